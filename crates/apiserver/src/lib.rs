@@ -1,0 +1,6 @@
+//! An embedded Kubernetes API server, in memory: a tower service for kube clients, and HTTP for kubectl.
+//!
+//! It knows nothing of Karpenter. One generic, schema-driven path serves every kind.
+
+mod field_error;
+mod status;

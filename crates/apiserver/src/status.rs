@@ -1,0 +1,119 @@
+//! Every way a request can end badly, and the `metav1.Status` object that says so.
+//!
+//! Handlers return [`ApiError`]; only [`crate::service`] turns one into bytes. The status code and `reason` of each
+//! constructor are those of kube-apiserver, because clients branch on them.
+
+use serde_json::{Map, Value, json};
+
+use crate::field_error::FieldError;
+
+/// A refused request: everything that ends up in the `Status` answer.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct ApiError {
+    pub(crate) code: u16,
+    pub(crate) reason: &'static str,
+    pub(crate) message: String,
+    /// `details`, absent where kube-apiserver sends none.
+    pub(crate) details: Option<Value>,
+}
+
+impl ApiError {
+    fn new(code: u16, reason: &'static str, message: impl Into<String>, details: Option<Value>) -> Self {
+        Self { code, reason, message: message.into(), details }
+    }
+
+    pub(crate) fn bad_request(message: impl Into<String>) -> Self {
+        Self::new(400, "BadRequest", message, None)
+    }
+
+    /// `resource` is the plural, qualified as in `nodepools.karpenter.sh`.
+    pub(crate) fn not_found(group: &str, resource: &str, name: &str) -> Self {
+        let message = format!("{} {name:?} not found", qualified(resource, group));
+        Self::new(404, "NotFound", message, Some(details(group, resource, name)))
+    }
+
+    pub(crate) fn already_exists(group: &str, resource: &str, name: &str) -> Self {
+        let message = format!("{} {name:?} already exists", qualified(resource, group));
+        Self::new(409, "AlreadyExists", message, Some(details(group, resource, name)))
+    }
+
+    pub(crate) fn conflict(group: &str, resource: &str, name: &str, why: &str) -> Self {
+        let message = format!("Operation cannot be fulfilled on {} {name:?}: {why}", qualified(resource, group));
+        Self::new(409, "Conflict", message, Some(details(group, resource, name)))
+    }
+
+    pub(crate) fn forbidden(group: &str, resource: &str, name: &str, why: &str) -> Self {
+        let message = format!("{} {name:?} is forbidden: {why}", qualified(resource, group));
+        Self::new(403, "Forbidden", message, Some(details(group, resource, name)))
+    }
+
+    /// `kind` is the CamelCase kind: this is the one answer whose details name the kind instead of the plural.
+    pub(crate) fn invalid(group: &str, kind: &str, name: &str, errors: &[FieldError]) -> Self {
+        let text = match errors {
+            [one] => one.to_string(),
+            many => {
+                let parts: Vec<String> = many.iter().map(ToString::to_string).collect();
+                format!("[{}]", parts.join(", "))
+            }
+        };
+        let causes: Vec<Value> = errors
+            .iter()
+            .map(|e| json!({"reason": e.reason.as_cause(), "message": e.body(), "field": e.field}))
+            .collect();
+        let mut details = details(group, kind, name);
+        if let (Some(map), false) = (details.as_object_mut(), causes.is_empty()) {
+            map.insert("causes".into(), Value::Array(causes));
+        }
+        let message = format!("{} {name:?} is invalid: {text}", qualified(kind, group));
+        Self::new(422, "Invalid", message, Some(details))
+    }
+
+    /// The list or watch position is older than what is still kept.
+    pub(crate) fn expired(message: impl Into<String>) -> Self {
+        Self::new(410, "Expired", message, None)
+    }
+
+    /// An error whose code, reason and message are given by the caller, for the rarer answers.
+    pub(crate) fn other(code: u16, reason: &'static str, message: impl Into<String>) -> Self {
+        Self::new(code, reason, message, None)
+    }
+
+    pub(crate) fn with_details(mut self, details: Value) -> Self {
+        self.details = Some(details);
+        self
+    }
+
+    /// The `metav1.Status` object.
+    pub(crate) fn to_status(&self) -> Value {
+        let mut status = Map::new();
+        status.insert("kind".into(), "Status".into());
+        status.insert("apiVersion".into(), "v1".into());
+        status.insert("metadata".into(), json!({}));
+        status.insert("status".into(), "Failure".into());
+        status.insert("message".into(), self.message.clone().into());
+        if !self.reason.is_empty() {
+            status.insert("reason".into(), self.reason.into());
+        }
+        if let Some(details) = &self.details {
+            status.insert("details".into(), details.clone());
+        }
+        status.insert("code".into(), self.code.into());
+        Value::Object(status)
+    }
+}
+
+fn qualified(name: &str, group: &str) -> String {
+    if group.is_empty() { name.to_owned() } else { format!("{name}.{group}") }
+}
+
+fn details(group: &str, kind: &str, name: &str) -> Value {
+    let mut map = Map::new();
+    if !name.is_empty() {
+        map.insert("name".into(), name.into());
+    }
+    if !group.is_empty() {
+        map.insert("group".into(), group.into());
+    }
+    map.insert("kind".into(), kind.into());
+    Value::Object(map)
+}

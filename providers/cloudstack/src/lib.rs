@@ -1,0 +1,1 @@
+//! The CloudStack provider: its NodeClass.

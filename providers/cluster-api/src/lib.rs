@@ -1,0 +1,1 @@
+//! The ClusterAPI provider: its NodeClass.

@@ -1,0 +1,1 @@
+//! The KWOK provider: its NodeClass.
