@@ -1,0 +1,3 @@
+//! The one integration-test binary of the program: its commands, and the rules of the repository.
+
+mod tidy;
