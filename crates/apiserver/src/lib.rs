@@ -2,5 +2,6 @@
 //!
 //! It knows nothing of Karpenter. One generic, schema-driven path serves every kind.
 
+mod builtin;
 mod field_error;
 mod status;

@@ -1,0 +1,189 @@
+//! The kinds every Kubernetes server has from the start: their table, and what kube-apiserver does to their objects
+//! between the wire and the store.
+//!
+//! For the request path a built-in kind is one [`BuiltinKind`]: `decode` checks and normalises what came in,
+//! `default` fills in, `prepare_*` are the registry's strategy together with the admission plugins that matter, and
+//! `validate_*` say what is wrong. Generic rules (names, labels, annotations, namespaces, preconditions) are not
+//! here: the write path applies them to every kind, built in or not.
+
+mod decode;
+mod fields;
+mod kinds;
+mod quantity;
+mod structure;
+mod timestamp;
+
+use std::borrow::Cow;
+
+use schemars::SchemaGenerator;
+use serde_json::Value;
+
+use crate::field_error::FieldError;
+use crate::status::ApiError;
+
+pub(crate) use kinds::builtins;
+
+/// What admission may look up in the store while it prepares an object.
+pub(crate) trait Lookup {
+    /// One object; `namespace` is empty for cluster-scoped kinds.
+    fn get(&self, group: &str, plural: &str, namespace: &str, name: &str) -> Option<Value>;
+    /// All objects of a kind, in a namespace or (empty) everywhere.
+    fn list(&self, group: &str, plural: &str, namespace: &str) -> Vec<Value>;
+}
+
+/// A part of an object that is read or written on its own address.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Subresource {
+    pub(crate) name: &'static str,
+    /// The kind of the body; empty stands for the kind of the parent.
+    pub(crate) kind: &'static str,
+    /// The group and version of the body's kind; empty stands for those of the parent.
+    pub(crate) group: &'static str,
+    pub(crate) version: &'static str,
+    pub(crate) verbs: &'static [&'static str],
+}
+
+/// One built-in kind.
+pub(crate) struct BuiltinKind {
+    pub(crate) group: &'static str,
+    pub(crate) version: &'static str,
+    pub(crate) kind: &'static str,
+    pub(crate) plural: &'static str,
+    pub(crate) singular: &'static str,
+    pub(crate) short_names: &'static [&'static str],
+    pub(crate) categories: &'static [&'static str],
+    pub(crate) namespaced: bool,
+    /// Has a `status` subresource.
+    pub(crate) status: bool,
+    /// Has a `scale` subresource.
+    pub(crate) scale: bool,
+    pub(crate) subresources: &'static [Subresource],
+    /// What field selectors may name beside `metadata.name` and `metadata.namespace`.
+    pub(crate) selectable_fields: &'static [&'static str],
+    pub(crate) verbs: &'static [&'static str],
+    /// Group and version whose objects these are, when this kind is only another view of them.
+    pub(crate) view_of: Option<(&'static str, &'static str)>,
+    /// An update may leave out `metadata.resourceVersion`.
+    pub(crate) unconditional_update: bool,
+    /// An update of a name that does not exist creates it.
+    pub(crate) create_on_update: bool,
+    /// What raises `metadata.generation`.
+    pub(crate) generation: Generation,
+    /// Registers the kind's structure and returns the name of its definition.
+    pub(crate) structure: fn(&mut SchemaGenerator) -> Cow<'static, str>,
+    rules: &'static Rules,
+}
+
+/// Which changes of an object count as a new generation of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Generation {
+    /// The kind has no generation.
+    None,
+    /// A change of `spec`.
+    Spec,
+    /// A change of `spec` or of the annotations.
+    SpecAndAnnotations,
+    /// A change of anything but `metadata` and `status`.
+    Content,
+}
+
+/// What one kind adds to the generic path. Every function is pure; the defaults do nothing.
+pub(crate) struct Rules {
+    default: fn(&mut Value),
+    prepare_create: fn(&mut Value, &dyn Lookup) -> Result<(), ApiError>,
+    prepare_update: fn(&mut Value, &Value, Option<&str>),
+    validate_create: fn(&Value, &mut Vec<FieldError>),
+    validate_update: fn(&Value, &Value, Option<&str>, &mut Vec<FieldError>),
+    /// Whether a status sent with a create is dropped.
+    status_on_create: StatusOnCreate,
+}
+
+/// What a create does with the `status` it was sent.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum StatusOnCreate {
+    Kept,
+    Dropped,
+}
+
+impl Rules {
+    const NONE: Rules = Rules {
+        default: |_| {},
+        prepare_create: |_, _| Ok(()),
+        prepare_update: |_, _, _| {},
+        validate_create: |_, _| {},
+        validate_update: |_, _, _, _| {},
+        status_on_create: StatusOnCreate::Dropped,
+    };
+}
+
+impl BuiltinKind {
+    /// Checks the types of a request's object in Go's words, drops what the kind does not know (returning the paths,
+    /// for `fieldValidation`) and brings the rest into the form kube-apiserver prints.
+    ///
+    /// The error is the decoder's text alone; the caller puts `Pod in version "v1" cannot be handled as a Pod: `
+    /// before it.
+    pub(crate) fn decode(&self, object: &mut Value) -> Result<Vec<String>, String> {
+        decode::decode(self, object)
+    }
+
+    /// Fills in what the object leaves out.
+    pub(crate) fn default(&self, object: &mut Value) {
+        (self.rules.default)(object);
+    }
+
+    /// What the registry and admission do to a new object before it is validated.
+    pub(crate) fn prepare_create(&self, object: &mut Value, cluster: &dyn Lookup) -> Result<(), ApiError> {
+        if self.status && self.rules.status_on_create == StatusOnCreate::Dropped {
+            decode::reset_field(self, object, "status");
+        }
+        let generation = match self.generation {
+            Generation::None => None,
+            _ => Some(1),
+        };
+        fields::set_generation(object, generation);
+        (self.rules.prepare_create)(object, cluster)
+    }
+
+    /// What the registry does to an update before it is validated: a status write changes nothing but the status, any
+    /// other write everything but the status.
+    pub(crate) fn prepare_update(&self, new: &mut Value, old: &Value, subresource: Option<&str>) {
+        if self.status {
+            match subresource {
+                Some("status") => fields::keep_all_but_status(new, old),
+                _ => fields::keep(new, old, "status"),
+            }
+        }
+        (self.rules.prepare_update)(new, old, subresource);
+        let grown = match self.generation {
+            Generation::None => false,
+            Generation::Spec => new.get("spec") != old.get("spec"),
+            Generation::SpecAndAnnotations => {
+                new.get("spec") != old.get("spec")
+                    || fields::at(new, &["metadata", "annotations"])
+                        != fields::at(old, &["metadata", "annotations"])
+            }
+            Generation::Content => fields::content_differs(new, old),
+        };
+        let before = fields::at(old, &["metadata", "generation"]).as_i64();
+        fields::set_generation(new, if grown { Some(before.unwrap_or(0) + 1) } else { before });
+    }
+
+    /// What is wrong with a new object.
+    pub(crate) fn validate_create(&self, object: &Value) -> Vec<FieldError> {
+        let mut errors = Vec::new();
+        (self.rules.validate_create)(object, &mut errors);
+        errors
+    }
+
+    /// What is wrong with an update.
+    pub(crate) fn validate_update(
+        &self,
+        new: &Value,
+        old: &Value,
+        subresource: Option<&str>,
+    ) -> Vec<FieldError> {
+        let mut errors = Vec::new();
+        (self.rules.validate_update)(new, old, subresource, &mut errors);
+        errors
+    }
+}
