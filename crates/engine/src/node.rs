@@ -1,0 +1,195 @@
+//! A node as the cluster state knows it: the Node object, the NodeClaim behind it, or both.
+//!
+//! The rules for which half to believe while a node comes up live here, so that every reader of the state agrees.
+
+use std::collections::BTreeMap;
+
+use crate::labels::HOSTNAME;
+use crate::labels::{INITIALIZED, Labels, REGISTERED, Text};
+use crate::resources::{Amount, NODES, Resources};
+use crate::taints::{self, Taint};
+
+/// A machine: its Node, its NodeClaim, or both. One of the two is always present.
+#[derive(Clone, Debug, Default)]
+pub struct StateNode {
+    /// The Node, once it exists.
+    pub node: Option<Node>,
+    /// The NodeClaim, if Karpenter manages the machine.
+    pub claim: Option<NodeClaim>,
+    /// Whether disruption has marked it (in memory only).
+    pub marked_for_deletion: bool,
+    /// Whether a recent pass counts on it for pending pods (in memory only).
+    pub nominated: bool,
+}
+
+/// A Node object.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Node {
+    /// Name.
+    pub name: Text,
+    /// Provider id; empty when not yet known.
+    pub provider_id: Text,
+    /// Labels.
+    pub labels: Labels,
+    /// Annotations.
+    pub annotations: Labels,
+    /// Taints.
+    pub taints: Vec<Taint>,
+    /// `status.capacity`.
+    pub capacity: Resources,
+    /// `status.allocatable`.
+    pub allocatable: Resources,
+    /// Whether it is being deleted.
+    pub deleting: bool,
+    /// Volume limits its CSINode publishes: driver to count, or to no limit.
+    pub csi_limits: BTreeMap<Text, Option<i64>>,
+}
+
+/// A NodeClaim object.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeClaim {
+    /// Name.
+    pub name: Text,
+    /// `status.providerID`; empty while not launched.
+    pub provider_id: Text,
+    /// Labels.
+    pub labels: Labels,
+    /// Annotations.
+    pub annotations: Labels,
+    /// Taints.
+    pub taints: Vec<Taint>,
+    /// Startup taints.
+    pub startup_taints: Vec<Taint>,
+    /// `status.capacity`.
+    pub capacity: Resources,
+    /// `status.allocatable`.
+    pub allocatable: Resources,
+    /// Whether it is being deleted.
+    pub deleting: bool,
+    /// Conditions that matter: `Initialized`, `InstanceTerminating`, `Rebooting`.
+    pub conditions: ClaimConditions,
+}
+
+/// The conditions of a NodeClaim scheduling looks at.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ClaimConditions {
+    /// `Initialized` is True, since these seconds since the epoch.
+    pub initialized_since_seconds: Option<i64>,
+    /// `InstanceTerminating` is True.
+    pub instance_terminating: bool,
+    /// `Rebooting` is True.
+    pub rebooting: bool,
+    /// `status.lastPodEventTime` in seconds since the epoch.
+    pub last_pod_event_seconds: Option<i64>,
+}
+
+impl StateNode {
+    /// The Node's name, or the NodeClaim's until the node has registered.
+    pub fn name(&self) -> &Text {
+        static EMPTY: std::sync::OnceLock<Text> = std::sync::OnceLock::new();
+        match (&self.node, &self.claim) {
+            (Some(node), None) => &node.name,
+            (Some(node), Some(_)) if self.registered() => &node.name,
+            (_, Some(claim)) => &claim.name,
+            (None, None) => EMPTY.get_or_init(|| "".into()),
+        }
+    }
+
+    /// Whether Karpenter manages it.
+    pub fn managed(&self) -> bool {
+        self.claim.is_some()
+    }
+
+    fn node_label_is_true(&self, key: &str) -> bool {
+        self.node.as_ref().is_some_and(|n| n.labels.get_or_empty(key) == "true")
+    }
+
+    /// Whether the node has registered; always so when Karpenter does not manage it.
+    pub fn registered(&self) -> bool {
+        !self.managed() || self.node_label_is_true(REGISTERED)
+    }
+
+    /// Whether the node is fully up; always so when Karpenter does not manage it.
+    pub fn initialized(&self) -> bool {
+        !self.managed() || self.node_label_is_true(INITIALIZED)
+    }
+
+    /// The labels to believe.
+    pub fn labels(&self) -> &Labels {
+        static EMPTY: std::sync::OnceLock<Labels> = std::sync::OnceLock::new();
+        match (&self.node, &self.claim) {
+            (Some(node), None) => &node.labels,
+            (Some(node), Some(_)) if self.registered() => &node.labels,
+            (_, Some(claim)) => &claim.labels,
+            (None, None) => EMPTY.get_or_init(Labels::default),
+        }
+    }
+
+    /// The hostname: its label, or its name while the label is missing.
+    pub fn hostname(&self) -> &Text {
+        self.labels().get(HOSTNAME).filter(|h| !h.is_empty()).unwrap_or_else(|| self.name())
+    }
+
+    /// The taints pods will have to tolerate once the node is up.
+    pub fn taints(&self) -> Vec<Taint> {
+        let raw: &[Taint] = match (&self.node, &self.claim) {
+            (Some(node), None) => &node.taints,
+            (Some(node), Some(_)) if self.registered() => &node.taints,
+            (_, Some(claim)) => &claim.taints,
+            (None, None) => &[],
+        };
+        let Some(claim) = self.claim.as_ref().filter(|c| !self.initialized() || c.conditions.rebooting)
+        else {
+            return raw.to_vec();
+        };
+        let passing = |taint: &&Taint| {
+            taints::is_ephemeral(taint)
+                || taint.matches("karpenter.sh/rebooting", "NoSchedule")
+                || claim.startup_taints.iter().any(|s| s.matches(&taint.key, &taint.effect))
+        };
+        raw.iter().filter(|t| !passing(t)).cloned().collect()
+    }
+
+    /// Node values with gaps filled from the NodeClaim while the node comes up.
+    fn status(
+        &self,
+        of_node: impl Fn(&Node) -> &Resources,
+        of_claim: impl Fn(&NodeClaim) -> &Resources,
+    ) -> Resources {
+        match (&self.node, &self.claim) {
+            (Some(node), Some(claim)) if !self.initialized() => {
+                let mut filled = of_node(node).clone();
+                for (name, amount) in of_claim(claim).iter() {
+                    if filled.amount(name).is_zero() {
+                        filled.set(name.clone(), *amount);
+                    }
+                }
+                filled
+            }
+            (Some(node), _) => of_node(node).clone(),
+            (None, Some(claim)) => of_claim(claim).clone(),
+            (None, None) => Resources::new(),
+        }
+    }
+
+    /// What the machine has, counting itself as one node.
+    pub fn capacity(&self) -> Resources {
+        let mut capacity = self.status(|n| &n.capacity, |c| &c.capacity);
+        capacity.set(NODES, Amount::units(1));
+        capacity
+    }
+
+    /// What pods may use in all.
+    pub fn allocatable(&self) -> Resources {
+        self.status(|n| &n.allocatable, |c| &c.allocatable)
+    }
+
+    /// Whether it is going away: nothing new is placed on it and its pods move.
+    pub fn deleting(&self) -> bool {
+        self.marked_for_deletion
+            || match &self.claim {
+                Some(claim) => claim.deleting || claim.conditions.instance_terminating,
+                None => self.node.as_ref().is_some_and(|n| n.deleting),
+            }
+    }
+}
