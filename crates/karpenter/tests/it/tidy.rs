@@ -189,6 +189,9 @@ fn dependencies_between_the_crates_point_down() {
         ("karpenter-api", &["karpenter-primitives"]),
         ("karpenter-apiserver", &["karpenter-primitives"]),
         ("karpenter-engine", &["karpenter-api", "karpenter-primitives"]),
+        ("karpenter-state", &["karpenter-api", "karpenter-engine", "karpenter-primitives"]),
+        // Shares nothing, on purpose: see its documentation.
+        ("karpenter-checker", &[]),
         ("karpenter-provider-kwok", &["karpenter-api", "karpenter-primitives"]),
         ("karpenter-provider-cluster-api", &["karpenter-api", "karpenter-primitives"]),
         ("karpenter-provider-cloudstack", &["karpenter-api", "karpenter-primitives"]),

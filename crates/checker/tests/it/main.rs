@@ -1,0 +1,3 @@
+//! The checker against recorded decisions: Go Karpenter's own pass, and broken ones do not.
+
+mod recorded;

@@ -1,0 +1,1 @@
+//! A synchronous mirror of the cluster: objects go in one by one, an engine snapshot comes out.
