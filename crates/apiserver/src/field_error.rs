@@ -5,6 +5,8 @@
 
 use serde_json::Value;
 
+use crate::go_format;
+
 /// Why a field is refused: `metav1.StatusCause.reason`, and the words that open the message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Reason {
@@ -79,12 +81,7 @@ impl FieldError {
     }
 
     pub(crate) fn invalid(field: impl Into<String>, value: &Value, detail: impl Into<String>) -> Self {
-        Self {
-            reason: Reason::Invalid,
-            field: field.into(),
-            shown: Some(show(value)),
-            detail: detail.into(),
-        }
+        Self { reason: Reason::Invalid, field: field.into(), shown: Some(show(value)), detail: detail.into() }
     }
 
     pub(crate) fn duplicate(field: impl Into<String>, value: &Value) -> Self {
@@ -166,9 +163,10 @@ impl std::fmt::Display for FieldError {
 }
 
 /// A value as kube-apiserver prints it in a message: strings quoted, scalars bare, composites as JSON.
-fn show(value: &Value) -> String {
+pub(crate) fn show(value: &Value) -> String {
     match value {
-        Value::String(s) => format!("{s:?}"),
-        other => other.to_string(),
+        Value::String(s) => go_format::quote(s),
+        Value::Number(n) if n.is_f64() => go_format::float(n.as_f64().unwrap_or_default()),
+        other => go_format::json(other),
     }
 }

@@ -3,5 +3,8 @@
 //! It knows nothing of Karpenter. One generic, schema-driven path serves every kind.
 
 mod builtin;
+mod crd;
 mod field_error;
+mod go_format;
+mod schema;
 mod status;
