@@ -7,6 +7,10 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1 as crd;
 use schemars::{JsonSchema, SchemaGenerator};
 
 use super::{BuiltinKind, Generation, Rules, Subresource};
+use super::{
+    autoscaling, batch, config, devices, limits, namespace, network, node, pod, rbac, scheduling, storage,
+    webhooks, workloads,
+};
 
 /// All built-in kinds, grouped as in discovery.
 pub(crate) fn builtins() -> &'static [BuiltinKind] {
@@ -124,7 +128,6 @@ impl BuiltinKind {
         self
     }
 
-    #[expect(dead_code, reason = "the rules follow")]
     const fn rules(mut self, rules: &'static Rules) -> Self {
         self.rules = rules;
         self
@@ -136,9 +139,11 @@ static BUILTINS: &[BuiltinKind] = &[
         .namespaced()
         .verbs(&["create"]),
     kind("", "v1", "ConfigMap", "configmaps", "configmap", structure_of::<api::core::v1::ConfigMap>)
+        .rules(&config::CONFIG_MAP)
         .namespaced()
         .short(&["cm"]),
     kind("", "v1", "Endpoints", "endpoints", "endpoints", structure_of::<api::core::v1::Endpoints>)
+        .rules(&network::ENDPOINTS)
         .namespaced()
         .short(&["ep"])
         .create_on_update(),
@@ -160,15 +165,18 @@ static BUILTINS: &[BuiltinKind] = &[
         ])
         .create_on_update(),
     kind("", "v1", "LimitRange", "limitranges", "limitrange", structure_of::<api::core::v1::LimitRange>)
+        .rules(&limits::LIMIT_RANGE)
         .namespaced()
         .short(&["limits"])
         .create_on_update(),
     kind("", "v1", "Namespace", "namespaces", "namespace", structure_of::<api::core::v1::Namespace>)
+        .rules(&namespace::RULES)
         .short(&["ns"])
         .verbs(&["create", "delete", "get", "list", "patch", "update", "watch"])
         .subresources(&[sub("finalize", "Namespace", "", "v1", &["update"]), STATUS])
         .selectable(&["status.phase"]),
     kind("", "v1", "Node", "nodes", "node", structure_of::<api::core::v1::Node>)
+        .rules(&node::RULES)
         .short(&["no"])
         .subresources(&[STATUS])
         .selectable(&["spec.unschedulable"]),
@@ -180,6 +188,7 @@ static BUILTINS: &[BuiltinKind] = &[
         "persistentvolumeclaim",
         structure_of::<api::core::v1::PersistentVolumeClaim>,
     )
+    .rules(&storage::CLAIM)
     .namespaced()
     .short(&["pvc"])
     .subresources(&[STATUS]),
@@ -191,9 +200,11 @@ static BUILTINS: &[BuiltinKind] = &[
         "persistentvolume",
         structure_of::<api::core::v1::PersistentVolume>,
     )
+    .rules(&storage::VOLUME)
     .short(&["pv"])
     .subresources(&[STATUS]),
     kind("", "v1", "Pod", "pods", "pod", structure_of::<api::core::v1::Pod>)
+        .rules(&pod::RULES)
         .namespaced()
         .short(&["po"])
         .categories(&["all"])
@@ -218,6 +229,7 @@ static BUILTINS: &[BuiltinKind] = &[
         ])
         .generation(Generation::Spec),
     kind("", "v1", "PodTemplate", "podtemplates", "podtemplate", structure_of::<api::core::v1::PodTemplate>)
+        .rules(&workloads::POD_TEMPLATE)
         .namespaced(),
     kind(
         "",
@@ -227,6 +239,7 @@ static BUILTINS: &[BuiltinKind] = &[
         "replicationcontroller",
         structure_of::<api::core::v1::ReplicationController>,
     )
+    .rules(&workloads::REPLICATION_CONTROLLER)
     .namespaced()
     .short(&["rc"])
     .categories(&["all"])
@@ -241,10 +254,12 @@ static BUILTINS: &[BuiltinKind] = &[
         "resourcequota",
         structure_of::<api::core::v1::ResourceQuota>,
     )
+    .rules(&limits::RESOURCE_QUOTA)
     .namespaced()
     .short(&["quota"])
     .subresources(&[STATUS]),
     kind("", "v1", "Secret", "secrets", "secret", structure_of::<api::core::v1::Secret>)
+        .rules(&config::SECRET)
         .namespaced()
         .selectable(&["type"]),
     kind(
@@ -255,10 +270,12 @@ static BUILTINS: &[BuiltinKind] = &[
         "serviceaccount",
         structure_of::<api::core::v1::ServiceAccount>,
     )
+    .rules(&config::SERVICE_ACCOUNT)
     .namespaced()
     .short(&["sa"])
     .subresources(&[sub("token", "TokenRequest", "authentication.k8s.io", "v1", &["create"])]),
     kind("", "v1", "Service", "services", "service", structure_of::<api::core::v1::Service>)
+        .rules(&network::SERVICE)
         .namespaced()
         .short(&["svc"])
         .categories(&["all"])
@@ -275,18 +292,21 @@ static BUILTINS: &[BuiltinKind] = &[
     )
     .namespaced(),
     kind("apps", "v1", "DaemonSet", "daemonsets", "daemonset", structure_of::<api::apps::v1::DaemonSet>)
+        .rules(&workloads::DAEMON_SET)
         .namespaced()
         .short(&["ds"])
         .categories(&["all"])
         .subresources(&[STATUS])
         .generation(Generation::Spec),
     kind("apps", "v1", "Deployment", "deployments", "deployment", structure_of::<api::apps::v1::Deployment>)
+        .rules(&workloads::DEPLOYMENT)
         .namespaced()
         .short(&["deploy"])
         .categories(&["all"])
         .subresources(&[SCALE, STATUS])
         .generation(Generation::SpecAndAnnotations),
     kind("apps", "v1", "ReplicaSet", "replicasets", "replicaset", structure_of::<api::apps::v1::ReplicaSet>)
+        .rules(&workloads::REPLICA_SET)
         .namespaced()
         .short(&["rs"])
         .categories(&["all"])
@@ -301,18 +321,21 @@ static BUILTINS: &[BuiltinKind] = &[
         "statefulset",
         structure_of::<api::apps::v1::StatefulSet>,
     )
+    .rules(&workloads::STATEFUL_SET)
     .namespaced()
     .short(&["sts"])
     .categories(&["all"])
     .subresources(&[SCALE, STATUS])
     .generation(Generation::Spec),
     kind("batch", "v1", "CronJob", "cronjobs", "cronjob", structure_of::<api::batch::v1::CronJob>)
+        .rules(&batch::CRON_JOB)
         .namespaced()
         .short(&["cj"])
         .categories(&["all"])
         .subresources(&[STATUS])
         .generation(Generation::Spec),
     kind("batch", "v1", "Job", "jobs", "job", structure_of::<api::batch::v1::Job>)
+        .rules(&batch::JOB)
         .namespaced()
         .categories(&["all"])
         .subresources(&[STATUS])
@@ -339,8 +362,9 @@ static BUILTINS: &[BuiltinKind] = &[
         "priorityclass",
         structure_of::<api::scheduling::v1::PriorityClass>,
     )
+    .rules(&scheduling::PRIORITY_CLASS)
     .short(&["pc"])
-    .generation(Generation::Content),
+    .generation(Generation::Once),
     kind(
         "storage.k8s.io",
         "v1",
@@ -349,8 +373,9 @@ static BUILTINS: &[BuiltinKind] = &[
         "csidriver",
         structure_of::<api::storage::v1::CSIDriver>,
     )
+    .rules(&storage::CSI_DRIVER)
     .needs_resource_version()
-    .generation(Generation::Spec),
+    .generation(Generation::SpecFromZero),
     kind("storage.k8s.io", "v1", "CSINode", "csinodes", "csinode", structure_of::<api::storage::v1::CSINode>)
         .needs_resource_version(),
     kind(
@@ -371,6 +396,7 @@ static BUILTINS: &[BuiltinKind] = &[
         "storageclass",
         structure_of::<api::storage::v1::StorageClass>,
     )
+    .rules(&storage::STORAGE_CLASS)
     .short(&["sc"]),
     kind(
         "storage.k8s.io",
@@ -427,6 +453,7 @@ static BUILTINS: &[BuiltinKind] = &[
         "clusterrolebinding",
         structure_of::<api::rbac::v1::ClusterRoleBinding>,
     )
+    .rules(&rbac::BINDING)
     .create_on_update(),
     kind(
         "rbac.authorization.k8s.io",
@@ -445,6 +472,7 @@ static BUILTINS: &[BuiltinKind] = &[
         "rolebinding",
         structure_of::<api::rbac::v1::RoleBinding>,
     )
+    .rules(&rbac::BINDING)
     .namespaced()
     .create_on_update(),
     kind("rbac.authorization.k8s.io", "v1", "Role", "roles", "role", structure_of::<api::rbac::v1::Role>)
@@ -467,6 +495,7 @@ static BUILTINS: &[BuiltinKind] = &[
         "resourceclaim",
         structure_of::<api::resource::v1::ResourceClaim>,
     )
+    .rules(&devices::CLAIM)
     .namespaced()
     .subresources(&[STATUS]),
     kind(
@@ -477,6 +506,7 @@ static BUILTINS: &[BuiltinKind] = &[
         "resourceclaimtemplate",
         structure_of::<api::resource::v1::ResourceClaimTemplate>,
     )
+    .rules(&devices::CLAIM_TEMPLATE)
     .namespaced(),
     kind(
         "resource.k8s.io",
@@ -496,6 +526,7 @@ static BUILTINS: &[BuiltinKind] = &[
         "endpointslice",
         structure_of::<api::discovery::v1::EndpointSlice>,
     )
+    .rules(&network::ENDPOINT_SLICE)
     .namespaced()
     .generation(Generation::Content),
     kind(
@@ -506,6 +537,7 @@ static BUILTINS: &[BuiltinKind] = &[
         "ingressclass",
         structure_of::<api::networking::v1::IngressClass>,
     )
+    .rules(&network::INGRESS_CLASS)
     .generation(Generation::Spec),
     kind(
         "networking.k8s.io",
@@ -527,6 +559,7 @@ static BUILTINS: &[BuiltinKind] = &[
         "networkpolicy",
         structure_of::<api::networking::v1::NetworkPolicy>,
     )
+    .rules(&network::NETWORK_POLICY)
     .namespaced()
     .short(&["netpol"])
     .generation(Generation::Spec),
@@ -548,6 +581,7 @@ static BUILTINS: &[BuiltinKind] = &[
         "horizontalpodautoscaler",
         structure_of::<api::autoscaling::v2::HorizontalPodAutoscaler>,
     )
+    .rules(&autoscaling::V2)
     .namespaced()
     .short(&["hpa"])
     .categories(&["all"])
@@ -560,6 +594,7 @@ static BUILTINS: &[BuiltinKind] = &[
         "horizontalpodautoscaler",
         structure_of::<api::autoscaling::v1::HorizontalPodAutoscaler>,
     )
+    .rules(&autoscaling::V1)
     .namespaced()
     .short(&["hpa"])
     .categories(&["all"])
@@ -586,6 +621,7 @@ static BUILTINS: &[BuiltinKind] = &[
         "mutatingwebhookconfiguration",
         structure_of::<api::admissionregistration::v1::MutatingWebhookConfiguration>,
     )
+    .rules(&webhooks::MUTATING)
     .categories(&["api-extensions"])
     .needs_resource_version()
     .generation(Generation::Content),
@@ -597,6 +633,7 @@ static BUILTINS: &[BuiltinKind] = &[
         "validatingadmissionpolicy",
         structure_of::<api::admissionregistration::v1::ValidatingAdmissionPolicy>,
     )
+    .rules(&webhooks::POLICY)
     .categories(&["api-extensions"])
     .subresources(&[STATUS])
     .needs_resource_version()
@@ -609,6 +646,7 @@ static BUILTINS: &[BuiltinKind] = &[
         "validatingadmissionpolicybinding",
         structure_of::<api::admissionregistration::v1::ValidatingAdmissionPolicyBinding>,
     )
+    .rules(&webhooks::POLICY_BINDING)
     .categories(&["api-extensions"])
     .needs_resource_version()
     .generation(Generation::Spec),
@@ -620,6 +658,7 @@ static BUILTINS: &[BuiltinKind] = &[
         "validatingwebhookconfiguration",
         structure_of::<api::admissionregistration::v1::ValidatingWebhookConfiguration>,
     )
+    .rules(&webhooks::VALIDATING)
     .categories(&["api-extensions"])
     .needs_resource_version()
     .generation(Generation::Content),

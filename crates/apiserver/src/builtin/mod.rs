@@ -6,12 +6,29 @@
 //! `validate_*` say what is wrong. Generic rules (names, labels, annotations, namespaces, preconditions) are not
 //! here: the write path applies them to every kind, built in or not.
 
+mod autoscaling;
+mod batch;
+mod config;
 mod decode;
+mod devices;
+mod event;
 mod fields;
 mod kinds;
+mod limits;
+mod namespace;
+mod network;
+mod node;
+mod path;
+mod pod;
+mod pod_defaults;
 mod quantity;
+mod rbac;
+mod scheduling;
+mod storage;
 mod structure;
 mod timestamp;
+mod webhooks;
+mod workloads;
 
 use std::borrow::Cow;
 
@@ -22,6 +39,11 @@ use crate::field_error::FieldError;
 use crate::status::ApiError;
 
 pub(crate) use kinds::builtins;
+
+/// What a fresh server has of its own, namespaces aside.
+pub(crate) fn initial_objects() -> Vec<Value> {
+    scheduling::initial_classes()
+}
 
 /// What admission may look up in the store while it prepares an object.
 pub(crate) trait Lookup {
@@ -83,8 +105,12 @@ pub(crate) enum Generation {
     Spec,
     /// A change of `spec` or of the annotations.
     SpecAndAnnotations,
+    /// A change of `spec`, counted from the first change on (CSIDriver does so).
+    SpecFromZero,
     /// A change of anything but `metadata` and `status`.
     Content,
+    /// Always 1.
+    Once,
 }
 
 /// What one kind adds to the generic path. Every function is pure; the defaults do nothing.
@@ -137,7 +163,7 @@ impl BuiltinKind {
             decode::reset_field(self, object, "status");
         }
         let generation = match self.generation {
-            Generation::None => None,
+            Generation::None | Generation::SpecFromZero => None,
             _ => Some(1),
         };
         fields::set_generation(object, generation);
@@ -155,8 +181,8 @@ impl BuiltinKind {
         }
         (self.rules.prepare_update)(new, old, subresource);
         let grown = match self.generation {
-            Generation::None => false,
-            Generation::Spec => new.get("spec") != old.get("spec"),
+            Generation::None | Generation::Once => false,
+            Generation::Spec | Generation::SpecFromZero => new.get("spec") != old.get("spec"),
             Generation::SpecAndAnnotations => {
                 new.get("spec") != old.get("spec")
                     || fields::at(new, &["metadata", "annotations"])
@@ -166,6 +192,24 @@ impl BuiltinKind {
         };
         let before = fields::at(old, &["metadata", "generation"]).as_i64();
         fields::set_generation(new, if grown { Some(before.unwrap_or(0) + 1) } else { before });
+    }
+
+    /// From this kind's form to the form objects are stored in, for a kind that is only a view.
+    pub(crate) fn to_stored(&self, object: &mut Value) {
+        match (self.group, self.version, self.kind) {
+            ("events.k8s.io", ..) => event::to_core(object),
+            ("autoscaling", "v1", "HorizontalPodAutoscaler") => autoscaling::v1_to_v2(object),
+            _ => {}
+        }
+    }
+
+    /// From the stored form to this kind's, for a kind that is only a view.
+    pub(crate) fn from_stored(&self, object: &mut Value) {
+        match (self.group, self.version, self.kind) {
+            ("events.k8s.io", ..) => event::from_core(object),
+            ("autoscaling", "v1", "HorizontalPodAutoscaler") => autoscaling::v2_to_v1(object),
+            _ => {}
+        }
     }
 
     /// What is wrong with a new object.

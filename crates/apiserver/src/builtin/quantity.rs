@@ -97,6 +97,11 @@ impl Quantity {
         self.nanos < 0
     }
 
+    /// The amount alone, without the suffix it was written with.
+    pub(super) fn amount(self) -> i128 {
+        self.nanos
+    }
+
     pub(super) fn is_zero(self) -> bool {
         self.nanos == 0
     }
@@ -182,6 +187,17 @@ pub(super) fn canonical(text: &str) -> Result<Option<String>, String> {
     }
     let printed = Quantity::parse(text)?.to_string();
     Ok(if printed == text { None } else { Some(printed) })
+}
+
+/// The text of a quantity finer than a thousandth, rounded up to thousandths; nothing for all others.
+pub(super) fn rounded_to_milli(text: &str) -> Option<String> {
+    const MILLI: i128 = NANO / 1000;
+    if !text.ends_with(['n', 'u']) && !text.contains('e') {
+        return None;
+    }
+    let quantity = Quantity::parse(text).ok().filter(|q| q.nanos % MILLI != 0)?;
+    let nanos = quantity.nanos.div_euclid(MILLI) * MILLI + if quantity.nanos > 0 { MILLI } else { 0 };
+    Some(Quantity { nanos, ..quantity }.to_string())
 }
 
 #[cfg(test)]

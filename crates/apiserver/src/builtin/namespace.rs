@@ -1,0 +1,36 @@
+//! Namespaces.
+
+use serde_json::{Value, json};
+
+use super::fields::{at, child, default_to, items, keep, set, text};
+use super::{Lookup, Rules, StatusOnCreate};
+use crate::status::ApiError;
+
+pub(super) const RULES: Rules =
+    Rules { default, prepare_create, prepare_update, status_on_create: StatusOnCreate::Kept, ..Rules::NONE };
+
+fn default(namespace: &mut Value) {
+    let metadata = child(namespace, "metadata");
+    let name = text(metadata, "name").to_owned();
+    if !name.is_empty() {
+        set(child(metadata, "labels"), "kubernetes.io/metadata.name", name);
+    }
+    default_to(child(namespace, "status"), "phase", "Active");
+}
+
+fn prepare_create(namespace: &mut Value, _cluster: &dyn Lookup) -> Result<(), ApiError> {
+    set(namespace, "status", json!({"phase": "Active"}));
+    let spec = child(namespace, "spec");
+    if !items(spec, "finalizers").iter().any(|f| f == "kubernetes") {
+        let mut finalizers = items(spec, "finalizers").to_vec();
+        finalizers.push("kubernetes".into());
+        set(spec, "finalizers", finalizers);
+    }
+    Ok(())
+}
+
+fn prepare_update(new: &mut Value, old: &Value, subresource: Option<&str>) {
+    if subresource != Some("finalize") {
+        keep(child(new, "spec"), at(old, &["spec"]), "finalizers");
+    }
+}
