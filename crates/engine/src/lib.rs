@@ -11,7 +11,7 @@
 //! Which pods need a place, which pools may serve them, what a node still has room for, where a volume can be reached:
 //! all of that the engine works out itself, so whoever builds a snapshot makes no decisions.
 //!
-//! `ingest::Ingest` turns Kubernetes objects into these types, one at a time, sharing what is equal. Convert objects as they
+//! [`SnapshotBuilder`] turns Kubernetes objects into these types, one at a time, sharing what is equal. Convert objects as they
 //! are read (or watched), not when a decision is due, and drop the originals: what remains of a pod is a few hundred bytes.
 //! Instance types and NodePools are plain structs to fill in. Whatever does not make sense is rejected with object and field
 //! while the rest goes on.
@@ -23,7 +23,12 @@
 //!
 //! The same snapshot and options always give the same plan.
 
+mod algebra;
+mod bits;
+mod builder;
 pub mod cluster;
+mod go_sort;
+pub mod ingest;
 pub mod instance_type;
 pub mod labels;
 pub mod node;
@@ -37,7 +42,9 @@ pub mod resources;
 pub mod selector;
 mod snapshot;
 pub mod taints;
+mod vocabulary;
 
+pub use builder::SnapshotBuilder;
 pub use node::StateNode;
 pub use plan::{IgnoredPod, NodePlacement, PlacedPod, Plan, PlannedClaim, PodError, RejectedObject};
 pub use snapshot::{

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 
 use crate::cluster::{DaemonSet, DisruptionBudget, Storage, Workloads};
 use crate::labels::{Labels, Text};
-use crate::node::StateNode;
+use crate::node::{Node, StateNode};
 use crate::node_pool::{NodeOverlay, NodePool};
 use crate::pod::{Pod, TopologySpread};
 
@@ -23,6 +23,9 @@ pub struct Snapshot {
     pub overlays: Vec<NodeOverlay>,
     /// Machines.
     pub nodes: Vec<StateNode>,
+    /// Node objects that are no machine of the state (yet): managed by Karpenter but without provider id or instance type.
+    /// Pods on them still count for topology.
+    pub other_nodes: Vec<Node>,
     /// Every pod of the cluster: waiting, bound, done. The engine decides which need a place.
     pub pods: Vec<Arc<Pod>>,
     /// Virtual pods of capacity buffers, ready to be scheduled (used with [`FeatureGates::capacity_buffer`]).

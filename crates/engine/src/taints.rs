@@ -49,6 +49,8 @@ pub struct Toleration {
     pub value: Text,
     /// Effect; empty matches every effect.
     pub effect: Effect,
+    /// How long it holds, which says nothing about placement but keeps otherwise equal spread constraints apart.
+    pub seconds: Option<i64>,
 }
 
 impl Toleration {
