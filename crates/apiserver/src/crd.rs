@@ -16,7 +16,7 @@ use serde::Deserialize as _;
 use serde_json::{Value, json};
 
 use crate::field_error::FieldError;
-use crate::schema::StructuralSchema;
+use crate::schema::{ScalePaths, StructuralSchema};
 use jsonpath::JsonPath;
 
 pub(crate) use definition::validate_crd;
@@ -43,14 +43,6 @@ pub(crate) struct CrdVersion {
     /// Paths as field selectors name them, without the leading dot.
     pub(crate) selectable_fields: Vec<String>,
     pub(crate) printer_columns: Vec<PrinterColumn>,
-}
-
-/// Where the scale subresource finds its numbers, each as `.spec.replicas`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct ScalePaths {
-    pub(crate) spec_replicas: String,
-    pub(crate) status_replicas: String,
-    pub(crate) label_selector: Option<String>,
 }
 
 /// A column of `kubectl get`.
@@ -106,7 +98,7 @@ pub(crate) fn versions(crd: &Value) -> Result<Vec<CrdVersion>, Vec<FieldError>> 
             _ => compile(version, &definition::schema_path(shared.schema, i))?,
         };
         common = Some(schema.clone());
-        out.push(resource(&spec, version, schema));
+        out.push(resource(&spec, version, &schema));
     }
     Ok(out)
 }
@@ -131,11 +123,16 @@ fn compile(
 fn resource(
     spec: &CustomResourceDefinitionSpec,
     version: &CustomResourceDefinitionVersion,
-    schema: Arc<StructuralSchema>,
+    schema: &StructuralSchema,
 ) -> CrdVersion {
     let names = &spec.names;
     let subresources = version.subresources.as_ref();
     let columns = version.additional_printer_columns.iter().flatten();
+    let scale = subresources.and_then(|sub| sub.scale.as_ref()).map(|scale| ScalePaths {
+        spec_replicas: scale.spec_replicas_path.clone(),
+        status_replicas: scale.status_replicas_path.clone(),
+        label_selector: scale.label_selector_path.clone().filter(|path| !path.is_empty()),
+    });
     CrdVersion {
         group: spec.group.clone(),
         version: version.name.clone(),
@@ -148,13 +145,9 @@ fn resource(
         namespaced: spec.scope == "Namespaced",
         served: version.served,
         storage: version.storage,
-        schema,
+        schema: Arc::new(schema.with_scale(scale.clone())),
         status: subresources.is_some_and(|sub| sub.status.is_some()),
-        scale: subresources.and_then(|sub| sub.scale.as_ref()).map(|scale| ScalePaths {
-            spec_replicas: scale.spec_replicas_path.clone(),
-            status_replicas: scale.status_replicas_path.clone(),
-            label_selector: scale.label_selector_path.clone().filter(|path| !path.is_empty()),
-        }),
+        scale,
         selectable_fields: version
             .selectable_fields
             .iter()

@@ -4,25 +4,21 @@
 //! kube-apiserver's and stand here. There is no cost budget: the server trusts whoever may create CRDs with its time.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{JSONSchemaProps, ValidationRule};
-use kube_cel::KubeCelExt as _;
 use kube_cel::cel::objects::OptionalValue;
 use kube_cel::cel::parser::Parser;
 use kube_cel::cel::{Context, ExecutionError, IdedExpr, Value as Cel};
 use serde_json::Value;
 
+use super::cel_library::{LIBRARY, describe};
 use super::cel_value::to_cel;
 use super::correlate::{self, Predecessor};
 use super::field_path;
 use super::node::{Additional, Node, Type};
 use super::path::Path;
 use crate::field_error::{FieldError, Reason, show};
-use crate::go_format;
-
-/// The functions and operators every rule may use. Building it costs more than most rules.
-static LIBRARY: LazyLock<Context<'static>> = LazyLock::new(|| Context::default().with_all());
 
 const MESSAGE_BYTES_MAX: usize = 5 * 1024;
 
@@ -59,7 +55,7 @@ impl Program {
     fn run(&self, context: &Context<'_>) -> Result<Cel, String> {
         catch_unwind(AssertUnwindSafe(|| context.resolve(&self.0)))
             .unwrap_or_else(|_| Err(ExecutionError::function_error("rule", "evaluation failed")))
-            .map_err(|error| in_words_of_cel_go(&error))
+            .map_err(|error| describe(&error, &self.0))
     }
 }
 
@@ -283,35 +279,5 @@ impl<'a> Ratchet<'a> {
     fn element(self, element: &'a Value) -> Self {
         let Some((old, _)) = self.current else { return self };
         Self { current: old.element(element).map(|old| (old, element)), above: self.current }
-    }
-}
-
-/// The engine's errors in the words of the one inside kube-apiserver.
-fn in_words_of_cel_go(error: &ExecutionError) -> String {
-    match error {
-        ExecutionError::NoSuchKey(key) => format!("no such key: {key}"),
-        ExecutionError::IndexOutOfBounds(index) => match index {
-            Cel::Int(i) => format!("index out of bounds: {i}"),
-            _ => "index out of bounds".into(),
-        },
-        ExecutionError::DivisionByZero(_) => "division by zero".into(),
-        ExecutionError::RemainderByZero(_) => "modulus by zero".into(),
-        ExecutionError::Overflow(..) => "integer overflow".into(),
-        ExecutionError::FunctionError { message, .. } => message.clone(),
-        ExecutionError::UndeclaredReference(name) => {
-            format!("undeclared reference to {}", go_format::quote(name).replace('"', "'"))
-        }
-        ExecutionError::NoSuchOverload
-        | ExecutionError::UnsupportedTargetType { .. }
-        | ExecutionError::NotSupportedAsMethod { .. }
-        | ExecutionError::UnexpectedType { .. }
-        | ExecutionError::ValuesNotComparable(..)
-        | ExecutionError::UnsupportedUnaryOperator(..)
-        | ExecutionError::UnsupportedBinaryOperator(..)
-        | ExecutionError::UnsupportedMapIndex(_)
-        | ExecutionError::UnsupportedListIndex(_)
-        | ExecutionError::UnsupportedIndex(..)
-        | ExecutionError::InvalidArgumentCount { .. } => "no such overload".into(),
-        other => other.to_string(),
     }
 }

@@ -5,6 +5,7 @@
 //! requests: metadata of the object itself, scale paths and status isolation are the request path's business.
 
 mod cel;
+mod cel_library;
 mod cel_value;
 mod correlate;
 mod default_values;
@@ -18,11 +19,14 @@ mod number;
 mod openapi;
 mod path;
 mod prune;
+mod scale;
 mod structural;
 mod validate;
 
 #[cfg(test)]
 mod tests;
+
+use std::sync::Arc;
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::JSONSchemaProps;
 use serde::Deserialize as _;
@@ -34,10 +38,13 @@ use correlate::Predecessor;
 use node::{Node, Type};
 use path::Path;
 
+pub(crate) use scale::ScalePaths;
+
 /// The compiled schema of one version of a custom resource.
 #[derive(Debug)]
 pub(crate) struct StructuralSchema {
-    root: Node,
+    root: Arc<Node>,
+    scale: Option<ScalePaths>,
 }
 
 impl StructuralSchema {
@@ -66,7 +73,12 @@ impl StructuralSchema {
         }
         let rules_too = errors.is_empty().then_some(&root);
         errors.extend(openapi::check(props, rules_too, &at));
-        if errors.is_empty() { Ok(Self { root }) } else { Err(errors) }
+        if errors.is_empty() { Ok(Self { root: Arc::new(root), scale: None }) } else { Err(errors) }
+    }
+
+    /// The same schema for a version whose scale subresource reads these fields.
+    pub(crate) fn with_scale(&self, scale: Option<ScalePaths>) -> Self {
+        Self { root: self.root.clone(), scale }
     }
 
     /// The path of a field as field errors write it, and whether it is a string, a boolean or an integer.
@@ -90,6 +102,10 @@ impl StructuralSchema {
     pub(crate) fn validate(&self, object: &Value, old: Option<&Value>) -> Vec<FieldError> {
         let before = old.map(|old| Predecessor::root(&self.root, old));
         let mut errors = validate::check(&self.root, object, before, &Path::Root);
+        if let Some(scale) = &self.scale {
+            scale.check_spec(object, &mut errors);
+            scale.check_status(object, &mut errors);
+        }
         embedded::check(object, &self.root, &Path::Root, &mut errors);
         self.check_lists(object, old, &mut errors);
         self.check_rules(object, old, &mut errors);
@@ -103,6 +119,9 @@ impl StructuralSchema {
         if let (Some(status), Some(node)) = (object.get("status"), self.root.properties.get("status")) {
             let before = Predecessor::root(&self.root, old).key("status");
             errors = validate::check(node, status, before, &Path::Field(&Path::Root, "status"));
+        }
+        if let Some(scale) = &self.scale {
+            scale.check_status(object, &mut errors);
         }
         self.check_lists(object, Some(old), &mut errors);
         self.check_rules(object, Some(old), &mut errors);
