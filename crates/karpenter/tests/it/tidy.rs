@@ -192,6 +192,11 @@ fn dependencies_between_the_crates_point_down() {
         ("karpenter-state", &["karpenter-api", "karpenter-engine", "karpenter-primitives"]),
         // Shares nothing, on purpose: see its documentation.
         ("karpenter-checker", &[]),
+        ("karpenter-runtime", &["karpenter-primitives"]),
+        (
+            "karpenter-cloudprovider",
+            &["karpenter-api", "karpenter-engine", "karpenter-primitives", "karpenter-runtime"],
+        ),
         ("karpenter-provider-kwok", &["karpenter-api", "karpenter-primitives"]),
         ("karpenter-provider-cluster-api", &["karpenter-api", "karpenter-primitives"]),
         ("karpenter-provider-cloudstack", &["karpenter-api", "karpenter-primitives"]),

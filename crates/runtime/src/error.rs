@@ -1,0 +1,267 @@
+//! Errors of reconciles, with values attached: printed at the end of the text as Go Karpenter does, and as fields of their
+//! own on the log line.
+//!
+//! A library function returns its own typed error. Where such an error needs values ("which pod?") it is wrapped in
+//! [`Structured`]; what a reconcile returns is a [`ReconcileError`], made from any error by `?`.
+
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::fmt;
+
+use serde_json::Value;
+
+use crate::object_key::ObjectKey;
+
+type BoxError = Box<dyn Error + Send + Sync>;
+
+/// A value attached to an error: how it reads in a sentence, and what stands on the log line.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Field {
+    text: String,
+    json: Value,
+}
+
+impl Field {
+    /// A text or number.
+    pub fn text(value: impl fmt::Display) -> Self {
+        let text = value.to_string();
+        Self { json: Value::String(text.clone()), text }
+    }
+
+    /// A reference to an object: `namespace/name` in a sentence, `{name, namespace}` on the log line.
+    pub fn object(key: &ObjectKey) -> Self {
+        Self { text: key.to_string(), json: object_json(key) }
+    }
+
+    /// Several values: `[a b]` in a sentence.
+    pub fn list(values: impl IntoIterator<Item = Self>) -> Self {
+        let (texts, json): (Vec<_>, Vec<_>) =
+            values.into_iter().map(|field| (field.text, field.json)).unzip();
+        Self { text: format!("[{}]", texts.join(" ")), json: Value::Array(json) }
+    }
+}
+
+/// An object reference as it stands on log lines.
+pub(crate) fn object_json(key: &ObjectKey) -> Value {
+    let mut reference = serde_json::Map::from_iter([("name".to_owned(), Value::from(&*key.name))]);
+    if !key.namespace.is_empty() {
+        reference.insert("namespace".to_owned(), Value::from(&*key.namespace));
+    }
+    Value::Object(reference)
+}
+
+/// An error with values: `<error> (<key>=<value>, …)`, keys in order.
+#[derive(Debug)]
+pub struct Structured {
+    source: BoxError,
+    fields: BTreeMap<String, Field>,
+}
+
+impl Structured {
+    /// This error, values to follow.
+    pub fn new(source: impl Into<BoxError>) -> Self {
+        Self { source: source.into(), fields: BTreeMap::new() }
+    }
+
+    /// Attaches a value.
+    #[must_use]
+    pub fn with(mut self, key: impl Into<String>, value: Field) -> Self {
+        self.fields.insert(key.into(), value);
+        self
+    }
+}
+
+impl fmt::Display for Structured {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let fields: Vec<String> =
+            self.fields.iter().map(|(key, field)| format!("{key}={}", field.text)).collect();
+        write!(f, "{} ({})", self.source, fields.join(", "))
+    }
+}
+
+impl Error for Structured {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        Some(&*self.source)
+    }
+}
+
+/// Several errors at once: `a; b`.
+#[derive(Debug)]
+pub struct Combined(Vec<ReconcileError>);
+
+impl fmt::Display for Combined {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let texts: Vec<String> = self.0.iter().map(ToString::to_string).collect();
+        f.write_str(&texts.join("; "))
+    }
+}
+
+impl Error for Combined {}
+
+/// Why a reconcile failed. It is tried again after a while, unless the error is terminal.
+#[derive(Debug)]
+pub struct ReconcileError {
+    source: BoxError,
+    terminal: bool,
+}
+
+impl ReconcileError {
+    /// An error that is only a text.
+    pub fn message(text: impl Into<String>) -> Self {
+        Self { source: text.into().into(), terminal: false }
+    }
+
+    /// An error that trying again cannot mend; the object is looked at again when it changes.
+    pub fn terminal(source: impl Into<BoxError>) -> Self {
+        Self { source: source.into(), terminal: true }
+    }
+
+    /// Says what was being done: `<doing>, <error>`.
+    #[must_use]
+    pub fn context(self, doing: impl fmt::Display) -> Self {
+        Self {
+            terminal: self.terminal,
+            source: Box::new(Context { doing: doing.to_string(), source: self.source }),
+        }
+    }
+
+    /// One error of several; `Ok` of none.
+    pub fn combine(errors: impl IntoIterator<Item = Self>) -> Result<(), Self> {
+        let mut errors: Vec<Self> = errors.into_iter().collect();
+        match errors.len() {
+            0 => Ok(()),
+            1 => Err(errors.remove(0)),
+            _ => {
+                Err(Self { terminal: errors.iter().all(|e| e.terminal), source: Box::new(Combined(errors)) })
+            }
+        }
+    }
+
+    /// Whether trying again is of no use.
+    pub fn is_terminal(&self) -> bool {
+        self.terminal
+    }
+
+    /// The error itself.
+    pub fn inner(&self) -> &(dyn Error + Send + Sync + 'static) {
+        &*self.source
+    }
+
+    /// The values attached anywhere in the chain; a key that occurs several times becomes `<key>s` with a list.
+    pub fn fields(&self) -> BTreeMap<String, Value> {
+        let mut found: BTreeMap<String, Vec<Value>> = BTreeMap::new();
+        collect_fields(&*self.source, &mut found);
+        found
+            .into_iter()
+            .map(|(key, mut values)| match values.len() {
+                1 => (key, values.remove(0)),
+                _ => (format!("{key}s"), Value::Array(values)),
+            })
+            .collect()
+    }
+}
+
+fn collect_fields(error: &(dyn Error + 'static), found: &mut BTreeMap<String, Vec<Value>>) {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if let Some(structured) = error.downcast_ref::<Structured>() {
+            for (key, field) in &structured.fields {
+                found.entry(key.clone()).or_default().push(field.json.clone());
+            }
+        }
+        if let Some(Combined(errors)) = error.downcast_ref::<Combined>() {
+            for error in errors {
+                collect_fields(&*error.source, found);
+            }
+        }
+        next = error.source();
+    }
+}
+
+/// Shows the error; its sources are part of the text already.
+impl fmt::Display for ReconcileError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.source.fmt(f)
+    }
+}
+
+/// `?` on any error. For this to work `ReconcileError` itself is not one.
+impl<E: Error + Send + Sync + 'static> From<E> for ReconcileError {
+    fn from(error: E) -> Self {
+        Self { source: Box::new(error), terminal: false }
+    }
+}
+
+#[derive(Debug)]
+struct Context {
+    doing: String,
+    source: BoxError,
+}
+
+impl fmt::Display for Context {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}, {}", self.doing, self.source)
+    }
+}
+
+impl Error for Context {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        Some(&*self.source)
+    }
+}
+
+/// A text with its first letter in upper case, as event messages have it.
+pub fn sentence(text: &str) -> String {
+    let mut chars = text.chars();
+    chars.next().map_or_else(String::new, |first| first.to_uppercase().chain(chars).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("pdb prevents pod evictions")]
+    struct Blocked;
+
+    fn blocked(pdb: &str) -> Structured {
+        let reference = Field::object(&ObjectKey::namespaced("ns", pdb));
+        Structured::new(Blocked)
+            .with("PodDisruptionBudget", Field::list([reference]))
+            .with("attempt", Field::text(2))
+    }
+
+    #[test]
+    fn values_stand_at_the_end_of_the_text_with_their_keys_in_order() {
+        assert_eq!(
+            sentence(&blocked("web").to_string()),
+            "Pdb prevents pod evictions (PodDisruptionBudget=[ns/web], attempt=2)"
+        );
+    }
+
+    #[test]
+    fn values_of_a_whole_chain_become_fields_and_repeated_keys_a_list() {
+        let error = ReconcileError::from(blocked("web")).context("draining node");
+        assert_eq!(
+            error.to_string(),
+            "draining node, pdb prevents pod evictions (PodDisruptionBudget=[ns/web], attempt=2)"
+        );
+        assert_eq!(error.fields()["PodDisruptionBudget"], json!([{"name": "web", "namespace": "ns"}]));
+        let both =
+            ReconcileError::combine([blocked("a").into(), blocked("b").into()]).expect_err("two errors");
+        assert_eq!(both.fields()["attempts"], json!(["2", "2"]));
+        assert!(both.to_string().contains("attempt=2); pdb prevents"), "{both}");
+    }
+
+    #[test]
+    fn errors_combine_to_none_one_or_several_and_stay_terminal_only_together() {
+        assert!(ReconcileError::combine([]).is_ok());
+        let error =
+            |terminal| if terminal { ReconcileError::terminal("x") } else { ReconcileError::message("x") };
+        assert!(ReconcileError::combine([error(true), error(true)]).expect_err("two").is_terminal());
+        assert!(!ReconcileError::combine([error(true), error(false)]).expect_err("two").is_terminal());
+        assert!(error(true).context("doing").is_terminal());
+    }
+}

@@ -1,0 +1,264 @@
+//! Watches one kind, keeps a store of it and tells subscribers what changed.
+//!
+//! kube's `watcher` does the protocol; order, back-off and what a relist means are ours. Subscribers are plain functions
+//! called one after the other from the informer's task: they put keys into queues or feed a mirror, and never wait.
+
+use std::collections::BTreeSet;
+use std::fmt::Debug;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use kube::runtime::watcher::{self, Event, ListSemantic};
+use kube::{Api, Resource};
+use serde::de::DeserializeOwned;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::entropy::{Entropy, Stream};
+use crate::object_key::ObjectKey;
+use crate::store::Store;
+use crate::work_queue::{Add, Key, LOW_PRIORITY, WorkQueue};
+
+/// A change of one object.
+#[derive(Clone, Debug)]
+pub enum Delta<K> {
+    /// Seen for the first time.
+    Added {
+        /// The object.
+        object: Arc<K>,
+        /// Whether it was there before the watch began.
+        initial: bool,
+    },
+    /// Seen again. After a relist old and new may be the same version.
+    Updated {
+        /// As it was.
+        old: Arc<K>,
+        /// As it is.
+        new: Arc<K>,
+    },
+    /// Gone, or no longer selected; as it was last seen.
+    Deleted {
+        /// The object.
+        object: Arc<K>,
+    },
+}
+
+impl<K> Delta<K> {
+    /// The object as it is now, or was before it went.
+    pub fn object(&self) -> &Arc<K> {
+        match self {
+            Self::Added { object, .. } | Self::Deleted { object } | Self::Updated { new: object, .. } => {
+                object
+            }
+        }
+    }
+}
+
+impl<K: Resource> Delta<K> {
+    /// Whether anything happened: an object of the first list and one that was listed again unchanged are no news.
+    pub fn is_news(&self) -> bool {
+        match self {
+            Self::Added { initial, .. } => !initial,
+            Self::Updated { old, new } => old.meta().resource_version != new.meta().resource_version,
+            Self::Deleted { .. } => true,
+        }
+    }
+}
+
+/// The keys of the object itself: what a controller maps its own kind with.
+pub fn own_key<K: Resource>(delta: &Delta<K>) -> Vec<ObjectKey> {
+    vec![ObjectKey::of(&**delta.object())]
+}
+
+type Subscriber<K> = Box<dyn FnMut(&Delta<K>) + Send>;
+
+/// Watches a kind once for all who want to know.
+pub struct Informer<K> {
+    api: Api<K>,
+    config: watcher::Config,
+    mirror: Mirror<K>,
+    backoff: Backoff,
+}
+
+impl<K> Informer<K>
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
+{
+    /// Of all objects the API handle covers and the configuration selects.
+    pub fn new(api: Api<K>, config: watcher::Config, entropy: &Entropy) -> Self {
+        let backoff = Backoff::new(entropy.stream(&format!("informer/{}/{}", K::group(&()), K::kind(&()))));
+        Self { api, config, mirror: Mirror::new(), backoff }
+    }
+
+    /// The store it keeps.
+    pub fn store(&self) -> Store<K> {
+        self.mirror.store.clone()
+    }
+
+    /// Calls `subscriber` for every change, in the order things happened, after the store has changed.
+    pub fn subscribe(&mut self, subscriber: impl FnMut(&Delta<K>) + Send + 'static) {
+        self.mirror.subscribers.push(Box::new(subscriber));
+    }
+
+    /// Puts into `queue` what `map` makes of every change; what is no news with low priority.
+    pub fn feed<Q: Key>(&mut self, queue: &WorkQueue<Q>, map: impl Fn(&Delta<K>) -> Vec<Q> + Send + 'static) {
+        let queue = queue.clone();
+        self.subscribe(move |delta| {
+            let priority = if delta.is_news() { 0 } else { LOW_PRIORITY };
+            for key in map(delta) {
+                queue.add_with(key, Add { priority, ..Add::default() });
+            }
+        });
+    }
+
+    /// Runs until stopped. The server being away, refusing or forgetting is retried for ever, with growing pauses.
+    pub async fn run(mut self, stop: CancellationToken) {
+        let kind = K::kind(&()).into_owned();
+        let mut config = self.config.clone();
+        // The first list may come from the server's cache, in one answer; later ones must not go back in time.
+        config.list_semantic = ListSemantic::Any;
+        config.page_size = None;
+        loop {
+            let mut events = std::pin::pin!(watcher::watcher(self.api.clone(), config.clone()));
+            loop {
+                let event = tokio::select! {
+                    biased;
+                    () = stop.cancelled() => return,
+                    event = events.next() => event,
+                };
+                let error = match event {
+                    Some(Ok(event)) => {
+                        if matches!(event, Event::InitDone | Event::Apply(_)) {
+                            self.backoff.succeeded();
+                        }
+                        self.mirror.apply(event);
+                        continue;
+                    }
+                    Some(Err(error)) => error,
+                    None => break,
+                };
+                let pause = self.backoff.next(Instant::now());
+                tracing::warn!(kind, %error, pause = %crate::go_duration::GoDuration::from(pause), "watch failed, will retry");
+                tokio::select! {
+                    biased;
+                    () = stop.cancelled() => return,
+                    () = tokio::time::sleep(pause) => {}
+                }
+                if must_relist(&error) {
+                    break;
+                }
+            }
+            config = self.config.clone();
+        }
+    }
+}
+
+/// The server has forgotten the version we want to go on from. kube starts over by itself only when told so inside a watch,
+/// and for ever asks again for the lost version when the request itself is refused.
+fn must_relist(error: &watcher::Error) -> bool {
+    match error {
+        watcher::Error::WatchStartFailed(kube::Error::Api(status)) => status.code == 410,
+        watcher::Error::WatchError(status) => status.code == 410,
+        _ => false,
+    }
+}
+
+/// Turns watch events into changes of the store. Knows no server.
+struct Mirror<K> {
+    store: Store<K>,
+    subscribers: Vec<Subscriber<K>>,
+    /// Keys not listed again so far, while a list runs.
+    unlisted: Option<BTreeSet<ObjectKey>>,
+}
+
+impl<K: Resource> Mirror<K> {
+    fn new() -> Self {
+        Self { store: Store::new(), subscribers: Vec::new(), unlisted: None }
+    }
+
+    fn apply(&mut self, event: Event<K>) {
+        match event {
+            Event::Init => self.unlisted = Some(self.store.keys()),
+            Event::InitApply(object) => {
+                let initial = !self.store.is_synced();
+                if let Some(unlisted) = &mut self.unlisted {
+                    unlisted.remove(&ObjectKey::of(&object));
+                }
+                self.upsert(object, initial);
+            }
+            Event::InitDone => {
+                for key in self.unlisted.take().unwrap_or_default() {
+                    self.remove(&key);
+                }
+                self.store.mark_synced();
+            }
+            Event::Apply(object) => self.upsert(object, false),
+            Event::Delete(object) => self.remove(&ObjectKey::of(&object)),
+        }
+    }
+
+    fn upsert(&mut self, mut object: K, initial: bool) {
+        // Half of a typical object's bytes, and of no use to any controller.
+        object.meta_mut().managed_fields = None;
+        let object = Arc::new(object);
+        let delta = match self.store.insert(ObjectKey::of(&*object), Arc::clone(&object)) {
+            // Deleted and made again between two looks: two lives, not one change.
+            Some(old) if old.meta().uid != object.meta().uid => {
+                self.tell(&Delta::Deleted { object: old });
+                Delta::Added { object, initial }
+            }
+            Some(old) => Delta::Updated { old, new: object },
+            None => Delta::Added { object, initial },
+        };
+        self.tell(&delta);
+    }
+
+    fn remove(&mut self, key: &ObjectKey) {
+        if let Some(object) = self.store.remove(key) {
+            self.tell(&Delta::Deleted { object });
+        }
+    }
+
+    fn tell(&mut self, delta: &Delta<K>) {
+        for subscriber in &mut self.subscribers {
+            subscriber(delta);
+        }
+    }
+}
+
+/// Pauses between failures as client-go's reflector makes them: 800 ms doubling up to 30 s, each stretched by up to itself,
+/// starting over after two quiet minutes.
+struct Backoff {
+    jitter: Stream,
+    pause: Duration,
+    last_failure: Option<Instant>,
+}
+
+impl Backoff {
+    const FIRST: Duration = Duration::from_millis(800);
+    const MAX: Duration = Duration::from_secs(30);
+    const QUIET: Duration = Duration::from_secs(120);
+
+    fn new(jitter: Stream) -> Self {
+        Self { jitter, pause: Self::FIRST, last_failure: None }
+    }
+
+    fn next(&mut self, now: Instant) -> Duration {
+        if self.last_failure.is_some_and(|last| now.saturating_duration_since(last) > Self::QUIET) {
+            self.pause = Self::FIRST;
+        }
+        self.last_failure = Some(now);
+        let pause = self.jitter.jitter(self.pause, 1.0);
+        self.pause = (self.pause * 2).min(Self::MAX);
+        pause
+    }
+
+    fn succeeded(&mut self) {
+        self.pause = Self::FIRST;
+    }
+}
+
+#[cfg(test)]
+#[path = "informer_tests.rs"]
+mod tests;

@@ -1,0 +1,180 @@
+//! The mirror without a server, and the protocol against a scripted one.
+
+use std::sync::Mutex;
+
+use http::{Request, Response};
+use http_body_util::BodyExt;
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::Client;
+use kube::client::Body;
+use tower::service_fn;
+
+use super::*;
+use crate::metrics::queue::QueueMetrics;
+use crate::rate_limit::unspecified;
+use crate::sync::lock;
+
+fn object(name: &str, version: &str, uid: &str) -> ConfigMap {
+    let mut object = ConfigMap::default();
+    object.metadata.name = Some(name.to_owned());
+    object.metadata.resource_version = Some(version.to_owned());
+    object.metadata.uid = Some(uid.to_owned());
+    object.metadata.managed_fields = Some(vec![Default::default()]);
+    object
+}
+
+/// Writes down what a subscriber hears, as `+new`, `=initial`, `~changed`, `.unchanged` and `-gone`.
+fn listen(mirror: &mut Mirror<ConfigMap>) -> Arc<Mutex<Vec<String>>> {
+    let heard = Arc::new(Mutex::new(Vec::new()));
+    let store = mirror.store.clone();
+    let ears = Arc::clone(&heard);
+    mirror.subscribers.push(Box::new(move |delta| {
+        let sign = match delta {
+            Delta::Added { initial: false, .. } => '+',
+            Delta::Added { initial: true, .. } => '=',
+            Delta::Updated { .. } if delta.is_news() => '~',
+            Delta::Updated { .. } => '.',
+            Delta::Deleted { .. } => '-',
+        };
+        let key = ObjectKey::of(&**delta.object());
+        assert_eq!(store.get(&key).is_some(), sign != '-', "the store changes before subscribers hear of it");
+        lock(&ears).push(format!("{sign}{key}"));
+    }));
+    heard
+}
+
+fn take(heard: &Mutex<Vec<String>>) -> String {
+    lock(heard).drain(..).collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn a_relist_tells_what_changed_what_did_not_and_what_went() {
+    let mut mirror = Mirror::new();
+    let heard = listen(&mut mirror);
+    mirror.apply(Event::Init);
+    mirror.apply(Event::InitApply(object("a", "1", "u-a")));
+    mirror.apply(Event::InitApply(object("b", "2", "u-b")));
+    mirror.apply(Event::InitApply(object("c", "3", "u-c")));
+    assert!(!mirror.store.is_synced());
+    mirror.apply(Event::InitDone);
+    assert!(mirror.store.is_synced());
+    assert_eq!(take(&heard), "=a =b =c");
+    mirror.apply(Event::Apply(object("d", "4", "u-d")));
+    mirror.apply(Event::Apply(object("a", "5", "u-a")));
+    mirror.apply(Event::Delete(object("b", "6", "u-b")));
+    mirror.apply(Event::Delete(object("b", "6", "u-b")));
+    assert_eq!(take(&heard), "+d ~a -b");
+    mirror.apply(Event::Init);
+    mirror.apply(Event::InitApply(object("a", "5", "u-a")));
+    mirror.apply(Event::InitApply(object("c", "9", "u-c")));
+    mirror.apply(Event::InitApply(object("e", "8", "u-e")));
+    mirror.apply(Event::InitDone);
+    assert_eq!(take(&heard), ".a ~c +e -d");
+}
+
+#[test]
+fn a_list_that_breaks_off_removes_nothing() {
+    let mut mirror = Mirror::new();
+    let heard = listen(&mut mirror);
+    for name in ["a", "b"] {
+        mirror.apply(Event::Apply(object(name, "1", name)));
+    }
+    mirror.apply(Event::Init);
+    mirror.apply(Event::InitApply(object("a", "1", "a")));
+    mirror.apply(Event::Init);
+    mirror.apply(Event::InitApply(object("b", "1", "b")));
+    mirror.apply(Event::InitDone);
+    assert_eq!(take(&heard), "+a +b .a .b -a", "only the complete list counts");
+}
+
+#[test]
+fn an_object_made_again_under_its_name_is_a_death_and_a_birth() {
+    let mut mirror = Mirror::new();
+    mirror.apply(Event::Apply(object("a", "1", "first")));
+    let heard = Arc::new(Mutex::new(Vec::new()));
+    let ears = Arc::clone(&heard);
+    mirror.subscribers.push(Box::new(move |delta: &Delta<ConfigMap>| {
+        lock(&ears).push((matches!(delta, Delta::Deleted { .. }), delta.object().metadata.uid.clone()));
+    }));
+    mirror.apply(Event::Apply(object("a", "2", "second")));
+    assert_eq!(*lock(&heard), [(true, Some("first".to_owned())), (false, Some("second".to_owned()))]);
+    assert!(mirror.store.get(&ObjectKey::cluster("a")).expect("a").metadata.managed_fields.is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn pauses_grow_within_bounds_and_start_over_after_success_or_quiet() {
+    let mut backoff = Backoff::new(Entropy::from_seed(1).stream("x"));
+    let now = Instant::now();
+    let mut expected = Backoff::FIRST;
+    for _ in 0..10 {
+        let pause = backoff.next(now);
+        assert!(pause >= expected && pause < expected * 2, "{pause:?} for {expected:?}");
+        expected = (expected * 2).min(Backoff::MAX);
+    }
+    assert!(backoff.next(now + Backoff::QUIET * 2) < Backoff::FIRST * 2);
+    backoff.next(now);
+    backoff.succeeded();
+    assert!(backoff.next(now) < Backoff::FIRST * 2);
+}
+
+/// A server that answers lists and refuses every watch in the way of a proxy: a plain 410 instead of an event in the stream.
+#[tokio::test(start_paused = true)]
+async fn a_watch_refused_as_gone_is_answered_with_a_new_list() {
+    let requests: Arc<Mutex<Vec<String>>> = Arc::default();
+    let seen = Arc::clone(&requests);
+    let server = service_fn(move |request: Request<Body>| {
+        let query = request.uri().query().unwrap_or_default().to_owned();
+        let lists = {
+            let mut seen = lock(&seen);
+            seen.push(if query.contains("watch=true") {
+                "watch".to_owned()
+            } else {
+                format!("list?{query}")
+            });
+            seen.iter().filter(|r| r.starts_with("list")).count()
+        };
+        let (status, body) = if query.contains("watch=true") {
+            let status =
+                r#"{"kind":"Status","status":"Failure","reason":"Expired","code":410,"message":"too old"}"#;
+            (410, status.to_owned())
+        } else {
+            let item = |name: &str| {
+                format!(r#"{{"metadata":{{"name":"{name}","uid":"{name}","resourceVersion":"1"}}}}"#)
+            };
+            let items = if lists < 3 { item("a") } else { item("b") };
+            (
+                200,
+                format!(
+                    r#"{{"kind":"ConfigMapList","apiVersion":"v1","metadata":{{"resourceVersion":"1"}},"items":[{items}]}}"#
+                ),
+            )
+        };
+        async move {
+            // Read to the end, as a real server would.
+            let _ = request.into_body().collect().await;
+            Ok::<_, std::convert::Infallible>(
+                Response::builder().status(status).body(Body::from(body.into_bytes())).unwrap(),
+            )
+        }
+    });
+    let client = Client::new(server, "default");
+    let mut informer =
+        Informer::<ConfigMap>::new(Api::all(client), watcher::Config::default(), &Entropy::from_seed(1));
+    let store = informer.store();
+    let queue: WorkQueue<ObjectKey> = WorkQueue::new(unspecified(), QueueMetrics::none());
+    informer.feed(&queue, own_key);
+    let stop = CancellationToken::new();
+    let running = tokio::spawn(informer.run(stop.clone()));
+    store.wait_synced().await;
+    assert_eq!(queue.get().await, Some((ObjectKey::cluster("a"), LOW_PRIORITY)));
+    queue.done(&ObjectKey::cluster("a"));
+    while store.get(&ObjectKey::cluster("b")).is_none() {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    stop.cancel();
+    running.await.expect("no panic");
+    let requests = lock(&requests);
+    assert!(requests.iter().filter(|r| r.starts_with("list")).count() >= 3, "{requests:?}");
+    assert!(requests[0].contains("resourceVersion=0"), "the first list may be cached: {requests:?}");
+    assert!(!requests[2].contains("resourceVersion=0"), "a later one may not: {requests:?}");
+}

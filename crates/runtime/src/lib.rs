@@ -1,0 +1,29 @@
+//! What every controller stands on: time, queues, watches, leases, events, metrics, probes, logs, options.
+//!
+//! It knows Kubernetes' client and decides nothing. Everything here is deterministic under a paused tokio clock: time comes
+//! from [`clock`], randomness from [`entropy`], nothing iterates a hash map, every `select!` has an order.
+//!
+//! | Module | What it is |
+//! |---|---|
+//! | [`environment`], [`clock`], [`entropy`] | what a part of the program is given: time, randomness, a metrics registry |
+//! | [`work_queue`], [`rate_limit`] | what is to be reconciled, and when again |
+//! | [`informer`], [`store`], [`object_key`] | watches a kind, keeps it, tells what changed |
+//! | [`controller`], [`error`], [`context`] | runs reconcilers |
+//! | [`metrics`], [`logging`] | what operators see |
+//! | [`go_duration`] | what users write |
+
+pub mod clock;
+pub mod context;
+pub mod controller;
+pub mod entropy;
+pub mod environment;
+pub mod error;
+pub mod go_duration;
+pub mod informer;
+pub mod logging;
+pub mod metrics;
+pub mod object_key;
+pub mod rate_limit;
+pub mod store;
+mod sync;
+pub mod work_queue;
