@@ -15,11 +15,13 @@ pub(crate) struct ApiError {
     pub(crate) message: String,
     /// `details`, absent where kube-apiserver sends none.
     pub(crate) details: Option<Value>,
+    /// A token to go on with, in the answer to an expired one.
+    pub(crate) continue_token: Option<String>,
 }
 
 impl ApiError {
     fn new(code: u16, reason: &'static str, message: impl Into<String>, details: Option<Value>) -> Self {
-        Self { code, reason, message: message.into(), details }
+        Self { code, reason, message: message.into(), details, continue_token: None }
     }
 
     pub(crate) fn bad_request(message: impl Into<String>) -> Self {
@@ -38,7 +40,8 @@ impl ApiError {
     }
 
     pub(crate) fn conflict(group: &str, resource: &str, name: &str, why: &str) -> Self {
-        let message = format!("Operation cannot be fulfilled on {} {name:?}: {why}", qualified(resource, group));
+        let message =
+            format!("Operation cannot be fulfilled on {} {name:?}: {why}", qualified(resource, group));
         Self::new(409, "Conflict", message, Some(details(group, resource, name)))
     }
 
@@ -52,8 +55,17 @@ impl ApiError {
         let text = match errors {
             [one] => one.to_string(),
             many => {
-                let parts: Vec<String> = many.iter().map(ToString::to_string).collect();
-                format!("[{}]", parts.join(", "))
+                // Rules that are checked twice are told once, though both stand among the causes.
+                let mut parts: Vec<String> = Vec::with_capacity(many.len());
+                for text in many.iter().map(ToString::to_string) {
+                    if !parts.contains(&text) {
+                        parts.push(text);
+                    }
+                }
+                match parts.as_slice() {
+                    [one] => one.clone(),
+                    _ => format!("[{}]", parts.join(", ")),
+                }
             }
         };
         let causes: Vec<Value> = errors
@@ -73,6 +85,21 @@ impl ApiError {
         Self::new(410, "Expired", message, None)
     }
 
+    /// No such resource or subresource is served.
+    pub(crate) fn no_such_resource() -> Self {
+        Self::new(404, "NotFound", "the server could not find the requested resource", Some(json!({})))
+    }
+
+    pub(crate) fn method_not_allowed() -> Self {
+        let message = "the server does not allow this method on the requested resource";
+        Self::new(405, "MethodNotAllowed", message, Some(json!({})))
+    }
+
+    /// A failure inside the server; kube-apiserver gives such answers no reason.
+    pub(crate) fn internal(message: impl Into<String>) -> Self {
+        Self::new(500, "", message, None)
+    }
+
     /// An error whose code, reason and message are given by the caller, for the rarer answers.
     pub(crate) fn other(code: u16, reason: &'static str, message: impl Into<String>) -> Self {
         Self::new(code, reason, message, None)
@@ -88,7 +115,11 @@ impl ApiError {
         let mut status = Map::new();
         status.insert("kind".into(), "Status".into());
         status.insert("apiVersion".into(), "v1".into());
-        status.insert("metadata".into(), json!({}));
+        let metadata = match &self.continue_token {
+            Some(token) => json!({"continue": token}),
+            None => json!({}),
+        };
+        status.insert("metadata".into(), metadata);
         status.insert("status".into(), "Failure".into());
         status.insert("message".into(), self.message.clone().into());
         if !self.reason.is_empty() {

@@ -1,0 +1,210 @@
+//! An object as the store keeps it: compact bytes, plus the few facts that selectors and garbage collection ask for.
+//!
+//! A hundred thousand pods as value trees would cost gigabytes, so an object is kept serialised. The layout is fixed:
+//! `metadata` comes first and `resourceVersion` first in it, and the bytes start right behind the version's digits. An
+//! answer is then a prefix (with or without `kind` and `apiVersion`), a version and these bytes, and nothing is parsed
+//! or serialised again for a get, a list or a watch event.
+
+use bytes::Bytes;
+use serde_json::{Map, Value};
+use uuid::Uuid;
+
+use crate::registry::Resource;
+
+/// What stands before the version of an object that does not name its kind, as in lists of built-in kinds.
+pub(crate) const ANONYMOUS_HEAD: &str = "{\"metadata\":{\"resourceVersion\":\"";
+
+/// One version of one object.
+#[derive(Debug)]
+pub(crate) struct Stored {
+    /// `metadata.resourceVersion`.
+    pub(crate) revision: u64,
+    pub(crate) facts: Facts,
+    /// Everything behind the version's digits, from the closing quote on.
+    tail: Bytes,
+    /// Where in `tail` the metadata ends (behind its closing brace).
+    metadata_end: usize,
+}
+
+/// What is asked of an object without parsing it.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Facts {
+    pub(crate) uid: Option<Uuid>,
+    pub(crate) labels: Box<[(Box<str>, Box<str>)]>,
+    /// The values of [`Resource::selectable_fields`], in that order.
+    pub(crate) fields: Box<[Box<str>]>,
+    /// The uids in `ownerReferences`; owners whose uid is no uuid cannot exist here and are left out.
+    pub(crate) owners: Box<[Uuid]>,
+    pub(crate) deleting: bool,
+}
+
+impl Facts {
+    pub(crate) fn label(&self, key: &str) -> Option<&str> {
+        let at = self.labels.binary_search_by(|(k, _)| k.as_ref().cmp(key)).ok()?;
+        Some(&self.labels[at].1)
+    }
+}
+
+/// An object ready to be stored: serialised, waiting for its version.
+pub(crate) struct Encoded {
+    tail: Bytes,
+    metadata_end: usize,
+    facts: Facts,
+}
+
+impl Encoded {
+    pub(crate) fn new(object: &Value, resource: &Resource) -> Self {
+        let empty = Map::new();
+        let object = object.as_object().unwrap_or(&empty);
+        let metadata = object.get("metadata").and_then(Value::as_object).unwrap_or(&empty);
+        let mut out = Vec::with_capacity(512);
+        out.push(b'"');
+        for (key, value) in metadata.iter().filter(|(key, _)| *key != "resourceVersion") {
+            write_member(&mut out, key, value);
+        }
+        out.push(b'}');
+        let metadata_end = out.len();
+        let rest = object.iter().filter(|(key, _)| !matches!(key.as_str(), "metadata" | "kind" | "apiVersion"));
+        for (key, value) in rest {
+            write_member(&mut out, key, value);
+        }
+        out.push(b'}');
+        out.shrink_to_fit();
+        Self { tail: out.into(), metadata_end, facts: facts(object, metadata, resource) }
+    }
+
+    /// Whether storing this would change nothing: kube-apiserver then keeps the version and tells no watcher.
+    pub(crate) fn same_as(&self, stored: &Stored) -> bool {
+        self.tail == stored.tail
+    }
+
+    pub(crate) fn at(self, revision: u64) -> Stored {
+        Stored { revision, facts: self.facts, tail: self.tail, metadata_end: self.metadata_end }
+    }
+}
+
+impl Stored {
+    /// Appends the whole object; `revision` differs from the object's own in events that tell of its disappearance.
+    pub(crate) fn write(&self, head: &str, revision: u64, out: &mut Vec<u8>) {
+        out.reserve(head.len() + 20 + self.tail.len());
+        out.extend_from_slice(head.as_bytes());
+        out.extend_from_slice(revision.to_string().as_bytes());
+        out.extend_from_slice(&self.tail);
+    }
+
+    /// Appends the object's metadata as a `PartialObjectMetadata`.
+    pub(crate) fn write_metadata(&self, revision: u64, out: &mut Vec<u8>) {
+        out.extend_from_slice(b"{\"kind\":\"PartialObjectMetadata\",\"apiVersion\":\"meta.k8s.io/v1\",");
+        out.extend_from_slice(&ANONYMOUS_HEAD.as_bytes()[1..]);
+        out.extend_from_slice(revision.to_string().as_bytes());
+        out.extend_from_slice(&self.tail[..self.metadata_end]);
+        out.push(b'}');
+    }
+
+    /// The object as it is answered: with `kind` and `apiVersion`.
+    pub(crate) fn to_bytes(&self, resource: &Resource) -> Bytes {
+        let mut out = Vec::new();
+        self.write(&resource.head, self.revision, &mut out);
+        out.into()
+    }
+
+    pub(crate) fn to_value(&self, resource: &Resource) -> Value {
+        // These bytes were written by `Encoded::new`, so parsing them cannot fail.
+        serde_json::from_slice(&self.to_bytes(resource)).unwrap_or_default()
+    }
+
+    /// The serialised size, for accounting.
+    pub(crate) fn size_bytes(&self) -> usize {
+        self.tail.len()
+    }
+}
+
+/// Appends `,"key":value`; the caller has already written something before it.
+fn write_member(out: &mut Vec<u8>, key: &str, value: &Value) {
+    out.push(b',');
+    // Writing a string or a value into memory cannot fail.
+    let _ = serde_json::to_writer(&mut *out, key);
+    out.push(b':');
+    let _ = serde_json::to_writer(&mut *out, value);
+}
+
+fn facts(object: &Map<String, Value>, metadata: &Map<String, Value>, resource: &Resource) -> Facts {
+    let text = |value: &Value| value.as_str().unwrap_or_default().into();
+    let labels = metadata.get("labels").and_then(Value::as_object);
+    let owners = metadata.get("ownerReferences").and_then(Value::as_array);
+    Facts {
+        uid: metadata.get("uid").and_then(Value::as_str).and_then(|uid| Uuid::parse_str(uid).ok()),
+        labels: labels
+            .into_iter()
+            .flatten()
+            .map(|(key, value)| (key.as_str().into(), text(value)))
+            .collect(),
+        fields: resource.selectable_fields.iter().map(|path| field_text(object, path).into()).collect(),
+        owners: owners
+            .into_iter()
+            .flatten()
+            .filter_map(|owner| Uuid::parse_str(owner.get("uid")?.as_str()?).ok())
+            .collect(),
+        deleting: metadata.contains_key("deletionTimestamp"),
+    }
+}
+
+/// A dotted path's value as field selectors compare it: strings as they are, scalars printed, absent ones empty.
+fn field_text(object: &Map<String, Value>, path: &str) -> String {
+    let mut steps = path.trim_start_matches('.').split('.');
+    let mut at = steps.next().and_then(|first| object.get(first));
+    for step in steps {
+        at = at.and_then(|value| value.get(step));
+    }
+    match at {
+        Some(Value::String(text)) => text.clone(),
+        Some(Value::Bool(flag)) => flag.to_string(),
+        Some(Value::Number(number)) => number.to_string(),
+        _ => String::new(),
+    }
+}
+
+/// The metadata of an object, `None` unless both are JSON objects.
+pub(crate) fn metadata(object: &Value) -> Option<&Map<String, Value>> {
+    object.get("metadata")?.as_object()
+}
+
+/// The metadata of an object, made if missing. A value that is no object becomes one: the decoders have refused such
+/// input long before.
+pub(crate) fn metadata_mut(object: &mut Value) -> &mut Map<String, Value> {
+    object_mut(object_mut(object).entry("metadata").or_insert_with(|| Value::Object(Map::new())))
+}
+
+pub(crate) fn object_mut(value: &mut Value) -> &mut Map<String, Value> {
+    if !value.is_object() {
+        *value = Value::Object(Map::new());
+    }
+    match value {
+        Value::Object(map) => map,
+        _ => unreachable!("just made an object"),
+    }
+}
+
+/// A string in the metadata, empty if absent.
+pub(crate) fn meta_str<'a>(object: &'a Value, field: &str) -> &'a str {
+    metadata(object).and_then(|m| m.get(field)).and_then(Value::as_str).unwrap_or_default()
+}
+
+pub(crate) fn finalizers(object: &Value) -> Vec<&str> {
+    let list = metadata(object).and_then(|m| m.get("finalizers")).and_then(Value::as_array);
+    list.into_iter().flatten().filter_map(Value::as_str).collect()
+}
+
+/// Sets the finalizers, leaving the field out when there are none.
+pub(crate) fn set_finalizers(object: &mut Value, finalizers: Vec<String>) {
+    let metadata = metadata_mut(object);
+    if finalizers.is_empty() {
+        metadata.remove("finalizers");
+    } else {
+        metadata.insert("finalizers".into(), finalizers.into());
+    }
+}
+
+pub(crate) fn is_deleting(object: &Value) -> bool {
+    metadata(object).is_some_and(|m| m.contains_key("deletionTimestamp"))
+}

@@ -1,0 +1,219 @@
+//! Patches: merge patches and JSON patches, applied to the object as it is.
+
+use bytes::Bytes;
+use serde_json::Value;
+
+use crate::answer::Written;
+use crate::decode::{self, WriteOptions};
+use crate::field_error::FieldError;
+use crate::json::{self, go_type};
+use crate::object::meta_str;
+use crate::server::Writer;
+use crate::status::ApiError;
+use crate::update::Target;
+
+const JSON_PATCH: &str = "application/json-patch+json";
+const MERGE_PATCH: &str = "application/merge-patch+json";
+const STRATEGIC_MERGE_PATCH: &str = "application/strategic-merge-patch+json";
+const APPLY_PATCH: &str = "application/apply-patch+yaml";
+/// The most operations kube-apiserver takes in one JSON patch.
+const MAX_OPERATIONS: usize = 10_000;
+
+/// A parsed patch.
+#[derive(Debug)]
+pub(crate) enum Patch {
+    Merge(Value),
+    /// Operations in their raw form: a malformed one is told only when it is applied.
+    Json(Vec<Value>),
+}
+
+impl Patch {
+    /// Reads a patch; `custom` resources know no strategic merge.
+    pub(crate) fn parse(body: &Bytes, media_type: &str, custom: bool) -> Result<Self, ApiError> {
+        let decoding = |why: String| ApiError::bad_request(format!("error decoding patch: {why}"));
+        match media_type {
+            MERGE_PATCH => {
+                let value = json::parse(body).map_err(decoding)?.value;
+                match value {
+                    Value::Object(_) => Ok(Self::Merge(value)),
+                    other => Err(decoding(format!(
+                        "json: cannot unmarshal {} into Go value of type map[string]interface {{}}",
+                        go_type(&other)
+                    ))),
+                }
+            }
+            JSON_PATCH => match json::parse(body).map_err(decoding)?.value {
+                Value::Array(operations) if operations.len() > MAX_OPERATIONS => Err(ApiError::other(
+                    413,
+                    "RequestEntityTooLarge",
+                    format!(
+                        "Request entity too large: The allowed maximum operations in a JSON patch is {MAX_OPERATIONS}, got {}",
+                        operations.len()
+                    ),
+                )),
+                Value::Array(operations) => Ok(Self::Json(operations)),
+                other => Err(decoding(format!(
+                    "json: cannot unmarshal {} into Go value of type []handlers.jsonPatchOp",
+                    go_type(&other)
+                ))),
+            },
+            STRATEGIC_MERGE_PATCH if custom => Err(decode::unsupported_media_type(&format!(
+                "{JSON_PATCH}, {MERGE_PATCH}, {APPLY_PATCH}"
+            ))),
+            STRATEGIC_MERGE_PATCH | APPLY_PATCH => {
+                Err(decode::unsupported_media_type(&format!("{JSON_PATCH}, {MERGE_PATCH}")))
+            }
+            _ => Err(ApiError::other(415, "UnsupportedMediaType", "415: Unsupported Media Type")
+                .with_details(serde_json::json!({}))),
+        }
+    }
+
+    /// Applies the patch to `object`.
+    pub(crate) fn apply(&self, object: &mut Value) -> Result<(), ApiError> {
+        match self {
+            Self::Merge(patch) => {
+                json_patch::merge(object, patch);
+                Ok(())
+            }
+            Self::Json(operations) => {
+                for operation in operations {
+                    apply_operation(object, operation)?;
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Applies one operation. `replace` of a missing member adds it, as in the library kube-apiserver uses.
+fn apply_operation(object: &mut Value, operation: &Value) -> Result<(), ApiError> {
+    let mut operation = operation.clone();
+    if operation.get("op").and_then(Value::as_str) == Some("replace") {
+        let path = operation.get("path").and_then(Value::as_str).unwrap_or_default();
+        let missing = object.pointer(path).is_none();
+        let parent = path.rsplit_once('/').and_then(|(parent, _)| object.pointer(parent));
+        if missing && parent.is_some_and(Value::is_object) {
+            operation["op"] = "add".into();
+        }
+    }
+    let parsed: json_patch::PatchOperation = serde_json::from_value(operation).map_err(|_| rejected())?;
+    json_patch::patch(object, &[parsed]).map_err(|_| rejected())
+}
+
+/// A JSON patch that does not fit; kube-apiserver keeps the reason to itself.
+fn rejected() -> ApiError {
+    ApiError::other(422, "Invalid", "the server rejected our request due to an error in our request")
+        .with_details(serde_json::json!({}))
+}
+
+/// The outcome of a patch, with the warnings that go with it.
+pub(crate) struct Patched {
+    pub(crate) written: Written,
+    pub(crate) warnings: Vec<String>,
+}
+
+impl Writer<'_> {
+    pub(crate) fn patch(
+        &mut self,
+        target: Target<'_>,
+        patch: &Patch,
+        options: WriteOptions,
+    ) -> Result<Patched, ApiError> {
+        let existing = self.get(&target.key()).ok_or_else(|| target.not_found())?;
+        let mut object = existing.to_value(target.resource);
+        patch.apply(&mut object)?;
+        let warnings = self.read_patched(target, &mut object, options)?;
+        let name = meta_str(&object, "name");
+        if name != target.name {
+            return Err(ApiError::bad_request(format!(
+                "the name of the object ({name}) does not match the name on the URL ({})",
+                target.name
+            )));
+        }
+        if meta_str(&object, "namespace") != target.namespace {
+            return Err(ApiError::bad_request(
+                "the namespace of the provided object does not match the namespace sent on the request",
+            ));
+        }
+        let written = self.update(target, &existing, object, options)?;
+        Ok(Patched { written, warnings })
+    }
+
+    /// Types, prunes and defaults the patched object, as if it had been sent whole.
+    fn read_patched(
+        &self,
+        target: Target<'_>,
+        object: &mut Value,
+        options: WriteOptions,
+    ) -> Result<Vec<String>, ApiError> {
+        let resource = target.resource;
+        let sent = object.clone();
+        // What cannot be read is an invalid `patch` of nothing in particular.
+        let invalid = |why: String| {
+            let error = FieldError::invalid("patch", &Value::String(sent.to_string()), why);
+            ApiError::invalid("", "", "", &[error])
+        };
+        let text = |field: &str| sent.get(field).and_then(Value::as_str).unwrap_or_default();
+        let (api_version, kind) = (text("apiVersion"), text("kind"));
+        if (api_version, kind) != (resource.api_version().as_str(), resource.kind.as_str()) {
+            let why = decode::wrong_kind(api_version, kind, resource, &self.state.registry);
+            return Err(invalid(why));
+        }
+        let unknown = decode::conform(resource, object).map_err(invalid)?;
+        let problems = decode::problems(resource, &unknown, &[]);
+        decode::strictness(problems, options.field_validation).map_err(invalid)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn patched(media_type: &str, patch: Value, mut object: Value) -> Result<Value, ApiError> {
+        Patch::parse(&patch.to_string().into(), media_type, false)?.apply(&mut object)?;
+        Ok(object)
+    }
+
+    #[test]
+    fn a_merge_patch_removes_what_is_null() {
+        let got = patched(MERGE_PATCH, json!({"a": null, "b": {"c": 1}}), json!({"a": 1, "b": {"d": 2}}));
+        assert_eq!(got.unwrap(), json!({"b": {"c": 1, "d": 2}}));
+    }
+
+    #[test]
+    fn a_json_patch_that_does_not_fit_is_unprocessable() {
+        let object = json!({"a": [1]});
+        for patch in [
+            json!([{"op": "test", "path": "/a/0", "value": 2}]),
+            json!([{"op": "remove", "path": "/b"}]),
+            json!([{"op": "add", "path": "/x/y", "value": 1}]),
+            json!([{"op": "frobnicate", "path": "/a"}]),
+            json!([5]),
+        ] {
+            assert_eq!(patched(JSON_PATCH, patch, object.clone()).unwrap_err().code, 422);
+        }
+        let replaced = patched(JSON_PATCH, json!([{"op": "replace", "path": "/b", "value": 1}]), object);
+        assert_eq!(replaced.unwrap(), json!({"a": [1], "b": 1}));
+    }
+
+    #[test]
+    fn other_media_types_are_refused() {
+        for media_type in [STRATEGIC_MERGE_PATCH, APPLY_PATCH, "application/json", ""] {
+            assert_eq!(patched(media_type, json!({}), json!({})).unwrap_err().code, 415, "{media_type}");
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn any_patch_applies_or_is_refused(
+            op in "add|remove|replace|move|copy|test|x",
+            path in "(/[a-c0-2~-]{0,2}){0,3}",
+            from in "(/[a-c0-2]{0,2}){0,2}",
+        ) {
+            let object = json!({"a": {"b": [1, {"c": 2}]}, "c": null});
+            let patch = json!([{"op": op, "path": path, "from": from, "value": 1}]);
+            let _ = patched(JSON_PATCH, patch, object);
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! The `scale` part: how many replicas an object wants and has, whatever its kind.
+
+use karpenter_primitives::selector::LabelSelector;
+use serde::Deserialize as _;
+use serde_json::{Map, Value, json};
+
+use crate::answer::Answer;
+use crate::decode::{self, WriteOptions};
+use crate::field_error::FieldError;
+use crate::object::{meta_str, metadata, metadata_mut, object_mut};
+use crate::patch::Patch;
+use crate::registry::{Handling, Resource};
+use crate::request::Verb;
+use crate::service::Call;
+use crate::status::ApiError;
+use crate::update::Target;
+
+/// Where an object keeps its numbers.
+struct Paths {
+    spec: String,
+    status: String,
+    /// A field that holds a selector as text; built-in kinds hold one as an object in `spec.selector`.
+    selector: Option<String>,
+    custom: bool,
+}
+
+impl Paths {
+    fn of(resource: &Resource) -> Option<Self> {
+        match &resource.handling {
+            Handling::Custom(version) => version.scale.as_ref().map(|paths| Self {
+                spec: paths.spec_replicas.clone(),
+                status: paths.status_replicas.clone(),
+                selector: paths.label_selector.clone(),
+                custom: true,
+            }),
+            Handling::Builtin(kind) => kind.scale.then(|| Self {
+                spec: ".spec.replicas".into(),
+                status: ".status.replicas".into(),
+                selector: None,
+                custom: false,
+            }),
+        }
+    }
+
+    fn selector(&self, object: &Value) -> Option<String> {
+        match (&self.selector, self.custom) {
+            (Some(path), _) => Some(at(object, path)?.as_str()?.to_owned()),
+            (None, true) => None,
+            (None, false) => {
+                let selector = object.pointer("/spec/selector")?;
+                Some(match LabelSelector::deserialize(selector).ok().and_then(|s| s.to_selector().ok()) {
+                    Some(selector) => selector.to_string(),
+                    None => String::new(),
+                })
+            }
+        }
+    }
+}
+
+/// A dotted path's value.
+fn at<'a>(object: &'a Value, path: &str) -> Option<&'a Value> {
+    path.trim_start_matches('.').split('.').try_fold(object, |value, step| value.get(step))
+}
+
+fn set(object: &mut Value, path: &str, value: Value) {
+    let mut steps = path.trim_start_matches('.').split('.').peekable();
+    let mut here = object;
+    while let Some(step) = steps.next() {
+        let fields = object_mut(here);
+        if steps.peek().is_none() {
+            fields.insert(step.to_owned(), value);
+            return;
+        }
+        here = fields.entry(step.to_owned()).or_insert_with(|| Value::Object(Map::new()));
+    }
+}
+
+/// Answers a get, update or patch of an object's scale.
+pub(crate) fn answer(call: &Call, target: Target<'_>, verb: Verb) -> Result<Answer, ApiError> {
+    let paths = Paths::of(target.resource).ok_or_else(ApiError::no_such_resource)?;
+    let media_type = decode::media_type(&call.headers);
+    match verb {
+        Verb::Get => {
+            let stored = call.server.read(|state| state.store.get(&target.key()).cloned());
+            let object = stored.ok_or_else(|| target.not_found())?.to_value(target.resource);
+            if paths.custom && at(&object, &paths.spec).is_none() {
+                let why = format!("the spec replicas field {:?} does not exist", paths.spec);
+                return Err(ApiError::other(500, "InternalError", format!("Internal error occurred: {why}"))
+                    .with_details(json!({"causes": [{"message": why}]})));
+            }
+            Ok(Answer::value(200, &scale_of(&object, &paths)))
+        }
+        Verb::Update => {
+            let options = WriteOptions::parse(&call.query, "UpdateOptions")?;
+            let scale = decode::parse(&call.body, media_type, "Scale")?.value;
+            check_kind(&scale)?;
+            check_name(&scale, target)?;
+            write(call, target, &paths, options, |_| Ok(scale))
+        }
+        Verb::Patch => {
+            let patch = Patch::parse(&call.body, media_type, target.resource.is_custom())?;
+            let options = WriteOptions::parse(&call.query, "PatchOptions")?;
+            write(call, target, &paths, options, |mut scale| {
+                patch.apply(&mut scale)?;
+                check_name(&scale, target)?;
+                Ok(scale)
+            })
+        }
+        _ => Err(ApiError::method_not_allowed()),
+    }
+}
+
+fn write(
+    call: &Call,
+    target: Target<'_>,
+    paths: &Paths,
+    options: WriteOptions,
+    change: impl FnOnce(Value) -> Result<Value, ApiError>,
+) -> Result<Answer, ApiError> {
+    call.server.write(|writer| {
+        let stored = writer.get(&target.key()).ok_or_else(|| target.not_found())?;
+        let mut object = stored.to_value(target.resource);
+        let scale = change(scale_of(&object, paths))?;
+        let replicas = replicas(&scale, target)?;
+        set(&mut object, &paths.spec, replicas.into());
+        let revision = meta_str(&scale, "resourceVersion");
+        if !revision.is_empty() {
+            metadata_mut(&mut object).insert("resourceVersion".into(), revision.into());
+        }
+        let target = Target { subresource: Some("scale"), ..target };
+        let written = writer.update(target, &stored, object, options)?;
+        Ok(Answer::value(200, &scale_of(&written.to_value(target.resource), paths)))
+    })
+}
+
+fn replicas(scale: &Value, target: Target<'_>) -> Result<i64, ApiError> {
+    let value = scale.pointer("/spec/replicas").filter(|value| !value.is_null());
+    let Some(value) = value else { return Ok(0) };
+    let Some(replicas) = value.as_i64().filter(|n| i32::try_from(*n).is_ok()) else {
+        let got = crate::json::go_type(value);
+        return Err(ApiError::bad_request(format!(
+            "Scale in version \"v1\" cannot be handled as a Scale: json: cannot unmarshal {got} into Go struct field ScaleSpec.spec.replicas of type int32"
+        )));
+    };
+    if replicas < 0 {
+        let error = FieldError::invalid("spec.replicas", value, "must be greater than or equal to 0");
+        return Err(ApiError::invalid("autoscaling", "Scale", target.name, &[error]));
+    }
+    Ok(replicas)
+}
+
+fn check_kind(scale: &Value) -> Result<(), ApiError> {
+    let text = |field: &str| scale.get(field).and_then(Value::as_str).unwrap_or_default();
+    match text("kind") {
+        "" | "Scale" => Ok(()),
+        other => Err(ApiError::bad_request(format!(
+            "{other} in version {:?} cannot be handled as a Scale",
+            text("apiVersion").rsplit('/').next().unwrap_or_default()
+        ))),
+    }
+}
+
+fn check_name(scale: &Value, target: Target<'_>) -> Result<(), ApiError> {
+    match meta_str(scale, "name") {
+        "" => Err(ApiError::bad_request(format!(
+            "the name of the object ({} based on URL) was undeterminable: name must be provided",
+            target.name
+        ))),
+        name if name == target.name => Ok(()),
+        name => Err(ApiError::bad_request(format!(
+            "the name of the object ({name}) does not match the name on the URL ({})",
+            target.name
+        ))),
+    }
+}
+
+fn scale_of(object: &Value, paths: &Paths) -> Value {
+    let number = |path: &str| at(object, path).and_then(Value::as_i64).unwrap_or(0);
+    let mut shown = Map::new();
+    if let Some(metadata) = metadata(object) {
+        for field in ["name", "namespace", "uid", "resourceVersion", "creationTimestamp"] {
+            crate::meta::copy(&mut shown, metadata, field);
+        }
+    }
+    let mut spec = Map::new();
+    if number(&paths.spec) != 0 {
+        spec.insert("replicas".into(), number(&paths.spec).into());
+    }
+    let mut status = json!({"replicas": number(&paths.status)});
+    if let Some(selector) = paths.selector(object).filter(|selector| !selector.is_empty()) {
+        status["selector"] = selector.into();
+    }
+    json!({"kind": "Scale", "apiVersion": "autoscaling/v1", "metadata": shown, "spec": spec, "status": status})
+}

@@ -1,0 +1,153 @@
+//! Which objects of a collection are asked for: a label selector and a field selector.
+
+use karpenter_primitives::selector::Selector;
+
+use crate::object::Stored;
+use crate::registry::Resource;
+use crate::request::Query;
+use crate::status::ApiError;
+use crate::store::Key;
+
+/// Both selectors of a list or watch.
+#[derive(Clone, Debug)]
+pub(crate) struct Selection {
+    labels: Selector,
+    fields: Vec<FieldTerm>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct FieldTerm {
+    field: Field,
+    equal: bool,
+    value: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Field {
+    Name,
+    Namespace,
+    /// An index into the resource's selectable fields.
+    Other(usize),
+}
+
+impl Selection {
+    pub(crate) fn parse(query: &Query, resource: &Resource) -> Result<Self, ApiError> {
+        let labels = query.get("labelSelector").unwrap_or_default();
+        let labels = Selector::parse(labels).map_err(|error| ApiError::bad_request(error.to_string()))?;
+        let fields = parse_fields(query.get("fieldSelector").unwrap_or_default(), resource)?;
+        Ok(Self { labels, fields })
+    }
+
+    pub(crate) fn is_everything(&self) -> bool {
+        self.labels.is_everything() && self.fields.is_empty()
+    }
+
+    pub(crate) fn matches(&self, path: &str, object: &Stored) -> bool {
+        let (namespace, name) = path.split_once('/').unwrap_or(("", path));
+        let fields_match = self.fields.iter().all(|term| {
+            let actual = match term.field {
+                Field::Name => name,
+                Field::Namespace => namespace,
+                Field::Other(at) => object.facts.fields.get(at).map_or("", AsRef::as_ref),
+            };
+            (actual == term.value) == term.equal
+        });
+        fields_match && self.labels.matches_with(|key| object.facts.label(key))
+    }
+
+    pub(crate) fn matches_key(&self, key: &Key, object: &Stored) -> bool {
+        self.matches(&key.path, object)
+    }
+
+    /// The one name that can match, if the selector pins it.
+    pub(crate) fn single_name(&self) -> Option<&str> {
+        self.fields.iter().find(|t| t.field == Field::Name && t.equal).map(|term| term.value.as_str())
+    }
+}
+
+fn parse_fields(text: &str, resource: &Resource) -> Result<Vec<FieldTerm>, ApiError> {
+    let mut terms = Vec::new();
+    for part in split_terms(text) {
+        if part.is_empty() {
+            continue;
+        }
+        let Some((name, equal, value)) = split_operator(part) else {
+            let message = format!("invalid selector: '{text}'; can't understand '{part}'");
+            return Err(ApiError::bad_request(message));
+        };
+        let field = match name {
+            "metadata.name" => Field::Name,
+            "metadata.namespace" => Field::Namespace,
+            other => match resource.selectable_fields.iter().position(|field| field == other) {
+                Some(at) => Field::Other(at),
+                None => return Err(ApiError::bad_request(unknown_field(other, resource))),
+            },
+        };
+        terms.push(FieldTerm { field, equal, value: unescape(value) });
+    }
+    Ok(terms)
+}
+
+fn unknown_field(name: &str, resource: &Resource) -> String {
+    // Kinds without fields of their own use apimachinery's general check, all others have a table and its words.
+    if resource.is_custom() || !resource.selectable_fields.is_empty() {
+        format!("field label not supported: {name}")
+    } else {
+        format!("{name:?} is not a known field selector: only \"metadata.name\", \"metadata.namespace\"")
+    }
+}
+
+/// Splits at commas that no backslash protects.
+fn split_terms(text: &str) -> Vec<&str> {
+    let mut terms = Vec::new();
+    let (mut start, mut escaped) = (0, false);
+    for (at, c) in text.char_indices() {
+        match c {
+            '\\' if !escaped => escaped = true,
+            ',' if !escaped => {
+                terms.push(&text[start..at]);
+                start = at + 1;
+            }
+            _ => escaped = false,
+        }
+    }
+    terms.push(&text[start..]);
+    terms
+}
+
+fn split_operator(term: &str) -> Option<(&str, bool, &str)> {
+    let at = term.find(['=', '!'])?;
+    let (name, rest) = term.split_at(at);
+    for (operator, equal) in [("!=", false), ("==", true), ("=", true)] {
+        if let Some(value) = rest.strip_prefix(operator) {
+            return Some((name, equal, value));
+        }
+    }
+    None
+}
+
+fn unescape(value: &str) -> String {
+    let mut out = String::with_capacity(value.len());
+    let mut chars = value.chars();
+    while let Some(c) = chars.next() {
+        match c {
+            '\\' => out.extend(chars.next()),
+            other => out.push(other),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn field_terms_split_at_unprotected_commas() {
+        assert_eq!(split_terms("a=b,c!=d\\,e"), ["a=b", "c!=d\\,e"]);
+        assert_eq!(split_operator("c!=d\\,e"), Some(("c", false, "d\\,e")));
+        assert_eq!(split_operator("a==b"), Some(("a", true, "b")));
+        assert_eq!(split_operator("a b"), None);
+        assert_eq!(unescape("d\\,e\\\\"), "d,e\\");
+    }
+}

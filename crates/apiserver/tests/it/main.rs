@@ -1,0 +1,4 @@
+//! The server as its clients see it.
+
+mod cluster;
+mod objects;
