@@ -1,1 +1,22 @@
 //! A synchronous mirror of the cluster: objects go in one by one, an engine snapshot comes out.
+//!
+//! ```text
+//! apply_pod, delete_node, … ──▶ Cluster ──▶ snapshot(now) ──▶ karpenter_engine::solve
+//! ```
+//!
+//! The live controller feeds it from watches, `karpenter simulate` from files: the same code either way, so what is
+//! simulated is what would happen. It remembers and never decides. Objects are kept as the engine's compact facts, the
+//! originals are dropped: a pod of which there are thousands alike costs a few hundred bytes.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | `cluster` | the mirror: everything by kind and key, what is in memory only, and the snapshot |
+//! | `machines` | Nodes and NodeClaims, paired by provider id |
+//! | `convert`, `karpenter` | one object to the engine's facts: Kubernetes' kinds, Karpenter's kinds |
+
+mod cluster;
+mod convert;
+mod karpenter;
+mod machines;
+
+pub use cluster::{Cluster, Key};

@@ -1,0 +1,177 @@
+//! From what was typed to everything a decision needs.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use karpenter_engine::instance_type::InstanceType;
+use karpenter_engine::labels::Text;
+use karpenter_engine::node_pool::InstanceTypes;
+use karpenter_engine::{Provider, Snapshot, SolveOptions};
+use karpenter_state::Cluster;
+use serde_json::value::RawValue;
+
+use super::catalogue::{Catalogue, KWOK_LABELS};
+use super::objects::{Loaded, ManagedBy};
+use super::rejected::Rejected;
+use super::scenario::{Scenario, ScenarioError};
+use super::settings::{SettingError, solve_options};
+use super::source::{SourceError, SourceFile};
+
+/// How long a promise of a node to pods lasts: twice the longest batch.
+const NOMINATION_SECONDS: i64 = 20;
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum InputError {
+    #[error(transparent)]
+    Source(#[from] SourceError),
+    #[error(transparent)]
+    Scenario(#[from] ScenarioError),
+    #[error("{file}: {source}")]
+    Setting { file: String, source: SettingError },
+    #[error("{file}: mode: {mode:?} is neither provision nor disrupt")]
+    Mode { file: String, mode: String },
+    #[error("{file}: mode: this version simulates provisioning only, not disruption")]
+    Disrupt { file: String },
+    #[error(
+        "there are no instance types: these files are a dump of a cluster, which does not say what can be bought; pass --instance-types FILE (the kwok provider's format)"
+    )]
+    NoInstanceTypes,
+    #[error("{file}: an instance type file is a list of types, or a scenario with `instanceTypes`")]
+    NotATypeFile { file: String },
+    #[error("--now: {value:?} is not an RFC 3339 time such as 2026-01-01T00:00:00Z")]
+    Now { value: String },
+}
+
+/// A cluster, what can be bought for it, and how to decide.
+pub(crate) struct Input {
+    cluster: Cluster,
+    types: Arc<[InstanceType]>,
+    provider: Provider,
+    pub(crate) options: SolveOptions,
+    pub(crate) now: Timestamp,
+    /// Pods that wait for a place but make no sense.
+    pub(crate) unreadable_pods: Vec<(String, String)>,
+    pub(crate) rejected: Vec<Rejected>,
+    /// Kinds scheduling does not look at, with how many objects of each there were.
+    pub(crate) passed_over: Vec<(String, usize)>,
+}
+
+impl Input {
+    pub(crate) fn read(
+        files: &[impl AsRef<Path>],
+        types_file: Option<&Path>,
+        now: Option<&str>,
+    ) -> Result<Self, InputError> {
+        let files: Vec<SourceFile> =
+            files.iter().map(|f| SourceFile::read(f.as_ref())).collect::<Result<_, _>>()?;
+        let types_file = types_file.map(SourceFile::read).transpose()?;
+        Self::from_sources(&files, types_file.as_ref(), now)
+    }
+
+    pub(crate) fn from_sources(
+        files: &[SourceFile],
+        types_file: Option<&SourceFile>,
+        now: Option<&str>,
+    ) -> Result<Self, InputError> {
+        let scenario = Scenario::parse(files)?;
+        let header = &scenario.header;
+        let header_file = scenario.header_file.unwrap_or_default();
+        match header.mode.as_deref() {
+            None | Some("" | "provision") => {}
+            Some("disrupt") => return Err(InputError::Disrupt { file: header_file.into() }),
+            Some(mode) => return Err(InputError::Mode { file: header_file.into(), mode: mode.into() }),
+        }
+        let now = match now {
+            Some(value) => value.parse().map_err(|_| InputError::Now { value: value.into() })?,
+            None => scenario.now()?,
+        };
+        let mut rejected = Vec::new();
+        // A scenario speaks of the kwok provider only; a dump's pools may belong to any.
+        let managed = scenario.header_file.map(|_| ManagedBy::KWOK);
+        let mut loaded = Loaded::read(&scenario.objects, managed, &mut rejected);
+        let ingest = loaded.cluster.ingest();
+        let options = solve_options(&header.options, ingest)
+            .map_err(|source| InputError::Setting { file: header_file.into(), source })?;
+        let catalogue = match types_file {
+            Some(file) => {
+                let entries = type_entries(file)?;
+                Catalogue::read(&file.name, &entries, ingest, &mut rejected)
+            }
+            None if scenario.header_file.is_none() => return Err(InputError::NoInstanceTypes),
+            None => Catalogue::read(header_file, &header.instance_types, ingest, &mut rejected),
+        };
+        for (field, names) in
+            [("markedForDeletion", &header.state.marked_for_deletion), ("nominated", &header.state.nominated)]
+        {
+            for name in names {
+                let known = match field {
+                    "nominated" => loaded.cluster.nominate(name, later(now, NOMINATION_SECONDS)),
+                    _ => loaded.cluster.mark_for_deletion(name),
+                };
+                if !known {
+                    rejected.push(Rejected::new(
+                        header_file,
+                        format!("state.{field}"),
+                        name.as_str(),
+                        "there is no such node",
+                    ));
+                }
+            }
+        }
+        let provider =
+            provider(header.reservation_id_label.as_deref(), &header.well_known_labels, &catalogue.labels);
+        Ok(Self {
+            cluster: loaded.cluster,
+            types: catalogue.types.into(),
+            provider,
+            options,
+            now,
+            unreadable_pods: loaded.unreadable_pods,
+            rejected,
+            passed_over: loaded.passed_over.into_iter().collect(),
+        })
+    }
+
+    /// The cluster as the engine takes it; every pool is offered the same list.
+    pub(crate) fn snapshot(&self) -> Snapshot {
+        self.cluster
+            .snapshot(self.now, self.provider.clone(), |_| InstanceTypes::Resolved(self.types.clone()))
+    }
+
+}
+
+fn later(now: Timestamp, seconds: i64) -> Timestamp {
+    now.checked_add(jiff::SignedDuration::from_secs(seconds)).unwrap_or(Timestamp::MAX)
+}
+
+fn provider(reservation_label: Option<&str>, more: &[String], of_types: &BTreeSet<Text>) -> Provider {
+    let mut provider = Provider::default();
+    if let Some(label) = reservation_label.filter(|l| !l.is_empty()) {
+        provider.reservation_id_label = label.into();
+    }
+    provider.well_known_labels.insert(provider.reservation_id_label.clone());
+    provider.well_known_labels.extend(KWOK_LABELS.iter().map(|l| Text::from(*l)));
+    provider.well_known_labels.extend(more.iter().map(|l| Text::from(l.as_str())));
+    provider.well_known_labels.extend(of_types.iter().cloned());
+    provider
+}
+
+/// The entries of an instance type file: kwok's bare list, or a scenario's.
+fn type_entries(file: &SourceFile) -> Result<Vec<&RawValue>, InputError> {
+    #[derive(serde::Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Header<'a> {
+        #[serde(borrow)]
+        instance_types: Vec<&'a RawValue>,
+    }
+    let not = || InputError::NotATypeFile { file: file.name.clone() };
+    let mut out = Vec::new();
+    for document in file.values()? {
+        let entries = serde_json::from_str::<Vec<&RawValue>>(document.get())
+            .or_else(|_| serde_json::from_str::<Header<'_>>(document.get()).map(|h| h.instance_types));
+        out.extend(entries.map_err(|_| not())?);
+    }
+    Ok(out)
+}

@@ -1,0 +1,173 @@
+//! `karpenter simulate`: what Karpenter would do with a cluster given as files.
+//!
+//! Reads a scenario (instance types, options and objects in one file) or dumps of a real cluster
+//! (`kubectl get … -o yaml`) with an instance type file, and prints the plan: a table for people, or with `-o json` the form
+//! in which Go Karpenter's decisions are recorded:
+//!
+//! ```text
+//! cargo build --release -p karpenter
+//! $ORACLE/agree DIR -- target/release/karpenter simulate -o json
+//! cargo test -p karpenter decisions          # the recorded decisions in conformance/decisions, in process
+//! ```
+//!
+//! | module | what it is for |
+//! |---|---|
+//! | `source` | files as JSON documents |
+//! | `scenario` | documents as one scenario, not yet understood |
+//! | `catalogue`, `objects`, `settings` | understanding instance types, objects and options, each on its own |
+//! | `input` | all of it together: a cluster mirror and how to decide |
+//! | `outcome`, `explanation`, `table` | the plan as JSON, its reasons, the plan for people |
+//! | `timing` | how long it took |
+
+mod catalogue;
+mod explanation;
+mod input;
+mod objects;
+mod outcome;
+mod rejected;
+mod scenario;
+mod settings;
+mod source;
+mod table;
+mod timing;
+
+use std::io::{self, Write};
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+
+use clap::ValueEnum;
+use karpenter_engine::{Plan, solve};
+use serde_json::Value;
+
+use input::{Input, InputError};
+use table::Notes;
+use timing::Timings;
+
+/// Show what Karpenter would do with a cluster given as files: what it would buy, what stays pending, and why.
+///
+/// FILE is a scenario (instance types, options and objects), or a dump made by `kubectl get … -o yaml` or `-o json`, which
+/// needs --instance-types. Several files make one cluster. Files may be gzipped.
+///
+/// Exit status: 0 every pod has a place, 1 some pod has none, 2 the input could not be understood.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Scenario or dump; JSON or YAML, optionally gzipped
+    #[arg(required = true, value_name = "FILE")]
+    files: Vec<PathBuf>,
+
+    /// How to print the plan
+    #[arg(short, long, value_enum, default_value_t = Output::Table)]
+    output: Output,
+
+    /// What can be bought, in the kwok provider's format; replaces the scenario's own list
+    #[arg(long, value_name = "FILE")]
+    instance_types: Option<PathBuf>,
+
+    /// The time to assume [default: the scenario's, or the newest timestamp of the dump]
+    #[arg(long, value_name = "TIME")]
+    now: Option<String>,
+
+    /// Add the reasons for every decision under the key `reasons` (with -o json)
+    #[arg(long)]
+    reasons: bool,
+
+    /// Print how long the decision took as one line of JSON on stderr
+    #[arg(long)]
+    timings: bool,
+
+    /// Decide this many times (with --timings)
+    #[arg(long, value_name = "N", default_value = "1", requires = "timings")]
+    count: NonZeroUsize,
+}
+
+/// How to print a plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Output {
+    /// For people
+    Table,
+    /// For programs
+    Json,
+}
+
+/// Why there is no plan to print.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The input could not be understood.
+    #[error(transparent)]
+    Input(InputProblem),
+    /// The plan could not be printed.
+    #[error("cannot write the plan: {0}")]
+    Output(#[from] io::Error),
+}
+
+/// What is wrong with the input, naming file and field.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+pub struct InputProblem(InputError);
+
+impl From<InputError> for Error {
+    fn from(e: InputError) -> Self {
+        Self::Input(InputProblem(e))
+    }
+}
+
+/// Runs the command; `Ok(true)` when every pod has a place.
+pub fn run(args: &Args) -> Result<bool, Error> {
+    let input = Input::read(&args.files, args.instance_types.as_deref(), args.now.as_deref())?;
+    let plan =
+        if args.timings { timed(&input, args.count)? } else { solve(&input.snapshot(), &input.options) };
+    let text = match args.output {
+        Output::Json => {
+            for rejected in &input.rejected {
+                eprintln!("left out: {rejected}");
+            }
+            let mut json = outcome::to_json(&plan, &input.unreadable_pods);
+            if args.reasons {
+                json["reasons"] = explanation::to_json(&plan, &input.rejected);
+            }
+            format!("{json:#}\n")
+        }
+        Output::Table => {
+            let notes = Notes {
+                now: input.now,
+                unreadable_pods: &input.unreadable_pods,
+                rejected: &input.rejected,
+                passed_over: &input.passed_over,
+            };
+            table::render(&plan, &notes)
+        }
+    };
+    match io::stdout().lock().write_all(text.as_bytes()) {
+        // Whoever reads has seen enough.
+        Err(e) if e.kind() == io::ErrorKind::BrokenPipe => {}
+        written => written?,
+    }
+    Ok(all_placed(&plan, &input))
+}
+
+fn all_placed(plan: &Plan, input: &Input) -> bool {
+    plan.pod_errors.is_empty()
+        && plan.ignored_pods.is_empty()
+        && input.unreadable_pods.is_empty()
+        && plan.error.is_none()
+}
+
+fn timed(input: &Input, count: NonZeroUsize) -> Result<Plan, Error> {
+    let mut timings = Timings::start();
+    let mut plan = Plan::default();
+    for _ in 0..count.get() {
+        // Nothing of the repetition before may be held while the next one runs.
+        drop(std::mem::take(&mut plan));
+        plan = timings.repeat(|| input.snapshot(), |snapshot| solve(snapshot, &input.options));
+    }
+    let line = serde_json::to_string(&timings).map_err(io::Error::from)?;
+    writeln!(io::stderr(), "{line}")?;
+    Ok(plan)
+}
+
+/// The plan for the scenario in `files`, as `-o json` prints it.
+pub fn decide(files: &[impl AsRef<Path>]) -> Result<Value, Error> {
+    let input = Input::read(files, None, None)?;
+    let plan = solve(&input.snapshot(), &input.options);
+    Ok(outcome::to_json(&plan, &input.unreadable_pods))
+}

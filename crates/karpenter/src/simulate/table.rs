@@ -1,0 +1,246 @@
+//! The plan for people: what would be bought and what it costs, what fits where, what stays pending and why.
+
+use std::fmt::{self, Write};
+
+use karpenter_engine::labels::{CAPACITY_TYPE, ZONE};
+use karpenter_engine::reasons::{PoolRejection, Unplaceable, amount_text};
+use karpenter_engine::resources::{CPU, MEMORY};
+use karpenter_engine::{Plan, PlannedClaim};
+
+use super::explanation::shortage;
+use super::outcome::pod_keys;
+use super::rejected::Rejected;
+
+/// Hours in an average month, for turning an hourly price into something to compare bills with.
+const HOURS_PER_MONTH: f64 = 730.0;
+/// Names listed before the rest is only counted.
+const NAMES_SHOWN: usize = 4;
+/// Pending pods of one reason listed before the rest is only counted.
+const PENDING_SHOWN: usize = 8;
+
+/// What is shown besides the plan.
+pub(crate) struct Notes<'a> {
+    pub(crate) now: jiff::Timestamp,
+    pub(crate) unreadable_pods: &'a [(String, String)],
+    pub(crate) rejected: &'a [Rejected],
+    pub(crate) passed_over: &'a [(String, usize)],
+}
+
+pub(crate) fn render(plan: &Plan, notes: &Notes<'_>) -> String {
+    let mut out = String::new();
+    // Writing to a String cannot fail.
+    let _ = write_all(&mut out, plan, notes);
+    out
+}
+
+fn write_all(out: &mut String, plan: &Plan, notes: &Notes<'_>) -> fmt::Result {
+    writeln!(out, "At {}:", notes.now)?;
+    if let Some(error) = &plan.error {
+        writeln!(out, "  nothing could be decided: {error}")?;
+    }
+    summary(out, plan, notes)?;
+    new_nodes(out, plan)?;
+    existing_nodes(out, plan)?;
+    pending(out, plan)?;
+    ignored(out, plan, notes)?;
+    if !plan.skipped_pools.is_empty() {
+        writeln!(out, "\nNodePools that took no part")?;
+        for pool in &plan.skipped_pools {
+            writeln!(out, "  {}: {}", pool.node_pool, pool.reason)?;
+        }
+    }
+    left_out(out, plan, notes)
+}
+
+fn summary(out: &mut String, plan: &Plan, notes: &Notes<'_>) -> fmt::Result {
+    let new: usize = plan.new_claims.iter().map(|c| c.pods.len()).sum();
+    let existing: usize = plan.existing_nodes.iter().map(|n| n.pods.len()).sum();
+    let pending = plan.pod_errors.len();
+    let ignored = plan.ignored_pods.len() + notes.unreadable_pods.len();
+    let total = new + existing + pending + ignored;
+    if total == 0 {
+        return writeln!(out, "  no pod needs a place; nothing would be bought.");
+    }
+    let mut parts = Vec::new();
+    for (count, what) in [
+        (existing, "fit on nodes that exist"),
+        (new, "go to new nodes"),
+        (pending, "stay pending"),
+        (ignored, "are not considered"),
+    ] {
+        if count > 0 {
+            parts.push(format!("{count} {what}"));
+        }
+    }
+    writeln!(out, "  {}: {}.", plural(total, "pod needs a place", "pods need a place"), parts.join(", "))
+}
+
+fn new_nodes(out: &mut String, plan: &Plan) -> fmt::Result {
+    if plan.new_claims.is_empty() {
+        return Ok(());
+    }
+    let priced = plan.new_claims.iter().filter_map(|c| c.cheapest_price);
+    // A fixed order of summation: the plan's own.
+    let total: f64 = priced.fold(0.0, |sum, p| sum + p);
+    writeln!(
+        out,
+        "\n{}, from {} per hour (about {:.2} per month)",
+        plural(plan.new_claims.len(), "new node", "new nodes"),
+        price(total),
+        total * HOURS_PER_MONTH
+    )?;
+    let mut claims: Vec<&PlannedClaim> = plan.new_claims.iter().collect();
+    claims.sort_by_cached_key(|c| (c.node_pool.clone(), pod_keys(&c.pods)));
+    let mut rows =
+        vec![row(["NODEPOOL", "CHEAPEST TYPE", "PER HOUR", "CAPACITY", "ZONE", "CPU", "MEMORY", "PODS"])];
+    for claim in claims {
+        let more = claim.instance_types.len().saturating_sub(1);
+        let cheapest = claim.instance_types.first().map_or("none", |t| t.as_ref());
+        let types = if more > 0 { format!("{cheapest} (+{more})") } else { cheapest.to_owned() };
+        let amount = |name: &str| amount_text(name, claim.requests.amount(name));
+        rows.push([
+            claim.node_pool.to_string(),
+            types,
+            claim.cheapest_price.map_or("-".into(), price),
+            values(claim, CAPACITY_TYPE),
+            values(claim, ZONE),
+            amount(CPU),
+            amount(MEMORY),
+            names(&pod_keys(&claim.pods)),
+        ]);
+    }
+    columns(out, &rows)
+}
+
+fn existing_nodes(out: &mut String, plan: &Plan) -> fmt::Result {
+    let used: Vec<_> = plan.existing_nodes.iter().filter(|n| !n.pods.is_empty()).collect();
+    if used.is_empty() {
+        return Ok(());
+    }
+    writeln!(out, "\nNodes that exist and take pods")?;
+    let mut rows = vec![row(["NODE", "PODS"])];
+    let mut placed: Vec<_> = used.iter().map(|n| [n.node.to_string(), names(&pod_keys(&n.pods))]).collect();
+    placed.sort();
+    rows.extend(placed);
+    columns(out, &rows)
+}
+
+/// Pods that failed for the same reason are told together.
+fn pending(out: &mut String, plan: &Plan) -> fmt::Result {
+    if plan.pod_errors.is_empty() {
+        return Ok(());
+    }
+    writeln!(out, "\nPods that stay pending")?;
+    let mut groups: Vec<(Vec<String>, Vec<String>)> = Vec::new();
+    for error in &plan.pod_errors {
+        let why = reason_lines(&error.reason);
+        match groups.iter_mut().find(|(lines, _)| *lines == why) {
+            Some((_, pods)) => pods.push(error.pod.key()),
+            None => groups.push((why, vec![error.pod.key()])),
+        }
+    }
+    for (lines, pods) in groups {
+        let shown = pods.iter().take(PENDING_SHOWN).cloned().collect::<Vec<_>>().join(", ");
+        let more = pods.len().saturating_sub(PENDING_SHOWN);
+        let rest = if more > 0 { format!(" and {more} more") } else { String::new() };
+        writeln!(out, "  {shown}{rest}")?;
+        for line in lines {
+            writeln!(out, "    {line}")?;
+        }
+    }
+    Ok(())
+}
+
+fn reason_lines(reason: &Unplaceable) -> Vec<String> {
+    match reason {
+        Unplaceable::AllPools(pools) => pools.iter().map(pool_line).collect(),
+        other => vec![other.to_string()],
+    }
+}
+
+fn pool_line(rejection: &PoolRejection) -> String {
+    let mut line = format!("{}: {}", rejection.node_pool, rejection.reason);
+    if let Some(short) = shortage(&rejection.reason) {
+        let text = |amount| amount_text(&short.resource, amount);
+        let _ = write!(
+            line,
+            " (needs {} {}, the most there is: {})",
+            text(short.need),
+            short.resource,
+            text(short.left)
+        );
+    }
+    line
+}
+
+fn ignored(out: &mut String, plan: &Plan, notes: &Notes<'_>) -> fmt::Result {
+    if plan.ignored_pods.is_empty() && notes.unreadable_pods.is_empty() {
+        return Ok(());
+    }
+    writeln!(out, "\nPods that are not considered")?;
+    for pod in &plan.ignored_pods {
+        let reasons: Vec<String> = pod.reasons.iter().map(ToString::to_string).collect();
+        writeln!(out, "  {}: {}", pod.pod.key(), reasons.join("; "))?;
+    }
+    for (pod, problem) in notes.unreadable_pods {
+        writeln!(out, "  {pod}: {problem}")?;
+    }
+    Ok(())
+}
+
+fn left_out(out: &mut String, plan: &Plan, notes: &Notes<'_>) -> fmt::Result {
+    if !notes.rejected.is_empty() || !plan.rejected.is_empty() {
+        writeln!(out, "\nLeft out of the input")?;
+        for rejected in notes.rejected {
+            writeln!(out, "  {rejected}")?;
+        }
+        for rejected in &plan.rejected {
+            writeln!(out, "  {}: {}: {}", rejected.object, rejected.field, rejected.problem)?;
+        }
+    }
+    if !notes.passed_over.is_empty() {
+        let kinds: Vec<String> = notes.passed_over.iter().map(|(kind, n)| format!("{n} {kind}")).collect();
+        writeln!(out, "\nOf no concern to scheduling: {}", kinds.join(", "))?;
+    }
+    Ok(())
+}
+
+fn plural(count: usize, one: &str, many: &str) -> String {
+    format!("{count} {}", if count == 1 { one } else { many })
+}
+
+fn price(price: f64) -> String {
+    if price != 0.0 && price.abs() < 0.001 { format!("{price:.6}") } else { format!("{price:.4}") }
+}
+
+/// The values a claim lists for a label, or that any will do.
+fn values(claim: &PlannedClaim, key: &str) -> String {
+    let listed = claim.requirements.iter().find(|r| r.key.as_ref() == key && r.operator.as_ref() == "In");
+    listed.map_or_else(|| "any".to_owned(), |r| r.values.join(","))
+}
+
+fn names(all: &[String]) -> String {
+    let shown = all.iter().take(NAMES_SHOWN).cloned().collect::<Vec<_>>().join(", ");
+    match all.len().saturating_sub(NAMES_SHOWN) {
+        0 => shown,
+        more => format!("{shown} and {more} more"),
+    }
+}
+
+fn row<const N: usize>(cells: [&str; N]) -> [String; N] {
+    cells.map(str::to_owned)
+}
+
+/// Left-aligned columns, two spaces apart, the last one ragged.
+fn columns<const N: usize>(out: &mut String, rows: &[[String; N]]) -> fmt::Result {
+    let width = |i: usize| rows.iter().map(|r| r[i].chars().count()).max().unwrap_or_default();
+    let widths: Vec<usize> = (0..N).map(width).collect();
+    for cells in rows {
+        let mut line = String::new();
+        for (cell, width) in cells.iter().zip(&widths) {
+            let _ = write!(line, "  {cell:<width$}");
+        }
+        writeln!(out, "{}", line.trim_end())?;
+    }
+    Ok(())
+}

@@ -1,0 +1,365 @@
+//! The mirror itself: what exists, by kind and key, kept as compact facts.
+//!
+//! It is owned by one task that hands it every object as it is read or watched. Applying an object twice changes nothing;
+//! applying objects in another order ends in the same state.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use k8s_openapi::api::apps::v1 as apps;
+use k8s_openapi::api::core::v1 as core;
+use k8s_openapi::api::policy::v1 as policy;
+use k8s_openapi::api::storage::v1 as storage;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use karpenter_engine::cluster::{DaemonSet, DisruptionBudget, Storage, Workloads};
+use karpenter_engine::ingest::{FieldError, Ingest};
+use karpenter_engine::labels::{Labels, NODE_POOL, Text};
+use karpenter_engine::node_pool::{InstanceTypes, NodeOverlay, NodePool};
+use karpenter_engine::pod::Pod;
+use karpenter_engine::resources::Resources;
+use karpenter_engine::{Provider, Snapshot, StateNode};
+
+use crate::convert;
+use crate::machines::Machines;
+
+/// Namespace and name.
+pub type Key = (Text, Text);
+
+/// A mirror of the cluster.
+#[derive(Default)]
+pub struct Cluster {
+    ingest: Ingest,
+    machines: Machines,
+    node_pools: BTreeMap<Text, NodePool>,
+    overlays: BTreeMap<Text, NodeOverlay>,
+    pods: BTreeMap<Key, Arc<Pod>>,
+    daemon_sets: BTreeMap<Key, DaemonSet>,
+    namespaces: BTreeMap<Text, Labels>,
+    storage: Storage,
+    services: BTreeMap<Key, Option<Labels>>,
+    workloads: Workloads,
+    budgets: BTreeMap<Key, DisruptionBudget>,
+}
+
+impl Cluster {
+    /// Nothing exists yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Shares equal strings, label maps and specs; for objects converted outside.
+    pub fn ingest(&mut self) -> &mut Ingest {
+        &mut self.ingest
+    }
+
+    fn key(&mut self, meta: &ObjectMeta) -> Key {
+        convert::key(&mut self.ingest, meta)
+    }
+
+    fn name(&mut self, meta: &ObjectMeta) -> Text {
+        convert::text(&mut self.ingest, meta.name.as_ref())
+    }
+
+    /// A Pod. One that makes no sense is forgotten, whatever was known of it before.
+    pub fn apply_pod(&mut self, pod: &core::Pod) -> Result<(), FieldError> {
+        let key = (
+            convert::text(&mut self.ingest, pod.metadata.namespace.as_ref()),
+            // Names of pods do not repeat: no use in sharing them.
+            pod.metadata.name.as_deref().unwrap_or_default().into(),
+        );
+        match self.ingest.pod(pod) {
+            Ok(pod) => drop(self.pods.insert(key, pod)),
+            Err(error) => {
+                self.pods.remove(&key);
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// A Pod is gone.
+    pub fn delete_pod(&mut self, namespace: &str, name: &str) {
+        self.pods.remove(&(namespace.into(), name.into()));
+    }
+
+    /// A Node.
+    pub fn apply_node(&mut self, node: &core::Node) -> Result<(), FieldError> {
+        let node = convert::node(&mut self.ingest, node)?;
+        self.machines.apply_node(node);
+        Ok(())
+    }
+
+    /// A Node is gone.
+    pub fn delete_node(&mut self, name: &str) {
+        self.machines.delete_node(name);
+    }
+
+    /// A NodeClaim.
+    pub fn apply_node_claim(&mut self, claim: &karpenter_api::NodeClaim) -> Result<(), FieldError> {
+        let claim = crate::karpenter::node_claim(&mut self.ingest, claim)?;
+        self.machines.apply_claim(claim);
+        Ok(())
+    }
+
+    /// A NodeClaim is gone.
+    pub fn delete_node_claim(&mut self, name: &str) {
+        self.machines.delete_claim(name);
+    }
+
+    /// A NodePool.
+    pub fn apply_node_pool(&mut self, pool: &karpenter_api::NodePool) -> Result<(), FieldError> {
+        let name = self.name(&pool.metadata);
+        match crate::karpenter::node_pool(&mut self.ingest, pool) {
+            Ok(pool) => drop(self.node_pools.insert(name, pool)),
+            Err(error) => {
+                self.node_pools.remove(&name);
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// A NodePool is gone.
+    pub fn delete_node_pool(&mut self, name: &str) {
+        self.node_pools.remove(name);
+    }
+
+    /// A NodeOverlay.
+    pub fn apply_node_overlay(&mut self, overlay: &karpenter_api::NodeOverlay) -> Result<(), FieldError> {
+        let name = self.name(&overlay.metadata);
+        match crate::karpenter::node_overlay(&mut self.ingest, overlay) {
+            Ok(overlay) => drop(self.overlays.insert(name, overlay)),
+            Err(error) => {
+                self.overlays.remove(&name);
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// A NodeOverlay is gone.
+    pub fn delete_node_overlay(&mut self, name: &str) {
+        self.overlays.remove(name);
+    }
+
+    /// A DaemonSet.
+    pub fn apply_daemon_set(&mut self, daemon_set: &apps::DaemonSet) -> Result<(), FieldError> {
+        let key = self.key(&daemon_set.metadata);
+        match convert::daemon_set(&mut self.ingest, daemon_set) {
+            Ok(daemon_set) => drop(self.daemon_sets.insert(key, daemon_set)),
+            Err(error) => {
+                self.daemon_sets.remove(&key);
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// A DaemonSet is gone.
+    pub fn delete_daemon_set(&mut self, namespace: &str, name: &str) {
+        self.daemon_sets.remove(&(namespace.into(), name.into()));
+    }
+
+    /// A CSINode: how many volumes the Node of the same name takes.
+    pub fn apply_csi_node(&mut self, csi: &storage::CSINode) {
+        let name = self.name(&csi.metadata);
+        let limits = convert::csi_limits(&mut self.ingest, csi);
+        self.machines.set_csi_limits(name, Some(limits));
+    }
+
+    /// A CSINode is gone.
+    pub fn delete_csi_node(&mut self, name: &str) {
+        self.machines.set_csi_limits(name.into(), None);
+    }
+
+    /// A PersistentVolumeClaim.
+    pub fn apply_volume_claim(&mut self, claim: &core::PersistentVolumeClaim) {
+        let key = self.key(&claim.metadata);
+        self.storage.claims.insert(key, convert::volume_claim(&mut self.ingest, claim));
+    }
+
+    /// A PersistentVolumeClaim is gone.
+    pub fn delete_volume_claim(&mut self, namespace: &str, name: &str) {
+        self.storage.claims.remove(&(namespace.into(), name.into()));
+    }
+
+    /// A PersistentVolume.
+    pub fn apply_volume(&mut self, volume: &core::PersistentVolume) {
+        let name = self.name(&volume.metadata);
+        self.storage.volumes.insert(name, convert::volume(&mut self.ingest, volume));
+    }
+
+    /// A PersistentVolume is gone.
+    pub fn delete_volume(&mut self, name: &str) {
+        self.storage.volumes.remove(name);
+    }
+
+    /// A StorageClass.
+    pub fn apply_storage_class(&mut self, class: &storage::StorageClass) {
+        let name = self.name(&class.metadata);
+        self.storage.classes.insert(name, convert::storage_class(&mut self.ingest, class));
+    }
+
+    /// A StorageClass is gone.
+    pub fn delete_storage_class(&mut self, name: &str) {
+        self.storage.classes.remove(name);
+    }
+
+    /// A PodDisruptionBudget.
+    pub fn apply_disruption_budget(&mut self, budget: &policy::PodDisruptionBudget) {
+        let key = self.key(&budget.metadata);
+        self.budgets.insert(key, convert::disruption_budget(&mut self.ingest, budget));
+    }
+
+    /// A PodDisruptionBudget is gone.
+    pub fn delete_disruption_budget(&mut self, namespace: &str, name: &str) {
+        self.budgets.remove(&(namespace.into(), name.into()));
+    }
+
+    /// A Namespace.
+    pub fn apply_namespace(&mut self, namespace: &core::Namespace) {
+        let name = self.name(&namespace.metadata);
+        let labels = self.ingest.map(namespace.metadata.labels.as_ref());
+        self.namespaces.insert(name, labels);
+    }
+
+    /// A Namespace is gone.
+    pub fn delete_namespace(&mut self, name: &str) {
+        self.namespaces.remove(name);
+    }
+
+    /// A Service: its selector may become that of a default spread constraint.
+    pub fn apply_service(&mut self, service: &core::Service) {
+        let key = self.key(&service.metadata);
+        let selector = service.spec.as_ref().and_then(|s| s.selector.as_ref());
+        let selector = selector.map(|s| self.ingest.map(Some(s)));
+        self.services.insert(key, selector);
+    }
+
+    /// A Service is gone.
+    pub fn delete_service(&mut self, namespace: &str, name: &str) {
+        self.services.remove(&(namespace.into(), name.into()));
+    }
+
+    /// A ReplicationController.
+    pub fn apply_replication_controller(&mut self, owner: &core::ReplicationController) {
+        let key = self.key(&owner.metadata);
+        let selector = self.ingest.map(owner.spec.as_ref().and_then(|s| s.selector.as_ref()));
+        self.workloads.replication_controllers.insert(key, selector);
+    }
+
+    /// A ReplicationController is gone.
+    pub fn delete_replication_controller(&mut self, namespace: &str, name: &str) {
+        self.workloads.replication_controllers.remove(&(namespace.into(), name.into()));
+    }
+
+    /// A ReplicaSet.
+    pub fn apply_replica_set(&mut self, owner: &apps::ReplicaSet) {
+        let key = self.key(&owner.metadata);
+        let selector = self.ingest.selector(owner.spec.as_ref().map(|s| &s.selector));
+        self.workloads.replica_sets.insert(key, selector);
+    }
+
+    /// A ReplicaSet is gone.
+    pub fn delete_replica_set(&mut self, namespace: &str, name: &str) {
+        self.workloads.replica_sets.remove(&(namespace.into(), name.into()));
+    }
+
+    /// A StatefulSet.
+    pub fn apply_stateful_set(&mut self, owner: &apps::StatefulSet) {
+        let key = self.key(&owner.metadata);
+        let selector = self.ingest.selector(owner.spec.as_ref().map(|s| &s.selector));
+        self.workloads.stateful_sets.insert(key, selector);
+    }
+
+    /// A StatefulSet is gone.
+    pub fn delete_stateful_set(&mut self, namespace: &str, name: &str) {
+        self.workloads.stateful_sets.remove(&(namespace.into(), name.into()));
+    }
+
+    /// Notes, in memory only, that the machine of this name will be deleted. False when there is none.
+    pub fn mark_for_deletion(&mut self, name: &str) -> bool {
+        self.set_marked(name, true)
+    }
+
+    /// Takes [`Self::mark_for_deletion`] back.
+    pub fn unmark_for_deletion(&mut self, name: &str) -> bool {
+        self.set_marked(name, false)
+    }
+
+    fn set_marked(&mut self, name: &str, marked: bool) -> bool {
+        self.machines.by_name_mut(name).map(|machine| machine.marked_for_deletion = marked).is_some()
+    }
+
+    /// Notes, in memory only, that pods were promised the machine of this name until then. A later promise extends an
+    /// earlier one. False when there is no such machine.
+    pub fn nominate(&mut self, name: &str, until: Timestamp) -> bool {
+        self.machines.nominate(name, until)
+    }
+
+    /// Whether some NodeClaim has not been launched: what it will bring is unknown, so decisions wait for it.
+    pub fn has_unlaunched_claims(&self) -> bool {
+        self.machines.has_unlaunched_claims()
+    }
+
+    /// Machines, by provider id.
+    pub fn machines(&self) -> impl Iterator<Item = &StateNode> {
+        self.machines.iter()
+    }
+
+    /// What the machines of a NodePool have, those being deleted left out; `nodes` counts them.
+    pub fn node_pool_usage(&self, pool: &str) -> Resources {
+        let mut total = Resources::new();
+        for machine in self.machines.iter() {
+            if !machine.deleting() && machine.labels().get_or_empty(NODE_POOL) == pool {
+                total.add(&machine.capacity());
+            }
+        }
+        total
+    }
+
+    /// NodePools by name; their instance types are filled in by [`Self::snapshot`].
+    pub fn node_pools(&self) -> impl Iterator<Item = &NodePool> {
+        self.node_pools.values()
+    }
+
+    /// Every pod, in (namespace, name) order.
+    pub fn pods(&self) -> impl ExactSizeIterator<Item = &Arc<Pod>> {
+        self.pods.values()
+    }
+
+    /// The cluster at this moment, for the engine. `offered` says what each NodePool can buy.
+    pub fn snapshot(
+        &self,
+        now: Timestamp,
+        provider: Provider,
+        mut offered: impl FnMut(&NodePool) -> InstanceTypes,
+    ) -> Snapshot {
+        let mut workloads = self.workloads.clone();
+        for ((namespace, _), selector) in &self.services {
+            if let Some(selector) = selector {
+                workloads.services.entry(namespace.clone()).or_default().push(selector.clone());
+            }
+        }
+        Snapshot {
+            now,
+            node_pools: self
+                .node_pools
+                .values()
+                .map(|pool| NodePool { instance_types: offered(pool), ..pool.clone() })
+                .collect(),
+            overlays: self.overlays.values().cloned().collect(),
+            nodes: self.machines.snapshot(now),
+            other_nodes: self.machines.others(),
+            pods: self.pods.values().cloned().collect(),
+            buffer_pods: Vec::new(),
+            daemon_sets: self.daemon_sets.values().cloned().collect(),
+            namespaces: self.namespaces.clone(),
+            storage: self.storage.clone(),
+            workloads,
+            budgets: self.budgets.values().cloned().collect(),
+            provider,
+        }
+    }
+}

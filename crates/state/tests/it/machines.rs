@@ -1,0 +1,165 @@
+//! Nodes and NodeClaims become machines, whatever the order in which they come and go.
+
+use jiff::ToSpan;
+use karpenter_engine::resources::{Amount, CPU, MEMORY, NODES};
+use karpenter_state::Cluster;
+use serde_json::json;
+
+use crate::objects::{NOW, apply_claim, apply_node, managed, object, only_machine, snapshot, snapshot_at};
+
+#[test]
+fn a_claim_and_a_node_with_one_provider_id_are_one_machine_in_either_order() {
+    let mut claim_first = Cluster::new();
+    apply_claim(&mut claim_first, "default-1", "id-1");
+    apply_node(&mut claim_first, "node-1", "id-1", managed(true, true));
+    let mut node_first = Cluster::new();
+    apply_node(&mut node_first, "node-1", "id-1", managed(true, true));
+    apply_claim(&mut node_first, "default-1", "id-1");
+    for cluster in [claim_first, node_first] {
+        let machine = only_machine(&cluster);
+        assert_eq!(machine.name().as_ref(), "node-1");
+        assert!(machine.managed() && machine.initialized());
+    }
+}
+
+#[test]
+fn a_machine_is_known_by_its_claim_until_the_node_registers() {
+    let mut cluster = Cluster::new();
+    apply_claim(&mut cluster, "default-1", "id-1");
+    apply_node(&mut cluster, "node-1", "id-1", managed(false, false));
+    assert_eq!(only_machine(&cluster).name().as_ref(), "default-1");
+}
+
+#[test]
+fn a_claim_that_is_not_launched_is_no_machine_and_decisions_wait_for_it() {
+    let mut cluster = Cluster::new();
+    apply_claim(&mut cluster, "default-1", "");
+    assert!(snapshot(&cluster).nodes.is_empty());
+    assert!(cluster.has_unlaunched_claims());
+    apply_claim(&mut cluster, "default-1", "id-1");
+    assert_eq!(only_machine(&cluster).name().as_ref(), "default-1");
+    assert!(!cluster.has_unlaunched_claims());
+}
+
+#[test]
+fn the_machine_stays_while_one_half_is_left() {
+    let mut cluster = Cluster::new();
+    apply_claim(&mut cluster, "default-1", "id-1");
+    apply_node(&mut cluster, "node-1", "id-1", managed(true, true));
+    cluster.delete_node_claim("default-1");
+    assert!(!only_machine(&cluster).managed());
+    cluster.delete_node("node-1");
+    assert!(snapshot(&cluster).nodes.is_empty());
+    // Deleting what is gone changes nothing.
+    cluster.delete_node("node-1");
+    cluster.delete_node_claim("default-1");
+}
+
+#[test]
+fn a_node_that_gets_its_provider_id_moves_to_the_claims_machine() {
+    let mut cluster = Cluster::new();
+    apply_claim(&mut cluster, "default-1", "id-1");
+    apply_node(&mut cluster, "node-1", "", json!({}));
+    assert_eq!(snapshot(&cluster).nodes.len(), 2);
+    apply_node(&mut cluster, "node-1", "id-1", managed(true, false));
+    assert_eq!(only_machine(&cluster).name().as_ref(), "node-1");
+}
+
+#[test]
+fn a_node_of_anothers_without_provider_id_goes_by_its_name() {
+    let mut cluster = Cluster::new();
+    apply_node(&mut cluster, "node-1", "", json!({}));
+    let machine = only_machine(&cluster);
+    assert_eq!(machine.node.as_ref().map(|n| n.provider_id.as_ref()), Some("node-1"));
+}
+
+#[test]
+fn a_node_of_ours_without_provider_id_or_type_is_set_aside_until_it_has_them() {
+    let mut cluster = Cluster::new();
+    apply_node(&mut cluster, "node-1", "", managed(true, false));
+    apply_node(&mut cluster, "node-2", "id-2", json!({"karpenter.sh/nodepool": "default"}));
+    let first = snapshot(&cluster);
+    assert!(first.nodes.is_empty());
+    let aside: Vec<&str> = first.other_nodes.iter().map(|n| n.name.as_ref()).collect();
+    assert_eq!(aside, ["node-1", "node-2"]);
+    apply_node(&mut cluster, "node-1", "id-1", managed(true, false));
+    cluster.delete_node("node-2");
+    let second = snapshot(&cluster);
+    assert_eq!((second.nodes.len(), second.other_nodes.len()), (1, 0));
+}
+
+#[test]
+fn an_initialized_node_of_ours_needs_no_type() {
+    let mut cluster = Cluster::new();
+    let labels = json!({"karpenter.sh/nodepool": "default", "karpenter.sh/initialized": "true"});
+    apply_node(&mut cluster, "node-1", "id-1", labels);
+    assert_eq!(only_machine(&cluster).name().as_ref(), "node-1");
+}
+
+#[test]
+fn what_a_starting_node_does_not_know_yet_comes_from_the_claim() {
+    let mut cluster = Cluster::new();
+    apply_claim(&mut cluster, "default-1", "id-1");
+    apply_node(&mut cluster, "node-1", "id-1", managed(true, false));
+    let capacity = only_machine(&cluster).capacity();
+    assert_eq!(capacity.amount(CPU), Amount::units(4));
+    assert_eq!(capacity.amount(MEMORY), Amount::units(16 << 30));
+    assert_eq!(capacity.amount(NODES), Amount::units(1));
+}
+
+#[test]
+fn marks_and_promises_survive_updates_of_the_node() {
+    let mut cluster = Cluster::new();
+    apply_node(&mut cluster, "node-1", "id-1", managed(true, true));
+    assert!(cluster.mark_for_deletion("node-1"));
+    assert!(cluster.nominate("node-1", NOW + 20.seconds()));
+    apply_node(&mut cluster, "node-1", "id-1", managed(true, true));
+    let machine = only_machine(&cluster);
+    assert!(machine.marked_for_deletion && machine.nominated && machine.deleting());
+    assert!(cluster.unmark_for_deletion("node-1"));
+    assert!(!only_machine(&cluster).deleting());
+    assert!(!cluster.mark_for_deletion("node-2"), "there is no such machine");
+}
+
+#[test]
+fn a_promise_ends_with_its_time_and_a_later_one_extends_it() {
+    let mut cluster = Cluster::new();
+    apply_node(&mut cluster, "node-1", "id-1", managed(true, true));
+    cluster.nominate("node-1", NOW + 20.seconds());
+    cluster.nominate("node-1", NOW + 10.seconds());
+    let at = |seconds: i64| snapshot_at(&cluster, NOW + seconds.seconds()).nodes[0].nominated;
+    assert!(at(19) && !at(20));
+}
+
+#[test]
+fn volume_limits_reach_the_node_whichever_comes_first() {
+    let csi = json!({"metadata": {"name": "node-1"}, "spec": {"drivers": [
+        {"name": "ebs.csi.aws.com", "nodeID": "n", "allocatable": {"count": 3}}, {"name": "other", "nodeID": "n"}]}});
+    for csi_first in [true, false] {
+        let mut cluster = Cluster::new();
+        if csi_first {
+            cluster.apply_csi_node(&object(csi.clone()));
+        }
+        apply_node(&mut cluster, "node-1", "id-1", managed(true, true));
+        if !csi_first {
+            cluster.apply_csi_node(&object(csi.clone()));
+        }
+        let limits = only_machine(&cluster).node.expect("a Node").csi_limits;
+        assert_eq!(limits.get("ebs.csi.aws.com"), Some(&Some(3)));
+        assert_eq!(limits.get("other"), Some(&None));
+        cluster.delete_csi_node("node-1");
+        assert!(only_machine(&cluster).node.expect("a Node").csi_limits.is_empty());
+    }
+}
+
+#[test]
+fn usage_of_a_pool_counts_its_machines_that_stay() {
+    let mut cluster = Cluster::new();
+    apply_claim(&mut cluster, "default-1", "id-1");
+    apply_claim(&mut cluster, "default-2", "id-2");
+    apply_node(&mut cluster, "other", "id-3", json!({}));
+    assert_eq!(cluster.node_pool_usage("default").amount(CPU), Amount::units(16));
+    assert_eq!(cluster.node_pool_usage("default").amount(NODES), Amount::units(2));
+    cluster.mark_for_deletion("default-2");
+    assert_eq!(cluster.node_pool_usage("default").amount(CPU), Amount::units(8));
+}

@@ -1,0 +1,6 @@
+//! The mirror from outside: apply and delete objects, look at the snapshot.
+
+mod karpenter;
+mod machines;
+mod mirror;
+mod objects;
