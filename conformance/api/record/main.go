@@ -1,6 +1,6 @@
 // Records what the Go libraries answer, as goldens for `cargo test`: one JSON file per subject in the folder given.
 //
-//	go run . ..
+//	TZ=UTC go run . ..
 package main
 
 import (
@@ -21,6 +21,11 @@ func main() {
 		"arithmetic": arithmetic(),
 		"selectors":  selectors(),
 		"names":      nameChecks(),
+		"durations":  durations(),
+		"hashes":     hashes(),
+		"crons":      crons(),
+		"budgets":    budgets(),
+		"validation": validations(),
 	}
 	for name, rows := range subjects {
 		if err := write(filepath.Join(os.Args[1], name+".json"), rows); err != nil {

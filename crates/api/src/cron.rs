@@ -99,6 +99,10 @@ fn subsecond(time: Timestamp) -> i32 {
 impl Fields {
     /// The first match at or after `from`, which is a whole second; schedules hit at second 0.
     fn first_from(&self, from: DateTime) -> Option<DateTime> {
+        // A field of commas only: there is no need to go through five years of minutes.
+        if [self.minute, self.hour, self.month].contains(&0) {
+            return None;
+        }
         let last_year = from.year().checked_add(YEARS_AHEAD)?;
         let mut at = if from.second() == 0 { from } else { next_minute(from)? };
         while at.year() <= last_year {

@@ -1,0 +1,30 @@
+//! Labels of the Cluster API provider's instance types.
+
+use karpenter_api::label_rules::LabelRules;
+
+use crate::GROUP;
+
+/// The size of the instance type.
+pub const INSTANCE_SIZE: &str = "karpenter.cluster.x-k8s.io/instance-size";
+/// The family of the instance type.
+pub const INSTANCE_FAMILY: &str = "karpenter.cluster.x-k8s.io/instance-family";
+/// The memory of the instance type.
+pub const INSTANCE_MEMORY: &str = "karpenter.cluster.x-k8s.io/instance-memory";
+/// The cores of the instance type.
+pub const INSTANCE_CPU: &str = "karpenter.cluster.x-k8s.io/instance-cpu";
+/// Declared for the memory capacity.
+pub const CAPACITY_MEMORY: &str = "capacity.karpenter.cluster.x-k8s.io/memory";
+/// Declared for the processor capacity.
+pub const CAPACITY_CPU: &str = "capacity.karpenter.cluster.x-k8s.io/cpu";
+
+/// The label rules of a cluster that uses this provider.
+pub fn label_rules(core: LabelRules) -> LabelRules {
+    core.with_restricted_domain(GROUP).with_well_known([
+        INSTANCE_SIZE,
+        INSTANCE_FAMILY,
+        INSTANCE_CPU,
+        INSTANCE_MEMORY,
+        CAPACITY_MEMORY,
+        CAPACITY_CPU,
+    ])
+}
