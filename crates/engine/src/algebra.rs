@@ -71,6 +71,9 @@ impl Req {
     }
 }
 
+/// Stands for the hostname of something that has none.
+pub(crate) const NO_HOST: ValueId = ValueId(u32::MAX);
+
 /// Requirements of a pod or volume: a shared set, and what it asks of the hostname.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Demand {
@@ -461,7 +464,9 @@ impl Algebra {
 
     /// Whether a machine called `host` meets what is asked of the hostname.
     pub(crate) fn host_ok(&self, host: ValueId, asked: Option<ReqId>) -> bool {
-        asked.is_none_or(|req| self.has(req, host))
+        asked.is_none_or(|req| {
+            if host == NO_HOST { self.req(req).content_with_absence() } else { self.has(req, host) }
+        })
     }
 
     /// The requirement in words.

@@ -26,6 +26,10 @@ impl Bits {
         self.0[index / 64] |= 1 << (index % 64);
     }
 
+    pub(crate) fn remove(&mut self, index: usize) {
+        self.0[index / 64] &= !(1 << (index % 64));
+    }
+
     /// Inserts beyond the current universe, growing it.
     pub(crate) fn insert_growing(&mut self, index: usize) {
         if index / 64 >= self.0.len() {

@@ -26,23 +26,42 @@
 mod algebra;
 mod bits;
 mod builder;
+mod claim;
+mod classes;
 pub mod cluster;
+mod columns;
+mod daemons;
+mod default_spread;
+pub mod eligibility;
+mod existing;
+mod finish;
 mod go_sort;
 pub mod ingest;
 pub mod instance_type;
 pub mod labels;
 pub mod node;
 pub mod node_pool;
+pub mod overlay;
 pub mod plan;
 pub mod pod;
+mod ports;
 pub mod reasons;
+mod refusal;
+mod relax;
 pub mod requirement;
 pub mod requirements;
 pub mod resources;
 pub mod selector;
+mod setup;
 mod snapshot;
+mod solver;
 pub mod taints;
+mod templates;
+mod tolerance;
+mod topology;
+mod types;
 mod vocabulary;
+mod volumes;
 
 pub use builder::SnapshotBuilder;
 pub use node::StateNode;
@@ -51,8 +70,14 @@ pub use snapshot::{
     FeatureGates, MinValuesPolicy, PreferencePolicy, Provider, ReservedMode, Snapshot, SolveOptions,
 };
 
+use solver::Solver;
+
 /// Decides where every pod of the snapshot that needs a place goes.
 pub fn solve(snapshot: &Snapshot, options: &SolveOptions) -> Plan {
-    let _ = (snapshot, options);
-    Plan { error: Some("the solver is not built yet".into()), ..Plan::default() }
+    let mut plan = Plan::default();
+    if let Some(mut solver) = Solver::prepare(snapshot, options, &mut plan) {
+        solver.solve();
+        solver.finish(&mut plan);
+    }
+    plan
 }

@@ -1,0 +1,267 @@
+//! Which pods want a place, and which of them may be given one.
+
+use std::sync::Arc;
+
+use crate::cluster::DisruptionBudget;
+use crate::go_sort;
+use crate::labels::{self, CAPACITY_TYPE, HOSTNAME, NODE_POOL, ON_DEMAND, RESERVED, SPOT};
+use crate::pod::{Phase, Pod, PodSpec, PreferredNodeTerm};
+use crate::reasons::PodRejection;
+use crate::requirement::{Operator, Requirement, SelectorRequirement, parse_integer};
+use crate::requirements::Requirements;
+use crate::selector::{Selector, is_label_key, is_label_value};
+use crate::snapshot::Snapshot;
+use crate::taints::Taint;
+use crate::volumes;
+
+/// Whether kube-scheduler gave up on the pod and Karpenter should find it a place.
+pub fn is_provisionable(pod: &Pod) -> bool {
+    pod.status.unschedulable
+        && pod.node_name.is_none()
+        && !pod.status.nominated
+        && !pod.owners.daemon_set
+        && !pod.owners.node
+}
+
+pub(crate) fn is_terminal(pod: &Pod) -> bool {
+    matches!(pod.status.phase, Phase::Failed | Phase::Succeeded)
+}
+
+pub(crate) fn is_active(pod: &Pod) -> bool {
+    !is_terminal(pod) && !pod.status.terminating
+}
+
+/// Whether the pod will need another place when its node goes away.
+pub fn is_reschedulable(pod: &Pod) -> bool {
+    // A StatefulSet's pod comes back only after its predecessor is gone, so a terminating one already needs a place.
+    (is_active(pod) || (pod.owners.stateful_set && pod.status.terminating))
+        && !pod.owners.daemon_set
+        && !pod.owners.node
+}
+
+/// Whether the pod's `karpenter.sh/do-not-disrupt` annotation still protects it: `true`, or a duration since it started.
+pub fn do_not_disrupt_active(pod: &Pod, now_seconds: i64) -> bool {
+    let Some(value) = &pod.do_not_disrupt else { return false };
+    if value.as_ref() == "true" {
+        return true;
+    }
+    let Some(nanos) = parse_go_duration(value).filter(|d| *d > 0) else { return false };
+    let Some(started) = pod.status.started_seconds else { return true };
+    i128::from(now_seconds - started) * 1_000_000_000 < nanos
+}
+
+/// Reads a duration as Go's `time.ParseDuration` does, in nanoseconds.
+pub(crate) fn parse_go_duration(text: &str) -> Option<i128> {
+    let (negative, mut rest) = match text.strip_prefix('-') {
+        Some(rest) => (true, rest),
+        None => (false, text.strip_prefix('+').unwrap_or(text)),
+    };
+    if rest == "0" {
+        return Some(0);
+    }
+    if rest.is_empty() {
+        return None;
+    }
+    let mut total: i128 = 0;
+    while !rest.is_empty() {
+        let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
+        let (number, tail) = rest.split_at(digits);
+        let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+        if (whole.is_empty() && fraction.is_empty()) || fraction.contains('.') {
+            return None;
+        }
+        let unit_len = tail.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(tail.len());
+        let (unit, tail) = tail.split_at(unit_len);
+        let scale: i128 = match unit {
+            "ns" => 1,
+            "us" | "µs" | "μs" => 1_000,
+            "ms" => 1_000_000,
+            "s" => 1_000_000_000,
+            "m" => 60_000_000_000,
+            "h" => 3_600_000_000_000,
+            _ => return None,
+        };
+        let whole: i128 = if whole.is_empty() { 0 } else { whole.parse().ok()? };
+        total = total.checked_add(whole.checked_mul(scale)?)?;
+        let mut part = scale;
+        for digit in fraction.bytes() {
+            part /= 10;
+            total += part * i128::from(digit - b'0');
+        }
+        rest = tail;
+    }
+    (total <= i128::from(i64::MAX)).then_some(if negative { -total } else { total })
+}
+
+/// Whether some budget makes evicting the pod impossible for good.
+fn blocked_by_budget(pod: &Pod, budgets: &[(&DisruptionBudget, Selector)], now_seconds: i64) -> bool {
+    let disrupted =
+        Taint { key: "karpenter.sh/disrupted".into(), value: "".into(), effect: "NoSchedule".into() };
+    let evictable = is_active(pod)
+        && !pod.spec.tolerations.iter().any(|t| t.tolerates(&disrupted))
+        && !pod.owners.node
+        && !do_not_disrupt_active(pod, now_seconds);
+    if !evictable {
+        return false;
+    }
+    let mut matching = budgets
+        .iter()
+        .filter(|(b, s)| b.namespace == pod.namespace && s.matches(&pod.labels))
+        .map(|(b, _)| b);
+    match (matching.next(), matching.next()) {
+        (None, _) => false,
+        // Eviction does not support several budgets on one pod.
+        (Some(_), Some(_)) => true,
+        (Some(budget), None) => {
+            budget.fully_blocking && !(budget.always_allows_unhealthy && pod.status.unready)
+        }
+    }
+}
+
+/// Pods of nodes that are going away and that can move: in node order, then (namespace, name) order.
+pub(crate) fn reschedulable_from_deleting<'s>(
+    snapshot: &'s Snapshot,
+    pods_by_node: impl Fn(&str) -> Vec<&'s Arc<Pod>>,
+    deleting_nodes: impl Iterator<Item = &'s str>,
+) -> Vec<&'s Arc<Pod>> {
+    let now = snapshot.now.as_second();
+    let mut budgets: Option<Vec<(&DisruptionBudget, Selector)>> = None;
+    let mut moving = Vec::new();
+    for node in deleting_nodes {
+        for pod in pods_by_node(node) {
+            if !is_reschedulable(pod) || (is_active(pod) && do_not_disrupt_active(pod, now)) {
+                continue;
+            }
+            let budgets = budgets.get_or_insert_with(|| {
+                snapshot.budgets.iter().map(|b| (b, Selector::parse(b.selector.as_ref()))).collect()
+            });
+            if !blocked_by_budget(pod, budgets, now) {
+                moving.push(pod);
+            }
+        }
+    }
+    moving
+}
+
+/// Every reason not to try the pod; none means it may be tried.
+pub(crate) fn rejections(pod: &Pod, snapshot: &Snapshot) -> Vec<PodRejection> {
+    let mut reasons = spec_rejections(&pod.spec, snapshot);
+    if !pod.spec.volumes.is_empty()
+        && let Err(rejection) = volumes::validate(pod, snapshot)
+    {
+        reasons.push(rejection);
+    }
+    reasons
+}
+
+/// The reasons that lie in the spec alone, the same for every pod that shares it.
+fn spec_rejections(spec: &PodSpec, snapshot: &Snapshot) -> Vec<PodRejection> {
+    let mut reasons = Vec::new();
+    if refuses_karpenter(spec) {
+        reasons.push(PodRejection::RefusesKarpenter);
+    }
+    let mut invalid = |field: &'static str, problems: Vec<String>| {
+        reasons.extend(problems.into_iter().map(|problem| PodRejection::NodeSelection { field, problem }));
+    };
+    for (key, value) in spec.node_selector.iter() {
+        let requirement = SelectorRequirement::new(key.clone(), Operator::In, [value.clone()]);
+        invalid("spec.nodeSelector", requirement_problems(&requirement, snapshot));
+    }
+    for term in spec.required_node_affinity.iter().flatten() {
+        const FIELD: &str = "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution";
+        if term.has_match_fields {
+            invalid(FIELD, vec!["node selector term with matchFields is not supported".into()]);
+        }
+        for requirement in &term.expressions {
+            invalid(FIELD, requirement_problems(requirement, snapshot));
+        }
+    }
+    reasons
+}
+
+fn refuses_karpenter(spec: &PodSpec) -> bool {
+    pod_requirements(spec, true)
+        .ok()
+        .and_then(|r| r.get(NODE_POOL).map(Requirement::operator))
+        .is_some_and(|operator| operator == Operator::DoesNotExist)
+}
+
+/// The heaviest preference, as Go's sort leaves it first.
+pub(crate) fn sorted_preferences(terms: &[PreferredNodeTerm]) -> Vec<PreferredNodeTerm> {
+    let mut order: Vec<u32> = (0..terms.len() as u32).collect();
+    go_sort::sort(&mut order, |a, b| terms[a as usize].weight > terms[b as usize].weight);
+    order.into_iter().map(|i| terms[i as usize].clone()).collect()
+}
+
+/// Node selector, first required alternative and, if asked, the heaviest preference.
+pub(crate) fn pod_requirements(
+    spec: &PodSpec,
+    with_preference: bool,
+) -> Result<Requirements, crate::requirement::RequirementError> {
+    let mut requirements = Requirements::from_labels(&spec.node_selector);
+    if with_preference && let Some(heaviest) = sorted_preferences(&spec.preferred_node_affinity).first() {
+        requirements.add_all(&Requirements::from_selectors(&heaviest.term.expressions)?);
+    }
+    if let Some(first) = spec.required_node_affinity.iter().flatten().next() {
+        requirements.add_all(&Requirements::from_selectors(&first.expressions)?);
+    }
+    Ok(requirements)
+}
+
+/// Whether labels under Karpenter's own domain, or the hostname, are asked for.
+fn is_restricted(key: &str, snapshot: &Snapshot) -> bool {
+    if labels::WELL_KNOWN.contains(&key) || snapshot.provider.well_known_labels.contains(key) {
+        return false;
+    }
+    let domain = key.split_once('/').map_or("", |(domain, _)| domain);
+    domain == "karpenter.sh" || domain.ends_with(".karpenter.sh") || key == HOSTNAME
+}
+
+/// Everything wrong with a requirement of a pod, pool or overlay.
+pub(crate) fn requirement_problems(requirement: &SelectorRequirement, snapshot: &Snapshot) -> Vec<String> {
+    let mut problems = Vec::new();
+    let key = labels::normalized(&requirement.key);
+    let operator = Operator::parse(&requirement.operator);
+    if operator.is_none() {
+        problems.push(format!("key {key} has an unsupported operator {}", requirement.operator));
+    }
+    if is_restricted(key, snapshot) {
+        problems.push(format!(
+            "using label {key} is not allowed as it might interfere with the internal provisioning logic; \
+             specify a well known label or a custom label that does not use a restricted domain"
+        ));
+    }
+    let min_values = requirement.min_values;
+    if operator == Some(Operator::In) && key == CAPACITY_TYPE {
+        let known =
+            requirement.values.iter().filter(|v| [ON_DEMAND, SPOT, RESERVED].contains(&v.as_ref())).count();
+        if known == 0 {
+            problems.push(format!("no valid values found in {:?} for {key}", requirement.values));
+        } else if min_values.is_some_and(|min| (known as i64) < min) {
+            problems.push(format!("not enough valid values found in {:?} for {key}", requirement.values));
+        }
+    }
+    if !is_label_key(key) {
+        problems.push(format!("key {key} is not a qualified name"));
+    }
+    for value in requirement.values.iter().filter(|v| !is_label_value(v)) {
+        problems.push(format!("invalid value {value} for key {key}"));
+    }
+    match operator {
+        Some(Operator::In) if requirement.values.is_empty() => {
+            problems.push(format!("key {key} with operator In must have a value defined"));
+        }
+        Some(Operator::In) if min_values.is_some_and(|min| (requirement.values.len() as i64) < min) => problems
+            .push(format!(
+                "key {key} with operator In must have at least minimum number of values defined in 'values' field"
+            )),
+        Some(op @ (Operator::Gt | Operator::Lt | Operator::Gte | Operator::Lte))
+            if requirement.values.len() != 1
+                || parse_integer(&requirement.values[0]).is_none_or(|v| v < 0) =>
+        {
+            problems.push(format!("key {key} with operator {} must have a single positive integer value", op.as_str()));
+        }
+        _ => {}
+    }
+    problems
+}

@@ -1,0 +1,69 @@
+//! Nodes that exist, or are on their way: what they still have room for.
+
+use std::collections::BTreeMap;
+
+use crate::algebra::SetId;
+use crate::columns::{Cell, Row};
+use crate::labels::Text;
+use crate::pod::HostPort;
+use crate::reasons::VolumeLimit;
+use crate::tolerance::TaintsId;
+use crate::vocabulary::ValueId;
+use crate::volumes::{self, Volumes};
+
+/// A node that can receive pods.
+pub(crate) struct ExistingNode {
+    pub(crate) name: Text,
+    pub(crate) initialized: bool,
+    pub(crate) host: ValueId,
+    /// Its labels, and whatever pods placed on it brought along.
+    pub(crate) set: SetId,
+    pub(crate) taints: TaintsId,
+    /// What is left for pods.
+    pub(crate) remaining: Row,
+    /// Some amount is negative: nothing fits any more.
+    pub(crate) overcommitted: bool,
+    pub(crate) ports: Vec<HostPort>,
+    pub(crate) volumes: Volumes,
+    pub(crate) volume_limits: BTreeMap<Text, i64>,
+    /// Batch indices of pods placed on it, with the class each was placed as.
+    pub(crate) pods: Vec<(u32, u32)>,
+}
+
+impl ExistingNode {
+    /// The first column that is too short for `need`.
+    pub(crate) fn shortage(&self, need: &[(u32, Cell)]) -> Option<(u32, Cell, Cell)> {
+        if self.overcommitted {
+            let negative = self.remaining.iter().position(|cell| *cell < 0).unwrap_or_default();
+            return Some((negative as u32, 0, self.remaining.get(negative).copied().unwrap_or(0)));
+        }
+        need.iter().find_map(|(column, cell)| {
+            let left = self.remaining.get(*column as usize).copied().unwrap_or(0);
+            (*cell > left).then_some((*column, *cell, left))
+        })
+    }
+
+    pub(crate) fn fits(&self, need: &[(u32, Cell)]) -> bool {
+        !self.overcommitted
+            && need
+                .iter()
+                .all(|(column, cell)| *cell <= self.remaining.get(*column as usize).copied().unwrap_or(0))
+    }
+
+    /// The driver whose limit would be exceeded. A driver over its limit already blocks every pod.
+    pub(crate) fn exceeded_volume_limit(&self, added: &Volumes) -> Option<VolumeLimit> {
+        if self.volume_limits.is_empty() {
+            return None;
+        }
+        let mut all = self.volumes.clone();
+        volumes::union_into(&mut all, added);
+        all.iter().find_map(|(driver, claims)| {
+            let limit = *self.volume_limits.get(driver)?;
+            (claims.len() as i64 > limit).then(|| VolumeLimit {
+                driver: driver.clone(),
+                count: claims.len(),
+                limit,
+            })
+        })
+    }
+}

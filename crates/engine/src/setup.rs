@@ -1,0 +1,500 @@
+//! From a snapshot to a solver: everything compiled once, in the order upstream does it.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use foldhash::fast::FixedState;
+use hashbrown::HashMap;
+
+use crate::algebra::{Algebra, Demand, NO_HOST};
+use crate::classes::{Classes, with_sorted_preferences};
+use crate::columns::{self, Columns};
+use crate::daemons::{self, DaemonPod};
+use crate::default_spread;
+use crate::eligibility::{self, is_provisionable, is_terminal};
+use crate::existing::ExistingNode;
+use crate::go_sort::ClaimOrder;
+use crate::instance_type::InstanceType;
+use crate::labels::{INSTANCE_TYPE, NODE_POOL, Text};
+use crate::node::StateNode;
+use crate::node_pool::InstanceTypes;
+use crate::overlay::{self, Overlaid};
+use crate::plan::{IgnoredPod, Plan};
+use crate::pod::{HostPort, Pod, PodSpec};
+use crate::reasons::{SkipReason, SkippedPool};
+use crate::resources::Resources;
+use crate::snapshot::{MinValuesPolicy, Snapshot, SolveOptions};
+use crate::solver::{BatchPod, Solver};
+use crate::templates::{
+    Pool, Template, domain_requirements, participating, template_labels, template_requirements,
+    unmet_min_values,
+};
+use crate::tolerance::Tolerance;
+use crate::topology::{CountedNode, Place, PoolDomains, Subject, Surroundings, Topology, Universe};
+use crate::types::{Reservations, TypeTable};
+use crate::vocabulary::{HOST, ValueId, Vocabulary};
+use crate::volumes::{self, Volumes};
+
+/// Pods bound to each node, by the node's name.
+type PodsByNode<'s> = HashMap<Text, Vec<&'s Arc<Pod>>, FixedState>;
+
+impl<'s> Solver<'s> {
+    /// Compiles the snapshot; `None` when there is nothing to decide, with what is already known in `plan`.
+    pub(crate) fn prepare(
+        snapshot: &'s Snapshot,
+        options: &'s SolveOptions,
+        plan: &mut Plan,
+    ) -> Option<Solver<'s>> {
+        let mut nodes: Vec<&StateNode> =
+            snapshot.nodes.iter().filter(|n| n.node.is_some() || n.claim.is_some()).collect();
+        nodes.sort_by(|a, b| a.name().cmp(b.name()));
+        let (deleting, active): (Vec<&StateNode>, Vec<&StateNode>) =
+            nodes.into_iter().partition(|n| n.deleting());
+        let mut listed: Vec<&Arc<Pod>> = snapshot.pods.iter().collect();
+        if !listed.is_sorted_by(|a, b| (&a.namespace, &a.name) <= (&b.namespace, &b.name)) {
+            listed.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
+        }
+        let mut by_node: PodsByNode<'s> = HashMap::default();
+        for pod in &listed {
+            if let Some(node) = &pod.node_name {
+                by_node.entry(node.clone()).or_default().push(pod);
+            }
+        }
+        let batch = batch(snapshot, options, &listed, &by_node, &deleting, plan);
+        if batch.is_empty() {
+            return None;
+        }
+        let participants = participating(snapshot, &mut plan.skipped_pools, &mut plan.rejected);
+        if participants.is_empty() {
+            return None;
+        }
+
+        let mut algebra = Algebra::new(Vocabulary::new(
+            snapshot.provider.well_known_labels.iter().chain([&snapshot.provider.reservation_id_label]),
+        ));
+        let next_host = ValueId(0);
+        let mut solver = Solver {
+            snapshot,
+            options,
+            algebra: {
+                algebra.exists(HOST);
+                algebra
+            },
+            tolerance: Tolerance::new(),
+            columns: Columns::default(),
+            reservations: Reservations::default(),
+            tables: Vec::new(),
+            pools: Vec::new(),
+            templates: Vec::new(),
+            topology: Topology::new(options.preference_policy, Universe::default()),
+            classes: Classes::default(),
+            pods: Vec::with_capacity(batch.len()),
+            existing: Vec::new(),
+            claims: Vec::new(),
+            order: ClaimOrder::default(),
+            next_host,
+            tolerate_preferences: false,
+            errors: Vec::new(),
+        };
+        solver.add_pools(&participants, plan);
+        solver.add_batch(&batch);
+        solver.count_cluster(&active, &listed, &by_node, &batch);
+        solver.register_batch();
+        solver.add_templates(plan);
+        let mut daemon_pods = daemons::daemon_pods(
+            snapshot,
+            options.ignore_dra_requests,
+            &mut solver.algebra,
+            &mut solver.tolerance,
+        );
+        solver.group_daemons(&mut daemon_pods);
+        solver.add_existing(&active, &by_node, &daemon_pods);
+        for template in &mut solver.templates {
+            template.apply_limits(&solver.pools[template.pool], &solver.tables[template.table]);
+        }
+        solver.next_host = solver.algebra.vocabulary.placeholder_host(1);
+        solver.errors = (0..solver.pods.len()).map(|_| None).collect();
+        Some(solver)
+    }
+
+    /// Pools in order, with their instance types; equal lists are compiled once.
+    fn add_pools(&mut self, participants: &[&'s crate::node_pool::NodePool], plan: &mut Plan) {
+        let overlaid = if self.options.gates.node_overlay {
+            overlay::evaluate(self.snapshot)
+        } else {
+            Overlaid::default()
+        };
+        let mut compiled: Vec<(*const InstanceType, usize)> = Vec::new();
+        for source in participants {
+            let skip = match &source.instance_types {
+                InstanceTypes::Unresolved { reason } => Some(SkipReason::Unresolved(reason.clone())),
+                InstanceTypes::Resolved(types) if types.is_empty() => Some(SkipReason::NoInstanceTypes),
+                InstanceTypes::Resolved(_) => None,
+            };
+            let types = if skip.is_none() { overlaid.types_of(source) } else { None };
+            if let Some(reason) = skip {
+                plan.skipped_pools.push(SkippedPool { node_pool: source.name.clone(), reason });
+            }
+            let pool = Pool::new(source, types, &mut self.columns, &mut self.tolerance);
+            self.tolerate_preferences |= pool.has_preference_taint();
+            if let Some(types) = &pool.types {
+                let address = types.as_ptr();
+                let known = compiled.iter().find(|(a, _)| *a == address).map(|(_, table)| *table);
+                let table = known.unwrap_or_else(|| {
+                    self.tables.push(TypeTable::compile(
+                        types,
+                        &mut self.algebra,
+                        &mut self.columns,
+                        &mut self.reservations,
+                        &self.snapshot.provider.reservation_id_label,
+                    ));
+                    compiled.push((address, self.tables.len() - 1));
+                    self.tables.len() - 1
+                });
+                let set = self.algebra.demand(&domain_requirements(source)).set;
+                self.topology.universe.pools.push(PoolDomains { set, taints: pool.taints, table });
+            }
+            self.pools.push(pool);
+        }
+    }
+
+    fn add_batch(&mut self, batch: &[&Arc<Pod>]) {
+        let defaults = &self.options.default_spread;
+        let nowhere: Rc<[Demand]> = Rc::from([]);
+        // Pods of a workload share their spec; what follows from it is worked out once.
+        let mut prepared: HashMap<usize, Arc<PodSpec>, FixedState> = HashMap::default();
+        for pod in batch {
+            let (alternatives, volumes, registered) = if pod.spec.volumes.is_empty() {
+                (nowhere.clone(), Ok(None), true)
+            } else {
+                let attached = volumes::attachments(pod, self.snapshot).map(|v| Some(Rc::new(v)));
+                match volumes::alternatives(pod, self.snapshot) {
+                    Ok(found) => (found.iter().map(|r| self.algebra.demand(r)).collect(), attached, true),
+                    Err(_) => (nowhere.clone(), attached, false),
+                }
+            };
+            let spec = if defaults.is_empty() || !registered {
+                prepared
+                    .entry(Arc::as_ptr(&pod.spec) as usize)
+                    .or_insert_with(|| with_sorted_preferences(&pod.spec))
+                    .clone()
+            } else {
+                with_sorted_preferences(&default_spread::apply(pod, defaults, self.snapshot))
+            };
+            let class = self.with_workshop(|classes, workshop| classes.of_pod(pod, &spec, workshop));
+            self.pods.push(BatchPod { pod: (*pod).clone(), class, alternatives, volumes, registered });
+        }
+    }
+
+    /// What is already placed, for the topology to count.
+    fn count_cluster(
+        &mut self,
+        active: &[&StateNode],
+        listed: &[&'s Arc<Pod>],
+        by_node: &PodsByNode<'s>,
+        batch: &[&Arc<Pod>],
+    ) {
+        let needed = self.pods.iter().any(|p| {
+            let spec = &self.classes.shapes[self.classes.classes[p.class as usize].shape as usize].spec;
+            !spec.topology_spread.is_empty()
+                || !spec.pod_affinity.required.is_empty()
+                || !spec.pod_affinity.preferred.is_empty()
+                || !spec.pod_anti_affinity.required.is_empty()
+                || !spec.pod_anti_affinity.preferred.is_empty()
+        });
+        let moving: Vec<*const Pod> = batch
+            .iter()
+            .zip(&self.pods)
+            .filter(|(pod, entry)| pod.node_name.is_some() && entry.registered)
+            .map(|(pod, _)| Arc::as_ptr(pod))
+            .collect();
+        let counts = |pod: &Arc<Pod>| moving.is_empty() || !moving.contains(&Arc::as_ptr(pod));
+        if needed {
+            self.add_counted_nodes(active);
+            let node_numbers: HashMap<Text, u32, FixedState> =
+                self.topology.nodes.iter().enumerate().map(|(i, n)| (n.name.clone(), i as u32)).collect();
+            let mut groups: HashMap<(usize, usize), (Text, usize), FixedState> = HashMap::default();
+            for pod in listed {
+                let Some(name) = &pod.node_name else { continue };
+                if is_terminal(pod) || pod.status.terminating || !counts(pod) {
+                    continue;
+                }
+                let Some(node) = node_numbers.get(name) else { continue };
+                let placed = self.topology.placed.entry(pod.namespace.clone()).or_default();
+                let address = (pod.namespace.as_ptr() as usize, pod.labels.address());
+                let (_, at) = groups.entry(address).or_insert_with(|| {
+                    placed.push((pod.labels.clone(), Vec::new()));
+                    (pod.namespace.clone(), placed.len() - 1)
+                });
+                placed[*at].1.push(*node);
+            }
+        }
+        self.count_inverse(by_node, &counts);
+    }
+
+    fn add_counted_nodes(&mut self, active: &[&StateNode]) {
+        let snapshot = self.snapshot;
+        let mut numbers: HashMap<*const crate::node::Node, u32, FixedState> = HashMap::default();
+        let of_state = snapshot.nodes.iter().filter_map(|n| n.node.as_ref());
+        for node in of_state.chain(&snapshot.other_nodes) {
+            let demand = self.algebra.labels(&node.labels);
+            let host = demand.host.map_or(NO_HOST, |r| self.algebra.req(r).values[0]);
+            let taints = self.tolerance.taints(&node.taints);
+            numbers.insert(std::ptr::from_ref(node), self.topology.nodes.len() as u32);
+            self.topology.nodes.push(CountedNode {
+                name: node.name.clone(),
+                labels: node.labels.clone(),
+                place: Place { set: demand.set, host, taints },
+            });
+        }
+        for state in active {
+            if let Some(node) = &state.node {
+                let number = numbers[&std::ptr::from_ref(node)];
+                self.topology.active.push((number, state.labels().clone()));
+            }
+        }
+    }
+
+    /// Placed pods keep others away by their required anti-affinity, wherever they are.
+    fn count_inverse(&mut self, by_node: &PodsByNode<'s>, counts: &impl Fn(&Arc<Pod>) -> bool) {
+        let snapshot = self.snapshot;
+        for node in snapshot.nodes.iter().filter_map(|n| n.node.as_ref()) {
+            for pod in by_node.get(&node.name).into_iter().flatten() {
+                if pod.spec.pod_anti_affinity.required.is_empty() || is_terminal(pod) || !counts(pod) {
+                    continue;
+                }
+                let tolerations = self.tolerance.tolerations(&pod.spec.tolerations);
+                let subject =
+                    Subject { spec: &pod.spec, namespace: &pod.namespace, labels: &pod.labels, tolerations };
+                let mut around = Surroundings {
+                    algebra: &mut self.algebra,
+                    tolerance: &mut self.tolerance,
+                    tables: &self.tables,
+                    namespaces: &snapshot.namespaces,
+                };
+                let Ok(groups) = self.topology.own_inverse_groups_listed(subject, &mut around) else {
+                    continue;
+                };
+                for number in groups {
+                    let group = &mut self.topology.inverse[number as usize];
+                    let key = self.algebra.vocabulary.key_name(group.key).clone();
+                    if let Some(domain) = node.labels.get(&key) {
+                        let value = self.algebra.vocabulary.value(group.key, domain);
+                        group.counts.record(group.key, value, &self.algebra.vocabulary);
+                    }
+                }
+            }
+        }
+    }
+
+    fn register_batch(&mut self) {
+        for pod in 0..self.pods.len() {
+            if self.pods[pod].registered {
+                self.register(self.pods[pod].class);
+            }
+        }
+    }
+
+    /// Templates of pools that have a suitable instance type.
+    fn add_templates(&mut self, plan: &mut Plan) {
+        for pool in 0..self.pools.len() {
+            let source = self.pools[pool].source;
+            if self.pools[pool].types.is_none() {
+                // A pool without instance types never becomes a template; its reason has been given.
+                continue;
+            }
+            let table = self.table_of(pool);
+            let labels = template_labels(source);
+            let set = self.algebra.demand(&template_requirements(source, &labels)).set;
+            let all = crate::bits::Bits::all(self.tables[table].len());
+            let mut types = self.tables[table].keep(&mut self.algebra, &all, set, &[]);
+            let unmet = unmet_min_values(&self.algebra, &self.tables[table], &types, set);
+            let min_values =
+                !unmet.is_empty() && self.options.min_values_policy != MinValuesPolicy::BestEffort;
+            if min_values {
+                types = crate::bits::Bits::none(self.tables[table].len());
+            }
+            if types.is_empty() {
+                plan.skipped_pools.push(SkippedPool {
+                    node_pool: source.name.clone(),
+                    reason: SkipReason::FilteredOut { min_values },
+                });
+                continue;
+            }
+            self.templates.push(Template {
+                pool,
+                table,
+                name: source.name.clone(),
+                labels,
+                set,
+                taints: self.pools[pool].taints,
+                within_limits: types.clone(),
+                types,
+                daemons: Vec::new(),
+                min_values_relaxed: false,
+            });
+        }
+    }
+
+    /// The compiled table of a pool that has instance types.
+    fn table_of(&self, pool: usize) -> usize {
+        let before = self.pools[..pool].iter().filter(|p| p.types.is_some()).count();
+        self.topology.universe.pools[before].table
+    }
+
+    fn group_daemons(&mut self, daemon_pods: &mut [DaemonPod]) {
+        for template in &mut self.templates {
+            template.daemons = daemons::group_types(
+                &template.types,
+                template.set,
+                template.taints,
+                daemon_pods,
+                &mut self.tables[template.table],
+                &mut self.algebra,
+                &mut self.tolerance,
+                &mut self.columns,
+            );
+        }
+    }
+
+    /// Nodes pods can go to: initialized ones first, then by name. Their capacity counts against their pool's limits.
+    fn add_existing(&mut self, active: &[&StateNode], by_node: &PodsByNode<'s>, daemon_pods: &[DaemonPod]) {
+        let pool_numbers: BTreeMap<&Text, usize> =
+            self.pools.iter().enumerate().map(|(i, p)| (&p.source.name, i)).collect();
+        let pool_of: Vec<Option<usize>> = active
+            .iter()
+            .map(|n| n.labels().get(NODE_POOL).and_then(|name| pool_numbers.get(name).copied()))
+            .collect();
+        for (state, pool) in active.iter().zip(pool_of) {
+            let node = self.existing_node(state, by_node, daemon_pods);
+            self.existing.push(node);
+            if let Some(pool) = pool
+                && !self.pools[pool].remaining.is_empty()
+            {
+                let capacity = self.columns.need(&state.capacity());
+                self.pools[pool]
+                    .take(|column| capacity.iter().find(|(c, _)| *c == column).map_or(0, |(_, cell)| *cell));
+            }
+        }
+        self.existing.sort_by(|a, b| b.initialized.cmp(&a.initialized).then_with(|| a.name.cmp(&b.name)));
+    }
+
+    fn existing_node(
+        &mut self,
+        state: &StateNode,
+        by_node: &PodsByNode<'s>,
+        daemon_pods: &[DaemonPod],
+    ) -> ExistingNode {
+        let taints = self.tolerance.taints(&state.taints());
+        let labels = self.algebra.labels(state.labels());
+        let label_host = labels.host.map_or(NO_HOST, |r| self.algebra.req(r).values[0]);
+        let running = daemon_pods.iter().filter(|d| {
+            d.runs_on_node(labels.set, label_host, taints, &mut self.algebra, &mut self.tolerance)
+        });
+        let expected = daemons::total_requests(running);
+        let usage = self.usage(state, by_node);
+        // Daemons still to come: those expected less those there, never less than nothing.
+        let mut pending = Resources::new();
+        for (name, amount) in expected.iter() {
+            pending.set(name.clone(), amount.minus(usage.daemons.amount(name)).max(Default::default()));
+        }
+        let remaining = state.allocatable().minus(&usage.requests).minus(&pending);
+        let overcommitted = remaining.iter().any(|(_, amount)| amount.is_negative());
+        let need = self.columns.need(&remaining);
+        ExistingNode {
+            name: state.name().clone(),
+            initialized: state.initialized(),
+            host: self.algebra.vocabulary.value(HOST, state.hostname()),
+            set: labels.set,
+            taints,
+            remaining: columns::row(&need, self.columns.len()),
+            overcommitted,
+            ports: usage.ports,
+            volumes: usage.volumes,
+            volume_limits: self.volume_limits(state),
+            pods: Vec::new(),
+        }
+    }
+
+    /// What a CSINode publishes counts; the instance type fills in drivers it does not mention.
+    fn volume_limits(&self, state: &StateNode) -> BTreeMap<Text, i64> {
+        let mut limits = BTreeMap::new();
+        let published = state.node.as_ref().map(|n| &n.csi_limits);
+        for (driver, limit) in published.into_iter().flatten() {
+            if let Some(limit) = limit {
+                limits.insert(driver.clone(), *limit);
+            }
+        }
+        let pool = state.labels().get_or_empty(NODE_POOL);
+        let type_name = state.labels().get_or_empty(INSTANCE_TYPE);
+        let types = self.pools.iter().find(|p| p.source.name.as_ref() == pool).and_then(|p| p.types.as_ref());
+        let own = types.into_iter().flat_map(|t| t.iter()).find(|t| t.name.as_ref() == type_name);
+        for (driver, limit) in own.into_iter().flat_map(|t| &t.volume_limits) {
+            if !published.is_some_and(|p| p.contains_key(driver)) {
+                limits.insert(driver.clone(), *limit);
+            }
+        }
+        limits
+    }
+
+    /// What the pods on a node use.
+    fn usage(&self, state: &StateNode, by_node: &PodsByNode<'s>) -> Usage {
+        let mut usage = Usage::default();
+        let Some(node) = &state.node else { return usage };
+        for pod in by_node.get(&node.name).into_iter().flatten().filter(|p| !is_terminal(p)) {
+            usage.requests.add(&pod.spec.requests);
+            if pod.owners.daemon_set {
+                usage.daemons.add(&pod.spec.requests);
+            }
+            usage.ports.extend(pod.spec.host_ports.iter().cloned());
+            if let Ok(volumes) = volumes::attachments(pod, self.snapshot) {
+                volumes::union_into(&mut usage.volumes, &volumes);
+            }
+        }
+        usage
+    }
+}
+
+#[derive(Default)]
+struct Usage {
+    requests: Resources,
+    daemons: Resources,
+    ports: Vec<HostPort>,
+    volumes: Volumes,
+}
+
+/// Pods that need a place: waiting ones, virtual ones of capacity buffers, then those of nodes going away.
+fn batch<'s>(
+    snapshot: &'s Snapshot,
+    options: &SolveOptions,
+    listed: &[&'s Arc<Pod>],
+    by_node: &PodsByNode<'s>,
+    deleting: &[&'s StateNode],
+    plan: &mut Plan,
+) -> Vec<&'s Arc<Pod>> {
+    let mut batch = Vec::new();
+    let mut sound: HashMap<usize, bool, FixedState> = HashMap::default();
+    for pod in listed.iter().copied().filter(|p| is_provisionable(p)) {
+        // Pods of a workload share their spec, so most are as good as the one before.
+        let address = Arc::as_ptr(&pod.spec) as usize;
+        if pod.spec.volumes.is_empty() && sound.get(&address) == Some(&true) {
+            batch.push(pod);
+            continue;
+        }
+        let reasons = eligibility::rejections(pod, snapshot);
+        sound.insert(address, reasons.is_empty());
+        if reasons.is_empty() {
+            batch.push(pod);
+        } else {
+            plan.ignored_pods.push(IgnoredPod { pod: pod.clone(), reasons });
+        }
+    }
+    if options.gates.capacity_buffer {
+        batch.extend(&snapshot.buffer_pods);
+    }
+    let deleting_names = deleting.iter().filter_map(|n| n.node.as_ref()).map(|n| n.name.as_ref());
+    let on_node = |name: &str| by_node.get(name).cloned().unwrap_or_default();
+    batch.extend(eligibility::reschedulable_from_deleting(snapshot, on_node, deleting_names));
+    batch
+}

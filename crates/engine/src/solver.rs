@@ -1,0 +1,692 @@
+//! Places pods: on nodes that exist, then on claims in flight, then on new claims; relaxing what may be relaxed.
+
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use crate::algebra::{Algebra, Demand, SetId, Undefined};
+use crate::bits::Bits;
+use crate::claim::{Claim, Held, Joined};
+use crate::classes::{ClassId, Classes, Workshop};
+use crate::columns::{self, Cell, Columns, Row};
+use crate::existing::ExistingNode;
+use crate::go_sort::ClaimOrder;
+use crate::pod::Pod;
+use crate::ports;
+use crate::reasons::{PoolRejection, Rejection, ReservedRejection, Unplaceable};
+use crate::refusal::Refusal;
+use crate::resources::{CPU, MEMORY};
+use crate::snapshot::{MinValuesPolicy, ReservedMode, Snapshot, SolveOptions};
+use crate::templates::{Pool, Template, unmet_min_values};
+use crate::tolerance::Tolerance;
+use crate::topology::{Choice, Place, Surroundings, Topology};
+use crate::types::{Reservations, TypeTable};
+use crate::vocabulary::{HOST, ValueId};
+use crate::volumes::{self, Volumes};
+
+/// A pod that needs a place.
+pub(crate) struct BatchPod {
+    pub(crate) pod: Arc<Pod>,
+    /// As it is, unrelaxed.
+    pub(crate) class: ClassId,
+    /// Where its volumes can be reached; empty means anywhere.
+    pub(crate) alternatives: Rc<[Demand]>,
+    /// What its volumes attach, or why that cannot be told.
+    pub(crate) volumes: Result<Option<Rc<Volumes>>, String>,
+    /// Whether its constraints take part in the topology yet.
+    pub(crate) registered: bool,
+}
+
+/// Everything a pass works on.
+pub(crate) struct Solver<'s> {
+    pub(crate) snapshot: &'s Snapshot,
+    pub(crate) options: &'s SolveOptions,
+    pub(crate) algebra: Algebra,
+    pub(crate) tolerance: Tolerance,
+    pub(crate) columns: Columns,
+    pub(crate) reservations: Reservations,
+    pub(crate) tables: Vec<TypeTable>,
+    pub(crate) pools: Vec<Pool<'s>>,
+    pub(crate) templates: Vec<Template>,
+    pub(crate) topology: Topology,
+    pub(crate) classes: Classes,
+    pub(crate) pods: Vec<BatchPod>,
+    pub(crate) existing: Vec<ExistingNode>,
+    pub(crate) claims: Vec<Claim>,
+    pub(crate) order: ClaimOrder,
+    /// Hostname of the next new claim.
+    pub(crate) next_host: ValueId,
+    pub(crate) tolerate_preferences: bool,
+    pub(crate) errors: Vec<Option<Unplaceable>>,
+}
+
+/// Whom to place: a pod in the form its class has at the moment.
+#[derive(Clone, Copy)]
+struct Candidate {
+    pod: u32,
+    class: ClassId,
+}
+
+impl Solver<'_> {
+    /// Places every pod that can be placed.
+    pub(crate) fn solve(&mut self) {
+        let mut queue: VecDeque<u32> = self.queue().into();
+        let mut last_len: Vec<usize> = vec![0; self.pods.len()];
+        while let Some(pod) = queue.pop_front() {
+            // A full round without progress: what is left cannot be placed.
+            if last_len[pod as usize] == queue.len() + 1 {
+                break;
+            }
+            match self.attempt(pod) {
+                Ok(()) => self.errors[pod as usize] = None,
+                Err(reason) => {
+                    self.errors[pod as usize] = Some(reason);
+                    // Upstream registers the pod's constraints again; for a pod left out so far it is the first time.
+                    self.pods[pod as usize].registered = true;
+                    let class = self.pods[pod as usize].class;
+                    self.register(class);
+                    queue.push_back(pod);
+                    last_len[pod as usize] = queue.len();
+                }
+            }
+        }
+    }
+
+    /// Largest first: by CPU, memory, age, UID.
+    fn queue(&self) -> Vec<u32> {
+        let (cpu, memory) = (self.columns.find(CPU), self.columns.find(MEMORY));
+        let amount = |pod: &BatchPod, column: Option<u32>| -> Cell {
+            let shape = self.classes.classes[pod.class as usize].shape;
+            let need = &self.classes.needs[self.classes.shapes[shape as usize].need as usize];
+            need.iter().find(|(c, _)| Some(*c) == column).map_or(0, |(_, cell)| *cell)
+        };
+        let mut keyed: Vec<(Cell, Cell, Option<i64>, u32)> = self
+            .pods
+            .iter()
+            .enumerate()
+            .map(|(i, p)| (-amount(p, cpu), -amount(p, memory), p.pod.created_seconds, i as u32))
+            .collect();
+        keyed.sort_unstable_by(|a, b| {
+            (a.0, a.1, a.2).cmp(&(b.0, b.1, b.2)).then_with(|| {
+                let uid = |i: u32| &self.pods[i as usize].pod.uid;
+                uid(a.3).cmp(uid(b.3)).then(a.3.cmp(&b.3))
+            })
+        });
+        keyed.into_iter().map(|(_, _, _, i)| i).collect()
+    }
+
+    /// Tries the pod as it is, then ever more relaxed.
+    fn attempt(&mut self, pod: u32) -> Result<(), Unplaceable> {
+        let mut candidate = Candidate { pod, class: self.pods[pod as usize].class };
+        loop {
+            let refused = match self.place(candidate) {
+                Ok(()) => return Ok(()),
+                Err(reason) => reason,
+            };
+            // Waiting for reserved capacity, the pod keeps its preferences for next time.
+            if matches!(refused, Unplaceable::ResourceClaims) || refused.waits_for_reservation() {
+                return Err(refused);
+            }
+            let tolerate = self.tolerate_preferences;
+            let Some((weaker, _)) =
+                self.with_workshop(|classes, w| classes.relax(candidate.class, tolerate, w))
+            else {
+                return Err(refused);
+            };
+            self.pods[pod as usize].registered = true;
+            self.register(weaker);
+            candidate.class = weaker;
+        }
+    }
+
+    pub(crate) fn with_workshop<R>(&mut self, f: impl FnOnce(&mut Classes, &mut Workshop<'_>) -> R) -> R {
+        let mut workshop = Workshop {
+            algebra: &mut self.algebra,
+            tolerance: &mut self.tolerance,
+            columns: &mut self.columns,
+            policy: self.options.preference_policy,
+        };
+        f(&mut self.classes, &mut workshop)
+    }
+
+    pub(crate) fn register(&mut self, class: ClassId) {
+        let mut around = Surroundings {
+            algebra: &mut self.algebra,
+            tolerance: &mut self.tolerance,
+            tables: &self.tables,
+            namespaces: &self.snapshot.namespaces,
+        };
+        self.classes.register(class, &mut self.topology, &mut around);
+    }
+
+    fn place(&mut self, candidate: Candidate) -> Result<(), Unplaceable> {
+        let shape = &self.classes.shapes[self.classes.classes[candidate.class as usize].shape as usize];
+        if shape.spec.has_resource_claims && self.options.ignore_dra_requests {
+            return Err(Unplaceable::ResourceClaims);
+        }
+        if let Some(problem) = &shape.invalid {
+            return Err(Unplaceable::Invalid(problem.clone()));
+        }
+        let volumes = self.pods[candidate.pod as usize].volumes.clone().map_err(Unplaceable::Volumes)?;
+        let audience = self.classes.classes[candidate.class as usize].audience;
+        self.classes.refresh_audience(audience, &self.topology);
+        if self.place_on_existing(candidate, volumes.as_deref()) {
+            return Ok(());
+        }
+        self.order.settle();
+        if self.place_on_claim(candidate, volumes.as_deref()) {
+            return Ok(());
+        }
+        if self.templates.is_empty() {
+            return Err(Unplaceable::NoPools);
+        }
+        self.place_on_new_claim(candidate, volumes.as_deref())
+    }
+
+    fn place_on_existing(&mut self, candidate: Candidate, volumes: Option<&Volumes>) -> bool {
+        for node in 0..self.existing.len() {
+            if let Ok(set) = self.can_join_node(node, candidate, volumes) {
+                self.join_node(node, candidate, volumes, set);
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Whether the node takes the pod, and what it then is.
+    pub(crate) fn can_join_node(
+        &mut self,
+        node: usize,
+        candidate: impl Into<(u32, ClassId)>,
+        volumes: Option<&Volumes>,
+    ) -> Result<SetId, Refusal> {
+        let (pod, class) = candidate.into();
+        let shape = &self.classes.shapes[self.classes.classes[class as usize].shape as usize];
+        let (demand, tolerations) = (shape.demand, shape.tolerations);
+        let existing = &self.existing[node];
+        if !self.tolerance.tolerates(existing.taints, tolerations) {
+            return Err(Refusal::Taints);
+        }
+        if existing.exceeded_volume_limit(volumes.unwrap_or(&Volumes::new())).is_some() {
+            return Err(Refusal::VolumeLimit);
+        }
+        if !shape.spec.host_ports.is_empty()
+            && ports::first_clash(&shape.spec.host_ports, &existing.ports).is_some()
+        {
+            return Err(Refusal::HostPort);
+        }
+        if !existing.fits(&self.classes.needs[shape.need as usize]) {
+            return Err(Refusal::Resources);
+        }
+        let (set, host, taints) = (existing.set, existing.host, existing.taints);
+        if !self.algebra.compatible(set, demand.set, Undefined::Denied)
+            || !self.algebra.host_ok(host, demand.host)
+        {
+            return Err(Refusal::Requirements);
+        }
+        let base = self.algebra.merge(set, demand.set);
+        let alternatives = self.pods[pod as usize].alternatives.clone();
+        if alternatives.is_empty() {
+            return self.choose_domains(pod, class, Place { set: base, host, taints }, Undefined::Denied);
+        }
+        let mut last = Refusal::Requirements;
+        for alternative in alternatives.iter() {
+            if !self.algebra.compatible(base, alternative.set, Undefined::Denied)
+                || !self.algebra.host_ok(host, alternative.host)
+            {
+                last = Refusal::VolumeRequirements(base, *alternative);
+                continue;
+            }
+            let narrowed = self.algebra.merge(base, alternative.set);
+            match self.choose_domains(pod, class, Place { set: narrowed, host, taints }, Undefined::Denied) {
+                Ok(set) => return Ok(set),
+                Err(refusal) => last = refusal,
+            }
+        }
+        Err(last)
+    }
+
+    fn join_node(&mut self, node: usize, candidate: Candidate, volumes: Option<&Volumes>, set: SetId) {
+        let shape = &self.classes.shapes[self.classes.classes[candidate.class as usize].shape as usize];
+        let existing = &mut self.existing[node];
+        for (column, cell) in &self.classes.needs[shape.need as usize] {
+            let at = *column as usize;
+            if at >= existing.remaining.len() {
+                existing.remaining.resize(at + 1, 0);
+            }
+            existing.remaining[at] = existing.remaining[at].saturating_sub(*cell);
+        }
+        existing.pods.push((candidate.pod, candidate.class));
+        existing.set = set;
+        existing.ports.extend(shape.spec.host_ports.iter().cloned());
+        if let Some(volumes) = volumes {
+            volumes::union_into(&mut existing.volumes, volumes);
+        }
+        let place = Place { set, host: existing.host, taints: existing.taints };
+        self.record(candidate, place);
+    }
+
+    fn place_on_claim(&mut self, candidate: Candidate, volumes: Option<&Volumes>) -> bool {
+        for position in 0..self.order.len() {
+            let number = self.order.claims()[position] as usize;
+            if let Ok(joined) = self.can_join_claim(number, candidate, volumes) {
+                self.join_claim(number, candidate, volumes, joined);
+                self.order.bump(position);
+                return true;
+            }
+        }
+        false
+    }
+
+    fn can_join_claim(
+        &mut self,
+        number: usize,
+        candidate: Candidate,
+        volumes: Option<&Volumes>,
+    ) -> Result<Joined, Refusal> {
+        // The claim is taken out so that it can be asked while everything else is at hand.
+        let claim = std::mem::replace(&mut self.claims[number], Claim::vacant());
+        let answer = self.can_join(&claim, candidate, volumes, false);
+        self.claims[number] = claim;
+        answer
+    }
+
+    /// Whether the claim takes the pod, and what it then is.
+    fn can_join(
+        &mut self,
+        claim: &Claim,
+        candidate: Candidate,
+        volumes: Option<&Volumes>,
+        relax_min_values: bool,
+    ) -> Result<Joined, Refusal> {
+        let shape = &self.classes.shapes[self.classes.classes[candidate.class as usize].shape as usize];
+        let (demand, need) = (shape.demand, shape.need);
+        let template = &self.templates[claim.template];
+        let taints = template.taints;
+        if !self.tolerance.tolerates(taints, shape.tolerations) {
+            return Err(Refusal::Taints);
+        }
+        let limited;
+        let mut types = &claim.types;
+        if let Some(volumes) = volumes.filter(|v| !v.is_empty()) {
+            limited = self.types_with_attachments(claim, volumes);
+            if limited.is_empty() {
+                return Err(Refusal::VolumeLimit);
+            }
+            types = &limited;
+        }
+        if !self.algebra.compatible(claim.set, demand.set, Undefined::AllowedIfWellKnown)
+            || !self.algebra.host_ok(claim.host, demand.host)
+        {
+            return Err(Refusal::Requirements);
+        }
+        let base = self.algebra.merge(claim.set, demand.set);
+        let mut total = claim.requests.clone();
+        columns::add(&mut total, &self.classes.needs[need as usize]);
+        let alternatives = self.pods[candidate.pod as usize].alternatives.clone();
+        if alternatives.is_empty() {
+            return self.can_join_from(claim, candidate, base, types, &total, relax_min_values);
+        }
+        let mut last = Refusal::Requirements;
+        for alternative in alternatives.iter() {
+            if !self.algebra.compatible(base, alternative.set, Undefined::AllowedIfWellKnown)
+                || !self.algebra.host_ok(claim.host, alternative.host)
+            {
+                last = Refusal::VolumeRequirements(base, *alternative);
+                continue;
+            }
+            let narrowed = self.algebra.merge(base, alternative.set);
+            match self.can_join_from(claim, candidate, narrowed, types, &total, relax_min_values) {
+                Ok(joined) => return Ok(joined),
+                Err(refusal) => last = refusal,
+            }
+        }
+        Err(last)
+    }
+
+    fn types_with_attachments(&self, claim: &Claim, added: &Volumes) -> Bits {
+        let mut all = claim.volumes.clone();
+        volumes::union_into(&mut all, added);
+        let table = &self.tables[self.templates[claim.template].table];
+        let mut types = claim.types.clone();
+        for number in claim.types.iter() {
+            let limits = &table.types[number].volume_limits;
+            let exceeded = all
+                .iter()
+                .any(|(driver, claims)| limits.get(driver).is_some_and(|l| claims.len() as i64 > *l));
+            if exceeded {
+                types.remove(number);
+            }
+        }
+        types
+    }
+
+    /// The rest of `can_join` once node and volume requirements are merged into `base`.
+    fn can_join_from(
+        &mut self,
+        claim: &Claim,
+        candidate: Candidate,
+        base: SetId,
+        types: &Bits,
+        total: &Row,
+        relax_min_values: bool,
+    ) -> Result<Joined, Refusal> {
+        let taints = self.templates[claim.template].taints;
+        let place = Place { set: base, host: claim.host, taints };
+        let mut set =
+            self.choose_domains(candidate.pod, candidate.class, place, Undefined::AllowedIfWellKnown)?;
+        let kept = self.filter_types(claim, candidate.class, set, types, total);
+        let table = &self.tables[self.templates[claim.template].table];
+        let unmet = unmet_min_values(&self.algebra, table, &kept, set);
+        if !unmet.is_empty() {
+            if relax_min_values {
+                for (key, reached) in unmet {
+                    set = self.algebra.with_min_values(set, key, reached);
+                }
+            } else {
+                return Err(Refusal::MinValues(set));
+            }
+        }
+        if kept.is_empty() {
+            return Err(Refusal::InstanceTypes(set));
+        }
+        let held = self.reserve(claim, &kept, set).map_err(Refusal::Reserved)?;
+        Ok(Joined { set, types: kept, held })
+    }
+
+    /// Those of `types` that meet `set` and can hold `total` beside their daemons.
+    fn filter_types(&mut self, claim: &Claim, class: ClassId, set: SetId, types: &Bits, total: &Row) -> Bits {
+        let template = &self.templates[claim.template];
+        let table = &mut self.tables[template.table];
+        let spec = &self.classes.shapes[self.classes.classes[class as usize].shape as usize].spec;
+        let clashes = |held: &[crate::pod::HostPort]| ports::first_clash(&spec.host_ports, held).is_some();
+        let mut kept = Bits::none(table.len());
+        if !spec.host_ports.is_empty() && clashes(&claim.ports) {
+            return kept;
+        }
+        if let [group] = &template.daemons[..]
+            && group.need.is_empty()
+        {
+            return table.keep(&mut self.algebra, types, set, total);
+        }
+        for group in &template.daemons {
+            if !spec.host_ports.is_empty() && clashes(&group.ports) {
+                continue;
+            }
+            let mut with_daemons = total.clone();
+            columns::add(&mut with_daemons, &group.need);
+            let mut of_group = table.keep(&mut self.algebra, types, set, &with_daemons);
+            of_group.and(&group.types);
+            kept.or(&of_group);
+        }
+        kept
+    }
+
+    /// The reservations the claim would hold, or why reserved capacity forbids it.
+    fn reserve(&mut self, claim: &Claim, types: &Bits, set: SetId) -> Result<Held, ReservedRejection> {
+        let mut held = Held::new();
+        let table = &mut self.tables[self.templates[claim.template].table];
+        if !self.options.gates.reserved_capacity || !table.has_reserved {
+            return Ok(held);
+        }
+        let (mut with_capacity, mut full) = (false, false);
+        for number in types.iter() {
+            for offering in table.offerings_of(number) {
+                let Some(reservation) = offering.reservation.filter(|_| offering.available) else { continue };
+                if !self.algebra.compatible(set, offering.set, Undefined::AllowedIfWellKnown) {
+                    continue;
+                }
+                if offering.reservation_capacity == 0 {
+                    full = true;
+                    continue;
+                }
+                with_capacity = true;
+                let available =
+                    claim.held.contains(&reservation) || self.reservations.free[reservation.0 as usize] > 0;
+                if available && !held.contains(&reservation) {
+                    held.push(reservation);
+                }
+            }
+        }
+        let strict = self.options.reserved_mode == ReservedMode::Strict;
+        if strict && with_capacity && held.is_empty() {
+            return Err(ReservedRejection::Held);
+        }
+        if full && !with_capacity && !table.masks(&mut self.algebra, set).unreserved.intersects(types) {
+            return Err(if strict { ReservedRejection::Full } else { ReservedRejection::FullFallThrough });
+        }
+        if strict && !claim.held.is_empty() && held.is_empty() {
+            return Err(ReservedRejection::WouldLose);
+        }
+        Ok(held)
+    }
+
+    /// Narrows the place to the domains every constraint on the pod allows.
+    fn choose_domains(
+        &mut self,
+        pod: u32,
+        class: ClassId,
+        place: Place,
+        undefined: Undefined,
+    ) -> Result<SetId, Refusal> {
+        let of_class = &self.classes.classes[class as usize];
+        let strict = self.classes.shapes[of_class.shape as usize].strict;
+        let audience = &self.classes.audiences[of_class.audience as usize];
+        let mut narrowed = place.set;
+        let owned: &[(u32, bool)] = if self.pods[pod as usize].registered { &of_class.owned } else { &[] };
+        let own = owned.iter().map(|(g, selects)| (&self.topology.groups[*g as usize], *g, *selects, false));
+        let inverse =
+            audience.kept_away_by.iter().map(|g| (&self.topology.inverse[*g as usize], *g, true, true));
+        for (group, number, selects, inverse) in own.chain(inverse) {
+            let pod_domains =
+                if group.key == HOST { strict.host } else { self.algebra.get(strict.set, group.key) };
+            match group.choose(selects, pod_domains, place, &mut self.algebra) {
+                Choice::Here => {}
+                Choice::Domains(req) => narrowed = self.algebra.narrow(narrowed, req),
+                Choice::Nothing => return Err(Refusal::Topology { group: number, inverse, place }),
+            }
+        }
+        if narrowed == place.set {
+            return Ok(narrowed);
+        }
+        if !self.algebra.compatible(place.set, narrowed, undefined) {
+            return Err(Refusal::TopologyConflict(place.set, narrowed));
+        }
+        Ok(self.algebra.merge(place.set, narrowed))
+    }
+
+    fn join_claim(&mut self, number: usize, candidate: Candidate, volumes: Option<&Volumes>, joined: Joined) {
+        let shape = &self.classes.shapes[self.classes.classes[candidate.class as usize].shape as usize];
+        let claim = &mut self.claims[number];
+        claim.pods.push((candidate.pod, candidate.class));
+        claim.types = joined.types;
+        claim.set = joined.set;
+        columns::add(&mut claim.requests, &self.classes.needs[shape.need as usize]);
+        claim.ports.extend(shape.spec.host_ports.iter().cloned());
+        if let Some(volumes) = volumes {
+            volumes::union_into(&mut claim.volumes, volumes);
+        }
+        for reservation in &joined.held {
+            if !claim.held.contains(reservation) {
+                self.reservations.free[reservation.0 as usize] -= 1;
+            }
+        }
+        for reservation in &claim.held {
+            if !joined.held.contains(reservation) {
+                self.reservations.free[reservation.0 as usize] += 1;
+            }
+        }
+        claim.held = joined.held;
+        let place = Place { set: claim.set, host: claim.host, taints: self.templates[claim.template].taints };
+        self.record(candidate, place);
+    }
+
+    /// Counts the pod in every group that cares, now that its place is settled.
+    fn record(&mut self, candidate: Candidate, place: Place) {
+        let class = &self.classes.classes[candidate.class as usize];
+        let audience = &self.classes.audiences[class.audience as usize];
+        for number in &audience.counted_by {
+            let group = &mut self.topology.groups[*number as usize];
+            let counts = group
+                .filter
+                .as_ref()
+                .is_none_or(|f| f.matches(place, &mut self.algebra, &mut self.tolerance));
+            if !counts {
+                continue;
+            }
+            if group.key == HOST {
+                group.counts.record(HOST, place.host, &self.algebra.vocabulary);
+                continue;
+            }
+            let Some(req) = self.algebra.get(place.set, group.key) else { continue };
+            let req = self.algebra.req(req);
+            // An anti-affinity blocks every domain the pod could land in (even those it excludes, as upstream has it); the
+            // others count only where the domain is certain.
+            let certain = !req.complement && req.values.len() == 1;
+            if certain || group.kind == crate::reasons::TopologyKind::AntiAffinity {
+                for value in &req.values {
+                    group.counts.record(group.key, *value, &self.algebra.vocabulary);
+                }
+            }
+        }
+        if !self.pods[candidate.pod as usize].registered {
+            return;
+        }
+        for number in &class.owned_inverse {
+            let group = &mut self.topology.inverse[*number as usize];
+            if group.key == HOST {
+                group.counts.record(HOST, place.host, &self.algebra.vocabulary);
+            } else if let Some(req) = self.algebra.get(place.set, group.key) {
+                for value in &self.algebra.req(req).values {
+                    group.counts.record(group.key, *value, &self.algebra.vocabulary);
+                }
+            }
+        }
+    }
+
+    fn place_on_new_claim(
+        &mut self,
+        candidate: Candidate,
+        volumes: Option<&Volumes>,
+    ) -> Result<(), Unplaceable> {
+        let relax = self.options.min_values_policy == MinValuesPolicy::BestEffort;
+        let mut refusals: SmallVec<[Refusal; 4]> = SmallVec::new();
+        for number in 0..self.templates.len() {
+            let template = &self.templates[number];
+            if self.pools[template.pool].nodes_exhausted(&self.columns) {
+                refusals.push(Refusal::NodeLimit);
+                continue;
+            }
+            if template.within_limits.is_empty() {
+                refusals.push(Refusal::Limits);
+                continue;
+            }
+            let claim = Claim::new(
+                number,
+                self.next_host,
+                template.set,
+                template.within_limits.clone(),
+                self.columns.len(),
+            );
+            match self.can_join(&claim, candidate, volumes, relax) {
+                Ok(joined) => {
+                    self.create(claim, candidate, volumes, joined);
+                    return Ok(());
+                }
+                Err(refusal) => {
+                    refusals.push(refusal);
+                    // Reserved capacity is worth waiting for; lesser pools are not asked.
+                    if matches!(refusal, Refusal::Reserved(r) if r.defers()) {
+                        break;
+                    }
+                }
+            }
+        }
+        let rejections = refusals
+            .into_iter()
+            .enumerate()
+            .map(|(number, refusal)| PoolRejection {
+                node_pool: self.templates[number].name.clone(),
+                reason: self.explain_new_claim(number, candidate.pod, candidate.class, volumes, refusal),
+            })
+            .collect();
+        Err(Unplaceable::AllPools(rejections))
+    }
+
+    fn explain_new_claim(
+        &mut self,
+        template: usize,
+        pod: u32,
+        class: ClassId,
+        volumes: Option<&Volumes>,
+        refusal: Refusal,
+    ) -> Rejection {
+        let of_template = &self.templates[template];
+        let claim = Claim::new(
+            template,
+            self.next_host,
+            of_template.set,
+            of_template.within_limits.clone(),
+            self.columns.len(),
+        );
+        self.explain(&claim, pod, class, volumes, refusal)
+    }
+
+    fn create(&mut self, claim: Claim, candidate: Candidate, volumes: Option<&Volumes>, joined: Joined) {
+        let number = claim.template;
+        let lowered = self.algebra.entries(claim.set).iter().any(|(key, req)| {
+            let before = self.algebra.req(*req).min_values;
+            let after = self.algebra.get(joined.set, *key).and_then(|r| self.algebra.req(r).min_values);
+            before.zip(after).is_some_and(|(before, after)| after < before)
+        });
+        self.claims.push(claim);
+        self.order.push();
+        self.next_host = self.algebra.vocabulary.placeholder_host(self.claims.len() + 1);
+        self.join_claim(self.claims.len() - 1, candidate, volumes, joined);
+        let template = &mut self.templates[number];
+        template.min_values_relaxed = lowered;
+        let table = &self.tables[template.table];
+        let pool = &mut self.pools[template.pool];
+        if pool.remaining.is_empty() {
+            return;
+        }
+        // The largest instance type the claim could become is what may be missing from the limits later.
+        let types = &self.claims[self.claims.len() - 1].types;
+        pool.take(|column| {
+            let capacity = |t: usize| table.types[t].capacity.get(column as usize).copied().unwrap_or(0);
+            types.iter().map(capacity).max().unwrap_or(0)
+        });
+        let pool_index = template.pool;
+        for template in self.templates.iter_mut().filter(|t| t.pool == pool_index) {
+            template.apply_limits(&self.pools[pool_index], &self.tables[template.table]);
+        }
+    }
+}
+
+impl From<Candidate> for (u32, ClassId) {
+    fn from(candidate: Candidate) -> Self {
+        (candidate.pod, candidate.class)
+    }
+}
+
+impl Claim {
+    pub(crate) fn new(template: usize, host: ValueId, set: SetId, types: Bits, width: usize) -> Self {
+        Claim {
+            template,
+            host,
+            set,
+            types,
+            requests: vec![0; width],
+            pods: Vec::new(),
+            ports: Vec::new(),
+            volumes: Volumes::new(),
+            held: Held::new(),
+        }
+    }
+
+    fn vacant() -> Self {
+        Claim::new(0, ValueId(0), SetId::EMPTY, Bits::default(), 0)
+    }
+}

@@ -1,0 +1,268 @@
+//! One topology group: pods counted per domain, and which domains a pod may choose next.
+
+use std::collections::BTreeSet;
+
+use smallvec::SmallVec;
+
+use crate::algebra::{Algebra, Demand, ReqId, SetId, Undefined};
+use crate::labels::{Labels, Text};
+use crate::reasons::TopologyKind;
+use crate::requirement::Operator;
+use crate::selector::Selector;
+use crate::tolerance::{TaintsId, Tolerance, TolerationsId};
+use crate::vocabulary::{HOST, KeyId, ValueId, Vocabulary};
+
+/// Pods that count each other across the domains of one key.
+pub(crate) struct Group {
+    pub(crate) kind: TopologyKind,
+    pub(crate) key: KeyId,
+    pub(crate) namespaces: BTreeSet<Text>,
+    pub(crate) selector: Selector,
+    pub(crate) max_skew: i32,
+    pub(crate) min_domains: Option<i32>,
+    pub(crate) filter: Option<NodeFilter>,
+    pub(crate) counts: Counts,
+}
+
+/// Which nodes take part in a spread: those the creating pod could run on.
+pub(crate) struct NodeFilter {
+    pub(crate) alternatives: Vec<Demand>,
+    pub(crate) honors_affinity: bool,
+    pub(crate) honors_taints: bool,
+    pub(crate) tolerations: TolerationsId,
+}
+
+/// Where a node or claim stands.
+#[derive(Clone, Copy)]
+pub(crate) struct Place {
+    pub(crate) set: SetId,
+    pub(crate) host: ValueId,
+    pub(crate) taints: TaintsId,
+}
+
+impl NodeFilter {
+    pub(crate) fn matches(&self, place: Place, algebra: &mut Algebra, tolerance: &mut Tolerance) -> bool {
+        let affinity = !self.honors_affinity
+            || self.alternatives.is_empty()
+            || self.alternatives.iter().any(|demand| {
+                algebra.compatible(place.set, demand.set, Undefined::Denied)
+                    && algebra.host_ok(place.host, demand.host)
+            });
+        affinity && (!self.honors_taints || tolerance.tolerates(place.taints, self.tolerations))
+    }
+}
+
+/// Pods per domain. A domain can be known and empty, or not known at all.
+#[derive(Default)]
+pub(crate) struct Counts {
+    /// By value number; negative when the domain is not known.
+    by_value: Vec<i32>,
+    /// Known domains by name. Not kept for hostnames, which are only ever looked up one at a time.
+    ordered: Vec<ValueId>,
+    known: usize,
+    occupied: usize,
+    /// Grows whenever a count does.
+    pub(crate) version: u32,
+}
+
+impl Counts {
+    pub(crate) fn get(&self, value: ValueId) -> Option<i32> {
+        self.by_value.get(value.index()).copied().filter(|c| *c >= 0)
+    }
+
+    fn or_zero(&self, value: ValueId) -> i32 {
+        self.get(value).unwrap_or(0)
+    }
+
+    fn slot(&mut self, key: KeyId, value: ValueId, vocabulary: &Vocabulary) -> &mut i32 {
+        let at = value.index();
+        if at >= self.by_value.len() {
+            self.by_value.resize(at + 1, -1);
+        }
+        if self.by_value[at] < 0 {
+            self.by_value[at] = 0;
+            self.known += 1;
+            if key != HOST {
+                let name = vocabulary.value_name(key, value);
+                let to = self.ordered.partition_point(|v| vocabulary.value_name(key, *v) < name);
+                self.ordered.insert(to, value);
+            }
+        }
+        &mut self.by_value[at]
+    }
+
+    /// Makes the domain known.
+    pub(crate) fn register(&mut self, key: KeyId, value: ValueId, vocabulary: &Vocabulary) {
+        self.slot(key, value, vocabulary);
+    }
+
+    /// One more pod in the domain.
+    pub(crate) fn record(&mut self, key: KeyId, value: ValueId, vocabulary: &Vocabulary) {
+        let count = self.slot(key, value, vocabulary);
+        *count = count.saturating_add(1);
+        if *count == 1 {
+            self.occupied += 1;
+        }
+        self.version += 1;
+    }
+
+    /// Known domains with their counts, in number order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (ValueId, i32)> + '_ {
+        self.by_value.iter().enumerate().filter(|(_, c)| **c >= 0).map(|(v, c)| (ValueId(v as u32), *c))
+    }
+
+    pub(crate) fn known(&self) -> usize {
+        self.known
+    }
+}
+
+/// What a group leaves a pod to choose from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Choice {
+    /// The host under consideration is fine; it is settled anyway.
+    Here,
+    /// These domains.
+    Domains(ReqId),
+    /// None.
+    Nothing,
+}
+
+impl Group {
+    pub(crate) fn selects(&self, namespace: &Text, labels: &Labels) -> bool {
+        self.namespaces.contains(namespace) && self.selector.matches(labels)
+    }
+
+    /// Where a pod may go, given the domains it allows itself and those the node could be in.
+    pub(crate) fn choose(
+        &self,
+        selects_pod: bool,
+        pod_domains: Option<ReqId>,
+        place: Place,
+        algebra: &mut Algebra,
+    ) -> Choice {
+        if self.key == HOST {
+            return self.choose_host(selects_pod, pod_domains, place.host, algebra);
+        }
+        let node_domains = algebra.get(place.set, self.key);
+        let domains: SmallVec<[ValueId; 4]> = match self.kind {
+            TopologyKind::Spread => {
+                self.spread(selects_pod, pod_domains, node_domains, algebra).into_iter().collect()
+            }
+            TopologyKind::Affinity => self.affinity(selects_pod, pod_domains, node_domains, algebra),
+            TopologyKind::AntiAffinity => self
+                .counts
+                .ordered
+                .iter()
+                .copied()
+                .filter(|d| {
+                    self.counts.or_zero(*d) == 0
+                        && allows(algebra, node_domains, *d)
+                        && allows(algebra, pod_domains, *d)
+                })
+                .collect(),
+        };
+        if domains.is_empty() { Choice::Nothing } else { Choice::Domains(algebra.one_of(self.key, domains)) }
+    }
+
+    fn choose_host(
+        &self,
+        selects_pod: bool,
+        pod_domains: Option<ReqId>,
+        host: ValueId,
+        algebra: &Algebra,
+    ) -> Choice {
+        let count = self.counts.or_zero(host);
+        let fine = match self.kind {
+            // A new host can always be had, so the least filled one is always empty.
+            TopologyKind::Spread => count.saturating_add(i32::from(selects_pod)) <= self.max_skew,
+            TopologyKind::Affinity => {
+                allows(algebra, pod_domains, host)
+                    && (count > 0 || (selects_pod && self.may_start_afresh(pod_domains, algebra)))
+            }
+            TopologyKind::AntiAffinity => count == 0,
+        };
+        if fine { Choice::Here } else { Choice::Nothing }
+    }
+
+    fn spread(
+        &self,
+        selects_pod: bool,
+        pod_domains: Option<ReqId>,
+        node_domains: Option<ReqId>,
+        algebra: &Algebra,
+    ) -> Option<ValueId> {
+        let least = self.least(pod_domains, algebra);
+        let own = i32::from(selects_pod);
+        let mut best: Option<(i32, ValueId)> = None;
+        for domain in &self.counts.ordered {
+            if !allows(algebra, node_domains, *domain) {
+                continue;
+            }
+            let count = self.counts.or_zero(*domain).saturating_add(own);
+            if count.saturating_sub(least) <= self.max_skew && best.is_none_or(|(fewest, _)| count < fewest) {
+                best = Some((count, *domain));
+            }
+        }
+        best.filter(|(count, _)| *count < i32::MAX).map(|(_, domain)| domain)
+    }
+
+    /// The smallest count over the domains the pod allows itself.
+    pub(crate) fn least(&self, pod_domains: Option<ReqId>, algebra: &Algebra) -> i32 {
+        let mut least = i32::MAX;
+        let mut supported: i32 = 0;
+        for domain in &self.counts.ordered {
+            if allows(algebra, pod_domains, *domain) {
+                supported += 1;
+                least = least.min(self.counts.or_zero(*domain));
+            }
+        }
+        if self.min_domains.is_some_and(|min| supported < min) { 0 } else { least }
+    }
+
+    fn affinity(
+        &self,
+        selects_pod: bool,
+        pod_domains: Option<ReqId>,
+        node_domains: Option<ReqId>,
+        algebra: &Algebra,
+    ) -> SmallVec<[ValueId; 4]> {
+        let ordered = &self.counts.ordered;
+        let occupied: SmallVec<[ValueId; 4]> = ordered
+            .iter()
+            .copied()
+            .filter(|d| {
+                self.counts.or_zero(*d) > 0
+                    && allows(algebra, pod_domains, *d)
+                    && allows(algebra, node_domains, *d)
+            })
+            .collect();
+        if !occupied.is_empty() || !selects_pod || !self.may_start_afresh(pod_domains, algebra) {
+            return occupied;
+        }
+        // Upstream offers the first domain of the intersection and, besides, the first the pod allows.
+        let both =
+            ordered.iter().find(|d| allows(algebra, pod_domains, **d) && allows(algebra, node_domains, **d));
+        let pods = ordered.iter().find(|d| allows(algebra, pod_domains, **d));
+        both.into_iter().chain(pods).copied().collect()
+    }
+
+    /// Whether a pod that selects itself may be the first: no pod is counted anywhere it could go.
+    fn may_start_afresh(&self, pod_domains: Option<ReqId>, algebra: &Algebra) -> bool {
+        if self.counts.occupied == 0 {
+            return true;
+        }
+        if pod_domains.is_none_or(|r| algebra.req(r).operator() == Operator::Exists && !bounded(algebra, r)) {
+            return false;
+        }
+        !self.counts.iter().any(|(domain, count)| count > 0 && allows(algebra, pod_domains, domain))
+    }
+}
+
+fn bounded(algebra: &Algebra, req: ReqId) -> bool {
+    let req = algebra.req(req);
+    req.gte.is_some() || req.lte.is_some()
+}
+
+fn allows(algebra: &Algebra, req: Option<ReqId>, domain: ValueId) -> bool {
+    req.is_none_or(|r| algebra.has(r, domain))
+}

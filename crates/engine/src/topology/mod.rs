@@ -1,0 +1,364 @@
+//! Spread, affinity and anti-affinity: groups of pods counted per domain.
+//!
+//! A pod *owns* the groups its own constraints ask for. It is also bound by *inverse* groups: the anti-affinity of other pods against
+//! it. Groups are shared by all pods whose constraints have the same [`identity`].
+
+mod domains;
+mod group;
+mod identity;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use foldhash::fast::FixedState;
+use hashbrown::HashMap;
+
+pub(crate) use domains::{PoolDomains, Universe};
+pub(crate) use group::{Choice, Counts, Group, NodeFilter, Place};
+use identity::{FilterIdentity, Identity, SelectorIdentity};
+
+use crate::algebra::Algebra;
+use crate::labels::{HOSTNAME, Labels, Text};
+use crate::pod::{PodAffinityTerm, PodSpec, TopologySpread, WhenUnsatisfiable};
+use crate::reasons::TopologyKind;
+use crate::requirements::Requirements;
+use crate::selector::{Expression, LabelSelector, Selector};
+use crate::snapshot::PreferencePolicy;
+use crate::tolerance::{Tolerance, TolerationsId};
+use crate::types::TypeTable;
+use crate::vocabulary::HOST;
+
+/// A Node object, as counting sees it.
+pub(crate) struct CountedNode {
+    pub(crate) name: Text,
+    pub(crate) labels: Labels,
+    pub(crate) place: Place,
+}
+
+/// What counting looks at while groups are created.
+pub(crate) struct Surroundings<'a> {
+    pub(crate) algebra: &'a mut Algebra,
+    pub(crate) tolerance: &'a mut Tolerance,
+    pub(crate) tables: &'a [TypeTable],
+    pub(crate) namespaces: &'a BTreeMap<Text, Labels>,
+}
+
+/// The pod whose constraints are turned into groups.
+#[derive(Clone, Copy)]
+pub(crate) struct Subject<'a> {
+    pub(crate) spec: &'a PodSpec,
+    pub(crate) namespace: &'a Text,
+    pub(crate) labels: &'a Labels,
+    pub(crate) tolerations: TolerationsId,
+}
+
+pub(crate) struct Topology {
+    pub(crate) policy: PreferencePolicy,
+    pub(crate) universe: Universe,
+    pub(crate) groups: Vec<Group>,
+    identities: HashMap<Identity, u32, FixedState>,
+    pub(crate) inverse: Vec<Group>,
+    inverse_identities: HashMap<Identity, u32, FixedState>,
+    /// Every Node object.
+    pub(crate) nodes: Vec<CountedNode>,
+    /// Nodes pods may be placed on, with the labels the state believes.
+    pub(crate) active: Vec<(u32, Labels)>,
+    /// Placed pods that count, by namespace and labels: the nodes they are on.
+    pub(crate) placed: BTreeMap<Text, Vec<(Labels, Vec<u32>)>>,
+}
+
+impl Topology {
+    pub(crate) fn new(policy: PreferencePolicy, universe: Universe) -> Self {
+        Topology {
+            policy,
+            universe,
+            groups: Vec::new(),
+            identities: HashMap::default(),
+            inverse: Vec::new(),
+            inverse_identities: HashMap::default(),
+            nodes: Vec::new(),
+            active: Vec::new(),
+            placed: BTreeMap::new(),
+        }
+    }
+
+    /// The groups the pod owns, created where they do not exist yet.
+    pub(crate) fn own_groups(
+        &mut self,
+        subject: Subject<'_>,
+        around: &mut Surroundings<'_>,
+    ) -> Result<Vec<u32>, String> {
+        let mut owned = Vec::new();
+        for spread in &subject.spec.topology_spread {
+            if self.policy == PreferencePolicy::Ignore
+                && spread.when_unsatisfiable != WhenUnsatisfiable::DoNotSchedule
+            {
+                continue;
+            }
+            owned.push(self.spread_group(spread, subject, around)?);
+        }
+        let respects = self.policy == PreferencePolicy::Respect;
+        for (kind, affinity) in [
+            (TopologyKind::Affinity, &subject.spec.pod_affinity),
+            (TopologyKind::AntiAffinity, &subject.spec.pod_anti_affinity),
+        ] {
+            let preferred = affinity.preferred.iter().filter(|_| respects).map(|(_, term)| term);
+            for term in affinity.required.iter().chain(preferred) {
+                owned.push(self.affinity_group(kind, term, subject, around)?);
+            }
+        }
+        owned.sort_unstable();
+        owned.dedup();
+        Ok(owned)
+    }
+
+    /// The inverse groups of the pod's required anti-affinity, created where they do not exist yet.
+    pub(crate) fn own_inverse_groups(
+        &mut self,
+        subject: Subject<'_>,
+        around: &mut Surroundings<'_>,
+    ) -> Result<Vec<u32>, String> {
+        let mut owned = self.own_inverse_groups_listed(subject, around)?;
+        owned.sort_unstable();
+        owned.dedup();
+        Ok(owned)
+    }
+
+    /// As [`Topology::own_inverse_groups`], one entry per term: two terms of one group count twice.
+    pub(crate) fn own_inverse_groups_listed(
+        &mut self,
+        subject: Subject<'_>,
+        around: &mut Surroundings<'_>,
+    ) -> Result<Vec<u32>, String> {
+        let mut owned = Vec::new();
+        for term in &subject.spec.pod_anti_affinity.required {
+            let identity = affinity_identity(TopologyKind::AntiAffinity, term, subject, around.namespaces)?;
+            let id = match self.inverse_identities.get(&identity) {
+                Some(id) => *id,
+                None => {
+                    let group = self.new_affinity_group(&identity, term, subject, around);
+                    self.inverse.push(group);
+                    let id = self.inverse.len() as u32 - 1;
+                    self.inverse_identities.insert(identity, id);
+                    id
+                }
+            };
+            owned.push(id);
+        }
+        Ok(owned)
+    }
+
+    fn spread_group(
+        &mut self,
+        spread: &TopologySpread,
+        subject: Subject<'_>,
+        around: &mut Surroundings<'_>,
+    ) -> Result<u32, String> {
+        let selector = narrowed_selector(spread, subject.labels);
+        let policy = |given: &Option<Text>, default: &str| given.clone().unwrap_or_else(|| default.into());
+        let taint_policy = policy(&spread.node_taints_policy, "Ignore");
+        let affinity_policy = policy(&spread.node_affinity_policy, "Honor");
+        let identity = Identity {
+            key: spread.topology_key.clone(),
+            kind: TopologyKind::Spread,
+            namespaces: BTreeSet::from([subject.namespace.clone()]),
+            max_skew: spread.max_skew,
+            filter: Some(FilterIdentity::of(subject.spec, &taint_policy, &affinity_policy)),
+            selector: selector.as_ref().map(SelectorIdentity::of),
+        };
+        if let Some(id) = self.identities.get(&identity) {
+            return Ok(*id);
+        }
+        let filter = NodeFilter {
+            alternatives: filter_alternatives(subject.spec, around.algebra)?,
+            honors_affinity: affinity_policy.as_ref() == "Honor",
+            honors_taints: taint_policy.as_ref() == "Honor",
+            tolerations: subject.tolerations,
+        };
+        let key = around.algebra.vocabulary.key(&spread.topology_key);
+        let any_taints = taint_policy.as_ref() == "Ignore";
+        let counts = self.initial_counts(key, any_taints, subject.tolerations, around);
+        let group = Group {
+            kind: TopologyKind::Spread,
+            key,
+            namespaces: identity.namespaces.clone(),
+            selector: Selector::parse(selector.as_ref()),
+            max_skew: spread.max_skew,
+            min_domains: spread.min_domains,
+            filter: Some(filter),
+            counts,
+        };
+        Ok(self.count_and_store(identity, group, selector.is_none(), around))
+    }
+
+    fn affinity_group(
+        &mut self,
+        kind: TopologyKind,
+        term: &PodAffinityTerm,
+        subject: Subject<'_>,
+        around: &mut Surroundings<'_>,
+    ) -> Result<u32, String> {
+        let identity = affinity_identity(kind, term, subject, around.namespaces)?;
+        if let Some(id) = self.identities.get(&identity) {
+            return Ok(*id);
+        }
+        let group = self.new_affinity_group(&identity, term, subject, around);
+        Ok(self.count_and_store(identity, group, term.selector.is_none(), around))
+    }
+
+    fn new_affinity_group(
+        &mut self,
+        identity: &Identity,
+        term: &PodAffinityTerm,
+        subject: Subject<'_>,
+        around: &mut Surroundings<'_>,
+    ) -> Group {
+        let key = around.algebra.vocabulary.key(&term.topology_key);
+        Group {
+            kind: identity.kind,
+            key,
+            namespaces: identity.namespaces.clone(),
+            selector: Selector::parse(term.selector.as_ref()),
+            max_skew: i32::MAX,
+            min_domains: None,
+            filter: None,
+            counts: self.initial_counts(key, false, subject.tolerations, around),
+        }
+    }
+
+    /// Domains that pools could create, all empty.
+    fn initial_counts(
+        &mut self,
+        key: crate::vocabulary::KeyId,
+        any_taints: bool,
+        tolerations: TolerationsId,
+        around: &mut Surroundings<'_>,
+    ) -> Counts {
+        let mut counts = Counts::default();
+        if key == HOST {
+            return counts;
+        }
+        let reachable = self.universe.reachable(
+            key,
+            any_taints,
+            tolerations,
+            around.tables,
+            around.algebra,
+            around.tolerance,
+        );
+        for value in reachable {
+            counts.register(key, value, &around.algebra.vocabulary);
+        }
+        counts
+    }
+
+    /// Counts what is there already and keeps the group.
+    fn count_and_store(
+        &mut self,
+        identity: Identity,
+        mut group: Group,
+        counts_everything: bool,
+        around: &mut Surroundings<'_>,
+    ) -> u32 {
+        let key_name = around.algebra.vocabulary.key_name(group.key).clone();
+        if group.key != HOST {
+            for (node, labels) in &self.active {
+                let Some(domain) = labels.get(&key_name) else { continue };
+                let place = self.nodes[*node as usize].place;
+                let matches =
+                    group.filter.as_ref().is_none_or(|f| f.matches(place, around.algebra, around.tolerance));
+                if matches {
+                    let value = around.algebra.vocabulary.value(group.key, domain);
+                    group.counts.register(group.key, value, &around.algebra.vocabulary);
+                }
+            }
+        }
+        for namespace in &group.namespaces {
+            for (labels, nodes) in self.placed.get(namespace).into_iter().flatten() {
+                // Without a selector the group selects no pod, yet upstream counts every pod there is.
+                if !counts_everything && !group.selector.matches(labels) {
+                    continue;
+                }
+                for node in nodes {
+                    let node = &self.nodes[*node as usize];
+                    let Some(domain) = domain_of(node, &key_name) else { continue };
+                    let matches = group
+                        .filter
+                        .as_ref()
+                        .is_none_or(|f| f.matches(node.place, around.algebra, around.tolerance));
+                    if matches {
+                        let value = around.algebra.vocabulary.value(group.key, domain);
+                        group.counts.record(group.key, value, &around.algebra.vocabulary);
+                    }
+                }
+            }
+        }
+        self.groups.push(group);
+        let id = self.groups.len() as u32 - 1;
+        self.identities.insert(identity, id);
+        id
+    }
+}
+
+/// The domain a node is in. A node without a hostname label is its own host by name.
+fn domain_of<'n>(node: &'n CountedNode, key: &str) -> Option<&'n Text> {
+    node.labels.get(key).or_else(|| (key == HOSTNAME).then_some(&node.name))
+}
+
+/// The constraint's selector, narrowed by the pod's own values of `matchLabelKeys`.
+fn narrowed_selector(spread: &TopologySpread, labels: &Labels) -> Option<LabelSelector> {
+    let mut selector = spread.selector.clone()?;
+    for key in &spread.match_label_keys {
+        if let Some(value) = labels.get(key) {
+            selector.expressions.push(Expression {
+                key: key.clone(),
+                operator: "In".into(),
+                values: vec![value.clone()],
+            });
+        }
+    }
+    Some(selector)
+}
+
+fn filter_alternatives(spec: &PodSpec, algebra: &mut Algebra) -> Result<Vec<crate::algebra::Demand>, String> {
+    let selected = Requirements::from_labels(&spec.node_selector);
+    let Some(terms) = &spec.required_node_affinity else { return Ok(vec![algebra.demand(&selected)]) };
+    terms
+        .iter()
+        .map(|term| {
+            let mut requirements = selected.clone();
+            let of_term = Requirements::from_selectors(&term.expressions).map_err(|e| e.to_string())?;
+            requirements.add_all(&of_term);
+            Ok(algebra.demand(&requirements))
+        })
+        .collect()
+}
+
+fn affinity_identity(
+    kind: TopologyKind,
+    term: &PodAffinityTerm,
+    subject: Subject<'_>,
+    namespaces: &BTreeMap<Text, Labels>,
+) -> Result<Identity, String> {
+    let mut meant: BTreeSet<Text> = term.namespaces.iter().cloned().collect();
+    match &term.namespace_selector {
+        None if meant.is_empty() => {
+            meant.insert(subject.namespace.clone());
+        }
+        None => {}
+        Some(selector) => {
+            let parsed = Selector::parse(Some(selector));
+            if parsed == Selector::Nothing {
+                return Err("parsing selector of a pod affinity term's namespaces".into());
+            }
+            meant.extend(namespaces.iter().filter(|(_, l)| parsed.matches(l)).map(|(name, _)| name.clone()));
+        }
+    }
+    Ok(Identity {
+        key: term.topology_key.clone(),
+        kind,
+        namespaces: meant,
+        max_skew: i32::MAX,
+        filter: None,
+        selector: term.selector.as_ref().map(SelectorIdentity::of),
+    })
+}
