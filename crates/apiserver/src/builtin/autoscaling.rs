@@ -3,11 +3,21 @@
 use serde_json::{Value, json};
 
 use super::Rules;
-use super::fields::{at, child, default_to, inner, int, items, remove, set};
+use super::checks::{Errors, invalid, required};
+use super::fields::{at, child, default_to, inner, int, items, remove, set, text};
+use super::path::At;
 
-pub(super) const V2: Rules = Rules { default: default_v2, ..Rules::NONE };
+pub(super) const V2: Rules =
+    Rules { default: default_v2, validate_create: validate, validate_update, ..Rules::NONE };
 pub(super) const V1: Rules =
-    Rules { default: |autoscaler| default_to(child(autoscaler, "spec"), "minReplicas", 1), ..Rules::NONE };
+    Rules { default: default_v1, validate_create: validate, validate_update, ..Rules::NONE };
+
+fn default_v1(autoscaler: &mut Value) {
+    let spec = child(autoscaler, "spec");
+    default_to(spec, "minReplicas", 1);
+    // The stored form would gain this metric anyway.
+    default_to(spec, "targetCPUUtilizationPercentage", 80);
+}
 
 fn default_v2(autoscaler: &mut Value) {
     let spec = child(autoscaler, "spec");
@@ -80,4 +90,37 @@ pub(super) fn v2_to_v1(object: &mut Value) {
     }
     default_to(status, "currentReplicas", 0);
     default_to(status, "desiredReplicas", 0);
+}
+
+fn validate(autoscaler: &Value, errors: &mut Errors) {
+    let spec = at(autoscaler, &["spec"]);
+    let spec_at = At::Top("spec");
+    let target_at = spec_at.field("scaleTargetRef");
+    let target = at(spec, &["scaleTargetRef"]);
+    for key in ["kind", "name"] {
+        if text(target, key).is_empty() {
+            required(errors, target_at.field(key), "");
+        }
+    }
+    let version = text(target, "apiVersion");
+    let core_kind = version == "v1" && text(target, "kind") == "ReplicationController";
+    if !core_kind && !version.contains('/') {
+        invalid(errors, target_at.field("apiVersion"), version, "apiVersion must specify API group");
+    }
+    let (least, most) = (int(spec, "minReplicas").unwrap_or(1), int(spec, "maxReplicas").unwrap_or(0));
+    if least < 1 {
+        invalid(errors, spec_at.field("minReplicas"), least, "must be greater than or equal to 1");
+    }
+    if most < 1 {
+        required(errors, spec_at.field("maxReplicas"), "must be set and greater than 0");
+    }
+    if most < least {
+        invalid(errors, spec_at.field("maxReplicas"), most, "must be greater than or equal to `minReplicas`");
+    }
+}
+
+fn validate_update(new: &Value, _old: &Value, subresource: Option<&str>, errors: &mut Errors) {
+    if subresource.is_none() {
+        validate(new, errors);
+    }
 }

@@ -2,13 +2,29 @@
 
 use serde_json::{Value, json};
 
+use super::batch_rules;
 use super::fields::{at, child, default_to, flag, has, inner, items_mut, set, text};
 use super::workloads::default_template;
 use super::{Lookup, Rules};
 use crate::status::ApiError;
 
-pub(super) const JOB: Rules = Rules { default: default_job, prepare_create: prepare_job, ..Rules::NONE };
-pub(super) const CRON_JOB: Rules = Rules { default: default_cron_job, ..Rules::NONE };
+pub(super) const JOB: Rules = Rules {
+    default: default_job,
+    prepare_create: prepare_job,
+    validate_create: batch_rules::job,
+    validate_update: batch_rules::job_update,
+    ..Rules::NONE
+};
+pub(super) const CRON_JOB: Rules = Rules {
+    default: default_cron_job,
+    validate_create: batch_rules::cron_job,
+    validate_update: |new, _, subresource, errors| {
+        if subresource.is_none() {
+            batch_rules::cron_job(new, errors);
+        }
+    },
+    ..Rules::NONE
+};
 
 fn default_job(job: &mut Value) {
     let labels = at(job, &["spec", "template", "metadata", "labels"]).clone();
@@ -49,6 +65,9 @@ fn prepare_job(job: &mut Value, _cluster: &dyn Lookup) -> Result<(), ApiError> {
     }
     let metadata = at(job, &["metadata"]);
     let (uid, name) = (text(metadata, "uid").to_owned(), text(metadata, "name").to_owned());
+    // Labels taken over from the template stay the template's: what it gains, the Job gains.
+    let given = at(metadata, &["labels"]);
+    let shared = given.is_null() || given == at(job, &["spec", "template", "metadata", "labels"]);
     let spec = child(job, "spec");
     let labels = child(child(child(spec, "template"), "metadata"), "labels");
     for (key, value) in [
@@ -59,11 +78,15 @@ fn prepare_job(job: &mut Value, _cluster: &dyn Lookup) -> Result<(), ApiError> {
     ] {
         default_to(labels, key, value.as_str());
     }
+    let labels = labels.clone();
     if !has(spec, "selector") {
         set(spec, "selector", json!({}));
     }
     let selector = child(spec, "selector");
     default_to(child(selector, "matchLabels"), "batch.kubernetes.io/controller-uid", uid);
+    if shared {
+        set(child(job, "metadata"), "labels", labels);
+    }
     Ok(())
 }
 

@@ -169,13 +169,7 @@ impl<'t> Walk<'t> {
                     Some(n) => *shape == Shape::Int64 || i32::try_from(n).is_ok(),
                     None => false,
                 };
-                // Go's decoder takes 1.0 and 1e3 for an integer field.
-                let whole = number
-                    .as_f64()
-                    .filter(|f| f.fract() == 0.0 && f.abs() < 2f64.powi(53) && number.is_f64());
-                if let Some(whole) = whole {
-                    *value = Value::from(whole as i64);
-                } else if !fits {
+                if !fits {
                     let text = format!("number {number}");
                     self.mismatch(&text, shape, path);
                 }
@@ -251,7 +245,7 @@ impl<'t> Walk<'t> {
         };
         self.fail(format!(
             "json: cannot unmarshal {found} into Go struct field {}.{go_path} of type {go_type}",
-            field.embedded.unwrap_or(of.go_name())
+            of.go_name()
         ));
     }
 

@@ -4,12 +4,13 @@ use std::borrow::Cow;
 
 use k8s_openapi::api;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1 as crd;
+use karpenter_primitives::names;
 use schemars::{JsonSchema, SchemaGenerator};
 
 use super::{BuiltinKind, Generation, Rules, Subresource};
 use super::{
-    autoscaling, batch, config, devices, limits, namespace, network, node, pod, rbac, scheduling, storage,
-    webhooks, workloads,
+    autoscaling, batch, config, devices, event, lease, limits, namespace, network, node, pod, policy, rbac,
+    scheduling, storage, webhooks, workloads,
 };
 
 /// All built-in kinds, grouped as in discovery.
@@ -61,6 +62,7 @@ const fn kind(
         view_of: None,
         unconditional_update: true,
         create_on_update: false,
+        name_errors: names::dns1123_subdomain_errors,
         generation: Generation::None,
         structure,
         rules: &Rules::NONE,
@@ -128,6 +130,18 @@ impl BuiltinKind {
         self
     }
 
+    /// Names are labels of RFC 1123.
+    const fn label_names(mut self) -> Self {
+        self.name_errors = names::dns1123_label_errors;
+        self
+    }
+
+    /// Any name that can stand in a path will do.
+    const fn free_names(mut self) -> Self {
+        self.name_errors = names::path_segment_errors;
+        self
+    }
+
     const fn rules(mut self, rules: &'static Rules) -> Self {
         self.rules = rules;
         self
@@ -148,6 +162,8 @@ static BUILTINS: &[BuiltinKind] = &[
         .short(&["ep"])
         .create_on_update(),
     kind("", "v1", "Event", "events", "event", structure_of::<api::core::v1::Event>)
+        .free_names()
+        .rules(&event::CORE)
         .namespaced()
         .short(&["ev"])
         .selectable(&[
@@ -170,6 +186,7 @@ static BUILTINS: &[BuiltinKind] = &[
         .short(&["limits"])
         .create_on_update(),
     kind("", "v1", "Namespace", "namespaces", "namespace", structure_of::<api::core::v1::Namespace>)
+        .label_names()
         .rules(&namespace::RULES)
         .short(&["ns"])
         .verbs(&["create", "delete", "get", "list", "patch", "update", "watch"])
@@ -230,6 +247,7 @@ static BUILTINS: &[BuiltinKind] = &[
         .generation(Generation::Spec),
     kind("", "v1", "PodTemplate", "podtemplates", "podtemplate", structure_of::<api::core::v1::PodTemplate>)
         .rules(&workloads::POD_TEMPLATE)
+        .generation(Generation::Content)
         .namespaced(),
     kind(
         "",
@@ -275,6 +293,7 @@ static BUILTINS: &[BuiltinKind] = &[
     .short(&["sa"])
     .subresources(&[sub("token", "TokenRequest", "authentication.k8s.io", "v1", &["create"])]),
     kind("", "v1", "Service", "services", "service", structure_of::<api::core::v1::Service>)
+        .label_names()
         .rules(&network::SERVICE)
         .namespaced()
         .short(&["svc"])
@@ -290,6 +309,7 @@ static BUILTINS: &[BuiltinKind] = &[
         "controllerrevision",
         structure_of::<api::apps::v1::ControllerRevision>,
     )
+    .rules(&workloads::CONTROLLER_REVISION)
     .namespaced(),
     kind("apps", "v1", "DaemonSet", "daemonsets", "daemonset", structure_of::<api::apps::v1::DaemonSet>)
         .rules(&workloads::DAEMON_SET)
@@ -321,6 +341,7 @@ static BUILTINS: &[BuiltinKind] = &[
         "statefulset",
         structure_of::<api::apps::v1::StatefulSet>,
     )
+    .label_names()
     .rules(&workloads::STATEFUL_SET)
     .namespaced()
     .short(&["sts"])
@@ -349,6 +370,8 @@ static BUILTINS: &[BuiltinKind] = &[
         "poddisruptionbudget",
         structure_of::<api::policy::v1::PodDisruptionBudget>,
     )
+    .free_names()
+    .rules(&policy::DISRUPTION_BUDGET)
     .namespaced()
     .short(&["pdb"])
     .subresources(&[STATUS])
@@ -377,6 +400,7 @@ static BUILTINS: &[BuiltinKind] = &[
     .needs_resource_version()
     .generation(Generation::SpecFromZero),
     kind("storage.k8s.io", "v1", "CSINode", "csinodes", "csinode", structure_of::<api::storage::v1::CSINode>)
+        .rules(&storage::CSI_NODE)
         .needs_resource_version(),
     kind(
         "storage.k8s.io",
@@ -386,6 +410,7 @@ static BUILTINS: &[BuiltinKind] = &[
         "csistoragecapacity",
         structure_of::<api::storage::v1::CSIStorageCapacity>,
     )
+    .rules(&storage::CAPACITY)
     .namespaced()
     .needs_resource_version(),
     kind(
@@ -406,6 +431,7 @@ static BUILTINS: &[BuiltinKind] = &[
         "volumeattachment",
         structure_of::<api::storage::v1::VolumeAttachment>,
     )
+    .rules(&storage::ATTACHMENT)
     .subresources(&[STATUS])
     .needs_resource_version(),
     kind(
@@ -416,6 +442,7 @@ static BUILTINS: &[BuiltinKind] = &[
         "volumeattributesclass",
         structure_of::<api::storage::v1::VolumeAttributesClass>,
     )
+    .rules(&storage::ATTRIBUTES_CLASS)
     .short(&["vac"]),
     kind(
         "coordination.k8s.io",
@@ -425,10 +452,12 @@ static BUILTINS: &[BuiltinKind] = &[
         "lease",
         structure_of::<api::coordination::v1::Lease>,
     )
+    .rules(&lease::RULES)
     .namespaced()
     .needs_resource_version()
     .create_on_update(),
     kind("events.k8s.io", "v1", "Event", "events", "event", structure_of::<api::events::v1::Event>)
+        .rules(&event::VIEW)
         .namespaced()
         .short(&["ev"])
         .selectable(&[
@@ -453,7 +482,8 @@ static BUILTINS: &[BuiltinKind] = &[
         "clusterrolebinding",
         structure_of::<api::rbac::v1::ClusterRoleBinding>,
     )
-    .rules(&rbac::BINDING)
+    .free_names()
+    .rules(&rbac::CLUSTER_ROLE_BINDING)
     .create_on_update(),
     kind(
         "rbac.authorization.k8s.io",
@@ -463,6 +493,8 @@ static BUILTINS: &[BuiltinKind] = &[
         "clusterrole",
         structure_of::<api::rbac::v1::ClusterRole>,
     )
+    .free_names()
+    .rules(&rbac::CLUSTER_ROLE)
     .create_on_update(),
     kind(
         "rbac.authorization.k8s.io",
@@ -472,10 +504,13 @@ static BUILTINS: &[BuiltinKind] = &[
         "rolebinding",
         structure_of::<api::rbac::v1::RoleBinding>,
     )
-    .rules(&rbac::BINDING)
+    .free_names()
+    .rules(&rbac::ROLE_BINDING)
     .namespaced()
     .create_on_update(),
     kind("rbac.authorization.k8s.io", "v1", "Role", "roles", "role", structure_of::<api::rbac::v1::Role>)
+        .free_names()
+        .rules(&rbac::ROLE)
         .namespaced()
         .create_on_update(),
     kind(
@@ -516,6 +551,7 @@ static BUILTINS: &[BuiltinKind] = &[
         "resourceslice",
         structure_of::<api::resource::v1::ResourceSlice>,
     )
+    .rules(&devices::SLICE)
     .selectable(&["spec.driver", "spec.nodeName"])
     .generation(Generation::Spec),
     kind(
@@ -547,6 +583,7 @@ static BUILTINS: &[BuiltinKind] = &[
         "ingress",
         structure_of::<api::networking::v1::Ingress>,
     )
+    .rules(&network::INGRESS)
     .namespaced()
     .short(&["ing"])
     .subresources(&[STATUS])
@@ -571,6 +608,7 @@ static BUILTINS: &[BuiltinKind] = &[
         "runtimeclass",
         structure_of::<api::node::v1::RuntimeClass>,
     )
+    .rules(&devices::RUNTIME_CLASS)
     .needs_resource_version()
     .create_on_update(),
     kind(

@@ -8,26 +8,41 @@
 
 mod autoscaling;
 mod batch;
+mod batch_rules;
+mod checks;
 mod config;
+mod containers;
+mod cron;
 mod decode;
 mod devices;
 mod event;
 mod fields;
 mod kinds;
+mod lease;
 mod limits;
 mod namespace;
 mod network;
+mod network_rules;
 mod node;
 mod path;
 mod pod;
 mod pod_defaults;
+mod pod_spec;
+mod pod_update;
+mod policy;
 mod quantity;
 mod rbac;
+#[cfg(test)]
+mod replay;
 mod scheduling;
+mod scheduling_rules;
 mod storage;
+mod storage_rules;
 mod structure;
 mod timestamp;
+mod volumes;
 mod webhooks;
+mod workload_rules;
 mod workloads;
 
 use std::borrow::Cow;
@@ -89,6 +104,8 @@ pub(crate) struct BuiltinKind {
     pub(crate) unconditional_update: bool,
     /// An update of a name that does not exist creates it.
     pub(crate) create_on_update: bool,
+    /// What is wrong with a text as a name of this kind.
+    pub(crate) name_errors: fn(&str) -> Vec<String>,
     /// What raises `metadata.generation`.
     pub(crate) generation: Generation,
     /// Registers the kind's structure and returns the name of its definition.

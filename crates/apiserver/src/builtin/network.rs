@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::fields::{at, child, default_to, has, inner, items, items_mut, remove, set, text};
+use super::network_rules;
 use super::{Lookup, Rules};
 use crate::status::ApiError;
 
@@ -10,11 +11,37 @@ pub(super) const SERVICE: Rules = Rules {
     default: default_service,
     prepare_create: prepare_service,
     prepare_update: prepare_service_update,
+    validate_create: network_rules::service,
+    validate_update: network_rules::service_update,
     ..Rules::NONE
 };
-pub(super) const ENDPOINTS: Rules = Rules { default: default_endpoints, ..Rules::NONE };
-pub(super) const ENDPOINT_SLICE: Rules = Rules { default: default_endpoint_slice, ..Rules::NONE };
-pub(super) const NETWORK_POLICY: Rules = Rules { default: default_network_policy, ..Rules::NONE };
+pub(super) const ENDPOINTS: Rules = Rules {
+    default: default_endpoints,
+    validate_create: network_rules::endpoints,
+    validate_update: |new, _, _, errors| network_rules::endpoints(new, errors),
+    ..Rules::NONE
+};
+pub(super) const ENDPOINT_SLICE: Rules = Rules {
+    default: default_endpoint_slice,
+    validate_create: network_rules::endpoint_slice,
+    validate_update: network_rules::endpoint_slice_update,
+    ..Rules::NONE
+};
+pub(super) const NETWORK_POLICY: Rules = Rules {
+    default: default_network_policy,
+    validate_create: network_rules::network_policy,
+    validate_update: |new, _, _, errors| network_rules::network_policy(new, errors),
+    ..Rules::NONE
+};
+pub(super) const INGRESS: Rules = Rules {
+    validate_create: network_rules::ingress,
+    validate_update: |new, _, subresource, errors| {
+        if subresource.is_none() {
+            network_rules::ingress(new, errors);
+        }
+    },
+    ..Rules::NONE
+};
 pub(super) const INGRESS_CLASS: Rules = Rules { default: default_ingress_class, ..Rules::NONE };
 
 fn default_service(service: &mut Value) {
@@ -55,26 +82,28 @@ fn default_service(service: &mut Value) {
     }
 }
 
-/// The first three octets' part of the service network a server has when nobody configures one.
-const SERVICE_NETWORK: [u8; 2] = [10, 0];
+/// The network cluster addresses are given out of, as kubeadm sets it up.
+const SERVICE_NETWORK: [u8; 2] = [10, 96];
 /// Node ports are given out of this range.
 const NODE_PORTS: std::ops::RangeInclusive<i64> = 30_000..=32_767;
 
 fn prepare_service(service: &mut Value, cluster: &dyn Lookup) -> Result<(), ApiError> {
-    allocate(service, None, cluster)
+    allocate(service, cluster);
+    Ok(())
 }
 
 /// Gives a Service its cluster address and node ports: the first free ones, so that a replay gives the same.
-fn allocate(service: &mut Value, old: Option<&Value>, cluster: &dyn Lookup) -> Result<(), ApiError> {
-    let _ = old;
+fn allocate(service: &mut Value, cluster: &dyn Lookup) {
     let spec = child(service, "spec");
     let kind = text(spec, "type").to_owned();
     if kind == "ExternalName" {
-        return Ok(());
+        return;
     }
     let headless = text(spec, "clusterIP") == "None";
-    default_to(spec, "ipFamilyPolicy", "SingleStack");
-    default_to(spec, "ipFamilies", json!(["IPv4"]));
+    // Nobody knows the addresses behind a headless Service without a selector: they may be of either family.
+    let either = headless && !has(spec, "selector");
+    default_to(spec, "ipFamilyPolicy", if either { "RequireDualStack" } else { "SingleStack" });
+    default_to(spec, "ipFamilies", if either { json!(["IPv4", "IPv6"]) } else { json!(["IPv4"]) });
     let others = if headless && kind == "ClusterIP" { Vec::new() } else { cluster.list("", "services", "") };
     if headless {
         set(spec, "clusterIPs", json!(["None"]));
@@ -94,7 +123,6 @@ fn allocate(service: &mut Value, old: Option<&Value>, cluster: &dyn Lookup) -> R
     {
         let mut taken: Vec<i64> = others
             .iter()
-            .chain([&*spec].map(|_| &Value::Null))
             .flat_map(|s| items(at(s, &["spec"]), "ports"))
             .filter_map(|p| p.get("nodePort").and_then(Value::as_i64))
             .collect();
@@ -109,7 +137,6 @@ fn allocate(service: &mut Value, old: Option<&Value>, cluster: &dyn Lookup) -> R
             }
         }
     }
-    Ok(())
 }
 
 fn free_address(others: &[Value]) -> String {
@@ -139,7 +166,8 @@ fn prepare_service_update(new: &mut Value, old: &Value, subresource: Option<&str
             }
         }
         if matches!(kind.as_str(), "NodePort" | "LoadBalancer") {
-            for port in items_mut(spec, "ports") {
+            let address = text(spec, "clusterIP").to_owned();
+            for (index, port) in items_mut(spec, "ports").iter_mut().enumerate() {
                 if has(port, "nodePort") {
                     continue;
                 }
@@ -148,9 +176,8 @@ fn prepare_service_update(new: &mut Value, old: &Value, subresource: Option<&str
                         && p.get("protocol") == port.get("protocol")
                         && has(p, "nodePort")
                 });
-                if let Some(number) = same.and_then(|p| p.get("nodePort")).cloned() {
-                    set(port, "nodePort", number);
-                }
+                let number = same.and_then(|p| p.get("nodePort")).and_then(Value::as_i64);
+                set(port, "nodePort", number.unwrap_or_else(|| own_node_port(&address, index)));
             }
         }
     }
@@ -158,6 +185,7 @@ fn prepare_service_update(new: &mut Value, old: &Value, subresource: Option<&str
         for key in ["clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"] {
             remove(spec, key);
         }
+        remove(spec, "internalTrafficPolicy");
     }
     if matches!(old_kind.as_str(), "NodePort" | "LoadBalancer")
         && matches!(kind.as_str(), "ClusterIP" | "ExternalName")
@@ -168,6 +196,20 @@ fn prepare_service_update(new: &mut Value, old: &Value, subresource: Option<&str
         remove(spec, "externalTrafficPolicy");
         remove(spec, "allocateLoadBalancerNodePorts");
     }
+}
+
+/// A node port for a Service that becomes reachable from outside only later. An update cannot see the other Services, so
+/// the port follows from the one thing no two of them share: the cluster address.
+fn own_node_port(address: &str, index: usize) -> i64 {
+    let host: i64 = address
+        .rsplit('.')
+        .take(2)
+        .zip([1, 256])
+        .map(|(octet, weight)| octet.parse().unwrap_or(0) * weight)
+        .sum();
+    let count = NODE_PORTS.end() - NODE_PORTS.start() + 1;
+    // From the end of the range downwards: creation fills it from the beginning.
+    NODE_PORTS.end() - (host * 4 + index as i64) % count
 }
 
 fn default_endpoints(endpoints: &mut Value) {

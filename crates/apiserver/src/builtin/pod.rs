@@ -4,12 +4,21 @@ use serde_json::{Map, Value, json};
 
 use super::fields::{at, child, default_to, has, inner, int, items, items_mut, keep, remove, set, text};
 use super::pod_defaults::{default_pod_only, default_spec};
-use super::quantity::Quantity;
+use super::pod_spec::validate_pod;
+use super::pod_update::validate_update;
+use super::quantity;
 use super::{Lookup, Rules, StatusOnCreate};
 use crate::status::ApiError;
 
-pub(super) const RULES: Rules =
-    Rules { default, prepare_create, prepare_update, status_on_create: StatusOnCreate::Kept, ..Rules::NONE };
+pub(super) const RULES: Rules = Rules {
+    default,
+    prepare_create,
+    prepare_update,
+    validate_create: |pod, errors| validate_pod(errors, at(pod, &["spec"])),
+    validate_update,
+    status_on_create: StatusOnCreate::Kept,
+    ..Rules::NONE
+};
 
 fn default(pod: &mut Value) {
     let spec = child(pod, "spec");
@@ -19,8 +28,9 @@ fn default(pod: &mut Value) {
 
 fn prepare_create(pod: &mut Value, cluster: &dyn Lookup) -> Result<(), ApiError> {
     resolve_priority(pod, cluster)?;
-    overhead_from_runtime_class(pod, cluster)?;
     tolerate_node_loss(pod);
+    overhead_from_runtime_class(pod, cluster)?;
+    at_least_one_second_of_grace(pod);
     merge_label_keys(pod);
     let mut status = Map::new();
     status.insert("phase".into(), "Pending".into());
@@ -195,7 +205,7 @@ fn merge_into_selector(term: &mut Value, labels: &Value) {
 /// Guaranteed, Burstable or BestEffort, from cpu and memory of all containers.
 fn qos_class(spec: &Value) -> &'static str {
     let given = |resources: &Value, list: &str, name: &str| {
-        at(resources, &[list, name]).as_str().and_then(|q| Quantity::parse(q).ok()).filter(|q| !q.is_zero())
+        quantity::parse(at(resources, &[list, name]).as_str()).filter(|q| !q.is_zero())
     };
     let pod_level = at(spec, &["resources"]);
     let all: Vec<&Value> = if pod_level.is_object() {
@@ -212,8 +222,7 @@ fn qos_class(spec: &Value) -> &'static str {
         for name in ["cpu", "memory"] {
             let (request, limit) = (given(resources, "requests", name), given(resources, "limits", name));
             any |= request.is_some() || limit.is_some();
-            guaranteed &=
-                limit.is_some() && request.is_none_or(|r| Some(r.amount()) == limit.map(Quantity::amount));
+            guaranteed &= limit.is_some() && (request.is_none() || request == limit);
         }
     }
     match (any, guaranteed) {
@@ -223,7 +232,18 @@ fn qos_class(spec: &Value) -> &'static str {
     }
 }
 
+/// A negative grace period means the shortest.
+fn at_least_one_second_of_grace(pod: &mut Value) {
+    let spec = child(pod, "spec");
+    if int(spec, "terminationGracePeriodSeconds").is_some_and(|s| s < 0) {
+        set(spec, "terminationGracePeriodSeconds", 1);
+    }
+}
+
 fn prepare_update(new: &mut Value, old: &Value, subresource: Option<&str>) {
+    if subresource.is_none() {
+        tolerate_node_loss(new);
+    }
     if subresource == Some("status") {
         let metadata = child(new, "metadata");
         remove(metadata, "deletionTimestamp");

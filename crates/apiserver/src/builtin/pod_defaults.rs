@@ -28,22 +28,11 @@ pub(super) fn default_spec(spec: &mut Value) {
             default_container(container);
         }
     }
-    for resources in [inner(spec, "overhead")].into_iter().flatten() {
-        default_resource_list(resources);
+    if let Some(overhead) = inner(spec, "overhead") {
+        default_resource_list(overhead);
     }
     if let Some(resources) = inner(spec, "resources") {
         default_resources(resources);
-    }
-    if flag(spec, "hostNetwork") {
-        for list in ["initContainers", "containers"] {
-            for container in items_mut(spec, list) {
-                for port in items_mut(container, "ports") {
-                    if let Some(number) = port.get("containerPort").cloned() {
-                        default_to(port, "hostPort", number);
-                    }
-                }
-            }
-        }
     }
 }
 
@@ -63,6 +52,17 @@ pub(super) fn default_pod_only(spec: &mut Value) {
         }
     }
     default_to(spec, "enableServiceLinks", true);
+    if flag(spec, "hostNetwork") {
+        for list in ["initContainers", "containers"] {
+            for container in items_mut(spec, list) {
+                for port in items_mut(container, "ports") {
+                    if let Some(number) = port.get("containerPort").cloned() {
+                        default_to(port, "hostPort", number);
+                    }
+                }
+            }
+        }
+    }
 }
 
 fn requests_from_limits(container: &mut Value) {

@@ -2,25 +2,62 @@
 
 use serde_json::{Value, json};
 
-use super::fields::{at, child, default_to, has, inner, items, set, text};
+use super::fields::{at, child, default_to, has, inner, items, keep, set, text};
 use super::pod_defaults::{default_claim_spec, default_resource_list, default_volume_source};
+use super::storage_rules;
 use super::{Lookup, Rules, StatusOnCreate};
 use crate::status::ApiError;
 
 pub(super) const VOLUME: Rules = Rules {
     default: default_volume,
     prepare_create: prepare_volume,
+    validate_create: storage_rules::volume,
+    validate_update: storage_rules::volume_update,
     status_on_create: StatusOnCreate::Kept,
     ..Rules::NONE
 };
 pub(super) const CLAIM: Rules = Rules {
     default: default_claim,
     prepare_create: prepare_claim,
+    validate_create: storage_rules::claim,
+    validate_update: storage_rules::claim_update,
     status_on_create: StatusOnCreate::Kept,
     ..Rules::NONE
 };
-pub(super) const STORAGE_CLASS: Rules = Rules { default: default_storage_class, ..Rules::NONE };
-pub(super) const CSI_DRIVER: Rules = Rules { default: default_csi_driver, ..Rules::NONE };
+pub(super) const STORAGE_CLASS: Rules = Rules {
+    default: default_storage_class,
+    validate_create: storage_rules::storage_class,
+    validate_update: storage_rules::storage_class_update,
+    ..Rules::NONE
+};
+pub(super) const ATTRIBUTES_CLASS: Rules = Rules { prepare_create: prepare_attributes_class, ..Rules::NONE };
+pub(super) const CSI_DRIVER: Rules =
+    Rules { default: default_csi_driver, validate_update: storage_rules::csi_driver_update, ..Rules::NONE };
+pub(super) const CSI_NODE: Rules = Rules {
+    validate_create: storage_rules::csi_node,
+    validate_update: storage_rules::csi_node_update,
+    ..Rules::NONE
+};
+pub(super) const ATTACHMENT: Rules = Rules {
+    prepare_update: keep_metadata_in_status,
+    validate_create: storage_rules::attachment,
+    validate_update: storage_rules::attachment_update,
+    ..Rules::NONE
+};
+pub(super) const CAPACITY: Rules = Rules {
+    validate_create: storage_rules::capacity,
+    validate_update: storage_rules::capacity_update,
+    ..Rules::NONE
+};
+
+/// A status write of a younger kind leaves the metadata alone.
+pub(super) fn keep_metadata_in_status(new: &mut Value, old: &Value, subresource: Option<&str>) {
+    if subresource == Some("status") {
+        for key in ["labels", "annotations", "finalizers", "ownerReferences"] {
+            keep(child(new, "metadata"), at(old, &["metadata"]), key);
+        }
+    }
+}
 
 fn default_volume(volume: &mut Value) {
     default_to(child(volume, "status"), "phase", "Pending");
@@ -51,6 +88,11 @@ fn prepare_volume(volume: &mut Value, _cluster: &dyn Lookup) -> Result<(), ApiEr
         set(&mut status, "lastPhaseTransitionTime", now);
     }
     set(volume, "status", status);
+    Ok(())
+}
+
+fn prepare_attributes_class(class: &mut Value, _cluster: &dyn Lookup) -> Result<(), ApiError> {
+    protect(class, "kubernetes.io/vac-protection");
     Ok(())
 }
 

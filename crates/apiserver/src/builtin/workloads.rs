@@ -2,24 +2,60 @@
 
 use serde_json::{Value, json};
 
-use super::fields::{at, child, default_to, has, inner, int, items_mut, keep, set, text};
+use super::fields::{at, child, default_to, has, inner, items_mut, keep, set, text};
 use super::pod_defaults::{default_claim_spec, default_spec};
+use super::workload_rules;
 use super::{Lookup, Rules};
 use crate::status::ApiError;
 
-pub(super) const DEPLOYMENT: Rules =
-    Rules { default: default_deployment, prepare_update: prepare_deployment_update, ..Rules::NONE };
-pub(super) const REPLICA_SET: Rules = Rules { default: default_replica_set, ..Rules::NONE };
-pub(super) const STATEFUL_SET: Rules = Rules { default: default_stateful_set, ..Rules::NONE };
+pub(super) const DEPLOYMENT: Rules = Rules {
+    default: default_deployment,
+    prepare_update: prepare_deployment_update,
+    validate_create: workload_rules::deployment,
+    validate_update: workload_rules::deployment_update,
+    ..Rules::NONE
+};
+pub(super) const REPLICA_SET: Rules = Rules {
+    default: default_replica_set,
+    validate_create: workload_rules::replica_set,
+    validate_update: workload_rules::replica_set_update,
+    ..Rules::NONE
+};
+pub(super) const STATEFUL_SET: Rules = Rules {
+    default: default_stateful_set,
+    validate_create: workload_rules::stateful_set,
+    validate_update: workload_rules::stateful_set_update,
+    ..Rules::NONE
+};
 pub(super) const DAEMON_SET: Rules = Rules {
     default: default_daemon_set,
     prepare_create: prepare_daemon_set,
     prepare_update: prepare_daemon_set_update,
+    validate_create: workload_rules::daemon_set,
+    validate_update: workload_rules::daemon_set_update,
     ..Rules::NONE
 };
-pub(super) const REPLICATION_CONTROLLER: Rules =
-    Rules { default: default_replication_controller, ..Rules::NONE };
-pub(super) const POD_TEMPLATE: Rules = Rules { default: default_pod_template, ..Rules::NONE };
+pub(super) const REPLICATION_CONTROLLER: Rules = Rules {
+    default: default_replication_controller,
+    validate_create: workload_rules::replication_controller,
+    validate_update: |new, _, subresource, errors| {
+        if subresource.is_none() {
+            workload_rules::replication_controller(new, errors);
+        }
+    },
+    ..Rules::NONE
+};
+pub(super) const POD_TEMPLATE: Rules = Rules {
+    default: default_pod_template,
+    validate_create: workload_rules::pod_template,
+    validate_update: |new, _, _, errors| workload_rules::pod_template(new, errors),
+    ..Rules::NONE
+};
+pub(super) const CONTROLLER_REVISION: Rules = Rules {
+    validate_create: workload_rules::controller_revision,
+    validate_update: workload_rules::controller_revision_update,
+    ..Rules::NONE
+};
 
 /// Defaults of the template within `owner`.
 pub(super) fn default_template(owner: &mut Value) {
@@ -59,7 +95,6 @@ fn default_stateful_set(stateful: &mut Value) {
         && let Some(rolling) = inner(strategy, "rollingUpdate")
     {
         default_to(rolling, "partition", 0);
-        default_to(rolling, "maxUnavailable", 1);
     }
     let retention = child(spec, "persistentVolumeClaimRetentionPolicy");
     default_to(retention, "whenDeleted", "Retain");
@@ -127,9 +162,4 @@ fn prepare_daemon_set_update(new: &mut Value, old: &Value, subresource: Option<&
     let changed = subresource.is_none() && at(new, &["spec", "template"]) != at(old, &["spec", "template"]);
     let annotations = child(child(new, "metadata"), "annotations");
     set(annotations, TEMPLATE_GENERATION, (before + i64::from(changed)).to_string());
-}
-
-/// The number of replicas a spec asks for.
-pub(super) fn replicas(spec: &Value) -> i64 {
-    int(spec, "replicas").unwrap_or(1)
 }
