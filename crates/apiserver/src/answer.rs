@@ -1,7 +1,7 @@
 //! What a handler gives back, and how it becomes an HTTP response.
 
 use bytes::Bytes;
-use http::header::{CONTENT_TYPE, HeaderValue, WARNING};
+use http::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER, WARNING};
 use http::{Response, StatusCode};
 use serde_json::Value;
 
@@ -20,11 +20,19 @@ pub(crate) struct Answer {
     pub(crate) body: Body,
     /// Texts of `Warning` headers.
     pub(crate) warnings: Vec<String>,
+    /// When to come back, for refusals that pass.
+    pub(crate) retry_after_seconds: Option<i64>,
 }
 
 impl Answer {
     pub(crate) fn json(code: u16, body: impl Into<Bytes>) -> Self {
-        Self { code, content_type: JSON, body: Body::whole(body), warnings: Vec::new() }
+        Self {
+            code,
+            content_type: JSON,
+            body: Body::whole(body),
+            warnings: Vec::new(),
+            retry_after_seconds: None,
+        }
     }
 
     pub(crate) fn value(code: u16, value: &Value) -> Self {
@@ -37,11 +45,17 @@ impl Answer {
             content_type: "text/plain; charset=utf-8",
             body: Body::whole(text),
             warnings: Vec::new(),
+            retry_after_seconds: None,
         }
     }
 
     /// A stored object in the form the client accepts.
-    pub(crate) fn object(code: u16, resource: &Resource, object: &Written, form: Form) -> Result<Self, ApiError> {
+    pub(crate) fn object(
+        code: u16,
+        resource: &Resource,
+        object: &Written,
+        form: Form,
+    ) -> Result<Self, ApiError> {
         match (object, form) {
             (_, Form::MetadataList) => Err(ApiError::other(
                 406,
@@ -57,7 +71,15 @@ impl Answer {
                 stored.write_metadata(stored.revision, &mut out);
                 Ok(Self::json(code, out))
             }
-            (Written::Unstored(value), Form::Whole) => Ok(Self::value(code, value)),
+            (Written::Unstored(value), Form::Whole) => match resource.view() {
+                Some(view) => {
+                    let mut value = value.clone();
+                    view.from_stored(&mut value);
+                    value["apiVersion"] = resource.api_version().into();
+                    Ok(Self::value(code, &value))
+                }
+                None => Ok(Self::value(code, value)),
+            },
             (Written::Unstored(value), Form::Metadata) => {
                 let partial = serde_json::json!({
                     "kind": "PartialObjectMetadata",
@@ -79,6 +101,9 @@ impl Answer {
         *response.status_mut() = StatusCode::from_u16(self.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(self.content_type));
+        if let Some(seconds) = self.retry_after_seconds {
+            headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
+        }
         for warning in self.warnings {
             let text = format!("299 - {}", crate::go_format::quote(&warning));
             if let Ok(value) = HeaderValue::try_from(text) {
@@ -91,7 +116,12 @@ impl Answer {
 
 impl From<ApiError> for Answer {
     fn from(error: ApiError) -> Self {
-        Self::value(error.code, &error.to_status())
+        let retry = error.details.as_ref().and_then(|details| details.get("retryAfterSeconds"));
+        let retry_after_seconds = retry.and_then(Value::as_i64);
+        let mut answer = Self::value(error.code, &error.to_status());
+        answer.warnings = error.warnings;
+        answer.retry_after_seconds = retry_after_seconds;
+        answer
     }
 }
 

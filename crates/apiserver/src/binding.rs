@@ -19,11 +19,11 @@ pub(crate) fn bind(call: &Call, namespace: &str, name: Option<&str>) -> Result<A
     let mut binding = decode::parse(&call.body, decode::media_type(&call.headers), "Binding")?.value;
     let kind = binding.get("kind").and_then(Value::as_str).unwrap_or_default();
     if !matches!(kind, "" | "Binding") {
-        let message = format!("{kind} in version \"v1\" cannot be handled as a Binding");
-        return Err(ApiError::bad_request(message));
+        return Err(decode::not_a(&binding, "", "Binding", &call.registry()));
     }
-    crate::object_meta::conform(&mut binding)
-        .map_err(|why| ApiError::bad_request(format!("Binding in version \"v1\" cannot be handled as a Binding: {why}")))?;
+    crate::object_meta::conform(&mut binding).map_err(|why| {
+        ApiError::bad_request(format!("Binding in version \"v1\" cannot be handled as a Binding: {why}"))
+    })?;
     let pod = meta_str(&binding, "name").to_owned();
     if name.is_some_and(|name| name != pod) {
         return Err(ApiError::bad_request("name in URL does not match name in Binding object"));
@@ -87,7 +87,8 @@ fn check(target: Target<'_>, binding: &Value, pod: &Value) -> Result<(), ApiErro
     if is_deleting(pod) {
         return Err(conflict(format!("pod {name} is being deleted, cannot be assigned to a host")));
     }
-    if let Some(node) = pod.pointer("/spec/nodeName").and_then(Value::as_str).filter(|node| !node.is_empty()) {
+    if let Some(node) = pod.pointer("/spec/nodeName").and_then(Value::as_str).filter(|node| !node.is_empty())
+    {
         return Err(conflict(format!("pod {name} is already assigned to node {node:?}")));
     }
     let gates = pod.pointer("/spec/schedulingGates").and_then(Value::as_array);
@@ -101,7 +102,9 @@ fn assign(pod: &mut Value, binding: &Value, node: &str, now: &str) {
     let spec = object_mut(pod).entry("spec").or_insert_with(|| json!({}));
     spec["nodeName"] = node.into();
     for field in ["annotations", "labels"] {
-        let Some(added) = metadata(binding).and_then(|m| m.get(field)).and_then(Value::as_object) else { continue };
+        let Some(added) = metadata(binding).and_then(|m| m.get(field)).and_then(Value::as_object) else {
+            continue;
+        };
         let texts = metadata_mut(pod).entry(field).or_insert_with(|| Value::Object(Map::new()));
         object_mut(texts).extend(added.clone());
     }

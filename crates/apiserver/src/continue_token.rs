@@ -38,7 +38,7 @@ impl ContinueToken {
         let token = json::parse(&bytes)?.value;
         let version = token.get("v").and_then(Value::as_str).unwrap_or_default();
         if version != VERSION {
-            return Err(format!("server does not recognize this encoded version {version:?}"));
+            return Err(format!("server does not recognize this encoded version {version}"));
         }
         let revision = match token.get("rv").and_then(Value::as_i64) {
             Some(-1) => None,

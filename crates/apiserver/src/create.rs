@@ -26,6 +26,10 @@ impl Writer<'_> {
         mut object: Value,
         options: WriteOptions,
     ) -> Result<Written, ApiError> {
+        if let (Some(view), Some(stored)) = (resource.view(), self.stored_form(resource)) {
+            view.to_stored(&mut object);
+            return self.create(&stored, namespace, object, options);
+        }
         fit_namespace(&mut object, namespace)?;
         let uid = self.environment.uid().to_string();
         meta::fill_system_fields(&mut object, uid, self.environment.now());
@@ -40,8 +44,12 @@ impl Writer<'_> {
             return Err(ApiError::internal("resourceVersion should not be set on objects to be created"));
         }
         let key = Key::new(resource.storage, namespace, &name);
-        if self.state.store.get(&key).is_some() {
-            return Err(ApiError::already_exists(&resource.group, &resource.plural, &name));
+        if let Some(other) = self.state.store.get(&key) {
+            let mut error = ApiError::already_exists(&resource.group, &resource.plural, &name);
+            if other.facts.deleting {
+                error.message = format!("object is being deleted: {}", error.message);
+            }
+            return Err(error);
         }
         if options.dry_run {
             return Ok(Written::Unstored(object));
@@ -75,10 +83,10 @@ impl Writer<'_> {
     ) -> Result<Vec<FieldError>, ApiError> {
         match &resource.handling {
             Handling::Builtin(kind) => {
+                kind.prepare_create(object, &*self.state)?;
                 if resource.is(CRD_GROUP, CRD_PLURAL) {
                     crate::crd::default_crd(object);
                 }
-                kind.prepare_create(object, &*self.state)?;
                 let mut errors = meta::validate(object, resource);
                 errors.extend(kind.validate_create(object));
                 if resource.is(CRD_GROUP, CRD_PLURAL) {
@@ -107,7 +115,11 @@ pub(crate) fn fit_namespace(object: &mut Value, namespace: &str) -> Result<(), A
             metadata_mut(object).insert("namespace".into(), namespace.into());
             Ok(())
         }
-        // Objects of cluster-scoped kinds are told by validation, where the field is named.
+        // Objects of cluster-scoped kinds forget what they were told.
+        _ if namespace.is_empty() => {
+            metadata_mut(object).remove("namespace");
+            Ok(())
+        }
         _ => Err(ApiError::bad_request(
             "the namespace of the provided object does not match the namespace sent on the request",
         )),

@@ -33,6 +33,10 @@ impl WriteOptions {
     /// `kind` names the options in errors: `CreateOptions` and its like.
     pub(crate) fn parse(query: &Query, kind: &str) -> Result<Self, ApiError> {
         let mut errors = Vec::new();
+        check_manager(query.get("fieldManager").unwrap_or_default(), &mut errors);
+        if kind == "PatchOptions" && query.get("force").is_some() {
+            errors.push(FieldError::forbidden("force", "may not be specified for non-apply patch"));
+        }
         let dry_run: Vec<&str> = query.all("dryRun").collect();
         if dry_run.iter().any(|value| *value != "All") {
             errors.push(FieldError::not_supported("dryRun", &serde_json::json!(dry_run), &["All"]));
@@ -52,6 +56,17 @@ impl WriteOptions {
         } else {
             Err(ApiError::invalid("meta.k8s.io", kind, "", &errors))
         }
+    }
+}
+
+fn check_manager(manager: &str, errors: &mut Vec<FieldError>) {
+    const MAX_BYTES: usize = 128;
+    if manager.len() > MAX_BYTES {
+        errors.push(FieldError::too_long("fieldManager", MAX_BYTES));
+    }
+    if let Some((at, c)) = manager.char_indices().find(|(_, c)| c.is_control()) {
+        let why = format!("invalid character U+{:04X} (at position {at})", u32::from(c));
+        errors.push(FieldError::invalid("fieldManager", &manager.into(), why));
     }
 }
 
@@ -80,38 +95,57 @@ pub(crate) fn parse(body: &Bytes, media_type: &str, kind: &str) -> Result<Parsed
         "" | "application/json" => json::parse(body)
             .map_err(|why| unrecognized(format!("couldn't get version/kind; json parse error: {why}")))?,
         "application/yaml" => json::parse_yaml(body).map_err(unrecognized)?,
-        _ => return Err(unsupported_media_type("application/json, application/yaml")),
+        "application/vnd.kubernetes.protobuf" => {
+            return Err(unsupported_media_type("application/json, application/yaml"));
+        }
+        _ => {
+            return Err(unsupported_media_type(
+                "application/json, application/yaml, application/vnd.kubernetes.protobuf",
+            ));
+        }
     };
+    let mut parsed = parsed;
+    if parsed.value.is_null() {
+        parsed.value = serde_json::json!({});
+    }
     if !parsed.value.is_object() {
         return Err(unrecognized(format!(
             "couldn't get version/kind; json parse error: json: cannot unmarshal {} into Go value of type struct {{ APIVersion string \"json:\\\"apiVersion,omitempty\\\"\"; Kind string \"json:\\\"kind,omitempty\\\"\" }}",
             json::go_type(&parsed.value)
         )));
     }
+    for field in ["apiVersion", "kind"] {
+        if let Some(other) = parsed.value.get(field).filter(|value| !value.is_string() && !value.is_null()) {
+            return Err(unrecognized(format!(
+                "couldn't get version/kind; json parse error: json: cannot unmarshal {} into Go struct field .{field} of type string",
+                json::go_type(other)
+            )));
+        }
+    }
+    let api_version = parsed.value.get("apiVersion").and_then(Value::as_str).unwrap_or_default();
+    if api_version.matches('/').count() > 1 {
+        return Err(unrecognized(format!("unexpected GroupVersion string: {api_version}")));
+    }
     Ok(parsed)
 }
 
 pub(crate) fn unsupported_media_type(accepted: &str) -> ApiError {
-    let message =
-        format!("the body of the request was in an unknown format - accepted media types include: {accepted}");
+    let message = format!(
+        "the body of the request was in an unknown format - accepted media types include: {accepted}"
+    );
     ApiError::other(415, "UnsupportedMediaType", message)
 }
 
 /// The body as kube-apiserver shows it: text that looks like JSON as it is, anything else in hexadecimal, shortened.
 fn summary(body: &[u8]) -> String {
-    const TEXT_MAX: usize = 1024;
-    const HEX_MAX: usize = 30;
-    match body.first() {
-        None => "<empty>".into(),
-        Some(b'{') if body.len() > TEXT_MAX => {
-            format!("{} ...", String::from_utf8_lossy(&body[..TEXT_MAX]))
-        }
-        Some(b'{') => String::from_utf8_lossy(body).into_owned(),
-        Some(_) => {
-            let hex: String = body.iter().take(HEX_MAX).map(|byte| format!("{byte:02x}")).collect();
-            if body.len() > HEX_MAX { format!("{hex} ...") } else { hex }
-        }
-    }
+    const MAX_BYTES: usize = 30;
+    let shown = &body[..body.len().min(MAX_BYTES)];
+    let text: String = match body.first() {
+        None => return "<empty>".into(),
+        Some(b'{') => String::from_utf8_lossy(shown).into_owned(),
+        Some(_) => shown.iter().map(|byte| format!("{byte:02x}")).collect(),
+    };
+    if body.len() > MAX_BYTES { format!("{text} ...") } else { text }
 }
 
 /// Reads a body as an object of `resource`: typed, pruned and defaulted.
@@ -157,7 +191,11 @@ pub(crate) fn conform(resource: &Resource, object: &mut Value) -> Result<Vec<Str
 pub(crate) fn problems(resource: &Resource, unknown: &[String], duplicates: &[String]) -> Vec<String> {
     let unknown = unknown.iter().map(|path| format!("unknown field {path:?}"));
     let duplicates = duplicates.iter().map(|path| format!("duplicate field {path:?}"));
-    if resource.is_custom() { duplicates.chain(unknown).collect() } else { unknown.chain(duplicates).collect() }
+    if resource.is_custom() {
+        duplicates.chain(unknown).collect()
+    } else {
+        unknown.chain(duplicates).collect()
+    }
 }
 
 /// What the client asked to happen to such problems: nothing, warnings, or a refusal.
@@ -200,18 +238,39 @@ fn check_kind(
 
 /// Why an object of another kind does not fit a built-in one.
 pub(crate) fn wrong_kind(api_version: &str, kind: &str, resource: &Resource, registry: &Registry) -> String {
-    let served = registry.by_kind(api_version, kind).filter(|found| !found.is_custom());
-    match served {
+    unlike(api_version, kind, &resource.group, &resource.kind, registry)
+}
+
+/// As [`wrong_kind`], for a wanted kind that is no resource.
+pub(crate) fn unlike(
+    api_version: &str,
+    kind: &str,
+    wanted_group: &str,
+    wanted_kind: &str,
+    registry: &Registry,
+) -> String {
+    let named = |kind: &str| registry.by_kind(api_version, kind).filter(|found| !found.is_custom());
+    match named(kind).or_else(|| named(kind.strip_suffix("List")?)) {
         Some(other) => format!(
-            "converting ({}.{kind}) to ({}.{}): unknown conversion",
+            "converting ({}.{kind}) to ({}.{wanted_kind}): unknown conversion",
             other.version,
-            internal_package(&resource.group),
-            resource.kind
+            internal_package(wanted_group),
         ),
         None => format!(
             "no kind {kind:?} is registered for version {api_version:?} in scheme \"pkg/runtime/scheme.go:111\""
         ),
     }
+}
+
+/// The refusal of an object of another kind than the action takes.
+pub(crate) fn not_a(object: &Value, wanted_group: &str, wanted_kind: &str, registry: &Registry) -> ApiError {
+    let text = |field: &str| object.get(field).and_then(Value::as_str).unwrap_or_default();
+    let (api_version, kind) = (text("apiVersion"), text("kind"));
+    let version = api_version.rsplit('/').next().unwrap_or_default();
+    let why = unlike(api_version, kind, wanted_group, wanted_kind, registry);
+    ApiError::bad_request(format!(
+        "{kind} in version {version:?} cannot be handled as a {wanted_kind}: {why}"
+    ))
 }
 
 /// The Go package of a group's internal types, which error texts name.

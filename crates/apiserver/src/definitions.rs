@@ -1,5 +1,6 @@
 //! CustomResourceDefinitions at work: an established one has its resources served, a deleted one takes them along.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
@@ -51,7 +52,28 @@ impl Writer<'_> {
         if is_established(&definition)
             && let Ok(versions) = crd::versions(&definition)
         {
-            self.serve(|registry| registry.serve_custom(group, plural, versions));
+            let warnings = deprecations(&definition);
+            self.serve(|registry| registry.serve_custom(group, plural, versions, &warnings));
+            self.reread_instances(group, plural);
+        }
+    }
+
+    /// Objects are read with the current schema, whatever they were written with: pruned and defaulted by it.
+    fn reread_instances(&mut self, group: &str, plural: &str) {
+        let Some(custom) = self.state.registry.preferred(group, plural).cloned() else { return };
+        self.state.store.begin(custom.storage);
+        let all: Vec<(Key, Arc<Stored>)> = range(self.state.store.objects(), custom.storage, None, None)
+            .map(|(key, stored)| (key.clone(), Arc::clone(stored)))
+            .collect();
+        for (key, stored) in all {
+            let mut object = stored.to_value(&custom);
+            let encoded = match crate::decode::conform(&custom, &mut object) {
+                Ok(_) => Encoded::new(&object, &custom),
+                Err(_) => continue,
+            };
+            if !encoded.same_as(&stored) {
+                self.state.store.reread(key, encoded);
+            }
         }
     }
 
@@ -128,6 +150,34 @@ impl Writer<'_> {
         set_finalizers(&mut definition, kept);
         self.store_or_release(key, resource, &definition);
     }
+}
+
+/// What clients of deprecated versions are warned with, by version.
+fn deprecations(definition: &Value) -> BTreeMap<String, String> {
+    let text = |value: &Value, path: &str| value.pointer(path).and_then(Value::as_str).map(str::to_owned);
+    let group = text(definition, "/spec/group").unwrap_or_default();
+    let kind = text(definition, "/spec/names/kind").unwrap_or_default();
+    let versions: Vec<&Value> =
+        definition.pointer("/spec/versions").and_then(Value::as_array).into_iter().flatten().collect();
+    // A newer version is recommended if one is served and not deprecated itself.
+    let mut newer: Vec<String> = versions
+        .iter()
+        .filter(|version| version["deprecated"] != true && version["served"] == true)
+        .filter_map(|version| text(version, "/name"))
+        .collect();
+    crate::registry::sort_versions(&mut newer);
+    let warned = versions.iter().filter(|version| version["deprecated"] == true).filter_map(|version| {
+        let name = text(version, "/name")?;
+        let warning = text(version, "/deprecationWarning").unwrap_or_else(|| {
+            let better = newer.first().filter(|better| crate::registry::is_newer(better, &name));
+            match better {
+                Some(better) => format!("{group}/{name} {kind} is deprecated; use {group}/{better} {kind}"),
+                None => format!("{group}/{name} {kind} is deprecated"),
+            }
+        });
+        Some((name, warning))
+    });
+    warned.collect()
 }
 
 fn conditions(definition: &mut Value) -> &mut Vec<Value> {

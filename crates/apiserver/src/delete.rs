@@ -60,10 +60,14 @@ impl DeleteOptions {
                 ApiError::bad_request(format!("couldn't get version/kind; json parse error: {why}"))
             })?,
             "application/yaml" => json::parse_yaml(body).map_err(ApiError::bad_request)?,
-            _ => {
-                return Err(crate::decode::unsupported_media_type("application/json, application/yaml"));
-            }
+            _ => return Err(crate::decode::unsupported_media_type("application/json, application/yaml")),
         };
+        if !value.is_object() {
+            return Err(ApiError::bad_request(format!(
+                "couldn't get version/kind; json parse error: json: cannot unmarshal {} into Go value of type struct {{ APIVersion string \"json:\\\"apiVersion,omitempty\\\"\"; Kind string \"json:\\\"kind,omitempty\\\"\" }}",
+                json::go_type(&value)
+            )));
+        }
         let text = |field: &str| value.get(field).and_then(Value::as_str).unwrap_or_default();
         let (api_version, kind) = (text("apiVersion"), text("kind"));
         if !matches!(kind, "" | "DeleteOptions") {
@@ -78,6 +82,18 @@ impl DeleteOptions {
     pub(crate) fn read(value: &Value) -> Result<Self, ApiError> {
         let mut errors = Vec::new();
         let field = |name: &str| value.get(name).filter(|value| !value.is_null());
+        let typed = |name: &str, wanted: &str, ok: fn(&Value) -> bool| match field(name) {
+            Some(other) if !ok(other) => Err(ApiError::bad_request(format!(
+                "json: cannot unmarshal {} into Go struct field DeleteOptions.{name} of type {wanted}",
+                json::go_type(other)
+            ))),
+            _ => Ok(()),
+        };
+        typed("gracePeriodSeconds", "int64", Value::is_i64)?;
+        typed("orphanDependents", "bool", Value::is_boolean)?;
+        typed("propagationPolicy", "v1.DeletionPropagation", Value::is_string)?;
+        typed("preconditions", "v1.Preconditions", Value::is_object)?;
+        typed("dryRun", "[]string", Value::is_array)?;
         let propagation = match field("propagationPolicy").map(|policy| (policy, policy.as_str())) {
             None => None,
             Some((_, Some("Background"))) => Some(Propagation::Background),
@@ -137,7 +153,14 @@ enum Step {
 }
 
 impl Writer<'_> {
-    pub(crate) fn delete(&mut self, target: Target<'_>, options: &DeleteOptions) -> Result<Deletion, ApiError> {
+    pub(crate) fn delete(
+        &mut self,
+        target: Target<'_>,
+        options: &DeleteOptions,
+    ) -> Result<Deletion, ApiError> {
+        if let Some(stored) = self.stored_form(target.resource) {
+            return self.delete(Target { resource: &stored, ..target }, options);
+        }
         let resource = target.resource;
         let key = target.key();
         let existing = self.get(&key).ok_or_else(|| target.not_found())?;
@@ -175,7 +198,6 @@ impl Writer<'_> {
         };
         let after = finalizers_after(resource, &object, options);
         let held = !after.is_empty();
-        let changed = after != finalizers(&object);
         set_finalizers(&mut object, after);
         if graceful || held {
             if !graceful {
@@ -192,8 +214,6 @@ impl Writer<'_> {
             if held || grace > 0 {
                 return Ok(Deletion::Object(Written::Stored(stored)));
             }
-        } else if changed && !options.dry_run {
-            // Taking the collector's own finalizers away is not worth an event of its own: the object goes at once.
         }
         if options.dry_run {
             return Ok(answer(resource, existing, existing.revision));
@@ -206,7 +226,8 @@ impl Writer<'_> {
 
     /// Stores a changed object, or lets it go if nothing holds it any more. For the server's own changes.
     pub(crate) fn store_or_release(&mut self, key: &Key, resource: &Resource, object: &Value) {
-        let grace = metadata(object).and_then(|m| m.get("deletionGracePeriodSeconds")).and_then(Value::as_i64);
+        let grace =
+            metadata(object).and_then(|m| m.get("deletionGracePeriodSeconds")).and_then(Value::as_i64);
         let held = !finalizers(object).is_empty()
             || grace.unwrap_or(0) > 0
             || (resource.is("", "namespaces") && crate::namespaces::holds(object));
@@ -218,7 +239,11 @@ impl Writer<'_> {
     }
 }
 
-pub(crate) fn check_preconditions(target: Target<'_>, options: &DeleteOptions, existing: &Stored) -> Result<(), ApiError> {
+pub(crate) fn check_preconditions(
+    target: Target<'_>,
+    options: &DeleteOptions,
+    existing: &Stored,
+) -> Result<(), ApiError> {
     let resource = target.resource;
     let conflict = |why: String| ApiError::conflict(&resource.group, &resource.kind, target.name, &why);
     let uid = existing.facts.uid.map(|uid| uid.to_string()).unwrap_or_default();
@@ -239,20 +264,20 @@ pub(crate) fn check_preconditions(target: Target<'_>, options: &DeleteOptions, e
 /// Sets the deletion timestamp of kinds that go gracefully: of the built-in ones only pods do.
 fn begin(resource: &Resource, object: &mut Value, options: &DeleteOptions, now: Timestamp) -> Step {
     let asked = options.grace_seconds.map(|seconds| if seconds < 0 { 1 } else { seconds });
-    if is_deleting(object) {
-        let meta = metadata(object);
-        let Some(current) = meta.and_then(|m| m.get("deletionGracePeriodSeconds")).and_then(Value::as_i64) else {
-            return Step::Immediate;
-        };
-        // A grace period can only be shortened.
-        let Some(shorter) = asked.filter(|asked| *asked < current) else { return Step::AlreadyUnderWay };
-        let since = object::meta_str(object, "deletionTimestamp").parse().unwrap_or(now);
-        let ends = later(since, shorter - current).max(now);
-        set_deletion(object, ends, shorter);
-        return Step::Graceful(shorter);
-    }
     if !resource.is("", "pods") {
         return Step::Immediate;
+    }
+    if is_deleting(object) {
+        let current =
+            metadata(object).and_then(|m| m.get("deletionGracePeriodSeconds")).and_then(Value::as_i64);
+        let Some(current) = current.filter(|current| *current != 0) else { return Step::Immediate };
+        // A grace period can only be shortened, and not into the past.
+        let Some(shorter) = asked.filter(|asked| *asked < current) else { return Step::AlreadyUnderWay };
+        let since = object::meta_str(object, "deletionTimestamp").parse().unwrap_or(now);
+        let ends = later(since, shorter - current);
+        let shorter = if ends < now && shorter != 0 { 1 } else { shorter };
+        set_deletion(object, ends.max(now), shorter);
+        return Step::Graceful(shorter);
     }
     let text = |path: &str| object.pointer(path).and_then(Value::as_str).unwrap_or_default();
     let over = matches!(text("/status/phase"), "Failed" | "Succeeded");

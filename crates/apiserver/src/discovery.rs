@@ -170,7 +170,8 @@ fn aggregated_group(registry: &Registry, group: &str) -> Value {
     let versions: Vec<Value> = names
         .into_iter()
         .map(|version| {
-            let mut resources: Vec<Value> = registry.in_version(group, version).map(|r| aggregated(r)).collect();
+            let mut resources: Vec<Value> =
+                registry.in_version(group, version).map(|r| aggregated(r)).collect();
             resources.extend(crate::access::aggregated(group, version));
             json!({"version": version, "resources": resources, "freshness": "Current"})
         })
@@ -183,7 +184,13 @@ fn aggregated_group(registry: &Registry, group: &str) -> Value {
 }
 
 fn aggregated(resource: &Resource) -> Value {
-    let kind = |group: &str, version: &str, kind: &str| json!({"group": group, "version": version, "kind": kind});
+    // kube-apiserver leaves out the group and version of built-in kinds where they are those of the list.
+    let kind = |group: &str, version: &str, kind: &str| match (group, version)
+        == (&resource.group, &resource.version)
+    {
+        true if !resource.is_custom() => json!({"group": "", "version": "", "kind": kind}),
+        _ => json!({"group": group, "version": version, "kind": kind}),
+    };
     let mut entry = json!({
         "resource": resource.plural,
         "responseKind": kind(&resource.group, &resource.version, &resource.kind),

@@ -36,8 +36,7 @@ pub(crate) fn evict(call: &Call, target: Target<'_>) -> Result<Answer, ApiError>
     let eviction = decode::parse(&call.body, decode::media_type(&call.headers), "Eviction")?.value;
     let kind = eviction.get("kind").and_then(Value::as_str).unwrap_or_default();
     if !matches!(kind, "" | "Eviction") {
-        let message = format!("{kind} in version \"v1\" cannot be handled as a Eviction");
-        return Err(ApiError::bad_request(message));
+        return Err(decode::not_a(&eviction, "policy", "Eviction", &call.registry()));
     }
     if meta_str(&eviction, "name") != target.name {
         return Err(ApiError::bad_request("name in URL does not match name in Eviction object"));
@@ -65,7 +64,9 @@ impl Writer<'_> {
                     match judge(&pod, budget, &rfc3339(self.environment.now()))? {
                         Verdict::Free => {}
                         // kube-apiserver charges the budget before it looks at the eviction's preconditions.
-                        Verdict::Charged(budget) if !deletion.dry_run => drop(self.put(&key, budgets, &budget)),
+                        Verdict::Charged(budget) if !deletion.dry_run => {
+                            drop(self.put(&key, budgets, &budget))
+                        }
                         Verdict::Charged(_) => {}
                     }
                 }
@@ -146,7 +147,9 @@ fn judge(pod: &Value, mut budget: Value, now: &str) -> Result<Verdict, ApiError>
     }
     let disrupted = budget.pointer("/status/disruptedPods").and_then(Value::as_object);
     if disrupted.is_some_and(|pods| pods.len() > MAX_DISRUPTED_PODS) {
-        return Err(forbidden("DisruptedPods map too big - too many evictions not confirmed by PDB controller"));
+        return Err(forbidden(
+            "DisruptedPods map too big - too many evictions not confirmed by PDB controller",
+        ));
     }
     if allowed == 0 {
         return Err(refused(&exhausted(&name, &budget, healthy, desired), None));

@@ -179,9 +179,10 @@ impl Writer<'_> {
             self.put(key, resource, &object);
             return;
         }
-        let has_dependents = self.get(key).and_then(|stored| stored.facts.uid).is_some_and(|uid| {
-            !self.state.store.dependents(uid).is_empty()
-        });
+        let has_dependents = self
+            .get(key)
+            .and_then(|stored| stored.facts.uid)
+            .is_some_and(|uid| !self.state.store.dependents(uid).is_empty());
         let propagation = if waiting && has_dependents {
             Propagation::Foreground
         } else if finalizers(&object).contains(&ORPHAN) {
@@ -200,7 +201,8 @@ impl Writer<'_> {
     /// Lets the dependents of an owner go, then the owner's orphan finalizer.
     fn orphan_dependents(&mut self, key: &Key, resource: &Resource, mut owner: Value) {
         let uid = meta_str(&owner, "uid").to_owned();
-        let dependents = Uuid::parse_str(&uid).map(|uid| self.state.store.dependents(uid)).unwrap_or_default();
+        let dependents =
+            Uuid::parse_str(&uid).map(|uid| self.state.store.dependents(uid)).unwrap_or_default();
         for dependent in dependents {
             let Some(found) = self.state.registry.of_storage(dependent.storage).cloned() else { continue };
             let Some(stored) = self.get(&dependent) else { continue };

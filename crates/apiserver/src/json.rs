@@ -30,8 +30,10 @@ pub(crate) fn parse(text: &[u8]) -> Result<Parsed, String> {
 
 /// Parses YAML (of which JSON is a part).
 pub(crate) fn parse_yaml(text: &[u8]) -> Result<Parsed, String> {
-    let text = std::str::from_utf8(text).map_err(|_| "yaml: control characters are not allowed".to_owned())?;
-    serde_saphyr::from_str(text)
+    let text =
+        std::str::from_utf8(text).map_err(|_| "yaml: control characters are not allowed".to_owned())?;
+    let options = serde_saphyr::options! { duplicate_keys: serde_saphyr::options::DuplicateKeyPolicy::LastWins };
+    serde_saphyr::from_str_with_options(text, options)
         .map(|value| Parsed { value, duplicates: Vec::new() })
         .map_err(|error| format!("yaml: {error}"))
 }

@@ -71,8 +71,8 @@ mod watch;
 
 pub use body::Body;
 pub use environment::{Environment, Seeded};
-pub use serve::{ServeError, serve};
 pub use kubeconfig::kubeconfig;
+pub use serve::{ServeError, serve};
 pub use server::{ApiServer, Options};
 pub use service::ApiService;
 pub use snapshot::Snapshot;

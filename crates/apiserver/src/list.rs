@@ -36,13 +36,18 @@ pub(crate) fn list(
         return Err(ApiError::other(
             406,
             "NotAcceptable",
-            format!("you requested PartialObjectMetadata, but the requested object is a list ({})", resource.list_kind),
+            format!(
+                "you requested PartialObjectMetadata, but the requested object is a list ({})",
+                resource.list_kind
+            ),
         ));
     }
     check_options(query)?;
-    let selection = Selection::parse(query, resource)?;
+    let selection = Selection::parse(query, resource, &state.registry)?;
     let limit = query.integer("limit").map_err(ApiError::bad_request)?.unwrap_or(0);
-    let limit = usize::try_from(limit).ok().filter(|limit| *limit > 0);
+    // "Whatever you have" is answered from kube-apiserver's cache, which gives all of it.
+    let any = query.get("resourceVersion") == Some("0");
+    let limit = usize::try_from(limit).ok().filter(|limit| *limit > 0 && !any);
     let token = match query.get("continue") {
         Some(text) => Some(ContinueToken::decode(text).map_err(|why| {
             ApiError::bad_request(format!("invalid continue token: continue key is not valid: {why}"))
@@ -74,7 +79,7 @@ pub(crate) fn revision(query: &Query) -> Result<Option<u64>, String> {
 
 /// The answer to a revision that is still to come.
 pub(crate) fn too_large(asked: u64, current: u64) -> ApiError {
-    let message = format!("Too large resource version: {asked}, current: {current}");
+    let message = format!("Timeout: Too large resource version: {asked}, current: {current}");
     ApiError::other(504, "Timeout", message).with_details(json!({
         "causes": [{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}],
         "retryAfterSeconds": 1,
@@ -95,12 +100,14 @@ fn objects(
             return Err(ApiError::bad_request(message));
         }
         let Some(revision) = token.revision else { return Ok((state.store.objects().clone(), current)) };
-        return state.store.objects_at(resource.storage, revision).map(|objects| (objects, revision)).map_err(
-            |_| {
+        return state
+            .store
+            .objects_at(resource.storage, revision)
+            .map(|objects| (objects, revision))
+            .map_err(|_| {
                 let fresh = ContinueToken { revision: None, start: token.start.clone() };
                 ApiError { continue_token: Some(fresh.encode()), ..ApiError::expired(TOKEN_EXPIRED) }
-            },
-        );
+            });
     }
     let asked =
         revision(query).map_err(|why| ApiError::bad_request(format!("invalid resource version: {why}")))?;
@@ -147,7 +154,7 @@ impl Page<'_> {
             if metadata_only {
                 object.write_metadata(object.revision, &mut items);
             } else {
-                object.write(self.resource.item_head(), object.revision, &mut items);
+                object.write(self.resource, true, object.revision, &mut items);
             }
             count += 1;
             last = Some(key);
@@ -195,7 +202,10 @@ fn check_options(query: &Query) -> Result<(), ApiError> {
     }
     if let Some(matching) = matching {
         if query.get("continue").is_some() {
-            errors.push(FieldError::forbidden(path, "resourceVersionMatch is forbidden for continue"));
+            errors.push(FieldError::forbidden(
+                path,
+                "resourceVersionMatch is forbidden when continue is provided",
+            ));
         }
         if revision.is_none() {
             let why = "resourceVersionMatch is forbidden unless resourceVersion is provided";

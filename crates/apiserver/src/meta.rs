@@ -18,8 +18,7 @@ const ANNOTATIONS_MAX_BYTES: usize = 256 * 1024;
 /// What kube-apiserver accepts as a name of this resource.
 pub(crate) fn name_errors(resource: &Resource, name: &str) -> Vec<String> {
     match (resource.group.as_str(), resource.plural.as_str()) {
-        ("", "namespaces") => names::dns1123_label_errors(name),
-        ("", "services") => names::dns1035_label_errors(name),
+        ("", "namespaces" | "services") => names::dns1123_label_errors(name),
         ("rbac.authorization.k8s.io", _) => names::path_segment_errors(name),
         _ => names::dns1123_subdomain_errors(name),
     }
@@ -117,7 +116,8 @@ pub(crate) fn validate_update(new: &Value, old: &Value) -> Vec<FieldError> {
     }
     let empty = Map::new();
     let (new, old) = (metadata(new).unwrap_or(&empty), metadata(old).unwrap_or(&empty));
-    let fixed = ["name", "namespace", "uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds"];
+    let fixed =
+        ["name", "namespace", "uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds"];
     for field in fixed {
         if new.get(field) != old.get(field) {
             let shown = new.get(field).unwrap_or(&Value::Null);
@@ -162,7 +162,11 @@ fn validate_owners(metadata: &Map<String, Value>, errors: &mut Vec<FieldError>) 
         let version = api_version.split_once('/').map_or(api_version, |(_, version)| version);
         if version.is_empty() {
             let shown = Value::String(api_version.to_owned());
-            errors.push(FieldError::invalid(format!("{path}.apiVersion"), &shown, "version must not be empty"));
+            errors.push(FieldError::invalid(
+                format!("{path}.apiVersion"),
+                &shown,
+                "version must not be empty",
+            ));
         }
         for field in ["kind", "name", "uid"] {
             if text(field).is_empty() {
@@ -182,11 +186,23 @@ fn validate_owners(metadata: &Map<String, Value>, errors: &mut Vec<FieldError>) 
                     let why = format!(
                         "Only one reference can have Controller set to true. Found \"true\" in references for {first} and {this}"
                     );
-                    errors.push(FieldError::invalid(path, owners.unwrap_or(&Value::Null), why));
+                    let mut error = FieldError::invalid(path, &Value::Null, why);
+                    error.shown = Some(show_owners(owners.unwrap_or(&Value::Null)));
+                    errors.push(error);
                 }
             }
         }
     }
+}
+
+/// Owner references as Go prints them: fields in the order of its struct.
+fn show_owners(owners: &Value) -> String {
+    let fields = ["apiVersion", "kind", "name", "uid", "controller", "blockOwnerDeletion"];
+    let shown = owners.as_array().into_iter().flatten().map(|owner| {
+        let members = fields.iter().filter_map(|field| Some(format!("\"{field}\":{}", owner.get(field)?)));
+        format!("{{{}}}", members.collect::<Vec<_>>().join(","))
+    });
+    format!("[{}]", shown.collect::<Vec<_>>().join(","))
 }
 
 /// `strict` asks for a domain on every finalizer that is not one of the server's own.

@@ -1,5 +1,6 @@
 //! Namespaces: what may be created in one, and how one ends with everything in it.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
@@ -9,7 +10,7 @@ use crate::decode::WriteOptions;
 use crate::delete::{DeleteOptions, Deletion, Propagation};
 use crate::environment::rfc3339;
 use crate::garbage::Work;
-use crate::object::{Stored, metadata_mut, object_mut};
+use crate::object::{Encoded, Stored, finalizers, metadata_mut, object_mut};
 use crate::registry::Resource;
 use crate::server::Writer;
 use crate::status::ApiError;
@@ -42,6 +43,19 @@ impl Writer<'_> {
             let mut object = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
             if crate::decode::conform(&resource, &mut object).is_ok() {
                 // Nothing is wrong with these names.
+                let _ = self.create(&resource, "", object, WriteOptions::default());
+            }
+        }
+    }
+
+    /// What a server has of its own beside namespaces, such as the priority classes of the system.
+    pub(crate) fn create_first_objects(&mut self) {
+        for mut object in crate::builtin::initial_objects() {
+            let text = |field: &str| object.get(field).and_then(Value::as_str).unwrap_or_default();
+            let resource = self.state.registry.by_kind(text("apiVersion"), text("kind")).cloned();
+            if let Some(resource) = resource
+                && crate::decode::conform(&resource, &mut object).is_ok()
+            {
                 let _ = self.create(&resource, "", object, WriteOptions::default());
             }
         }
@@ -110,10 +124,15 @@ impl Writer<'_> {
                 }
             }
         }
-        let options = DeleteOptions { propagation: Some(Propagation::Background), ..DeleteOptions::default() };
+        let options =
+            DeleteOptions { propagation: Some(Propagation::Background), ..DeleteOptions::default() };
         for (resource, key) in contents {
-            let target =
-                Target { resource: &resource, namespace: key.namespace(), name: key.name(), subresource: None };
+            let target = Target {
+                resource: &resource,
+                namespace: key.namespace(),
+                name: key.name(),
+                subresource: None,
+            };
             // An object that is gone already is what we want.
             let _ = self.delete(target, &options);
         }
@@ -121,6 +140,8 @@ impl Writer<'_> {
             // Each object that goes brings us back here.
             if self.is_empty_namespace(name) {
                 self.work.push_back(Work::Namespace(name.to_owned()));
+            } else {
+                self.tell_what_remains(name);
             }
             return;
         }
@@ -143,11 +164,84 @@ impl Writer<'_> {
         self.store_or_release(&key, resource, &object);
     }
 
+    /// Writes into a terminating namespace what it waits for.
+    fn tell_what_remains(&mut self, name: &str) {
+        let registry = Arc::clone(&self.state.registry);
+        let Some(namespaces) = registry.find("", "v1", "namespaces") else { return };
+        let key = Key::new(namespaces.storage, "", name);
+        let Some(stored) = self.get(&key) else { return };
+        let mut resources: BTreeMap<String, usize> = BTreeMap::new();
+        let mut held: BTreeMap<String, usize> = BTreeMap::new();
+        for resource in registry.all().filter(|resource| resource.namespaced && resource.view().is_none()) {
+            for (_, object) in range(self.state.store.objects(), resource.storage, Some(name), None) {
+                *resources.entry(format!("{}.{}", resource.plural, resource.group)).or_default() += 1;
+                for finalizer in finalizers(&object.to_value(resource)) {
+                    *held.entry(finalizer.to_owned()).or_default() += 1;
+                }
+            }
+        }
+        let list = |counts: &BTreeMap<String, usize>, verb: &str| {
+            let texts =
+                counts.iter().map(|(what, count)| format!("{what} {verb} {count} resource instances"));
+            texts.collect::<Vec<_>>().join(", ")
+        };
+        let remaining = format!("Some resources are remaining: {}", list(&resources, "has"));
+        let finalizing =
+            format!("Some content in the namespace has finalizers remaining: {}", list(&held, "in"));
+        let waits = !held.is_empty();
+        let conditions = [
+            (
+                "NamespaceDeletionDiscoveryFailure",
+                false,
+                "ResourcesDiscovered",
+                "All resources successfully discovered",
+            ),
+            (
+                "NamespaceDeletionGroupVersionParsingFailure",
+                false,
+                "ParsedGroupVersions",
+                "All legacy kube types successfully parsed",
+            ),
+            (
+                "NamespaceDeletionContentFailure",
+                false,
+                "ContentDeleted",
+                "All content successfully deleted, may be waiting on finalization",
+            ),
+            ("NamespaceContentRemaining", true, "SomeResourcesRemain", remaining.as_str()),
+            match waits {
+                true => ("NamespaceFinalizersRemaining", true, "SomeFinalizersRemain", finalizing.as_str()),
+                false => (
+                    "NamespaceFinalizersRemaining",
+                    false,
+                    "ContentHasNoFinalizers",
+                    "All content-preserving finalizers finished",
+                ),
+            },
+        ];
+        let mut object = stored.to_value(namespaces);
+        let now = rfc3339(self.environment.now());
+        let before = object.pointer("/status/conditions").cloned().unwrap_or_default();
+        let conditions: Vec<Value> = conditions
+            .into_iter()
+            .map(|(kind, status, reason, message)| {
+                let status = if status { "True" } else { "False" };
+                let same = before.as_array().into_iter().flatten().find(|c| c["type"] == kind && c["status"] == status);
+                let since = same.and_then(|c| c["lastTransitionTime"].as_str()).unwrap_or(&now);
+                json!({"type": kind, "status": status, "lastTransitionTime": since, "reason": reason, "message": message})
+            })
+            .collect();
+        object["status"]["conditions"] = conditions.into();
+        let encoded = Encoded::new(&object, namespaces);
+        if !encoded.same_as(&stored) {
+            self.state.store.put(key, encoded);
+        }
+    }
+
     fn is_empty_namespace(&self, name: &str) -> bool {
         let registry = &self.state.registry;
-        registry
-            .all()
-            .filter(|resource| resource.namespaced)
-            .all(|resource| range(self.state.store.objects(), resource.storage, Some(name), None).next().is_none())
+        registry.all().filter(|resource| resource.namespaced).all(|resource| {
+            range(self.state.store.objects(), resource.storage, Some(name), None).next().is_none()
+        })
     }
 }

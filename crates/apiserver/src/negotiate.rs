@@ -14,14 +14,18 @@ pub(crate) enum Form {
     MetadataList,
 }
 
-/// The first representation in the `Accept` header that this server has.
-pub(crate) fn form(headers: &HeaderMap) -> Result<Form, ApiError> {
+/// What kube-apiserver says it can write. This server writes the first.
+const MEDIA_TYPES: &str = "application/json, application/yaml, application/vnd.kubernetes.protobuf";
+
+/// The first representation in the `Accept` header that this server has; a `collection` may be watched, too.
+pub(crate) fn form(headers: &HeaderMap, collection: bool) -> Result<Form, ApiError> {
     let mut asked = false;
+    let mut transformed = false;
     for range in ranges(headers) {
         asked = true;
         let mut parts = range.split(';').map(str::trim);
         let media = parts.next().unwrap_or_default();
-        if !matches!(media, "application/json" | "*/*" | "application/*") {
+        if !matches!(media, "application/json" | "*/*") {
             continue;
         }
         let parameters: Vec<(&str, &str)> = parts.filter_map(|part| part.split_once('=')).collect();
@@ -33,13 +37,22 @@ pub(crate) fn form(headers: &HeaderMap) -> Result<Form, ApiError> {
                 return Ok(Form::MetadataList);
             }
             // Tables and other forms are not offered; clients name a plain fallback behind them.
-            _ => {}
+            _ => transformed = true,
         }
+    }
+    if transformed {
+        let message = format!("only the following media types are accepted: {MEDIA_TYPES}");
+        return Err(ApiError::other(406, "NotAcceptable", message));
     }
     if !asked {
         return Ok(Form::Whole);
     }
-    let message = "406: Not Acceptable\n\nAvailable representations: application/json, application/json;stream=watch";
+    let streams = if collection {
+        ", application/json;stream=watch, application/vnd.kubernetes.protobuf;stream=watch"
+    } else {
+        ""
+    };
+    let message = format!("406: Not Acceptable\n\nAvailable representations: {MEDIA_TYPES}{streams}");
     Err(ApiError::other(406, "NotAcceptable", message).with_details(serde_json::json!({})))
 }
 
@@ -80,12 +93,12 @@ mod tests {
     #[test]
     fn the_first_form_on_offer_wins() {
         let kubectl = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json";
-        assert_eq!(form(&accept(kubectl)), Ok(Form::Whole));
+        assert_eq!(form(&accept(kubectl), true), Ok(Form::Whole));
         let metadata = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
-        assert_eq!(form(&accept(metadata)), Ok(Form::Metadata));
-        assert_eq!(form(&accept("application/vnd.kubernetes.protobuf, */*")), Ok(Form::Whole));
-        assert_eq!(form(&HeaderMap::new()), Ok(Form::Whole));
-        assert_eq!(form(&accept("application/xml")).unwrap_err().code, 406);
+        assert_eq!(form(&accept(metadata), false), Ok(Form::Metadata));
+        assert_eq!(form(&accept("application/vnd.kubernetes.protobuf, */*"), false), Ok(Form::Whole));
+        assert_eq!(form(&HeaderMap::new(), false), Ok(Form::Whole));
+        assert_eq!(form(&accept("application/xml"), false).unwrap_err().code, 406);
     }
 
     #[test]

@@ -64,7 +64,8 @@ impl Encoded {
         }
         out.push(b'}');
         let metadata_end = out.len();
-        let rest = object.iter().filter(|(key, _)| !matches!(key.as_str(), "metadata" | "kind" | "apiVersion"));
+        let rest =
+            object.iter().filter(|(key, _)| !matches!(key.as_str(), "metadata" | "kind" | "apiVersion"));
         for (key, value) in rest {
             write_member(&mut out, key, value);
         }
@@ -84,8 +85,21 @@ impl Encoded {
 }
 
 impl Stored {
-    /// Appends the whole object; `revision` differs from the object's own in events that tell of its disappearance.
-    pub(crate) fn write(&self, head: &str, revision: u64, out: &mut Vec<u8>) {
+    /// Appends the whole object, naming its kind or (in lists of built-in kinds) not.
+    ///
+    /// `revision` differs from the object's own in events that tell of its disappearance.
+    pub(crate) fn write(&self, resource: &Resource, item: bool, revision: u64, out: &mut Vec<u8>) {
+        let head = if item { resource.item_head() } else { &resource.head };
+        if let Some(view) = resource.view() {
+            let mut object = self.stored_value(revision);
+            view.from_stored(&mut object);
+            Encoded::new(&object, resource).at(revision).write_bytes(head, revision, out);
+        } else {
+            self.write_bytes(head, revision, out);
+        }
+    }
+
+    fn write_bytes(&self, head: &str, revision: u64, out: &mut Vec<u8>) {
         out.reserve(head.len() + 20 + self.tail.len());
         out.extend_from_slice(head.as_bytes());
         out.extend_from_slice(revision.to_string().as_bytes());
@@ -104,13 +118,20 @@ impl Stored {
     /// The object as it is answered: with `kind` and `apiVersion`.
     pub(crate) fn to_bytes(&self, resource: &Resource) -> Bytes {
         let mut out = Vec::new();
-        self.write(&resource.head, self.revision, &mut out);
+        self.write(resource, false, self.revision, &mut out);
         out.into()
     }
 
     pub(crate) fn to_value(&self, resource: &Resource) -> Value {
         // These bytes were written by `Encoded::new`, so parsing them cannot fail.
         serde_json::from_slice(&self.to_bytes(resource)).unwrap_or_default()
+    }
+
+    /// The object in the form it is stored in, without its kind.
+    fn stored_value(&self, revision: u64) -> Value {
+        let mut out = Vec::new();
+        self.write_bytes(ANONYMOUS_HEAD, revision, &mut out);
+        serde_json::from_slice(&out).unwrap_or_default()
     }
 
     /// The serialised size, for accounting.
@@ -134,11 +155,7 @@ fn facts(object: &Map<String, Value>, metadata: &Map<String, Value>, resource: &
     let owners = metadata.get("ownerReferences").and_then(Value::as_array);
     Facts {
         uid: metadata.get("uid").and_then(Value::as_str).and_then(|uid| Uuid::parse_str(uid).ok()),
-        labels: labels
-            .into_iter()
-            .flatten()
-            .map(|(key, value)| (key.as_str().into(), text(value)))
-            .collect(),
+        labels: labels.into_iter().flatten().map(|(key, value)| (key.as_str().into(), text(value))).collect(),
         fields: resource.selectable_fields.iter().map(|path| field_text(object, path).into()).collect(),
         owners: owners
             .into_iter()

@@ -76,7 +76,10 @@ pub(crate) fn conform(object: &mut Value) -> Result<Vec<String>, String> {
 /// Whether a field of a sound type holds anything; Go leaves empty ones out.
 fn keep(name: &str, value: &Value, shape: Shape) -> Result<bool, String> {
     let wrong = |got: &Value, wanted: &str| {
-        Err(format!("json: cannot unmarshal {} into Go struct field ObjectMeta.{name} of type {wanted}", go_type(got)))
+        Err(format!(
+            "json: cannot unmarshal {} into Go struct field ObjectMeta.{name} of type {wanted}",
+            go_type(got)
+        ))
     };
     match (shape, value) {
         (Shape::Ignored, _) => Ok(false),

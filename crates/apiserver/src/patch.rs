@@ -4,10 +4,10 @@ use bytes::Bytes;
 use serde_json::Value;
 
 use crate::answer::Written;
+use crate::create::fit_namespace;
 use crate::decode::{self, WriteOptions};
 use crate::field_error::FieldError;
 use crate::json::{self, go_type};
-use crate::object::meta_str;
 use crate::server::Writer;
 use crate::status::ApiError;
 use crate::update::Target;
@@ -36,6 +36,7 @@ impl Patch {
                 let value = json::parse(body).map_err(decoding)?.value;
                 match value {
                     Value::Object(_) => Ok(Self::Merge(value)),
+                    Value::Null => Err(ApiError::bad_request("Invalid JSON Patch")),
                     other => Err(decoding(format!(
                         "json: cannot unmarshal {} into Go value of type map[string]interface {{}}",
                         go_type(&other)
@@ -57,9 +58,9 @@ impl Patch {
                     go_type(&other)
                 ))),
             },
-            STRATEGIC_MERGE_PATCH if custom => Err(decode::unsupported_media_type(&format!(
-                "{JSON_PATCH}, {MERGE_PATCH}, {APPLY_PATCH}"
-            ))),
+            STRATEGIC_MERGE_PATCH if custom => {
+                Err(decode::unsupported_media_type(&format!("{JSON_PATCH}, {MERGE_PATCH}, {APPLY_PATCH}")))
+            }
             STRATEGIC_MERGE_PATCH | APPLY_PATCH => {
                 Err(decode::unsupported_media_type(&format!("{JSON_PATCH}, {MERGE_PATCH}")))
             }
@@ -88,6 +89,15 @@ impl Patch {
 /// Applies one operation. `replace` of a missing member adds it, as in the library kube-apiserver uses.
 fn apply_operation(object: &mut Value, operation: &Value) -> Result<(), ApiError> {
     let mut operation = operation.clone();
+    for member in ["path", "from"] {
+        // Whatever stands before the first slash is not looked at.
+        if let Some(path) =
+            operation.get(member).and_then(Value::as_str).filter(|path| !path.starts_with('/'))
+            && let Some((_, rest)) = path.split_once('/')
+        {
+            operation[member] = format!("/{rest}").into();
+        }
+    }
     if operation.get("op").and_then(Value::as_str) == Some("replace") {
         let path = operation.get("path").and_then(Value::as_str).unwrap_or_default();
         let missing = object.pointer(path).is_none();
@@ -123,20 +133,14 @@ impl Writer<'_> {
         let mut object = existing.to_value(target.resource);
         patch.apply(&mut object)?;
         let warnings = self.read_patched(target, &mut object, options)?;
-        let name = meta_str(&object, "name");
-        if name != target.name {
-            return Err(ApiError::bad_request(format!(
-                "the name of the object ({name}) does not match the name on the URL ({})",
-                target.name
-            )));
+        let written = target
+            .check_name(&object)
+            .and_then(|()| fit_namespace(&mut object, target.namespace))
+            .and_then(|()| self.update(target, &existing, object, options));
+        match written {
+            Ok(written) => Ok(Patched { written, warnings }),
+            Err(error) => Err(error.with_warnings(warnings)),
         }
-        if meta_str(&object, "namespace") != target.namespace {
-            return Err(ApiError::bad_request(
-                "the namespace of the provided object does not match the namespace sent on the request",
-            ));
-        }
-        let written = self.update(target, &existing, object, options)?;
-        Ok(Patched { written, warnings })
     }
 
     /// Types, prunes and defaults the patched object, as if it had been sent whole.
@@ -153,12 +157,25 @@ impl Writer<'_> {
             let error = FieldError::invalid("patch", &Value::String(sent.to_string()), why);
             ApiError::invalid("", "", "", &[error])
         };
+        let expected = resource.api_version();
         let text = |field: &str| sent.get(field).and_then(Value::as_str).unwrap_or_default();
-        let (api_version, kind) = (text("apiVersion"), text("kind"));
-        if (api_version, kind) != (resource.api_version().as_str(), resource.kind.as_str()) {
-            let why = decode::wrong_kind(api_version, kind, resource, &self.state.registry);
-            return Err(invalid(why));
+        let or = |text: String, default: &str| match text.is_empty() && !resource.is_custom() {
+            true => default.to_owned(),
+            false => text,
+        };
+        let api_version = or(text("apiVersion").to_owned(), &expected);
+        let kind = or(text("kind").to_owned(), &resource.kind);
+        if (&api_version, &kind) != (&expected, &resource.kind) {
+            return Err(invalid(decode::wrong_kind(&api_version, &kind, resource, &self.state.registry)));
         }
+        if !object.is_object() {
+            let got = go_type(object);
+            return Err(invalid(format!(
+                "json: cannot unmarshal {got} into Go value of type map[string]interface {{}}"
+            )));
+        }
+        object["apiVersion"] = api_version.into();
+        object["kind"] = kind.into();
         let unknown = decode::conform(resource, object).map_err(invalid)?;
         let problems = decode::problems(resource, &unknown, &[]);
         decode::strictness(problems, options.field_validation).map_err(invalid)

@@ -34,7 +34,11 @@ pub(crate) struct Resource {
     pub(crate) subresources: Vec<Subresource>,
     /// What field selectors may name beside the object's name and namespace.
     pub(crate) selectable_fields: Vec<String>,
+    /// The same fields as stored objects name them; differs for views only.
+    pub(crate) stored_fields: Vec<String>,
     pub(crate) handling: Handling,
+    /// What clients of this version are warned with.
+    pub(crate) deprecation: Option<String>,
     /// What an answered object starts with, up to the digits of its version.
     pub(crate) head: Box<str>,
 }
@@ -84,12 +88,14 @@ impl Resource {
             verbs: kind.verbs,
             subresources: subresources.collect(),
             selectable_fields: owned(kind.selectable_fields),
+            stored_fields: kind.selectable_fields.iter().map(|field| stored_field(kind, field)).collect(),
             handling: Handling::Builtin(kind),
+            deprecation: None,
             head: head(kind.group, kind.version, kind.kind),
         }
     }
 
-    fn custom(version: CrdVersion, storage: StorageId) -> Self {
+    fn custom(version: CrdVersion, storage: StorageId, deprecation: Option<String>) -> Self {
         let mut subresources = Vec::new();
         if version.status {
             subresources.push(Subresource {
@@ -109,6 +115,8 @@ impl Resource {
                 verbs: PART_VERBS,
             });
         }
+        let fields: Vec<String> =
+            version.selectable_fields.iter().map(|path| path.trim_start_matches('.').to_owned()).collect();
         Self {
             storage,
             group: version.group.clone(),
@@ -122,11 +130,9 @@ impl Resource {
             namespaced: version.namespaced,
             verbs: ALL_VERBS,
             subresources,
-            selectable_fields: version
-                .selectable_fields
-                .iter()
-                .map(|path| path.trim_start_matches('.').to_owned())
-                .collect(),
+            selectable_fields: fields.clone(),
+            stored_fields: fields,
+            deprecation,
             head: head(&version.group, &version.version, &version.kind),
             handling: Handling::Custom(Arc::new(version)),
         }
@@ -148,9 +154,27 @@ impl Resource {
         matches!(self.handling, Handling::Custom(_))
     }
 
+    /// The kind whose other form these objects are, if they are only a view.
+    pub(crate) fn view(&self) -> Option<&'static BuiltinKind> {
+        match self.handling {
+            Handling::Builtin(kind) => kind.view_of.and(Some(kind)),
+            Handling::Custom(_) => None,
+        }
+    }
+
     /// What an item of a list starts with: kube-apiserver names the kind of custom objects only.
     pub(crate) fn item_head(&self) -> &str {
         if self.is_custom() { &self.head } else { ANONYMOUS_HEAD }
+    }
+}
+
+/// A view's field as the stored objects name it. Events are the only views with fields of their own.
+fn stored_field(kind: &BuiltinKind, field: &str) -> String {
+    match (kind.view_of, field.split_once('.')) {
+        (None, _) => field.to_owned(),
+        (Some(_), Some(("regarding", rest))) => format!("involvedObject.{rest}"),
+        (Some(_), None) if field == "reportingController" => "reportingComponent".to_owned(),
+        (Some(_), _) => field.to_owned(),
     }
 }
 
@@ -182,7 +206,8 @@ impl Registry {
     pub(crate) fn new() -> Self {
         let mut registry = Self { resources: BTreeMap::new(), storages: BTreeMap::new() };
         for kind in builtins() {
-            let storage = registry.storage(kind.group, kind.plural);
+            let (group, _) = kind.view_of.unwrap_or((kind.group, kind.version));
+            let storage = registry.storage(group, kind.plural);
             registry.insert(Resource::builtin(kind, storage));
         }
         registry
@@ -199,11 +224,18 @@ impl Registry {
     }
 
     /// Serves a definition's versions in place of what it served before.
-    pub(crate) fn serve_custom(&mut self, group: &str, plural: &str, versions: Vec<CrdVersion>) {
+    pub(crate) fn serve_custom(
+        &mut self,
+        group: &str,
+        plural: &str,
+        versions: Vec<CrdVersion>,
+        deprecations: &BTreeMap<String, String>,
+    ) {
         self.stop_custom(group, plural);
         let storage = self.storage(group, plural);
         for version in versions.into_iter().filter(|version| version.served) {
-            self.insert(Resource::custom(version, storage));
+            let deprecation = deprecations.get(&version.version).cloned();
+            self.insert(Resource::custom(version, storage, deprecation));
         }
     }
 
@@ -226,9 +258,9 @@ impl Registry {
         self.in_version(group, version).find(|resource| resource.kind == kind)
     }
 
-    /// Any resource kept in a storage.
+    /// A resource in whose form the objects of a storage are kept.
     pub(crate) fn of_storage(&self, storage: StorageId) -> Option<&Arc<Resource>> {
-        self.resources.values().find(|resource| resource.storage == storage)
+        self.resources.values().find(|resource| resource.storage == storage && resource.view().is_none())
     }
 
     pub(crate) fn all(&self) -> impl Iterator<Item = &Arc<Resource>> {
@@ -244,17 +276,30 @@ impl Registry {
         let found: BTreeSet<&str> =
             self.resources.keys().filter(|(g, _, _)| g == group).map(|(_, v, _)| v.as_str()).collect();
         let mut versions: Vec<&str> = found.into_iter().collect();
-        versions.sort_by(|a, b| priority(b).cmp(&priority(a)).then(a.cmp(b)));
+        sort_versions(&mut versions);
         versions
     }
 
     /// The resources of one version, by plural.
-    pub(crate) fn in_version(&self, group: &str, version: &str) -> impl Iterator<Item = &Arc<Resource>> + use<'_> {
+    pub(crate) fn in_version(
+        &self,
+        group: &str,
+        version: &str,
+    ) -> impl Iterator<Item = &Arc<Resource>> + use<'_> {
         let first = (group.to_owned(), version.to_owned(), String::new());
         let (group, version) = (group.to_owned(), version.to_owned());
         let from = self.resources.range(first..).map(|(_, resource)| resource);
         from.take_while(move |resource| resource.group == group && resource.version == version)
     }
+}
+
+/// Sorts versions, preferred first.
+pub(crate) fn sort_versions<T: AsRef<str> + Ord>(versions: &mut [T]) {
+    versions.sort_by(|a, b| priority(b.as_ref()).cmp(&priority(a.as_ref())).then(a.cmp(b)));
+}
+
+pub(crate) fn is_newer(a: &str, b: &str) -> bool {
+    priority(a) > priority(b)
 }
 
 /// Kubernetes' version order: stable over beta over alpha, then higher numbers; anything else last.

@@ -3,6 +3,8 @@
 //! Pure and total: any path gives a [`Target`], any query a [`Query`]. Whether the named resource exists is the
 //! registry's business.
 
+use std::num::IntErrorKind;
+
 use http::Method;
 
 /// What the path points at.
@@ -69,9 +71,9 @@ impl Verb {
         let named = path.name.is_some();
         let watch = path.watch || query.flag("watch");
         Some(match (method, named) {
-            (&Method::GET | &Method::HEAD, true) => Self::Get,
-            (&Method::GET | &Method::HEAD, false) if watch => Self::Watch,
-            (&Method::GET | &Method::HEAD, false) => Self::List,
+            (&Method::GET, true) => Self::Get,
+            (&Method::GET, false) if watch => Self::Watch,
+            (&Method::GET, false) => Self::List,
             // POST with a name is legal on subresources only (eviction, binding); the registry refuses the rest.
             (&Method::POST, _) => Self::Create,
             (&Method::PUT, true) => Self::Update,
@@ -85,13 +87,18 @@ impl Verb {
 
 impl Target {
     pub(crate) fn parse(path: &str) -> Self {
-        let segments: Vec<String> =
-            path.split('/').filter(|s| !s.is_empty()).map(|s| percent_decode(s, false)).collect();
-        let mut rest = segments.iter().map(String::as_str);
+        // An escaped slash separates like any other; an empty segment inside leads nowhere.
+        let decoded = percent_decode(path, false).unwrap_or_else(|| path.to_owned());
+        let trimmed = decoded.strip_suffix('/').unwrap_or(&decoded);
+        let segments: Vec<&str> = trimmed.strip_prefix('/').unwrap_or(trimmed).split('/').collect();
+        if segments.iter().any(|segment| segment.is_empty()) {
+            return Self::Other(path.to_owned());
+        }
+        let mut rest = segments.iter().copied();
         let (group, version) = match (rest.next(), segments.len()) {
             (Some("api"), 1) => return Self::CoreVersions,
             (Some("apis"), 1) => return Self::Groups,
-            (Some("apis"), 2) => return Self::Group(segments[1].clone()),
+            (Some("apis"), 2) => return Self::Group(segments[1].to_owned()),
             (Some("api"), _) => (String::new(), rest.next()),
             (Some("apis"), _) => (rest.next().unwrap_or_default().to_owned(), rest.next()),
             _ => return Self::Other(path.to_owned()),
@@ -127,9 +134,10 @@ pub(crate) struct Query(Vec<(String, String)>);
 
 impl Query {
     pub(crate) fn parse(query: Option<&str>) -> Self {
-        let pairs = query.unwrap_or_default().split('&').filter(|p| !p.is_empty()).map(|pair| {
+        // Like Go, drops pairs whose escapes are malformed.
+        let pairs = query.unwrap_or_default().split('&').filter(|p| !p.is_empty()).filter_map(|pair| {
             let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
-            (percent_decode(key, true), percent_decode(value, true))
+            Some((percent_decode(key, true)?, percent_decode(value, true)?))
         });
         Self(pairs.collect())
     }
@@ -145,21 +153,29 @@ impl Query {
 
     /// A boolean as kube-apiserver reads one: present and neither `false` nor `0`.
     pub(crate) fn flag(&self, name: &str) -> bool {
-        self.0.iter().any(|(key, value)| key == name && !matches!(value.to_ascii_lowercase().as_str(), "false" | "0"))
+        self.0
+            .iter()
+            .any(|(key, value)| key == name && !matches!(value.to_ascii_lowercase().as_str(), "false" | "0"))
     }
 
     /// An optional integer; the error is Go's.
     pub(crate) fn integer(&self, name: &str) -> Result<Option<i64>, String> {
         self.get(name)
             .map(|text| {
-                text.parse().map_err(|_| format!("strconv.ParseInt: parsing {text:?}: invalid syntax"))
+                text.parse().map_err(|error: std::num::ParseIntError| {
+                    let why = match error.kind() {
+                        IntErrorKind::PosOverflow | IntErrorKind::NegOverflow => "value out of range",
+                        _ => "invalid syntax",
+                    };
+                    format!("strconv.ParseInt: parsing {text:?}: {why}")
+                })
             })
             .transpose()
     }
 }
 
-/// Undoes `%XX` (and `+` in queries); malformed escapes stay as they are, bytes that are no UTF-8 become U+FFFD.
-fn percent_decode(text: &str, plus_is_space: bool) -> String {
+/// Undoes `%XX` (and `+` in queries); `None` for malformed escapes. Bytes that are no UTF-8 become U+FFFD.
+fn percent_decode(text: &str, plus_is_space: bool) -> Option<String> {
     let bytes = text.as_bytes();
     let mut out = Vec::with_capacity(bytes.len());
     let mut at = 0;
@@ -171,14 +187,14 @@ fn percent_decode(text: &str, plus_is_space: bool) -> String {
                     out.push((high * 16 + low) as u8);
                     at += 2;
                 }
-                _ => out.push(b'%'),
+                _ => return None,
             },
             b'+' if plus_is_space => out.push(b' '),
             other => out.push(other),
         }
         at += 1;
     }
-    String::from_utf8(out).unwrap_or_else(|e| String::from_utf8_lossy(e.as_bytes()).into_owned())
+    Some(String::from_utf8(out).unwrap_or_else(|e| String::from_utf8_lossy(e.as_bytes()).into_owned()))
 }
 
 #[cfg(test)]
@@ -232,13 +248,14 @@ mod tests {
         );
         assert_eq!(Target::parse("/healthz"), Target::Other("/healthz".into()));
         assert_eq!(Target::parse(""), Target::Other(String::new()));
+        assert_eq!(Target::parse("/api/v1//pods"), Target::Other("/api/v1//pods".into()));
     }
 
     #[test]
-    fn queries_decode_and_keep_broken_escapes() {
+    fn queries_decode_and_drop_broken_escapes() {
         let query = Query::parse(Some("a=x%20y+z&b=%zz&watch=false&watch=1&limit=5q&empty="));
         assert_eq!(query.get("a"), Some("x y z"));
-        assert_eq!(query.get("b"), Some("%zz"));
+        assert_eq!(query.get("b"), None);
         assert_eq!(query.get("empty"), None);
         assert!(query.flag("watch"));
         assert_eq!(query.integer("limit"), Err("strconv.ParseInt: parsing \"5q\": invalid syntax".into()));

@@ -93,8 +93,10 @@ pub(crate) fn answer(call: &Call, target: Target<'_>, verb: Verb) -> Result<Answ
         Verb::Update => {
             let options = WriteOptions::parse(&call.query, "UpdateOptions")?;
             let scale = decode::parse(&call.body, media_type, "Scale")?.value;
-            check_kind(&scale)?;
-            check_name(&scale, target)?;
+            if !matches!(scale.get("kind").and_then(Value::as_str), None | Some("" | "Scale")) {
+                return Err(decode::not_a(&scale, "autoscaling", "Scale", &call.registry()));
+            }
+            target.check_name(&scale)?;
             write(call, target, &paths, options, |_| Ok(scale))
         }
         Verb::Patch => {
@@ -102,7 +104,7 @@ pub(crate) fn answer(call: &Call, target: Target<'_>, verb: Verb) -> Result<Answ
             let options = WriteOptions::parse(&call.query, "PatchOptions")?;
             write(call, target, &paths, options, |mut scale| {
                 patch.apply(&mut scale)?;
-                check_name(&scale, target)?;
+                target.check_name(&scale)?;
                 Ok(scale)
             })
         }
@@ -121,7 +123,7 @@ fn write(
         let stored = writer.get(&target.key()).ok_or_else(|| target.not_found())?;
         let mut object = stored.to_value(target.resource);
         let scale = change(scale_of(&object, paths))?;
-        let replicas = replicas(&scale, target)?;
+        let replicas = replicas(&scale, target, paths)?;
         set(&mut object, &paths.spec, replicas.into());
         let revision = meta_str(&scale, "resourceVersion");
         if !revision.is_empty() {
@@ -133,7 +135,7 @@ fn write(
     })
 }
 
-fn replicas(scale: &Value, target: Target<'_>) -> Result<i64, ApiError> {
+fn replicas(scale: &Value, target: Target<'_>, paths: &Paths) -> Result<i64, ApiError> {
     let value = scale.pointer("/spec/replicas").filter(|value| !value.is_null());
     let Some(value) = value else { return Ok(0) };
     let Some(replicas) = value.as_i64().filter(|n| i32::try_from(*n).is_ok()) else {
@@ -143,35 +145,15 @@ fn replicas(scale: &Value, target: Target<'_>) -> Result<i64, ApiError> {
         )));
     };
     if replicas < 0 {
+        let resource = target.resource;
+        if resource.is_custom() {
+            let error = FieldError::invalid(&paths.spec, value, "should be a non-negative integer");
+            return Err(ApiError::invalid(&resource.group, &resource.kind, target.name, &[error]));
+        }
         let error = FieldError::invalid("spec.replicas", value, "must be greater than or equal to 0");
         return Err(ApiError::invalid("autoscaling", "Scale", target.name, &[error]));
     }
     Ok(replicas)
-}
-
-fn check_kind(scale: &Value) -> Result<(), ApiError> {
-    let text = |field: &str| scale.get(field).and_then(Value::as_str).unwrap_or_default();
-    match text("kind") {
-        "" | "Scale" => Ok(()),
-        other => Err(ApiError::bad_request(format!(
-            "{other} in version {:?} cannot be handled as a Scale",
-            text("apiVersion").rsplit('/').next().unwrap_or_default()
-        ))),
-    }
-}
-
-fn check_name(scale: &Value, target: Target<'_>) -> Result<(), ApiError> {
-    match meta_str(scale, "name") {
-        "" => Err(ApiError::bad_request(format!(
-            "the name of the object ({} based on URL) was undeterminable: name must be provided",
-            target.name
-        ))),
-        name if name == target.name => Ok(()),
-        name => Err(ApiError::bad_request(format!(
-            "the name of the object ({name}) does not match the name on the URL ({})",
-            target.name
-        ))),
-    }
 }
 
 fn scale_of(object: &Value, paths: &Paths) -> Value {

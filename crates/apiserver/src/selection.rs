@@ -3,7 +3,7 @@
 use karpenter_primitives::selector::Selector;
 
 use crate::object::Stored;
-use crate::registry::Resource;
+use crate::registry::{Registry, Resource};
 use crate::request::Query;
 use crate::status::ApiError;
 use crate::store::Key;
@@ -26,15 +26,16 @@ struct FieldTerm {
 enum Field {
     Name,
     Namespace,
-    /// An index into the resource's selectable fields.
+    /// An index into the fields that stored objects have at hand.
     Other(usize),
 }
 
 impl Selection {
-    pub(crate) fn parse(query: &Query, resource: &Resource) -> Result<Self, ApiError> {
+    pub(crate) fn parse(query: &Query, resource: &Resource, registry: &Registry) -> Result<Self, ApiError> {
         let labels = query.get("labelSelector").unwrap_or_default();
         let labels = Selector::parse(labels).map_err(|error| ApiError::bad_request(error.to_string()))?;
-        let fields = parse_fields(query.get("fieldSelector").unwrap_or_default(), resource)?;
+        let stored = registry.of_storage(resource.storage).map_or(resource, AsRef::as_ref);
+        let fields = parse_fields(query.get("fieldSelector").unwrap_or_default(), resource, stored)?;
         Ok(Self { labels, fields })
     }
 
@@ -58,14 +59,9 @@ impl Selection {
     pub(crate) fn matches_key(&self, key: &Key, object: &Stored) -> bool {
         self.matches(&key.path, object)
     }
-
-    /// The one name that can match, if the selector pins it.
-    pub(crate) fn single_name(&self) -> Option<&str> {
-        self.fields.iter().find(|t| t.field == Field::Name && t.equal).map(|term| term.value.as_str())
-    }
 }
 
-fn parse_fields(text: &str, resource: &Resource) -> Result<Vec<FieldTerm>, ApiError> {
+fn parse_fields(text: &str, resource: &Resource, stored: &Resource) -> Result<Vec<FieldTerm>, ApiError> {
     let mut terms = Vec::new();
     for part in split_terms(text) {
         if part.is_empty() {
@@ -78,10 +74,13 @@ fn parse_fields(text: &str, resource: &Resource) -> Result<Vec<FieldTerm>, ApiEr
         let field = match name {
             "metadata.name" => Field::Name,
             "metadata.namespace" => Field::Namespace,
-            other => match resource.selectable_fields.iter().position(|field| field == other) {
-                Some(at) => Field::Other(at),
-                None => return Err(ApiError::bad_request(unknown_field(other, resource))),
-            },
+            other => {
+                let known = resource.selectable_fields.iter().position(|field| field == other);
+                let field = known.and_then(|at| resource.stored_fields.get(at));
+                let at =
+                    field.and_then(|field| stored.selectable_fields.iter().position(|other| other == field));
+                Field::Other(at.ok_or_else(|| ApiError::bad_request(unknown_field(other, resource)))?)
+            }
         };
         terms.push(FieldTerm { field, equal, value: unescape(value) });
     }

@@ -65,7 +65,10 @@ impl ApiServer {
         };
         let shared = Shared { environment: Box::new(environment), options, state: Mutex::new(state) };
         let server = Self { shared: Arc::new(shared) };
-        server.write(|writer| writer.create_first_namespaces());
+        server.write(|writer| {
+            writer.create_first_namespaces();
+            writer.create_first_objects();
+        });
         server
     }
 
@@ -117,6 +120,11 @@ pub(crate) struct Writer<'a> {
 impl Writer<'_> {
     pub(crate) fn get(&self, key: &Key) -> Option<Arc<Stored>> {
         self.state.store.get(key).cloned()
+    }
+
+    /// The resource in whose form objects are stored, unless it is `resource` itself.
+    pub(crate) fn stored_form(&self, resource: &Resource) -> Option<Arc<Resource>> {
+        resource.view().and_then(|_| self.state.registry.of_storage(resource.storage).cloned())
     }
 
     pub(crate) fn put(&mut self, key: &Key, resource: &Resource, object: &Value) -> Arc<Stored> {

@@ -82,15 +82,38 @@ impl Call {
         if !self.is_authorized() {
             return ApiError::other(401, "Unauthorized", "Unauthorized").into();
         }
-        let registry = self.server.read(|state| Arc::clone(&state.registry));
-        let result = match Target::parse(path) {
-            Target::Resource(path) => self.resource(&registry, &path),
-            Target::Other(path) => {
-                Ok(openapi::answer(&registry, &path).or_else(|| discovery::other(&path)).unwrap_or_else(not_found))
+        let registry = self.registry();
+        let target = Target::parse(path);
+        if self.method != Method::GET && !matches!(target, Target::Resource(_)) {
+            let known = self.answer_unnamed(&registry, target).code < 400;
+            return if known { ApiError::method_not_allowed().into() } else { not_found() };
+        }
+        match target {
+            Target::Resource(path) => {
+                let mut answer = self.resource(&registry, &path).unwrap_or_else(Answer::from);
+                let asked = registry.find(&path.group, &path.version, &path.resource);
+                answer.warnings.extend(asked.and_then(|resource| resource.deprecation.clone()));
+                answer
             }
-            target => Ok(discovery::answer(&registry, &target, &self.headers)),
-        };
-        result.unwrap_or_else(Answer::from)
+            target => self.answer_unnamed(&registry, target),
+        }
+    }
+
+    /// Answers what names no resource.
+    fn answer_unnamed(&self, registry: &Registry, target: Target) -> Answer {
+        match target {
+            Target::Other(path) if path.starts_with("/api/") || path.starts_with("/apis/") => {
+                ApiError::no_such_resource().into()
+            }
+            Target::Other(path) => {
+                openapi::answer(registry, &path).or_else(|| discovery::other(&path)).unwrap_or_else(not_found)
+            }
+            target => discovery::answer(registry, &target, &self.headers),
+        }
+    }
+
+    pub(crate) fn registry(&self) -> Arc<Registry> {
+        self.server.read(|state| Arc::clone(&state.registry))
     }
 
     fn is_authorized(&self) -> bool {
@@ -100,12 +123,13 @@ impl Call {
     }
 
     fn resource(&self, registry: &Registry, path: &ResourcePath) -> Result<Answer, ApiError> {
-        let Some(resource) = registry.find(&path.group, &path.version, &path.resource).filter(|_| !path.excess)
+        let Some(resource) =
+            registry.find(&path.group, &path.version, &path.resource).filter(|_| !path.excess)
         else {
             return access::answer(self, path).unwrap_or_else(|| unknown_resource(registry, path));
         };
-        let verb =
-            Verb::of(&self.method, path, &self.query).ok_or_else(|| wrong_method(resource, path, &self.method))?;
+        let verb = Verb::of(&self.method, path, &self.query)
+            .ok_or_else(|| wrong_method(resource, path, &self.method))?;
         let namespaced = path.namespace.is_some();
         if namespaced != resource.namespaced && !(resource.namespaced && path.name.is_none()) {
             return Ok(match resource.is_custom() {
@@ -113,8 +137,11 @@ impl Call {
                 false => ApiError::no_such_resource().into(),
             });
         }
-        let form = negotiate::form(&self.headers)?;
+        let form = negotiate::form(&self.headers, path.name.is_none())?;
         let Some(name) = path.name.as_deref() else { return self.collection(resource, path, verb, form) };
+        if let Some(why) = karpenter_primitives::names::path_segment_errors(name).first() {
+            return Err(ApiError::bad_request(format!("Name parameter invalid: {name:?}: {why}")));
+        }
         let target = update::Target {
             resource,
             namespace: path.namespace.as_deref().unwrap_or_default(),
@@ -140,12 +167,14 @@ impl Call {
         let across = resource.namespaced && namespace.is_none();
         let reads = matches!(verb, Verb::List | Verb::Watch);
         if (across && !reads) || !resource.verbs.contains(&verb.as_str()) {
-            return if across && resource.is_custom() { Ok(not_found()) } else { Err(ApiError::method_not_allowed()) };
+            return if across && resource.is_custom() {
+                Ok(not_found())
+            } else {
+                Err(ApiError::method_not_allowed())
+            };
         }
         match verb {
-            Verb::List => {
-                self.server.read(|state| list::list(state, resource, namespace, &self.query, form))
-            }
+            Verb::List => self.server.read(|state| list::list(state, resource, namespace, &self.query, form)),
             Verb::Watch => watch::watch(&self.server, resource, namespace, &self.query, form),
             Verb::Create => self.create(resource, namespace.unwrap_or_default(), form),
             Verb::DeleteCollection => self.delete_collection(resource, namespace),
@@ -161,9 +190,12 @@ impl Call {
         let media_type = decode::media_type(&self.headers);
         self.server.write(|writer| {
             let registry = Arc::clone(&writer.state.registry);
-            let decoded = decode::decode(&self.body, media_type, resource, &registry, options.field_validation)?;
-            let written = writer.create(resource, namespace, decoded.object, options)?;
-            Ok(Answer::object(201, resource, &written, form)?.warn(decoded.warnings))
+            let decoded =
+                decode::decode(&self.body, media_type, resource, &registry, options.field_validation)?;
+            match writer.create(resource, namespace, decoded.object, options) {
+                Ok(written) => Ok(Answer::object(201, resource, &written, form)?.warn(decoded.warnings)),
+                Err(error) => Err(error.with_warnings(decoded.warnings)),
+            }
         })
     }
 
@@ -187,11 +219,14 @@ impl Call {
             Verb::Get => self.get(target, form),
             Verb::Update => {
                 let options = WriteOptions::parse(&self.query, "UpdateOptions")?;
-                let decoded = decode::decode(&self.body, media_type, resource, registry, options.field_validation)?;
-                self.server.write(|writer| {
-                    let updated = writer.replace(target, decoded.object, options)?;
-                    let code = if updated.created { 201 } else { 200 };
-                    Ok(Answer::object(code, resource, &updated.written, form)?.warn(decoded.warnings))
+                let decoded =
+                    decode::decode(&self.body, media_type, resource, registry, options.field_validation)?;
+                self.server.write(|writer| match writer.replace(target, decoded.object, options) {
+                    Ok(updated) => {
+                        let code = if updated.created { 201 } else { 200 };
+                        Ok(Answer::object(code, resource, &updated.written, form)?.warn(decoded.warnings))
+                    }
+                    Err(error) => Err(error.with_warnings(decoded.warnings)),
                 })
             }
             Verb::Patch => {
@@ -216,9 +251,8 @@ impl Call {
     fn get(&self, target: update::Target<'_>, form: Form) -> Result<Answer, ApiError> {
         let asked = list::revision(&self.query)
             .map_err(|why| ApiError::bad_request(format!("invalid resource version: {why}")))?;
-        let (stored, current) = self
-            .server
-            .read(|state| (state.store.get(&target.key()).cloned(), state.store.revision()));
+        let (stored, current) =
+            self.server.read(|state| (state.store.get(&target.key()).cloned(), state.store.revision()));
         if let Some(asked) = asked.filter(|asked| *asked > current) {
             return Err(list::too_large(asked, current));
         }
@@ -234,11 +268,7 @@ impl Call {
         verb: Verb,
         form: Form,
     ) -> Result<Answer, ApiError> {
-        let found = target.resource.subresource(part).ok_or_else(|| match target.resource.is_custom() {
-            // kube-apiserver knows the parts of built-in kinds by their routes, those of custom ones it looks up.
-            true => ApiError::no_such_resource(),
-            false => ApiError::no_such_resource(),
-        })?;
+        let found = target.resource.subresource(part).ok_or_else(ApiError::no_such_resource)?;
         if !found.verbs.contains(&verb.as_str()) {
             return Err(ApiError::method_not_allowed());
         }
@@ -252,8 +282,12 @@ impl Call {
         }
     }
 
-    fn delete_collection(&self, resource: &Arc<Resource>, namespace: Option<&str>) -> Result<Answer, ApiError> {
-        let selection = Selection::parse(&self.query, resource)?;
+    fn delete_collection(
+        &self,
+        resource: &Arc<Resource>,
+        namespace: Option<&str>,
+    ) -> Result<Answer, ApiError> {
+        let selection = Selection::parse(&self.query, resource, &self.registry())?;
         let media_type = decode::media_type(&self.headers);
         let options = DeleteOptions::parse(&self.body, media_type, &self.query)?;
         self.server.write(|writer| {

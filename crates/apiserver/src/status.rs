@@ -17,11 +17,13 @@ pub(crate) struct ApiError {
     pub(crate) details: Option<Value>,
     /// A token to go on with, in the answer to an expired one.
     pub(crate) continue_token: Option<String>,
+    /// Texts of `Warning` headers that go with the refusal.
+    pub(crate) warnings: Vec<String>,
 }
 
 impl ApiError {
     fn new(code: u16, reason: &'static str, message: impl Into<String>, details: Option<Value>) -> Self {
-        Self { code, reason, message: message.into(), details, continue_token: None }
+        Self { code, reason, message: message.into(), details, continue_token: None, warnings: Vec::new() }
     }
 
     pub(crate) fn bad_request(message: impl Into<String>) -> Self {
@@ -110,6 +112,11 @@ impl ApiError {
         self
     }
 
+    pub(crate) fn with_warnings(mut self, warnings: Vec<String>) -> Self {
+        self.warnings.extend(warnings);
+        self
+    }
+
     /// The `metav1.Status` object.
     pub(crate) fn to_status(&self) -> Value {
         let mut status = Map::new();
@@ -145,6 +152,8 @@ fn details(group: &str, kind: &str, name: &str) -> Value {
     if !group.is_empty() {
         map.insert("group".into(), group.into());
     }
-    map.insert("kind".into(), kind.into());
+    if !kind.is_empty() {
+        map.insert("kind".into(), kind.into());
+    }
     Value::Object(map)
 }

@@ -179,6 +179,22 @@ impl Store {
         self.dependents.get(&owner).into_iter().flatten().cloned().collect()
     }
 
+    /// Starts the log of a resource that was not served until now: nothing is known of the time before.
+    pub(crate) fn begin(&mut self, storage: StorageId) {
+        let revision = self.revision;
+        if !self.logs.contains_key(&storage) {
+            self.log(storage).floor = revision;
+        }
+    }
+
+    /// Replaces an object by another reading of the same version: no event, no new revision.
+    pub(crate) fn reread(&mut self, key: Key, object: Encoded) {
+        if let Some(stored) = self.objects.get(&key) {
+            let revision = stored.revision;
+            self.objects.insert(key, Arc::new(object.at(revision)));
+        }
+    }
+
     /// Wakes whoever waits for a change of this resource.
     pub(crate) fn subscribe(&mut self, storage: StorageId) -> watch::Receiver<u64> {
         self.log(storage).tick.subscribe()
@@ -230,9 +246,7 @@ pub(crate) fn range<'a>(
     // '0' is the byte behind '/', so this is behind every path of the namespace.
     let (first, end) = match namespace {
         Some(namespace) => (format!("{namespace}/"), Bound::Excluded(key(format!("{namespace}0")))),
-        None => {
-            (String::new(), Bound::Excluded(Key { storage: StorageId(storage.0 + 1), path: "".into() }))
-        }
+        None => (String::new(), Bound::Excluded(Key { storage: StorageId(storage.0 + 1), path: "".into() })),
     };
     let first = format!("{first}{}", start.unwrap_or_default());
     objects.range((Bound::Included(key(first)), end))

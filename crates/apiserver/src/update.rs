@@ -36,6 +36,21 @@ impl Target<'_> {
         ApiError::not_found(&self.resource.group, &self.resource.plural, self.name)
     }
 
+    /// The name in a body has to be the one in the path.
+    pub(crate) fn check_name(&self, object: &Value) -> Result<(), ApiError> {
+        match meta_str(object, "name") {
+            "" => Err(ApiError::bad_request(format!(
+                "the name of the object ({} based on URL) was undeterminable: name must be provided",
+                self.name
+            ))),
+            name if name == self.name => Ok(()),
+            name => Err(ApiError::bad_request(format!(
+                "the name of the object ({name}) does not match the name on the URL ({})",
+                self.name
+            ))),
+        }
+    }
+
     pub(crate) fn conflict(&self, why: &str) -> ApiError {
         ApiError::conflict(&self.resource.group, &self.resource.plural, self.name, why)
     }
@@ -55,19 +70,7 @@ impl Writer<'_> {
         mut object: Value,
         options: WriteOptions,
     ) -> Result<Updated, ApiError> {
-        let name = meta_str(&object, "name");
-        if name.is_empty() {
-            return Err(ApiError::bad_request(format!(
-                "the name of the object ({} based on URL) was undeterminable: name must be provided",
-                target.name
-            )));
-        }
-        if name != target.name {
-            return Err(ApiError::bad_request(format!(
-                "the name of the object ({name}) does not match the name on the URL ({})",
-                target.name
-            )));
-        }
+        target.check_name(&object)?;
         fit_namespace(&mut object, target.namespace)?;
         let existing = self.get(&target.key());
         self.check_uid(target, meta_str(&object, "uid"), existing.as_deref())?;
@@ -90,7 +93,8 @@ impl Writer<'_> {
         if uid.is_empty() || (existing.is_none() && !creates_on_update(target.resource)) {
             return Ok(());
         }
-        let actual = existing.and_then(|stored| stored.facts.uid).map(|uid| uid.to_string()).unwrap_or_default();
+        let actual =
+            existing.and_then(|stored| stored.facts.uid).map(|uid| uid.to_string()).unwrap_or_default();
         if uid == actual {
             return Ok(());
         }
@@ -109,6 +113,10 @@ impl Writer<'_> {
         mut new: Value,
         options: WriteOptions,
     ) -> Result<Written, ApiError> {
+        if let (Some(view), Some(stored)) = (target.resource.view(), self.stored_form(target.resource)) {
+            view.to_stored(&mut new);
+            return self.update(Target { resource: &stored, ..target }, existing, new, options);
+        }
         let resource = target.resource;
         check_revision(target, &mut new, existing)?;
         let old = existing.to_value(resource);
@@ -157,9 +165,9 @@ fn check_revision(target: Target<'_>, new: &mut Value, existing: &Stored) -> Res
     let text = meta_str(new, "resourceVersion");
     let revision: u64 = match text {
         "" => 0,
-        text => text
-            .parse()
-            .map_err(|_| ApiError::internal(format!("strconv.ParseUint: parsing {text:?}: invalid syntax")))?,
+        text => text.parse().map_err(|_| {
+            ApiError::internal(format!("strconv.ParseUint: parsing {text:?}: invalid syntax"))
+        })?,
     };
     let unconditional = match &resource.handling {
         Handling::Builtin(kind) => kind.unconditional_update,
@@ -194,7 +202,9 @@ fn prepare_and_validate(target: Target<'_>, new: &mut Value, old: &Value) -> Vec
             }
             kind.prepare_update(new, old, target.subresource);
             meta::keep_system_fields(new, old);
+            // kube-apiserver checks metadata once for all kinds and once more in the kind's own validation.
             let mut errors = meta::validate_update(new, old);
+            errors.extend(errors.clone());
             errors.extend(kind.validate_update(new, old, target.subresource));
             if resource.is(CRD_GROUP, CRD_PLURAL) && target.subresource.is_none() {
                 errors.extend(crate::crd::validate_crd(new, Some(old)));
@@ -205,6 +215,7 @@ fn prepare_and_validate(target: Target<'_>, new: &mut Value, old: &Value) -> Vec
             prepare_custom(new, old, version.status, target.subresource == Some("status"));
             meta::keep_system_fields(new, old);
             let mut errors = meta::validate_update(new, old);
+            errors.extend(errors.clone());
             errors.extend(match target.subresource {
                 Some("status") => version.schema.validate_status(new, old),
                 _ => version.schema.validate(new, Some(old)),

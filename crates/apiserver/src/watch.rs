@@ -45,7 +45,7 @@ pub(crate) fn watch(
     form: Form,
 ) -> Result<Answer, ApiError> {
     check_options(query)?;
-    let selection = Selection::parse(query, resource)?;
+    let selection = Selection::parse(query, resource, &server.read(|state| Arc::clone(&state.registry)))?;
     let timeout = query.integer("timeoutSeconds").map_err(ApiError::bad_request)?;
     let timeout = timeout.and_then(|seconds| u64::try_from(seconds).ok()).filter(|seconds| *seconds > 0);
     let asked = revision(query).map_err(ApiError::internal)?.unwrap_or(0);
@@ -90,6 +90,7 @@ pub(crate) fn watch(
         content_type: "application/json",
         body: Body::stream(watcher.into_stream()),
         warnings: Vec::new(),
+        retry_after_seconds: None,
     })
 }
 
@@ -228,7 +229,7 @@ impl Watcher {
         if self.metadata_only {
             object.write_metadata(revision, out);
         } else {
-            object.write(&self.resource.head, revision, out);
+            object.write(&self.resource, false, revision, out);
         }
         out.extend_from_slice(b"}\n");
     }
@@ -268,7 +269,10 @@ fn check_options(query: &Query) -> Result<(), ApiError> {
             errors.push(FieldError::not_supported(path, &json!(matching), &["NotOlderThan"]));
         }
         if query.get("continue").is_some() {
-            errors.push(FieldError::forbidden(path, "resourceVersionMatch is forbidden for continue"));
+            errors.push(FieldError::forbidden(
+                path,
+                "resourceVersionMatch is forbidden when continue is provided",
+            ));
         }
     }
     invalid_options(&errors)

@@ -72,7 +72,8 @@ async fn merge_and_json_patches_apply_and_failed_tests_are_unprocessable() {
     let api = config_maps(&client);
     create(&api, &config_map("a")).await;
     let params = PatchParams::default();
-    let merged = api.patch("a", &params, &Patch::Merge(json!({"data": {"a": null, "b": "2"}}))).await.unwrap();
+    let merged =
+        api.patch("a", &params, &Patch::Merge(json!({"data": {"a": null, "b": "2"}}))).await.unwrap();
     assert_eq!(merged.data.unwrap(), [("b".to_owned(), "2".to_owned())].into());
     let json_patch = |value: serde_json::Value| Patch::Json::<()>(serde_json::from_value(value).unwrap());
     let patch = json_patch(json!([
