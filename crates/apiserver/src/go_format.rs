@@ -37,9 +37,9 @@ pub(crate) fn quote(text: &str) -> String {
     out
 }
 
-/// `%v` of a `float64`: shortest digits, an exponent from 1e21 on and below 1e-4.
+/// `%v` of a `float64`: shortest digits, an exponent from 1e+06 on and below 0.0001.
 pub(crate) fn float(number: f64) -> String {
-    float_with_exponent_outside(number, -4, 21)
+    float_with_exponent_outside(number, -4, 6)
 }
 
 fn float_with_exponent_outside(number: f64, lowest: i32, highest: i32) -> String {
@@ -119,9 +119,13 @@ mod tests {
 
     #[test]
     fn floats_print_like_go() {
-        for (number, text) in
-            [(1.0, "1"), (0.5, "0.5"), (1e21, "1e+21"), (1e20, "100000000000000000000"), (-0.00001, "-1e-05")]
-        {
+        for (number, text) in [
+            (1.0, "1"),
+            (123456.5, "123456.5"),
+            (1e6, "1e+06"),
+            (12345678.5, "1.23456785e+07"),
+            (-0.00001, "-1e-05"),
+        ] {
             assert_eq!(float(number), text);
         }
     }

@@ -279,14 +279,18 @@ fn check_deprecation(version: &CustomResourceDefinitionVersion, at: &str, errors
 }
 
 fn check_version_set(spec: &CustomResourceDefinitionSpec, shared: Shared, errors: &mut Vec<FieldError>) {
-    let shown = || internal_versions(spec, shared);
+    let invalid = |detail: &str| FieldError {
+        reason: Reason::Invalid,
+        field: "spec.versions".into(),
+        shown: Some(internal_versions(spec, shared)),
+        detail: detail.into(),
+    };
     let names: Vec<&str> = spec.versions.iter().map(|v| v.name.as_str()).collect();
     if (1..names.len()).any(|i| names[..i].contains(&names[i])) {
-        errors.push(FieldError::invalid("spec.versions", &shown(), "must contain unique version names"));
+        errors.push(invalid("must contain unique version names"));
     }
     if spec.versions.iter().filter(|v| v.storage).count() != 1 {
-        let detail = "must have exactly one version marked as storage version";
-        errors.push(FieldError::invalid("spec.versions", &shown(), detail));
+        errors.push(invalid("must have exactly one version marked as storage version"));
     }
     if let Some(first) = names.first()
         && let problems @ [_, ..] = dns_1035_label(first).as_slice()
@@ -295,22 +299,28 @@ fn check_version_set(spec: &CustomResourceDefinitionSpec, shared: Shared, errors
     }
 }
 
-/// The versions as the real server shows them: its internal form, parts that are shared left out.
-fn internal_versions(spec: &CustomResourceDefinitionSpec, shared: Shared) -> Value {
-    let part = |hide: bool, value: Option<Value>| if hide { Value::Null } else { value.unwrap_or_default() };
-    spec.versions
-        .iter()
-        .map(|v| {
-            json!({
-                "Name": v.name, "Served": v.served, "Storage": v.storage,
-                "Deprecated": v.deprecated == Some(true), "DeprecationWarning": v.deprecation_warning,
-                "Schema": part(shared.schema, serde_json::to_value(&v.schema).ok()),
-                "Subresources": part(shared.subresources, serde_json::to_value(&v.subresources).ok()),
-                "AdditionalPrinterColumns": part(shared.columns, serde_json::to_value(&v.additional_printer_columns).ok()),
-                "SelectableFields": part(shared.selectable, serde_json::to_value(&v.selectable_fields).ok()),
-            })
-        })
-        .collect()
+/// The versions as the real server shows them: its internal form in the order of its fields, shared parts left out.
+fn internal_versions(spec: &CustomResourceDefinitionSpec, shared: Shared) -> String {
+    fn part<T: serde::Serialize>(hidden: bool, value: &T) -> String {
+        let value = if hidden { Value::Null } else { serde_json::to_value(value).unwrap_or_default() };
+        go_format::json(&value)
+    }
+    let show = |v: &CustomResourceDefinitionVersion| {
+        let fields = [
+            ("Name", part(false, &v.name)),
+            ("Served", part(false, &v.served)),
+            ("Storage", part(false, &v.storage)),
+            ("Deprecated", part(false, &(v.deprecated == Some(true)))),
+            ("DeprecationWarning", part(false, &v.deprecation_warning)),
+            ("Schema", part(shared.schema, &v.schema)),
+            ("Subresources", part(shared.subresources, &v.subresources)),
+            ("AdditionalPrinterColumns", part(shared.columns, &v.additional_printer_columns)),
+            ("SelectableFields", part(shared.selectable, &v.selectable_fields)),
+        ];
+        let fields: Vec<String> = fields.iter().map(|(name, value)| format!("\"{name}\":{value}")).collect();
+        format!("{{{}}}", fields.join(","))
+    };
+    format!("[{}]", spec.versions.iter().map(show).collect::<Vec<_>>().join(","))
 }
 
 fn check_required_names(names: &CustomResourceDefinitionNames, errors: &mut Vec<FieldError>) {

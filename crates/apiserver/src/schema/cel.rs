@@ -12,7 +12,8 @@ use kube_cel::cel::parser::Parser;
 use kube_cel::cel::{Context, ExecutionError, IdedExpr, Value as Cel};
 use serde_json::Value;
 
-use super::cel_library::{LIBRARY, describe};
+use super::cel_check;
+use super::cel_library::{LIBRARY, describe, rewrite_optional_selects};
 use super::cel_value::to_cel;
 use super::correlate::{self, Predecessor};
 use super::field_path;
@@ -44,12 +45,16 @@ pub(super) struct Program(IdedExpr);
 impl Program {
     fn parse(text: &str) -> Result<Self, String> {
         // The parser is generated code fed with text from outside: a fault in it must not take the server down.
-        catch_unwind(|| Parser::new().enable_optional_syntax(true).parse(text))
-            .unwrap_or_else(|_| Ok(IdedExpr::default()))
-            .map_err(|errors| errors.to_string())
-            .and_then(|expr| {
-                if expr == IdedExpr::default() { Err("cannot be parsed".into()) } else { Ok(Self(expr)) }
-            })
+        let parsed = catch_unwind(|| Parser::new().enable_optional_syntax(true).parse(text));
+        match parsed {
+            Ok(Ok(mut expr)) => {
+                rewrite_optional_selects(&mut expr);
+                Ok(Self(expr))
+            }
+            // The real server indents the quoted source by one more.
+            Ok(Err(errors)) => Err(errors.to_string().replace("\n| ", "\n | ")),
+            Err(_) => Err("the expression cannot be parsed".to_owned()),
+        }
     }
 
     fn run(&self, context: &Context<'_>) -> Result<Cel, String> {
@@ -66,8 +71,16 @@ impl Rule {
         rules.iter().map(|rule| Self::compile(rule, node, resource_root)).collect()
     }
 
-    fn compile(rule: &ValidationRule, node: &Node, _resource_root: bool) -> Self {
-        let program = (!rule.rule.trim().is_empty()).then(|| Program::parse(&rule.rule));
+    fn compile(rule: &ValidationRule, node: &Node, resource_root: bool) -> Self {
+        let optional_old = rule.optional_old_self == Some(true);
+        let checked = |program: Program| {
+            let complaint = cel_check::complaint(&program.0, &rule.rule, node, resource_root, optional_old);
+            complaint.map_or(Ok(program), Err)
+        };
+        let program = (!rule.rule.trim().is_empty()).then(|| {
+            let parsed = Program::parse(&rule.rule).map_err(|error| format!("compilation failed: {error}"));
+            parsed.and_then(checked)
+        });
         let uses_old =
             matches!(&program, Some(Ok(program)) if program.0.references().has_variable("oldSelf"));
         let message_program =
@@ -76,7 +89,7 @@ impl Rule {
             program,
             message_program,
             uses_old,
-            optional_old: rule.optional_old_self == Some(true),
+            optional_old,
             rule: rule.rule.trim().to_owned(),
             message: rule.message.as_deref().unwrap_or_default().trim().to_owned(),
             reason: rule.reason.clone(),
@@ -174,7 +187,7 @@ fn check_here(
         let program = match program {
             Ok(program) => program,
             Err(error) => {
-                let detail = format!("rule compile error: compilation failed: {error}");
+                let detail = format!("rule compile error: {error}");
                 errors.push(FieldError::invalid(at.to_string(), &kind, detail));
                 continue;
             }

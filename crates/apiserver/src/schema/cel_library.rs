@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use kube_cel::KubeCelExt as _;
-use kube_cel::cel::common::ast::{Expr, IdedExpr};
+use kube_cel::cel::common::ast::{EntryExpr, Expr, IdedExpr, operators};
 use kube_cel::cel::extractors::This;
 use kube_cel::cel::{Context, ExecutionError, FunctionContext, Value as Cel, functions};
 use regex::Regex;
@@ -181,6 +181,44 @@ fn selected_field(expr: &IdedExpr) -> Option<&str> {
     }
 }
 
+/// `a.?b` as `a[?'b']`: the engine answers the first with an error where the field is missing.
+pub(super) fn rewrite_optional_selects(expr: &mut IdedExpr) {
+    if let Expr::Call(call) = &mut expr.expr
+        && call.func_name == operators::OPT_SELECT
+    {
+        call.func_name = operators::OPT_INDEX.to_owned();
+    }
+    for child in children_mut(expr) {
+        rewrite_optional_selects(child);
+    }
+}
+
+fn children_mut(expr: &mut IdedExpr) -> Vec<&mut IdedExpr> {
+    match &mut expr.expr {
+        Expr::Call(call) => call.target.as_deref_mut().into_iter().chain(&mut call.args).collect(),
+        Expr::Comprehension(c) => {
+            let c = c.as_mut();
+            vec![&mut c.iter_range, &mut c.accu_init, &mut c.loop_cond, &mut c.loop_step, &mut c.result]
+        }
+        Expr::List(list) => list.elements.iter_mut().collect(),
+        Expr::Select(select) => vec![&mut select.operand],
+        Expr::Map(map) => {
+            map.entries.iter_mut().flat_map(|entry| entry_children_mut(&mut entry.expr)).collect()
+        }
+        Expr::Struct(s) => {
+            s.entries.iter_mut().flat_map(|entry| entry_children_mut(&mut entry.expr)).collect()
+        }
+        Expr::Ident(_) | Expr::Literal(_) | Expr::Unspecified => Vec::new(),
+    }
+}
+
+fn entry_children_mut(entry: &mut EntryExpr) -> Vec<&mut IdedExpr> {
+    match entry {
+        EntryExpr::StructField(field) => vec![&mut field.value],
+        EntryExpr::MapEntry(entry) => vec![&mut entry.key, &mut entry.value],
+    }
+}
+
 /// The expressions directly inside one.
 pub(super) fn children(expr: &IdedExpr) -> Vec<&IdedExpr> {
     match &expr.expr {
@@ -194,8 +232,7 @@ pub(super) fn children(expr: &IdedExpr) -> Vec<&IdedExpr> {
     }
 }
 
-fn entry_children(entry: &kube_cel::cel::common::ast::EntryExpr) -> Vec<&IdedExpr> {
-    use kube_cel::cel::common::ast::EntryExpr;
+fn entry_children(entry: &EntryExpr) -> Vec<&IdedExpr> {
     match entry {
         EntryExpr::StructField(field) => vec![&field.value],
         EntryExpr::MapEntry(entry) => vec![&entry.key, &entry.value],

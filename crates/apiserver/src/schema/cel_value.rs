@@ -42,8 +42,16 @@ pub(super) fn to_cel(value: &Value, node: Option<&Node>) -> Cel {
             let is_map = node.is_some_and(|node| {
                 node.properties.is_empty() && matches!(node.additional, Some(Additional::Each(_)))
             });
+            // A field that is null, or that the schema does not name, is absent to rules.
+            let has_fields = node.is_some_and(|node| !node.properties.is_empty());
+            let visible = |key: &str, value: &Value| {
+                let named = node.is_some_and(|node| node.child(key).is_some());
+                !has_fields
+                    || (!value.is_null() && (named || matches!(key, "apiVersion" | "kind" | "metadata")))
+            };
             let entries: CelEntries = map
                 .iter()
+                .filter(|(key, value)| visible(key, value))
                 .map(|(key, value)| {
                     let escaped = if is_map { None } else { escape(key) };
                     let child = node.and_then(|node| node.child(key));

@@ -5,6 +5,7 @@
 //! requests: metadata of the object itself, scale paths and status isolation are the request path's business.
 
 mod cel;
+mod cel_check;
 mod cel_library;
 mod cel_value;
 mod correlate;

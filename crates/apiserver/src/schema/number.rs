@@ -77,10 +77,20 @@ pub(super) fn is_json_integer(number: f64) -> bool {
     (number - whole).abs() / (number.abs() + whole.abs()) < TOLERANCE
 }
 
-/// Equality of an enumerated value with one of the document: numbers by value, everything else exactly.
-pub(super) fn same_value(a: &Value, b: &Value) -> bool {
-    match (a, b) {
-        (Value::Number(a), Value::Number(b)) => Num::of(a).as_f64() == Num::of(b).as_f64(),
-        _ => a == b,
+/// Whether a value is the enumerated one. kube-apiserver converts the value to the type of the enumerated one first, so
+/// 1.5 passes for 1, and 65 for "A".
+#[expect(clippy::cast_possible_truncation, reason = "that is how Go converts a float to an integer")]
+pub(super) fn is_enumerated(value: &Value, enumerated: &Value) -> bool {
+    match (value, enumerated) {
+        (Value::Number(value), Value::Number(enumerated)) => match (Num::of(value), Num::of(enumerated)) {
+            (Num::Float(value), Num::Int(enumerated)) => value as i64 == enumerated,
+            (value, enumerated) => value.as_f64() == enumerated.as_f64(),
+        },
+        (Value::Number(value), Value::String(enumerated)) => value.as_i64().is_some_and(|code| {
+            let character =
+                u32::try_from(code).ok().and_then(char::from_u32).unwrap_or(char::REPLACEMENT_CHARACTER);
+            enumerated.chars().eq([character])
+        }),
+        _ => value == enumerated,
     }
 }

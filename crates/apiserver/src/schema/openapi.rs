@@ -375,23 +375,17 @@ fn check_compiled_rule(
     errors: &mut Vec<FieldError>,
 ) {
     let field = |name: &'static str| at.field(name).to_string();
-    // The real server shows its internal form of the rule here.
-    let shown = || {
-        json!({
-            "Rule": rule.rule,
-            "Message": rule.message.as_deref().unwrap_or_default(),
-            "MessageExpression": rule.message_expression.as_deref().unwrap_or_default(),
-            "Reason": rule.reason,
-            "FieldPath": rule.field_path.as_deref().unwrap_or_default(),
-            "OptionalOldSelf": rule.optional_old_self,
-        })
+    let invalid = |name: &'static str, detail: String| FieldError {
+        reason: Reason::Invalid,
+        field: field(name),
+        shown: Some(internal_form(rule)),
+        detail,
     };
     if let Some(Err(error)) = &compiled.program {
-        errors.push(FieldError::invalid(field("rule"), &shown(), format!("compilation failed: {error}")));
+        errors.push(invalid("rule", error.clone()));
     }
     if let Some(Err(error)) = &compiled.message_program {
-        let detail = format!("messageExpression compilation failed: {error}");
-        errors.push(FieldError::invalid(field("messageExpression"), &shown(), detail));
+        errors.push(invalid("messageExpression", format!("messageExpression compilation failed: {error}")));
     }
     if compiled.uses_old {
         if let Some(above) = &place.uncorrelatable {
@@ -403,4 +397,19 @@ fn check_compiled_rule(
         let detail = "may not be set if oldSelf is not used in rule";
         errors.push(FieldError::invalid(field("optionalOldSelf"), &Value::Bool(optional), detail));
     }
+}
+
+/// The real server shows its internal form of a rule, in the order of its fields.
+fn internal_form(rule: &ValidationRule) -> String {
+    let text = |text: &Option<String>| go_format::json(&text.as_deref().unwrap_or_default().into());
+    let optional = |value: Option<Value>| go_format::json(&value.unwrap_or_default());
+    format!(
+        "{{\"Rule\":{},\"Message\":{},\"MessageExpression\":{},\"Reason\":{},\"FieldPath\":{},\"OptionalOldSelf\":{}}}",
+        go_format::json(&rule.rule.as_str().into()),
+        text(&rule.message),
+        text(&rule.message_expression),
+        optional(rule.reason.as_deref().map(Value::from)),
+        text(&rule.field_path),
+        optional(rule.optional_old_self.map(Value::Bool)),
+    )
 }

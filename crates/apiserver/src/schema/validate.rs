@@ -196,7 +196,7 @@ fn check_type(node: &Node, value: &Value, at: &Path<'_>, found: &mut Findings) {
 
 fn check_enum(node: &Node, value: &Value, at: &Path<'_>, found: &mut Findings) {
     let allowed = &node.checks.allowed;
-    if allowed.is_empty() || (!value.is_null() && allowed.iter().any(|a| number::same_value(a, value))) {
+    if allowed.is_empty() || (!value.is_null() && allowed.iter().any(|a| number::is_enumerated(value, a))) {
         return;
     }
     let names: Vec<String> = allowed
