@@ -1,3 +1,4 @@
 //! The one integration-test binary of the program: its commands, and the rules of the repository.
 
+mod crd_types;
 mod tidy;

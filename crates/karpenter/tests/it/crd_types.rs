@@ -1,0 +1,162 @@
+//! Types and definitions of our kinds belong together: whatever a definition lets users write, the type gives back unchanged;
+//! and the definitions are upstream's (`conformance/crds/structure.json`), their descriptions aside.
+
+use karpenter_api::crd::Crd;
+use karpenter_api::{CapacityBuffer, NodeClaim, NodeOverlay, NodePool};
+use karpenter_provider_cloudstack::CloudStackNodeClass;
+use karpenter_provider_cluster_api::ClusterAPINodeClass;
+use karpenter_provider_kwok::KWOKNodeClass;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value, json};
+
+/// Through the type and back.
+type RoundTrip = fn(Value) -> Result<Value, serde_json::Error>;
+
+fn through<T: DeserializeOwned + Serialize>(object: Value) -> Result<Value, serde_json::Error> {
+    serde_json::to_value(serde_json::from_value::<T>(object)?)
+}
+
+fn kinds() -> Vec<(Crd, RoundTrip)> {
+    vec![
+        (NodePool::crd(), through::<NodePool>),
+        (NodeClaim::crd(), through::<NodeClaim>),
+        (NodeOverlay::crd(), through::<NodeOverlay>),
+        (CapacityBuffer::crd(), through::<CapacityBuffer>),
+        (KWOKNodeClass::crd(), through::<KWOKNodeClass>),
+        (ClusterAPINodeClass::crd(), through::<ClusterAPINodeClass>),
+        (CloudStackNodeClass::crd(), through::<CloudStackNodeClass>),
+    ]
+}
+
+#[test]
+fn whatever_a_definition_allows_survives_its_type_unchanged() {
+    for (crd, round_trip) in kinds() {
+        let schema = &crd.to_json()["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
+        let objects = samples(schema);
+        assert!(objects.len() > 10, "{}: only {} samples", crd.kind, objects.len());
+        for mut object in objects {
+            object["apiVersion"] = json!(format!("{}/{}", crd.group, crd.version));
+            object["kind"] = json!(crd.kind);
+            object["metadata"] = json!({ "name": "sample", "labels": { "a": "b" } });
+            match round_trip(object.clone()) {
+                Ok(back) => assert_eq!(back, object, "{}", crd.kind),
+                Err(error) => panic!("{}: {error}: {object}", crd.kind),
+            }
+        }
+    }
+}
+
+#[test]
+fn the_definitions_have_upstreams_structure() {
+    let recorded: Vec<Value> =
+        serde_json::from_str(include_str!("../../../../conformance/crds/structure.json")).unwrap();
+    let ours = kinds();
+    assert_eq!(ours.len(), recorded.len());
+    for (crd, _) in ours {
+        let mut ours = crd.to_json();
+        strip(&mut ours);
+        let theirs = recorded.iter().find(|d| d["metadata"]["name"] == crd.name());
+        assert_eq!(Some(&ours), theirs, "{}", crd.kind);
+    }
+}
+
+/// Removes descriptions (texts, not a property of that name) and orders what has no order.
+fn strip(node: &mut Value) {
+    match node {
+        Value::Array(entries) => entries.iter_mut().for_each(strip),
+        Value::Object(entries) => {
+            if entries.get("description").is_some_and(Value::is_string) {
+                entries.remove("description");
+            }
+            if let Some(Value::Array(required)) = entries.get_mut("required") {
+                required.sort_by_key(ToString::to_string);
+            }
+            entries.values_mut().for_each(strip);
+        }
+        _ => {}
+    }
+}
+
+/// Values a schema allows: for an object one with only what is required, one with everything, and one per value of each
+/// property; for lists and maps also the empty one, since losing it is a change.
+fn samples(schema: &Value) -> Vec<Value> {
+    if let Some(values) = schema["enum"].as_array() {
+        return values.clone();
+    }
+    match schema["type"].as_str() {
+        Some("object") if schema["properties"].is_object() => object_samples(schema),
+        Some("object") => {
+            let mut maps = vec![json!({})];
+            if schema["additionalProperties"].is_object() {
+                maps.extend(
+                    samples(&schema["additionalProperties"]).into_iter().map(|v| json!({ "key": v })),
+                );
+            }
+            maps
+        }
+        Some("array") => {
+            let items = samples(&schema["items"]);
+            let mut lists = vec![json!([]), Value::Array(items.clone())];
+            lists.extend(items.into_iter().map(|item| json!([item])));
+            lists
+        }
+        Some("integer") => {
+            let bounds = ["minimum", "maximum"].into_iter().filter_map(|b| schema[b].as_i64());
+            bounds.chain([7]).map(Value::from).collect()
+        }
+        Some("string") | None => texts(schema).iter().map(|&text| text.into()).collect(),
+        Some(other) => panic!("no samples for the type {other}"),
+    }
+}
+
+fn object_samples(schema: &Value) -> Vec<Value> {
+    let properties: Vec<(&String, Vec<Value>)> =
+        schema["properties"].as_object().unwrap().iter().map(|(name, p)| (name, samples(p))).collect();
+    let required: Vec<&str> =
+        schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    let least: Map<String, Value> = properties
+        .iter()
+        .filter(|(name, _)| required.contains(&name.as_str()))
+        .map(|(name, values)| ((*name).clone(), values[0].clone()))
+        .collect();
+    let most =
+        properties.iter().map(|(name, values)| ((*name).clone(), values[values.len() - 1].clone())).collect();
+    let mut objects = vec![Value::Object(least.clone()), Value::Object(most)];
+    for (name, values) in &properties {
+        for value in values {
+            let mut object = least.clone();
+            object.insert((*name).clone(), value.clone());
+            objects.push(Value::Object(object));
+        }
+    }
+    objects
+}
+
+/// Texts that match the patterns in use. A new pattern needs its examples here.
+fn texts(schema: &Value) -> &'static [&'static str] {
+    if schema["format"] == "date-time" {
+        return &["2024-02-03T04:05:06Z"];
+    }
+    if schema["x-kubernetes-int-or-string"] == true {
+        return &["1500m", "2Gi", "4", "1e3", "-1", "0"];
+    }
+    let Some(pattern) = schema["pattern"].as_str() else {
+        return &["some text", ""];
+    };
+    match pattern {
+        "^([0-9]+(s|m|h))+$" => &["30s", "1h30m", "0s", "00090m"],
+        "^(([0-9]+(s|m|h))+|Never)$" => &["Never", "720h", "1h30m15s"],
+        "^((([0-9]+(h|m))|([0-9]+h[0-9]+m))(0s)?)$" => &["8h", "30m", "1h30m", "8h0m0s"],
+        "^((100|[0-9]{1,2})%|[0-9]+)$" => &["10%", "5", "0"],
+        "^[^/]*$" => &["karpenter.kwok.sh"],
+        r"^\d+(\.\d+)?$" => &["0.50", "1"],
+        p if p.starts_with("^(@(annually|") => &["@daily", "0 9 * * mon-fri"],
+        p if p.starts_with("^(([+-]{1}") => &["+10%", "-0.5", "-100%"],
+        "^(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?$" => &["", "a.b_c-D"],
+        "^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$" => &["Ready"],
+        "^([A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?|)$" => &["Ready", ""],
+        p if p.starts_with("^([a-z0-9]([-a-z0-9]*[a-z0-9])?") => &["Name", "example.com/name"],
+        other => panic!("no example for the pattern {other}"),
+    }
+}
