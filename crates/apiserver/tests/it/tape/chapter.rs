@@ -134,6 +134,17 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
+    /// Status and body on one line.
+    pub(crate) fn summary(&self) -> String {
+        let body = match &self.body["message"] {
+            Value::String(message) => {
+                format!("{} {message}", self.body["reason"].as_str().unwrap_or_default())
+            }
+            _ => pretty::shortened(&self.body),
+        };
+        format!("{} {body}", self.status)
+    }
+
     /// The answer as one document, so that a JSON pointer reaches every part of it.
     pub(crate) fn document(&self) -> Value {
         let mut members = Map::new();

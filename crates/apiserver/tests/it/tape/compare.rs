@@ -5,6 +5,7 @@ use std::fmt;
 use serde_json::Value;
 
 use super::chapter::{Answer, View};
+use super::pretty;
 
 /// One place in an answer where the two sides disagree.
 #[derive(Clone, Debug)]
@@ -64,16 +65,7 @@ fn walk(pointer: String, recorded: Option<&Value>, got: Option<&Value>, found: &
 
 impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let show = |value: &Option<Value>| match value {
-            None => "(absent)".to_owned(),
-            Some(value) => {
-                let text = value.to_string();
-                match text.char_indices().nth(600) {
-                    Some((cut, _)) => format!("{}…", &text[..cut]),
-                    None => text,
-                }
-            }
-        };
+        let show = |value: &Option<Value>| value.as_ref().map_or("(absent)".to_owned(), pretty::shortened);
         write!(
             f,
             "{}\n      recorded {}\n      got      {}",

@@ -33,6 +33,15 @@ pub(crate) fn render(value: &Value, indent: usize, used: usize) -> String {
     }
 }
 
+/// The beginning of a value, for reports.
+pub(crate) fn shortened(value: &Value) -> String {
+    let text = one_line(value);
+    match text.char_indices().nth(600) {
+        Some((cut, _)) => format!("{}…", &text[..cut]),
+        None => text,
+    }
+}
+
 fn one_line(value: &Value) -> String {
     match value {
         Value::Object(members) => {
