@@ -255,7 +255,8 @@ impl State {
     }
 
     fn name(&mut self, object: &str, now: Timestamp) -> String {
-        let nanos = i64::try_from(now.as_nanosecond()).unwrap_or(i64::MAX).max(self.last_nanos.saturating_add(1));
+        let nanos =
+            i64::try_from(now.as_nanosecond()).unwrap_or(i64::MAX).max(self.last_nanos.saturating_add(1));
         self.last_nanos = nanos;
         let name = format!("{object}.{nanos:x}");
         // An object's name may be more than an event's can be.

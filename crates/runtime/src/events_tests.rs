@@ -137,10 +137,14 @@ fn server(script: Vec<Option<u16>>) -> (Client, Asked) {
             lock(&seen).push((parts.method.clone(), parts.uri.path().to_owned(), value.clone()));
             let (status, body) = match lock(&script).next() {
                 Some(None) => return Err(std::io::Error::other("connection refused")),
-                Some(Some(code)) if code >= 400 => {
-                    (code, serde_json::json!({"kind": "Status", "status": "Failure", "code": code, "reason": "x"}))
-                }
-                _ => (200, serde_json::json!({"metadata": {"name": "e", "namespace": "default"}, "involvedObject": {}})),
+                Some(Some(code)) if code >= 400 => (
+                    code,
+                    serde_json::json!({"kind": "Status", "status": "Failure", "code": code, "reason": "x"}),
+                ),
+                _ => (
+                    200,
+                    serde_json::json!({"metadata": {"name": "e", "namespace": "default"}, "involvedObject": {}}),
+                ),
             };
             Ok(Response::builder().status(status).body(Body::from(body.to_string().into_bytes())).unwrap())
         }

@@ -93,7 +93,11 @@ impl Elector {
     pub fn new(client: Client, config: LeaseConfig, environment: &Environment, recorder: &Recorder) -> Self {
         let leading = environment
             .registry
-            .gauge("leader_election_master_status", "1 while this process leads, 0 while it stands by", &["name"])
+            .gauge(
+                "leader_election_master_status",
+                "1 while this process leads, 0 while it stands by",
+                &["name"],
+            )
             .with(&[&config.name]);
         leading.set(0.0);
         Self {
@@ -160,7 +164,9 @@ impl Elector {
                         reported = Some(holder);
                     }
                 }
-                Attempt::Failed(error) => tracing::error!(error, lock = self.describe(), "cannot acquire lease, will retry"),
+                Attempt::Failed(error) => {
+                    tracing::error!(error, lock = self.describe(), "cannot acquire lease, will retry")
+                }
             }
             let pause = self.jitter.jitter(self.config.retry_period, JITTER);
             tokio::select! {
@@ -221,7 +227,9 @@ impl Elector {
             let renewed = self.successor(lease);
             match self.write(renewed).await {
                 Ok(()) => return Ok(Attempt::Held),
-                Err(error) => tracing::debug!(%error, lock = self.describe(), "cannot renew from the version written last"),
+                Err(error) => {
+                    tracing::debug!(%error, lock = self.describe(), "cannot renew from the version written last")
+                }
             }
         }
         let Some(lease) = self.api.get_opt(&self.config.name).await? else {
@@ -304,7 +312,9 @@ impl Elector {
     fn spec(&self, acquired: Option<MicroTime>, now: Timestamp, transitions: i32) -> LeaseSpec {
         LeaseSpec {
             holder_identity: Some(self.config.identity.clone()),
-            lease_duration_seconds: Some(i32::try_from(self.config.lease_duration.as_secs()).unwrap_or(i32::MAX)),
+            lease_duration_seconds: Some(
+                i32::try_from(self.config.lease_duration.as_secs()).unwrap_or(i32::MAX),
+            ),
             acquire_time: acquired,
             renew_time: Some(MicroTime(now)),
             lease_transitions: Some(transitions),

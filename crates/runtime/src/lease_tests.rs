@@ -44,7 +44,10 @@ impl Server {
                 if parts.method == Method::PUT && link.loses_reply.swap(false, Ordering::Relaxed) {
                     return Err(std::io::Error::other("connection reset"));
                 }
-                Ok(Response::builder().status(code).body(Body::from(answer.to_string().into_bytes())).unwrap())
+                Ok(Response::builder()
+                    .status(code)
+                    .body(Body::from(answer.to_string().into_bytes()))
+                    .unwrap())
             }
         });
         Client::new(service, "default")
@@ -52,7 +55,10 @@ impl Server {
 
     fn answer(&self, method: &Method, body: &[u8]) -> (u16, Value) {
         let status = |code: u16, reason: &str| {
-            (code, json!({"kind": "Status", "status": "Failure", "code": code, "reason": reason, "message": reason}))
+            (
+                code,
+                json!({"kind": "Status", "status": "Failure", "code": code, "reason": reason, "message": reason}),
+            )
         };
         let mut stored = lock(&self.lease);
         match (method, stored.as_ref()) {
@@ -197,7 +203,11 @@ async fn a_leader_cut_off_stops_before_another_can_start() {
     while !is_up(&second_leads) {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    assert!(cut.elapsed() >= Duration::from_secs(13) && cut.elapsed() < Duration::from_secs(21), "{:?}", cut.elapsed());
+    assert!(
+        cut.elapsed() >= Duration::from_secs(13) && cut.elapsed() < Duration::from_secs(21),
+        "{:?}",
+        cut.elapsed()
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -224,7 +234,8 @@ async fn a_leader_that_sees_anothers_name_stops_at_once_and_leaves_the_lease_alo
     let stop = CancellationToken::new();
     let (leads, run) = start(first.elector, &stop, Duration::from_secs(99));
     seconds(5).await;
-    server.set(json!({"holderIdentity": "go-karpenter_1", "leaseDurationSeconds": 15, "leaseTransitions": 8}));
+    server
+        .set(json!({"holderIdentity": "go-karpenter_1", "leaseDurationSeconds": 15, "leaseTransitions": 8}));
     seconds(2).await;
     assert!(!is_up(&leads));
     let error = run.await.expect("no panic").expect_err("lost").to_string();
@@ -270,5 +281,8 @@ async fn a_candidate_stopped_while_it_waits_never_leads() {
 fn an_identity_is_the_host_and_an_id() {
     let environment = Environment::seeded(Timestamp::UNIX_EPOCH, 1);
     let identity = identity("karpenter-0", &environment);
-    assert!(identity.starts_with("karpenter-0_") && identity.len() == "karpenter-0_".len() + 36, "{identity}");
+    assert!(
+        identity.starts_with("karpenter-0_") && identity.len() == "karpenter-0_".len() + 36,
+        "{identity}"
+    );
 }

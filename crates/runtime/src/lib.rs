@@ -9,9 +9,12 @@
 //! | [`work_queue`], [`rate_limit`] | what is to be reconciled, and when again |
 //! | [`informer`], [`store`], [`object_key`] | watches a kind, keeps it, tells what changed |
 //! | [`controller`], [`error`], [`context`] | runs reconcilers |
-//! | [`metrics`], [`logging`] | what operators see |
-//! | [`go_duration`] | what users write |
+//! | [`lease`], [`program`] | who leads; everything together, started and stopped in order |
+//! | [`client`] | requests to the API server, throttled and counted |
+//! | [`events`], [`metrics`], [`logging`], [`probes`], [`http`] | what operators see |
+//! | [`options`], [`go_duration`] | what users write |
 
+pub mod client;
 pub mod clock;
 pub mod context;
 pub mod controller;
@@ -20,11 +23,15 @@ pub mod environment;
 pub mod error;
 pub mod events;
 pub mod go_duration;
+pub mod http;
 pub mod informer;
 pub mod lease;
 pub mod logging;
 pub mod metrics;
 pub mod object_key;
+pub mod options;
+pub mod probes;
+pub mod program;
 pub mod rate_limit;
 pub mod store;
 mod sync;

@@ -46,10 +46,7 @@ pub(super) enum Verdict {
     /// Write it.
     Create(CoreEvent),
     /// Count it on the one already written; write it anew if that is gone.
-    Update {
-        event: CoreEvent,
-        patch: Value,
-    },
+    Update { event: CoreEvent, patch: Value },
 }
 
 impl Correlator {
@@ -139,8 +136,15 @@ impl Told {
 fn spam_key(event: &CoreEvent) -> String {
     let object = &event.involved_object;
     let component = event.source.as_ref().and_then(|source| source.component.as_ref());
-    let parts =
-        [component, object.kind.as_ref(), object.namespace.as_ref(), object.name.as_ref(), object.uid.as_ref(), object.api_version.as_ref(), event.type_.as_ref()];
+    let parts = [
+        component,
+        object.kind.as_ref(),
+        object.namespace.as_ref(),
+        object.name.as_ref(),
+        object.uid.as_ref(),
+        object.api_version.as_ref(),
+        event.type_.as_ref(),
+    ];
     parts.map(|part| part.map_or("", String::as_str)).join("\u{1f}")
 }
 

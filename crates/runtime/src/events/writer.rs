@@ -100,7 +100,11 @@ impl EventWriter {
                 }
             }
             // The first pause is random so that clients do not come back all at once.
-            let pause = if attempt == 1 { BETWEEN_TRIES.mul_f64(lock(&self.jitter).fraction()) } else { BETWEEN_TRIES };
+            let pause = if attempt == 1 {
+                BETWEEN_TRIES.mul_f64(lock(&self.jitter).fraction())
+            } else {
+                BETWEEN_TRIES
+            };
             tokio::select! {
                 biased;
                 () = stop.cancelled() => {}
