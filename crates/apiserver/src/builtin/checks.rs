@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::fields::{entries, items, text};
 use super::path::At;
 use super::quantity;
-use crate::field_error::{FieldError, Reason};
+use crate::field_error::FieldError;
 
 /// What a validation has found so far.
 pub(super) type Errors = Vec<FieldError>;
@@ -269,8 +269,3 @@ pub(super) fn is_cidr(text: &str) -> bool {
 
 pub(super) const NOT_AN_IP: &str = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)";
 pub(super) const NOT_A_CIDR: &str = "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)";
-
-/// Whether the errors so far include one of `reason` at exactly `field`.
-pub(super) fn reported(errors: &Errors, field: &str, reason: Reason) -> bool {
-    errors.iter().any(|e| e.reason == reason && e.field == field)
-}

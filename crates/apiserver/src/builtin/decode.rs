@@ -32,6 +32,15 @@ pub(super) fn decode(kind: &BuiltinKind, object: &mut Value) -> Result<Vec<Strin
     }
 }
 
+/// Brings an object that was decoded as another kind into this kind's form: its types are right already.
+pub(super) fn normalise(kind: &BuiltinKind, object: &mut Value) {
+    if let Value::Object(map) = object {
+        let table = structures();
+        let mut walk = Walk { table, unknown: Vec::new(), error: None };
+        walk.object(map, table.root(kind), &Path::Root);
+    }
+}
+
 /// Puts a top-level field to its empty value.
 pub(super) fn reset_field(kind: &BuiltinKind, object: &mut Value, name: &str) {
     let table = structures();

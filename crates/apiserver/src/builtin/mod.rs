@@ -213,20 +213,32 @@ impl BuiltinKind {
 
     /// From this kind's form to the form objects are stored in, for a kind that is only a view.
     pub(crate) fn to_stored(&self, object: &mut Value) {
-        match (self.group, self.version, self.kind) {
-            ("events.k8s.io", ..) => event::to_core(object),
-            ("autoscaling", "v1", "HorizontalPodAutoscaler") => autoscaling::v1_to_v2(object),
-            _ => {}
+        match (self.group, self.kind) {
+            ("events.k8s.io", _) => event::to_core(object),
+            ("autoscaling", "HorizontalPodAutoscaler") if self.version == "v1" => {
+                autoscaling::v1_to_v2(object)
+            }
+            _ => return,
+        }
+        let stored = self.view_of.and_then(|(group, version)| {
+            builtins().iter().find(|k| k.group == group && k.version == version && k.kind == self.kind)
+        });
+        if let Some(stored) = stored {
+            decode::normalise(stored, object);
+            stored.default(object);
         }
     }
 
     /// From the stored form to this kind's, for a kind that is only a view.
     pub(crate) fn from_stored(&self, object: &mut Value) {
-        match (self.group, self.version, self.kind) {
-            ("events.k8s.io", ..) => event::from_core(object),
-            ("autoscaling", "v1", "HorizontalPodAutoscaler") => autoscaling::v2_to_v1(object),
-            _ => {}
+        match (self.group, self.kind) {
+            ("events.k8s.io", _) => event::from_core(object),
+            ("autoscaling", "HorizontalPodAutoscaler") if self.version == "v1" => {
+                autoscaling::v2_to_v1(object)
+            }
+            _ => return,
         }
+        decode::normalise(self, object);
     }
 
     /// What is wrong with a new object.
