@@ -215,7 +215,8 @@ fn parse_nanos(text: &str) -> Option<i64> {
         // More digits than these are below a nanosecond for every unit.
         let kept = &fraction[..fraction.len().min(18)];
         if let Ok(numerator) = kept.parse::<i128>() {
-            total += numerator * unit / 10i128.pow(u32::try_from(kept.len()).unwrap_or(0));
+            let part = numerator * unit / 10i128.pow(u32::try_from(kept.len()).unwrap_or(0));
+            total = total.saturating_add(part);
         }
         rest = after_unit;
     }
@@ -282,6 +283,8 @@ mod tests {
     #[test]
     fn what_go_cannot_hold_is_as_long_as_can_be() {
         assert_eq!(Duration::parse("99999999999999999999h").unwrap().as_nanos(), i64::MAX);
+        let endless = format!("{}h0.5s", "9".repeat(38)).repeat(3);
+        assert_eq!(Duration::parse(&endless).unwrap().as_nanos(), i64::MAX);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 mod budget;
 mod hash;
+mod limits;
 mod schema;
 mod validation;
 
@@ -13,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 pub use budget::{BudgetError, UNBOUNDED};
 pub use hash::HASH_VERSION;
+pub use limits::LimitExceeded;
 pub use validation::{RequirementProblems, validate_requirement};
 
 use crate::conditions::{Condition, ConditionTypes, HasConditions};

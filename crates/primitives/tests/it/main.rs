@@ -1,6 +1,7 @@
 //! Holds the primitives to what Go's apimachinery answers: the rows recorded under `conformance/api`.
 
 mod names;
+mod properties;
 mod quantity;
 mod selector;
 
