@@ -34,6 +34,7 @@ mod quantity;
 mod rbac;
 #[cfg(test)]
 mod replay;
+mod row;
 mod scheduling;
 mod scheduling_rules;
 mod storage;

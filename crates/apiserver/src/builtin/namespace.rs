@@ -15,7 +15,6 @@ pub(super) const RULES: Rules = Rules {
     validate_create: validate,
     validate_update: |new, _, _, errors| validate(new, errors),
     status_on_create: StatusOnCreate::Kept,
-    ..Rules::NONE
 };
 
 fn default(namespace: &mut Value) {

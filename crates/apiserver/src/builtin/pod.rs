@@ -17,7 +17,6 @@ pub(super) const RULES: Rules = Rules {
     validate_create: |pod, errors| validate_pod(errors, at(pod, &["spec"])),
     validate_update,
     status_on_create: StatusOnCreate::Kept,
-    ..Rules::NONE
 };
 
 fn default(pod: &mut Value) {
@@ -167,6 +166,10 @@ fn push_toleration(spec: &mut Value, toleration: Value) {
 
 /// `matchLabelKeys` and `mismatchLabelKeys` become part of the selector they stand beside.
 fn merge_label_keys(pod: &mut Value) {
+    let spec = at(pod, &["spec"]);
+    if !has(spec, "topologySpreadConstraints") && !has(spec, "affinity") {
+        return;
+    }
     let labels = at(pod, &["metadata", "labels"]).clone();
     let spec = child(pod, "spec");
     for constraint in items_mut(spec, "topologySpreadConstraints") {

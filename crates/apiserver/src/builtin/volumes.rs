@@ -106,11 +106,7 @@ fn source_itself(errors: &mut Errors, at: At<'_>, kind: &str, source: &Value, sp
             mode(errors, at, source);
             projected(errors, at.field("sources"), items(source, "sources"), spec, owner);
         }
-        "csi" => {
-            if text(source, "driver").is_empty() {
-                required(errors, at.field("driver"), "");
-            }
-        }
+        "csi" if text(source, "driver").is_empty() => required(errors, at.field("driver"), ""),
         "nfs" => {
             for key in ["server", "path"] {
                 if text(source, key).is_empty() {
