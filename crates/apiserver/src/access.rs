@@ -11,9 +11,8 @@ use crate::request::ResourcePath;
 use crate::service::Call;
 use crate::status::ApiError;
 
-/// The groups that consist of reviews alone.
-pub(crate) const GROUPS: [&str; 2] = [AUTHENTICATION, AUTHORIZATION];
-const AUTHENTICATION: &str = "authentication.k8s.io";
+/// The group of reviews that no built-in kind stands for.
+pub(crate) const AUTHENTICATION: &str = "authentication.k8s.io";
 const AUTHORIZATION: &str = "authorization.k8s.io";
 
 struct Review {
@@ -112,12 +111,11 @@ impl Review {
 }
 
 fn of_version(group: &str, version: &str) -> impl Iterator<Item = &'static Review> {
-    let group = group.to_owned();
-    let served = version == "v1";
-    REVIEWS.iter().filter(move |review| served && review.group == group)
+    let listed = group == AUTHENTICATION && version == "v1";
+    REVIEWS.iter().filter(move |review| listed && review.group == AUTHENTICATION)
 }
 
-/// The reviews of a group for the old form of discovery.
+/// The reviews that the registry does not know, for the old form of discovery.
 pub(crate) fn legacy(group: &str, version: &str) -> impl Iterator<Item = Value> {
     of_version(group, version).map(|review| {
         json!({
@@ -127,7 +125,7 @@ pub(crate) fn legacy(group: &str, version: &str) -> impl Iterator<Item = Value> 
     })
 }
 
-/// The reviews of a group for aggregated discovery.
+/// The reviews that the registry does not know, for aggregated discovery.
 pub(crate) fn aggregated(group: &str, version: &str) -> impl Iterator<Item = Value> {
     of_version(group, version).map(|review| {
         json!({

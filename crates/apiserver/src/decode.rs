@@ -228,7 +228,7 @@ fn check_kind(
             "{kind} in version {:?} cannot be handled as a {}: {}",
             api_version.rsplit('/').next().unwrap_or_default(),
             resource.kind,
-            wrong_kind(&api_version, &kind, resource, registry)
+            wrong_kind(object, &api_version, &kind, resource, registry)
         )));
     }
     object["apiVersion"] = api_version.into();
@@ -237,7 +237,19 @@ fn check_kind(
 }
 
 /// Why an object of another kind does not fit a built-in one.
-pub(crate) fn wrong_kind(api_version: &str, kind: &str, resource: &Resource, registry: &Registry) -> String {
+pub(crate) fn wrong_kind(
+    object: &Value,
+    api_version: &str,
+    kind: &str,
+    resource: &Resource,
+    registry: &Registry,
+) -> String {
+    // The object is read as what it says it is before anyone sees that something else was wanted.
+    if let Some(Handling::Builtin(named)) = registry.by_kind(api_version, kind).map(|found| &found.handling)
+        && let Err(why) = named.decode(&mut object.clone())
+    {
+        return why;
+    }
     unlike(api_version, kind, &resource.group, &resource.kind, registry)
 }
 

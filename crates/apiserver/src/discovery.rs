@@ -140,8 +140,7 @@ fn aggregated_list(registry: &Registry, format: Option<&str>, core: bool) -> Ans
     let groups: Vec<&str> = match core {
         true => vec![""],
         false => {
-            let extra = crate::access::GROUPS.iter().copied();
-            let mut all: Vec<&str> = named_groups(registry).chain(extra).collect();
+            let mut all: Vec<&str> = named_groups(registry).chain([crate::access::AUTHENTICATION]).collect();
             all.sort_unstable();
             all.dedup();
             all

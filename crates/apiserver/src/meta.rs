@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use crate::environment::rfc3339;
 use crate::field_error::FieldError;
 use crate::object::{self, metadata, metadata_mut};
-use crate::registry::Resource;
+use crate::registry::{Handling, Resource};
 
 /// The finalizers of the garbage collector; names that need no domain.
 pub(crate) const ORPHAN: &str = "orphan";
@@ -17,10 +17,9 @@ const ANNOTATIONS_MAX_BYTES: usize = 256 * 1024;
 
 /// What kube-apiserver accepts as a name of this resource.
 pub(crate) fn name_errors(resource: &Resource, name: &str) -> Vec<String> {
-    match (resource.group.as_str(), resource.plural.as_str()) {
-        ("", "namespaces" | "services") => names::dns1123_label_errors(name),
-        ("rbac.authorization.k8s.io", _) => names::path_segment_errors(name),
-        _ => names::dns1123_subdomain_errors(name),
+    match &resource.handling {
+        Handling::Builtin(kind) => (kind.name_errors)(name),
+        Handling::Custom(_) => names::dns1123_subdomain_errors(name),
     }
 }
 

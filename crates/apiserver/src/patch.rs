@@ -166,7 +166,13 @@ impl Writer<'_> {
         let api_version = or(text("apiVersion").to_owned(), &expected);
         let kind = or(text("kind").to_owned(), &resource.kind);
         if (&api_version, &kind) != (&expected, &resource.kind) {
-            return Err(invalid(decode::wrong_kind(&api_version, &kind, resource, &self.state.registry)));
+            return Err(invalid(decode::wrong_kind(
+                &sent,
+                &api_version,
+                &kind,
+                resource,
+                &self.state.registry,
+            )));
         }
         if !object.is_object() {
             let got = go_type(object);

@@ -53,7 +53,8 @@ where
         let server = self.server.clone();
         Box::pin(async move {
             let (parts, body) = request.into_parts();
-            let answer = match body::collect(body).await {
+            let bodiless = parts.method == Method::HEAD;
+            let mut answer = match body::collect(body).await {
                 Ok(body) => {
                     let query = Query::parse(parts.uri.query());
                     let call = Call { server, method: parts.method, headers: parts.headers, query, body };
@@ -61,6 +62,9 @@ where
                 }
                 Err(error) => error.into(),
             };
+            if bodiless {
+                answer.body = Body::whole(Bytes::new());
+            }
             Ok(answer.into_response())
         })
     }
@@ -123,10 +127,13 @@ impl Call {
     }
 
     fn resource(&self, registry: &Registry, path: &ResourcePath) -> Result<Answer, ApiError> {
+        if let Some(answer) = access::answer(self, path) {
+            return answer;
+        }
         let Some(resource) =
             registry.find(&path.group, &path.version, &path.resource).filter(|_| !path.excess)
         else {
-            return access::answer(self, path).unwrap_or_else(|| unknown_resource(registry, path));
+            return unknown_resource(registry, path);
         };
         let verb = Verb::of(&self.method, path, &self.query)
             .ok_or_else(|| wrong_method(resource, path, &self.method))?;
