@@ -30,7 +30,7 @@ pub(super) const SECRET: Rules = Rules {
     ..Rules::NONE
 };
 pub(super) const SERVICE_ACCOUNT: Rules = Rules {
-    prepare_create: |account, cluster| prepare_account(account, cluster),
+    prepare_create: prepare_account,
     prepare_update: |account, _, _| only_names(account),
     ..Rules::NONE
 };

@@ -231,6 +231,10 @@ impl BuiltinKind {
     }
 
     /// From the stored form to this kind's, for a kind that is only a view.
+    #[expect(
+        clippy::wrong_self_convention,
+        reason = "the kind is the view an object is brought into, not its source"
+    )]
     pub(crate) fn from_stored(&self, object: &mut Value) {
         match (self.group, self.kind) {
             ("events.k8s.io", _) => event::from_core(object),

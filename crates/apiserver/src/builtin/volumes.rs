@@ -60,7 +60,12 @@ pub(super) fn volumes(errors: &mut Errors, at: At<'_>, spec: &Value, owner: Owne
             seen.push(name);
         }
         let mut count = 0;
+        let given = volume.as_object().into_iter().flatten().filter(|(key, _)| *key != "name").count();
         for source in SOURCES {
+            // Nearly every volume has exactly one source: nothing is left to look for after it.
+            if count == given {
+                break;
+            }
             let Some(value) = volume.get(source) else { continue };
             count += 1;
             if count > 1 {

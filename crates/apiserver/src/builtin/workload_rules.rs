@@ -1,6 +1,6 @@
 //! What workloads must satisfy: selectors, templates, strategies, and what an update may not touch.
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::checks::{
     self, Errors, forbidden, immutable, int_or_percent, invalid, is_empty_selector, is_zero, label_selector,
@@ -298,7 +298,7 @@ pub(super) fn replication_controller(object: &Value, errors: &mut Errors) {
     let spec = at(object, &["spec"]);
     counts(errors, spec, &["minReadySeconds", "replicas"]);
     let labels = at(spec, &["selector"]);
-    if !labels.as_object().is_some_and(|map| !map.is_empty()) {
+    if labels.as_object().is_none_or(Map::is_empty) {
         required(errors, SPEC.field("selector"), "");
     }
     if has(spec, "template") {
