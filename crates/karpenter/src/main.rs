@@ -1,13 +1,16 @@
 //! The `karpenter` binary: which command was typed, and what its outcome means to the shell.
 //!
-//! Exit status: 0 done, 2 an error (also one of usage). Whoever reads our output may stop reading at any time.
+//! Exit status: 0 done, 1 done with a finding (see the command), 2 an error (also one of usage). Whoever reads our output may
+//! stop reading at any time.
 
+mod apiserver;
 mod crds;
 
 use std::io;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use karpenter::simulate;
 
 /// Karpenter, the node autoprovisioner for Kubernetes.
 #[derive(Debug, Parser)]
@@ -19,22 +22,32 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Serve an empty Kubernetes API from memory.
+    Apiserver(apiserver::Args),
     /// Print the custom resource definitions.
     Crds(crds::Args),
+    /// Print what Karpenter would do with a cluster given as files; exit status 1 if some pod has no place.
+    Simulate(simulate::Args),
 }
 
 fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
-        Command::Crds(args) => crds::cmd(&args),
+        Command::Apiserver(args) => apiserver::cmd(&args).map(|()| ExitCode::SUCCESS),
+        Command::Crds(args) => crds::cmd(&args).map(|()| ExitCode::SUCCESS),
+        Command::Simulate(args) => simulate::run(&args).map(found_a_place).map_err(anyhow::Error::from),
     };
     match outcome {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(status) => status,
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error:#}");
             ExitCode::from(2)
         }
     }
+}
+
+fn found_a_place(all_pods: bool) -> ExitCode {
+    if all_pods { ExitCode::SUCCESS } else { ExitCode::from(1) }
 }
 
 fn is_broken_pipe(error: &anyhow::Error) -> bool {

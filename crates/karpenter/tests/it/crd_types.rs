@@ -112,7 +112,7 @@ fn samples(schema: &Value) -> Vec<Value> {
 
 fn object_samples(schema: &Value) -> Vec<Value> {
     let properties: Vec<(&String, Vec<Value>)> =
-        schema["properties"].as_object().unwrap().iter().map(|(name, p)| (name, samples(p))).collect();
+        schema["properties"].as_object().into_iter().flatten().map(|(name, p)| (name, samples(p))).collect();
     let required: Vec<&str> =
         schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
     let least: Map<String, Value> = properties
