@@ -31,6 +31,13 @@ pub(super) fn duplicate(errors: &mut Errors, at: At<'_>, value: impl Into<Value>
     errors.push(FieldError::duplicate(at, &value.into()));
 }
 
+/// Shows the value of the last error as this text: kube-apiserver prints its own types with their fields in order.
+pub(super) fn last_shown_as(errors: &mut Errors, text: String) {
+    if let Some(error) = errors.last_mut() {
+        error.shown = Some(text);
+    }
+}
+
 /// `allowed` is shown in the order given: some of kube-apiserver's rules sort it, some do not.
 pub(super) fn unsupported(errors: &mut Errors, at: At<'_>, value: impl Into<Value>, allowed: &[&str]) {
     let mut error = FieldError::not_supported(at, &value.into(), &[]);

@@ -76,7 +76,7 @@ fn validate_config_map(map: &Value, errors: &mut Errors) {
             bytes += value.as_str().map_or(0, str::len);
         }
     }
-    too_large(errors, "", bytes);
+    too_large(errors, "[]", bytes);
 }
 
 fn too_large(errors: &mut Errors, field: &str, bytes: usize) {

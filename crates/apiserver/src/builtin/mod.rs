@@ -180,11 +180,10 @@ impl BuiltinKind {
         if self.status && self.rules.status_on_create == StatusOnCreate::Dropped {
             decode::reset_field(self, object, "status");
         }
-        let generation = match self.generation {
-            Generation::None | Generation::SpecFromZero => None,
-            _ => Some(1),
-        };
-        fields::set_generation(object, generation);
+        // A kind that does not count keeps whatever the client wrote.
+        if !matches!(self.generation, Generation::None | Generation::SpecFromZero) {
+            fields::set_generation(object, Some(1));
+        }
         (self.rules.prepare_create)(object, cluster)
     }
 

@@ -74,13 +74,13 @@ fn service_ports(errors: &mut Errors, ports: &[Value]) {
         };
         if ports[..index].iter().find(same).is_some() {
             duplicate(errors, port_at, Value::Null);
-            // kube-apiserver prints its own type here, in the order of its fields.
-            if let Some(error) = errors.last_mut() {
-                let (protocol, number) = (text(port, "protocol"), int(port, "port").unwrap_or(0));
-                error.shown = Some(format!(
+            let (protocol, number) = (text(port, "protocol"), int(port, "port").unwrap_or(0));
+            checks::last_shown_as(
+                errors,
+                format!(
                     r#"{{"Name":"","Protocol":"{protocol}","AppProtocol":null,"Port":{number},"TargetPort":0,"NodePort":0}}"#
-                ));
-            }
+                ),
+            );
         }
     }
 }

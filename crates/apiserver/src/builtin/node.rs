@@ -84,12 +84,15 @@ fn taints(list: &[Value], errors: &mut Errors) {
         } else if !EFFECTS.contains(&effect) {
             unsupported(errors, taint_at.field("effect"), effect, EFFECTS);
         } else if seen.contains(&(key, effect)) {
-            let added = at(taint, &["timeAdded"]);
-            let shown = json!({"Key": key, "Value": value, "Effect": effect, "TimeAdded": added});
-            checks::duplicate(errors, taint_at, shown);
+            checks::duplicate(errors, taint_at, Value::Null);
             if let Some(error) = errors.last_mut() {
                 "taints must be unique by key and effect pair".clone_into(&mut error.detail);
             }
+            let (key, value, added) = (json!(key), json!(value), at(taint, &["timeAdded"]));
+            checks::last_shown_as(
+                errors,
+                format!(r#"{{"Key":{key},"Value":{value},"Effect":"{effect}","TimeAdded":{added}}}"#),
+            );
         } else {
             seen.push((key, effect));
         }

@@ -1,6 +1,6 @@
 //! PodDisruptionBudgets.
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::Rules;
 use super::checks::{
@@ -16,8 +16,17 @@ fn validate(budget: &Value, errors: &mut Errors) {
     let spec = at(budget, &["spec"]);
     let spec_at = At::Top("spec");
     if has(spec, "minAvailable") && has(spec, "maxUnavailable") {
-        let shown = json!({"MinAvailable": at(spec, &["minAvailable"]), "MaxUnavailable": at(spec, &["maxUnavailable"])});
-        invalid(errors, spec_at, shown, "minAvailable and maxUnavailable cannot be both set");
+        invalid(errors, spec_at, Value::Null, "minAvailable and maxUnavailable cannot be both set");
+        checks::last_shown_as(
+            errors,
+            format!(
+                r#"{{"MinAvailable":{},"Selector":{},"MaxUnavailable":{},"UnhealthyPodEvictionPolicy":{}}}"#,
+                at(spec, &["minAvailable"]),
+                at(spec, &["selector"]),
+                at(spec, &["maxUnavailable"]),
+                at(spec, &["unhealthyPodEvictionPolicy"])
+            ),
+        );
     }
     for key in ["minAvailable", "maxUnavailable"] {
         let Some(value) = spec.get(key) else { continue };
