@@ -8,13 +8,15 @@ use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::StreamExt;
+use futures_util::future::BoxFuture;
+use futures_util::{FutureExt, StreamExt};
 use kube::runtime::watcher::{self, Event, ListSemantic};
 use kube::{Api, Resource};
 use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::controller::Runnable;
 use crate::entropy::{Entropy, Stream};
 use crate::object_key::ObjectKey;
 use crate::store::Store;
@@ -151,6 +153,15 @@ where
             }
             config = self.config.clone();
         }
+    }
+}
+
+impl<K> Runnable for Informer<K>
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
+{
+    fn run(self: Box<Self>, stop: CancellationToken) -> BoxFuture<'static, ()> {
+        Self::run(*self, stop).boxed()
     }
 }
 

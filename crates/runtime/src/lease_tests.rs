@@ -71,7 +71,7 @@ impl Server {
         let mut lease: Value = serde_json::from_slice(body).expect("a lease");
         let version = stored.as_ref().map_or(1, |(version, _)| version + 1);
         if let Some((known, _)) = stored.as_ref()
-            && lease["metadata"]["resourceVersion"] != known.to_string()
+            && lease["metadata"]["resourceVersion"].as_str() != Some(known.to_string().as_str())
         {
             return status(409, "Conflict");
         }

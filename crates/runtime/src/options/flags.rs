@@ -56,7 +56,7 @@ impl Typed {
     ) -> Result<Self, OptionsError> {
         let mut typed = Self::default();
         for setting in settings {
-            let text = typed.from_environ(setting, environ).unwrap_or_else(|| setting.default.to_owned());
+            let text = typed.read_variable(setting, environ).unwrap_or_else(|| setting.default.to_owned());
             typed.values.insert(key(setting), text);
         }
         let mut args = args.into_iter();
@@ -77,7 +77,7 @@ impl Typed {
     }
 
     /// As Go does, a number, truth value or duration that cannot be read is as if not set; unlike Go we say so.
-    fn from_environ(&mut self, setting: &Setting, environ: &Environ) -> Option<String> {
+    fn read_variable(&mut self, setting: &Setting, environ: &Environ) -> Option<String> {
         let name = setting.env?;
         let text = environ.get(name)?;
         let readable = match setting.kind {
