@@ -181,7 +181,7 @@ fn check_parts(
         && let Some(fields @ [_, ..]) = version.selectable_fields.as_deref()
         && let Some(schema) = schema
     {
-        let schema = compiled.or_else(|| StructuralSchema::compile_props(schema, at).ok());
+        let schema = compiled.or_else(|| StructuralSchema::compile(schema, at).ok());
         if let Some(schema) = schema {
             check_selectable(fields, &schema, &format!("{at}.selectableFields"), errors);
         }
@@ -214,7 +214,7 @@ fn check_schema(
     if schema.nullable == Some(true) {
         errors.push(FieldError::forbidden(format!("{at}.nullable"), "nullable cannot be true at the root"));
     }
-    match StructuralSchema::compile_props(schema, at) {
+    match StructuralSchema::compile(schema, at) {
         Ok(schema) => Some(schema),
         Err(found) => {
             errors.extend(found);

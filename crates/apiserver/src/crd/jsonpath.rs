@@ -51,9 +51,8 @@ impl JsonPath {
                 '.' => {
                     let after = &rest[1..];
                     let (deep, after) = after.strip_prefix('.').map_or((false, after), |after| (true, after));
-                    if after.is_empty() && steps.is_empty() {
-                        after
-                    } else if after.starts_with('[') && !deep {
+                    let only_a_dot = after.is_empty() && steps.is_empty();
+                    if only_a_dot || (after.starts_with('[') && !deep) {
                         after
                     } else {
                         let (name, after) = field(after)?;
@@ -89,11 +88,6 @@ impl JsonPath {
             found = found.into_iter().flat_map(|value| step.apply(value)).collect();
         }
         found
-    }
-
-    /// The first value, which is what a column shows.
-    pub(crate) fn first<'a>(&self, root: &'a Value) -> Option<&'a Value> {
-        self.find(root).into_iter().next()
     }
 }
 

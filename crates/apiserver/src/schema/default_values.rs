@@ -62,7 +62,7 @@ fn check_default(node: &Node, default: &Value, in_meta: bool, at: &Path<'_>, err
 
 #[cfg(test)]
 mod tests {
-    use crate::schema::StructuralSchema;
+    use crate::schema::tests::compile;
     use serde_json::json;
 
     #[test]
@@ -70,7 +70,7 @@ mod tests {
         let schema = json!({"type": "object", "properties": {"spec": {"type": "object", "properties": {
             "size": {"type": "integer", "minimum": 1, "default": 0},
         }}}});
-        let errors = StructuralSchema::compile(&schema, "schema").err().unwrap();
+        let errors = compile(&schema, "schema").err().unwrap();
         assert_eq!(
             errors[0].to_string(),
             "schema.properties[spec].properties[size].default: Invalid value: 0: \

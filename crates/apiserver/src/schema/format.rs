@@ -283,7 +283,7 @@ fn is_isbn13(text: &str) -> bool {
     }
     let weighted: u32 =
         digits.bytes().enumerate().map(|(i, d)| if i % 2 == 0 { 1 } else { 3 } * u32::from(d - b'0')).sum();
-    weighted % 10 == 0
+    weighted.is_multiple_of(10)
 }
 
 fn is_credit_card(text: &str) -> bool {
@@ -297,7 +297,7 @@ fn is_credit_card(text: &str) -> bool {
             digit / 10 + digit % 10
         })
         .sum();
-    CREDIT_CARD.is_match(&digits) && luhn % 10 == 0
+    CREDIT_CARD.is_match(&digits) && luhn.is_multiple_of(10)
 }
 
 fn is_date(text: &str) -> bool {

@@ -30,7 +30,6 @@ mod tests;
 use std::sync::Arc;
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::JSONSchemaProps;
-use serde::Deserialize as _;
 use serde_json::Value;
 
 use crate::field_error::{FieldError, Reason};
@@ -50,13 +49,7 @@ pub(crate) struct StructuralSchema {
 
 impl StructuralSchema {
     /// Compiles an `openAPIV3Schema`, or says why a CRD may not have it. `at` is where it stands in the CRD.
-    pub(crate) fn compile(open_api_v3_schema: &Value, at: &str) -> Result<Self, Vec<FieldError>> {
-        let props = JSONSchemaProps::deserialize(open_api_v3_schema)
-            .map_err(|error| vec![FieldError::invalid(at, &Value::from(""), error.to_string())])?;
-        Self::compile_props(&props, at)
-    }
-
-    pub(crate) fn compile_props(props: &JSONSchemaProps, at: &str) -> Result<Self, Vec<FieldError>> {
+    pub(crate) fn compile(props: &JSONSchemaProps, at: &str) -> Result<Self, Vec<FieldError>> {
         let at = Path::Field(&Path::Root, at);
         let root = Node::build_rooted(props, true);
         if let Some(what) = structural::unsupported_keyword(props) {

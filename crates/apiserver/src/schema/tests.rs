@@ -13,9 +13,15 @@ use crate::crd::{self, default_crd, validate_crd};
 use crate::field_error::FieldError;
 use crate::go_format;
 
+/// As a CRD version would compile it.
+pub(super) fn compile(schema: &Value, at: &str) -> Result<StructuralSchema, Vec<FieldError>> {
+    let props = serde_json::from_value(schema.clone()).unwrap();
+    StructuralSchema::compile(&props, at)
+}
+
 fn schema(spec: Value) -> StructuralSchema {
     let root = json!({"type": "object", "properties": {"spec": spec}});
-    StructuralSchema::compile(&root, "schema").unwrap()
+    compile(&root, "schema").unwrap()
 }
 
 fn texts(errors: &[FieldError]) -> Vec<String> {
@@ -212,10 +218,10 @@ fn what_was_invalid_may_stay_as_long_as_it_does_not_change() {
 
 #[test]
 fn a_rule_that_does_not_fit_the_schema_is_refused_with_the_crd() {
-    let compile = |rule: &str| {
+    let refused = |rule: &str| {
         let schema = json!({"type": "object", "properties": {"a": {"type": "string"}},
             "x-kubernetes-validations": [{"rule": rule}]});
-        texts(&StructuralSchema::compile(&schema, "s").err().unwrap_or_default())
+        texts(&compile(&schema, "s").err().unwrap_or_default())
     };
     let shown = |rule: &str| {
         format!(
@@ -224,14 +230,14 @@ fn a_rule_that_does_not_fit_the_schema_is_refused_with_the_crd() {
         )
     };
     let undefined = "compilation failed: ERROR: <input>:1:5: undefined field 'b'\n | self.b == 'x'\n | ....^";
-    assert_eq!(compile("self.b == 'x'"), [shown("self.b == 'x'") + undefined]);
-    assert_eq!(compile("self.a"), [shown("self.a") + "cel expression must evaluate to a bool"]);
-    assert_eq!(compile("self.metadata.name == self.a"), [""; 0]);
+    assert_eq!(refused("self.b == 'x'"), [shown("self.b == 'x'") + undefined]);
+    assert_eq!(refused("self.a"), [shown("self.a") + "cel expression must evaluate to a bool"]);
+    assert_eq!(refused("self.metadata.name == self.a"), [""; 0]);
 }
 
 #[test]
 fn an_update_of_the_status_is_held_against_the_schema_of_the_status() {
-    let schema = StructuralSchema::compile(
+    let schema = compile(
         &json!({"type": "object", "properties": {
             "spec": {"type": "object", "properties": {"x": {"type": "integer"}}},
             "status": {"type": "object", "properties": {"y": {"type": "integer", "maximum": 3}}},
@@ -386,7 +392,7 @@ proptest! {
         spec in any_schema(), object in any_json(), old in any_json(),
     ) {
         let root = json!({"type": "object", "properties": {"spec": spec}});
-        if let Ok(schema) = StructuralSchema::compile(&root, "schema") {
+        if let Ok(schema) = compile(&root, "schema") {
             let mut object = json!({"spec": object});
             schema.prune(&mut object);
             let pruned = object.clone();
@@ -406,7 +412,7 @@ proptest! {
     fn no_text_as_a_rule_a_pattern_or_a_path_causes_a_panic(text in "\\PC{0,24}|[a-z.()\\[\\]{}?:'\"&|<>=+0-9 *]{0,32}") {
         let root = json!({"type": "object", "properties": {"a": {"type": "string", "pattern": text}},
             "x-kubernetes-validations": [{"rule": text, "messageExpression": text, "fieldPath": text}]});
-        let _ = StructuralSchema::compile(&root, "schema");
+        let _ = compile(&root, "schema");
         let _ = crd::jsonpath::JsonPath::parse(&text);
         let mut definition = json!({"metadata": {"name": text}, "spec": {"group": text, "names": {"plural": text}}});
         default_crd(&mut definition);

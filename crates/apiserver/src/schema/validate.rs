@@ -299,7 +299,8 @@ fn check_bound(
             (if is_minimum { value < bound } else { value > bound }, value == bound, go_format::float(bound))
         }
     };
-    if !beyond && !(exclusive && equal) {
+    let within = !beyond && (!exclusive || !equal);
+    if within {
         return;
     }
     let words = match (is_minimum, exclusive) {
