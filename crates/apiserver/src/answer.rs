@@ -50,43 +50,30 @@ impl Answer {
     }
 
     /// A stored object in the form the client accepts.
-    pub(crate) fn object(
-        code: u16,
-        resource: &Resource,
-        object: &Written,
-        form: Form,
-    ) -> Result<Self, ApiError> {
+    pub(crate) fn object(code: u16, resource: &Resource, object: &Written, form: Form) -> Self {
         match (object, form) {
-            (_, Form::MetadataList) => Err(ApiError::other(
-                406,
-                "NotAcceptable",
-                format!(
-                    "you requested PartialObjectMetadataList, but the requested object is not a list ({})",
-                    resource.kind
-                ),
-            )),
-            (Written::Stored(stored), Form::Whole) => Ok(Self::json(code, stored.to_bytes(resource))),
-            (Written::Stored(stored), Form::Metadata) => {
+            (Written::Stored(stored), Form::Whole) => Self::json(code, stored.to_bytes(resource)),
+            (Written::Stored(stored), _) => {
                 let mut out = Vec::new();
                 stored.write_metadata(stored.revision, &mut out);
-                Ok(Self::json(code, out))
+                Self::json(code, out)
             }
             (Written::Unstored(value), Form::Whole) => match resource.view() {
                 Some(view) => {
                     let mut value = value.clone();
                     view.from_stored(&mut value);
                     value["apiVersion"] = resource.api_version().into();
-                    Ok(Self::value(code, &value))
+                    Self::value(code, &value)
                 }
-                None => Ok(Self::value(code, value)),
+                None => Self::value(code, value),
             },
-            (Written::Unstored(value), Form::Metadata) => {
+            (Written::Unstored(value), _) => {
                 let partial = serde_json::json!({
                     "kind": "PartialObjectMetadata",
                     "apiVersion": "meta.k8s.io/v1",
                     "metadata": value.get("metadata"),
                 });
-                Ok(Self::value(code, &partial))
+                Self::value(code, &partial)
             }
         }
     }
@@ -119,7 +106,7 @@ impl From<ApiError> for Answer {
         let retry = error.details.as_ref().and_then(|details| details.get("retryAfterSeconds"));
         let retry_after_seconds = retry.and_then(Value::as_i64);
         let mut answer = Self::value(error.code, &error.to_status());
-        answer.warnings = error.warnings;
+        answer.warnings = error.warnings.into_vec();
         answer.retry_after_seconds = retry_after_seconds;
         answer
     }

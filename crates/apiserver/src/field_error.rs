@@ -132,15 +132,6 @@ impl FieldError {
         }
     }
 
-    pub(crate) fn type_invalid(field: impl Into<String>, value: &Value, detail: impl Into<String>) -> Self {
-        Self {
-            reason: Reason::TypeInvalid,
-            field: field.into(),
-            shown: Some(show(value)),
-            detail: detail.into(),
-        }
-    }
-
     /// The message without the field's path: what stands in `details.causes[].message`.
     pub(crate) fn body(&self) -> String {
         let mut out = self.reason.words().to_owned();

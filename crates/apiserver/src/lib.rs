@@ -25,7 +25,7 @@
 //! | `create`, `update`, `patch`, `delete`, `scale`, `binding`, `eviction`, `access` | what is written |
 //! | `meta`, `builtin`, `schema`, `crd` | the rules objects follow |
 //! | `garbage`, `namespaces`, `definitions` | what follows from a write |
-//! | `server`, `store`, `object`, `snapshot` | what is remembered |
+//! | `server`, `store`, `object`, `snapshot`, `history` | what is remembered |
 
 mod access;
 mod answer;
@@ -44,7 +44,7 @@ mod eviction;
 mod field_error;
 mod garbage;
 mod go_format;
-
+mod history;
 mod json;
 mod kubeconfig;
 mod list;
@@ -71,6 +71,7 @@ mod watch;
 
 pub use body::Body;
 pub use environment::{Environment, Seeded};
+pub use history::{Change, Forgotten};
 pub use kubeconfig::kubeconfig;
 pub use serve::{ServeError, serve};
 pub use server::{ApiServer, Options};

@@ -106,7 +106,7 @@ fn objects(
             .map(|objects| (objects, revision))
             .map_err(|_| {
                 let fresh = ContinueToken { revision: None, start: token.start.clone() };
-                ApiError { continue_token: Some(fresh.encode()), ..ApiError::expired(TOKEN_EXPIRED) }
+                ApiError { continue_token: Some(fresh.encode().into()), ..ApiError::expired(TOKEN_EXPIRED) }
             });
     }
     let asked =

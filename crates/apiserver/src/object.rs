@@ -5,6 +5,8 @@
 //! answer is then a prefix (with or without `kind` and `apiVersion`), a version and these bytes, and nothing is parsed
 //! or serialised again for a get, a list or a watch event.
 
+use std::borrow::Cow;
+
 use bytes::Bytes;
 use serde_json::{Map, Value};
 use uuid::Uuid;
@@ -30,9 +32,10 @@ pub(crate) struct Stored {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Facts {
     pub(crate) uid: Option<Uuid>,
-    pub(crate) labels: Box<[(Box<str>, Box<str>)]>,
-    /// The values of [`Resource::selectable_fields`], in that order.
-    pub(crate) fields: Box<[Box<str>]>,
+    /// Keys and values in turn, each behind a NUL. One allocation, as there are very many of these.
+    labels: Box<str>,
+    /// The values of [`Resource::selectable_fields`] in that order, each behind a NUL.
+    fields: Box<str>,
     /// The uids in `ownerReferences`; owners whose uid is no uuid cannot exist here and are left out.
     pub(crate) owners: Box<[Uuid]>,
     pub(crate) deleting: bool,
@@ -40,9 +43,25 @@ pub(crate) struct Facts {
 
 impl Facts {
     pub(crate) fn label(&self, key: &str) -> Option<&str> {
-        let at = self.labels.binary_search_by(|(k, _)| k.as_ref().cmp(key)).ok()?;
-        Some(&self.labels[at].1)
+        let mut texts = self.labels.split('\0').skip(1);
+        while let (Some(found), Some(value)) = (texts.next(), texts.next()) {
+            if found == key {
+                return Some(value);
+            }
+        }
+        None
     }
+
+    /// The value of a selectable field, by its index.
+    pub(crate) fn field(&self, at: usize) -> &str {
+        self.fields.split('\0').nth(at + 1).unwrap_or_default()
+    }
+}
+
+/// Appends a text behind a NUL; NULs inside it, which nothing valid contains, are replaced.
+fn push_text(out: &mut String, text: &str) {
+    out.push('\0');
+    out.extend(text.chars().map(|c| if c == '\0' { char::REPLACEMENT_CHARACTER } else { c }));
 }
 
 /// An object ready to be stored: serialised, waiting for its version.
@@ -150,13 +169,20 @@ fn write_member(out: &mut Vec<u8>, key: &str, value: &Value) {
 }
 
 fn facts(object: &Map<String, Value>, metadata: &Map<String, Value>, resource: &Resource) -> Facts {
-    let text = |value: &Value| value.as_str().unwrap_or_default().into();
-    let labels = metadata.get("labels").and_then(Value::as_object);
+    let mut labels = String::new();
+    for (key, value) in metadata.get("labels").and_then(Value::as_object).into_iter().flatten() {
+        push_text(&mut labels, key);
+        push_text(&mut labels, value.as_str().unwrap_or_default());
+    }
+    let mut fields = String::new();
+    for path in &resource.selectable_fields {
+        push_text(&mut fields, &field_text(object, path));
+    }
     let owners = metadata.get("ownerReferences").and_then(Value::as_array);
     Facts {
         uid: metadata.get("uid").and_then(Value::as_str).and_then(|uid| Uuid::parse_str(uid).ok()),
-        labels: labels.into_iter().flatten().map(|(key, value)| (key.as_str().into(), text(value))).collect(),
-        fields: resource.selectable_fields.iter().map(|path| field_text(object, path).into()).collect(),
+        labels: labels.into(),
+        fields: fields.into(),
         owners: owners
             .into_iter()
             .flatten()
@@ -167,17 +193,17 @@ fn facts(object: &Map<String, Value>, metadata: &Map<String, Value>, resource: &
 }
 
 /// A dotted path's value as field selectors compare it: strings as they are, scalars printed, absent ones empty.
-fn field_text(object: &Map<String, Value>, path: &str) -> String {
+fn field_text<'a>(object: &'a Map<String, Value>, path: &str) -> Cow<'a, str> {
     let mut steps = path.trim_start_matches('.').split('.');
     let mut at = steps.next().and_then(|first| object.get(first));
     for step in steps {
         at = at.and_then(|value| value.get(step));
     }
     match at {
-        Some(Value::String(text)) => text.clone(),
-        Some(Value::Bool(flag)) => flag.to_string(),
-        Some(Value::Number(number)) => number.to_string(),
-        _ => String::new(),
+        Some(Value::String(text)) => text.into(),
+        Some(Value::Bool(flag)) => flag.to_string().into(),
+        Some(Value::Number(number)) => number.to_string().into(),
+        _ => "".into(),
     }
 }
 

@@ -5,6 +5,7 @@ use serde::Deserialize as _;
 use serde_json::{Map, Value, json};
 
 use crate::answer::Answer;
+use crate::crd::jsonpath::JsonPath;
 use crate::decode::{self, WriteOptions};
 use crate::field_error::FieldError;
 use crate::object::{meta_str, metadata, metadata_mut, object_mut};
@@ -57,9 +58,9 @@ impl Paths {
     }
 }
 
-/// A dotted path's value.
+/// What a path such as `.spec.replicas` leads to.
 fn at<'a>(object: &'a Value, path: &str) -> Option<&'a Value> {
-    path.trim_start_matches('.').split('.').try_fold(object, |value, step| value.get(step))
+    JsonPath::parse(path).ok()?.find(object).first().copied()
 }
 
 fn set(object: &mut Value, path: &str, value: Value) {

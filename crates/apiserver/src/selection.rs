@@ -49,7 +49,7 @@ impl Selection {
             let actual = match term.field {
                 Field::Name => name,
                 Field::Namespace => namespace,
-                Field::Other(at) => object.facts.fields.get(at).map_or("", AsRef::as_ref),
+                Field::Other(at) => object.facts.field(at),
             };
             (actual == term.value) == term.equal
         });

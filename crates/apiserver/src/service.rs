@@ -145,6 +145,18 @@ impl Call {
             });
         }
         let form = negotiate::form(&self.headers, path.name.is_none())?;
+        let gives_list = matches!(verb, Verb::List | Verb::DeleteCollection);
+        if form == Form::MetadataList && !gives_list {
+            // Told before anything is done: a refused write has changed nothing.
+            return Err(ApiError::other(
+                406,
+                "NotAcceptable",
+                format!(
+                    "you requested PartialObjectMetadataList, but the requested object is not a list ({})",
+                    resource.kind
+                ),
+            ));
+        }
         let Some(name) = path.name.as_deref() else { return self.collection(resource, path, verb, form) };
         if let Some(why) = karpenter_primitives::names::path_segment_errors(name).first() {
             return Err(ApiError::bad_request(format!("Name parameter invalid: {name:?}: {why}")));
@@ -200,7 +212,7 @@ impl Call {
             let decoded =
                 decode::decode(&self.body, media_type, resource, &registry, options.field_validation)?;
             match writer.create(resource, namespace, decoded.object, options) {
-                Ok(written) => Ok(Answer::object(201, resource, &written, form)?.warn(decoded.warnings)),
+                Ok(written) => Ok(Answer::object(201, resource, &written, form).warn(decoded.warnings)),
                 Err(error) => Err(error.with_warnings(decoded.warnings)),
             }
         })
@@ -231,7 +243,7 @@ impl Call {
                 self.server.write(|writer| match writer.replace(target, decoded.object, options) {
                     Ok(updated) => {
                         let code = if updated.created { 201 } else { 200 };
-                        Ok(Answer::object(code, resource, &updated.written, form)?.warn(decoded.warnings))
+                        Ok(Answer::object(code, resource, &updated.written, form).warn(decoded.warnings))
                     }
                     Err(error) => Err(error.with_warnings(decoded.warnings)),
                 })
@@ -241,13 +253,13 @@ impl Call {
                 let options = WriteOptions::parse(&self.query, "PatchOptions")?;
                 self.server.write(|writer| {
                     let patched = writer.patch(target, &patch, options)?;
-                    Ok(Answer::object(200, resource, &patched.written, form)?.warn(patched.warnings))
+                    Ok(Answer::object(200, resource, &patched.written, form).warn(patched.warnings))
                 })
             }
             Verb::Delete => {
                 let options = DeleteOptions::parse(&self.body, media_type, &self.query)?;
                 self.server.write(|writer| match writer.delete(target, &options)? {
-                    Deletion::Object(written) => Answer::object(200, resource, &written, form),
+                    Deletion::Object(written) => Ok(Answer::object(200, resource, &written, form)),
                     Deletion::Gone(status) => Ok(Answer::value(200, &status)),
                 })
             }
@@ -264,7 +276,7 @@ impl Call {
             return Err(list::too_large(asked, current));
         }
         let stored = stored.ok_or_else(|| target.not_found())?;
-        Answer::object(200, target.resource, &Written::Stored(stored), form)
+        Ok(Answer::object(200, target.resource, &Written::Stored(stored), form))
     }
 
     fn part(

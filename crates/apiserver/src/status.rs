@@ -16,14 +16,21 @@ pub(crate) struct ApiError {
     /// `details`, absent where kube-apiserver sends none.
     pub(crate) details: Option<Value>,
     /// A token to go on with, in the answer to an expired one.
-    pub(crate) continue_token: Option<String>,
+    pub(crate) continue_token: Option<Box<str>>,
     /// Texts of `Warning` headers that go with the refusal.
-    pub(crate) warnings: Vec<String>,
+    pub(crate) warnings: Box<[String]>,
 }
 
 impl ApiError {
     fn new(code: u16, reason: &'static str, message: impl Into<String>, details: Option<Value>) -> Self {
-        Self { code, reason, message: message.into(), details, continue_token: None, warnings: Vec::new() }
+        Self {
+            code,
+            reason,
+            message: message.into(),
+            details,
+            continue_token: None,
+            warnings: Box::default(),
+        }
     }
 
     pub(crate) fn bad_request(message: impl Into<String>) -> Self {
@@ -113,7 +120,7 @@ impl ApiError {
     }
 
     pub(crate) fn with_warnings(mut self, warnings: Vec<String>) -> Self {
-        self.warnings.extend(warnings);
+        self.warnings = self.warnings.into_iter().chain(warnings).collect();
         self
     }
 

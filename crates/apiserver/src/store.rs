@@ -215,6 +215,15 @@ impl Store {
         Ok(log.events.range(start..).take(limit).cloned().collect())
     }
 
+    /// The events of every resource behind a position; resources without any are left out.
+    pub(crate) fn all_events_after(
+        &self,
+        revision: u64,
+    ) -> impl Iterator<Item = (StorageId, Result<Vec<Event>, TooOld>)> + '_ {
+        let newer = self.logs.iter().filter(move |(_, log)| *log.tick.borrow() > revision);
+        newer.map(move |(storage, _)| (*storage, self.events_after(*storage, revision, usize::MAX)))
+    }
+
     /// The objects as they were at an earlier revision; only those of `storage` are turned back.
     pub(crate) fn objects_at(&self, storage: StorageId, revision: u64) -> Result<Objects, TooOld> {
         let mut objects = self.objects.clone();

@@ -246,15 +246,17 @@ fn prepare_custom(new: &mut Value, old: &Value, has_status: bool, writes_status:
             None => drop(object_mut(new).remove("status")),
         }
     }
-    let counted = |object: &Value| -> Vec<(String, Value)> {
-        let fields = object.as_object().into_iter().flatten();
-        let fields = fields.filter(|(key, _)| *key != "metadata" && !(has_status && *key == "status"));
-        fields.map(|(key, value)| (key.clone(), value.clone())).collect()
-    };
-    if counted(new) != counted(old) {
+    if !same_content(new, old, has_status) {
         let before = metadata(old).and_then(|m| m.get("generation")).and_then(Value::as_i64).unwrap_or(0);
         metadata_mut(new).insert("generation".into(), (before + 1).into());
     }
+}
+
+/// Whether two objects differ at most in what does not count as a new generation.
+fn same_content(a: &Value, b: &Value, has_status: bool) -> bool {
+    let (Some(a), Some(b)) = (a.as_object(), b.as_object()) else { return a == b };
+    let counts = |(key, _): &(&String, &Value)| *key != "metadata" && !(has_status && *key == "status");
+    a.iter().filter(counts).eq(b.iter().filter(counts))
 }
 
 /// Whether an update takes the last thing away that held a deleted object.

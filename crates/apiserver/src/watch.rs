@@ -254,11 +254,9 @@ fn check_options(query: &Query) -> Result<(), ApiError> {
     let matching = query.get("resourceVersionMatch");
     let initial = query.get("sendInitialEvents").is_some();
     let path = "resourceVersionMatch";
-    if initial && matching != Some("NotOlderThan") {
-        if matching.is_none() || matching == Some("Exact") {
-            let why = "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan";
-            errors.push(FieldError::forbidden(path, why));
-        }
+    if initial && matches!(matching, None | Some("Exact")) {
+        let why = "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan";
+        errors.push(FieldError::forbidden(path, why));
     }
     if let Some(matching) = matching {
         if !initial {
