@@ -105,6 +105,10 @@ pub(crate) struct Algebra {
     merges: HashMap<(SetId, SetId), SetId, FixedState>,
     compatibilities: HashMap<(SetId, SetId, Undefined), bool, FixedState>,
     narrowings: HashMap<(SetId, ReqId), SetId, FixedState>,
+    /// By address of key and value.
+    label_reqs: HashMap<(usize, usize), (KeyId, ReqId), FixedState>,
+    /// By address of the labels.
+    label_demands: HashMap<usize, Demand, FixedState>,
 }
 
 impl Algebra {
@@ -121,6 +125,8 @@ impl Algebra {
             merges: HashMap::default(),
             compatibilities: HashMap::default(),
             narrowings: HashMap::default(),
+            label_reqs: HashMap::default(),
+            label_demands: HashMap::default(),
         };
         algebra.intern_set(Entries::new());
         algebra
@@ -210,19 +216,31 @@ impl Algebra {
         Demand { set: self.intern_set(entries), host }
     }
 
-    /// What labels say; the hostname's value is given back separately.
+    /// What labels say; the hostname is kept apart. Labels that share storage are worked out once, and so are shared strings:
+    /// the labels must stay alive for as long as the algebra.
     pub(crate) fn labels(&mut self, labels: &Labels) -> Demand {
+        if let Some(known) = self.label_demands.get(&labels.address()) {
+            return *known;
+        }
         let mut set = Entries::new();
         let mut host: Option<ReqId> = None;
         for (name, value) in labels.iter() {
-            let normalized = crate::labels::normalized(name);
-            let key = if normalized == name.as_ref() {
-                self.vocabulary.key(name)
-            } else {
-                self.vocabulary.key(&Text::from(normalized))
+            let address = (name.as_ptr() as usize, value.as_ptr() as usize);
+            let (key, req) = match self.label_reqs.get(&address) {
+                Some(known) => *known,
+                None => {
+                    let normalized = crate::labels::normalized(name);
+                    let key = if normalized == name.as_ref() {
+                        self.vocabulary.key(name)
+                    } else {
+                        self.vocabulary.key(&Text::from(normalized))
+                    };
+                    let value = self.vocabulary.value(key, value);
+                    let req = self.exactly(key, value);
+                    self.label_reqs.insert(address, (key, req));
+                    (key, req)
+                }
             };
-            let value = self.vocabulary.value(key, value);
-            let req = self.exactly(key, value);
             if key == HOST {
                 host = Some(req);
             } else if let Some(entry) = set.iter().position(|(k, _)| *k == key) {
@@ -233,7 +251,9 @@ impl Algebra {
             }
         }
         set.sort_unstable();
-        Demand { set: self.intern_set(set), host }
+        let demand = Demand { set: self.intern_set(set), host };
+        self.label_demands.insert(labels.address(), demand);
+        demand
     }
 
     pub(crate) fn entries(&self, set: SetId) -> &[(KeyId, ReqId)] {

@@ -38,6 +38,20 @@ impl Bits {
         self.insert(index);
     }
 
+    pub(crate) fn clear(&mut self) {
+        self.0.fill(0);
+    }
+
+    /// Becomes a copy of `other`, keeping its storage.
+    pub(crate) fn assign(&mut self, other: &Bits) {
+        self.0.clear();
+        self.0.extend_from_slice(&other.0);
+    }
+
+    pub(crate) fn intersects_both(&self, a: &Bits, b: &Bits) -> bool {
+        self.0.iter().zip(&a.0).zip(&b.0).any(|((x, y), z)| x & y & z != 0)
+    }
+
     #[inline]
     pub(crate) fn contains(&self, index: usize) -> bool {
         self.0.get(index / 64).is_some_and(|w| w >> (index % 64) & 1 == 1)
@@ -46,10 +60,6 @@ impl Bits {
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.0.iter().all(|w| *w == 0)
-    }
-
-    pub(crate) fn count(&self) -> usize {
-        self.0.iter().map(|w| w.count_ones() as usize).sum()
     }
 
     #[inline]
@@ -80,10 +90,5 @@ impl Bits {
                 })
             })
         })
-    }
-
-    #[inline]
-    pub(crate) fn words(&self) -> &[u64] {
-        &self.0
     }
 }

@@ -6,7 +6,8 @@ use crate::algebra::SetId;
 use crate::bits::Bits;
 use crate::columns::Row;
 use crate::pod::HostPort;
-use crate::types::ReservationId;
+use crate::templates::Template;
+use crate::types::{ReservationId, TypeTable};
 use crate::vocabulary::ValueId;
 use crate::volumes::Volumes;
 
@@ -23,12 +24,34 @@ pub(crate) struct Claim {
     pub(crate) types: Bits,
     /// What its pods ask for, daemons not included.
     pub(crate) requests: Row,
+    /// The most that could still be added of each column, on whichever instance type has most of it.
+    pub(crate) room: Row,
     /// Batch indices of its pods, with the class each was placed as.
     pub(crate) pods: Vec<(u32, u32)>,
     /// Host ports of its pods.
     pub(crate) ports: Vec<HostPort>,
     pub(crate) volumes: Volumes,
     pub(crate) held: Held,
+}
+
+impl Claim {
+    /// Works out `room` again after types or requests have changed.
+    pub(crate) fn update_room(&mut self, template: &Template, tables: &[TypeTable]) {
+        let table = &tables[template.table];
+        self.room.clear();
+        for column in 0..self.requests.len() {
+            let most = template
+                .daemons
+                .iter()
+                .filter_map(|group| {
+                    let taken = group.row.get(column).copied().unwrap_or(0);
+                    table.most(&self.types, &group.types, column).map(|most| most.saturating_sub(taken))
+                })
+                .max()
+                .unwrap_or(0);
+            self.room.push(most.saturating_sub(self.requests[column]));
+        }
+    }
 }
 
 /// What a claim becomes when a pod joins it.

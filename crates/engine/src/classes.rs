@@ -87,7 +87,12 @@ pub(crate) struct Workshop<'a> {
 impl Classes {
     /// The class of a pod whose spec is `spec` (which default spread constraints may have changed).
     pub(crate) fn of_pod(&mut self, pod: &Pod, spec: &Arc<PodSpec>, workshop: &mut Workshop<'_>) -> ClassId {
-        let shape = self.shape(spec, workshop);
+        // Only the snapshot's own specs outlive the solve, so only their addresses are good names for them.
+        let shape = if Arc::ptr_eq(spec, &pod.spec) {
+            self.shape_at(spec, workshop)
+        } else {
+            self.shape(spec, workshop)
+        };
         let audience = self.audience(&pod.namespace, &pod.labels);
         self.class(shape, audience)
     }
@@ -127,22 +132,24 @@ impl Classes {
         id
     }
 
-    fn shape(&mut self, spec: &Arc<PodSpec>, workshop: &mut Workshop<'_>) -> ShapeId {
+    fn shape_at(&mut self, spec: &Arc<PodSpec>, workshop: &mut Workshop<'_>) -> ShapeId {
         let address = Arc::as_ptr(spec) as usize;
         if let Some(id) = self.shape_by_address.get(&address) {
             return *id;
         }
-        let id = match self.shape_by_value.get(spec) {
-            Some(id) => *id,
-            None => {
-                let shape = self.new_shape(spec, workshop);
-                self.shapes.push(shape);
-                let id = self.shapes.len() as ShapeId - 1;
-                self.shape_by_value.insert(spec.clone(), id);
-                id
-            }
-        };
+        let id = self.shape(spec, workshop);
         self.shape_by_address.insert(address, id);
+        id
+    }
+
+    fn shape(&mut self, spec: &Arc<PodSpec>, workshop: &mut Workshop<'_>) -> ShapeId {
+        if let Some(id) = self.shape_by_value.get(spec) {
+            return *id;
+        }
+        let shape = self.new_shape(spec, workshop);
+        self.shapes.push(shape);
+        let id = self.shapes.len() as ShapeId - 1;
+        self.shape_by_value.insert(spec.clone(), id);
         id
     }
 

@@ -75,3 +75,10 @@ pub(crate) fn add(row: &mut Row, need: &[(u32, Cell)]) {
         row[at] = row[at].saturating_add(*cell);
     }
 }
+
+/// Takes `need` from `row` again.
+pub(crate) fn subtract(row: &mut Row, need: &[(u32, Cell)]) {
+    for (column, cell) in need {
+        row[*column as usize] = row[*column as usize].saturating_sub(*cell);
+    }
+}

@@ -22,7 +22,8 @@ pub(crate) struct DaemonPod {
     /// `namespace/name` of the pod, the key that groups are told apart by.
     key: String,
     spec: PodSpec,
-    pub(crate) requests: Resources,
+    requests: Resources,
+    pub(crate) need: Need,
     tolerations: TolerationsId,
     demand: Demand,
     tolerates_preferences: bool,
@@ -46,6 +47,7 @@ pub(crate) fn daemon_pods(
     ignore_dra: bool,
     algebra: &mut Algebra,
     tolerance: &mut Tolerance,
+    columns: &mut Columns,
 ) -> Vec<DaemonPod> {
     let mut sets: Vec<_> = snapshot.daemon_sets.iter().collect();
     sets.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
@@ -71,6 +73,7 @@ pub(crate) fn daemon_pods(
         daemons.push(DaemonPod {
             key: pod.key(),
             requests: spec.requests.clone(),
+            need: columns.need(&spec.requests),
             tolerations: tolerance.tolerations(&spec.tolerations),
             demand,
             spec,
@@ -151,7 +154,7 @@ impl DaemonPod {
 }
 
 /// What `daemons` ask for together.
-pub(crate) fn total_requests<'d>(daemons: impl IntoIterator<Item = &'d DaemonPod>) -> Resources {
+fn total_requests<'d>(daemons: impl IntoIterator<Item = &'d DaemonPod>) -> Resources {
     let mut total = Resources::new();
     total.set(PODS, crate::resources::Amount::ZERO);
     for daemon in daemons {

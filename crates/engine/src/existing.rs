@@ -26,11 +26,18 @@ pub(crate) struct ExistingNode {
     pub(crate) ports: Vec<HostPort>,
     pub(crate) volumes: Volumes,
     pub(crate) volume_limits: BTreeMap<Text, i64>,
+    /// Some driver is over its limit already: nothing is added any more.
+    pub(crate) volumes_exceeded: bool,
     /// Batch indices of pods placed on it, with the class each was placed as.
     pub(crate) pods: Vec<(u32, u32)>,
 }
 
 impl ExistingNode {
+    /// Notes whether the volumes attached are too many as it is.
+    pub(crate) fn check_volumes(&mut self) {
+        self.volumes_exceeded = self.exceeded_volume_limit(&Volumes::new()).is_some();
+    }
+
     /// The first column that is too short for `need`.
     pub(crate) fn shortage(&self, need: &[(u32, Cell)]) -> Option<(u32, Cell, Cell)> {
         if self.overcommitted {

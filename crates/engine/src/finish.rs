@@ -14,7 +14,7 @@ use crate::reasons::{Relaxation, Unplaceable};
 use crate::requirement::{Operator, SelectorRequirement};
 use crate::resources::Resources;
 use crate::snapshot::MinValuesPolicy;
-use crate::solver::Solver;
+use crate::solver::{Failure, Solver};
 use crate::templates::unmet_min_values;
 use crate::types::TypeTable;
 use crate::vocabulary::ValueId;
@@ -57,7 +57,7 @@ impl Solver<'_> {
                 Ok(claim) => plan.new_claims.push(claim),
                 Err(reason) => {
                     for (pod, _) in std::mem::take(&mut self.claims[number].pods) {
-                        self.errors[pod as usize] = Some(reason.clone());
+                        self.errors[pod as usize] = Some(Failure::Before(reason.clone()));
                     }
                 }
             }
@@ -70,9 +70,10 @@ impl Solver<'_> {
             let pods = pods.into_iter().map(|(pod, class)| self.placed(pod, class)).collect();
             plan.existing_nodes.push(NodePlacement { node: self.existing[node].name.clone(), pods });
         }
-        for (pod, error) in self.pods.iter().zip(std::mem::take(&mut self.errors)) {
-            if let Some(reason) = error {
-                plan.pod_errors.push(PodError { pod: pod.pod.clone(), reason });
+        for (pod, failure) in std::mem::take(&mut self.errors).into_iter().enumerate() {
+            if let Some(failure) = failure {
+                let reason = self.explain_failure(pod as u32, failure);
+                plan.pod_errors.push(PodError { pod: self.pods[pod].pod.clone(), reason });
             }
         }
         plan.pod_errors.sort_by(|a, b| (&a.pod.namespace, &a.pod.name).cmp(&(&b.pod.namespace, &b.pod.name)));

@@ -86,9 +86,9 @@ impl Labels {
         self.0.is_empty()
     }
 
-    /// Address of the shared storage: equal addresses mean equal labels (the reverse need not hold).
+    /// Address of the shared storage: equal addresses mean equal labels (the reverse need not hold). All empty labels have one.
     pub(crate) fn address(&self) -> usize {
-        self.0.as_ptr() as usize
+        if self.0.is_empty() { 0 } else { self.0.as_ptr() as usize }
     }
 }
 

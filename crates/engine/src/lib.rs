@@ -24,6 +24,8 @@
 //! The same snapshot and options always give the same plan.
 
 mod algebra;
+#[cfg(test)]
+mod algebra_tests;
 mod bits;
 mod builder;
 mod claim;
@@ -51,6 +53,7 @@ mod relax;
 pub mod requirement;
 pub mod requirements;
 pub mod resources;
+mod scan;
 pub mod selector;
 mod setup;
 mod snapshot;

@@ -45,17 +45,22 @@ pub(crate) enum Refusal {
     Reserved(ReservedRejection),
 }
 
+impl Refusal {
+    /// Whether the pod should wait for reserved capacity instead of looking elsewhere.
+    pub(crate) fn defers(&self) -> bool {
+        matches!(self, Refusal::Reserved(why) if why.defers())
+    }
+}
+
 impl Solver<'_> {
     /// Spells out why `claim` refused the pod.
     pub(crate) fn explain(
         &mut self,
         claim: &Claim,
-        pod: u32,
         class: ClassId,
         volumes: Option<&Volumes>,
         refusal: Refusal,
     ) -> Rejection {
-        let _ = pod;
         let shape = self.classes.classes[class as usize].shape as usize;
         let (demand, tolerations) =
             (self.classes.shapes[shape].demand, self.classes.shapes[shape].tolerations);
@@ -199,7 +204,7 @@ impl Solver<'_> {
         let unmet = unmet_min_values(&self.algebra, table, &kept, set);
         let nearest = (!flags[1]).then(|| {
             total.iter().enumerate().find_map(|(column, need)| {
-                let most = table.most(&considered, column);
+                let most = table.most(&considered, &considered, column).unwrap_or(0);
                 (*need > most).then(|| Shortage {
                     resource: self.columns.name(column as u32).clone(),
                     need: Amount::nanos(*need),

@@ -9,7 +9,7 @@ use hashbrown::HashMap;
 
 use crate::algebra::{Algebra, Demand, NO_HOST};
 use crate::classes::{Classes, with_sorted_preferences};
-use crate::columns::{self, Columns};
+use crate::columns::{self, Columns, Need, Row};
 use crate::daemons::{self, DaemonPod};
 use crate::default_spread;
 use crate::eligibility::{self, is_provisionable, is_terminal};
@@ -23,7 +23,7 @@ use crate::overlay::{self, Overlaid};
 use crate::plan::{IgnoredPod, Plan};
 use crate::pod::{HostPort, Pod, PodSpec};
 use crate::reasons::{SkipReason, SkippedPool};
-use crate::resources::Resources;
+use crate::scan::Lessons;
 use crate::snapshot::{MinValuesPolicy, Snapshot, SolveOptions};
 use crate::solver::{BatchPod, Solver};
 use crate::templates::{
@@ -95,6 +95,7 @@ impl<'s> Solver<'s> {
             order: ClaimOrder::default(),
             next_host,
             tolerate_preferences: false,
+            lessons: Lessons::default(),
             errors: Vec::new(),
         };
         solver.add_pools(&participants, plan);
@@ -107,6 +108,7 @@ impl<'s> Solver<'s> {
             options.ignore_dra_requests,
             &mut solver.algebra,
             &mut solver.tolerance,
+            &mut solver.columns,
         );
         solver.group_daemons(&mut daemon_pods);
         solver.add_existing(&active, &by_node, &daemon_pods);
@@ -366,8 +368,9 @@ impl<'s> Solver<'s> {
             .iter()
             .map(|n| n.labels().get(NODE_POOL).and_then(|name| pool_numbers.get(name).copied()))
             .collect();
+        let mut needs = Needs::default();
         for (state, pool) in active.iter().zip(pool_of) {
-            let node = self.existing_node(state, by_node, daemon_pods);
+            let node = self.existing_node(state, by_node, daemon_pods, &mut needs);
             self.existing.push(node);
             if let Some(pool) = pool
                 && !self.pools[pool].remaining.is_empty()
@@ -385,6 +388,7 @@ impl<'s> Solver<'s> {
         state: &StateNode,
         by_node: &PodsByNode<'s>,
         daemon_pods: &[DaemonPod],
+        needs: &mut Needs,
     ) -> ExistingNode {
         let taints = self.tolerance.taints(&state.taints());
         let labels = self.algebra.labels(state.labels());
@@ -392,29 +396,41 @@ impl<'s> Solver<'s> {
         let running = daemon_pods.iter().filter(|d| {
             d.runs_on_node(labels.set, label_host, taints, &mut self.algebra, &mut self.tolerance)
         });
-        let expected = daemons::total_requests(running);
-        let usage = self.usage(state, by_node);
+        let expected: Vec<&Need> = running.map(|d| &d.need).collect();
+        let usage = self.usage(state, by_node, needs);
         // Daemons still to come: those expected less those there, never less than nothing.
-        let mut pending = Resources::new();
-        for (name, amount) in expected.iter() {
-            pending.set(name.clone(), amount.minus(usage.daemons.amount(name)).max(Default::default()));
+        let width = self.columns.len();
+        let mut pending = vec![0; width];
+        for need in expected {
+            columns::add(&mut pending, need);
         }
-        let remaining = state.allocatable().minus(&usage.requests).minus(&pending);
-        let overcommitted = remaining.iter().any(|(_, amount)| amount.is_negative());
-        let need = self.columns.need(&remaining);
-        ExistingNode {
+        let allocatable = self.columns.need(&state.allocatable());
+        let mut remaining = vec![0; width.max(self.columns.len())];
+        let mut overcommitted = false;
+        for (column, cell) in &allocatable {
+            let at = *column as usize;
+            let used = usage.requests.get(at).copied().unwrap_or(0);
+            let there = usage.daemons.get(at).copied().unwrap_or(0);
+            let coming = pending.get(at).copied().unwrap_or(0).saturating_sub(there).max(0);
+            remaining[at] = cell.saturating_sub(used).saturating_sub(coming);
+            overcommitted |= remaining[at] < 0;
+        }
+        let mut node = ExistingNode {
             name: state.name().clone(),
             initialized: state.initialized(),
             host: self.algebra.vocabulary.value(HOST, state.hostname()),
             set: labels.set,
             taints,
-            remaining: columns::row(&need, self.columns.len()),
+            remaining,
             overcommitted,
             ports: usage.ports,
             volumes: usage.volumes,
             volume_limits: self.volume_limits(state),
+            volumes_exceeded: false,
             pods: Vec::new(),
-        }
+        };
+        node.check_volumes();
+        node
     }
 
     /// What a CSINode publishes counts; the instance type fills in drivers it does not mention.
@@ -439,16 +455,22 @@ impl<'s> Solver<'s> {
     }
 
     /// What the pods on a node use.
-    fn usage(&self, state: &StateNode, by_node: &PodsByNode<'s>) -> Usage {
+    fn usage(&mut self, state: &StateNode, by_node: &PodsByNode<'s>, needs: &mut Needs) -> Usage {
         let mut usage = Usage::default();
         let Some(node) = &state.node else { return usage };
         for pod in by_node.get(&node.name).into_iter().flatten().filter(|p| !is_terminal(p)) {
-            usage.requests.add(&pod.spec.requests);
+            let need = needs
+                .of_pods
+                .entry(Arc::as_ptr(&pod.spec) as usize)
+                .or_insert_with(|| self.columns.need(&pod.spec.requests));
+            columns::add(&mut usage.requests, need);
             if pod.owners.daemon_set {
-                usage.daemons.add(&pod.spec.requests);
+                columns::add(&mut usage.daemons, need);
             }
             usage.ports.extend(pod.spec.host_ports.iter().cloned());
-            if let Ok(volumes) = volumes::attachments(pod, self.snapshot) {
+            if !pod.spec.volumes.is_empty()
+                && let Ok(volumes) = volumes::attachments(pod, self.snapshot)
+            {
                 volumes::union_into(&mut usage.volumes, &volumes);
             }
         }
@@ -456,10 +478,16 @@ impl<'s> Solver<'s> {
     }
 }
 
+/// Requests of pods, by the address of their spec.
+#[derive(Default)]
+struct Needs {
+    of_pods: HashMap<usize, Need, FixedState>,
+}
+
 #[derive(Default)]
 struct Usage {
-    requests: Resources,
-    daemons: Resources,
+    requests: Row,
+    daemons: Row,
     ports: Vec<HostPort>,
     volumes: Volumes,
 }

@@ -18,10 +18,11 @@ use crate::ports;
 use crate::reasons::{PoolRejection, Rejection, ReservedRejection, Unplaceable};
 use crate::refusal::Refusal;
 use crate::resources::{CPU, MEMORY};
+use crate::scan::Lessons;
 use crate::snapshot::{MinValuesPolicy, ReservedMode, Snapshot, SolveOptions};
 use crate::templates::{Pool, Template, unmet_min_values};
 use crate::tolerance::Tolerance;
-use crate::topology::{Choice, Place, Surroundings, Topology};
+use crate::topology::{Choice, Group, Place, Surroundings, Topology};
 use crate::types::{Reservations, TypeTable};
 use crate::vocabulary::{HOST, ValueId};
 use crate::volumes::{self, Volumes};
@@ -59,14 +60,37 @@ pub(crate) struct Solver<'s> {
     /// Hostname of the next new claim.
     pub(crate) next_host: ValueId,
     pub(crate) tolerate_preferences: bool,
-    pub(crate) errors: Vec<Option<Unplaceable>>,
+    /// What earlier pods taught about later ones.
+    pub(crate) lessons: Lessons,
+    /// Why each pod that was tried last found no place.
+    pub(crate) errors: Vec<Option<Failure>>,
+}
+
+/// Why a pod found no place, in the fewest words.
+#[derive(Clone)]
+pub(crate) enum Failure {
+    /// It was not even tried on anything.
+    Before(Unplaceable),
+    /// What each template in turn said to the pod in the form of this class.
+    Refused(ClassId, SmallVec<[Refusal; 2]>),
+}
+
+impl Failure {
+    /// Whether weakening the pod's wishes is out of the question.
+    fn is_final(&self) -> bool {
+        match self {
+            Failure::Before(reason) => matches!(reason, Unplaceable::ResourceClaims),
+            // Waiting for reserved capacity, the pod keeps its preferences for next time.
+            Failure::Refused(_, refusals) => refusals.iter().any(Refusal::defers),
+        }
+    }
 }
 
 /// Whom to place: a pod in the form its class has at the moment.
 #[derive(Clone, Copy)]
-struct Candidate {
-    pod: u32,
-    class: ClassId,
+pub(crate) struct Candidate {
+    pub(crate) pod: u32,
+    pub(crate) class: ClassId,
 }
 
 impl Solver<'_> {
@@ -118,15 +142,14 @@ impl Solver<'_> {
     }
 
     /// Tries the pod as it is, then ever more relaxed.
-    fn attempt(&mut self, pod: u32) -> Result<(), Unplaceable> {
+    fn attempt(&mut self, pod: u32) -> Result<(), Failure> {
         let mut candidate = Candidate { pod, class: self.pods[pod as usize].class };
         loop {
             let refused = match self.place(candidate) {
                 Ok(()) => return Ok(()),
                 Err(reason) => reason,
             };
-            // Waiting for reserved capacity, the pod keeps its preferences for next time.
-            if matches!(refused, Unplaceable::ResourceClaims) || refused.waits_for_reservation() {
+            if refused.is_final() {
                 return Err(refused);
             }
             let tolerate = self.tolerate_preferences;
@@ -161,15 +184,18 @@ impl Solver<'_> {
         self.classes.register(class, &mut self.topology, &mut around);
     }
 
-    fn place(&mut self, candidate: Candidate) -> Result<(), Unplaceable> {
+    fn place(&mut self, candidate: Candidate) -> Result<(), Failure> {
         let shape = &self.classes.shapes[self.classes.classes[candidate.class as usize].shape as usize];
         if shape.spec.has_resource_claims && self.options.ignore_dra_requests {
-            return Err(Unplaceable::ResourceClaims);
+            return Err(Failure::Before(Unplaceable::ResourceClaims));
         }
         if let Some(problem) = &shape.invalid {
-            return Err(Unplaceable::Invalid(problem.clone()));
+            return Err(Failure::Before(Unplaceable::Invalid(problem.clone())));
         }
-        let volumes = self.pods[candidate.pod as usize].volumes.clone().map_err(Unplaceable::Volumes)?;
+        let volumes = self.pods[candidate.pod as usize]
+            .volumes
+            .clone()
+            .map_err(|problem| Failure::Before(Unplaceable::Volumes(problem)))?;
         let audience = self.classes.classes[candidate.class as usize].audience;
         self.classes.refresh_audience(audience, &self.topology);
         if self.place_on_existing(candidate, volumes.as_deref()) {
@@ -180,19 +206,30 @@ impl Solver<'_> {
             return Ok(());
         }
         if self.templates.is_empty() {
-            return Err(Unplaceable::NoPools);
+            return Err(Failure::Before(Unplaceable::NoPools));
         }
         self.place_on_new_claim(candidate, volumes.as_deref())
     }
 
     fn place_on_existing(&mut self, candidate: Candidate, volumes: Option<&Volumes>) -> bool {
-        for node in 0..self.existing.len() {
-            if let Ok(set) = self.can_join_node(node, candidate, volumes) {
-                self.join_node(node, candidate, volumes, set);
-                return true;
-            }
-        }
-        false
+        let found = if self.is_plain(candidate, volumes) {
+            self.first_plain_node(candidate)
+        } else {
+            (0..self.existing.len())
+                .find_map(|n| self.can_join_node(n, candidate, volumes).ok().map(|set| (n, set)))
+        };
+        let Some((node, set)) = found else { return false };
+        self.join_node(node, candidate, volumes, set);
+        true
+    }
+
+    /// Whether the shortcuts of [`crate::scan`] apply: nothing about the pod is particular to it alone.
+    fn is_plain(&self, candidate: Candidate, volumes: Option<&Volumes>) -> bool {
+        let shape = self.classes.classes[candidate.class as usize].shape;
+        self.options.caching
+            && volumes.is_none()
+            && self.pods[candidate.pod as usize].alternatives.is_empty()
+            && self.classes.shapes[shape as usize].spec.host_ports.is_empty()
     }
 
     /// Whether the node takes the pod, and what it then is.
@@ -263,21 +300,25 @@ impl Solver<'_> {
         existing.ports.extend(shape.spec.host_ports.iter().cloned());
         if let Some(volumes) = volumes {
             volumes::union_into(&mut existing.volumes, volumes);
+            existing.check_volumes();
         }
         let place = Place { set, host: existing.host, taints: existing.taints };
         self.record(candidate, place);
     }
 
     fn place_on_claim(&mut self, candidate: Candidate, volumes: Option<&Volumes>) -> bool {
-        for position in 0..self.order.len() {
-            let number = self.order.claims()[position] as usize;
-            if let Ok(joined) = self.can_join_claim(number, candidate, volumes) {
-                self.join_claim(number, candidate, volumes, joined);
-                self.order.bump(position);
-                return true;
-            }
-        }
-        false
+        let found = if self.is_plain(candidate, volumes) {
+            self.first_plain_claim(candidate)
+        } else {
+            (0..self.order.len()).find_map(|position| {
+                let number = self.order.claims()[position] as usize;
+                self.can_join_claim(number, candidate, volumes).ok().map(|joined| (position, joined))
+            })
+        };
+        let Some((position, joined)) = found else { return false };
+        self.join_claim(self.order.claims()[position] as usize, candidate, volumes, joined);
+        self.order.bump(position);
+        true
     }
 
     fn can_join_claim(
@@ -426,8 +467,19 @@ impl Solver<'_> {
 
     /// The reservations the claim would hold, or why reserved capacity forbids it.
     fn reserve(&mut self, claim: &Claim, types: &Bits, set: SetId) -> Result<Held, ReservedRejection> {
+        self.reserve_for(self.templates[claim.template].table, &claim.held, types, set)
+    }
+
+    /// As `reserve`, for a claim that holds `so_far`.
+    pub(crate) fn reserve_for(
+        &mut self,
+        table: usize,
+        so_far: &Held,
+        types: &Bits,
+        set: SetId,
+    ) -> Result<Held, ReservedRejection> {
         let mut held = Held::new();
-        let table = &mut self.tables[self.templates[claim.template].table];
+        let table = &mut self.tables[table];
         if !self.options.gates.reserved_capacity || !table.has_reserved {
             return Ok(held);
         }
@@ -444,7 +496,7 @@ impl Solver<'_> {
                 }
                 with_capacity = true;
                 let available =
-                    claim.held.contains(&reservation) || self.reservations.free[reservation.0 as usize] > 0;
+                    so_far.contains(&reservation) || self.reservations.free[reservation.0 as usize] > 0;
                 if available && !held.contains(&reservation) {
                     held.push(reservation);
                 }
@@ -457,7 +509,7 @@ impl Solver<'_> {
         if full && !with_capacity && !table.masks(&mut self.algebra, set).unreserved.intersects(types) {
             return Err(if strict { ReservedRejection::Full } else { ReservedRejection::FullFallThrough });
         }
-        if strict && !claim.held.is_empty() && held.is_empty() {
+        if strict && !so_far.is_empty() && held.is_empty() {
             return Err(ReservedRejection::WouldLose);
         }
         Ok(held)
@@ -471,18 +523,54 @@ impl Solver<'_> {
         place: Place,
         undefined: Undefined,
     ) -> Result<SetId, Refusal> {
+        self.check_host(pod, class, place)?;
+        self.narrow_domains(pod, class, place, undefined)
+    }
+
+    /// The constraints that bind the pod: its own, then the anti-affinity of others. With group number, whether the group counts
+    /// the pod, and whether it is inverse.
+    fn constraints(&self, pod: u32, class: ClassId) -> impl Iterator<Item = (&Group, u32, bool, bool)> {
+        let of_class = &self.classes.classes[class as usize];
+        let audience = &self.classes.audiences[of_class.audience as usize];
+        let owned: &[(u32, bool)] = if self.pods[pod as usize].registered { &of_class.owned } else { &[] };
+        let groups = &self.topology.groups;
+        let inverse = &self.topology.inverse;
+        let own = owned.iter().map(move |(g, selects)| (&groups[*g as usize], *g, *selects, false));
+        own.chain(audience.kept_away_by.iter().map(move |g| (&inverse[*g as usize], *g, true, true)))
+    }
+
+    /// Whether the constraints that look at hosts allow this one.
+    pub(crate) fn check_host(&self, pod: u32, class: ClassId, place: Place) -> Result<(), Refusal> {
+        let strict = self.classes.shapes[self.classes.classes[class as usize].shape as usize].strict;
+        for (group, number, selects, inverse) in self.constraints(pod, class) {
+            if group.key == HOST
+                && group.choose_host(selects, strict.host, place.host, &self.algebra) == Choice::Nothing
+            {
+                return Err(Refusal::Topology { group: number, inverse, place });
+            }
+        }
+        Ok(())
+    }
+
+    /// What is left of the place's requirements after the constraints that look at other domains than hosts.
+    pub(crate) fn narrow_domains(
+        &mut self,
+        pod: u32,
+        class: ClassId,
+        place: Place,
+        undefined: Undefined,
+    ) -> Result<SetId, Refusal> {
         let of_class = &self.classes.classes[class as usize];
         let strict = self.classes.shapes[of_class.shape as usize].strict;
         let audience = &self.classes.audiences[of_class.audience as usize];
-        let mut narrowed = place.set;
         let owned: &[(u32, bool)] = if self.pods[pod as usize].registered { &of_class.owned } else { &[] };
         let own = owned.iter().map(|(g, selects)| (&self.topology.groups[*g as usize], *g, *selects, false));
         let inverse =
             audience.kept_away_by.iter().map(|g| (&self.topology.inverse[*g as usize], *g, true, true));
-        for (group, number, selects, inverse) in own.chain(inverse) {
-            let pod_domains =
-                if group.key == HOST { strict.host } else { self.algebra.get(strict.set, group.key) };
-            match group.choose(selects, pod_domains, place, &mut self.algebra) {
+        let mut narrowed = place.set;
+        for (group, number, selects, inverse) in own.chain(inverse).filter(|(group, ..)| group.key != HOST) {
+            let pod_domains = self.algebra.get(strict.set, group.key);
+            match group.choose(selects, pod_domains, place.set, &mut self.algebra) {
                 Choice::Here => {}
                 Choice::Domains(req) => narrowed = self.algebra.narrow(narrowed, req),
                 Choice::Nothing => return Err(Refusal::Topology { group: number, inverse, place }),
@@ -519,6 +607,7 @@ impl Solver<'_> {
             }
         }
         claim.held = joined.held;
+        claim.update_room(&self.templates[claim.template], &self.tables);
         let place = Place { set: claim.set, host: claim.host, taints: self.templates[claim.template].taints };
         self.record(candidate, place);
     }
@@ -566,13 +655,9 @@ impl Solver<'_> {
         }
     }
 
-    fn place_on_new_claim(
-        &mut self,
-        candidate: Candidate,
-        volumes: Option<&Volumes>,
-    ) -> Result<(), Unplaceable> {
+    fn place_on_new_claim(&mut self, candidate: Candidate, volumes: Option<&Volumes>) -> Result<(), Failure> {
         let relax = self.options.min_values_policy == MinValuesPolicy::BestEffort;
-        let mut refusals: SmallVec<[Refusal; 4]> = SmallVec::new();
+        let mut refusals: SmallVec<[Refusal; 2]> = SmallVec::new();
         for number in 0..self.templates.len() {
             let template = &self.templates[number];
             if self.pools[template.pool].nodes_exhausted(&self.columns) {
@@ -598,27 +683,36 @@ impl Solver<'_> {
                 Err(refusal) => {
                     refusals.push(refusal);
                     // Reserved capacity is worth waiting for; lesser pools are not asked.
-                    if matches!(refusal, Refusal::Reserved(r) if r.defers()) {
+                    if refusal.defers() {
                         break;
                     }
                 }
             }
         }
+        Err(Failure::Refused(candidate.class, refusals))
+    }
+
+    /// Spells out why a pod found no place.
+    pub(crate) fn explain_failure(&mut self, pod: u32, failure: Failure) -> Unplaceable {
+        let (class, refusals) = match failure {
+            Failure::Before(reason) => return reason,
+            Failure::Refused(class, refusals) => (class, refusals),
+        };
+        let volumes = self.pods[pod as usize].volumes.clone().unwrap_or_default();
         let rejections = refusals
             .into_iter()
             .enumerate()
             .map(|(number, refusal)| PoolRejection {
                 node_pool: self.templates[number].name.clone(),
-                reason: self.explain_new_claim(number, candidate.pod, candidate.class, volumes, refusal),
+                reason: self.explain_new_claim(number, class, volumes.as_deref(), refusal),
             })
             .collect();
-        Err(Unplaceable::AllPools(rejections))
+        Unplaceable::AllPools(rejections)
     }
 
     fn explain_new_claim(
         &mut self,
         template: usize,
-        pod: u32,
         class: ClassId,
         volumes: Option<&Volumes>,
         refusal: Refusal,
@@ -631,7 +725,7 @@ impl Solver<'_> {
             of_template.within_limits.clone(),
             self.columns.len(),
         );
-        self.explain(&claim, pod, class, volumes, refusal)
+        self.explain(&claim, class, volumes, refusal)
     }
 
     fn create(&mut self, claim: Claim, candidate: Candidate, volumes: Option<&Volumes>, joined: Joined) {
@@ -679,6 +773,7 @@ impl Claim {
             set,
             types,
             requests: vec![0; width],
+            room: Row::new(),
             pods: Vec::new(),
             ports: Vec::new(),
             volumes: Volumes::new(),

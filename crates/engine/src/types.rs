@@ -337,9 +337,27 @@ impl TypeTable {
                 .and_then(|levels| levels.at_least.get(levels.amounts.partition_point(|a| a < amount)));
             match mask {
                 Some(mask) => rows.and(mask),
-                None => *rows = Bits::none(self.row_types.len()),
+                None => rows.clear(),
             }
         }
+    }
+
+    /// As [`TypeTable::keep`], into `kept`.
+    pub(crate) fn keep_into(
+        &mut self,
+        kept: &mut Bits,
+        algebra: &mut Algebra,
+        types: &Bits,
+        set: SetId,
+        total: &[Cell],
+    ) {
+        if !self.one_row_each() {
+            *kept = self.keep(algebra, types, set, total);
+            return;
+        }
+        kept.assign(types);
+        kept.and(&self.masks(algebra, set).eligible);
+        self.keep_fitting(kept, total);
     }
 
     /// Those of `types` that meet `set` and have an offering for it in a row large enough for `total`.
@@ -385,12 +403,21 @@ impl TypeTable {
         flags
     }
 
-    /// The most of each column any row of `types` has.
-    pub(crate) fn most(&self, types: &Bits, column: usize) -> Cell {
-        let Some(levels) = self.levels.get(column) else { return 0 };
-        let rows = if self.one_row_each() { types.clone() } else { self.rows_of(types) };
-        let at = levels.at_least.partition_point(|level| level.intersects(&rows));
-        levels.amounts.get(at.wrapping_sub(1)).copied().unwrap_or(0)
+    /// The most of a column any row of the types in both sets has; `None` when there are no such types.
+    pub(crate) fn most(&self, types: &Bits, and: &Bits, column: usize) -> Option<Cell> {
+        if !types.intersects(and) {
+            return None;
+        }
+        let Some(levels) = self.levels.get(column) else { return Some(0) };
+        let at = if self.one_row_each() {
+            levels.at_least.partition_point(|level| level.intersects_both(types, and))
+        } else {
+            let mut both = types.clone();
+            both.and(and);
+            let rows = self.rows_of(&both);
+            levels.at_least.partition_point(|level| level.intersects(&rows))
+        };
+        levels.amounts.get(at.wrapping_sub(1)).copied()
     }
 
     fn rows_of(&self, types: &Bits) -> Bits {

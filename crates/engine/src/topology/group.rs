@@ -132,18 +132,15 @@ impl Group {
         self.namespaces.contains(namespace) && self.selector.matches(labels)
     }
 
-    /// Where a pod may go, given the domains it allows itself and those the node could be in.
+    /// Where a pod may go, given the domains it allows itself and those a node with requirements `set` could be in. Not for hosts.
     pub(crate) fn choose(
         &self,
         selects_pod: bool,
         pod_domains: Option<ReqId>,
-        place: Place,
+        set: SetId,
         algebra: &mut Algebra,
     ) -> Choice {
-        if self.key == HOST {
-            return self.choose_host(selects_pod, pod_domains, place.host, algebra);
-        }
-        let node_domains = algebra.get(place.set, self.key);
+        let node_domains = algebra.get(set, self.key);
         let domains: SmallVec<[ValueId; 4]> = match self.kind {
             TopologyKind::Spread => {
                 self.spread(selects_pod, pod_domains, node_domains, algebra).into_iter().collect()
@@ -164,7 +161,8 @@ impl Group {
         if domains.is_empty() { Choice::Nothing } else { Choice::Domains(algebra.one_of(self.key, domains)) }
     }
 
-    fn choose_host(
+    /// Whether a pod may go to `host`.
+    pub(crate) fn choose_host(
         &self,
         selects_pod: bool,
         pod_domains: Option<ReqId>,
