@@ -197,6 +197,10 @@ fn dependencies_between_the_crates_point_down() {
             "karpenter-cloudprovider",
             &["karpenter-api", "karpenter-engine", "karpenter-primitives", "karpenter-runtime"],
         ),
+        (
+            "karpenter-sim",
+            &["karpenter-api", "karpenter-apiserver", "karpenter-primitives", "karpenter-runtime"],
+        ),
         ("karpenter-provider-kwok", &["karpenter-api", "karpenter-primitives"]),
         ("karpenter-provider-cluster-api", &["karpenter-api", "karpenter-primitives"]),
         ("karpenter-provider-cloudstack", &["karpenter-api", "karpenter-primitives"]),

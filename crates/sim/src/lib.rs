@@ -1,0 +1,1 @@
+//! The world around Karpenter, simulated.
