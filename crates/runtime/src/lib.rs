@@ -10,12 +10,14 @@
 //! | [`informer`], [`store`], [`object_key`] | watches a kind, keeps it, tells what changed |
 //! | [`controller`], [`error`], [`context`] | runs reconcilers |
 //! | [`lease`], [`program`] | who leads; everything together, started and stopped in order |
-//! | [`client`] | requests to the API server, throttled and counted |
+//! | [`client`], [`writes`] | requests to the API server, throttled and counted; patches of what changed |
+//! | [`compute`], [`ttl_cache`] | thinking beside the runtime; remembering for a while |
 //! | [`events`], [`metrics`], [`logging`], [`probes`], [`http`] | what operators see |
 //! | [`options`], [`go_duration`] | what users write |
 
 pub mod client;
 pub mod clock;
+pub mod compute;
 pub mod context;
 pub mod controller;
 pub mod entropy;
@@ -35,4 +37,6 @@ pub mod program;
 pub mod rate_limit;
 pub mod store;
 mod sync;
+pub mod ttl_cache;
 pub mod work_queue;
+pub mod writes;
