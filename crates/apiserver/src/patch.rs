@@ -130,13 +130,20 @@ impl Writer<'_> {
         options: WriteOptions,
     ) -> Result<Patched, ApiError> {
         let existing = self.get(&target.key()).ok_or_else(|| target.not_found())?;
-        let mut object = existing.to_value(target.resource);
+        let old = existing.to_value(target.resource);
+        let mut object = old.clone();
         patch.apply(&mut object)?;
-        let warnings = self.read_patched(target, &mut object, options)?;
+        // Only a refusal shows what was refused, so it is made again then rather than kept each time.
+        let sent = || {
+            let mut sent = old.clone();
+            let _ = patch.apply(&mut sent);
+            sent
+        };
+        let warnings = self.read_patched(target, &mut object, options, sent)?;
         let written = target
             .check_name(&object)
             .and_then(|()| fit_namespace(&mut object, target.namespace))
-            .and_then(|()| self.update(target, &existing, object, options));
+            .and_then(|()| self.update_over(target, &existing, old, object, options));
         match written {
             Ok(written) => Ok(Patched { written, warnings }),
             Err(error) => Err(error.with_warnings(warnings)),
@@ -149,16 +156,16 @@ impl Writer<'_> {
         target: Target<'_>,
         object: &mut Value,
         options: WriteOptions,
+        sent: impl Fn() -> Value,
     ) -> Result<Vec<String>, ApiError> {
         let resource = target.resource;
-        let sent = object.clone();
         // What cannot be read is an invalid `patch` of nothing in particular.
         let invalid = |why: String| {
-            let error = FieldError::invalid("patch", &Value::String(sent.to_string()), why);
+            let error = FieldError::invalid("patch", &Value::String(sent().to_string()), why);
             ApiError::invalid("", "", "", &[error])
         };
         let expected = resource.api_version();
-        let text = |field: &str| sent.get(field).and_then(Value::as_str).unwrap_or_default();
+        let text = |field: &str| object.get(field).and_then(Value::as_str).unwrap_or_default();
         let or = |text: String, default: &str| match text.is_empty() && !resource.is_custom() {
             true => default.to_owned(),
             false => text,
@@ -167,7 +174,7 @@ impl Writer<'_> {
         let kind = or(text("kind").to_owned(), &resource.kind);
         if (&api_version, &kind) != (&expected, &resource.kind) {
             return Err(invalid(decode::wrong_kind(
-                &sent,
+                object,
                 &api_version,
                 &kind,
                 resource,

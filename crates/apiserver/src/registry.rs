@@ -198,19 +198,35 @@ type Address = (String, String, String);
 #[derive(Clone)]
 pub(crate) struct Registry {
     resources: BTreeMap<Address, Arc<Resource>>,
+    /// The preferred version of each resource, by group and plural: admission asks for these with every write.
+    preferred: BTreeMap<String, BTreeMap<String, Arc<Resource>>>,
     storages: BTreeMap<(String, String), StorageId>,
 }
 
 impl Registry {
     /// The built-in kinds alone.
     pub(crate) fn new() -> Self {
-        let mut registry = Self { resources: BTreeMap::new(), storages: BTreeMap::new() };
+        let mut registry =
+            Self { resources: BTreeMap::new(), preferred: BTreeMap::new(), storages: BTreeMap::new() };
         for kind in builtins() {
             let (group, _) = kind.view_of.unwrap_or((kind.group, kind.version));
             let storage = registry.storage(group, kind.plural);
             registry.insert(Resource::builtin(kind, storage));
         }
+        registry.find_preferred();
         registry
+    }
+
+    fn find_preferred(&mut self) {
+        self.preferred.clear();
+        for (address, resource) in &self.resources {
+            let (group, _, plural) = address;
+            let found = self.preferred.entry(group.clone()).or_default();
+            match found.get(plural) {
+                Some(other) if !is_newer(&resource.version, &other.version) => {}
+                _ => drop(found.insert(plural.clone(), Arc::clone(resource))),
+            }
+        }
     }
 
     fn storage(&mut self, group: &str, plural: &str) -> StorageId {
@@ -237,10 +253,12 @@ impl Registry {
             let deprecation = deprecations.get(&version.version).cloned();
             self.insert(Resource::custom(version, storage, deprecation));
         }
+        self.find_preferred();
     }
 
     pub(crate) fn stop_custom(&mut self, group: &str, plural: &str) {
         self.resources.retain(|_, resource| !(resource.is_custom() && resource.is(group, plural)));
+        self.find_preferred();
     }
 
     pub(crate) fn find(&self, group: &str, version: &str, plural: &str) -> Option<&Arc<Resource>> {
@@ -249,7 +267,7 @@ impl Registry {
 
     /// The preferred version of a resource.
     pub(crate) fn preferred(&self, group: &str, plural: &str) -> Option<&Arc<Resource>> {
-        self.versions(group).iter().find_map(|version| self.find(group, version, plural))
+        self.preferred.get(group)?.get(plural)
     }
 
     /// The resource an `apiVersion` and `kind` name.

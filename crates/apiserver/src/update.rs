@@ -110,6 +110,19 @@ impl Writer<'_> {
         &mut self,
         target: Target<'_>,
         existing: &Arc<Stored>,
+        new: Value,
+        options: WriteOptions,
+    ) -> Result<Written, ApiError> {
+        let old = existing.to_value(target.resource);
+        self.update_over(target, existing, old, new, options)
+    }
+
+    /// As [`Self::update`], for callers that have the old object at hand.
+    pub(crate) fn update_over(
+        &mut self,
+        target: Target<'_>,
+        existing: &Arc<Stored>,
+        old: Value,
         mut new: Value,
         options: WriteOptions,
     ) -> Result<Written, ApiError> {
@@ -119,7 +132,6 @@ impl Writer<'_> {
         }
         let resource = target.resource;
         check_revision(target, &mut new, existing)?;
-        let old = existing.to_value(resource);
         let errors = prepare_and_validate(target, &mut new, &old);
         if !errors.is_empty() {
             return Err(ApiError::invalid(&resource.group, &resource.kind, target.name, &errors));
