@@ -73,7 +73,7 @@ fn pool(rejection: &PoolRejection) -> Value {
 }
 
 /// The amount that came nearest, where size was the reason.
-pub(crate) fn shortage(rejection: &Rejection) -> Option<&Shortage> {
+fn shortage(rejection: &Rejection) -> Option<&Shortage> {
     match rejection {
         Rejection::NodeResources(shortage) => Some(shortage),
         Rejection::InstanceTypes(types) => types.nearest.as_ref(),

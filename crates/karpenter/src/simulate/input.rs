@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use jiff::Timestamp;
+use karpenter_engine::eligibility::is_provisionable;
 use karpenter_engine::instance_type::InstanceType;
 use karpenter_engine::labels::Text;
 use karpenter_engine::node_pool::InstanceTypes;
@@ -134,12 +135,16 @@ impl Input {
         })
     }
 
+    /// How many pods wait for a place.
+    pub(crate) fn waiting(&self) -> usize {
+        self.cluster.pods().filter(|p| is_provisionable(p)).count()
+    }
+
     /// The cluster as the engine takes it; every pool is offered the same list.
     pub(crate) fn snapshot(&self) -> Snapshot {
         self.cluster
             .snapshot(self.now, self.provider.clone(), |_| InstanceTypes::Resolved(self.types.clone()))
     }
-
 }
 
 fn later(now: Timestamp, seconds: i64) -> Timestamp {

@@ -16,7 +16,8 @@
 //! | `scenario` | documents as one scenario, not yet understood |
 //! | `catalogue`, `objects`, `settings` | understanding instance types, objects and options, each on its own |
 //! | `input` | all of it together: a cluster mirror and how to decide |
-//! | `outcome`, `explanation`, `table` | the plan as JSON, its reasons, the plan for people |
+//! | `outcome`, `explanation` | the plan and its reasons as JSON |
+//! | `table`, `sentences` | the plan and its reasons for people |
 //! | `timing` | how long it took |
 
 mod catalogue;
@@ -26,6 +27,7 @@ mod objects;
 mod outcome;
 mod rejected;
 mod scenario;
+mod sentences;
 mod settings;
 mod source;
 mod table;
@@ -111,48 +113,76 @@ impl From<InputError> for Error {
     }
 }
 
+/// A plan, printed.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// The plan, as a table or as JSON.
+    pub text: String,
+    /// What goes to stderr beside it: what was left out of the input, and timings.
+    pub remarks: Vec<String>,
+    /// Whether every pod that needs a place has one.
+    pub all_placed: bool,
+}
+
 /// Runs the command; `Ok(true)` when every pod has a place.
 pub fn run(args: &Args) -> Result<bool, Error> {
+    let report = report(args)?;
+    for remark in &report.remarks {
+        writeln!(io::stderr(), "{remark}")?;
+    }
+    match io::stdout().lock().write_all(report.text.as_bytes()) {
+        // Whoever reads has seen enough.
+        Err(e) if e.kind() == io::ErrorKind::BrokenPipe => {}
+        written => written?,
+    }
+    Ok(report.all_placed)
+}
+
+/// Reads, decides and prints, without touching stdout or stderr.
+pub fn report(args: &Args) -> Result<Report, Error> {
     let input = Input::read(&args.files, args.instance_types.as_deref(), args.now.as_deref())?;
-    let plan =
-        if args.timings { timed(&input, args.count)? } else { solve(&input.snapshot(), &input.options) };
+    let mut remarks = Vec::new();
+    let plan = if args.timings {
+        let (plan, timings) = timed(&input, args.count);
+        remarks.push(serde_json::to_string(&timings).map_err(io::Error::from)?);
+        plan
+    } else {
+        solve(&input.snapshot(), &input.options)
+    };
     let text = match args.output {
         Output::Json => {
-            for rejected in &input.rejected {
-                eprintln!("left out: {rejected}");
-            }
+            remarks.splice(0..0, input.rejected.iter().map(|r| format!("left out: {r}")));
             let mut json = outcome::to_json(&plan, &input.unreadable_pods);
             if args.reasons {
                 json["reasons"] = explanation::to_json(&plan, &input.rejected);
             }
             format!("{json:#}\n")
         }
-        Output::Table => {
-            let notes = Notes {
+        Output::Table => table::render(
+            &plan,
+            &Notes {
                 now: input.now,
+                waiting: input.waiting(),
                 unreadable_pods: &input.unreadable_pods,
                 rejected: &input.rejected,
                 passed_over: &input.passed_over,
-            };
-            table::render(&plan, &notes)
-        }
+            },
+        ),
     };
-    match io::stdout().lock().write_all(text.as_bytes()) {
-        // Whoever reads has seen enough.
-        Err(e) if e.kind() == io::ErrorKind::BrokenPipe => {}
-        written => written?,
-    }
-    Ok(all_placed(&plan, &input))
+    Ok(Report { text, remarks, all_placed: all_placed(&plan, &input) })
 }
 
 fn all_placed(plan: &Plan, input: &Input) -> bool {
+    // With no pool to ask there are no answers at all, and those who wait still wait.
+    let unanswered = input.waiting() > 0 && plan.new_claims.is_empty() && plan.existing_nodes.is_empty();
     plan.pod_errors.is_empty()
         && plan.ignored_pods.is_empty()
         && input.unreadable_pods.is_empty()
         && plan.error.is_none()
+        && !unanswered
 }
 
-fn timed(input: &Input, count: NonZeroUsize) -> Result<Plan, Error> {
+fn timed(input: &Input, count: NonZeroUsize) -> (Plan, Timings) {
     let mut timings = Timings::start();
     let mut plan = Plan::default();
     for _ in 0..count.get() {
@@ -160,9 +190,7 @@ fn timed(input: &Input, count: NonZeroUsize) -> Result<Plan, Error> {
         drop(std::mem::take(&mut plan));
         plan = timings.repeat(|| input.snapshot(), |snapshot| solve(snapshot, &input.options));
     }
-    let line = serde_json::to_string(&timings).map_err(io::Error::from)?;
-    writeln!(io::stderr(), "{line}")?;
-    Ok(plan)
+    (plan, timings)
 }
 
 /// The plan for the scenario in `files`, as `-o json` prints it.

@@ -3,13 +3,13 @@
 use std::fmt::{self, Write};
 
 use karpenter_engine::labels::{CAPACITY_TYPE, ZONE};
-use karpenter_engine::reasons::{PoolRejection, Unplaceable, amount_text};
+use karpenter_engine::reasons::amount_text;
 use karpenter_engine::resources::{CPU, MEMORY};
 use karpenter_engine::{Plan, PlannedClaim};
 
-use super::explanation::shortage;
 use super::outcome::pod_keys;
 use super::rejected::Rejected;
+use super::sentences;
 
 /// Hours in an average month, for turning an hourly price into something to compare bills with.
 const HOURS_PER_MONTH: f64 = 730.0;
@@ -21,6 +21,8 @@ const PENDING_SHOWN: usize = 8;
 /// What is shown besides the plan.
 pub(crate) struct Notes<'a> {
     pub(crate) now: jiff::Timestamp,
+    /// Pods that need a place, whatever became of them.
+    pub(crate) waiting: usize,
     pub(crate) unreadable_pods: &'a [(String, String)],
     pub(crate) rejected: &'a [Rejected],
     pub(crate) passed_over: &'a [(String, usize)],
@@ -58,18 +60,22 @@ fn summary(out: &mut String, plan: &Plan, notes: &Notes<'_>) -> fmt::Result {
     let pending = plan.pod_errors.len();
     let ignored = plan.ignored_pods.len() + notes.unreadable_pods.len();
     let total = new + existing + pending + ignored;
+    if total == 0 && notes.waiting > 0 {
+        let waiting = plural(notes.waiting, "pod needs a place", "pods need a place");
+        return writeln!(out, "  {waiting}, but no NodePool can take part: nothing is decided.");
+    }
     if total == 0 {
         return writeln!(out, "  no pod needs a place; nothing would be bought.");
     }
     let mut parts = Vec::new();
-    for (count, what) in [
-        (existing, "fit on nodes that exist"),
-        (new, "go to new nodes"),
-        (pending, "stay pending"),
-        (ignored, "are not considered"),
+    for (count, one, many) in [
+        (existing, "fits on a node that exists", "fit on nodes that exist"),
+        (new, "goes to a new node", "go to new nodes"),
+        (pending, "stays pending", "stay pending"),
+        (ignored, "is not considered", "are not considered"),
     ] {
         if count > 0 {
-            parts.push(format!("{count} {what}"));
+            parts.push(plural(count, one, many));
         }
     }
     writeln!(out, "  {}: {}.", plural(total, "pod needs a place", "pods need a place"), parts.join(", "))
@@ -133,7 +139,7 @@ fn pending(out: &mut String, plan: &Plan) -> fmt::Result {
     writeln!(out, "\nPods that stay pending")?;
     let mut groups: Vec<(Vec<String>, Vec<String>)> = Vec::new();
     for error in &plan.pod_errors {
-        let why = reason_lines(&error.reason);
+        let why = sentences::lines(&error.reason);
         match groups.iter_mut().find(|(lines, _)| *lines == why) {
             Some((_, pods)) => pods.push(error.pod.key()),
             None => groups.push((why, vec![error.pod.key()])),
@@ -149,28 +155,6 @@ fn pending(out: &mut String, plan: &Plan) -> fmt::Result {
         }
     }
     Ok(())
-}
-
-fn reason_lines(reason: &Unplaceable) -> Vec<String> {
-    match reason {
-        Unplaceable::AllPools(pools) => pools.iter().map(pool_line).collect(),
-        other => vec![other.to_string()],
-    }
-}
-
-fn pool_line(rejection: &PoolRejection) -> String {
-    let mut line = format!("{}: {}", rejection.node_pool, rejection.reason);
-    if let Some(short) = shortage(&rejection.reason) {
-        let text = |amount| amount_text(&short.resource, amount);
-        let _ = write!(
-            line,
-            " (needs {} {}, the most there is: {})",
-            text(short.need),
-            short.resource,
-            text(short.left)
-        );
-    }
-    line
 }
 
 fn ignored(out: &mut String, plan: &Plan, notes: &Notes<'_>) -> fmt::Result {
@@ -190,7 +174,7 @@ fn ignored(out: &mut String, plan: &Plan, notes: &Notes<'_>) -> fmt::Result {
 
 fn left_out(out: &mut String, plan: &Plan, notes: &Notes<'_>) -> fmt::Result {
     if !notes.rejected.is_empty() || !plan.rejected.is_empty() {
-        writeln!(out, "\nLeft out of the input")?;
+        writeln!(out, "\nLeft out of the input, because it makes no sense")?;
         for rejected in notes.rejected {
             writeln!(out, "  {rejected}")?;
         }

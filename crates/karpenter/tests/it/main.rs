@@ -1,4 +1,6 @@
 //! The one integration-test binary of the program: its commands, and the rules of the repository.
 
 mod crd_types;
+mod decisions;
+mod simulate;
 mod tidy;
