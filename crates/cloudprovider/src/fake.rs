@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use karpenter_api::{NodeClaim, NodePool, Quantity, labels};
+use karpenter_engine::Provider as SchedulingRules;
 use karpenter_engine::instance_type::{InstanceType, Offering};
 use karpenter_engine::labels::WELL_KNOWN;
 use karpenter_engine::requirement::Requirement;
@@ -86,6 +87,7 @@ struct State {
     calls: Vec<Call>,
     drifted: Option<String>,
     repair_policies: Vec<RepairPolicy>,
+    rules: SchedulingRules,
     waker: Option<LaunchWaker>,
     launch_timeout: Option<Duration>,
 }
@@ -138,6 +140,11 @@ impl FakeProvider {
     /// Wants these conditions repaired.
     pub fn repair(&self, policies: Vec<RepairPolicy>) {
         self.state().repair_policies = policies;
+    }
+
+    /// Adds these to the rules of scheduling.
+    pub fn rule(&self, rules: SchedulingRules) {
+        self.state().rules = rules;
     }
 
     /// Gives launches this long.
@@ -304,6 +311,10 @@ impl CloudProvider for FakeProvider {
 
     fn repair_policies(&self) -> Vec<RepairPolicy> {
         self.state().repair_policies.clone()
+    }
+
+    fn scheduling_rules(&self) -> SchedulingRules {
+        self.state().rules.clone()
     }
 
     fn launch_handle(&self, claim: &NodeClaim) -> Option<LaunchHandle> {

@@ -1,5 +1,6 @@
 //! A provider with a watch beside it: how long calls take, how they fail, and an end to those that never answer.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,6 +8,7 @@ use futures_util::FutureExt;
 use karpenter_api::label_rules::LabelRules;
 use karpenter_api::nodepool::DisruptionReason;
 use karpenter_api::{NodeClaim, NodePool, labels};
+use karpenter_engine::Provider as SchedulingRules;
 use karpenter_engine::instance_type::InstanceType;
 use karpenter_runtime::context::controller_name;
 use karpenter_runtime::metrics::{CounterVec, DEFAULT_BUCKETS, HistogramVec, Registry};
@@ -135,6 +137,18 @@ impl CloudProvider for Measured {
 
     fn registration_hooks(&self) -> Vec<Arc<dyn RegistrationHook>> {
         self.inner.registration_hooks()
+    }
+
+    fn scheduling_rules(&self) -> SchedulingRules {
+        self.inner.scheduling_rules()
+    }
+
+    fn reserved_capacity_labels(&self) -> BTreeSet<String> {
+        self.inner.reserved_capacity_labels()
+    }
+
+    fn default_termination_grace_period(&self) -> Option<Duration> {
+        self.inner.default_termination_grace_period()
     }
 
     fn label_rules(&self, core: LabelRules) -> LabelRules {

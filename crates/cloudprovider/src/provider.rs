@@ -11,7 +11,7 @@
 //! [`delete`](CloudProvider::delete), which goes by the handle. When something happens to the machine the provider calls the
 //! [`LaunchWaker`] it was given and the core asks [`create`](CloudProvider::create) again; nobody polls.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,6 +21,7 @@ use futures_util::future::BoxFuture;
 use karpenter_api::label_rules::LabelRules;
 use karpenter_api::nodepool::DisruptionReason;
 use karpenter_api::{NodeClaim, NodeClassReference, NodePool, ResourceList};
+use karpenter_engine::Provider as SchedulingRules;
 use karpenter_engine::instance_type::InstanceType;
 use karpenter_runtime::object_key::ObjectKey;
 
@@ -92,6 +93,21 @@ pub trait CloudProvider: Send + Sync + 'static {
     /// What must hold before a node counts as registered.
     fn registration_hooks(&self) -> Vec<Arc<dyn RegistrationHook>> {
         Vec::new()
+    }
+
+    /// What it adds to the rules of scheduling: labels its instance types describe, storage it cannot serve.
+    fn scheduling_rules(&self) -> SchedulingRules {
+        SchedulingRules::default()
+    }
+
+    /// Labels that reserved offerings carry and all others lack; such a difference is no drift.
+    fn reserved_capacity_labels(&self) -> BTreeSet<String> {
+        BTreeSet::new()
+    }
+
+    /// How long drains may take in NodePools that do not say.
+    fn default_termination_grace_period(&self) -> Option<Duration> {
+        None
     }
 
     /// The labels its instance types carry and its users may (not) set, added to the core's.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use karpenter_api::label_rules::LabelRules;
 use karpenter_api::{NodeClaim, NodeClassReference, NodePool};
+use karpenter_engine::Provider as SchedulingRules;
 
 use crate::provider::{CloudProvider, LaunchWaker, NodeClassKind};
 
@@ -149,6 +150,23 @@ impl Registry {
         self.providers.iter().fold(LabelRules::core(), |rules, provider| provider.label_rules(rules))
     }
 
+    /// The rules of scheduling with what every provider adds. Storage is refused only where no provider can serve it, and of
+    /// reservation labels there can be one: the first that is not the default.
+    pub fn scheduling_rules(&self) -> SchedulingRules {
+        let default = SchedulingRules::default();
+        let mut each = self.providers.iter().map(|provider| provider.scheduling_rules());
+        let Some(first) = each.next() else { return default };
+        each.fold(first, |mut all, one| {
+            all.well_known_labels.extend(one.well_known_labels);
+            all.unsupported_provisioners.retain(|name| one.unsupported_provisioners.contains(name));
+            all.unsupported_topology_keys.retain(|key| one.unsupported_topology_keys.contains(key));
+            if all.reservation_id_label == default.reservation_id_label {
+                all.reservation_id_label = one.reservation_id_label;
+            }
+            all
+        })
+    }
+
     /// Gives every provider the waker for its pending launches.
     pub fn wake_with(&self, waker: &LaunchWaker) {
         for provider in &self.providers {
@@ -211,6 +229,31 @@ mod tests {
         assert!(registry.manages_node(Some(&labels("example.com/oneclass"))));
         assert!(!registry.manages_node(Some(&labels("example.com/OneClass"))));
         assert!(!registry.manages_node(None));
+    }
+
+    #[test]
+    fn rules_of_several_providers_add_up_and_refuse_only_what_none_can_serve() {
+        let set = |names: &[&str]| names.iter().map(|name| (*name).into()).collect();
+        let rules = |labels: &[&str], provisioners: &[&str], reservation: &str| SchedulingRules {
+            well_known_labels: set(labels),
+            unsupported_provisioners: set(provisioners),
+            reservation_id_label: reservation.into(),
+            ..SchedulingRules::default()
+        };
+        let usual = SchedulingRules::default().reservation_id_label;
+        let (one, two) =
+            (FakeProvider::serving("one", [kind("A")]), FakeProvider::serving("two", [kind("B")]));
+        one.rule(rules(&["one"], &["x", "y"], &usual));
+        two.rule(rules(&["two"], &["y"], "example.com/reservation"));
+        let registry =
+            Registry::of([Arc::new(one) as Arc<dyn CloudProvider>, Arc::new(two)]).expect("a registry");
+        let all = registry.scheduling_rules();
+        assert_eq!(
+            (all.well_known_labels, all.unsupported_provisioners),
+            (set(&["one", "two"]), set(&["y"]))
+        );
+        assert_eq!(&*all.reservation_id_label, "example.com/reservation");
+        assert_eq!(Registry::new().scheduling_rules().reservation_id_label, usual);
     }
 
     #[test]

@@ -188,8 +188,7 @@ async fn story() -> Vec<String> {
             "third: stamper third stopped leading",
         ]
     );
-    let diary = diary.lock().expect("no panic").clone();
-    diary
+    std::mem::take(&mut *diary.lock().expect("no panic"))
 }
 
 #[tokio::test(start_paused = true)]
