@@ -13,7 +13,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
     CustomResourceDefinitionSpec, CustomResourceDefinitionVersion,
 };
 use serde::Deserialize as _;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::field_error::FieldError;
 use crate::schema::{ScalePaths, StructuralSchema};
@@ -85,9 +85,45 @@ pub(crate) fn default_crd(crd: &mut Value) {
     {
         service["port"] = 443.into();
     }
+    for version in spec["versions"].as_array_mut().into_iter().flatten() {
+        if let Some(schema) = version.pointer_mut("/schema/openAPIV3Schema") {
+            omit_empty(schema);
+        }
+    }
     let stored = crd.pointer("/status/storedVersions").and_then(Value::as_array);
     if stored.is_none_or(Vec::is_empty) {
         status::remember_storage_version(crd);
+    }
+}
+
+/// Takes out of a schema the lists and maps that hold nothing: the API does not store them.
+fn omit_empty(schema: &mut Value) {
+    const OMITTED: [&str; 11] = [
+        "allOf",
+        "anyOf",
+        "definitions",
+        "dependencies",
+        "enum",
+        "oneOf",
+        "patternProperties",
+        "properties",
+        "required",
+        "x-kubernetes-list-map-keys",
+        "x-kubernetes-validations",
+    ];
+    let Some(members) = schema.as_object_mut() else { return };
+    members.retain(|name, value| {
+        let empty =
+            value.as_array().is_some_and(Vec::is_empty) || value.as_object().is_some_and(Map::is_empty);
+        !(empty && OMITTED.contains(&name.as_str()))
+    });
+    for (name, value) in members {
+        match (name.as_str(), value) {
+            ("properties", Value::Object(properties)) => properties.values_mut().for_each(omit_empty),
+            ("allOf" | "anyOf" | "oneOf", Value::Array(schemas)) => schemas.iter_mut().for_each(omit_empty),
+            ("items" | "additionalProperties" | "not", schema) => omit_empty(schema),
+            _ => {}
+        }
     }
 }
 

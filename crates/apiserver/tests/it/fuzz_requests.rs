@@ -3,6 +3,8 @@
 //!
 //! A few hundred cases in `cargo test`; `PROPTEST_CASES=100000 cargo test -p karpenter-apiserver fuzz_` for more.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use http::{Method, Request};
 use http_body_util::{BodyExt, Full};
 use karpenter_apiserver::{ApiServer, Options, Seeded};

@@ -7,6 +7,8 @@
 //! `KARPENTER_TAPE_REPORT=DIRECTORY` also writes the differences of each chapter to a file there.
 //! A real server must be fresh: the chapters name their objects without chance and do not clean up.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 mod chapter;
 mod compare;
 mod explained;

@@ -159,7 +159,8 @@ fn headers_of_interest(response: &Response<Body>) -> BTreeMap<String, String> {
             .map(|value| String::from_utf8_lossy(value.as_bytes()))
             .collect();
         let joined = values.join(", ");
-        if !joined.is_empty() && !(name == "content-type" && joined == "application/json") {
+        let plain_json = name == "content-type" && joined == "application/json";
+        if !joined.is_empty() && !plain_json {
             kept.insert(name.to_owned(), joined);
         }
     }
