@@ -140,7 +140,11 @@ pub(super) fn describe(error: &ExecutionError, program: &IdedExpr) -> String {
         ExecutionError::DivisionByZero(_) => "division by zero".into(),
         ExecutionError::RemainderByZero(_) => "modulus by zero".into(),
         ExecutionError::Overflow(..) => "integer overflow".into(),
-        ExecutionError::FunctionError { message, .. } => message.clone(),
+        ExecutionError::FunctionError { function, message } => match function.as_str() {
+            "duration" => "type conversion error from 'string' to 'google.protobuf.Duration'".into(),
+            "timestamp" => "type conversion error from 'string' to 'google.protobuf.Timestamp'".into(),
+            _ => message.clone(),
+        },
         ExecutionError::UndeclaredReference(name) => format!("undeclared reference to '{name}'"),
         // The engine drops the error of an argument; almost always a field is missing there.
         ExecutionError::MissingArgumentOrTarget => match field_in_argument(program) {
