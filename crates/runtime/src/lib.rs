@@ -13,7 +13,7 @@
 //! | [`client`], [`writes`] | requests to the API server, throttled and counted; patches of what changed |
 //! | [`compute`], [`ttl_cache`] | thinking beside the runtime; remembering for a while |
 //! | [`events`], [`metrics`], [`logging`], [`probes`], [`http`] | what operators see |
-//! | [`options`], [`go_duration`] | what users write |
+//! | [`options`], [`go_duration`], [`surroundings`] | what users write, and where the program finds itself |
 
 pub mod client;
 pub mod clock;
@@ -36,6 +36,7 @@ pub mod probes;
 pub mod program;
 pub mod rate_limit;
 pub mod store;
+pub mod surroundings;
 mod sync;
 pub mod ttl_cache;
 pub mod work_queue;
