@@ -190,7 +190,7 @@ pub(crate) fn conform(resource: &Resource, object: &mut Value) -> Result<Vec<Str
 /// Unknown and duplicate fields as messages, in the order kube-apiserver's two decoders find them.
 pub(crate) fn problems(resource: &Resource, unknown: &[String], duplicates: &[String]) -> Vec<String> {
     let unknown = unknown.iter().map(|path| format!("unknown field {path:?}"));
-    let duplicates = duplicates.iter().map(|path| format!("duplicate field {path:?}"));
+    let duplicates = duplicates.iter().cloned();
     if resource.is_custom() {
         duplicates.chain(unknown).collect()
     } else {

@@ -7,12 +7,13 @@ use std::fmt;
 
 use serde::de::{DeserializeSeed, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
+use serde_saphyr::options::DuplicateKeyPolicy;
 
 /// A parsed body.
 #[derive(Debug)]
 pub(crate) struct Parsed {
     pub(crate) value: Value,
-    /// The paths of fields that stand twice in the same object; the last one won.
+    /// What to say of fields that stand twice in the same object; the last one won.
     pub(crate) duplicates: Vec<String>,
 }
 
@@ -33,11 +34,21 @@ pub(crate) fn parse(text: &[u8]) -> Result<Parsed, String> {
 pub(crate) fn parse_yaml(text: &[u8]) -> Result<Parsed, String> {
     let text =
         std::str::from_utf8(text).map_err(|_| "yaml: control characters are not allowed".to_owned())?;
-    let options =
-        serde_saphyr::options! { duplicate_keys: serde_saphyr::options::DuplicateKeyPolicy::LastWins };
-    serde_saphyr::from_str_with_options(text, options)
-        .map(|value| Parsed { value, duplicates: Vec::new() })
-        .map_err(|error| format!("yaml: {error}"))
+    let read = |duplicate_keys| {
+        let options = serde_saphyr::options! { duplicate_keys: duplicate_keys, with_snippet: false };
+        serde_saphyr::from_str_with_options(text, options)
+    };
+    match read(DuplicateKeyPolicy::Error) {
+        Ok(value) => Ok(Parsed { value, duplicates: Vec::new() }),
+        // Only the first one is told; the last one wins.
+        Err(serde_saphyr::Error::DuplicateMappingKey { key, location }) => {
+            let key = key.unwrap_or_default();
+            let duplicates = vec![format!("line {}: key {key:?} already set in map", location.line())];
+            let value = read(DuplicateKeyPolicy::LastWins).map_err(|error| format!("yaml: {error}"))?;
+            Ok(Parsed { value, duplicates })
+        }
+        Err(error) => Err(format!("yaml: {error}")),
+    }
 }
 
 /// Where in a document a value is; linked on the stack, so that it costs nothing unless a path is asked for.
@@ -131,7 +142,7 @@ impl<'de> Visitor<'de> for Node<'_> {
             let path = Path { parent: self.path, step: Step::Field(&key) };
             let value = map.next_value_seed(Node { path: Some(&path), duplicates: &mut *self.duplicates })?;
             if fields.contains_key(&key) {
-                self.duplicates.push(path.to_string());
+                self.duplicates.push(format!("duplicate field \"{path}\""));
             }
             fields.insert(key, value);
         }
@@ -355,8 +366,15 @@ mod tests {
     #[test]
     fn duplicate_fields_are_named_by_their_path() {
         let parsed = parse(br#"{"a":{"b":[{"c":1,"c":2}]},"a":3}"#).unwrap();
-        assert_eq!(parsed.duplicates, ["a.b[0].c", "a"]);
+        assert_eq!(parsed.duplicates, ["duplicate field \"a.b[0].c\"", "duplicate field \"a\""]);
         assert_eq!(parsed.value, serde_json::json!({"a": 3}));
+    }
+
+    #[test]
+    fn a_key_that_stands_twice_in_yaml_is_named_by_its_line() {
+        let parsed = parse_yaml(b"a: 1\nb: 2\na: 3\n").unwrap();
+        assert_eq!(parsed.duplicates, ["line 3: key \"a\" already set in map"]);
+        assert_eq!(parsed.value, serde_json::json!({"a": 3, "b": 2}));
     }
 
     #[test]
