@@ -77,6 +77,7 @@ type Subscriber<K> = Box<dyn FnMut(&Delta<K>) + Send>;
 
 /// Watches a kind once for all who want to know.
 pub struct Informer<K> {
+    kind: String,
     api: Api<K>,
     config: watcher::Config,
     mirror: Mirror<K>,
@@ -89,8 +90,23 @@ where
 {
     /// Of all objects the API handle covers and the configuration selects.
     pub fn new(api: Api<K>, config: watcher::Config, entropy: &Entropy) -> Self {
-        let backoff = Backoff::new(entropy.stream(&format!("informer/{}/{}", K::group(&()), K::kind(&()))));
-        Self { api, config, mirror: Mirror::new(), backoff }
+        Self::of_kind(&format!("{}/{}", K::group(&()), K::kind(&())), api, config, entropy)
+    }
+}
+
+impl<K> Informer<K>
+where
+    K: Resource + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
+{
+    /// As [`new`](Self::new), of a kind that is only known at run time.
+    pub fn of_kind(kind: &str, api: Api<K>, config: watcher::Config, entropy: &Entropy) -> Self {
+        let backoff = Backoff::new(entropy.stream(&format!("informer/{kind}")));
+        Self { kind: kind.to_owned(), api, config, mirror: Mirror::new(), backoff }
+    }
+
+    /// Takes out of every object what nobody needs, before it is kept and told. Bookkeeping of field managers always goes.
+    pub fn trim(&mut self, trim: fn(&mut K)) {
+        self.mirror.trim = trim;
     }
 
     /// The store it keeps.
@@ -116,7 +132,6 @@ where
 
     /// Runs until stopped. The server being away, refusing or forgetting is retried for ever, with growing pauses.
     pub async fn run(mut self, stop: CancellationToken) {
-        let kind = K::kind(&()).into_owned();
         let mut config = self.config.clone();
         // The first list may come from the server's cache, in one answer; later ones must not go back in time.
         config.list_semantic = ListSemantic::Any;
@@ -141,7 +156,7 @@ where
                     None => break,
                 };
                 let pause = self.backoff.next(Instant::now());
-                tracing::warn!(kind, %error, pause = %crate::go_duration::GoDuration::from(pause), "watch failed, will retry");
+                tracing::warn!(kind = self.kind, %error, pause = %crate::go_duration::GoDuration::from(pause), "watch failed, will retry");
                 tokio::select! {
                     biased;
                     () = stop.cancelled() => return,
@@ -158,7 +173,7 @@ where
 
 impl<K> Runnable for Informer<K>
 where
-    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
+    K: Resource + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
 {
     fn run(self: Box<Self>, stop: CancellationToken) -> BoxFuture<'static, ()> {
         Self::run(*self, stop).boxed()
@@ -179,13 +194,14 @@ fn must_relist(error: &watcher::Error) -> bool {
 struct Mirror<K> {
     store: Store<K>,
     subscribers: Vec<Subscriber<K>>,
+    trim: fn(&mut K),
     /// Keys not listed again so far, while a list runs.
     unlisted: Option<BTreeSet<ObjectKey>>,
 }
 
 impl<K: Resource> Mirror<K> {
     fn new() -> Self {
-        Self { store: Store::new(), subscribers: Vec::new(), unlisted: None }
+        Self { store: Store::new(), subscribers: Vec::new(), trim: |_| {}, unlisted: None }
     }
 
     fn apply(&mut self, event: Event<K>) {
@@ -212,6 +228,7 @@ impl<K: Resource> Mirror<K> {
     fn upsert(&mut self, mut object: K, initial: bool) {
         // Half of a typical object's bytes, and of no use to any controller.
         object.meta_mut().managed_fields = None;
+        (self.trim)(&mut object);
         let object = Arc::new(object);
         let delta = match self.store.insert(ObjectKey::of(&*object), Arc::clone(&object)) {
             // Deleted and made again between two looks: two lives, not one change.

@@ -101,6 +101,17 @@ fn an_object_made_again_under_its_name_is_a_death_and_a_birth() {
     assert!(mirror.store.get(&ObjectKey::cluster("a")).expect("a").metadata.managed_fields.is_none());
 }
 
+#[test]
+fn what_is_trimmed_is_neither_kept_nor_told() {
+    let mut mirror = Mirror::new();
+    mirror.trim = |object: &mut ConfigMap| object.data = None;
+    mirror.subscribers.push(Box::new(|delta: &Delta<ConfigMap>| assert_eq!(delta.object().data, None)));
+    let mut large = object("a", "1", "u");
+    large.data = Some([("key".to_owned(), "value".to_owned())].into());
+    mirror.apply(Event::Apply(large));
+    assert_eq!(mirror.store.list()[0].data, None);
+}
+
 #[tokio::test(start_paused = true)]
 async fn pauses_grow_within_bounds_and_start_over_after_success_or_quiet() {
     let mut backoff = Backoff::new(Entropy::from_seed(1).stream("x"));
