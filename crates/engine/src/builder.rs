@@ -3,6 +3,7 @@
 //! Pairs Nodes with their NodeClaims, finds the pod that stands for a DaemonSet, and keeps a list of whatever made no sense.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1 as apps;
@@ -288,7 +289,7 @@ impl SnapshotBuilder {
             // Without a provider id nothing has been launched yet: there is no machine to place pods on.
             if !claim.provider_id.is_empty() {
                 let machine = machines.entry(claim.provider_id.clone()).or_default();
-                machine.claim = Some(claim);
+                machine.claim = Some(Arc::new(claim));
             }
         }
         for mut node in self.nodes {
@@ -307,7 +308,7 @@ impl SnapshotBuilder {
             }
             node.csi_limits = self.csi_limits.get(&node.name).cloned().unwrap_or_default();
             let machine = machines.entry(node.provider_id.clone()).or_default();
-            machine.node = Some(node);
+            machine.node = Some(Arc::new(node));
         }
         self.snapshot.nodes = machines.into_values().collect();
         self.snapshot.nodes.sort_by(|a, b| a.name().cmp(b.name()));

@@ -214,7 +214,14 @@ fn is_restricted(key: &str, snapshot: &Snapshot) -> bool {
         return false;
     }
     let domain = key.split_once('/').map_or("", |(domain, _)| domain);
-    domain == "karpenter.sh" || domain.ends_with(".karpenter.sh") || key == HOSTNAME
+    let within = |restricted: &str| {
+        domain
+            .strip_suffix(restricted)
+            .is_some_and(|subdomain| subdomain.is_empty() || subdomain.ends_with('.'))
+    };
+    within("karpenter.sh")
+        || snapshot.provider.restricted_label_domains.iter().any(|d| within(d))
+        || key == HOSTNAME
 }
 
 /// Everything wrong with a requirement of a pod, pool or overlay.

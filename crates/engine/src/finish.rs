@@ -1,5 +1,7 @@
 //! From solved claims to the plan: reservations pinned, daemons reckoned in, instance types ordered by price and cut to size.
 
+use std::sync::Arc;
+
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use smallvec::SmallVec;
@@ -47,13 +49,33 @@ impl PriceList {
     }
 }
 
+/// What claims that are alike are launched with.
+struct Launch {
+    instance_types: Arc<[Text]>,
+    requirements: Arc<[SelectorRequirement]>,
+    labels: Labels,
+    open_labels: Vec<Text>,
+    /// Keys whose `minValues` the cheapest types do not reach.
+    unmet: Vec<Text>,
+    price_overlay: bool,
+    capacity_overlay: bool,
+    cheapest_price: Option<f64>,
+}
+
+/// What earlier claims had worked out: price lists by table and requirements, launches by template, requirements and types.
+#[derive(Default)]
+struct Known {
+    prices: HashMap<(usize, SetId), PriceList, FixedState>,
+    launches: HashMap<(usize, SetId, Bits), Launch, FixedState>,
+}
+
 impl Solver<'_> {
     /// Writes the outcome into `plan`.
     pub(crate) fn finish(mut self, plan: &mut Plan) {
-        let mut price_lists: HashMap<(usize, SetId), PriceList, FixedState> = HashMap::default();
+        let mut known = Known::default();
         for position in 0..self.order.len() {
             let number = self.order.claims()[position] as usize;
-            match self.finish_claim(number, &mut price_lists) {
+            match self.finish_claim(number, &mut known) {
                 Ok(claim) => plan.new_claims.push(claim),
                 Err(reason) => {
                     for (pod, _) in std::mem::take(&mut self.claims[number].pods) {
@@ -94,14 +116,8 @@ impl Solver<'_> {
         PlacedPod { pod: self.pods[pod as usize].pod.clone(), relaxed }
     }
 
-    fn finish_claim(
-        &mut self,
-        number: usize,
-        price_lists: &mut HashMap<(usize, SetId), PriceList, FixedState>,
-    ) -> Result<PlannedClaim, Unplaceable> {
+    fn finish_claim(&mut self, number: usize, known: &mut Known) -> Result<PlannedClaim, Unplaceable> {
         let claim = &self.claims[number];
-        let template = &self.templates[claim.template];
-        let table = &self.tables[template.table];
         let mut set = claim.set;
         if !claim.held.is_empty() {
             set = pin_reservations(
@@ -111,52 +127,85 @@ impl Solver<'_> {
                 &mut self.algebra,
             );
         }
-        let prices = price_lists
+        let Known { prices, launches } = known;
+        let alike = (claim.template, set, claim.types.clone());
+        if !launches.contains_key(&alike) {
+            let launch = self.launch(claim.template, set, &alike.2, prices);
+            launches.insert(alike.clone(), launch);
+        }
+        let template = &self.templates[self.claims[number].template];
+        let launch = &launches[&alike];
+        if !launch.unmet.is_empty() {
+            let (node_pool, labels) = (template.name.clone(), launch.unmet.clone());
+            return Err(Unplaceable::Truncated { node_pool, labels });
+        }
+        let source = self.pools[template.pool].source;
+        let planned = PlannedClaim {
+            node_pool: template.name.clone(),
+            node_pool_uid: source.uid.clone(),
+            pods: Vec::new(),
+            instance_types: launch.instance_types.clone(),
+            requirements: launch.requirements.clone(),
+            labels: launch.labels.clone(),
+            open_labels: launch.open_labels.clone(),
+            annotations: source.annotations.clone(),
+            taints: source.taints.clone(),
+            startup_taints: source.startup_taints.clone(),
+            requests: self.claim_requests(number),
+            min_values_relaxed: template.min_values_relaxed,
+            price_overlay: launch.price_overlay,
+            capacity_overlay: launch.capacity_overlay,
+            cheapest_price: launch.cheapest_price,
+        };
+        let pods = std::mem::take(&mut self.claims[number].pods);
+        Ok(PlannedClaim { pods: pods.into_iter().map(|(p, c)| self.placed(p, c)).collect(), ..planned })
+    }
+
+    /// What a claim of the template with these requirements and instance types is launched with.
+    fn launch(
+        &mut self,
+        template: usize,
+        set: SetId,
+        types: &Bits,
+        prices: &mut HashMap<(usize, SetId), PriceList, FixedState>,
+    ) -> Launch {
+        let template = &self.templates[template];
+        let table = &self.tables[template.table];
+        let prices = prices
             .entry((template.table, set))
             .or_insert_with(|| PriceList::new(table, set, &mut self.algebra));
         let mut cheapest: Vec<usize> =
-            prices.order.iter().map(|t| *t as usize).filter(|t| claim.types.contains(*t)).collect();
+            prices.order.iter().map(|t| *t as usize).filter(|t| types.contains(*t)).collect();
         cheapest.truncate(self.options.max_instance_types);
         let mut listed = Bits::none(table.len());
         for number in &cheapest {
             listed.insert(*number);
         }
+        let mut unmet = Vec::new();
         if self.options.min_values_policy == MinValuesPolicy::Strict {
-            let unmet = unmet_min_values(&self.algebra, table, &listed, set);
-            if !unmet.is_empty() {
-                let mut labels: Vec<Text> =
-                    unmet.iter().map(|(k, _)| self.algebra.vocabulary.key_name(*k).clone()).collect();
-                labels.sort();
-                return Err(Unplaceable::Truncated { node_pool: template.name.clone(), labels });
-            }
+            let keys = unmet_min_values(&self.algebra, table, &listed, set);
+            unmet.extend(keys.iter().map(|(k, _)| self.algebra.vocabulary.key_name(*k).clone()));
+            unmet.sort();
         }
-        let cheapest_price = cheapest.first().map(|t| prices.prices[*t]).filter(|price| *price != f64::MAX);
-        let set = with_launch_options(set, table, &cheapest, &mut self.algebra);
-        let requests = self.claim_requests(number);
-        let claim = &self.claims[number];
-        let template = &self.templates[claim.template];
-        let table = &self.tables[template.table];
-        let source = self.pools[template.pool].source;
+        let requirements = if table.named_plainly {
+            let launched = with_capacity_types(set, table, &cheapest, &mut self.algebra);
+            plain_wire_requirements(launched, table, &listed, &mut self.algebra)
+        } else {
+            let named = with_type_names(set, table, &cheapest, &mut self.algebra);
+            let launched = with_capacity_types(named, table, &cheapest, &mut self.algebra);
+            wire_requirements(launched, &self.algebra)
+        };
         let (labels, open_labels) = custom_labels(&template.labels, set, &self.algebra);
-        let planned = PlannedClaim {
-            node_pool: template.name.clone(),
-            node_pool_uid: source.uid.clone(),
-            pods: Vec::new(),
+        Launch {
             instance_types: cheapest.iter().map(|t| table.types[*t].name.clone()).collect(),
-            requirements: wire_requirements(set, &self.algebra),
+            requirements: requirements.into(),
             labels,
             open_labels,
-            annotations: source.annotations.clone(),
-            taints: source.taints.clone(),
-            startup_taints: source.startup_taints.clone(),
-            requests,
-            min_values_relaxed: template.min_values_relaxed,
+            unmet,
             price_overlay: cheapest.iter().any(|t| table.types[*t].price_overlaid),
             capacity_overlay: cheapest.iter().any(|t| table.types[*t].capacity_overlaid),
-            cheapest_price,
-        };
-        let pods = std::mem::take(&mut self.claims[number].pods);
-        Ok(PlannedClaim { pods: pods.into_iter().map(|(p, c)| self.placed(p, c)).collect(), ..planned })
+            cheapest_price: cheapest.first().map(|t| prices.prices[*t]).filter(|p| *p != f64::MAX),
+        }
     }
 
     /// What the claim's pods ask for, and the least its daemons will.
@@ -205,13 +254,17 @@ fn pin_reservations<'a>(
     algebra.narrow(set, ids)
 }
 
-/// Narrows to the instance types listed and the capacity types they can be launched with.
-fn with_launch_options(set: SetId, table: &TypeTable, types: &[usize], algebra: &mut Algebra) -> SetId {
+/// Narrows to the instance types listed.
+fn with_type_names(set: SetId, table: &TypeTable, types: &[usize], algebra: &mut Algebra) -> SetId {
     let type_key = algebra.vocabulary.key(&INSTANCE_TYPE.into());
     let names: SmallVec<[ValueId; 4]> =
         types.iter().map(|t| algebra.vocabulary.value(type_key, &table.types[*t].name)).collect();
     let names = algebra.one_of(type_key, names);
-    let set = algebra.narrow(set, names);
+    algebra.narrow(set, names)
+}
+
+/// Narrows to the capacity types the instance types can be launched with.
+fn with_capacity_types(set: SetId, table: &TypeTable, types: &[usize], algebra: &mut Algebra) -> SetId {
     let capacity_key = algebra.vocabulary.key(&CAPACITY_TYPE.into());
     let mut capacity_types: SmallVec<[ValueId; 4]> = SmallVec::new();
     for number in types {
@@ -229,6 +282,28 @@ fn with_launch_options(set: SetId, table: &TypeTable, types: &[usize], algebra: 
     }
     let capacity_types = algebra.one_of(capacity_key, capacity_types);
     algebra.narrow(set, capacity_types)
+}
+
+/// As [`wire_requirements`] with the names of the instance types in `listed`, which are known to be allowed.
+fn plain_wire_requirements(
+    set: SetId,
+    table: &TypeTable,
+    listed: &Bits,
+    algebra: &mut Algebra,
+) -> Vec<SelectorRequirement> {
+    let type_key = algebra.vocabulary.key(&INSTANCE_TYPE.into());
+    let min_values = algebra.get(set, type_key).and_then(|r| algebra.req(r).min_values);
+    let mut wire = wire_requirements(set, algebra);
+    wire.retain(|r| r.key.as_ref() != INSTANCE_TYPE);
+    let named = table.by_name.iter().map(|t| *t as usize).filter(|t| listed.contains(*t));
+    let entry = SelectorRequirement {
+        values: named.map(|t| table.types[t].name.clone()).collect(),
+        min_values,
+        ..SelectorRequirement::new(INSTANCE_TYPE, Operator::In, [] as [Text; 0])
+    };
+    let at = wire.partition_point(|r| r.key.as_ref() < INSTANCE_TYPE);
+    wire.insert(at, entry);
+    wire
 }
 
 fn wire_requirements(set: SetId, algebra: &Algebra) -> Vec<SelectorRequirement> {

@@ -2,7 +2,9 @@
 //!
 //! The rules for which half to believe while a node comes up live here, so that every reader of the state agrees.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use crate::labels::HOSTNAME;
 use crate::labels::{INITIALIZED, Labels, REGISTERED, Text};
@@ -12,10 +14,10 @@ use crate::taints::{self, Taint};
 /// A machine: its Node, its NodeClaim, or both. One of the two is always present.
 #[derive(Clone, Debug, Default)]
 pub struct StateNode {
-    /// The Node, once it exists.
-    pub node: Option<Node>,
+    /// The Node, once it exists. Shared, so that a snapshot of many machines is cheap.
+    pub node: Option<Arc<Node>>,
     /// The NodeClaim, if Karpenter manages the machine.
-    pub claim: Option<NodeClaim>,
+    pub claim: Option<Arc<NodeClaim>>,
     /// Whether disruption has marked it (in memory only).
     pub marked_for_deletion: bool,
     /// Whether a recent pass counts on it for pending pods (in memory only).
@@ -131,7 +133,7 @@ impl StateNode {
     }
 
     /// The taints pods will have to tolerate once the node is up.
-    pub fn taints(&self) -> Vec<Taint> {
+    pub fn taints(&self) -> Cow<'_, [Taint]> {
         let raw: &[Taint] = match (&self.node, &self.claim) {
             (Some(node), None) => &node.taints,
             (Some(node), Some(_)) if self.registered() => &node.taints,
@@ -140,14 +142,14 @@ impl StateNode {
         };
         let Some(claim) = self.claim.as_ref().filter(|c| !self.initialized() || c.conditions.rebooting)
         else {
-            return raw.to_vec();
+            return Cow::Borrowed(raw);
         };
         let passing = |taint: &&Taint| {
             taints::is_ephemeral(taint)
                 || taint.matches("karpenter.sh/rebooting", "NoSchedule")
                 || claim.startup_taints.iter().any(|s| s.matches(&taint.key, &taint.effect))
         };
-        raw.iter().filter(|t| !passing(t)).cloned().collect()
+        Cow::Owned(raw.iter().filter(|t| !passing(t)).cloned().collect())
     }
 
     /// Node values with gaps filled from the NodeClaim while the node comes up.
@@ -155,7 +157,7 @@ impl StateNode {
         &self,
         of_node: impl Fn(&Node) -> &Resources,
         of_claim: impl Fn(&NodeClaim) -> &Resources,
-    ) -> Resources {
+    ) -> Cow<'_, Resources> {
         match (&self.node, &self.claim) {
             (Some(node), Some(claim)) if !self.initialized() => {
                 let mut filled = of_node(node).clone();
@@ -164,23 +166,23 @@ impl StateNode {
                         filled.set(name.clone(), *amount);
                     }
                 }
-                filled
+                Cow::Owned(filled)
             }
-            (Some(node), _) => of_node(node).clone(),
-            (None, Some(claim)) => of_claim(claim).clone(),
-            (None, None) => Resources::new(),
+            (Some(node), _) => Cow::Borrowed(of_node(node)),
+            (None, Some(claim)) => Cow::Borrowed(of_claim(claim)),
+            (None, None) => Cow::Owned(Resources::new()),
         }
     }
 
     /// What the machine has, counting itself as one node.
     pub fn capacity(&self) -> Resources {
-        let mut capacity = self.status(|n| &n.capacity, |c| &c.capacity);
+        let mut capacity = self.status(|n| &n.capacity, |c| &c.capacity).into_owned();
         capacity.set(NODES, Amount::units(1));
         capacity
     }
 
     /// What pods may use in all.
-    pub fn allocatable(&self) -> Resources {
+    pub fn allocatable(&self) -> Cow<'_, Resources> {
         self.status(|n| &n.allocatable, |c| &c.allocatable)
     }
 

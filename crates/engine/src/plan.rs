@@ -38,9 +38,9 @@ pub struct PlannedClaim {
     /// The pods it is for, in the order they were added.
     pub pods: Vec<PlacedPod>,
     /// Names of the instance types it may become, cheapest first, at most [`crate::SolveOptions::max_instance_types`].
-    pub instance_types: Vec<Text>,
-    /// `spec.requirements`, sorted by key and operator.
-    pub requirements: Vec<SelectorRequirement>,
+    pub instance_types: Arc<[Text]>,
+    /// `spec.requirements`, sorted by key and operator. Claims that are alike share the list.
+    pub requirements: Arc<[SelectorRequirement]>,
     /// Labels with one certain value.
     pub labels: Labels,
     /// Keys of custom labels for which any value the requirement allows will do; upstream picks one at random.

@@ -8,6 +8,7 @@ use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 
 use crate::algebra::{Algebra, Demand, NO_HOST};
+use crate::bits::Bits;
 use crate::classes::{Classes, with_sorted_preferences};
 use crate::columns::{self, Columns, Need, Row};
 use crate::daemons::{self, DaemonPod};
@@ -48,7 +49,9 @@ impl<'s> Solver<'s> {
     ) -> Option<Solver<'s>> {
         let mut nodes: Vec<&StateNode> =
             snapshot.nodes.iter().filter(|n| n.node.is_some() || n.claim.is_some()).collect();
-        nodes.sort_by(|a, b| a.name().cmp(b.name()));
+        if !nodes.is_sorted_by_key(|n| n.name()) {
+            nodes.sort_by_cached_key(|n| n.name().clone());
+        }
         let (deleting, active): (Vec<&StateNode>, Vec<&StateNode>) =
             nodes.into_iter().partition(|n| n.deleting());
         let mut listed: Vec<&Arc<Pod>> = snapshot.pods.iter().collect();
@@ -238,7 +241,7 @@ impl<'s> Solver<'s> {
     fn add_counted_nodes(&mut self, active: &[&StateNode]) {
         let snapshot = self.snapshot;
         let mut numbers: HashMap<*const crate::node::Node, u32, FixedState> = HashMap::default();
-        let of_state = snapshot.nodes.iter().filter_map(|n| n.node.as_ref());
+        let of_state = snapshot.nodes.iter().filter_map(|n| n.node.as_deref());
         for node in of_state.chain(&snapshot.other_nodes) {
             let demand = self.algebra.labels(&node.labels);
             let host = demand.host.map_or(NO_HOST, |r| self.algebra.req(r).values[0]);
@@ -252,7 +255,7 @@ impl<'s> Solver<'s> {
         }
         for state in active {
             if let Some(node) = &state.node {
-                let number = numbers[&std::ptr::from_ref(node)];
+                let number = numbers[&Arc::as_ptr(node)];
                 self.topology.active.push((number, state.labels().clone()));
             }
         }
@@ -261,6 +264,13 @@ impl<'s> Solver<'s> {
     /// Placed pods keep others away by their required anti-affinity, wherever they are.
     fn count_inverse(&mut self, by_node: &PodsByNode<'s>, counts: &impl Fn(&Arc<Pod>) -> bool) {
         let snapshot = self.snapshot;
+        if !snapshot
+            .pods
+            .iter()
+            .any(|p| !p.spec.pod_anti_affinity.required.is_empty() && p.node_name.is_some())
+        {
+            return;
+        }
         for node in snapshot.nodes.iter().filter_map(|n| n.node.as_ref()) {
             for pod in by_node.get(&node.name).into_iter().flatten() {
                 if pod.spec.pod_anti_affinity.required.is_empty() || is_terminal(pod) || !counts(pod) {
@@ -309,13 +319,13 @@ impl<'s> Solver<'s> {
             let table = self.table_of(pool);
             let labels = template_labels(source);
             let set = self.algebra.demand(&template_requirements(source, &labels)).set;
-            let all = crate::bits::Bits::all(self.tables[table].len());
+            let all = Bits::all(self.tables[table].len());
             let mut types = self.tables[table].keep(&mut self.algebra, &all, set, &[]);
             let unmet = unmet_min_values(&self.algebra, &self.tables[table], &types, set);
             let min_values =
                 !unmet.is_empty() && self.options.min_values_policy != MinValuesPolicy::BestEffort;
             if min_values {
-                types = crate::bits::Bits::none(self.tables[table].len());
+                types = Bits::none(self.tables[table].len());
             }
             if types.is_empty() {
                 plan.skipped_pools.push(SkippedPool {
@@ -332,6 +342,7 @@ impl<'s> Solver<'s> {
                 set,
                 taints: self.pools[pool].taints,
                 within_limits: types.clone(),
+                largest: largest(&self.tables[table], &types),
                 types,
                 daemons: Vec::new(),
                 min_values_relaxed: false,
@@ -476,6 +487,21 @@ impl<'s> Solver<'s> {
         }
         usage
     }
+}
+
+/// The most of each column any of `types` has.
+fn largest(table: &TypeTable, types: &Bits) -> Row {
+    let mut largest = Row::new();
+    for number in types.iter() {
+        for (column, cell) in table.types[number].capacity.iter().enumerate() {
+            if column >= largest.len() {
+                largest.push(*cell);
+            } else {
+                largest[column] = largest[column].max(*cell);
+            }
+        }
+    }
+    largest
 }
 
 /// Requests of pods, by the address of their spec.

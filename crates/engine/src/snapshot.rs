@@ -49,6 +49,8 @@ pub struct Snapshot {
 pub struct Provider {
     /// Labels besides the common ones that its instance types describe.
     pub well_known_labels: BTreeSet<Text>,
+    /// Domains besides Karpenter's own whose labels pods and pools may not invent.
+    pub restricted_label_domains: BTreeSet<Text>,
     /// The label that holds a reservation's id.
     pub reservation_id_label: Text,
     /// Storage provisioners it cannot serve.
@@ -61,6 +63,7 @@ impl Default for Provider {
     fn default() -> Self {
         Provider {
             well_known_labels: BTreeSet::new(),
+            restricted_label_domains: BTreeSet::new(),
             reservation_id_label: "karpenter.kwok.sh/reservation-id".into(),
             unsupported_provisioners: BTreeSet::new(),
             unsupported_topology_keys: BTreeSet::new(),

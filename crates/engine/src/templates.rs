@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::algebra::{Algebra, SetId};
 use crate::bits::Bits;
-use crate::columns::{Cell, Columns};
+use crate::columns::{Cell, Columns, Row};
 use crate::daemons::DaemonGroup;
 use crate::eligibility::requirement_problems;
 use crate::instance_type::InstanceType;
@@ -45,6 +45,8 @@ pub(crate) struct Template {
     pub(crate) types: Bits,
     /// Of these, the ones its limits still allow; recomputed when limits move.
     pub(crate) within_limits: Bits,
+    /// The most of each column any of `types` has.
+    pub(crate) largest: Row,
     pub(crate) daemons: Vec<DaemonGroup>,
     /// Whether the claim made last had its `minValues` lowered. One flag for all claims, as upstream's shared annotation is.
     pub(crate) min_values_relaxed: bool,
@@ -171,10 +173,11 @@ impl<'s> Pool<'s> {
 impl Template {
     /// Recomputes which instance types the pool's limits still allow.
     pub(crate) fn apply_limits(&mut self, pool: &Pool<'_>, table: &TypeTable) {
-        self.within_limits = self.types.clone();
-        if pool.remaining.is_empty() {
+        let within = |left: &(u32, Cell)| self.largest.get(left.0 as usize).copied().unwrap_or(0) <= left.1;
+        if pool.remaining.iter().all(within) {
             return;
         }
+        self.within_limits = self.types.clone();
         for number in self.types.iter() {
             let capacity = &table.types[number].capacity;
             let exceeds = pool

@@ -13,7 +13,7 @@ use crate::algebra::{Algebra, ReqId, SetId, Undefined};
 use crate::bits::Bits;
 use crate::columns::{Cell, Columns, Need, Row};
 use crate::instance_type::InstanceType;
-use crate::labels::{CAPACITY_TYPE, RESERVED, Text};
+use crate::labels::{CAPACITY_TYPE, INSTANCE_TYPE, RESERVED, Text};
 use crate::vocabulary::{KeyId, ValueId};
 
 /// A reservation by number.
@@ -100,6 +100,11 @@ pub(crate) struct TypeTable {
     offering_sets: Vec<(SetId, Bits)>,
     unreserved_sets: Vec<(SetId, Bits)>,
     pub(crate) has_reserved: bool,
+    /// Types by name.
+    pub(crate) by_name: Vec<u32>,
+    /// Every type's own requirement on the instance-type label is its name and no offering mentions that label, so that listing names
+    /// says all there is to say.
+    pub(crate) named_plainly: bool,
     masks: Vec<Masks>,
     masks_by_set: Vec<u32>,
     req_masks: HashMap<ReqId, Bits, FixedState>,
@@ -124,6 +129,8 @@ impl TypeTable {
             offering_sets: Vec::new(),
             unreserved_sets: Vec::new(),
             has_reserved: false,
+            by_name: Vec::new(),
+            named_plainly: false,
             masks: Vec::new(),
             masks_by_set: Vec::new(),
             req_masks: HashMap::default(),
@@ -175,7 +182,25 @@ impl TypeTable {
         table.index_rows(&row_needs, columns.len());
         table.index_requirements(algebra);
         table.index_offerings(&row_offerings);
+        table.index_names(algebra);
         table
+    }
+
+    fn index_names(&mut self, algebra: &mut Algebra) {
+        let key = algebra.vocabulary.key(&INSTANCE_TYPE.into());
+        let mut by_name: Vec<u32> = (0..self.types.len() as u32).collect();
+        by_name.sort_by(|a, b| self.types[*a as usize].name.cmp(&self.types[*b as usize].name));
+        self.by_name = by_name;
+        let plain = |info: &TypeInfo| {
+            let own = algebra.get(info.set, key).map(|r| algebra.req(r));
+            own.is_some_and(|r| {
+                !r.complement
+                    && r.values.len() == 1
+                    && *algebra.vocabulary.value_name(key, r.values[0]) == info.name
+            })
+        };
+        self.named_plainly =
+            self.types.iter().all(plain) && self.offerings.iter().all(|o| algebra.get(o.set, key).is_none());
     }
 
     fn index_rows(&mut self, needs: &[Need], width: usize) {
@@ -435,11 +460,6 @@ impl TypeTable {
         let index = self.index.iter().find(|k| k.key == key);
         let absent = index.is_none_or(|k| !k.absent.is_empty()) && !self.types.is_empty();
         index.into_iter().flat_map(|k| k.by_req.iter().map(|(r, _)| Some(*r))).chain(absent.then_some(None))
-    }
-
-    /// Keys some type has a requirement on.
-    pub(crate) fn keys(&self) -> impl Iterator<Item = KeyId> + '_ {
-        self.index.iter().map(|k| k.key)
     }
 
     /// Distinct values of `key` over `types` that `req` allows.

@@ -4,6 +4,7 @@
 //! cloud controller has seen it). A machine exists while it has at least one half.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use karpenter_engine::StateNode;
@@ -50,7 +51,7 @@ impl Machines {
         }
         let id = node.provider_id.clone();
         self.nodes.insert(node.name.clone(), id.clone());
-        self.by_provider.entry(id).or_default().node = Some(node);
+        self.by_provider.entry(id).or_default().node = Some(Arc::new(node));
     }
 
     /// A Node that is no machine yet. Pods on it still count for topology.
@@ -77,7 +78,7 @@ impl Machines {
         // Without a provider id nothing has been launched: there is no machine to place pods on.
         let id = claim.provider_id.clone();
         if !id.is_empty() {
-            self.by_provider.entry(id).or_default().claim = Some(claim);
+            self.by_provider.entry(id).or_default().claim = Some(Arc::new(claim));
         }
     }
 
@@ -102,7 +103,7 @@ impl Machines {
     pub(crate) fn set_csi_limits(&mut self, node: Text, limits: Option<CsiLimits>) {
         let id = self.nodes.get(&node);
         if let Some(node) = id.and_then(|id| self.by_provider.get_mut(id)).and_then(|m| m.node.as_mut()) {
-            node.csi_limits = limits.clone().unwrap_or_default();
+            Arc::make_mut(node).csi_limits = limits.clone().unwrap_or_default();
         }
         match limits {
             Some(limits) => drop(self.csi.insert(node, limits)),

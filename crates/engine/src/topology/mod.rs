@@ -8,6 +8,7 @@ mod group;
 mod identity;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
 
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
@@ -25,7 +26,7 @@ use crate::selector::{Expression, LabelSelector, Selector};
 use crate::snapshot::PreferencePolicy;
 use crate::tolerance::{Tolerance, TolerationsId};
 use crate::types::TypeTable;
-use crate::vocabulary::HOST;
+use crate::vocabulary::{HOST, KeyId, ValueId};
 
 /// A Node object, as counting sees it.
 pub(crate) struct CountedNode {
@@ -62,8 +63,16 @@ pub(crate) struct Topology {
     pub(crate) nodes: Vec<CountedNode>,
     /// Nodes pods may be placed on, with the labels the state believes.
     pub(crate) active: Vec<(u32, Labels)>,
+    /// By key: the domain of every node, and of every active one by the labels the state believes.
+    node_domains: HashMap<KeyId, Rc<NodeDomains>, FixedState>,
     /// Placed pods that count, by namespace and labels: the nodes they are on.
     pub(crate) placed: BTreeMap<Text, Vec<(Labels, Vec<u32>)>>,
+}
+
+/// The domains nodes are in, for one key.
+struct NodeDomains {
+    of_nodes: Vec<Option<ValueId>>,
+    of_active: Vec<Option<ValueId>>,
 }
 
 impl Topology {
@@ -77,6 +86,7 @@ impl Topology {
             inverse_identities: HashMap::default(),
             nodes: Vec::new(),
             active: Vec::new(),
+            node_domains: HashMap::default(),
             placed: BTreeMap::new(),
         }
     }
@@ -228,7 +238,7 @@ impl Topology {
     /// Domains that pools could create, all empty.
     fn initial_counts(
         &mut self,
-        key: crate::vocabulary::KeyId,
+        key: KeyId,
         any_taints: bool,
         tolerations: TolerationsId,
         around: &mut Surroundings<'_>,
@@ -251,6 +261,19 @@ impl Topology {
         counts
     }
 
+    fn domains_of_nodes(&mut self, key: KeyId, algebra: &mut Algebra) -> Rc<NodeDomains> {
+        let (nodes, active) = (&self.nodes, &self.active);
+        let found = self.node_domains.entry(key).or_insert_with(|| {
+            let name = algebra.vocabulary.key_name(key).clone();
+            let mut value = |domain: &Text| algebra.vocabulary.value(key, domain);
+            Rc::new(NodeDomains {
+                of_nodes: nodes.iter().map(|n| domain_of(n, &name).map(&mut value)).collect(),
+                of_active: active.iter().map(|(_, labels)| labels.get(&name).map(&mut value)).collect(),
+            })
+        });
+        found.clone()
+    }
+
     /// Counts what is there already and keeps the group.
     fn count_and_store(
         &mut self,
@@ -259,16 +282,17 @@ impl Topology {
         counts_everything: bool,
         around: &mut Surroundings<'_>,
     ) -> u32 {
-        let key_name = around.algebra.vocabulary.key_name(group.key).clone();
+        let domains = self.domains_of_nodes(group.key, around.algebra);
+        let counts_node = |filter: &Option<NodeFilter>, place: Place, around: &mut Surroundings<'_>| {
+            filter.as_ref().is_none_or(|f| f.matches(place, around.algebra, around.tolerance))
+        };
         if group.key != HOST {
-            for (node, labels) in &self.active {
-                let Some(domain) = labels.get(&key_name) else { continue };
-                let place = self.nodes[*node as usize].place;
-                let matches =
-                    group.filter.as_ref().is_none_or(|f| f.matches(place, around.algebra, around.tolerance));
-                if matches {
-                    let value = around.algebra.vocabulary.value(group.key, domain);
-                    group.counts.register(group.key, value, &around.algebra.vocabulary);
+            for ((node, _), domain) in self.active.iter().zip(&domains.of_active) {
+                let Some(domain) = domain else { continue };
+                if group.counts.get(*domain).is_none()
+                    && counts_node(&group.filter, self.nodes[*node as usize].place, around)
+                {
+                    group.counts.register(group.key, *domain, &around.algebra.vocabulary);
                 }
             }
         }
@@ -279,15 +303,9 @@ impl Topology {
                     continue;
                 }
                 for node in nodes {
-                    let node = &self.nodes[*node as usize];
-                    let Some(domain) = domain_of(node, &key_name) else { continue };
-                    let matches = group
-                        .filter
-                        .as_ref()
-                        .is_none_or(|f| f.matches(node.place, around.algebra, around.tolerance));
-                    if matches {
-                        let value = around.algebra.vocabulary.value(group.key, domain);
-                        group.counts.record(group.key, value, &around.algebra.vocabulary);
+                    let Some(domain) = domains.of_nodes[*node as usize] else { continue };
+                    if counts_node(&group.filter, self.nodes[*node as usize].place, around) {
+                        group.counts.record(group.key, domain, &around.algebra.vocabulary);
                     }
                 }
             }
