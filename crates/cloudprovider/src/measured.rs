@@ -191,6 +191,23 @@ mod tests {
         }
     }
 
+    #[test]
+    fn names_and_labels_are_as_recorded() {
+        let recorded: serde_json::Value =
+            serde_json::from_str(include_str!("../../../conformance/metrics/metrics.json")).expect("JSON");
+        let registry = Registry::new();
+        Measured::new(Arc::new(FakeProvider::new("fake")), &registry);
+        let rows = recorded["metrics"].as_array().expect("rows");
+        let ours = registry.families();
+        for row in
+            rows.iter().filter(|row| row["name"].as_str().is_some_and(|n| n.contains("_cloudprovider_")))
+        {
+            let family = ours.iter().find(|family| row["name"] == family.name.as_str()).expect("a family");
+            assert_eq!((&row["type"], &row["labels"]), (&family.kind.into(), &family.labels.clone().into()));
+        }
+        assert_eq!(ours.len(), 2);
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_call_that_never_answers_fails_in_the_end() {
         let fake = Arc::new(FakeProvider::new("fake"));

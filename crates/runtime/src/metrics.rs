@@ -79,6 +79,28 @@ enum Kind {
     Summary,
 }
 
+impl Kind {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Counter => "counter",
+            Self::Gauge => "gauge",
+            Self::Histogram => "histogram",
+            Self::Summary => "summary",
+        }
+    }
+}
+
+/// What a family is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FamilyInfo {
+    /// Name.
+    pub name: String,
+    /// `counter`, `gauge`, `histogram` or `summary`.
+    pub kind: &'static str,
+    /// Label names, in the order values are given in.
+    pub labels: Vec<String>,
+}
+
 /// The value of one series at one moment.
 enum Sample {
     Value(f64),
@@ -141,12 +163,17 @@ impl Registry {
         out
     }
 
-    /// The names and label names of all registered families, with or without series.
-    pub fn families(&self) -> Vec<(String, Vec<String>)> {
-        lock(&self.families)
-            .values()
-            .map(|family| (family.description().name.clone(), family.description().labels.clone()))
-            .collect()
+    /// All registered families, with or without series, by name.
+    pub fn families(&self) -> Vec<FamilyInfo> {
+        let info = |family: &Arc<dyn Collect>| {
+            let description = family.description();
+            FamilyInfo {
+                name: description.name.clone(),
+                kind: description.kind.as_str(),
+                labels: description.labels.clone(),
+            }
+        };
+        lock(&self.families).values().map(info).collect()
     }
 
     fn family<C: Child>(

@@ -140,3 +140,74 @@ fn the_process_shows_its_memory() {
         registry.gauge("process_resident_memory_bytes", "Resident memory of this process", &[]).get(&[]);
     assert!(memory.is_none_or(|bytes| bytes > 1e6), "{memory:?}");
 }
+
+/// The bucket bounds of a histogram that has a series.
+fn bounds(text: &str, name: &str) -> Vec<f64> {
+    let mut bounds: Vec<f64> = text
+        .lines()
+        .filter(|line| line.starts_with(&format!("{name}_bucket")))
+        .filter_map(|line| line.split("le=\"").nth(1)?.split('"').next()?.parse().ok())
+        .filter(|bound: &f64| bound.is_finite())
+        .collect();
+    bounds.dedup();
+    bounds
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_runtime_counts_is_named_labelled_and_bucketed_as_recorded() {
+    let registry = Registry::new();
+    let queue = WorkQueue::new(unspecified(), QueueMetrics::new(&registry, "c"));
+    queue.add("a");
+    queue.done(&queue.get().await.expect("an item").0);
+    queue::ReconcileMetrics::new(&registry, "c", 1);
+    crate::client::MeasureLayer::new(&registry);
+    let environment = crate::environment::Environment { registry: registry.clone(), ..seeded() };
+    let (recorder, _) = crate::events::recorder("c", &environment);
+    let client = kube::Client::new(
+        tower::service_fn(|_: http::Request<kube::client::Body>| {
+            std::future::ready(Err::<http::Response<kube::client::Body>, _>(std::io::Error::other("none")))
+        }),
+        "default",
+    );
+    let lease = crate::lease::LeaseConfig::new("n", "karpenter-leader-election", "i");
+    crate::lease::Elector::new(client, lease, &environment, &recorder);
+
+    let recorded: serde_json::Value =
+        serde_json::from_str(include_str!("../../../conformance/metrics/metrics.json")).expect("JSON");
+    let rows = recorded["metrics"].as_array().expect("rows");
+    let text = registry.encode();
+    let ours = registry.families();
+    assert!(ours.len() > 17, "{ours:?}");
+    for family in ours {
+        let row = rows
+            .iter()
+            .find(|row| row["name"] == family.name.as_str())
+            .unwrap_or_else(|| panic!("{} is not a metric of Go Karpenter", family.name));
+        assert_eq!(row["type"], family.kind, "{}", family.name);
+        let mut labels: Vec<_> =
+            row["labels"].as_array().expect("labels").iter().filter_map(|l| l.as_str()).collect();
+        let mut named: Vec<_> = family.labels.iter().map(String::as_str).collect();
+        labels.sort_unstable();
+        named.sort_unstable();
+        assert_eq!(named, labels, "{}", family.name);
+        let shown = bounds(&text, &family.name);
+        if let Some(buckets) = row["buckets"].as_array().filter(|_| !shown.is_empty()) {
+            let buckets: Vec<f64> = buckets.iter().filter_map(serde_json::Value::as_f64).collect();
+            assert_eq!(shown.len(), buckets.len(), "{}", family.name);
+            for (ours, theirs) in shown.iter().zip(&buckets) {
+                assert!((ours - theirs).abs() <= theirs * 1e-9, "{}: {ours} and {theirs}", family.name);
+            }
+        }
+    }
+    let families = registry.families();
+    for row in rows.iter().filter(|row| row["provider"] == "controller-runtime") {
+        let name = row["name"].as_str().expect("a name");
+        // Of parts that Karpenter does not have: webhooks and certificates.
+        let absent = name.contains("webhook") || name.contains("certwatcher");
+        assert!(absent || families.iter().any(|family| family.name == name), "{name} is missing");
+    }
+}
+
+fn seeded() -> crate::environment::Environment {
+    crate::environment::Environment::seeded(jiff::Timestamp::UNIX_EPOCH, 1)
+}

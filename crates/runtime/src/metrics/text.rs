@@ -3,7 +3,7 @@
 
 use std::fmt::Write;
 
-use super::{Description, Kind, Sample};
+use super::{Description, Sample};
 
 /// Writes a family; one without series writes nothing, as in Go.
 pub(super) fn write_family(out: &mut String, description: &Description, series: Vec<(Vec<String>, Sample)>) {
@@ -11,12 +11,7 @@ pub(super) fn write_family(out: &mut String, description: &Description, series: 
         return;
     }
     let name = &description.name;
-    let kind = match description.kind {
-        Kind::Counter => "counter",
-        Kind::Gauge => "gauge",
-        Kind::Histogram => "histogram",
-        Kind::Summary => "summary",
-    };
+    let kind = description.kind.as_str();
     push(out, format_args!("# HELP {name} {}\n# TYPE {name} {kind}\n", escaped(&description.help, false)));
 
     let mut order: Vec<usize> = (0..description.labels.len()).collect();
