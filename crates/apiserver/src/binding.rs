@@ -5,13 +5,14 @@ use std::sync::Arc;
 use serde_json::{Map, Value, json};
 
 use crate::answer::Answer;
+use crate::create::fit_namespace;
 use crate::decode::{self, WriteOptions};
 use crate::environment::rfc3339;
 use crate::field_error::FieldError;
 use crate::object::{is_deleting, meta_str, metadata, metadata_mut, object_mut};
 use crate::service::Call;
 use crate::status::ApiError;
-use crate::update::{MODIFIED, Target};
+use crate::update::Target;
 
 /// Answers a binding; `name` is the pod's in the path, if it stands there.
 pub(crate) fn bind(call: &Call, namespace: &str, name: Option<&str>) -> Result<Answer, ApiError> {
@@ -24,6 +25,7 @@ pub(crate) fn bind(call: &Call, namespace: &str, name: Option<&str>) -> Result<A
     crate::object_meta::conform(&mut binding).map_err(|why| {
         ApiError::bad_request(format!("Binding in version \"v1\" cannot be handled as a Binding: {why}"))
     })?;
+    fit_namespace(&mut binding, namespace)?;
     let pod = meta_str(&binding, "name").to_owned();
     if name.is_some_and(|name| name != pod) {
         return Err(ApiError::bad_request("name in URL does not match name in Binding object"));
@@ -80,9 +82,11 @@ fn check(target: Target<'_>, binding: &Value, pod: &Value) -> Result<(), ApiErro
     let name = target.name;
     let conflict = |why: String| ApiError::conflict("", "pods/binding", name, &why);
     let (uid, revision) = (meta_str(binding, "uid"), meta_str(binding, "resourceVersion"));
-    let other_uid = !uid.is_empty() && uid != meta_str(pod, "uid");
-    if other_uid || (!revision.is_empty() && revision != meta_str(pod, "resourceVersion")) {
-        return Err(target.conflict(MODIFIED));
+    for (field, wanted) in [("UID", uid), ("ResourceVersion", revision)] {
+        let actual = meta_str(pod, if field == "UID" { "uid" } else { "resourceVersion" });
+        if !wanted.is_empty() && wanted != actual {
+            return Err(target.precondition_failed(field, wanted, actual));
+        }
     }
     if is_deleting(pod) {
         return Err(conflict(format!("pod {name} is being deleted, cannot be assigned to a host")));

@@ -35,11 +35,8 @@ pub(crate) struct CrdVersion {
     pub(crate) categories: Vec<String>,
     pub(crate) namespaced: bool,
     pub(crate) served: bool,
-    #[expect(
-        dead_code,
-        reason = "with the None strategy every version is stored alike; migrations will read it"
-    )]
-    pub(crate) storage: bool,
+    /// Whether its objects are also served by versions with other schemas, and so may hold more than this one knows.
+    pub(crate) shared: bool,
     pub(crate) schema: Arc<StructuralSchema>,
     /// Whether `/status` is apart from the rest.
     pub(crate) status: bool,
@@ -139,7 +136,8 @@ pub(crate) fn versions(crd: &Value) -> Result<Vec<CrdVersion>, Vec<FieldError>> 
             _ => compile(version, &definition::schema_path(shared.schema, i))?,
         };
         common = Some(schema.clone());
-        out.push(resource(&spec, version, &schema));
+        let has_siblings = spec.versions.len() > 1 && !shared.schema;
+        out.push(resource(&spec, version, &schema, has_siblings));
     }
     Ok(out)
 }
@@ -165,6 +163,7 @@ fn resource(
     spec: &CustomResourceDefinitionSpec,
     version: &CustomResourceDefinitionVersion,
     schema: &StructuralSchema,
+    has_siblings: bool,
 ) -> CrdVersion {
     let names = &spec.names;
     let subresources = version.subresources.as_ref();
@@ -185,7 +184,7 @@ fn resource(
         categories: names.categories.clone().unwrap_or_default(),
         namespaced: spec.scope == "Namespaced",
         served: version.served,
-        storage: version.storage,
+        shared: has_siblings,
         schema: Arc::new(schema.with_scale(scale.clone())),
         status: subresources.is_some_and(|sub| sub.status.is_some()),
         scale,

@@ -33,6 +33,7 @@ impl Writer<'_> {
         fit_namespace(&mut object, namespace)?;
         let uid = self.environment.uid().to_string();
         meta::fill_system_fields(&mut object, uid, self.environment.now());
+        meta::drop_repeated_owners(&mut object);
         self.draw_name(resource, namespace, &mut object);
         self.admit_to_namespace(resource, namespace, meta_str(&object, "name"))?;
         let errors = self.prepare_and_validate(resource, &mut object)?;
@@ -98,6 +99,8 @@ impl Writer<'_> {
                 metadata_mut(object).insert("generation".into(), 1.into());
                 if version.status {
                     object_mut(object).remove("status");
+                    // A schema may have a first status for every object.
+                    version.schema.default(object);
                 }
                 let mut errors = meta::validate(object, resource);
                 errors.extend(version.schema.validate(object, None));

@@ -134,6 +134,14 @@ impl DeleteOptions {
     }
 }
 
+/// What a client should know who deletes an object of this kind so.
+pub(crate) fn warning(resource: &Resource, options: &DeleteOptions) -> Option<String> {
+    let unsaid = options.orphan_dependents.is_none() && options.propagation.is_none();
+    (unsaid && resource.is("batch", "jobs")).then(|| {
+        "child pods are preserved by default when jobs are deleted; set propagationPolicy=Background to remove them or set propagationPolicy=Orphan to suppress this warning".to_owned()
+    })
+}
+
 /// What a deletion answers.
 pub(crate) enum Deletion {
     /// The object, still there or as it was.
@@ -164,10 +172,11 @@ impl Writer<'_> {
         let resource = target.resource;
         let key = target.key();
         let existing = self.get(&key).ok_or_else(|| target.not_found())?;
-        check_preconditions(target, options, &existing)?;
         if resource.is("", "namespaces") {
             crate::namespaces::check_mortal(target.name)?;
+            check_namespace_uid(target, options, &existing)?;
         }
+        check_preconditions(target, options, &existing)?;
         if !existing.facts.deleting {
             if resource.is("", "namespaces") {
                 return self.terminate_namespace(&key, resource, &existing, options);
@@ -236,6 +245,21 @@ impl Writer<'_> {
         } else {
             self.put(key, resource, object);
         }
+    }
+}
+
+/// Namespaces have a check of their own, with its own words.
+fn check_namespace_uid(
+    target: Target<'_>,
+    options: &DeleteOptions,
+    existing: &Stored,
+) -> Result<(), ApiError> {
+    let uid = existing.facts.uid.map(|uid| uid.to_string()).unwrap_or_default();
+    match options.uid.as_ref().filter(|wanted| **wanted != uid) {
+        Some(wanted) => Err(target.conflict(&format!(
+            "Precondition failed: UID in precondition: {wanted}, UID in object meta: {uid}"
+        ))),
+        None => Ok(()),
     }
 }
 
@@ -334,8 +358,13 @@ fn finalizers_after(resource: &Resource, object: &Value, options: &DeleteOptions
         (Some(false), _) => Some(Propagation::Background),
         (None, policy) => policy,
     };
-    // Jobs of old clients expect their pods to stay.
-    let default = if resource.is("batch", "jobs") { Propagation::Orphan } else { Propagation::Background };
+    if resource.is("", "events") {
+        // Nothing depends on an event.
+        return current.iter().map(|f| (*f).to_owned()).collect();
+    }
+    // The oldest controllers' clients expect their pods to stay.
+    let orphans = resource.is("batch", "jobs") || resource.is("", "replicationcontrollers");
+    let default = if orphans { Propagation::Orphan } else { Propagation::Background };
     let mut after: Vec<String> =
         current.iter().filter(|f| !matches!(**f, ORPHAN | FOREGROUND)).map(|f| (*f).to_owned()).collect();
     match asked.or(set_before).unwrap_or(default) {

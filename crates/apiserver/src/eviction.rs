@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use crate::answer::Answer;
 use crate::binding::{set_condition, success};
+use crate::create::fit_namespace;
 use crate::decode::{self, WriteOptions};
 use crate::delete::DeleteOptions;
 use crate::environment::rfc3339;
@@ -33,11 +34,12 @@ enum Verdict {
 
 pub(crate) fn evict(call: &Call, target: Target<'_>) -> Result<Answer, ApiError> {
     let options = WriteOptions::parse(&call.query, "CreateOptions")?;
-    let eviction = decode::parse(&call.body, decode::media_type(&call.headers), "Eviction")?.value;
+    let mut eviction = decode::parse(&call.body, decode::media_type(&call.headers), "Eviction")?.value;
     let kind = eviction.get("kind").and_then(Value::as_str).unwrap_or_default();
     if !matches!(kind, "" | "Eviction") {
         return Err(decode::not_a(&eviction, "policy", "Eviction", &call.registry()));
     }
+    fit_namespace(&mut eviction, target.namespace)?;
     if meta_str(&eviction, "name") != target.name {
         return Err(ApiError::bad_request("name in URL does not match name in Eviction object"));
     }

@@ -45,6 +45,7 @@ pub(crate) fn list(
     check_options(query)?;
     let selection = Selection::parse(query, resource, &state.registry)?;
     let limit = query.integer("limit").map_err(ApiError::bad_request)?.unwrap_or(0);
+    query.integer("timeoutSeconds").map_err(ApiError::bad_request)?;
     // "Whatever you have" is answered from kube-apiserver's cache, which gives all of it.
     let any = query.get("resourceVersion") == Some("0");
     let limit = usize::try_from(limit).ok().filter(|limit| *limit > 0 && !any);
@@ -171,7 +172,7 @@ impl Page<'_> {
                     metadata["remainingItemCount"] = (1 + rest.count()).into();
                 }
             }
-            _ if self.resource.is_custom() => metadata["continue"] = "".into(),
+            _ if self.resource.is_custom() && !metadata_only => metadata["continue"] = "".into(),
             _ => {}
         }
         let (kind, api_version) = if metadata_only {
@@ -201,14 +202,12 @@ fn check_options(query: &Query) -> Result<(), ApiError> {
         errors.push(FieldError::forbidden("sendInitialEvents", "sendInitialEvents is forbidden for list"));
     }
     if let Some(matching) = matching {
-        if query.get("continue").is_some() {
-            errors.push(FieldError::forbidden(
-                path,
-                "resourceVersionMatch is forbidden when continue is provided",
-            ));
-        }
         if revision.is_none() {
             let why = "resourceVersionMatch is forbidden unless resourceVersion is provided";
+            errors.push(FieldError::forbidden(path, why));
+        }
+        if query.get("continue").is_some() {
+            let why = "resourceVersionMatch is forbidden when continue is provided";
             errors.push(FieldError::forbidden(path, why));
         }
         if matching == "Exact" && revision == Some("0") {

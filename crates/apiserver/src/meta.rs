@@ -53,6 +53,35 @@ pub(crate) fn keep_system_fields(new: &mut Value, old: &Value) {
     }
 }
 
+/// Keeps one of several references to the same owner.
+pub(crate) fn drop_repeated_owners(object: &mut Value) {
+    let Some(Value::Array(owners)) = metadata_mut(object).get_mut("ownerReferences") else { return };
+    let mut kept: Vec<Value> = Vec::with_capacity(owners.len());
+    for owner in owners.drain(..) {
+        if !kept.contains(&owner) {
+            kept.push(owner);
+        }
+    }
+    *owners = kept;
+}
+
+/// The warning about owners that are named twice, if any are.
+pub(crate) fn repeated_owners(object: &Value) -> Option<String> {
+    let owners = metadata(object)?.get("ownerReferences")?.as_array()?;
+    let twice: Vec<&str> = owners
+        .iter()
+        .enumerate()
+        .filter(|(at, owner)| owners[..*at].contains(owner))
+        .filter_map(|(_, owner)| owner.get("uid")?.as_str())
+        .collect();
+    (!twice.is_empty()).then(|| {
+        format!(
+            ".metadata.ownerReferences contains duplicate entries; API server dedups owner references in 1.20+, and may reject such requests as early as 1.24; please fix your requests; duplicate UID(s) observed: {}",
+            twice.join(", ")
+        )
+    })
+}
+
 /// Makes a field what it is in `from`, absent if absent there.
 pub(crate) fn copy(to: &mut Map<String, Value>, from: &Map<String, Value>, field: &str) {
     match from.get(field) {
@@ -80,6 +109,12 @@ pub(crate) fn validate(object: &Value, resource: &Resource) -> Vec<FieldError> {
             errors.push(FieldError::invalid("metadata.name", &string(name), why));
         }
     }
+    let empty = Map::new();
+    let metadata = metadata(object).unwrap_or(&empty);
+    if let Some(generation) = metadata.get("generation").filter(|g| g.as_i64().is_some_and(|g| g < 0)) {
+        let why = "must be greater than or equal to 0";
+        errors.push(FieldError::invalid("metadata.generation", generation, why));
+    }
     let namespace = text("namespace");
     if resource.namespaced {
         for why in names::dns1123_label_errors(namespace) {
@@ -88,8 +123,6 @@ pub(crate) fn validate(object: &Value, resource: &Resource) -> Vec<FieldError> {
     } else if !namespace.is_empty() {
         errors.push(FieldError::forbidden("metadata.namespace", "not allowed on this type"));
     }
-    let empty = Map::new();
-    let metadata = metadata(object).unwrap_or(&empty);
     validate_descriptions(metadata, &mut errors);
     validate_finalizers(metadata, !resource.is_custom(), &mut errors);
     errors
@@ -159,7 +192,8 @@ fn validate_owners(metadata: &Map<String, Value>, errors: &mut Vec<FieldError>) 
         let text = |field: &str| owner.get(field).and_then(Value::as_str).unwrap_or_default();
         let api_version = text("apiVersion");
         let version = api_version.split_once('/').map_or(api_version, |(_, version)| version);
-        if version.is_empty() {
+        // More than one slash is no version at all.
+        if version.is_empty() || version.contains('/') {
             let shown = Value::String(api_version.to_owned());
             errors.push(FieldError::invalid(
                 format!("{path}.apiVersion"),

@@ -113,6 +113,11 @@ impl Stored {
             let mut object = self.stored_value(revision);
             view.from_stored(&mut object);
             Encoded::new(&object, resource).at(revision).write_bytes(head, revision, out);
+        } else if let Some(schema) = resource.narrowing_schema() {
+            let mut object = self.stored_value(revision);
+            schema.prune(&mut object);
+            schema.default(&mut object);
+            Encoded::new(&object, resource).at(revision).write_bytes(head, revision, out);
         } else {
             self.write_bytes(head, revision, out);
         }

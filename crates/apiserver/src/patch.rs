@@ -52,7 +52,15 @@ impl Patch {
                         operations.len()
                     ),
                 )),
-                Value::Array(operations) => Ok(Self::Json(operations)),
+                Value::Array(operations) => {
+                    match operations.iter().find(|operation| !operation.is_object()) {
+                        Some(other) => Err(decoding(format!(
+                            "json: cannot unmarshal {} into Go value of type handlers.jsonPatchOp",
+                            go_type(other)
+                        ))),
+                        None => Ok(Self::Json(operations)),
+                    }
+                }
                 other => Err(decoding(format!(
                     "json: cannot unmarshal {} into Go value of type []handlers.jsonPatchOp",
                     go_type(&other)
@@ -105,6 +113,22 @@ fn apply_operation(object: &mut Value, operation: &Value) -> Result<(), ApiError
         if missing && parent.is_some_and(Value::is_object) {
             operation["op"] = "add".into();
         }
+    }
+    let absent = |path: &Value| path.as_str().is_some_and(|path| object.pointer(path).is_none());
+    match operation.get("op").and_then(Value::as_str) {
+        // That library also takes a value that is left out, or a place where nothing is, for null.
+        Some("add" | "replace" | "test") if operation.get("value").is_none() => {
+            operation["value"] = Value::Null;
+        }
+        Some("copy") if operation.get("from").is_some_and(absent) => {
+            operation["op"] = "add".into();
+            operation["value"] = Value::Null;
+        }
+        _ => {}
+    }
+    let tests_null = operation.get("op").is_some_and(|op| op == "test") && operation["value"].is_null();
+    if tests_null && operation.get("path").is_some_and(absent) {
+        return Ok(());
     }
     let parsed: json_patch::PatchOperation = serde_json::from_value(operation).map_err(|_| rejected())?;
     json_patch::patch(object, &[parsed]).map_err(|_| rejected())
@@ -172,6 +196,17 @@ impl Writer<'_> {
         };
         let api_version = or(text("apiVersion").to_owned(), &expected);
         let kind = or(text("kind").to_owned(), &resource.kind);
+        if resource.is_custom() && !api_version.is_empty() && !kind.is_empty() {
+            let group = api_version.split_once('/').map_or("", |(group, _)| group);
+            for (field, got, wanted) in
+                [("kind", &kind, &resource.kind), ("apiVersion", &api_version, &expected)]
+            {
+                if got != wanted {
+                    let error = FieldError::invalid(field, &got.as_str().into(), format!("must be {wanted}"));
+                    return Err(ApiError::invalid(group, &kind, target.name, &[error]));
+                }
+            }
+        }
         if (&api_version, &kind) != (&expected, &resource.kind) {
             return Err(invalid(decode::wrong_kind(
                 object,
@@ -219,7 +254,6 @@ mod tests {
             json!([{"op": "remove", "path": "/b"}]),
             json!([{"op": "add", "path": "/x/y", "value": 1}]),
             json!([{"op": "frobnicate", "path": "/a"}]),
-            json!([5]),
         ] {
             assert_eq!(patched(JSON_PATCH, patch, object.clone()).unwrap_err().code, 422);
         }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use crate::builtin::{BuiltinKind, builtins};
 use crate::crd::CrdVersion;
 use crate::object::ANONYMOUS_HEAD;
+use crate::schema::StructuralSchema;
 use crate::store::StorageId;
 
 /// The group of CustomResourceDefinitions, whose objects change this registry.
@@ -90,7 +91,7 @@ impl Resource {
             selectable_fields: owned(kind.selectable_fields),
             stored_fields: kind.selectable_fields.iter().map(|field| stored_field(kind, field)).collect(),
             handling: Handling::Builtin(kind),
-            deprecation: None,
+            deprecation: kind.deprecation.map(str::to_owned),
             head: head(kind.group, kind.version, kind.kind),
         }
     }
@@ -159,6 +160,14 @@ impl Resource {
         match self.handling {
             Handling::Builtin(kind) => kind.view_of.and(Some(kind)),
             Handling::Custom(_) => None,
+        }
+    }
+
+    /// The schema that decides what is shown of an object another version may have written; nothing if there is none.
+    pub(crate) fn narrowing_schema(&self) -> Option<&StructuralSchema> {
+        match &self.handling {
+            Handling::Custom(version) if version.shared => Some(&version.schema),
+            _ => None,
         }
     }
 

@@ -160,7 +160,8 @@ impl Query {
 
     /// An optional integer; the error is Go's.
     pub(crate) fn integer(&self, name: &str) -> Result<Option<i64>, String> {
-        self.get(name)
+        let given = self.0.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str());
+        given
             .map(|text| {
                 text.parse().map_err(|error: std::num::ParseIntError| {
                     let why = match error.kind() {

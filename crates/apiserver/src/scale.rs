@@ -49,6 +49,14 @@ impl Paths {
             (None, true) => None,
             (None, false) => {
                 let selector = object.pointer("/spec/selector")?;
+                // A ReplicationController's is a plain map of labels.
+                let labels;
+                let selector = if selector.as_object()?.values().all(Value::is_string) {
+                    labels = json!({"matchLabels": selector});
+                    &labels
+                } else {
+                    selector
+                };
                 Some(match LabelSelector::deserialize(selector).ok().and_then(|s| s.to_selector().ok()) {
                     Some(selector) => selector.to_string(),
                     None => String::new(),
@@ -94,20 +102,42 @@ pub(crate) fn answer(call: &Call, target: Target<'_>, verb: Verb) -> Result<Answ
         Verb::Update => {
             let options = WriteOptions::parse(&call.query, "UpdateOptions")?;
             let scale = decode::parse(&call.body, media_type, "Scale")?.value;
-            if !matches!(scale.get("kind").and_then(Value::as_str), None | Some("" | "Scale")) {
+            if !is_scale(&scale) {
                 return Err(decode::not_a(&scale, "autoscaling", "Scale", &call.registry()));
             }
+            let cannot = |why| {
+                ApiError::bad_request(format!("Scale in version \"v1\" cannot be handled as a Scale: {why}"))
+            };
+            check_types(&scale).map_err(cannot)?;
+            let warnings =
+                decode::strictness(unknown_fields(&scale), options.field_validation).map_err(cannot)?;
             target.check_name(&scale)?;
-            write(call, target, &paths, options, |_| Ok(scale))
+            write(call, target, &paths, options, |_| Ok(scale)).map(|answer| answer.warn(warnings))
         }
         Verb::Patch => {
             let patch = Patch::parse(&call.body, media_type, target.resource.is_custom())?;
             let options = WriteOptions::parse(&call.query, "PatchOptions")?;
-            write(call, target, &paths, options, |mut scale| {
+            let mut warnings = Vec::new();
+            let answer = write(call, target, &paths, options, |mut scale| {
                 patch.apply(&mut scale)?;
+                let invalid = |why: String| {
+                    let error = FieldError::invalid("patch", &Value::String(scale.to_string()), why);
+                    ApiError::invalid("", "", "", &[error])
+                };
+                if !is_scale(&scale) {
+                    let text = |field: &str| scale.get(field).and_then(Value::as_str).unwrap_or_default();
+                    let registry = call.registry();
+                    let why =
+                        decode::unlike(text("apiVersion"), text("kind"), "autoscaling", "Scale", &registry);
+                    return Err(invalid(why));
+                }
+                check_types(&scale).map_err(invalid)?;
+                warnings =
+                    decode::strictness(unknown_fields(&scale), options.field_validation).map_err(invalid)?;
                 target.check_name(&scale)?;
                 Ok(scale)
-            })
+            })?;
+            Ok(answer.warn(warnings))
         }
         _ => Err(ApiError::method_not_allowed()),
     }
@@ -126,6 +156,13 @@ fn write(
         let scale = change(scale_of(&object, paths))?;
         let replicas = replicas(&scale, target, paths)?;
         set(&mut object, &paths.spec, replicas.into());
+        let (uid, actual) = (meta_str(&scale, "uid"), meta_str(&object, "uid"));
+        if !uid.is_empty() && uid != actual {
+            let why =
+                format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {actual}");
+            let plural = format!("{}/scale", target.resource.plural);
+            return Err(ApiError::conflict(&target.resource.group, &plural, target.name, &why));
+        }
         let revision = meta_str(&scale, "resourceVersion");
         if !revision.is_empty() {
             metadata_mut(&mut object).insert("resourceVersion".into(), revision.into());
@@ -136,15 +173,39 @@ fn write(
     })
 }
 
-fn replicas(scale: &Value, target: Target<'_>, paths: &Paths) -> Result<i64, ApiError> {
-    let value = scale.pointer("/spec/replicas").filter(|value| !value.is_null());
-    let Some(value) = value else { return Ok(0) };
-    let Some(replicas) = value.as_i64().filter(|n| i32::try_from(*n).is_ok()) else {
-        let got = crate::json::go_type(value);
-        return Err(ApiError::bad_request(format!(
-            "Scale in version \"v1\" cannot be handled as a Scale: json: cannot unmarshal {got} into Go struct field ScaleSpec.spec.replicas of type int32"
-        )));
+/// Whether a body says it is a Scale, or nothing at all.
+fn is_scale(scale: &Value) -> bool {
+    let text = |field: &str| scale.get(field).and_then(Value::as_str).unwrap_or_default();
+    matches!(text("kind"), "" | "Scale") && matches!(text("apiVersion"), "" | "autoscaling/v1")
+}
+
+/// Whether the number of replicas is one; the error is Go's decoder's text.
+fn check_types(scale: &Value) -> Result<(), String> {
+    let Some(value) = scale.pointer("/spec/replicas").filter(|value| !value.is_null()) else { return Ok(()) };
+    if value.as_i64().is_some_and(|n| i32::try_from(n).is_ok()) {
+        return Ok(());
+    }
+    let got = match value {
+        Value::Number(number) => format!("number {number}"),
+        other => crate::json::go_type(other).to_owned(),
     };
+    Err(format!("json: cannot unmarshal {got} into Go struct field ScaleSpec.spec.replicas of type int32"))
+}
+
+/// What a Scale does not have, as warnings name it.
+fn unknown_fields(scale: &Value) -> Vec<String> {
+    let fields = |at: &str| scale.pointer(at).and_then(Value::as_object).into_iter().flat_map(Map::keys);
+    let top = fields("")
+        .filter(|key| !matches!(key.as_str(), "apiVersion" | "kind" | "metadata" | "spec" | "status"))
+        .map(|key| format!("unknown field {key:?}"));
+    let spec =
+        fields("/spec").filter(|key| *key != "replicas").map(|key| format!("unknown field \"spec.{key}\""));
+    top.chain(spec).collect()
+}
+
+fn replicas(scale: &Value, target: Target<'_>, paths: &Paths) -> Result<i64, ApiError> {
+    let value = scale.pointer("/spec/replicas").unwrap_or(&Value::Null);
+    let replicas = value.as_i64().unwrap_or(0);
     if replicas < 0 {
         let resource = target.resource;
         if resource.is_custom() {

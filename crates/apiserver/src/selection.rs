@@ -71,9 +71,12 @@ fn parse_fields(text: &str, resource: &Resource, stored: &Resource) -> Result<Ve
             let message = format!("invalid selector: '{text}'; can't understand '{part}'");
             return Err(ApiError::bad_request(message));
         };
+        let value =
+            unescape(value).map_err(|why| ApiError::bad_request(format!("invalid field selector: {why}")))?;
         let field = match name {
             "metadata.name" => Field::Name,
-            "metadata.namespace" => Field::Namespace,
+            // Most kinds take it though they have none.
+            "metadata.namespace" if !knows_no_namespace(resource) => Field::Namespace,
             other => {
                 let known = resource.selectable_fields.iter().position(|field| field == other);
                 let field = known.and_then(|at| resource.stored_fields.get(at));
@@ -82,14 +85,28 @@ fn parse_fields(text: &str, resource: &Resource, stored: &Resource) -> Result<Ve
                 Field::Other(at.ok_or_else(|| ApiError::bad_request(unknown_field(other, resource)))?)
             }
         };
-        terms.push(FieldTerm { field, equal, value: unescape(value) });
+        terms.push(FieldTerm { field, equal, value });
     }
     Ok(terms)
 }
 
+fn knows_no_namespace(resource: &Resource) -> bool {
+    resource.is("", "nodes") || resource.is("resource.k8s.io", "resourceslices")
+}
+
 fn unknown_field(name: &str, resource: &Resource) -> String {
+    if resource.is("batch", "jobs") {
+        return format!("field label {name:?} not supported for Job");
+    }
+    if resource.is("resource.k8s.io", "resourceslices") {
+        return format!(
+            "field label not supported for {}, Kind=ResourceSlice: {name}",
+            resource.api_version()
+        );
+    }
     // Kinds without fields of their own use apimachinery's general check, all others have a table and its words.
-    if resource.is_custom() || !resource.selectable_fields.is_empty() {
+    let has_table = !resource.selectable_fields.is_empty() && !resource.is("apps", "replicasets");
+    if resource.is_custom() || has_table {
         format!("field label not supported: {name}")
     } else {
         format!("{name:?} is not a known field selector: only \"metadata.name\", \"metadata.namespace\"")
@@ -125,16 +142,21 @@ fn split_operator(term: &str) -> Option<(&str, bool, &str)> {
     None
 }
 
-fn unescape(value: &str) -> String {
+fn unescape(value: &str) -> Result<String, String> {
     let mut out = String::with_capacity(value.len());
     let mut chars = value.chars();
     while let Some(c) = chars.next() {
         match c {
-            '\\' => out.extend(chars.next()),
+            '\\' => match chars.next() {
+                Some(escaped @ ('\\' | ',' | '=')) => out.push(escaped),
+                Some(other) => return Err(format!("invalid escape sequence: \\{other}")),
+                None => return Err("invalid escape sequence: \\".to_owned()),
+            },
+            ',' | '=' => return Err(format!("unescaped character in value: {}", u32::from(c))),
             other => out.push(other),
         }
     }
-    out
+    Ok(out)
 }
 
 #[cfg(test)]
@@ -147,6 +169,8 @@ mod tests {
         assert_eq!(split_operator("c!=d\\,e"), Some(("c", false, "d\\,e")));
         assert_eq!(split_operator("a==b"), Some(("a", true, "b")));
         assert_eq!(split_operator("a b"), None);
-        assert_eq!(unescape("d\\,e\\\\"), "d,e\\");
+        assert_eq!(unescape("d\\,e\\\\").unwrap(), "d,e\\");
+        assert_eq!(unescape("a=b").unwrap_err(), "unescaped character in value: 61");
+        assert_eq!(unescape("a\\b").unwrap_err(), "invalid escape sequence: \\b");
     }
 }

@@ -16,13 +16,13 @@ use crate::decode::{self, WriteOptions};
 use crate::delete::{DeleteOptions, Deletion};
 use crate::negotiate::{self, Form};
 use crate::patch::Patch;
-use crate::registry::{Registry, Resource};
+use crate::registry::{Handling, Registry, Resource};
 use crate::request::{Query, ResourcePath, Target, Verb};
 use crate::selection::Selection;
 use crate::server::{ApiServer, Writer};
 use crate::status::ApiError;
 use crate::store::{Key, range};
-use crate::{access, binding, discovery, eviction, list, openapi, scale, update, watch};
+use crate::{access, binding, delete, discovery, eviction, list, openapi, scale, update, watch};
 
 /// A tower service over the server. Clones share it.
 #[derive(Clone)]
@@ -96,7 +96,9 @@ impl Call {
             Target::Resource(path) => {
                 let mut answer = self.resource(&registry, &path).unwrap_or_else(Answer::from);
                 let asked = registry.find(&path.group, &path.version, &path.resource);
-                answer.warnings.extend(asked.and_then(|resource| resource.deprecation.clone()));
+                if let Some(deprecation) = asked.and_then(|resource| resource.deprecation.clone()) {
+                    answer.warnings.insert(0, deprecation);
+                }
                 answer
             }
             target => self.answer_unnamed(&registry, target),
@@ -211,8 +213,14 @@ impl Call {
             let registry = Arc::clone(&writer.state.registry);
             let decoded =
                 decode::decode(&self.body, media_type, resource, &registry, options.field_validation)?;
+            let mut hints = Vec::from_iter(crate::meta::repeated_owners(&decoded.object));
+            if let Handling::Builtin(kind) = resource.handling {
+                hints.extend(kind.warnings_on_create(&decoded.object));
+            }
             match writer.create(resource, namespace, decoded.object, options) {
-                Ok(written) => Ok(Answer::object(201, resource, &written, form).warn(decoded.warnings)),
+                Ok(written) => {
+                    Ok(Answer::object(201, resource, &written, form).warn(decoded.warnings).warn(hints))
+                }
                 Err(error) => Err(error.with_warnings(decoded.warnings)),
             }
         })
@@ -258,18 +266,20 @@ impl Call {
             }
             Verb::Delete => {
                 let options = DeleteOptions::parse(&self.body, media_type, &self.query)?;
-                self.server.write(|writer| match writer.delete(target, &options)? {
+                let warning = Vec::from_iter(delete::warning(resource, &options));
+                let answer = self.server.write(|writer| match writer.delete(target, &options)? {
                     Deletion::Object(written) => Ok(Answer::object(200, resource, &written, form)),
                     Deletion::Gone(status) => Ok(Answer::value(200, &status)),
-                })
+                });
+                answer.map(|answer| answer.warn(warning))
             }
             _ => Err(ApiError::method_not_allowed()),
         }
     }
 
     fn get(&self, target: update::Target<'_>, form: Form) -> Result<Answer, ApiError> {
-        let asked = list::revision(&self.query)
-            .map_err(|why| ApiError::bad_request(format!("invalid resource version: {why}")))?;
+        // Alone among the readers, a get passes on the bare error.
+        let asked = list::revision(&self.query).map_err(|why| ApiError::other(500, "", why))?;
         let (stored, current) =
             self.server.read(|state| (state.store.get(&target.key()).cloned(), state.store.revision()));
         if let Some(asked) = asked.filter(|asked| *asked > current) {
@@ -287,7 +297,12 @@ impl Call {
         verb: Verb,
         form: Form,
     ) -> Result<Answer, ApiError> {
-        let found = target.resource.subresource(part).ok_or_else(ApiError::no_such_resource)?;
+        let found =
+            target.resource.subresource(part).ok_or_else(|| match (target.resource.is_custom(), part) {
+                // A custom resource could have this one.
+                (true, "scale") => target.not_found(),
+                _ => ApiError::no_such_resource(),
+            })?;
         if !found.verbs.contains(&verb.as_str()) {
             return Err(ApiError::method_not_allowed());
         }
@@ -311,7 +326,9 @@ impl Call {
         let options = DeleteOptions::parse(&self.body, media_type, &self.query)?;
         self.server.write(|writer| {
             let answer = list::list(writer.state, resource, namespace, &self.query, Form::Whole)?;
-            for key in selected(writer, resource, namespace, &selection) {
+            let limit = self.query.integer("limit").ok().flatten().and_then(|n| usize::try_from(n).ok());
+            let limit = limit.filter(|limit| *limit > 0).unwrap_or(usize::MAX);
+            for key in selected(writer, resource, namespace, &selection).into_iter().take(limit) {
                 let target = update::Target {
                     resource,
                     namespace: key.namespace(),

@@ -15,7 +15,7 @@ use crate::server::Writer;
 use crate::status::ApiError;
 use crate::store::Key;
 
-pub(crate) const MODIFIED: &str =
+const MODIFIED: &str =
     "the object has been modified; please apply your changes to the latest version and try again";
 
 /// What is to be changed.
@@ -49,6 +49,15 @@ impl Target<'_> {
                 self.name
             ))),
         }
+    }
+
+    /// A conflict in the words of kube-apiserver's storage: `field` is `UID` or `ResourceVersion`.
+    pub(crate) fn precondition_failed(&self, field: &str, wanted: &str, actual: &str) -> ApiError {
+        self.conflict(&format!(
+            "StorageError: invalid object, Code: 4, Key: /registry/{}/{}, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: {field} in precondition: {wanted}, {field} in object meta: {actual}",
+            self.resource.plural,
+            self.key().path
+        ))
     }
 
     pub(crate) fn conflict(&self, why: &str) -> ApiError {
@@ -98,11 +107,7 @@ impl Writer<'_> {
         if uid == actual {
             return Ok(());
         }
-        let key = target.key();
-        Err(target.conflict(&format!(
-            "StorageError: invalid object, Code: 4, Key: /registry/{}/{}, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: UID in precondition: {uid}, UID in object meta: {actual}",
-            target.resource.plural, key.path
-        )))
+        Err(target.precondition_failed("UID", uid, &actual))
     }
 
     /// Stores `new` over `existing` if the rules allow it.

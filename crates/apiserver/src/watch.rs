@@ -266,12 +266,10 @@ fn check_options(query: &Query) -> Result<(), ApiError> {
         if matching != "NotOlderThan" {
             errors.push(FieldError::not_supported(path, &json!(matching), &["NotOlderThan"]));
         }
-        if query.get("continue").is_some() {
-            errors.push(FieldError::forbidden(
-                path,
-                "resourceVersionMatch is forbidden when continue is provided",
-            ));
-        }
+    }
+    if query.get("continue").is_some() {
+        let why = "resourceVersionMatch is forbidden when continue is provided";
+        errors.push(FieldError::forbidden(path, why));
     }
     invalid_options(&errors)
 }

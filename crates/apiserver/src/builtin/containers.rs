@@ -100,6 +100,18 @@ fn container_itself(errors: &mut Errors, at: At<'_>, container: &Value, around: 
     environment(errors, at.field("env"), items(container, "env"));
     environment_sources(errors, at.field("envFrom"), items(container, "envFrom"));
     mounts(errors, at.field("volumeMounts"), items(container, "volumeMounts"), around);
+    for (index, device) in items(container, "volumeDevices").iter().enumerate() {
+        let list_at = at.field("volumeDevices");
+        let (device_at, name) = (list_at.index(index), text(device, "name"));
+        if !around.volumes.contains(&name) {
+            checks::not_found(errors, device_at.field("name"), name, "");
+        }
+    }
+    for policy in items(container, "resizePolicy") {
+        let list_at = at.field("resizePolicy");
+        one_of(errors, list_at, text(policy, "resourceName"), &["cpu", "memory"]);
+        one_of(errors, list_at, text(policy, "restartPolicy"), &["NotRequired", "RestartContainer"]);
+    }
     one_of(
         errors,
         at.field("imagePullPolicy"),
@@ -511,7 +523,38 @@ fn handlers(errors: &mut Errors, at: At<'_>, owner: &Value) {
     }
 }
 
+/// The seccomp profile of a pod's or container's security context at `at`.
+pub(super) fn seccomp_profile(errors: &mut Errors, at: At<'_>, context: &Value) {
+    let profile = value_at(context, &["seccompProfile"]);
+    if profile.is_null() {
+        return;
+    }
+    let profile_at = at.field("seccompProfile");
+    let localhost = text(profile, "type") == "Localhost";
+    let name = text(profile, "localhostProfile");
+    if localhost && name.is_empty() {
+        let detail = "must be set when seccomp type is Localhost";
+        required(errors, profile_at.field("localhostProfile"), detail);
+    } else if !localhost && has(profile, "localhostProfile") {
+        let detail = "can only be set when seccomp type is Localhost";
+        invalid(errors, profile_at.field("localhostProfile"), name, detail);
+    }
+    match text(profile, "type") {
+        "" => required(errors, profile_at.field("type"), "type is required when seccompProfile is set"),
+        "Localhost" | "RuntimeDefault" | "Unconfined" => {}
+        other => {
+            unsupported(
+                errors,
+                profile_at.field("type"),
+                other,
+                &["Localhost", "RuntimeDefault", "Unconfined"],
+            );
+        }
+    }
+}
+
 fn security_context(errors: &mut Errors, at: At<'_>, context: &Value) {
+    seccomp_profile(errors, at, context);
     for key in ["runAsUser", "runAsGroup"] {
         id(errors, at.field(key), int(context, key));
     }

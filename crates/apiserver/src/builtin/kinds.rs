@@ -24,6 +24,7 @@ static BUILTINS: &[BuiltinKind] = &[
         .namespaced()
         .short(&["cm"]),
     kind("", "v1", "Endpoints", "endpoints", "endpoints", structure_of::<api::core::v1::Endpoints>)
+        .deprecated("v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice")
         .rules(&network::ENDPOINTS)
         .namespaced()
         .short(&["ep"])
@@ -431,7 +432,7 @@ static BUILTINS: &[BuiltinKind] = &[
     )
     .rules(&network::ENDPOINT_SLICE)
     .namespaced()
-    .generation(Generation::Content),
+    .generation(Generation::ContentAndLabels),
     kind(
         "networking.k8s.io",
         "v1",

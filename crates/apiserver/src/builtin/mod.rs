@@ -42,6 +42,7 @@ mod storage_rules;
 mod structure;
 mod timestamp;
 mod volumes;
+mod warnings;
 mod webhooks;
 mod workload_rules;
 mod workloads;
@@ -99,6 +100,8 @@ pub(crate) struct BuiltinKind {
     /// What field selectors may name beside `metadata.name` and `metadata.namespace`.
     pub(crate) selectable_fields: &'static [&'static str],
     pub(crate) verbs: &'static [&'static str],
+    /// What every request for this kind is warned of.
+    pub(crate) deprecation: Option<&'static str>,
     /// Group and version whose objects these are, when this kind is only another view of them.
     pub(crate) view_of: Option<(&'static str, &'static str)>,
     /// An update may leave out `metadata.resourceVersion`.
@@ -127,6 +130,8 @@ pub(crate) enum Generation {
     SpecFromZero,
     /// A change of anything but `metadata` and `status`.
     Content,
+    /// A change of that or of the labels.
+    ContentAndLabels,
     /// Always 1.
     Once,
 }
@@ -206,6 +211,10 @@ impl BuiltinKind {
                         != fields::at(old, &["metadata", "annotations"])
             }
             Generation::Content => fields::content_differs(new, old),
+            Generation::ContentAndLabels => {
+                fields::content_differs(new, old)
+                    || fields::at(new, &["metadata", "labels"]) != fields::at(old, &["metadata", "labels"])
+            }
         };
         let before = fields::at(old, &["metadata", "generation"]).as_i64();
         fields::set_generation(new, if grown { Some(before.unwrap_or(0) + 1) } else { before });
@@ -243,6 +252,11 @@ impl BuiltinKind {
             _ => return,
         }
         decode::normalise(self, object);
+    }
+
+    /// What a client that made this object should know, though it is valid.
+    pub(crate) fn warnings_on_create(&self, object: &Value) -> Vec<String> {
+        warnings::on_create(self.group, self.kind, object)
     }
 
     /// What is wrong with a new object.

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use super::fields::{at, child, default_to, has, inner, items, items_mut, remove, set, text};
 use super::network_rules;
 use super::{Lookup, Rules};
+use crate::field_error::FieldError;
 use crate::status::ApiError;
 
 pub(super) const SERVICE: Rules = Rules {
@@ -88,16 +89,16 @@ const SERVICE_NETWORK: [u8; 2] = [10, 96];
 const NODE_PORTS: std::ops::RangeInclusive<i64> = 30_000..=32_767;
 
 fn prepare_service(service: &mut Value, cluster: &dyn Lookup) -> Result<(), ApiError> {
-    allocate(service, cluster);
-    Ok(())
+    allocate(service, cluster)
 }
 
 /// Gives a Service its cluster address and node ports: the first free ones, so that a replay gives the same.
-fn allocate(service: &mut Value, cluster: &dyn Lookup) {
+fn allocate(service: &mut Value, cluster: &dyn Lookup) -> Result<(), ApiError> {
+    let name = text(at(service, &["metadata"]), "name").to_owned();
     let spec = child(service, "spec");
     let kind = text(spec, "type").to_owned();
     if kind == "ExternalName" {
-        return;
+        return Ok(());
     }
     let headless = text(spec, "clusterIP") == "None";
     // Nobody knows the addresses behind a headless Service without a selector: they may be of either family.
@@ -115,6 +116,16 @@ fn allocate(service: &mut Value, cluster: &dyn Lookup) {
             };
             set(spec, "clusterIP", given);
         }
+        let address = text(spec, "clusterIP");
+        if others.iter().any(|s| text(at(s, &["spec"]), "clusterIP") == address) {
+            let shown = json!([address]);
+            let error = FieldError::invalid(
+                "spec.clusterIPs",
+                &shown,
+                format!("failed to allocate IP {address}: provided IP is already allocated"),
+            );
+            return Err(ApiError::invalid("", "Service", &name, &[error]));
+        }
         let own = json!([text(spec, "clusterIP")]);
         default_to(spec, "clusterIPs", own);
     }
@@ -126,6 +137,16 @@ fn allocate(service: &mut Value, cluster: &dyn Lookup) {
             .flat_map(|s| items(at(s, &["spec"]), "ports"))
             .filter_map(|p| p.get("nodePort").and_then(Value::as_i64))
             .collect();
+        for (index, port) in items(spec, "ports").iter().enumerate() {
+            let Some(number) = port.get("nodePort").and_then(Value::as_i64).filter(|n| *n != 0) else {
+                continue;
+            };
+            if taken.contains(&number) {
+                let path = format!("spec.ports[{index}].nodePort");
+                let error = FieldError::invalid(path, &number.into(), "provided port is already allocated");
+                return Err(ApiError::invalid("", "Service", &name, &[error]));
+            }
+        }
         taken.extend(items(spec, "ports").iter().filter_map(|p| p.get("nodePort").and_then(Value::as_i64)));
         for port in items_mut(spec, "ports") {
             if has(port, "nodePort") {
@@ -137,6 +158,7 @@ fn allocate(service: &mut Value, cluster: &dyn Lookup) {
             }
         }
     }
+    Ok(())
 }
 
 fn free_address(others: &[Value]) -> String {

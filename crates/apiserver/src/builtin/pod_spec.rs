@@ -41,6 +41,11 @@ pub(super) fn validate(errors: &mut Errors, at: At<'_>, spec: &Value, owner: Own
     dns(errors, at, spec);
     checks::labels(errors, at.field("nodeSelector"), spec, "nodeSelector");
     let security = value_at(spec, &["securityContext"]);
+    if flag(spec, "shareProcessNamespace") && flag(spec, "hostPID") {
+        let detail = "ShareProcessNamespace and HostPID cannot both be enabled";
+        invalid(errors, at.field("securityContext").field("shareProcessNamespace"), true, detail);
+    }
+    containers::seccomp_profile(errors, at.field("securityContext"), security);
     for key in ["fsGroup", "runAsUser", "runAsGroup"] {
         containers::id(errors, at.field("securityContext").field(key), int(security, key));
     }

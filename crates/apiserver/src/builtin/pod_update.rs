@@ -10,7 +10,7 @@ use super::scheduling_rules::tolerations;
 
 pub(super) fn validate_update(new: &Value, old: &Value, subresource: Option<&str>, errors: &mut Errors) {
     match subresource {
-        Some("status") => validate_status(new, errors),
+        Some("status") => validate_status(new, old, errors),
         // Resizing and debugging change what a plain update may not.
         Some("resize" | "ephemeralcontainers") => {
             pod_spec::validate(errors, At::Top("spec"), at(new, &["spec"]), Owner::Pod);
@@ -19,9 +19,13 @@ pub(super) fn validate_update(new: &Value, old: &Value, subresource: Option<&str
     }
 }
 
-fn validate_status(pod: &Value, errors: &mut Errors) {
+fn validate_status(pod: &Value, old: &Value, errors: &mut Errors) {
     let status = at(pod, &["status"]);
     let status_at = At::Top("status");
+    let (class, before) = (text(status, "qosClass"), text(at(old, &["status"]), "qosClass"));
+    if class != before && !before.is_empty() {
+        invalid(errors, status_at.field("qosClass"), class, checks::IMMUTABLE);
+    }
     let list_at = status_at.field("conditions");
     for (index, condition) in items(status, "conditions").iter().enumerate() {
         checks::qualified_name(errors, list_at.index(index).field("Type"), text(condition, "type"));

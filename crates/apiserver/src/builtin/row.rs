@@ -48,6 +48,7 @@ pub(super) const fn kind(
         subresources: &[],
         selectable_fields: &[],
         verbs: VERBS,
+        deprecation: None,
         view_of: None,
         unconditional_update: true,
         create_on_update: false,
@@ -106,6 +107,11 @@ impl BuiltinKind {
 
     pub(super) const fn create_on_update(mut self) -> Self {
         self.create_on_update = true;
+        self
+    }
+
+    pub(super) const fn deprecated(mut self, warning: &'static str) -> Self {
+        self.deprecation = Some(warning);
         self
     }
 

@@ -1,21 +1,30 @@
 //! What workloads must satisfy: selectors, templates, strategies, and what an update may not touch.
 
+use std::borrow::Cow;
+
+use karpenter_primitives::names;
 use serde_json::{Map, Value, json};
 
 use super::checks::{
     self, Errors, forbidden, immutable, int_or_percent, invalid, is_empty_selector, is_zero, label_selector,
     non_negative, not_above_100_percent, required, selector_matches, unsupported,
 };
-use super::fields::{at, has, int, remove, text};
+use super::fields::{at, child, entries, has, int, items, remove, set, text};
 use super::path::At;
 use super::pod_spec::{self, Owner};
+use super::storage_rules::claim_spec;
 
 const SPEC: At<'static> = At::Top("spec");
 
 /// A pod template at `at`: its labels and its spec.
 pub(super) fn template(errors: &mut Errors, template_at: At<'_>, template: &Value) {
-    let metadata_at = template_at.field("metadata");
-    checks::labels(errors, metadata_at.field("labels"), at(template, &["metadata"]), "labels");
+    // Go embeds the metadata, and these two paths show it.
+    checks::labels(errors, template_at.field("labels"), at(template, &["metadata"]), "labels");
+    for (key, _) in entries(at(template, &["metadata"]), "annotations") {
+        for complaint in names::qualified_name_errors(&key.to_lowercase()) {
+            invalid(errors, template_at.field("annotations"), key.as_str(), complaint);
+        }
+    }
     pod_spec::validate(errors, template_at.field("spec"), at(template, &["spec"]), Owner::Template);
 }
 
@@ -202,8 +211,46 @@ pub(super) fn stateful_set(object: &Value, errors: &mut Errors) {
             invalid(errors, strategy_at, shown, "must be 'RollingUpdate' or 'OnDelete'");
         }
     }
-    counts(errors, spec, &["replicas", "minReadySeconds", "revisionHistoryLimit"]);
-    selector_and_template(errors, spec, "statefulset", "StatefulSet");
+    let retention = at(spec, &["persistentVolumeClaimRetentionPolicy"]);
+    let retention_at = SPEC.field("persistentVolumeClaimRetentionPolicy");
+    for key in ["whenDeleted", "whenScaled"] {
+        let policy = text(retention, key);
+        if !retention.is_null() && !matches!(policy, "Retain" | "Delete") {
+            unsupported(errors, retention_at.field(key), policy, &["Retain", "Delete"]);
+        }
+    }
+    counts(errors, spec, &["replicas", "minReadySeconds"]);
+    let ordinals_at = SPEC.field("ordinals");
+    non_negative(errors, ordinals_at.field("start"), int(at(spec, &["ordinals"]), "start"));
+    let service = text(spec, "serviceName");
+    if !service.is_empty() {
+        checks::dns_label(errors, SPEC.field("serviceName"), service);
+    }
+    counts(errors, spec, &["revisionHistoryLimit"]);
+    for (index, claim) in items(spec, "volumeClaimTemplates").iter().enumerate() {
+        let list_at = SPEC.field("volumeClaimTemplates");
+        let claim_at = list_at.index(index);
+        claim_spec(errors, claim_at.field("spec"), at(claim, &["spec"]));
+    }
+    selector_and_template(errors, &with_claimed_volumes(spec), "statefulset", "StatefulSet");
+}
+
+/// The spec as the pods will have it: each claim template is a volume of the pod and hides one of its name.
+fn with_claimed_volumes(spec: &Value) -> Cow<'_, Value> {
+    let claims = items(spec, "volumeClaimTemplates");
+    if claims.is_empty() {
+        return Cow::Borrowed(spec);
+    }
+    let name = |claim: &Value| text(at(claim, &["metadata"]), "name").to_owned();
+    let mut volumes: Vec<Value> = claims
+        .iter()
+        .map(|claim| json!({"name": name(claim), "persistentVolumeClaim": {"claimName": name(claim)}}))
+        .collect();
+    let own = items(at(spec, &["template", "spec"]), "volumes");
+    volumes.extend(own.iter().filter(|v| !claims.iter().any(|c| name(c) == text(v, "name"))).cloned());
+    let mut spec = spec.clone();
+    set(child(child(&mut spec, "template"), "spec"), "volumes", volumes);
+    Cow::Owned(spec)
 }
 
 pub(super) fn stateful_set_update(new: &Value, old: &Value, subresource: Option<&str>, errors: &mut Errors) {

@@ -41,7 +41,7 @@ fn wrong_count(object: &Value, path: &str) -> Option<FieldError> {
             Some(_) => return None,
             None => (0, accessor_error(path, value, "int64")),
         },
-        Err((at, value)) => (0, accessor_error(&at, value, "map[string]interface {}")),
+        Err((at, value)) => (0, accessor_error(&at, value, "map[string]interface{}")),
     };
     Some(FieldError::invalid(path, &shown.into(), detail))
 }
