@@ -23,6 +23,8 @@ const KWOK_FAMILY: &str = "karpenter.kwok.sh/instance-family";
 const KWOK_CPU: &str = "karpenter.kwok.sh/instance-cpu";
 const KWOK_MEMORY: &str = "karpenter.kwok.sh/instance-memory";
 
+/// The kwok provider's API group, whose labels users may not invent.
+pub(crate) const KWOK_GROUP: &str = "karpenter.kwok.sh";
 /// Labels the kwok provider's nodes always have.
 pub(crate) const KWOK_LABELS: [&str; 4] = [KWOK_SIZE, KWOK_FAMILY, KWOK_CPU, KWOK_MEMORY];
 

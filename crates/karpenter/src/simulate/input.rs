@@ -13,7 +13,7 @@ use karpenter_engine::{Provider, Snapshot, SolveOptions};
 use karpenter_state::Cluster;
 use serde_json::value::RawValue;
 
-use super::catalogue::{Catalogue, KWOK_LABELS};
+use super::catalogue::{Catalogue, KWOK_GROUP, KWOK_LABELS};
 use super::objects::{Loaded, ManagedBy};
 use super::rejected::Rejected;
 use super::scenario::{Scenario, ScenarioError};
@@ -156,6 +156,7 @@ fn provider(reservation_label: Option<&str>, more: &[String], of_types: &BTreeSe
     if let Some(label) = reservation_label.filter(|l| !l.is_empty()) {
         provider.reservation_id_label = label.into();
     }
+    provider.restricted_label_domains.insert(KWOK_GROUP.into());
     provider.well_known_labels.insert(provider.reservation_id_label.clone());
     provider.well_known_labels.extend(KWOK_LABELS.iter().map(|l| Text::from(*l)));
     provider.well_known_labels.extend(more.iter().map(|l| Text::from(l.as_str())));

@@ -42,6 +42,7 @@ use karpenter_engine::{Plan, solve};
 use serde_json::Value;
 
 use input::{Input, InputError};
+use source::SourceFile;
 use table::Notes;
 use timing::Timings;
 
@@ -195,7 +196,17 @@ fn timed(input: &Input, count: NonZeroUsize) -> (Plan, Timings) {
 
 /// The plan for the scenario in `files`, as `-o json` prints it.
 pub fn decide(files: &[impl AsRef<Path>]) -> Result<Value, Error> {
-    let input = Input::read(files, None, None)?;
-    let plan = solve(&input.snapshot(), &input.options);
-    Ok(outcome::to_json(&plan, &input.unreadable_pods))
+    Ok(plan(&Input::read(files, None, None)?))
+}
+
+/// The plan for a scenario in memory. Without `caching` the engine asks every question anew: the answer must be the same.
+pub fn decide_scenario(scenario: &Value, caching: bool) -> Result<Value, Error> {
+    let source = SourceFile::from_bytes("scenario.json".into(), scenario.to_string().into_bytes());
+    let mut input = Input::from_sources(&[source.map_err(InputError::from)?], None, None)?;
+    input.options.caching = caching;
+    Ok(plan(&input))
+}
+
+fn plan(input: &Input) -> Value {
+    outcome::to_json(&solve(&input.snapshot(), &input.options), &input.unreadable_pods)
 }

@@ -5,6 +5,7 @@
 use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use karpenter::simulate;
 use karpenter_checker::check;
@@ -24,13 +25,13 @@ fn text(path: &Path) -> String {
     text
 }
 
-struct Case {
-    name: String,
+pub(crate) struct Case {
+    pub(crate) name: String,
     path: PathBuf,
 }
 
 impl Case {
-    fn all() -> Vec<Case> {
+    pub(crate) fn all() -> Vec<Case> {
         let mut cases: Vec<Case> = fs::read_dir(folder())
             .expect("recorded decisions")
             .map(|e| e.expect("entry").path())
@@ -51,12 +52,12 @@ impl Case {
         file["canonical"]["provision"].clone()
     }
 
-    fn decided(&self) -> Result<Value, String> {
+    fn decide(&self) -> Result<Value, String> {
         simulate::decide(&[&self.path]).map_err(|e| e.to_string())
     }
 
     /// The scenario as one document, for the checker.
-    fn scenario(&self) -> Value {
+    pub(crate) fn scenario(&self) -> Value {
         let text = text(&self.path);
         if self.path.to_string_lossy().ends_with(".gz") {
             return serde_json::from_str(&text).expect("JSON");
@@ -126,13 +127,35 @@ fn short(value: &Value) -> String {
     value.to_string().chars().take(120).collect()
 }
 
+/// Every case with what we decide for it; decided once for all tests, on every core there is.
+fn decided() -> &'static [(Case, Result<Value, String>)] {
+    static DECIDED: OnceLock<Vec<(Case, Result<Value, String>)>> = OnceLock::new();
+    DECIDED.get_or_init(|| {
+        let cases = Case::all();
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        let chunk =
+            |first: usize| cases.iter().skip(first).step_by(threads).map(Case::decide).collect::<Vec<_>>();
+        let mut answers: Vec<_> = std::thread::scope(|scope| {
+            let workers: Vec<_> = (0..threads)
+                .map(|t| {
+                    let chunk = &chunk;
+                    scope.spawn(move || chunk(t))
+                })
+                .collect();
+            workers.into_iter().map(|w| w.join().expect("no panic while deciding").into_iter()).collect()
+        });
+        let ordered: Vec<_> = (0..cases.len()).filter_map(|i| answers[i % threads].next()).collect();
+        cases.into_iter().zip(ordered).collect()
+    })
+}
+
 #[test]
 fn every_recorded_decision_of_go_karpenter_is_ours() {
     let mut disagreements = Vec::new();
-    for case in Case::all() {
-        let found = match case.decided() {
-            Ok(got) => difference(&canonical(&case.expected(), ""), &canonical(&got, ""), ""),
-            Err(error) => Some(error),
+    for (case, answer) in decided() {
+        let found = match answer {
+            Ok(got) => difference(&canonical(&case.expected(), ""), &canonical(got, ""), ""),
+            Err(error) => Some(error.clone()),
         };
         disagreements.extend(found.map(|d| format!("{}: {d}", case.name)));
     }
@@ -142,17 +165,17 @@ fn every_recorded_decision_of_go_karpenter_is_ours() {
 #[test]
 fn every_plan_passes_the_independent_checker() {
     let mut wrong = Vec::new();
-    for case in Case::all() {
-        let plan = case.decided().unwrap_or_else(|e| panic!("{}: {e}", case.name));
-        wrong.extend(check(&case.scenario(), &plan).into_iter().map(|w| format!("{}: {w}", case.name)));
+    for (case, answer) in decided() {
+        let plan = answer.as_ref().unwrap_or_else(|e| panic!("{}: {e}", case.name));
+        wrong.extend(check(&case.scenario(), plan).into_iter().map(|w| format!("{}: {w}", case.name)));
     }
     assert!(wrong.is_empty(), "{} complaints\n{}", wrong.len(), wrong.join("\n"));
 }
 
 #[test]
 fn the_same_files_give_the_same_bytes() {
-    for case in Case::all().iter().step_by(9) {
-        let first = case.decided().expect("a plan").to_string();
-        assert_eq!(case.decided().expect("a plan").to_string(), first, "{}", case.name);
+    for (case, answer) in decided().iter().step_by(9) {
+        let again = case.decide().expect("a plan").to_string();
+        assert_eq!(answer.as_ref().expect("a plan").to_string(), again, "{}", case.name);
     }
 }

@@ -2,5 +2,6 @@
 
 mod crd_types;
 mod decisions;
+mod mutations;
 mod simulate;
 mod tidy;

@@ -144,7 +144,7 @@ fn volume_limits_reach_the_node_whichever_comes_first() {
         if !csi_first {
             cluster.apply_csi_node(&object(csi.clone()));
         }
-        let limits = only_machine(&cluster).node.expect("a Node").csi_limits;
+        let limits = only_machine(&cluster).node.expect("a Node").csi_limits.clone();
         assert_eq!(limits.get("ebs.csi.aws.com"), Some(&Some(3)));
         assert_eq!(limits.get("other"), Some(&None));
         cluster.delete_csi_node("node-1");
