@@ -4,12 +4,14 @@ use std::sync::Arc;
 
 use crate::algebra::{Algebra, Demand, SetId, Undefined};
 use crate::bits::Bits;
+use crate::classes::Workshop;
 use crate::columns::{self, Columns, Need, Row};
 use crate::eligibility::pod_requirements;
 use crate::pod::{HostPort, Pod, PodSpec};
-use crate::relax::prefer_no_schedule_toleration;
+use crate::relax;
 use crate::resources::{PODS, Resources};
 use crate::snapshot::Snapshot;
+use crate::templates::Template;
 use crate::tolerance::{TaintsId, Tolerance, TolerationsId};
 use crate::types::TypeTable;
 use crate::vocabulary::ValueId;
@@ -94,9 +96,7 @@ impl DaemonPod {
             return;
         }
         self.tolerates_preferences = true;
-        let toleration = prefer_no_schedule_toleration();
-        if !self.spec.tolerations.iter().any(|t| *t == toleration) {
-            self.spec.tolerations.push(toleration);
+        if relax::tolerate_preferences(&mut self.spec.tolerations) {
             self.tolerations = tolerance.tolerations(&self.spec.tolerations);
         }
     }
@@ -165,15 +165,13 @@ fn total_requests<'d>(daemons: impl IntoIterator<Item = &'d DaemonPod>) -> Resou
 
 /// A template's instance types grouped by the daemons that will run on them, in order of the daemons' names.
 pub(crate) fn group_types(
-    types: &Bits,
-    set: SetId,
-    taints: TaintsId,
+    template: &Template,
     daemons: &mut [DaemonPod],
     table: &mut TypeTable,
-    algebra: &mut Algebra,
-    tolerance: &mut Tolerance,
-    columns: &mut Columns,
+    workshop: &mut Workshop<'_>,
 ) -> Vec<DaemonGroup> {
+    let Workshop { algebra, tolerance, columns, .. } = workshop;
+    let (types, set, taints) = (&template.types, template.set, template.taints);
     let mut groups: Vec<(Vec<usize>, Bits)> = Vec::new();
     for number in types.iter() {
         let running: Vec<usize> = (0..daemons.len())

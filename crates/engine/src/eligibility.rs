@@ -47,7 +47,7 @@ pub fn do_not_disrupt_active(pod: &Pod, now_seconds: i64) -> bool {
     }
     let Some(nanos) = parse_go_duration(value).filter(|d| *d > 0) else { return false };
     let Some(started) = pod.status.started_seconds else { return true };
-    i128::from(now_seconds - started) * 1_000_000_000 < nanos
+    i128::from(now_seconds.saturating_sub(started)) * 1_000_000_000 < nanos
 }
 
 /// Reads a duration as Go's `time.ParseDuration` does, in nanoseconds.

@@ -38,18 +38,6 @@ impl ExistingNode {
         self.volumes_exceeded = self.exceeded_volume_limit(&Volumes::new()).is_some();
     }
 
-    /// The first column that is too short for `need`.
-    pub(crate) fn shortage(&self, need: &[(u32, Cell)]) -> Option<(u32, Cell, Cell)> {
-        if self.overcommitted {
-            let negative = self.remaining.iter().position(|cell| *cell < 0).unwrap_or_default();
-            return Some((negative as u32, 0, self.remaining.get(negative).copied().unwrap_or(0)));
-        }
-        need.iter().find_map(|(column, cell)| {
-            let left = self.remaining.get(*column as usize).copied().unwrap_or(0);
-            (*cell > left).then_some((*column, *cell, left))
-        })
-    }
-
     pub(crate) fn fits(&self, need: &[(u32, Cell)]) -> bool {
         !self.overcommitted
             && need

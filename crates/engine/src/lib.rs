@@ -53,6 +53,7 @@ mod relax;
 pub mod requirement;
 pub mod requirements;
 pub mod resources;
+mod roster;
 mod scan;
 pub mod selector;
 mod setup;

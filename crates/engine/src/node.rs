@@ -85,13 +85,28 @@ pub struct ClaimConditions {
     pub last_pod_event_seconds: Option<i64>,
 }
 
+/// How far a node has come, looked up once where many questions about it follow.
+#[derive(Clone, Copy)]
+pub(crate) struct Standing {
+    pub(crate) registered: bool,
+    pub(crate) initialized: bool,
+}
+
 impl StateNode {
+    pub(crate) fn standing(&self) -> Standing {
+        Standing { registered: self.registered(), initialized: self.initialized() }
+    }
+
     /// The Node's name, or the NodeClaim's until the node has registered.
     pub fn name(&self) -> &Text {
+        self.name_at(self.registered())
+    }
+
+    pub(crate) fn name_at(&self, registered: bool) -> &Text {
         static EMPTY: std::sync::OnceLock<Text> = std::sync::OnceLock::new();
         match (&self.node, &self.claim) {
             (Some(node), None) => &node.name,
-            (Some(node), Some(_)) if self.registered() => &node.name,
+            (Some(node), Some(_)) if registered => &node.name,
             (_, Some(claim)) => &claim.name,
             (None, None) => EMPTY.get_or_init(|| "".into()),
         }
@@ -118,10 +133,14 @@ impl StateNode {
 
     /// The labels to believe.
     pub fn labels(&self) -> &Labels {
+        self.labels_at(self.registered())
+    }
+
+    pub(crate) fn labels_at(&self, registered: bool) -> &Labels {
         static EMPTY: std::sync::OnceLock<Labels> = std::sync::OnceLock::new();
         match (&self.node, &self.claim) {
             (Some(node), None) => &node.labels,
-            (Some(node), Some(_)) if self.registered() => &node.labels,
+            (Some(node), Some(_)) if registered => &node.labels,
             (_, Some(claim)) => &claim.labels,
             (None, None) => EMPTY.get_or_init(Labels::default),
         }
@@ -134,13 +153,17 @@ impl StateNode {
 
     /// The taints pods will have to tolerate once the node is up.
     pub fn taints(&self) -> Cow<'_, [Taint]> {
+        self.taints_at(self.standing())
+    }
+
+    pub(crate) fn taints_at(&self, standing: Standing) -> Cow<'_, [Taint]> {
         let raw: &[Taint] = match (&self.node, &self.claim) {
             (Some(node), None) => &node.taints,
-            (Some(node), Some(_)) if self.registered() => &node.taints,
+            (Some(node), Some(_)) if standing.registered => &node.taints,
             (_, Some(claim)) => &claim.taints,
             (None, None) => &[],
         };
-        let Some(claim) = self.claim.as_ref().filter(|c| !self.initialized() || c.conditions.rebooting)
+        let Some(claim) = self.claim.as_ref().filter(|c| !standing.initialized || c.conditions.rebooting)
         else {
             return Cow::Borrowed(raw);
         };
@@ -155,11 +178,12 @@ impl StateNode {
     /// Node values with gaps filled from the NodeClaim while the node comes up.
     fn status(
         &self,
+        initialized: bool,
         of_node: impl Fn(&Node) -> &Resources,
         of_claim: impl Fn(&NodeClaim) -> &Resources,
     ) -> Cow<'_, Resources> {
         match (&self.node, &self.claim) {
-            (Some(node), Some(claim)) if !self.initialized() => {
+            (Some(node), Some(claim)) if !initialized => {
                 let mut filled = of_node(node).clone();
                 for (name, amount) in of_claim(claim).iter() {
                     if filled.amount(name).is_zero() {
@@ -176,14 +200,18 @@ impl StateNode {
 
     /// What the machine has, counting itself as one node.
     pub fn capacity(&self) -> Resources {
-        let mut capacity = self.status(|n| &n.capacity, |c| &c.capacity).into_owned();
+        let mut capacity = self.status(self.initialized(), |n| &n.capacity, |c| &c.capacity).into_owned();
         capacity.set(NODES, Amount::units(1));
         capacity
     }
 
     /// What pods may use in all.
     pub fn allocatable(&self) -> Cow<'_, Resources> {
-        self.status(|n| &n.allocatable, |c| &c.allocatable)
+        self.allocatable_at(self.initialized())
+    }
+
+    pub(crate) fn allocatable_at(&self, initialized: bool) -> Cow<'_, Resources> {
+        self.status(initialized, |n| &n.allocatable, |c| &c.allocatable)
     }
 
     /// Whether it is going away: nothing new is placed on it and its pods move.

@@ -55,28 +55,27 @@ fn drop_soft_spread(spec: &mut PodSpec) -> Option<Relaxation> {
 }
 
 fn tolerate_prefer_no_schedule(spec: &mut PodSpec) -> Option<Relaxation> {
-    let already = spec.tolerations.iter().any(|t| {
+    tolerate_preferences(&mut spec.tolerations).then_some(Relaxation::PreferNoScheduleTaints)
+}
+
+/// Adds the toleration of every taint that is only a preference; `false` when it is there already.
+pub(crate) fn tolerate_preferences(tolerations: &mut Vec<Toleration>) -> bool {
+    let already = tolerations.iter().any(|t| {
         t.key.is_empty()
             && t.value.is_empty()
             && t.operator.as_ref() == "Exists"
             && t.effect.as_ref() == PREFER_NO_SCHEDULE
     });
-    if already {
-        return None;
+    if !already {
+        tolerations.push(Toleration {
+            key: "".into(),
+            operator: "Exists".into(),
+            value: "".into(),
+            effect: PREFER_NO_SCHEDULE.into(),
+            seconds: None,
+        });
     }
-    spec.tolerations.push(prefer_no_schedule_toleration());
-    Some(Relaxation::PreferNoScheduleTaints)
-}
-
-/// Tolerates every taint that is only a preference.
-pub(crate) fn prefer_no_schedule_toleration() -> Toleration {
-    Toleration {
-        key: "".into(),
-        operator: "Exists".into(),
-        value: "".into(),
-        effect: PREFER_NO_SCHEDULE.into(),
-        seconds: None,
-    }
+    !already
 }
 
 fn describe(expressions: &[crate::requirement::SelectorRequirement]) -> String {

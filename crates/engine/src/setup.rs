@@ -9,21 +9,22 @@ use hashbrown::HashMap;
 
 use crate::algebra::{Algebra, Demand, NO_HOST};
 use crate::bits::Bits;
-use crate::classes::{Classes, with_sorted_preferences};
+use crate::classes::{Classes, Workshop, with_sorted_preferences};
 use crate::columns::{self, Columns, Need, Row};
 use crate::daemons::{self, DaemonPod};
 use crate::default_spread;
-use crate::eligibility::{self, is_provisionable, is_terminal};
+use crate::eligibility::{self, is_terminal};
 use crate::existing::ExistingNode;
 use crate::go_sort::ClaimOrder;
 use crate::instance_type::InstanceType;
-use crate::labels::{INSTANCE_TYPE, NODE_POOL, Text};
-use crate::node::StateNode;
+use crate::labels::{INSTANCE_TYPE, Labels, NODE_POOL, Text};
+use crate::node::{Standing, StateNode};
 use crate::node_pool::InstanceTypes;
 use crate::overlay::{self, Overlaid};
 use crate::plan::{IgnoredPod, Plan};
 use crate::pod::{HostPort, Pod, PodSpec};
 use crate::reasons::{SkipReason, SkippedPool};
+use crate::roster::Roster;
 use crate::scan::Lessons;
 use crate::snapshot::{MinValuesPolicy, Snapshot, SolveOptions};
 use crate::solver::{BatchPod, Solver};
@@ -37,8 +38,25 @@ use crate::types::{Reservations, TypeTable};
 use crate::vocabulary::{HOST, ValueId, Vocabulary};
 use crate::volumes::{self, Volumes};
 
-/// Pods bound to each node, by the node's name.
-type PodsByNode<'s> = HashMap<Text, Vec<&'s Arc<Pod>>, FixedState>;
+/// A machine with what is asked about it most looked up once.
+struct Machine<'s> {
+    state: &'s StateNode,
+    standing: Standing,
+    name: &'s Text,
+    labels: &'s Labels,
+}
+
+impl<'s> Machine<'s> {
+    fn new(state: &'s StateNode) -> Self {
+        let standing = state.standing();
+        Machine {
+            state,
+            standing,
+            name: state.name_at(standing.registered),
+            labels: state.labels_at(standing.registered),
+        }
+    }
+}
 
 impl<'s> Solver<'s> {
     /// Compiles the snapshot; `None` when there is nothing to decide, with what is already known in `plan`.
@@ -47,24 +65,19 @@ impl<'s> Solver<'s> {
         options: &'s SolveOptions,
         plan: &mut Plan,
     ) -> Option<Solver<'s>> {
-        let mut nodes: Vec<&StateNode> =
-            snapshot.nodes.iter().filter(|n| n.node.is_some() || n.claim.is_some()).collect();
-        if !nodes.is_sorted_by_key(|n| n.name()) {
-            nodes.sort_by_cached_key(|n| n.name().clone());
+        let mut machines: Vec<Machine<'s>> = snapshot
+            .nodes
+            .iter()
+            .filter(|n| n.node.is_some() || n.claim.is_some())
+            .map(Machine::new)
+            .collect();
+        if !machines.is_sorted_by_key(|m| m.name) {
+            machines.sort_by_key(|m| m.name);
         }
-        let (deleting, active): (Vec<&StateNode>, Vec<&StateNode>) =
-            nodes.into_iter().partition(|n| n.deleting());
-        let mut listed: Vec<&Arc<Pod>> = snapshot.pods.iter().collect();
-        if !listed.is_sorted_by(|a, b| (&a.namespace, &a.name) <= (&b.namespace, &b.name)) {
-            listed.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
-        }
-        let mut by_node: PodsByNode<'s> = HashMap::default();
-        for pod in &listed {
-            if let Some(node) = &pod.node_name {
-                by_node.entry(node.clone()).or_default().push(pod);
-            }
-        }
-        let batch = batch(snapshot, options, &listed, &by_node, &deleting, plan);
+        let (deleting, active): (Vec<Machine<'s>>, Vec<Machine<'s>>) =
+            machines.into_iter().partition(|m| m.state.deleting());
+        let roster = Roster::new(&snapshot.pods);
+        let batch = batch(snapshot, options, &roster, &deleting, plan);
         if batch.is_empty() {
             return None;
         }
@@ -103,7 +116,7 @@ impl<'s> Solver<'s> {
         };
         solver.add_pools(&participants, plan);
         solver.add_batch(&batch);
-        solver.count_cluster(&active, &listed, &by_node, &batch);
+        solver.count_cluster(&active, &roster, &batch);
         solver.register_batch();
         solver.add_templates(plan);
         let mut daemon_pods = daemons::daemon_pods(
@@ -114,7 +127,7 @@ impl<'s> Solver<'s> {
             &mut solver.columns,
         );
         solver.group_daemons(&mut daemon_pods);
-        solver.add_existing(&active, &by_node, &daemon_pods);
+        solver.add_existing(&active, &roster, &daemon_pods);
         for template in &mut solver.templates {
             template.apply_limits(&solver.pools[template.pool], &solver.tables[template.table]);
         }
@@ -193,13 +206,7 @@ impl<'s> Solver<'s> {
     }
 
     /// What is already placed, for the topology to count.
-    fn count_cluster(
-        &mut self,
-        active: &[&StateNode],
-        listed: &[&'s Arc<Pod>],
-        by_node: &PodsByNode<'s>,
-        batch: &[&Arc<Pod>],
-    ) {
+    fn count_cluster(&mut self, active: &[Machine<'s>], roster: &Roster<'s>, batch: &[&Arc<Pod>]) {
         let needed = self.pods.iter().any(|p| {
             let spec = &self.classes.shapes[self.classes.classes[p.class as usize].shape as usize].spec;
             !spec.topology_spread.is_empty()
@@ -217,28 +224,28 @@ impl<'s> Solver<'s> {
         let counts = |pod: &Arc<Pod>| moving.is_empty() || !moving.contains(&Arc::as_ptr(pod));
         if needed {
             self.add_counted_nodes(active);
-            let node_numbers: HashMap<Text, u32, FixedState> =
-                self.topology.nodes.iter().enumerate().map(|(i, n)| (n.name.clone(), i as u32)).collect();
-            let mut groups: HashMap<(usize, usize), (Text, usize), FixedState> = HashMap::default();
-            for pod in listed {
-                let Some(name) = &pod.node_name else { continue };
-                if is_terminal(pod) || pod.status.terminating || !counts(pod) {
-                    continue;
+            let mut places: HashMap<(usize, usize), usize, FixedState> = HashMap::default();
+            for (number, node) in self.topology.nodes.iter().enumerate() {
+                for pod in roster.on(&node.name) {
+                    if is_terminal(pod) || pod.status.terminating || !counts(pod) {
+                        continue;
+                    }
+                    let address = (pod.namespace.as_ptr() as usize, pod.labels.address());
+                    let placed = &mut self.topology.placed;
+                    let at = *places.entry(address).or_insert_with(|| {
+                        placed.push((pod.namespace.clone(), pod.labels.clone(), Vec::new()));
+                        placed.len() - 1
+                    });
+                    placed[at].2.push(number as u32);
                 }
-                let Some(node) = node_numbers.get(name) else { continue };
-                let placed = self.topology.placed.entry(pod.namespace.clone()).or_default();
-                let address = (pod.namespace.as_ptr() as usize, pod.labels.address());
-                let (_, at) = groups.entry(address).or_insert_with(|| {
-                    placed.push((pod.labels.clone(), Vec::new()));
-                    (pod.namespace.clone(), placed.len() - 1)
-                });
-                placed[*at].1.push(*node);
             }
         }
-        self.count_inverse(by_node, &counts);
+        if roster.keeps_away {
+            self.count_inverse(roster, &counts);
+        }
     }
 
-    fn add_counted_nodes(&mut self, active: &[&StateNode]) {
+    fn add_counted_nodes(&mut self, active: &[Machine<'s>]) {
         let snapshot = self.snapshot;
         let mut numbers: HashMap<*const crate::node::Node, u32, FixedState> = HashMap::default();
         let of_state = snapshot.nodes.iter().filter_map(|n| n.node.as_deref());
@@ -253,26 +260,19 @@ impl<'s> Solver<'s> {
                 place: Place { set: demand.set, host, taints },
             });
         }
-        for state in active {
-            if let Some(node) = &state.node {
+        for machine in active {
+            if let Some(node) = &machine.state.node {
                 let number = numbers[&Arc::as_ptr(node)];
-                self.topology.active.push((number, state.labels().clone()));
+                self.topology.active.push((number, machine.labels.clone()));
             }
         }
     }
 
     /// Placed pods keep others away by their required anti-affinity, wherever they are.
-    fn count_inverse(&mut self, by_node: &PodsByNode<'s>, counts: &impl Fn(&Arc<Pod>) -> bool) {
+    fn count_inverse(&mut self, roster: &Roster<'s>, counts: &impl Fn(&Arc<Pod>) -> bool) {
         let snapshot = self.snapshot;
-        if !snapshot
-            .pods
-            .iter()
-            .any(|p| !p.spec.pod_anti_affinity.required.is_empty() && p.node_name.is_some())
-        {
-            return;
-        }
         for node in snapshot.nodes.iter().filter_map(|n| n.node.as_ref()) {
-            for pod in by_node.get(&node.name).into_iter().flatten() {
+            for pod in roster.on(&node.name) {
                 if pod.spec.pod_anti_affinity.required.is_empty() || is_terminal(pod) || !counts(pod) {
                     continue;
                 }
@@ -357,65 +357,81 @@ impl<'s> Solver<'s> {
     }
 
     fn group_daemons(&mut self, daemon_pods: &mut [DaemonPod]) {
+        let mut workshop = Workshop {
+            algebra: &mut self.algebra,
+            tolerance: &mut self.tolerance,
+            columns: &mut self.columns,
+            policy: self.options.preference_policy,
+        };
         for template in &mut self.templates {
-            template.daemons = daemons::group_types(
-                &template.types,
-                template.set,
-                template.taints,
-                daemon_pods,
-                &mut self.tables[template.table],
-                &mut self.algebra,
-                &mut self.tolerance,
-                &mut self.columns,
-            );
+            let table = &mut self.tables[template.table];
+            template.daemons = daemons::group_types(template, daemon_pods, table, &mut workshop);
         }
     }
 
     /// Nodes pods can go to: initialized ones first, then by name. Their capacity counts against their pool's limits.
-    fn add_existing(&mut self, active: &[&StateNode], by_node: &PodsByNode<'s>, daemon_pods: &[DaemonPod]) {
-        let pool_numbers: BTreeMap<&Text, usize> =
-            self.pools.iter().enumerate().map(|(i, p)| (&p.source.name, i)).collect();
-        let pool_of: Vec<Option<usize>> = active
-            .iter()
-            .map(|n| n.labels().get(NODE_POOL).and_then(|name| pool_numbers.get(name).copied()))
-            .collect();
+    fn add_existing(&mut self, active: &[Machine<'s>], roster: &Roster<'s>, daemon_pods: &[DaemonPod]) {
+        let pool_numbers: BTreeMap<Text, usize> =
+            self.pools.iter().enumerate().map(|(i, p)| (p.source.name.clone(), i)).collect();
+        let type_limits = self.type_limits();
         let mut needs = Needs::default();
-        for (state, pool) in active.iter().zip(pool_of) {
-            let node = self.existing_node(state, by_node, daemon_pods, &mut needs);
+        for machine in active {
+            let node = self.existing_node(machine, roster, daemon_pods, &type_limits, &mut needs);
             self.existing.push(node);
+            let pool = machine.labels.get(NODE_POOL).and_then(|name| pool_numbers.get(name).copied());
             if let Some(pool) = pool
                 && !self.pools[pool].remaining.is_empty()
             {
-                let capacity = self.columns.need(&state.capacity());
+                let capacity = self.columns.need(&machine.state.capacity());
                 self.pools[pool]
                     .take(|column| capacity.iter().find(|(c, _)| *c == column).map_or(0, |(_, cell)| *cell));
             }
         }
-        self.existing.sort_by(|a, b| b.initialized.cmp(&a.initialized).then_with(|| a.name.cmp(&b.name)));
+        let in_order = |a: &ExistingNode, b: &ExistingNode| {
+            b.initialized.cmp(&a.initialized).then_with(|| a.name.cmp(&b.name))
+        };
+        if !self.existing.is_sorted_by(|a, b| in_order(a, b).is_le()) {
+            self.existing.sort_by(in_order);
+        }
+    }
+
+    /// Volume limits of instance types that have any, by pool and name.
+    fn type_limits(&self) -> TypeLimits {
+        let mut limits = TypeLimits::new();
+        for pool in &self.pools {
+            for instance_type in pool.types.iter().flat_map(|t| t.iter()).rev() {
+                if !instance_type.volume_limits.is_empty() {
+                    let at = (pool.source.name.clone(), instance_type.name.clone());
+                    limits.insert(at, instance_type.volume_limits.clone());
+                }
+            }
+        }
+        limits
     }
 
     fn existing_node(
         &mut self,
-        state: &StateNode,
-        by_node: &PodsByNode<'s>,
+        machine: &Machine<'s>,
+        roster: &Roster<'s>,
         daemon_pods: &[DaemonPod],
+        type_limits: &TypeLimits,
         needs: &mut Needs,
     ) -> ExistingNode {
-        let taints = self.tolerance.taints(&state.taints());
-        let labels = self.algebra.labels(state.labels());
+        let taints = self.tolerance.taints(&machine.state.taints_at(machine.standing));
+        let labels = self.algebra.labels(machine.labels);
         let label_host = labels.host.map_or(NO_HOST, |r| self.algebra.req(r).values[0]);
         let running = daemon_pods.iter().filter(|d| {
             d.runs_on_node(labels.set, label_host, taints, &mut self.algebra, &mut self.tolerance)
         });
         let expected: Vec<&Need> = running.map(|d| &d.need).collect();
-        let usage = self.usage(state, by_node, needs);
+        let usage = self.usage(machine.state, roster, needs);
         // Daemons still to come: those expected less those there, never less than nothing.
         let width = self.columns.len();
         let mut pending = vec![0; width];
         for need in expected {
             columns::add(&mut pending, need);
         }
-        let allocatable = self.columns.need(&state.allocatable());
+        let allocatable = self.columns.need(&machine.state.allocatable_at(machine.standing.initialized));
         let mut remaining = vec![0; width.max(self.columns.len())];
         let mut overcommitted = false;
         for (column, cell) in &allocatable {
@@ -427,16 +443,20 @@ impl<'s> Solver<'s> {
             overcommitted |= remaining[at] < 0;
         }
         let mut node = ExistingNode {
-            name: state.name().clone(),
-            initialized: state.initialized(),
-            host: self.algebra.vocabulary.value(HOST, state.hostname()),
+            name: machine.name.clone(),
+            initialized: machine.standing.initialized,
+            // The hostname is the label, or the name while the label is missing or empty.
+            host: match label_host {
+                host if host != NO_HOST && !self.algebra.vocabulary.value_name(HOST, host).is_empty() => host,
+                _ => self.algebra.vocabulary.value(HOST, machine.name),
+            },
             set: labels.set,
             taints,
             remaining,
             overcommitted,
             ports: usage.ports,
             volumes: usage.volumes,
-            volume_limits: self.volume_limits(state),
+            volume_limits: volume_limits(machine, type_limits),
             volumes_exceeded: false,
             pods: Vec::new(),
         };
@@ -444,32 +464,11 @@ impl<'s> Solver<'s> {
         node
     }
 
-    /// What a CSINode publishes counts; the instance type fills in drivers it does not mention.
-    fn volume_limits(&self, state: &StateNode) -> BTreeMap<Text, i64> {
-        let mut limits = BTreeMap::new();
-        let published = state.node.as_ref().map(|n| &n.csi_limits);
-        for (driver, limit) in published.into_iter().flatten() {
-            if let Some(limit) = limit {
-                limits.insert(driver.clone(), *limit);
-            }
-        }
-        let pool = state.labels().get_or_empty(NODE_POOL);
-        let type_name = state.labels().get_or_empty(INSTANCE_TYPE);
-        let types = self.pools.iter().find(|p| p.source.name.as_ref() == pool).and_then(|p| p.types.as_ref());
-        let own = types.into_iter().flat_map(|t| t.iter()).find(|t| t.name.as_ref() == type_name);
-        for (driver, limit) in own.into_iter().flat_map(|t| &t.volume_limits) {
-            if !published.is_some_and(|p| p.contains_key(driver)) {
-                limits.insert(driver.clone(), *limit);
-            }
-        }
-        limits
-    }
-
     /// What the pods on a node use.
-    fn usage(&mut self, state: &StateNode, by_node: &PodsByNode<'s>, needs: &mut Needs) -> Usage {
+    fn usage(&mut self, state: &StateNode, roster: &Roster<'s>, needs: &mut Needs) -> Usage {
         let mut usage = Usage::default();
         let Some(node) = &state.node else { return usage };
-        for pod in by_node.get(&node.name).into_iter().flatten().filter(|p| !is_terminal(p)) {
+        for pod in roster.on(&node.name).filter(|p| !is_terminal(p)) {
             let need = needs
                 .of_pods
                 .entry(Arc::as_ptr(&pod.spec) as usize)
@@ -487,6 +486,30 @@ impl<'s> Solver<'s> {
         }
         usage
     }
+}
+
+/// Volume limits by pool and instance type.
+type TypeLimits = BTreeMap<(Text, Text), BTreeMap<Text, i64>>;
+
+/// What a CSINode publishes counts; the instance type fills in drivers it does not mention.
+fn volume_limits(machine: &Machine<'_>, type_limits: &TypeLimits) -> BTreeMap<Text, i64> {
+    let published = machine.state.node.as_ref().map(|n| &n.csi_limits);
+    let mut limits: BTreeMap<Text, i64> = published
+        .into_iter()
+        .flatten()
+        .filter_map(|(driver, limit)| limit.map(|l| (driver.clone(), l)))
+        .collect();
+    if type_limits.is_empty() {
+        return limits;
+    }
+    let label = |key: &str| machine.labels.get(key).cloned().unwrap_or_else(|| "".into());
+    let own = type_limits.get(&(label(NODE_POOL), label(INSTANCE_TYPE)));
+    for (driver, limit) in own.into_iter().flatten() {
+        if !published.is_some_and(|p| p.contains_key(driver)) {
+            limits.insert(driver.clone(), *limit);
+        }
+    }
+    limits
 }
 
 /// The most of each column any of `types` has.
@@ -522,14 +545,13 @@ struct Usage {
 fn batch<'s>(
     snapshot: &'s Snapshot,
     options: &SolveOptions,
-    listed: &[&'s Arc<Pod>],
-    by_node: &PodsByNode<'s>,
-    deleting: &[&'s StateNode],
+    roster: &Roster<'s>,
+    deleting: &[Machine<'s>],
     plan: &mut Plan,
 ) -> Vec<&'s Arc<Pod>> {
     let mut batch = Vec::new();
     let mut sound: HashMap<usize, bool, FixedState> = HashMap::default();
-    for pod in listed.iter().copied().filter(|p| is_provisionable(p)) {
+    for pod in roster.waiting.iter().copied() {
         // Pods of a workload share their spec, so most are as good as the one before.
         let address = Arc::as_ptr(&pod.spec) as usize;
         if pod.spec.volumes.is_empty() && sound.get(&address) == Some(&true) {
@@ -547,8 +569,8 @@ fn batch<'s>(
     if options.gates.capacity_buffer {
         batch.extend(&snapshot.buffer_pods);
     }
-    let deleting_names = deleting.iter().filter_map(|n| n.node.as_ref()).map(|n| n.name.as_ref());
-    let on_node = |name: &str| by_node.get(name).cloned().unwrap_or_default();
+    let deleting_names = deleting.iter().filter_map(|m| m.state.node.as_ref()).map(|n| n.name.as_ref());
+    let on_node = |name: &str| roster.on(name).collect();
     batch.extend(eligibility::reschedulable_from_deleting(snapshot, on_node, deleting_names));
     batch
 }

@@ -130,10 +130,10 @@ impl Solver<'_> {
             .pods
             .iter()
             .enumerate()
-            .map(|(i, p)| (-amount(p, cpu), -amount(p, memory), p.pod.created_seconds, i as u32))
+            .map(|(i, p)| (amount(p, cpu), amount(p, memory), p.pod.created_seconds, i as u32))
             .collect();
         keyed.sort_unstable_by(|a, b| {
-            (a.0, a.1, a.2).cmp(&(b.0, b.1, b.2)).then_with(|| {
+            (b.0, b.1, a.2).cmp(&(a.0, a.1, b.2)).then_with(|| {
                 let uid = |i: u32| &self.pods[i as usize].pod.uid;
                 uid(a.3).cmp(uid(b.3)).then(a.3.cmp(&b.3))
             })

@@ -76,8 +76,4 @@ impl Tolerance {
             .cloned()
             .collect()
     }
-
-    pub(crate) fn list(&self, taints: TaintsId) -> &[Taint] {
-        &self.taints[taints.0 as usize]
-    }
 }

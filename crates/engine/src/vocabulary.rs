@@ -79,10 +79,6 @@ impl Vocabulary {
         key
     }
 
-    pub(crate) fn find_key(&self, name: &str) -> Option<KeyId> {
-        self.by_name.get(name).copied()
-    }
-
     pub(crate) fn value(&mut self, key: KeyId, name: &Text) -> ValueId {
         let key = &mut self.keys[key.0 as usize];
         if let Some(value) = key.by_name.get(name) {
@@ -100,10 +96,6 @@ impl Vocabulary {
         let value = ValueId(hosts.len() as u32);
         hosts.push(Value { name: format!("hostname-placeholder-{number:04}").into(), integer: None });
         value
-    }
-
-    pub(crate) fn find_value(&self, key: KeyId, name: &str) -> Option<ValueId> {
-        self.keys[key.0 as usize].by_name.get(name).copied()
     }
 
     pub(crate) fn key_name(&self, key: KeyId) -> &Text {

@@ -65,8 +65,8 @@ pub(crate) struct Topology {
     pub(crate) active: Vec<(u32, Labels)>,
     /// By key: the domain of every node, and of every active one by the labels the state believes.
     node_domains: HashMap<KeyId, Rc<NodeDomains>, FixedState>,
-    /// Placed pods that count, by namespace and labels: the nodes they are on.
-    pub(crate) placed: BTreeMap<Text, Vec<(Labels, Vec<u32>)>>,
+    /// Placed pods that count: namespace, labels, and the nodes they are on.
+    pub(crate) placed: Vec<(Text, Labels, Vec<u32>)>,
 }
 
 /// The domains nodes are in, for one key.
@@ -87,7 +87,7 @@ impl Topology {
             nodes: Vec::new(),
             active: Vec::new(),
             node_domains: HashMap::default(),
-            placed: BTreeMap::new(),
+            placed: Vec::new(),
         }
     }
 
@@ -296,17 +296,14 @@ impl Topology {
                 }
             }
         }
-        for namespace in &group.namespaces {
-            for (labels, nodes) in self.placed.get(namespace).into_iter().flatten() {
-                // Without a selector the group selects no pod, yet upstream counts every pod there is.
-                if !counts_everything && !group.selector.matches(labels) {
-                    continue;
-                }
-                for node in nodes {
-                    let Some(domain) = domains.of_nodes[*node as usize] else { continue };
-                    if counts_node(&group.filter, self.nodes[*node as usize].place, around) {
-                        group.counts.record(group.key, domain, &around.algebra.vocabulary);
-                    }
+        for (namespace, labels, nodes) in &self.placed {
+            // Without a selector the group selects no pod, yet upstream counts every pod there is.
+            let counted =
+                group.namespaces.contains(namespace) && (counts_everything || group.selector.matches(labels));
+            for node in nodes.iter().filter(|_| counted) {
+                let Some(domain) = domains.of_nodes[*node as usize] else { continue };
+                if counts_node(&group.filter, self.nodes[*node as usize].place, around) {
+                    group.counts.record(group.key, domain, &around.algebra.vocabulary);
                 }
             }
         }
