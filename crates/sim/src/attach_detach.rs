@@ -74,10 +74,11 @@ impl Actor for AttachDetach {
             let uses_volumes = edit.either().is_some_and(|pod| !claim_names(pod).is_empty());
             let news = edit.old.as_deref().map(|pod| (node_of(pod), is_finished(pod)))
                 != edit.new.as_deref().map(|pod| (node_of(pod), is_finished(pod)));
-            if uses_volumes && news {
-                if let Some(node) = edit.either().and_then(|pod| node_of(pod)) {
-                    agenda.now(Key::Node(node.to_owned()));
-                }
+            if uses_volumes
+                && news
+                && let Some(node) = edit.either().and_then(|pod| node_of(pod))
+            {
+                agenda.now(Key::Node(node.to_owned()));
             }
         }
     }

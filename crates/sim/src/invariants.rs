@@ -99,14 +99,19 @@ pub struct Violation {
     /// The specification's numbers of it.
     pub rules: &'static [&'static str],
     /// The write that broke it; `None` if it was found at rest.
-    pub entry: Option<Entry>,
+    pub entry: Option<Box<Entry>>,
     /// What is wrong.
     pub why: String,
 }
 
 impl Violation {
     pub(crate) fn new(invariant: &dyn Invariant, entry: Option<&Entry>, why: String) -> Self {
-        Self { invariant: invariant.name(), rules: invariant.rules(), entry: entry.cloned(), why }
+        Self {
+            invariant: invariant.name(),
+            rules: invariant.rules(),
+            entry: entry.cloned().map(Box::new),
+            why,
+        }
     }
 }
 

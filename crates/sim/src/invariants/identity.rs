@@ -3,12 +3,13 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use jiff::SignedDuration;
 use karpenter_api::conditions::HasConditions as _;
 use karpenter_api::{Condition, ConditionStatus, NodeClaim, finalizers};
 use serde_json::Value;
 
 use super::{Asked, Invariant, Rest, Step};
-use crate::objects::{Change, is_deleting, uid};
+use crate::objects::{Change, uid};
 
 /// An object with a finalizer goes only when somebody takes the finalizer away.
 pub struct FinalizersHold;
@@ -62,7 +63,10 @@ impl Invariant for OneInstancePerClaim {
     }
 }
 
-/// A machine is asked for only by a NodeClaim that can see to its end: one with the finalizer, not on its way out.
+/// How long after its deletion a launch for a NodeClaim may still be under way: a watch may lag, and the call itself takes time.
+const LAUNCH_SLACK: SignedDuration = SignedDuration::from_secs(120);
+
+/// A machine is asked for only by a NodeClaim that can see to its end: one with the finalizer, not known to be on its way out.
 pub struct LaunchesHaveAnOwner;
 
 impl Invariant for LaunchesHaveAnOwner {
@@ -84,7 +88,8 @@ impl Invariant for LaunchesHaveAnOwner {
         if !has_finalizer(claim) {
             return Err(format!("a launch for NodeClaim {name}, which does not carry the finalizer yet"));
         }
-        if is_deleting(&**claim) {
+        let deleted = claim.metadata.deletion_timestamp.as_ref();
+        if deleted.is_some_and(|time| step.now.duration_since(time.0) > LAUNCH_SLACK) {
             return Err(format!("a launch for NodeClaim {name}, which is being deleted"));
         }
         Ok(())

@@ -97,7 +97,8 @@ impl Neighbours {
         }
         let has_key = |domains: &Domains| placement::labels(node).contains_key(&domains.key);
         let together = self.attractions.iter().all(|domains| domains.holds(node));
-        if !together && !(self.founder && self.attractions.iter().all(has_key)) {
+        let founds = self.founder && self.attractions.iter().all(has_key);
+        if !(together || founds) {
             return Some(AFFINITY);
         }
         if self.repulsions.iter().any(|domains| domains.holds(node)) {

@@ -104,8 +104,11 @@ fn ordinal(pod: &Pod) -> Option<i32> {
     pod.metadata.name.as_deref()?.rsplit_once('-')?.1.parse().ok()
 }
 
-/// The set with its pods by number.
-fn found(key: &ObjectKey, objects: &Objects) -> Option<(Arc<StatefulSet>, BTreeMap<i32, Arc<Pod>>)> {
+/// Pods by their number.
+type Pods = BTreeMap<i32, Arc<Pod>>;
+
+/// The set with its pods.
+fn found(key: &ObjectKey, objects: &Objects) -> Option<(Arc<StatefulSet>, Pods)> {
     let set = objects.stateful_sets.get(key).filter(|set| !is_deleting(&***set))?;
     let pods =
         objects.pods_of(uid(&**set)).filter_map(|pod| Some((ordinal(pod)?, Arc::clone(pod)))).collect();

@@ -1,5 +1,8 @@
 //! The simulated world as Karpenter would find it.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on may panic")]
+
+mod autoscaler;
 mod budgets;
 mod cloud;
 mod faults;
