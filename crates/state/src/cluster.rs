@@ -20,6 +20,7 @@ use karpenter_engine::pod::Pod;
 use karpenter_engine::resources::Resources;
 use karpenter_engine::{Provider, Snapshot, StateNode};
 
+use crate::buffers::{Buffers, TemplateKind};
 use crate::convert;
 use crate::machines::Machines;
 
@@ -40,6 +41,7 @@ pub struct Cluster {
     services: BTreeMap<Key, Option<Labels>>,
     workloads: Workloads,
     budgets: BTreeMap<Key, DisruptionBudget>,
+    buffers: Buffers,
 }
 
 impl Cluster {
@@ -254,28 +256,69 @@ impl Cluster {
         self.workloads.replication_controllers.remove(&(namespace.into(), name.into()));
     }
 
-    /// A ReplicaSet.
-    pub fn apply_replica_set(&mut self, owner: &apps::ReplicaSet) {
+    /// A ReplicaSet: its selector, and its template for capacity buffers.
+    pub fn apply_replica_set(&mut self, owner: &apps::ReplicaSet) -> Result<(), FieldError> {
         let key = self.key(&owner.metadata);
         let selector = self.ingest.selector(owner.spec.as_ref().map(|s| &s.selector));
-        self.workloads.replica_sets.insert(key, selector);
+        self.workloads.replica_sets.insert(key.clone(), selector);
+        let template = owner.spec.as_ref().and_then(|s| s.template.as_ref());
+        self.buffers.apply_template(&mut self.ingest, TemplateKind::ReplicaSet, key, template)
     }
 
     /// A ReplicaSet is gone.
     pub fn delete_replica_set(&mut self, namespace: &str, name: &str) {
         self.workloads.replica_sets.remove(&(namespace.into(), name.into()));
+        self.buffers.delete_template(TemplateKind::ReplicaSet, (namespace.into(), name.into()));
     }
 
-    /// A StatefulSet.
-    pub fn apply_stateful_set(&mut self, owner: &apps::StatefulSet) {
+    /// A StatefulSet: its selector, and its template for capacity buffers.
+    pub fn apply_stateful_set(&mut self, owner: &apps::StatefulSet) -> Result<(), FieldError> {
         let key = self.key(&owner.metadata);
         let selector = self.ingest.selector(owner.spec.as_ref().map(|s| &s.selector));
-        self.workloads.stateful_sets.insert(key, selector);
+        self.workloads.stateful_sets.insert(key.clone(), selector);
+        let template = owner.spec.as_ref().map(|s| &s.template);
+        self.buffers.apply_template(&mut self.ingest, TemplateKind::StatefulSet, key, template)
     }
 
     /// A StatefulSet is gone.
     pub fn delete_stateful_set(&mut self, namespace: &str, name: &str) {
         self.workloads.stateful_sets.remove(&(namespace.into(), name.into()));
+        self.buffers.delete_template(TemplateKind::StatefulSet, (namespace.into(), name.into()));
+    }
+
+    /// A Deployment: its template, for capacity buffers.
+    pub fn apply_deployment(&mut self, owner: &apps::Deployment) -> Result<(), FieldError> {
+        let key = self.key(&owner.metadata);
+        let template = owner.spec.as_ref().map(|s| &s.template);
+        self.buffers.apply_template(&mut self.ingest, TemplateKind::Deployment, key, template)
+    }
+
+    /// A Deployment is gone.
+    pub fn delete_deployment(&mut self, namespace: &str, name: &str) {
+        self.buffers.delete_template(TemplateKind::Deployment, (namespace.into(), name.into()));
+    }
+
+    /// A PodTemplate, for capacity buffers.
+    pub fn apply_pod_template(&mut self, template: &core::PodTemplate) -> Result<(), FieldError> {
+        let key = self.key(&template.metadata);
+        let spec = template.template.as_ref();
+        self.buffers.apply_template(&mut self.ingest, TemplateKind::PodTemplate, key, spec)
+    }
+
+    /// A PodTemplate is gone.
+    pub fn delete_pod_template(&mut self, namespace: &str, name: &str) {
+        self.buffers.delete_template(TemplateKind::PodTemplate, (namespace.into(), name.into()));
+    }
+
+    /// A CapacityBuffer.
+    pub fn apply_capacity_buffer(&mut self, buffer: &karpenter_api::CapacityBuffer) {
+        let key = self.key(&buffer.metadata);
+        self.buffers.apply(&mut self.ingest, key, buffer);
+    }
+
+    /// A CapacityBuffer is gone.
+    pub fn delete_capacity_buffer(&mut self, namespace: &str, name: &str) {
+        self.buffers.delete(&(namespace.into(), name.into()));
     }
 
     /// Notes, in memory only, that the machine of this name will be deleted. False when there is none.
@@ -353,7 +396,7 @@ impl Cluster {
             nodes: self.machines.snapshot(now),
             other_nodes: self.machines.others(),
             pods: self.pods.values().cloned().collect(),
-            buffer_pods: Vec::new(),
+            buffer_pods: self.buffers.pods(now),
             daemon_sets: self.daemon_sets.values().cloned().collect(),
             namespaces: self.namespaces.clone(),
             storage: self.storage.clone(),

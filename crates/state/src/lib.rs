@@ -12,8 +12,10 @@
 //! |---|---|
 //! | `cluster` | the mirror: everything by kind and key, what is in memory only, and the snapshot |
 //! | `machines` | Nodes and NodeClaims, paired by provider id |
+//! | `buffers` | capacity buffers and their templates, as virtual pods |
 //! | `convert`, `karpenter` | one object to the engine's facts: Kubernetes' kinds, Karpenter's kinds |
 
+mod buffers;
 mod cluster;
 mod convert;
 mod karpenter;

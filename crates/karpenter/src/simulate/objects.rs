@@ -11,7 +11,7 @@ use k8s_openapi::api::policy::v1 as policy;
 use k8s_openapi::api::storage::v1 as storage;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use karpenter_api::conditions::HasConditions;
-use karpenter_api::{Condition, ConditionStatus, NodeClaim, NodeOverlay, NodePool};
+use karpenter_api::{CapacityBuffer, Condition, ConditionStatus, NodeClaim, NodeOverlay, NodePool};
 use karpenter_engine::ingest::FieldError;
 use karpenter_state::Cluster;
 use serde::Deserialize;
@@ -136,8 +136,15 @@ impl Loaded {
                 ensure_uid(&mut daemon_set.metadata, "DaemonSet");
                 cluster.apply_daemon_set(&daemon_set)?;
             }
-            ("apps/v1", "ReplicaSet") => cluster.apply_replica_set(&typed::<apps::ReplicaSet>(raw)?),
-            ("apps/v1", "StatefulSet") => cluster.apply_stateful_set(&typed::<apps::StatefulSet>(raw)?),
+            ("apps/v1", "ReplicaSet") => cluster.apply_replica_set(&typed(raw)?)?,
+            ("apps/v1", "StatefulSet") => cluster.apply_stateful_set(&typed(raw)?)?,
+            ("apps/v1", "Deployment") => cluster.apply_deployment(&typed(raw)?)?,
+            ("v1", "PodTemplate") => cluster.apply_pod_template(&typed(raw)?)?,
+            ("autoscaling.x-k8s.io/v1beta1", "CapacityBuffer") => {
+                let mut buffer: CapacityBuffer = typed(raw)?;
+                ensure_uid(&mut buffer.metadata, "CapacityBuffer");
+                cluster.apply_capacity_buffer(&buffer);
+            }
             ("storage.k8s.io/v1", "StorageClass") => {
                 cluster.apply_storage_class(&typed::<storage::StorageClass>(raw)?);
             }
@@ -225,11 +232,10 @@ fn unknown(api_version: &str, kind: &str) -> Result<(), Problem> {
         "Event",
         "LimitRange",
         "ResourceQuota",
-        "PodTemplate",
         "Binding",
         "ComponentStatus",
     ];
-    const APPS: &[&str] = &["Deployment", "ControllerRevision"];
+    const APPS: &[&str] = &["ControllerRevision"];
     const STORAGE: &[&str] =
         &["VolumeAttachment", "CSIDriver", "CSIStorageCapacity", "VolumeAttributesClass"];
     const OURS: &[(&str, &[&str])] = &[
@@ -245,7 +251,7 @@ fn unknown(api_version: &str, kind: &str) -> Result<(), Problem> {
                 "ReplicationController",
             ],
         ),
-        ("apps/v1", &["DaemonSet", "ReplicaSet", "StatefulSet"]),
+        ("apps/v1", &["DaemonSet", "Deployment", "ReplicaSet", "StatefulSet"]),
         ("storage.k8s.io/v1", &["StorageClass", "CSINode"]),
         ("policy/v1", &["PodDisruptionBudget"]),
         ("karpenter.sh/v1", &["NodePool", "NodeClaim"]),

@@ -175,3 +175,29 @@ fn timings_have_the_names_of_the_oracles_bench() {
     }
     assert!(timings["peakRSSMiB"].is_number() && timings["rssBuiltMiB"].is_number());
 }
+
+#[test]
+fn a_capacity_buffer_gets_its_room_when_its_gate_is_open() {
+    let files = Files::new("buffer");
+    let (dump, types) = (files.write("dump.yaml", DUMP), files.write("types.json", TYPES));
+    let buffer = files.write(
+        "buffer.yaml",
+        "apiVersion: autoscaling.x-k8s.io/v1beta1\nkind: CapacityBuffer\nmetadata: {name: spare, namespace: shop}\n\
+         spec: {podTemplateRef: {name: web}}\n\
+         status: {replicas: 2, conditions: [{type: ReadyForProvisioning, status: \"True\"}]}\n\
+         ---\napiVersion: v1\nkind: PodTemplate\nmetadata: {name: web, namespace: shop}\n\
+         template: {spec: {containers: [{name: c, resources: {requests: {cpu: 3}}}]}}\n",
+    );
+    for (gate, claims) in [(true, 3), (false, 1)] {
+        let header =
+            format!("now: \"2026-01-01T00:00:00Z\"\noptions: {{featureGates: {{CapacityBuffer: {gate}}}}}\n");
+        let header = files.write("header.yaml", &header);
+        let kwok =
+            DUMP.replace("karpenter.k8s.aws", "karpenter.kwok.sh").replace("EC2NodeClass", "KWOKNodeClass");
+        fs::write(&dump, kwok).expect("a file for the test");
+        let report =
+            simulate(&["-o", "json", "--instance-types", &types, &header, &dump, &buffer]).expect("a plan");
+        let plan: Value = serde_json::from_str(&report.text).expect("JSON");
+        assert_eq!(plan["newNodeClaims"].as_array().map(Vec::len), Some(claims), "{}", report.text);
+    }
+}

@@ -1,5 +1,6 @@
 //! The mirror from outside: apply and delete objects, look at the snapshot.
 
+mod buffers;
 mod karpenter;
 mod machines;
 mod mirror;

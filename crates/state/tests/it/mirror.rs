@@ -163,8 +163,8 @@ fn namespaces_and_owners_are_kept_by_name() {
     let mut cluster = Cluster::new();
     cluster.apply_namespace(&object(json!({"metadata": {"name": "n", "labels": {"team": "a"}}})));
     let owner = |name: &str| json!({"metadata": {"namespace": "n", "name": name}, "spec": {"selector": {"matchLabels": {"app": "x"}}, "template": {}, "serviceName": "s"}});
-    cluster.apply_replica_set(&object(owner("rs")));
-    cluster.apply_stateful_set(&object(owner("ss")));
+    cluster.apply_replica_set(&object(owner("rs"))).expect("a valid ReplicaSet");
+    cluster.apply_stateful_set(&object(owner("ss"))).expect("a valid StatefulSet");
     cluster.apply_replication_controller(&object(
         json!({"metadata": {"namespace": "n", "name": "rc"}, "spec": {"selector": {"app": "x"}}}),
     ));
