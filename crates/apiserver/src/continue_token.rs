@@ -17,12 +17,18 @@ pub(crate) struct ContinueToken {
     pub(crate) revision: Option<u64>,
     /// The first key of the next page, relative to the collection.
     pub(crate) start: String,
+    /// How many objects are left from there on, if it was counted: counting again for every page would make a chunked
+    /// list quadratic. kube-apiserver's tokens do not have it.
+    pub(crate) left: Option<u64>,
 }
 
 impl ContinueToken {
     pub(crate) fn encode(&self) -> String {
         let revision = self.revision.map_or(json!(-1), |revision| json!(revision));
-        let token = json!({"v": VERSION, "rv": revision, "start": format!("/{}", self.start)});
+        let mut token = json!({"v": VERSION, "rv": revision, "start": format!("/{}", self.start)});
+        if let Some(left) = self.left {
+            token["left"] = left.into();
+        }
         URL_SAFE_NO_PAD.encode(token.to_string())
     }
 
@@ -54,7 +60,8 @@ impl ContinueToken {
         if start.split('/').any(|step| step == "..") {
             return Err(start.to_owned());
         }
-        Ok(Self { revision, start: start.to_owned() })
+        let left = token.get("left").and_then(Value::as_u64);
+        Ok(Self { revision, start: start.to_owned(), left })
     }
 }
 
@@ -64,8 +71,8 @@ mod tests {
 
     #[test]
     fn a_token_survives_its_journey() {
-        for revision in [Some(42), None] {
-            let token = ContinueToken { revision, start: "default/a\0".into() };
+        for (revision, left) in [(Some(42), Some(7)), (None, None)] {
+            let token = ContinueToken { revision, start: "default/a\0".into(), left };
             assert_eq!(ContinueToken::decode(&token.encode()), Ok(token));
         }
     }

@@ -27,8 +27,12 @@ impl Writer<'_> {
         options: WriteOptions,
     ) -> Result<Written, ApiError> {
         if let (Some(view), Some(stored)) = (resource.view(), self.stored_form(resource)) {
+            let name = meta_str(&object, "name").to_owned();
             view.to_stored(&mut object);
-            return self.create(&stored, namespace, object, options);
+            return self.create(&stored, namespace, object, options).map_err(|error| match error.reason {
+                "AlreadyExists" => ApiError::already_exists(&resource.group, &resource.plural, &name),
+                _ => error,
+            });
         }
         fit_namespace(&mut object, namespace)?;
         let uid = self.environment.uid().to_string();

@@ -167,7 +167,11 @@ impl Writer<'_> {
         options: &DeleteOptions,
     ) -> Result<Deletion, ApiError> {
         if let Some(stored) = self.stored_form(target.resource) {
-            return self.delete(Target { resource: &stored, ..target }, options);
+            let mut deletion = self.delete(Target { resource: &stored, ..target }, options)?;
+            if let Deletion::Gone(status) = &mut deletion {
+                status["details"]["group"] = target.resource.group.as_str().into();
+            }
+            return Ok(deletion);
         }
         let resource = target.resource;
         let key = target.key();

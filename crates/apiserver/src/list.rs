@@ -62,6 +62,7 @@ pub(crate) fn list(
         selection: &selection,
         limit,
         start: token.as_ref().map(|token| token.start.as_str()),
+        left: token.as_ref().and_then(|token| token.left),
     };
     Ok(page.write(&objects, revision, form == Form::MetadataList))
 }
@@ -106,7 +107,7 @@ fn objects(
             .objects_at(resource.storage, revision)
             .map(|objects| (objects, revision))
             .map_err(|_| {
-                let fresh = ContinueToken { revision: None, start: token.start.clone() };
+                let fresh = ContinueToken { revision: None, start: token.start.clone(), left: None };
                 ApiError { continue_token: Some(fresh.encode().into()), ..ApiError::expired(TOKEN_EXPIRED) }
             });
     }
@@ -138,6 +139,8 @@ struct Page<'a> {
     selection: &'a Selection,
     limit: Option<usize>,
     start: Option<&'a str>,
+    /// How many objects there are from `start` on, if an earlier page counted them.
+    left: Option<u64>,
 }
 
 impl Page<'_> {
@@ -165,11 +168,15 @@ impl Page<'_> {
         match (last, next) {
             (Some(last), Some(_)) => {
                 let path = self.namespace.map_or(&*last.path, |_| last.name());
-                let token = ContinueToken { revision: Some(revision), start: format!("{path}\0") };
-                metadata["continue"] = token.encode().into();
                 // With a selector the number would need a walk over everything, so kube-apiserver leaves it out.
-                if self.selection.is_everything() {
-                    metadata["remainingItemCount"] = (1 + rest.count()).into();
+                let left = self.selection.is_everything().then(|| match self.left {
+                    Some(left) => left.saturating_sub(count as u64),
+                    None => 1 + rest.count() as u64,
+                });
+                let token = ContinueToken { revision: Some(revision), start: format!("{path}\0"), left };
+                metadata["continue"] = token.encode().into();
+                if let Some(left) = left {
+                    metadata["remainingItemCount"] = left.into();
                 }
             }
             _ if self.resource.is_custom() && !metadata_only => metadata["continue"] = "".into(),

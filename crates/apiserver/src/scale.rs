@@ -117,6 +117,8 @@ pub(crate) fn answer(call: &Call, target: Target<'_>, verb: Verb) -> Result<Answ
         Verb::Patch => {
             let patch = Patch::parse(&call.body, media_type, target.resource.is_custom())?;
             let options = WriteOptions::parse(&call.query, "PatchOptions")?;
+            // Before the write: inside it the state is locked.
+            let registry = call.registry();
             let mut warnings = Vec::new();
             let answer = write(call, target, &paths, options, |mut scale| {
                 patch.apply(&mut scale)?;
@@ -126,7 +128,6 @@ pub(crate) fn answer(call: &Call, target: Target<'_>, verb: Verb) -> Result<Answ
                 };
                 if !is_scale(&scale) {
                     let text = |field: &str| scale.get(field).and_then(Value::as_str).unwrap_or_default();
-                    let registry = call.registry();
                     let why =
                         decode::unlike(text("apiVersion"), text("kind"), "autoscaling", "Scale", &registry);
                     return Err(invalid(why));

@@ -221,6 +221,10 @@ impl Call {
                 Ok(written) => {
                     Ok(Answer::object(201, resource, &written, form).warn(decoded.warnings).warn(hints))
                 }
+                // What exists already was still found valid, and warned of.
+                Err(error) if error.code == 409 => {
+                    Err(error.with_warnings(decoded.warnings).with_warnings(hints))
+                }
                 Err(error) => Err(error.with_warnings(decoded.warnings)),
             }
         })

@@ -32,13 +32,13 @@ pub(super) fn on_create(group: &str, kind: &str, object: &Value) -> Vec<String> 
             let template = at(spec, &["jobTemplate", "spec", "template", "spec"]);
             pod_spec(At::Top("spec.jobTemplate.spec.template.spec"), template, &mut found);
         }
-        ("networking.k8s.io", "Ingress") => {
-            if has(at(object, &["metadata", "annotations"]), "kubernetes.io/ingress.class") {
-                found.push(
-                    "annotation \"kubernetes.io/ingress.class\" is deprecated, please use 'spec.ingressClassName' instead"
-                        .to_owned(),
-                );
-            }
+        ("networking.k8s.io", "Ingress")
+            if has(at(object, &["metadata", "annotations"]), "kubernetes.io/ingress.class") =>
+        {
+            found.push(
+                "annotation \"kubernetes.io/ingress.class\" is deprecated, please use 'spec.ingressClassName' instead"
+                    .to_owned(),
+            );
         }
         _ => {}
     }
