@@ -23,6 +23,10 @@ use kube::client::Body;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
+/// As in the `karpenter` binary.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 const PODS: &str = "/api/v1/namespaces/bench/pods";
