@@ -64,8 +64,12 @@ fn every_source_file_opens_with_its_purpose() {
 #[test]
 fn nothing_is_left_for_later_in_the_code() {
     // Spelled in halves so that this file does not find itself.
-    let banned =
-        [["to", "do!("].concat(), ["unimpl", "emented!("].concat(), ["FIX", "ME"].concat(), ["X", "XX"].concat()];
+    let banned = [
+        ["to", "do!("].concat(),
+        ["unimpl", "emented!("].concat(),
+        ["FIX", "ME"].concat(),
+        ["X", "XX"].concat(),
+    ];
     let mut found = Vec::new();
     for (file, text) in with_extension("rs") {
         for (i, line) in text.lines().enumerate() {
@@ -246,9 +250,10 @@ fn every_dependency_has_a_licence_that_deny_toml_allows() {
 
 /// Any alternative will do; every part of a conjunction must do.
 fn licence_allowed(expression: &str, allowed: &BTreeSet<&str>) -> bool {
-    expression.replace(['(', ')'], "").split(" AND ").all(|part| {
-        part.split(" OR ").flat_map(|alt| alt.split('/')).any(|alt| allowed.contains(alt.trim()))
-    })
+    expression
+        .replace(['(', ')'], "")
+        .split(" AND ")
+        .all(|part| part.split(" OR ").flat_map(|alt| alt.split('/')).any(|alt| allowed.contains(alt.trim())))
 }
 
 struct Package {
