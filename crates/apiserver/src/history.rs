@@ -48,6 +48,11 @@ impl Change {
         self.path.split_once('/').map_or(&self.path, |(_, name)| name)
     }
 
+    /// Whether the object is gone.
+    pub fn is_deletion(&self) -> bool {
+        self.after.is_none()
+    }
+
     /// The object as it was, as JSON; `None` if it is new.
     pub fn before(&self) -> Option<Bytes> {
         self.before.as_ref().map(|object| object.to_bytes(&self.resource))

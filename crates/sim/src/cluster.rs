@@ -59,10 +59,15 @@ struct State {
 impl Cluster {
     /// An empty cluster. Everything random in it follows from `seed`. Must be made inside a tokio runtime.
     pub fn new(seed: u64) -> Self {
+        Self::starting_at(EPOCH, seed)
+    }
+
+    /// As [`Self::new`], with its clock at another time: the machine's own, where people watch.
+    pub fn starting_at(epoch: Timestamp, seed: u64) -> Self {
         let entropy = Entropy::from_seed(seed);
         let options = Options { history_events: HISTORY_EVENTS, ..Options::default() };
         let server_seed = entropy.stream("apiserver").next_u64();
-        let server = ApiServer::new(Seeded::new(server_seed, EPOCH), options);
+        let server = ApiServer::new(Seeded::new(server_seed, epoch), options);
         let state = State {
             objects: Objects::default(),
             inventory: Inventory::default(),
@@ -75,7 +80,7 @@ impl Cluster {
         };
         let shared = Shared {
             server,
-            clock: TokioClock::starting_at(EPOCH),
+            clock: TokioClock::starting_at(epoch),
             started: Instant::now(),
             entropy,
             state: Mutex::new(state),

@@ -415,17 +415,24 @@ impl Actor for Scheduler {
             }
             Key::Volumes(key) => {
                 let Some(node) = self.reserved.get(key).cloned() else { return Ok(()) };
-                let ready = self.cluster.read(|objects| {
-                    let pod = objects.pods.get(key)?;
-                    Volumes::of(pod, objects).ok().map(|volumes| volumes.waiting().next().is_none())
+                let (there, ready) = self.cluster.read(|objects| {
+                    let volumes = objects.pods.get(key).and_then(|pod| Volumes::of(pod, objects).ok());
+                    let ready = volumes.is_some_and(|volumes| volumes.waiting().next().is_none());
+                    (objects.node(&node).is_some(), ready)
                 });
-                match ready {
-                    Some(true) => {
-                        self.ledger.release(key);
-                        self.bind(key, node, agenda).await
-                    }
-                    _ => Ok(()),
+                if !there {
+                    // The node went before its volumes came: back to the queue.
+                    self.ledger.release(key);
+                    self.reserved.remove(key);
+                    agenda.now(Key::Retry(key.clone()));
+                    return Ok(());
                 }
+                if !ready {
+                    agenda.after(Key::Volumes(key.clone()), MAX_BACKOFF);
+                    return Ok(());
+                }
+                self.ledger.release(key);
+                self.bind(key, node, agenda).await
             }
             Key::Cycle => {
                 let Some((_, key)) = self.queue.pop_first() else { return Ok(()) };

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use crate::actor::employ;
 use crate::attach_detach::AttachDetach;
 use crate::cloud::{Cloud, CloudOptions};
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, EPOCH};
 use crate::disruption_budgets::DisruptionBudgets;
 use crate::faults::{FaultPlan, Faults};
 use crate::invariants::Violation;
@@ -38,6 +38,8 @@ use crate::workloads::stateful_set::StatefulSets;
 pub struct WorldOptions {
     /// Everything random follows from it.
     pub seed: u64,
+    /// What the clock says at first; [`EPOCH`](crate::cluster::EPOCH) if not given.
+    pub epoch: Option<jiff::Timestamp>,
     /// How long things take on nodes.
     pub timing: Timing,
     /// How the cloud behaves.
@@ -111,7 +113,7 @@ impl World {
 
     /// A world with all components running and no definitions.
     pub fn bare(options: WorldOptions) -> Self {
-        let cluster = Cluster::new(options.seed);
+        let cluster = Cluster::starting_at(options.epoch.unwrap_or(EPOCH), options.seed);
         let components = vec![
             employ(&cluster, Scheduler::new(&cluster)),
             employ(&cluster, Kubelet::new(&cluster, options.timing)),
@@ -139,6 +141,17 @@ impl World {
     /// The cloud.
     pub fn cloud(&self) -> &Cloud {
         &self.cloud
+    }
+
+    /// Looks every so often for writes that came by another road, as when the server is served over HTTP.
+    pub fn follow_outside(&mut self, period: Duration) {
+        let cluster = self.cluster.clone();
+        self.components.push(tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(period).await;
+                cluster.catch_up();
+            }
+        }));
     }
 
     /// A program under test, not started yet.

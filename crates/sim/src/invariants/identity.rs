@@ -22,7 +22,7 @@ impl Invariant for FinalizersHold {
     fn check(&mut self, step: &Step<'_>) -> Result<(), String> {
         // Taking the last finalizer off ends the object in the same write: a PUT or PATCH, or a status of it.
         let taken_off = step.entry.deed.starts_with("PUT ") || step.entry.deed.starts_with("PATCH ");
-        for change in step.raw.iter().filter(|change| change.after().is_none()) {
+        for change in step.raw.iter().filter(|change| change.is_deletion()) {
             let Some(before) = change.before() else { continue };
             let object: Value = serde_json::from_slice(&before).unwrap_or_default();
             let held = object.pointer("/metadata/finalizers").and_then(Value::as_array);

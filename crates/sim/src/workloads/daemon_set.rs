@@ -1,6 +1,6 @@
 //! DaemonSets: one pod on every node that will have it, pinned there for the scheduler to confirm.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use k8s_openapi::api::apps::v1::{DaemonSet, DaemonSetSpec, DaemonSetStatus};
@@ -33,7 +33,7 @@ impl DaemonSets {
 
     async fn write_status(&self, key: &ObjectKey, revision: &str) -> Result<(), kube::Error> {
         let Some(found) = self.cluster.read(|objects| Found::of(key, objects)) else { return Ok(()) };
-        let Found { set, wanted, pods } = found;
+        let Found { set, wanted, pods, .. } = found;
         let placed = wanted.iter().filter_map(|node| pods.get(node)).flatten();
         let current: Vec<&Arc<Pod>> = placed.filter(|pod| !is_deleting(&***pod)).collect();
         let ready = count(current.iter().filter(|pod| is_ready(pod)).count());
@@ -44,7 +44,7 @@ impl DaemonSets {
             number_ready: ready,
             number_available: Some(ready),
             number_unavailable: Some(desired - ready).filter(|number| *number > 0),
-            number_misscheduled: count(pods.keys().filter(|node| !wanted.contains(node)).count()),
+            number_misscheduled: count(pods.keys().filter(|node| !wanted.contains(*node)).count()),
             updated_number_scheduled: Some(count(
                 current.iter().filter(|pod| is_current(pod, revision)).count(),
             )),
@@ -69,7 +69,9 @@ fn is_current(pod: &Pod, revision: &str) -> bool {
 struct Found {
     set: Arc<DaemonSet>,
     /// The nodes that are to have a pod.
-    wanted: Vec<String>,
+    wanted: BTreeSet<String>,
+    /// The nodes on which one that is there may stay: a taint that only keeps new pods away drives none out.
+    tolerable: BTreeSet<String>,
     /// The set's pods by the node they are on or pinned to.
     pods: BTreeMap<String, Vec<Arc<Pod>>>,
 }
@@ -78,24 +80,25 @@ impl Found {
     fn of(key: &ObjectKey, objects: &Objects) -> Option<Self> {
         let set = objects.daemon_sets.get(key).filter(|set| !is_deleting(&***set))?;
         let spec = daemon_spec(set.spec.as_ref()?);
-        let nodes = objects.nodes.values();
-        let wanted =
-            nodes.filter(|node| belongs(&spec, node)).map(|node| placement::name(node).to_owned()).collect();
+        let on = |effects: &[&str]| -> BTreeSet<String> {
+            let nodes = objects.nodes.values().filter(|node| fits(&spec, node, effects));
+            nodes.map(|node| placement::name(node).to_owned()).collect()
+        };
+        let (wanted, tolerable) = (on(&["NoSchedule", "NoExecute"]), on(&["NoExecute"]));
         let mut pods: BTreeMap<String, Vec<Arc<Pod>>> = BTreeMap::new();
         for pod in objects.pods_of(uid(&**set)) {
             let node = node_of(pod).map(str::to_owned).or_else(|| pinned_to(pod)).unwrap_or_default();
             pods.entry(node).or_default().push(Arc::clone(pod));
         }
-        Some(Self { set: Arc::clone(set), wanted, pods })
+        Some(Self { set: Arc::clone(set), wanted, tolerable, pods })
     }
 }
 
-/// Whether the set wants a pod on the node: placed by affinity, kept away by taints it does not tolerate.
-fn belongs(spec: &PodSpec, node: &Node) -> bool {
+/// Whether a pod of the set may be on the node, as far as affinity and taints of these effects go.
+fn fits(spec: &PodSpec, node: &Node, effects: &[&str]) -> bool {
     let tolerations = spec.tolerations.as_deref().unwrap_or_default();
     placement::accepts(spec, node)
-        && placement::untolerated(tolerations, placement::taints(node), &["NoSchedule", "NoExecute"])
-            .is_none()
+        && placement::untolerated(tolerations, placement::taints(node), effects).is_none()
 }
 
 /// The template's spec with the tolerations every daemon has.
@@ -185,10 +188,10 @@ impl Actor for DaemonSets {
         let Some(spec) = &found.set.spec else { return Ok(()) };
         let revision = template_hash(&spec.template);
         for (node, pods) in &found.pods {
-            let wanted = found.wanted.contains(node);
+            let stays = found.tolerable.contains(node);
             // One stays, the eldest; finished ones are replaced.
             let (finished, running): (Vec<_>, Vec<_>) = pods.iter().partition(|pod| is_finished(pod));
-            let surplus = running.into_iter().filter(|pod| !is_deleting(&***pod)).skip(usize::from(wanted));
+            let surplus = running.into_iter().filter(|pod| !is_deleting(&***pod)).skip(usize::from(stays));
             for pod in finished.into_iter().filter(|pod| !is_deleting(&***pod)).chain(surplus) {
                 hands::delete_pod(&self.client, pod, None).await?;
             }

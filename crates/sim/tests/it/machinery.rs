@@ -64,7 +64,7 @@ async fn a_thousand_pods_find_their_places_on_nodes_that_are_there() {
 
 #[tokio::test(start_paused = true)]
 async fn what_is_written_by_another_road_is_seen_after_catching_up() {
-    let world = quick(2);
+    let mut world = quick(2);
     let aside = kube::Client::new(world.cluster().server().service(), "default");
     let nodes: Api<k8s_openapi::api::core::v1::Node> = Api::all(aside);
     let object = serde_json::from_value(node("n1", "a", 2)).unwrap();
@@ -76,6 +76,13 @@ async fn what_is_written_by_another_road_is_seen_after_catching_up() {
     world.run_for(Duration::from_secs(1)).await.unwrap();
     world.cluster().catch_up();
     assert!(world.cluster().read(|objects| objects.nodes.is_empty()));
+    world.follow_outside(Duration::from_millis(100));
+    nodes.create(&PostParams::default(), &object).await.unwrap();
+    world.run_for(MINUTE).await.unwrap();
+    let up = |objects: &karpenter_sim::Objects| {
+        karpenter_sim::objects::node_ready(objects.node("n1").unwrap()) == Some("True")
+    };
+    assert!(world.cluster().read(up), "the kubelet heard of it");
     let stray = world
         .cluster()
         .read(|objects| objects.pods.values().any(|pod| is_active(pod) && node_of(pod).is_some()));

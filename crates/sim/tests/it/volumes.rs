@@ -104,3 +104,23 @@ async fn a_node_attaches_no_more_volumes_than_its_driver_can_and_lets_go_of_unus
     let attached = world.cluster().read(|objects| objects.volume_attachments.len());
     assert_eq!(attached, 1, "the first was detached");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_whose_node_goes_before_its_volume_comes_finds_another() {
+    let world = two_zones(4).await;
+    world.create(class("WaitForFirstConsumer", "a")).await.unwrap();
+    world.create(claim("data")).await.unwrap();
+    world.create(pod("p", &user("data"))).await.unwrap();
+    let chosen = |objects: &karpenter_sim::Objects| {
+        let claims = objects.volume_claims.values();
+        claims
+            .filter_map(|claim| claim.metadata.annotations.as_ref())
+            .any(|all| all.contains_key("volume.kubernetes.io/selected-node"))
+    };
+    world.wait_until("a node is chosen", MINUTE, chosen).await.unwrap();
+    let nodes: kube::Api<k8s_openapi::api::core::v1::Node> = kube::Api::all(world.cluster().client("user"));
+    nodes.delete("n1", &kube::api::DeleteParams::default()).await.unwrap();
+    world.create(node("n3", "a", 8)).await.unwrap();
+    world.run_for(3 * MINUTE).await.unwrap();
+    assert_eq!(node_of_pod(&world, "p").as_deref(), Some("n3"));
+}

@@ -104,9 +104,22 @@ async fn a_daemon_set_covers_the_nodes_that_will_have_it_now_and_later() {
         pinned.pointer("/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms/0/matchFields/0/values/0"),
         Some(&json!("n2"))
     );
-    let sets: Api<DaemonSet> = Api::default_namespaced(world.cluster().client("user"));
+    let client = world.cluster().client("user");
+    let sets: Api<DaemonSet> = Api::default_namespaced(client.clone());
     let status = sets.get("agent").await.unwrap().status.unwrap();
     assert_eq!((status.desired_number_scheduled, status.number_ready), (3, 3));
+    // A taint that keeps new pods away drives none out, and none is made anew.
+    let nodes: Api<k8s_openapi::api::core::v1::Node> = Api::all(client.clone());
+    let taint = Patch::Merge(json!({"spec": {"taints": [{"key": "k", "effect": "NoSchedule"}]}}));
+    nodes.patch("n2", &PatchParams::default(), &taint).await.unwrap();
+    world.run_for(MINUTE).await.unwrap();
+    assert_eq!(world.cluster().read(spread).len(), 3);
+    let name =
+        world.cluster().read(|objects| objects.pods_on("n2").next().unwrap().metadata.name.clone().unwrap());
+    let pods: Api<Pod> = Api::default_namespaced(client);
+    pods.delete(&name, &DeleteParams::default()).await.unwrap();
+    world.run_for(MINUTE).await.unwrap();
+    assert_eq!(world.cluster().read(spread).len(), 2);
 }
 
 #[tokio::test(start_paused = true)]
