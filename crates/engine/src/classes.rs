@@ -160,6 +160,11 @@ impl Classes {
             Ok((all, strict)) => (workshop.algebra.demand(&all), workshop.algebra.demand(&strict), None),
             Err(error) => (Demand::NONE, Demand::NONE, Some(error.to_string())),
         };
+        let invalid = invalid.or_else(|| {
+            let negative = spec.requests.iter().find(|(_, amount)| amount.is_negative());
+            negative
+                .map(|(name, _)| format!("spec.containers.resources.requests: {name} must not be negative"))
+        });
         let need = workshop.columns.need(&spec.requests);
         let needs = &mut self.needs;
         let need = *self.need_ids.entry(need).or_insert_with_key(|need| {

@@ -119,6 +119,7 @@ impl TypeTable {
         reservation_label: &Text,
     ) -> Self {
         let reservation_key = algebra.vocabulary.key(reservation_label);
+        let capacity_key = algebra.vocabulary.key(&CAPACITY_TYPE.into());
         let mut table = TypeTable {
             types: Vec::with_capacity(list.len()),
             offerings: Vec::new(),
@@ -139,20 +140,27 @@ impl TypeTable {
         let mut row_offerings: Vec<SmallVec<[u32; 8]>> = Vec::new();
         for (number, instance_type) in list.iter().enumerate() {
             let first_offering = table.offerings.len() as u32;
-            for offering in &instance_type.offerings {
-                let demand = algebra.demand(&offering.requirements);
-                let capacity_key = algebra.vocabulary.key(&CAPACITY_TYPE.into());
+            for (at, offering) in instance_type.offerings.iter().enumerate() {
+                // Types mostly list the same offerings in the same order.
+                let before = number.checked_sub(1).and_then(|n| list[n].offerings.get(at));
+                let set = match before {
+                    Some(same) if same.requirements == offering.requirements => {
+                        let (first, _) = table.types[number - 1].offerings;
+                        table.offerings[first as usize + at].set
+                    }
+                    _ => algebra.demand(&offering.requirements).set,
+                };
                 let capacity_type =
                     offering.capacity_type().map(|c| algebra.vocabulary.value(capacity_key, c));
                 let reserved = offering.capacity_type().is_some_and(|c| c.as_ref() == RESERVED);
                 let reservation = reserved.then(|| {
-                    let id = algebra.get(demand.set, reservation_key).map(|r| algebra.render(r));
+                    let id = algebra.get(set, reservation_key).map(|r| algebra.render(r));
                     let name = id.filter(|r| !r.complement).and_then(|r| r.values.first().cloned());
                     reservations.add(&name.unwrap_or_else(|| "".into()), offering.reservation_capacity)
                 });
                 table.has_reserved |= reserved;
                 table.offerings.push(OfferingInfo {
-                    set: demand.set,
+                    set,
                     price: offering.price,
                     available: offering.available,
                     launchable: offering.launchable(),

@@ -17,7 +17,7 @@ pub(crate) use domains::{PoolDomains, Universe};
 pub(crate) use group::{Choice, Counts, Group, NodeFilter, Place};
 use identity::{FilterIdentity, Identity, SelectorIdentity};
 
-use crate::algebra::Algebra;
+use crate::algebra::{Algebra, NO_HOST};
 use crate::labels::{HOSTNAME, Labels, Text};
 use crate::pod::{PodAffinityTerm, PodSpec, TopologySpread, WhenUnsatisfiable};
 use crate::reasons::TopologyKind;
@@ -266,10 +266,31 @@ impl Topology {
         let found = self.node_domains.entry(key).or_insert_with(|| {
             let name = algebra.vocabulary.key_name(key).clone();
             let mut value = |domain: &Text| algebra.vocabulary.value(key, domain);
-            Rc::new(NodeDomains {
-                of_nodes: nodes.iter().map(|n| domain_of(n, &name).map(&mut value)).collect(),
-                of_active: active.iter().map(|(_, labels)| labels.get(&name).map(&mut value)).collect(),
-            })
+            let of_nodes: Vec<Option<ValueId>> = nodes
+                .iter()
+                .map(|n| {
+                    // The hostname has been looked up already.
+                    if key == HOST && n.place.host != NO_HOST {
+                        Some(n.place.host)
+                    } else {
+                        domain_of(n, &name).map(&mut value)
+                    }
+                })
+                .collect();
+            // Hosts are never registered ahead, so the active nodes' are not needed.
+            let active = if key == HOST { &[][..] } else { active };
+            let of_active = active
+                .iter()
+                .map(|(node, labels)| {
+                    let node = *node as usize;
+                    if nodes[node].labels.address() == labels.address() {
+                        of_nodes[node]
+                    } else {
+                        labels.get(&name).map(&mut value)
+                    }
+                })
+                .collect();
+            Rc::new(NodeDomains { of_nodes, of_active })
         });
         found.clone()
     }
