@@ -22,6 +22,17 @@
 //! ([`PodError`]) and pods not tried ([`IgnoredPod`]), each with typed [`reasons`] that render to upstream's texts.
 //!
 //! The same snapshot and options always give the same plan.
+//!
+//! # Where to look
+//!
+//! | what | where |
+//! |---|---|
+//! | facts in | `snapshot`, `pod`, `node`, `node_pool`, `instance_type`, `cluster`; made by `ingest`, `builder` |
+//! | decision out | `plan`, `reasons` |
+//! | a pass | `setup` (compile) → `solver` (place) → `finish` (launch options) |
+//! | one rule each | `eligibility`, `volumes`, `ports`, `daemons`, `templates`, `overlay`, `default_spread`, `relax`, `topology` |
+//! | speed | `vocabulary`, `algebra` (requirements as numbers), `types` (instance types as bits), `columns` (resources), `classes` (equal pods), `scan` (what need not be asked), `go_sort` (Go's order of claims, incrementally), `roster` |
+//! | why not | `refusal` (in numbers) → `reasons` (in words) |
 
 mod algebra;
 #[cfg(test)]
