@@ -29,7 +29,7 @@
 //! |---|---|
 //! | facts in | `snapshot`, `pod`, `node`, `node_pool`, `instance_type`, `cluster`; made by `ingest`, `builder` |
 //! | decision out | `plan`, `reasons` |
-//! | a pass | `setup` (compile) → `solver` (place) → `finish` (launch options) |
+//! | a pass | `setup` (compile) → `solver`, `joining` (place) → `finish` (launch options) |
 //! | one rule each | `eligibility`, `volumes`, `ports`, `daemons`, `templates`, `overlay`, `default_spread`, `relax`, `topology` |
 //! | speed | `vocabulary`, `algebra` (requirements as numbers), `types` (instance types as bits), `columns` (resources), `classes` (equal pods), `scan` (what need not be asked), `go_sort` (Go's order of claims, incrementally), `roster` |
 //! | why not | `refusal` (in numbers) → `reasons` (in words) |
@@ -51,6 +51,7 @@ mod finish;
 mod go_sort;
 pub mod ingest;
 pub mod instance_type;
+mod joining;
 pub mod labels;
 pub mod node;
 pub mod node_pool;
