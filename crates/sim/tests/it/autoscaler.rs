@@ -326,9 +326,16 @@ impl Autoscaler {
     }
 }
 
-/// Everything that runs has a place and is ready.
+/// Who has no place or is not ready. Daemons do not count: a node that is full has no room for them, and the toy plans for none.
+fn discontent(objects: &Objects) -> Vec<String> {
+    let waiting = objects.pods.values().filter(|pod| is_active(pod) && !is_ready(pod) && !is_daemon(pod));
+    let tell =
+        |pod: &Arc<Pod>| format!("{:?} {:?}", pod.metadata.name, pod.status.as_ref().map(|s| &s.conditions));
+    waiting.map(tell).collect()
+}
+
 fn is_content(objects: &Objects) -> bool {
-    objects.pods.values().filter(|pod| is_active(pod)).all(|pod| is_ready(pod))
+    discontent(objects).is_empty()
 }
 
 /// A quarter of an hour of trouble, then as long as it takes to come right.
@@ -345,6 +352,9 @@ async fn simulate(seed: u64, bug: Bug) -> (Tape, Result<(), Trouble>) {
     let process = world.process("karpenter", plan, move |life| run(life, bug));
     process.start();
     let result = lead_through(&world, &process).await;
+    if result.is_err() && bug == Bug::None {
+        eprintln!("{:#?}", world.cluster().read(discontent));
+    }
     (world.cluster().tape(Clone::clone), result)
 }
 
