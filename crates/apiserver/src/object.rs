@@ -115,8 +115,8 @@ impl Stored {
             Encoded::new(&object, resource).at(revision).write_bytes(head, revision, out);
         } else if let Some(schema) = resource.narrowing_schema() {
             let mut object = self.stored_value(revision);
+            // Only the storage version's defaults are ever applied to what is stored.
             schema.prune(&mut object);
-            schema.default(&mut object);
             Encoded::new(&object, resource).at(revision).write_bytes(head, revision, out);
         } else {
             self.write_bytes(head, revision, out);

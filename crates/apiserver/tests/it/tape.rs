@@ -55,6 +55,7 @@ chapters! {
     validation_rules_hold_as_recorded plays "14-rules";
     bad_requests_get_the_recorded_refusals plays "15-bad-input";
     garbage_collection_and_namespaces_end_as_recorded plays "16-controllers";
+    what_a_second_look_found_is_answered_as_recorded plays "17-second-look";
 }
 
 #[test]
