@@ -81,21 +81,25 @@ async fn a_pod_with_two_budgets_cannot_be_evicted_and_one_that_is_not_up_needs_n
     assert_eq!(code(api.evict("nobody", &EvictParams::default()).await), 404);
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_deployment_is_scaled_by_its_scale() {
-    let client = client(&server());
-    let api: Api<Deployment> = Api::default_namespaced(client.clone());
+fn deployment(name: &str) -> Deployment {
     let object = json!({
-        "metadata": {"name": "d"},
+        "metadata": {"name": name},
         "spec": {
-            "selector": {"matchLabels": {"app": "d"}},
+            "selector": {"matchLabels": {"app": name}},
             "template": {
-                "metadata": {"labels": {"app": "d"}},
+                "metadata": {"labels": {"app": name}},
                 "spec": {"containers": [{"name": "c", "image": "i"}]},
             },
         },
     });
-    create(&api, &serde_json::from_value(object).unwrap()).await;
+    serde_json::from_value(object).unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deployment_is_scaled_by_its_scale() {
+    let client = client(&server());
+    let api: Api<Deployment> = Api::default_namespaced(client.clone());
+    create(&api, &deployment("d")).await;
     let scale = api.get_scale("d").await.unwrap();
     assert_eq!(scale.spec.unwrap().replicas, Some(1));
     assert_eq!(scale.status.unwrap().selector.unwrap(), "app=d");
@@ -104,4 +108,15 @@ async fn a_deployment_is_scaled_by_its_scale() {
     let scaled = api.get("d").await.unwrap();
     assert_eq!((scaled.spec.as_ref().unwrap().replicas, scaled.metadata.generation), (Some(3), Some(2)));
     assert_eq!(scaled.name_any(), "d");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_scale_patched_into_another_kind_is_refused_and_the_next_request_is_served() {
+    let client = client(&server());
+    let api: Api<Deployment> = Api::default_namespaced(client);
+    create(&api, &deployment("d")).await;
+    let other = Patch::Merge(json!({"kind": "Deployment"}));
+    let refused = api.patch_scale("d", &PatchParams::default(), &other).await;
+    assert_eq!(code(refused), 422);
+    assert_eq!(api.get_scale("d").await.unwrap().spec.unwrap().replicas, Some(1));
 }
