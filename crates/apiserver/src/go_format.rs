@@ -6,36 +6,7 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
-/// `%q`: double quotes, Go's escapes, printable characters left alone.
-pub(crate) fn quote(text: &str) -> String {
-    let mut out = String::with_capacity(text.len() + 2);
-    out.push('"');
-    for c in text.chars() {
-        match c {
-            '"' => out.push_str("\\\""),
-            '\\' => out.push_str("\\\\"),
-            '\u{7}' => out.push_str("\\a"),
-            '\u{8}' => out.push_str("\\b"),
-            '\u{c}' => out.push_str("\\f"),
-            '\n' => out.push_str("\\n"),
-            '\r' => out.push_str("\\r"),
-            '\t' => out.push_str("\\t"),
-            '\u{b}' => out.push_str("\\v"),
-            c if u32::from(c) < 0x20 || u32::from(c) == 0x7f => {
-                let _ = write!(out, "\\x{:02x}", u32::from(c));
-            }
-            // `escape_debug` knows which characters are printable.
-            c if c.escape_debug().nth(1) == Some('u') => {
-                let code = u32::from(c);
-                let _ =
-                    if code > 0xffff { write!(out, "\\U{code:08x}") } else { write!(out, "\\u{code:04x}") };
-            }
-            c => out.push(c),
-        }
-    }
-    out.push('"');
-    out
-}
+pub(crate) use karpenter_primitives::quote::quote;
 
 /// `%v` of a `float64`: shortest digits, an exponent from 1e+06 on and below 0.0001.
 pub(crate) fn float(number: f64) -> String {
