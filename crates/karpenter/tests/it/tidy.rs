@@ -193,6 +193,17 @@ fn dependencies_between_the_crates_point_down() {
         ("karpenter-api", &["karpenter-primitives"]),
         ("karpenter-apiserver", &["karpenter-primitives"]),
         ("karpenter-engine", &["karpenter-api", "karpenter-primitives"]),
+        (
+            "karpenter-controllers",
+            &[
+                "karpenter-api",
+                "karpenter-cloudprovider",
+                "karpenter-engine",
+                "karpenter-primitives",
+                "karpenter-runtime",
+                "karpenter-state",
+            ],
+        ),
         ("karpenter-state", &["karpenter-api", "karpenter-engine", "karpenter-primitives"]),
         // Shares nothing, on purpose: see its documentation.
         ("karpenter-checker", &[]),

@@ -1,0 +1,135 @@
+//! What every controller is given: a client, the state, what was last seen of each kind, and whom to tell.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use k8s_openapi::api::apps::v1::DaemonSet;
+use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::api::storage::v1::VolumeAttachment;
+use karpenter_api::{NodeClaim, NodeClassReference, NodePool};
+use karpenter_cloudprovider::Registry;
+use karpenter_runtime::compute::Compute;
+use karpenter_runtime::environment::Environment;
+use karpenter_runtime::events::Recorder;
+use karpenter_runtime::object_key::ObjectKey;
+use karpenter_runtime::options::Options;
+use karpenter_runtime::store::Store;
+use karpenter_state::Cluster;
+use kube::Client;
+use kube::api::DynamicObject;
+
+/// What every controller is given; clones share everything.
+#[derive(Clone)]
+pub struct Context {
+    /// Requests to the cluster.
+    pub client: Client,
+    /// Clock, randomness, metrics.
+    pub environment: Environment,
+    /// What the program was told.
+    pub options: Arc<Options>,
+    /// Who launches machines.
+    pub providers: Registry,
+    /// Whom to tell what happened.
+    pub recorder: Recorder,
+    /// The mirror that decisions are made from.
+    pub cluster: SharedCluster,
+    /// What was last seen of each kind.
+    pub stores: Stores,
+    /// Where the engine thinks.
+    pub compute: Compute,
+}
+
+impl Context {
+    /// The moment.
+    pub fn now(&self) -> jiff::Timestamp {
+        self.environment.clock.now()
+    }
+}
+
+/// The mirror, shared: watches write into it, controllers take snapshots. It is locked for moments only, never over an await.
+#[derive(Clone, Default)]
+pub struct SharedCluster(Arc<Mutex<Cluster>>);
+
+impl SharedCluster {
+    /// Looks something up.
+    pub fn read<T>(&self, look: impl FnOnce(&Cluster) -> T) -> T {
+        look(&self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Changes something.
+    pub fn update<T>(&self, change: impl FnOnce(&mut Cluster) -> T) -> T {
+        change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// What was last seen of the kinds controllers read themselves. Kinds that only the state needs are not kept.
+#[derive(Clone)]
+pub struct Stores {
+    /// Pods, trimmed to what controllers read; by node: [`PODS_BY_NODE`].
+    pub pods: Store<Pod>,
+    /// Nodes; by provider id: [`BY_PROVIDER_ID`].
+    pub nodes: Store<Node>,
+    /// NodeClaims; by provider id: [`BY_PROVIDER_ID`], by NodePool: [`BY_NODE_POOL`].
+    pub node_claims: Store<NodeClaim>,
+    /// NodePools.
+    pub node_pools: Store<NodePool>,
+    /// DaemonSets.
+    pub daemon_sets: Store<DaemonSet>,
+    /// PodDisruptionBudgets.
+    pub disruption_budgets: Store<PodDisruptionBudget>,
+    /// PersistentVolumeClaims.
+    pub volume_claims: Store<PersistentVolumeClaim>,
+    /// PersistentVolumes.
+    pub volumes: Store<PersistentVolume>,
+    /// VolumeAttachments; by node: [`ATTACHMENTS_BY_NODE`].
+    pub attachments: Store<VolumeAttachment>,
+    /// NodeClasses, by group and kind.
+    pub node_classes: BTreeMap<(String, String), Store<DynamicObject>>,
+}
+
+/// Index of pods by `spec.nodeName`.
+pub const PODS_BY_NODE: &str = "spec.nodeName";
+/// Index of nodes and claims by their provider id.
+pub const BY_PROVIDER_ID: &str = "providerID";
+/// Index of claims by the label of their NodePool.
+pub const BY_NODE_POOL: &str = "karpenter.sh/nodepool";
+/// Index of volume attachments by `spec.nodeName`.
+pub const ATTACHMENTS_BY_NODE: &str = "spec.nodeName";
+
+impl Stores {
+    /// The NodeClass a NodePool or NodeClaim refers to, if its kind is served and the object exists.
+    pub fn node_class(&self, reference: &NodeClassReference) -> Option<Arc<DynamicObject>> {
+        let kind = (reference.group.clone(), reference.kind.clone());
+        self.node_classes.get(&kind)?.get(&ObjectKey::cluster(reference.name.as_str()))
+    }
+
+    /// Pods on this node.
+    pub fn pods_on(&self, node: &str) -> Vec<Arc<Pod>> {
+        self.pods.by_index(PODS_BY_NODE, node)
+    }
+
+    /// NodeClaims of this provider id; more than one is something wrong.
+    pub fn claims_of(&self, provider_id: &str) -> Vec<Arc<NodeClaim>> {
+        self.node_claims.by_index(BY_PROVIDER_ID, provider_id)
+    }
+
+    /// Nodes of this provider id; more than one is something wrong.
+    pub fn nodes_of(&self, provider_id: &str) -> Vec<Arc<Node>> {
+        self.nodes.by_index(BY_PROVIDER_ID, provider_id)
+    }
+
+    /// Whether everything has been listed once: what is not there does not exist.
+    pub fn are_synced(&self) -> bool {
+        self.pods.is_synced()
+            && self.nodes.is_synced()
+            && self.node_claims.is_synced()
+            && self.node_pools.is_synced()
+            && self.daemon_sets.is_synced()
+            && self.disruption_budgets.is_synced()
+            && self.volume_claims.is_synced()
+            && self.volumes.is_synced()
+            && self.attachments.is_synced()
+            && self.node_classes.values().all(Store::is_synced)
+    }
+}

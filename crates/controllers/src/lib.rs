@@ -1,0 +1,18 @@
+//! Karpenter's controllers. Each brings one concern from what is to what should be; together they are the operator.
+//!
+//! They hold no policy: what to launch, disrupt or keep is decided by `karpenter_engine` from a snapshot of
+//! `karpenter_state`. Here plans are carried out, and every step may be repeated or killed after any write.
+//!
+//! | Module | What it is |
+//! |---|---|
+//! | [`operator`] | everything together: watches, controllers, providers |
+//! | [`context`] | what every controller is given |
+//! | `watches`, `mirror` | one watch per kind; what is seen goes into the state |
+
+pub mod context;
+mod mirror;
+pub mod operator;
+mod watches;
+
+pub use context::{Context, SharedCluster, Stores};
+pub use operator::{Given, assemble};

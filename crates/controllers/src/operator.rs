@@ -1,0 +1,56 @@
+//! Puts everything together: watches, the state they feed, controllers, providers' own parts.
+
+use std::sync::Arc;
+
+use futures_util::FutureExt;
+use karpenter_cloudprovider::Registry;
+use karpenter_runtime::compute::Compute;
+use karpenter_runtime::environment::Environment;
+use karpenter_runtime::events;
+use karpenter_runtime::options::Options;
+use karpenter_runtime::program::Program;
+use kube::Client;
+
+use crate::context::{Context, SharedCluster};
+use crate::mirror;
+use crate::watches::Watches;
+
+/// The component that events say they come from.
+pub const COMPONENT: &str = "karpenter";
+
+/// What the program around the controllers brings.
+pub struct Given {
+    /// Requests to the cluster, throttled and measured.
+    pub client: Client,
+    /// Clock, randomness, metrics.
+    pub environment: Environment,
+    /// What the program was told.
+    pub options: Arc<Options>,
+    /// Who launches machines.
+    pub providers: Registry,
+    /// Where the engine thinks.
+    pub compute: Compute,
+}
+
+/// Karpenter, ready to run. The context shows what it sees.
+pub fn assemble(given: Given) -> (Program, Context) {
+    let Given { client, environment, options, providers, compute } = given;
+    let mut program = Program::new();
+    let (recorder, writer) = events::recorder(COMPONENT, &environment);
+    let events_client = client.clone();
+    program.always("event writer", move |stop| writer.run(events_client, stop).boxed());
+    let mut watches = Watches::new(&client, &environment.entropy, &providers, &options);
+    let context = Context {
+        client,
+        environment,
+        options,
+        providers,
+        recorder,
+        cluster: SharedCluster::default(),
+        stores: watches.stores(),
+        compute,
+    };
+    mirror::feed(&context.cluster, &mut watches);
+    watches.run_in(&mut program);
+    (program, context)
+}

@@ -1,0 +1,4 @@
+//! The controllers on the embedded API server, under virtual time.
+
+mod mirror;
+mod rig;
