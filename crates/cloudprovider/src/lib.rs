@@ -10,6 +10,7 @@
 //! | [`error`] | what can go wrong, and what the core does about it |
 //! | [`registry`] | which provider serves which NodeClass |
 //! | [`measured`] | a provider with metrics and a limit on every call |
+//! | [`installation`] | how a provider joins the program |
 //! | [`repair`] | which node conditions a provider wants repaired |
 //! | [`conversion`] | between the API's words and the engine's |
 //! | [`fake`] | a provider in memory that does what a test tells it to |
@@ -17,12 +18,14 @@
 pub mod conversion;
 pub mod error;
 pub mod fake;
+pub mod installation;
 pub mod measured;
 pub mod provider;
 pub mod registry;
 pub mod repair;
 
 pub use error::{LaunchFailure, ProviderError};
+pub use installation::{InstallError, Installation, Part, Surroundings};
 pub use measured::Measured;
 pub use provider::{
     CloudProvider, HookResult, Launch, LaunchHandle, LaunchWaker, LaunchedInstance, NodeClassKind,

@@ -6,7 +6,7 @@ use futures_util::FutureExt;
 use karpenter_cloudprovider::Registry;
 use karpenter_runtime::compute::Compute;
 use karpenter_runtime::environment::Environment;
-use karpenter_runtime::events;
+use karpenter_runtime::events::{EventWriter, Recorder};
 use karpenter_runtime::options::Options;
 use karpenter_runtime::program::Program;
 use kube::Client;
@@ -28,15 +28,17 @@ pub struct Given {
     pub options: Arc<Options>,
     /// Who launches machines.
     pub providers: Registry,
+    /// Whom to tell what happened, and who writes it down.
+    pub events: (Recorder, EventWriter),
     /// Where the engine thinks.
     pub compute: Compute,
 }
 
 /// Karpenter, ready to run. The context shows what it sees.
 pub fn assemble(given: Given) -> (Program, Context) {
-    let Given { client, environment, options, providers, compute } = given;
+    let Given { client, environment, options, providers, events, compute } = given;
     let mut program = Program::new();
-    let (recorder, writer) = events::recorder(COMPONENT, &environment);
+    let (recorder, writer) = events;
     let events_client = client.clone();
     program.always("event writer", move |stop| writer.run(events_client, stop).boxed());
     let mut watches = Watches::new(&client, &environment.entropy, &providers, &options);

@@ -6,9 +6,11 @@ use std::time::Duration;
 
 use karpenter_cloudprovider::fake::FakeProvider;
 use karpenter_cloudprovider::{CloudProvider, Registry};
+use karpenter_controllers::operator::COMPONENT;
 use karpenter_controllers::{Context, Given, assemble};
 use karpenter_runtime::compute::Compute;
 use karpenter_runtime::environment::Environment;
+use karpenter_runtime::events;
 use karpenter_runtime::options::{Environ, Options};
 use karpenter_sim::cluster::Cluster;
 use karpenter_sim::{Objects, World, WorldOptions};
@@ -67,6 +69,7 @@ impl Rig {
         };
         let given = Given {
             client: cluster.client("karpenter"),
+            events: events::recorder(COMPONENT, &environment),
             environment,
             options: Arc::new(options),
             providers: Registry::of([Arc::clone(&provider) as Arc<dyn CloudProvider>]).expect("a registry"),
