@@ -12,10 +12,8 @@ use futures_util::FutureExt;
 use karpenter_api::{NodeClaim, NodePool, Quantity, labels};
 use karpenter_engine::Provider as SchedulingRules;
 use karpenter_engine::instance_type::{InstanceType, Offering};
-use karpenter_engine::labels::WELL_KNOWN;
 use karpenter_engine::requirement::Requirement;
 use karpenter_engine::requirements::Requirements;
-use karpenter_engine::resources::Resources;
 use karpenter_runtime::object_key::ObjectKey;
 
 use crate::conversion;
@@ -25,6 +23,7 @@ use crate::provider::{
     NodeClassKind, ProviderFuture,
 };
 use crate::repair::RepairPolicy;
+use crate::selection;
 
 /// The annotation that holds a fake launch's handle.
 pub const HANDLE: &str = "fake.karpenter.sh/launch-handle";
@@ -340,12 +339,15 @@ impl State {
         let pool = claim.metadata.labels.as_ref().and_then(|labels| labels.get(labels::NODEPOOL)).cloned();
         let types = pool.and_then(|pool| self.types_of_pool.get(&pool)).unwrap_or(&self.instance_types);
         let types = Arc::clone(types);
-        let (instance_type, offering) = cheapest(&types, claim)?;
+        let choices = selection::by_price(&types, claim).map_err(ProviderError::other)?;
+        let (instance_type, offering) = *choices
+            .first()
+            .ok_or_else(|| ProviderError::insufficient_capacity("no instance type fits the NodeClaim"))?;
         let (id, new) = match self.launched.get(&uid_of(claim)) {
             Some(id) => (id.clone(), false),
             None => (format!("{provider}:///{}", self.launches + 1), true),
         };
-        let instance = describe(&id, instance_type, offering);
+        let instance = selection::describe(&id, instance_type, offering);
         if new {
             self.launches += 1;
             let mut launched = claim.clone();
@@ -354,47 +356,6 @@ impl State {
             self.instances.insert(id, launched);
         }
         Ok(instance)
-    }
-}
-
-/// The cheapest offering that fits, the first of several.
-fn cheapest<'a>(
-    types: &'a [InstanceType],
-    claim: &NodeClaim,
-) -> Result<(&'a InstanceType, &'a Offering), ProviderError> {
-    let wanted = conversion::requirements(claim).map_err(ProviderError::other)?;
-    let requests = claim.spec.resources.as_ref().and_then(|resources| resources.requests.as_ref());
-    let requests = requests.map_or_else(Resources::new, conversion::resources);
-    let well_known = |key: &str| WELL_KNOWN.contains(&key);
-    let allows = |offered: &Requirements| wanted.compatible(offered, well_known).is_ok();
-    types
-        .iter()
-        .filter(|it| {
-            wanted.intersects(&it.requirements).is_ok() && requests.fits(&conversion::allocatable(it))
-        })
-        .flat_map(|it| it.offerings.iter().map(move |offering| (it, offering)))
-        .filter(|(_, offering)| offering.launchable() && allows(&offering.requirements))
-        .min_by(|(_, a), (_, b)| a.price.total_cmp(&b.price))
-        .ok_or_else(|| ProviderError::insufficient_capacity("no instance type fits the NodeClaim"))
-}
-
-fn describe(id: &str, instance_type: &InstanceType, offering: &Offering) -> LaunchedInstance {
-    let single = |requirement: &Requirement| {
-        let value = requirement
-            .values
-            .first()
-            .filter(|_| !requirement.complement && requirement.values.len() == 1)?;
-        Some((requirement.key.to_string(), value.to_string()))
-    };
-    let mut labels: BTreeMap<String, String> =
-        instance_type.requirements.iter().chain(offering.requirements.iter()).filter_map(single).collect();
-    labels.insert(labels::INSTANCE_TYPE.to_owned(), instance_type.name.to_string());
-    LaunchedInstance {
-        provider_id: id.to_owned(),
-        labels,
-        capacity: conversion::resource_list(&instance_type.capacity),
-        allocatable: conversion::resource_list(&conversion::allocatable(instance_type)),
-        ..LaunchedInstance::default()
     }
 }
 

@@ -12,6 +12,7 @@
 //! | [`measured`] | a provider with metrics and a limit on every call |
 //! | [`installation`] | how a provider joins the program |
 //! | [`repair`] | which node conditions a provider wants repaired |
+//! | [`selection`] | what a NodeClaim could be launched as |
 //! | [`conversion`] | between the API's words and the engine's |
 //! | [`fake`] | a provider in memory that does what a test tells it to |
 
@@ -23,6 +24,7 @@ pub mod measured;
 pub mod provider;
 pub mod registry;
 pub mod repair;
+pub mod selection;
 
 pub use error::{LaunchFailure, ProviderError};
 pub use installation::{InstallError, Installation, Part, Surroundings};

@@ -1,0 +1,60 @@
+//! What a NodeClaim could be launched as, and what an instance of it looks like: what every provider that chooses itself needs.
+
+use std::collections::BTreeMap;
+
+use karpenter_api::{NodeClaim, labels};
+use karpenter_engine::instance_type::{InstanceType, Offering};
+use karpenter_engine::labels::WELL_KNOWN;
+use karpenter_engine::requirement::{Requirement, RequirementError};
+use karpenter_engine::requirements::Requirements;
+use karpenter_engine::resources::Resources;
+
+use crate::conversion;
+use crate::provider::LaunchedInstance;
+
+/// Everything on offer that fits the NodeClaim, cheapest first; of equal prices, in the order offered.
+///
+/// # Errors
+///
+/// If the NodeClaim's requirements make no sense.
+pub fn by_price<'a>(
+    types: &'a [InstanceType],
+    claim: &NodeClaim,
+) -> Result<Vec<(&'a InstanceType, &'a Offering)>, RequirementError> {
+    let wanted = conversion::requirements(claim)?;
+    let requests = claim.spec.resources.as_ref().and_then(|resources| resources.requests.as_ref());
+    let requests = requests.map_or_else(Resources::new, conversion::resources);
+    let well_known = |key: &str| WELL_KNOWN.contains(&key);
+    let allows = |offered: &Requirements| wanted.compatible(offered, well_known).is_ok();
+    let mut choices: Vec<_> = types
+        .iter()
+        .filter(|it| {
+            wanted.intersects(&it.requirements).is_ok() && requests.fits(&conversion::allocatable(it))
+        })
+        .flat_map(|it| it.offerings.iter().map(move |offering| (it, offering)))
+        .filter(|(_, offering)| offering.launchable() && allows(&offering.requirements))
+        .collect();
+    choices.sort_by(|(_, a), (_, b)| a.price.total_cmp(&b.price));
+    Ok(choices)
+}
+
+/// An instance of this offering: labels that have one value, capacity, what pods may use.
+pub fn describe(provider_id: &str, instance_type: &InstanceType, offering: &Offering) -> LaunchedInstance {
+    let single = |requirement: &Requirement| {
+        let value = requirement
+            .values
+            .first()
+            .filter(|_| !requirement.complement && requirement.values.len() == 1)?;
+        Some((requirement.key.to_string(), value.to_string()))
+    };
+    let mut labels: BTreeMap<String, String> =
+        instance_type.requirements.iter().chain(offering.requirements.iter()).filter_map(single).collect();
+    labels.insert(labels::INSTANCE_TYPE.to_owned(), instance_type.name.to_string());
+    LaunchedInstance {
+        provider_id: provider_id.to_owned(),
+        labels,
+        capacity: conversion::resource_list(&instance_type.capacity),
+        allocatable: conversion::resource_list(&conversion::allocatable(instance_type)),
+        ..LaunchedInstance::default()
+    }
+}
