@@ -7,10 +7,12 @@
 //! |---|---|
 //! | [`operator`] | everything together: watches, controllers, providers |
 //! | [`context`] | what every controller is given |
+//! | `nodeclaim` | a NodeClaim's life, and what may be done with it |
 //! | `watches`, `mirror` | one watch per kind; what is seen goes into the state |
 
 pub mod context;
 mod mirror;
+mod nodeclaim;
 pub mod operator;
 mod watches;
 

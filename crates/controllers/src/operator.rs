@@ -13,6 +13,7 @@ use kube::Client;
 
 use crate::context::{Context, SharedCluster};
 use crate::mirror;
+use crate::nodeclaim;
 use crate::watches::Watches;
 
 /// The component that events say they come from.
@@ -53,6 +54,7 @@ pub fn assemble(given: Given) -> (Program, Context) {
         compute,
     };
     mirror::feed(&context.cluster, &mut watches);
+    nodeclaim::disruption::register(&context, &mut watches, &mut program);
     watches.run_in(&mut program);
     (program, context)
 }

@@ -1,4 +1,6 @@
 //! The controllers on the embedded API server, under virtual time.
 
 mod mirror;
+mod nodeclaim_disruption;
+mod objects;
 mod rig;

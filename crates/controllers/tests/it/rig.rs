@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use k8s_openapi::api::core::v1::Event;
 use karpenter_cloudprovider::fake::FakeProvider;
 use karpenter_cloudprovider::{CloudProvider, Registry};
 use karpenter_controllers::operator::COMPONENT;
@@ -14,7 +15,7 @@ use karpenter_runtime::events;
 use karpenter_runtime::options::{Environ, Options};
 use karpenter_sim::cluster::Cluster;
 use karpenter_sim::{Objects, World, WorldOptions};
-use kube::api::{DynamicObject, PostParams};
+use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Api, Client};
 use serde_json::{Value, json};
@@ -86,9 +87,63 @@ impl Rig {
         rig
     }
 
-    /// Creates an object as a user would.
+    /// Creates an object as a user would. A status, which nobody can create, is written after.
     pub(crate) async fn create(&self, object: Value) -> DynamicObject {
-        create(&self.client, object).await
+        let status = object.get("status").cloned();
+        let created = create(&self.client, object.clone()).await;
+        match status {
+            Some(status) => self.patch_status(&object, json!({"status": status})).await,
+            None => created,
+        }
+    }
+
+    /// Changes an object (of which kind and name are enough) as a user would: a merge patch.
+    pub(crate) async fn patch(&self, object: &Value, patch: Value) -> DynamicObject {
+        let (api, name) = api_of(&self.client, object);
+        let patched = api.patch(&name, &PatchParams::default(), &Patch::Merge(&patch)).await;
+        patched.unwrap_or_else(|error| panic!("{error}: {patch}"))
+    }
+
+    /// Changes the status of an object.
+    pub(crate) async fn patch_status(&self, object: &Value, patch: Value) -> DynamicObject {
+        let (api, name) = api_of(&self.client, object);
+        let patched = api.patch_status(&name, &PatchParams::default(), &Patch::Merge(&patch)).await;
+        patched.unwrap_or_else(|error| panic!("{error}: {patch}"))
+    }
+
+    /// Deletes an object; what is not there needs no deletion.
+    pub(crate) async fn delete(&self, object: &Value) {
+        let (api, name) = api_of(&self.client, object);
+        match api.delete(&name, &DeleteParams::default()).await {
+            Ok(_) => {}
+            Err(kube::Error::Api(status)) if status.code == 404 => {}
+            Err(error) => panic!("{error}: {object}"),
+        }
+    }
+
+    /// The object as the server has it.
+    pub(crate) async fn get(&self, object: &Value) -> Option<Value> {
+        let (api, name) = api_of(&self.client, object);
+        let found = api.get_opt(&name).await.unwrap_or_else(|error| panic!("{error}: {object}"));
+        found.map(|found| serde_json::to_value(found).expect("JSON"))
+    }
+
+    /// What was told about an object, `reason: message`, in order.
+    pub(crate) async fn events(&self, kind: &str, name: &str) -> Vec<String> {
+        let events =
+            Api::<Event>::all(self.client.clone()).list(&ListParams::default()).await.expect("events");
+        let about = events.items.iter().filter(|event| {
+            let object = &event.involved_object;
+            object.kind.as_deref() == Some(kind) && object.name.as_deref() == Some(name)
+        });
+        let text = |text: &Option<String>| text.clone().unwrap_or_default();
+        let mut told: Vec<_> = about
+            .map(|event| {
+                (event.first_timestamp.clone(), format!("{}: {}", text(&event.reason), text(&event.message)))
+            })
+            .collect();
+        told.sort();
+        told.into_iter().map(|(_, said)| said).collect()
     }
 
     /// Looks at what is in the server.
@@ -112,6 +167,13 @@ impl Rig {
 }
 
 pub(crate) async fn create(client: &Client, object: Value) -> DynamicObject {
+    let (api, _) = api_of(client, &object);
+    let parsed = serde_json::from_value(object.clone()).expect("an object");
+    api.create(&PostParams::default(), &parsed).await.unwrap_or_else(|error| panic!("{error}: {object}"))
+}
+
+/// Where an object lives, and its name there.
+fn api_of(client: &Client, object: &Value) -> (Api<DynamicObject>, String) {
     let text = |path: &str| object.pointer(path).and_then(Value::as_str).map(str::to_owned);
     let api_version = text("/apiVersion").expect("an apiVersion");
     let kind = text("/kind").expect("a kind");
@@ -121,8 +183,7 @@ pub(crate) async fn create(client: &Client, object: Value) -> DynamicObject {
         Some(namespace) => Api::namespaced_with(client.clone(), &namespace, &resource),
         None => Api::all_with(client.clone(), &resource),
     };
-    let parsed = serde_json::from_value(object.clone()).expect("an object");
-    api.create(&PostParams::default(), &parsed).await.unwrap_or_else(|error| panic!("{error}: {object}"))
+    (api, text("/metadata/name").unwrap_or_default())
 }
 
 /// A NodeClass without rules, for the fake provider.
