@@ -1,5 +1,6 @@
 //! The CloudStack provider: its NodeClass and the labels its nodes carry.
 
+pub mod client;
 pub mod labels;
 pub mod nodeclass;
 

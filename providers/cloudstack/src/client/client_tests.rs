@@ -1,0 +1,161 @@
+//! What the client makes of answers, against a server of a few lines.
+
+use std::collections::VecDeque;
+
+use ::http::Response;
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
+use serde_json::json;
+
+use super::model::Zone;
+use super::*;
+
+type Answer = Result<(u16, String), TransportError>;
+
+/// Answers in order, and remembers what was asked.
+#[derive(Default)]
+struct Script {
+    answers: Mutex<VecDeque<Answer>>,
+    asked: Mutex<Vec<String>>,
+}
+
+impl Script {
+    fn of(answers: impl IntoIterator<Item = Answer>) -> Arc<Self> {
+        Arc::new(Self { answers: Mutex::new(answers.into_iter().collect()), ..Self::default() })
+    }
+
+    fn asked(&self) -> Vec<String> {
+        self.asked.lock().unwrap().clone()
+    }
+}
+
+impl Transport for Script {
+    fn send(
+        &self,
+        request: ::http::Request<Bytes>,
+    ) -> BoxFuture<'_, Result<Response<Bytes>, TransportError>> {
+        let text =
+            format!("{} {} {}", request.method(), request.uri(), String::from_utf8_lossy(request.body()));
+        self.asked.lock().unwrap().push(text);
+        let answer = self.answers.lock().unwrap().pop_front().expect("an answer for every question");
+        async move {
+            let (status, body) = answer?;
+            Ok(Response::builder().status(status).body(body.into()).unwrap())
+        }
+        .boxed()
+    }
+}
+
+fn client(script: &Arc<Script>) -> Client {
+    let environment = Environment::seeded("2026-01-01T00:00:00Z".parse().unwrap(), 1);
+    let session = Session {
+        endpoint: "https://cloud/client/api".into(),
+        credentials: Credentials::new("key", "secret"),
+        transport: Arc::clone(script) as Arc<dyn Transport>,
+    };
+    Client::new(session, Rate::default(), &environment)
+}
+
+fn ok(body: serde_json::Value) -> Answer {
+    Ok((200, json!({"xresponse": body}).to_string()))
+}
+
+fn refused(code: u16, text: &str) -> Answer {
+    Ok((code, json!({"xresponse": {"uuidList": [], "errorcode": code, "errortext": text}}).to_string()))
+}
+
+#[tokio::test(start_paused = true)]
+async fn reads_go_by_get_and_writes_by_post_signed_with_a_time() {
+    let script = Script::of([ok(json!({})), ok(json!({"jobid": "j"}))]);
+    let client = client(&script);
+    client.call(&requests::list_zones()).await.expect("an answer");
+    client.call(&requests::start("vm")).await.expect("an answer");
+    let asked = script.asked();
+    assert!(asked[0].starts_with("GET https://cloud/client/api?command=listZones&response=json&apiKey=key"));
+    assert!(asked[0].contains("signatureVersion=3&expires=2026-01-01T00%3A10%3A00%2B0000"), "{}", asked[0]);
+    assert!(asked[0].contains("&signature="));
+    assert!(
+        asked[1].starts_with("POST https://cloud/client/api command=startVirtualMachine"),
+        "{}",
+        asked[1]
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_read_is_repeated_through_what_passes_and_a_write_is_not() {
+    let script = Script::of([
+        Ok((502, "<html>Bad Gateway</html>".into())),
+        Ok((200, "{\"xresponse\": {\"cou".into())),
+        Err(TransportError::NoAnswer("reset".into())),
+        ok(json!({"count": 1, "zone": [{"id": "z", "name": "zone"}]})),
+        Err(TransportError::NoAnswer("reset".into())),
+    ]);
+    let client = client(&script);
+    let zones: Vec<Zone> = client.list(&requests::list_zones(), Lane::Refresh).await.expect("zones");
+    assert_eq!(zones[0].name, "zone");
+    let error = client.call(&requests::start("vm")).await.expect_err("lost");
+    assert!(error.outcome_unknown());
+    assert_eq!(script.asked().len(), 5, "the write was sent once");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_throttled_call_waits_as_long_as_it_is_told() {
+    let script =
+        Script::of([refused(429, "limit, please retry after [9318] ms."), ok(json!({"jobid": "j"}))]);
+    let client = client(&script);
+    let start = Instant::now();
+    client.call(&requests::start("vm")).await.expect("an answer");
+    assert!(start.elapsed() >= Duration::from_millis(9318), "{:?}", start.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_unknown_command_is_not_taken_for_wrong_keys() {
+    let unauthorized = || refused(401, "unable to verify user credentials and/or request signature");
+    let script = Script::of([unauthorized(), ok(json!({"capability": {}})), unauthorized(), unauthorized()]);
+    let client = client(&script);
+    let error = client.call(&requests::quota_tariff_list()).await.expect_err("refused");
+    assert_eq!(error.kind, ErrorKind::Denied, "listCapabilities let us in");
+    let error = client.call(&requests::quota_tariff_list()).await.expect_err("refused");
+    assert_eq!(error.kind, ErrorKind::Auth);
+}
+
+fn page(ids: std::ops::Range<usize>, count: usize) -> Answer {
+    let rows: Vec<_> = ids.map(|i| json!({"id": format!("z{i}")})).collect();
+    if rows.is_empty() { ok(json!({"count": count})) } else { ok(json!({"count": count, "zone": rows})) }
+}
+
+#[tokio::test(start_paused = true)]
+async fn all_pages_are_read_with_the_page_size_the_server_takes() {
+    let script = Script::of([
+        refused(431, "Page size can't exceed max allowed page size value: 2"),
+        page(0..2, 5),
+        page(2..4, 5),
+        page(4..5, 5),
+        refused(431, "Page size can't exceed max allowed page size value: 2"),
+        page(0..2, 5),
+        page(2..4, 5),
+        page(4..5, 5),
+    ]);
+    let zones: Vec<Zone> = client(&script).list(&requests::list_zones(), Lane::Refresh).await.expect("zones");
+    assert_eq!(zones.len(), 5);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_row_that_slips_between_two_pages_is_found_by_the_second_reading() {
+    // z0 goes away after page 1, so z500 moves to page 1 and page 2 begins with z501.
+    let script =
+        Script::of([page(0..500, 1000), page(501..1000, 999), page(1..501, 999), page(501..1000, 999)]);
+    let zones: Vec<Zone> = client(&script).list(&requests::list_zones(), Lane::Refresh).await.expect("zones");
+    let ids: BTreeSet<_> = zones.iter().map(|zone| zone.id.clone()).collect();
+    assert_eq!(ids.len(), zones.len(), "none twice");
+    assert!(ids.contains("z500"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_page_that_fails_fails_the_list() {
+    let broken = || refused(530, "Internal error");
+    let script = Script::of([page(0..500, 1000), broken(), broken(), broken(), broken()]);
+    let error =
+        client(&script).list::<Zone>(&requests::list_zones(), Lane::Refresh).await.expect_err("half a list");
+    assert_eq!(error.kind, ErrorKind::Internal);
+}

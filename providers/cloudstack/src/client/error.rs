@@ -1,0 +1,274 @@
+//! What CloudStack says when something fails, sorted by what can be done about it.
+//!
+//! HTTP status and error code are too coarse: a full zone is 533 or 530, lacking permission is 531, 432 or 401, and 401 is
+//! also the answer to a command nobody knows. So texts are read too, those that were measured on a real server. What is not
+//! recognised is [`ErrorKind::Internal`], which promises nothing.
+
+use std::time::Duration;
+
+use serde_json::Value;
+
+/// A failed call.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[error("{command}: {text}{}", code_suffix(*code))]
+pub struct ApiError {
+    /// The command that failed.
+    pub command: &'static str,
+    /// What can be done about it.
+    pub kind: ErrorKind,
+    /// CloudStack's code; 0 if there was no answer.
+    pub code: u16,
+    /// What the server said.
+    pub text: String,
+}
+
+fn code_suffix(code: u16) -> String {
+    if code == 0 { String::new() } else { format!(" ({code})") }
+}
+
+/// What can be done about a failure.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ErrorKind {
+    /// The keys are wrong, expired or revoked. Comes only after `listCapabilities` was refused too.
+    Auth,
+    /// The caller may not do this, or the server does not know the command.
+    Denied,
+    /// Something named by id does not exist (any more).
+    NotFound,
+    /// There is a virtual machine of this name, alive, broken or about to go.
+    NameTaken,
+    /// A limit of the account, project or domain.
+    Quota(QuotaExcess),
+    /// No room.
+    Capacity(CapacityKind),
+    /// Too many calls; again after this long. The call did nothing.
+    Throttled(Duration),
+    /// What was asked makes no sense to the server.
+    Parameter,
+    /// The server is starting, stopping or behind a broken proxy. A write may not have been seen.
+    Unavailable,
+    /// The server failed, or hides why. A write may have been carried out.
+    Internal,
+    /// The request never left: nobody listens, or the certificate is not trusted.
+    NotSent,
+    /// The request was sent and no answer came: it may have been carried out.
+    LostResponse,
+    /// Expunging is not allowed; destroying may be.
+    ExpungeDenied,
+    /// Somebody protected the virtual machine.
+    DeleteProtected,
+    /// One of the tags is there already, so none was created.
+    TagExists,
+}
+
+/// Where there is no room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum CapacityKind {
+    /// No host for this offering.
+    Hosts,
+    /// No host that the affinity groups leave.
+    Affinity,
+    /// No storage in the zone.
+    Storage,
+    /// No host managed to start it.
+    Start,
+}
+
+/// A limit that was hit.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct QuotaExcess {
+    /// Which resource: `cpu`, `memory`, `user_vm`, …
+    pub resource: String,
+    /// The limit.
+    pub limit: Option<i64>,
+    /// What is used and reserved.
+    pub used: Option<i64>,
+    /// What was asked for.
+    pub requested: Option<i64>,
+}
+
+impl ApiError {
+    /// From what the server answered.
+    pub(crate) fn answered(command: &'static str, status: u16, body: &Value) -> Self {
+        let code = body["errorcode"].as_u64().and_then(|code| u16::try_from(code).ok()).unwrap_or(status);
+        let text = body["errortext"].as_str().unwrap_or("no reason given").to_owned();
+        Self { command, kind: classify(code, &text), code, text }
+    }
+
+    pub(crate) fn new(command: &'static str, kind: ErrorKind, text: impl Into<String>) -> Self {
+        Self { command, kind, code: 0, text: text.into() }
+    }
+
+    /// Whether a read may simply be sent again.
+    pub fn read_again(&self) -> bool {
+        matches!(
+            self.kind,
+            ErrorKind::Throttled(_)
+                | ErrorKind::Unavailable
+                | ErrorKind::Internal
+                | ErrorKind::NotSent
+                | ErrorKind::LostResponse
+        )
+    }
+
+    /// Whether a write certainly did nothing and may be sent again.
+    pub fn write_again(&self) -> bool {
+        matches!(self.kind, ErrorKind::Throttled(_) | ErrorKind::NotSent)
+    }
+
+    /// Whether a write may have been carried out all the same.
+    pub fn outcome_unknown(&self) -> bool {
+        matches!(self.kind, ErrorKind::LostResponse | ErrorKind::Unavailable)
+    }
+
+    /// Whether the thing asked for is known not to exist.
+    pub fn is_not_found(&self) -> bool {
+        self.kind == ErrorKind::NotFound
+    }
+}
+
+/// Sorts an answer by code and text.
+fn classify(code: u16, text: &str) -> ErrorKind {
+    let has = |part: &str| text.contains(part);
+    match code {
+        401 => ErrorKind::Auth,
+        429 => ErrorKind::Throttled(retry_after(text)),
+        432 | 531 => ErrorKind::Denied,
+        431 if has("entity does not exist") || has("unable to find a virtual machine") => ErrorKind::NotFound,
+        431 if has("already exists in the network domain") => ErrorKind::NameTaken,
+        431 if has("has delete protection enabled") => ErrorKind::DeleteProtected,
+        400 | 405 | 430 | 431 => ErrorKind::Parameter,
+        502..=504 => ErrorKind::Unavailable,
+        532 | 535 => ErrorKind::Quota(quota_excess(text)),
+        533 if has("check the affinity groups") => ErrorKind::Capacity(CapacityKind::Affinity),
+        533 | 534 => ErrorKind::Capacity(CapacityKind::Hosts),
+        530 if has("No suitable host found") => ErrorKind::Capacity(CapacityKind::Hosts),
+        530 if has("due to insufficient capacity") => ErrorKind::Capacity(CapacityKind::Storage),
+        530 if has("Unable to orchestrate the start of VM") => ErrorKind::Capacity(CapacityKind::Start),
+        530 if has("permission for expunging") => ErrorKind::ExpungeDenied,
+        530 if has("tag ") && has(" already on ") => ErrorKind::TagExists,
+        _ => ErrorKind::Internal,
+    }
+}
+
+/// The pause a 429 asks for; there is no header for it, only words.
+fn retry_after(text: &str) -> Duration {
+    let millis = text
+        .split_once("retry after [")
+        .and_then(|(_, rest)| rest.split_once(']'))
+        .and_then(|(number, _)| number.trim().parse().ok());
+    Duration::from_millis(millis.unwrap_or(1000))
+}
+
+fn quota_excess(text: &str) -> QuotaExcess {
+    let number = |label: &str| {
+        let rest = text.split_once(label)?.1.trim_start().strip_prefix('=')?.trim_start();
+        rest.split(|c: char| !c.is_ascii_digit() && c != '-').next()?.parse::<i64>().ok()
+    };
+    let resource = text
+        .split_once("Type = '")
+        .and_then(|(_, rest)| rest.split_once('\''))
+        .map_or_else(String::new, |(name, _)| name.to_owned());
+    let used = match (number("Resource Amount"), number("Resource Reservation")) {
+        (Some(amount), reserved) => Some(amount.saturating_add(reserved.unwrap_or(0))),
+        (None, _) => None,
+    };
+    QuotaExcess {
+        resource,
+        limit: number("Resource Limit"),
+        used,
+        requested: number("Requested Resource Amount"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_real_server_said_is_understood() {
+        let host = CapacityKind::Hosts;
+        for (code, text, kind) in [
+            (
+                533,
+                "No destination found for a deployment for VM instance {\"id\":17}",
+                ErrorKind::Capacity(host),
+            ),
+            (
+                533,
+                "No destination found for a deployment for VM instance {}, Please check the affinity groups provided, there may not be sufficient capacity to follow them",
+                ErrorKind::Capacity(CapacityKind::Affinity),
+            ),
+            (530, "No suitable host found.", ErrorKind::Capacity(host)),
+            (
+                530,
+                "Unable to start a VM [4bf9895c] due to insufficient capacity.",
+                ErrorKind::Capacity(CapacityKind::Storage),
+            ),
+            (
+                530,
+                "Unable to orchestrate the start of VM instance {}.",
+                ErrorKind::Capacity(CapacityKind::Start),
+            ),
+            (530, "Account does not have permission for expunging.", ErrorKind::ExpungeDenied),
+            (530, "tag karpenter.sh/nodeclaim already on UserVm with id 310ee660", ErrorKind::TagExists),
+            (
+                530,
+                "Internal error executing command, please contact your system administrator",
+                ErrorKind::Internal,
+            ),
+            (
+                431,
+                "The vm with hostName x already exists in the network domain: cs4; network=n",
+                ErrorKind::NameTaken,
+            ),
+            (
+                431,
+                "Invalid parameter id value=1 due to incorrect long value format, or entity does not exist or due to incorrect parameter annotation",
+                ErrorKind::NotFound,
+            ),
+            (
+                431,
+                "Instance [id = 1, name = i] has delete protection enabled and cannot be deleted.",
+                ErrorKind::DeleteProtected,
+            ),
+            (431, "User data is not base64 encoded.", ErrorKind::Parameter),
+            (531, "Cannot perform this operation, Zone is currently disabled: Zone", ErrorKind::Denied),
+            (
+                432,
+                "The API [listCapacity] does not exist or is not available for the account karp.",
+                ErrorKind::Denied,
+            ),
+            (401, "unable to verify user credentials and/or request signature", ErrorKind::Auth),
+            (
+                429,
+                "The given user has reached his/her account api limit, please retry after [9318] ms.",
+                ErrorKind::Throttled(Duration::from_millis(9318)),
+            ),
+        ] {
+            assert_eq!(classify(code, text), kind, "{text}");
+        }
+    }
+
+    #[test]
+    fn the_numbers_of_a_quota_are_read() {
+        let text = "Maximum amount of resources of Type = 'cpu', tag = 'null' for Account Name = karp in Domain Id = 2 is exceeded: Account Resource Limit = 40, Current Account Resource Amount = 2, Current Account Resource Reservation = 1, Requested Resource Amount = 64.";
+        let excess =
+            QuotaExcess { resource: "cpu".into(), limit: Some(40), used: Some(3), requested: Some(64) };
+        assert_eq!(classify(535, text), ErrorKind::Quota(excess));
+        assert_eq!(classify(535, "other words"), ErrorKind::Quota(QuotaExcess::default()));
+    }
+
+    #[test]
+    fn a_write_is_sent_again_only_when_it_certainly_did_nothing() {
+        let error = |kind| ApiError::new("deployVirtualMachine", kind, "x");
+        for kind in
+            [ErrorKind::LostResponse, ErrorKind::Internal, ErrorKind::Unavailable, ErrorKind::NameTaken]
+        {
+            assert!(!error(kind).write_again());
+        }
+        assert!(error(ErrorKind::NotSent).write_again());
+        assert!(error(ErrorKind::Throttled(Duration::ZERO)).write_again());
+        assert!(error(ErrorKind::LostResponse).outcome_unknown());
+    }
+}

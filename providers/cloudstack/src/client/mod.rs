@@ -1,0 +1,402 @@
+//! The wire to CloudStack: signs, holds back, retries what may be retried, pages, and says what went wrong. Nothing else in the
+//! provider speaks HTTP.
+//!
+//! | Module | What it is |
+//! |---|---|
+//! | [`request`], [`requests`] | what can be asked, as values |
+//! | [`signature`] | keys and signatures |
+//! | [`transport`], [`http`] | the road, and the real one |
+//! | [`throttle`] | not too much at once |
+//! | [`error`], [`job`], [`model`] | what comes back |
+
+pub mod error;
+pub mod http;
+pub mod job;
+pub mod model;
+pub mod request;
+pub mod requests;
+pub mod signature;
+pub mod throttle;
+pub mod transport;
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::Duration;
+
+use ::http::{Method, header};
+use bytes::Bytes;
+use jiff::{SignedDuration, Timestamp};
+use karpenter_runtime::clock::SharedClock;
+use karpenter_runtime::entropy::Stream;
+use karpenter_runtime::environment::Environment;
+use karpenter_runtime::metrics::{CounterVec, DURATION_BUCKETS, GaugeVec, HistogramVec};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use tokio::time::Instant;
+
+use error::{ApiError, ErrorKind};
+use job::Job;
+use model::Capabilities;
+use request::Request;
+use signature::Credentials;
+use throttle::{Lane, Rate, Throttle};
+use transport::{Transport, TransportError};
+
+/// How long a signature is good for. Servers that insist on times refuse more than 15 minutes.
+const VALIDITY: SignedDuration = SignedDuration::from_mins(10);
+/// A read that takes longer than this is tried again.
+const READ_TIMEOUT: Duration = Duration::from_secs(30);
+/// Deployments of one account queue up at the server: 58 s were measured for 40 at once.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(180);
+/// Attempts of a call that may be repeated.
+const ATTEMPTS: u32 = 4;
+/// First pause between attempts; it doubles.
+const PAUSE: Duration = Duration::from_millis(500);
+/// What a server takes as a page unless configured otherwise.
+const PAGE_SIZE: usize = 500;
+/// More pages than this are a server that never ends.
+const MAX_PAGES: usize = 1000;
+
+/// Where the server is and who we are there.
+#[derive(Clone)]
+pub struct Session {
+    /// The address, such as `https://cloud.example.com/client/api`.
+    pub endpoint: String,
+    /// Our keys.
+    pub credentials: Credentials,
+    /// The road there.
+    pub transport: Arc<dyn Transport>,
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Session").field("endpoint", &self.endpoint).finish_non_exhaustive()
+    }
+}
+
+/// Speaks to one server as one user. Clones share everything.
+#[derive(Clone)]
+pub struct Client(Arc<Shared>);
+
+struct Shared {
+    session: RwLock<Session>,
+    clock: SharedClock,
+    jitter: Mutex<Stream>,
+    throttle: Throttle,
+    metrics: Metrics,
+}
+
+struct Metrics {
+    requests: CounterVec,
+    duration: HistogramVec,
+    throttled: CounterVec,
+    inflight: GaugeVec,
+}
+
+impl Metrics {
+    fn new(environment: &Environment) -> Self {
+        let registry = &environment.registry;
+        Self {
+            requests: registry.counter(
+                "karpenter_cloudstack_api_requests_total",
+                "Number of calls to the CloudStack API, by command and code; code 0 is no answer.",
+                &["command", "code"],
+            ),
+            duration: registry.histogram(
+                "karpenter_cloudstack_api_request_duration_seconds",
+                "Duration of calls to the CloudStack API, by command.",
+                &["command"],
+                DURATION_BUCKETS,
+            ),
+            throttled: registry.counter(
+                "karpenter_cloudstack_api_throttled_total",
+                "Number of calls the CloudStack API refused because there were too many.",
+                &[],
+            ),
+            inflight: registry.gauge(
+                "karpenter_cloudstack_api_inflight",
+                "Number of calls to the CloudStack API without an answer yet.",
+                &[],
+            ),
+        }
+    }
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Client").field("session", &self.session()).finish_non_exhaustive()
+    }
+}
+
+impl Client {
+    /// Of a session, at most at this rate.
+    pub fn new(session: Session, rate: Rate, environment: &Environment) -> Self {
+        Self(Arc::new(Shared {
+            session: RwLock::new(session),
+            clock: environment.clock.clone(),
+            jitter: Mutex::new(environment.entropy.stream("cloudstack/client")),
+            throttle: Throttle::new(rate),
+            metrics: Metrics::new(environment),
+        }))
+    }
+
+    /// Who we are at the moment.
+    pub fn session(&self) -> Session {
+        self.0.session.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// From now on as somebody else: calls under way end as they began.
+    pub fn become_session(&self, session: Session) {
+        *self.0.session.write().unwrap_or_else(PoisonError::into_inner) = session;
+    }
+
+    /// Whether a session would be let in, without becoming it.
+    pub async fn probe(&self, session: &Session) -> Result<Capabilities, ApiError> {
+        let answer = self.attempts(session, &requests::list_capabilities(), Lane::Action).await?;
+        let capabilities: Capabilities = decoded("listCapabilities", answer["capability"].clone())?;
+        if let (Some(max), Some(interval)) = (capabilities.apilimitmax, capabilities.apilimitinterval)
+            && let Some(rate) = Rate::under_limit(max, interval)
+        {
+            self.0.throttle.limit_to(rate);
+        }
+        Ok(capabilities)
+    }
+
+    /// What the server is and we may do there.
+    pub async fn capabilities(&self) -> Result<Capabilities, ApiError> {
+        self.probe(&self.session()).await
+    }
+
+    /// Sends a request and gives back what is inside the answer's envelope. Reads are repeated when they fail in passing,
+    /// writes only when they certainly did nothing.
+    pub async fn call(&self, request: &Request) -> Result<Value, ApiError> {
+        self.call_in(request, Lane::Action).await
+    }
+
+    async fn call_in(&self, request: &Request, lane: Lane) -> Result<Value, ApiError> {
+        let session = self.session();
+        let answer = self.attempts(&session, request, lane).await;
+        match answer {
+            // Unknown commands and those of disabled plug-ins look like wrong keys. Whoever is let in has the right ones.
+            Err(error) if error.kind == ErrorKind::Auth && request.command() != "listCapabilities" => {
+                match self.probe(&session).await {
+                    Ok(_) => Err(ApiError { kind: ErrorKind::Denied, ..error }),
+                    Err(probe) if probe.kind == ErrorKind::Auth => Err(error),
+                    Err(probe) => Err(probe),
+                }
+            }
+            other => other,
+        }
+    }
+
+    /// All objects of a list, none twice. Fails as a whole: half a list is worse than none.
+    ///
+    /// The server takes no snapshot: while machines come and go, rows move from one page to another and one may slip through
+    /// between two. So a list of several pages is read twice, and what either reading saw is there.
+    pub async fn list<T: DeserializeOwned>(&self, request: &Request, lane: Lane) -> Result<Vec<T>, ApiError> {
+        let mut rows = Vec::new();
+        let mut seen = BTreeSet::new();
+        if self.read_pages(request, lane, &mut seen, &mut rows).await? > 1 {
+            self.read_pages(request, lane, &mut seen, &mut rows).await?;
+        }
+        rows.into_iter().map(|row| decoded(request.command(), row)).collect()
+    }
+
+    /// Reads all pages and keeps the rows that were not seen yet; gives back how many pages had rows.
+    async fn read_pages(
+        &self,
+        request: &Request,
+        lane: Lane,
+        seen: &mut BTreeSet<String>,
+        kept: &mut Vec<Value>,
+    ) -> Result<usize, ApiError> {
+        let mut page_size = PAGE_SIZE;
+        let mut page = 1;
+        let mut read = 0;
+        while page <= MAX_PAGES {
+            let paged =
+                request.clone().with("page", page.to_string()).with("pagesize", page_size.to_string());
+            let answer = match self.call_in(&paged, lane).await {
+                Err(error) if page == 1 => match allowed_page_size(&error).filter(|size| *size < page_size) {
+                    Some(size) => {
+                        page_size = size;
+                        continue;
+                    }
+                    None => return Err(error),
+                },
+                other => other?,
+            };
+            let (count, rows) = rows(request.command(), answer)?;
+            if rows.is_empty() {
+                return Ok(page - 1);
+            }
+            read += rows.len();
+            kept.extend(
+                rows.into_iter().filter(|row| row["id"].as_str().is_none_or(|id| seen.insert(id.to_owned()))),
+            );
+            if read >= count {
+                return Ok(page);
+            }
+            page += 1;
+        }
+        Err(ApiError::new(request.command(), ErrorKind::Internal, "the list has no end"))
+    }
+
+    /// How far a job is.
+    pub async fn job(&self, id: &str) -> Result<Job, ApiError> {
+        Job::from_answer(&self.call(&requests::query_job(id)).await?)
+    }
+
+    async fn attempts(&self, session: &Session, request: &Request, lane: Lane) -> Result<Value, ApiError> {
+        let mut pause = PAUSE;
+        for attempt in 1.. {
+            self.0.throttle.turn(lane).await;
+            let error = match self.once(session, request).await {
+                Ok(answer) => return Ok(answer),
+                Err(error) => error,
+            };
+            let mut wait = self.jittered(pause);
+            if let ErrorKind::Throttled(ask_again) = error.kind {
+                self.0.metrics.throttled.inc(&[]);
+                self.0.throttle.pause(self.jittered(ask_again));
+                wait = Duration::ZERO;
+            }
+            let again = if request.is_read() { error.read_again() } else { error.write_again() };
+            if !again || attempt >= ATTEMPTS {
+                return Err(error);
+            }
+            tracing::debug!(command = request.command(), attempt, %error, "calling CloudStack again");
+            tokio::time::sleep(wait).await;
+            pause *= 2;
+        }
+        unreachable!("the loop returns")
+    }
+
+    fn jittered(&self, duration: Duration) -> Duration {
+        self.0.jitter.lock().unwrap_or_else(PoisonError::into_inner).jitter(duration, 0.2)
+    }
+
+    async fn once(&self, session: &Session, request: &Request) -> Result<Value, ApiError> {
+        let command = request.command();
+        let metrics = &self.0.metrics;
+        let started = Instant::now();
+        let limit = if request.is_read() { READ_TIMEOUT } else { WRITE_TIMEOUT };
+        let sent = http_request(session, request, self.0.clock.now())?;
+        metrics.inflight.with(&[]).add(1.0);
+        let answer = tokio::time::timeout(limit, session.transport.send(sent)).await;
+        metrics.inflight.with(&[]).add(-1.0);
+        let answer = match answer {
+            Err(_) => Err(ApiError::new(
+                command,
+                ErrorKind::LostResponse,
+                format!("no answer within {} s", limit.as_secs()),
+            )),
+            Ok(Err(error @ TransportError::NotSent(_))) => {
+                Err(ApiError::new(command, ErrorKind::NotSent, error.to_string()))
+            }
+            Ok(Err(error @ TransportError::NoAnswer(_))) => {
+                Err(ApiError::new(command, ErrorKind::LostResponse, error.to_string()))
+            }
+            Ok(Ok(answer)) => opened(command, answer.status().as_u16(), answer.body()),
+        };
+        let code = answer.as_ref().map_or_else(|error| error.code, |_| 200);
+        metrics.requests.inc(&[command, &code.to_string()]);
+        metrics.duration.with(&[command]).observe_duration(started.elapsed());
+        tracing::trace!(command, code, elapsed = ?started.elapsed(), "called CloudStack");
+        answer
+    }
+}
+
+/// The HTTP request: reads by GET, everything else by POST, always with a time limit.
+fn http_request(
+    session: &Session,
+    request: &Request,
+    now: Timestamp,
+) -> Result<::http::Request<Bytes>, ApiError> {
+    let expires = now.checked_add(VALIDITY).unwrap_or(now);
+    let mut parameters = vec![
+        ("command".to_owned(), request.command().to_owned()),
+        ("response".to_owned(), "json".to_owned()),
+        ("apiKey".to_owned(), session.credentials.api_key().to_owned()),
+        ("signatureVersion".to_owned(), "3".to_owned()),
+        ("expires".to_owned(), expires.strftime("%Y-%m-%dT%H:%M:%S+0000").to_string()),
+    ];
+    parameters.extend(request.parameters().iter().cloned());
+    let signed = session.credentials.signed(&parameters);
+    let builder = ::http::Request::builder().header(header::ACCEPT, "application/json");
+    let built = if request.is_read() {
+        builder.method(Method::GET).uri(format!("{}?{signed}", session.endpoint)).body(Bytes::new())
+    } else {
+        builder
+            .method(Method::POST)
+            .uri(&session.endpoint)
+            .header(header::CONTENT_TYPE, "application/x-www-form-urlencoded")
+            .body(signed.into())
+    };
+    // The error of the builder may quote the query with its key.
+    built.map_err(|_| {
+        let text = format!(
+            "the API address {:?} cannot be used; write it as https://HOST/client/api",
+            session.endpoint
+        );
+        ApiError::new(request.command(), ErrorKind::NotSent, text)
+    })
+}
+
+/// What is inside the envelope, or the error it says.
+fn opened(command: &'static str, status: u16, body: &[u8]) -> Result<Value, ApiError> {
+    let inside = serde_json::from_slice::<Value>(body).ok().and_then(|envelope| match envelope {
+        Value::Object(fields) => fields.into_iter().next().map(|(_, inside)| inside),
+        _ => None,
+    });
+    match inside {
+        Some(inside) if inside["errorcode"].is_u64() || status >= 400 => {
+            Err(ApiError::answered(command, status, &inside))
+        }
+        Some(inside) => Ok(inside),
+        // A proxy's page, or an answer cut short: a write may have been carried out.
+        None => {
+            let kind = match status {
+                200..=299 => ErrorKind::LostResponse,
+                401 | 403 | 407 => ErrorKind::Denied,
+                300..=499 => ErrorKind::Parameter,
+                _ => ErrorKind::Unavailable,
+            };
+            let start: String = String::from_utf8_lossy(body).chars().take(80).collect();
+            let text = format!(
+                "the answer (HTTP {status}) is not CloudStack's, it begins {start:?}; check the API address and proxies before it"
+            );
+            Err(ApiError { command, kind, code: status, text })
+        }
+    }
+}
+
+/// The size of page the server would take, from its refusal of ours.
+fn allowed_page_size(error: &ApiError) -> Option<usize> {
+    let (_, rest) = error.text.split_once("max allowed page size value: ")?;
+    rest.trim().trim_end_matches('.').parse().ok()
+}
+
+/// The rows of a list, whatever they are called there, and how many there are in all.
+fn rows(command: &'static str, answer: Value) -> Result<(usize, Vec<Value>), ApiError> {
+    let Value::Object(fields) = answer else {
+        return Err(ApiError::new(command, ErrorKind::LostResponse, "the answer is no list"));
+    };
+    let count = fields.get("count").and_then(Value::as_u64).map_or(0, |n| usize::try_from(n).unwrap_or(0));
+    let rows = fields.into_iter().find_map(|(_, field)| match field {
+        Value::Array(rows) => Some(rows),
+        _ => None,
+    });
+    Ok((count, rows.unwrap_or_default()))
+}
+
+fn decoded<T: DeserializeOwned>(command: &'static str, value: Value) -> Result<T, ApiError> {
+    serde_json::from_value(value).map_err(|error| {
+        ApiError::new(command, ErrorKind::Internal, format!("the answer is not as expected: {error}"))
+    })
+}
+
+#[cfg(test)]
+#[path = "client_tests.rs"]
+mod tests;

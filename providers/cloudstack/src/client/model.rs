@@ -1,0 +1,417 @@
+//! What the server says there is, as far as the provider wants to know. Fields are missing when empty, and numbers come as
+//! numbers or as texts, so everything is read leniently.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Deserializer};
+use serde_json::Value;
+
+/// A tag.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct Tag {
+    /// Key.
+    pub key: String,
+    /// Value.
+    pub value: String,
+}
+
+/// A virtual machine.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct VirtualMachine {
+    /// Id.
+    pub id: String,
+    /// Name and host name.
+    pub name: String,
+    /// When its row was written.
+    pub created: String,
+    /// `Running`, `Stopped`, …
+    pub state: String,
+    /// Zone.
+    pub zoneid: String,
+    /// Zone.
+    pub zonename: String,
+    /// Template.
+    pub templateid: String,
+    /// Template.
+    pub templatename: String,
+    /// Service offering.
+    pub serviceofferingid: String,
+    /// Service offering.
+    pub serviceofferingname: String,
+    /// Cores.
+    #[serde(deserialize_with = "number")]
+    pub cpunumber: Option<i64>,
+    /// Mebibytes.
+    #[serde(deserialize_with = "number")]
+    pub memory: Option<i64>,
+    /// Interfaces.
+    pub nic: Vec<Nic>,
+    /// Affinity groups.
+    pub affinitygroup: Vec<Named>,
+    /// Security groups.
+    pub securitygroup: Vec<Named>,
+    /// Tags.
+    pub tags: Vec<Tag>,
+    /// Group.
+    pub group: String,
+    /// Architecture; administrators only.
+    pub arch: String,
+    /// `UserVm`, `cksnode`, …
+    pub vmtype: String,
+    /// Whether it must not be deleted.
+    #[serde(deserialize_with = "truth")]
+    pub deleteprotection: bool,
+    /// The job at work on it.
+    pub jobid: Option<String>,
+    /// That job's status.
+    #[serde(deserialize_with = "number")]
+    pub jobstatus: Option<i64>,
+}
+
+impl VirtualMachine {
+    /// The value of a tag.
+    pub fn tag(&self, key: &str) -> Option<&str> {
+        self.tags.iter().find(|tag| tag.key == key).map(|tag| tag.value.as_str())
+    }
+
+    /// Whether a job is at work on it.
+    pub fn has_pending_job(&self) -> bool {
+        self.jobid.is_some() && self.jobstatus.unwrap_or(0) == 0
+    }
+
+    /// When it was made, if that can be read.
+    pub fn created(&self) -> Option<Timestamp> {
+        time(&self.created)
+    }
+
+    /// The address of its default interface.
+    pub fn address(&self) -> Option<&str> {
+        let nic = self.nic.iter().find(|nic| nic.isdefault).or_else(|| self.nic.first())?;
+        (!nic.ipaddress.is_empty()).then_some(nic.ipaddress.as_str())
+    }
+}
+
+/// A time as CloudStack writes it: `2026-11-15T07:32:16+0000`.
+pub(crate) fn time(text: &str) -> Option<Timestamp> {
+    jiff::fmt::strtime::parse("%Y-%m-%dT%H:%M:%S%z", text).ok()?.to_timestamp().ok()
+}
+
+/// An interface.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct Nic {
+    /// Network.
+    pub networkid: String,
+    /// Network.
+    pub networkname: String,
+    /// Address.
+    pub ipaddress: String,
+    /// Whether it is the default.
+    #[serde(deserialize_with = "truth")]
+    pub isdefault: bool,
+    /// Its place among the interfaces.
+    #[serde(deserialize_with = "number")]
+    pub deviceid: Option<i64>,
+}
+
+/// Something with an id and a name.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct Named {
+    /// Id.
+    pub id: String,
+    /// Name.
+    pub name: String,
+    /// Kind, where there are several.
+    #[serde(rename = "type")]
+    pub kind: String,
+}
+
+/// A zone.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct Zone {
+    /// Id.
+    pub id: String,
+    /// Name.
+    pub name: String,
+    /// `Enabled` or `Disabled`.
+    pub allocationstate: String,
+    /// Whether it has security groups.
+    #[serde(deserialize_with = "truth")]
+    pub securitygroupsenabled: bool,
+    /// Tags.
+    pub tags: Vec<Tag>,
+}
+
+/// A network.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct Network {
+    /// Id.
+    pub id: String,
+    /// Name.
+    pub name: String,
+    /// `Isolated`, `Shared`, `L2`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// `Allocated`, `Implemented`, `Setup`, …
+    pub state: String,
+    /// Zone.
+    pub zoneid: String,
+    /// Zone.
+    pub zonename: String,
+    /// What it does for machines.
+    pub service: Vec<Named>,
+    /// Tags.
+    pub tags: Vec<Tag>,
+}
+
+/// A template in a zone.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct Template {
+    /// Id.
+    pub id: String,
+    /// Name.
+    pub name: String,
+    /// When it was registered.
+    pub created: String,
+    /// Whether machines can be made of it.
+    #[serde(deserialize_with = "truth")]
+    pub isready: bool,
+    /// Operating system.
+    pub ostypename: String,
+    /// Zone.
+    pub zoneid: String,
+    /// Zone.
+    pub zonename: String,
+    /// Bytes.
+    #[serde(deserialize_with = "number")]
+    pub size: Option<i64>,
+    /// `x86_64` or `aarch64`.
+    pub arch: String,
+    /// `ALLOWOVERRIDE`, `APPEND`, `DENYOVERRIDE`: what becomes of user data when the template brings its own.
+    pub userdatapolicy: String,
+    /// Tags.
+    pub tags: Vec<Tag>,
+}
+
+/// A service offering.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct ServiceOffering {
+    /// Id.
+    pub id: String,
+    /// Name.
+    pub name: String,
+    /// `Active` or `Inactive`.
+    pub state: String,
+    /// Cores; absent where the user says how many.
+    #[serde(deserialize_with = "number")]
+    pub cpunumber: Option<i64>,
+    /// Megahertz per core.
+    #[serde(deserialize_with = "number")]
+    pub cpuspeed: Option<i64>,
+    /// Mebibytes; absent where the user says how much.
+    #[serde(deserialize_with = "number")]
+    pub memory: Option<i64>,
+    /// Megabits per second.
+    #[serde(deserialize_with = "number")]
+    pub networkrate: Option<i64>,
+    /// Gigabytes; 0 for that of the template.
+    #[serde(deserialize_with = "number")]
+    pub rootdisksize: Option<i64>,
+    /// `shared` or `local`.
+    pub storagetype: String,
+    /// Restarted when its host dies.
+    #[serde(deserialize_with = "truth")]
+    pub offerha: bool,
+    /// The root disk is new at every start.
+    #[serde(deserialize_with = "truth")]
+    pub isvolatile: bool,
+    /// For the cloud's own machines.
+    #[serde(deserialize_with = "truth")]
+    pub issystem: bool,
+    /// Whether the user says how large.
+    #[serde(deserialize_with = "truth")]
+    pub iscustomized: bool,
+    /// Tags of hosts it needs, separated by commas.
+    pub hosttags: String,
+    /// Tags of storage it needs, separated by commas.
+    pub storagetags: String,
+    /// Free words of its maker, and the bounds of a customised one.
+    pub serviceofferingdetails: BTreeMap<String, Value>,
+    /// GPUs.
+    #[serde(deserialize_with = "number")]
+    pub gpucount: Option<i64>,
+    /// Which.
+    pub gpucardname: String,
+    /// Which slice of it.
+    pub vgpuprofilename: String,
+    /// Mebibytes of the slice.
+    #[serde(deserialize_with = "number")]
+    pub videoram: Option<i64>,
+}
+
+impl ServiceOffering {
+    /// A detail, as text.
+    pub fn detail(&self, key: &str) -> Option<String> {
+        match self.serviceofferingdetails.get(key)? {
+            Value::String(text) => Some(text.clone()),
+            Value::Null => None,
+            other => Some(other.to_string()),
+        }
+    }
+}
+
+/// A disk offering.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct DiskOffering {
+    /// Id.
+    pub id: String,
+    /// Name.
+    pub name: String,
+    /// Gigabytes.
+    #[serde(deserialize_with = "number")]
+    pub disksize: Option<i64>,
+    /// Whether the user says how large.
+    #[serde(deserialize_with = "truth")]
+    pub iscustomized: bool,
+}
+
+/// A volume.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct Volume {
+    /// Id.
+    pub id: String,
+    /// Name.
+    pub name: String,
+    /// `ROOT` or `DATADISK`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// Where it is attached.
+    pub virtualmachineid: String,
+    /// When it was made.
+    pub created: String,
+    /// Tags.
+    pub tags: Vec<Tag>,
+}
+
+/// What is left of an account's or project's limits; `None` is no limit.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct Budget {
+    /// Virtual machines.
+    #[serde(deserialize_with = "number")]
+    pub vmavailable: Option<i64>,
+    /// Cores.
+    #[serde(deserialize_with = "number")]
+    pub cpuavailable: Option<i64>,
+    /// Mebibytes.
+    #[serde(deserialize_with = "number")]
+    pub memoryavailable: Option<i64>,
+    /// Volumes.
+    #[serde(deserialize_with = "number")]
+    pub volumeavailable: Option<i64>,
+    /// Gigabytes of primary storage.
+    #[serde(deserialize_with = "number")]
+    pub primarystorageavailable: Option<i64>,
+    /// GPUs.
+    #[serde(deserialize_with = "number")]
+    pub gpuavailable: Option<i64>,
+    /// Name.
+    pub name: String,
+}
+
+/// What the server is and the caller may do.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct Capabilities {
+    /// Version of CloudStack.
+    pub cloudstackversion: String,
+    /// Whether the caller may expunge.
+    #[serde(deserialize_with = "truth")]
+    pub allowuserexpungerecovervm: bool,
+    /// Window of the rate limit in seconds, where there is one.
+    #[serde(deserialize_with = "number")]
+    pub apilimitinterval: Option<i64>,
+    /// Calls in that window.
+    #[serde(deserialize_with = "number")]
+    pub apilimitmax: Option<i64>,
+}
+
+/// A host with what is used of it; root administrators only.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct Host {
+    /// `Up`, `Down`, …
+    pub state: String,
+    /// `Enabled`, `Maintenance`, …
+    pub resourcestate: String,
+    /// Bytes.
+    #[serde(deserialize_with = "number")]
+    pub memorytotal: Option<i64>,
+    /// Bytes.
+    #[serde(deserialize_with = "number")]
+    pub memoryallocatedbytes: Option<i64>,
+    /// Megahertz with overcommitment.
+    #[serde(deserialize_with = "number")]
+    pub cpuwithoverprovisioning: Option<i64>,
+    /// Megahertz.
+    #[serde(deserialize_with = "number")]
+    pub cpuallocatedvalue: Option<i64>,
+    /// Tags, separated by commas.
+    pub hosttags: String,
+}
+
+/// A number that may come as a text, with a fraction, or as `Unlimited`.
+fn number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<i64>, D::Error> {
+    Ok(match Value::deserialize(deserializer)? {
+        Value::Number(number) => number.as_i64().or_else(|| number.as_f64().map(|f| f as i64)),
+        Value::String(text) => {
+            text.trim().parse().ok().or_else(|| text.trim().parse::<f64>().ok().map(|f| f as i64))
+        }
+        _ => None,
+    })
+}
+
+/// A truth that may come as a text.
+fn truth<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error> {
+    Ok(match Value::deserialize(deserializer)? {
+        Value::Bool(truth) => truth,
+        Value::String(text) => text == "true",
+        _ => false,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn numbers_come_as_numbers_texts_and_not_at_all() {
+        let budget: Budget = serde_json::from_value(json!({
+            "cpuavailable": "40", "memoryavailable": 40960, "vmavailable": "Unlimited", "gpuavailable": "2.0",
+        }))
+        .expect("a budget");
+        let left = (budget.cpuavailable, budget.memoryavailable, budget.vmavailable, budget.gpuavailable);
+        assert_eq!(left, (Some(40), Some(40960), None, Some(2)));
+        assert_eq!(budget.volumeavailable, None);
+    }
+
+    #[test]
+    fn times_are_read() {
+        let machine =
+            VirtualMachine { created: "2026-11-15T07:32:16+0000".into(), ..VirtualMachine::default() };
+        assert_eq!(machine.created().map(|t| t.to_string()).as_deref(), Some("2026-11-15T07:32:16Z"));
+        assert_eq!(time("soon"), None);
+    }
+}

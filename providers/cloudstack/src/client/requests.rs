@@ -1,0 +1,244 @@
+//! Every request the provider can send, as pure functions. A test holds each command and parameter against what the real
+//! server lists for role User.
+
+use std::collections::BTreeMap;
+
+use super::request::{Request, Scope};
+
+/// What of a virtual machine is asked for: `stats` is slow and never among it.
+const DETAILS: &str = "nics,servoff,tmpl,affgrp,secgrp,group";
+
+/// What the server is and what the caller may do.
+pub fn list_capabilities() -> Request {
+    Request::new("listCapabilities")
+}
+
+/// The commands the caller may use.
+pub fn list_apis(name: Option<&str>) -> Request {
+    Request::new("listApis").maybe("name", name)
+}
+
+/// How much of the rate limit is left; refused where there is none.
+pub fn get_api_limit() -> Request {
+    Request::new("getApiLimit")
+}
+
+/// The zones the caller sees; disabled ones are hidden from tenants.
+pub fn list_zones() -> Request {
+    Request::new("listZones").with("available", "true")
+}
+
+/// The service offerings of a zone.
+pub fn list_service_offerings(zone_id: &str) -> Request {
+    Request::new("listServiceOfferings").with("zoneid", zone_id)
+}
+
+/// The disk offerings of a zone.
+pub fn list_disk_offerings(zone_id: &str) -> Request {
+    Request::new("listDiskOfferings").with("zoneid", zone_id)
+}
+
+/// The networks of a zone.
+pub fn list_networks(zone_id: &str, scope: &Scope) -> Request {
+    Request::new("listNetworks").with("zoneid", zone_id).with("canusefordeploy", "true").within(scope)
+}
+
+/// The templates of a zone that machines can be made of.
+pub fn list_templates(zone_id: &str, scope: &Scope) -> Request {
+    Request::new("listTemplates").with("templatefilter", "executable").with("zoneid", zone_id).within(scope)
+}
+
+/// The account of the caller with what is left of its limits.
+pub fn list_accounts() -> Request {
+    Request::new("listAccounts")
+}
+
+/// A project with what is left of its limits.
+pub fn list_project(id: &str) -> Request {
+    Request::new("listProjects").with("id", id)
+}
+
+/// The hosts; root administrators only.
+pub fn list_hosts(zone_id: &str) -> Request {
+    Request::new("listHosts").with("type", "Routing").with("zoneid", zone_id)
+}
+
+/// Prices of the quota plug-in; without it the command does not exist.
+pub fn quota_tariff_list() -> Request {
+    Request::new("quotaTariffList")
+}
+
+/// A key pair by name.
+pub fn list_ssh_key_pairs(name: &str, scope: &Scope) -> Request {
+    Request::new("listSSHKeyPairs").with("name", name).within(scope)
+}
+
+/// The security groups.
+pub fn list_security_groups(scope: &Scope) -> Request {
+    Request::new("listSecurityGroups").within(scope)
+}
+
+/// Virtual machines with a tag.
+pub fn list_virtual_machines_by_tag(key: &str, value: &str, scope: &Scope) -> Request {
+    Request::new("listVirtualMachines").pairs("tags", [(key, value)]).with("details", DETAILS).within(scope)
+}
+
+/// Virtual machines with exactly this name.
+pub fn list_virtual_machines_by_name(name: &str, scope: &Scope) -> Request {
+    Request::new("listVirtualMachines").with("name", name).with("details", DETAILS).within(scope)
+}
+
+/// Virtual machines in whose name this occurs.
+pub fn list_virtual_machines_by_keyword(keyword: &str, scope: &Scope) -> Request {
+    Request::new("listVirtualMachines").with("keyword", keyword).with("details", DETAILS).within(scope)
+}
+
+/// One virtual machine.
+pub fn list_virtual_machine(id: &str, scope: &Scope) -> Request {
+    Request::new("listVirtualMachines").with("id", id).with("details", DETAILS).within(scope)
+}
+
+/// The data disks of a virtual machine.
+pub fn list_data_disks(virtual_machine_id: &str, scope: &Scope) -> Request {
+    Request::new("listVolumes")
+        .with("type", "DATADISK")
+        .with("virtualmachineid", virtual_machine_id)
+        .within(scope)
+}
+
+/// An extra disk of a new virtual machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewDisk {
+    /// Its offering.
+    pub offering_id: String,
+    /// Its size, where the offering leaves it open.
+    pub size_gb: Option<i64>,
+    /// Operations per second at least and at most, where the offering leaves them open.
+    pub iops: Option<(i64, i64)>,
+}
+
+/// A new virtual machine.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Deploy {
+    /// Name and host name: letters, digits and hyphens, at most 63.
+    pub name: String,
+    /// Zone.
+    pub zone_id: String,
+    /// Service offering.
+    pub service_offering_id: String,
+    /// Template.
+    pub template_id: String,
+    /// Networks in the order of the interfaces; the first is the default.
+    pub network_ids: Vec<String>,
+    /// Security groups.
+    pub security_group_ids: Vec<String>,
+    /// Affinity groups.
+    pub affinity_group_ids: Vec<String>,
+    /// Key pairs.
+    pub key_pairs: Vec<String>,
+    /// Base64.
+    pub user_data: Option<String>,
+    /// Id of registered user data.
+    pub user_data_id: Option<String>,
+    /// Root disk.
+    pub root_disk_size_gb: Option<i64>,
+    /// Disk offering of the root disk.
+    pub root_disk_offering_id: Option<String>,
+    /// Extra disks.
+    pub data_disks: Vec<NewDisk>,
+    /// Settings such as `cpuNumber` and `memory` of a customised offering.
+    pub details: BTreeMap<String, String>,
+    /// Group shown in the user interface.
+    pub group: Option<String>,
+    /// `Bios` or `UEFI`.
+    pub boot_type: Option<String>,
+    /// `Legacy` or `Secure`.
+    pub boot_mode: Option<String>,
+    /// Hypervisor, where the template leaves it open.
+    pub hypervisor: Option<String>,
+    /// The id its job gets. Never used twice: the server would leave a machine behind.
+    pub job_id: String,
+    /// Project or account.
+    pub scope: Scope,
+}
+
+/// Makes a virtual machine.
+pub fn deploy(new: &Deploy) -> Request {
+    let mut request = Request::new("deployVirtualMachine")
+        .with("zoneid", new.zone_id.as_str())
+        .with("serviceofferingid", new.service_offering_id.as_str())
+        .with("templateid", new.template_id.as_str())
+        .with("name", new.name.as_str())
+        .with("displayname", new.name.as_str())
+        .list("networkids", &new.network_ids)
+        .list("securitygroupids", &new.security_group_ids)
+        .list("affinitygroupids", &new.affinity_group_ids)
+        .list("keypairs", &new.key_pairs)
+        .maybe("userdata", new.user_data.as_deref())
+        .maybe("userdataid", new.user_data_id.as_deref())
+        .maybe("rootdisksize", new.root_disk_size_gb.map(|size| size.to_string()))
+        .maybe("overridediskofferingid", new.root_disk_offering_id.as_deref())
+        .maybe("group", new.group.as_deref())
+        .maybe("boottype", new.boot_type.as_deref())
+        .maybe("bootmode", new.boot_mode.as_deref())
+        .maybe("hypervisor", new.hypervisor.as_deref());
+    for (key, value) in &new.details {
+        request = request.with(&format!("details[0].{key}"), value.as_str());
+    }
+    for (i, disk) in new.data_disks.iter().enumerate() {
+        let field = |name: &str| format!("datadisksdetails[{i}].{name}");
+        // The device id is required, although the documentation says otherwise; 0 is the root disk, 3 the CD drive.
+        let device = if i < 2 { i + 1 } else { i + 2 };
+        request = request
+            .with(&field("diskofferingid"), disk.offering_id.as_str())
+            .with(&field("deviceid"), device.to_string())
+            .maybe(&field("size"), disk.size_gb.map(|size| size.to_string()))
+            .maybe(&field("miniops"), disk.iops.map(|(least, _)| least.to_string()))
+            .maybe(&field("maxiops"), disk.iops.map(|(_, most)| most.to_string()));
+    }
+    request.with("customjobid", new.job_id.as_str()).within(&new.scope)
+}
+
+/// Destroys a virtual machine with these of its data disks; others would only be detached, even when it is expunged.
+pub fn destroy(id: &str, expunge: bool, volume_ids: &[String]) -> Request {
+    let request = Request::new("destroyVirtualMachine").with("id", id).list("volumeids", volume_ids);
+    if expunge { request.with("expunge", "true") } else { request }
+}
+
+/// Starts a stopped virtual machine.
+pub fn start(id: &str) -> Request {
+    Request::new("startVirtualMachine").with("id", id)
+}
+
+/// Reboots a virtual machine.
+pub fn reboot(id: &str) -> Request {
+    Request::new("rebootVirtualMachine").with("id", id)
+}
+
+/// How far a job is.
+pub fn query_job(id: &str) -> Request {
+    Request::new("queryAsyncJobResult").with("jobid", id)
+}
+
+/// Tags virtual machines or volumes: all of the tags or none, and none may be there yet.
+pub fn create_tags(resource_type: &str, ids: &[String], tags: &BTreeMap<String, String>) -> Request {
+    Request::new("createTags")
+        .list("resourceids", ids)
+        .with("resourcetype", resource_type)
+        .pairs("tags", tags.iter().map(|(key, value)| (key.as_str(), value.as_str())))
+}
+
+/// Affinity groups by name.
+pub fn list_affinity_groups(name: &str, scope: &Scope) -> Request {
+    Request::new("listAffinityGroups").with("name", name).within(scope)
+}
+
+/// Makes an affinity group.
+pub fn create_affinity_group(name: &str, kind: &str, scope: &Scope) -> Request {
+    Request::new("createAffinityGroup").with("name", name).with("type", kind).within(scope)
+}
+
+/// Removes an affinity group.
+pub fn delete_affinity_group(id: &str, scope: &Scope) -> Request {
+    Request::new("deleteAffinityGroup").with("id", id).within(scope)
+}

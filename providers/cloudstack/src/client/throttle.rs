@@ -1,0 +1,140 @@
+//! Holding back: so many calls a second, and none at all after the server said so.
+//!
+//! Refreshing caches has a lane of its own with half the rate, so that it can never starve launches, deletions and the
+//! following of jobs.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use karpenter_runtime::rate_limit::TokenBucket;
+use tokio::time::Instant;
+
+/// How urgent a call is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lane {
+    /// Somebody waits for a machine to come or go.
+    Action,
+    /// A cache wants to be fresh.
+    Refresh,
+}
+
+/// Calls per second, and at once.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Rate {
+    /// In the long run.
+    pub per_second: f64,
+    /// At once.
+    pub burst: u32,
+}
+
+impl Default for Rate {
+    fn default() -> Self {
+        Self { per_second: 10.0, burst: 20 }
+    }
+}
+
+impl Rate {
+    /// What a server's limit of `max` calls in `interval` seconds leaves us: it counts every signed call twice, and others may
+    /// use the account too.
+    pub fn under_limit(max: i64, interval_secs: i64) -> Option<Self> {
+        if max <= 0 || interval_secs <= 0 {
+            return None;
+        }
+        // The window is fixed, not sliding: a burst at its end and one at the next beginning may meet.
+        let usable = (max as f64 / 2.0 * 0.9).max(1.0);
+        Some(Self { per_second: usable / interval_secs as f64, burst: ((usable / 2.0) as u32).max(1) })
+    }
+}
+
+/// The gate every call passes.
+#[derive(Debug)]
+pub(crate) struct Throttle(Mutex<State>);
+
+#[derive(Debug)]
+struct State {
+    rate: Rate,
+    all: TokenBucket,
+    refresh: TokenBucket,
+    paused_until: Option<Instant>,
+}
+
+impl Throttle {
+    pub(crate) fn new(rate: Rate) -> Self {
+        Self(Mutex::new(State {
+            rate,
+            all: TokenBucket::new(rate.per_second, rate.burst),
+            refresh: TokenBucket::new(rate.per_second / 2.0, (rate.burst / 2).max(1)),
+            paused_until: None,
+        }))
+    }
+
+    /// Waits for a turn.
+    pub(crate) async fn turn(&self, lane: Lane) {
+        let until = {
+            let mut state = self.lock();
+            let now = Instant::now();
+            let mut wait = Duration::ZERO;
+            if lane == Lane::Refresh {
+                wait = state.refresh.reserve(now);
+            }
+            wait = wait.max(state.all.reserve(now));
+            state.paused_until.map_or(now + wait, |paused| (now + wait).max(paused + wait))
+        };
+        tokio::time::sleep_until(until).await;
+    }
+
+    /// Nobody's turn for this long.
+    pub(crate) fn pause(&self, pause: Duration) {
+        let mut state = self.lock();
+        let until = Instant::now() + pause;
+        state.paused_until = Some(state.paused_until.map_or(until, |before| before.max(until)));
+    }
+
+    /// At most this from now on; a higher rate than given at the start is never taken.
+    pub(crate) fn limit_to(&self, rate: Rate) {
+        let mut state = self.lock();
+        if rate.per_second < state.rate.per_second {
+            state.rate = rate;
+            state.all = TokenBucket::new(rate.per_second, rate.burst);
+            state.refresh = TokenBucket::new(rate.per_second / 2.0, (rate.burst / 2).max(1));
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn refreshing_does_not_starve_actions() {
+        let throttle = Throttle::new(Rate { per_second: 10.0, burst: 2 });
+        let start = Instant::now();
+        for _ in 0..20 {
+            throttle.turn(Lane::Refresh).await;
+        }
+        assert!(start.elapsed() >= Duration::from_millis(3500), "half the rate: {:?}", start.elapsed());
+        let start = Instant::now();
+        throttle.turn(Lane::Action).await;
+        assert!(start.elapsed() <= Duration::from_millis(100), "{:?}", start.elapsed());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_pause_holds_everybody() {
+        let throttle = Throttle::new(Rate::default());
+        throttle.pause(Duration::from_secs(9));
+        let start = Instant::now();
+        throttle.turn(Lane::Action).await;
+        assert!(start.elapsed() >= Duration::from_secs(9));
+    }
+
+    #[test]
+    fn the_servers_double_counting_is_allowed_for() {
+        let rate = Rate::under_limit(25, 1).expect("a limit");
+        assert!(rate.per_second <= 12.5 && rate.burst <= 12, "{rate:?}");
+        assert_eq!(Rate::under_limit(0, 1), None);
+    }
+}

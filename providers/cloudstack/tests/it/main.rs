@@ -1,0 +1,3 @@
+//! Tests of the provider as a whole.
+
+mod requests;
