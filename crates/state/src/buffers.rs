@@ -77,6 +77,11 @@ impl Buffers {
         self.templates.remove(&(kind, key));
     }
 
+    /// Whether there are virtual pods.
+    pub(crate) fn wants_pods(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
     /// The virtual pods, in order of buffer and number. They are as old as the moment they are made for.
     pub(crate) fn pods(&self, now: Timestamp) -> Vec<Arc<Pod>> {
         let mut out = Vec::new();

@@ -14,15 +14,15 @@ use k8s_openapi::api::storage::v1 as storage;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use karpenter_engine::cluster::{DaemonSet, DisruptionBudget, Storage, Workloads};
 use karpenter_engine::ingest::{FieldError, Ingest};
-use karpenter_engine::labels::{Labels, NODE_POOL, Text};
+use karpenter_engine::labels::{Labels, Text};
 use karpenter_engine::node_pool::{InstanceTypes, NodeOverlay, NodePool};
 use karpenter_engine::pod::Pod;
-use karpenter_engine::resources::Resources;
 use karpenter_engine::{Provider, Snapshot, StateNode};
 
 use crate::buffers::{Buffers, TemplateKind};
 use crate::convert;
 use crate::machines::Machines;
+use crate::memory::Memory;
 
 /// Namespace and name.
 pub type Key = (Text, Text);
@@ -30,18 +30,19 @@ pub type Key = (Text, Text);
 /// A mirror of the cluster.
 #[derive(Default)]
 pub struct Cluster {
-    ingest: Ingest,
-    machines: Machines,
-    node_pools: BTreeMap<Text, NodePool>,
-    overlays: BTreeMap<Text, NodeOverlay>,
-    pods: BTreeMap<Key, Arc<Pod>>,
-    daemon_sets: BTreeMap<Key, DaemonSet>,
-    namespaces: BTreeMap<Text, Labels>,
-    storage: Storage,
-    services: BTreeMap<Key, Option<Labels>>,
-    workloads: Workloads,
-    budgets: BTreeMap<Key, DisruptionBudget>,
-    buffers: Buffers,
+    pub(crate) ingest: Ingest,
+    pub(crate) machines: Machines,
+    pub(crate) node_pools: BTreeMap<Text, NodePool>,
+    pub(crate) overlays: BTreeMap<Text, NodeOverlay>,
+    pub(crate) pods: BTreeMap<Key, Arc<Pod>>,
+    pub(crate) daemon_sets: BTreeMap<Key, DaemonSet>,
+    pub(crate) namespaces: BTreeMap<Text, Labels>,
+    pub(crate) storage: Storage,
+    pub(crate) services: BTreeMap<Key, Option<Labels>>,
+    pub(crate) workloads: Workloads,
+    pub(crate) budgets: BTreeMap<Key, DisruptionBudget>,
+    pub(crate) buffers: Buffers,
+    pub(crate) memory: Memory,
 }
 
 impl Cluster {
@@ -71,7 +72,13 @@ impl Cluster {
             pod.metadata.name.as_deref().unwrap_or_default().into(),
         );
         match self.ingest.pod(pod) {
-            Ok(pod) => drop(self.pods.insert(key, pod)),
+            Ok(pod) => {
+                let now_on = pod.node_name.clone();
+                let was_on = self.pods.insert(key, pod).and_then(|old| old.node_name.clone());
+                if now_on.is_some() && was_on != now_on {
+                    self.mark_unconsolidated();
+                }
+            }
             Err(error) => {
                 self.pods.remove(&key);
                 return Err(error);
@@ -83,35 +90,57 @@ impl Cluster {
     /// A Pod is gone.
     pub fn delete_pod(&mut self, namespace: &str, name: &str) {
         self.pods.remove(&(namespace.into(), name.into()));
+        self.memory.timings.forget(namespace, name);
+        self.mark_unconsolidated();
     }
 
     /// A Node.
     pub fn apply_node(&mut self, node: &core::Node) -> Result<(), FieldError> {
-        let node = convert::node(&mut self.ingest, node)?;
-        self.machines.apply_node(node);
+        let name = self.name(&node.metadata);
+        match convert::node(&mut self.ingest, node) {
+            Ok(node) => self.machines.apply_node(node),
+            Err(error) => {
+                self.memory.unreadable_nodes.insert(name);
+                return Err(error);
+            }
+        }
+        self.memory.unreadable_nodes.remove(&name);
         Ok(())
     }
 
     /// A Node is gone.
     pub fn delete_node(&mut self, name: &str) {
         self.machines.delete_node(name);
+        self.memory.unreadable_nodes.remove(name);
     }
 
     /// A NodeClaim.
     pub fn apply_node_claim(&mut self, claim: &karpenter_api::NodeClaim) -> Result<(), FieldError> {
-        let claim = crate::karpenter::node_claim(&mut self.ingest, claim)?;
-        self.machines.apply_claim(claim);
+        let name = self.name(&claim.metadata);
+        match crate::karpenter::node_claim(&mut self.ingest, claim) {
+            Ok(claim) => self.machines.apply_claim(claim),
+            Err(error) => {
+                self.memory.unreadable_claims.insert(name);
+                return Err(error);
+            }
+        }
+        self.memory.unreadable_claims.remove(&name);
         Ok(())
     }
 
     /// A NodeClaim is gone.
     pub fn delete_node_claim(&mut self, name: &str) {
         self.machines.delete_claim(name);
+        self.memory.unreadable_claims.remove(name);
     }
 
     /// A NodePool.
     pub fn apply_node_pool(&mut self, pool: &karpenter_api::NodePool) -> Result<(), FieldError> {
         let name = self.name(&pool.metadata);
+        let generation = pool.metadata.generation.unwrap_or_default();
+        if self.memory.pool_generations.insert(name.clone(), generation) != Some(generation) {
+            self.mark_unconsolidated();
+        }
         match crate::karpenter::node_pool(&mut self.ingest, pool) {
             Ok(pool) => drop(self.node_pools.insert(name, pool)),
             Err(error) => {
@@ -125,6 +154,7 @@ impl Cluster {
     /// A NodePool is gone.
     pub fn delete_node_pool(&mut self, name: &str) {
         self.node_pools.remove(name);
+        self.memory.pool_generations.remove(name);
     }
 
     /// A NodeOverlay.
@@ -321,45 +351,9 @@ impl Cluster {
         self.buffers.delete(&(namespace.into(), name.into()));
     }
 
-    /// Notes, in memory only, that the machine of this name will be deleted. False when there is none.
-    pub fn mark_for_deletion(&mut self, name: &str) -> bool {
-        self.set_marked(name, true)
-    }
-
-    /// Takes [`Self::mark_for_deletion`] back.
-    pub fn unmark_for_deletion(&mut self, name: &str) -> bool {
-        self.set_marked(name, false)
-    }
-
-    fn set_marked(&mut self, name: &str, marked: bool) -> bool {
-        self.machines.by_name_mut(name).map(|machine| machine.marked_for_deletion = marked).is_some()
-    }
-
-    /// Notes, in memory only, that pods were promised the machine of this name until then. A later promise extends an
-    /// earlier one. False when there is no such machine.
-    pub fn nominate(&mut self, name: &str, until: Timestamp) -> bool {
-        self.machines.nominate(name, until)
-    }
-
-    /// Whether some NodeClaim has not been launched: what it will bring is unknown, so decisions wait for it.
-    pub fn has_unlaunched_claims(&self) -> bool {
-        self.machines.has_unlaunched_claims()
-    }
-
     /// Machines, by provider id.
     pub fn machines(&self) -> impl Iterator<Item = &StateNode> {
         self.machines.iter()
-    }
-
-    /// What the machines of a NodePool have, those being deleted left out; `nodes` counts them.
-    pub fn node_pool_usage(&self, pool: &str) -> Resources {
-        let mut total = Resources::new();
-        for machine in self.machines.iter() {
-            if !machine.deleting() && machine.labels().get_or_empty(NODE_POOL) == pool {
-                total.add(&machine.capacity());
-            }
-        }
-        total
     }
 
     /// NodePools by name; their instance types are filled in by [`Self::snapshot`].

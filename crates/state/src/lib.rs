@@ -10,8 +10,10 @@
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | `cluster` | the mirror: everything by kind and key, what is in memory only, and the snapshot |
+//! | `cluster` | the mirror: everything by kind and key, and the snapshot |
 //! | `machines` | Nodes and NodeClaims, paired by provider id |
+//! | `memory` | what no object says: marks, nominations, when what was thought; whether everything has been seen |
+//! | `pod_timings`, `pool_nodes` | parts of that memory: pods that wait, NodeClaims by NodePool |
 //! | `buffers` | capacity buffers and their templates, as virtual pods |
 //! | `convert`, `karpenter` | one object to the engine's facts: Kubernetes' kinds, Karpenter's kinds |
 
@@ -20,5 +22,11 @@ mod cluster;
 mod convert;
 mod karpenter;
 mod machines;
+mod memory;
+mod pod_timings;
+mod pool_nodes;
 
 pub use cluster::{Cluster, Key};
+pub use memory::ConsolidationState;
+pub use pod_timings::{PodTiming, PodTimings};
+pub use pool_nodes::{PoolCounts, PoolNodes};

@@ -1,7 +1,9 @@
 //! Machines: each Node with the NodeClaim it came from, paired by provider id.
 //!
 //! The two halves come and go on their own, in any order, and either may change its provider id (a Node gets one only when the
-//! cloud controller has seen it). A machine exists while it has at least one half.
+//! cloud controller has seen it). A machine exists while it has at least one half. Whatever happens to a machine happens in
+//! [`Machines::change`], so that what is kept about all of them together (what a NodePool uses, whether consolidation should
+//! look again) is always up to date and never recounted.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,8 +12,10 @@ use jiff::Timestamp;
 use karpenter_engine::StateNode;
 use karpenter_engine::labels::{INITIALIZED, INSTANCE_TYPE, NODE_POOL, Text};
 use karpenter_engine::node::{Node, NodeClaim};
+use karpenter_engine::resources::Resources;
 
 use crate::convert::CsiLimits;
+use crate::pool_nodes::PoolNodes;
 
 /// Every machine by provider id, with what is only in memory.
 #[derive(Default)]
@@ -23,12 +27,91 @@ pub(crate) struct Machines {
     others: BTreeMap<Text, Node>,
     /// Provider id of each NodeClaim, empty while it is not launched.
     claims: BTreeMap<Text, Text>,
+    unlaunched: usize,
     /// Until when a pass counts on the machine, by provider id.
     nominated_until: BTreeMap<Text, Timestamp>,
     csi: BTreeMap<Text, CsiLimits>,
+    /// What the machines of each NodePool have, those going away left out.
+    usage: BTreeMap<Text, Resources>,
+    /// How many virtual pods of capacity buffers the last pass put on a machine, by provider id.
+    buffer_pods: BTreeMap<Text, u32>,
+    /// The NodeClaims of each NodePool, by where they stand.
+    pub(crate) pool_nodes: PoolNodes,
+    /// Counts what consolidation should look at again for.
+    pub(crate) changes: u64,
+}
+
+/// What about a machine is kept account of.
+#[derive(PartialEq)]
+struct Account {
+    node: bool,
+    claim: bool,
+    initialized: bool,
+    deleting: bool,
+    /// NodePool and capacity, while it counts.
+    usage: Option<(Text, Resources)>,
+}
+
+impl Account {
+    fn of(machine: &StateNode) -> Option<Self> {
+        if machine.node.is_none() && machine.claim.is_none() {
+            return None;
+        }
+        let deleting = machine.deleting();
+        let pool = machine.labels().get(NODE_POOL).filter(|pool| !deleting && !pool.is_empty());
+        Some(Self {
+            node: machine.node.is_some(),
+            claim: machine.claim.is_some(),
+            initialized: machine.initialized(),
+            deleting,
+            usage: pool.map(|pool| (pool.clone(), machine.capacity())),
+        })
+    }
+
+    /// Whether something may have become consolidatable.
+    fn concerns_consolidation(before: Option<&Self>, after: Option<&Self>) -> bool {
+        match (before, after) {
+            (Some(before), Some(after)) => {
+                (before.node && !after.node)
+                    || (before.claim && !after.claim)
+                    || before.initialized != after.initialized
+                    || before.deleting != after.deleting
+            }
+            (None, None) => false,
+            _ => true,
+        }
+    }
 }
 
 impl Machines {
+    fn change(&mut self, id: &Text, change: impl FnOnce(&mut StateNode)) {
+        let machine = self.by_provider.entry(id.clone()).or_default();
+        let before = Account::of(machine);
+        change(machine);
+        let after = Account::of(machine);
+        if after.is_none() {
+            self.by_provider.remove(id);
+            self.nominated_until.remove(id);
+        }
+        if Account::concerns_consolidation(before.as_ref(), after.as_ref()) {
+            self.changes += 1;
+        }
+        let (before, after) = (before.and_then(|a| a.usage), after.and_then(|a| a.usage));
+        if before != after {
+            if let Some((pool, capacity)) = before
+                && let Some(usage) = self.usage.get_mut(&pool)
+            {
+                *usage = usage.minus(&capacity);
+                if usage.iter().all(|(_, amount)| amount.is_zero()) {
+                    self.usage.remove(&pool);
+                }
+            }
+            if let Some((pool, capacity)) = after {
+                self.usage.entry(pool).or_default().add(&capacity);
+            }
+        }
+    }
+
     pub(crate) fn apply_node(&mut self, mut node: Node) {
         let managed = !node.labels.get_or_empty(NODE_POOL).is_empty();
         if node.provider_id.is_empty() {
@@ -51,7 +134,7 @@ impl Machines {
         }
         let id = node.provider_id.clone();
         self.nodes.insert(node.name.clone(), id.clone());
-        self.by_provider.entry(id).or_default().node = Some(Arc::new(node));
+        self.change(&id, |machine| machine.node = Some(Arc::new(node)));
     }
 
     /// A Node that is no machine yet. Pods on it still count for topology.
@@ -63,7 +146,7 @@ impl Machines {
     pub(crate) fn delete_node(&mut self, name: &str) {
         self.others.remove(name);
         let Some(id) = self.nodes.remove(name) else { return };
-        self.drop_half(&id, |machine| {
+        self.change(&id, |machine| {
             if machine.node.as_ref().is_some_and(|n| n.name.as_ref() == name) {
                 machine.node = None;
             }
@@ -71,33 +154,37 @@ impl Machines {
     }
 
     pub(crate) fn apply_claim(&mut self, claim: NodeClaim) {
-        if self.claims.get(&claim.name).is_some_and(|id| *id != claim.provider_id) {
-            self.delete_claim(&claim.name);
+        let (name, id) = (claim.name.clone(), claim.provider_id.clone());
+        if self.claims.get(&name).is_some_and(|known| *known != id) {
+            self.delete_claim(&name);
         }
-        self.claims.insert(claim.name.clone(), claim.provider_id.clone());
+        let known = self.claims.insert(name.clone(), id.clone());
+        if known.is_none() && id.is_empty() {
+            self.unlaunched += 1;
+        }
+        let pool = claim.labels.get(NODE_POOL).cloned();
         // Without a provider id nothing has been launched: there is no machine to place pods on.
-        let id = claim.provider_id.clone();
         if !id.is_empty() {
-            self.by_provider.entry(id).or_default().claim = Some(Arc::new(claim));
+            self.change(&id, |machine| machine.claim = Some(Arc::new(claim)));
+        }
+        if let Some(pool) = pool.filter(|pool| !pool.is_empty()) {
+            let deleting = self.by_provider.get(&id).is_some_and(StateNode::deleting);
+            self.pool_nodes.update(&pool, &name, deleting);
         }
     }
 
     pub(crate) fn delete_claim(&mut self, name: &str) {
+        self.pool_nodes.remove(name);
         let Some(id) = self.claims.remove(name) else { return };
-        self.drop_half(&id, |machine| {
+        if id.is_empty() {
+            self.unlaunched -= 1;
+            return;
+        }
+        self.change(&id, |machine| {
             if machine.claim.as_ref().is_some_and(|c| c.name.as_ref() == name) {
                 machine.claim = None;
             }
         });
-    }
-
-    fn drop_half(&mut self, id: &Text, forget: impl FnOnce(&mut StateNode)) {
-        let Some(machine) = self.by_provider.get_mut(id) else { return };
-        forget(machine);
-        if machine.node.is_none() && machine.claim.is_none() {
-            self.by_provider.remove(id);
-            self.nominated_until.remove(id);
-        }
     }
 
     pub(crate) fn set_csi_limits(&mut self, node: Text, limits: Option<CsiLimits>) {
@@ -111,21 +198,74 @@ impl Machines {
         }
     }
 
-    pub(crate) fn by_name_mut(&mut self, name: &str) -> Option<&mut StateNode> {
-        self.by_provider.values_mut().find(|m| m.name().as_ref() == name)
+    /// The provider id of the machine of this name: its Node's, or its NodeClaim's until it has registered.
+    fn id_of(&self, name: &str) -> Option<Text> {
+        let ids = [self.nodes.get(name), self.claims.get(name)];
+        let named = |id: &&Text| self.by_provider.get(*id).is_some_and(|m| m.name().as_ref() == name);
+        ids.into_iter().flatten().find(named).cloned()
+    }
+
+    pub(crate) fn get(&self, provider_id: &str) -> Option<&StateNode> {
+        self.by_provider.get(provider_id)
+    }
+
+    pub(crate) fn by_name(&self, name: &str) -> Option<&StateNode> {
+        self.by_provider.get(&self.id_of(name)?)
+    }
+
+    /// Marks, or takes the mark away. The NodeClaim moves with it in its NodePool's books.
+    pub(crate) fn mark(&mut self, name: &str, marked: bool) -> bool {
+        let Some(id) = self.id_of(name) else { return false };
+        self.change(&id, |machine| machine.marked_for_deletion = marked);
+        if let Some(claim) = self.by_provider.get(&id).and_then(|m| m.claim.clone())
+            && let Some(pool) = claim.labels.get(NODE_POOL)
+        {
+            if marked {
+                self.pool_nodes.update(pool, &claim.name, true);
+            } else if !claim.deleting {
+                self.pool_nodes.update(pool, &claim.name, false);
+            }
+        }
+        true
     }
 
     pub(crate) fn nominate(&mut self, name: &str, until: Timestamp) -> bool {
-        let Some((id, _)) = self.by_provider.iter().find(|(_, m)| m.name().as_ref() == name) else {
-            return false;
-        };
-        let slot = self.nominated_until.entry(id.clone()).or_insert(until);
+        let Some(id) = self.id_of(name) else { return false };
+        let slot = self.nominated_until.entry(id).or_insert(until);
         *slot = until.max(*slot);
         true
     }
 
+    pub(crate) fn set_buffer_pods(&mut self, counts: BTreeMap<Text, u32>) {
+        self.buffer_pods = counts;
+    }
+
+    pub(crate) fn buffer_pods(&self, provider_id: &str) -> u32 {
+        self.buffer_pods.get(provider_id).copied().unwrap_or_default()
+    }
+
     pub(crate) fn has_unlaunched_claims(&self) -> bool {
-        self.claims.values().any(|id| id.is_empty())
+        self.unlaunched > 0
+    }
+
+    pub(crate) fn knows_claim(&self, name: &str) -> bool {
+        self.claims.contains_key(name)
+    }
+
+    pub(crate) fn is_unlaunched(&self, claim: &str) -> bool {
+        self.claims.get(claim).is_some_and(|id| id.is_empty())
+    }
+
+    pub(crate) fn knows_node(&self, name: &str) -> bool {
+        self.nodes.contains_key(name)
+    }
+
+    pub(crate) fn usage_of(&self, pool: &str) -> Resources {
+        self.usage.get(pool).cloned().unwrap_or_default()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.by_provider.len()
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &StateNode> {

@@ -1,0 +1,167 @@
+//! What no object of the cluster says and only this process remembers: which machines are about to be deleted or were promised
+//! to pods, what was thought about pods, whether everything has been seen once, whether consolidation need look again.
+//!
+//! A new leader starts without any of it and comes to the same ends.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::{SignedDuration, Timestamp};
+use karpenter_engine::StateNode;
+use karpenter_engine::eligibility::is_provisionable;
+use karpenter_engine::labels::Text;
+use karpenter_engine::resources::Resources;
+
+use crate::cluster::Cluster;
+use crate::pod_timings::PodTimings;
+use crate::pool_nodes::PoolNodes;
+
+/// After so long without a change consolidation looks again all the same: prices and availability change unseen.
+const LOOK_AGAIN_AFTER: SignedDuration = SignedDuration::from_mins(5);
+
+#[derive(Default)]
+pub(crate) struct Memory {
+    pub(crate) timings: PodTimings,
+    pub(crate) pool_generations: BTreeMap<Text, i64>,
+    /// Objects that exist but make no sense: seen, yet without a machine.
+    pub(crate) unreadable_nodes: BTreeSet<Text>,
+    pub(crate) unreadable_claims: BTreeSet<Text>,
+    has_synced: bool,
+    changes: u64,
+    /// The state consolidation was last told of, and since when it holds.
+    consolidation: Option<(ConsolidationState, Timestamp)>,
+}
+
+/// The cluster as consolidation sees it: as long as it is the same, there is nothing to look for that was not looked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConsolidationState(u64);
+
+impl Cluster {
+    /// Notes that the machine of this name will be deleted. False when there is none.
+    pub fn mark_for_deletion(&mut self, name: &str) -> bool {
+        self.machines.mark(name, true)
+    }
+
+    /// Takes [`Self::mark_for_deletion`] back.
+    pub fn unmark_for_deletion(&mut self, name: &str) -> bool {
+        self.machines.mark(name, false)
+    }
+
+    /// Notes that pods were promised the machine of this name until then. A later promise extends an earlier one. False when
+    /// there is no such machine.
+    pub fn nominate(&mut self, name: &str, until: Timestamp) -> bool {
+        self.machines.nominate(name, until)
+    }
+
+    /// How many virtual pods of capacity buffers the last pass put on each machine, by provider id.
+    pub fn set_buffer_pods(&mut self, counts: BTreeMap<Text, u32>) {
+        self.machines.set_buffer_pods(counts);
+    }
+
+    /// How many virtual pods of capacity buffers the last pass put on this machine.
+    pub fn buffer_pods(&self, provider_id: &str) -> u32 {
+        self.machines.buffer_pods(provider_id)
+    }
+
+    /// The machine of this provider id. Whether it is nominated only a snapshot says.
+    pub fn machine(&self, provider_id: &str) -> Option<&StateNode> {
+        self.machines.get(provider_id)
+    }
+
+    /// The machine of this name: its Node's, or its NodeClaim's until it has registered.
+    pub fn machine_named(&self, name: &str) -> Option<&StateNode> {
+        self.machines.by_name(name)
+    }
+
+    /// How many machines there are.
+    pub fn machine_count(&self) -> usize {
+        self.machines.len()
+    }
+
+    /// What the machines of a NodePool have, those being deleted left out; `nodes` counts them.
+    pub fn node_pool_usage(&self, pool: &str) -> Resources {
+        self.machines.usage_of(pool)
+    }
+
+    /// NodeClaims by NodePool and where they stand.
+    pub fn pool_nodes(&self) -> &PoolNodes {
+        &self.machines.pool_nodes
+    }
+
+    /// As [`Self::pool_nodes`], to reserve room or move a NodeClaim.
+    pub fn pool_nodes_mut(&mut self) -> &mut PoolNodes {
+        &mut self.machines.pool_nodes
+    }
+
+    /// What was thought about pods, and when.
+    pub fn timings(&self) -> &PodTimings {
+        &self.memory.timings
+    }
+
+    /// As [`Self::timings`], to add a thought.
+    pub fn timings_mut(&mut self) -> &mut PodTimings {
+        &mut self.memory.timings
+    }
+
+    /// Whether there is anything to find a place for: a pod that waits, a machine whose pods will have to move, room to keep.
+    pub fn has_scheduling_work(&self) -> bool {
+        self.pods.values().any(|pod| is_provisionable(pod))
+            || self.machines.iter().any(StateNode::deleting)
+            || self.buffers.wants_pods()
+    }
+
+    /// Whether some NodeClaim has not been launched: what it will bring is unknown, so decisions wait for it.
+    pub fn has_unlaunched_claims(&self) -> bool {
+        self.machines.has_unlaunched_claims()
+    }
+
+    /// Whether this NodeClaim is known and not launched.
+    pub fn is_unlaunched(&self, claim: &str) -> bool {
+        self.machines.is_unlaunched(claim)
+    }
+
+    /// Whether everything there is has been seen once.
+    pub fn has_synced(&self) -> bool {
+        self.memory.has_synced
+    }
+
+    /// Whether decisions can be made: every NodeClaim is launched and, the first time, every NodeClaim and Node of the cluster
+    /// is known here. From then on what the watches say is believed.
+    pub fn synced<'a>(
+        &mut self,
+        claims: impl IntoIterator<Item = &'a str>,
+        nodes: impl IntoIterator<Item = &'a str>,
+    ) -> bool {
+        if self.has_unlaunched_claims() {
+            return false;
+        }
+        if !self.memory.has_synced {
+            let knows_claim =
+                |name: &str| self.machines.knows_claim(name) || self.memory.unreadable_claims.contains(name);
+            let knows_node =
+                |name: &str| self.machines.knows_node(name) || self.memory.unreadable_nodes.contains(name);
+            self.memory.has_synced = claims.into_iter().all(knows_claim) && nodes.into_iter().all(knows_node);
+        }
+        self.memory.has_synced
+    }
+
+    /// Something changed that may make a node consolidatable.
+    pub fn mark_unconsolidated(&mut self) {
+        self.memory.changes += 1;
+    }
+
+    /// The cluster as consolidation sees it. It changes when something did, and after five minutes in any case.
+    pub fn consolidation_state(&mut self, now: Timestamp) -> ConsolidationState {
+        let state = |cluster: &Self| ConsolidationState(cluster.memory.changes + cluster.machines.changes);
+        if let Some((told, since)) = self.memory.consolidation
+            && told == state(self)
+        {
+            if now.duration_since(since) < LOOK_AGAIN_AFTER {
+                return told;
+            }
+            self.mark_unconsolidated();
+        }
+        let state = state(self);
+        self.memory.consolidation = Some((state, now));
+        state
+    }
+}
