@@ -1,3 +1,7 @@
 //! The commands of the `karpenter` program, as a library so that tests can run them in process.
 
+mod definitions;
+mod providers;
+pub mod run;
+pub mod sim;
 pub mod simulate;

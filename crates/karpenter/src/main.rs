@@ -10,7 +10,7 @@ use std::io;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use karpenter::simulate;
+use karpenter::{run, sim, simulate};
 
 /// glibc's takes nearly half the time of a small write in the embedded server.
 #[global_allocator]
@@ -30,6 +30,10 @@ enum Command {
     Apiserver(apiserver::Args),
     /// Print the custom resource definitions.
     Crds(crds::Args),
+    /// Run Karpenter in a cluster.
+    Run(run::Args),
+    /// Run Karpenter in simulated worlds in which things go wrong.
+    Sim(sim::Args),
     /// Print what Karpenter would do with a cluster given as files; exit status 1 if some pod has no place.
     Simulate(simulate::Args),
 }
@@ -38,6 +42,8 @@ fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
         Command::Apiserver(args) => apiserver::cmd(&args).map(|()| ExitCode::SUCCESS),
         Command::Crds(args) => crds::cmd(&args).map(|()| ExitCode::SUCCESS),
+        Command::Run(args) => run::cmd(&args),
+        Command::Sim(args) => sim::cmd(&args),
         Command::Simulate(args) => simulate::run(&args).map(found_a_place).map_err(anyhow::Error::from),
     };
     match outcome {

@@ -1,0 +1,178 @@
+//! `karpenter run`: the operator in a cluster. Settings are Go Karpenter's, as flags or environment variables.
+//!
+//! Exit status: 0 after a signal, 1 when the lease was lost or a part failed, 2 when it could not start.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use futures_util::FutureExt as _;
+use karpenter_cloudprovider::{CloudProvider, Measured, Registry, Surroundings};
+use karpenter_controllers::operator::COMPONENT;
+use karpenter_controllers::{Given, Stores, assemble};
+use karpenter_runtime::client::{self, Limits};
+use karpenter_runtime::compute::Compute;
+use karpenter_runtime::environment::Environment;
+use karpenter_runtime::lease::{self, Elector, LeaseConfig};
+use karpenter_runtime::metrics::Registry as Metrics;
+use karpenter_runtime::options::{Environ, Options, OptionsError};
+use karpenter_runtime::probes::{Checks, MetricsPage, Probes};
+use karpenter_runtime::program::Program;
+use karpenter_runtime::{events, http, logging, surroundings};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+use crate::definitions;
+use crate::providers;
+
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// Run Karpenter in a cluster.
+#[derive(Debug, clap::Args)]
+#[command(disable_help_flag = true)]
+pub struct Args {
+    /// Settings in Go's syntax: --provider=kwok, -log-level debug; --help lists them.
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "SETTING")]
+    settings: Vec<String>,
+}
+
+/// Runs until SIGTERM or SIGINT.
+pub fn cmd(args: &Args) -> anyhow::Result<ExitCode> {
+    let environ: Environ = std::env::vars().collect();
+    let options = match Options::parse(args.settings.iter().map(String::as_str), &environ) {
+        Err(OptionsError::Help) => {
+            println!(
+                "Run Karpenter in a cluster.\n\nUsage: karpenter run [SETTING]...\n\nSettings:\n{}",
+                Options::help()
+            );
+            return Ok(ExitCode::SUCCESS);
+        }
+        parsed => Arc::new(parsed?),
+    };
+    let environment = Environment::real();
+    let config = logging::Config { level: options.log_level, ..logging::Config::default() };
+    let output = logging::open_outputs(&options.log_output_paths)?;
+    tracing::subscriber::set_global_default(logging::subscriber(
+        config,
+        Arc::clone(&environment.clock),
+        output,
+    ))
+    .context("cannot set up logging")?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("cannot start the async runtime")?;
+    runtime.block_on(run(options, environment))
+}
+
+async fn run(options: Arc<Options>, environment: Environment) -> anyhow::Result<ExitCode> {
+    let stop = stop_on_signal()?;
+    for warning in &options.warnings {
+        tracing::warn!("{warning}");
+    }
+    tracing::debug!(version = VERSION, "discovered karpenter version");
+    let config = surroundings::cluster(options.kubeconfig.as_deref()).await?;
+    let limits = Limits { qps: options.kube_client_qps, burst: options.kube_client_burst };
+    let client = client::build(config.clone(), VERSION, limits, &environment.registry)
+        .context("cannot make a client of the cluster")?;
+    definitions::check_core(&client, &options).await?;
+
+    let (recorder, writer) = events::recorder(COMPONENT, &environment);
+    let around = Surroundings {
+        client: client.clone(),
+        environment: environment.clone(),
+        options: Arc::clone(&options),
+        recorder: recorder.clone(),
+    };
+    let mut registry = Registry::new();
+    let mut parts = Vec::new();
+    for name in &options.providers {
+        let installation = providers::install(name, &around).await?;
+        definitions::check_node_classes(&client, &*installation.provider).await?;
+        let measured = Measured::new(installation.provider, &environment.registry);
+        registry.register(Arc::new(measured) as Arc<dyn CloudProvider>)?;
+        parts.extend(installation.parts);
+    }
+
+    let (mut program, context) = assemble(Given {
+        client,
+        environment: environment.clone(),
+        options: Arc::clone(&options),
+        providers: registry,
+        events: (recorder.clone(), writer),
+        compute: Compute::Beside,
+    });
+    for part in parts {
+        program.while_leading(part.name, part.run);
+    }
+    serve(&mut program, &options, &environment.registry, context.stores.clone()).await?;
+
+    let elector = match options.disable_leader_election {
+        true => None,
+        false => {
+            // With a client of its own: renewals never wait behind other requests.
+            let client = client::build(config, VERSION, limits, &Metrics::new())
+                .context("cannot make a client for the lease")?;
+            let namespace = surroundings::lease_namespace(&options.leader_election_namespace)?;
+            let identity = lease::identity(&surroundings::host_name(), &environment);
+            let config = LeaseConfig::new(namespace, &options.leader_election_name, identity);
+            Some(Elector::new(client, config, &environment, &recorder))
+        }
+    };
+    match program.run(stop, elector).await {
+        Ok(()) => Ok(ExitCode::SUCCESS),
+        Err(error) => {
+            tracing::error!(%error, "stopped");
+            Ok(ExitCode::FAILURE)
+        }
+    }
+}
+
+/// Metrics and probes, from the start to the very end.
+async fn serve(
+    program: &mut Program,
+    options: &Options,
+    metrics: &Metrics,
+    stores: Stores,
+) -> anyhow::Result<()> {
+    let listener = http::bind(options.metrics_port, "--metrics-port, METRICS_PORT").await?;
+    let page = Arc::new(MetricsPage(metrics.clone()));
+    program.always("metrics", move |stop| http::serve(listener, page, stop).boxed());
+
+    let listener = http::bind(options.health_probe_port, "--health-probe-port, HEALTH_PROBE_PORT").await?;
+    // Who stands by has nothing to sync: it is ready to take over.
+    let leading = metrics.gauge("leader_election_master_status", "", &["name"]);
+    let elected = (!options.disable_leader_election).then(|| options.leader_election_name.clone());
+    let probes = Arc::new(Probes {
+        healthz: Checks::new().with_ping("healthz"),
+        // That the definitions are there was seen to before anything started.
+        readyz: Checks::new().with_ping("readyz").with_ping("crd").with("manager", move || {
+            let leads = elected.as_ref().is_none_or(|name| leading.get(&[name]) == Some(1.0));
+            if !leads || stores.are_synced() { Ok(()) } else { Err("failed to sync caches".to_owned()) }
+        }),
+    });
+    program.always("probes", move |stop| http::serve(listener, probes, stop).boxed());
+    Ok(())
+}
+
+/// A token that is cancelled by SIGTERM or SIGINT; a second signal ends the process where it stands.
+fn stop_on_signal() -> anyhow::Result<CancellationToken> {
+    let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
+    let stop = CancellationToken::new();
+    let token = stop.clone();
+    tokio::spawn(async move {
+        for again in [false, true] {
+            tokio::select! {
+                biased;
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+            if again {
+                std::process::exit(1);
+            }
+            token.cancel();
+        }
+    });
+    Ok(stop)
+}

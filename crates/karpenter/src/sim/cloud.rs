@@ -1,0 +1,275 @@
+//! A provider for the simulated cloud: launches what fits, cheapest first, and falls through to the next offering when one has
+//! run dry. Faithful to what a good provider does, for worlds in which the cloud is anything but.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use k8s_openapi::api::core::v1::Taint;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use karpenter_api::{NodeClaim, NodePool, ResourceList, labels, taints};
+use karpenter_cloudprovider::{
+    CloudProvider, Launch, LaunchedInstance, NodeClassKind, ProviderError, ProviderFuture, fake, selection,
+};
+use karpenter_engine::instance_type::{InstanceType, Offering};
+use karpenter_sim::cloud::{CloudError, CloudHandle};
+use karpenter_sim::inventory::{self, Instance, InstanceId, InstanceState, NodeTemplate};
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+/// How long an offering that had run dry is not asked for again.
+const DRY_FOR: Duration = Duration::from_secs(3 * 60);
+
+/// The NodeClaim an instance was launched for, and its NodePool.
+const CLAIM_TAG: &str = "nodeclaim";
+const POOL_TAG: &str = "nodepool";
+
+/// The simulated cloud as a provider.
+pub(super) struct SimulatedCloud {
+    cloud: CloudHandle,
+    kinds: [NodeClassKind; 1],
+    types: Arc<[InstanceType]>,
+    dry: Mutex<BTreeMap<(String, String, String), Instant>>,
+}
+
+impl SimulatedCloud {
+    pub(super) fn new(cloud: CloudHandle) -> Self {
+        Self {
+            cloud,
+            kinds: [node_class()],
+            types: fake::instance_types(8).into(),
+            dry: Mutex::new(BTreeMap::new()),
+        }
+    }
+
+    async fn launch(&self, claim: &NodeClaim) -> Result<Launch, ProviderError> {
+        let types = self.offered();
+        let choices = selection::by_price(&types, claim).map_err(ProviderError::other)?;
+        let mut dry = None;
+        for (instance_type, offering) in choices {
+            let launched = selection::describe("", instance_type, offering);
+            let order = order(claim, &launched);
+            let key = (order.instance_type.clone(), order.zone.clone(), order.capacity_type.clone());
+            match self.cloud.launch(order).await {
+                Ok(instance) => {
+                    // With one token an earlier order may be what came of it.
+                    let described = self.describe(&instance).unwrap_or(launched);
+                    return Ok(Launch::Launched(Box::new(LaunchedInstance {
+                        provider_id: instance.provider_id,
+                        ..described
+                    })));
+                }
+                Err(error @ CloudError::NoCapacity { .. }) => {
+                    self.dry().insert(key, Instant::now() + DRY_FOR);
+                    dry = Some(error);
+                }
+                Err(error) => return Err(ProviderError::other(error)),
+            }
+        }
+        let cause = dry.map_or_else(|| "nothing on offer fits".to_owned(), |error| error.to_string());
+        Err(ProviderError::insufficient_capacity(cause))
+    }
+
+    /// What is on offer, without what has run dry.
+    fn offered(&self) -> Arc<[InstanceType]> {
+        let now = Instant::now();
+        let mut dry = self.dry();
+        dry.retain(|_, until| *until > now);
+        if dry.is_empty() {
+            return Arc::clone(&self.types);
+        }
+        let mut types = self.types.to_vec();
+        for it in &mut types {
+            let name = it.name.to_string();
+            for offering in &mut it.offerings {
+                let (zone, capacity_type) = place(offering);
+                offering.available = !dry.contains_key(&(name.clone(), zone, capacity_type));
+            }
+        }
+        types.into()
+    }
+
+    fn dry(&self) -> std::sync::MutexGuard<'_, BTreeMap<(String, String, String), Instant>> {
+        self.dry.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn describe(&self, instance: &Instance) -> Option<LaunchedInstance> {
+        let launch = &instance.launch;
+        let it = self.types.iter().find(|it| *it.name == *launch.instance_type)?;
+        let place_of = (launch.zone.clone(), launch.capacity_type.clone());
+        let offering = it.offerings.iter().find(|offering| place(offering) == place_of)?;
+        Some(selection::describe(&instance.provider_id, it, offering))
+    }
+
+    fn claim_of(&self, instance: &Instance) -> NodeClaim {
+        let mut claim = NodeClaim::default();
+        if let Some(described) = self.describe(instance) {
+            described.write_into(&mut claim);
+        }
+        claim.metadata.name = instance.launch.tags.get(CLAIM_TAG).cloned();
+        claim.metadata.creation_timestamp = Some(Time(instance.launched_at));
+        claim.metadata.deletion_timestamp =
+            (instance.state == InstanceState::ShuttingDown).then_some(Time(instance.launched_at));
+        if let Some(pool) = instance.launch.tags.get(POOL_TAG) {
+            let labels = claim.metadata.labels.get_or_insert_default();
+            labels.insert(labels::NODEPOOL.to_owned(), pool.clone());
+        }
+        claim.status.get_or_insert_default().provider_id = Some(instance.provider_id.clone());
+        claim
+    }
+}
+
+impl CloudProvider for SimulatedCloud {
+    fn name(&self) -> &str {
+        "simulated"
+    }
+
+    fn supported_node_classes(&self) -> &[NodeClassKind] {
+        &self.kinds
+    }
+
+    fn create<'a>(&'a self, claim: &'a NodeClaim) -> ProviderFuture<'a, Launch> {
+        self.launch(claim).boxed()
+    }
+
+    fn delete<'a>(&'a self, claim: &'a NodeClaim) -> ProviderFuture<'a, ()> {
+        async move {
+            let id = claim.status.as_ref().and_then(|status| status.provider_id.as_deref());
+            let id = instance_id(id.unwrap_or_default())?;
+            let instance = self.cloud.get(&id).await.map_err(provider_error)?;
+            if instance.state == InstanceState::ShuttingDown {
+                return Ok(());
+            }
+            self.cloud.terminate(&id).await.map_err(provider_error)
+        }
+        .boxed()
+    }
+
+    fn get<'a>(&'a self, provider_id: &'a str) -> ProviderFuture<'a, NodeClaim> {
+        async move {
+            let instance = self.cloud.get(&instance_id(provider_id)?).await.map_err(provider_error)?;
+            Ok(self.claim_of(&instance))
+        }
+        .boxed()
+    }
+
+    fn list(&self) -> ProviderFuture<'_, Vec<NodeClaim>> {
+        async move {
+            let instances = self.cloud.list().await.map_err(provider_error)?;
+            let live = instances.iter().filter(|instance| instance.state.is_live());
+            Ok(live.map(|instance| self.claim_of(instance)).collect())
+        }
+        .boxed()
+    }
+
+    fn get_instance_types<'a>(&'a self, _pool: &'a NodePool) -> ProviderFuture<'a, Arc<[InstanceType]>> {
+        std::future::ready(Ok(self.offered())).boxed()
+    }
+
+    fn is_drifted<'a>(&'a self, _claim: &'a NodeClaim) -> ProviderFuture<'a, Option<String>> {
+        std::future::ready(Ok(None)).boxed()
+    }
+}
+
+/// The kind of NodeClass the simulated cloud serves.
+fn node_class() -> NodeClassKind {
+    NodeClassKind::new("sim.karpenter.sh", "v1", "SimulatedNodeClass", "simulatednodeclasses")
+}
+
+/// Its definition, and one object of it named `default`.
+pub(super) fn node_class_objects() -> [Value; 2] {
+    let NodeClassKind { group, version, kind, plural } = node_class();
+    let definition = json!({
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": format!("{plural}.{group}")},
+        "spec": {
+            "group": group,
+            "names": {
+                "kind": kind,
+                "plural": plural,
+                "singular": kind.to_lowercase(),
+                "listKind": format!("{kind}List"),
+            },
+            "scope": "Cluster",
+            "versions": [{
+                "name": version, "served": true, "storage": true,
+                "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}},
+            }],
+        },
+    });
+    let object = json!({
+        "apiVersion": format!("{group}/{version}"),
+        "kind": kind,
+        "metadata": {"name": "default"},
+        "status": {"conditions": [{
+            "type": "Ready", "status": "True", "reason": "Ready", "message": "",
+            "lastTransitionTime": "2026-01-01T00:00:00Z",
+        }]},
+    });
+    [definition, object]
+}
+
+/// What a NodePool says to be served by the simulated cloud.
+pub(super) fn node_class_ref() -> Value {
+    let kind = node_class();
+    json!({"group": kind.group, "kind": kind.kind, "name": "default"})
+}
+
+fn place(offering: &Offering) -> (String, String) {
+    let value = |key: &str| {
+        let requirement = offering.requirements.get(key);
+        requirement.and_then(|requirement| requirement.values.first()).map(ToString::to_string)
+    };
+    let zone = value(labels::TOPOLOGY_ZONE).unwrap_or_default();
+    (zone, value(labels::CAPACITY_TYPE).unwrap_or_default())
+}
+
+fn order(claim: &NodeClaim, launched: &LaunchedInstance) -> inventory::Launch {
+    let label = |key: &str| launched.labels.get(key).cloned().unwrap_or_default();
+    let uid = claim.metadata.uid.clone().unwrap_or_default();
+    let quantities =
+        |list: &ResourceList| list.iter().map(|(name, q)| (name.clone(), q.to_string())).collect();
+    let mut node_labels = claim.metadata.labels.clone().unwrap_or_default();
+    node_labels.extend(launched.labels.clone());
+    let pool = node_labels.get(labels::NODEPOOL).cloned().unwrap_or_default();
+    let taint = |taint: &Taint| taint.clone();
+    let mut node_taints: Vec<Taint> = claim.spec.taints.iter().flatten().map(taint).collect();
+    node_taints.extend(claim.spec.startup_taints.iter().flatten().map(taint));
+    node_taints.push(taints::UNREGISTERED.to_taint());
+    inventory::Launch {
+        token: uid.clone(),
+        claim_uid: uid,
+        instance_type: label(labels::INSTANCE_TYPE),
+        zone: label(labels::TOPOLOGY_ZONE),
+        capacity_type: label(labels::CAPACITY_TYPE),
+        tags: BTreeMap::from([
+            (CLAIM_TAG.to_owned(), claim.metadata.name.clone().unwrap_or_default()),
+            (POOL_TAG.to_owned(), pool),
+        ]),
+        node: NodeTemplate {
+            labels: node_labels,
+            annotations: BTreeMap::new(),
+            taints: node_taints,
+            capacity: quantities(&launched.capacity),
+            allocatable: quantities(&launched.allocatable),
+        },
+    }
+}
+
+/// The machine behind `sim:///zone/id`.
+fn instance_id(provider_id: &str) -> Result<InstanceId, ProviderError> {
+    let id = provider_id.strip_prefix("sim:///").and_then(|rest| rest.split_once('/'));
+    id.map(|(_, id)| InstanceId::new(id)).ok_or_else(|| {
+        ProviderError::other(format!("{provider_id:?} is no provider id of the simulated cloud"))
+    })
+}
+
+fn provider_error(error: CloudError) -> ProviderError {
+    match error {
+        CloudError::NotFound(_) => ProviderError::not_found(error),
+        CloudError::NoCapacity { .. } => ProviderError::insufficient_capacity(error),
+        CloudError::Throttled | CloudError::Unavailable | CloudError::TimedOut => ProviderError::other(error),
+    }
+}

@@ -1,0 +1,113 @@
+//! `karpenter sim`: Karpenter in a simulated world in which things go wrong, seed by seed. Each seed is an hour or so of
+//! virtual time in about a second; the rules of the lifecycle specification are checked after every write, and once
+//! everything has healed the cluster must come right. The same seed always gives the same tape.
+
+mod cloud;
+mod core;
+
+use std::fmt;
+use std::process::ExitCode;
+use std::str::FromStr;
+
+use anyhow::Context as _;
+use karpenter_sim::in_virtual_time;
+
+/// Run Karpenter in simulated worlds with faults; exit status 1 if a rule is broken.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Which world.
+    #[arg(long, value_enum, default_value_t = World::All)]
+    world: World,
+    /// One seed.
+    #[arg(long, value_name = "N", conflicts_with = "seeds", required_unless_present = "seeds")]
+    seed: Option<u64>,
+    /// Several seeds, the last not included.
+    #[arg(long, value_name = "A..B")]
+    seeds: Option<Seeds>,
+    /// Print every write and call of a run.
+    #[arg(long)]
+    tape: bool,
+    /// Let nothing go wrong.
+    #[arg(long)]
+    calm: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum World {
+    /// Nodes come and go with their pods; everything of the lifecycle.
+    Core,
+    /// Every world there is.
+    All,
+}
+
+/// A range of seeds.
+#[derive(Clone, Copy, Debug)]
+struct Seeds {
+    from: u64,
+    to: u64,
+}
+
+impl FromStr for Seeds {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let range = text.split_once("..").and_then(|(from, to)| Some((from.parse().ok()?, to.parse().ok()?)));
+        let (from, to) = range.ok_or_else(|| format!("{text:?} is no range of seeds; write it as 0..100"))?;
+        if from < to { Ok(Self { from, to }) } else { Err(format!("{text} holds no seed")) }
+    }
+}
+
+/// What came of a seed.
+struct Report {
+    tape: String,
+    digest: String,
+    summary: String,
+    failure: Option<String>,
+}
+
+/// What is to be simulated.
+#[derive(Clone, Copy, Debug)]
+struct Run {
+    world: &'static str,
+    seed: u64,
+    calm: bool,
+}
+
+impl fmt::Display for Run {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "karpenter sim --world {} --seed {}", self.world, self.seed)?;
+        f.write_str(if self.calm { " --calm" } else { "" })
+    }
+}
+
+/// Runs the seeds; whether all kept every rule.
+pub fn cmd(args: &Args) -> anyhow::Result<ExitCode> {
+    let seeds = match (args.seed, args.seeds) {
+        (_, Some(seeds)) => seeds,
+        (Some(seed), None) => Seeds { from: seed, to: seed.saturating_add(1) },
+        (None, None) => unreachable!("clap requires one of them"),
+    };
+    let worlds: &[&'static str] = match args.world {
+        World::Core | World::All => &["core"],
+    };
+    let mut failed = 0u64;
+    for seed in seeds.from..seeds.to {
+        for world in worlds {
+            let run = Run { world, seed, calm: args.calm };
+            let report = in_virtual_time(core::simulate(run)).context("cannot start the simulation")?;
+            if args.tape {
+                print!("{}", report.tape);
+            }
+            let Report { digest, summary, failure, .. } = report;
+            match failure {
+                None => println!("seed={seed} world={world} tape={digest} result=ok {summary}"),
+                Some(failure) => {
+                    failed += 1;
+                    println!("seed={seed}: {failure}\nseed={seed}: replay with: {run} --tape");
+                    println!("seed={seed} world={world} tape={digest} result=FAILED {summary}");
+                }
+            }
+        }
+    }
+    Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
