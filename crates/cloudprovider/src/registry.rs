@@ -158,6 +158,7 @@ impl Registry {
         let Some(first) = each.next() else { return default };
         each.fold(first, |mut all, one| {
             all.well_known_labels.extend(one.well_known_labels);
+            all.restricted_label_domains.extend(one.restricted_label_domains);
             all.unsupported_provisioners.retain(|name| one.unsupported_provisioners.contains(name));
             all.unsupported_topology_keys.retain(|key| one.unsupported_topology_keys.contains(key));
             if all.reservation_id_label == default.reservation_id_label {

@@ -16,13 +16,17 @@ pub const INSTANCE_CPU: &str = "karpenter.kwok.sh/instance-cpu";
 pub const NODE: &str = "kwok.x-k8s.io/node";
 /// What [`NODE`] is set to.
 pub const NODE_VALUE: &str = "fake";
+/// The price of the node, for eks-node-viewer.
+pub const NODE_PRICE: &str = "eks-node-viewer/instance-price";
+/// Which kwok controller looks after the node.
+pub const PARTITION: &str = "kwok-partition";
+/// The only partition there is.
+pub const PARTITION_VALUE: &str = "a";
+
+/// Labels every instance type describes.
+pub const WELL_KNOWN: [&str; 4] = [INSTANCE_SIZE, INSTANCE_FAMILY, INSTANCE_CPU, INSTANCE_MEMORY];
 
 /// The label rules of a cluster that uses this provider.
 pub fn label_rules(core: LabelRules) -> LabelRules {
-    core.with_restricted_domain(GROUP).with_well_known([
-        INSTANCE_SIZE,
-        INSTANCE_FAMILY,
-        INSTANCE_CPU,
-        INSTANCE_MEMORY,
-    ])
+    core.with_restricted_domain(GROUP).with_well_known(WELL_KNOWN)
 }

@@ -1,14 +1,22 @@
-//! KWOKNodeClass: how simulated nodes come up. It is ready from the start.
+//! KWOKNodeClass: how simulated nodes come up. It is ready from the start, so it needs no status controller.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use karpenter_api::conditions::{self, Condition, ConditionTypes, HasConditions};
 use karpenter_api::crd::{Crd, Scope};
 use karpenter_api::schema::{DURATION_PATTERN, Schema};
 use karpenter_api::{Duration, api_resource};
+use karpenter_cloudprovider::provider::NodeClassKind;
+use karpenter_runtime::environment::Environment;
+use karpenter_runtime::informer::Informer;
+use kube::Api;
+use kube::runtime::watcher;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::GROUP;
+
+/// The name of the resource.
+pub(crate) const PLURAL: &str = "kwoknodeclasses";
 
 /// How simulated nodes come up.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
@@ -55,7 +63,23 @@ impl HasConditions for KWOKNodeClass {
     }
 }
 
+/// The kind, as providers are found by.
+pub(crate) fn kind() -> NodeClassKind {
+    NodeClassKind::new(GROUP, "v1alpha1", "KWOKNodeClass", PLURAL)
+}
+
+/// The watch of all NodeClasses.
+pub(crate) fn watch(client: &kube::Client, environment: &Environment) -> Informer<KWOKNodeClass> {
+    Informer::new(Api::all(client.clone()), watcher::Config::default(), &environment.entropy)
+}
+
 impl KWOKNodeClass {
+    /// How long after its launch a node joins.
+    pub(crate) fn registration_delay(&self) -> std::time::Duration {
+        let set = self.spec.as_ref().and_then(|spec| spec.node_registration_delay.as_ref());
+        set.map(Duration::to_std).unwrap_or_default()
+    }
+
     /// The definition of the kind.
     pub fn crd() -> Crd {
         let spec = Schema::object().describe("How simulated nodes come up.").optional(
@@ -84,7 +108,7 @@ impl KWOKNodeClass {
             group: GROUP,
             version: "v1alpha1",
             kind: "KWOKNodeClass",
-            plural: "kwoknodeclasses",
+            plural: PLURAL,
             short_names: &["kwoknc", "kwokncs"],
             categories: &["karpenter"],
             scope: Scope::Cluster,

@@ -10,10 +10,10 @@ use karpenter_engine::instance_type::InstanceType;
 use karpenter_engine::labels::Text;
 use karpenter_engine::node_pool::InstanceTypes;
 use karpenter_engine::{Provider, Snapshot, SolveOptions};
+use karpenter_provider_kwok::{Catalogue, GROUP as KWOK_GROUP, labels as kwok_labels};
 use karpenter_state::Cluster;
 use serde_json::value::RawValue;
 
-use super::catalogue::{Catalogue, KWOK_GROUP, KWOK_LABELS};
 use super::objects::{Loaded, ManagedBy};
 use super::rejected::Rejected;
 use super::scenario::{Scenario, ScenarioError};
@@ -95,14 +95,14 @@ impl Input {
         let ingest = loaded.cluster.ingest();
         let options = solve_options(&header.options, ingest)
             .map_err(|source| InputError::Setting { file: header_file.into(), source })?;
-        let catalogue = match types_file {
-            Some(file) => {
-                let entries = type_entries(file)?;
-                Catalogue::read(&file.name, &entries, ingest, &mut rejected)
-            }
+        let (from, (catalogue, faulty)) = match types_file {
+            Some(file) => (file.name.as_str(), Catalogue::read(&type_entries(file)?, ingest)),
             None if scenario.header_file.is_none() => return Err(InputError::NoInstanceTypes),
-            None => Catalogue::read(header_file, &header.instance_types, ingest, &mut rejected),
+            None => (header_file, Catalogue::read(&header.instance_types, ingest)),
         };
+        rejected.extend(faulty.into_iter().map(|error| {
+            Rejected::new(from, format!("InstanceType/{}", error.entry), error.field, error.problem)
+        }));
         for (field, names) in
             [("markedForDeletion", &header.state.marked_for_deletion), ("nominated", &header.state.nominated)]
         {
@@ -158,7 +158,7 @@ fn provider(reservation_label: Option<&str>, more: &[String], of_types: &BTreeSe
     }
     provider.restricted_label_domains.insert(KWOK_GROUP.into());
     provider.well_known_labels.insert(provider.reservation_id_label.clone());
-    provider.well_known_labels.extend(KWOK_LABELS.iter().map(|l| Text::from(*l)));
+    provider.well_known_labels.extend(kwok_labels::WELL_KNOWN.iter().map(|l| Text::from(*l)));
     provider.well_known_labels.extend(more.iter().map(|l| Text::from(l.as_str())));
     provider.well_known_labels.extend(of_types.iter().cloned());
     provider

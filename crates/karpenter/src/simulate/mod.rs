@@ -14,13 +14,12 @@
 //! |---|---|
 //! | `source` | files as JSON documents |
 //! | `scenario` | documents as one scenario, not yet understood |
-//! | `catalogue`, `objects`, `settings` | understanding instance types, objects and options, each on its own |
+//! | `objects`, `settings` | understanding objects and options, each on its own |
 //! | `input` | all of it together: a cluster mirror and how to decide |
 //! | `outcome`, `explanation` | the plan and its reasons as JSON |
 //! | `table`, `sentences` | the plan and its reasons for people |
 //! | `timing` | how long it took |
 
-mod catalogue;
 mod explanation;
 mod input;
 mod objects;

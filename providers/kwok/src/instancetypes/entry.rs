@@ -1,9 +1,11 @@
-//! Instance types as files describe them: the kwok provider's shape, with the additions scenarios need.
+//! One instance type as the file writes it, and what the provider makes of it.
 //!
-//! What kwok derives from an entry (the labels its nodes will have, the default overhead) is derived here in the same way.
-//! An entry that makes no sense is left out with the reason; the others stay.
+//! What kwok derives from an entry (the labels its nodes will have, the default overhead) is derived here in the same way. Beyond
+//! kwok's own fields an entry may have `requirements`, `overhead`, `volumeAttachmentLimits`, `noKwokLabels`, and its offerings
+//! `ReservationCapacity`, `CapacityOverride` and `OverheadOverride`, which recorded scenarios use.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 use karpenter_engine::ingest::Ingest;
@@ -14,139 +16,133 @@ use karpenter_engine::requirements::Requirements;
 use karpenter_engine::resources::{Amount, CPU, MEMORY, PODS, Resources};
 use karpenter_primitives::Quantity;
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 
-use super::rejected::Rejected;
+use crate::labels::{INSTANCE_CPU, INSTANCE_FAMILY, INSTANCE_MEMORY, INSTANCE_SIZE};
 
-const KWOK_SIZE: &str = "karpenter.kwok.sh/instance-size";
-const KWOK_FAMILY: &str = "karpenter.kwok.sh/instance-family";
-const KWOK_CPU: &str = "karpenter.kwok.sh/instance-cpu";
-const KWOK_MEMORY: &str = "karpenter.kwok.sh/instance-memory";
-
-/// The kwok provider's API group, whose labels users may not invent.
-pub(crate) const KWOK_GROUP: &str = "karpenter.kwok.sh";
-/// Labels the kwok provider's nodes always have.
-pub(crate) const KWOK_LABELS: [&str; 4] = [KWOK_SIZE, KWOK_FAMILY, KWOK_CPU, KWOK_MEMORY];
-
-/// What can be bought.
-#[derive(Debug, Default)]
-pub(crate) struct Catalogue {
-    pub(crate) types: Vec<InstanceType>,
-    /// Label keys the types and offerings speak of, which a claim need not define to be compatible.
-    pub(crate) labels: BTreeSet<Text>,
+/// What is wrong with one entry of an instance type file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EntryError {
+    /// The entry's name or, if it has none, its place in the list: `#3` is the third.
+    pub entry: String,
+    /// The field; empty when it is the whole entry.
+    pub field: String,
+    /// What is wrong with it.
+    pub problem: String,
 }
 
-impl Catalogue {
-    /// Understands each entry on its own.
-    pub(crate) fn read(
-        file: &str,
-        entries: &[&RawValue],
-        ingest: &mut Ingest,
-        rejected: &mut Vec<Rejected>,
-    ) -> Self {
-        let mut out = Self::default();
-        let mut names = BTreeSet::new();
-        for (index, entry) in entries.iter().enumerate() {
-            match read_entry(entry, ingest) {
-                Ok((kind, labels)) if names.insert(kind.name.clone()) => {
-                    out.types.push(kind);
-                    out.labels.extend(labels);
-                }
-                Ok((kind, _)) => rejected.push(Rejected::new(
-                    file,
-                    format!("InstanceType/{}", kind.name),
-                    "name",
-                    "another instance type has the same name; the first one counts",
-                )),
-                Err(problem) => rejected.push(problem.at(file, index)),
-            }
+impl fmt::Display for EntryError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "instance type {}", self.entry)?;
+        if !self.field.is_empty() {
+            write!(f, ", {}", self.field)?;
         }
-        out
+        write!(f, ": {}", self.problem)
+    }
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Entry {
+    #[serde(default)]
+    pub(super) name: String,
+    #[serde(default)]
+    pub(super) offerings: Vec<OfferingEntry>,
+    #[serde(default)]
+    pub(super) architecture: String,
+    #[serde(default)]
+    pub(super) operating_systems: Vec<String>,
+    #[serde(default)]
+    pub(super) resources: Amounts,
+    #[serde(default)]
+    pub(super) requirements: Vec<RequirementEntry>,
+    pub(super) overhead: Option<OverheadEntry>,
+    #[serde(default)]
+    pub(super) volume_attachment_limits: BTreeMap<String, i64>,
+    #[serde(default)]
+    pub(super) no_kwok_labels: bool,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(super) struct OfferingEntry {
+    #[serde(alias = "price")]
+    pub(super) price: f64,
+    #[serde(alias = "available")]
+    pub(super) available: Option<bool>,
+    #[serde(alias = "reservationCapacity", default)]
+    pub(super) reservation_capacity: i64,
+    #[serde(alias = "requirements", default)]
+    pub(super) requirements: Vec<RequirementEntry>,
+    #[serde(alias = "capacityOverride", default)]
+    pub(super) capacity_override: Option<Amounts>,
+    #[serde(alias = "overheadOverride")]
+    pub(super) overhead_override: Option<OverheadEntry>,
+    /// Files of before 1.0 said these beside the price, where Go Karpenter overlooks them.
+    #[serde(rename = "capacityType", default)]
+    pub(super) old_capacity_type: Option<IgnoredAny>,
+    #[serde(rename = "zone", default)]
+    pub(super) old_zone: Option<IgnoredAny>,
+}
+
+impl OfferingEntry {
+    fn outdated_field(&self) -> Option<(&'static str, &'static str)> {
+        let old = [(&self.old_capacity_type, "capacityType", CAPACITY_TYPE), (&self.old_zone, "zone", ZONE)];
+        old.into_iter().find(|(value, ..)| value.is_some()).map(|(_, field, key)| (field, key))
     }
 }
 
 #[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Entry {
-    #[serde(default)]
-    name: String,
-    #[serde(default)]
-    offerings: Vec<OfferingEntry>,
-    #[serde(default)]
-    architecture: String,
-    #[serde(default)]
-    operating_systems: Vec<String>,
-    #[serde(default)]
-    resources: Amounts,
-    #[serde(default)]
-    requirements: Vec<RequirementEntry>,
-    overhead: Option<OverheadEntry>,
-    #[serde(default)]
-    volume_attachment_limits: BTreeMap<String, i64>,
-    #[serde(default)]
-    no_kwok_labels: bool,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "PascalCase")]
-struct OfferingEntry {
-    #[serde(alias = "price")]
-    price: f64,
-    #[serde(alias = "available")]
-    available: Option<bool>,
-    #[serde(alias = "reservationCapacity", default)]
-    reservation_capacity: i64,
-    #[serde(alias = "requirements", default)]
-    requirements: Vec<RequirementEntry>,
-    #[serde(alias = "capacityOverride", default)]
-    capacity_override: Option<Amounts>,
-    #[serde(alias = "overheadOverride")]
-    overhead_override: Option<OverheadEntry>,
-}
-
-#[derive(Deserialize)]
-struct RequirementEntry {
+pub(super) struct RequirementEntry {
     key: String,
     operator: String,
     #[serde(default)]
     values: Option<Vec<String>>,
 }
 
+impl RequirementEntry {
+    /// `key In [value]`.
+    pub(super) fn is(key: &str, value: &str) -> Self {
+        Self { key: key.to_owned(), operator: "In".to_owned(), values: Some(vec![value.to_owned()]) }
+    }
+}
+
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-struct OverheadEntry {
+pub(super) struct OverheadEntry {
     kube_reserved: Option<Amounts>,
     system_reserved: Option<Amounts>,
     eviction_threshold: Option<Amounts>,
 }
 
-type Amounts = BTreeMap<String, ApiQuantity>;
+pub(super) type Amounts = BTreeMap<String, ApiQuantity>;
 
-/// What is wrong with an entry, before it is known where the entry stands.
-#[derive(Debug)]
-struct EntryProblem {
-    name: String,
-    field: String,
-    problem: String,
-}
-
-impl EntryProblem {
-    fn at(self, file: &str, index: usize) -> Rejected {
-        let name = if self.name.is_empty() { format!("#{}", index + 1) } else { self.name };
-        Rejected::new(file, format!("InstanceType/{name}"), self.field, self.problem)
-    }
-}
-
-fn read_entry(text: &RawValue, ingest: &mut Ingest) -> Result<(InstanceType, BTreeSet<Text>), EntryProblem> {
-    let entry: Entry = serde_json::from_str(text.get()).map_err(|e| EntryProblem {
-        name: name_of(text).unwrap_or_default(),
-        field: String::new(),
-        problem: e.to_string(),
+/// Reads one entry; `index` is its place in the list, from 0.
+pub(super) fn read(text: &RawValue, index: usize) -> Result<Entry, EntryError> {
+    let place = || format!("#{}", index + 1);
+    let json = &mut serde_json::Deserializer::from_str(text.get());
+    let entry: Entry = serde_path_to_error::deserialize(json).map_err(|error| {
+        let path = error.path().to_string();
+        EntryError {
+            entry: name_of(text).filter(|name| !name.is_empty()).unwrap_or_else(place),
+            field: if path == "." { String::new() } else { path },
+            problem: error.into_inner().to_string(),
+        }
     })?;
-    let fail = |field: String, problem: String| EntryProblem { name: entry.name.clone(), field, problem };
     if entry.name.is_empty() {
-        return Err(fail("name".into(), "an instance type needs a name".into()));
+        let problem = "an instance type needs a name".to_owned();
+        return Err(EntryError { entry: place(), field: "name".to_owned(), problem });
     }
+    Ok(entry)
+}
+
+/// The instance type an entry describes, with the label keys it and its offerings speak of.
+pub(super) fn resolve(
+    entry: &Entry,
+    ingest: &mut Ingest,
+) -> Result<(InstanceType, BTreeSet<Text>), EntryError> {
+    let fail = |field: String, problem: String| EntryError { entry: entry.name.clone(), field, problem };
     let mut labels = BTreeSet::new();
     let mut capacity = Resources::from_iter([(PODS, Amount::units(110))]);
     capacity =
@@ -159,6 +155,11 @@ fn read_entry(text: &RawValue, ingest: &mut Ingest) -> Result<(InstanceType, BTr
         let at = |field: &str| format!("offerings[{i}].{field}");
         if !offering.price.is_finite() || offering.price < 0.0 {
             return Err(fail(at("Price"), format!("{} is no price", offering.price)));
+        }
+        if let Some((field, key)) = offering.outdated_field() {
+            let problem =
+                format!("is of an old format; write a requirement {key} In [...] under Requirements");
+            return Err(fail(at(field), problem));
         }
         let requirements =
             requirements(&offering.requirements, &mut labels).map_err(|p| fail(at("Requirements"), p))?;
@@ -186,7 +187,7 @@ fn read_entry(text: &RawValue, ingest: &mut Ingest) -> Result<(InstanceType, BTr
         Some(entry) => overhead(ingest, entry, "overhead").map_err(|(f, p)| fail(f, p))?,
         None => default_overhead(),
     };
-    let mut derived = derived_requirements(&entry);
+    let mut derived = derived_requirements(entry);
     for requirement in
         requirements(&entry.requirements, &mut labels).map_err(|p| fail("requirements".into(), p))?.iter()
     {
@@ -228,10 +229,10 @@ fn derived_requirements(entry: &Entry) -> Requirements {
         };
         let (cpu, memory) = (written(CPU), written(MEMORY));
         let size = size_in_name(&entry.name).unwrap_or(&cpu);
-        add(KWOK_SIZE, BTreeSet::from([size]));
-        add(KWOK_FAMILY, BTreeSet::from([family(&entry.name)]));
-        add(KWOK_CPU, BTreeSet::from([cpu.as_str()]));
-        add(KWOK_MEMORY, BTreeSet::from([memory.as_str()]));
+        add(INSTANCE_SIZE, BTreeSet::from([size]));
+        add(INSTANCE_FAMILY, BTreeSet::from([family(&entry.name)]));
+        add(INSTANCE_CPU, BTreeSet::from([cpu.as_str()]));
+        add(INSTANCE_MEMORY, BTreeSet::from([memory.as_str()]));
     }
     out
 }
@@ -293,78 +294,4 @@ fn requirements(entries: &[RequirementEntry], labels: &mut BTreeSet<Text>) -> Re
         out.add(Requirement::from_selector(&written).map_err(|e| e.to_string())?);
     }
     Ok(out)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn read(text: &str) -> (Catalogue, Vec<String>) {
-        let entries: Vec<&RawValue> = serde_json::from_str(text).expect("a list");
-        let mut rejected = Vec::new();
-        let catalogue = Catalogue::read("types.json", &entries, &mut Ingest::new(), &mut rejected);
-        (catalogue, rejected.iter().map(ToString::to_string).collect())
-    }
-
-    fn values(kind: &InstanceType, key: &str) -> Vec<String> {
-        kind.requirements
-            .get(key)
-            .map(|r| r.values.iter().map(ToString::to_string).collect())
-            .unwrap_or_default()
-    }
-
-    const OFFERS: &str = r#""offerings":[
-        {"Price":1.5,"Requirements":[{"key":"karpenter.sh/capacity-type","operator":"In","values":["spot"]},
-                                     {"key":"topology.kubernetes.io/zone","operator":"In","values":["b"]}]},
-        {"Price":2,"Available":false,"Requirements":[{"key":"karpenter.sh/capacity-type","operator":"In","values":["on-demand"]},
-                                     {"key":"topology.kubernetes.io/zone","operator":"In","values":["a"]}]}]"#;
-
-    #[test]
-    fn labels_are_derived_as_kwok_derives_them() {
-        let text = format!(
-            r#"[{{"name":"m5.2xlarge","architecture":"amd64","operatingSystems":["linux"],"resources":{{"cpu":"8000m","memory":"32768Mi"}},{OFFERS}}},
-                {{"name":"c-4x-arm","architecture":"arm64","operatingSystems":["linux","windows"],"resources":{{"cpu":4}},{OFFERS}}}]"#
-        );
-        let (catalogue, rejected) = read(&text);
-        assert_eq!(rejected, [] as [&str; 0]);
-        let [m5, c4] = &catalogue.types[..] else { panic!("two types") };
-        assert_eq!(values(m5, KWOK_SIZE), ["2xlarge"]);
-        assert_eq!(values(m5, KWOK_FAMILY), ["m5"]);
-        assert_eq!(values(m5, KWOK_CPU), ["8"]);
-        assert_eq!(values(m5, KWOK_MEMORY), ["32Gi"]);
-        assert_eq!(values(m5, ZONE), ["a", "b"]);
-        assert_eq!(values(m5, CAPACITY_TYPE), ["on-demand", "spot"]);
-        assert!(m5.offerings[0].available && !m5.offerings[1].available);
-        assert_eq!(m5.capacity.amount(PODS), Amount::units(110));
-        assert_eq!(m5.overhead.total().amount(CPU), Amount::milli(100));
-        assert_eq!(values(c4, KWOK_SIZE), ["4"]);
-        assert_eq!(values(c4, KWOK_FAMILY), ["c"]);
-        assert_eq!(values(c4, KWOK_MEMORY), ["0"]);
-    }
-
-    #[test]
-    fn requirements_of_the_file_replace_derived_ones_and_become_well_known() {
-        let (catalogue, _) = read(
-            r#"[{"name":"a","architecture":"amd64","operatingSystems":["linux"],"noKwokLabels":true,
-                 "requirements":[{"key":"kubernetes.io/arch","operator":"In","values":["riscv"]},{"key":"gpu","operator":"DoesNotExist"}]}]"#,
-        );
-        assert_eq!(values(&catalogue.types[0], ARCH), ["riscv"]);
-        assert!(catalogue.labels.contains("gpu"));
-        assert!(catalogue.types[0].requirements.get(KWOK_CPU).is_none());
-    }
-
-    #[test]
-    fn a_bad_entry_is_left_out_with_its_field_and_the_others_stay() {
-        let (catalogue, rejected) = read(
-            r#"[{"name":"good"},{"name":"bad","resources":{"cpu":"many"}},{"name":"good"},{"offerings":[]},
-                {"name":"worse","offerings":[{"Price":-1}]},{"name":"odd","offerings":"none"}]"#,
-        );
-        assert_eq!(catalogue.types.len(), 1);
-        assert_eq!(rejected.len(), 5, "{rejected:?}");
-        assert!(rejected[0].starts_with("types.json: InstanceType/bad: resources[cpu]: "), "{}", rejected[0]);
-        assert!(rejected[1].contains("InstanceType/good: name: another"), "{}", rejected[1]);
-        assert!(rejected[2].contains("InstanceType/#4: name: "), "{}", rejected[2]);
-        assert!(rejected[3].contains("offerings[0].Price"), "{}", rejected[3]);
-        assert!(rejected[4].contains("InstanceType/odd"), "{}", rejected[4]);
-    }
 }
