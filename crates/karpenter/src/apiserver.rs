@@ -1,7 +1,7 @@
 //! `karpenter apiserver`: the embedded Kubernetes API server on a socket, for kubectl and for programs under test.
 
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::SystemTime;
 
 use anyhow::{Context as _, bail};
@@ -52,7 +52,7 @@ async fn run(args: &Args) -> anyhow::Result<()> {
     let options = Options { bearer_token: args.token.clone(), ..Options::default() };
     let server = ApiServer::new(WallClock::new(), options);
     // The socket already queues connections, so whoever finds the file is answered.
-    write_atomically(&args.kubeconfig, &kubeconfig(address, args.token.as_deref()))?;
+    karpenter::files::write_atomically(&args.kubeconfig, &kubeconfig(address, args.token.as_deref()))?;
     let stop = async {
         tokio::select! {
             biased;
@@ -62,18 +62,6 @@ async fn run(args: &Args) -> anyhow::Result<()> {
     };
     serve(listener, &server, stop).await?;
     Ok(())
-}
-
-/// Writes a file that is either not there or complete.
-fn write_atomically(path: &Path, text: &str) -> anyhow::Result<()> {
-    let name = path.file_name().with_context(|| format!("--kubeconfig {} names no file", path.display()))?;
-    let mut temporary = name.to_owned();
-    temporary.push(format!(".{}.tmp", std::process::id()));
-    let temporary = path.with_file_name(temporary);
-    std::fs::write(&temporary, text)
-        .and_then(|()| std::fs::rename(&temporary, path))
-        .inspect_err(|_| drop(std::fs::remove_file(&temporary)))
-        .with_context(|| format!("cannot write the kubeconfig {}", path.display()))
 }
 
 /// The environment of a server that lives in this world: real time, and ids nobody else draws.

@@ -1,6 +1,8 @@
 //! The commands of the `karpenter` program, as a library so that tests can run them in process.
 
 mod definitions;
+pub mod demo;
+pub mod files;
 mod providers;
 pub mod run;
 pub mod sim;

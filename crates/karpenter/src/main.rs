@@ -10,7 +10,7 @@ use std::io;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use karpenter::{run, sim, simulate};
+use karpenter::{demo, run, sim, simulate};
 
 /// glibc's takes nearly half the time of a small write in the embedded server.
 #[global_allocator]
@@ -30,6 +30,8 @@ enum Command {
     Apiserver(apiserver::Args),
     /// Print the custom resource definitions.
     Crds(crds::Args),
+    /// Show Karpenter at work on a cluster in memory; needs nothing.
+    Demo(demo::Args),
     /// Run Karpenter in a cluster.
     Run(run::Args),
     /// Run Karpenter in simulated worlds in which things go wrong.
@@ -42,6 +44,7 @@ fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
         Command::Apiserver(args) => apiserver::cmd(&args).map(|()| ExitCode::SUCCESS),
         Command::Crds(args) => crds::cmd(&args).map(|()| ExitCode::SUCCESS),
+        Command::Demo(args) => demo::cmd(&args),
         Command::Run(args) => run::cmd(&args),
         Command::Sim(args) => sim::cmd(&args),
         Command::Simulate(args) => simulate::run(&args).map(found_a_place).map_err(anyhow::Error::from),

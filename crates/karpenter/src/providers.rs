@@ -3,6 +3,9 @@
 use karpenter_cloudprovider::{Installation, Surroundings};
 
 /// A provider, ready to join the program.
-pub(crate) async fn install(name: &str, _around: &Surroundings) -> anyhow::Result<Installation> {
-    anyhow::bail!("there is no provider {name:?} (--provider, PROVIDER)")
+pub(crate) async fn install(name: &str, around: &Surroundings) -> anyhow::Result<Installation> {
+    match name {
+        "kwok" => Ok(karpenter_provider_kwok::install(around)?),
+        other => anyhow::bail!("there is no provider {other:?} (--provider, PROVIDER); give kwok"),
+    }
 }

@@ -20,6 +20,7 @@ use karpenter_api::conditions::HasConditions as _;
 use karpenter_api::label_rules::LabelRules;
 use karpenter_api::{ConditionStatus, NodeClaim, NodePool};
 use karpenter_cloudprovider::error::ProviderError;
+use karpenter_cloudprovider::installation::{InstallError, Installation, Part, Surroundings};
 use karpenter_cloudprovider::provider::{CloudProvider, Launch, LaunchHandle, NodeClassKind, ProviderFuture};
 use karpenter_cloudprovider::repair::{RepairAction, RepairPolicy};
 use karpenter_engine::Provider as SchedulingRules;
@@ -47,6 +48,26 @@ pub const GROUP: &str = "karpenter.kwok.sh";
 pub const UNHEALTHY: &str = "KWOKUnhealthy";
 /// A node condition that stands for a fault a reboot mends.
 pub const REBOOT_REQUIRED: &str = "KWOKRebootRequired";
+
+/// The provider with what runs beside it, from the settings it was given.
+///
+/// # Errors
+///
+/// If the file of instance types cannot be used.
+pub fn install(around: &Surroundings) -> Result<Installation, InstallError> {
+    let file = around.options.kwok.instance_types_file_path.as_deref();
+    let catalogue = Catalogue::load(file)
+        .map_err(|error| InstallError { provider: "kwok", problem: error.to_string() })?;
+    let (provider, watch) = KwokProvider::new(&around.client, catalogue, &around.environment);
+    let resumption = provider.resumption();
+    Ok(Installation {
+        provider: Arc::new(provider),
+        parts: vec![
+            Part::new("watch kwoknodeclasses", move |stop| watch.run(stop).boxed()),
+            Part::new("kwok boots", move |stop| Box::new(resumption).run(stop)),
+        ],
+    })
+}
 
 /// Simulated instances.
 pub struct KwokProvider {
