@@ -38,6 +38,38 @@ impl Bits {
         self.insert(index);
     }
 
+    /// Becomes every number below `universe`, keeping its storage.
+    pub(crate) fn fill(&mut self, universe: usize) {
+        self.0.clear();
+        self.0.resize(universe.div_ceil(64), u64::MAX);
+        if !universe.is_multiple_of(64)
+            && let Some(last) = self.0.last_mut()
+        {
+            *last = (1 << (universe % 64)) - 1;
+        }
+    }
+
+    /// Takes out whatever is in `other`, which may be of a smaller universe.
+    #[inline]
+    pub(crate) fn subtract(&mut self, other: &Bits) {
+        for (a, b) in self.0.iter_mut().zip(&other.0) {
+            *a &= !b;
+        }
+    }
+
+    /// Keeps only what is in `other`, which may be of a smaller universe.
+    pub(crate) fn keep_only(&mut self, other: &Bits) {
+        let shared = self.0.len().min(other.0.len());
+        for (a, b) in self.0.iter_mut().zip(&other.0) {
+            *a &= b;
+        }
+        self.0[shared..].fill(0);
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.0.iter().map(|w| w.count_ones() as usize).sum()
+    }
+
     pub(crate) fn clear(&mut self) {
         self.0.fill(0);
     }

@@ -30,6 +30,11 @@ pub(crate) struct ClaimOrder {
     order: Vec<u32>,
     /// Pods per claim id.
     pods: Vec<u32>,
+    /// Per claim id, where it stands among those with as many pods: smaller comes first.
+    ties: Vec<i64>,
+    /// Below and above every tie given so far.
+    low: i64,
+    high: i64,
     /// Position of the one claim changed since the order was last settled.
     changed: Option<usize>,
 }
@@ -50,12 +55,29 @@ impl ClaimOrder {
         self.changed = Some(self.order.len());
         self.order.push(self.order.len() as u32);
         self.pods.push(1);
+        self.ties.push(self.high);
+        self.high += 1;
+    }
+
+    /// What the settled order is ascending in.
+    pub(crate) fn rank(&self, claim: u32) -> (u32, i64) {
+        (self.pods[claim as usize], self.ties[claim as usize])
+    }
+
+    /// Where the claim stands in the settled order.
+    pub(crate) fn position(&self, claim: u32) -> usize {
+        let rank = self.rank(claim);
+        self.order.partition_point(|c| self.rank(*c) < rank)
     }
 
     /// One more pod for the claim at `position`.
     pub(crate) fn bump(&mut self, position: usize) {
         self.settle();
-        self.pods[self.order[position] as usize] += 1;
+        let claim = self.order[position] as usize;
+        self.pods[claim] += 1;
+        // It will stand before all that have as many already.
+        self.low -= 1;
+        self.ties[claim] = self.low;
         self.changed = Some(position);
     }
 
@@ -72,6 +94,10 @@ impl ClaimOrder {
         };
         if !shifts {
             sort(&mut self.order, less);
+            for (position, claim) in self.order.iter().enumerate() {
+                self.ties[*claim as usize] = position as i64;
+            }
+            (self.low, self.high) = (0, len as i64);
             return;
         }
         let moved = self.order[at];
@@ -372,6 +398,7 @@ mod tests {
                 order.settle();
                 sort(&mut literal, |a, b| pods[a as usize] < pods[b as usize]);
                 assert_eq!(order.claims(), literal, "round {round}, {} claims", literal.len());
+                assert!(literal.iter().enumerate().all(|(at, claim)| order.position(*claim) == at));
                 let roll = next(&mut state);
                 if literal.is_empty() || roll.is_multiple_of(2 + round % 5) {
                     literal.push(literal.len() as u32);

@@ -11,7 +11,7 @@ use crate::refusal::Refusal;
 use crate::snapshot::ReservedMode;
 use crate::solver::{Candidate, Solver};
 use crate::templates::unmet_min_values;
-use crate::topology::Place;
+use crate::topology::{Place, Spot};
 use crate::vocabulary::ValueId;
 use crate::volumes::{self, Volumes};
 
@@ -240,7 +240,7 @@ impl Solver<'_> {
         claim.held = joined.held;
         claim.update_room(&self.templates[claim.template], &self.tables);
         let place = Place { set: claim.set, host: claim.host, taints: self.templates[claim.template].taints };
-        self.record(candidate, place);
+        self.record(candidate, place, Spot::Claim(number));
     }
 
     pub(crate) fn create(
@@ -258,6 +258,7 @@ impl Solver<'_> {
         });
         self.claims.push(claim);
         self.order.push();
+        self.lessons.add_claim(self.claims.len() - 1, number);
         self.next_host = self.algebra.vocabulary.placeholder_host(self.claims.len() + 1);
         self.join_claim(self.claims.len() - 1, candidate, volumes, joined);
         let template = &mut self.templates[number];

@@ -21,7 +21,7 @@ use crate::scan::Lessons;
 use crate::snapshot::{MinValuesPolicy, Snapshot, SolveOptions};
 use crate::templates::{Pool, Template};
 use crate::tolerance::Tolerance;
-use crate::topology::{Choice, Group, Place, Surroundings, Topology};
+use crate::topology::{Choice, Group, Place, Spot, Surroundings, Topology};
 use crate::types::{Reservations, TypeTable};
 use crate::vocabulary::{HOST, ValueId};
 use crate::volumes::{self, Volumes};
@@ -211,8 +211,8 @@ impl Solver<'_> {
     }
 
     fn place_on_existing(&mut self, candidate: Candidate, volumes: Option<&Volumes>) -> bool {
-        let found = if self.is_plain(candidate, volumes) {
-            self.first_plain_node(candidate)
+        let found = if self.options.caching {
+            self.first_node(candidate, volumes)
         } else {
             (0..self.existing.len())
                 .find_map(|n| self.can_join_node(n, candidate, volumes).ok().map(|set| (n, set)))
@@ -220,15 +220,6 @@ impl Solver<'_> {
         let Some((node, set)) = found else { return false };
         self.join_node(node, candidate, volumes, set);
         true
-    }
-
-    /// Whether the shortcuts of [`crate::scan`] apply: nothing about the pod is particular to it alone.
-    fn is_plain(&self, candidate: Candidate, volumes: Option<&Volumes>) -> bool {
-        let shape = self.classes.classes[candidate.class as usize].shape;
-        self.options.caching
-            && volumes.is_none()
-            && self.pods[candidate.pod as usize].alternatives.is_empty()
-            && self.classes.shapes[shape as usize].spec.host_ports.is_empty()
     }
 
     /// Whether the node takes the pod, and what it then is.
@@ -302,12 +293,12 @@ impl Solver<'_> {
             existing.check_volumes();
         }
         let place = Place { set, host: existing.host, taints: existing.taints };
-        self.record(candidate, place);
+        self.record(candidate, place, Spot::Node(node));
     }
 
     fn place_on_claim(&mut self, candidate: Candidate, volumes: Option<&Volumes>) -> bool {
-        let found = if self.is_plain(candidate, volumes) {
-            self.first_plain_claim(candidate)
+        let found = if self.options.caching {
+            self.first_claim(candidate, volumes)
         } else {
             (0..self.order.len()).find_map(|position| {
                 let number = self.order.claims()[position] as usize;
@@ -334,7 +325,11 @@ impl Solver<'_> {
 
     /// The constraints that bind the pod: its own, then the anti-affinity of others. With group number, whether the group counts
     /// the pod, and whether it is inverse.
-    fn constraints(&self, pod: u32, class: ClassId) -> impl Iterator<Item = (&Group, u32, bool, bool)> {
+    pub(crate) fn constraints(
+        &self,
+        pod: u32,
+        class: ClassId,
+    ) -> impl Iterator<Item = (&Group, u32, bool, bool)> {
         let of_class = &self.classes.classes[class as usize];
         let audience = &self.classes.audiences[of_class.audience as usize];
         let owned: &[(u32, bool)] = if self.pods[pod as usize].registered { &of_class.owned } else { &[] };
@@ -391,7 +386,7 @@ impl Solver<'_> {
     }
 
     /// Counts the pod in every group that cares, now that its place is settled.
-    pub(crate) fn record(&mut self, candidate: Candidate, place: Place) {
+    pub(crate) fn record(&mut self, candidate: Candidate, place: Place, spot: Spot) {
         let class = &self.classes.classes[candidate.class as usize];
         let audience = &self.classes.audiences[class.audience as usize];
         for number in &audience.counted_by {
@@ -404,7 +399,7 @@ impl Solver<'_> {
                 continue;
             }
             if group.key == HOST {
-                group.counts.record(HOST, place.host, &self.algebra.vocabulary);
+                group.record_host(place.host, spot, &self.algebra.vocabulary);
                 continue;
             }
             let Some(req) = self.algebra.get(place.set, group.key) else { continue };
@@ -424,7 +419,7 @@ impl Solver<'_> {
         for number in &class.owned_inverse {
             let group = &mut self.topology.inverse[*number as usize];
             if group.key == HOST {
-                group.counts.record(HOST, place.host, &self.algebra.vocabulary);
+                group.record_host(place.host, spot, &self.algebra.vocabulary);
             } else if let Some(req) = self.algebra.get(place.set, group.key) {
                 for value in &self.algebra.req(req).values {
                     group.counts.record(group.key, *value, &self.algebra.vocabulary);

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use smallvec::SmallVec;
 
 use crate::algebra::{Algebra, Demand, ReqId, SetId, Undefined};
+use crate::bits::Bits;
 use crate::labels::{Labels, Text};
 use crate::reasons::TopologyKind;
 use crate::requirement::Operator;
@@ -22,6 +23,45 @@ pub(crate) struct Group {
     pub(crate) min_domains: Option<i32>,
     pub(crate) filter: Option<NodeFilter>,
     pub(crate) counts: Counts,
+    /// For groups that look at hosts: what their counts mean for whole lists of nodes and claims at once.
+    pub(crate) hosts: Hosts,
+}
+
+/// Where a pod was placed.
+#[derive(Clone, Copy)]
+pub(crate) enum Spot {
+    /// On a node that exists, by its number.
+    Node(usize),
+    /// On a claim in flight, by its number.
+    Claim(usize),
+}
+
+/// Counts per host, seen from the nodes and claims.
+#[derive(Default)]
+pub(crate) struct Hosts {
+    pub(crate) claims: Occupied,
+    /// Worked out when first asked for: nodes are numbered after groups are made.
+    pub(crate) nodes: Option<Occupied>,
+}
+
+/// Nodes (or claims) by how many pods a group counts on them.
+#[derive(Default)]
+pub(crate) struct Occupied {
+    /// At least one.
+    some: Bits,
+    /// As many as a spread allows.
+    full: Bits,
+}
+
+impl Occupied {
+    pub(crate) fn note(&mut self, number: usize, count: i32, max_skew: i32) {
+        if count > 0 {
+            self.some.insert_growing(number);
+        }
+        if count >= max_skew {
+            self.full.insert_growing(number);
+        }
+    }
 }
 
 /// Which nodes take part in a spread: those the creating pod could run on.
@@ -70,7 +110,7 @@ impl Counts {
         self.by_value.get(value.index()).copied().filter(|c| *c >= 0)
     }
 
-    fn or_zero(&self, value: ValueId) -> i32 {
+    pub(crate) fn or_zero(&self, value: ValueId) -> i32 {
         self.get(value).unwrap_or(0)
     }
 
@@ -159,6 +199,38 @@ impl Group {
                 .collect(),
         };
         if domains.is_empty() { Choice::Nothing } else { Choice::Domains(algebra.one_of(self.key, domains)) }
+    }
+
+    /// Counts one more pod on `host`, which is the hostname of `spot`.
+    pub(crate) fn record_host(&mut self, host: ValueId, spot: Spot, vocabulary: &Vocabulary) {
+        self.counts.record(HOST, host, vocabulary);
+        let count = self.counts.or_zero(host);
+        match spot {
+            Spot::Claim(number) => self.hosts.claims.note(number, count, self.max_skew),
+            Spot::Node(number) => {
+                if let Some(nodes) = &mut self.hosts.nodes {
+                    nodes.note(number, count, self.max_skew);
+                }
+            }
+        }
+    }
+
+    /// Takes out of `open` the nodes (or claims) that [`Group::choose_host`] is sure to refuse. It may miss some.
+    pub(crate) fn rule_out(
+        &self,
+        open: &mut Bits,
+        occupied: &Occupied,
+        selects_pod: bool,
+        pod_domains: Option<ReqId>,
+    ) {
+        match self.kind {
+            TopologyKind::Spread if selects_pod => open.subtract(&occupied.full),
+            TopologyKind::AntiAffinity => open.subtract(&occupied.some),
+            TopologyKind::Affinity if pod_domains.is_none() && self.counts.occupied > 0 => {
+                open.keep_only(&occupied.some);
+            }
+            TopologyKind::Spread | TopologyKind::Affinity => {}
+        }
     }
 
     /// Whether a pod may go to `host`.

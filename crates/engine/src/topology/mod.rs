@@ -14,7 +14,7 @@ use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 
 pub(crate) use domains::{PoolDomains, Universe};
-pub(crate) use group::{Choice, Counts, Group, NodeFilter, Place};
+pub(crate) use group::{Choice, Counts, Group, Hosts, NodeFilter, Occupied, Place, Spot};
 use identity::{FilterIdentity, Identity, SelectorIdentity};
 
 use crate::algebra::{Algebra, NO_HOST};
@@ -196,6 +196,7 @@ impl Topology {
             min_domains: spread.min_domains,
             filter: Some(filter),
             counts,
+            hosts: Hosts::default(),
         };
         Ok(self.count_and_store(identity, group, selector.is_none(), around))
     }
@@ -232,6 +233,7 @@ impl Topology {
             min_domains: None,
             filter: None,
             counts: self.initial_counts(key, false, subject.tolerations, around),
+            hosts: Hosts::default(),
         }
     }
 
