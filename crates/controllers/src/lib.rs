@@ -8,9 +8,13 @@
 //! | [`operator`] | everything together: watches, controllers, providers |
 //! | [`context`] | what every controller is given |
 //! | `nodeclaim` | a NodeClaim's life, and what may be done with it |
+//! | [`cluster_cost`] | what each NodePool costs |
+//! | `metrics` | nodes, NodePools and conditions on the metrics page |
 //! | `watches`, `mirror` | one watch per kind; what is seen goes into the state |
 
+pub mod cluster_cost;
 pub mod context;
+mod metrics;
 mod mirror;
 mod nodeclaim;
 pub mod operator;

@@ -11,7 +11,9 @@ use karpenter_runtime::options::Options;
 use karpenter_runtime::program::Program;
 use kube::Client;
 
+use crate::cluster_cost;
 use crate::context::{Context, SharedCluster};
+use crate::metrics;
 use crate::mirror;
 use crate::nodeclaim;
 use crate::watches::Watches;
@@ -54,7 +56,9 @@ pub fn assemble(given: Given) -> (Program, Context) {
         compute,
     };
     mirror::feed(&context.cluster, &mut watches);
+    let cost = cluster_cost::register(&context, &mut watches, &mut program);
     nodeclaim::disruption::register(&context, &mut watches, &mut program);
+    metrics::register(&context, &cost, &mut watches, &mut program);
     watches.run_in(&mut program);
     (program, context)
 }

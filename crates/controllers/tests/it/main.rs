@@ -1,5 +1,6 @@
 //! The controllers on the embedded API server, under virtual time.
 
+mod metrics;
 mod mirror;
 mod nodeclaim_disruption;
 mod objects;

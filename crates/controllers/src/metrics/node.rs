@@ -1,0 +1,325 @@
+//! `metrics.node`: what nodes have, what pods on them ask for, how old they are.
+//!
+//! Upstream recomputes all series every five seconds. Here that is done when someone asks for the page, at most every five
+//! seconds: on a large cluster most of the cost of idling would go into figures nobody reads.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{Container, Node, Pod, ResourceRequirements};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity as OpenQuantity;
+use karpenter_api::Quantity;
+use karpenter_engine::labels::WELL_KNOWN;
+use karpenter_runtime::controller::{Controller, Outcome, ReconcileResult, Singleton};
+use karpenter_runtime::metrics::{GaugeStore, GaugeVec, Registry, StoredGauge};
+use karpenter_runtime::object_key::ObjectKey;
+use karpenter_runtime::program::Program;
+
+use super::resource_type;
+use crate::context::Context;
+
+const NAME: &str = "metrics.node";
+const PERIOD: Duration = Duration::from_secs(5);
+
+/// Puts the controller into the program.
+pub(crate) fn register(context: &Context, program: &mut Program) {
+    let rules = context.providers.scheduling_rules();
+    let labels = label_names(WELL_KNOWN.into_iter().chain(rules.well_known_labels.iter().map(|key| &**key)));
+    let metrics = Arc::new(NodeMetrics {
+        families: Families::new(&context.environment.registry, &labels),
+        labels,
+        context: context.clone(),
+        series: GaugeStore::new(),
+        due: AtomicBool::new(true),
+    });
+    // The registry outlives the program; it must not keep it.
+    let weak: Weak<NodeMetrics> = Arc::downgrade(&metrics);
+    context.environment.registry.before_encode(move || {
+        if let Some(metrics) = weak.upgrade() {
+            metrics.refresh_if_due();
+        }
+    });
+    let controller = Controller::singleton(NAME, Tick(metrics), &context.environment);
+    program.while_leading(NAME, controller);
+}
+
+/// Well-known labels as labels of metrics: what stands behind the slash, in snake case. Of equal names the first counts.
+fn label_names<'a>(keys: impl Iterator<Item = &'a str>) -> Vec<(String, String)> {
+    let mut names: Vec<(String, String)> = Vec::new();
+    for key in keys {
+        let Some((_, suffix)) = key.split_once('/') else { continue };
+        let name = suffix.to_lowercase().replace('-', "_");
+        if !names.iter().any(|(_, known)| *known == name) {
+            names.push((key.to_owned(), name));
+        }
+    }
+    names
+}
+
+struct Tick(Arc<NodeMetrics>);
+
+impl Singleton for Tick {
+    async fn reconcile(&self) -> ReconcileResult {
+        self.0.due.store(true, Ordering::Relaxed);
+        Ok(Outcome::After(PERIOD))
+    }
+}
+
+struct Families {
+    allocatable: GaugeVec,
+    pod_requests: GaugeVec,
+    pod_limits: GaugeVec,
+    daemon_requests: GaugeVec,
+    daemon_limits: GaugeVec,
+    overhead: GaugeVec,
+    lifetime: GaugeVec,
+    utilization: GaugeVec,
+}
+
+impl Families {
+    fn new(registry: &Registry, labels: &[(String, String)]) -> Self {
+        let mut node: Vec<&str> = labels.iter().map(|(_, name)| name.as_str()).collect();
+        node.extend(["node_name", "phase", "managed"]);
+        let mut resource = node.clone();
+        resource.push("resource_type");
+        let gauge =
+            |name: &str, help: &str| registry.gauge(&format!("karpenter_nodes_{name}"), help, &resource);
+        Self {
+            allocatable: gauge("allocatable", "What pods may use of a node."),
+            pod_requests: gauge("total_pod_requests", "What pods bound to a node ask for, daemons included."),
+            pod_limits: gauge(
+                "total_pod_limits",
+                "What pods bound to a node may use at most, daemons included.",
+            ),
+            daemon_requests: gauge("total_daemon_requests", "What daemons bound to a node ask for."),
+            daemon_limits: gauge("total_daemon_limits", "What daemons bound to a node may use at most."),
+            overhead: gauge("system_overhead", "What of a node is not for pods: capacity less allocatable."),
+            lifetime: registry.gauge("karpenter_nodes_current_lifetime_seconds", "How old a node is.", &node),
+            utilization: registry.gauge(
+                "karpenter_cluster_utilization_percent",
+                "How much of what pods may use they ask for, in the whole cluster.",
+                &["resource_type"],
+            ),
+        }
+    }
+}
+
+struct NodeMetrics {
+    context: Context,
+    /// Keys of node labels and the names they have here.
+    labels: Vec<(String, String)>,
+    families: Families,
+    series: GaugeStore,
+    due: AtomicBool,
+}
+
+/// Amounts of resources: thousandths of cores, whole units of everything else.
+type Amounts = BTreeMap<String, i64>;
+
+impl NodeMetrics {
+    fn refresh_if_due(&self) {
+        if !self.due.swap(false, Ordering::Relaxed) {
+            return;
+        }
+        // Machines with a Node, and whether a NodeClaim stands behind them.
+        let nodes: Vec<(String, bool)> = self.context.cluster.read(|cluster| {
+            let machines = cluster.machines();
+            machines.filter_map(|m| Some((m.node.as_ref()?.name.to_string(), m.managed()))).collect()
+        });
+        let mut series = BTreeMap::new();
+        let (mut allocatable, mut requested) = (Amounts::new(), Amounts::new());
+        for (name, managed) in nodes {
+            let Some(node) = self.context.stores.nodes.get(&ObjectKey::cluster(name.as_str())) else {
+                continue;
+            };
+            let usage = Usage::of(&self.context.stores.pods_on(&name));
+            add(&mut allocatable, &amounts(node.status.as_ref().and_then(|s| s.allocatable.as_ref())));
+            add(&mut requested, &usage.requests);
+            series.insert(name, self.series_of(&node, managed, &usage));
+        }
+        series.insert(String::new(), self.utilization(&allocatable, &requested));
+        self.series.replace_all(series);
+    }
+
+    fn series_of(&self, node: &Node, managed: bool, usage: &Usage) -> Vec<StoredGauge> {
+        let status = node.status.as_ref();
+        let label = |key: &str| node.metadata.labels.as_ref().and_then(|labels| labels.get(key).cloned());
+        let mut labels: Vec<String> =
+            self.labels.iter().map(|(key, _)| label(key).unwrap_or_default()).collect();
+        labels.push(node.metadata.name.clone().unwrap_or_default());
+        labels.push(status.and_then(|status| status.phase.clone()).unwrap_or_default());
+        labels.push(managed.to_string());
+        let capacity = amounts(status.and_then(|status| status.capacity.as_ref()));
+        let allocatable = amounts(status.and_then(|status| status.allocatable.as_ref()));
+        let overhead = capacity
+            .iter()
+            .map(|(name, amount)| (name.clone(), amount - allocatable.get(name).unwrap_or(&0)));
+        let overhead: Amounts = overhead.collect();
+        let mut series = Vec::new();
+        for (family, amounts) in [
+            (&self.families.overhead, &overhead),
+            (&self.families.pod_requests, &usage.requests),
+            (&self.families.pod_limits, &usage.limits),
+            (&self.families.daemon_requests, &usage.daemon_requests),
+            (&self.families.daemon_limits, &usage.daemon_limits),
+            (&self.families.allocatable, &allocatable),
+        ] {
+            for (name, amount) in amounts {
+                let mut labels = labels.clone();
+                labels.push(resource_type(name));
+                series.push(StoredGauge { family: family.clone(), labels, value: shown(name, *amount) });
+            }
+        }
+        let created = node.metadata.creation_timestamp.as_ref();
+        let age = created.map(|created| self.context.now().duration_since(created.0).as_secs_f64());
+        let value = age.unwrap_or_default();
+        series.push(StoredGauge { family: self.families.lifetime.clone(), labels, value });
+        series
+    }
+
+    fn utilization(&self, allocatable: &Amounts, requested: &Amounts) -> Vec<StoredGauge> {
+        let share = |(name, amount): (&String, &i64)| {
+            let used = requested.get(name).copied().unwrap_or_default();
+            StoredGauge {
+                family: self.families.utilization.clone(),
+                labels: vec![resource_type(name)],
+                value: 100.0 * used as f64 / *amount as f64,
+            }
+        };
+        allocatable.iter().filter(|(_, amount)| **amount != 0).map(share).collect()
+    }
+}
+
+/// What the pods of a node ask for.
+#[derive(Default)]
+struct Usage {
+    requests: Amounts,
+    limits: Amounts,
+    daemon_requests: Amounts,
+    daemon_limits: Amounts,
+}
+
+impl Usage {
+    fn of(pods: &[Arc<Pod>]) -> Self {
+        let mut usage = Self::default();
+        for pod in pods {
+            let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+            if matches!(phase, Some("Succeeded" | "Failed")) {
+                continue;
+            }
+            let requests = total(pod, |resources| resources.requests.as_ref(), true);
+            let limits = total(pod, |resources| resources.limits.as_ref(), false);
+            let owners = pod.metadata.owner_references.iter().flatten();
+            if owners.into_iter().any(|owner| owner.api_version == "apps/v1" && owner.kind == "DaemonSet") {
+                add(&mut usage.daemon_requests, &requests);
+                add(&mut usage.daemon_limits, &limits);
+            }
+            add(&mut usage.requests, &requests);
+            add(&mut usage.limits, &limits);
+        }
+        usage
+    }
+}
+
+/// What a pod needs at most at one time (KEP-753): containers and sidecars together, or an init container with the sidecars
+/// before it; then what the pod as a whole says, then its overhead. Limits have an overhead only where there is a limit.
+fn total(
+    pod: &Pod,
+    pick: impl Fn(&ResourceRequirements) -> Option<&BTreeMap<String, OpenQuantity>>,
+    overhead_alone: bool,
+) -> Amounts {
+    let Some(spec) = &pod.spec else { return Amounts::new() };
+    let of = |container: &Container| amounts(container.resources.as_ref().and_then(&pick));
+    let mut total = Amounts::new();
+    for container in &spec.containers {
+        add(&mut total, &of(container));
+    }
+    let (mut sidecars, mut peak) = (Amounts::new(), Amounts::new());
+    for container in spec.init_containers.iter().flatten() {
+        let needs = of(container);
+        if container.restart_policy.as_deref() == Some("Always") {
+            add(&mut total, &needs);
+            add(&mut sidecars, &needs);
+            raise(&mut peak, &sidecars);
+        } else {
+            let mut with_sidecars = needs;
+            add(&mut with_sidecars, &sidecars);
+            raise(&mut peak, &with_sidecars);
+        }
+    }
+    raise(&mut total, &peak);
+    total.extend(amounts(spec.resources.as_ref().and_then(&pick)));
+    for (name, amount) in amounts(spec.overhead.as_ref()) {
+        if overhead_alone || total.contains_key(&name) {
+            *total.entry(name).or_default() += amount;
+        }
+    }
+    total.insert("pods".to_owned(), 1);
+    total
+}
+
+fn amounts(list: Option<&BTreeMap<String, OpenQuantity>>) -> Amounts {
+    let amount = |(name, quantity): (&String, &OpenQuantity)| {
+        // The API server has checked it; what it lets through and we cannot read counts for nothing.
+        let quantity = Quantity::parse(&quantity.0).unwrap_or_default();
+        (name.clone(), if name == "cpu" { quantity.milli_value() } else { quantity.value() })
+    };
+    list.into_iter().flatten().map(amount).collect()
+}
+
+fn add(total: &mut Amounts, more: &Amounts) {
+    for (name, amount) in more {
+        match total.get_mut(name) {
+            Some(sum) => *sum = sum.saturating_add(*amount),
+            None => drop(total.insert(name.clone(), *amount)),
+        }
+    }
+}
+
+fn raise(to: &mut Amounts, other: &Amounts) {
+    for (name, amount) in other {
+        let most = to.entry(name.clone()).or_default();
+        *most = (*most).max(*amount);
+    }
+}
+
+fn shown(name: &str, amount: i64) -> f64 {
+    if name == "cpu" { amount as f64 / 1000.0 } else { amount as f64 }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn pod(spec: serde_json::Value) -> Pod {
+        serde_json::from_value(json!({"metadata": {"name": "p"}, "spec": spec})).expect("a pod")
+    }
+
+    #[test]
+    fn labels_are_named_by_what_stands_behind_the_slash_once_each() {
+        let keys = ["karpenter.sh/capacity-type", "a.example/Zone", "b.example/zone", "bare"];
+        let names: Vec<String> = label_names(keys.into_iter()).into_iter().map(|(_, name)| name).collect();
+        assert_eq!(names, ["capacity_type", "zone"]);
+    }
+
+    #[test]
+    fn a_pod_needs_its_containers_or_its_largest_start_whichever_is_more() {
+        let cpu = |amount: &str| json!({"requests": {"cpu": amount}});
+        let pod = pod(json!({
+            "containers": [{"name": "a", "resources": cpu("1")}, {"name": "b", "resources": cpu("500m")}],
+            "initContainers": [
+                {"name": "sidecar", "restartPolicy": "Always", "resources": cpu("250m")},
+                {"name": "init", "resources": cpu("3")},
+            ],
+            "overhead": {"cpu": "100m", "memory": "1Mi"},
+        }));
+        let requests = total(&pod, |resources| resources.requests.as_ref(), true);
+        assert_eq!((requests["cpu"], requests["memory"], requests["pods"]), (3350, 1 << 20, 1));
+        let limits = total(&pod, |resources| resources.limits.as_ref(), false);
+        assert_eq!(limits, Amounts::from([("pods".to_owned(), 1)]), "overhead limits nothing by itself");
+    }
+}
