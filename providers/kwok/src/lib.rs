@@ -11,6 +11,7 @@
 //! | `instances` | what was bought: NodeClaims as Nodes |
 //! | `boot` | Nodes that join some time after their launch |
 //! | `client` | the wire |
+//! | [`installation`] | how it joins the program |
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,24 +21,23 @@ use karpenter_api::conditions::HasConditions as _;
 use karpenter_api::label_rules::LabelRules;
 use karpenter_api::{ConditionStatus, NodeClaim, NodePool};
 use karpenter_cloudprovider::error::ProviderError;
-use karpenter_cloudprovider::installation::{InstallError, Installation, Part, Surroundings};
 use karpenter_cloudprovider::provider::{CloudProvider, Launch, LaunchHandle, NodeClassKind, ProviderFuture};
 use karpenter_cloudprovider::repair::{RepairAction, RepairPolicy};
 use karpenter_engine::Provider as SchedulingRules;
 use karpenter_engine::instance_type::InstanceType;
-use karpenter_runtime::controller::Runnable;
 use karpenter_runtime::environment::Environment;
 use karpenter_runtime::informer::Informer;
 use kube::ResourceExt as _;
-use tokio_util::sync::CancellationToken;
 
 mod boot;
 mod client;
+pub mod installation;
 mod instances;
 pub mod instancetypes;
 pub mod labels;
 pub mod nodeclass;
 
+pub use installation::install;
 pub use instancetypes::Catalogue;
 pub use nodeclass::KWOKNodeClass;
 
@@ -48,26 +48,6 @@ pub const GROUP: &str = "karpenter.kwok.sh";
 pub const UNHEALTHY: &str = "KWOKUnhealthy";
 /// A node condition that stands for a fault a reboot mends.
 pub const REBOOT_REQUIRED: &str = "KWOKRebootRequired";
-
-/// The provider with what runs beside it, from the settings it was given.
-///
-/// # Errors
-///
-/// If the file of instance types cannot be used.
-pub fn install(around: &Surroundings) -> Result<Installation, InstallError> {
-    let file = around.options.kwok.instance_types_file_path.as_deref();
-    let catalogue = Catalogue::load(file)
-        .map_err(|error| InstallError { provider: "kwok", problem: error.to_string() })?;
-    let (provider, watch) = KwokProvider::new(&around.client, catalogue, &around.environment);
-    let resumption = provider.resumption();
-    Ok(Installation {
-        provider: Arc::new(provider),
-        parts: vec![
-            Part::new("watch kwoknodeclasses", move |stop| watch.run(stop).boxed()),
-            Part::new("kwok boots", move |stop| Box::new(resumption).run(stop)),
-        ],
-    })
-}
 
 /// Simulated instances.
 pub struct KwokProvider {
@@ -97,21 +77,6 @@ impl KwokProvider {
             boots: Arc::new(boots),
         };
         (provider, watch)
-    }
-
-    /// To run while leading: goes on with Nodes that were still to join when the process before this one ended.
-    pub fn resumption(&self) -> impl Runnable + use<> {
-        let boots = Arc::clone(&self.boots);
-        move |stop: CancellationToken| {
-            async move {
-                tokio::select! {
-                    () = stop.cancelled() => return,
-                    () = boots.resume_all() => {}
-                }
-                stop.cancelled().await;
-            }
-            .boxed()
-        }
     }
 
     async fn launch(&self, claim: &NodeClaim) -> Result<Launch, ProviderError> {

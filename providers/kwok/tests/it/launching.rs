@@ -5,7 +5,6 @@ use std::time::Duration;
 use karpenter_cloudprovider::error::ProviderError;
 use karpenter_cloudprovider::provider::{CloudProvider as _, Launch, LaunchedInstance};
 use karpenter_provider_kwok::KwokProvider;
-use karpenter_runtime::controller::Runnable;
 use karpenter_sim::objects::node_ready;
 use kube::ResourceExt as _;
 use kube::api::{DeleteParams, Patch, PatchParams};
@@ -191,14 +190,17 @@ async fn after_a_restart_nodes_still_join_when_they_were_going_to() {
     scene.world.run_for(Duration::from_secs(20)).await.expect("all well");
 
     let stop = CancellationToken::new();
-    let running = tokio::spawn(Box::new(scene.provider.resumption()).run(stop.clone()));
+    let running: Vec<_> =
+        scene.install().parts.into_iter().map(|part| tokio::spawn((part.run)(stop.clone()))).collect();
     scene.world.run_for(Duration::from_secs(9)).await.expect("all well");
     assert!(scene.node_names().await.is_empty());
     scene.world.run_for(Duration::from_secs(2)).await.expect("all well");
     assert_eq!(scene.node_names().await, ["kwok-a-silly-1-x-2"]);
-    assert!(!running.is_finished(), "a part of the program runs until it is stopped");
+    assert!(running.iter().all(|part| !part.is_finished()), "a part of the program runs until it is stopped");
     stop.cancel();
-    running.await.expect("a clean end");
+    for part in running {
+        part.await.expect("a clean end");
+    }
 }
 
 #[tokio::test(start_paused = true)]

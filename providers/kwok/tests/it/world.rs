@@ -6,9 +6,12 @@ use std::time::Duration;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use karpenter_api::NodeClaim;
+use karpenter_cloudprovider::{Installation, Surroundings};
 use karpenter_provider_kwok::{Catalogue, KWOKNodeClass, KwokProvider};
 use karpenter_runtime::environment::Environment;
+use karpenter_runtime::events;
 use karpenter_runtime::metrics::Registry;
+use karpenter_runtime::options::{Environ, Options};
 use karpenter_sim::kubelet::Timing;
 use karpenter_sim::{World, WorldOptions};
 use kube::Api;
@@ -45,6 +48,18 @@ impl Scene {
         provider(&self.world)
     }
 
+    /// The provider as the program has it.
+    pub(crate) fn install(&self) -> Installation {
+        let environment = environment(&self.world);
+        let around = Surroundings {
+            client: self.world.cluster().client("karpenter"),
+            recorder: events::recorder("karpenter", &environment).0,
+            options: Arc::new(Options::parse([], &Environ::new()).expect("no settings are valid")),
+            environment,
+        };
+        karpenter_provider_kwok::install(&around).expect("the built-in catalogue")
+    }
+
     pub(crate) async fn claim(&self, name: &str) -> NodeClaim {
         let claim = serde_json::from_value(claim(name)).expect("a NodeClaim");
         self.claims.create(&PostParams::default(), &claim).await.expect("created")
@@ -57,14 +72,17 @@ impl Scene {
 }
 
 fn provider(world: &World) -> KwokProvider {
-    let environment = Environment {
+    let client = world.cluster().client("karpenter");
+    let (provider, _) = KwokProvider::new(&client, Catalogue::built_in(), &environment(world));
+    provider
+}
+
+fn environment(world: &World) -> Environment {
+    Environment {
         clock: Arc::new(world.cluster().clock().clone()),
         entropy: world.cluster().entropy().child("kwok"),
         registry: Registry::new(),
-    };
-    let client = world.cluster().client("karpenter");
-    let (provider, _) = KwokProvider::new(&client, Catalogue::built_in(), &environment);
-    provider
+    }
 }
 
 pub(crate) fn claim(name: &str) -> Value {
