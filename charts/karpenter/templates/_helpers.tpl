@@ -1,0 +1,104 @@
+{{- define "karpenter.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" -}}
+{{- end -}}
+
+{{/* The name of all objects: the release, with the chart's name unless it is in there. */}}
+{{- define "karpenter.fullname" -}}
+{{- $name := default .Chart.Name .Values.nameOverride -}}
+{{- $joined := ternary .Release.Name (printf "%s-%s" .Release.Name $name) (contains $name .Release.Name) -}}
+{{- default $joined .Values.fullnameOverride | trunc 63 | trimSuffix "-" -}}
+{{- end -}}
+
+{{- define "karpenter.selectorLabels" -}}
+app.kubernetes.io/name: {{ include "karpenter.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "karpenter.labels" -}}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
+{{ include "karpenter.selectorLabels" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{- with .Values.additionalLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{/* Labels and annotations of an object. Takes the root and, if the object has some of its own, `labels` and `annotations`. */}}
+{{- define "karpenter.metadata" -}}
+labels:
+  {{- include "karpenter.labels" .root | nindent 2 }}
+  {{- with .labels }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+{{- with merge (dict) (default (dict) .annotations) .root.Values.additionalAnnotations }}
+annotations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}
+
+{{- define "karpenter.serviceAccountName" -}}
+{{- $made := ternary (include "karpenter.fullname" .) "default" .Values.serviceAccount.create -}}
+{{- default $made .Values.serviceAccount.name -}}
+{{- end -}}
+
+{{- define "karpenter.image" -}}
+{{- with .Values.controller.image -}}
+{{- printf "%s:%s" .repository (default (printf "v%s" $.Chart.AppVersion) .tag) -}}
+{{- with .digest }}@{{ . }}{{ end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* The name of the lease and the namespace it is in. */}}
+{{- define "karpenter.leaseName" -}}
+{{- default "karpenter-leader-election" .Values.settings.leaderElectionName -}}
+{{- end -}}
+{{- define "karpenter.leaseNamespace" -}}
+{{- default .Release.Namespace .Values.settings.leaderElectionNamespace -}}
+{{- end -}}
+
+{{/* NodeRepair=false,… of all gates. */}}
+{{- define "karpenter.featureGates" -}}
+{{- $gates := list -}}
+{{- range $name, $on := .Values.settings.featureGates -}}
+{{- $gates = append $gates (printf "%s%s=%t" (substr 0 1 $name | upper) (substr 1 -1 $name) $on) -}}
+{{- end -}}
+{{- join "," $gates -}}
+{{- end -}}
+
+{{/* The Secret of a provider: the one that exists, or ours. Takes the root and the provider's name and values. */}}
+{{- define "karpenter.secretName" -}}
+{{- default (printf "%s-%s" (include "karpenter.fullname" .root) .provider) .values.existingSecret -}}
+{{- end -}}
+
+{{/* Whether the management cluster is found by a kubeconfig: one is given, or a Secret without a URL. */}}
+{{- define "karpenter.clusterAPIKubeconfig" -}}
+{{- with .Values.clusterAPI -}}
+{{- if or .kubeconfig (and .existingSecret (not .url)) -}}true{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* The terms of a list as YAML, each with the selector of our pods if it has none. Takes the root and `terms`. */}}
+{{- define "karpenter.selectingUs" -}}
+{{- $ours := dict "labelSelector" (dict "matchLabels" (include "karpenter.selectorLabels" .root | fromYaml)) -}}
+{{- $terms := list -}}
+{{- range .terms -}}
+{{- if hasKey . "podAffinityTerm" -}}
+{{- $terms = append $terms (merge (dict "podAffinityTerm" (merge (dict) .podAffinityTerm $ours)) .) -}}
+{{- else -}}
+{{- $terms = append $terms (merge (dict) . $ours) -}}
+{{- end -}}
+{{- end -}}
+{{- toYaml $terms -}}
+{{- end -}}
+
+{{/* The affinity as YAML, its pod terms selecting our pods where they select none. */}}
+{{- define "karpenter.affinity" -}}
+{{- $affinity := deepCopy .Values.affinity -}}
+{{- range $kind := list "podAffinity" "podAntiAffinity" -}}
+{{- range $strength, $terms := default (dict) (index $affinity $kind) -}}
+{{- $_ := set (index $affinity $kind) $strength (include "karpenter.selectingUs" (dict "root" $ "terms" $terms) | fromYamlArray) -}}
+{{- end -}}
+{{- end -}}
+{{- toYaml $affinity -}}
+{{- end -}}

@@ -1,0 +1,98 @@
+{{/*
+Settings as environment variables, of the names docs/settings.md lists.
+What is null or an empty text is left to the program; what `controller.env` sets wins.
+*/}}
+{{- define "karpenter.env" -}}
+{{- $settings := .Values.settings -}}
+{{- $plain := list
+  (list "LOG_LEVEL" .Values.logLevel)
+  (list "LOG_OUTPUT_PATHS" (join "," .Values.logOutputPaths))
+  (list "LOG_ERROR_OUTPUT_PATHS" (join "," .Values.logErrorOutputPaths))
+  (list "METRICS_PORT" .Values.controller.metrics.port)
+  (list "HEALTH_PROBE_PORT" .Values.controller.healthProbe.port)
+  (list "BATCH_MAX_DURATION" $settings.batchMaxDuration)
+  (list "BATCH_IDLE_DURATION" $settings.batchIdleDuration)
+  (list "PREFERENCE_POLICY" $settings.preferencePolicy)
+  (list "MIN_VALUES_POLICY" $settings.minValuesPolicy)
+  (list "SCHEDULER_CONFIG" $settings.schedulerConfig)
+  (list "FEATURE_GATES" (include "karpenter.featureGates" .))
+  (list "KUBE_CLIENT_QPS" $settings.kubeClientQPS)
+  (list "KUBE_CLIENT_BURST" $settings.kubeClientBurst)
+  (list "ENABLE_PROFILING" $settings.enableProfiling)
+  (list "DISABLE_CONTROLLER_WARMUP" $settings.disableControllerWarmup)
+  (list "DISABLE_LEADER_ELECTION" $settings.disableLeaderElection)
+  (list "DISABLE_CLUSTER_STATE_OBSERVABILITY" $settings.disableClusterStateObservability)
+  (list "LEADER_ELECTION_NAME" $settings.leaderElectionName)
+  (list "LEADER_ELECTION_NAMESPACE" $settings.leaderElectionNamespace)
+  (list "IGNORE_DRA_REQUESTS" $settings.ignoreDRARequests)
+  (list "LEGACY_NODE_REPAIR" $settings.legacyNodeRepair)
+  (list "CLUSTER_NAME" $settings.clusterName)
+-}}
+{{- if has "cluster-api" .Values.providers -}}
+{{- $plain = concat $plain (list
+  (list "CLUSTER_API_URL" .Values.clusterAPI.url)
+  (list "CLUSTER_API_CERTIFICATE_AUTHORITY_DATA" .Values.clusterAPI.certificateAuthorityData)
+  (list "CLUSTER_API_SKIP_TLS_VERIFY" (ternary true nil .Values.clusterAPI.skipTLSVerify))
+) -}}
+{{- if include "karpenter.clusterAPIKubeconfig" . -}}
+{{- $plain = append $plain (list "CLUSTER_API_KUBECONFIG" "/etc/karpenter/cluster-api/kubeconfig") -}}
+{{- end -}}
+{{- end -}}
+{{- if has "cloudstack" .Values.providers -}}
+{{- $plain = append $plain (list "CLOUDSTACK_VERIFY_SSL" .Values.cloudstack.verifySSL) -}}
+{{- end -}}
+{{- if and (has "kwok" .Values.providers) .Values.kwok.instanceTypes -}}
+{{- $plain = append $plain (list "INSTANCE_TYPES_FILE_PATH" "/etc/karpenter/kwok/instance-types.json") -}}
+{{- end -}}
+{{- $env := list -}}
+{{- range $plain -}}
+{{- $value := index . 1 -}}
+{{- if not (or (kindIs "invalid" $value) (eq (toString $value) "")) -}}
+{{- if kindIs "float64" $value -}}{{- $value = int64 $value -}}{{- end -}}
+{{- $env = append $env (dict "name" (index . 0) "value" (toString $value)) -}}
+{{- end -}}
+{{- end -}}
+{{- $container := .Values.controller.containerName -}}
+{{- $env = concat $env (list
+  (dict "name" "SYSTEM_NAMESPACE" "valueFrom" (dict "fieldRef" (dict "fieldPath" "metadata.namespace")))
+  (dict "name" "MEMORY_LIMIT" "valueFrom" (dict "resourceFieldRef" (dict "containerName" $container "divisor" "0" "resource" "limits.memory")))
+  (dict "name" "CPU_REQUESTS" "valueFrom" (dict "resourceFieldRef" (dict "containerName" $container "divisor" "1m" "resource" "requests.cpu")))
+) -}}
+{{- $secret := dict -}}
+{{- if and (has "cluster-api" .Values.providers) .Values.clusterAPI.url (or .Values.clusterAPI.token .Values.clusterAPI.existingSecret) -}}
+{{- $secret = dict "name" (include "karpenter.secretName" (dict "root" . "provider" "cluster-api" "values" .Values.clusterAPI)) -}}
+{{- $env = append $env (dict "name" "CLUSTER_API_TOKEN" "valueFrom" (dict "secretKeyRef" (merge (dict "key" "token") $secret))) -}}
+{{- end -}}
+{{- if has "cloudstack" .Values.providers -}}
+{{- $secret = dict "name" (include "karpenter.secretName" (dict "root" . "provider" "cloudstack" "values" .Values.cloudstack)) -}}
+{{- range $name, $key := dict "CLOUDSTACK_API_URL" "apiUrl" "CLOUDSTACK_API_KEY" "apiKey" "CLOUDSTACK_SECRET_KEY" "secretKey" -}}
+{{- $env = append $env (dict "name" $name "valueFrom" (dict "secretKeyRef" (merge (dict "key" $key) $secret))) -}}
+{{- end -}}
+{{- end -}}
+{{- $set := list -}}
+{{- range .Values.controller.env -}}{{- $set = append $set .name -}}{{- end -}}
+{{- $rest := list -}}
+{{- range $env -}}{{- if not (has .name $set) -}}{{- $rest = append $rest . -}}{{- end -}}{{- end -}}
+{{- concat $rest .Values.controller.env | toYaml -}}
+{{- end -}}
+
+{{/* Files that settings point to. */}}
+{{- define "karpenter.volumes" -}}
+{{- $volumes := list -}}
+{{- if and (has "kwok" .Values.providers) .Values.kwok.instanceTypes -}}
+{{- $volumes = append $volumes (dict "name" "kwok" "configMap" (dict "name" (printf "%s-kwok" (include "karpenter.fullname" .)))) -}}
+{{- end -}}
+{{- if and (has "cluster-api" .Values.providers) (include "karpenter.clusterAPIKubeconfig" .) -}}
+{{- $secret := include "karpenter.secretName" (dict "root" . "provider" "cluster-api" "values" .Values.clusterAPI) -}}
+{{- $volumes = append $volumes (dict "name" "cluster-api" "secret" (dict "secretName" $secret "items" (list (dict "key" "kubeconfig" "path" "kubeconfig")))) -}}
+{{- end -}}
+{{- toYaml $volumes -}}
+{{- end -}}
+
+{{- define "karpenter.volumeMounts" -}}
+{{- $mounts := list -}}
+{{- range include "karpenter.volumes" . | fromYamlArray -}}
+{{- $mounts = append $mounts (dict "name" .name "mountPath" (printf "/etc/karpenter/%s" .name) "readOnly" true) -}}
+{{- end -}}
+{{- toYaml $mounts -}}
+{{- end -}}
