@@ -10,6 +10,8 @@
 //! | `nodeclaim` | a NodeClaim's life, and what may be done with it |
 //! | [`cluster_cost`] | what each NodePool costs |
 //! | `metrics` | nodes, NodePools and conditions on the metrics page |
+//! | `provisioning` | nodes for pods that have no place |
+//! | `sync` | whether decisions can be made now |
 //! | `watches`, `mirror` | one watch per kind; what is seen goes into the state |
 
 pub mod cluster_cost;
@@ -18,6 +20,8 @@ mod metrics;
 mod mirror;
 mod nodeclaim;
 pub mod operator;
+mod provisioning;
+mod sync;
 mod watches;
 
 pub use context::{Context, SharedCluster, Stores};

@@ -3,20 +3,33 @@
 
 use std::fmt::Display;
 
+use karpenter_api::{NodeClaim, NodePool};
 use karpenter_runtime::informer::{Delta, Informer};
 use karpenter_runtime::object_key::ObjectKey;
 use karpenter_state::Cluster;
 use kube::Resource;
 
-use crate::context::SharedCluster;
+use crate::context::{Context, SharedCluster};
 use crate::watches::Watches;
 
 /// Feeds the state from the watches. Comes before any other subscriber: whoever is woken by a change finds it in the state.
-pub(crate) fn feed(cluster: &SharedCluster, watches: &mut Watches) {
+/// NodePools and NodeClaims that no provider here serves are another Karpenter's, and none of our business.
+pub(crate) fn feed(context: &Context, watches: &mut Watches) {
+    let cluster = &context.cluster;
     keep(cluster, &mut watches.pods, Cluster::apply_pod, |c, k| c.delete_pod(&k.namespace, &k.name));
     keep(cluster, &mut watches.nodes, Cluster::apply_node, |c, k| c.delete_node(&k.name));
-    keep(cluster, &mut watches.node_claims, Cluster::apply_node_claim, |c, k| c.delete_node_claim(&k.name));
-    keep(cluster, &mut watches.node_pools, Cluster::apply_node_pool, |c, k| c.delete_node_pool(&k.name));
+    let providers = context.providers.clone();
+    let apply = move |cluster: &mut Cluster, claim: &NodeClaim| match providers.for_claim(claim) {
+        Ok(_) => cluster.apply_node_claim(claim),
+        Err(_) => Ok(cluster.delete_node_claim(claim.metadata.name.as_deref().unwrap_or_default())),
+    };
+    keep(cluster, &mut watches.node_claims, apply, |c, k| c.delete_node_claim(&k.name));
+    let providers = context.providers.clone();
+    let apply = move |cluster: &mut Cluster, pool: &NodePool| match providers.for_pool(pool) {
+        Ok(_) => cluster.apply_node_pool(pool),
+        Err(_) => Ok(cluster.delete_node_pool(pool.metadata.name.as_deref().unwrap_or_default())),
+    };
+    keep(cluster, &mut watches.node_pools, apply, |c, k| c.delete_node_pool(&k.name));
     keep(cluster, &mut watches.daemon_sets, Cluster::apply_daemon_set, |c, k| {
         c.delete_daemon_set(&k.namespace, &k.name);
     });

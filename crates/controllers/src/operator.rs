@@ -16,6 +16,7 @@ use crate::context::{Context, SharedCluster};
 use crate::metrics;
 use crate::mirror;
 use crate::nodeclaim;
+use crate::provisioning;
 use crate::watches::Watches;
 
 /// The component that events say they come from.
@@ -55,8 +56,9 @@ pub fn assemble(given: Given) -> (Program, Context) {
         stores: watches.stores(),
         compute,
     };
-    mirror::feed(&context.cluster, &mut watches);
+    mirror::feed(&context, &mut watches);
     let cost = cluster_cost::register(&context, &mut watches, &mut program);
+    let _provisioning = provisioning::register(&context, &mut watches, &mut program);
     nodeclaim::disruption::register(&context, &mut watches, &mut program);
     metrics::register(&context, &cost, &mut watches, &mut program);
     watches.run_in(&mut program);

@@ -356,9 +356,19 @@ impl Cluster {
         self.machines.iter()
     }
 
+    /// The generation of a NodePool that was seen last.
+    pub fn node_pool_generation(&self, name: &str) -> Option<i64> {
+        self.memory.pool_generations.get(name).copied()
+    }
+
     /// NodePools by name; their instance types are filled in by [`Self::snapshot`].
     pub fn node_pools(&self) -> impl Iterator<Item = &NodePool> {
         self.node_pools.values()
+    }
+
+    /// The pod of this name.
+    pub fn pod(&self, namespace: &str, name: &str) -> Option<&Arc<Pod>> {
+        self.pods.get(&(namespace.into(), name.into()))
     }
 
     /// Every pod, in (namespace, name) order.

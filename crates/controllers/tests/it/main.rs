@@ -4,4 +4,5 @@ mod metrics;
 mod mirror;
 mod nodeclaim_disruption;
 mod objects;
+mod provisioning;
 mod rig;

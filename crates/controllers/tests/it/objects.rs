@@ -107,20 +107,24 @@ pub(crate) fn node(claim: &str, pool: &str, size: u32) -> Value {
     })
 }
 
-/// A pod that asks for this much, owned by a ReplicaSet so that it may be moved.
+/// A pod that asks for this much. It has no owner: one that does not exist would have the server collect it.
 pub(crate) fn pod(name: &str, cpu: &str) -> Value {
     json!({
         "apiVersion": "v1", "kind": "Pod",
         "metadata": {
             "name": name, "namespace": "default", "labels": {"app": name},
-            "ownerReferences": [{
-                "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "rs", "uid": "rs-uid", "controller": true,
-            }],
         },
         "spec": {"containers": [{
             "name": "c", "image": "i", "resources": {"requests": {"cpu": cpu, "memory": "10Mi"}},
         }]},
     })
+}
+
+/// The same pod after kube-scheduler found no place for it.
+pub(crate) fn pending_pod(name: &str, cpu: &str) -> Value {
+    pod(name, cpu).with(json!({"status": {"phase": "Pending", "conditions": [{
+        "type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/0 nodes are available",
+    }]}}))
 }
 
 /// The same pod running on the node of this claim.

@@ -1,0 +1,191 @@
+//! What each NodePool can buy, as its provider says.
+//!
+//! Providers are asked anew for every decision and all at once. One that errs costs only its own NodePools this pass; one that
+//! does not answer is waited for a while, then its last answer stands in, and its late answer serves the next pass.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use futures_util::future::{BoxFuture, Shared, join_all};
+use karpenter_api::NodePool;
+use karpenter_cloudprovider::{CloudProvider, ProviderError, Registry};
+use karpenter_engine::instance_type::InstanceType;
+use karpenter_engine::labels::Text;
+use karpenter_engine::node_pool::InstanceTypes;
+use tokio::time::timeout;
+
+/// How long a decision waits for a provider. Healthy ones answer from memory.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+type Answer = Result<Arc<[InstanceType]>, ProviderError>;
+
+/// Asks providers, and remembers what they said; clones share what they know.
+#[derive(Clone)]
+pub(crate) struct Catalogue {
+    providers: Registry,
+    known: Arc<Mutex<Known>>,
+}
+
+#[derive(Default)]
+struct Known {
+    /// Questions without an answer yet, by NodePool.
+    asked: BTreeMap<String, Question>,
+    /// The last good answer.
+    answered: BTreeMap<String, Arc<[InstanceType]>>,
+}
+
+struct Question {
+    /// The NodePool as it was when the question was put.
+    about: (Option<String>, Option<i64>),
+    answer: Shared<BoxFuture<'static, Answer>>,
+}
+
+/// What NodePools can buy at the moment.
+#[derive(Clone, Default)]
+pub(crate) struct Offers(BTreeMap<Text, InstanceTypes>);
+
+impl Offers {
+    /// What the NodePool of this name can buy.
+    pub(crate) fn of(&self, pool: &str) -> InstanceTypes {
+        self.0
+            .get(pool)
+            .cloned()
+            .unwrap_or_else(|| InstanceTypes::Unresolved { reason: "its provider was not asked".into() })
+    }
+
+    /// The list itself, empty when it is not known.
+    pub(crate) fn list(&self, pool: &str) -> &[InstanceType] {
+        self.0.get(pool).map(InstanceTypes::list).unwrap_or_default()
+    }
+}
+
+impl Catalogue {
+    pub(crate) fn new(providers: &Registry) -> Self {
+        Self { providers: providers.clone(), known: Arc::default() }
+    }
+
+    /// What these NodePools can buy, or why that is not known.
+    pub(crate) async fn offers(&self, pools: &[Arc<NodePool>]) -> Offers {
+        let name = |pool: &NodePool| pool.metadata.name.clone().unwrap_or_default();
+        let answers = pools.iter().map(|pool| async move {
+            let types = match self.ask(pool).await {
+                Ok(types) => InstanceTypes::Resolved(types),
+                Err(error) => InstanceTypes::Unresolved { reason: error.to_string().into() },
+            };
+            (name(pool).into(), types)
+        });
+        Offers(join_all(answers).await.into_iter().collect())
+    }
+
+    /// A NodePool is gone: what was known of it need not be remembered.
+    pub(crate) fn forget(&self, pool: &str) {
+        let mut known = self.known();
+        known.answered.remove(pool);
+        known.asked.remove(pool);
+    }
+
+    async fn ask(&self, pool: &Arc<NodePool>) -> Answer {
+        let provider = self.providers.for_pool(pool).map_err(ProviderError::other)?;
+        let name = pool.metadata.name.clone().unwrap_or_default();
+        let question = self.question(&name, pool, provider);
+        match timeout(PATIENCE, question).await {
+            Ok(answer) => {
+                let mut known = self.known();
+                known.asked.remove(&name);
+                if let Ok(types) = &answer {
+                    known.answered.insert(name, Arc::clone(types));
+                }
+                answer
+            }
+            Err(_) => self.known().answered.get(&name).cloned().ok_or_else(|| ProviderError::Timeout {
+                provider: provider.name().to_owned(),
+                method: "GetInstanceTypes",
+                limit: PATIENCE,
+            }),
+        }
+    }
+
+    /// The question that is open already, unless the NodePool has changed since.
+    fn question(
+        &self,
+        name: &str,
+        pool: &Arc<NodePool>,
+        provider: &Arc<dyn CloudProvider>,
+    ) -> Shared<BoxFuture<'static, Answer>> {
+        let mut known = self.known();
+        let about = (pool.metadata.uid.clone(), pool.metadata.generation);
+        if let Some(open) = known.asked.get(name).filter(|open| open.about == about) {
+            return open.answer.clone();
+        }
+        let (provider, pool) = (Arc::clone(provider), Arc::clone(pool));
+        let answer = async move { provider.get_instance_types(&pool).await }.boxed().shared();
+        known.asked.insert(name.to_owned(), Question { about, answer: answer.clone() });
+        answer
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use karpenter_cloudprovider::fake::{Behaviour, FakeProvider, Method, node_class};
+    use tokio::time::Instant;
+
+    use super::*;
+
+    fn pool(name: &str) -> Arc<NodePool> {
+        let mut pool = NodePool::default();
+        pool.metadata.name = Some(name.to_owned());
+        let kind = node_class();
+        let reference = &mut pool.spec.template.spec.node_class_ref;
+        (reference.group, reference.kind, reference.name) = (kind.group, kind.kind, "default".to_owned());
+        Arc::new(pool)
+    }
+
+    fn catalogue() -> (Arc<FakeProvider>, Catalogue) {
+        let provider = Arc::new(FakeProvider::new("fake"));
+        let registry = Registry::of([Arc::clone(&provider) as Arc<dyn CloudProvider>]).expect("a registry");
+        (provider, Catalogue::new(&registry))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_provider_that_errs_costs_only_the_pool_it_errs_for() {
+        let (provider, catalogue) = catalogue();
+        provider.next(Method::GetInstanceTypes, Behaviour::Fail(ProviderError::other("no route to host")));
+        let offers = catalogue.offers(&[pool("a"), pool("b")]).await;
+        assert!(
+            matches!(offers.of("a"), InstanceTypes::Unresolved { reason } if &*reason == "no route to host")
+        );
+        assert_eq!(offers.list("b").len(), 5);
+        assert!(matches!(offers.of("c"), InstanceTypes::Unresolved { .. }));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_provider_that_hangs_is_waited_for_once_and_its_last_answer_stands_in() {
+        let (provider, catalogue) = catalogue();
+        assert_eq!(catalogue.offers(&[pool("a")]).await.list("a").len(), 5);
+        provider.always(Method::GetInstanceTypes, Some(Behaviour::Hang));
+        let started = Instant::now();
+        let offers = catalogue.offers(&[pool("a"), pool("new")]).await;
+        assert_eq!(started.elapsed(), PATIENCE);
+        assert_eq!(offers.list("a").len(), 5, "as it last was");
+        let InstanceTypes::Unresolved { reason } = offers.of("new") else { panic!("never answered") };
+        assert_eq!(&*reason, "GetInstanceTypes of provider fake gave no answer within 10s");
+        assert_eq!(provider.count(Method::GetInstanceTypes), 3);
+        catalogue.offers(&[pool("a")]).await;
+        assert_eq!(provider.count(Method::GetInstanceTypes), 3, "the open question is not put again");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_late_answer_serves_the_next_pass() {
+        let (provider, catalogue) = catalogue();
+        provider.next(Method::GetInstanceTypes, Behaviour::Slow(Duration::from_secs(15)));
+        assert!(catalogue.offers(&[pool("a")]).await.list("a").is_empty());
+        assert_eq!(catalogue.offers(&[pool("a")]).await.list("a").len(), 5);
+        assert_eq!(provider.count(Method::GetInstanceTypes), 1);
+    }
+}

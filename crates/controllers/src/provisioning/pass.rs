@@ -1,0 +1,164 @@
+//! One pass: what waits, what there is and what could be bought go to the engine; what it decides is told and carried out.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use karpenter_api::NodePool;
+use karpenter_api::conditions::{ConditionStatus, HasConditions, READY};
+use karpenter_engine::ingest::Ingest;
+use karpenter_engine::{FeatureGates, MinValuesPolicy, Plan, PreferencePolicy, Snapshot, SolveOptions};
+use karpenter_runtime::controller::{IMMEDIATELY, Outcome, ReconcileResult, Singleton};
+use karpenter_runtime::entropy::Stream;
+use karpenter_runtime::error::ReconcileError;
+use karpenter_runtime::options::{self, Options};
+use tokio::time::Instant;
+
+use super::batcher::Batcher;
+use super::claims::ClaimFactory;
+use super::metrics::SchedulerMetrics;
+use super::offerings::Catalogue;
+use super::records::Records;
+use crate::context::Context;
+use crate::sync::Sync;
+
+/// The controller's name.
+pub(super) const NAME: &str = "provisioner";
+/// Why its NodeClaims are created.
+const PROVISIONED: &str = "provisioned";
+/// How soon to look again whether the state is complete. Launches are all it usually waits for.
+const UNTIL_SYNCED: Duration = Duration::from_secs(1);
+
+pub(super) struct Provisioner {
+    pub(super) context: Context,
+    pub(super) batcher: Arc<Batcher>,
+    pub(super) sync: Sync,
+    pub(super) catalogue: Catalogue,
+    pub(super) claims: ClaimFactory,
+    pub(super) records: Records,
+    pub(super) metrics: SchedulerMetrics,
+    pub(super) options: Arc<SolveOptions>,
+    pub(super) ids: Mutex<Stream>,
+}
+
+/// A decision, with what it was made from.
+pub(super) struct Decision {
+    pub(super) plan: Plan,
+    pub(super) snapshot: Arc<Snapshot>,
+    /// NodePools as they were, by name.
+    pub(super) pools: BTreeMap<String, Arc<NodePool>>,
+}
+
+impl Singleton for Provisioner {
+    async fn reconcile(&self) -> ReconcileResult {
+        if !self.batcher.wait().await {
+            return Ok(Outcome::After(IMMEDIATELY));
+        }
+        if !self.sync.is_synced() {
+            // Whoever asked still wants a pass, and should not have to ask again.
+            self.batcher.trigger_now();
+            return Ok(Outcome::After(UNTIL_SYNCED));
+        }
+        let Some(decision) = self.decide().await? else { return Ok(Outcome::After(IMMEDIATELY)) };
+        self.records.write(&decision);
+        self.carry_out(&decision).await?;
+        Ok(Outcome::After(IMMEDIATELY))
+    }
+}
+
+impl Provisioner {
+    /// None when there is nothing to decide.
+    async fn decide(&self) -> Result<Option<Decision>, ReconcileError> {
+        let started = Instant::now();
+        let Context { cluster, stores, providers, .. } = &self.context;
+        if !cluster.read(|cluster| cluster.has_scheduling_work()) {
+            self.metrics.ignored_pods.set(&[], 0.0);
+            return Ok(None);
+        }
+        let pools: Vec<Arc<NodePool>> =
+            stores.node_pools.list().into_iter().filter(|pool| providers.for_pool(pool).is_ok()).collect();
+        let buying: Vec<Arc<NodePool>> = pools.iter().filter(|pool| may_buy(pool)).cloned().collect();
+        let offers = self.catalogue.offers(&buying).await;
+        let (now, rules) = (self.context.now(), providers.scheduling_rules());
+        let (snapshot, consistent) = cluster.read(|cluster| {
+            // A NodePool changed while its instance types were asked for: what is decided must be of one piece, since the
+            // NodeClaim carries the hash of the template it was made from.
+            let same = |pool: &Arc<NodePool>| {
+                let name = pool.metadata.name.as_deref().unwrap_or_default();
+                cluster.node_pool_generation(name) == Some(pool.metadata.generation.unwrap_or_default())
+            };
+            let snapshot = cluster.snapshot(now, rules, |pool| offers.of(&pool.name));
+            (Arc::new(snapshot), buying.iter().all(same))
+        });
+        if !consistent {
+            self.batcher.trigger_now();
+            return Ok(None);
+        }
+        let id = self.new_id();
+        self.metrics.queue_depth.delete_matching(&[("controller", NAME)]);
+        self.metrics.unschedulable_pods.delete_matching(&[("controller", NAME)]);
+        let unfinished = self.metrics.unfinished_work.with(&[NAME, &id]);
+        unfinished.set(started.elapsed().as_secs_f64());
+        let plan = {
+            let (snapshot, options) = (Arc::clone(&snapshot), Arc::clone(&self.options));
+            self.context.compute.run(move || karpenter_engine::solve(&snapshot, &options)).await
+        };
+        self.metrics.unfinished_work.delete(&[NAME, &id]);
+        self.metrics.queue_depth.set(&[NAME, &id], plan.pod_errors.len() as f64);
+        self.metrics.duration.observe(&[NAME], started.elapsed().as_secs_f64());
+        let named = |pool: Arc<NodePool>| (pool.metadata.name.clone().unwrap_or_default(), pool);
+        let decision = Decision { plan, snapshot, pools: pools.into_iter().map(named).collect() };
+        self.records.log(&decision, started.elapsed());
+        Ok(Some(decision))
+    }
+
+    fn new_id(&self) -> String {
+        self.ids.lock().unwrap_or_else(std::sync::PoisonError::into_inner).uuid().to_string()
+    }
+
+    /// Creates the NodeClaims, all at once; one that fails does not keep the others.
+    async fn carry_out(&self, decision: &Decision) -> Result<(), ReconcileError> {
+        let creations = decision.plan.new_claims.iter().map(|planned| async move {
+            let pool = &*planned.node_pool;
+            let Some(source) = decision.pools.get(pool) else {
+                return Err(ReconcileError::message(format!("NodePool {pool:?} is gone")));
+            };
+            let claim = self.claims.planned(source, planned);
+            let created = self.claims.create(claim, pool, PROVISIONED).await?;
+            self.records.assigned(planned, &created);
+            Ok(())
+        });
+        let failures = join_all(creations).await.into_iter().filter_map(Result::err);
+        ReconcileError::combine(failures.map(|error| error.context("creating node claim")))
+    }
+}
+
+/// Whether pods can be given nodes of this NodePool; the engine says why not.
+fn may_buy(pool: &NodePool) -> bool {
+    !pool.is_static()
+        && pool.metadata.deletion_timestamp.is_none()
+        && pool.condition_status(READY) == ConditionStatus::True
+}
+
+/// The settings that reach a decision.
+pub(crate) fn solve_options(options: &Options) -> SolveOptions {
+    let mut ingest = Ingest::new();
+    SolveOptions {
+        preference_policy: match options.preference_policy {
+            options::PreferencePolicy::Respect => PreferencePolicy::Respect,
+            options::PreferencePolicy::Ignore => PreferencePolicy::Ignore,
+        },
+        min_values_policy: match options.min_values_policy {
+            options::MinValuesPolicy::Strict => MinValuesPolicy::Strict,
+            options::MinValuesPolicy::BestEffort => MinValuesPolicy::BestEffort,
+        },
+        gates: FeatureGates {
+            reserved_capacity: options.feature_gates.reserved_capacity,
+            node_overlay: options.feature_gates.node_overlay,
+            capacity_buffer: options.feature_gates.capacity_buffer,
+        },
+        default_spread: options.default_topology_spread.iter().map(|c| ingest.spread(c)).collect(),
+        ..SolveOptions::default()
+    }
+}

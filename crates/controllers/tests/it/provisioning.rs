@@ -1,0 +1,353 @@
+//! Nodes for pods that have no place.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use karpenter_api::NodeClaim;
+use karpenter_cloudprovider::ProviderError;
+use karpenter_cloudprovider::fake::{Behaviour, Method, instance_types};
+use serde_json::{Value, json};
+
+use crate::objects::{With, claim, node, node_class, node_name, node_pool, pending_pod, pod_on};
+use crate::rig::Rig;
+
+async fn rig() -> Rig {
+    let rig = Rig::quiet(&[]).await;
+    rig.create(node_class()).await;
+    rig
+}
+
+fn claims(rig: &Rig) -> Vec<Arc<NodeClaim>> {
+    rig.context.stores.node_claims.list()
+}
+
+/// The NodeClaims there are after so many have been made.
+async fn expect_claims(rig: &Rig, count: usize) -> Vec<Arc<NodeClaim>> {
+    rig.eventually(&format!("{count} NodeClaims"), |rig| claims(rig).len() == count).await;
+    claims(rig)
+}
+
+/// Nothing is created, however long one waits.
+async fn expect_no_claims(rig: &Rig) {
+    rig.pass(Duration::from_secs(60)).await;
+    assert_eq!(claims(rig), []);
+}
+
+/// A node of four CPUs that is up.
+async fn existing_node(rig: &Rig, name: &str) {
+    rig.create(claim(name, "default", 4)).await;
+    rig.create(node(name, "default", 4)).await;
+    // The server gives every new node a taint that the node lifecycle controller takes away.
+    rig.patch(&node(name, "default", 4), json!({"spec": {"taints": null}})).await;
+}
+
+fn values(claim: &NodeClaim, key: &str) -> Vec<String> {
+    let found = claim.spec.requirements.iter().find(|requirement| requirement.key == key);
+    found.map(|requirement| requirement.values().to_vec()).unwrap_or_default()
+}
+
+fn json_of(claim: &NodeClaim) -> Value {
+    serde_json::to_value(claim).expect("JSON")
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pending_pod_becomes_a_node_claim() {
+    let rig = rig().await;
+    rig.create(node_pool("default")).await;
+    rig.create(pending_pod("p", "1500m")).await;
+    let claim = json_of(&expect_claims(&rig, 1).await[0]);
+    let pool = rig.get(&node_pool("default")).await.expect("the pool");
+    let name = claim["metadata"]["name"].as_str().expect("a name");
+    assert!(name.strip_prefix("default-").is_some_and(|suffix| suffix.len() == 5), "{name}");
+    assert_eq!(claim["metadata"]["generateName"], "default-");
+    assert_eq!(
+        claim["metadata"]["ownerReferences"],
+        json!([{
+            "apiVersion": "karpenter.sh/v1", "kind": "NodePool", "name": "default",
+            "uid": pool["metadata"]["uid"], "blockOwnerDeletion": true,
+        }])
+    );
+    let labels = &claim["metadata"]["labels"];
+    assert_eq!(labels["karpenter.sh/nodepool"], "default");
+    assert_eq!(labels["karpenter.test.sh/fakenodeclass"], "default");
+    let annotations = &claim["metadata"]["annotations"];
+    assert_eq!(annotations["karpenter.sh/nodepool-hash-version"], "v3");
+    assert_eq!(annotations["karpenter.sh/nodeclaim-min-values-relaxed"], "false");
+    assert!(
+        annotations["karpenter.sh/nodepool-hash"].as_str().is_some_and(|hash| hash.parse::<u64>().is_ok())
+    );
+    assert_eq!(
+        claim["spec"]["resources"]["requests"],
+        json!({"cpu": "1500m", "memory": "10Mi", "pods": "1"})
+    );
+    assert_eq!(claim["spec"]["nodeClassRef"]["name"], "default");
+    let claim = &claims(&rig)[0];
+    assert_eq!(
+        values(claim, "node.kubernetes.io/instance-type"),
+        ["fake-it-2", "fake-it-3", "fake-it-4", "fake-it-5"],
+        "the smallest is too small"
+    );
+    assert_eq!(values(claim, "karpenter.sh/capacity-type"), ["on-demand", "spot"]);
+    assert_eq!(values(claim, "karpenter.sh/nodepool"), ["default"]);
+    let told = rig.events("Pod", "p").await;
+    assert!(told.contains(&format!("Nominated: Pod should schedule on: nodeclaim/{name}")), "{told:?}");
+    let metrics = rig.context.environment.registry.encode();
+    assert!(
+        metrics.contains(
+            r#"karpenter_nodeclaims_created_total{min_values_relaxed="false",nodepool="default",reason="provisioned"} 1"#
+        ),
+        "{metrics}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn pods_that_come_together_share_a_node_and_are_provisioned_for_once() {
+    let rig = rig().await;
+    rig.create(node_pool("default")).await;
+    for number in 0..4 {
+        rig.create(pending_pod(&format!("p{number}"), "1")).await;
+    }
+    let made = expect_claims(&rig, 1).await;
+    assert_eq!(json_of(&made[0])["spec"]["resources"]["requests"]["pods"], "4");
+    rig.pass(Duration::from_secs(60)).await;
+    assert_eq!(claims(&rig).len(), 1, "a node is on its way, and nothing else is decided before it is known");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_template_of_the_pool_is_on_the_claim() {
+    let rig = rig().await;
+    let pool = node_pool("default").with(json!({"spec": {"template": {
+        "metadata": {"labels": {"team": "a"}, "annotations": {"note": "x"}},
+        "spec": {
+            "taints": [{"key": "dedicated", "value": "a", "effect": "NoSchedule"}],
+            "startupTaints": [{"key": "starting", "effect": "NoExecute"}],
+            "expireAfter": "24h",
+            "terminationGracePeriod": "30m",
+            "requirements": [
+                {"key": "topology.kubernetes.io/zone", "operator": "In", "values": ["test-zone-2"]},
+                {"key": "rack", "operator": "In", "values": ["r2", "r1"]},
+            ],
+        },
+    }}}));
+    rig.create(pool).await;
+    rig.create(pending_pod("p", "1").with(json!({"spec": {"tolerations": [{"operator": "Exists"}]}}))).await;
+    let claim = json_of(&expect_claims(&rig, 1).await[0]);
+    assert_eq!(claim["metadata"]["labels"]["team"], "a");
+    assert_eq!(claim["metadata"]["labels"]["rack"], "r1", "one of those that are allowed");
+    assert_eq!(claim["metadata"]["annotations"]["note"], "x");
+    assert_eq!(claim["spec"]["taints"], json!([{"key": "dedicated", "value": "a", "effect": "NoSchedule"}]));
+    assert_eq!(claim["spec"]["startupTaints"], json!([{"key": "starting", "effect": "NoExecute"}]));
+    assert_eq!(
+        (&claim["spec"]["expireAfter"], &claim["spec"]["terminationGracePeriod"]),
+        (&json!("24h"), &json!("30m"))
+    );
+    assert_eq!(values(&claims(&rig)[0], "topology.kubernetes.io/zone"), ["test-zone-2"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_fits_nowhere_is_told_why() {
+    let rig = rig().await;
+    rig.create(node_pool("default")).await;
+    rig.create(pending_pod("p", "100")).await;
+    expect_no_claims(&rig).await;
+    let told = rig.events("Pod", "p").await;
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert!(
+        told[0]
+            .starts_with("FailedScheduling: Failed to schedule pod, no instance type has enough resources"),
+        "{told:?}"
+    );
+    let metrics = rig.context.environment.registry.encode();
+    assert!(
+        metrics.contains(r#"karpenter_scheduler_unschedulable_pods_count{controller="provisioner"} 1"#),
+        "{metrics}"
+    );
+    assert!(metrics.contains("karpenter_pods_scheduling_decision_duration_seconds_count 1"), "{metrics}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_refuses_our_nodes_is_left_alone_and_one_that_asks_for_nonsense_is_told() {
+    let rig = rig().await;
+    rig.create(node_pool("default")).await;
+    let wants = |operator: &str, key: &str, values: &[&str]| {
+        let requirement = json!({"key": key, "operator": operator, "values": values});
+        json!({"spec": {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {
+            "nodeSelectorTerms": [{"matchExpressions": [requirement]}],
+        }}}}})
+    };
+    rig.create(pending_pod("elsewhere", "1").with(wants("DoesNotExist", "karpenter.sh/nodepool", &[]))).await;
+    rig.create(pending_pod("odd", "1").with(wants("In", "karpenter.sh/odd", &["x"]))).await;
+    expect_no_claims(&rig).await;
+    assert_eq!(rig.events("Pod", "elsewhere").await, [] as [String; 0]);
+    let told = rig.events("Pod", "odd").await;
+    assert!(told[0].contains("using label karpenter.sh/odd is not allowed"), "{told:?}");
+    let metrics = rig.context.environment.registry.encode();
+    assert!(metrics.contains("karpenter_scheduler_ignored_pods_count 2"), "{metrics}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_node_is_launched_for_pods_that_are_not_waiting_for_one() {
+    let rig = rig().await;
+    rig.create(node_pool("default")).await;
+    let owned_by = |kind: &str, version: &str| json!({"metadata": {"ownerReferences": [{"apiVersion": version, "kind": kind, "name": "o", "uid": "u"}]}});
+    rig.create(pending_pod("daemon", "1").with(owned_by("DaemonSet", "apps/v1"))).await;
+    rig.create(pending_pod("mirror", "1").with(owned_by("Node", "v1"))).await;
+    rig.create(pending_pod("preempting", "1").with(json!({"status": {"nominatedNodeName": "n"}}))).await;
+    rig.create(pending_pod("unseen", "1").with(json!({"status": {"conditions": []}}))).await;
+    expect_no_claims(&rig).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn pools_that_are_not_ready_static_or_anothers_launch_nothing() {
+    let rig = rig().await;
+    let class = |kind: &str| json!({"spec": {"template": {"spec": {"nodeClassRef": {"kind": kind, "name": "missing"}}}}});
+    rig.create(node_pool("not-ready").with(class("FakeNodeClass")).with(json!({"status": null}))).await;
+    rig.create(node_pool("another").with(class("OtherClass"))).await;
+    rig.create(node_pool("fixed").with(json!({"spec": {"replicas": 0}}))).await;
+    rig.create(pending_pod("p", "1")).await;
+    expect_no_claims(&rig).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_heavier_pool_is_used_and_the_lighter_one_when_its_provider_fails() {
+    let rig = rig().await;
+    rig.create(node_pool("light").with(json!({"spec": {"weight": 1}}))).await;
+    rig.create(node_pool("heavy").with(json!({"spec": {"weight": 50}}))).await;
+    rig.create(pending_pod("p", "1")).await;
+    let made = expect_claims(&rig, 1).await;
+    assert_eq!(values(&made[0], "karpenter.sh/nodepool"), ["heavy"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_provider_that_fails_for_one_pool_does_not_hold_up_the_others() {
+    let rig = rig().await;
+    rig.provider.offer_to("empty", Vec::new());
+    rig.create(node_pool("empty").with(json!({"spec": {"weight": 50}}))).await;
+    rig.create(node_pool("default")).await;
+    rig.create(pending_pod("p", "1")).await;
+    let made = expect_claims(&rig, 1).await;
+    assert_eq!(values(&made[0], "karpenter.sh/nodepool"), ["default"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_provider_that_fails_is_asked_again() {
+    let rig = rig().await;
+    let error = ProviderError::other("down for maintenance");
+    rig.provider.always(Method::GetInstanceTypes, Some(Behaviour::Fail(error)));
+    rig.create(node_pool("default")).await;
+    rig.create(pending_pod("p", "1")).await;
+    expect_no_claims(&rig).await;
+    rig.provider.always(Method::GetInstanceTypes, None);
+    expect_claims(&rig, 1).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn requirements_that_leave_no_instance_type_are_told_to_the_pool() {
+    let rig = rig().await;
+    rig.provider.offer(instance_types(2));
+    let requirements =
+        json!([{"key": "node.kubernetes.io/instance-type", "operator": "In", "values": ["none-such"]}]);
+    rig.create(
+        node_pool("default").with(json!({"spec": {"template": {"spec": {"requirements": requirements}}}})),
+    )
+    .await;
+    rig.create(pending_pod("p", "1")).await;
+    expect_no_claims(&rig).await;
+    let told = rig.events("NodePool", "default").await;
+    assert!(
+        told.contains(
+            &"NoCompatibleInstanceTypes: NodePool requirements filtered out all compatible available instance types"
+                .to_owned()
+        ),
+        "{told:?}"
+    );
+    let told = rig.events("Pod", "p").await;
+    assert!(told[0].ends_with("nodepool requirements filtered out all available instance types"), "{told:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn limits_keep_a_pool_small() {
+    let rig = rig().await;
+    rig.create(node_pool("default").with(json!({"spec": {"limits": {"cpu": "2"}}}))).await;
+    rig.create(pending_pod("a", "1500m")).await;
+    rig.create(pending_pod("b", "1500m")).await;
+    let made = expect_claims(&rig, 1).await;
+    assert_eq!(
+        values(&made[0], "node.kubernetes.io/instance-type"),
+        ["fake-it-2"],
+        "larger ones would exceed the limit"
+    );
+    let mut told = rig.events("Pod", "a").await;
+    told.extend(rig.events("Pod", "b").await);
+    assert!(
+        told.iter().any(|event| event
+            .ends_with("all available instance types exceed limits for nodepool (NodePool=default)")),
+        "{told:?}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_fits_a_node_that_exists_is_promised_it_and_nothing_is_launched() {
+    let rig = rig().await;
+    rig.create(node_pool("default")).await;
+    existing_node(&rig, "c").await;
+    rig.create(pod_on("c", "running", "1")).await;
+    rig.create(pending_pod("p", "1")).await;
+    rig.pass(Duration::from_secs(5)).await;
+    assert_eq!(claims(&rig).len(), 1);
+    let told = rig.events("Pod", "p").await;
+    assert!(
+        told.contains(&format!("Nominated: Pod should schedule on: nodeclaim/c, node/{}", node_name("c"))),
+        "{told:?}"
+    );
+    let snapshot = |rig: &Rig| {
+        let now = rig.context.now();
+        rig.context.cluster.read(|cluster| {
+            cluster.snapshot(now, Default::default(), |pool| pool.instance_types.clone()).nodes
+        })
+    };
+    assert!(snapshot(&rig)[0].nominated, "the node is promised");
+    rig.delete(&pending_pod("p", "1")).await;
+    rig.pass(Duration::from_secs(25)).await;
+    assert!(!snapshot(&rig)[0].nominated, "a promise nobody renews runs out");
+}
+
+#[tokio::test(start_paused = true)]
+async fn pods_of_a_node_that_goes_away_get_a_new_one() {
+    let rig = rig().await;
+    rig.create(node_pool("default")).await;
+    existing_node(&rig, "c").await;
+    rig.create(pod_on("c", "moving", "1")).await;
+    rig.eventually("the machine is known", |rig| {
+        rig.context.cluster.read(|cluster| cluster.machine_named(&node_name("c")).is_some())
+    })
+    .await;
+    rig.context.cluster.update(|cluster| cluster.mark_for_deletion(&node_name("c")));
+    let tainted = json!({"spec": {"taints": [{"key": "karpenter.sh/disrupted", "effect": "NoSchedule"}]}});
+    rig.patch(&node("c", "default", 4), tainted).await;
+    expect_claims(&rig, 2).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_of_another_karpenter_holds_nothing_up() {
+    let rig = rig().await;
+    let other = claim("other", "theirs", 1)
+        .with(json!({"spec": {"nodeClassRef": {"kind": "OtherClass"}}, "status": null}));
+    rig.create(other).await;
+    rig.create(node_pool("default")).await;
+    rig.create(pending_pod("p", "1")).await;
+    expect_claims(&rig, 2).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_two_claims_have_the_same_name() {
+    let rig = rig().await;
+    rig.create(node_pool("default")).await;
+    for number in 0..30 {
+        rig.create(pending_pod(&format!("p{number:02}"), "5")).await;
+    }
+    let made = expect_claims(&rig, 30).await;
+    let names: BTreeSet<_> = made.iter().map(|claim| claim.metadata.name.clone()).collect();
+    assert_eq!(names.len(), 30);
+}
