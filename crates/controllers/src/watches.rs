@@ -5,8 +5,8 @@ use std::fmt::Debug;
 
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet, StatefulSet};
 use k8s_openapi::api::core::v1::{
-    Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, PodTemplate, ReplicationController,
-    Service,
+    ContainerStatus, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, PodTemplate,
+    ReplicationController, Service,
 };
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::storage::v1::{CSINode, StorageClass, VolumeAttachment};
@@ -202,8 +202,16 @@ fn trim_pod(pod: &mut Pod) {
         }
     }
     if let Some(status) = &mut pod.status {
-        status.container_statuses = None;
-        status.init_container_statuses = None;
+        // Of containers that run only their size is read: what a pod being resized needs for the moment.
+        let statuses = [&mut status.container_statuses, &mut status.init_container_statuses];
+        for container in statuses.into_iter().flatten().flatten() {
+            *container = ContainerStatus {
+                name: std::mem::take(&mut container.name),
+                resources: container.resources.take(),
+                allocated_resources: container.allocated_resources.take(),
+                ..ContainerStatus::default()
+            };
+        }
         status.ephemeral_container_statuses = None;
     }
 }

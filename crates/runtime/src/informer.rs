@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::controller::Runnable;
 use crate::entropy::{Entropy, Stream};
+use crate::lenient::Lenient;
 use crate::object_key::ObjectKey;
 use crate::store::Store;
 use crate::work_queue::{Add, Key, LOW_PRIORITY, WorkQueue};
@@ -78,7 +79,7 @@ type Subscriber<K> = Box<dyn FnMut(&Delta<K>) + Send>;
 /// Watches a kind once for all who want to know.
 pub struct Informer<K> {
     kind: String,
-    api: Api<K>,
+    api: Api<Lenient<K>>,
     config: watcher::Config,
     mirror: Mirror<K>,
     backoff: Backoff,
@@ -89,7 +90,7 @@ where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
 {
     /// Of all objects the API handle covers and the configuration selects.
-    pub fn new(api: Api<K>, config: watcher::Config, entropy: &Entropy) -> Self {
+    pub fn new(api: Api<Lenient<K>>, config: watcher::Config, entropy: &Entropy) -> Self {
         Self::of_kind(&format!("{}/{}", K::group(&()), K::kind(&())), api, config, entropy)
     }
 }
@@ -99,9 +100,9 @@ where
     K: Resource + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
 {
     /// As [`new`](Self::new), of a kind that is only known at run time.
-    pub fn of_kind(kind: &str, api: Api<K>, config: watcher::Config, entropy: &Entropy) -> Self {
+    pub fn of_kind(kind: &str, api: Api<Lenient<K>>, config: watcher::Config, entropy: &Entropy) -> Self {
         let backoff = Backoff::new(entropy.stream(&format!("informer/{kind}")));
-        Self { kind: kind.to_owned(), api, config, mirror: Mirror::new(), backoff }
+        Self { kind: kind.to_owned(), api, config, mirror: Mirror::new(kind), backoff }
     }
 
     /// Takes out of every object what nobody needs, before it is kept and told. Bookkeeping of field managers always goes.
@@ -192,6 +193,7 @@ fn must_relist(error: &watcher::Error) -> bool {
 
 /// Turns watch events into changes of the store. Knows no server.
 struct Mirror<K> {
+    kind: String,
     store: Store<K>,
     subscribers: Vec<Subscriber<K>>,
     trim: fn(&mut K),
@@ -200,11 +202,17 @@ struct Mirror<K> {
 }
 
 impl<K: Resource> Mirror<K> {
-    fn new() -> Self {
-        Self { store: Store::new(), subscribers: Vec::new(), trim: |_| {}, unlisted: None }
+    fn new(kind: &str) -> Self {
+        Self {
+            kind: kind.to_owned(),
+            store: Store::new(),
+            subscribers: Vec::new(),
+            trim: |_| {},
+            unlisted: None,
+        }
     }
 
-    fn apply(&mut self, event: Event<K>) {
+    fn apply(&mut self, event: Event<Lenient<K>>) {
         match event {
             Event::Init => self.unlisted = Some(self.store.keys()),
             Event::InitApply(object) => {
@@ -225,7 +233,17 @@ impl<K: Resource> Mirror<K> {
         }
     }
 
-    fn upsert(&mut self, mut object: K, initial: bool) {
+    fn upsert(&mut self, object: Lenient<K>, initial: bool) {
+        let mut object = match object.0 {
+            Ok(object) => object,
+            // It exists, so what was known of it before stays: better an old truth than a deletion that did not happen.
+            Err(unreadable) => {
+                let object = ObjectKey::of(&Lenient::<K>(Err(unreadable.clone())));
+                let (kind, error) = (&self.kind, unreadable);
+                tracing::warn!(kind, %object, %error, "object cannot be read and is left out");
+                return;
+            }
+        };
         // Half of a typical object's bytes, and of no use to any controller.
         object.meta_mut().managed_fields = None;
         (self.trim)(&mut object);

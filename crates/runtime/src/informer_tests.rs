@@ -48,67 +48,86 @@ fn take(heard: &Mutex<Vec<String>>) -> String {
 }
 
 #[test]
+fn an_object_that_cannot_be_read_stays_what_it_was() {
+    let unreadable = |name: &str, version: &str| {
+        let metadata = object(name, version, name).metadata;
+        Lenient(Err(crate::lenient::Unreadable { metadata, problem: "invalid type".to_owned() }))
+    };
+    let mut mirror = Mirror::new("ConfigMap");
+    let heard = listen(&mut mirror);
+    mirror.apply(Event::Apply(object("a", "1", "a").into()));
+    mirror.apply(Event::Apply(unreadable("a", "2")));
+    mirror.apply(Event::Init);
+    mirror.apply(Event::InitApply(unreadable("a", "2")));
+    mirror.apply(Event::InitApply(unreadable("b", "3")));
+    mirror.apply(Event::InitDone);
+    assert_eq!(take(&heard), "+a", "it exists: it is neither gone nor changed");
+    mirror.apply(Event::Delete(unreadable("a", "2")));
+    assert_eq!(take(&heard), "-a");
+}
+
+#[test]
 fn a_relist_tells_what_changed_what_did_not_and_what_went() {
-    let mut mirror = Mirror::new();
+    let mut mirror = Mirror::new("ConfigMap");
     let heard = listen(&mut mirror);
     mirror.apply(Event::Init);
-    mirror.apply(Event::InitApply(object("a", "1", "u-a")));
-    mirror.apply(Event::InitApply(object("b", "2", "u-b")));
-    mirror.apply(Event::InitApply(object("c", "3", "u-c")));
+    mirror.apply(Event::InitApply(object("a", "1", "u-a").into()));
+    mirror.apply(Event::InitApply(object("b", "2", "u-b").into()));
+    mirror.apply(Event::InitApply(object("c", "3", "u-c").into()));
     assert!(!mirror.store.is_synced());
     mirror.apply(Event::InitDone);
     assert!(mirror.store.is_synced());
     assert_eq!(take(&heard), "=a =b =c");
-    mirror.apply(Event::Apply(object("d", "4", "u-d")));
-    mirror.apply(Event::Apply(object("a", "5", "u-a")));
-    mirror.apply(Event::Delete(object("b", "6", "u-b")));
-    mirror.apply(Event::Delete(object("b", "6", "u-b")));
+    mirror.apply(Event::Apply(object("d", "4", "u-d").into()));
+    mirror.apply(Event::Apply(object("a", "5", "u-a").into()));
+    mirror.apply(Event::Delete(object("b", "6", "u-b").into()));
+    mirror.apply(Event::Delete(object("b", "6", "u-b").into()));
     assert_eq!(take(&heard), "+d ~a -b");
     mirror.apply(Event::Init);
-    mirror.apply(Event::InitApply(object("a", "5", "u-a")));
-    mirror.apply(Event::InitApply(object("c", "9", "u-c")));
-    mirror.apply(Event::InitApply(object("e", "8", "u-e")));
+    mirror.apply(Event::InitApply(object("a", "5", "u-a").into()));
+    mirror.apply(Event::InitApply(object("c", "9", "u-c").into()));
+    mirror.apply(Event::InitApply(object("e", "8", "u-e").into()));
     mirror.apply(Event::InitDone);
     assert_eq!(take(&heard), ".a ~c +e -d");
 }
 
 #[test]
 fn a_list_that_breaks_off_removes_nothing() {
-    let mut mirror = Mirror::new();
+    let mut mirror = Mirror::new("ConfigMap");
     let heard = listen(&mut mirror);
     for name in ["a", "b"] {
-        mirror.apply(Event::Apply(object(name, "1", name)));
+        mirror.apply(Event::Apply(object(name, "1", name).into()));
     }
     mirror.apply(Event::Init);
-    mirror.apply(Event::InitApply(object("a", "1", "a")));
+    mirror.apply(Event::InitApply(object("a", "1", "a").into()));
     mirror.apply(Event::Init);
-    mirror.apply(Event::InitApply(object("b", "1", "b")));
+    mirror.apply(Event::InitApply(object("b", "1", "b").into()));
     mirror.apply(Event::InitDone);
     assert_eq!(take(&heard), "+a +b .a .b -a", "only the complete list counts");
 }
 
 #[test]
 fn an_object_made_again_under_its_name_is_a_death_and_a_birth() {
-    let mut mirror = Mirror::new();
-    mirror.apply(Event::Apply(object("a", "1", "first")));
+    let mut mirror = Mirror::new("ConfigMap");
+    mirror.apply(Event::Apply(object("a", "1", "first").into()));
     let heard = Arc::new(Mutex::new(Vec::new()));
     let ears = Arc::clone(&heard);
     mirror.subscribers.push(Box::new(move |delta: &Delta<ConfigMap>| {
         lock(&ears).push((matches!(delta, Delta::Deleted { .. }), delta.object().metadata.uid.clone()));
     }));
-    mirror.apply(Event::Apply(object("a", "2", "second")));
+    mirror.apply(Event::Apply(object("a", "2", "second").into()));
     assert_eq!(*lock(&heard), [(true, Some("first".to_owned())), (false, Some("second".to_owned()))]);
     assert!(mirror.store.get(&ObjectKey::cluster("a")).expect("a").metadata.managed_fields.is_none());
 }
 
 #[test]
 fn what_is_trimmed_is_neither_kept_nor_told() {
-    let mut mirror = Mirror::new();
+    let mut mirror = Mirror::new("ConfigMap");
     mirror.trim = |object: &mut ConfigMap| object.data = None;
     mirror.subscribers.push(Box::new(|delta: &Delta<ConfigMap>| assert_eq!(delta.object().data, None)));
     let mut large = object("a", "1", "u");
     large.data = Some([("key".to_owned(), "value".to_owned())].into());
-    mirror.apply(Event::Apply(large));
+    mirror.apply(Event::Apply(large.into()));
     assert_eq!(mirror.store.list()[0].data, None);
 }
 

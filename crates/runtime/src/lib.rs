@@ -7,7 +7,7 @@
 //! |---|---|
 //! | [`environment`], [`clock`], [`entropy`] | what a part of the program is given: time, randomness, a metrics registry |
 //! | [`work_queue`], [`rate_limit`] | what is to be reconciled, and when again |
-//! | [`informer`], [`store`], [`object_key`] | watches a kind, keeps it, tells what changed |
+//! | [`informer`], [`lenient`], [`store`], [`object_key`] | watches a kind, keeps it, tells what changed |
 //! | [`controller`], [`error`], [`context`] | runs reconcilers |
 //! | [`lease`], [`program`] | who leads; everything together, started and stopped in order |
 //! | [`client`], [`writes`] | requests to the API server, throttled and counted; patches of what changed |
@@ -28,6 +28,7 @@ pub mod go_duration;
 pub mod http;
 pub mod informer;
 pub mod lease;
+pub mod lenient;
 pub mod logging;
 pub mod metrics;
 pub mod object_key;

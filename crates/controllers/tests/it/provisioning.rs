@@ -190,9 +190,16 @@ async fn a_pod_that_refuses_our_nodes_is_left_alone_and_one_that_asks_for_nonsen
 async fn no_node_is_launched_for_pods_that_are_not_waiting_for_one() {
     let rig = rig().await;
     rig.create(node_pool("default")).await;
-    let owned_by = |kind: &str, version: &str| json!({"metadata": {"ownerReferences": [{"apiVersion": version, "kind": kind, "name": "o", "uid": "u"}]}});
-    rig.create(pending_pod("daemon", "1").with(owned_by("DaemonSet", "apps/v1"))).await;
-    rig.create(pending_pod("mirror", "1").with(owned_by("Node", "v1"))).await;
+    let template = json!({"metadata": {"labels": {"app": "d"}}, "spec": pending_pod("d", "1")["spec"]});
+    let daemons = rig
+        .create(json!({
+            "apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"name": "d", "namespace": "default"},
+            "spec": {"selector": {"matchLabels": {"app": "d"}}, "template": template},
+        }))
+        .await;
+    let owner =
+        json!({"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": daemons.metadata.uid});
+    rig.create(pending_pod("daemon", "1").with(json!({"metadata": {"ownerReferences": [owner]}}))).await;
     rig.create(pending_pod("preempting", "1").with(json!({"status": {"nominatedNodeName": "n"}}))).await;
     rig.create(pending_pod("unseen", "1").with(json!({"status": {"conditions": []}}))).await;
     expect_no_claims(&rig).await;
@@ -210,7 +217,7 @@ async fn pools_that_are_not_ready_static_or_anothers_launch_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_heavier_pool_is_used_and_the_lighter_one_when_its_provider_fails() {
+async fn the_heavier_pool_is_used_first() {
     let rig = rig().await;
     rig.create(node_pool("light").with(json!({"spec": {"weight": 1}}))).await;
     rig.create(node_pool("heavy").with(json!({"spec": {"weight": 50}}))).await;

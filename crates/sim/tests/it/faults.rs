@@ -98,7 +98,11 @@ fn counter(seen: &Arc<Mutex<BTreeSet<String>>>, life: Life) -> futures_util::fut
     let seen = Arc::clone(seen);
     async move {
         let api: Api<ConfigMap> = Api::default_namespaced(life.client.clone());
-        let mut informer = Informer::new(api.clone(), watcher::Config::default(), &life.environment.entropy);
+        let mut informer = Informer::<ConfigMap>::new(
+            Api::default_namespaced(life.client.clone()),
+            watcher::Config::default(),
+            &life.environment.entropy,
+        );
         informer.subscribe(move |delta| {
             let name = delta.object().metadata.name.clone().unwrap_or_default();
             seen.lock().unwrap().insert(name);
