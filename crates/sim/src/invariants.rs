@@ -3,7 +3,9 @@
 //! An [`Invariant`] sees each entry of the tape with what it changed, and may remember. A rule that concerns Karpenter names
 //! the numbers of the lifecycle specification's invariants it covers; only those that are really checked are named.
 
+pub mod commands;
 pub mod disruption;
+pub mod drain;
 pub mod identity;
 pub mod lifecycle;
 
@@ -144,5 +146,10 @@ pub fn all(karpenter: &str) -> Vec<Box<dyn Invariant>> {
         Box::new(disruption::BudgetsAreKept),
         Box::new(disruption::PodsAreEvicted::new(karpenter)),
         Box::new(disruption::TerminationTimesStay),
+        Box::new(drain::TiersLeaveInOrder::new(karpenter)),
+        Box::new(commands::BudgetsHold::default()),
+        Box::new(commands::TheUndisturbedStay::default()),
+        Box::new(commands::NoTracesAreLeft::default()),
+        Box::new(commands::ConditionsAreNotLost),
     ]
 }

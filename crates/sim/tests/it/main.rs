@@ -5,6 +5,7 @@
 mod autoscaler;
 mod budgets;
 mod cloud;
+mod commands;
 mod faults;
 mod invariants;
 mod machinery;
