@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use futures_util::FutureExt;
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
@@ -10,14 +11,17 @@ use k8s_openapi::api::storage::v1::VolumeAttachment;
 use karpenter_api::{NodeClaim, NodeClassReference, NodePool};
 use karpenter_cloudprovider::Registry;
 use karpenter_runtime::compute::Compute;
+use karpenter_runtime::controller::{Controller, Reconciler};
 use karpenter_runtime::environment::Environment;
 use karpenter_runtime::events::Recorder;
 use karpenter_runtime::object_key::ObjectKey;
 use karpenter_runtime::options::Options;
+use karpenter_runtime::program::Program;
 use karpenter_runtime::store::Store;
 use karpenter_state::Cluster;
 use kube::Client;
 use kube::api::DynamicObject;
+use tokio_util::sync::CancellationToken;
 
 /// What every controller is given; clones share everything.
 #[derive(Clone)]
@@ -44,6 +48,23 @@ impl Context {
     /// The moment.
     pub fn now(&self) -> jiff::Timestamp {
         self.environment.clock.now()
+    }
+
+    /// Makes a controller part of the program. It starts once everything has been listed: from then on what is not in a store
+    /// does not exist, and reconcilers may act on it.
+    pub(crate) fn run<R: Reconciler>(&self, program: &mut Program, controller: Controller<R>) {
+        let stores = self.stores.clone();
+        program.while_leading(controller.name().to_owned(), move |stop: CancellationToken| {
+            async move {
+                tokio::select! {
+                    biased;
+                    () = stop.cancelled() => return,
+                    () = stores.wait_synced() => {}
+                }
+                controller.run(stop).await;
+            }
+            .boxed()
+        });
     }
 }
 
@@ -131,5 +152,21 @@ impl Stores {
             && self.volumes.is_synced()
             && self.attachments.is_synced()
             && self.node_classes.values().all(Store::is_synced)
+    }
+
+    /// Waits until [`are_synced`](Self::are_synced).
+    pub async fn wait_synced(&self) {
+        self.pods.wait_synced().await;
+        self.nodes.wait_synced().await;
+        self.node_claims.wait_synced().await;
+        self.node_pools.wait_synced().await;
+        self.daemon_sets.wait_synced().await;
+        self.disruption_budgets.wait_synced().await;
+        self.volume_claims.wait_synced().await;
+        self.volumes.wait_synced().await;
+        self.attachments.wait_synced().await;
+        for store in self.node_classes.values() {
+            store.wait_synced().await;
+        }
     }
 }

@@ -7,21 +7,28 @@
 //! |---|---|
 //! | [`operator`] | everything together: watches, controllers, providers |
 //! | [`context`] | what every controller is given |
-//! | `nodeclaim` | a NodeClaim's life, and what may be done with it |
 //! | [`cluster_cost`] | what each NodePool costs |
 //! | `metrics` | nodes, NodePools and conditions on the metrics page |
 //! | `provisioning` | nodes for pods that have no place |
 //! | `sync` | whether decisions can be made now |
+//! | `nodeclaim`, `node`, `nodepool` | controllers of these kinds |
+//! | `pods`, `pairing`, `times`, `totals` | what they share: predicates, who belongs to whom, texts of times, counters |
 //! | `watches`, `mirror` | one watch per kind; what is seen goes into the state |
 
 pub mod cluster_cost;
 pub mod context;
 mod metrics;
 mod mirror;
+mod node;
 mod nodeclaim;
+mod nodepool;
 pub mod operator;
+mod pairing;
+mod pods;
 mod provisioning;
 mod sync;
+mod times;
+mod totals;
 mod watches;
 
 pub use context::{Context, SharedCluster, Stores};

@@ -15,7 +15,9 @@ use crate::cluster_cost;
 use crate::context::{Context, SharedCluster};
 use crate::metrics;
 use crate::mirror;
+use crate::node;
 use crate::nodeclaim;
+use crate::nodepool::health::RegistrationHealth;
 use crate::provisioning;
 use crate::watches::Watches;
 
@@ -61,6 +63,10 @@ pub fn assemble(given: Given) -> (Program, Context) {
     let _provisioning = provisioning::register(&context, &mut watches, &mut program);
     nodeclaim::disruption::register(&context, &mut watches, &mut program);
     metrics::register(&context, &cost, &mut watches, &mut program);
+    let health = RegistrationHealth::default();
+    let evictions = node::eviction::register(&context, &mut program);
+    node::termination::register(&context, &mut watches, &mut program, &evictions);
+    nodeclaim::lifecycle::register(&context, &mut watches, &mut program, &health);
     watches.run_in(&mut program);
     (program, context)
 }

@@ -3,7 +3,7 @@
 
 use std::fmt::Debug;
 
-use kube::api::{Patch, PatchParams};
+use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
 use kube::{Api, Resource};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -63,6 +63,20 @@ where
         return Ok(Written::Unchanged);
     };
     settle(api.patch_status(&name(before), &PatchParams::default(), &Patch::Merge(patch)).await)
+}
+
+/// Deletes this very object, not another of its name that came after; whether there was anything to delete.
+pub async fn delete<K>(api: &Api<K>, object: &K) -> Result<bool, kube::Error>
+where
+    K: Resource + Clone + DeserializeOwned + Debug,
+{
+    let preconditions = Preconditions { uid: object.meta().uid.clone(), resource_version: None };
+    let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
+    match api.delete(&name(object), &params).await {
+        Ok(_) => Ok(true),
+        Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(false),
+        Err(error) => Err(error),
+    }
 }
 
 fn name<K: Resource>(object: &K) -> String {

@@ -78,7 +78,7 @@ pub(crate) fn register(context: &Context, watches: &mut Watches, program: &mut P
             claims.list().iter().filter(refers).map(|claim| ObjectKey::of(&**claim)).collect()
         });
     }
-    program.while_leading(NAME, controller);
+    context.run(program, controller);
 }
 
 /// A NodePool's counters change all the time and concern no claim; its spec and its hash do.

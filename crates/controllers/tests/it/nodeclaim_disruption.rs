@@ -169,7 +169,11 @@ async fn a_claim_that_is_not_launched_is_not_drifted() {
         condition("Launched", "Unknown", "2024-01-01T00:00:00Z"),
         condition("Drifted", "True", "2024-01-01T00:00:00Z"),
     ]}}));
-    let rig = rig_with(node_pool("default"), unlaunched).await;
+    let rig = Rig::quiet(&[]).await;
+    rig.provider.always(Method::Create, Some(Behaviour::Hang));
+    rig.create(node_pool("default")).await;
+    rig.create(unlaunched).await;
+    rig.pass(SECOND).await;
     assert_eq!((drift_of(&rig).await, rig.provider.count(Method::IsDrifted)), (None, 0));
 }
 

@@ -1,0 +1,100 @@
+//! The first stage of a NodeClaim: asks its provider for an instance (rules L1.10–L1.15).
+//!
+//! A launch is never asked for twice knowingly: what was launched is remembered until the claim says so. That memory does not
+//! outlive the process, and need not: providers recognise a claim by its UID.
+
+use karpenter_api::conditions::{ConditionStatus, HasConditions as _};
+use karpenter_api::nodeclaim::LAUNCHED;
+use karpenter_api::{NodeClaim, labels};
+use karpenter_cloudprovider::error::truncated;
+use karpenter_cloudprovider::{Launch, LaunchFailure, LaunchedInstance, ProviderError};
+use karpenter_runtime::controller::Outcome;
+use karpenter_runtime::error::ReconcileError;
+use karpenter_runtime::events::{Event, EventType, reference};
+use karpenter_runtime::{logging, writes};
+
+use super::lifecycle::{Lifecycle, Pass, Stage};
+
+impl Lifecycle {
+    pub(super) async fn launch(&self, pass: &mut Pass) -> Result<Stage, ReconcileError> {
+        let uid = pass.claim.metadata.uid.clone().unwrap_or_default();
+        let known = pass.conditions(&self.context).get(LAUNCHED).cloned().unwrap_or_default();
+        if known.status != ConditionStatus::Unknown {
+            let mut conditions = pass.conditions(&self.context);
+            conditions.set(LAUNCHED, known.status, known.reason(), known.message());
+            if known.status == ConditionStatus::True {
+                self.launches().remove(&uid);
+            }
+            return Ok(Stage::Next(Outcome::Done));
+        }
+        let remembered = self.launches().get(&uid).cloned();
+        let instance = match remembered {
+            Some(instance) => instance,
+            None => match pass.provider.create(&pass.claim).await {
+                Ok(Launch::Launched(instance)) => {
+                    tell(&instance);
+                    self.launches().insert(uid, (*instance).clone());
+                    *instance
+                }
+                Ok(Launch::Pending { reason, message, .. }) => {
+                    // The provider wakes us when there is more to know.
+                    let message = truncated(message);
+                    pass.conditions(&self.context).set_unknown_with_reason(LAUNCHED, &reason, &message);
+                    return Ok(Stage::Next(Outcome::Done));
+                }
+                Err(error) => return self.launch_failed(pass, error).await,
+            },
+        };
+        instance.write_into(&mut pass.claim);
+        pass.conditions(&self.context).set_true(LAUNCHED);
+        Ok(Stage::Next(Outcome::Done))
+    }
+
+    async fn launch_failed(&self, pass: &mut Pass, error: ProviderError) -> Result<Stage, ReconcileError> {
+        match error.launch_failure() {
+            LaunchFailure::GiveUp { counted_as, told } => {
+                if told {
+                    self.tell_no_capacity(&pass.claim, &error);
+                }
+                tracing::error!(%error, "failed launching nodeclaim");
+                if writes::delete(&self.claims, &pass.claim).await? {
+                    self.totals.claim_disrupted(counted_as, &pass.claim, "");
+                }
+                Ok(Stage::Deleted)
+            }
+            LaunchFailure::Retry { reason, message } => {
+                pass.conditions(&self.context).set_unknown_with_reason(LAUNCHED, &reason, &message);
+                Err(ReconcileError::from(error).context("launching nodeclaim"))
+            }
+        }
+    }
+
+    fn tell_no_capacity(&self, claim: &NodeClaim, error: &ProviderError) {
+        let name = claim.metadata.name.as_deref().unwrap_or_default();
+        let message = truncated(format!("NodeClaim {name} event: {error}"));
+        let event = Event::new(reference(claim), EventType::Warning, NO_CAPACITY, message);
+        self.context.recorder.publish(event.dedupe_by(claim.metadata.uid.clone()));
+    }
+}
+
+const NO_CAPACITY: &str = "InsufficientCapacityError";
+
+fn tell(instance: &LaunchedInstance) {
+    let label = |key: &str| instance.labels.get(key).map(String::as_str).unwrap_or_default();
+    let allocatable = serde_json::to_value(&instance.allocatable).unwrap_or_default();
+    tracing::info!(
+        "provider-id" = instance.provider_id,
+        "instance-type" = label(labels::INSTANCE_TYPE),
+        zone = label(labels::TOPOLOGY_ZONE),
+        "capacity-type" = label(labels::CAPACITY_TYPE),
+        allocatable = %logging::json(allocatable),
+        "launched nodeclaim"
+    );
+}
+
+/// Whether a claim may have an instance at its provider: it was launched, or a launch was begun and has a handle.
+pub(super) fn may_have_instance(pass: &Pass) -> bool {
+    !crate::pairing::provider_id(&pass.claim).is_empty()
+        || pass.claim.condition_status(LAUNCHED) == ConditionStatus::True
+        || pass.provider.launch_handle(&pass.claim).is_some()
+}

@@ -1,0 +1,49 @@
+//! The last stage of a NodeClaim on its way up: it is given up when it takes too long (rules L1.50–L1.53).
+
+use std::time::Duration;
+
+use karpenter_api::nodeclaim::{LAUNCHED, REGISTERED};
+use karpenter_cloudprovider::provider::DEFAULT_LAUNCH_TIMEOUT;
+use karpenter_runtime::controller::Outcome;
+use karpenter_runtime::error::ReconcileError;
+use karpenter_runtime::{logging, writes};
+
+use super::lifecycle::{Lifecycle, Pass, Stage};
+use crate::times::{after, until};
+use crate::totals::reason;
+
+/// How long a claim may take from its creation to its registration, if its provider launches as fast as most.
+const REGISTRATION_TIMEOUT: Duration = Duration::from_secs(15 * 60);
+
+impl Lifecycle {
+    pub(super) async fn liveness(&self, pass: &mut Pass) -> Result<Stage, ReconcileError> {
+        let launch_timeout = pass.provider.launch_timeout();
+        let conditions = pass.conditions(&self.context);
+        if conditions.is_true(&[REGISTERED]) {
+            return Ok(Stage::Next(Outcome::Done));
+        }
+        let (condition, timeout, reason) = if conditions.is_true(&[LAUNCHED]) {
+            // Both times count from the claim's creation: a provider that needs longer to launch must not lose the time its
+            // nodes need to register.
+            let slower = launch_timeout.saturating_sub(DEFAULT_LAUNCH_TIMEOUT);
+            (REGISTERED, REGISTRATION_TIMEOUT + slower, reason::REGISTRATION_TIMEOUT)
+        } else {
+            (LAUNCHED, launch_timeout, reason::LAUNCH_TIMEOUT)
+        };
+        let since =
+            conditions.get(condition).map_or_else(|| self.context.now(), |condition| condition.since());
+        let left = until(self.context.now(), after(since, timeout));
+        if !left.is_zero() {
+            return Ok(Stage::Next(Outcome::After(left)));
+        }
+        self.record_launch(&pass.claim, false).await?;
+        let deleted = writes::delete(&self.claims, &pass.claim).await;
+        let deleted =
+            deleted.map_err(|e| ReconcileError::from(e).context("deleting nodeclaim for timeout"))?;
+        if deleted {
+            tracing::debug!(timeout = %logging::duration(timeout), reason, "terminating due to timeout");
+            self.totals.claim_disrupted(reason, &pass.claim, "");
+        }
+        Ok(Stage::Deleted)
+    }
+}
