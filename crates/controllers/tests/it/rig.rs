@@ -19,6 +19,7 @@ use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, Pos
 use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Api, Client};
 use serde_json::{Value, json};
+use tokio::sync::RwLock;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -27,6 +28,8 @@ pub(crate) struct Rig {
     pub(crate) client: Client,
     pub(crate) provider: Arc<FakeProvider>,
     pub(crate) context: Context,
+    /// While it is closed, nothing Karpenter asks reaches the server.
+    gate: Arc<RwLock<()>>,
     cluster: Cluster,
     _world: Option<World>,
     stop: CancellationToken,
@@ -68,8 +71,9 @@ impl Rig {
             entropy: cluster.entropy().child("karpenter"),
             registry: karpenter_runtime::metrics::Registry::new(),
         };
+        let gate = Arc::new(RwLock::new(()));
         let given = Given {
-            client: cluster.client("karpenter"),
+            client: behind(&gate, cluster.client("karpenter")),
             events: events::recorder(COMPONENT, &environment),
             environment,
             options: Arc::new(options),
@@ -82,13 +86,14 @@ impl Rig {
             let stop = stop.clone();
             async move { program.run(stop, None).await.expect("a clean end") }
         });
-        let rig = Self { client, provider, context, cluster, _world: world, stop, karpenter };
+        let rig = Self { client, provider, context, gate, cluster, _world: world, stop, karpenter };
         rig.eventually("everything is listed", |rig| rig.context.stores.are_synced()).await;
         rig
     }
 
-    /// Creates an object as a user would. A status, which nobody can create, is written after.
+    /// Creates an object as a user would. A status, which nobody can create, is written before Karpenter can do anything.
     pub(crate) async fn create(&self, object: Value) -> DynamicObject {
+        let _closed = self.gate.write().await;
         let status = object.get("status").cloned();
         let created = create(&self.client, object.clone()).await;
         match status {
@@ -164,6 +169,19 @@ impl Rig {
     pub(crate) async fn pass(&self, time: Duration) {
         tokio::time::sleep(time).await;
     }
+}
+
+/// A client whose requests wait while the gate is closed.
+fn behind(gate: &Arc<RwLock<()>>, client: Client) -> Client {
+    let gate = Arc::clone(gate);
+    let service = tower::service_fn(move |request| {
+        let (gate, client) = (Arc::clone(&gate), client.clone());
+        async move {
+            drop(gate.read().await);
+            client.send(request).await
+        }
+    });
+    Client::new(service, "default")
 }
 
 pub(crate) async fn create(client: &Client, object: Value) -> DynamicObject {
