@@ -17,6 +17,17 @@ lint:
 t crate="":
     {{ if crate == "" { "cargo test" } else { "cargo test -p karpenter-" + crate } }}
 
+# Writes the definitions the chart ships.
+crds:
+    #!/usr/bin/env bash
+    set -euo pipefail
+    cargo build --quiet --bin karpenter
+    for kind in NodePool NodeClaim NodeOverlay CapacityBuffer KWOKNodeClass ClusterAPINodeClass CloudStackNodeClass; do
+        definition=$("${CARGO_TARGET_DIR:-target}/debug/karpenter" crds --kind "$kind")
+        name=$(sed -n 's/^  name: *//p' <<< "$definition" | head -n 1)
+        echo "$definition" > "charts/karpenter/crds/${name#*.}_${name%%.*}.yaml"
+    done
+
 # Licences, bans and sources of the dependencies (needs cargo-deny).
 deny:
     cargo deny check

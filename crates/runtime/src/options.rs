@@ -199,6 +199,19 @@ pub struct CloudStackOptions {
     pub cluster_name: String,
 }
 
+/// A setting as documents list it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Description {
+    /// Name of the flag.
+    pub flag: Option<&'static str>,
+    /// Name of the environment variable.
+    pub env: Option<&'static str>,
+    /// What holds when neither is given.
+    pub default: &'static str,
+    /// What it does.
+    pub help: &'static str,
+}
+
 /// The providers there are.
 pub const PROVIDERS: [&str; 3] = ["kwok", "cluster-api", "cloudstack"];
 
@@ -284,6 +297,16 @@ impl Options {
             let _ = writeln!(text, "  {}\n      {}{default}", setting.names(), setting.help);
         }
         text
+    }
+
+    /// Every setting there is.
+    pub fn described() -> impl Iterator<Item = Description> {
+        SETTINGS.iter().map(|Setting { flag, env, default, help, .. }| Description {
+            flag: *flag,
+            env: *env,
+            default,
+            help,
+        })
     }
 
     /// Every setting as it was taken, secrets left out: by the flag's name or, without one, the variable's.

@@ -1,7 +1,9 @@
 //! The one integration-test binary of the program: its commands, and the rules of the repository.
 
+mod chart;
 mod crd_types;
 mod decisions;
+mod documents;
 mod mutations;
 mod simulate;
 mod tidy;

@@ -1,0 +1,15 @@
+# The program alone: one static binary, no shell, nobody's root. Build with `docker build -t karpenter .`; it runs on a read-only root.
+FROM rust:1.95-alpine AS build
+RUN apk add --no-cache musl-dev ca-certificates
+WORKDIR /src
+COPY . .
+# On Alpine the target is musl, which links statically. The caches survive between builds and stay out of the image.
+RUN --mount=type=cache,target=/usr/local/cargo/registry --mount=type=cache,target=/src/target \
+    cargo build --release --locked --bin karpenter && cp target/release/karpenter /karpenter
+
+FROM scratch
+COPY --from=build /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/ca-certificates.crt
+COPY --from=build /karpenter /karpenter
+USER 65532:65532
+EXPOSE 8080 8081
+ENTRYPOINT ["/karpenter"]

@@ -1,0 +1,128 @@
+//! The chart and the image beside the program: definitions, settings, gates and versions are the same in all of them. What needs
+//! Helm or a cluster is in `conformance/peers/helm`.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use karpenter_runtime::options::{FeatureGates, Options, PROVIDERS};
+use serde_json::Value;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn chart(file: &str) -> String {
+    read(&root().join("charts/karpenter").join(file))
+}
+
+fn read(path: &Path) -> String {
+    fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}
+
+fn yaml(text: &str) -> Value {
+    serde_saphyr::from_str(text).expect("YAML")
+}
+
+fn schema() -> Value {
+    serde_json::from_str(&chart("values.schema.json")).expect("JSON")
+}
+
+#[test]
+fn its_definitions_are_those_the_program_prints() {
+    let mut found = BTreeSet::new();
+    let folder = root().join("charts/karpenter/crds");
+    for entry in fs::read_dir(&folder).expect("the chart's definitions") {
+        let path = entry.expect("an entry").path();
+        let file = read(&path);
+        let definition = yaml(&file);
+        let text =
+            |pointer: &str| definition.pointer(pointer).and_then(Value::as_str).expect(pointer).to_owned();
+        let kind = text("/spec/names/kind");
+        let out = Command::new(env!("CARGO_BIN_EXE_karpenter"))
+            .args(["crds", "--kind", &kind])
+            .output()
+            .expect("karpenter crds runs");
+        assert!(
+            file.as_bytes() == out.stdout,
+            "{} differs from `karpenter crds --kind {kind}`; write that into it (just crds)",
+            path.display()
+        );
+        let name = format!("{}_{}.yaml", text("/spec/group"), text("/spec/names/plural"));
+        assert_eq!(path.file_name().and_then(|n| n.to_str()), Some(name.as_str()));
+        found.insert(kind);
+    }
+    let all =
+        Command::new(env!("CARGO_BIN_EXE_karpenter")).arg("crds").output().expect("karpenter crds runs");
+    let printed =
+        String::from_utf8(all.stdout).expect("UTF-8").matches("\nkind: CustomResourceDefinition").count();
+    assert_eq!(found.len(), printed, "the chart has {found:?}");
+}
+
+#[test]
+fn every_setting_can_be_given_by_a_value_and_no_other() {
+    // What tells the program where it runs is not for values; the rest is read by nobody.
+    let elsewhere = ["KUBECONFIG", "KARPENTER_SERVICE", "KUBERNETES_MIN_VERSION"];
+    let known: BTreeSet<&str> = Options::described()
+        .filter_map(|setting| setting.env)
+        .filter(|name| !elsewhere.contains(name))
+        .collect();
+    let template = chart("templates/_settings.tpl");
+    let written: BTreeSet<&str> = template
+        .split('"')
+        .skip(1)
+        .step_by(2)
+        .filter(|word| word.len() > 4 && word.bytes().all(|b| b.is_ascii_uppercase() || b == b'_'))
+        .collect();
+    assert_eq!(written, known);
+}
+
+#[test]
+fn its_gates_and_providers_are_the_programs() {
+    let lower = |name: &str| name[..1].to_lowercase() + &name[1..];
+    let values = yaml(&chart("values.yaml"));
+    for (gate, on) in FeatureGates::default().states() {
+        assert_eq!(values["settings"]["featureGates"][lower(gate)], on, "{gate}");
+    }
+    let schema = schema();
+    let allowed = schema["properties"]["settings"]["properties"]["featureGates"]["properties"].as_object();
+    let allowed: BTreeSet<String> = allowed.expect("gates").keys().cloned().collect();
+    assert_eq!(allowed, FeatureGates::NAMES.iter().map(|name| lower(name)).collect());
+    assert_eq!(schema["properties"]["providers"]["items"]["enum"], Value::from(PROVIDERS.to_vec()));
+}
+
+#[test]
+fn its_schema_knows_every_value_and_refuses_all_others() {
+    fn check(values: &Value, schema: &Value, path: &str, found: &mut Vec<String>) {
+        let (Some(values), Some(properties)) = (values.as_object(), schema["properties"].as_object()) else {
+            return;
+        };
+        if schema["additionalProperties"] != false {
+            found.push(format!("{path}: lets anything pass"));
+        }
+        for name in values.keys().chain(properties.keys()).collect::<BTreeSet<_>>() {
+            match (values.get(name), properties.get(name)) {
+                (Some(value), Some(schema)) => check(value, schema, &format!("{path}.{name}"), found),
+                (None, _) if path.is_empty() && name == "global" => {}
+                (None, _) => found.push(format!("{path}.{name}: not in values.yaml")),
+                (_, None) => found.push(format!("{path}.{name}: not in values.schema.json")),
+            }
+        }
+    }
+    let mut found = Vec::new();
+    check(&yaml(&chart("values.yaml")), &schema(), "", &mut found);
+    assert_eq!(found, [] as [&str; 0]);
+}
+
+#[test]
+fn chart_and_image_are_of_this_version_and_compiler() {
+    let chart = yaml(&chart("Chart.yaml"));
+    assert_eq!(chart["version"], env!("CARGO_PKG_VERSION"));
+    assert_eq!(chart["appVersion"], env!("CARGO_PKG_VERSION"));
+    let image = read(&root().join("Dockerfile"));
+    assert!(
+        image.contains(concat!("FROM rust:", env!("CARGO_PKG_RUST_VERSION"), "-")),
+        "the workspace's rust-version"
+    );
+}
