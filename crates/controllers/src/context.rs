@@ -8,7 +8,7 @@ use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::storage::v1::VolumeAttachment;
-use karpenter_api::{NodeClaim, NodeClassReference, NodePool};
+use karpenter_api::{CapacityBuffer, NodeClaim, NodeClassReference, NodePool};
 use karpenter_cloudprovider::Registry;
 use karpenter_runtime::compute::Compute;
 use karpenter_runtime::controller::{Controller, Reconciler};
@@ -105,6 +105,8 @@ pub struct Stores {
     pub volumes: Store<PersistentVolume>,
     /// VolumeAttachments; by node: [`ATTACHMENTS_BY_NODE`].
     pub attachments: Store<VolumeAttachment>,
+    /// CapacityBuffers, with their gate.
+    pub capacity_buffers: Option<Store<CapacityBuffer>>,
     /// NodeClasses, by group and kind.
     pub node_classes: BTreeMap<(String, String), Store<DynamicObject>>,
 }
@@ -151,6 +153,7 @@ impl Stores {
             && self.volume_claims.is_synced()
             && self.volumes.is_synced()
             && self.attachments.is_synced()
+            && self.capacity_buffers.as_ref().is_none_or(Store::is_synced)
             && self.node_classes.values().all(Store::is_synced)
     }
 

@@ -10,22 +10,26 @@
 //! | [`cluster_cost`] | what each NodePool costs |
 //! | `metrics` | nodes, NodePools and conditions on the metrics page |
 //! | `provisioning` | nodes for pods that have no place |
+//! | `static_capacity`, `capacity_buffer`, `node_overlay` | nodes of a fixed number, room kept free, other prices (each behind its gate) |
 //! | `sync` | whether decisions can be made now |
 //! | `nodeclaim`, `node`, `nodepool` | controllers of these kinds |
 //! | `pods`, `pairing`, `times`, `totals` | what they share: predicates, who belongs to whom, texts of times, counters |
 //! | `watches`, `mirror` | one watch per kind; what is seen goes into the state |
 
+mod capacity_buffer;
 pub mod cluster_cost;
 pub mod context;
 mod metrics;
 mod mirror;
 mod node;
+mod node_overlay;
 mod nodeclaim;
 mod nodepool;
 pub mod operator;
 mod pairing;
 mod pods;
 mod provisioning;
+mod static_capacity;
 mod sync;
 mod times;
 mod totals;

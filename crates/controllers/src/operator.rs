@@ -11,14 +11,17 @@ use karpenter_runtime::options::Options;
 use karpenter_runtime::program::Program;
 use kube::Client;
 
+use crate::capacity_buffer;
 use crate::cluster_cost;
 use crate::context::{Context, SharedCluster};
 use crate::metrics;
 use crate::mirror;
 use crate::node;
+use crate::node_overlay;
 use crate::nodeclaim;
 use crate::nodepool::health::RegistrationHealth;
 use crate::provisioning;
+use crate::static_capacity;
 use crate::watches::Watches;
 
 /// The component that events say they come from.
@@ -60,7 +63,10 @@ pub fn assemble(given: Given) -> (Program, Context) {
     };
     mirror::feed(&context, &mut watches);
     let cost = cluster_cost::register(&context, &mut watches, &mut program);
-    let _provisioning = provisioning::register(&context, &mut watches, &mut program);
+    let provisioning = provisioning::register(&context, &mut watches, &mut program);
+    capacity_buffer::register(&context, &provisioning, &mut watches, &mut program);
+    node_overlay::register(&context, &provisioning, &mut watches, &mut program);
+    static_capacity::register(&context, &provisioning, &mut watches, &mut program);
     nodeclaim::disruption::register(&context, &mut watches, &mut program);
     metrics::register(&context, &cost, &mut watches, &mut program);
     let health = RegistrationHealth::default();

@@ -135,6 +135,7 @@ impl Watches {
             volume_claims: self.volume_claims.store(),
             volumes: self.volumes.store(),
             attachments: self.attachments.store(),
+            capacity_buffers: self.buffers.as_ref().map(|buffers| buffers.capacity_buffers.store()),
             node_classes: self
                 .node_classes
                 .iter()

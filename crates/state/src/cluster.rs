@@ -19,7 +19,7 @@ use karpenter_engine::node_pool::{InstanceTypes, NodeOverlay, NodePool};
 use karpenter_engine::pod::Pod;
 use karpenter_engine::{Provider, Snapshot, StateNode};
 
-use crate::buffers::{Buffers, TemplateKind};
+use crate::buffers::{Buffers, TemplateFacts, TemplateKind, TemplateRef};
 use crate::convert;
 use crate::machines::Machines;
 use crate::memory::Memory;
@@ -290,9 +290,10 @@ impl Cluster {
     pub fn apply_replica_set(&mut self, owner: &apps::ReplicaSet) -> Result<(), FieldError> {
         let key = self.key(&owner.metadata);
         let selector = self.ingest.selector(owner.spec.as_ref().map(|s| &s.selector));
-        self.workloads.replica_sets.insert(key.clone(), selector);
-        let template = owner.spec.as_ref().and_then(|s| s.template.as_ref());
-        self.buffers.apply_template(&mut self.ingest, TemplateKind::ReplicaSet, key, template)
+        self.workloads.replica_sets.insert(key, selector);
+        let spec = owner.spec.as_ref();
+        let (replicas, template) = (spec.and_then(|s| s.replicas), spec.and_then(|s| s.template.as_ref()));
+        self.apply_template(TemplateKind::ReplicaSet, &owner.metadata, replicas.or(Some(1)), template)
     }
 
     /// A ReplicaSet is gone.
@@ -305,9 +306,10 @@ impl Cluster {
     pub fn apply_stateful_set(&mut self, owner: &apps::StatefulSet) -> Result<(), FieldError> {
         let key = self.key(&owner.metadata);
         let selector = self.ingest.selector(owner.spec.as_ref().map(|s| &s.selector));
-        self.workloads.stateful_sets.insert(key.clone(), selector);
-        let template = owner.spec.as_ref().map(|s| &s.template);
-        self.buffers.apply_template(&mut self.ingest, TemplateKind::StatefulSet, key, template)
+        self.workloads.stateful_sets.insert(key, selector);
+        let spec = owner.spec.as_ref();
+        let (replicas, template) = (spec.and_then(|s| s.replicas), spec.map(|s| &s.template));
+        self.apply_template(TemplateKind::StatefulSet, &owner.metadata, replicas.or(Some(1)), template)
     }
 
     /// A StatefulSet is gone.
@@ -318,9 +320,9 @@ impl Cluster {
 
     /// A Deployment: its template, for capacity buffers.
     pub fn apply_deployment(&mut self, owner: &apps::Deployment) -> Result<(), FieldError> {
-        let key = self.key(&owner.metadata);
-        let template = owner.spec.as_ref().map(|s| &s.template);
-        self.buffers.apply_template(&mut self.ingest, TemplateKind::Deployment, key, template)
+        let spec = owner.spec.as_ref();
+        let (replicas, template) = (spec.and_then(|s| s.replicas), spec.map(|s| &s.template));
+        self.apply_template(TemplateKind::Deployment, &owner.metadata, replicas.or(Some(1)), template)
     }
 
     /// A Deployment is gone.
@@ -330,9 +332,22 @@ impl Cluster {
 
     /// A PodTemplate, for capacity buffers.
     pub fn apply_pod_template(&mut self, template: &core::PodTemplate) -> Result<(), FieldError> {
-        let key = self.key(&template.metadata);
-        let spec = template.template.as_ref();
-        self.buffers.apply_template(&mut self.ingest, TemplateKind::PodTemplate, key, spec)
+        self.apply_template(TemplateKind::PodTemplate, &template.metadata, None, template.template.as_ref())
+    }
+
+    fn apply_template(
+        &mut self,
+        kind: TemplateKind,
+        meta: &ObjectMeta,
+        replicas: Option<i32>,
+        template: Option<&core::PodTemplateSpec>,
+    ) -> Result<(), FieldError> {
+        self.buffers.apply_template(&mut self.ingest, kind, meta, replicas, template)
+    }
+
+    /// What a buffer of this namespace that refers to this template is reckoned from, if it exists.
+    pub fn buffer_template(&self, namespace: &str, template: &TemplateRef) -> Option<&TemplateFacts> {
+        self.buffers.facts(namespace, template)
     }
 
     /// A PodTemplate is gone.
@@ -343,7 +358,7 @@ impl Cluster {
     /// A CapacityBuffer.
     pub fn apply_capacity_buffer(&mut self, buffer: &karpenter_api::CapacityBuffer) {
         let key = self.key(&buffer.metadata);
-        self.buffers.apply(&mut self.ingest, key, buffer);
+        self.buffers.apply(key, buffer);
     }
 
     /// A CapacityBuffer is gone.

@@ -26,6 +26,7 @@ mod memory;
 mod pod_timings;
 mod pool_nodes;
 
+pub use buffers::{TemplateFacts, TemplateKind, TemplateRef, TemplateRefError, desired_replicas};
 pub use cluster::{Cluster, Key};
 pub use memory::ConsolidationState;
 pub use pod_timings::{PodTiming, PodTimings};

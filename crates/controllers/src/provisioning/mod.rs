@@ -4,6 +4,7 @@
 //! one snapshot and what providers offer ([`offerings`]), [`records`] tells, [`claims`] creates.
 
 mod batcher;
+mod buffers;
 pub(crate) mod claims;
 mod leftovers;
 pub(crate) mod metrics;

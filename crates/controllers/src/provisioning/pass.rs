@@ -16,6 +16,7 @@ use karpenter_runtime::options::{self, Options};
 use tokio::time::Instant;
 
 use super::batcher::Batcher;
+use super::buffers;
 use super::claims::ClaimFactory;
 use super::metrics::SchedulerMetrics;
 use super::offerings::Catalogue;
@@ -60,9 +61,14 @@ impl Singleton for Provisioner {
             self.batcher.trigger_now();
             return Ok(Outcome::After(UNTIL_SYNCED));
         }
-        let Some(decision) = self.decide().await? else { return Ok(Outcome::After(IMMEDIATELY)) };
-        self.records.write(&decision);
-        self.carry_out(&decision).await?;
+        let decision = self.decide().await?;
+        if let Some(decision) = &decision {
+            self.records.write(decision);
+        }
+        buffers::update(&self.context, decision.as_ref()).await;
+        if let Some(decision) = &decision {
+            self.carry_out(decision).await?;
+        }
         Ok(Outcome::After(IMMEDIATELY))
     }
 }

@@ -1,8 +1,11 @@
 //! The controllers on the embedded API server, under virtual time.
 
+mod capacity_buffer;
 mod metrics;
 mod mirror;
+mod node_overlay;
 mod nodeclaim_disruption;
 mod objects;
 mod provisioning;
 mod rig;
+mod static_capacity;

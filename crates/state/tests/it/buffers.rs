@@ -99,3 +99,34 @@ fn a_deleted_buffer_or_template_takes_its_pods_along() {
     cluster.delete_pod_template("shop", "web");
     assert!(snapshot(&cluster).buffer_pods.is_empty());
 }
+
+fn wanted(spec: serde_json::Value, requests: &[(&str, i64)], workload: Option<i32>) -> i32 {
+    let mut facts = karpenter_state::TemplateFacts { workload_replicas: workload, ..Default::default() };
+    for (name, units) in requests {
+        facts.requests.set(*name, karpenter_engine::resources::Amount::units(*units));
+    }
+    karpenter_state::desired_replicas(&serde_json::from_value(spec).unwrap(), &facts)
+}
+
+#[test]
+fn the_larger_of_number_and_share_counts_as_far_as_limits_go() {
+    let cpu = [("cpu", 2), ("pods", 1)];
+    for (spec, workload, expected) in [
+        (json!({"replicas": 3}), None, 3),
+        (json!({"percentage": 20}), Some(10), 2),
+        (json!({"percentage": 25}), Some(10), 3),
+        (json!({"percentage": 1}), Some(1), 1),
+        (json!({"percentage": 0}), Some(10), 0),
+        (json!({"percentage": 50}), Some(0), 0),
+        (json!({"percentage": 50}), None, 0),
+        (json!({"replicas": 5, "percentage": 80}), Some(10), 8),
+        (json!({"replicas": 9, "limits": {"cpu": "7"}}), None, 3),
+        (json!({"limits": {"cpu": "7", "memory": "1"}}), None, 3),
+        (json!({"limits": {"memory": "1"}}), None, 0),
+        (json!({"replicas": 2, "limits": {"memory": "1", "pods": "1"}}), None, 2),
+        (json!({"replicas": 2, "limits": {"cpu": "1"}}), None, 0),
+        (json!({}), None, 0),
+    ] {
+        assert_eq!(wanted(spec.clone(), &cpu, workload), expected, "{spec}");
+    }
+}

@@ -1,0 +1,74 @@
+//! Overlays are judged, and change what is bought.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::objects::{With, condition_of, node_class, node_pool, pending_pod};
+use crate::rig::Rig;
+
+async fn rig() -> Rig {
+    let rig = Rig::quiet(&["--feature-gates=NodeOverlay=true"]).await;
+    rig.create(node_class()).await;
+    rig.create(node_pool("default")).await;
+    rig
+}
+
+fn overlay(name: &str, weight: u32, spec: Value) -> Value {
+    json!({
+        "apiVersion": "karpenter.sh/v1alpha1", "kind": "NodeOverlay", "metadata": {"name": name},
+        "spec": {"weight": weight, "requirements": []},
+    })
+    .with(json!({"spec": spec}))
+}
+
+/// Status, reason and message of the condition that says whether an overlay applies.
+async fn verdict(rig: &Rig, name: &str) -> (String, String, String) {
+    rig.pass(Duration::from_secs(5)).await;
+    let found = rig.get(&overlay(name, 1, json!({}))).await.expect("an overlay");
+    let condition = condition_of(&found, "ValidationSucceeded").unwrap_or_else(|| panic!("{found}"));
+    let text = |key: &str| condition[key].as_str().unwrap_or_default().to_owned();
+    (text("status"), text("reason"), text("message"))
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_overlays_that_clash_at_one_weight_the_later_in_the_alphabet_applies() {
+    let rig = rig().await;
+    rig.create(overlay("a", 10, json!({"price": "1.0"}))).await;
+    rig.create(overlay("b", 10, json!({"price": "2.0"}))).await;
+    rig.create(overlay("c", 11, json!({"price": "3.0"}))).await;
+    assert_eq!(verdict(&rig, "b").await.0, "True");
+    assert_eq!(verdict(&rig, "c").await.0, "True");
+    let conflict = ("False".to_owned(), "Conflict".to_owned(), "conflict with another overlay".to_owned());
+    assert_eq!(verdict(&rig, "a").await, conflict);
+    rig.delete(&overlay("b", 10, json!({}))).await;
+    assert_eq!(verdict(&rig, "a").await.0, "True", "nothing is in its way any more");
+    let ready = rig.get(&overlay("a", 10, json!({}))).await.expect("an overlay");
+    assert_eq!(condition_of(&ready, "Ready").expect("Ready")["status"], "True");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_overlay_that_makes_no_sense_says_why() {
+    let rig = rig().await;
+    let requirements = json!([{"key": "karpenter.sh/capacity-type", "operator": "In", "values": ["free"]}]);
+    rig.create(overlay("odd", 1, json!({"price": "1.0", "requirements": requirements}))).await;
+    let (status, reason, message) = verdict(&rig, "odd").await;
+    assert_eq!((status.as_str(), reason.as_str()), ("False", "RuntimeValidation"));
+    assert!(message.contains("karpenter.sh/capacity-type"), "{message}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_says_that_an_overlay_had_a_hand_in_it() {
+    let rig = rig().await;
+    let only =
+        json!([{"key": "node.kubernetes.io/instance-type", "operator": "In", "values": ["fake-it-5"]}]);
+    let extended = json!({"price": "0.001", "capacity": {"example.com/widget": "4"}, "requirements": only});
+    rig.create(overlay("widgets", 1, extended)).await;
+    rig.pass(Duration::from_secs(5)).await;
+    rig.create(pending_pod("p", "1")).await;
+    rig.eventually("a NodeClaim", |rig| !rig.context.stores.node_claims.is_empty()).await;
+    let claim = serde_json::to_value(&*rig.context.stores.node_claims.list()[0]).expect("JSON");
+    let annotations = &claim["metadata"]["annotations"];
+    assert_eq!(annotations["karpenter.sh/price-overlay-applied"], "true");
+    assert_eq!(annotations["karpenter.sh/capacity-overlay-applied"], "true");
+}
