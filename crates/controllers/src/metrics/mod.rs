@@ -1,4 +1,4 @@
-//! What operators see of nodes, NodePools and conditions on the metrics page. Nothing here is decided or written to the
+//! What operators see of nodes, pods, NodePools and conditions on the metrics page. Nothing here is decided or written to the
 //! cluster, but for the events that tell of conditions.
 //!
 //! Figures that change with every second (ages, utilization) are worked out when the page is asked for, not all the time:
@@ -6,6 +6,7 @@
 
 pub(crate) mod node;
 pub(crate) mod nodepool;
+pub(crate) mod pod;
 pub(crate) mod status;
 
 use karpenter_runtime::metrics::{CounterVec, Registry};
@@ -22,6 +23,7 @@ pub(crate) fn register(context: &Context, cost: &ClusterCost, watches: &mut Watc
     }
     node::register(context, program);
     nodepool::register(context, cost, watches, program);
+    pod::register(context, watches, program);
     status::register(context, watches, program);
 }
 

@@ -6,6 +6,7 @@ mod mirror;
 mod node_overlay;
 mod nodeclaim_disruption;
 mod objects;
+mod pod_metrics;
 mod provisioning;
 mod rig;
 mod static_capacity;
