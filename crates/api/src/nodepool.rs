@@ -12,7 +12,7 @@ use k8s_openapi::api::core::v1::Taint;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::{Deserialize, Serialize};
 
-pub use budget::{BudgetError, UNBOUNDED};
+pub use budget::{BudgetError, UNBOUNDED, allowed_disruptions};
 pub use hash::HASH_VERSION;
 pub use limits::LimitExceeded;
 pub use validation::{RequirementProblems, validate_requirement};

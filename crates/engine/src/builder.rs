@@ -14,7 +14,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use crate::cluster::{DaemonSet, DisruptionBudget, StorageClass, Volume, VolumeClaim};
-use crate::ingest::{FieldError, Ingest};
+use crate::ingest::{self, FieldError, Ingest};
 use crate::labels::{INITIALIZED, INSTANCE_TYPE, NODE_POOL, Text};
 use crate::node::{Node, NodeClaim, StateNode};
 use crate::node_pool::{NodeOverlay, NodePool};
@@ -112,6 +112,9 @@ impl SnapshotBuilder {
             allocatable: ingest
                 .resources(status.and_then(|s| s.allocatable.as_ref()), "status.allocatable")?,
             deleting: node.metadata.deletion_timestamp.is_some(),
+            created_seconds: node.metadata.creation_timestamp.as_ref().map(|t| t.0.as_second()),
+            ready: ingest::is_ready(status),
+            conditions: ingest.node_conditions(status),
             csi_limits: BTreeMap::new(),
         })
     }
@@ -287,7 +290,9 @@ impl SnapshotBuilder {
         let mut machines: BTreeMap<Text, StateNode> = BTreeMap::new();
         for claim in self.claims {
             // Without a provider id nothing has been launched yet: there is no machine to place pods on.
-            if !claim.provider_id.is_empty() {
+            if claim.provider_id.is_empty() {
+                self.snapshot.unlaunched.push(Arc::new(claim));
+            } else {
                 let machine = machines.entry(claim.provider_id.clone()).or_default();
                 machine.claim = Some(Arc::new(claim));
             }

@@ -1,5 +1,6 @@
 //! Which pods want a place, and which of them may be given one.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::cluster::DisruptionBudget;
@@ -93,28 +94,69 @@ pub(crate) fn parse_go_duration(text: &str) -> Option<i128> {
     (total <= i128::from(i64::MAX)).then_some(if negative { -total } else { total })
 }
 
-/// Whether some budget makes evicting the pod impossible for good.
-fn blocked_by_budget(pod: &Pod, budgets: &[(&DisruptionBudget, Selector)], now_seconds: i64) -> bool {
-    let disrupted =
-        Taint { key: "karpenter.sh/disrupted".into(), value: "".into(), effect: "NoSchedule".into() };
-    let evictable = is_active(pod)
-        && !pod.spec.tolerations.iter().any(|t| t.tolerates(&disrupted))
-        && !pod.owners.node
-        && !do_not_disrupt_active(pod, now_seconds);
-    if !evictable {
-        return false;
-    }
-    let mut matching = budgets
-        .iter()
-        .filter(|(b, s)| b.namespace == pod.namespace && s.matches(&pod.labels))
-        .map(|(b, _)| b);
-    match (matching.next(), matching.next()) {
-        (None, _) => false,
-        // Eviction does not support several budgets on one pod.
-        (Some(_), Some(_)) => true,
-        (Some(budget), None) => {
-            budget.fully_blocking && !(budget.always_allows_unhealthy && pod.status.unready)
+/// What a PodDisruptionBudget must say to stand in the way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Hindrance {
+    /// That nothing may be evicted at the moment.
+    Now,
+    /// That nothing may ever be evicted.
+    Forever,
+}
+
+/// PodDisruptionBudgets by namespace, ready to be asked about many pods.
+pub(crate) struct EvictionLimits<'s> {
+    by_namespace: BTreeMap<&'s str, Vec<(&'s DisruptionBudget, Selector)>>,
+    disrupted: Taint,
+}
+
+impl<'s> EvictionLimits<'s> {
+    pub(crate) fn new(budgets: &'s [DisruptionBudget]) -> Self {
+        let mut by_namespace: BTreeMap<&str, Vec<_>> = BTreeMap::new();
+        for budget in budgets {
+            let selector = Selector::parse(budget.selector.as_ref());
+            by_namespace.entry(budget.namespace.as_ref()).or_default().push((budget, selector));
         }
+        let disrupted =
+            Taint { key: "karpenter.sh/disrupted".into(), value: "".into(), effect: "NoSchedule".into() };
+        EvictionLimits { by_namespace, disrupted }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.by_namespace.is_empty()
+    }
+
+    /// The budgets that keep the pod from being evicted; none for pods nobody would evict. Several on one pod always do,
+    /// because eviction does not support that.
+    pub(crate) fn hindering(&self, pod: &Pod, now_seconds: i64, by: Hindrance) -> Vec<&'s DisruptionBudget> {
+        let Some(budgets) = self.by_namespace.get(pod.namespace.as_ref()) else { return Vec::new() };
+        let matching: Vec<&DisruptionBudget> =
+            budgets.iter().filter(|(_, selector)| selector.matches(&pod.labels)).map(|(b, _)| *b).collect();
+        let hinders = match &matching[..] {
+            [] => false,
+            [budget] => {
+                let blocks = match by {
+                    Hindrance::Now => budget.disruptions_allowed == 0,
+                    Hindrance::Forever => budget.fully_blocking,
+                };
+                blocks && !(budget.always_allows_unhealthy && pod.status.unready)
+            }
+            _ => true,
+        };
+        if hinders && self.is_evictable(pod, now_seconds) { matching } else { Vec::new() }
+    }
+
+    fn is_evictable(&self, pod: &Pod, now_seconds: i64) -> bool {
+        is_active(pod)
+            && !pod.spec.tolerations.iter().any(|t| t.tolerates(&self.disrupted))
+            && !pod.owners.node
+            && !do_not_disrupt_active(pod, now_seconds)
+    }
+
+    /// Whether the pod will move when its node goes: it needs a place then, and nothing lasting keeps it where it is.
+    pub(crate) fn lets_move(&self, pod: &Pod, now_seconds: i64) -> bool {
+        is_reschedulable(pod)
+            && !(is_active(pod) && do_not_disrupt_active(pod, now_seconds))
+            && self.hindering(pod, now_seconds, Hindrance::Forever).is_empty()
     }
 }
 
@@ -125,20 +167,11 @@ pub(crate) fn reschedulable_from_deleting<'s>(
     deleting_nodes: impl Iterator<Item = &'s str>,
 ) -> Vec<&'s Arc<Pod>> {
     let now = snapshot.now.as_second();
-    let mut budgets: Option<Vec<(&DisruptionBudget, Selector)>> = None;
+    let mut limits: Option<EvictionLimits<'_>> = None;
     let mut moving = Vec::new();
     for node in deleting_nodes {
-        for pod in pods_by_node(node) {
-            if !is_reschedulable(pod) || (is_active(pod) && do_not_disrupt_active(pod, now)) {
-                continue;
-            }
-            let budgets = budgets.get_or_insert_with(|| {
-                snapshot.budgets.iter().map(|b| (b, Selector::parse(b.selector.as_ref()))).collect()
-            });
-            if !blocked_by_budget(pod, budgets, now) {
-                moving.push(pod);
-            }
-        }
+        let limits = limits.get_or_insert_with(|| EvictionLimits::new(&snapshot.budgets));
+        moving.extend(pods_by_node(node).into_iter().filter(|pod| limits.lets_move(pod, now)));
     }
     moving
 }

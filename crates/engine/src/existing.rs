@@ -28,6 +28,8 @@ pub(crate) struct ExistingNode {
     pub(crate) volume_limits: BTreeMap<Text, i64>,
     /// Some driver is over its limit already: nothing is added any more.
     pub(crate) volumes_exceeded: bool,
+    /// Pods have come or gone lately, so a simulation that spares such nodes moves no settled pod there.
+    pub(crate) restless: bool,
     /// Batch indices of pods placed on it, with the class each was placed as.
     pub(crate) pods: Vec<(u32, u32)>,
 }

@@ -22,9 +22,11 @@ use crate::types::TypeTable;
 use crate::vocabulary::ValueId;
 
 /// Instance types of a table by price for one set of requirements, equals by name; and each one's price.
-struct PriceList {
-    order: Vec<u32>,
-    prices: Vec<f64>,
+pub(crate) struct PriceList {
+    /// Types, cheapest first.
+    pub(crate) order: Vec<u32>,
+    /// By type: the cheapest it can be launched for; `f64::MAX` when it cannot.
+    pub(crate) prices: Vec<f64>,
 }
 
 impl PriceList {
@@ -64,18 +66,19 @@ struct Launch {
 
 /// What earlier claims had worked out: price lists by table and requirements, launches by template, requirements and types.
 #[derive(Default)]
-struct Known {
+pub(crate) struct Launches {
     prices: HashMap<(usize, SetId), PriceList, FixedState>,
-    launches: HashMap<(usize, SetId, Bits), Launch, FixedState>,
+    /// By table and requirements: what each type may cost at worst.
+    pub(crate) worst: HashMap<(usize, SetId), Arc<[f64]>, FixedState>,
+    known: HashMap<(usize, SetId, Bits), Launch, FixedState>,
 }
 
 impl Solver<'_> {
     /// Writes the outcome into `plan`.
     pub(crate) fn finish(mut self, plan: &mut Plan) {
-        let mut known = Known::default();
         for position in 0..self.order.len() {
             let number = self.order.claims()[position] as usize;
-            match self.finish_claim(number, &mut known) {
+            match self.finish_claim(number) {
                 Ok(claim) => plan.new_claims.push(claim),
                 Err(reason) => {
                     for (pod, _) in std::mem::take(&mut self.claims[number].pods) {
@@ -84,14 +87,7 @@ impl Solver<'_> {
                 }
             }
         }
-        for node in 0..self.existing.len() {
-            let pods = std::mem::take(&mut self.existing[node].pods);
-            if pods.is_empty() {
-                continue;
-            }
-            let pods = pods.into_iter().map(|(pod, class)| self.placed(pod, class)).collect();
-            plan.existing_nodes.push(NodePlacement { node: self.existing[node].name.clone(), pods });
-        }
+        plan.existing_nodes = self.placements();
         for (pod, failure) in std::mem::take(&mut self.errors).into_iter().enumerate() {
             if let Some(failure) = failure {
                 let reason = self.explain_failure(pod as u32, failure);
@@ -99,6 +95,20 @@ impl Solver<'_> {
             }
         }
         plan.pod_errors.sort_by(|a, b| (&a.pod.namespace, &a.pod.name).cmp(&(&b.pod.namespace, &b.pod.name)));
+    }
+
+    /// What goes to nodes that exist, in the order they are tried.
+    pub(crate) fn placements(&mut self) -> Vec<NodePlacement> {
+        let mut placements = Vec::new();
+        for node in 0..self.existing.len() {
+            let pods = std::mem::take(&mut self.existing[node].pods);
+            if pods.is_empty() {
+                continue;
+            }
+            let pods = pods.into_iter().map(|(pod, class)| self.placed(pod, class)).collect();
+            placements.push(NodePlacement { node: self.existing[node].name.clone(), pods });
+        }
+        placements
     }
 
     /// The pod with what was given up on the way to the class it was placed as.
@@ -116,28 +126,51 @@ impl Solver<'_> {
         PlacedPod { pod: self.pods[pod as usize].pod.clone(), relaxed }
     }
 
-    fn finish_claim(&mut self, number: usize, known: &mut Known) -> Result<PlannedClaim, Unplaceable> {
+    /// The claim as it is to be created; an error when its instance types cannot be cut to size.
+    fn finish_claim(&mut self, number: usize) -> Result<PlannedClaim, Unplaceable> {
+        let set = self.launch_set(number);
+        let types = self.claims[number].types.clone();
+        let requests = self.claim_requests(number);
+        self.plan_claim(number, set, types, requests)
+    }
+
+    /// The claim's requirements once all pods have joined: the reservations it holds are pinned.
+    pub(crate) fn launch_set(&mut self, number: usize) -> SetId {
         let claim = &self.claims[number];
-        let mut set = claim.set;
-        if !claim.held.is_empty() {
-            set = pin_reservations(
-                set,
-                claim.held.iter().map(|r| &self.reservations.names[r.0 as usize]),
-                &self.snapshot.provider.reservation_id_label,
-                &mut self.algebra,
-            );
+        if claim.held.is_empty() {
+            return claim.set;
         }
-        let Known { prices, launches } = known;
-        let alike = (claim.template, set, claim.types.clone());
-        if !launches.contains_key(&alike) {
-            let launch = self.launch(claim.template, set, &alike.2, prices);
-            launches.insert(alike.clone(), launch);
+        pin_reservations(
+            claim.set,
+            claim.held.iter().map(|r| &self.reservations.names[r.0 as usize]),
+            &self.snapshot.provider.reservation_id_label,
+            &mut self.algebra,
+        )
+    }
+
+    /// Why the claim's instance types cannot be cut to size.
+    pub(crate) fn truncation_error(&self, number: usize, labels: Vec<Text>) -> Unplaceable {
+        let node_pool = self.templates[self.claims[number].template].name.clone();
+        Unplaceable::Truncated { node_pool, labels }
+    }
+
+    /// The claim as it is to be created with these requirements and instance types.
+    pub(crate) fn plan_claim(
+        &mut self,
+        number: usize,
+        set: SetId,
+        types: Bits,
+        requests: Resources,
+    ) -> Result<PlannedClaim, Unplaceable> {
+        let alike = (self.claims[number].template, set, types);
+        if !self.launches.known.contains_key(&alike) {
+            let launch = self.launch(alike.0, set, &alike.2);
+            self.launches.known.insert(alike.clone(), launch);
         }
-        let template = &self.templates[self.claims[number].template];
-        let launch = &launches[&alike];
+        let template = &self.templates[alike.0];
+        let launch = &self.launches.known[&alike];
         if !launch.unmet.is_empty() {
-            let (node_pool, labels) = (template.name.clone(), launch.unmet.clone());
-            return Err(Unplaceable::Truncated { node_pool, labels });
+            return Err(self.truncation_error(number, launch.unmet.clone()));
         }
         let source = self.pools[template.pool].source;
         let planned = PlannedClaim {
@@ -151,7 +184,7 @@ impl Solver<'_> {
             annotations: source.annotations.clone(),
             taints: source.taints.clone(),
             startup_taints: source.startup_taints.clone(),
-            requests: self.claim_requests(number),
+            requests,
             min_values_relaxed: template.min_values_relaxed,
             price_overlay: launch.price_overlay,
             capacity_overlay: launch.capacity_overlay,
@@ -161,31 +194,57 @@ impl Solver<'_> {
         Ok(PlannedClaim { pods: pods.into_iter().map(|(p, c)| self.placed(p, c)).collect(), ..planned })
     }
 
+    /// Prices of a table's instance types under these requirements.
+    pub(crate) fn prices(&mut self, table: usize, set: SetId) -> &PriceList {
+        let (tables, algebra) = (&self.tables, &mut self.algebra);
+        self.launches
+            .prices
+            .entry((table, set))
+            .or_insert_with(|| PriceList::new(&tables[table], set, algebra))
+    }
+
+    /// The cheapest of `types` under these requirements, as many as a claim may list; and the keys whose `minValues` they miss
+    /// where that matters.
+    pub(crate) fn truncate(&mut self, table: usize, set: SetId, types: &Bits) -> (Vec<u32>, Vec<Text>) {
+        let most = self.options.max_instance_types;
+        let order = &self.prices(table, set).order;
+        let cheapest: Vec<u32> =
+            order.iter().copied().filter(|t| types.contains(*t as usize)).take(most).collect();
+        let strict = self.options.min_values_policy == MinValuesPolicy::Strict;
+        let unmet = if strict { self.missed_min_values(table, set, &cheapest) } else { Vec::new() };
+        (cheapest, unmet)
+    }
+
+    /// Keys whose `minValues` these types do not reach, by name.
+    pub(crate) fn missed_min_values(&self, table: usize, set: SetId, types: &[u32]) -> Vec<Text> {
+        if !self.algebra.has_min_values(set) {
+            return Vec::new();
+        }
+        let table = &self.tables[table];
+        let mut listed = Bits::none(table.len());
+        for number in types {
+            listed.insert(*number as usize);
+        }
+        let keys = unmet_min_values(&self.algebra, table, &listed, set);
+        let mut labels: Vec<Text> =
+            keys.iter().map(|(k, _)| self.algebra.vocabulary.key_name(*k).clone()).collect();
+        labels.sort();
+        labels
+    }
+
     /// What a claim of the template with these requirements and instance types is launched with.
-    fn launch(
-        &mut self,
-        template: usize,
-        set: SetId,
-        types: &Bits,
-        prices: &mut HashMap<(usize, SetId), PriceList, FixedState>,
-    ) -> Launch {
-        let template = &self.templates[template];
-        let table = &self.tables[template.table];
-        let prices = prices
-            .entry((template.table, set))
-            .or_insert_with(|| PriceList::new(table, set, &mut self.algebra));
-        let mut cheapest: Vec<usize> =
-            prices.order.iter().map(|t| *t as usize).filter(|t| types.contains(*t)).collect();
-        cheapest.truncate(self.options.max_instance_types);
+    fn launch(&mut self, template: usize, set: SetId, types: &Bits) -> Launch {
+        let of_table = self.templates[template].table;
+        let (cheapest, unmet) = self.truncate(of_table, set, types);
+        let cheapest: Vec<usize> = cheapest.into_iter().map(|t| t as usize).collect();
+        let cheapest_price = {
+            let prices = &self.prices(of_table, set).prices;
+            cheapest.first().map(|t| prices[*t]).filter(|p| *p != f64::MAX)
+        };
+        let table = &self.tables[of_table];
         let mut listed = Bits::none(table.len());
         for number in &cheapest {
             listed.insert(*number);
-        }
-        let mut unmet = Vec::new();
-        if self.options.min_values_policy == MinValuesPolicy::Strict {
-            let keys = unmet_min_values(&self.algebra, table, &listed, set);
-            unmet.extend(keys.iter().map(|(k, _)| self.algebra.vocabulary.key_name(*k).clone()));
-            unmet.sort();
         }
         let requirements = if table.named_plainly {
             let launched = with_capacity_types(set, table, &cheapest, &mut self.algebra);
@@ -195,7 +254,7 @@ impl Solver<'_> {
             let launched = with_capacity_types(named, table, &cheapest, &mut self.algebra);
             wire_requirements(launched, &self.algebra)
         };
-        let (labels, open_labels) = custom_labels(&template.labels, set, &self.algebra);
+        let (labels, open_labels) = custom_labels(&self.templates[template].labels, set, &self.algebra);
         Launch {
             instance_types: cheapest.iter().map(|t| table.types[*t].name.clone()).collect(),
             requirements: requirements.into(),
@@ -204,12 +263,12 @@ impl Solver<'_> {
             unmet,
             price_overlay: cheapest.iter().any(|t| table.types[*t].price_overlaid),
             capacity_overlay: cheapest.iter().any(|t| table.types[*t].capacity_overlaid),
-            cheapest_price: cheapest.first().map(|t| prices.prices[*t]).filter(|p| *p != f64::MAX),
+            cheapest_price,
         }
     }
 
     /// What the claim's pods ask for, and the least its daemons will.
-    fn claim_requests(&self, number: usize) -> Resources {
+    pub(crate) fn claim_requests(&self, number: usize) -> Resources {
         let claim = &self.claims[number];
         let mut sums: Vec<Option<Cell>> = vec![None; self.columns.len()];
         for (_, class) in &claim.pods {
@@ -306,7 +365,7 @@ fn plain_wire_requirements(
     wire
 }
 
-fn wire_requirements(set: SetId, algebra: &Algebra) -> Vec<SelectorRequirement> {
+pub(crate) fn wire_requirements(set: SetId, algebra: &Algebra) -> Vec<SelectorRequirement> {
     let mut wire: Vec<SelectorRequirement> = algebra
         .render_set(set)
         .iter()
@@ -318,7 +377,7 @@ fn wire_requirements(set: SetId, algebra: &Algebra) -> Vec<SelectorRequirement> 
 }
 
 /// The template's labels and those custom requirements pin to one value; and the keys they leave open.
-fn custom_labels(template: &Labels, set: SetId, algebra: &Algebra) -> (Labels, Vec<Text>) {
+pub(crate) fn custom_labels(template: &Labels, set: SetId, algebra: &Algebra) -> (Labels, Vec<Text>) {
     let mut labels: Vec<(Text, Text)> = template.iter().map(|(k, v)| (k.clone(), v.clone())).collect();
     let mut open = Vec::new();
     for (key, req) in algebra.entries(set) {

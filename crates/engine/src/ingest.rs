@@ -14,11 +14,12 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1 as meta;
 use karpenter_primitives::Quantity;
 use std::collections::BTreeMap;
 
-use crate::labels::{DO_NOT_DISRUPT, Labels, Text};
+use crate::labels::{DISRUPTION_COST, DO_NOT_DISRUPT, Labels, POD_DELETION_COST, Text};
+use crate::node::NodeCondition;
 use crate::plan::RejectedObject;
 use crate::pod::{
-    Controller, HostPort, NodeSelectorTerm, Owners, Phase, Pod, PodAffinity, PodAffinityTerm, PodSpec,
-    PodStatus, PodVolume, PreferredNodeTerm, TopologySpread, WhenUnsatisfiable,
+    Controller, CostHint, EvictionHints, HostPort, NodeSelectorTerm, Owners, Phase, Pod, PodAffinity,
+    PodAffinityTerm, PodSpec, PodStatus, PodVolume, PreferredNodeTerm, TopologySpread, WhenUnsatisfiable,
 };
 use crate::requirement::SelectorRequirement;
 use crate::resources::{Amount, PODS, Resources};
@@ -203,8 +204,26 @@ impl Ingest {
             },
             owners,
             do_not_disrupt: annotation(DO_NOT_DISRUPT).map(|v| self.text(v)),
+            eviction: EvictionHints {
+                priority: spec.priority,
+                disruption_cost: CostHint::read(annotation(DISRUPTION_COST).map(String::as_str)),
+                deletion_cost: CostHint::read(annotation(POD_DELETION_COST).map(String::as_str)),
+            },
             buffer: None,
         }))
+    }
+
+    /// A Node's conditions without their heartbeats.
+    pub fn node_conditions(&mut self, status: Option<&core::NodeStatus>) -> Vec<NodeCondition> {
+        let conditions = status.into_iter().flat_map(|s| s.conditions.iter().flatten());
+        conditions
+            .map(|c| NodeCondition {
+                type_: self.text(&c.type_),
+                status: self.text(&c.status),
+                reason: self.optional(c.reason.as_ref()),
+                since_seconds: c.last_transition_time.as_ref().map(|t| t.0.as_second()),
+            })
+            .collect()
     }
 
     fn owners(&mut self, references: &[meta::OwnerReference]) -> Owners {
@@ -460,6 +479,12 @@ fn has_resource_claims(spec: &core::PodSpec) -> bool {
     spec.resource_claims.as_ref().is_some_and(|c| !c.is_empty())
         || of_containers(spec.init_containers.as_deref().unwrap_or_default())
         || of_containers(&spec.containers)
+}
+
+/// Whether a Node's `Ready` condition is `True`.
+pub fn is_ready(status: Option<&core::NodeStatus>) -> bool {
+    let mut conditions = status.into_iter().flat_map(|s| s.conditions.iter().flatten());
+    conditions.find(|c| c.type_ == "Ready").is_some_and(|c| c.status == "True")
 }
 
 /// Reads a plain decimal as billionths. A quantity never has more than nine decimals.

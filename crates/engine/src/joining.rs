@@ -185,7 +185,7 @@ impl Solver<'_> {
                 if !self.algebra.compatible(set, offering.set, Undefined::AllowedIfWellKnown) {
                     continue;
                 }
-                if offering.reservation_capacity == 0 {
+                if offering.reservation_capacity == 0 && self.credited != Some(reservation) {
                     full = true;
                     continue;
                 }

@@ -31,6 +31,12 @@ pub const REGISTERED: &str = "karpenter.sh/registered";
 pub const INITIALIZED: &str = "karpenter.sh/initialized";
 /// `karpenter.sh/do-not-disrupt`.
 pub const DO_NOT_DISRUPT: &str = "karpenter.sh/do-not-disrupt";
+/// `karpenter.sh/do-not-repair`.
+pub const DO_NOT_REPAIR: &str = "karpenter.sh/do-not-repair";
+/// `karpenter.sh/disruption-cost`, on pods.
+pub const DISRUPTION_COST: &str = "karpenter.sh/disruption-cost";
+/// `controller.kubernetes.io/pod-deletion-cost`, on pods.
+pub const POD_DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
 
 /// Value of [`CAPACITY_TYPE`] for pre-paid capacity.
 pub const RESERVED: &str = "reserved";

@@ -45,6 +45,7 @@ pub mod cluster;
 mod columns;
 mod daemons;
 mod default_spread;
+pub mod disruption;
 pub mod eligibility;
 mod existing;
 mod finish;
@@ -86,12 +87,13 @@ pub use snapshot::{
     FeatureGates, MinValuesPolicy, PreferencePolicy, Provider, ReservedMode, Snapshot, SolveOptions,
 };
 
+use setup::Assumptions;
 use solver::Solver;
 
 /// Decides where every pod of the snapshot that needs a place goes.
 pub fn solve(snapshot: &Snapshot, options: &SolveOptions) -> Plan {
     let mut plan = Plan::default();
-    if let Some(mut solver) = Solver::prepare(snapshot, options, &mut plan) {
+    if let Some(mut solver) = Solver::prepare(snapshot, options, &Assumptions::default(), &mut plan) {
         solver.solve();
         solver.finish(&mut plan);
     }

@@ -43,8 +43,27 @@ pub struct Node {
     pub allocatable: Resources,
     /// Whether it is being deleted.
     pub deleting: bool,
+    /// Creation time in seconds since the epoch.
+    pub created_seconds: Option<i64>,
+    /// Whether its `Ready` condition is `True`.
+    pub ready: bool,
+    /// Its conditions, for repair; heartbeats left out.
+    pub conditions: Vec<NodeCondition>,
     /// Volume limits its CSINode publishes: driver to count, or to no limit.
     pub csi_limits: BTreeMap<Text, Option<i64>>,
+}
+
+/// A condition of a Node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeCondition {
+    /// Type.
+    pub type_: Text,
+    /// `True`, `False` or `Unknown`.
+    pub status: Text,
+    /// Reason; empty when it gives none.
+    pub reason: Text,
+    /// Since when, in seconds since the epoch.
+    pub since_seconds: Option<i64>,
 }
 
 /// A NodeClaim object.
@@ -52,6 +71,14 @@ pub struct Node {
 pub struct NodeClaim {
     /// Name.
     pub name: Text,
+    /// UID.
+    pub uid: Text,
+    /// Creation time in seconds since the epoch.
+    pub created_seconds: Option<i64>,
+    /// `spec.expireAfter` in seconds; `None` for `Never` or absent.
+    pub expire_after_seconds: Option<i64>,
+    /// `spec.terminationGracePeriod` in seconds.
+    pub termination_grace_period_seconds: Option<i64>,
     /// `status.providerID`; empty while not launched.
     pub provider_id: Text,
     /// Labels.
@@ -68,11 +95,11 @@ pub struct NodeClaim {
     pub allocatable: Resources,
     /// Whether it is being deleted.
     pub deleting: bool,
-    /// Conditions that matter: `Initialized`, `InstanceTerminating`, `Rebooting`.
+    /// Conditions that matter.
     pub conditions: ClaimConditions,
 }
 
-/// The conditions of a NodeClaim scheduling looks at.
+/// The conditions of a NodeClaim decisions look at.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClaimConditions {
     /// `Initialized` is True, since these seconds since the epoch.
@@ -81,6 +108,12 @@ pub struct ClaimConditions {
     pub instance_terminating: bool,
     /// `Rebooting` is True.
     pub rebooting: bool,
+    /// `Rebooting` is False, since these seconds since the epoch: the last reboot has ended.
+    pub reboot_ended_seconds: Option<i64>,
+    /// `Consolidatable` is True.
+    pub consolidatable: bool,
+    /// `Drifted` is True, since these seconds since the epoch (the epoch itself when it does not say).
+    pub drifted_since_seconds: Option<i64>,
     /// `status.lastPodEventTime` in seconds since the epoch.
     pub last_pod_event_seconds: Option<i64>,
 }
@@ -129,6 +162,23 @@ impl StateNode {
     /// Whether the node is fully up; always so when Karpenter does not manage it.
     pub fn initialized(&self) -> bool {
         !self.managed() || self.node_label_is_true(INITIALIZED)
+    }
+
+    /// The annotations to believe.
+    pub fn annotations(&self) -> &Labels {
+        static EMPTY: std::sync::OnceLock<Labels> = std::sync::OnceLock::new();
+        match (&self.node, &self.claim) {
+            (Some(node), None) => &node.annotations,
+            (Some(node), Some(_)) if self.registered() => &node.annotations,
+            (_, Some(claim)) => &claim.annotations,
+            (None, None) => EMPTY.get_or_init(Labels::default),
+        }
+    }
+
+    /// The provider id: the Node's, or the NodeClaim's.
+    pub fn provider_id(&self) -> &str {
+        let of_node = self.node.as_ref().map(|n| n.provider_id.as_ref());
+        of_node.or(self.claim.as_ref().map(|c| c.provider_id.as_ref())).unwrap_or_default()
     }
 
     /// The labels to believe.

@@ -7,6 +7,7 @@ use crate::labels::{Labels, Text};
 use crate::requirement::SelectorRequirement;
 use crate::resources::Resources;
 use crate::taints::Taint;
+use karpenter_api::nodepool::{Budget, ConsolidationPolicy};
 
 /// A NodePool with the instance types its provider offers it.
 #[derive(Clone, Debug)]
@@ -39,6 +40,10 @@ pub struct NodePool {
     pub deleting: bool,
     /// `disruption.consolidateAfter` in seconds; `None` for `Never` or absent.
     pub consolidate_after_seconds: Option<i64>,
+    /// Which of its nodes may be consolidated.
+    pub consolidation_policy: ConsolidationPolicy,
+    /// How many of its nodes may be disrupted at once; no budget at all is no limit.
+    pub budgets: Vec<Budget>,
     /// What its provider offers.
     pub instance_types: InstanceTypes,
 }

@@ -35,6 +35,8 @@ pub struct Pod {
     pub owners: Owners,
     /// Value of the `karpenter.sh/do-not-disrupt` annotation.
     pub do_not_disrupt: Option<Text>,
+    /// What evicting it costs.
+    pub eviction: EvictionHints,
     /// For a virtual pod of a CapacityBuffer: the buffer's name.
     pub buffer: Option<Text>,
 }
@@ -43,6 +45,36 @@ impl Pod {
     /// `namespace/name`.
     pub fn key(&self) -> String {
         format!("{}/{}", self.namespace, self.name)
+    }
+}
+
+/// What a pod says about the cost of evicting it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EvictionHints {
+    /// `spec.priority`.
+    pub priority: Option<i32>,
+    /// The annotation `karpenter.sh/disruption-cost`.
+    pub disruption_cost: CostHint,
+    /// The annotation `controller.kubernetes.io/pod-deletion-cost`.
+    pub deletion_cost: CostHint,
+}
+
+/// An annotation that should hold a 32-bit number.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CostHint {
+    /// It is not there.
+    #[default]
+    Absent,
+    /// It is there but no such number.
+    Unreadable,
+    /// Its value.
+    Is(i32),
+}
+
+impl CostHint {
+    /// Reads the annotation's value.
+    pub fn read(value: Option<&str>) -> Self {
+        value.map_or(CostHint::Absent, |v| v.parse().map_or(CostHint::Unreadable, CostHint::Is))
     }
 }
 

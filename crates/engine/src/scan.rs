@@ -106,6 +106,9 @@ impl Solver<'_> {
         self.lessons.outlook.start();
         let mut tolerated: SmallVec<[(TaintsId, bool); 8]> = SmallVec::new();
         let found = open.iter().find_map(|number| {
+            if !self.may_ask(number, candidate.pod) {
+                return None;
+            }
             let node = &self.existing[number];
             if node.volumes_exceeded || !node.fits(&self.classes.needs[need]) {
                 full.insert_growing(number);

@@ -1,11 +1,11 @@
 //! From a snapshot to a solver: everything compiled once, in the order upstream does it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::Arc;
 
 use foldhash::fast::FixedState;
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 
 use crate::algebra::{Algebra, Demand, NO_HOST};
 use crate::bits::Bits;
@@ -15,6 +15,7 @@ use crate::daemons::{self, DaemonPod};
 use crate::default_spread;
 use crate::eligibility::{self, is_terminal};
 use crate::existing::ExistingNode;
+use crate::finish::Launches;
 use crate::go_sort::ClaimOrder;
 use crate::instance_type::InstanceType;
 use crate::labels::{INSTANCE_TYPE, Labels, NODE_POOL, Text};
@@ -22,7 +23,7 @@ use crate::node::{Standing, StateNode};
 use crate::node_pool::InstanceTypes;
 use crate::overlay::{self, Overlaid};
 use crate::plan::{IgnoredPod, Plan};
-use crate::pod::{HostPort, Pod, PodSpec};
+use crate::pod::{HostPort, Phase, Pod, PodSpec};
 use crate::reasons::{SkipReason, SkippedPool};
 use crate::roster::Roster;
 use crate::scan::Lessons;
@@ -58,16 +59,35 @@ impl<'s> Machine<'s> {
     }
 }
 
+/// What a simulation assumes beyond the snapshot. Provisioning assumes nothing.
+#[derive(Default)]
+pub(crate) struct Assumptions<'s> {
+    /// Whether it is a simulation: decided even if no pod needs a place.
+    pub(crate) simulated: bool,
+    /// Positions in the snapshot of machines that are no more, in ascending order.
+    pub(crate) gone: Vec<usize>,
+    /// Their pods that need another place.
+    pub(crate) moving: Vec<&'s Arc<Pod>>,
+    /// Whether nodes that have seen pods come or go lately are left alone (`consolidateAfter`).
+    pub(crate) spares_restless: bool,
+    /// A reservation that gets a slot back.
+    pub(crate) credited: Option<&'s Text>,
+}
+
 impl<'s> Solver<'s> {
     /// Compiles the snapshot; `None` when there is nothing to decide, with what is already known in `plan`.
     pub(crate) fn prepare(
         snapshot: &'s Snapshot,
         options: &'s SolveOptions,
+        assumptions: &Assumptions<'s>,
         plan: &mut Plan,
     ) -> Option<Solver<'s>> {
         let mut machines: Vec<Machine<'s>> = snapshot
             .nodes
             .iter()
+            .enumerate()
+            .filter(|(number, _)| assumptions.gone.binary_search(number).is_err())
+            .map(|(_, machine)| machine)
             .filter(|n| n.node.is_some() || n.claim.is_some())
             .map(Machine::new)
             .collect();
@@ -77,8 +97,8 @@ impl<'s> Solver<'s> {
         let (deleting, active): (Vec<Machine<'s>>, Vec<Machine<'s>>) =
             machines.into_iter().partition(|m| m.state.deleting());
         let roster = Roster::new(&snapshot.pods);
-        let batch = batch(snapshot, options, &roster, &deleting, plan);
-        if batch.is_empty() {
+        let batch = batch(snapshot, options, &roster, &deleting, &assumptions.moving, plan);
+        if batch.is_empty() && !assumptions.simulated {
             return None;
         }
         let participants = participating(snapshot, &mut plan.skipped_pools, &mut plan.rejected);
@@ -113,9 +133,12 @@ impl<'s> Solver<'s> {
             tolerate_preferences: false,
             lessons: Lessons::default(),
             errors: Vec::new(),
+            launches: Launches::default(),
+            credited: None,
         };
         solver.add_pools(&participants, plan);
-        solver.add_batch(&batch);
+        solver.credited = assumptions.credited.and_then(|name| solver.reservations.credit(name));
+        solver.add_batch(&batch, &deleting);
         solver.count_cluster(&active, &roster, &batch);
         solver.register_batch();
         solver.add_templates(plan);
@@ -128,6 +151,9 @@ impl<'s> Solver<'s> {
         );
         solver.group_daemons(&mut daemon_pods);
         solver.add_existing(&active, &roster, &daemon_pods);
+        if assumptions.spares_restless {
+            solver.note_restless(&active);
+        }
         for template in &mut solver.templates {
             template.apply_limits(&solver.pools[template.pool], &solver.tables[template.table]);
         }
@@ -177,7 +203,8 @@ impl<'s> Solver<'s> {
         }
     }
 
-    fn add_batch(&mut self, batch: &[&Arc<Pod>]) {
+    fn add_batch(&mut self, batch: &[&Arc<Pod>], deleting: &[Machine<'s>]) {
+        let leaving: BTreeSet<&str> = deleting.iter().map(|m| m.name.as_ref()).collect();
         let defaults = &self.options.default_spread;
         let nowhere: Rc<[Demand]> = Rc::from([]);
         // Pods of a workload share their spec; what follows from it is worked out once.
@@ -201,7 +228,10 @@ impl<'s> Solver<'s> {
                 with_sorted_preferences(&default_spread::apply(pod, defaults, self.snapshot))
             };
             let class = self.with_workshop(|classes, workshop| classes.of_pod(pod, &spec, workshop));
-            self.pods.push(BatchPod { pod: (*pod).clone(), class, alternatives, volumes, registered });
+            let leaving = pod.node_name.as_ref().is_some_and(|node| leaving.contains(node.as_ref()));
+            let unsettled = leaving || pod.status.phase == Phase::Pending;
+            let pod = (*pod).clone();
+            self.pods.push(BatchPod { pod, class, alternatives, volumes, registered, leaving, unsettled });
         }
     }
 
@@ -215,12 +245,12 @@ impl<'s> Solver<'s> {
                 || !spec.pod_anti_affinity.required.is_empty()
                 || !spec.pod_anti_affinity.preferred.is_empty()
         });
-        let moving: Vec<*const Pod> = batch
+        let moving = batch
             .iter()
             .zip(&self.pods)
             .filter(|(pod, entry)| pod.node_name.is_some() && entry.registered)
             .map(|(pod, _)| Arc::as_ptr(pod))
-            .collect();
+            .collect::<HashSet<_, FixedState>>();
         let counts = |pod: &Arc<Pod>| moving.is_empty() || !moving.contains(&Arc::as_ptr(pod));
         if needed {
             self.add_counted_nodes(active);
@@ -395,6 +425,30 @@ impl<'s> Solver<'s> {
         }
     }
 
+    /// Notes which nodes have seen pods come or go within their pool's `consolidateAfter`.
+    fn note_restless(&mut self, active: &[Machine<'s>]) {
+        let now = self.snapshot.now.as_nanosecond();
+        let restless: BTreeSet<&str> = active
+            .iter()
+            .filter(|machine| {
+                let pool = machine.labels.get_or_empty(NODE_POOL);
+                let pool = self.pools.iter().find(|p| p.source.name.as_ref() == pool);
+                let after = pool.and_then(|p| p.source.consolidate_after_seconds).filter(|s| *s != 0);
+                let conditions = machine.state.claim.as_ref().map(|c| &c.conditions);
+                let since = conditions.and_then(|c| {
+                    c.initialized_since_seconds.map(|up| c.last_pod_event_seconds.unwrap_or(up))
+                });
+                after.zip(since).is_some_and(|(after, since)| {
+                    now - i128::from(since) * 1_000_000_000 < i128::from(after) * 1_000_000_000
+                })
+            })
+            .map(|machine| machine.name.as_ref())
+            .collect();
+        for node in &mut self.existing {
+            node.restless = restless.contains(node.name.as_ref());
+        }
+    }
+
     /// Volume limits of instance types that have any, by pool and name.
     fn type_limits(&self) -> TypeLimits {
         let mut limits = TypeLimits::new();
@@ -458,6 +512,7 @@ impl<'s> Solver<'s> {
             volumes: usage.volumes,
             volume_limits: volume_limits(machine, type_limits),
             volumes_exceeded: false,
+            restless: false,
             pods: Vec::new(),
         };
         node.check_volumes();
@@ -541,12 +596,13 @@ struct Usage {
     volumes: Volumes,
 }
 
-/// Pods that need a place: waiting ones, virtual ones of capacity buffers, then those of nodes going away.
+/// Pods that need a place: waiting ones, virtual ones of capacity buffers, those a simulation moves, then those of nodes going away.
 fn batch<'s>(
     snapshot: &'s Snapshot,
     options: &SolveOptions,
     roster: &Roster<'s>,
     deleting: &[Machine<'s>],
+    moving: &[&'s Arc<Pod>],
     plan: &mut Plan,
 ) -> Vec<&'s Arc<Pod>> {
     let mut batch = Vec::new();
@@ -569,6 +625,7 @@ fn batch<'s>(
     if options.gates.capacity_buffer {
         batch.extend(&snapshot.buffer_pods);
     }
+    batch.extend(moving);
     let deleting_names = deleting.iter().filter_map(|m| m.state.node.as_ref()).map(|n| n.name.as_ref());
     let on_node = |name: &str| roster.on(name).collect();
     batch.extend(eligibility::reschedulable_from_deleting(snapshot, on_node, deleting_names));

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 
 use crate::cluster::{DaemonSet, DisruptionBudget, Storage, Workloads};
 use crate::labels::{Labels, Text};
-use crate::node::{Node, StateNode};
+use crate::node::{Node, NodeClaim, StateNode};
 use crate::node_pool::{NodeOverlay, NodePool};
 use crate::pod::{Pod, TopologySpread};
 
@@ -26,6 +26,8 @@ pub struct Snapshot {
     /// Node objects that are no machine of the state (yet): managed by Karpenter but without provider id or instance type.
     /// Pods on them still count for topology.
     pub other_nodes: Vec<Node>,
+    /// NodeClaims that have not been launched: no machine yet, but counted where nodes are counted.
+    pub unlaunched: Vec<Arc<NodeClaim>>,
     /// Every pod of the cluster: waiting, bound, done. The engine decides which need a place.
     pub pods: Vec<Arc<Pod>>,
     /// Virtual pods of capacity buffers, ready to be scheduled (used with [`FeatureGates::capacity_buffer`]).

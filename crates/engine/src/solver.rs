@@ -11,6 +11,7 @@ use crate::claim::Claim;
 use crate::classes::{ClassId, Classes, Workshop};
 use crate::columns::{Cell, Columns};
 use crate::existing::ExistingNode;
+use crate::finish::Launches;
 use crate::go_sort::ClaimOrder;
 use crate::pod::Pod;
 use crate::ports;
@@ -22,7 +23,7 @@ use crate::snapshot::{MinValuesPolicy, Snapshot, SolveOptions};
 use crate::templates::{Pool, Template};
 use crate::tolerance::Tolerance;
 use crate::topology::{Choice, Group, Place, Spot, Surroundings, Topology};
-use crate::types::{Reservations, TypeTable};
+use crate::types::{ReservationId, Reservations, TypeTable};
 use crate::vocabulary::{HOST, ValueId};
 use crate::volumes::{self, Volumes};
 
@@ -37,6 +38,10 @@ pub(crate) struct BatchPod {
     pub(crate) volumes: Result<Option<Rc<Volumes>>, String>,
     /// Whether its constraints take part in the topology yet.
     pub(crate) registered: bool,
+    /// Whether its node is going away by itself.
+    pub(crate) leaving: bool,
+    /// Whether it is on its way anyway (leaving, or not running yet), so that it may go to restless nodes.
+    pub(crate) unsettled: bool,
 }
 
 /// Everything a pass works on.
@@ -63,6 +68,10 @@ pub(crate) struct Solver<'s> {
     pub(crate) lessons: Lessons,
     /// Why each pod that was tried last found no place.
     pub(crate) errors: Vec<Option<Failure>>,
+    /// What earlier claims were launched with.
+    pub(crate) launches: Launches,
+    /// The reservation a simulation has given a slot back.
+    pub(crate) credited: Option<ReservationId>,
 }
 
 /// Why a pod found no place, in the fewest words.
@@ -214,12 +223,19 @@ impl Solver<'_> {
         let found = if self.options.caching {
             self.first_node(candidate, volumes)
         } else {
-            (0..self.existing.len())
-                .find_map(|n| self.can_join_node(n, candidate, volumes).ok().map(|set| (n, set)))
+            (0..self.existing.len()).find_map(|n| {
+                let asked = self.may_ask(n, candidate.pod).then(|| self.can_join_node(n, candidate, volumes));
+                asked?.ok().map(|set| (n, set))
+            })
         };
         let Some((node, set)) = found else { return false };
         self.join_node(node, candidate, volumes, set);
         true
+    }
+
+    /// Whether the pod may go to the node as far as `consolidateAfter` is concerned.
+    pub(crate) fn may_ask(&self, node: usize, pod: u32) -> bool {
+        !self.existing[node].restless || self.pods[pod as usize].unsettled
     }
 
     /// Whether the node takes the pod, and what it then is.

@@ -44,6 +44,17 @@ impl Reservations {
     }
 }
 
+impl Reservations {
+    /// Gives a reservation a slot back.
+    pub(crate) fn credit(&mut self, name: &Text) -> Option<ReservationId> {
+        let id = self.by_name.get(name).copied();
+        if let Some(id) = id {
+            self.free[id.0 as usize] += 1;
+        }
+        id
+    }
+}
+
 pub(crate) struct TypeInfo {
     pub(crate) name: Text,
     pub(crate) set: SetId,

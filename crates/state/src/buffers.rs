@@ -14,7 +14,7 @@ use karpenter_api::capacitybuffer::READY_FOR_PROVISIONING;
 use karpenter_api::{CapacityBuffer, ConditionStatus};
 use karpenter_engine::ingest::{FieldError, Ingest};
 use karpenter_engine::labels::{Labels, Text};
-use karpenter_engine::pod::{Owners, Pod, PodSpec, PodStatus};
+use karpenter_engine::pod::{EvictionHints, Owners, Pod, PodSpec, PodStatus};
 use karpenter_engine::resources::{PODS, Resources};
 
 use crate::cluster::Key;
@@ -203,6 +203,7 @@ impl Buffers {
                     status: PodStatus { unschedulable: true, ..PodStatus::default() },
                     owners: Owners::default(),
                     do_not_disrupt: None,
+                    eviction: EvictionHints::default(),
                     buffer: Some(name.clone()),
                 }));
             }

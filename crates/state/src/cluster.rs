@@ -414,6 +414,7 @@ impl Cluster {
             overlays: self.overlays.values().cloned().collect(),
             nodes: self.machines.snapshot(now),
             other_nodes: self.machines.others(),
+            unlaunched: self.machines.unlaunched(),
             pods: self.pods.values().cloned().collect(),
             buffer_pods: self.buffers.pods(now),
             daemon_sets: self.daemon_sets.values().cloned().collect(),

@@ -34,6 +34,9 @@ pub(crate) fn node(ingest: &mut Ingest, node: &core::Node) -> Result<Node, Field
         capacity: ingest.resources(status.and_then(|s| s.capacity.as_ref()), "status.capacity")?,
         allocatable: ingest.resources(status.and_then(|s| s.allocatable.as_ref()), "status.allocatable")?,
         deleting: node.metadata.deletion_timestamp.is_some(),
+        created_seconds: node.metadata.creation_timestamp.as_ref().map(|t| t.0.as_second()),
+        ready: karpenter_engine::ingest::is_ready(status),
+        conditions: ingest.node_conditions(status),
         csi_limits: CsiLimits::new(),
     })
 }

@@ -36,6 +36,8 @@ pub(crate) fn node_pool(ingest: &mut Ingest, pool: &karpenter_api::NodePool) -> 
         ready: is_ready(pool),
         deleting: pool.metadata.deletion_timestamp.is_some(),
         consolidate_after_seconds: pool.consolidate_after().map(|d| d.as_nanos() / 1_000_000_000),
+        consolidation_policy: pool.consolidation_policy(),
+        budgets: pool.budgets().to_vec(),
         instance_types: InstanceTypes::Unresolved { reason: ingest.text("not asked for yet") },
     })
 }
@@ -56,10 +58,28 @@ pub(crate) fn node_claim(
     claim: &karpenter_api::NodeClaim,
 ) -> Result<NodeClaim, FieldError> {
     let status = claim.status.as_ref();
+    let true_since = |type_: &str| {
+        let condition = claim.condition(type_).filter(|c| c.status == ConditionStatus::True)?;
+        Some(condition.last_transition_time.as_ref().map_or(0, |t| t.0.as_second()))
+    };
+    let reboot_ended = claim.condition(nodeclaim::REBOOTING).filter(|c| c.status == ConditionStatus::False);
     let initialized = claim.condition(nodeclaim::INITIALIZED).filter(|c| c.status == ConditionStatus::True);
     let seconds = |t: &Time| t.0.as_second();
     Ok(NodeClaim {
         name: text(ingest, claim.metadata.name.as_ref()),
+        uid: claim.metadata.uid.as_deref().unwrap_or_default().into(),
+        created_seconds: claim.metadata.creation_timestamp.as_ref().map(seconds),
+        expire_after_seconds: claim
+            .spec
+            .expire_after
+            .as_ref()
+            .and_then(|e| e.as_duration())
+            .map(|d| d.as_nanos() / 1_000_000_000),
+        termination_grace_period_seconds: claim
+            .spec
+            .termination_grace_period
+            .as_ref()
+            .map(|d| d.as_nanos() / 1_000_000_000),
         provider_id: status.and_then(|s| s.provider_id.as_deref()).unwrap_or_default().into(),
         labels: ingest.map(claim.metadata.labels.as_ref()),
         annotations: ingest.map(claim.metadata.annotations.as_ref()),
@@ -72,6 +92,9 @@ pub(crate) fn node_claim(
             initialized_since_seconds: initialized.and_then(|c| c.last_transition_time.as_ref()).map(seconds),
             instance_terminating: is_true(claim, nodeclaim::INSTANCE_TERMINATING),
             rebooting: is_true(claim, nodeclaim::REBOOTING),
+            reboot_ended_seconds: reboot_ended.and_then(|c| c.last_transition_time.as_ref()).map(seconds),
+            consolidatable: is_true(claim, nodeclaim::CONSOLIDATABLE),
+            drifted_since_seconds: true_since(nodeclaim::DRIFTED),
             last_pod_event_seconds: status.and_then(|s| s.last_pod_event_time.as_ref()).map(seconds),
         },
     })

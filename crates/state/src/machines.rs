@@ -27,7 +27,8 @@ pub(crate) struct Machines {
     others: BTreeMap<Text, Node>,
     /// Provider id of each NodeClaim, empty while it is not launched.
     claims: BTreeMap<Text, Text>,
-    unlaunched: usize,
+    /// NodeClaims that have not been launched.
+    unlaunched: BTreeMap<Text, Arc<NodeClaim>>,
     /// Until when a pass counts on the machine, by provider id.
     nominated_until: BTreeMap<Text, Timestamp>,
     csi: BTreeMap<Text, CsiLimits>,
@@ -158,13 +159,12 @@ impl Machines {
         if self.claims.get(&name).is_some_and(|known| *known != id) {
             self.delete_claim(&name);
         }
-        let known = self.claims.insert(name.clone(), id.clone());
-        if known.is_none() && id.is_empty() {
-            self.unlaunched += 1;
-        }
+        self.claims.insert(name.clone(), id.clone());
         let pool = claim.labels.get(NODE_POOL).cloned();
         // Without a provider id nothing has been launched: there is no machine to place pods on.
-        if !id.is_empty() {
+        if id.is_empty() {
+            self.unlaunched.insert(name.clone(), Arc::new(claim));
+        } else {
             self.change(&id, |machine| machine.claim = Some(Arc::new(claim)));
         }
         if let Some(pool) = pool.filter(|pool| !pool.is_empty()) {
@@ -175,9 +175,9 @@ impl Machines {
 
     pub(crate) fn delete_claim(&mut self, name: &str) {
         self.pool_nodes.remove(name);
+        self.unlaunched.remove(name);
         let Some(id) = self.claims.remove(name) else { return };
         if id.is_empty() {
-            self.unlaunched -= 1;
             return;
         }
         self.change(&id, |machine| {
@@ -245,7 +245,11 @@ impl Machines {
     }
 
     pub(crate) fn has_unlaunched_claims(&self) -> bool {
-        self.unlaunched > 0
+        !self.unlaunched.is_empty()
+    }
+
+    pub(crate) fn unlaunched(&self) -> Vec<Arc<NodeClaim>> {
+        self.unlaunched.values().cloned().collect()
     }
 
     pub(crate) fn knows_claim(&self, name: &str) -> bool {

@@ -29,17 +29,27 @@ impl NodePool {
         node_count: i64,
         reason: DisruptionReason,
     ) -> Result<i64, Vec<BudgetError>> {
-        let mut allowed = UNBOUNDED;
-        let mut errors = Vec::new();
-        for budget in self.budgets() {
-            match budget.allowed_disruptions(now, node_count) {
-                Ok(number) if budget.applies_to(reason) => allowed = allowed.min(number),
-                Ok(_) => {}
-                Err(error) => errors.push(error),
-            }
-        }
-        if errors.is_empty() { Ok(allowed) } else { Err(errors) }
+        allowed_disruptions(self.budgets(), now, node_count, reason)
     }
+}
+
+/// What the budgets of one pool allow together; see [`NodePool::allowed_disruptions`].
+pub fn allowed_disruptions(
+    budgets: &[Budget],
+    now: Timestamp,
+    node_count: i64,
+    reason: DisruptionReason,
+) -> Result<i64, Vec<BudgetError>> {
+    let mut allowed = UNBOUNDED;
+    let mut errors = Vec::new();
+    for budget in budgets {
+        match budget.allowed_disruptions(now, node_count) {
+            Ok(number) if budget.applies_to(reason) => allowed = allowed.min(number),
+            Ok(_) => {}
+            Err(error) => errors.push(error),
+        }
+    }
+    if errors.is_empty() { Ok(allowed) } else { Err(errors) }
 }
 
 impl Budget {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use karpenter_api::nodepool::ConsolidationPolicy;
 use karpenter_engine::instance_type::{InstanceType, Offering, Overhead};
 use karpenter_engine::labels::{
     ARCH, CAPACITY_TYPE, HOSTNAME, INSTANCE_TYPE, Labels, NODE_POOL, OS, Text, ZONE,
@@ -9,7 +10,7 @@ use karpenter_engine::labels::{
 use karpenter_engine::node::Node;
 use karpenter_engine::node_pool::{InstanceTypes, NodeClassRef, NodePool};
 use karpenter_engine::pod::{
-    Owners, Phase, Pod, PodAffinityTerm, PodSpec, PodStatus, TopologySpread, WhenUnsatisfiable,
+    EvictionHints, Owners, Phase, Pod, PodAffinityTerm, PodSpec, PodStatus, TopologySpread, WhenUnsatisfiable,
 };
 use karpenter_engine::requirement::Requirement;
 use karpenter_engine::resources::{Amount, CPU, MEMORY, PODS, Resources};
@@ -75,6 +76,8 @@ pub(crate) fn pool(name: &str, types: &Arc<[InstanceType]>) -> NodePool {
         ready: true,
         deleting: false,
         consolidate_after_seconds: None,
+        consolidation_policy: ConsolidationPolicy::default(),
+        budgets: Vec::new(),
         instance_types: InstanceTypes::Resolved(types.clone()),
     }
 }
@@ -104,6 +107,7 @@ pub(crate) fn pod(name: &str, app: &str, cpu_milli: i64) -> Pod {
         status: PodStatus { phase: Phase::Pending, unschedulable: true, ..PodStatus::default() },
         owners: Owners::default(),
         do_not_disrupt: None,
+        eviction: EvictionHints::default(),
         buffer: None,
     }
 }

@@ -4,12 +4,14 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
+use clap::ValueEnum;
 use jiff::Timestamp;
+use karpenter_engine::disruption::DisruptionOptions;
 use karpenter_engine::eligibility::is_provisionable;
 use karpenter_engine::instance_type::InstanceType;
 use karpenter_engine::labels::Text;
 use karpenter_engine::node_pool::InstanceTypes;
-use karpenter_engine::{Provider, Snapshot, SolveOptions};
+use karpenter_engine::{Provider, Snapshot};
 use karpenter_provider_kwok::{Catalogue, GROUP as KWOK_GROUP, labels as kwok_labels};
 use karpenter_state::Cluster;
 use serde_json::value::RawValue;
@@ -17,7 +19,7 @@ use serde_json::value::RawValue;
 use super::objects::{Loaded, ManagedBy};
 use super::rejected::Rejected;
 use super::scenario::{Scenario, ScenarioError};
-use super::settings::{SettingError, solve_options};
+use super::settings::{SettingError, decision_options};
 use super::source::{SourceError, SourceFile};
 
 /// How long a promise of a node to pods lasts: twice the longest batch.
@@ -33,8 +35,6 @@ pub(crate) enum InputError {
     Setting { file: String, source: SettingError },
     #[error("{file}: mode: {mode:?} is neither provision nor disrupt")]
     Mode { file: String, mode: String },
-    #[error("{file}: mode: this version simulates provisioning only, not disruption")]
-    Disrupt { file: String },
     #[error(
         "there are no instance types: these files are a dump of a cluster, which does not say what can be bought; pass --instance-types FILE (the kwok provider's format)"
     )]
@@ -45,12 +45,22 @@ pub(crate) enum InputError {
     Now { value: String },
 }
 
+/// What is to be decided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Mode {
+    /// What to buy for pods that wait
+    Provision,
+    /// Which nodes to take away
+    Disrupt,
+}
+
 /// A cluster, what can be bought for it, and how to decide.
 pub(crate) struct Input {
     cluster: Cluster,
     types: Arc<[InstanceType]>,
     provider: Provider,
-    pub(crate) options: SolveOptions,
+    pub(crate) mode: Mode,
+    pub(crate) options: DisruptionOptions,
     pub(crate) now: Timestamp,
     /// Pods that wait for a place but make no sense.
     pub(crate) unreadable_pods: Vec<(String, String)>,
@@ -79,11 +89,11 @@ impl Input {
         let scenario = Scenario::parse(files)?;
         let header = &scenario.header;
         let header_file = scenario.header_file.unwrap_or_default();
-        match header.mode.as_deref() {
-            None | Some("" | "provision") => {}
-            Some("disrupt") => return Err(InputError::Disrupt { file: header_file.into() }),
+        let mode = match header.mode.as_deref() {
+            None | Some("" | "provision") => Mode::Provision,
+            Some("disrupt") => Mode::Disrupt,
             Some(mode) => return Err(InputError::Mode { file: header_file.into(), mode: mode.into() }),
-        }
+        };
         let now = match now {
             Some(value) => value.parse().map_err(|_| InputError::Now { value: value.into() })?,
             None => scenario.now()?,
@@ -93,7 +103,7 @@ impl Input {
         let managed = scenario.header_file.map(|_| ManagedBy::KWOK);
         let mut loaded = Loaded::read(&scenario.objects, managed, &mut rejected);
         let ingest = loaded.cluster.ingest();
-        let options = solve_options(&header.options, ingest)
+        let options = decision_options(&header.options, ingest)
             .map_err(|source| InputError::Setting { file: header_file.into(), source })?;
         let (from, (catalogue, faulty)) = match types_file {
             Some(file) => (file.name.as_str(), Catalogue::read(&type_entries(file)?, ingest)),
@@ -127,6 +137,7 @@ impl Input {
             cluster: loaded.cluster,
             types: catalogue.types.into(),
             provider,
+            mode,
             options,
             now,
             unreadable_pods: loaded.unreadable_pods,

@@ -18,8 +18,11 @@
 //! | `input` | all of it together: a cluster mirror and how to decide |
 //! | `outcome`, `explanation` | the plan and its reasons as JSON |
 //! | `table`, `sentences` | the plan and its reasons for people |
+//! | `disrupt`, `disrupt_table` | the same for disruption: every method's outcome, and why each node stays |
 //! | `timing` | how long it took |
 
+mod disrupt;
+mod disrupt_table;
 mod explanation;
 mod input;
 mod objects;
@@ -40,17 +43,18 @@ use clap::ValueEnum;
 use karpenter_engine::{Plan, solve};
 use serde_json::Value;
 
-use input::{Input, InputError};
+use input::{Input, InputError, Mode};
 use source::SourceFile;
 use table::Notes;
 use timing::Timings;
 
 /// Show what Karpenter would do with a cluster given as files: what it would buy, what stays pending, and why.
+/// Or, in a disrupt scenario (or with --mode disrupt): which nodes it would take away, what that saves, and why the others stay.
 ///
 /// FILE is a scenario (instance types, options and objects), or a dump made by `kubectl get … -o yaml` or `-o json`, which
 /// needs --instance-types. Several files make one cluster. Files may be gzipped.
 ///
-/// Exit status: 0 every pod has a place, 1 some pod has none, 2 the input could not be understood.
+/// Exit status: 0 every pod has a place (or nodes were looked at), 1 some pod has none, 2 the input could not be understood.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Scenario or dump; JSON or YAML, optionally gzipped
@@ -60,6 +64,10 @@ pub struct Args {
     /// How to print the plan
     #[arg(short, long, value_enum, default_value_t = Output::Table)]
     output: Output,
+
+    /// What to decide [default: the scenario's, or provision]
+    #[arg(long, value_enum)]
+    mode: Option<Mode>,
 
     /// What can be bought, in the kwok provider's format; replaces the scenario's own list
     #[arg(long, value_name = "FILE")]
@@ -141,13 +149,16 @@ pub fn run(args: &Args) -> Result<bool, Error> {
 /// Reads, decides and prints, without touching stdout or stderr.
 pub fn report(args: &Args) -> Result<Report, Error> {
     let input = Input::read(&args.files, args.instance_types.as_deref(), args.now.as_deref())?;
+    if args.mode.unwrap_or(input.mode) == Mode::Disrupt {
+        return disruption_report(args, &input);
+    }
     let mut remarks = Vec::new();
     let plan = if args.timings {
         let (plan, timings) = timed(&input, args.count);
         remarks.push(serde_json::to_string(&timings).map_err(io::Error::from)?);
         plan
     } else {
-        solve(&input.snapshot(), &input.options)
+        solve(&input.snapshot(), &input.options.solve)
     };
     let text = match args.output {
         Output::Json => {
@@ -158,18 +169,47 @@ pub fn report(args: &Args) -> Result<Report, Error> {
             }
             format!("{json:#}\n")
         }
-        Output::Table => table::render(
-            &plan,
-            &Notes {
-                now: input.now,
-                waiting: input.waiting(),
-                unreadable_pods: &input.unreadable_pods,
-                rejected: &input.rejected,
-                passed_over: &input.passed_over,
-            },
-        ),
+        Output::Table => table::render(&plan, &notes(&input)),
     };
     Ok(Report { text, remarks, all_placed: all_placed(&plan, &input) })
+}
+
+fn notes(input: &Input) -> Notes<'_> {
+    Notes {
+        now: input.now,
+        waiting: input.waiting(),
+        unreadable_pods: &input.unreadable_pods,
+        rejected: &input.rejected,
+        passed_over: &input.passed_over,
+    }
+}
+
+fn disruption_report(args: &Args, input: &Input) -> Result<Report, Error> {
+    let mut remarks = Vec::new();
+    let outcomes = if args.timings {
+        let mut timings = Timings::start();
+        let mut outcomes = Vec::new();
+        for _ in 0..args.count.get() {
+            drop(std::mem::take(&mut outcomes));
+            outcomes = disrupt::decide(|| input.snapshot(), &input.options, Some(&mut timings));
+        }
+        remarks.push(serde_json::to_string(&timings).map_err(io::Error::from)?);
+        outcomes
+    } else {
+        disrupt::decide(|| input.snapshot(), &input.options, None)
+    };
+    let text = match args.output {
+        Output::Json => {
+            remarks.splice(0..0, input.rejected.iter().map(|r| format!("left out: {r}")));
+            let mut json = disrupt::to_json(&outcomes);
+            if args.reasons {
+                json["reasons"] = disrupt::reasons(&outcomes, &input.rejected);
+            }
+            format!("{json:#}\n")
+        }
+        Output::Table => disrupt_table::render(&outcomes, &notes(input)),
+    };
+    Ok(Report { text, remarks, all_placed: true })
 }
 
 fn all_placed(plan: &Plan, input: &Input) -> bool {
@@ -188,7 +228,7 @@ fn timed(input: &Input, count: NonZeroUsize) -> (Plan, Timings) {
     for _ in 0..count.get() {
         // Nothing of the repetition before may be held while the next one runs.
         drop(std::mem::take(&mut plan));
-        plan = timings.repeat(|| input.snapshot(), |snapshot| solve(snapshot, &input.options));
+        plan = timings.repeat(|| input.snapshot(), |snapshot| solve(snapshot, &input.options.solve));
     }
     (plan, timings)
 }
@@ -202,10 +242,15 @@ pub fn decide(files: &[impl AsRef<Path>]) -> Result<Value, Error> {
 pub fn decide_scenario(scenario: &Value, caching: bool) -> Result<Value, Error> {
     let source = SourceFile::from_bytes("scenario.json".into(), scenario.to_string().into_bytes());
     let mut input = Input::from_sources(&[source.map_err(InputError::from)?], None, None)?;
-    input.options.caching = caching;
+    input.options.solve.caching = caching;
     Ok(plan(&input))
 }
 
 fn plan(input: &Input) -> Value {
-    outcome::to_json(&solve(&input.snapshot(), &input.options), &input.unreadable_pods)
+    match input.mode {
+        Mode::Provision => {
+            outcome::to_json(&solve(&input.snapshot(), &input.options.solve), &input.unreadable_pods)
+        }
+        Mode::Disrupt => disrupt::to_json(&disrupt::decide(|| input.snapshot(), &input.options, None)),
+    }
 }

@@ -58,7 +58,8 @@ pub(crate) fn to_json(plan: &Plan, unreadable: &[(String, String)]) -> Value {
     out.into()
 }
 
-fn claim(claim: &PlannedClaim, pods: Vec<String>) -> Value {
+/// A claim as Go Karpenter would create it, and the pods it is for.
+pub(crate) fn claim(claim: &PlannedClaim, pods: Vec<String>) -> Value {
     let mut types: Vec<&Text> = claim.instance_types.iter().collect();
     types.sort();
     let mut out = Map::new();

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use k8s_openapi::api::core::v1::TopologySpreadConstraint;
+use karpenter_engine::disruption::{DisruptionGates, DisruptionOptions};
 use karpenter_engine::ingest::Ingest;
 use karpenter_engine::pod::TopologySpread;
 use karpenter_engine::{FeatureGates, MinValuesPolicy, PreferencePolicy, SolveOptions};
@@ -23,20 +24,14 @@ fn error(field: impl Into<String>, problem: impl Into<String>) -> SettingError {
     SettingError { field: field.into(), problem: problem.into() }
 }
 
-/// Gates of upstream that do not touch provisioning; naming them is no mistake.
-const GATES_ELSEWHERE: [&str; 6] = [
-    "NodeRepair",
-    "SpotToSpotConsolidation",
-    "StaticCapacity",
-    "TerminateFirstDrift",
-    "TerminateFirstRepair",
-    "PodDeletionCostManagement",
-];
+/// Gates of upstream that touch no decision; naming them is no mistake.
+const GATES_ELSEWHERE: [&str; 1] = ["StaticCapacity"];
 
-pub(crate) fn solve_options(
+pub(crate) fn decision_options(
     options: &ScenarioOptions,
     ingest: &mut Ingest,
-) -> Result<SolveOptions, SettingError> {
+) -> Result<DisruptionOptions, SettingError> {
+    let mut gates = DisruptionGates::default();
     let mut out = SolveOptions::default();
     match options.preference_policy.as_deref() {
         None | Some("" | "Respect") => {}
@@ -64,6 +59,11 @@ pub(crate) fn solve_options(
             "ReservedCapacity" => *reserved_capacity = *on,
             "NodeOverlay" => *node_overlay = *on,
             "CapacityBuffer" => *capacity_buffer = *on,
+            "NodeRepair" => gates.node_repair = *on,
+            "SpotToSpotConsolidation" => gates.spot_to_spot_consolidation = *on,
+            "TerminateFirstDrift" => gates.terminate_first_drift = *on,
+            "TerminateFirstRepair" => gates.terminate_first_repair = *on,
+            "PodDeletionCostManagement" => gates.pod_deletion_cost_management = *on,
             other if GATES_ELSEWHERE.contains(&other) => {}
             other => return Err(error(format!("featureGates.{other}"), "no such feature gate")),
         }
@@ -71,7 +71,7 @@ pub(crate) fn solve_options(
     if let Some(config) = options.scheduler_config.as_ref().filter(|c| !c.is_null()) {
         out.default_spread = default_spread(config, ingest)?;
     }
-    Ok(out)
+    Ok(DisruptionOptions { solve: out, gates, ..DisruptionOptions::default() })
 }
 
 #[derive(Deserialize)]
@@ -136,7 +136,8 @@ mod tests {
     use super::*;
 
     fn options(value: serde_json::Value) -> Result<SolveOptions, SettingError> {
-        solve_options(&serde_json::from_value(value).expect("options"), &mut Ingest::new())
+        let options = serde_json::from_value(value).expect("options");
+        decision_options(&options, &mut Ingest::new()).map(|o| o.solve)
     }
 
     #[test]

@@ -173,13 +173,22 @@ fn ignored(out: &mut String, plan: &Plan, notes: &Notes<'_>) -> fmt::Result {
 }
 
 fn left_out(out: &mut String, plan: &Plan, notes: &Notes<'_>) -> fmt::Result {
-    if !notes.rejected.is_empty() || !plan.rejected.is_empty() {
+    left_out_of_input(out, notes)?;
+    if !plan.rejected.is_empty() {
+        writeln!(out, "\nLeft out of the plan, because it makes no sense")?;
+        for rejected in &plan.rejected {
+            writeln!(out, "  {}: {}: {}", rejected.object, rejected.field, rejected.problem)?;
+        }
+    }
+    Ok(())
+}
+
+/// What of the input was not understood, and what it was not about.
+pub(crate) fn left_out_of_input(out: &mut String, notes: &Notes<'_>) -> fmt::Result {
+    if !notes.rejected.is_empty() {
         writeln!(out, "\nLeft out of the input, because it makes no sense")?;
         for rejected in notes.rejected {
             writeln!(out, "  {rejected}")?;
-        }
-        for rejected in &plan.rejected {
-            writeln!(out, "  {}: {}: {}", rejected.object, rejected.field, rejected.problem)?;
         }
     }
     if !notes.passed_over.is_empty() {
@@ -189,11 +198,11 @@ fn left_out(out: &mut String, plan: &Plan, notes: &Notes<'_>) -> fmt::Result {
     Ok(())
 }
 
-fn plural(count: usize, one: &str, many: &str) -> String {
+pub(crate) fn plural(count: usize, one: &str, many: &str) -> String {
     format!("{count} {}", if count == 1 { one } else { many })
 }
 
-fn price(price: f64) -> String {
+pub(crate) fn price(price: f64) -> String {
     if price != 0.0 && price.abs() < 0.001 { format!("{price:.6}") } else { format!("{price:.4}") }
 }
 
@@ -203,7 +212,7 @@ fn values(claim: &PlannedClaim, key: &str) -> String {
     listed.map_or_else(|| "any".to_owned(), |r| r.values.join(","))
 }
 
-fn names(all: &[String]) -> String {
+pub(crate) fn names(all: &[String]) -> String {
     let shown = all.iter().take(NAMES_SHOWN).cloned().collect::<Vec<_>>().join(", ");
     match all.len().saturating_sub(NAMES_SHOWN) {
         0 => shown,
@@ -211,12 +220,12 @@ fn names(all: &[String]) -> String {
     }
 }
 
-fn row<const N: usize>(cells: [&str; N]) -> [String; N] {
+pub(crate) fn row<const N: usize>(cells: [&str; N]) -> [String; N] {
     cells.map(str::to_owned)
 }
 
 /// Left-aligned columns, two spaces apart, the last one ragged.
-fn columns<const N: usize>(out: &mut String, rows: &[[String; N]]) -> fmt::Result {
+pub(crate) fn columns<const N: usize>(out: &mut String, rows: &[[String; N]]) -> fmt::Result {
     let width = |i: usize| rows.iter().map(|r| r[i].chars().count()).max().unwrap_or_default();
     let widths: Vec<usize> = (0..N).map(width).collect();
     for cells in rows {

@@ -3,6 +3,7 @@
 //! CPU time is that of the whole process, all threads. Peak memory is the kernel's high-water mark, reset once the input is
 //! parsed and mirrored; "new scheduler" is everything between that and solving.
 
+use std::collections::BTreeMap;
 use std::fs;
 
 use rustix::time::{ClockId, clock_gettime};
@@ -12,12 +13,19 @@ use serde::Serialize;
 #[derive(Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Timings {
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     new_scheduler_ms: Vec<f64>,
-    #[serde(rename = "newSchedulerCPUMs")]
+    #[serde(rename = "newSchedulerCPUMs", skip_serializing_if = "Vec::is_empty")]
     new_scheduler_cpu_ms: Vec<f64>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     solve_ms: Vec<f64>,
-    #[serde(rename = "solveCPUMs")]
+    #[serde(rename = "solveCPUMs", skip_serializing_if = "Vec::is_empty")]
     solve_cpu_ms: Vec<f64>,
+    /// By disruption method, of the last repetition; the first method includes all set-up.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    method_ms: BTreeMap<&'static str, f64>,
+    #[serde(rename = "methodCPUMs", skip_serializing_if = "BTreeMap::is_empty")]
+    method_cpu_ms: BTreeMap<&'static str, f64>,
     #[serde(rename = "peakRSSMiB")]
     peak_rss_mib: f64,
     #[serde(rename = "rssBuiltMiB")]
@@ -46,9 +54,24 @@ impl Timings {
         self.peak_rss_mib = memory_mib("VmHWM");
         plan
     }
+
+    /// Now, to measure from.
+    pub(crate) fn now() -> Moment {
+        Moment::now()
+    }
+
+    /// Notes that the method has taken the time since `since`; the moment it ended.
+    pub(crate) fn method(&mut self, name: &'static str, since: &Moment) -> Moment {
+        let end = Moment::now();
+        self.method_ms.insert(name, end.wall_ms - since.wall_ms);
+        self.method_cpu_ms.insert(name, end.cpu_ms - since.cpu_ms);
+        self.peak_rss_mib = memory_mib("VmHWM");
+        end
+    }
 }
 
-struct Moment {
+/// A point in time, by the clock on the wall and by the CPU.
+pub(crate) struct Moment {
     wall_ms: f64,
     cpu_ms: f64,
 }

@@ -1,0 +1,109 @@
+//! Whether a consolidation found a while ago is still good.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::Pass;
+use super::budgets::{Purse, standings};
+use super::candidate::Candidate;
+use super::command::Command;
+use super::method::Method;
+use super::simulate::{Purpose, SimulationError, simulate};
+use crate::labels::Text;
+
+/// Why a command is not good any more.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Invalid {
+    /// Nodes are no candidates any more.
+    #[error("{0} candidates are no longer valid")]
+    Churn(usize),
+    /// It would exceed a budget.
+    #[error("a candidate can no longer be disrupted without violating budgets")]
+    Budget,
+    /// Pods would not find a place any more.
+    #[error("{0}")]
+    Unschedulable(String),
+    /// Something else would be needed to replace the nodes.
+    #[error("scheduling simulation produced new results")]
+    NewResults,
+    /// It could not be simulated.
+    #[error(transparent)]
+    Simulation(#[from] SimulationError),
+}
+
+impl Invalid {
+    /// The class of failure, as events and metrics write it.
+    pub const fn class(&self) -> &'static str {
+        match self {
+            Invalid::Churn(_) => "churn",
+            Invalid::Budget => "budget",
+            Invalid::Unschedulable(_) | Invalid::NewResults => "scheduling",
+            Invalid::Simulation(_) => "unknown",
+        }
+    }
+}
+
+impl Pass<'_> {
+    /// The command as it is good now, after the wait: for empty nodes those that still are, for the others all or nothing.
+    /// Commands of methods that do not wait are good as they are.
+    pub fn validate(&self, command: &Command) -> Result<Command, Invalid> {
+        if !command.method.is_consolidation() {
+            return Ok(command.clone());
+        }
+        let current = self.current(command)?;
+        if command.method == Method::Emptiness {
+            let savings = current.iter().map(|c| c.price).sum();
+            return Ok(Command { candidates: current, savings, ..command.clone() });
+        }
+        let simulated = simulate(&self.census, self.options, Purpose::Consolidation, &current, |solved| {
+            if !solved.all_scheduled() {
+                return Err(Invalid::Unschedulable(solved.troubles().to_string()));
+            }
+            match (&solved.offers[..], &command.replacements[..]) {
+                ([], []) => Ok(()),
+                ([offer], [replacement]) => {
+                    let table = &solved.solver.tables[offer.table];
+                    let launchable: BTreeSet<&Text> =
+                        offer.types.iter().map(|t| &table.types[*t as usize].name).collect();
+                    let covered = replacement.instance_types.iter().all(|name| launchable.contains(name));
+                    if covered { Ok(()) } else { Err(Invalid::NewResults) }
+                }
+                _ => Err(Invalid::NewResults),
+            }
+        });
+        simulated??;
+        // The command keeps the order in which its nodes were chosen, with what is known of them now.
+        let candidates = command
+            .candidates
+            .iter()
+            .filter_map(|old| current.iter().find(|c| c.node == old.node).cloned())
+            .collect();
+        Ok(Command { candidates, ..command.clone() })
+    }
+
+    /// The command's nodes as they are now, within budgets.
+    fn current(&self, command: &Command) -> Result<Vec<Arc<Candidate>>, Invalid> {
+        let method = command.method;
+        let proposed: BTreeSet<&Text> = command.candidates.iter().map(|c| &c.node).collect();
+        let still: Vec<Arc<Candidate>> = self
+            .census
+            .in_order
+            .iter()
+            .filter_map(|number| self.census.candidate(*number, method.class()).ok())
+            .filter(|c| proposed.contains(&c.node))
+            .filter_map(|c| self.chosen_by(method, c).ok())
+            .collect();
+        let empties = method == Method::Emptiness;
+        let lost = command.candidates.len() - still.len().min(command.candidates.len());
+        if still.is_empty() || (!empties && lost > 0) {
+            return Err(Invalid::Churn(if empties { command.candidates.len() } else { lost }));
+        }
+        let mut purse = Purse::new(&standings(self.census.snapshot, method.reason()));
+        let before = still.len();
+        let within: Vec<Arc<Candidate>> = still.into_iter().filter(|c| purse.take(&c.node_pool)).collect();
+        if within.is_empty() || (!empties && within.len() != before) {
+            return Err(Invalid::Budget);
+        }
+        Ok(within)
+    }
+}
