@@ -30,7 +30,11 @@ pub(crate) struct Scene {
 impl Scene {
     /// A world whose NodeClass `default` has this delay.
     pub(crate) async fn new(delay: &str) -> Self {
-        let options = WorldOptions { seed: 1, timing: Timing::quick(), ..WorldOptions::default() };
+        Self::seeded(1, delay).await
+    }
+
+    pub(crate) async fn seeded(seed: u64, delay: &str) -> Self {
+        let options = WorldOptions { seed, timing: Timing::quick(), ..WorldOptions::default() };
         let world = World::new(options).await.expect("a world");
         world.create(KWOKNodeClass::crd().to_json()).await.expect("the NodeClass's definition");
         let node_class = json!({
