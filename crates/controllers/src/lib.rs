@@ -8,6 +8,7 @@
 //! | [`operator`] | everything together: watches, controllers, providers |
 //! | [`context`] | what every controller is given |
 //! | [`cluster_cost`] | what each NodePool costs |
+//! | `disruption` | takes nodes away that are not needed or not what was asked for |
 //! | `metrics` | nodes, NodePools and conditions on the metrics page |
 //! | `provisioning` | nodes for pods that have no place |
 //! | `static_capacity`, `capacity_buffer`, `node_overlay` | nodes of a fixed number, room kept free, other prices (each behind its gate) |
@@ -19,6 +20,7 @@
 mod capacity_buffer;
 pub mod cluster_cost;
 pub mod context;
+mod disruption;
 mod metrics;
 mod mirror;
 mod node;

@@ -14,6 +14,7 @@ use kube::Client;
 use crate::capacity_buffer;
 use crate::cluster_cost;
 use crate::context::{Context, SharedCluster};
+use crate::disruption;
 use crate::metrics;
 use crate::mirror;
 use crate::node;
@@ -67,6 +68,7 @@ pub fn assemble(given: Given) -> (Program, Context) {
     capacity_buffer::register(&context, &provisioning, &mut watches, &mut program);
     node_overlay::register(&context, &provisioning, &mut watches, &mut program);
     static_capacity::register(&context, &provisioning, &mut watches, &mut program);
+    disruption::register(&context, &provisioning, &mut program);
     nodeclaim::disruption::register(&context, &mut watches, &mut program);
     metrics::register(&context, &cost, &mut watches, &mut program);
     let health = RegistrationHealth::default();

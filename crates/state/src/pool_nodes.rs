@@ -95,6 +95,17 @@ impl PoolNodes {
         granted
     }
 
+    /// NodeClaims that are to be replaced, of all NodePools.
+    pub fn pending_disruption(&self) -> BTreeSet<Text> {
+        self.pools.values().flat_map(|pool| &pool.pending_disruption).cloned().collect()
+    }
+
+    /// What is reserved in each NodePool that has something reserved.
+    pub fn reserved(&self) -> BTreeMap<Text, i64> {
+        let reserved = self.pools.iter().filter(|(_, pool)| pool.reserved > 0);
+        reserved.map(|(name, pool)| (name.clone(), pool.reserved)).collect()
+    }
+
     /// Gives back what was reserved: the NodeClaims exist now, or could not be created.
     pub fn release(&mut self, pool: &str, count: i64) {
         if let Some(pool) = self.pools.get_mut(pool) {
@@ -128,6 +139,8 @@ mod tests {
         pools.mark_pending_disruption("p", "c");
         assert_eq!(pools.counts("p"), PoolCounts { active: 1, deleting: 1, pending_disruption: 1 });
         assert_eq!(pools.reserve("p", 4, 9), 1);
+        assert_eq!(pools.pending_disruption(), BTreeSet::from(["c".into()]));
+        assert_eq!(pools.reserved(), BTreeMap::from([("p".into(), 1)]));
         pools.mark("p", "c", false);
         assert_eq!(pools.counts("p"), PoolCounts { active: 2, deleting: 1, pending_disruption: 0 });
     }

@@ -1,6 +1,7 @@
 //! The controllers on the embedded API server, under virtual time.
 
 mod capacity_buffer;
+mod disruption;
 mod metrics;
 mod mirror;
 mod node_overlay;
@@ -8,5 +9,6 @@ mod nodeclaim_disruption;
 mod objects;
 mod pod_metrics;
 mod provisioning;
+mod repair;
 mod rig;
 mod static_capacity;

@@ -6,7 +6,7 @@ use karpenter_cloudprovider::ProviderError;
 use karpenter_cloudprovider::fake::{Behaviour, Method};
 use serde_json::{Value, json};
 
-use crate::objects::{With, claim, condition, condition_of, node_class, node_pool};
+use crate::objects::{With, claim, condition, condition_of, node, node_class, node_pool};
 use crate::rig::Rig;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -15,7 +15,9 @@ const SECOND: Duration = Duration::from_secs(1);
 async fn rig_with(pool: Value, claim: Value) -> Rig {
     let rig = Rig::quiet(&[]).await;
     rig.create(node_class()).await;
-    rig.create(pool).await;
+    // Only the conditions are of interest: nothing may follow from them.
+    rig.create(pool.with(json!({"spec": {"disruption": {"budgets": [{"nodes": "0"}]}}}))).await;
+    rig.create(node("c", "default", 1)).await;
     rig.create(claim).await;
     rig.pass(SECOND).await;
     rig

@@ -46,25 +46,36 @@ impl Drop for Rig {
 impl Rig {
     /// Karpenter alone with a server.
     pub(crate) async fn quiet(flags: &[&str]) -> Self {
+        Self::quiet_with(flags, |_| {}).await
+    }
+
+    /// The same; `prepare` tells the provider what it is before Karpenter asks.
+    pub(crate) async fn quiet_with(flags: &[&str], prepare: impl FnOnce(&FakeProvider)) -> Self {
         let cluster = Cluster::new(1);
         let client = cluster.client("user");
         for definition in karpenter_api::crds() {
             create(&client, definition.to_json()).await;
         }
-        Self::start(cluster, None, flags).await
+        Self::start(cluster, None, flags, prepare).await
     }
 
     /// Karpenter in the simulated world.
     pub(crate) async fn lively(flags: &[&str]) -> Self {
         let world = World::new(WorldOptions { seed: 1, ..WorldOptions::default() }).await.expect("a world");
         let cluster = world.cluster().clone();
-        Self::start(cluster, Some(world), flags).await
+        Self::start(cluster, Some(world), flags, |_| {}).await
     }
 
-    async fn start(cluster: Cluster, world: Option<World>, flags: &[&str]) -> Self {
+    async fn start(
+        cluster: Cluster,
+        world: Option<World>,
+        flags: &[&str],
+        prepare: impl FnOnce(&FakeProvider),
+    ) -> Self {
         let client = cluster.client("user");
         create(&client, fake_node_class_definition()).await;
         let provider = Arc::new(FakeProvider::new("fake"));
+        prepare(&provider);
         let options = Options::parse(flags.iter().copied(), &Environ::default()).expect("options");
         let environment = Environment {
             clock: Arc::new(cluster.clock().clone()),

@@ -1,0 +1,425 @@
+//! The disruption loop: every ten seconds, and at once after something was started, a snapshot goes through the methods in
+//! order. The first that finds something to do does it and ends the pass.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use jiff::Timestamp;
+use karpenter_api::conditions::{ConditionStatus, HasConditions};
+use karpenter_api::{NodePool, labels, nodeclaim};
+use karpenter_engine::Snapshot;
+use karpenter_engine::disruption::{
+    Command, DisruptionGates, DisruptionOptions, Invalid, Memory, Method, Outcome as Found, Pass,
+    RepairPolicies, VALIDATION_DELAY, Why,
+};
+use karpenter_engine::labels::Text;
+use karpenter_engine::node_pool::InstanceTypes;
+use karpenter_runtime::compute::Compute;
+use karpenter_runtime::controller::{Controller, IMMEDIATELY, Outcome, ReconcileResult, Singleton};
+use karpenter_runtime::error::{Field, ReconcileError, Structured};
+use karpenter_runtime::logging;
+use karpenter_runtime::program::Program;
+use karpenter_state::ConsolidationState;
+use tokio::time::Instant;
+
+use super::marks::{self, MarkError};
+use super::queue::{Pools, Queue, policy_name};
+use super::{events, metrics};
+use crate::context::Context;
+use crate::pairing;
+use crate::provisioning::{Provisioning, solve_options};
+use crate::totals::label;
+
+const NAME: &str = "disruption";
+/// How often nothing is found.
+const PERIOD: Duration = Duration::from_secs(10);
+/// How soon to look again whether the state is complete.
+const UNTIL_SYNCED: Duration = Duration::from_secs(1);
+/// A pass that starts so long after the last one is worth a word.
+const ABNORMAL: Duration = Duration::from_secs(15 * 60);
+
+pub(super) struct Disruption {
+    context: Context,
+    provisioning: Provisioning,
+    queue: Queue,
+    options: Arc<DisruptionOptions>,
+    remembered: Mutex<Remembered>,
+}
+
+/// What one pass leaves for the next.
+#[derive(Default)]
+struct Remembered {
+    /// The cluster in which a method found nothing: while it is the same, there is no use in looking again.
+    consolidated: BTreeMap<Method, ConsolidationState>,
+    unseen_pools: BTreeSet<Text>,
+    last_run: Option<Timestamp>,
+}
+
+/// One look at the cluster, and what goes with it.
+#[derive(Clone)]
+struct Look {
+    snapshot: Arc<Snapshot>,
+    memory: Arc<Memory>,
+    pools: Arc<Pools>,
+    state: ConsolidationState,
+}
+
+impl Disruption {
+    pub(super) fn register(
+        context: &Context,
+        provisioning: &Provisioning,
+        queue: Queue,
+        program: &mut Program,
+    ) {
+        let disruption = Self {
+            options: Arc::new(disruption_options(context)),
+            context: context.clone(),
+            provisioning: provisioning.clone(),
+            queue,
+            remembered: Mutex::default(),
+        };
+        context.run(program, Controller::singleton(NAME, disruption, &context.environment));
+    }
+
+    fn remembered(&self) -> MutexGuard<'_, Remembered> {
+        self.remembered.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The settings that reach a decision.
+fn disruption_options(context: &Context) -> DisruptionOptions {
+    let gates = &context.options.feature_gates;
+    let repair = (gates.node_repair && !context.options.legacy_node_repair).then(|| {
+        let policies = context.providers.providers().iter().flat_map(|provider| provider.repair_policies());
+        RepairPolicies::new(policies.collect())
+    });
+    let repair = repair.transpose().unwrap_or_else(|error| {
+        tracing::error!(%error, "node repair is off, the provider's repair policies make no sense");
+        None
+    });
+    DisruptionOptions {
+        solve: solve_options(&context.options),
+        gates: DisruptionGates {
+            node_repair: gates.node_repair,
+            spot_to_spot_consolidation: gates.spot_to_spot_consolidation,
+            terminate_first_drift: gates.terminate_first_drift,
+            terminate_first_repair: gates.terminate_first_repair,
+            pod_deletion_cost_management: gates.pod_deletion_cost_management,
+        },
+        repair,
+        threads: match context.compute {
+            Compute::Inline => 1,
+            Compute::Beside => std::thread::available_parallelism().map_or(1, usize::from),
+        },
+    }
+}
+
+impl Singleton for Disruption {
+    async fn reconcile(&self) -> ReconcileResult {
+        self.mention_long_pause();
+        self.log_invalid_budgets();
+        if !self.provisioning.sync.is_synced() {
+            return Ok(Outcome::After(UNTIL_SYNCED));
+        }
+        if let Some(outcome) = self.clean_up().await? {
+            return Ok(outcome);
+        }
+        let mut methods: Vec<Method> = self.options.methods().collect();
+        let mut look = self.look().await;
+        while !methods.is_empty() {
+            let found = self.search(&look, &methods).await;
+            for (found, took) in &found {
+                self.tell(&look, found, *took);
+            }
+            let Some((last, _)) = found.into_iter().next_back() else { break };
+            if let Some(error) = &last.error {
+                let failed = ReconcileError::message(format!("computing disruption decision, {error}"));
+                if last.method != Method::SingleNodeConsolidation {
+                    return Err(failed.context("disrupting"));
+                }
+                tracing::error!(error = %failed, "failed computing consolidation");
+            }
+            let method = last.method;
+            if self.carry_out(&mut look, last.commands).await? {
+                return Ok(Outcome::After(IMMEDIATELY));
+            }
+            methods.retain(|other| *other > method);
+        }
+        Ok(Outcome::After(PERIOD))
+    }
+}
+
+impl Disruption {
+    fn mention_long_pause(&self) {
+        let now = self.context.now();
+        if let Some(last) = self.remembered().last_run.replace(now) {
+            let since = Duration::try_from(now.duration_since(last)).unwrap_or_default();
+            if since > ABNORMAL {
+                let since = logging::duration(since);
+                tracing::debug!(name = "disruption-loop", time_since = %since, "abnormal time between runs");
+            }
+        }
+    }
+
+    /// Says which budgets cannot be understood; they allow nothing until they are mended.
+    fn log_invalid_budgets(&self) {
+        let now = self.context.now();
+        let mut problems = String::new();
+        for pool in self.context.stores.node_pools.list() {
+            if self.context.providers.for_pool(&pool).is_err() {
+                continue;
+            }
+            // How many nodes there are does not matter for whether it can be understood, nor does the reason.
+            if let Err(errors) = pool.allowed_disruptions(now, 100, Method::Emptiness.reason()) {
+                let errors: Vec<String> = errors.iter().map(ToString::to_string).collect();
+                let name = pool.metadata.name.as_deref().unwrap_or_default();
+                problems += &format!("invalid disruption budgets in nodepool {name}, {}", errors.join("; "));
+            }
+        }
+        if !problems.is_empty() {
+            tracing::error!(error = problems, "detected disruption budget errors");
+        }
+    }
+
+    /// Takes the marks of disruption off nodes that are not being disrupted: left by a process that died, or a command that
+    /// could not take them back (rule D2.2).
+    async fn clean_up(&self) -> Result<Option<Outcome>, ReconcileError> {
+        let Context { stores, cluster, .. } = &self.context;
+        let under_way = self.queue.nodes();
+        let is_left = |provider_id: &str| {
+            let standing = cluster.read(|cluster| {
+                let machine = cluster.machine(provider_id)?;
+                Some((machine.node.is_some() && machine.claim.is_some(), machine.deleting()))
+            });
+            standing == Some((true, false)) && !under_way.contains(provider_id)
+        };
+        let is_rebooting = |claim: &karpenter_api::NodeClaim| {
+            claim.condition_status(nodeclaim::REBOOTING) == ConditionStatus::True
+        };
+        let mut tainted = Vec::new();
+        for node in stores.nodes.list() {
+            if !marks::carries_taint(&node) || node.metadata.deletion_timestamp.is_some() {
+                continue;
+            }
+            let claim = stores.claim_of(&node).one();
+            if is_left(pairing::provider_id_of_node(&node))
+                && claim.is_some_and(|claim| !is_rebooting(&claim))
+            {
+                tainted.push(node.metadata.name.clone().unwrap_or_default());
+            }
+        }
+        let mut reasoned = Vec::new();
+        for claim in stores.node_claims.list() {
+            if !marks::carries_reason(&claim)
+                || is_rebooting(&claim)
+                || !is_left(pairing::provider_id(&claim))
+            {
+                continue;
+            }
+            let node = stores.node_of(&claim).one();
+            if node.is_some_and(|node| label(&*node, labels::INITIALIZED) == labels::TRUE) {
+                reasoned.push(claim.metadata.name.clone().unwrap_or_default());
+            }
+        }
+        let untainted = join_all(tainted.iter().map(|node| marks::untaint(&self.context, node))).await;
+        if let Some(outcome) =
+            settled(untainted, "removing taint from nodes", "taint", "karpenter.sh/disrupted:NoSchedule")?
+        {
+            return Ok(Some(outcome));
+        }
+        let cleared = join_all(reasoned.iter().map(|claim| marks::clear_reason(&self.context, claim))).await;
+        settled(cleared, "removing condition from nodeclaims", "condition", nodeclaim::DISRUPTION_REASON)
+    }
+
+    /// The cluster as it is, with what can be bought.
+    async fn look(&self) -> Look {
+        let Context { stores, cluster, providers, .. } = &self.context;
+        let pools: Vec<Arc<NodePool>> =
+            stores.node_pools.list().into_iter().filter(|pool| providers.for_pool(pool).is_ok()).collect();
+        let offers = self.provisioning.catalogue.offers(&pools).await;
+        let (now, rules) = (self.context.now(), providers.scheduling_rules());
+        let queued = self.queue.nodes();
+        let (snapshot, state, buffer_nodes, pending_disruption, reserved_nodes) = cluster.update(|cluster| {
+            let state = cluster.consolidation_state(now);
+            let snapshot = cluster.snapshot(now, rules, |pool| offers.of(&pool.name));
+            let holding =
+                |machine: &&karpenter_engine::StateNode| cluster.buffer_pods(machine.provider_id()) > 0;
+            let buffers: BTreeSet<Text> =
+                cluster.machines().filter(holding).map(|machine| machine.provider_id().into()).collect();
+            let pools = cluster.pool_nodes();
+            (snapshot, state, buffers, pools.pending_disruption(), pools.reserved())
+        });
+        for pool in &snapshot.node_pools {
+            if let InstanceTypes::Unresolved { reason } = &pool.instance_types {
+                tracing::error!(nodepool = &*pool.name, error = &**reason, "failed listing instance types");
+            }
+        }
+        let memory = Memory {
+            queued,
+            buffer_nodes,
+            pending_disruption,
+            reserved_nodes,
+            recent_reboots: self.queue.recent_reboots(),
+            unseen_pools: self.remembered().unseen_pools.clone(),
+        };
+        let named = |pool: Arc<NodePool>| (pool.metadata.name.clone().unwrap_or_default(), pool);
+        Look {
+            snapshot: Arc::new(snapshot),
+            memory: Arc::new(memory),
+            pools: Arc::new(pools.into_iter().map(named).collect()),
+            state,
+        }
+    }
+
+    /// Asks the methods in order, up to the first that finds something or fails.
+    async fn search(&self, look: &Look, methods: &[Method]) -> Vec<(Found, Duration)> {
+        let consolidated = self.remembered().consolidated.clone();
+        let methods: Vec<Method> =
+            methods.iter().copied().filter(|method| consolidated.get(method) != Some(&look.state)).collect();
+        let (look, options) = (look.clone(), Arc::clone(&self.options));
+        self.context
+            .compute
+            .run(move || {
+                let started = Instant::now();
+                let stopwatch = || started.elapsed();
+                let pass = Pass::new(&look.snapshot, &options, &look.memory).with_stopwatch(&stopwatch);
+                let mut all = Vec::new();
+                for method in methods {
+                    let started = Instant::now();
+                    let found = pass.run(method);
+                    let ends = !found.commands.is_empty()
+                        || (found.error.is_some() && method != Method::SingleNodeConsolidation);
+                    all.push((found, started.elapsed()));
+                    if ends {
+                        break;
+                    }
+                }
+                all
+            })
+            .await
+    }
+
+    /// Tells what a method found and why nodes stay, and remembers what is worth remembering.
+    fn tell(&self, look: &Look, found: &Found, took: Duration) {
+        let (context, metrics, method) = (&self.context, self.queue.metrics(), found.method);
+        let labels = [&*metrics::reason(method), method.consolidation_type()];
+        metrics.evaluation_seconds.observe(&labels, took.as_secs_f64());
+        metrics.eligible(method, found.candidates.len());
+        for (pool, standing) in &found.budgets {
+            metrics.budget(pool, method, standing);
+            if standing.blocks_all()
+                && let Some(pool) = look.pools.get(&**pool)
+            {
+                events::pool_blocked(context, pool, method.reason());
+            }
+        }
+        let policy = |pool: &str| look.pools.get(pool).map(|pool| policy_name(pool)).unwrap_or_default();
+        for stays in &found.stays {
+            events::stays(context, stays);
+            if let Why::NotWorthIt { pool, score } = &stays.why {
+                metrics.weighed(pool, &policy(pool), Some(*score));
+            }
+        }
+        if matches!(method, Method::MultiNodeConsolidation | Method::SingleNodeConsolidation) {
+            for command in &found.commands {
+                if !command.replacements.is_empty() {
+                    events::considered(context, command, None);
+                }
+                for pool in metrics::pools(command) {
+                    let score =
+                        command.scores.iter().find(|(name, _)| &**name == pool).map(|(_, score)| *score);
+                    metrics.weighed(pool, &policy(pool), score);
+                    if let (Some(score), Some(pool)) = (score, look.pools.get(pool)) {
+                        events::approved(context, command, pool, score);
+                    }
+                }
+            }
+        }
+        if found.timed_out {
+            metrics.timed_out(method);
+            tracing::debug!(
+                consolidation = method.consolidation_type(),
+                "abandoning consolidation due to timeout"
+            );
+        }
+        let mut remembered = self.remembered();
+        if found.consolidated {
+            remembered.consolidated.insert(method, look.state);
+        }
+        if let Some(unseen) = &found.unseen_pools {
+            remembered.unseen_pools = unseen.clone();
+        }
+    }
+
+    /// Validates what needs it and starts it; whether anything was started. Afterwards `look` is as new as the decision.
+    async fn carry_out(&self, look: &mut Look, commands: Vec<Command>) -> Result<bool, ReconcileError> {
+        let mut good = Vec::new();
+        for command in commands {
+            if !command.method.is_consolidation() {
+                good.push(command);
+                continue;
+            }
+            tokio::time::sleep(VALIDATION_DELAY).await;
+            *look = self.look().await;
+            good.extend(self.validated(look, command).await?);
+        }
+        if good.is_empty() {
+            return Ok(false);
+        }
+        let results = join_all(good.into_iter().map(|command| self.queue.start(command, &look.pools))).await;
+        let errors = results.into_iter().filter_map(Result::err);
+        ReconcileError::combine(errors.map(|error| error.context("disrupting candidates")))
+            .map_err(|error| error.context("disrupting"))?;
+        Ok(true)
+    }
+
+    /// The command as it is good now; none if it is not any more.
+    async fn validated(&self, look: &Look, command: Command) -> Result<Option<Command>, ReconcileError> {
+        let (method, count) = (command.method, command.candidates.len());
+        let (now, options) = (look.clone(), Arc::clone(&self.options));
+        let proposed = command.clone();
+        let validated = self
+            .context
+            .compute
+            .run(move || Pass::new(&now.snapshot, &options, &now.memory).validate(&proposed));
+        match validated.await {
+            Ok(command) => Ok(Some(command)),
+            Err(Invalid::Simulation(error)) => {
+                Err(ReconcileError::message(format!("validating consolidation, {error}"))
+                    .context("disrupting"))
+            }
+            Err(invalid) => {
+                self.queue.metrics().invalid(method, count);
+                if method == Method::Emptiness {
+                    tracing::debug!(
+                        command = command.text(), reason = %invalid,
+                        "abandoning empty node consolidation attempt due to pod churn, command is no longer valid"
+                    );
+                } else {
+                    events::considered(&self.context, &command, Some(invalid.class()));
+                }
+                Ok(None)
+            }
+        }
+    }
+}
+
+/// What became of several writes: a conflict means looking again, anything else is an error.
+fn settled(
+    results: Vec<Result<marks::Marked, MarkError>>,
+    doing: &str,
+    key: &str,
+    value: &str,
+) -> Result<Option<Outcome>, ReconcileError> {
+    let mut errors = Vec::new();
+    for error in results.into_iter().filter_map(Result::err) {
+        if matches!(error, MarkError::Conflict(_)) {
+            return Ok(Some(Outcome::Requeue));
+        }
+        let error = Structured::new(format!("{doing}, {error}")).with(key, Field::text(value));
+        errors.push(ReconcileError::from(error));
+    }
+    ReconcileError::combine(errors).map(|()| None)
+}

@@ -1,0 +1,29 @@
+//! Disruption: takes nodes away that are not needed, not what was asked for, too dear or broken, and puts others in their
+//! place first.
+//!
+//! Every ten seconds the loop ([`controller`]) takes a snapshot and lets the engine decide; what it decides the [`queue`]
+//! carries out: taint, launch replacements, wait for them, delete; or take everything back. [`marks`] are what a node under
+//! way carries, [`reboot`] hands nodes to the reboot controller instead, [`events`] and [`metrics`] tell.
+//!
+//! All of this lives in memory. A new leader finds marks without a command, takes them off, and starts over.
+
+mod controller;
+mod events;
+mod marks;
+mod metrics;
+mod queue;
+mod reboot;
+
+use karpenter_runtime::program::Program;
+
+use self::controller::Disruption;
+use self::queue::Queue;
+use crate::context::Context;
+use crate::provisioning::Provisioning;
+
+/// Puts loop and queue into the program.
+pub(crate) fn register(context: &Context, provisioning: &Provisioning, program: &mut Program) {
+    let queue = Queue::new(context, provisioning);
+    queue::register(context, &queue, program);
+    Disruption::register(context, provisioning, queue, program);
+}

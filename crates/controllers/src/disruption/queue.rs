@@ -1,0 +1,626 @@
+//! The orchestration queue: carries commands out, one step at a time, or takes them back.
+//!
+//! ```text
+//! start: taint + reason ──▶ create replacements ──▶ mark for deletion, nominate ──▶ queued
+//! queued, every second: all replacements initialized? ──▶ delete the candidates ──▶ done
+//!                       one is gone, or it takes too long ──▶ untaint, unmark, forget
+//! ```
+//!
+//! Where upstream leaves nodes in a bad place, this does not (see `docs/compatibility.md`): a command that succeeds late has
+//! succeeded; a command is known by its own id, so that it ends even when its first NodeClaim is gone; a start that fails
+//! takes its marks back at once; an empty node that got a pod before its taint stays.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use jiff::{SignedDuration, Timestamp};
+use karpenter_api::conditions::{ConditionStatus, HasConditions};
+use karpenter_api::{NodeClaim, NodePool, nodeclaim};
+use karpenter_engine::PlannedClaim;
+use karpenter_engine::disruption::{Candidate, Command, Decision, Method};
+use karpenter_engine::labels::{CAPACITY_TYPE, INSTANCE_TYPE, Text};
+use karpenter_runtime::controller::{Controller, Outcome, ReconcileResult, Reconciler};
+use karpenter_runtime::entropy::Stream;
+use karpenter_runtime::error::{Field, ReconcileError, Structured};
+use karpenter_runtime::logging;
+use karpenter_runtime::object_key::ObjectKey;
+use karpenter_runtime::program::Program;
+use karpenter_runtime::rate_limit::{Bucket, exponential_and_bucket, scale};
+use karpenter_runtime::work_queue::WorkQueue;
+use karpenter_runtime::writes;
+use kube::Api;
+use serde_json::json;
+use tokio::sync::Mutex as AsyncMutex;
+
+use super::marks::{self, MarkError, Marked};
+use super::metrics::{self, Metrics};
+use super::{events, reboot};
+use crate::context::Context;
+use crate::pods;
+use crate::provisioning::Provisioning;
+use crate::provisioning::claims::{ClaimFactory, some_of};
+use crate::totals::{Totals, label, termination_mode};
+
+const NAME: &str = "disruption.queue";
+/// How soon a command is looked at again.
+const PERIOD: Duration = Duration::from_secs(1);
+/// What a command may take for every node under way, and within which bounds.
+const PER_NODE: SignedDuration = SignedDuration::from_millis(80);
+const LEAST: SignedDuration = SignedDuration::from_mins(10);
+const MOST: SignedDuration = SignedDuration::from_hours(1);
+/// A nomination lasts at least this long.
+const LEAST_NOMINATION: Duration = Duration::from_secs(10);
+
+/// Commands under way; clones are handles to the same.
+#[derive(Clone)]
+pub(super) struct Queue(Arc<Inner>);
+
+struct Inner {
+    context: Context,
+    claims: ClaimFactory,
+    metrics: Metrics,
+    totals: Totals,
+    reboots: reboot::RebootHistory,
+    state: Mutex<State>,
+    ids: Mutex<Stream>,
+}
+
+#[derive(Default)]
+struct State {
+    /// By id.
+    commands: BTreeMap<String, Arc<AsyncMutex<UnderWay>>>,
+    /// The command of each node, by provider id.
+    by_provider: BTreeMap<Text, String>,
+    work: Option<WorkQueue<String>>,
+}
+
+/// A command being carried out.
+struct UnderWay {
+    command: Command,
+    created: Timestamp,
+    candidates: Vec<Taken>,
+    replacements: Vec<Replacement>,
+}
+
+/// A node being taken away.
+#[derive(Clone)]
+struct Taken {
+    candidate: Arc<Candidate>,
+    claim: Arc<NodeClaim>,
+    deleted: bool,
+}
+
+struct Replacement {
+    name: String,
+    initialized: bool,
+}
+
+/// NodePools as they were when a command was decided on, by name.
+pub(super) type Pools = BTreeMap<String, Arc<NodePool>>;
+
+/// What stands between a command and its end.
+enum Hold {
+    /// It will pass.
+    Wait,
+    /// It will not.
+    Over(ReconcileError),
+}
+
+/// Puts the controller that drives the queue into the program.
+pub(super) fn register(context: &Context, queue: &Queue, program: &mut Program) {
+    let bucket = Bucket { per_second: 100, burst: 1000 };
+    let limiter = exponential_and_bucket(PERIOD, Duration::from_secs(10), bucket);
+    let controller = Controller::builder(NAME, queue.clone())
+        .workers(scale(context.options.cpu_requests_millicores, 100, 1000))
+        .limiter(limiter)
+        .build(&context.environment);
+    queue.state().work = Some(controller.queue());
+    context.run(program, controller);
+}
+
+impl Queue {
+    pub(super) fn new(context: &Context, provisioning: &Provisioning) -> Self {
+        Self(Arc::new(Inner {
+            context: context.clone(),
+            claims: provisioning.claims.clone(),
+            metrics: Metrics::new(&context.environment.registry),
+            totals: Totals::new(&context.environment.registry),
+            reboots: reboot::RebootHistory::default(),
+            state: Mutex::default(),
+            ids: Mutex::new(context.environment.entropy.stream("disruption commands")),
+        }))
+    }
+
+    pub(super) fn metrics(&self) -> &Metrics {
+        &self.0.metrics
+    }
+
+    pub(super) fn recent_reboots(&self) -> BTreeMap<Text, usize> {
+        self.0.reboots.recent(self.0.context.now())
+    }
+
+    /// Provider ids of the nodes under way.
+    pub(super) fn nodes(&self) -> BTreeSet<Text> {
+        self.state().by_provider.keys().cloned().collect()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Starts a command. Whatever fails leaves no marks behind; replacements that were created stay as ordinary nodes.
+    pub(super) async fn start(&self, command: Command, pools: &Pools) -> Result<(), ReconcileError> {
+        let Inner { context, ids, metrics, .. } = &*self.0;
+        let id = ids.lock().unwrap_or_else(PoisonError::into_inner).uuid().to_string();
+        if !self.reserve(&command, &id) {
+            return Err(ReconcileError::message("candidate is being disrupted"));
+        }
+        let created = context.now();
+        log_command(&command, &id, pools);
+        if command.decision() == Decision::Reboot {
+            self.release(&command.candidates);
+            return self.reboot(&command).await;
+        }
+        let mut candidates = match self.mark(&command).await {
+            Ok(candidates) => candidates,
+            Err(error) => {
+                self.release(&command.candidates);
+                return Err(with_id(error.context("marking disrupted"), &id));
+            }
+        };
+        let replacements = match self.launch(&command, pools).await {
+            Ok(replacements) => replacements,
+            Err(error) => {
+                // Without a way to launch, nothing is disrupted.
+                self.take_back(&mut candidates).await;
+                self.release(&command.candidates);
+                return Err(with_id(error.context("launching replacement nodeclaim"), &id));
+            }
+        };
+        self.promise(&command, &candidates);
+        metrics.started(&command);
+        let kept: BTreeSet<&Text> = candidates.iter().map(|taken| &taken.candidate.provider_id).collect();
+        let lost: Vec<Arc<Candidate>> =
+            command.candidates.iter().filter(|c| !kept.contains(&c.provider_id)).cloned().collect();
+        self.release(&lost);
+        let under_way = UnderWay { command, created, candidates, replacements };
+        let mut state = self.state();
+        state.commands.insert(id.clone(), Arc::new(AsyncMutex::new(under_way)));
+        if let Some(work) = &state.work {
+            work.add(id);
+        }
+        Ok(())
+    }
+
+    /// Takes the nodes for this command, unless one of them is taken.
+    fn reserve(&self, command: &Command, id: &str) -> bool {
+        let mut state = self.state();
+        if command.candidates.iter().any(|c| state.by_provider.contains_key(&c.provider_id)) {
+            return false;
+        }
+        for candidate in &command.candidates {
+            state.by_provider.insert(candidate.provider_id.clone(), id.to_owned());
+        }
+        true
+    }
+
+    fn release(&self, candidates: &[Arc<Candidate>]) {
+        let mut state = self.state();
+        for candidate in candidates {
+            state.by_provider.remove(&candidate.provider_id);
+        }
+    }
+
+    async fn reboot(&self, command: &Command) -> Result<(), ReconcileError> {
+        let Inner { context, reboots, metrics, .. } = &*self.0;
+        for candidate in &command.candidates {
+            if !reboot::commit(context, reboots, candidate).await? {
+                continue;
+            }
+            if let Some(claim) = context.stores.node_claims.get(&ObjectKey::cluster(candidate.claim.clone()))
+            {
+                self.count(command, candidate, &claim);
+            }
+            metrics.started(command);
+        }
+        Ok(())
+    }
+
+    /// Taints the nodes and writes down why. Without replacements those that could be marked are enough; with them it is all
+    /// or nothing.
+    async fn mark(&self, command: &Command) -> Result<Vec<Taken>, ReconcileError> {
+        let results = join_all(command.candidates.iter().map(|c| self.mark_one(command, c))).await;
+        let (mut marked, mut errors) = (Vec::new(), Vec::new());
+        for result in results {
+            match result {
+                Ok(taken) => marked.push(taken),
+                Err(error) => errors.push(error),
+            }
+        }
+        if !errors.is_empty() && (!command.replacements.is_empty() || marked.is_empty()) {
+            self.take_back(&mut marked).await;
+            ReconcileError::combine(errors)?;
+        }
+        self.0.context.cluster.update(|cluster| {
+            for taken in &marked {
+                let pool = cluster.node_pools().find(|pool| pool.name == taken.candidate.node_pool);
+                if pool.is_some_and(|pool| pool.replicas.is_some()) {
+                    let Candidate { node_pool, claim, .. } = &*taken.candidate;
+                    cluster.pool_nodes_mut().mark_pending_disruption(node_pool, claim);
+                }
+            }
+        });
+        Ok(marked)
+    }
+
+    async fn mark_one(&self, command: &Command, candidate: &Arc<Candidate>) -> Result<Taken, ReconcileError> {
+        let context = &self.0.context;
+        let gone = || {
+            let node = Field::object(&ObjectKey::cluster(candidate.node.clone()));
+            ReconcileError::from(Structured::new("node is gone").with("Node", node))
+        };
+        let claim = context.stores.node_claims.get(&ObjectKey::cluster(candidate.claim.clone()));
+        let same = |claim: &Arc<NodeClaim>| claim.metadata.uid.as_deref() == Some(&*candidate.claim_uid);
+        let claim = claim.filter(same).ok_or_else(gone)?;
+        let tainted = marks::taint(context, &candidate.node).await;
+        let tainted = tainted.map_err(|error| ReconcileError::from(error).context("tainting nodes"))?;
+        if tainted == Marked::Gone {
+            return Err(gone());
+        }
+        match marks::give_reason(context, &candidate.claim, command.method.reason()).await {
+            Ok(Marked::Yes) => Ok(Taken { candidate: Arc::clone(candidate), claim, deleted: false }),
+            failed => {
+                log_failure(&candidate.node, marks::untaint(context, &candidate.node).await);
+                Err(failed.err().map_or_else(gone, ReconcileError::from))
+            }
+        }
+    }
+
+    /// Creates the replacements. Those of static NodePools need room under the NodePool's limit first.
+    async fn launch(&self, command: &Command, pools: &Pools) -> Result<Vec<Replacement>, ReconcileError> {
+        let context = &self.0.context;
+        let mut rooms: Vec<Room> = Vec::new();
+        for planned in &command.replacements {
+            if let Some(pool) = pools.get(&*planned.node_pool).filter(|pool| pool.is_static()) {
+                rooms.push(Room::take(context, pool)?);
+            }
+        }
+        let reason = metrics::reason(command.method);
+        let launches = command.replacements.iter().map(|planned| self.launch_one(planned, pools, &reason));
+        let results = join_all(launches).await;
+        drop(rooms);
+        let (mut replacements, mut errors) = (Vec::new(), Vec::new());
+        for result in results {
+            match result {
+                Ok(name) => replacements.push(Replacement { name, initialized: false }),
+                Err(error) => errors.push(error),
+            }
+        }
+        ReconcileError::combine(errors)?;
+        Ok(replacements)
+    }
+
+    async fn launch_one(
+        &self,
+        planned: &PlannedClaim,
+        pools: &Pools,
+        reason: &str,
+    ) -> Result<String, ReconcileError> {
+        let claims = &self.0.claims;
+        let pool = pools
+            .get(&*planned.node_pool)
+            .ok_or_else(|| ReconcileError::message(format!("NodePool {:?} is gone", &*planned.node_pool)))?;
+        let claim =
+            if pool.is_static() { claims.of_static_pool(pool) } else { claims.planned(pool, planned) };
+        let created = claims.create(claim, &planned.node_pool, reason).await?;
+        Ok(created.metadata.name.clone().unwrap_or_default())
+    }
+
+    /// Counts the nodes as gone from now on, and promises the others to the pods. Not before the replacements are there, or
+    /// provisioning would launch room for the same pods once more.
+    fn promise(&self, command: &Command, candidates: &[Taken]) {
+        let context = &self.0.context;
+        let period = (2 * context.options.batch_max_duration).max(LEAST_NOMINATION);
+        let until = crate::times::after(context.now(), period);
+        context.cluster.update(|cluster| {
+            for taken in candidates {
+                cluster.mark_for_deletion(&taken.candidate.node);
+            }
+            for placement in &command.existing_nodes {
+                cluster.nominate(&placement.node, until);
+            }
+        });
+    }
+
+    /// Takes the marks off nodes that stay after all. What cannot be written now the loop cleans up later.
+    async fn take_back(&self, candidates: &mut Vec<Taken>) {
+        let context = &self.0.context;
+        let staying: Vec<Taken> = candidates.extract_if(.., |taken| !taken.deleted).collect();
+        let unmarked = staying.iter().map(|taken| async move {
+            log_failure(&taken.candidate.node, marks::untaint(context, &taken.candidate.node).await);
+            log_failure(&taken.candidate.claim, marks::clear_reason(context, &taken.candidate.claim).await);
+        });
+        join_all(unmarked).await;
+        context.cluster.update(|cluster| {
+            for taken in &staying {
+                cluster.unmark_for_deletion(&taken.candidate.node);
+            }
+        });
+        let staying: Vec<Arc<Candidate>> = staying.into_iter().map(|taken| taken.candidate).collect();
+        self.release(&staying);
+    }
+
+    /// How long a command may take: the more is under way, the busier everyone is.
+    fn time_limit(&self) -> SignedDuration {
+        let nodes = i32::try_from(self.state().by_provider.len()).unwrap_or(i32::MAX);
+        (PER_NODE * nodes).clamp(LEAST, MOST)
+    }
+
+    /// One step of a command.
+    async fn step(&self, under_way: &mut UnderWay) -> Result<(), Hold> {
+        self.await_replacements(under_way)?;
+        let context = &self.0.context;
+        if under_way.command.method == Method::Emptiness {
+            // Schedulers that have not seen the taint yet get a moment to say what they have done.
+            if context.now().duration_since(under_way.created)
+                < SignedDuration::try_from(PERIOD).unwrap_or_default()
+            {
+                return Err(Hold::Wait);
+            }
+            self.keep_occupied(under_way).await;
+        }
+        let UnderWay { command, candidates, .. } = under_way;
+        let deletions = candidates.iter_mut().filter(|taken| !taken.deleted).map(|taken| async {
+            self.delete(command, taken).await.inspect_err(|error| {
+                let node = logging::object(&ObjectKey::cluster(taken.candidate.node.clone()));
+                tracing::debug!(Node = %node, %error, "could not delete nodeclaim, will retry");
+            })
+        });
+        match join_all(deletions).await.into_iter().all(|deleted| deleted.is_ok()) {
+            true => Ok(()),
+            false => Err(Hold::Wait),
+        }
+    }
+
+    fn await_replacements(&self, under_way: &mut UnderWay) -> Result<(), Hold> {
+        let context = &self.0.context;
+        let reason = under_way.command.method.reason();
+        let mut ready = true;
+        for replacement in under_way.replacements.iter_mut().filter(|replacement| !replacement.initialized) {
+            let Some(claim) = context.stores.node_claims.get(&ObjectKey::cluster(replacement.name.as_str()))
+            else {
+                // The watch may be late for one that was just created; the state knew it at once.
+                if context.cluster.read(|cluster| cluster.is_unlaunched(&replacement.name)) {
+                    ready = false;
+                    continue;
+                }
+                let error = format!(
+                    "replacement was deleted, NodeClaim.karpenter.sh {:?} not found",
+                    replacement.name
+                );
+                return Err(Hold::Over(ReconcileError::message(error)));
+            };
+            events::launching(context, &claim, reason);
+            if claim.condition_status(nodeclaim::INITIALIZED) == ConditionStatus::True {
+                replacement.initialized = true;
+            } else {
+                events::waiting(context, &claim);
+                ready = false;
+            }
+        }
+        if ready { Ok(()) } else { Err(Hold::Wait) }
+    }
+
+    /// Lets go of nodes that were empty when they were chosen and got a pod before they were tainted
+    /// (kubernetes-sigs/karpenter#3185).
+    async fn keep_occupied(&self, under_way: &mut UnderWay) {
+        let context = &self.0.context;
+        let newcomer = |taken: &Taken| {
+            let known = |uid: Option<&str>| taken.candidate.pods.iter().any(|pod| Some(&*pod.uid) == uid);
+            let here = context.stores.pods_on(&taken.candidate.node);
+            here.into_iter().find(|pod| pods::is_reschedulable(pod) && !known(pod.metadata.uid.as_deref()))
+        };
+        let mut occupied: Vec<Taken> = under_way
+            .candidates
+            .extract_if(.., |taken| {
+                let Some(pod) = (if taken.deleted { None } else { newcomer(taken) }) else { return false };
+                let node = logging::object(&ObjectKey::cluster(taken.candidate.node.clone()));
+                let pod = logging::object(&ObjectKey::of(&*pod));
+                tracing::info!(Node = %node, Pod = %pod, "keeping node, a pod was bound to it before it was tainted");
+                true
+            })
+            .collect();
+        self.take_back(&mut occupied).await;
+    }
+
+    async fn delete(&self, command: &Command, taken: &mut Taken) -> Result<(), ReconcileError> {
+        let context = &self.0.context;
+        let candidate = Arc::clone(&taken.candidate);
+        if let Some(seconds) = candidate.drain_bound_seconds {
+            // Counted from here: waiting for the replacement was not the pods' time.
+            let bound = Duration::from_secs(u64::try_from(seconds).unwrap_or_default());
+            marks::bound_drain(context, &candidate.claim, crate::times::after(context.now(), bound)).await?;
+        }
+        let api = Api::<NodeClaim>::all(context.client.clone());
+        let existed = writes::delete(&api, &taken.claim).await?;
+        taken.deleted = true;
+        if existed {
+            events::terminating(context, &candidate.node, &taken.claim, command.method.reason());
+            self.count(command, &candidate, &taken.claim);
+        }
+        Ok(())
+    }
+
+    fn count(&self, command: &Command, candidate: &Candidate, claim: &NodeClaim) {
+        let Inner { context, totals, metrics, .. } = &*self.0;
+        let reason = metrics::reason(command.method);
+        let pool = context.stores.node_pools.get(&ObjectKey::cluster(candidate.node_pool.clone()));
+        let policy = pool.filter(|_| command.method.is_consolidation()).map(|pool| policy_name(&pool));
+        let policy = policy.map(|policy| metrics::snake_case(&policy)).unwrap_or_default();
+        totals.claim_disrupted(&reason, claim, &policy);
+        totals.pods_disrupted(&reason, claim, &policy, candidate.pods.len());
+        if let Some(repair) = candidate.repair.as_ref().filter(|_| command.method == Method::Repair) {
+            let mode = match candidate.drain_bound_seconds {
+                None => termination_mode(claim),
+                Some(..=0) => "forceful",
+                Some(_) => "eventual",
+            };
+            let image =
+                claim.status.as_ref().and_then(|status| status.image_id.as_deref()).unwrap_or_default();
+            metrics.unhealthy_disrupted.inc(&[
+                &metrics::snake_case(&repair.condition),
+                label(claim, karpenter_api::labels::NODEPOOL),
+                label(claim, karpenter_api::labels::CAPACITY_TYPE),
+                image,
+                mode,
+            ]);
+        }
+    }
+
+    /// Forgets a command that has ended.
+    fn forget(&self, id: &str) {
+        let mut state = self.state();
+        state.commands.remove(id);
+        state.by_provider.retain(|_, command| command != id);
+    }
+}
+
+impl Reconciler for Queue {
+    type Key = String;
+
+    async fn reconcile(&self, id: String) -> ReconcileResult {
+        let Some(under_way) = self.state().commands.get(&id).cloned() else { return Ok(Outcome::Done) };
+        let mut under_way = under_way.lock().await;
+        let age = self.0.context.now().duration_since(under_way.created);
+        let error = match self.step(&mut under_way).await {
+            Ok(()) => {
+                tracing::debug!(command = under_way.command.text_with_id(&id), "command succeeded");
+                // Its nodes are going: the marks stay until they are gone.
+                self.forget(&id);
+                return Ok(Outcome::Done);
+            }
+            Err(Hold::Wait) if age <= self.time_limit() => return Ok(Outcome::After(PERIOD)),
+            Err(Hold::Wait) => {
+                let duration = Duration::try_from(age).unwrap_or_default();
+                Structured::new("command reached timeout")
+                    .with("duration", Field::text(logging::duration(duration)))
+                    .into()
+            }
+            Err(Hold::Over(error)) => error,
+        };
+        let missing = under_way.replacements.iter().filter(|replacement| !replacement.initialized).count();
+        self.0.metrics.failed(&under_way.command, missing);
+        let UnderWay { command, candidates, .. } = &mut *under_way;
+        self.take_back(candidates).await;
+        self.forget(&id);
+        tracing::error!(
+            command = command.text_with_id(&id),
+            %error,
+            "failed terminating nodes while executing a disruption command"
+        );
+        Ok(Outcome::Done)
+    }
+}
+
+/// Room for one more NodeClaim of a static NodePool; given back when dropped.
+struct Room {
+    context: Context,
+    pool: String,
+}
+
+impl Room {
+    fn take(context: &Context, pool: &NodePool) -> Result<Self, ReconcileError> {
+        let name = pool.metadata.name.clone().unwrap_or_default();
+        let limit = pool.spec.limits.as_ref().and_then(|limits| limits.get("nodes"));
+        let limit = limit.map_or(i64::MAX, karpenter_api::Quantity::value);
+        let granted = context.cluster.update(|cluster| cluster.pool_nodes_mut().reserve(&name, limit, 1));
+        if granted == 1 {
+            return Ok(Self { context: context.clone(), pool: name });
+        }
+        let pool = Field::object(&ObjectKey::cluster(name));
+        Err(Structured::new("static nodepool is at its node limit").with("NodePool", pool).into())
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        self.context.cluster.update(|cluster| cluster.pool_nodes_mut().release(&self.pool, 1));
+    }
+}
+
+fn with_id(error: ReconcileError, id: &str) -> ReconcileError {
+    Structured::new(error.to_string()).with("command-id", Field::text(id)).into()
+}
+
+fn log_failure(object: &str, result: Result<Marked, MarkError>) {
+    if let Err(error) = result {
+        tracing::warn!(object, %error, "could not take back a mark of disruption, the next pass will");
+    }
+}
+
+/// The consolidation policy of a NodePool as users write it.
+pub(super) fn policy_name(pool: &NodePool) -> String {
+    use karpenter_api::nodepool::ConsolidationPolicy as Policy;
+    let name = match pool.consolidation_policy() {
+        Policy::WhenEmpty => "WhenEmpty",
+        Policy::WhenEmptyOrUnderutilized => "WhenEmptyOrUnderutilized",
+        Policy::Balanced => "Balanced",
+    };
+    name.to_owned()
+}
+
+fn log_command(command: &Command, id: &str, pools: &Pools) {
+    let reference = |name: &Text| json!({"name": &**name});
+    let nodes: Vec<serde_json::Value> = command
+        .candidates
+        .iter()
+        .map(|candidate| {
+            let mut node = json!({
+                "Node": reference(&candidate.node),
+                "NodeClaim": reference(&candidate.claim),
+                "instance-type": candidate.labels.get_or_empty(INSTANCE_TYPE),
+                "capacity-type": candidate.labels.get_or_empty(CAPACITY_TYPE),
+            });
+            if candidate.repair.as_ref().is_some_and(|repair| repair.escalated) {
+                node["reboot-escalated"] = true.into();
+            }
+            node
+        })
+        .collect();
+    let one = command.replacements.len() == 1;
+    let replacements: Vec<serde_json::Value> = command
+        .replacements
+        .iter()
+        .map(|replacement| {
+            let is_static = pools.get(&*replacement.node_pool).is_some_and(|pool| pool.is_static());
+            let mut node = json!({"capacity-type": launch_capacity_type(replacement)});
+            if one && !is_static {
+                node["instance-types"] = some_of(&replacement.instance_types, 5).into();
+            }
+            node
+        })
+        .collect();
+    tracing::info!(
+        command = command.text_with_id(id),
+        decision = command.decision().as_str(),
+        "disrupted-node-count" = command.candidates.len(),
+        "replacement-node-count" = command.replacements.len(),
+        "pod-count" = command.pod_count(),
+        "disrupted-nodes" = %logging::json(nodes),
+        "replacement-nodes" = %logging::json(replacements),
+        "disrupting node(s)"
+    );
+}
+
+/// What a replacement will be, as far as it says: reserved before spot before on demand.
+fn launch_capacity_type(replacement: &PlannedClaim) -> &'static str {
+    use karpenter_engine::labels::{ON_DEMAND, RESERVED, SPOT};
+    let wanted = replacement.requirements.iter().filter(|r| &*r.key == CAPACITY_TYPE);
+    let requirements =
+        karpenter_engine::requirements::Requirements::from_selectors(wanted).unwrap_or_default();
+    let allows =
+        |value: &str| requirements.get(CAPACITY_TYPE).is_none_or(|requirement| requirement.has(value));
+    [RESERVED, SPOT].into_iter().find(|value| allows(value)).unwrap_or(ON_DEMAND)
+}

@@ -1,0 +1,137 @@
+//! Broken nodes are rebooted or replaced, as the provider's policies say.
+
+use std::time::Duration;
+
+use karpenter_cloudprovider::{RepairAction, RepairPolicy};
+use karpenter_runtime::object_key::ObjectKey;
+use serde_json::{Value, json};
+
+use crate::objects::{With, claim, condition_of, node, node_class, node_name, node_pool, pod_on};
+use crate::rig::Rig;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn policy(condition: &str, action: RepairAction, reason_regex: &str) -> RepairPolicy {
+    RepairPolicy {
+        condition_type: condition.to_owned(),
+        condition_status: "True".to_owned(),
+        reason_regex: reason_regex.to_owned(),
+        toleration: Duration::from_secs(60),
+        termination_grace_period: Some(Duration::from_secs(300)),
+        priority: 50,
+        action,
+    }
+}
+
+/// Four nodes with a pod each. A broken disk calls for a replacement, a hung kernel for a reboot.
+async fn rig() -> Rig {
+    let rig = Rig::quiet_with(&["--feature-gates=NodeRepair=true"], |provider| {
+        provider.repair(vec![
+            policy("KernelHung", RepairAction::RebootNode, "^Hung$"),
+            policy("DiskBroken", RepairAction::ReplaceNode, ""),
+        ]);
+    })
+    .await;
+    rig.create(node_class()).await;
+    let policy = json!({"spec": {"disruption": {"consolidateAfter": "Never"}}});
+    rig.create(node_pool("default").with(policy)).await;
+    for name in ["a", "b", "c", "d"] {
+        rig.create(node(name, "default", 2)).await;
+        rig.patch(&node(name, "default", 2), json!({"spec": {"taints": null}})).await;
+        rig.create(claim(name, "default", 2)).await;
+        rig.create(pod_on(name, &format!("p-{name}"), "1500m")).await;
+    }
+    rig
+}
+
+async fn break_node(rig: &Rig, name: &str, condition: &str, reason: &str) {
+    let now = rig.context.now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+    let conditions = json!([
+        {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": ""},
+        {"type": condition, "status": "True", "reason": reason, "message": "", "lastTransitionTime": now},
+    ]);
+    rig.patch_status(&node(name, "default", 2), json!({"status": {"conditions": conditions}})).await;
+}
+
+async fn stored(rig: &Rig, name: &str) -> Value {
+    rig.get(&claim(name, "default", 2)).await.expect("the claim")
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hung_node_is_handed_over_for_a_reboot_after_its_toleration() {
+    let rig = rig().await;
+    break_node(&rig, "a", "KernelHung", "Hung").await;
+    rig.pass(50 * SECOND).await;
+    assert_eq!(condition_of(&stored(&rig, "a").await, "Rebooting"), None);
+    rig.pass(30 * SECOND).await;
+    let claim = stored(&rig, "a").await;
+    let rebooting = condition_of(&claim, "Rebooting").expect("a reboot");
+    assert_eq!(
+        (&rebooting["status"], &rebooting["message"]),
+        (&json!("True"), &json!("rebooting for KernelHung/Hung"))
+    );
+    assert_eq!(condition_of(&claim, "DisruptionReason").expect("a reason")["reason"], "Unhealthy");
+    assert_eq!(claim["metadata"]["annotations"]["karpenter.sh/reboot-termination-grace-period"], "5m0s");
+    let page = rig.context.environment.registry.encode();
+    let decided = page.lines().find(|line| {
+        line.starts_with("karpenter_voluntary_disruption_decisions_total{") && line.contains("reboot")
+    });
+    assert!(decided.is_some_and(|line| line.ends_with(" 1")), "{decided:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_broken_node_is_replaced_first_and_its_drain_is_bounded() {
+    let rig = rig().await;
+    break_node(&rig, "b", "DiskBroken", "Worn").await;
+    let known = ["a", "b", "c", "d"];
+    let replacements = |rig: &Rig| {
+        rig.see(|objects| {
+            let names = objects.node_claims.keys().map(|key| key.name.to_string());
+            names.filter(|name| !known.contains(&name.as_str())).collect::<Vec<_>>()
+        })
+    };
+    rig.eventually("a replacement is there", |rig| replacements(rig).len() == 1).await;
+    let replacement = replacements(&rig).remove(0);
+    let up = claim(&replacement, "default", 2)["status"]["conditions"].clone();
+    rig.patch_status(&claim(&replacement, "default", 2), json!({"status": {"conditions": up}})).await;
+    rig.eventually("the broken node is going", |rig| {
+        rig.see(|objects| {
+            let claim = objects.node_claims.get(&ObjectKey::cluster("b"));
+            claim.is_none_or(|claim| claim.metadata.deletion_timestamp.is_some())
+        })
+    })
+    .await;
+    if let Some(going) = rig.get(&claim("b", "default", 2)).await {
+        let until = &going["metadata"]["annotations"]["karpenter.sh/nodeclaim-termination-timestamp"];
+        let until: jiff::Timestamp = until.as_str().expect("a bound").parse().expect("a time");
+        assert!(until.duration_since(rig.context.now()) <= jiff::SignedDuration::from_secs(300));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_asks_not_to_be_repaired_is_not() {
+    let rig = rig().await;
+    let annotation = json!({"metadata": {"annotations": {"karpenter.sh/do-not-repair": "true"}}});
+    rig.patch(&node("c", "default", 2), annotation).await;
+    break_node(&rig, "c", "DiskBroken", "Worn").await;
+    rig.pass(300 * SECOND).await;
+    assert_eq!(condition_of(&stored(&rig, "c").await, "DisruptionReason"), None);
+    let told = rig.events("Node", &node_name("c")).await;
+    let said = "DisruptionBlocked: Repair is blocked through the \"karpenter.sh/do-not-repair\" annotation";
+    assert!(told.contains(&said.to_owned()), "{told:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn when_many_nodes_are_broken_at_once_none_is_repaired() {
+    let rig = rig().await;
+    for name in ["a", "b"] {
+        break_node(&rig, name, "DiskBroken", "Worn").await;
+    }
+    rig.pass(300 * SECOND).await;
+    for name in ["a", "b"] {
+        assert_eq!(condition_of(&stored(&rig, name).await, "DisruptionReason"), None);
+    }
+    let told = rig.events("Node", &node_name("a")).await;
+    let said = "NodeRepairBlocked: More than 20% of nodes in nodepool \"default\" are unhealthy";
+    assert!(told.iter().any(|told| told.eq_ignore_ascii_case(said)), "{told:?}");
+}
