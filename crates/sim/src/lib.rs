@@ -35,6 +35,7 @@
 //! | `workloads`, `disruption_budgets` | Deployments, ReplicaSets, StatefulSets, DaemonSets, Jobs; budgets |
 //! | `volume_binder`, `attach_detach` | volumes |
 //! | [`cloud`], [`inventory`] | machines |
+//! | [`cloudstack`] | Apache CloudStack's management server |
 //! | [`faults`], [`process`] | what goes wrong; programs that are killed and started again |
 //! | [`invariants`] | what must hold all the same |
 //! | [`traffic`], [`chance`] | what users do, and everything else that is drawn |
@@ -43,6 +44,7 @@ mod actor;
 mod attach_detach;
 pub mod chance;
 pub mod cloud;
+pub mod cloudstack;
 pub mod cluster;
 mod disruption_budgets;
 pub mod faults;

@@ -5,6 +5,7 @@
 mod autoscaler;
 mod budgets;
 mod cloud;
+mod cloudstack_replay;
 mod commands;
 mod faults;
 mod invariants;

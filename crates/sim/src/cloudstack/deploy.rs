@@ -1,0 +1,356 @@
+//! Making a machine: what is checked while the caller waits, and the row that is then written.
+//!
+//! The checks come first, the row later: two requests of one name that arrive together both pass, as they do on a real server.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use base64::Engine as _;
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::account::Role;
+use super::placement::number;
+use super::state::{Machine, Nic, Owner, State, Volume, Work};
+use super::wire::{Call, Refusal};
+
+/// A deployment that passed the checks.
+#[derive(Clone, Debug)]
+pub(crate) struct Prepared {
+    machine: Machine,
+    disks: Vec<(String, i64, i64)>,
+    root_bytes: i64,
+    start: bool,
+    custom_job: Option<String>,
+}
+
+impl State {
+    /// Everything the server checks before it writes anything down.
+    pub(crate) fn prepare(
+        &mut self,
+        caller: usize,
+        call: &Call,
+        now: Timestamp,
+    ) -> Result<Prepared, Refusal> {
+        let account = self.accounts.get(caller).ok_or_else(Refusal::unauthorized)?.clone();
+        let get = |name: &str| call.get(name).unwrap_or_default().to_owned();
+        let owner = self.owner_named(caller, call)?;
+        let number_of_machine = self.next_machine;
+        let name = call.get("name").map_or_else(|| format!("VM-{number_of_machine}"), str::to_owned);
+        if !valid_name(&name) {
+            return Err(Refusal::new(
+                431,
+                9999,
+                "Unable to execute API command deployvirtualmachine due to invalid value. Invalid value provided for API arg: name - it can contain ASCII letters 'a' through 'z', the digits '0' through '9', and the hyphen ('-'), must be between 1 and 63 characters long, and can't start or end with \"-\" and can't start with digit",
+            ));
+        }
+        if call.get("customid").is_some() && account.role != Role::Root {
+            let text = "Please check your permissions, you are not allowed to create/update custom id";
+            return Err(Refusal::new(531, 4365, text));
+        }
+        self.check_user_data(call)?;
+        let zone_id = get("zoneid");
+        let zone = Self::by_id(&self.zones, &zone_id).cloned().unwrap_or_default();
+        let offering = Self::by_id(&self.offerings, &get("serviceofferingid")).cloned().unwrap_or_default();
+        let zone_text = || {
+            let place = self.zones.iter().position(|other| other["id"] == zone["id"]).unwrap_or(0) + 1;
+            format!("Zone {{\"id\": \"{place}\", \"name\": {}, \"uuid\": {}}}", zone["name"], zone["id"])
+        };
+        if zone["allocationstate"] == "Disabled" && account.role != Role::Root {
+            let text = format!("Cannot perform this operation, Zone is currently disabled: {}", zone_text());
+            return Err(Refusal::new(531, 4365, text));
+        }
+        let zones_of_offering = offering["zoneid"].as_str().unwrap_or_default();
+        if !zones_of_offering.is_empty() && !zones_of_offering.split(',').any(|zone| zone == zone_id) {
+            let text = format!(
+                "There's no way to confirm Account [{{\"accountName\":\"{}\",\"id\":{},\"uuid\":\"{}\"}}] has access to Service offering {{\"id\":21,\"name\":{},\"uuid\":{}}}.",
+                account.name, account.number, account.id, offering["name"], offering["id"]
+            );
+            return Err(Refusal::new(531, 4365, text));
+        }
+        let (cpu, cpu_speed, memory, mut details) = size(&offering, call)?;
+        let networks = call.list("networkids");
+        for id in &networks {
+            let network = Self::by_id(&self.networks, id).cloned().unwrap_or_default();
+            if network["zoneid"] != zone["id"] {
+                let text = format!(
+                    "Network Network {{\"id\": 204, \"name\": {}, \"uuid\": {}, \"networkofferingid\": 10}} doesn't belong to zone {}",
+                    network["name"],
+                    network["id"],
+                    zone_text()
+                );
+                return Err(Refusal::parameter(text));
+            }
+        }
+        if let Some(taken) = networks.iter().find(|id| self.name_taken(&name, id)) {
+            let network = Self::by_id(&self.networks, taken).cloned().unwrap_or_default();
+            let text = format!(
+                "The vm with hostName {name} already exists in the network domain: {}; network={}",
+                network["networkdomain"].as_str().unwrap_or_default(),
+                network["name"].as_str().unwrap_or_default()
+            );
+            return Err(Refusal::parameter(text));
+        }
+        let disks = self.new_disks(call)?;
+        let gpus = number(&offering["gpucount"]);
+        let template = Self::by_id(&self.templates, &get("templateid")).cloned().unwrap_or_default();
+        let root_gb = call.get("rootdisksize").and_then(|size| size.parse().ok());
+        let root_bytes = root_gb.map_or_else(|| number(&template["size"]), |gb: i64| gb << 30);
+        if let Some(gb) = root_gb {
+            details.insert("rootdisksize".to_owned(), gb.to_string());
+        }
+        let volume_count = i64::try_from(disks.len()).unwrap_or(0) + 1;
+        let disk_gb: i64 = disks.iter().map(|(_, size, _)| size >> 30).sum();
+        self.check_limits(
+            &owner,
+            &[
+                ("user_vm", 1),
+                ("cpu", cpu),
+                ("memory", memory),
+                ("gpu", gpus),
+                ("volume", volume_count),
+                ("primary_storage", disk_gb + (root_bytes >> 30)),
+            ],
+        )?;
+        let start = call.get("startvm") != Some("false");
+        details.insert("deployvm".to_owned(), "true".to_owned());
+        Ok(Prepared {
+            machine: Machine {
+                number: number_of_machine,
+                id: String::new(),
+                name,
+                owner,
+                created: now,
+                updated: None,
+                state: "Stopped",
+                zone: zone_id,
+                template: get("templateid"),
+                offering: get("serviceofferingid"),
+                cpu,
+                cpu_speed,
+                memory,
+                gpus,
+                nics: networks
+                    .into_iter()
+                    .map(|network| Nic {
+                        id: String::new(),
+                        network,
+                        address: String::new(),
+                        mac: String::new(),
+                        plugged: false,
+                    })
+                    .collect(),
+                host: None,
+                stored: false,
+                groups: call.list("affinitygroupids"),
+                security_groups: call.list("securitygroupids"),
+                tags: Vec::new(),
+                details,
+                disk_offering: disks.first().map(|(offering, _, _)| offering.clone()),
+                user_data: call.get("userdata").map(str::to_owned),
+                key_pairs: call.list("keypairs"),
+                group: call.get("group").map(str::to_owned),
+                protected: false,
+                jobs: VecDeque::new(),
+            },
+            disks,
+            root_bytes,
+            start,
+            custom_job: call.get("customjobid").map(str::to_owned),
+        })
+    }
+
+    /// Writes the row down and accepts the job. From here on the machine exists, whatever becomes of it.
+    pub(crate) fn commit(
+        &mut self,
+        caller: usize,
+        prepared: Prepared,
+        now: Timestamp,
+    ) -> Result<Value, Refusal> {
+        let Prepared { mut machine, disks, root_bytes, start, custom_job } = prepared;
+        if !self.settings.names_race
+            && let Some(network) =
+                machine.nics.iter().find(|nic| self.name_taken(&machine.name, &nic.network))
+        {
+            let text = format!(
+                "The vm with hostName {} already exists in the network domain: {}; network={}",
+                machine.name, "cs4sandbox.simulator", network.network
+            );
+            return Err(Refusal::parameter(text));
+        }
+        machine.number = self.next_machine;
+        machine.created = now;
+        machine.id = self.uuid();
+        for i in 0..machine.nics.len() {
+            let network = machine.nics[i].network.clone();
+            let address = self.free_address(&network).ok_or_else(|| Refusal::hidden(0))?;
+            let id = self.uuid();
+            let standing = Self::by_id(&self.networks, &network).is_some_and(|n| n["state"] == "Implemented");
+            let nic = &mut machine.nics[i];
+            nic.mac = format!("02:01:00:cc:{:02x}:{:02x}", (machine.number >> 8) & 255, machine.number & 255);
+            nic.id = id;
+            nic.address = address;
+            nic.plugged = standing;
+        }
+        self.next_machine += 1;
+        let (id, number) = (machine.id.clone(), machine.number);
+        let root = Volume {
+            id: self.uuid(),
+            name: format!("ROOT-{number}"),
+            root: true,
+            owner: machine.owner.clone(),
+            zone: machine.zone.clone(),
+            created: now,
+            machine: Some(number),
+            device: 0,
+            size_bytes: root_bytes,
+            offering: machine.offering.clone(),
+            destroyed: false,
+            tags: Vec::new(),
+        };
+        self.volumes.push(root.clone());
+        let several = disks.len() > 1;
+        for (i, (offering, size_bytes, device)) in disks.into_iter().enumerate() {
+            let name = if several { format!("DATA-{number}-{}", i + 1) } else { format!("DATA-{number}") };
+            let id = self.uuid();
+            self.volumes.push(Volume { id, name, root: false, device, size_bytes, offering, ..root.clone() });
+        }
+        self.machine_ids.insert(id.clone(), number);
+        self.machines.insert(number, machine);
+        let work = Work::Start { deploy: true, start, placed: false };
+        let instance = Some(("VirtualMachine", id.clone()));
+        let root = self.accounts.get(caller).is_some_and(|account| account.role == Role::Root);
+        let class = if root { "admin.vm.DeployVMCmdByAdmin" } else { "user.vm.DeployVMCmd" };
+        let job = self.accept(caller, class, instance, work, custom_job.as_deref(), now)?;
+        Ok(json!({"id": id, "jobid": job}))
+    }
+
+    /// Whose the new thing is to be.
+    pub(crate) fn owner_named(&self, caller: usize, call: &Call) -> Result<Owner, Refusal> {
+        if let Some(project) = call.get("projectid") {
+            return Ok(Owner { account: caller, project: Some(project.to_owned()) });
+        }
+        match call.get("account") {
+            None => Ok(Owner { account: caller, project: None }),
+            Some(name) => {
+                let found = self.accounts.iter().position(|account| account.name == name);
+                let owner = found.map(|account| Owner { account, project: None });
+                owner.filter(|owner| self.may(caller, owner)).ok_or_else(|| {
+                    Refusal::new(531, 4365, format!("Unable to find account {name} in domain"))
+                })
+            }
+        }
+    }
+
+    fn name_taken(&self, name: &str, network: &str) -> bool {
+        self.machines
+            .values()
+            .any(|machine| machine.name == name && machine.nics.iter().any(|nic| nic.network == network))
+    }
+
+    fn check_user_data(&self, call: &Call) -> Result<(), Refusal> {
+        let Some(user_data) = call.get("userdata") else { return Ok(()) };
+        if !call.by_post && user_data.len() > 4096 {
+            return Err(Refusal::parameter("User data is too long for http GET request"));
+        }
+        if user_data.len() > self.settings.user_data_max {
+            let text =
+                format!("User data has exceeded configurable max length: {}", self.settings.user_data_max);
+            return Err(Refusal::parameter(text));
+        }
+        if base64::engine::general_purpose::STANDARD.decode(user_data).is_err() {
+            return Err(Refusal::parameter("User data is not base64 encoded."));
+        }
+        Ok(())
+    }
+
+    /// Offering, bytes and device of every data disk.
+    fn new_disks(&self, call: &Call) -> Result<Vec<(String, i64, i64)>, Refusal> {
+        let mut wanted: Vec<(String, Option<i64>, i64)> = Vec::new();
+        if let Some(id) = call.get("diskofferingid") {
+            wanted.push((id.to_owned(), call.get("size").and_then(|size| size.parse().ok()), 1));
+        }
+        for entry in call.map("datadisksdetails")? {
+            let offering = entry.get("diskofferingid").cloned().unwrap_or_default();
+            let Some(device) = entry.get("deviceid").and_then(|id| id.parse().ok()) else {
+                return Err(Refusal::parameter("Device ID is required for data disk details"));
+            };
+            wanted.push((offering, entry.get("size").and_then(|size| size.parse().ok()), device));
+        }
+        wanted
+            .into_iter()
+            .map(|(id, size, device)| {
+                let offering = Self::by_id(&self.disk_offerings, &id)
+                    .ok_or_else(|| Refusal::parameter("Unable to find disk offering with specified id"))?;
+                let fixed = offering["disksize"].as_i64().filter(|size| *size > 0);
+                let gb = if offering["iscustomized"] == true { size } else { fixed };
+                let gb = gb.ok_or_else(|| {
+                    Refusal::parameter("Invalid size for custom disk offering; specify a size in GB")
+                })?;
+                Ok((id, gb << 30, device))
+            })
+            .collect()
+    }
+
+    /// The next address of a network that nobody has.
+    fn free_address(&self, network: &str) -> Option<String> {
+        let network_value = Self::by_id(&self.networks, network)?;
+        let (base, prefix) = network_value["cidr"].as_str()?.split_once('/')?;
+        let base = u32::from(base.parse::<std::net::Ipv4Addr>().ok()?);
+        let size = 1u32.checked_shl(32 - prefix.parse::<u32>().ok()?)?;
+        // Network, gateway and broadcast are nobody's.
+        (2..size - 1).map(|offset| std::net::Ipv4Addr::from(base + offset).to_string()).find(|address| {
+            !self
+                .machines
+                .values()
+                .flat_map(|m| &m.nics)
+                .any(|n| n.network == network && n.address == *address)
+        })
+    }
+}
+
+/// Letters, digits and hyphens; no digit first, no hyphen at either end.
+fn valid_name(name: &str) -> bool {
+    !name.is_empty()
+        && name.len() <= 63
+        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+        && !name.starts_with(|c: char| c.is_ascii_digit() || c == '-')
+        && !name.ends_with('-')
+}
+
+/// Cores, megahertz, mebibytes, and the details that say so.
+fn size(offering: &Value, call: &Call) -> Result<(i64, i64, i64, BTreeMap<String, String>), Refusal> {
+    let details: BTreeMap<String, String> = call
+        .map("details")?
+        .into_iter()
+        .flatten()
+        .filter(|(key, _)| key != "key" && key != "value")
+        .collect();
+    let given = |key: &str| details.get(key).and_then(|value| value.parse::<i64>().ok());
+    if offering["iscustomized"] != true {
+        return Ok((
+            number(&offering["cpunumber"]),
+            number(&offering["cpuspeed"]),
+            number(&offering["memory"]),
+            details,
+        ));
+    }
+    let speed = offering["cpuspeed"].as_i64().or_else(|| given("cpuSpeed"));
+    let (Some(cpu), Some(memory), Some(speed)) = (given("cpuNumber"), given("memory"), speed) else {
+        let text =
+            "Need to specify custom parameter values cpu, cpu speed and memory when using custom offering";
+        return Err(Refusal::parameter(text));
+    };
+    let bounds = &offering["serviceofferingdetails"];
+    let bound =
+        |key: &str, otherwise: i64| if bounds[key].is_null() { otherwise } else { number(&bounds[key]) };
+    for (what, value, least, most) in [
+        ("CPU cores", cpu, bound("mincpunumber", 1), bound("maxcpunumber", i64::from(i32::MAX))),
+        ("memory", memory, bound("minmemory", 32), bound("maxmemory", i64::from(i32::MAX))),
+    ] {
+        if value < least || value > most {
+            let text = format!("Invalid {what} value, specify a value between {least} and {most}");
+            return Err(Refusal::parameter(text));
+        }
+    }
+    Ok((cpu, speed, memory, details))
+}

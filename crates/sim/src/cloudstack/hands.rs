@@ -1,0 +1,296 @@
+//! What administrators, tenants and accidents do to the cloud without Karpenter: the hands of a test.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::CloudStack;
+use super::account::Role;
+use super::state::{Machine, Owner, State};
+
+/// A machine as a test looks at it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MachineView {
+    /// Id.
+    pub id: String,
+    /// Name.
+    pub name: String,
+    /// State.
+    pub state: String,
+    /// When it was made.
+    pub created: Timestamp,
+    /// Service offering.
+    pub offering: String,
+    /// Networks in the order of its interfaces.
+    pub networks: Vec<String>,
+    /// Address.
+    pub address: String,
+    /// The host it runs on.
+    pub host: Option<String>,
+    /// Tags.
+    pub tags: BTreeMap<String, String>,
+    /// User data as it was given.
+    pub user_data: Option<String>,
+    /// Project.
+    pub project: Option<String>,
+}
+
+impl MachineView {
+    /// Whether it is there and not about to go.
+    pub fn is_live(&self) -> bool {
+        !matches!(self.state.as_str(), "Destroyed" | "Expunging" | "Error")
+    }
+}
+
+fn view(machine: &Machine) -> MachineView {
+    MachineView {
+        id: machine.id.clone(),
+        name: machine.name.clone(),
+        state: machine.state.to_owned(),
+        created: machine.created,
+        offering: machine.offering.clone(),
+        networks: machine.nics.iter().map(|nic| nic.network.clone()).collect(),
+        address: machine.nics.first().map(|nic| nic.address.clone()).unwrap_or_default(),
+        host: machine.host.clone(),
+        tags: machine.tags.iter().cloned().collect(),
+        user_data: machine.user_data.clone(),
+        project: machine.owner.project.clone(),
+    }
+}
+
+impl CloudStack {
+    /// Every machine whose row is there, whoever owns it, in the order they were made.
+    pub fn machines(&self) -> Vec<MachineView> {
+        self.state().machines.values().map(view).collect()
+    }
+
+    /// The machines that are there and not about to go.
+    pub fn live_machines(&self) -> Vec<MachineView> {
+        self.machines().into_iter().filter(MachineView::is_live).collect()
+    }
+
+    /// The server dies and is back at once.
+    pub fn restart(&self) {
+        let now = self.0.clock.now();
+        self.state().crash(now);
+    }
+
+    fn change(&self, id: &str, change: impl FnOnce(&mut Machine)) {
+        let mut state = self.state();
+        if let Some(number) = state.machine_ids.get(id).copied()
+            && let Some(machine) = state.machines.get_mut(&number)
+        {
+            change(machine);
+        }
+    }
+
+    /// Somebody stops a machine.
+    pub fn stop_machine(&self, id: &str) {
+        self.change(id, |machine| {
+            machine.state = "Stopped";
+            machine.host = None;
+        });
+    }
+
+    /// Somebody expunges a machine: nothing of it is left.
+    pub fn expunge_machine(&self, id: &str) {
+        let mut state = self.state();
+        if let Some(number) = state.machine_ids.get(id).copied() {
+            state.remove(number);
+        }
+    }
+
+    /// Everything that was destroyed goes for good, due or not.
+    pub fn expunge_all_destroyed(&self) {
+        let mut state = self.state();
+        let gone: Vec<u64> = state
+            .machines
+            .values()
+            .filter(|machine| matches!(machine.state, "Destroyed" | "Expunging"))
+            .map(|machine| machine.number)
+            .collect();
+        for number in gone {
+            state.remove(number);
+        }
+    }
+
+    /// Machines, volumes, groups and projects go, with the networks of projects.
+    pub fn clear(&self) {
+        let mut state = self.state();
+        state.machines.clear();
+        state.volumes.clear();
+        state.groups.clear();
+        state.projects.clear();
+        state.networks.retain(|network| network["projectid"].is_null());
+    }
+
+    /// Somebody protects a machine, or no longer.
+    pub fn protect_machine(&self, id: &str, protected: bool) {
+        self.change(id, |machine| machine.protected = protected);
+    }
+
+    /// Somebody gives a machine another offering.
+    pub fn rescale_machine(&self, id: &str, offering: &str) {
+        self.change(id, |machine| machine.offering = offering.to_owned());
+    }
+
+    /// Somebody takes the last interface away.
+    pub fn unplug_machine(&self, id: &str) {
+        self.change(id, |machine| {
+            machine.nics.pop();
+        });
+    }
+
+    /// Somebody sets or removes a tag.
+    pub fn tag_machine(&self, id: &str, key: &str, value: Option<&str>) {
+        self.change(id, |machine| {
+            machine.tags.retain(|(k, _)| k != key);
+            if let Some(value) = value {
+                machine.tags.push((key.to_owned(), value.to_owned()));
+            }
+        });
+    }
+
+    /// A machine of the tenant that Karpenter knows nothing of.
+    pub fn add_machine(&self, name: &str, tags: &[(&str, &str)]) -> String {
+        let now = self.0.clock.now();
+        let mut state = self.state();
+        let caller = state.accounts.iter().position(|account| account.role == Role::User).unwrap_or(0);
+        let number = state.next_machine;
+        state.next_machine += 1;
+        let id = state.uuid();
+        let text = |list: &[Value], key: &str| {
+            list.first().and_then(|entry| entry[key].as_str()).unwrap_or_default().to_owned()
+        };
+        let machine = Machine {
+            number,
+            id: id.clone(),
+            name: name.to_owned(),
+            owner: Owner { account: caller, project: None },
+            created: now,
+            updated: Some(now),
+            state: "Running",
+            zone: text(&state.zones, "id"),
+            template: text(&state.templates, "id"),
+            offering: text(&state.offerings, "id"),
+            cpu: 1,
+            cpu_speed: 500,
+            memory: 512,
+            gpus: 0,
+            nics: Vec::new(),
+            host: None,
+            stored: true,
+            groups: Vec::new(),
+            security_groups: Vec::new(),
+            tags: tags.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect(),
+            details: BTreeMap::new(),
+            disk_offering: None,
+            user_data: None,
+            key_pairs: Vec::new(),
+            group: None,
+            protected: false,
+            jobs: std::collections::VecDeque::new(),
+        };
+        state.machine_ids.insert(id.clone(), number);
+        state.machines.insert(number, machine);
+        id
+    }
+
+    /// Changes an entry of the catalogue (`zone`, `host`, `serviceoffering`, `template`, `network`, …), by name.
+    pub fn edit(&self, kind: &str, name: &str, change: impl Fn(&mut Value)) {
+        let mut state = self.state();
+        for entry in state.catalogue(kind).iter_mut().filter(|entry| entry["name"] == name) {
+            change(entry);
+        }
+    }
+
+    /// Adds a copy of a catalogue's first entry with another id and these fields; gives back the id.
+    pub fn add(&self, kind: &str, fields: Value) -> String {
+        let mut state = self.state();
+        let id = fields["id"].as_str().map_or_else(|| state.uuid(), str::to_owned);
+        let mut entry = state.catalogue(kind).last().cloned().unwrap_or_else(|| json!({}));
+        if let Some(entry) = entry.as_object_mut() {
+            for key in ["serviceofferingdetails", "hosttags", "gpucount"] {
+                entry.remove(key);
+            }
+        }
+        entry["id"] = id.clone().into();
+        if kind == "serviceoffering" {
+            entry["iscustomized"] = false.into();
+        }
+        for (key, value) in fields.as_object().into_iter().flatten() {
+            entry[key] = value.clone();
+        }
+        state.catalogue(kind).push(entry);
+        id
+    }
+
+    /// The id of a catalogue's entry.
+    pub fn id_of(&self, kind: &str, name: &str) -> Option<String> {
+        let mut state = self.state();
+        let entry = state.catalogue(kind).iter().find(|entry| entry["name"] == name)?;
+        entry["id"].as_str().map(str::to_owned)
+    }
+
+    /// Sets a limit of the ordinary tenant; negative is none.
+    pub fn limit(&self, resource: &str, limit: i64) {
+        let mut state = self.state();
+        for account in state.accounts.iter_mut().filter(|account| account.role == Role::User) {
+            account.limits.insert(resource.to_owned(), limit);
+        }
+    }
+
+    /// A new pair of keys for the ordinary tenant; the old ones no longer work.
+    pub fn rotate_keys(&self, api_key: &str, secret_key: &str) {
+        let mut state = self.state();
+        for account in state.accounts.iter_mut().filter(|account| account.role == Role::User) {
+            account.api_key = api_key.to_owned();
+            account.secret_key = secret_key.to_owned();
+        }
+    }
+
+    /// Hosts that fail to start anything.
+    pub fn break_hosts(&self, broken: bool) {
+        let mut state = self.state();
+        let ids: Vec<String> =
+            state.hosts.iter().filter_map(|host| host["id"].as_str().map(str::to_owned)).collect();
+        state.broken_hosts = if broken { ids.into_iter().collect() } else { Default::default() };
+    }
+
+    /// Volumes that are neither root disks nor destroyed, with the machine they are attached to.
+    pub fn data_disks(&self) -> Vec<(String, Option<String>)> {
+        let state = self.state();
+        let disks = state.volumes.iter().filter(|volume| !volume.root && !volume.destroyed);
+        disks
+            .map(|disk| {
+                let machine = disk.machine.and_then(|number| state.machines.get(&number));
+                (disk.id.clone(), machine.map(|machine| machine.id.clone()))
+            })
+            .collect()
+    }
+
+    /// Names of the affinity groups.
+    pub fn affinity_groups(&self) -> Vec<String> {
+        self.state().groups.iter().map(|group| group.name.clone()).collect()
+    }
+
+    /// When the next thing happens by itself.
+    pub fn next_event(&self) -> Option<Timestamp> {
+        self.state().events.keys().next().map(|(at, _)| *at)
+    }
+}
+
+impl State {
+    fn catalogue(&mut self, kind: &str) -> &mut Vec<Value> {
+        match kind {
+            "zone" => &mut self.zones,
+            "host" => &mut self.hosts,
+            "serviceoffering" => &mut self.offerings,
+            "diskoffering" => &mut self.disk_offerings,
+            "template" => &mut self.templates,
+            "securitygroup" => &mut self.security_groups,
+            _ => &mut self.networks,
+        }
+    }
+}

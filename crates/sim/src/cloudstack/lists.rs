@@ -1,0 +1,447 @@
+//! Lists: what there is, filtered, hidden from those who may not see it, cut into pages.
+
+use serde_json::{Map, Value, json};
+
+use super::account::Role;
+use super::placement::number;
+use super::state::{Machine, Owner, State};
+use super::wire::{Call, Refusal};
+
+/// What only root sees, per kind.
+const ROOT_ONLY: [(&str, &[&str]); 3] = [
+    ("zone", &["dns1", "internaldns1", "guestcidraddress"]),
+    ("template", &["status", "url"]),
+    ("network", &["details", "displaynetwork", "keepmacaddressonpublicnic"]),
+];
+
+fn hidden(kind: &str, mut value: Value, role: Role) -> Value {
+    if role != Role::Root
+        && let Some(fields) = value.as_object_mut()
+    {
+        for key in ROOT_ONLY.iter().filter(|(of, _)| *of == kind).flat_map(|(_, keys)| *keys) {
+            fields.remove(*key);
+        }
+        for download in fields.get_mut("downloaddetails").and_then(Value::as_array_mut).into_iter().flatten()
+        {
+            if let Some(download) = download.as_object_mut() {
+                download.remove("datastoreRole");
+                download.remove("datastoreId");
+            }
+        }
+    }
+    value
+}
+
+fn contains_ignoring_case(value: &Value, part: &str) -> bool {
+    value.as_str().is_some_and(|text| text.to_lowercase().contains(&part.to_lowercase()))
+}
+
+/// Whether an entry of the catalogue is what these parameters ask for.
+fn selected(value: &Value, call: &Call) -> bool {
+    let equal = |name: &str| call.get(name).is_none_or(|wanted| value[name] == wanted);
+    let listed = |name: &str, field: &str| {
+        let wanted = call.list(name);
+        wanted.is_empty() || wanted.iter().any(|wanted| value[field] == wanted.as_str())
+    };
+    equal("id")
+        && equal("name")
+        && listed("ids", "id")
+        && call.get("keyword").is_none_or(|word| contains_ignoring_case(&value["name"], word))
+}
+
+fn tagged(value: &Value, wanted: &[(String, String)]) -> bool {
+    wanted.is_empty()
+        || value["tags"].as_array().is_some_and(|tags| {
+            tags.iter()
+                .any(|tag| wanted.iter().any(|(k, v)| tag["key"] == k.as_str() && tag["value"] == v.as_str()))
+        })
+}
+
+impl State {
+    pub(crate) fn list(&self, caller: usize, role: Role, call: &Call) -> Result<Value, Refusal> {
+        let command = call.command();
+        let (object, rows): (&str, Vec<Value>) = match command {
+            "listZones" => ("zone", self.list_zones(role, call)),
+            "listServiceOfferings" => ("serviceoffering", self.list_offerings(role, call)?),
+            "listDiskOfferings" => {
+                ("diskoffering", self.disk_offerings.iter().filter(|o| selected(o, call)).cloned().collect())
+            }
+            "listTemplates" => ("template", self.list_templates(role, call)?),
+            "listNetworks" => ("network", self.list_networks(caller, role, call)?),
+            "listHosts" => {
+                let hosts = self.hosts.iter().filter(|host| selected(host, call));
+                ("host", hosts.map(|host| self.render_host(host)).collect())
+            }
+            "listCapacity" => ("capacity", self.list_capacity(call)),
+            "listVirtualMachines" => ("virtualmachine", self.list_machines(caller, role, call)?),
+            "listVolumes" => ("volume", self.list_volumes(caller, role, call)),
+            "listTags" => ("tag", self.list_tags(caller, call)),
+            "listAffinityGroups" => {
+                let groups = self.groups.iter().filter(|group| {
+                    self.shows(caller, &group.owner, call)
+                        && call.get("name").is_none_or(|name| group.name == name)
+                        && call.get("id").is_none_or(|id| group.id == id)
+                });
+                ("affinitygroup", groups.map(|group| self.render_group(group)).collect())
+            }
+            "listAffinityGroupTypes" => ("affinityGroupType", Self::affinity_types()),
+            "listAccounts" => ("account", self.list_accounts(caller, role)),
+            "listProjects" => {
+                let mine =
+                    self.projects.iter().filter(|project| role == Role::Root || project.owner == caller);
+                let wanted = mine.filter(|project| call.get("id").is_none_or(|id| project.id == id));
+                ("project", wanted.map(|project| self.render_project(project)).collect())
+            }
+            "listResourceLimits" => ("resourcelimit", self.list_limits(caller, call)),
+            "listSecurityGroups" => {
+                let name = self.accounts.get(caller).map(|account| account.name.clone());
+                let mine =
+                    self.security_groups.iter().filter(|group| group["account"].as_str() == name.as_deref());
+                ("securitygroup", mine.filter(|group| selected(group, call)).cloned().collect())
+            }
+            "listSSHKeyPairs" => {
+                ("sshkeypair", self.key_pairs.iter().filter(|k| selected(k, call)).cloned().collect())
+            }
+            "listUserData" => {
+                ("userdata", self.user_data.iter().filter(|u| selected(u, call)).cloned().collect())
+            }
+            "listGpuCards" => {
+                ("gpucard", self.gpu_cards.iter().filter(|c| selected(c, call)).cloned().collect())
+            }
+            "listVgpuProfiles" => {
+                let of_card = |p: &&Value| call.get("gpucardid").is_none_or(|id| p["gpucardid"] == id);
+                ("vgpuprofile", self.vgpu_profiles.iter().filter(of_card).cloned().collect())
+            }
+            "listManagementServersMetrics" => ("managementserver", self.management_servers.clone()),
+            "listApis" => ("api", super::permissions::apis(call.get("name"), role)),
+            "quotaTariffList" => {
+                let of_type =
+                    |t: &&Value| call.get("usagetype").is_none_or(|kind| t["usageType"].to_string() == kind);
+                ("quotatariff", self.tariffs.iter().filter(of_type).cloned().collect())
+            }
+            _ => {
+                let name = self.accounts.get(caller).map_or("", |account| account.name.as_str());
+                let text =
+                    format!("The API [{command}] does not exist or is not available for the account {name}.");
+                return Err(Refusal { anonymous: true, ..Refusal::new(432, 9999, text) });
+            }
+        };
+        self.paged(object, rows, call)
+    }
+
+    /// The page that was asked for, in its envelope.
+    fn paged(&self, object: &str, rows: Vec<Value>, call: &Call) -> Result<Value, Refusal> {
+        let count = rows.len();
+        let size = call.get("pagesize").and_then(|size| size.parse::<i64>().ok());
+        let page = call.get("page").and_then(|page| page.parse::<usize>().ok());
+        let max = self.settings.page_size;
+        let (page, size) = match (page, size) {
+            (_, Some(-1)) => (1, usize::MAX),
+            (Some(page), Some(size)) => (page.max(1), usize::try_from(size).unwrap_or(max)),
+            (None, None) => (1, max),
+            (None, Some(_)) => {
+                return Err(Refusal::new(
+                    431,
+                    9999,
+                    "\"page\" parameter is required when \"pagesize\" is specified",
+                ));
+            }
+            (Some(_), None) => {
+                return Err(Refusal::new(
+                    431,
+                    9999,
+                    "\"pagesize\" parameter is required when \"page\" is specified",
+                ));
+            }
+        };
+        if size != usize::MAX && size > max {
+            return Err(Refusal::parameter(format!(
+                "Page size can't exceed max allowed page size value: {max}"
+            )));
+        }
+        let rows: Vec<Value> = rows.into_iter().skip((page - 1).saturating_mul(size)).take(size).collect();
+        let mut answer = Map::new();
+        if count > 0 {
+            answer.insert("count".to_owned(), count.into());
+        }
+        if !rows.is_empty() {
+            answer.insert(object.to_owned(), rows.into());
+        }
+        Ok(answer.into())
+    }
+
+    fn list_zones(&self, role: Role, call: &Call) -> Vec<Value> {
+        let visible = self.zones.iter().filter(|zone| {
+            selected(zone, call) && (role == Role::Root || zone["allocationstate"] != "Disabled")
+        });
+        visible
+            .map(|zone| {
+                let mut zone = hidden("zone", zone.clone(), role);
+                if role == Role::Root && call.flag("showcapacities") {
+                    zone["capacity"] = self.zone_capacity(&zone).into();
+                }
+                zone
+            })
+            .collect()
+    }
+
+    fn list_offerings(&self, role: Role, call: &Call) -> Result<Vec<Value>, Refusal> {
+        if call.flag("issystem") {
+            if role != Role::Root {
+                return Err(Refusal::parameter("Only ROOT admins can access system offerings."));
+            }
+            return Ok(self.system_offerings.clone());
+        }
+        let in_zone = |offering: &Value| {
+            let zones = offering["zoneid"].as_str().unwrap_or_default();
+            call.get("zoneid").is_none_or(|zone| zones.is_empty() || zones.split(',').any(|z| z == zone))
+        };
+        let wanted = self.offerings.iter().filter(|offering| {
+            selected(offering, call)
+                && in_zone(offering)
+                && (offering["state"] == "Active" || call.get("state").is_some())
+                && (!call.flag("gpuenabled") || offering["gpucount"].as_i64().unwrap_or(0) > 0)
+        });
+        Ok(wanted.cloned().collect())
+    }
+
+    fn list_templates(&self, role: Role, call: &Call) -> Result<Vec<Value>, Refusal> {
+        let filter = call.get("templatefilter").unwrap_or_default();
+        if filter == "all" && role != Role::Root {
+            return Err(Refusal::parameter("Filter all can be specified by admin only"));
+        }
+        let tags = call.pairs("tags")?;
+        let wanted = self.templates.iter().filter(|template| {
+            selected(template, call)
+                && tagged(template, &tags)
+                && (filter == "all" || template["templatetype"] != "SYSTEM")
+                && (filter != "featured" || template["isfeatured"] == true)
+                && call
+                    .get("zoneid")
+                    .is_none_or(|zone| template["zoneid"] == zone || template["crossZones"] == true)
+                && call.get("arch").is_none_or(|arch| template["arch"] == arch)
+        });
+        Ok(wanted
+            .map(|template| {
+                let mut template = hidden("template", template.clone(), role);
+                // A template of all zones is listed in the one that was asked for.
+                if let Some(zone) = call.get("zoneid").and_then(|id| Self::by_id(&self.zones, id))
+                    && template["crossZones"] == true
+                {
+                    template["zoneid"] = zone["id"].clone();
+                    template["zonename"] = zone["name"].clone();
+                }
+                template
+            })
+            .collect())
+    }
+
+    fn list_networks(&self, caller: usize, role: Role, call: &Call) -> Result<Vec<Value>, Refusal> {
+        let tags = call.pairs("tags")?;
+        let name = self.accounts.get(caller).map(|account| account.name.clone());
+        let wanted = self.networks.iter().filter(|network| {
+            let mine = match call.get("projectid") {
+                Some("-1") => !network["projectid"].is_null(),
+                Some(project) => network["projectid"] == project,
+                None => {
+                    network["projectid"].is_null()
+                        && (network["account"].as_str() == name.as_deref()
+                            || network["acltype"] == "Domain"
+                            || (role != Role::User && (call.flag("listall") || call.get("id").is_some())))
+                }
+            };
+            mine && selected(network, call)
+                && tagged(network, &tags)
+                && call.get("zoneid").is_none_or(|zone| network["zoneid"] == zone)
+                && call.get("type").is_none_or(|kind| network["type"] == kind)
+        });
+        Ok(wanted.map(|network| self.render_network(network, role)).collect())
+    }
+
+    pub(crate) fn render_network(&self, network: &Value, role: Role) -> Value {
+        let mut network = hidden("network", network.clone(), role);
+        if network["service"].is_null() {
+            network["service"] = self.network_services.clone();
+        }
+        network
+    }
+
+    fn render_host(&self, host: &Value) -> Value {
+        let free = self.free_on(host);
+        let mut host = host.clone();
+        let memory = number(&host["memorytotal"]);
+        let cpu = number(&host["cpuwithoverprovisioning"]);
+        let used_memory = memory - free.memory_bytes;
+        let used_cpu = cpu - free.cpu_mhz;
+        let percent = |used: i64, of: i64| {
+            if of == 0 { "0.00%".to_owned() } else { format!("{:.2}%", used as f64 * 100.0 / of as f64) }
+        };
+        host["memoryallocated"] = used_memory.into();
+        host["memoryallocatedbytes"] = used_memory.into();
+        host["memoryallocatedpercentage"] = percent(used_memory, memory).into();
+        host["cpuallocatedvalue"] = used_cpu.into();
+        for key in ["cpuallocated", "cpuallocatedpercentage", "cpuallocatedwithoverprovisioning"] {
+            host[key] = percent(used_cpu, cpu).into();
+        }
+        if let Some(fields) = host.as_object_mut() {
+            fields.remove("gpus");
+        }
+        host
+    }
+
+    /// What is used of a zone, by kind of capacity.
+    fn zone_capacity(&self, zone: &Value) -> Vec<Value> {
+        let hosts: Vec<&Value> = self.hosts.iter().filter(|host| host["zoneid"] == zone["id"]).collect();
+        let free: Vec<_> = hosts.iter().map(|host| self.free_on(host)).collect();
+        let memory: i64 = hosts.iter().map(|host| number(&host["memorytotal"])).sum();
+        let cpu: i64 = hosts.iter().map(|host| number(&host["cpuwithoverprovisioning"])).sum();
+        let cores: i64 = hosts.iter().map(|host| number(&host["cpunumber"])).sum();
+        let used_memory = memory - free.iter().map(|free| free.memory_bytes).sum::<i64>();
+        let used_cpu = cpu - free.iter().map(|free| free.cpu_mhz).sum::<i64>();
+        let used_cores: i64 = self.machines.values().filter(|m| m.occupies()).map(|m| m.cpu).sum();
+        let row = |kind: i64, name: &str, used: i64, total: i64| {
+            let percent = if total == 0 { 0.0 } else { used as f64 * 100.0 / total as f64 };
+            json!({"type": kind, "name": name, "capacityused": used, "capacitytotal": total, "percentused": format!("{percent:.2}")})
+        };
+        vec![
+            row(0, "MEMORY", used_memory, memory),
+            row(1, "CPU", used_cpu, cpu),
+            row(2, "STORAGE", 0, 4 << 40),
+            row(90, "CPU_CORE", used_cores, cores),
+            row(20, "OBJECT_STORAGE", 0, 0),
+            row(6, "SECONDARY_STORAGE", 0, 0),
+        ]
+    }
+
+    fn list_capacity(&self, call: &Call) -> Vec<Value> {
+        let zones = self.zones.iter().filter(|zone| call.get("zoneid").is_none_or(|id| zone["id"] == id));
+        let mut rows = Vec::new();
+        for zone in zones {
+            for mut row in self.zone_capacity(zone) {
+                if row["type"] == 20 {
+                    row["type"] = 19.into();
+                    row["name"] = "GPU".into();
+                }
+                row["zoneid"] = zone["id"].clone();
+                row["zonename"] = zone["name"].clone();
+                if !matches!(row["type"].as_i64(), Some(2 | 6)) {
+                    row["capacityallocated"] = row["capacityused"].clone();
+                }
+                rows.push(row);
+            }
+        }
+        rows
+    }
+
+    /// Whether the caller is shown what belongs to `owner`, by these parameters.
+    fn shows(&self, caller: usize, owner: &Owner, call: &Call) -> bool {
+        let by_id = call.get("id").is_some() || call.get("ids").is_some();
+        match (call.get("projectid"), &owner.project) {
+            (Some("-1"), Some(_)) => self.may(caller, owner),
+            (Some(wanted), Some(project)) => wanted == project && self.may(caller, owner),
+            (Some(_), None) | (None, Some(_)) => false,
+            (None, None) if call.flag("listall") || by_id => self.may(caller, owner),
+            (None, None) => match call.get("account") {
+                Some(name) => {
+                    self.may(caller, owner)
+                        && self.accounts.get(owner.account).is_some_and(|account| account.name == name)
+                }
+                None => caller == owner.account,
+            },
+        }
+    }
+
+    fn list_machines(&self, caller: usize, role: Role, call: &Call) -> Result<Vec<Value>, Refusal> {
+        let tags = call.pairs("tags")?;
+        let ids = call.list("ids");
+        if let Some(unknown) = ids.iter().find(|id| !self.knows(id)) {
+            return Err(Refusal::entity(call.command(), "ids", unknown));
+        }
+        let details = call.list("details");
+        let gone = |machine: &Machine| matches!(machine.state, "Destroyed" | "Expunging");
+        let equal = |name: &str, value: &str| call.get(name).is_none_or(|wanted| wanted == value);
+        let wanted = self.machines.values().filter(|machine| {
+            self.shows(caller, &machine.owner, call)
+                && (role != Role::User || self.settings.user_sees_destroyed || !gone(machine))
+                && equal("id", &machine.id)
+                && equal("name", &machine.name)
+                && equal("zoneid", &machine.zone)
+                && equal("templateid", &machine.template)
+                && equal("serviceofferingid", &machine.offering)
+                && (ids.is_empty() || ids.contains(&machine.id))
+                && (tags.is_empty() || tags.iter().any(|(key, value)| machine.has_tag(key, value)))
+                && call.get("networkid").is_none_or(|id| machine.nics.iter().any(|nic| nic.network == id))
+                && call.get("affinitygroupid").is_none_or(|id| machine.groups.iter().any(|group| group == id))
+                && call.get("keyword").is_none_or(|word| {
+                    let word = word.to_lowercase();
+                    machine.name.to_lowercase().contains(&word)
+                        || machine.nics.iter().any(|nic| nic.address.contains(&word))
+                })
+                && match call.get("state") {
+                    None => true,
+                    Some("present") => !gone(machine),
+                    Some(state) => machine.state.eq_ignore_ascii_case(state),
+                }
+        });
+        Ok(wanted
+            .map(|machine| self.render_machine(machine, role, &details, call.flag("userdata")))
+            .collect())
+    }
+
+    fn list_volumes(&self, caller: usize, role: Role, call: &Call) -> Vec<Value> {
+        let of_machine = call.get("virtualmachineid").and_then(|id| self.machine_ids.get(id));
+        let wanted = self.volumes.iter().filter(|volume| {
+            self.shows(caller, &volume.owner, call)
+                && call.get("id").is_none_or(|id| volume.id == id)
+                && (call.get("virtualmachineid").is_none() || volume.machine.as_ref() == of_machine)
+                && call.get("type").is_none_or(|kind| (kind == "ROOT") == volume.root)
+                && (!volume.destroyed || call.get("id").is_some() || role != Role::User)
+        });
+        wanted.map(|volume| self.render_volume(volume)).collect()
+    }
+
+    fn list_tags(&self, caller: usize, call: &Call) -> Vec<Value> {
+        let machines = self.machines.values().map(|m| ("UserVm", &m.id, &m.owner, &m.tags));
+        let volumes = self.volumes.iter().map(|v| ("Volume", &v.id, &v.owner, &v.tags));
+        machines
+            .chain(volumes)
+            .filter(|(kind, id, owner, _)| {
+                self.shows(caller, owner, call)
+                    && call.get("resourcetype").is_none_or(|wanted| wanted.eq_ignore_ascii_case(kind))
+                    && call.get("resourceid").is_none_or(|wanted| wanted == id.as_str())
+            })
+            .flat_map(|(kind, id, owner, tags)| self.render_tags(tags, kind, id, owner, true))
+            .filter(|tag| {
+                call.get("key").is_none_or(|key| tag["key"] == key)
+                    && call.get("value").is_none_or(|value| tag["value"] == value)
+            })
+            .collect()
+    }
+
+    fn list_accounts(&self, caller: usize, role: Role) -> Vec<Value> {
+        let visible = self.accounts.iter().enumerate().filter(|(i, _)| *i == caller);
+        let _ = role;
+        visible
+            .map(|(i, account)| {
+                let mut rendered = account.listed();
+                self.add_usage(&mut rendered, &self.owner_of(i), &account.limits);
+                rendered
+            })
+            .collect()
+    }
+
+    fn list_limits(&self, caller: usize, call: &Call) -> Vec<Value> {
+        let Some(account) = self.accounts.get(caller) else { return Vec::new() };
+        self.resource_types
+            .iter()
+            .filter(|(number, _)| call.get("resourcetype").is_none_or(|wanted| wanted == number))
+            .map(|(number, name)| {
+                let max = account.limits.get(name).copied().unwrap_or(-1);
+                json!({
+                    "account": account.name, "domainid": account.domain_id, "domain": account.domain,
+                    "domainpath": account.domain_path, "resourcetype": number, "resourcetypename": name, "max": max,
+                })
+            })
+            .collect()
+    }
+}

@@ -1,0 +1,302 @@
+//! What the simulated cloud remembers: its catalogue as the JSON it is answered with, and machines, volumes, jobs and groups as
+//! what they are.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use jiff::Timestamp;
+use serde_json::Value;
+
+use super::account::{Account, Role};
+use super::settings::Settings;
+use crate::chance::Chance;
+
+/// Who something belongs to.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Owner {
+    /// Index of the account that made it.
+    pub(crate) account: usize,
+    /// The project it belongs to instead.
+    pub(crate) project: Option<String>,
+}
+
+/// A virtual machine.
+#[derive(Clone, Debug)]
+pub(crate) struct Machine {
+    pub(crate) number: u64,
+    pub(crate) id: String,
+    pub(crate) name: String,
+    pub(crate) owner: Owner,
+    pub(crate) created: Timestamp,
+    pub(crate) updated: Option<Timestamp>,
+    pub(crate) state: &'static str,
+    pub(crate) zone: String,
+    pub(crate) template: String,
+    pub(crate) offering: String,
+    pub(crate) cpu: i64,
+    pub(crate) cpu_speed: i64,
+    pub(crate) memory: i64,
+    pub(crate) gpus: i64,
+    pub(crate) nics: Vec<Nic>,
+    pub(crate) host: Option<String>,
+    /// Whether it ever had storage.
+    pub(crate) stored: bool,
+    pub(crate) groups: Vec<String>,
+    pub(crate) security_groups: Vec<String>,
+    pub(crate) tags: Vec<(String, String)>,
+    pub(crate) details: BTreeMap<String, String>,
+    pub(crate) disk_offering: Option<String>,
+    pub(crate) user_data: Option<String>,
+    pub(crate) key_pairs: Vec<String>,
+    pub(crate) group: Option<String>,
+    pub(crate) protected: bool,
+    /// Jobs that work on it, in the order they came; the first is at work.
+    pub(crate) jobs: VecDeque<String>,
+}
+
+impl Machine {
+    /// Whether it holds its share of a host.
+    pub(crate) fn occupies(&self) -> bool {
+        self.host.is_some() && matches!(self.state, "Starting" | "Running" | "Stopping" | "Migrating")
+    }
+
+    /// Whether it counts against limits.
+    pub(crate) fn counts(&self) -> bool {
+        !matches!(self.state, "Destroyed" | "Expunging" | "Error")
+    }
+
+    pub(crate) fn has_tag(&self, key: &str, value: &str) -> bool {
+        self.tags.iter().any(|(k, v)| k == key && v == value)
+    }
+}
+
+/// An interface.
+#[derive(Clone, Debug)]
+pub(crate) struct Nic {
+    pub(crate) id: String,
+    pub(crate) network: String,
+    pub(crate) address: String,
+    pub(crate) mac: String,
+    /// Whether it is plugged into a network that exists on the hosts.
+    pub(crate) plugged: bool,
+}
+
+/// A volume.
+#[derive(Clone, Debug)]
+pub(crate) struct Volume {
+    pub(crate) id: String,
+    pub(crate) name: String,
+    pub(crate) root: bool,
+    pub(crate) owner: Owner,
+    pub(crate) zone: String,
+    pub(crate) created: Timestamp,
+    pub(crate) machine: Option<u64>,
+    pub(crate) device: i64,
+    pub(crate) size_bytes: i64,
+    pub(crate) offering: String,
+    pub(crate) destroyed: bool,
+    pub(crate) tags: Vec<(String, String)>,
+}
+
+/// A job.
+#[derive(Clone, Debug)]
+pub(crate) struct Job {
+    pub(crate) id: String,
+    pub(crate) account: usize,
+    pub(crate) class: &'static str,
+    pub(crate) machine: Option<u64>,
+    /// Type and id of what it works on, as it is answered.
+    pub(crate) instance: Option<(&'static str, String)>,
+    pub(crate) created: Timestamp,
+    pub(crate) completed: Option<Timestamp>,
+    pub(crate) outcome: Option<Outcome>,
+    pub(crate) work: Work,
+}
+
+/// What a job came to.
+#[derive(Clone, Debug)]
+pub(crate) enum Outcome {
+    Done(Value),
+    Failed(u16, String),
+    /// The server died over it.
+    Crashed,
+}
+
+/// What a job does, step by step.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Work {
+    /// Place and start it.
+    Start {
+        /// It is being made: failure leaves it in `Error`.
+        deploy: bool,
+        /// Whether to start it at all.
+        start: bool,
+        /// Already on its host.
+        placed: bool,
+    },
+    Stop,
+    Reboot,
+    Destroy {
+        expunge: bool,
+        volumes: Vec<String>,
+    },
+    Expunge,
+    Tag {
+        resource_type: String,
+        ids: Vec<String>,
+        tags: Vec<(String, String)>,
+    },
+    Untag {
+        ids: Vec<String>,
+        tags: Vec<(String, String)>,
+    },
+    Scale,
+    /// Everything was done when it was accepted.
+    Nothing(Value),
+}
+
+/// Something that will happen.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Event {
+    /// The job takes its next step.
+    Step(String),
+    /// The network stands on the hosts.
+    Implemented(String),
+    /// Destroyed machines go for good.
+    ExpungeThread,
+}
+
+/// An affinity group.
+#[derive(Clone, Debug)]
+pub(crate) struct Group {
+    pub(crate) id: String,
+    pub(crate) name: String,
+    pub(crate) kind: String,
+    pub(crate) description: Option<String>,
+    pub(crate) owner: Owner,
+}
+
+/// A project.
+#[derive(Clone, Debug)]
+pub(crate) struct Project {
+    pub(crate) id: String,
+    pub(crate) name: String,
+    pub(crate) display_text: String,
+    pub(crate) owner: usize,
+    pub(crate) created: Timestamp,
+    pub(crate) limits: BTreeMap<String, i64>,
+}
+
+/// Everything.
+#[derive(Clone, Debug)]
+pub(crate) struct State {
+    pub(crate) settings: Settings,
+    pub(crate) accounts: Vec<Account>,
+    pub(crate) capability: Value,
+    pub(crate) zones: Vec<Value>,
+    pub(crate) hosts: Vec<Value>,
+    pub(crate) offerings: Vec<Value>,
+    pub(crate) system_offerings: Vec<Value>,
+    pub(crate) disk_offerings: Vec<Value>,
+    pub(crate) templates: Vec<Value>,
+    pub(crate) networks: Vec<Value>,
+    pub(crate) network_services: Value,
+    pub(crate) security_groups: Vec<Value>,
+    pub(crate) tariffs: Vec<Value>,
+    pub(crate) management_servers: Vec<Value>,
+    pub(crate) resource_types: Vec<(String, String)>,
+    /// What a new project gets.
+    pub(crate) project_limits: BTreeMap<String, i64>,
+    pub(crate) gpu_cards: Vec<Value>,
+    pub(crate) vgpu_profiles: Vec<Value>,
+    pub(crate) user_data: Vec<Value>,
+    pub(crate) key_pairs: Vec<Value>,
+    pub(crate) machines: BTreeMap<u64, Machine>,
+    /// Ids of machines, also of those that are gone: the server remembers them.
+    pub(crate) machine_ids: BTreeMap<String, u64>,
+    pub(crate) volumes: Vec<Volume>,
+    pub(crate) groups: Vec<Group>,
+    pub(crate) projects: Vec<Project>,
+    pub(crate) jobs: BTreeMap<String, Job>,
+    pub(crate) events: BTreeMap<(Timestamp, u64), Event>,
+    pub(crate) sequence: u64,
+    pub(crate) next_machine: u64,
+    /// When the account's earlier deployments are through: they queue for its resource count.
+    pub(crate) busy_until: BTreeMap<usize, Timestamp>,
+    pub(crate) ids: Chance,
+    pub(crate) delays: Chance,
+    /// Hosts that refuse to start anything.
+    pub(crate) broken_hosts: BTreeSet<String>,
+}
+
+impl State {
+    /// A new id.
+    pub(crate) fn uuid(&mut self) -> String {
+        let mut digits = String::with_capacity(36);
+        for (i, part) in [8, 4, 4, 4, 12].into_iter().enumerate() {
+            if i > 0 {
+                digits.push('-');
+            }
+            for at in 0..part {
+                let digit = match (i, at) {
+                    (2, 0) => 4,
+                    (3, 0) => 8 + self.ids.below(4),
+                    _ => self.ids.below(16),
+                };
+                digits.push(char::from_digit(u32::try_from(digit).unwrap_or(0), 16).unwrap_or('0'));
+            }
+        }
+        digits
+    }
+
+    pub(crate) fn machine(&self, id: &str) -> Option<&Machine> {
+        self.machines.get(self.machine_ids.get(id)?)
+    }
+
+    pub(crate) fn by_id<'a>(list: &'a [Value], id: &str) -> Option<&'a Value> {
+        list.iter().find(|entry| entry["id"] == id)
+    }
+
+    /// Whether this id is or was anything.
+    pub(crate) fn knows(&self, id: &str) -> bool {
+        let lists = [
+            &self.zones,
+            &self.hosts,
+            &self.offerings,
+            &self.system_offerings,
+            &self.disk_offerings,
+            &self.templates,
+            &self.networks,
+            &self.security_groups,
+            &self.gpu_cards,
+            &self.vgpu_profiles,
+            &self.user_data,
+        ];
+        self.machine_ids.contains_key(id)
+            || self.jobs.contains_key(id)
+            || self.volumes.iter().any(|volume| volume.id == id)
+            || self.groups.iter().any(|group| group.id == id)
+            || self.projects.iter().any(|project| project.id == id)
+            || self.accounts.iter().any(|a| a.id == id || a.domain_id == id || a.user_id == id)
+            || lists.iter().any(|list| Self::by_id(list, id).is_some())
+            || self.networks.iter().any(|network| network["networkofferingid"] == id)
+    }
+
+    /// Whether the caller may see and change what belongs to `owner`.
+    pub(crate) fn may(&self, caller: usize, owner: &Owner) -> bool {
+        let (Some(caller_account), Some(owner_account)) =
+            (self.accounts.get(caller), self.accounts.get(owner.account))
+        else {
+            return false;
+        };
+        match caller_account.role {
+            Role::Root => true,
+            Role::DomainAdmin => owner_account.domain_path.starts_with(&caller_account.domain_path),
+            Role::User => caller == owner.account,
+        }
+    }
+
+    pub(crate) fn schedule(&mut self, at: Timestamp, event: Event) {
+        self.sequence += 1;
+        self.events.insert((at, self.sequence), event);
+    }
+}
