@@ -1,5 +1,6 @@
 //! The commands of the `karpenter` program, as a library so that tests can run them in process.
 
+pub mod cloudstack;
 mod definitions;
 pub mod demo;
 pub mod files;

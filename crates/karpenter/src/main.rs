@@ -10,7 +10,7 @@ use std::io;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use karpenter::{demo, run, sim, simulate};
+use karpenter::{cloudstack, demo, run, sim, simulate};
 
 /// glibc's takes nearly half the time of a small write in the embedded server.
 #[global_allocator]
@@ -28,6 +28,8 @@ struct Cli {
 enum Command {
     /// Serve an empty Kubernetes API from memory.
     Apiserver(apiserver::Args),
+    /// Tools for Apache CloudStack.
+    Cloudstack(cloudstack::Args),
     /// Print the custom resource definitions.
     Crds(crds::Args),
     /// Show Karpenter at work on a cluster in memory; needs nothing.
@@ -43,6 +45,7 @@ enum Command {
 fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
         Command::Apiserver(args) => apiserver::cmd(&args).map(|()| ExitCode::SUCCESS),
+        Command::Cloudstack(args) => cloudstack::cmd(&args),
         Command::Crds(args) => crds::cmd(&args).map(|()| ExitCode::SUCCESS),
         Command::Demo(args) => demo::cmd(&args),
         Command::Run(args) => run::cmd(&args),
