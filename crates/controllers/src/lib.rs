@@ -38,4 +38,5 @@ mod totals;
 mod watches;
 
 pub use context::{Context, SharedCluster, Stores};
+pub use disruption::check_repair_policies;
 pub use operator::{Given, assemble};

@@ -9,7 +9,7 @@ use anyhow::Context as _;
 use futures_util::FutureExt as _;
 use karpenter_cloudprovider::{CloudProvider, Measured, Registry, Surroundings};
 use karpenter_controllers::operator::COMPONENT;
-use karpenter_controllers::{Given, Stores, assemble};
+use karpenter_controllers::{Given, Stores, assemble, check_repair_policies};
 use karpenter_runtime::client::{self, Limits};
 use karpenter_runtime::compute::Compute;
 use karpenter_runtime::environment::Environment;
@@ -93,6 +93,7 @@ async fn run(options: Arc<Options>, environment: Environment) -> anyhow::Result<
         registry.register(Arc::new(measured) as Arc<dyn CloudProvider>)?;
         parts.extend(installation.parts);
     }
+    check_repair_policies(&options, &registry)?;
 
     let (mut program, context) = assemble(Given {
         client,

@@ -9,10 +9,11 @@ use futures_util::future::join_all;
 use jiff::Timestamp;
 use karpenter_api::conditions::{ConditionStatus, HasConditions};
 use karpenter_api::{NodePool, labels, nodeclaim};
+use karpenter_cloudprovider::Registry;
 use karpenter_engine::Snapshot;
 use karpenter_engine::disruption::{
     Command, DisruptionGates, DisruptionOptions, Invalid, Memory, Method, Outcome as Found, Pass,
-    RepairPolicies, VALIDATION_DELAY, Why,
+    RepairPolicies, RepairPolicyError, VALIDATION_DELAY, Why,
 };
 use karpenter_engine::labels::Text;
 use karpenter_engine::node_pool::InstanceTypes;
@@ -20,6 +21,8 @@ use karpenter_runtime::compute::Compute;
 use karpenter_runtime::controller::{Controller, IMMEDIATELY, Outcome, ReconcileResult, Singleton};
 use karpenter_runtime::error::{Field, ReconcileError, Structured};
 use karpenter_runtime::logging;
+use karpenter_runtime::object_key::ObjectKey;
+use karpenter_runtime::options::Options;
 use karpenter_runtime::program::Program;
 use karpenter_state::ConsolidationState;
 use tokio::time::Instant;
@@ -88,14 +91,22 @@ impl Disruption {
     }
 }
 
+/// What is to be repaired and how; none when repair is off or left to the legacy controller.
+pub(super) fn repair_policies(
+    options: &Options,
+    providers: &Registry,
+) -> Result<Option<RepairPolicies>, RepairPolicyError> {
+    if !options.feature_gates.node_repair || options.legacy_node_repair {
+        return Ok(None);
+    }
+    let policies = providers.providers().iter().flat_map(|provider| provider.repair_policies());
+    RepairPolicies::new(policies.collect()).map(Some)
+}
+
 /// The settings that reach a decision.
 fn disruption_options(context: &Context) -> DisruptionOptions {
     let gates = &context.options.feature_gates;
-    let repair = (gates.node_repair && !context.options.legacy_node_repair).then(|| {
-        let policies = context.providers.providers().iter().flat_map(|provider| provider.repair_policies());
-        RepairPolicies::new(policies.collect())
-    });
-    let repair = repair.transpose().unwrap_or_else(|error| {
+    let repair = repair_policies(&context.options, &context.providers).unwrap_or_else(|error| {
         tracing::error!(%error, "node repair is off, the provider's repair policies make no sense");
         None
     });
@@ -335,6 +346,20 @@ impl Disruption {
                         events::approved(context, command, pool, score);
                     }
                 }
+            }
+        }
+        for candidate in found.commands.iter().flat_map(|command| &command.candidates) {
+            if let Some(repair) = &candidate.repair {
+                tracing::info!(
+                    Node = %logging::object(&ObjectKey::cluster(candidate.node.clone())),
+                    condition = &*repair.condition,
+                    status = &*repair.status,
+                    reason = &*repair.reason,
+                    "reason-regex" = repair.reason_regex,
+                    fallback = repair.reason_regex.is_empty(),
+                    action = repair.action.as_str(),
+                    "selected repair policy"
+                );
             }
         }
         if found.timed_out {

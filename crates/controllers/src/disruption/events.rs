@@ -5,7 +5,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{Node, ObjectReference};
 use karpenter_api::nodepool::{BALANCED_K, DisruptionReason};
 use karpenter_api::{NodeClaim, NodePool};
-use karpenter_engine::disruption::{Command, EventKind, Score, Stays};
+use karpenter_engine::disruption::{Command, EventKind, Score, Stays, Why};
 use karpenter_runtime::events::{Event, EventType, reference};
 use karpenter_runtime::object_key::ObjectKey;
 
@@ -41,7 +41,12 @@ pub(super) fn stays(context: &Context, stays: &Stays) {
         EventKind::Unconsolidatable => (EventType::Normal, Some(FIFTEEN_MINUTES)),
         EventKind::RepairBlocked => (EventType::Warning, Some(FIFTEEN_MINUTES)),
     };
-    for About { object, uid } in both(context, &stays.node, &stays.claim) {
+    let pool = match &stays.why {
+        Why::TooManyUnhealthy(pool) => context.stores.node_pools.get(&ObjectKey::cluster(pool.clone())),
+        _ => None,
+    };
+    let on = both(context, &stays.node, &stays.claim).into_iter();
+    for About { object, uid } in on.chain(pool.map(|pool| about::<NodePool>(&pool))) {
         let mut event = Event::new(object, event_type, kind.as_str(), message.as_str()).dedupe_by([uid]);
         if let Some(time) = dedupe_for {
             event = event.dedupe_for(time);

@@ -9,17 +9,26 @@
 
 mod controller;
 mod events;
+mod log;
 mod marks;
 mod metrics;
 mod queue;
 mod reboot;
 
+use karpenter_cloudprovider::Registry;
+use karpenter_engine::disruption::RepairPolicyError;
+use karpenter_runtime::options::Options;
 use karpenter_runtime::program::Program;
 
 use self::controller::Disruption;
 use self::queue::Queue;
 use crate::context::Context;
 use crate::provisioning::Provisioning;
+
+/// Whether what the providers want repaired makes sense; repair stays off if it does not.
+pub fn check_repair_policies(options: &Options, providers: &Registry) -> Result<(), RepairPolicyError> {
+    controller::repair_policies(options, providers).map(|_| ())
+}
 
 /// Puts loop and queue into the program.
 pub(crate) fn register(context: &Context, provisioning: &Provisioning, program: &mut Program) {

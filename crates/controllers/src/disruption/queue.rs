@@ -20,7 +20,7 @@ use karpenter_api::conditions::{ConditionStatus, HasConditions};
 use karpenter_api::{NodeClaim, NodePool, nodeclaim};
 use karpenter_engine::PlannedClaim;
 use karpenter_engine::disruption::{Candidate, Command, Decision, Method};
-use karpenter_engine::labels::{CAPACITY_TYPE, INSTANCE_TYPE, Text};
+use karpenter_engine::labels::Text;
 use karpenter_runtime::controller::{Controller, Outcome, ReconcileResult, Reconciler};
 use karpenter_runtime::entropy::Stream;
 use karpenter_runtime::error::{Field, ReconcileError, Structured};
@@ -31,16 +31,15 @@ use karpenter_runtime::rate_limit::{Bucket, exponential_and_bucket, scale};
 use karpenter_runtime::work_queue::WorkQueue;
 use karpenter_runtime::writes;
 use kube::Api;
-use serde_json::json;
 use tokio::sync::Mutex as AsyncMutex;
 
 use super::marks::{self, MarkError, Marked};
 use super::metrics::{self, Metrics};
-use super::{events, reboot};
+use super::{events, log, reboot};
 use crate::context::Context;
 use crate::pods;
 use crate::provisioning::Provisioning;
-use crate::provisioning::claims::{ClaimFactory, some_of};
+use crate::provisioning::claims::ClaimFactory;
 use crate::totals::{Totals, label, termination_mode};
 
 const NAME: &str = "disruption.queue";
@@ -158,7 +157,7 @@ impl Queue {
             return Err(ReconcileError::message("candidate is being disrupted"));
         }
         let created = context.now();
-        log_command(&command, &id, pools);
+        log::command(&command, &id, pools);
         if command.decision() == Decision::Reboot {
             self.release(&command.candidates);
             return self.reboot(&command).await;
@@ -569,58 +568,4 @@ pub(super) fn policy_name(pool: &NodePool) -> String {
         Policy::Balanced => "Balanced",
     };
     name.to_owned()
-}
-
-fn log_command(command: &Command, id: &str, pools: &Pools) {
-    let reference = |name: &Text| json!({"name": &**name});
-    let nodes: Vec<serde_json::Value> = command
-        .candidates
-        .iter()
-        .map(|candidate| {
-            let mut node = json!({
-                "Node": reference(&candidate.node),
-                "NodeClaim": reference(&candidate.claim),
-                "instance-type": candidate.labels.get_or_empty(INSTANCE_TYPE),
-                "capacity-type": candidate.labels.get_or_empty(CAPACITY_TYPE),
-            });
-            if candidate.repair.as_ref().is_some_and(|repair| repair.escalated) {
-                node["reboot-escalated"] = true.into();
-            }
-            node
-        })
-        .collect();
-    let one = command.replacements.len() == 1;
-    let replacements: Vec<serde_json::Value> = command
-        .replacements
-        .iter()
-        .map(|replacement| {
-            let is_static = pools.get(&*replacement.node_pool).is_some_and(|pool| pool.is_static());
-            let mut node = json!({"capacity-type": launch_capacity_type(replacement)});
-            if one && !is_static {
-                node["instance-types"] = some_of(&replacement.instance_types, 5).into();
-            }
-            node
-        })
-        .collect();
-    tracing::info!(
-        command = command.text_with_id(id),
-        decision = command.decision().as_str(),
-        "disrupted-node-count" = command.candidates.len(),
-        "replacement-node-count" = command.replacements.len(),
-        "pod-count" = command.pod_count(),
-        "disrupted-nodes" = %logging::json(nodes),
-        "replacement-nodes" = %logging::json(replacements),
-        "disrupting node(s)"
-    );
-}
-
-/// What a replacement will be, as far as it says: reserved before spot before on demand.
-fn launch_capacity_type(replacement: &PlannedClaim) -> &'static str {
-    use karpenter_engine::labels::{ON_DEMAND, RESERVED, SPOT};
-    let wanted = replacement.requirements.iter().filter(|r| &*r.key == CAPACITY_TYPE);
-    let requirements =
-        karpenter_engine::requirements::Requirements::from_selectors(wanted).unwrap_or_default();
-    let allows =
-        |value: &str| requirements.get(CAPACITY_TYPE).is_none_or(|requirement| requirement.has(value));
-    [RESERVED, SPOT].into_iter().find(|value| allows(value)).unwrap_or(ON_DEMAND)
 }

@@ -244,7 +244,11 @@ async fn marks_that_a_process_left_behind_are_taken_off() {
 
 #[tokio::test(start_paused = true)]
 async fn nodes_whose_pods_fit_elsewhere_are_deleted() {
-    let rig = rig_with(node_pool("default"), &[("a", 4), ("b", 4)]).await;
+    // Spot nodes would be cheaper than any that is there.
+    let on_demand = json!([{"key": "karpenter.sh/capacity-type", "operator": "In", "values": ["on-demand"]}]);
+    let pool =
+        node_pool("default").with(json!({"spec": {"template": {"spec": {"requirements": on_demand}}}}));
+    let rig = rig_with(pool, &[("a", 4), ("b", 4)]).await;
     rig.create(pod_on("a", "p", "3")).await;
     rig.create(pod_on("b", "q", "500m")).await;
     rig.eventually("one node is going", |rig| going(rig, &["a", "b"]) == 1).await;

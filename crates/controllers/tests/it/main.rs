@@ -12,3 +12,4 @@ mod provisioning;
 mod repair;
 mod rig;
 mod static_capacity;
+mod static_drift;
