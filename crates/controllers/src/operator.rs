@@ -20,6 +20,7 @@ use crate::mirror;
 use crate::node;
 use crate::node_overlay;
 use crate::nodeclaim;
+use crate::nodepool;
 use crate::nodepool::health::RegistrationHealth;
 use crate::provisioning;
 use crate::static_capacity;
@@ -75,6 +76,11 @@ pub fn assemble(given: Given) -> (Program, Context) {
     let evictions = node::eviction::register(&context, &mut program);
     node::termination::register(&context, &mut watches, &mut program, &evictions);
     nodeclaim::lifecycle::register(&context, &mut watches, &mut program, &health);
+    nodepool::hash::register(&context, &mut watches, &mut program);
+    nodepool::counter::register(&context, &mut watches, &mut program, &provisioning.sync);
+    nodepool::readiness::register(&context, &mut watches, &mut program);
+    nodepool::validation::register(&context, &mut watches, &mut program);
+    nodepool::registration_health::register(&context, &mut watches, &mut program, &health);
     watches.run_in(&mut program);
     (program, context)
 }

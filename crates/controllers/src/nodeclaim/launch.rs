@@ -3,6 +3,9 @@
 //! A launch is never asked for twice knowingly: what was launched is remembered until the claim says so. That memory does not
 //! outlive the process, and need not: providers recognise a claim by its UID.
 
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::Pod;
 use karpenter_api::conditions::{ConditionStatus, HasConditions as _};
 use karpenter_api::nodeclaim::LAUNCHED;
 use karpenter_api::{NodeClaim, labels};
@@ -11,9 +14,11 @@ use karpenter_cloudprovider::{Launch, LaunchFailure, LaunchedInstance, ProviderE
 use karpenter_runtime::controller::Outcome;
 use karpenter_runtime::error::ReconcileError;
 use karpenter_runtime::events::{Event, EventType, reference};
+use karpenter_runtime::object_key::ObjectKey;
 use karpenter_runtime::{logging, writes};
 
 use super::lifecycle::{Lifecycle, Pass, Stage};
+use crate::pods;
 
 impl Lifecycle {
     pub(super) async fn launch(&self, pass: &mut Pass) -> Result<Stage, ReconcileError> {
@@ -74,6 +79,22 @@ impl Lifecycle {
         let message = truncated(format!("NodeClaim {name} event: {error}"));
         let event = Event::new(reference(claim), EventType::Warning, NO_CAPACITY, message);
         self.context.recorder.publish(event.dedupe_by(claim.metadata.uid.clone()));
+        let message = truncated(format!("NodeClaim {name} nominated for this pod failed to launch: {error}"));
+        for pod in self.pods_waiting_for(name) {
+            let event = Event::new(reference(&*pod), EventType::Warning, NO_CAPACITY, message.clone());
+            let event = event.dedupe_by(pod.metadata.uid.clone()).limited_by(&self.pod_events);
+            self.context.recorder.publish(event);
+        }
+    }
+
+    /// The pods the claim was made for that still wait. One that found a place, ended or is ending meanwhile does not care.
+    fn pods_waiting_for(&self, claim: &str) -> Vec<Arc<Pod>> {
+        let keys = self.context.cluster.read(|cluster| cluster.timings().pods_of(claim));
+        let pods = &self.context.stores.pods;
+        let known = keys.iter().filter_map(|(namespace, name)| {
+            pods.get(&ObjectKey::namespaced(namespace.as_ref(), name.as_ref()))
+        });
+        known.filter(|pod| pods::node_name(pod).is_none() && pods::is_active(pod)).collect()
     }
 }
 
