@@ -76,6 +76,13 @@ pub fn assemble(given: Given) -> (Program, Context) {
     let evictions = node::eviction::register(&context, &mut program);
     node::termination::register(&context, &mut watches, &mut program, &evictions);
     nodeclaim::lifecycle::register(&context, &mut watches, &mut program, &health);
+    nodeclaim::garbage_collection::register(&context, &mut program);
+    nodeclaim::expiration::register(&context, &mut watches, &mut program);
+    nodeclaim::consistency::register(&context, &mut watches, &mut program);
+    nodeclaim::pod_events::register(&context, &mut watches, &mut program);
+    nodeclaim::hydration::register(&context, &mut watches, &mut program);
+    nodeclaim::reboot::register(&context, &mut watches, &mut program, &evictions);
+    node::health::register(&context, &mut watches, &mut program);
     nodepool::hash::register(&context, &mut watches, &mut program);
     nodepool::counter::register(&context, &mut watches, &mut program, &provisioning.sync);
     nodepool::readiness::register(&context, &mut watches, &mut program);

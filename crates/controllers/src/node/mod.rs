@@ -5,9 +5,11 @@
 //! | `termination` | the end of a Node: drained, volumes detached, instance gone |
 //! | `drain` | which pods leave next |
 //! | `eviction` | the queue of pods on their way out |
+//! | `health` | replaces sick nodes, the old way |
 //! | `volumes` | which volumes a drain waits for |
 
 pub(crate) mod drain;
 pub(crate) mod eviction;
+pub(crate) mod health;
 pub(crate) mod termination;
 mod volumes;

@@ -136,9 +136,9 @@ async fn another_hash_of_the_pool_comes_before_requirements_and_those_before_the
     assert_eq!(drift_of(&rig).await.as_deref(), Some("NodePoolDrifted"));
     // Hashes of different versions say nothing of each other; nor does a missing one.
     for annotations in
-        [annotations("1", "v2"), json!({"metadata": {"annotations": {"karpenter.sh/nodepool-hash": null}}})]
+        [annotations("2", "v2"), json!({"metadata": {"annotations": {"karpenter.sh/nodepool-hash": null}}})]
     {
-        rig.patch(&node_pool("default"), annotations).await;
+        rig.patch(&claim("c", "default", 1), annotations).await;
         rig.pass(SECOND).await;
         assert_eq!(drift_of(&rig).await.as_deref(), Some("RequirementsDrifted"));
     }
