@@ -66,8 +66,10 @@ impl Reconciler for Consistency {
         }
         let uid = claim.metadata.uid.clone().unwrap_or_default();
         let now = self.context.now();
-        if let Some(last) = self.scanned().get(&uid).copied() {
-            return Ok(Outcome::After(until(now, after(last, PERIOD))));
+        let last = self.scanned().get(&uid).copied();
+        let left = last.map(|last| until(now, after(last, PERIOD))).unwrap_or_default();
+        if !left.is_zero() {
+            return Ok(Outcome::After(left));
         }
         self.scanned().insert(uid.clone(), now);
         // Several nodes are for the lifecycle to see to.

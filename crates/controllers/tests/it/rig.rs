@@ -103,9 +103,13 @@ impl Rig {
     }
 
     /// Creates an object as a user would. A status, which nobody can create, is written after; of a NodeClaim before
-    /// Karpenter can launch it.
+    /// Karpenter can launch it. The instance a NodeClaim says it has exists.
     pub(crate) async fn create(&self, object: Value) -> DynamicObject {
-        let _closed = if object["kind"] == "NodeClaim" { Some(self.gate.write().await) } else { None };
+        let is_claim = object["kind"] == "NodeClaim";
+        let _closed = if is_claim { Some(self.gate.write().await) } else { None };
+        if is_claim && object.pointer("/status/providerID").is_some() {
+            self.provider.plant(serde_json::from_value(object.clone()).expect("a NodeClaim"));
+        }
         let status = object.get("status").cloned();
         let created = create(&self.client, object.clone()).await;
         match status {
