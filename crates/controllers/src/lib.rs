@@ -11,7 +11,7 @@
 //! | `disruption` | takes nodes away that are not needed or not what was asked for |
 //! | `metrics` | nodes, NodePools and conditions on the metrics page |
 //! | `provisioning` | nodes for pods that have no place |
-//! | `static_capacity`, `capacity_buffer`, `node_overlay` | nodes of a fixed number, room kept free, other prices (each behind its gate) |
+//! | `static_capacity`, `capacity_buffer`, `node_overlay`, `pod_deletion_cost` | nodes of a fixed number, room kept free, other prices, which pods should go first (each behind its gate) |
 //! | `sync` | whether decisions can be made now |
 //! | `nodeclaim`, `node`, `nodepool` | controllers of these kinds |
 //! | `pods`, `pairing`, `times`, `totals` | what they share: predicates, who belongs to whom, texts of times, counters |
@@ -29,6 +29,7 @@ mod nodeclaim;
 mod nodepool;
 pub mod operator;
 mod pairing;
+mod pod_deletion_cost;
 mod pods;
 mod provisioning;
 mod static_capacity;

@@ -21,13 +21,19 @@ pub(crate) fn feed(context: &Context, watches: &mut Watches) {
     let providers = context.providers.clone();
     let apply = move |cluster: &mut Cluster, claim: &NodeClaim| match providers.for_claim(claim) {
         Ok(_) => cluster.apply_node_claim(claim),
-        Err(_) => Ok(cluster.delete_node_claim(claim.metadata.name.as_deref().unwrap_or_default())),
+        Err(_) => {
+            cluster.delete_node_claim(claim.metadata.name.as_deref().unwrap_or_default());
+            Ok(())
+        }
     };
     keep(cluster, &mut watches.node_claims, apply, |c, k| c.delete_node_claim(&k.name));
     let providers = context.providers.clone();
     let apply = move |cluster: &mut Cluster, pool: &NodePool| match providers.for_pool(pool) {
         Ok(_) => cluster.apply_node_pool(pool),
-        Err(_) => Ok(cluster.delete_node_pool(pool.metadata.name.as_deref().unwrap_or_default())),
+        Err(_) => {
+            cluster.delete_node_pool(pool.metadata.name.as_deref().unwrap_or_default());
+            Ok(())
+        }
     };
     keep(cluster, &mut watches.node_pools, apply, |c, k| c.delete_node_pool(&k.name));
     keep(cluster, &mut watches.daemon_sets, Cluster::apply_daemon_set, |c, k| {

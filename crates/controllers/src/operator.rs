@@ -22,6 +22,7 @@ use crate::node_overlay;
 use crate::nodeclaim;
 use crate::nodepool;
 use crate::nodepool::health::RegistrationHealth;
+use crate::pod_deletion_cost;
 use crate::provisioning;
 use crate::static_capacity;
 use crate::watches::Watches;
@@ -70,6 +71,7 @@ pub fn assemble(given: Given) -> (Program, Context) {
     node_overlay::register(&context, &provisioning, &mut watches, &mut program);
     static_capacity::register(&context, &provisioning, &mut watches, &mut program);
     disruption::register(&context, &provisioning, &mut program);
+    pod_deletion_cost::register(&context, &provisioning, &mut program);
     nodeclaim::disruption::register(&context, &mut watches, &mut program);
     metrics::register(&context, &cost, &mut watches, &mut program);
     let health = RegistrationHealth::default();

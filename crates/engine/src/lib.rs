@@ -46,6 +46,7 @@ mod columns;
 mod daemons;
 mod default_spread;
 pub mod disruption;
+mod effective_zone;
 pub mod eligibility;
 mod existing;
 mod finish;
@@ -81,6 +82,7 @@ mod vocabulary;
 mod volumes;
 
 pub use builder::SnapshotBuilder;
+pub use effective_zone::effective_zone;
 pub use node::StateNode;
 pub use plan::{IgnoredPod, NodePlacement, PlacedPod, Plan, PlannedClaim, PodError, RejectedObject};
 pub use snapshot::{

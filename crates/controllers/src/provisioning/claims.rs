@@ -61,7 +61,7 @@ impl ClaimFactory {
 
     /// The NodeClaim the engine decided on. `pool` is the NodePool as it was when it decided.
     pub(crate) fn planned(&self, pool: &NodePool, planned: &PlannedClaim) -> NodeClaim {
-        let mut claim = self.from_template(pool);
+        let mut claim = self.template_claim(pool);
         let labels = claim.metadata.labels.get_or_insert_default();
         labels.extend(planned.labels.iter().map(|(key, value)| (key.to_string(), value.to_string())));
         let requirements = Requirements::from_selectors(planned.requirements.iter()).unwrap_or_default();
@@ -88,7 +88,7 @@ impl ClaimFactory {
 
     /// A NodeClaim of a static NodePool: what it becomes is the provider's choice.
     pub(crate) fn of_static_pool(&self, pool: &NodePool) -> NodeClaim {
-        let mut claim = self.from_template(pool);
+        let mut claim = self.template_claim(pool);
         let selectors: Vec<SelectorRequirement> =
             pool.spec.template.spec.requirements.iter().map(conversion::selector).collect();
         let mut requirements = Requirements::from_selectors(&selectors).unwrap_or_default();
@@ -114,7 +114,7 @@ impl ClaimFactory {
         claim
     }
 
-    fn from_template(&self, pool: &NodePool) -> NodeClaim {
+    fn template_claim(&self, pool: &NodePool) -> NodeClaim {
         let name = pool.metadata.name.clone().unwrap_or_default();
         let mut claim = pool.spec.template.to_node_claim();
         let class = &pool.spec.template.spec.node_class_ref;

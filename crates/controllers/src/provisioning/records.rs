@@ -11,9 +11,9 @@ use karpenter_api::nodepool::NODE_REGISTRATION_HEALTHY;
 use karpenter_api::{NodeClaim, NodePool};
 use karpenter_engine::eligibility::is_provisionable;
 use karpenter_engine::labels::{NODE_POOL, Text};
-use karpenter_engine::pod::{Pod, WhenUnsatisfiable};
+use karpenter_engine::pod::{Phase, Pod, WhenUnsatisfiable};
 use karpenter_engine::reasons::{PodRejection, SkipReason, Unplaceable};
-use karpenter_engine::{PlannedClaim, StateNode};
+use karpenter_engine::{PlannedClaim, StateNode, effective_zone};
 use karpenter_runtime::events::{Event, EventLimiter, EventType, reference};
 use karpenter_runtime::logging;
 use karpenter_runtime::object_key::ObjectKey;
@@ -72,7 +72,20 @@ impl Records {
             let took = logging::duration(took);
             tracing::info!(Pods = some_of(&waiting, 5), duration = %took, "found provisionable pod(s)");
         }
+        self.count_zones(decision);
         self.mention_preferences(decision);
+    }
+
+    /// Pending pods by the zone they have to be in.
+    fn count_zones(&self, decision: &Decision) {
+        self.metrics.pending_pods_by_zone.delete_matching(&[("controller", NAME)]);
+        let mut counts: BTreeMap<Text, u32> = BTreeMap::new();
+        for pod in waiting(decision).filter(|pod| pod.status.phase == Phase::Pending) {
+            *counts.entry(effective_zone(pod, &decision.snapshot)).or_default() += 1;
+        }
+        for (zone, count) in counts {
+            self.metrics.pending_pods_by_zone.set(&[NAME, &zone], f64::from(count));
+        }
     }
 
     fn log_pools(&self, decision: &Decision) {

@@ -7,6 +7,7 @@ mod mirror;
 mod node_overlay;
 mod nodeclaim_disruption;
 mod objects;
+mod pod_deletion_cost;
 mod pod_metrics;
 mod provisioning;
 mod repair;

@@ -358,3 +358,21 @@ async fn no_two_claims_have_the_same_name() {
     let names: BTreeSet<_> = made.iter().map(|claim| claim.metadata.name.clone()).collect();
     assert_eq!(names.len(), 30);
 }
+
+#[tokio::test(start_paused = true)]
+async fn pending_pods_are_counted_by_the_zone_they_have_to_be_in() {
+    let rig = rig().await;
+    let in_zone = |zone: &str| json!({"spec": {"nodeSelector": {"topology.kubernetes.io/zone": zone}}});
+    rig.create(node_pool("default").with(json!({"spec": {"limits": {"cpu": "0"}}}))).await;
+    rig.create(pending_pod("anywhere", "1")).await;
+    rig.create(pending_pod("here", "1").with(in_zone("test-zone-1"))).await;
+    rig.create(pending_pod("here-too", "1").with(in_zone("test-zone-1"))).await;
+    rig.pass(Duration::from_secs(5)).await;
+    let metrics = rig.context.environment.registry.encode();
+    for (zone, count) in [("flexible", 1), ("test-zone-1", 2)] {
+        let series = format!(
+            r#"karpenter_scheduler_pending_pods_by_effective_zone_count{{controller="provisioner",zone="{zone}"}} {count}"#
+        );
+        assert!(metrics.contains(&series), "{metrics}");
+    }
+}

@@ -284,7 +284,7 @@ impl<'s> Census<'s> {
 }
 
 /// The first rule about the node itself that forbids disruption.
-fn node_hindrance(machine: &StateNode) -> Option<Why> {
+pub(super) fn node_hindrance(machine: &StateNode) -> Option<Why> {
     if machine.claim.as_ref().is_some_and(|c| c.conditions.rebooting) {
         return Some(Why::Rebooting);
     }
@@ -304,7 +304,12 @@ fn node_hindrance(machine: &StateNode) -> Option<Why> {
 }
 
 /// The first pod, in order, that forbids the eviction: first by its annotation, then by its budgets.
-fn pod_blocker(roster: &Roster<'_>, node: &str, limits: &EvictionLimits<'_>, now: i64) -> Option<Why> {
+pub(super) fn pod_blocker(
+    roster: &Roster<'_>,
+    node: &str,
+    limits: &EvictionLimits<'_>,
+    now: i64,
+) -> Option<Why> {
     let annotated = roster.on(node).find(|p| is_active(p) && do_not_disrupt_active(p, now));
     if let Some(pod) = annotated {
         let value = pod.do_not_disrupt.clone().unwrap_or_else(|| "".into());

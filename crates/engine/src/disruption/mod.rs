@@ -31,6 +31,7 @@
 //! | the methods | `emptiness`, `drift`, `static_drift`, `multi`, `single`, `repair` with `policy` |
 //! | after the wait | `validate` |
 //! | what comes out | `command`, `reasons`, `verdict` |
+//! | which pods and static nodes should go first | `deletion_order` |
 
 mod balanced;
 mod budgets;
@@ -38,6 +39,7 @@ mod candidate;
 mod command;
 mod consolidate;
 mod cost;
+mod deletion_order;
 mod drift;
 mod emptiness;
 mod method;
@@ -58,6 +60,7 @@ use std::time::Duration;
 pub use budgets::BudgetStanding;
 pub use candidate::Candidate;
 pub use command::{Command, Decision, Score, TerminateFirst};
+pub use deletion_order::{DeletionOrder, RankedNode, deletion_order, scale_down_order};
 pub use method::{
     Class, DisruptionGates, DisruptionOptions, DisruptionReason, MULTI_NODE_TIMEOUT, Memory, Method,
     SINGLE_NODE_TIMEOUT, Stopwatch, VALIDATION_DELAY,
