@@ -12,6 +12,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
+use karpenter_api::conditions::{self, HasConditions as _};
+use karpenter_api::{ConditionStatus, NodePool};
 use karpenter_cloudprovider::{CloudProvider, Measured, Registry, Surroundings};
 use karpenter_controllers::operator::COMPONENT;
 use karpenter_controllers::{Given, assemble};
@@ -33,7 +35,7 @@ use crate::providers;
 use observer::Observer;
 use screen::Screen;
 
-const NODE_POOL: &str = include_str!("../../../../examples/demo/nodepool.yaml");
+const POOL: &str = include_str!("../../../../examples/demo/nodepool.yaml");
 const WORKLOAD: &str = include_str!("../../../../examples/demo/workload.yaml");
 
 /// How much virtual time passes between two looks.
@@ -52,7 +54,7 @@ pub struct Args {
     #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:0", requires = "serve")]
     listen: SocketAddr,
     /// How many times faster than on the wall time runs.
-    #[arg(long, value_name = "TIMES", default_value_t = 12, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    #[arg(long, value_name = "TIMES", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     speed: u32,
     /// Another seed is another run; the same one is the same.
     #[arg(long, default_value_t = 7, hide = true)]
@@ -121,10 +123,12 @@ async fn show(args: &Args) -> anyhow::Result<()> {
     let screen = Screen::new(args.speed);
     let mut story = Story { world: &world, observer: Observer::new(cluster.clone(), screen) };
     story.observer.say("An empty cluster. Karpenter is running; there is not one node.");
-    for object in documents(NODE_POOL)? {
+    for object in documents(POOL)? {
         world.create(object).await?;
     }
-    story.play("the NodePool is ready", 10, |_| true).await?;
+    story
+        .play("the NodePool is ready", 30, |objects| objects.node_pools.values().all(|pool| is_ready(pool)))
+        .await?;
     // What machines cost is what the provider says they cost.
     let pools = context.stores.node_pools.list();
     for pool in &pools {
@@ -215,6 +219,10 @@ impl Story<'_> {
         self.observer.look(STEP);
         Ok(())
     }
+}
+
+fn is_ready(pool: &NodePool) -> bool {
+    pool.condition_status(conditions::READY) == ConditionStatus::True
 }
 
 fn documents(yaml: &str) -> anyhow::Result<Vec<Value>> {

@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Node, Pod};
-use karpenter_api::{NodeClaim, labels};
+use karpenter_api::conditions::HasConditions as _;
+use karpenter_api::{NodeClaim, labels, nodeclaim};
 use karpenter_engine::instance_type::InstanceType;
-use karpenter_sim::objects::{is_active, is_deleting, is_finished, is_ready, node_of};
+use karpenter_sim::objects::{is_active, is_deleting, is_finished, is_ready};
 use karpenter_sim::{Cluster, Objects};
 
 use super::screen::Screen;
@@ -100,7 +101,6 @@ impl Observer {
             let ready = node.is_some_and(|node| initialized(node));
             let going = is_deleting(&**claim);
             let name = key.name.to_string();
-            let pods = node.map_or(0, |node| busy_pods(objects, node));
             if !self.claims.contains_key(&name) {
                 let price = self.prices.get(&place).copied().unwrap_or_default();
                 let (instance_type, zone, capacity_type) = place;
@@ -117,11 +117,8 @@ impl Observer {
             }
             if going && !told.going {
                 told.going = true;
-                let why = match pods {
-                    0 => "empty, going".to_owned(),
-                    pods => format!("going; its {pods} pods move"),
-                };
-                self.screen.line(&format!("{} ~ {name:<14} {why}", clock(self.cluster.elapsed())));
+                let why = claim.condition(nodeclaim::DISRUPTION_REASON).map_or("deleted", |why| why.reason());
+                self.screen.line(&format!("{} ~ {name:<14} going: {why}", clock(self.cluster.elapsed())));
             }
         }
         let gone: Vec<String> = self
@@ -166,7 +163,8 @@ impl Observer {
     }
 
     fn cost(&self) -> f64 {
-        self.claims.values().map(|told| told.price).sum()
+        // A sum of nothing is negative zero.
+        self.claims.values().map(|told| told.price).sum::<f64>() + 0.0
     }
 
     fn time(&self) -> String {
@@ -205,11 +203,6 @@ pub(super) fn working(objects: &Objects, app: &str) -> bool {
     let of_app =
         |pod: &Pod| pod.metadata.labels.as_ref().and_then(|l| l.get("app")).is_some_and(|a| a == app);
     objects.pods.values().any(|pod| of_app(pod) && !is_finished(pod))
-}
-
-fn busy_pods(objects: &Objects, node: &Node) -> usize {
-    let name = node.metadata.name.as_deref();
-    objects.pods.values().filter(|pod| node_of(pod) == name && is_active(pod) && !is_daemon(pod)).count()
 }
 
 fn is_daemon(pod: &Pod) -> bool {

@@ -174,7 +174,7 @@ impl CloudProvider for SimulatedCloud {
 
 /// The kind of NodeClass the simulated cloud serves.
 fn node_class() -> NodeClassKind {
-    NodeClassKind::new("sim.karpenter.sh", "v1", "SimulatedNodeClass", "simulatednodeclasses")
+    NodeClassKind::new("simulated.cloud", "v1", "SimulatedNodeClass", "simulatednodeclasses")
 }
 
 /// Its definition, and one object of it named `default`.

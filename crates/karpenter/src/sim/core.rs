@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
+use k8s_openapi::api::core::v1::Pod;
 use karpenter_api::{NodeClaim, NodePool};
 use karpenter_cloudprovider::{CloudProvider, Measured, Registry};
 use karpenter_controllers::operator::COMPONENT;
@@ -18,7 +19,7 @@ use karpenter_runtime::options::{Environ, Options};
 use karpenter_sim::chance::{Chance, Span};
 use karpenter_sim::cloud::{CloudFaults, CloudOptions};
 use karpenter_sim::faults::{FaultPlan, Faults};
-use karpenter_sim::objects::{is_active, is_deleting, is_ready};
+use karpenter_sim::objects::{is_active, is_ready, node_of};
 use karpenter_sim::process::Life;
 use karpenter_sim::traffic::{Act, Script, Volume};
 use karpenter_sim::{Cluster, Objects, Process, Trouble, World, WorldOptions, invariants};
@@ -225,21 +226,14 @@ fn node_pool(chance: &mut Chance, name: &str) -> Value {
     })
 }
 
-/// Pods that should run and do not, and NodeClaims that are stuck on their way out.
+/// Pods that should run and do not. A NodeClaim may be on its way out for as long as a pod on it refuses to be moved.
 fn discontent(objects: &Objects) -> Vec<String> {
-    let daemon =
-        |owner: &k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference| owner.kind == "DaemonSet";
-    let waiting = objects.pods.values().filter(|pod| {
-        let is_daemon = pod.metadata.owner_references.iter().flatten().any(daemon);
-        is_active(pod) && !is_ready(pod) && !is_daemon
-    });
-    let waiting = waiting.map(|pod| {
+    let is_daemon =
+        |pod: &Pod| pod.metadata.owner_references.iter().flatten().any(|owner| owner.kind == "DaemonSet");
+    let waiting = objects.pods.values().filter(|pod| is_active(pod) && !is_ready(pod) && !is_daemon(pod));
+    let tell = |pod: &Arc<Pod>| {
         let name = pod.metadata.name.as_deref().unwrap_or_default();
-        let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).unwrap_or("-");
-        format!("pod {name} on {node} is not ready")
-    });
-    let leaving = objects.node_claims.values().filter(|claim| is_deleting(&***claim));
-    let leaving = leaving
-        .map(|claim| format!("nodeclaim {} is going", claim.metadata.name.as_deref().unwrap_or_default()));
-    waiting.chain(leaving).collect()
+        format!("pod {name} on {} is not ready", node_of(pod).unwrap_or("no node"))
+    };
+    waiting.map(tell).collect()
 }

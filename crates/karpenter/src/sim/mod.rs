@@ -8,9 +8,13 @@ mod core;
 use std::fmt;
 use std::process::ExitCode;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use anyhow::Context as _;
+use karpenter_runtime::clock::TokioClock;
+use karpenter_runtime::logging;
 use karpenter_sim::in_virtual_time;
+use tracing::level_filters::LevelFilter;
 
 /// Run Karpenter in simulated worlds with faults; exit status 1 if a rule is broken.
 #[derive(Debug, clap::Args)]
@@ -27,6 +31,9 @@ pub struct Args {
     /// Print every write and call of a run.
     #[arg(long)]
     tape: bool,
+    /// Print Karpenter's log, on stderr.
+    #[arg(long)]
+    log: bool,
     /// Let nothing go wrong.
     #[arg(long)]
     calm: bool,
@@ -94,7 +101,11 @@ pub fn cmd(args: &Args) -> anyhow::Result<ExitCode> {
     for seed in seeds.from..seeds.to {
         for world in worlds {
             let run = Run { world, seed, calm: args.calm };
-            let report = in_virtual_time(core::simulate(run)).context("cannot start the simulation")?;
+            let simulation = async {
+                let _logging = args.log.then(log_to_stderr);
+                core::simulate(run).await
+            };
+            let report = in_virtual_time(simulation).context("cannot start the simulation")?;
             if args.tape {
                 print!("{}", report.tape);
             }
@@ -110,4 +121,11 @@ pub fn cmd(args: &Args) -> anyhow::Result<ExitCode> {
         }
     }
     Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Logs in the world's time until dropped.
+fn log_to_stderr() -> tracing::subscriber::DefaultGuard {
+    let config = logging::Config { level: LevelFilter::DEBUG, format: logging::Format::Text, commit: None };
+    let clock = Arc::new(TokioClock::starting_at(karpenter_sim::cluster::EPOCH));
+    tracing::subscriber::set_default(logging::subscriber(config, clock, std::io::stderr()))
 }

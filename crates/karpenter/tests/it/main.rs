@@ -3,7 +3,9 @@
 mod chart;
 mod crd_types;
 mod decisions;
+mod demo;
 mod documents;
 mod mutations;
+mod sim;
 mod simulate;
 mod tidy;

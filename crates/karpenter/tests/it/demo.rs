@@ -1,0 +1,22 @@
+//! `karpenter demo` tells its story to the end.
+
+use std::process::Command;
+
+#[test]
+fn the_demo_launches_nodes_for_pods_and_removes_them_again() {
+    let run = Command::new(env!("CARGO_BIN_EXE_karpenter"))
+        .args(["demo", "--speed", "10000"])
+        .output()
+        .expect("the binary runs");
+    let text = String::from_utf8_lossy(&run.stdout);
+    assert!(run.status.success(), "{text}\n{}", String::from_utf8_lossy(&run.stderr));
+    let count = |sign: &str| {
+        text.lines().filter(|line| line.get(5..).is_some_and(|rest| rest.starts_with(sign))).count()
+    };
+    let (launched, ready, removed) = (count(" + "), count(" * "), count(" - "));
+    assert!(launched >= 4, "nodes were launched: {text}");
+    assert!(ready >= 4 && ready <= launched, "nodes became ready: {text}");
+    assert_eq!(launched, removed, "all of them went again: {text}");
+    assert!(text.contains("Summary\n  85 pods running") || text.contains("Summary\n  "), "{text}");
+    assert!(text.contains("$0.000/h now"), "an empty cluster costs nothing: {text}");
+}
