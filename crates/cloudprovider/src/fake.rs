@@ -20,7 +20,7 @@ use crate::conversion;
 use crate::error::ProviderError;
 use crate::provider::{
     CloudProvider, DEFAULT_LAUNCH_TIMEOUT, Launch, LaunchHandle, LaunchWaker, LaunchedInstance,
-    NodeClassKind, ProviderFuture,
+    NodeClassKind, ProviderFuture, RegistrationHook,
 };
 use crate::repair::RepairPolicy;
 use crate::selection;
@@ -89,6 +89,7 @@ struct State {
     rules: SchedulingRules,
     waker: Option<LaunchWaker>,
     launch_timeout: Option<Duration>,
+    hooks: Vec<Arc<dyn RegistrationHook>>,
 }
 
 impl FakeProvider {
@@ -149,6 +150,11 @@ impl FakeProvider {
     /// Gives launches this long.
     pub fn launch_within(&self, limit: Duration) {
         self.state().launch_timeout = Some(limit);
+    }
+
+    /// Holds nodes back until this hook lets them go.
+    pub fn hook(&self, hook: impl RegistrationHook) {
+        self.state().hooks.push(Arc::new(hook));
     }
 
     /// Finishes the pending launch of this NodeClaim and wakes the core for it.
@@ -330,6 +336,10 @@ impl CloudProvider for FakeProvider {
 
     fn wake_with(&self, waker: LaunchWaker) {
         self.state().waker = Some(waker);
+    }
+
+    fn registration_hooks(&self) -> Vec<Arc<dyn RegistrationHook>> {
+        self.state().hooks.clone()
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Pod;
 use karpenter_api::conditions::{ConditionStatus, HasConditions as _};
-use karpenter_api::nodeclaim::LAUNCHED;
+use karpenter_api::nodeclaim::{INSTANCE_TERMINATING, LAUNCHED};
 use karpenter_api::{NodeClaim, labels};
 use karpenter_cloudprovider::error::truncated;
 use karpenter_cloudprovider::{Launch, LaunchFailure, LaunchedInstance, ProviderError};
@@ -113,9 +113,11 @@ fn tell(instance: &LaunchedInstance) {
     );
 }
 
-/// Whether a claim may have an instance at its provider: it was launched, or a launch was begun and has a handle.
+/// Whether a claim may have an instance at its provider: it was launched, a launch was begun and has a handle, or one is being
+/// removed and not known to be gone.
 pub(super) fn may_have_instance(pass: &Pass) -> bool {
     !crate::pairing::provider_id(&pass.claim).is_empty()
         || pass.claim.condition_status(LAUNCHED) == ConditionStatus::True
+        || pass.claim.condition_status(INSTANCE_TERMINATING) == ConditionStatus::True
         || pass.provider.launch_handle(&pass.claim).is_some()
 }

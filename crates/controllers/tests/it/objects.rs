@@ -91,6 +91,28 @@ pub(crate) fn claim(name: &str, pool: &str, size: u32) -> Value {
     })
 }
 
+/// A NodeClaim nothing has happened to yet.
+pub(crate) fn fresh_claim(name: &str) -> Value {
+    claim(name, "default", 1).with(json!({"status": null, "metadata": {"labels": null}})).with(
+        json!({"metadata": {"labels": {"karpenter.sh/nodepool": "default", NODE_CLASS_LABEL: "default"}}}),
+    )
+}
+
+/// A Node that has just joined, of the instance of this provider id: ready, and tainted until it is registered.
+pub(crate) fn joining_node(name: &str, provider_id: &str) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Node", "metadata": {"name": name},
+        "spec": {
+            "providerID": provider_id,
+            "taints": [{"key": "karpenter.sh/unregistered", "effect": "NoExecute"}],
+        },
+        "status": {
+            "capacity": capacity(1), "allocatable": capacity(1),
+            "conditions": [{"type": "Ready", "status": "True", "reason": "KubeletReady", "message": ""}],
+        },
+    })
+}
+
 /// The Node of a [`claim`] of the same arguments: ready and initialized.
 pub(crate) fn node(claim: &str, pool: &str, size: u32) -> Value {
     let mut labels = machine_labels(pool, size);
@@ -142,6 +164,13 @@ pub(crate) fn condition(type_: &str, status: &str, since: &str) -> Value {
 /// The condition of this type of an object the server gave.
 pub(crate) fn condition_of<'a>(object: &'a Value, type_: &str) -> Option<&'a Value> {
     object["status"]["conditions"].as_array()?.iter().find(|condition| condition["type"] == type_)
+}
+
+/// Status, reason and message of an object's condition.
+pub(crate) fn state_of(object: &Value, type_: &str) -> Option<(String, String, String)> {
+    let condition = condition_of(object, type_)?;
+    let text = |key: &str| condition[key].as_str().unwrap_or_default().to_owned();
+    Some((text("status"), text("reason"), text("message")))
 }
 
 pub(crate) fn provider_id(claim: &str) -> String {

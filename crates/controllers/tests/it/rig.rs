@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Event;
 use karpenter_cloudprovider::fake::FakeProvider;
-use karpenter_cloudprovider::{CloudProvider, Registry};
+use karpenter_cloudprovider::{CloudProvider, Measured, Registry};
 use karpenter_controllers::operator::COMPONENT;
 use karpenter_controllers::{Context, Given, assemble};
 use karpenter_runtime::compute::Compute;
@@ -83,12 +83,14 @@ impl Rig {
             registry: karpenter_runtime::metrics::Registry::new(),
         };
         let gate = Arc::new(RwLock::new(()));
+        // As in the program: measured, and with an end to calls that never answer.
+        let measured = Measured::new(Arc::clone(&provider) as Arc<dyn CloudProvider>, &environment.registry);
         let given = Given {
             client: behind(&gate, cluster.client("karpenter")),
             events: events::recorder(COMPONENT, &environment),
             environment,
             options: Arc::new(options),
-            providers: Registry::of([Arc::clone(&provider) as Arc<dyn CloudProvider>]).expect("a registry"),
+            providers: Registry::of([Arc::new(measured) as Arc<dyn CloudProvider>]).expect("a registry"),
             compute: Compute::Inline,
         };
         let (program, context) = assemble(given);
@@ -165,6 +167,16 @@ impl Rig {
             .collect();
         told.sort();
         told.into_iter().map(|(_, said)| said).collect()
+    }
+
+    /// The value of the first series on the metrics page with this name and these labels.
+    pub(crate) fn metric(&self, name: &str, labels: &[(&str, &str)]) -> Option<f64> {
+        let page = self.context.environment.registry.encode();
+        let found = page.lines().find(|line| {
+            line.split(['{', ' ']).next() == Some(name)
+                && labels.iter().all(|(key, value)| line.contains(&format!("{key}=\"{value}\"")))
+        });
+        found.and_then(|line| line.rsplit(' ').next()).map(|text| text.parse().expect("a number"))
     }
 
     /// Looks at what is in the server.

@@ -1,0 +1,119 @@
+//! Sick nodes, replaced the old way.
+
+use std::time::Duration;
+
+use karpenter_cloudprovider::{RepairAction, RepairPolicy};
+use serde_json::{Value, json};
+
+use crate::objects::{With, claim, node, node_name};
+use crate::rig::Rig;
+
+const SECOND: Duration = Duration::from_secs(1);
+const FLAGS: &[&str] = &["--feature-gates=NodeRepair=true", "--legacy-node-repair=true"];
+
+fn policy(condition: &str, regex: &str, action: RepairAction) -> RepairPolicy {
+    RepairPolicy {
+        condition_type: condition.to_owned(),
+        condition_status: "False".to_owned(),
+        reason_regex: regex.to_owned(),
+        toleration: 600 * SECOND,
+        termination_grace_period: None,
+        priority: 0,
+        action,
+    }
+}
+
+async fn rig_of(nodes: usize) -> Rig {
+    let rig = Rig::quiet_with(FLAGS, |provider| {
+        provider.repair(vec![
+            policy("Network", "", RepairAction::ReplaceNode),
+            policy("Disk", "^Worn", RepairAction::ReplaceNode),
+            policy("Clock", "", RepairAction::RebootNode),
+        ]);
+    })
+    .await;
+    for at in 0..nodes {
+        rig.create(claim(&format!("c{at}"), "default", 1)).await;
+        rig.create(node(&format!("c{at}"), "default", 1)).await;
+    }
+    rig.pass(SECOND).await;
+    rig
+}
+
+/// Gives a node a condition that is false since now.
+async fn sicken(rig: &Rig, claim: &str, condition: &str, reason: &str) {
+    let now = rig.context.now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+    let conditions = json!([
+        {"type": "Ready", "status": "True"},
+        {"type": condition, "status": "False", "reason": reason, "lastTransitionTime": now},
+    ]);
+    rig.patch_status(&node(claim, "default", 1), json!({"status": {"conditions": conditions}})).await;
+}
+
+async fn is_deleted(rig: &Rig, name: &str) -> bool {
+    let found: Option<Value> = rig.get(&claim(name, "default", 1)).await;
+    found.is_none_or(|claim| claim["metadata"]["deletionTimestamp"].is_string())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sick_node_is_replaced_after_it_was_borne_for_long_enough() {
+    let rig = rig_of(5).await;
+    let annotated = json!({"metadata": {"annotations": {"karpenter.sh/do-not-disrupt": "true"}}});
+    rig.patch(&node("c0", "default", 1), annotated).await;
+    sicken(&rig, "c0", "Network", "Cut").await;
+    rig.pass(595 * SECOND).await;
+    assert!(!is_deleted(&rig, "c0").await);
+    rig.pass(10 * SECOND).await;
+    assert!(is_deleted(&rig, "c0").await, "whatever its annotations say");
+    assert_eq!(rig.metric("karpenter_nodeclaims_disrupted_total", &[("reason", "unhealthy")]), Some(1.0));
+    assert_eq!(
+        rig.metric(
+            "karpenter_nodeclaims_unhealthy_disrupted_total",
+            &[("condition", "network"), ("nodepool", "default")]
+        ),
+        Some(1.0)
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_conditions_and_reasons_of_replacing_policies_count() {
+    let rig = rig_of(15).await;
+    sicken(&rig, "c0", "Disk", "Full").await;
+    sicken(&rig, "c1", "Disk", "WornOut").await;
+    sicken(&rig, "c2", "Clock", "Off").await;
+    rig.pass(700 * SECOND).await;
+    assert!(!is_deleted(&rig, "c0").await && is_deleted(&rig, "c1").await && !is_deleted(&rig, "c2").await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_repaired_while_more_than_a_fifth_of_a_pool_is_sick() {
+    let rig = rig_of(5).await;
+    sicken(&rig, "c0", "Network", "Cut").await;
+    sicken(&rig, "c1", "Network", "Cut").await;
+    rig.pass(700 * SECOND).await;
+    assert!(!is_deleted(&rig, "c0").await && !is_deleted(&rig, "c1").await);
+    let told = rig.events("Node", &node_name("c0")).await;
+    let said = "NodeRepairBlocked: more than 20% nodes are unhealthy in the nodepool";
+    assert!(told.contains(&said.to_owned()), "{told:?}");
+    rig.patch_status(
+        &node("c1", "default", 1),
+        json!({"status": {"conditions": [{"type": "Ready", "status": "True"}]}}),
+    )
+    .await;
+    rig.pass(310 * SECOND).await;
+    assert!(is_deleted(&rig, "c0").await, "one of five is a fifth");
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_the_gate_nothing_is_repaired() {
+    let rig = Rig::quiet_with(&["--legacy-node-repair=true"], |provider| {
+        provider.repair(vec![policy("Network", "", RepairAction::ReplaceNode)]);
+    })
+    .await;
+    rig.create(claim("c0", "default", 1)).await;
+    rig.create(node("c0", "default", 1)).await;
+    rig.pass(SECOND).await;
+    sicken(&rig, "c0", "Network", "Cut").await;
+    rig.pass(700 * SECOND).await;
+    assert!(!is_deleted(&rig, "c0").await);
+}

@@ -1,0 +1,350 @@
+//! The end of Nodes: drained in order, volumes detached, instance gone.
+
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Pod;
+use karpenter_cloudprovider::ProviderError;
+use karpenter_cloudprovider::fake::{Behaviour, Method};
+use kube::Api;
+use kube::api::DeleteParams;
+use serde_json::{Value, json};
+
+use crate::objects::{With, claim, node, node_name, pod_on, provider_id, state_of};
+use crate::rig::Rig;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn held_node() -> Value {
+    node("c", "default", 1).with(json!({"metadata": {"finalizers": ["karpenter.sh/termination"]}}))
+}
+
+fn the_claim() -> Value {
+    claim("c", "default", 1)
+}
+
+/// A claim `c` with its node and these pods on it; then the node is deleted.
+async fn ending(the_claim: Value, node: Value, pods: Vec<Value>) -> Rig {
+    let rig = Rig::quiet(&[]).await;
+    rig.create(the_claim).await;
+    rig.create(node.clone()).await;
+    for pod in pods {
+        rig.create(pod).await;
+    }
+    rig.pass(2 * SECOND).await;
+    rig.delete(&node).await;
+    rig
+}
+
+/// The pod has ended, as its kubelet says.
+async fn kill(rig: &Rig, name: &str) {
+    let pods: Api<Pod> = Api::namespaced(rig.client.clone(), "default");
+    let at_once = DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::default() };
+    let _ = pods.delete(name, &at_once).await.expect("a pod to kill");
+}
+
+/// Names of pods that were asked to leave.
+fn leaving(rig: &Rig) -> Vec<String> {
+    rig.see(|objects| {
+        let leaving = objects.pods.values().filter(|pod| pod.metadata.deletion_timestamp.is_some());
+        leaving.filter_map(|pod| pod.metadata.name.clone()).collect()
+    })
+}
+
+fn is_gone(rig: &Rig) -> bool {
+    rig.see(|objects| objects.nodes.is_empty())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_without_pods_goes_after_the_least_time_of_a_drain() {
+    let rig = ending(the_claim(), held_node(), vec![]).await;
+    rig.pass(4 * SECOND).await;
+    let ending = rig.get(&held_node()).await.expect("the node is watched for late pods");
+    let taints = ending["spec"]["taints"].as_array().expect("taints");
+    assert!(
+        taints.iter().any(|t| t["key"] == "karpenter.sh/disrupted" && t["effect"] == "NoSchedule"),
+        "{taints:?}"
+    );
+    assert_eq!(
+        ending["metadata"]["labels"]["node.kubernetes.io/exclude-from-external-load-balancers"],
+        "karpenter"
+    );
+    let claim = rig.get(&the_claim()).await.expect("the claim");
+    assert!(claim["metadata"]["deletionTimestamp"].is_string(), "whoever deletes a node deletes its claim");
+    assert_eq!(state_of(&claim, "Drained"), Some(("Unknown".into(), "Draining".into(), "Draining".into())));
+    assert_eq!(rig.provider.instances().len(), 1);
+    rig.pass(15 * SECOND).await;
+    assert!(is_gone(&rig) && rig.provider.instances().is_empty());
+    assert_eq!(rig.get(&the_claim()).await, None);
+    for (name, value) in [
+        ("karpenter_nodes_drained_total", 1.0),
+        ("karpenter_nodes_terminated_total", 1.0),
+        ("karpenter_nodes_termination_duration_seconds_count", 1.0),
+        ("karpenter_nodes_lifetime_duration_seconds_count", 1.0),
+    ] {
+        assert_eq!(rig.metric(name, &[("nodepool", "default")]), Some(value), "{name}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn pods_leave_tier_by_tier_and_the_next_only_when_the_last_is_gone() {
+    let rig = Rig::quiet(&[]).await;
+    rig.create(the_claim()).await;
+    rig.create(held_node()).await;
+    let daemon_set = rig
+        .create(json!({
+            "apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"name": "ds", "namespace": "default"},
+            "spec": {
+                "selector": {"matchLabels": {"app": "ds"}},
+                "template": {
+                    "metadata": {"labels": {"app": "ds"}},
+                    "spec": {"containers": [{"name": "c", "image": "i"}], "tolerations": [{"key": "x"}]},
+                },
+            },
+        }))
+        .await;
+    let owner =
+        json!([{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "ds", "uid": daemon_set.metadata.uid}]);
+    let daemon = json!({"metadata": {"ownerReferences": owner}});
+    let critical = json!({"spec": {"priorityClassName": "system-node-critical"}});
+    rig.create(pod_on("c", "app", "1m")).await;
+    rig.create(pod_on("c", "daemon", "1m").with(daemon.clone())).await;
+    rig.create(pod_on("c", "critical", "1m").with(critical.clone())).await;
+    rig.create(pod_on("c", "critical-daemon", "1m").with(critical).with(daemon)).await;
+    rig.pass(SECOND).await;
+    rig.delete(&held_node()).await;
+    for next in ["app", "daemon", "critical", "critical-daemon"] {
+        rig.pass(5 * SECOND).await;
+        assert_eq!(leaving(&rig), [next]);
+        kill(&rig, next).await;
+    }
+    rig.pass(15 * SECOND).await;
+    assert!(is_gone(&rig));
+    assert_eq!(rig.metric("karpenter_pods_drained_total", &[("reason", "Forceful Termination")]), Some(4.0));
+    assert_eq!(rig.metric("karpenter_pods_eviction_requests_total", &[("code", "200")]), Some(4.0));
+    let told = rig.events("Pod", "app").await;
+    assert!(told.contains(&"Evicted: Evicted pod: Forceful Termination".to_owned()), "{told:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_must_not_be_disrupted_is_waited_for() {
+    let protected = json!({"metadata": {"annotations": {"karpenter.sh/do-not-disrupt": "true"}}});
+    let rig = ending(the_claim(), held_node(), vec![pod_on("c", "p", "1m").with(protected)]).await;
+    rig.pass(1200 * SECOND).await;
+    assert_eq!(leaving(&rig), Vec::<String>::new());
+    let told = rig.events("Node", &node_name("c")).await;
+    assert!(
+        told.contains(&"FailedDraining: Failed to drain node, 1 pods are waiting to be evicted".to_owned()),
+        "{told:?}"
+    );
+    assert_eq!(rig.provider.instances().len(), 1);
+    rig.patch(
+        &pod_on("c", "p", "1m"),
+        json!({"metadata": {"annotations": {"karpenter.sh/do-not-disrupt": null}}}),
+    )
+    .await;
+    rig.pass(12 * SECOND).await;
+    assert_eq!(leaving(&rig), ["p"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_budget_that_is_used_up_is_respected_told_and_tried_again() {
+    let rig = Rig::quiet(&[]).await;
+    rig.create(the_claim()).await;
+    rig.create(held_node()).await;
+    rig.create(pod_on("c", "p", "1m")).await;
+    let budget = json!({
+        "apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": "b", "namespace": "default"},
+        "spec": {"maxUnavailable": 0, "selector": {"matchLabels": {"app": "p"}}},
+        "status": {"disruptionsAllowed": 0, "currentHealthy": 1, "desiredHealthy": 1, "expectedPods": 1, "observedGeneration": 1},
+    });
+    rig.create(budget.clone()).await;
+    rig.pass(SECOND).await;
+    rig.delete(&held_node()).await;
+    rig.pass(60 * SECOND).await;
+    assert_eq!(leaving(&rig), Vec::<String>::new());
+    assert!(
+        rig.metric("karpenter_pods_eviction_requests_total", &[("code", "429")])
+            .is_some_and(|count| count >= 8.0)
+    );
+    let told = rig.events("Node", &node_name("c")).await;
+    assert!(told.iter().any(|said| said.starts_with("FailedDraining: Failed to drain node, ")), "{told:?}");
+    rig.delete(&budget).await;
+    rig.pass(11 * SECOND).await;
+    assert_eq!(leaving(&rig), ["p"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn pods_that_stay_on_drained_nodes_hold_up_nothing() {
+    let tolerating =
+        json!({"spec": {"tolerations": [{"key": "karpenter.sh/disrupted", "operator": "Exists"}]}});
+    let finished = json!({"status": {"phase": "Succeeded"}});
+    let pods =
+        vec![pod_on("c", "tolerating", "1m").with(tolerating), pod_on("c", "finished", "1m").with(finished)];
+    let rig = ending(the_claim(), held_node(), pods).await;
+    rig.pass(20 * SECOND).await;
+    assert!(is_gone(&rig));
+    assert_eq!(leaving(&rig), Vec::<String>::new());
+}
+
+#[tokio::test(start_paused = true)]
+async fn at_the_deadline_pods_are_deleted_with_what_time_is_left_whatever_they_say() {
+    let protected = json!({
+        "metadata": {"annotations": {"karpenter.sh/do-not-disrupt": "true"}},
+        "spec": {"terminationGracePeriodSeconds": 30},
+    });
+    let bounded = the_claim().with(json!({"spec": {"terminationGracePeriod": "120s"}}));
+    let rig = ending(bounded, held_node(), vec![pod_on("c", "p", "1m").with(protected)]).await;
+    rig.pass(85 * SECOND).await;
+    assert_eq!(leaving(&rig), Vec::<String>::new());
+    rig.pass(17 * SECOND).await;
+    assert_eq!(leaving(&rig), ["p"]);
+    let told = rig.events("Pod", "p").await;
+    let said = told.iter().find(|said| {
+        said.starts_with("Disrupted: Deleting the pod to accommodate the terminationTime 2026-01-01 00:02:")
+    });
+    let said = said.unwrap_or_else(|| panic!("{told:?}"));
+    assert!(
+        said.contains(" +0000 UTC of the node. The pod was granted ")
+            && said.contains(" seconds of grace-period of its 30 terminationGracePeriodSeconds."),
+        "{said}"
+    );
+    let told = rig.events("Node", &node_name("c")).await;
+    assert!(
+        told.iter().any(|said| said
+            .starts_with("TerminationGracePeriodExpiring: All pods will be deleted by 2026-01-01T00:02:")),
+        "{told:?}"
+    );
+    kill(&rig, "p").await;
+    rig.pass(15 * SECOND).await;
+    assert!(is_gone(&rig));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_stuck_on_its_way_out_is_not_waited_for_for_ever() {
+    let rig = ending(the_claim(), held_node(), vec![pod_on("c", "p", "1m")]).await;
+    rig.pass(60 * SECOND).await;
+    assert!(!is_gone(&rig), "it has half a minute of grace and a minute of patience");
+    rig.pass(60 * SECOND).await;
+    assert!(is_gone(&rig));
+}
+
+#[tokio::test(start_paused = true)]
+async fn volumes_are_waited_for_but_not_those_of_pods_that_stay_nor_past_the_deadline() {
+    let attachment = |name: &str, volume: &str| {
+        json!({
+            "apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttachment", "metadata": {"name": name},
+            "spec": {"attacher": "csi", "nodeName": node_name("c"), "source": {"persistentVolumeName": volume}},
+        })
+    };
+    let rig = Rig::quiet(&[]).await;
+    rig.create(the_claim()).await;
+    rig.create(held_node()).await;
+    rig.create(json!({
+        "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "kept", "namespace": "default"},
+        "spec": {"accessModes": ["ReadWriteOnce"], "volumeName": "kept-pv", "resources": {"requests": {"storage": "1Gi"}}},
+    }))
+    .await;
+    let staying = json!({"spec": {
+        "tolerations": [{"operator": "Exists"}],
+        "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "kept"}}],
+    }});
+    rig.create(pod_on("c", "staying", "1m").with(staying)).await;
+    rig.create(attachment("kept", "kept-pv")).await;
+    rig.create(attachment("moving", "moving-pv")).await;
+    rig.pass(SECOND).await;
+    rig.delete(&held_node()).await;
+    rig.pass(60 * SECOND).await;
+    assert!(!is_gone(&rig));
+    let claim = rig.get(&the_claim()).await.expect("the claim");
+    let why = "AwaitingVolumeDetachment";
+    assert_eq!(state_of(&claim, "VolumesDetached"), Some(("Unknown".into(), why.into(), why.into())));
+    let told = rig.events("Node", &node_name("c")).await;
+    assert!(
+        told.contains(&format!("{why}: Awaiting deletion of bound volumeattachments (moving)")),
+        "{told:?}"
+    );
+    rig.delete(&attachment("moving", "moving-pv")).await;
+    rig.pass(10 * SECOND).await;
+    assert!(is_gone(&rig));
+
+    let rig = Rig::quiet(&[]).await;
+    rig.create(the_claim().with(json!({"spec": {"terminationGracePeriod": "30s"}}))).await;
+    rig.create(held_node()).await;
+    rig.create(attachment("moving", "moving-pv")).await;
+    rig.pass(SECOND).await;
+    rig.delete(&held_node()).await;
+    rig.pass(25 * SECOND).await;
+    assert!(!is_gone(&rig));
+    rig.pass(25 * SECOND).await;
+    assert!(is_gone(&rig), "past the deadline volumes are left to their fate");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_whose_instance_is_known_to_be_gone_goes_at_once() {
+    let unready = json!({"status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}});
+    let rig = Rig::quiet(&[]).await;
+    rig.create(the_claim()).await;
+    rig.create(held_node().with(unready)).await;
+    rig.create(pod_on("c", "p", "1m")).await;
+    rig.pass(SECOND).await;
+    rig.provider.vanish(&provider_id("c"));
+    rig.delete(&held_node()).await;
+    rig.pass(SECOND).await;
+    assert!(is_gone(&rig));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_provider_that_cannot_say_whether_an_instance_is_there_lets_no_node_go() {
+    let unready = json!({"status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}});
+    let rig = Rig::quiet(&[]).await;
+    rig.provider.always(Method::Get, Some(Behaviour::Fail(ProviderError::other("no answer"))));
+    rig.create(the_claim()).await;
+    rig.create(held_node().with(unready)).await;
+    rig.create(pod_on("c", "p", "1m")).await;
+    rig.pass(SECOND).await;
+    rig.delete(&held_node()).await;
+    rig.pass(60 * SECOND).await;
+    assert!(!is_gone(&rig));
+    assert_eq!(rig.provider.count(Method::Delete), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_reports_is_drained_even_if_its_instance_is_said_to_be_gone() {
+    let rig = Rig::quiet(&[]).await;
+    rig.create(the_claim()).await;
+    rig.create(held_node()).await;
+    rig.create(pod_on("c", "p", "1m")).await;
+    rig.pass(SECOND).await;
+    rig.provider.vanish(&provider_id("c"));
+    rig.delete(&held_node()).await;
+    rig.pass(10 * SECOND).await;
+    assert!(!is_gone(&rig));
+    assert_eq!(leaving(&rig), ["p"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_took_the_name_of_another_is_not_evicted_for_it() {
+    let protected = json!({"metadata": {"annotations": {"karpenter.sh/do-not-disrupt": "true"}}});
+    let rig = ending(the_claim(), held_node(), vec![pod_on("c", "p", "1m").with(protected)]).await;
+    rig.pass(5 * SECOND).await;
+    kill(&rig, "p").await;
+    rig.create(pod_on("elsewhere", "p", "1m")).await;
+    rig.pass(30 * SECOND).await;
+    assert_eq!(leaving(&rig), Vec::<String>::new());
+    assert!(is_gone(&rig));
+}
+
+#[tokio::test(start_paused = true)]
+async fn nodes_of_others_are_left_alone() {
+    let foreign = held_node().with(json!({"metadata": {"labels": {crate::objects::NODE_CLASS_LABEL: null}}}));
+    let rig = Rig::quiet(&[]).await;
+    rig.create(foreign.clone()).await;
+    rig.create(pod_on("c", "p", "1m")).await;
+    rig.pass(SECOND).await;
+    rig.delete(&foreign).await;
+    rig.pass(60 * SECOND).await;
+    let node = rig.get(&foreign).await.expect("the node");
+    let taints = node["spec"]["taints"].as_array().into_iter().flatten();
+    assert!(taints.into_iter().all(|taint| taint["key"] != "karpenter.sh/disrupted"), "{node}");
+    assert_eq!(leaving(&rig), Vec::<String>::new());
+}
