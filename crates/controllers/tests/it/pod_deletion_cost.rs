@@ -25,7 +25,8 @@ fn cost(rig: &Rig, pod: &str) -> Option<String> {
 async fn pods_on_nodes_that_go_first_cost_least() {
     let rig = Rig::quiet(&["--feature-gates=PodDeletionCostManagement=true"]).await;
     rig.create(node_class()).await;
-    let budgets = json!({"spec": {"disruption": {"consolidateAfter": "87600h", "budgets": [{"nodes": "2"}]}}});
+    let budgets =
+        json!({"spec": {"disruption": {"consolidateAfter": "87600h", "budgets": [{"nodes": "2"}]}}});
     rig.create(node_pool("default").with(budgets)).await;
     let replica_set = rig
         .create(json!({
