@@ -74,6 +74,9 @@ pub(crate) struct Classes {
     audience_by_address: HashMap<(usize, usize), AudienceId, FixedState>,
     audience_by_value: HashMap<(Text, Labels), AudienceId, FixedState>,
     class_ids: HashMap<(ShapeId, AudienceId), ClassId, FixedState>,
+    /// Classes that own groups, and audiences that know some.
+    registered: Vec<ClassId>,
+    informed: Vec<AudienceId>,
 }
 
 /// What a shape is worked out with.
@@ -225,15 +228,35 @@ impl Classes {
             (Vec::new(), Vec::new())
         });
         let selects = |g: &u32| topology.groups[*g as usize].selects(&audience.namespace, &audience.labels);
+        self.registered.push(class);
         let class = &mut self.classes[class as usize];
         class.owned = owned.iter().map(|g| (*g, selects(g))).collect();
         class.owned_inverse = inverse;
         class.registered = true;
     }
 
+    /// Forgets who owns which group, and who is counted by which; inverse groups stay known.
+    pub(crate) fn forget_groups(&mut self) {
+        for class in self.registered.drain(..) {
+            let class = &mut self.classes[class as usize];
+            class.owned.clear();
+            class.owned_inverse.clear();
+            class.registered = false;
+        }
+        for audience in self.informed.drain(..) {
+            let audience = &mut self.audiences[audience as usize];
+            audience.counted_by.clear();
+            audience.groups_seen = 0;
+        }
+    }
+
     /// Brings the audience's lists up to date with groups created since.
     pub(crate) fn refresh_audience(&mut self, audience: AudienceId, topology: &Topology) {
+        let number = audience;
         let audience = &mut self.audiences[audience as usize];
+        if audience.groups_seen == 0 && !topology.groups.is_empty() {
+            self.informed.push(number);
+        }
         for group in audience.groups_seen..topology.groups.len() {
             if topology.groups[group].selects(&audience.namespace, &audience.labels) {
                 audience.counted_by.push(group as u32);

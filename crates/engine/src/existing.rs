@@ -12,6 +12,7 @@ use crate::vocabulary::ValueId;
 use crate::volumes::{self, Volumes};
 
 /// A node that can receive pods.
+#[derive(Clone)]
 pub(crate) struct ExistingNode {
     pub(crate) name: Text,
     pub(crate) initialized: bool,

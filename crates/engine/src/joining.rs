@@ -197,7 +197,7 @@ impl Solver<'_> {
                 }
             }
         }
-        let strict = self.options.reserved_mode == ReservedMode::Strict;
+        let strict = self.reserved_mode == ReservedMode::Strict;
         if strict && with_capacity && held.is_empty() {
             return Err(ReservedRejection::Held);
         }

@@ -31,6 +31,7 @@
 //! | decision out | `plan`, `reasons` |
 //! | a pass | `setup` (compile) → `solver`, `joining` (place) → `finish` (launch options) |
 //! | one rule each | `eligibility`, `volumes`, `ports`, `daemons`, `templates`, `overlay`, `default_spread`, `relax`, `topology` |
+//! | many simulations | `journal` (what is put back), `disruption::workbench` |
 //! | speed | `vocabulary`, `algebra` (requirements as numbers), `types` (instance types as bits), `columns` (resources), `classes` (equal pods), `scan` (what need not be asked), `go_sort` (Go's order of claims, incrementally), `roster` |
 //! | why not | `refusal` (in numbers) → `reasons` (in words) |
 
@@ -54,6 +55,7 @@ mod go_sort;
 pub mod ingest;
 pub mod instance_type;
 mod joining;
+mod journal;
 pub mod labels;
 pub mod node;
 pub mod node_pool;

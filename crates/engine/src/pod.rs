@@ -166,6 +166,16 @@ pub struct PodSpec {
     pub has_resource_claims: bool,
 }
 
+impl PodSpec {
+    /// Whether it matters to the pod where other pods are.
+    pub(crate) fn looks_at_pods(&self) -> bool {
+        !self.topology_spread.is_empty()
+            || [&self.pod_affinity, &self.pod_anti_affinity]
+                .iter()
+                .any(|affinity| !affinity.required.is_empty() || !affinity.preferred.is_empty())
+    }
+}
+
 /// One alternative of a node selector: all expressions must hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct NodeSelectorTerm {

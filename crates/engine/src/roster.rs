@@ -17,6 +17,8 @@ pub(crate) struct Roster<'s> {
     pub(crate) waiting: Vec<&'s Arc<Pod>>,
     /// Whether some placed pod keeps others away.
     pub(crate) keeps_away: bool,
+    /// Whether some placed pod cares where others are.
+    pub(crate) constrained: bool,
     nodes: HashMap<Text, u32, FixedState>,
     /// First entry of each node in `placed`, and one past the last.
     starts: Vec<u32>,
@@ -37,6 +39,7 @@ impl<'s> Roster<'s> {
         let mut roster = Roster {
             waiting: Vec::new(),
             keeps_away: false,
+            constrained: false,
             nodes: HashMap::default(),
             starts: Vec::new(),
             placed: Vec::new(),
@@ -68,6 +71,7 @@ impl<'s> Roster<'s> {
             }
             counts[number as usize] += 1;
             self.keeps_away |= !pod.spec.pod_anti_affinity.required.is_empty();
+            self.constrained |= pod.spec.looks_at_pods();
             node_of.push(number);
         }
         self.starts = vec![0; counts.len() + 1];

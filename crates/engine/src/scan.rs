@@ -42,6 +42,17 @@ pub(crate) struct Lessons {
 }
 
 impl Lessons {
+    /// Forgets what does not hold any more once there are no claims and these nodes are as they were.
+    pub(crate) fn forget(&mut self, nodes: impl Iterator<Item = usize>) {
+        for node in nodes {
+            for full in self.full_nodes.iter_mut().filter(|f| f.contains(node)) {
+                full.remove(node);
+            }
+        }
+        self.full_claims.clear();
+        self.claims_of.clear();
+    }
+
     /// A claim of `template` has come into being.
     pub(crate) fn add_claim(&mut self, number: usize, template: usize) {
         if template >= self.claims_of.len() {
@@ -102,6 +113,7 @@ impl Solver<'_> {
         let mut open = std::mem::take(&mut self.lessons.open);
         open.fill(self.existing.len());
         open.subtract(&full);
+        open.subtract(&self.absent);
         self.rule_out_nodes(candidate, &mut open);
         self.lessons.outlook.start();
         let mut tolerated: SmallVec<[(TaintsId, bool); 8]> = SmallVec::new();

@@ -27,7 +27,7 @@ use crate::pod::{HostPort, Phase, Pod, PodSpec};
 use crate::reasons::{SkipReason, SkippedPool};
 use crate::roster::Roster;
 use crate::scan::Lessons;
-use crate::snapshot::{MinValuesPolicy, Snapshot, SolveOptions};
+use crate::snapshot::{MinValuesPolicy, ReservedMode, Snapshot, SolveOptions};
 use crate::solver::{BatchPod, Solver};
 use crate::templates::{
     Pool, Template, domain_requirements, participating, template_labels, template_requirements,
@@ -72,6 +72,13 @@ pub(crate) struct Assumptions<'s> {
     pub(crate) spares_restless: bool,
     /// A reservation that gets a slot back.
     pub(crate) credited: Option<&'s Text>,
+    /// Overrules the options.
+    pub(crate) reserved_mode: Option<ReservedMode>,
+    /// Whether simulations follow that each assume something else: what they may need is compiled, and the batch is
+    /// left to them to register.
+    pub(crate) shared: bool,
+    /// The cluster's pods, if they have been put in order already.
+    pub(crate) roster: Option<Arc<Roster<'s>>>,
 }
 
 impl<'s> Solver<'s> {
@@ -96,7 +103,8 @@ impl<'s> Solver<'s> {
         }
         let (deleting, active): (Vec<Machine<'s>>, Vec<Machine<'s>>) =
             machines.into_iter().partition(|m| m.state.deleting());
-        let roster = Roster::new(&snapshot.pods);
+        let roster = assumptions.roster.clone();
+        let roster = roster.unwrap_or_else(|| Arc::new(Roster::new(&snapshot.pods)));
         let batch = batch(snapshot, options, &roster, &deleting, &assumptions.moving, plan);
         if batch.is_empty() && !assumptions.simulated {
             return None;
@@ -133,14 +141,20 @@ impl<'s> Solver<'s> {
             tolerate_preferences: false,
             lessons: Lessons::default(),
             errors: Vec::new(),
+            reserved_mode: assumptions.reserved_mode.unwrap_or(options.reserved_mode),
+            absent: Bits::default(),
+            spares_restless: assumptions.spares_restless,
+            journal: None,
             launches: Launches::default(),
             credited: None,
         };
         solver.add_pools(&participants, plan);
         solver.credited = assumptions.credited.and_then(|name| solver.reservations.credit(name));
         solver.add_batch(&batch, &deleting);
-        solver.count_cluster(&active, &roster, &batch);
-        solver.register_batch();
+        solver.count_cluster(&active, &roster, &batch, assumptions.shared);
+        if !assumptions.shared {
+            solver.register_batch();
+        }
         solver.add_templates(plan);
         let mut daemon_pods = daemons::daemon_pods(
             snapshot,
@@ -151,7 +165,7 @@ impl<'s> Solver<'s> {
         );
         solver.group_daemons(&mut daemon_pods);
         solver.add_existing(&active, &roster, &daemon_pods);
-        if assumptions.spares_restless {
+        if assumptions.spares_restless || assumptions.shared {
             solver.note_restless(&active);
         }
         for template in &mut solver.templates {
@@ -205,6 +219,11 @@ impl<'s> Solver<'s> {
 
     fn add_batch(&mut self, batch: &[&Arc<Pod>], deleting: &[Machine<'s>]) {
         let leaving: BTreeSet<&str> = deleting.iter().map(|m| m.name.as_ref()).collect();
+        self.add_pods(batch, |node| leaving.contains(node));
+    }
+
+    /// Adds pods that need a place; `leaving` says which nodes are going away by themselves.
+    pub(crate) fn add_pods(&mut self, batch: &[&Arc<Pod>], leaving: impl Fn(&str) -> bool) {
         let defaults = &self.options.default_spread;
         let nowhere: Rc<[Demand]> = Rc::from([]);
         // Pods of a workload share their spec; what follows from it is worked out once.
@@ -228,7 +247,7 @@ impl<'s> Solver<'s> {
                 with_sorted_preferences(&default_spread::apply(pod, defaults, self.snapshot))
             };
             let class = self.with_workshop(|classes, workshop| classes.of_pod(pod, &spec, workshop));
-            let leaving = pod.node_name.as_ref().is_some_and(|node| leaving.contains(node.as_ref()));
+            let leaving = pod.node_name.as_ref().is_some_and(|node| leaving(node));
             let unsettled = leaving || pod.status.phase == Phase::Pending;
             let pod = (*pod).clone();
             self.pods.push(BatchPod { pod, class, alternatives, volumes, registered, leaving, unsettled });
@@ -236,15 +255,19 @@ impl<'s> Solver<'s> {
     }
 
     /// What is already placed, for the topology to count.
-    fn count_cluster(&mut self, active: &[Machine<'s>], roster: &Roster<'s>, batch: &[&Arc<Pod>]) {
-        let needed = self.pods.iter().any(|p| {
-            let spec = &self.classes.shapes[self.classes.classes[p.class as usize].shape as usize].spec;
-            !spec.topology_spread.is_empty()
-                || !spec.pod_affinity.required.is_empty()
-                || !spec.pod_affinity.preferred.is_empty()
-                || !spec.pod_anti_affinity.required.is_empty()
-                || !spec.pod_anti_affinity.preferred.is_empty()
-        });
+    fn count_cluster(
+        &mut self,
+        active: &[Machine<'s>],
+        roster: &Roster<'s>,
+        batch: &[&Arc<Pod>],
+        shared: bool,
+    ) {
+        let may_be_needed = shared && (roster.constrained || !self.options.default_spread.is_empty());
+        let needed = may_be_needed
+            || self.pods.iter().any(|p| {
+                let shape = self.classes.classes[p.class as usize].shape;
+                self.classes.shapes[shape as usize].spec.looks_at_pods()
+            });
         let moving = batch
             .iter()
             .zip(&self.pods)
@@ -254,7 +277,7 @@ impl<'s> Solver<'s> {
         let counts = |pod: &Arc<Pod>| moving.is_empty() || !moving.contains(&Arc::as_ptr(pod));
         if needed {
             self.add_counted_nodes(active);
-            let mut places: HashMap<(usize, usize), usize, FixedState> = HashMap::default();
+            let mut places = std::mem::take(&mut self.topology.placed_at);
             for (number, node) in self.topology.nodes.iter().enumerate() {
                 for pod in roster.on(&node.name) {
                     if is_terminal(pod) || pod.status.terminating || !counts(pod) {
@@ -269,6 +292,7 @@ impl<'s> Solver<'s> {
                     placed[at].2.push(number as u32);
                 }
             }
+            self.topology.placed_at = places;
         }
         if roster.keeps_away {
             self.count_inverse(roster, &counts);

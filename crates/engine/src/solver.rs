@@ -7,19 +7,21 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::algebra::{Algebra, Demand, SetId, Undefined};
+use crate::bits::Bits;
 use crate::claim::Claim;
 use crate::classes::{ClassId, Classes, Workshop};
 use crate::columns::{Cell, Columns};
 use crate::existing::ExistingNode;
 use crate::finish::Launches;
 use crate::go_sort::ClaimOrder;
+use crate::journal::Journal;
 use crate::pod::Pod;
 use crate::ports;
 use crate::reasons::{PoolRejection, Rejection, Unplaceable};
 use crate::refusal::Refusal;
 use crate::resources::{CPU, MEMORY};
 use crate::scan::Lessons;
-use crate::snapshot::{MinValuesPolicy, Snapshot, SolveOptions};
+use crate::snapshot::{MinValuesPolicy, ReservedMode, Snapshot, SolveOptions};
 use crate::templates::{Pool, Template};
 use crate::tolerance::Tolerance;
 use crate::topology::{Choice, Group, Place, Spot, Surroundings, Topology};
@@ -68,6 +70,14 @@ pub(crate) struct Solver<'s> {
     pub(crate) lessons: Lessons,
     /// Why each pod that was tried last found no place.
     pub(crate) errors: Vec<Option<Failure>>,
+    /// Whether pods wait for reserved capacity.
+    pub(crate) reserved_mode: ReservedMode,
+    /// Nodes a simulation assumes away.
+    pub(crate) absent: Bits,
+    /// Whether settled pods do not move to restless nodes.
+    pub(crate) spares_restless: bool,
+    /// What is put back after a simulation; `None` when nothing is.
+    pub(crate) journal: Option<Journal>,
     /// What earlier claims were launched with.
     pub(crate) launches: Launches,
     /// The reservation a simulation has given a slot back.
@@ -233,9 +243,10 @@ impl Solver<'_> {
         true
     }
 
-    /// Whether the pod may go to the node as far as `consolidateAfter` is concerned.
+    /// Whether the pod may go to the node as far as a simulation's assumptions are concerned.
     pub(crate) fn may_ask(&self, node: usize, pod: u32) -> bool {
-        !self.existing[node].restless || self.pods[pod as usize].unsettled
+        let spared = self.spares_restless && self.existing[node].restless;
+        !self.absent.contains(node) && (!spared || self.pods[pod as usize].unsettled)
     }
 
     /// Whether the node takes the pod, and what it then is.
@@ -294,6 +305,9 @@ impl Solver<'_> {
     fn join_node(&mut self, node: usize, candidate: Candidate, volumes: Option<&Volumes>, set: SetId) {
         let shape = &self.classes.shapes[self.classes.classes[candidate.class as usize].shape as usize];
         let existing = &mut self.existing[node];
+        if let Some(journal) = &mut self.journal {
+            journal.before_node(node, existing);
+        }
         for (column, cell) in &self.classes.needs[shape.need as usize] {
             let at = *column as usize;
             if at >= existing.remaining.len() {
@@ -434,6 +448,9 @@ impl Solver<'_> {
         }
         for number in &class.owned_inverse {
             let group = &mut self.topology.inverse[*number as usize];
+            if let Some(journal) = &mut self.journal {
+                journal.before_inverse(*number, group);
+            }
             if group.key == HOST {
                 group.record_host(place.host, spot, &self.algebra.vocabulary);
             } else if let Some(req) = self.algebra.get(place.set, group.key) {

@@ -43,11 +43,13 @@ struct Value {
 pub(crate) struct Vocabulary {
     keys: Vec<Key>,
     by_name: HashMap<Text, KeyId, FixedState>,
+    placeholders: Vec<ValueId>,
 }
 
 impl Vocabulary {
     pub(crate) fn new<'a>(provider_labels: impl IntoIterator<Item = &'a Text>) -> Self {
-        let mut vocabulary = Vocabulary { keys: Vec::new(), by_name: HashMap::default() };
+        let mut vocabulary =
+            Vocabulary { keys: Vec::new(), by_name: HashMap::default(), placeholders: Vec::new() };
         vocabulary.key(&HOSTNAME.into());
         for name in labels::WELL_KNOWN {
             vocabulary.mark_well_known(&name.into());
@@ -90,11 +92,15 @@ impl Vocabulary {
         value
     }
 
-    /// A hostname nobody else has or can ask for.
+    /// The hostname of the claim with this number (from 1), which nobody else has or can ask for. Asked again, it is the same.
     pub(crate) fn placeholder_host(&mut self, number: usize) -> ValueId {
+        if let Some(known) = self.placeholders.get(number - 1) {
+            return *known;
+        }
         let hosts = &mut self.keys[HOST.0 as usize].values;
         let value = ValueId(hosts.len() as u32);
         hosts.push(Value { name: format!("hostname-placeholder-{number:04}").into(), integer: None });
+        self.placeholders.push(value);
         value
     }
 

@@ -2,26 +2,28 @@
 
 use std::sync::Arc;
 
-use super::Pass;
+use super::Judge;
 use super::candidate::Candidate;
 use super::command::{Command, source_price};
 use super::method::Method;
 use super::reasons::{SPOT_TO_SPOT_TYPES, Why};
-use super::simulate::{Offer, Purpose, SimulationError, Solved, simulate};
+use super::simulate::{Offer, Purpose, SimulationError, Solved};
+use super::workbench::Workbench;
 use crate::algebra::{SetId, Undefined};
 use crate::labels::{CAPACITY_TYPE, ON_DEMAND, RESERVED, SPOT, Text};
 use crate::requirements::Requirements;
 use crate::solver::Solver;
 use crate::vocabulary::{KeyId, ValueId};
 
-impl Pass<'_> {
+impl<'s> Judge<'s> {
     /// The consolidation of these candidates together, or why there is none.
     pub(crate) fn consolidation(
         &self,
+        bench: &mut Workbench<'s>,
         method: Method,
         candidates: &[Arc<Candidate>],
     ) -> Result<Result<Command, Why>, SimulationError> {
-        simulate(&self.census, self.options, Purpose::Consolidation, candidates, |solved| {
+        bench.simulate(&self.census, Purpose::Consolidation, candidates, |solved| {
             self.consolidate(method, candidates, solved)
         })
     }

@@ -6,13 +6,14 @@ use super::candidate::Candidate;
 use super::command::{Command, TerminateFirst};
 use super::method::Method;
 use super::reasons::Why;
-use super::simulate::{Purpose, SimulationError, simulate};
-use super::{Pass, Search};
+use super::simulate::{Purpose, SimulationError};
+use super::workbench::Workbench;
+use super::{Judge, Search};
 use crate::labels::{RESERVED, Text};
 use crate::node::ClaimConditions;
 use crate::node_pool::NodePool;
 
-impl<'s> Pass<'s> {
+impl<'s> Judge<'s> {
     /// Whether the method would take the node, budgets aside.
     pub(super) fn chosen_by(
         &self,
@@ -63,6 +64,7 @@ impl<'s> Pass<'s> {
     /// that terminates it first.
     pub(super) fn replacing(
         &self,
+        bench: &mut Workbench<'s>,
         method: Method,
         candidate: &Arc<Candidate>,
         terminate_first: bool,
@@ -70,7 +72,7 @@ impl<'s> Pass<'s> {
         let repairs = method == Method::Repair;
         let purpose = if repairs { Purpose::Repair } else { Purpose::Drift };
         let candidates = std::slice::from_ref(candidate);
-        let first = simulate(&self.census, self.options, purpose, candidates, |solved| {
+        let first = bench.simulate(&self.census, purpose, candidates, |solved| {
             if !solved.all_scheduled() {
                 return Err(solved.troubles());
             }
@@ -86,7 +88,7 @@ impl<'s> Pass<'s> {
             return Ok(first);
         };
         let purpose = Purpose::TerminateFirst { reservation, blocked: repairs };
-        simulate(&self.census, self.options, purpose, candidates, |solved| {
+        bench.simulate(&self.census, purpose, candidates, |solved| {
             if !solved.all_scheduled() {
                 return Err(why.clone());
             }
@@ -108,14 +110,14 @@ impl<'s> Pass<'s> {
 impl Search<'_, '_> {
     pub(super) fn drift(&mut self) {
         let mut sorted = self.candidates.clone();
-        sorted.sort_by_key(|c| (!c.pods.is_empty(), self.pass.drifted_since(c)));
-        let terminate_first = self.pass.options.gates.terminate_first_drift;
+        sorted.sort_by_key(|c| (!c.pods.is_empty(), self.judge.drifted_since(c)));
+        let terminate_first = self.judge.options.gates.terminate_first_drift;
         for candidate in sorted {
             if self.purse.left(&candidate.node_pool) == 0 {
                 self.over_budget(&candidate);
                 continue;
             }
-            match self.pass.replacing(Method::Drift, &candidate, terminate_first) {
+            match self.judge.replacing(self.bench, Method::Drift, &candidate, terminate_first) {
                 Err(error) => {
                     self.outcome.error = Some(error);
                     return;

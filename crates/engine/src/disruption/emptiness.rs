@@ -6,9 +6,9 @@ use super::candidate::Candidate;
 use super::command::Command;
 use super::method::Method;
 use super::reasons::Why;
-use super::{Pass, Search};
+use super::{Judge, Search};
 
-impl Pass<'_> {
+impl Judge<'_> {
     pub(super) fn chosen_by_emptiness(&self, candidate: &Candidate) -> Result<(), Why> {
         let (pool, conditions) = self.pool_and_conditions(candidate)?;
         if pool.replicas.is_some() {

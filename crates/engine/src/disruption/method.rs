@@ -7,7 +7,7 @@ pub use karpenter_api::nodepool::DisruptionReason;
 
 use super::policy::RepairPolicies;
 use crate::labels::Text;
-use crate::snapshot::{ReservedMode, SolveOptions};
+use crate::snapshot::SolveOptions;
 
 /// A way of disrupting nodes. In a pass they are asked in the order of [`Method::ALL`]; the first with a command ends it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -140,10 +140,6 @@ impl DisruptionOptions {
 
     pub(crate) fn repairs(&self) -> bool {
         self.gates.node_repair && self.repair.is_some()
-    }
-
-    pub(crate) fn solve_with(&self, reserved_mode: ReservedMode) -> SolveOptions {
-        SolveOptions { reserved_mode, ..self.solve.clone() }
     }
 }
 

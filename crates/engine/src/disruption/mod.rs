@@ -26,7 +26,7 @@
 //! | what | where |
 //! |---|---|
 //! | which nodes may be disrupted | `candidate` (eligibility, facts), `cost`, `budgets` |
-//! | what would happen to the pods | `simulate` (a solve without the candidates) |
+//! | what would happen to the pods | `simulate` (purposes and results), `workbench` (one compiled cluster, many simulations) |
 //! | whether it is worth it | `consolidate` (prices), `balanced` (scores) |
 //! | the methods | `emptiness`, `drift`, `static_drift`, `multi`, `single`, `repair` with `policy` |
 //! | after the wait | `validate` |
@@ -52,6 +52,7 @@ mod single;
 mod static_drift;
 mod validate;
 mod verdict;
+mod workbench;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -74,6 +75,7 @@ pub use verdict::{Verdict, explain};
 use balanced::Scales;
 use budgets::Purse;
 use candidate::Census;
+use workbench::Workbench;
 
 use crate::labels::Text;
 use crate::roster::Roster;
@@ -105,20 +107,29 @@ pub struct Outcome {
 
 /// One look at the cluster with disruption in mind.
 pub struct Pass<'s> {
+    judge: Judge<'s>,
+    roster: Arc<Roster<'s>>,
+    bench: Workbench<'s>,
+    stopwatch: Option<Stopwatch<'s>>,
+}
+
+/// Everything that is known before anything is simulated. Threads share it.
+pub(crate) struct Judge<'s> {
     census: Census<'s>,
     options: &'s DisruptionOptions,
     memory: &'s Memory,
     scales: Scales,
-    stopwatch: Option<Stopwatch<'s>>,
 }
 
 impl<'s> Pass<'s> {
     /// Looks at every node once.
     pub fn new(snapshot: &'s Snapshot, options: &'s DisruptionOptions, memory: &'s Memory) -> Self {
-        let roster = Roster::new(&snapshot.pods);
+        let roster = Arc::new(Roster::new(&snapshot.pods));
         let census = Census::new(snapshot, &roster, options, memory);
         let scales = Scales::new(&census, &roster, options.gates.pod_deletion_cost_management);
-        Pass { census, options, memory, scales, stopwatch: None }
+        let judge = Judge { census, options, memory, scales };
+        let bench = Workbench::new(options, roster.clone());
+        Pass { judge, roster, bench, stopwatch: None }
     }
 
     /// Gives up looking for consolidations after [`MULTI_NODE_TIMEOUT`] and [`SINGLE_NODE_TIMEOUT`], a safety net. Without a stopwatch
@@ -128,12 +139,12 @@ impl<'s> Pass<'s> {
     }
 
     /// What the method would do.
-    pub fn run(&self, method: Method) -> Outcome {
+    pub fn run(&mut self, method: Method) -> Outcome {
         let mut search = Search::new(self, method);
         if search.candidates.is_empty() {
             return search.outcome;
         }
-        search.outcome.budgets = budgets::standings(self.census.snapshot, method.reason());
+        search.outcome.budgets = budgets::standings(search.judge.census.snapshot, method.reason());
         search.purse = Purse::new(&search.outcome.budgets);
         match method {
             Method::Repair => search.repair(),
@@ -146,14 +157,19 @@ impl<'s> Pass<'s> {
         search.finish()
     }
 
-    fn elapsed(&self) -> Duration {
-        self.stopwatch.map_or(Duration::ZERO, |s| s())
+    /// The command as it is good now, after the wait: for empty nodes those that still are, for the others all or nothing.
+    /// Commands of methods that do not wait are good as they are. Ask a pass over a new snapshot.
+    pub fn validate(&mut self, command: &Command) -> Result<Command, Invalid> {
+        self.judge.validate(&mut self.bench, command)
     }
 }
 
 /// A method at work.
 pub(crate) struct Search<'a, 's> {
-    pass: &'a Pass<'s>,
+    judge: &'a Judge<'s>,
+    roster: &'a Arc<Roster<'s>>,
+    bench: &'a mut Workbench<'s>,
+    stopwatch: Option<Stopwatch<'s>>,
     method: Method,
     candidates: Vec<Arc<Candidate>>,
     purse: Purse,
@@ -163,14 +179,15 @@ pub(crate) struct Search<'a, 's> {
 }
 
 impl<'a, 's> Search<'a, 's> {
-    fn new(pass: &'a Pass<'s>, method: Method) -> Self {
-        let census = &pass.census;
+    fn new(pass: &'a mut Pass<'s>, method: Method) -> Self {
+        let Pass { judge, roster, bench, stopwatch } = pass;
+        let (judge, census) = (&*judge, &judge.census);
         let mut candidates = Vec::new();
         let mut stays = Vec::new();
         for number in &census.in_order {
             let machine = &census.snapshot.nodes[*number];
             let eligible = census.candidate(*number, method.class());
-            match eligible.and_then(|c| pass.chosen_by(method, c)) {
+            match eligible.and_then(|c| judge.chosen_by(method, c)) {
                 Ok(candidate) => candidates.push(candidate),
                 Err(why) => stays.push(Stays {
                     node: machine.name().clone(),
@@ -181,7 +198,10 @@ impl<'a, 's> Search<'a, 's> {
             }
         }
         Search {
-            pass,
+            judge,
+            roster,
+            bench,
+            stopwatch: *stopwatch,
             method,
             purse: Purse::new(&BTreeMap::new()),
             reasons: BTreeMap::new(),
@@ -198,6 +218,10 @@ impl<'a, 's> Search<'a, 's> {
             },
             candidates,
         }
+    }
+
+    fn elapsed(&self) -> Duration {
+        self.stopwatch.map_or(Duration::ZERO, |s| s())
     }
 
     /// Notes why the candidate stays.

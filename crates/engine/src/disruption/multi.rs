@@ -8,13 +8,13 @@ use super::candidate::Candidate;
 use super::command::Command;
 use super::method::{MULTI_NODE_TIMEOUT, Method};
 use super::reasons::Why;
-use super::{Pass, Search};
+use super::{Judge, Search};
 use crate::labels::{CAPACITY_TYPE, INSTANCE_TYPE, ZONE};
 
 /// Largest index of a batch's last node. Upstream means a batch of 100 and gets 101.
 const MAX_INDEX: usize = 100;
 
-impl Pass<'_> {
+impl Judge<'_> {
     /// Whether multi- and single-node consolidation would look at the node.
     pub(super) fn chosen_by_consolidation(&self, candidate: &Candidate) -> Result<(), Why> {
         let (pool, conditions) = self.pool_and_conditions(candidate)?;
@@ -56,7 +56,7 @@ impl Pass<'_> {
 
 impl Search<'_, '_> {
     pub(super) fn multi(&mut self) {
-        let started = self.pass.elapsed();
+        let started = self.elapsed();
         let mut batch: Vec<Arc<Candidate>> = Vec::new();
         let mut held_back = false;
         for candidate in self.by_savings() {
@@ -71,18 +71,20 @@ impl Search<'_, '_> {
         // One node alone is single-node consolidation's.
         let (mut low, mut high) = (1, MAX_INDEX.min(batch.len().saturating_sub(1)));
         while low <= high {
-            if self.pass.elapsed().saturating_sub(started) > MULTI_NODE_TIMEOUT {
+            if self.elapsed().saturating_sub(started) > MULTI_NODE_TIMEOUT {
                 self.outcome.timed_out = true;
                 break;
             }
             let middle = (low + high) / 2;
-            let answer = match self.pass.consolidation(Method::MultiNodeConsolidation, &batch[..=middle]) {
-                Ok(answer) => answer.and_then(|command| self.pass.approve(command)),
-                Err(error) => {
-                    self.outcome.error = Some(error);
-                    return;
-                }
-            };
+            let answer =
+                match self.judge.consolidation(self.bench, Method::MultiNodeConsolidation, &batch[..=middle])
+                {
+                    Ok(answer) => answer.and_then(|command| self.judge.approve(command)),
+                    Err(error) => {
+                        self.outcome.error = Some(error);
+                        return;
+                    }
+                };
             match answer {
                 Ok(command) => {
                     found = Some(command);

@@ -8,14 +8,14 @@ use super::command::{Command, TerminateFirst};
 use super::method::Method;
 use super::policy::{RepairAction, RepairDecision, RepairPolicies};
 use super::reasons::Why;
-use super::{Pass, Search};
+use super::{Judge, Search};
 use crate::labels::{DO_NOT_REPAIR, NODE_POOL, Text};
 use crate::node_pool::NodePool;
 
 /// The share of a pool that may be unhealthy before repair stops there.
 const BREAKER_PERCENT: usize = 20;
 
-impl Pass<'_> {
+impl Judge<'_> {
     pub(super) fn chosen_by_repair(&self, candidate: &Arc<Candidate>) -> Result<Arc<Candidate>, Why> {
         let Some(policies) = self.options.repair.as_ref().filter(|_| self.options.repairs()) else {
             return Err(Why::Healthy);
@@ -64,8 +64,8 @@ fn drain_bound(decision: &RepairDecision, of_claim: Option<i64>) -> Option<i64> 
 
 impl Search<'_, '_> {
     pub(super) fn repair(&mut self) {
-        let Some(policies) = &self.pass.options.repair else { return };
-        let tripped = self.pass.tripped_pools(policies);
+        let Some(policies) = &self.judge.options.repair else { return };
+        let tripped = self.judge.tripped_pools(policies);
         let score = |c: &Candidate| c.repair.as_ref().map_or(0.0, |r| r.score);
         let mut sorted = self.candidates.clone();
         sorted.sort_by(|a, b| {
@@ -90,15 +90,15 @@ impl Search<'_, '_> {
                 self.outcome.commands.push(command);
                 return;
             }
-            let pool = self.pass.census.offers.pool(&candidate.node_pool);
+            let pool = self.judge.census.offers.pool(&candidate.node_pool);
             if let Some(pool) = pool.filter(|p| p.replicas.is_some()) {
                 if self.repair_static(&candidate, pool) {
                     return;
                 }
                 continue;
             }
-            let terminate_first = self.pass.options.gates.terminate_first_repair;
-            match self.pass.replacing(Method::Repair, &candidate, terminate_first) {
+            let terminate_first = self.judge.options.gates.terminate_first_repair;
+            match self.judge.replacing(self.bench, Method::Repair, &candidate, terminate_first) {
                 Err(error) => {
                     self.outcome.error = Some(error);
                     return;
@@ -114,23 +114,23 @@ impl Search<'_, '_> {
 
     /// Replaces a broken node of a static pool; whether a command was found.
     fn repair_static(&mut self, candidate: &Arc<Candidate>, pool: &NodePool) -> bool {
-        if self.pass.node_count(&pool.name).staying() > pool.replicas.unwrap_or(0) {
+        if self.judge.node_count(&pool.name).staying() > pool.replicas.unwrap_or(0) {
             self.stays(candidate, Why::ScaleDownFirst(pool.name.clone()));
             return false;
         }
-        let gate = self.pass.options.gates.terminate_first_repair;
-        let full = gate.then(|| self.pass.full_reservations(pool)).flatten();
+        let gate = self.judge.options.gates.terminate_first_repair;
+        let full = gate.then(|| self.judge.full_reservations(pool)).flatten();
         if let Some(offered) = &full
-            && !self.pass.holds_slot(candidate, offered)
+            && !self.judge.holds_slot(candidate, offered)
         {
             self.stays(candidate, Why::StaticReservationsFull);
             return false;
         }
         let why = match full {
             Some(_) => TerminateFirst::NoReservedCapacity,
-            None if self.pass.grantable(pool, 1) == 0 => TerminateFirst::StaticAtLimit,
+            None if self.judge.grantable(pool, 1) == 0 => TerminateFirst::StaticAtLimit,
             None => {
-                let command = self.pass.replaced_by_template(Method::Repair, candidate, pool);
+                let command = self.judge.replaced_by_template(Method::Repair, candidate, pool);
                 self.outcome.commands.push(command);
                 return true;
             }

@@ -1,18 +1,16 @@
-//! What would happen to the pods if nodes went away: a solve that starts from the cluster as it is.
+//! What would happen to the pods if nodes went away: what a simulation is for, and how to read its result.
 
 use std::sync::Arc;
 
 use super::candidate::{Candidate, Census};
-use super::method::DisruptionOptions;
 use super::reasons::{PodTrouble, PodTroubleReason, Why};
 use crate::algebra::SetId;
 use crate::eligibility::is_provisionable;
 use crate::labels::Text;
-use crate::plan::{NodePlacement, Plan, PlannedClaim};
+use crate::plan::{NodePlacement, PlannedClaim};
 use crate::pod::Pod;
 use crate::reasons::Unplaceable;
-use crate::setup::Assumptions;
-use crate::snapshot::{ReservedMode, Snapshot};
+use crate::snapshot::Snapshot;
 use crate::solver::Solver;
 
 /// How many pods without a place are named.
@@ -49,44 +47,8 @@ pub(crate) fn has_pools(snapshot: &Snapshot) -> bool {
     snapshot.node_pools.iter().any(|p| p.replicas.is_none() && p.ready && !p.deleting)
 }
 
-/// Solves the cluster without the candidates and looks at the result.
-pub(crate) fn simulate<R>(
-    census: &Census<'_>,
-    options: &DisruptionOptions,
-    purpose: Purpose<'_>,
-    candidates: &[Arc<Candidate>],
-    look: impl FnOnce(&mut Solved<'_, '_>) -> R,
-) -> Result<R, SimulationError> {
-    let snapshot = census.snapshot;
-    if !has_pools(snapshot) {
-        return Err(SimulationError::NoNodePools);
-    }
-    let mode = match purpose {
-        Purpose::TerminateFirst { .. } => ReservedMode::Strict,
-        _ => ReservedMode::Fallback,
-    };
-    let solve_options = options.solve_with(mode);
-    let mut gone: Vec<usize> = candidates.iter().map(|c| c.machine).collect();
-    gone.sort_unstable();
-    let assumptions = Assumptions {
-        simulated: true,
-        gone,
-        moving: moving(census, purpose, candidates),
-        spares_restless: purpose == Purpose::Consolidation,
-        credited: match purpose {
-            Purpose::TerminateFirst { reservation, .. } => Some(reservation),
-            _ => None,
-        },
-    };
-    let mut plan = Plan::default();
-    let mut solver = Solver::prepare(snapshot, &solve_options, &assumptions, &mut plan)
-        .ok_or(SimulationError::NoNodePools)?;
-    solver.solve();
-    Ok(look(&mut Solved::new(&mut solver)))
-}
-
 /// The candidates' pods that have to move.
-fn moving<'c>(
+pub(crate) fn moving<'c>(
     census: &Census<'_>,
     purpose: Purpose<'_>,
     candidates: &'c [Arc<Candidate>],

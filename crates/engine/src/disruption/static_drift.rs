@@ -7,7 +7,7 @@ use super::candidate::Candidate;
 use super::command::{Command, TerminateFirst};
 use super::method::Method;
 use super::reasons::Why;
-use super::{Pass, Search};
+use super::{Judge, Search};
 use crate::algebra::Algebra;
 use crate::finish::{custom_labels, wire_requirements};
 use crate::labels::{NODE_POOL, RESERVED, Text};
@@ -32,7 +32,7 @@ impl NodeCount {
     }
 }
 
-impl Pass<'_> {
+impl Judge<'_> {
     pub(super) fn node_count(&self, pool: &str) -> NodeCount {
         let mut count = NodeCount::default();
         let snapshot = self.census.snapshot;
@@ -150,7 +150,7 @@ impl Search<'_, '_> {
             by_pool.entry(candidate.node_pool.clone()).or_default().push(candidate.clone());
         }
         for (name, candidates) in by_pool {
-            if let Some(pool) = self.pass.census.offers.pool(&name) {
+            if let Some(pool) = self.judge.census.offers.pool(&name) {
                 self.static_drift_of(pool, candidates);
             }
         }
@@ -164,23 +164,23 @@ impl Search<'_, '_> {
             }
             return;
         }
-        if self.pass.node_count(&pool.name).staying() > pool.replicas.unwrap_or(0) {
+        if self.judge.node_count(&pool.name).staying() > pool.replicas.unwrap_or(0) {
             for candidate in &candidates {
                 self.stays(candidate, Why::ScaleDownFirst(pool.name.clone()));
             }
             return;
         }
         let at_once = usize::try_from(budget).unwrap_or(usize::MAX).min(candidates.len());
-        let gate = self.pass.options.gates.terminate_first_drift;
+        let gate = self.judge.options.gates.terminate_first_drift;
         // Provisioning refills neither an unready pool nor one that is going away.
         let terminates = gate && pool.ready && !pool.deleting;
-        if let Some(offered) = gate.then(|| self.pass.full_reservations(pool)).flatten() {
+        if let Some(offered) = gate.then(|| self.judge.full_reservations(pool)).flatten() {
             // Those whose end frees a slot go first.
-            candidates.sort_by_key(|c| !self.pass.holds_slot(c, &offered));
+            candidates.sort_by_key(|c| !self.judge.holds_slot(c, &offered));
             for (position, candidate) in candidates.iter().enumerate() {
                 if position >= at_once {
                     self.stays(candidate, Why::BehindOthers);
-                } else if terminates && self.pass.holds_slot(candidate, &offered) {
+                } else if terminates && self.judge.holds_slot(candidate, &offered) {
                     self.terminate_first(candidate, TerminateFirst::NoReservedCapacity);
                 } else {
                     self.stays(candidate, Why::StaticReservationsFull);
@@ -188,7 +188,7 @@ impl Search<'_, '_> {
             }
             return;
         }
-        let granted = self.pass.grantable(pool, at_once as i64) as usize;
+        let granted = self.judge.grantable(pool, at_once as i64) as usize;
         for (position, candidate) in candidates.iter().enumerate() {
             if granted == 0 && position < at_once {
                 if terminates {
@@ -197,7 +197,7 @@ impl Search<'_, '_> {
                     self.stays(candidate, Why::StaticAtLimit);
                 }
             } else if position < granted {
-                let command = self.pass.replaced_by_template(Method::StaticDrift, candidate, pool);
+                let command = self.judge.replaced_by_template(Method::StaticDrift, candidate, pool);
                 self.outcome.commands.push(command);
             } else {
                 self.stays(candidate, Why::BehindOthers);

@@ -3,12 +3,13 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::Pass;
+use super::Judge;
 use super::budgets::{Purse, standings};
 use super::candidate::Candidate;
 use super::command::Command;
 use super::method::Method;
-use super::simulate::{Purpose, SimulationError, simulate};
+use super::simulate::{Purpose, SimulationError};
+use super::workbench::Workbench;
 use crate::labels::Text;
 
 /// Why a command is not good any more.
@@ -43,10 +44,10 @@ impl Invalid {
     }
 }
 
-impl Pass<'_> {
+impl<'s> Judge<'s> {
     /// The command as it is good now, after the wait: for empty nodes those that still are, for the others all or nothing.
     /// Commands of methods that do not wait are good as they are.
-    pub fn validate(&self, command: &Command) -> Result<Command, Invalid> {
+    pub(super) fn validate(&self, bench: &mut Workbench<'s>, command: &Command) -> Result<Command, Invalid> {
         if !command.method.is_consolidation() {
             return Ok(command.clone());
         }
@@ -55,7 +56,7 @@ impl Pass<'_> {
             let savings = current.iter().map(|c| c.price).sum();
             return Ok(Command { candidates: current, savings, ..command.clone() });
         }
-        let simulated = simulate(&self.census, self.options, Purpose::Consolidation, &current, |solved| {
+        let simulated = bench.simulate(&self.census, Purpose::Consolidation, &current, |solved| {
             if !solved.all_scheduled() {
                 return Err(Invalid::Unschedulable(solved.troubles().to_string()));
             }

@@ -93,7 +93,7 @@ impl NodeFilter {
 }
 
 /// Pods per domain. A domain can be known and empty, or not known at all.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(crate) struct Counts {
     /// By value number; negative when the domain is not known.
     by_value: Vec<i32>,
@@ -101,6 +101,8 @@ pub(crate) struct Counts {
     ordered: Vec<ValueId>,
     known: usize,
     occupied: usize,
+    /// Domains that are known whether or not a pod is there.
+    registered: Bits,
     /// Grows whenever a count does.
     pub(crate) version: u32,
 }
@@ -134,6 +136,23 @@ impl Counts {
     /// Makes the domain known.
     pub(crate) fn register(&mut self, key: KeyId, value: ValueId, vocabulary: &Vocabulary) {
         self.slot(key, value, vocabulary);
+        self.registered.insert_growing(value.index());
+    }
+
+    /// One pod less in the domain, as if it had never been counted.
+    pub(crate) fn forget(&mut self, value: ValueId) {
+        let Some(count) = self.by_value.get_mut(value.index()).filter(|c| **c > 0) else { return };
+        *count -= 1;
+        self.version += 1;
+        if *count > 0 {
+            return;
+        }
+        self.occupied -= 1;
+        if !self.registered.contains(value.index()) {
+            *count = -1;
+            self.known -= 1;
+            self.ordered.retain(|v| *v != value);
+        }
     }
 
     /// One more pod in the domain.

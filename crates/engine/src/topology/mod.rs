@@ -18,6 +18,7 @@ pub(crate) use group::{Choice, Counts, Group, Hosts, NodeFilter, Occupied, Place
 use identity::{FilterIdentity, Identity, SelectorIdentity};
 
 use crate::algebra::{Algebra, NO_HOST};
+use crate::bits::Bits;
 use crate::labels::{HOSTNAME, Labels, Text};
 use crate::pod::{PodAffinityTerm, PodSpec, TopologySpread, WhenUnsatisfiable};
 use crate::reasons::TopologyKind;
@@ -59,6 +60,8 @@ pub(crate) struct Topology {
     identities: HashMap<Identity, u32, FixedState>,
     pub(crate) inverse: Vec<Group>,
     inverse_identities: HashMap<Identity, u32, FixedState>,
+    /// By inverse group: what the pod that made it tolerates, which decides the domains it knows from the start.
+    inverse_makers: Vec<TolerationsId>,
     /// Every Node object.
     pub(crate) nodes: Vec<CountedNode>,
     /// Nodes pods may be placed on, with the labels the state believes.
@@ -67,6 +70,12 @@ pub(crate) struct Topology {
     node_domains: HashMap<KeyId, Rc<NodeDomains>, FixedState>,
     /// Placed pods that count: namespace, labels, and the nodes they are on.
     pub(crate) placed: Vec<(Text, Labels, Vec<u32>)>,
+    /// Where in `placed` pods of a namespace and labels are, by address.
+    pub(crate) placed_at: HashMap<(usize, usize), usize, FixedState>,
+    /// Nodes a simulation assumes away: their domains are not there for being active.
+    pub(crate) gone: Bits,
+    /// Whether pods share an inverse group and yet would each have made another one of it: who comes first decides.
+    pub(crate) ambiguous: bool,
 }
 
 /// The domains nodes are in, for one key.
@@ -84,11 +93,21 @@ impl Topology {
             identities: HashMap::default(),
             inverse: Vec::new(),
             inverse_identities: HashMap::default(),
+            inverse_makers: Vec::new(),
             nodes: Vec::new(),
             active: Vec::new(),
             node_domains: HashMap::default(),
             placed: Vec::new(),
+            placed_at: HashMap::default(),
+            gone: Bits::default(),
+            ambiguous: false,
         }
+    }
+
+    /// Forgets all groups but the inverse ones.
+    pub(crate) fn forget_groups(&mut self) {
+        self.groups.clear();
+        self.identities.clear();
     }
 
     /// The groups the pod owns, created where they do not exist yet.
@@ -143,9 +162,13 @@ impl Topology {
         for term in &subject.spec.pod_anti_affinity.required {
             let identity = affinity_identity(TopologyKind::AntiAffinity, term, subject, around.namespaces)?;
             let id = match self.inverse_identities.get(&identity) {
-                Some(id) => *id,
+                Some(id) => {
+                    self.ambiguous |= self.inverse_makers[*id as usize] != subject.tolerations;
+                    *id
+                }
                 None => {
                     let group = self.new_affinity_group(&identity, term, subject, around);
+                    self.inverse_makers.push(subject.tolerations);
                     self.inverse.push(group);
                     let id = self.inverse.len() as u32 - 1;
                     self.inverse_identities.insert(identity, id);
@@ -312,6 +335,9 @@ impl Topology {
         if group.key != HOST {
             for ((node, _), domain) in self.active.iter().zip(&domains.of_active) {
                 let Some(domain) = domain else { continue };
+                if self.gone.contains(*node as usize) {
+                    continue;
+                }
                 if group.counts.get(*domain).is_none()
                     && counts_node(&group.filter, self.nodes[*node as usize].place, around)
                 {

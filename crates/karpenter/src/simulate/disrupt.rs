@@ -5,7 +5,7 @@
 
 use karpenter_engine::Snapshot;
 use karpenter_engine::disruption::{
-    Candidate, Command, DisruptionOptions, Memory, Outcome, Pass, Verdict, Why, explain,
+    Candidate, Command, DisruptionOptions, Memory, Method, Outcome, Pass, Verdict, Why, explain,
 };
 use serde_json::{Map, Value, json};
 
@@ -22,13 +22,13 @@ pub(crate) fn decide(
     let memory = Memory::default();
     let start = timings.as_ref().map(|_| Timings::now());
     let snapshot = snapshot();
-    let pass = Pass::new(&snapshot, options, &memory);
+    let mut pass = Pass::new(&snapshot, options, &memory);
     // Whatever comes before the first method is part of it.
     let mut start = start;
     options
         .methods()
         .map(|method| {
-            let outcome = validated(&pass, pass.run(method));
+            let outcome = validated(&mut pass, method);
             if let Some((timings, since)) = timings.as_deref_mut().zip(start.take()) {
                 start = Some(timings.method(method.as_str(), &since));
             }
@@ -37,8 +37,9 @@ pub(crate) fn decide(
         .collect()
 }
 
-/// The outcome with only those commands that stand up to validation.
-fn validated(pass: &Pass<'_>, mut outcome: Outcome) -> Outcome {
+/// The method's outcome with only those commands that stand up to validation.
+fn validated(pass: &mut Pass<'_>, method: Method) -> Outcome {
+    let mut outcome = pass.run(method);
     outcome.commands = outcome.commands.iter().filter_map(|c| pass.validate(c).ok()).collect();
     outcome
 }
@@ -141,7 +142,7 @@ pub(crate) fn reasons(outcomes: &[Outcome], rejected: &[Rejected]) -> Value {
     })
 }
 
-fn why_json(why: &Why, method: karpenter_engine::disruption::Method) -> Value {
+fn why_json(why: &Why, method: Method) -> Value {
     let mut out = json!({"rule": why.rule(), "text": why.to_string()});
     if let Some((kind, text)) = why.event(method) {
         out["event"] = json!({"reason": kind.as_str(), "message": text});
