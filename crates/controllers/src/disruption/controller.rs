@@ -295,7 +295,7 @@ impl Disruption {
             .run(move || {
                 let started = Instant::now();
                 let stopwatch = || started.elapsed();
-                let pass = Pass::new(&look.snapshot, &options, &look.memory).with_stopwatch(&stopwatch);
+                let mut pass = Pass::new(&look.snapshot, &options, &look.memory).with_stopwatch(&stopwatch);
                 let mut all = Vec::new();
                 for method in methods {
                     let started = Instant::now();
