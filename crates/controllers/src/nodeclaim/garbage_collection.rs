@@ -68,7 +68,7 @@ impl GarbageCollection {
             Err(error) => return vec![error.into()],
         };
         let running = instances.iter().filter(|instance| instance.metadata.deletion_timestamp.is_none());
-        let running: BTreeSet<&str> = running.map(|instance| provider_id(instance)).collect();
+        let running: BTreeSet<&str> = running.map(provider_id).collect();
         let missing = claims.into_iter().filter(|claim| {
             let ours = self.context.providers.for_claim(claim).is_ok_and(|of| Arc::ptr_eq(of, provider));
             ours && claim.metadata.deletion_timestamp.is_none()

@@ -5,7 +5,7 @@ use std::time::Duration;
 use karpenter_cloudprovider::{RepairAction, RepairPolicy};
 use serde_json::{Value, json};
 
-use crate::objects::{With, claim, node, node_name};
+use crate::objects::{claim, node, node_name};
 use crate::rig::Rig;
 
 const SECOND: Duration = Duration::from_secs(1);
