@@ -9,7 +9,9 @@ use kube::Api;
 use kube::api::DeleteParams;
 use serde_json::{Value, json};
 
-use crate::objects::{With, claim, node, node_name, pod_on, provider_id, state_of};
+use crate::objects::{
+    With, claim, joining_node, node, node_class, node_name, node_pool, pod_on, provider_id, state_of,
+};
 use crate::rig::Rig;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -347,4 +349,45 @@ async fn nodes_of_others_are_left_alone() {
     let taints = node["spec"]["taints"].as_array().into_iter().flatten();
     assert!(taints.into_iter().all(|taint| taint["key"] != "karpenter.sh/disrupted"), "{node}");
     assert_eq!(leaving(&rig), Vec::<String>::new());
+}
+
+#[tokio::test(start_paused = true)]
+async fn in_a_cluster_that_works_pods_move_before_their_node_and_its_instance_go() {
+    let rig = Rig::lively(&[]).await;
+    rig.create(node_class()).await;
+    rig.create(node_pool("default").with(json!({
+        "status": null, "spec": {"disruption": {"consolidateAfter": "Never"}},
+    })))
+    .await;
+    rig.create(json!({
+        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web", "namespace": "default"},
+        "spec": {
+            "replicas": 3, "selector": {"matchLabels": {"app": "web"}},
+            "template": {
+                "metadata": {"labels": {"app": "web"}},
+                "spec": {"containers": [{"name": "c", "image": "i", "resources": {"requests": {"cpu": "200m"}}}]},
+            },
+        },
+    }))
+    .await;
+    let running = |rig: &Rig, node: &str| {
+        rig.see(|objects| objects.pods_on(node).filter(|pod| karpenter_sim::objects::is_ready(pod)).count())
+    };
+    rig.eventually("an instance is launched", |rig| rig.provider.launches() == 1).await;
+    rig.create(joining_node("first", "fake:///1")).await;
+    rig.eventually("the pods run", |rig| running(rig, "first") == 3).await;
+    let claim = rig.see(|objects| objects.node_claims.keys().next().expect("a claim").name.to_string());
+    let claim = json!({"apiVersion": "karpenter.sh/v1", "kind": "NodeClaim", "metadata": {"name": claim}});
+    let initialized =
+        state_of(&rig.get(&claim).await.expect("the claim"), "Initialized").expect("a condition");
+    assert_eq!(initialized.0, "True");
+    rig.delete(&claim).await;
+    rig.eventually("another instance is launched", |rig| rig.provider.launches() == 2).await;
+    rig.create(joining_node("second", "fake:///2")).await;
+    rig.eventually("the pods have moved", |rig| running(rig, "second") == 3).await;
+    rig.eventually("the first node is gone", |rig| rig.see(|objects| objects.node("first").is_none())).await;
+    rig.pass(10 * SECOND).await;
+    assert_eq!(rig.get(&claim).await, None);
+    assert_eq!(rig.provider.instances().len(), 1);
+    rig.expect_no_violation();
 }

@@ -14,7 +14,7 @@ use karpenter_runtime::environment::Environment;
 use karpenter_runtime::events;
 use karpenter_runtime::options::{Environ, Options};
 use karpenter_sim::cluster::Cluster;
-use karpenter_sim::{Objects, World, WorldOptions};
+use karpenter_sim::{Objects, World, WorldOptions, invariants};
 use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Api, Client};
@@ -59,10 +59,11 @@ impl Rig {
         Self::start(cluster, None, flags, prepare).await
     }
 
-    /// Karpenter in the simulated world.
+    /// Karpenter in the simulated world, watched over by its invariants.
     pub(crate) async fn lively(flags: &[&str]) -> Self {
         let world = World::new(WorldOptions { seed: 1, ..WorldOptions::default() }).await.expect("a world");
         let cluster = world.cluster().clone();
+        cluster.watch_over(invariants::all("karpenter"));
         Self::start(cluster, Some(world), flags, |_| {}).await
     }
 
@@ -182,6 +183,11 @@ impl Rig {
     /// Looks at what is in the server.
     pub(crate) fn see<T>(&self, look: impl FnOnce(&Objects) -> T) -> T {
         self.cluster.read(look)
+    }
+
+    /// Nothing was done so far that must never be done.
+    pub(crate) fn expect_no_violation(&self) {
+        assert!(self.cluster.violation().is_none(), "{}", self.cluster.violation().expect("one"));
     }
 
     /// Waits, in virtual time, until something holds.
