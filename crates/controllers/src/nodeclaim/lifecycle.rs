@@ -6,7 +6,8 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use karpenter_api::conditions::ConditionSet;
+use karpenter_api::conditions::{ConditionSet, ConditionStatus, HasConditions as _};
+use karpenter_api::nodeclaim::INITIALIZED;
 use karpenter_api::{NodeClaim, finalizers};
 use karpenter_cloudprovider::{CloudProvider, LaunchWaker, LaunchedInstance};
 use karpenter_runtime::controller::{Controller, Outcome, ReconcileResult, Reconciler};
@@ -130,7 +131,12 @@ pub(crate) fn register(
     watches.node_claims.feed(&queue, own_key);
     let stores = context.stores.clone();
     watches.nodes.feed(&queue, move |delta| {
-        let claims = stores.claims_of(provider_id_of_node(delta.object()));
+        let mut claims = stores.claims_of(provider_id_of_node(delta.object()));
+        // What a node reports while all is well concerns nobody here, and it reports all the time.
+        claims.retain(|claim| {
+            claim.metadata.deletion_timestamp.is_some()
+                || claim.condition_status(INITIALIZED) != ConditionStatus::True
+        });
         claims.iter().map(|claim| ObjectKey::of(&**claim)).collect()
     });
     context.providers.wake_with(&LaunchWaker::new(move |claim| queue.add(claim)));
@@ -214,6 +220,10 @@ impl Lifecycle {
 
     /// Writes metadata, then status.
     async fn write(&self, before: &NodeClaim, after: &NodeClaim) -> Result<Written<NodeClaim>, kube::Error> {
+        // Most passes change nothing: no need to spell the claim out to see that.
+        if before == after {
+            return Ok(Written::Unchanged);
+        }
         let mut base = before.clone();
         let mut written = writes::patch(&self.claims, before, after, Lock::Optimistic).await?;
         match &written {

@@ -49,7 +49,9 @@ impl Reconciler for Hash {
         }
         let mut hashed = (*pool).clone();
         write(&mut hashed, Some(&hash));
-        writes::patch(&self.pools, &pool, &hashed, Lock::None).await?;
+        if hashed != *pool {
+            writes::patch(&self.pools, &pool, &hashed, Lock::None).await?;
+        }
         Ok(Outcome::Done)
     }
 }

@@ -52,6 +52,9 @@ fn follow_with_class(context: &Context, watches: &mut Watches, queue: &WorkQueue
 
 /// Writes a status whose conditions changed, over the version that was read.
 async fn write_status(context: &Context, before: &NodePool, after: &NodePool) -> ReconcileResult {
+    if before == after {
+        return Ok(Outcome::Done);
+    }
     let api: Api<NodePool> = Api::all(context.client.clone());
     match writes::patch_status(&api, before, after, Lock::Optimistic).await? {
         Written::Conflict => Ok(Outcome::Requeue),
