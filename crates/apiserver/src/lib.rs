@@ -25,10 +25,11 @@
 //! | `create`, `update`, `patch`, `delete`, `scale`, `binding`, `eviction`, `access` | what is written |
 //! | `meta`, `builtin`, `schema`, `crd` | the rules objects follow |
 //! | `garbage`, `namespaces`, `definitions` | what follows from a write |
-//! | `server`, `store`, `object`, `snapshot`, `history` | what is remembered |
+//! | `server`, `store`, `bell`, `object`, `snapshot`, `history` | what is remembered, and who is told |
 
 mod access;
 mod answer;
+mod bell;
 mod binding;
 mod body;
 mod builtin;
@@ -69,6 +70,7 @@ mod store;
 mod update;
 mod watch;
 
+pub use bell::{Bell, Listener};
 pub use body::Body;
 pub use environment::{Environment, Seeded};
 pub use history::{Change, Forgotten};

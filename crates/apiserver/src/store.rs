@@ -9,9 +9,9 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use imbl::OrdMap;
-use tokio::sync::watch;
 use uuid::Uuid;
 
+use crate::bell::{Bell, Listener};
 use crate::object::{Encoded, Stored};
 
 /// Which collection an object is in: all served versions of a resource share one.
@@ -71,7 +71,8 @@ struct EventLog {
     events: VecDeque<Event>,
     /// Revision of the newest event that has been forgotten.
     floor: u64,
-    tick: watch::Sender<u64>,
+    /// Rings with the revision of the newest event.
+    bell: Bell,
 }
 
 pub(crate) struct Store {
@@ -163,14 +164,14 @@ impl Store {
                 log.floor = gone.revision;
             }
         }
-        log.tick.send_replace(revision);
+        log.bell.ring(revision);
     }
 
     fn log(&mut self, storage: StorageId) -> &mut EventLog {
         self.logs.entry(storage).or_insert_with(|| EventLog {
             events: VecDeque::new(),
             floor: 0,
-            tick: watch::Sender::new(0),
+            bell: Bell::default(),
         })
     }
 
@@ -196,8 +197,8 @@ impl Store {
     }
 
     /// Wakes whoever waits for a change of this resource.
-    pub(crate) fn subscribe(&mut self, storage: StorageId) -> watch::Receiver<u64> {
-        self.log(storage).tick.subscribe()
+    pub(crate) fn subscribe(&mut self, storage: StorageId) -> Listener {
+        self.log(storage).bell.listen()
     }
 
     /// Up to `limit` events behind a position.
@@ -220,7 +221,7 @@ impl Store {
         &self,
         revision: u64,
     ) -> impl Iterator<Item = (StorageId, Result<Vec<Event>, TooOld>)> + '_ {
-        let newer = self.logs.iter().filter(move |(_, log)| *log.tick.borrow() > revision);
+        let newer = self.logs.iter().filter(move |(_, log)| log.bell.number() > revision);
         newer.map(move |(storage, _)| (*storage, self.events_after(*storage, revision, usize::MAX)))
     }
 

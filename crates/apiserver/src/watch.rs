@@ -11,10 +11,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::stream::{self, Stream};
 use serde_json::json;
-use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
 use crate::answer::Answer;
+use crate::bell::Listener;
 use crate::body::Body;
 use crate::field_error::FieldError;
 use crate::list::{invalid_options, revision};
@@ -56,8 +56,8 @@ pub(crate) fn watch(
     };
     let bookmarks = query.flag("allowWatchBookmarks");
     let started = Instant::now();
-    let (receiver, position, pending) = server.read(|state| {
-        let receiver = state.store.subscribe(resource.storage);
+    let (listener, position, pending) = server.read(|state| {
+        let listener = state.store.subscribe(resource.storage);
         let current = state.store.revision();
         let pending: VecDeque<Pending> = if initial {
             let objects = range(state.store.objects(), resource.storage, namespace, None);
@@ -68,7 +68,7 @@ pub(crate) fn watch(
             VecDeque::new()
         };
         let position = if initial || asked == 0 { current } else { asked };
-        (receiver, position, pending)
+        (listener, position, pending)
     });
     let ends = started + timeout.map_or(DEFAULT_TIMEOUT, Duration::from_secs);
     let watcher = Watcher {
@@ -78,7 +78,7 @@ pub(crate) fn watch(
         selection,
         metadata_only: form != Form::Whole,
         bookmarks,
-        receiver,
+        listener,
         position,
         pending,
         ends,
@@ -108,7 +108,7 @@ struct Watcher {
     selection: Selection,
     metadata_only: bool,
     bookmarks: bool,
-    receiver: watch::Receiver<u64>,
+    listener: Listener,
     /// The revision up to which everything has been told.
     position: u64,
     pending: VecDeque<Pending>,
@@ -140,7 +140,7 @@ impl Watcher {
             let mut out = Vec::new();
             self.tell_pending(&mut out);
             if out.is_empty() {
-                self.receiver.mark_unchanged();
+                self.listener.catch_up();
                 self.tell_events(&mut out);
             }
             if !out.is_empty() {
@@ -149,10 +149,7 @@ impl Watcher {
             let wake = self.ends.min(if self.bookmarks { self.next_bookmark } else { self.ends });
             tokio::select! {
                 biased;
-                changed = self.receiver.changed() => {
-                    // The sender lives as long as the server, which this watcher keeps alive.
-                    self.over |= changed.is_err();
-                }
+                () = self.listener.changed() => {}
                 () = sleep_until(wake) => {
                     let now = Instant::now();
                     if now >= self.ends {

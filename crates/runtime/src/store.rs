@@ -2,9 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, RwLock};
 
-use tokio::sync::watch;
+use tokio::sync::Notify;
 
 use crate::object_key::ObjectKey;
 use crate::sync::{read, write};
@@ -19,7 +21,9 @@ pub struct Store<K> {
 
 struct Shared<K> {
     objects: RwLock<Objects<K>>,
-    synced: watch::Sender<bool>,
+    synced: AtomicBool,
+    /// Wakes whoever waits for the first list in the order they came (a `watch` channel would do so in any order).
+    sync: Notify,
 }
 
 struct Objects<K> {
@@ -54,7 +58,13 @@ impl<K> Store<K> {
     /// An empty store that is not synced.
     pub fn new() -> Self {
         let objects = Objects { by_key: BTreeMap::new(), indexes: BTreeMap::new() };
-        Self { shared: Arc::new(Shared { objects: RwLock::new(objects), synced: watch::Sender::new(false) }) }
+        Self {
+            shared: Arc::new(Shared {
+                objects: RwLock::new(objects),
+                synced: AtomicBool::new(false),
+                sync: Notify::new(),
+            }),
+        }
     }
 
     /// Makes objects findable by what `values_of` extracts.
@@ -97,18 +107,22 @@ impl<K> Store<K> {
 
     /// Whether the first list is complete and everyone who subscribed has seen it.
     pub fn is_synced(&self) -> bool {
-        *self.shared.synced.borrow()
+        self.shared.synced.load(Ordering::Acquire)
     }
 
     /// Waits until [`is_synced`](Self::is_synced).
     pub async fn wait_synced(&self) {
-        let mut synced = self.shared.synced.subscribe();
-        // The sender lives as long as this handle.
-        let _ = synced.wait_for(|synced| *synced).await;
+        let mut sync = pin!(self.shared.sync.notified());
+        // In line before looking, so that it is not missed in between.
+        sync.as_mut().enable();
+        if !self.is_synced() {
+            sync.await;
+        }
     }
 
     pub(crate) fn mark_synced(&self) {
-        self.shared.synced.send_replace(true);
+        self.shared.synced.store(true, Ordering::Release);
+        self.shared.sync.notify_waiters();
     }
 
     /// Puts an object in; the one it replaces comes back.

@@ -11,8 +11,8 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use karpenter_apiserver::{Bell, Listener};
 use karpenter_runtime::entropy::Entropy;
-use tokio::sync::watch::{Receiver, Sender};
 use tokio::time::Instant;
 
 use crate::chance::{Chance, Span};
@@ -132,7 +132,7 @@ impl FaultPlan {
 pub struct Faults {
     state: Arc<Mutex<State>>,
     /// Counts outages; open watches break when it changes.
-    outages: Arc<Sender<u64>>,
+    outages: Bell,
 }
 
 struct State {
@@ -148,7 +148,7 @@ impl Faults {
     pub fn new(plan: FaultPlan, entropy: &Entropy, name: &str) -> Self {
         let chance = Chance::new(entropy, &format!("faults/{name}"));
         let state = State { plan, healed: false, chance, unreachable_until: None, counts: BTreeMap::new() };
-        Self { state: Arc::new(Mutex::new(state)), outages: Arc::new(Sender::new(0)) }
+        Self { state: Arc::new(Mutex::new(state)), outages: Bell::default() }
     }
 
     /// From now on nothing goes wrong any more; what is held back flows again.
@@ -166,7 +166,7 @@ impl Faults {
     /// Cuts the client off for a while.
     pub fn cut_off(&self, period: Duration) {
         self.lock().unreachable_until = Some(Instant::now() + period);
-        self.outages.send_modify(|count| *count += 1);
+        self.outages.ring(self.outages.number() + 1);
     }
 
     /// How often each kind struck.
@@ -196,8 +196,8 @@ impl Faults {
         self.lock().chance.duration(span)
     }
 
-    fn outages(&self) -> Receiver<u64> {
-        self.outages.subscribe()
+    fn outages(&self) -> Listener {
+        self.outages.listen()
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

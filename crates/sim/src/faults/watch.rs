@@ -8,7 +8,7 @@ use bytes::{Bytes, BytesMut};
 use futures_util::stream;
 use http_body::Frame;
 use http_body_util::{BodyExt as _, StreamBody};
-use tokio::sync::watch::Receiver;
+use karpenter_apiserver::Listener;
 use tokio::time::Instant;
 
 use super::service::{Body, BoxError, broken, status};
@@ -32,7 +32,7 @@ struct Stream {
     gone: bool,
     faults: Faults,
     gate: Gate,
-    outages: Receiver<u64>,
+    outages: Listener,
     ready: VecDeque<Bytes>,
     over: bool,
 }
@@ -44,8 +44,7 @@ pub(super) fn body(
     faults: Faults,
     gate: Gate,
 ) -> Body {
-    let mut outages = faults.outages();
-    outages.mark_unchanged();
+    let outages = faults.outages();
     let stream = Stream {
         events,
         ends: conditions.ends.map(|after| Instant::now() + after),
@@ -90,7 +89,7 @@ impl Stream {
         let next = tokio::select! {
             biased;
             () = self.gate.died() => Next::Dead,
-            _ = self.outages.changed() => Next::Broken,
+            () = self.outages.changed() => Next::Broken,
             frame = self.events.frame() => {
                 // The server's streams carry data only and never fail.
                 Next::Events(frame.and_then(|frame| frame.ok()?.into_data().ok()))
