@@ -3,6 +3,7 @@
 pub mod cloudstack;
 mod definitions;
 pub mod demo;
+pub mod explain;
 pub mod files;
 mod providers;
 pub mod run;

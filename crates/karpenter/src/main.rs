@@ -10,7 +10,7 @@ use std::io;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use karpenter::{cloudstack, demo, run, sim, simulate};
+use karpenter::{cloudstack, demo, explain, run, sim, simulate};
 
 /// glibc's takes nearly half the time of a small write in the embedded server.
 #[global_allocator]
@@ -34,6 +34,8 @@ enum Command {
     Crds(crds::Args),
     /// Show Karpenter at work on a cluster in memory; needs nothing.
     Demo(demo::Args),
+    /// Say why a node is not taken away, or what would take it away.
+    Explain(explain::Args),
     /// Run Karpenter in a cluster.
     Run(run::Args),
     /// Run Karpenter in simulated worlds in which things go wrong.
@@ -48,6 +50,7 @@ fn main() -> ExitCode {
         Command::Cloudstack(args) => cloudstack::cmd(&args),
         Command::Crds(args) => crds::cmd(&args).map(|()| ExitCode::SUCCESS),
         Command::Demo(args) => demo::cmd(&args),
+        Command::Explain(args) => explain::cmd(&args).map(|()| ExitCode::SUCCESS),
         Command::Run(args) => run::cmd(&args),
         Command::Sim(args) => sim::cmd(&args),
         Command::Simulate(args) => simulate::run(&args).map(found_a_place).map_err(anyhow::Error::from),

@@ -251,19 +251,5 @@ async fn every_family_of_upstreams_core_is_there_with_its_type_and_labels() {
             Some(_) => {}
         }
     }
-    wrong.retain(|text| !AWAITED.iter().any(|name| text.starts_with(name)));
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
-
-/// Families of controllers that are not there yet.
-const AWAITED: [&str; 9] = [
-    "karpenter_nodepools_allowed_disruptions",
-    "karpenter_nodepools_nodes_consuming_budgets",
-    "karpenter_consolidation_",
-    "karpenter_nodeclaims_",
-    "karpenter_nodes_",
-    "karpenter_pod",
-    "karpenter_scheduler_",
-    "karpenter_cluster_state_",
-    "karpenter_voluntary_disruption_",
-];

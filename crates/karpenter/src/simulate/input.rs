@@ -86,6 +86,16 @@ impl Input {
         types_file: Option<&SourceFile>,
         now: Option<&str>,
     ) -> Result<Self, InputError> {
+        Self::from_sources_or(files, types_file, now, None)
+    }
+
+    /// As [`Self::from_sources`]; a dump for which no types are given is offered what `otherwise` says.
+    pub(crate) fn from_sources_or(
+        files: &[SourceFile],
+        types_file: Option<&SourceFile>,
+        now: Option<&str>,
+        otherwise: Option<fn() -> Catalogue>,
+    ) -> Result<Self, InputError> {
         let scenario = Scenario::parse(files)?;
         let header = &scenario.header;
         let header_file = scenario.header_file.unwrap_or_default();
@@ -107,7 +117,10 @@ impl Input {
             .map_err(|source| InputError::Setting { file: header_file.into(), source })?;
         let (from, (catalogue, faulty)) = match types_file {
             Some(file) => (file.name.as_str(), Catalogue::read(&type_entries(file)?, ingest)),
-            None if scenario.header_file.is_none() => return Err(InputError::NoInstanceTypes),
+            None if scenario.header_file.is_none() => match otherwise {
+                Some(catalogue) => ("the kwok provider", (catalogue(), Vec::new())),
+                None => return Err(InputError::NoInstanceTypes),
+            },
             None => (header_file, Catalogue::read(&header.instance_types, ingest)),
         };
         rejected.extend(faulty.into_iter().map(|error| {

@@ -15,12 +15,14 @@
 //! | `source` | files as JSON documents |
 //! | `scenario` | documents as one scenario, not yet understood |
 //! | `objects`, `settings` | understanding objects and options, each on its own |
+//! | `cluster` | the same for other commands that look at a cluster |
 //! | `input` | all of it together: a cluster mirror and how to decide |
 //! | `outcome`, `explanation` | the plan and its reasons as JSON |
 //! | `table`, `sentences` | the plan and its reasons for people |
 //! | `disrupt`, `disrupt_table` | the same for disruption: every method's outcome, and why each node stays |
 //! | `timing` | how long it took |
 
+mod cluster;
 mod disrupt;
 mod disrupt_table;
 mod explanation;
@@ -43,6 +45,7 @@ use clap::ValueEnum;
 use karpenter_engine::{Plan, solve};
 use serde_json::Value;
 
+pub(crate) use cluster::{Cluster, ClusterFiles};
 use input::{Input, InputError, Mode};
 use source::SourceFile;
 use table::Notes;

@@ -5,6 +5,7 @@ mod crd_types;
 mod decisions;
 mod demo;
 mod documents;
+mod explain;
 mod mutations;
 mod sim;
 mod simulate;

@@ -1,0 +1,271 @@
+//! `karpenter explain node NAME`: why a node is not taken away, or what would take it away.
+//!
+//! The answer is computed on the spot, from a cluster (by kubeconfig) or from files as `karpenter simulate` reads them, by the
+//! same code that decides in the operator. What only a running operator knows (commands under way, nominations) is not part
+//! of it.
+
+use std::fmt::Write as _;
+use std::io::{self, Write as _};
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+use clap::{Subcommand, ValueEnum};
+use karpenter_engine::Snapshot;
+use karpenter_engine::disruption::{self, Decision, DisruptionOptions, Memory, Method, Pass, Verdict, Why};
+use kube::api::{DynamicObject, ListParams};
+use kube::core::{ApiResource, GroupVersionKind};
+use kube::{Api, Client};
+use serde_json::{Value, json};
+
+use crate::simulate::{Cluster, ClusterFiles};
+
+/// Say why something is as it is.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// Why a node is not taken away, or what would take it away.
+    Node(NodeArgs),
+}
+
+#[derive(Debug, clap::Args)]
+struct NodeArgs {
+    /// The Node, or the NodeClaim it comes from
+    name: String,
+
+    /// Scenario or dump instead of a running cluster; JSON or YAML, optionally gzipped
+    #[arg(value_name = "FILE")]
+    files: Vec<PathBuf>,
+
+    /// What can be bought, in the kwok provider's format [default: the scenario's list, or the kwok provider's own]
+    #[arg(long, value_name = "FILE")]
+    instance_types: Option<PathBuf>,
+
+    /// The time to assume [default: now, or the newest timestamp of the files]
+    #[arg(long, value_name = "TIME")]
+    now: Option<String>,
+
+    /// The cluster to ask when no FILE is given [default: KUBECONFIG, or where it is usually found]
+    #[arg(long, value_name = "FILE", conflicts_with = "files")]
+    kubeconfig: Option<PathBuf>,
+
+    /// How to print it
+    #[arg(short, long, value_enum, default_value_t = Output::Text)]
+    output: Output,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Output {
+    /// For people
+    Text,
+    /// For programs
+    Json,
+}
+
+/// Runs the command.
+pub fn cmd(args: &Args) -> anyhow::Result<()> {
+    io::stdout().lock().write_all(report(args)?.as_bytes())?;
+    Ok(())
+}
+
+/// The answer, without touching stdout.
+pub fn report(args: &Args) -> anyhow::Result<String> {
+    let What::Node(args) = &args.what;
+    let types = args.instance_types.as_deref();
+    let cluster = if args.files.is_empty() {
+        let (dump, now) = read_cluster(args)?;
+        Cluster::read(ClusterFiles::Dump(&dump), types, Some(args.now.as_deref().unwrap_or(&now)))
+    } else {
+        Cluster::read(ClusterFiles::Files(&args.files), types, args.now.as_deref())
+    };
+    let cluster = cluster?;
+    let snapshot = cluster.snapshot();
+    let Some(explanation) = explain(&snapshot, cluster.options(), &args.name) else {
+        let known: Vec<&str> = snapshot.nodes.iter().map(|machine| &**machine.name()).collect();
+        let shown = known.iter().take(5).copied().collect::<Vec<_>>().join(", ");
+        anyhow::bail!(
+            "there is no node {:?}; there are {} nodes{}",
+            args.name,
+            known.len(),
+            if known.is_empty() { String::new() } else { format!(", such as {shown}") }
+        );
+    };
+    Ok(match args.output {
+        Output::Text => explanation.to_text(),
+        Output::Json => format!("{:#}\n", explanation.to_json()),
+    })
+}
+
+/// Why a node stays, or how it goes.
+#[derive(Clone, Debug)]
+pub struct Explanation {
+    /// The node.
+    pub node: String,
+    /// Its NodeClaim; empty when it has none.
+    pub claim: String,
+    /// Its NodePool; empty when it has none.
+    pub node_pool: String,
+    /// What becomes of it.
+    pub verdict: Verdict,
+    /// Why each method leaves it, in the order they are asked.
+    pub methods: Vec<(Method, Why)>,
+}
+
+/// What becomes of the node of this name in this cluster; none if there is no such node.
+pub fn explain(snapshot: &Snapshot, options: &DisruptionOptions, name: &str) -> Option<Explanation> {
+    let machine = snapshot.nodes.iter().find(|machine| {
+        let claim = machine.claim.as_ref().map(|claim| &*claim.name);
+        &**machine.name() == name || claim == Some(name)
+    })?;
+    let memory = Memory::default();
+    let mut pass = Pass::new(snapshot, options, &memory);
+    let outcomes: Vec<disruption::Outcome> = options.methods().map(|method| pass.run(method)).collect();
+    let verdict = disruption::explain(&outcomes).remove(machine.name())?;
+    let stays = outcomes.iter().flat_map(|outcome| &outcome.stays);
+    let methods = stays.filter(|stays| stays.node == *machine.name());
+    Some(Explanation {
+        node: machine.name().to_string(),
+        claim: machine.claim.as_ref().map(|claim| claim.name.to_string()).unwrap_or_default(),
+        node_pool: machine.labels().get_or_empty(karpenter_api::labels::NODEPOOL).to_owned(),
+        verdict,
+        methods: methods.map(|stays| (stays.method, stays.why.clone())).collect(),
+    })
+}
+
+impl Explanation {
+    /// For people: one sentence, then what each method says.
+    pub fn to_text(&self) -> String {
+        let mut text = String::new();
+        let of =
+            |kind: &str, name: &str| if name.is_empty() { String::new() } else { format!(", {kind} {name}") };
+        let _ = writeln!(
+            text,
+            "Node {}{}{}",
+            self.node,
+            of("NodeClaim", &self.claim),
+            of("NodePool", &self.node_pool)
+        );
+        let _ = match &self.verdict {
+            Verdict::Goes { method, decision, together_with } => {
+                let others = match together_with {
+                    0 | 1 => String::new(),
+                    count => format!(", together with {} other node(s)", count - 1),
+                };
+                writeln!(text, "goes: {} {}{others}", method.as_str(), does(*decision))
+            }
+            Verdict::Stays { why, .. } => writeln!(text, "stays: {}", sentence(why)),
+        };
+        if !self.methods.is_empty() {
+            let _ = writeln!(text, "\nWhat each method says:");
+        }
+        for (method, why) in &self.methods {
+            let _ = writeln!(text, "  {:<24} {}", method.as_str(), sentence(why));
+        }
+        text
+    }
+
+    /// For programs.
+    pub fn to_json(&self) -> Value {
+        let verdict = match &self.verdict {
+            Verdict::Goes { method, decision, together_with } => json!({
+                "goes": true, "method": method.as_str(), "decision": decision.as_str(), "nodes": together_with,
+            }),
+            Verdict::Stays { method, why } => {
+                json!({"goes": false, "method": method.as_str(), "rule": why.rule(), "text": why.to_string()})
+            }
+        };
+        let methods = self.methods.iter().map(
+            |(method, why)| json!({"method": method.as_str(), "rule": why.rule(), "text": why.to_string()}),
+        );
+        json!({
+            "node": self.node, "nodeClaim": self.claim, "nodePool": self.node_pool,
+            "verdict": verdict, "methods": methods.collect::<Vec<_>>(),
+        })
+    }
+}
+
+/// A reason, with what several NodePools say alike said once.
+fn sentence(why: &Why) -> String {
+    let text = why.to_string();
+    let mut parts: Vec<&str> = Vec::new();
+    let (before, reasons) = text.split_once(": ").unwrap_or(("", &text));
+    for part in reasons.split("; ") {
+        if !parts.contains(&part) {
+            parts.push(part);
+        }
+    }
+    let reasons = parts.join("; ");
+    if before.is_empty() { reasons } else { format!("{before}: {reasons}") }
+}
+
+fn does(decision: Decision) -> &'static str {
+    match decision {
+        Decision::Delete => "would delete it",
+        Decision::Replace => "would replace it",
+        Decision::TerminateFirst => "would delete it and leave its replacement to provisioning",
+        Decision::Reboot => "would reboot it",
+    }
+}
+
+/// The kinds a decision looks at: group, version, kind. One that the cluster does not have is left out.
+const KINDS: [(&str, &str, &str); 17] = [
+    ("karpenter.sh", "v1", "NodePool"),
+    ("karpenter.sh", "v1", "NodeClaim"),
+    ("karpenter.sh", "v1alpha1", "NodeOverlay"),
+    ("", "v1", "Node"),
+    ("", "v1", "Pod"),
+    ("", "v1", "Namespace"),
+    ("", "v1", "PersistentVolume"),
+    ("", "v1", "PersistentVolumeClaim"),
+    ("", "v1", "Service"),
+    ("", "v1", "ReplicationController"),
+    ("apps", "v1", "DaemonSet"),
+    ("apps", "v1", "ReplicaSet"),
+    ("apps", "v1", "StatefulSet"),
+    ("policy", "v1", "PodDisruptionBudget"),
+    ("storage.k8s.io", "v1", "StorageClass"),
+    ("storage.k8s.io", "v1", "CSINode"),
+    ("storage.k8s.io", "v1", "VolumeAttachment"),
+];
+
+/// Everything a decision looks at as one `List`, and the time.
+fn read_cluster(args: &NodeArgs) -> anyhow::Result<(String, String)> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("cannot start the async runtime")?;
+    // As for `karpenter run`: named, else by KUBECONFIG, else as usual.
+    let named = args.kubeconfig.clone().or_else(|| std::env::var_os("KUBECONFIG").map(PathBuf::from));
+    let kubeconfig = named.as_deref();
+    let items = runtime.block_on(async {
+        let config = karpenter_runtime::surroundings::cluster(kubeconfig).await?;
+        let client = Client::try_from(config).context("cannot make a client of the cluster")?;
+        dump(&client).await
+    })?;
+    let environment = karpenter_runtime::environment::Environment::real();
+    let now = environment.clock.now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+    Ok((json!({"apiVersion": "v1", "kind": "List", "items": items}).to_string(), now))
+}
+
+async fn dump(client: &Client) -> anyhow::Result<Vec<Value>> {
+    let mut items = Vec::new();
+    for (group, version, kind) in KINDS {
+        let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind));
+        let api: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
+        let list = match api.list(&ListParams::default()).await {
+            Err(kube::Error::Api(status)) if status.code == 404 => continue,
+            list => list.with_context(|| format!("cannot list {}", resource.plural))?,
+        };
+        for object in list {
+            let mut object = serde_json::to_value(object)?;
+            object["apiVersion"] = resource.api_version.clone().into();
+            object["kind"] = kind.into();
+            items.push(object);
+        }
+    }
+    Ok(items)
+}

@@ -1,0 +1,55 @@
+//! A cluster read as `simulate` reads it, for other commands that look at one.
+
+use std::path::{Path, PathBuf};
+
+use karpenter_engine::Snapshot;
+use karpenter_engine::disruption::DisruptionOptions;
+use karpenter_provider_kwok::Catalogue;
+
+use super::input::{Input, InputError};
+use super::source::SourceFile;
+use super::{Error, InputProblem};
+
+/// Where a cluster is read from.
+pub(crate) enum ClusterFiles<'a> {
+    /// Scenarios or dumps.
+    Files(&'a [PathBuf]),
+    /// A `List` of everything, in JSON.
+    Dump(&'a str),
+}
+
+/// A cluster at one moment, and how to decide about it.
+pub(crate) struct Cluster(Input);
+
+impl Cluster {
+    /// Without a list of what can be bought the kwok provider's own is assumed.
+    pub(crate) fn read(
+        files: ClusterFiles<'_>,
+        types: Option<&Path>,
+        now: Option<&str>,
+    ) -> Result<Self, Error> {
+        let read = || -> Result<Input, InputError> {
+            let sources = match files {
+                ClusterFiles::Files(files) => {
+                    files.iter().map(|file| SourceFile::read(file)).collect::<Result<Vec<_>, _>>()?
+                }
+                ClusterFiles::Dump(text) => {
+                    vec![SourceFile::from_bytes("cluster.json".to_owned(), text.as_bytes().to_vec())?]
+                }
+            };
+            let types = types.map(SourceFile::read).transpose()?;
+            Input::from_sources_or(&sources, types.as_ref(), now, Some(Catalogue::built_in))
+        };
+        read().map(Self).map_err(|error| Error::Input(InputProblem(error)))
+    }
+
+    /// The cluster as the engine takes it.
+    pub(crate) fn snapshot(&self) -> Snapshot {
+        self.0.snapshot()
+    }
+
+    /// How to decide about its nodes.
+    pub(crate) fn options(&self) -> &DisruptionOptions {
+        &self.0.options
+    }
+}

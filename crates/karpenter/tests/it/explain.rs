@@ -1,0 +1,59 @@
+//! `karpenter explain`: a true and different sentence for every node that stays for a different reason.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use clap::Parser;
+use karpenter::explain;
+
+#[derive(Parser)]
+struct Cli {
+    #[command(flatten)]
+    args: explain::Args,
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn explain(arguments: &[&str]) -> Result<String, String> {
+    let cli = Cli::try_parse_from(["explain"].iter().chain(arguments)).map_err(|e| e.to_string())?;
+    explain::report(&cli.args).map_err(|e| format!("{e:#}"))
+}
+
+fn example() -> String {
+    root().join("examples/blocked-nodes.yaml").to_string_lossy().into_owned()
+}
+
+const NODES: [&str; 12] = [
+    "pinned", "careful", "guarded", "starting", "held", "kept", "occupied", "restless", "full", "special",
+    "retired", "foreign",
+];
+
+#[test]
+fn every_blocked_node_has_a_sentence_of_its_own_and_the_page_shows_it() {
+    let page = std::fs::read_to_string(root().join("docs/explain.md")).expect("the page");
+    let mut sentences = BTreeSet::new();
+    for node in NODES {
+        let text = explain(&["node", node, &example()]).expect(node);
+        let sentence = text.lines().find_map(|line| line.strip_prefix("stays: ")).expect(&text).to_owned();
+        assert!(page.contains(&sentence), "docs/explain.md does not show, of node {node}: {sentence}");
+        sentences.insert(sentence);
+    }
+    assert_eq!(sentences.len(), NODES.len(), "{sentences:#?}");
+}
+
+#[test]
+fn a_node_is_found_by_its_claim_and_told_to_programs_too() {
+    let text = explain(&["node", "default-careful", &example(), "-o", "json"]).expect("an answer");
+    let answer: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    assert_eq!((&answer["node"], &answer["nodePool"]), (&"careful".into(), &"default".into()));
+    assert_eq!(answer["verdict"]["rule"], "podDoNotDisrupt");
+    assert_eq!(answer["methods"].as_array().map(Vec::len), Some(5), "{answer:#}");
+}
+
+#[test]
+fn a_node_that_is_not_there_is_named_with_some_that_are() {
+    let error = explain(&["node", "nobody", &example()]).expect_err("no such node");
+    assert!(error.starts_with("there is no node \"nobody\"; there are 12 nodes, such as "), "{error}");
+}
