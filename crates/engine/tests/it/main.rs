@@ -1,5 +1,6 @@
 //! The engine from outside: snapshots in, plans out.
 
 mod cluster;
+mod disruption;
 mod placing;
 mod shortcuts;

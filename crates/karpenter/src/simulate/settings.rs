@@ -71,7 +71,8 @@ pub(crate) fn decision_options(
     if let Some(config) = options.scheduler_config.as_ref().filter(|c| !c.is_null()) {
         out.default_spread = default_spread(config, ingest)?;
     }
-    Ok(DisruptionOptions { solve: out, gates, ..DisruptionOptions::default() })
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    Ok(DisruptionOptions { solve: out, gates, threads, ..DisruptionOptions::default() })
 }
 
 #[derive(Deserialize)]

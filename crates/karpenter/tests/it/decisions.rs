@@ -15,7 +15,7 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../conformance/decisions")
 }
 
-fn text(path: &Path) -> String {
+pub(crate) fn text(path: &Path) -> String {
     let bytes = fs::read(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
     if !path.to_string_lossy().ends_with(".gz") {
         return String::from_utf8(bytes).expect("text");
@@ -58,23 +58,28 @@ impl Case {
 
     /// The scenario as one document, for the checker.
     pub(crate) fn scenario(&self) -> Value {
-        let text = text(&self.path);
-        if self.path.to_string_lossy().ends_with(".gz") {
-            return serde_json::from_str(&text).expect("JSON");
-        }
-        let documents: Vec<Value> = serde_saphyr::from_multiple(&text).expect("YAML");
-        let (objects, mut headers): (Vec<_>, Vec<_>) =
-            documents.into_iter().filter(|d| !d.is_null()).partition(|d| d["kind"].is_string());
-        let mut header = headers.remove(0);
-        let mut all = objects;
-        all.extend(header["objects"].as_array().cloned().unwrap_or_default());
-        header["objects"] = all.into();
-        header
+        read_scenario(&self.path)
     }
 }
 
+/// A scenario as one document.
+pub(crate) fn read_scenario(path: &Path) -> Value {
+    let text = text(path);
+    if path.to_string_lossy().ends_with(".gz") {
+        return serde_json::from_str(&text).expect("JSON");
+    }
+    let documents: Vec<Value> = serde_saphyr::from_multiple(&text).expect("YAML");
+    let (objects, mut headers): (Vec<_>, Vec<_>) =
+        documents.into_iter().filter(|d| !d.is_null()).partition(|d| d["kind"].is_string());
+    let mut header = headers.remove(0);
+    let mut all = objects;
+    all.extend(header["objects"].as_array().cloned().unwrap_or_default());
+    header["objects"] = all.into();
+    header
+}
+
 /// What counts of a decision: keys of error texts instead of the texts, nothing empty, prices to nine digits.
-fn canonical(value: &Value, key: &str) -> Value {
+pub(crate) fn canonical(value: &Value, key: &str) -> Value {
     match value {
         Value::Object(map) if matches!(key, "podErrors" | "ignoredPods") => map.keys().cloned().collect(),
         Value::String(text) if key == "error" => (!text.is_empty()).into(),
@@ -101,7 +106,7 @@ fn is_empty(value: &Value) -> bool {
 }
 
 /// The first place where the two differ.
-fn difference(want: &Value, got: &Value, path: &str) -> Option<String> {
+pub(crate) fn difference(want: &Value, got: &Value, path: &str) -> Option<String> {
     match (want, got) {
         (Value::Object(a), Value::Object(b)) => {
             let keys: std::collections::BTreeSet<&String> = a.keys().chain(b.keys()).collect();

@@ -4,6 +4,7 @@ mod chart;
 mod crd_types;
 mod decisions;
 mod demo;
+mod disruptions;
 mod documents;
 mod explain;
 mod mutations;

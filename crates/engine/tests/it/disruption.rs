@@ -1,0 +1,156 @@
+//! Taking nodes away: the same answer whoever looks, and a reason for every node that stays.
+
+use std::sync::Arc;
+
+use karpenter_engine::Snapshot;
+use karpenter_engine::disruption::{DisruptionOptions, Memory, Method, Outcome, Pass, Verdict, Why, explain};
+use karpenter_engine::labels::{
+    CAPACITY_TYPE, INITIALIZED, INSTANCE_TYPE, Labels, NODE_POOL, REGISTERED, Text, ZONE,
+};
+use karpenter_engine::node::{ClaimConditions, Node, NodeClaim, StateNode};
+use karpenter_engine::pod::{Phase, Pod, PodStatus};
+
+use crate::cluster::{amounts, pod, pool, snapshot, types};
+
+/// A node of instance type `kind`, fully up and long at rest.
+fn node(name: &str, kind: &str, cpus: i64) -> StateNode {
+    let labels: Labels = [
+        (NODE_POOL, "default"),
+        (INSTANCE_TYPE, kind),
+        (CAPACITY_TYPE, "spot"),
+        (ZONE, "zone-a"),
+        (REGISTERED, "true"),
+        (INITIALIZED, "true"),
+        ("kubernetes.io/hostname", name),
+    ]
+    .into_iter()
+    .collect();
+    let resources = amounts(cpus * 1000, cpus * 4096, 110);
+    StateNode {
+        node: Some(Arc::new(Node {
+            name: name.into(),
+            provider_id: format!("sim://{name}").into(),
+            labels: labels.clone(),
+            capacity: resources.clone(),
+            allocatable: resources.clone(),
+            ready: true,
+            ..Node::default()
+        })),
+        claim: Some(Arc::new(NodeClaim {
+            name: format!("claim-{name}").into(),
+            provider_id: format!("sim://{name}").into(),
+            labels,
+            capacity: resources.clone(),
+            allocatable: resources,
+            conditions: ClaimConditions {
+                initialized_since_seconds: Some(0),
+                consolidatable: true,
+                ..ClaimConditions::default()
+            },
+            ..NodeClaim::default()
+        })),
+        ..StateNode::default()
+    }
+}
+
+fn running(name: &str, cpu_milli: i64, node: &str) -> Pod {
+    Pod {
+        node_name: Some(node.into()),
+        status: PodStatus { phase: Phase::Running, ..PodStatus::default() },
+        ..pod(name, "web", cpu_milli)
+    }
+}
+
+/// `count` full nodes: none of them can go.
+fn packed(count: usize) -> Snapshot {
+    let mut cluster = snapshot(
+        (0..count).map(|i| running(&format!("pod-{i:04}"), 3_500, &format!("node-{i:04}"))).collect(),
+    );
+    cluster.node_pools = vec![consolidating()];
+    cluster.nodes = (0..count).map(|i| node(&format!("node-{i:04}"), "size-4", 4)).collect();
+    cluster
+}
+
+fn consolidating() -> karpenter_engine::node_pool::NodePool {
+    let mut pool = pool("default", &types());
+    pool.consolidate_after_seconds = Some(0);
+    pool
+}
+
+fn all(snapshot: &Snapshot, options: &DisruptionOptions, memory: &Memory) -> Vec<Outcome> {
+    let mut pass = Pass::new(snapshot, options, memory);
+    options.methods().map(|method| pass.run(method)).collect()
+}
+
+#[test]
+fn any_number_of_threads_gives_the_same_outcome() {
+    let mut cluster = packed(400);
+    // One node late in the order that can go: its pod fits beside another one.
+    cluster.pods.push(Arc::new(running("small", 100, "node-9999")));
+    cluster.nodes.push(node("node-9999", "size-4", 4));
+    let outcome = |threads| {
+        let options = DisruptionOptions { threads, ..DisruptionOptions::default() };
+        let memory = Memory::default();
+        let mut pass = Pass::new(&cluster, &options, &memory);
+        format!("{:?}", pass.run(Method::SingleNodeConsolidation))
+    };
+    let alone = outcome(1);
+    for threads in [2, 3, 7] {
+        assert_eq!(alone, outcome(threads), "{threads} threads");
+    }
+}
+
+#[test]
+fn one_simulation_leaves_no_trace_in_the_next() {
+    let mut cluster = packed(3);
+    cluster.pods.push(Arc::new(running("small", 100, "spare")));
+    cluster.nodes.push(node("spare", "size-4", 4));
+    let options = DisruptionOptions::default();
+    let memory = Memory::default();
+    let mut pass = Pass::new(&cluster, &options, &memory);
+    let first = format!("{:?}", pass.run(Method::SingleNodeConsolidation));
+    let _ = pass.run(Method::MultiNodeConsolidation);
+    assert_eq!(first, format!("{:?}", pass.run(Method::SingleNodeConsolidation)));
+}
+
+#[test]
+fn every_node_has_a_verdict() {
+    let mut cluster = packed(6);
+    Arc::make_mut(cluster.nodes[0].claim.as_mut().expect("claim")).deleting = true;
+    cluster.nodes[1].nominated = true;
+    Arc::make_mut(&mut cluster.pods[2]).do_not_disrupt = Some("true".into());
+    Arc::make_mut(cluster.nodes[3].claim.as_mut().expect("claim")).conditions.consolidatable = false;
+    let options = DisruptionOptions::default();
+    let verdicts = explain(&all(&cluster, &options, &Memory::default()));
+    let why = |name: &str| match verdicts.get(&Text::from(name)) {
+        Some(Verdict::Stays { why, .. }) => why.rule(),
+        other => panic!("{name}: {other:?}"),
+    };
+    assert_eq!(verdicts.len(), 6);
+    assert_eq!(why("node-0000"), "deleting");
+    assert_eq!(why("node-0001"), "nominated");
+    assert_eq!(why("node-0002"), "podDoNotDisrupt");
+    assert_eq!(why("node-0003"), "consolidateAfter");
+}
+
+#[test]
+fn a_budget_nobody_understands_allows_nothing_and_says_so() {
+    let mut cluster = packed(2);
+    cluster.node_pools[0].budgets = vec![karpenter_api::nodepool::Budget {
+        nodes: "10%".into(),
+        schedule: Some("every other tuesday".into()),
+        duration: Some(karpenter_api::Duration::from_secs(3600)),
+        ..Default::default()
+    }];
+    let options = DisruptionOptions::default();
+    let memory = Memory::default();
+    let outcome = Pass::new(&cluster, &options, &memory).run(Method::SingleNodeConsolidation);
+    assert!(outcome.commands.is_empty());
+    assert!(
+        outcome
+            .stays
+            .iter()
+            .all(|s| matches!(&s.why, Why::Budget { standing, .. } if !standing.errors.is_empty()))
+    );
+    assert!(outcome.stays[0].why.to_string().contains("cannot be understood"), "{}", outcome.stays[0].why);
+}
