@@ -4,6 +4,7 @@
 //! known counts as nothing and is asked for once, then again with the hourly refresh (`state.pricing`).
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -102,8 +103,8 @@ impl ClusterCost {
             let Some((_, offering)) = offering(&claim) else { continue };
             let mut prices = self.lock();
             let prices = prices.entry(pool.to_owned()).or_default();
-            if !prices.contains_key(&offering) {
-                let (instance_type, zone, capacity_type) = &offering;
+            if let Entry::Vacant(unknown) = prices.entry(offering) {
+                let (instance_type, zone, capacity_type) = unknown.key();
                 tracing::error!(
                     nodepool = pool,
                     "instance-type" = instance_type,
@@ -111,7 +112,7 @@ impl ClusterCost {
                     "capacity-type" = capacity_type,
                     "offering price unknown — cost tracking will undercount for this nodeclaim until next update"
                 );
-                prices.insert(offering, 0.0);
+                unknown.insert(0.0);
             }
         }
     }

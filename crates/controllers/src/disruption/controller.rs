@@ -317,6 +317,9 @@ impl Disruption {
         let (context, metrics, method) = (&self.context, self.queue.metrics(), found.method);
         let labels = [&*metrics::reason(method), method.consolidation_type()];
         metrics.evaluation_seconds.observe(&labels, took.as_secs_f64());
+        if !matches!(method, Method::Emptiness | Method::StaticDrift) {
+            self.provisioning.metrics.duration.observe(&[NAME], took.as_secs_f64());
+        }
         metrics.eligible(method, found.candidates.len());
         for (pool, standing) in &found.budgets {
             metrics.budget(pool, method, standing);

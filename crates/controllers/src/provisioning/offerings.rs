@@ -56,6 +56,7 @@ impl Offers {
     }
 
     /// The list itself, empty when it is not known.
+    #[cfg(test)]
     pub(crate) fn list(&self, pool: &str) -> &[InstanceType] {
         self.0.get(pool).map(InstanceTypes::list).unwrap_or_default()
     }

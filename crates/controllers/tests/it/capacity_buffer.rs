@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::objects::{With, claim, condition_of, node, node_class, node_pool, pod};
+use crate::objects::{claim, condition_of, node, node_class, node_pool, pod};
 use crate::rig::Rig;
 
 async fn rig() -> Rig {
