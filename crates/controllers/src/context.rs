@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use futures_util::FutureExt;
 use k8s_openapi::api::apps::v1::DaemonSet;
@@ -22,6 +23,9 @@ use karpenter_state::Cluster;
 use kube::Client;
 use kube::api::DynamicObject;
 use tokio_util::sync::CancellationToken;
+
+/// How often the stores are looked at until all have been listed.
+const SYNC_POLL: Duration = Duration::from_millis(10);
 
 /// What every controller is given; clones share everything.
 #[derive(Clone)]
@@ -158,18 +162,12 @@ impl Stores {
     }
 
     /// Waits until [`are_synced`](Self::are_synced).
+    ///
+    /// It looks again and again instead of being told: tokio wakes those who wait for one thing in random order, and what
+    /// comes first decides what a simulation sees.
     pub async fn wait_synced(&self) {
-        self.pods.wait_synced().await;
-        self.nodes.wait_synced().await;
-        self.node_claims.wait_synced().await;
-        self.node_pools.wait_synced().await;
-        self.daemon_sets.wait_synced().await;
-        self.disruption_budgets.wait_synced().await;
-        self.volume_claims.wait_synced().await;
-        self.volumes.wait_synced().await;
-        self.attachments.wait_synced().await;
-        for store in self.node_classes.values() {
-            store.wait_synced().await;
+        while !self.are_synced() {
+            tokio::time::sleep(SYNC_POLL).await;
         }
     }
 }
