@@ -27,6 +27,8 @@ pub(crate) const ID_PREFIX: &str = "kwok://";
 
 /// The longest name of a Node.
 const MAX_NAME: usize = 253;
+/// The longest value of a label.
+const MAX_LABEL: usize = 63;
 
 /// The name of the Node behind a provider id. An id that is not one of ours says nothing about whether there is an instance.
 pub(crate) fn name_in_id(provider_id: &str) -> Result<&str, ProviderError> {
@@ -47,11 +49,21 @@ pub(crate) fn node_name(claim: &NodeClaim) -> Result<String, ProviderError> {
 
 /// The name a NodeClaim's Node gets when it is launched.
 pub(crate) fn first_name(claim: &NodeClaim) -> String {
-    let tail: String = digest(claim).iter().take(5).map(|byte| format!("{byte:02x}")).collect();
-    let mut name = format!("kwok-{}", claim.name_any());
     // Names of NodeClaims may be as long as those of Nodes.
-    name.truncate(MAX_NAME - tail.len() - 1);
-    format!("{name}-{tail}")
+    with_tail(&format!("kwok-{}", claim.name_any()), claim, MAX_NAME)
+}
+
+/// The NodeClaim's name, as far as a label can hold it.
+fn host_name(claim: &NodeClaim) -> String {
+    let name = claim.name_any();
+    if name.len() <= MAX_LABEL { name } else { with_tail(&name, claim, MAX_LABEL) }
+}
+
+/// A name that is the NodeClaim's alone, at most `limit` bytes long.
+fn with_tail(name: &str, claim: &NodeClaim, limit: usize) -> String {
+    let tail: String = digest(claim).iter().take(5).map(|byte| format!("{byte:02x}")).collect();
+    let end = name.floor_char_boundary(limit - tail.len() - 1);
+    format!("{}-{tail}", &name[..end])
 }
 
 /// The provider id of a NodeClaim that was launched.
@@ -203,7 +215,7 @@ fn node_labels(
     for (key, value) in [
         (labels::NODE_PRICE, format!("{:.6}", offering.price)),
         (labels::PARTITION, labels::PARTITION_VALUE.to_owned()),
-        (well_known::HOSTNAME, claim.name_any()),
+        (well_known::HOSTNAME, host_name(claim)),
         (labels::NODE, labels::NODE_VALUE.to_owned()),
     ] {
         all.insert(key.to_owned(), value);

@@ -162,6 +162,9 @@ fn names_of_nodes_are_never_too_long() {
     let mut claim = claim("1", types(&[]));
     claim.metadata.name = Some("x".repeat(253));
     assert_eq!(first_name(&claim).len(), 253);
+    assert_eq!(host_name(&claim).len(), 63);
+    claim.metadata.name = Some("ä".repeat(200));
+    assert!(first_name(&claim).len() <= 253);
 }
 
 #[test]
