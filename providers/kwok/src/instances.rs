@@ -63,7 +63,8 @@ fn host_name(claim: &NodeClaim) -> String {
 fn with_tail(name: &str, claim: &NodeClaim, limit: usize) -> String {
     let tail: String = digest(claim).iter().take(5).map(|byte| format!("{byte:02x}")).collect();
     let end = name.floor_char_boundary(limit - tail.len() - 1);
-    format!("{}-{tail}", &name[..end])
+    // What stands before the tail must be able to end a part of a name.
+    format!("{}-{tail}", name[..end].trim_end_matches(['.', '-']))
 }
 
 /// The provider id of a NodeClaim that was launched.

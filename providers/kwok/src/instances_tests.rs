@@ -163,6 +163,8 @@ fn names_of_nodes_are_never_too_long() {
     claim.metadata.name = Some("x".repeat(253));
     assert_eq!(first_name(&claim).len(), 253);
     assert_eq!(host_name(&claim).len(), 63);
+    claim.metadata.name = Some("a.".repeat(120));
+    assert!(!first_name(&claim).contains(".-"));
     claim.metadata.name = Some("ä".repeat(200));
     assert!(first_name(&claim).len() <= 253);
 }
