@@ -5,7 +5,10 @@ use karpenter_cloudprovider::{Installation, Surroundings};
 /// A provider, ready to join the program.
 pub(crate) async fn install(name: &str, around: &Surroundings) -> anyhow::Result<Installation> {
     match name {
+        "cloudstack" => Ok(karpenter_provider_cloudstack::install(around)?),
         "kwok" => Ok(karpenter_provider_kwok::install(around)?),
-        other => anyhow::bail!("there is no provider {other:?} (--provider, PROVIDER); give kwok"),
+        other => {
+            anyhow::bail!("there is no provider {other:?} (--provider, PROVIDER); give kwok or cloudstack")
+        }
     }
 }

@@ -23,3 +23,42 @@ pub const DISK_OFFERING_ID: &str = "karpenter.k8s.cloudstack/disk-offering-id";
 pub const NODE_CLASS_HASH: &str = "karpenter.k8s.cloudstack/nodeclass-hash";
 /// Annotation of a NodeClaim: the version of that hash.
 pub const NODE_CLASS_HASH_VERSION: &str = "karpenter.k8s.cloudstack/nodeclass-hash-version";
+
+/// Cores.
+pub const INSTANCE_CPU: &str = "karpenter.k8s.cloudstack/instance-cpu";
+/// Mebibytes of memory.
+pub const INSTANCE_MEMORY: &str = "karpenter.k8s.cloudstack/instance-memory";
+/// Number of GPUs.
+pub const INSTANCE_GPU_COUNT: &str = "karpenter.k8s.cloudstack/instance-gpu-count";
+/// Which GPU.
+pub const INSTANCE_GPU_NAME: &str = "karpenter.k8s.cloudstack/instance-gpu-name";
+
+/// Labels whose values the instance types describe.
+pub const WELL_KNOWN: [&str; 8] = [
+    ZONE_ID,
+    ZONE_NAME,
+    SERVICE_OFFERING_ID,
+    SERVICE_OFFERING_NAME,
+    INSTANCE_CPU,
+    INSTANCE_MEMORY,
+    INSTANCE_GPU_COUNT,
+    INSTANCE_GPU_NAME,
+];
+
+/// Tag of a virtual machine: who manages it.
+pub const TAG_MANAGED_BY: &str = "karpenter.sh/managed-by";
+/// Tag of a virtual machine: its NodeClaim.
+pub const TAG_NODE_CLAIM: &str = "karpenter.sh/nodeclaim";
+/// Tag of a virtual machine: its NodePool.
+pub const TAG_NODE_POOL: &str = "karpenter.sh/nodepool";
+/// Tag of a virtual machine: its NodeClass.
+pub const TAG_NODE_CLASS: &str = "karpenter.k8s.cloudstack/nodeclass";
+/// Tag of a virtual machine: the UID of its NodeClaim, which no other ever has.
+pub const TAG_NODE_CLAIM_UID: &str = "karpenter.k8s.cloudstack/nodeclaim-uid";
+/// Tag of a virtual machine: it was made with disks that go with it.
+pub const TAG_DATA_DISKS: &str = "karpenter.k8s.cloudstack/data-disks";
+
+/// The tag that says which cluster a virtual machine belongs to; its value is `owned`.
+pub fn cluster_tag(cluster: &str) -> String {
+    format!("kubernetes.io/cluster/{cluster}")
+}

@@ -11,6 +11,23 @@ use serde::{Deserialize, Serialize};
 
 use crate::GROUP;
 
+/// The spec makes sense.
+pub const VALIDATION_SUCCEEDED: &str = "ValidationSucceeded";
+/// CloudStack takes our keys.
+pub const CREDENTIALS_READY: &str = "CredentialsReady";
+/// At least one of the zones is there and enabled.
+pub const ZONES_READY: &str = "ZonesReady";
+/// Networks were found.
+pub const NETWORKS_READY: &str = "NetworksReady";
+/// The same under the name the provider's first design gave it.
+pub const NETWORK_READY: &str = "NetworkReady";
+/// Templates were found.
+pub const TEMPLATES_READY: &str = "TemplatesReady";
+/// Service offerings were found.
+pub const SERVICE_OFFERINGS_READY: &str = "ServiceOfferingsReady";
+/// The account's limits leave room. Readiness does not depend on it: limits come and go.
+pub const QUOTA_AVAILABLE: &str = "QuotaAvailable";
+
 /// What virtual machines are made of.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 pub struct CloudStackNodeClass {
@@ -57,6 +74,104 @@ pub struct CloudStackNodeClassSpec {
     /// Tags of the virtual machines.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tags: Option<BTreeMap<String, String>>,
+    /// More zones, by name or id.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub zones: Vec<String>,
+    /// Networks of further interfaces, one per term, in order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub additional_network_selector_terms: Vec<SelectorTerm>,
+    /// Security groups, by name or id.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub security_groups: Vec<String>,
+    /// Key pairs besides `sshKeyPair`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ssh_key_pairs: Vec<String>,
+    /// The offering of the root disk.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub root_disk_offering: Option<String>,
+    /// Additional disks, which go with the machine.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub data_disks: Vec<DataDisk>,
+    /// How machines of a NodePool keep apart or together.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub affinity: Option<Affinity>,
+    /// The project everything belongs to.
+    #[serde(default, rename = "projectID", skip_serializing_if = "Option::is_none")]
+    pub project_id: Option<String>,
+    /// Sizes of customised offerings.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub custom_sizes: Option<CustomSizes>,
+    /// What machines cost.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pricing: Option<Pricing>,
+    /// Pods per node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_pods: Option<i64>,
+    /// Whether machines are expunged or only destroyed: `Expunge` (where allowed) or `Destroy`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deletion_policy: Option<String>,
+    /// Architecture of templates that do not say theirs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub arch: Option<String>,
+    /// Settings of the machines.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub details: Option<BTreeMap<String, String>>,
+    /// `Bios` or `UEFI`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub boot_type: Option<String>,
+    /// `Legacy` or `Secure`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub boot_mode: Option<String>,
+    /// User data registered with CloudStack, by id, instead of `userData`.
+    #[serde(default, rename = "userDataID", skip_serializing_if = "Option::is_none")]
+    pub user_data_id: Option<String>,
+}
+
+/// An additional disk.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DataDisk {
+    /// Its disk offering, by name or id.
+    pub offering: String,
+    /// Its size in gigabytes, where the offering leaves it open.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub size: Option<i64>,
+}
+
+/// How machines of a NodePool keep apart or together.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Affinity {
+    /// `hostAntiAffinity`, `hostAffinity`, `softHostAntiAffinity` or `softHostAffinity`.
+    #[serde(rename = "type")]
+    pub type_: String,
+}
+
+/// Sizes of customised offerings: every number of cores with every amount of memory per core, within the offering's bounds.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CustomSizes {
+    /// Cores.
+    #[serde(default)]
+    pub cpus: Vec<i64>,
+    /// Gigabytes per core.
+    #[serde(default, rename = "memoryPerCPU")]
+    pub memory_per_cpu: Vec<i64>,
+}
+
+/// What machines cost per hour, in decimal numbers.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pricing {
+    /// Per core.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu: Option<String>,
+    /// Per gigabyte of memory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<String>,
+    /// Per GPU.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu: Option<String>,
+    /// Of offerings by name; `*` stands for anything.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub overrides: BTreeMap<String, String>,
 }
 
 /// Selects things by id, name or tags; terms of a list are alternatives.
@@ -159,7 +274,14 @@ pub struct Template {
 }
 
 impl HasConditions for CloudStackNodeClass {
-    const TYPES: ConditionTypes = ConditionTypes::ready(&[]);
+    const TYPES: ConditionTypes = ConditionTypes::ready(&[
+        VALIDATION_SUCCEEDED,
+        CREDENTIALS_READY,
+        ZONES_READY,
+        NETWORKS_READY,
+        TEMPLATES_READY,
+        SERVICE_OFFERINGS_READY,
+    ]);
 
     fn conditions(&self) -> &[Condition] {
         self.status.as_ref().and_then(|s| s.conditions.as_deref()).unwrap_or_default()
@@ -229,6 +351,98 @@ fn spec_schema() -> Schema {
         .optional("sshKeyPair", text("Name of the SSH key pair."))
         .optional("userData", text("User data the machine starts with."))
         .optional("tags", tags)
+        .optional("zones", texts("More zones, by name or id."))
+        .optional(
+            "additionalNetworkSelectorTerms",
+            Schema::list_of(term("network"))
+                .describe("Networks of further interfaces, one per term, in order.")
+                .max_items(7)
+                .cel(
+                    "self.all(x, has(x.tags) || has(x.id) || has(x.name))",
+                    "expected at least one, got none, ['tags', 'id', 'name']",
+                ),
+        )
+        .optional("securityGroups", texts("Security groups, by name or id."))
+        .optional("sshKeyPairs", texts("Names of further SSH key pairs."))
+        .optional("rootDiskOffering", text("Disk offering of the root disk, by name or id."))
+        .optional("dataDisks", data_disks())
+        .optional(
+            "affinity",
+            Schema::object().describe("How machines of a NodePool keep apart or together.").required(
+                "type",
+                Schema::string()
+                    .describe("Kind of affinity; the soft ones give way when hosts are full.")
+                    .one_of(&[
+                        "hostAntiAffinity",
+                        "hostAffinity",
+                        "softHostAntiAffinity",
+                        "softHostAffinity",
+                    ]),
+            ),
+        )
+        .optional("projectID", text("Id of the project everything belongs to."))
+        .optional("customSizes", custom_sizes())
+        .optional("pricing", pricing())
+        .optional("maxPods", Schema::int64().describe("Pods per node.").minimum(1).maximum(1000))
+        .optional(
+            "deletionPolicy",
+            text("Whether machines are expunged where that is allowed, or only destroyed.")
+                .one_of(&["Expunge", "Destroy"]),
+        )
+        .optional(
+            "arch",
+            text("Architecture of templates that do not say theirs.").one_of(&["amd64", "arm64"]),
+        )
+        .optional(
+            "details",
+            Schema::map_of(Schema::string()).describe("Settings of the machines.").max_properties(50),
+        )
+        .optional("bootType", text("Firmware of the machines.").one_of(&["Bios", "UEFI"]))
+        .optional("bootMode", text("How they boot.").one_of(&["Legacy", "Secure"]))
+        .optional("userDataID", text("Id of user data registered with CloudStack, instead of userData."))
+        .cel("!(has(self.userData) && has(self.userDataID))", "userData and userDataID exclude each other")
+}
+
+fn texts(description: &str) -> Schema {
+    Schema::list_of(Schema::string()).describe(description).max_items(30)
+}
+
+fn data_disks() -> Schema {
+    let disk = Schema::object()
+        .describe("An additional disk.")
+        .required("offering", Schema::string().describe("Its disk offering, by name or id."))
+        .optional(
+            "size",
+            Schema::int64().describe("Its size in gigabytes, where the offering leaves it open.").minimum(1),
+        );
+    Schema::list_of(disk).describe("Additional disks, which go with the machine.").max_items(10)
+}
+
+fn custom_sizes() -> Schema {
+    let numbers = |description: &str| {
+        Schema::list_of(Schema::int64().describe("A number.").minimum(1)).describe(description).max_items(20)
+    };
+    Schema::object()
+        .describe("Sizes of customised offerings, within their bounds.")
+        .optional("cpus", numbers("Cores."))
+        .optional("memoryPerCPU", numbers("Gigabytes of memory per core."))
+}
+
+fn pricing() -> Schema {
+    let price = |description: &str| {
+        Schema::string().describe(description).pattern("^[0-9]+(\\.[0-9]+)?$").max_length(20)
+    };
+    Schema::object()
+        .describe("What machines cost per hour.")
+        .optional("cpu", price("Per core."))
+        .optional("memory", price("Per gigabyte of memory."))
+        .optional("gpu", price("Per GPU."))
+        .optional(
+            "overrides",
+            Schema::map_of(price("Price of the offering."))
+                .describe("Of offerings by name; * stands for anything.")
+                .max_properties(100),
+        )
 }
 
 fn terms(field: &str, what: &str, item: Schema) -> Schema {
@@ -286,4 +500,40 @@ fn status_schema() -> Schema {
         )
         .optional("templates", Schema::list_of(template).describe("The templates that were selected."))
         .optional("conditions", conditions::schema())
+}
+
+/// Version of [`CloudStackNodeClass::hash`]; claims of another version are not compared.
+pub const HASH_VERSION: &str = "v1";
+
+impl CloudStackNodeClass {
+    /// A hash of what machines are made of, without what is looked up anew each time (selectors, zones) or can be changed on
+    /// running machines (tags, prices).
+    pub fn hash(&self) -> String {
+        let mut spec = self.spec.clone().unwrap_or_default();
+        spec.zone.clear();
+        spec.zones.clear();
+        spec.network_selector_terms.clear();
+        spec.additional_network_selector_terms.clear();
+        spec.service_offering_selector_terms.clear();
+        spec.template_selector_terms.clear();
+        spec.tags = None;
+        spec.pricing = None;
+        spec.custom_sizes = None;
+        spec.deletion_policy = None;
+        let text = serde_json::to_string(&spec).unwrap_or_default();
+        karpenter_api::structure_hash::text(&text).to_string()
+    }
+
+    /// The zones it may use, by name or id, each once.
+    pub fn zones(&self) -> Vec<String> {
+        let spec = self.spec.clone().unwrap_or_default();
+        let mut zones = vec![spec.zone];
+        for zone in spec.zones {
+            if !zones.contains(&zone) {
+                zones.push(zone);
+            }
+        }
+        zones.retain(|zone| !zone.is_empty());
+        zones
+    }
 }

@@ -40,9 +40,10 @@ impl Rate {
         if max <= 0 || interval_secs <= 0 {
             return None;
         }
-        // The window is fixed, not sliding: a burst at its end and one at the next beginning may meet.
-        let usable = (max as f64 / 2.0 * 0.9).max(1.0);
-        Some(Self { per_second: usable / interval_secs as f64, burst: ((usable / 2.0) as u32).max(1) })
+        let usable = max as f64 / 2.0 * 0.9;
+        // The window is fixed, not sliding: what is saved up and what comes in within one must fit together.
+        let burst = ((usable * 0.3) as u32).max(1);
+        Some(Self { per_second: (usable * 0.7 / interval_secs as f64).max(0.1), burst })
     }
 }
 
@@ -90,10 +91,14 @@ impl Throttle {
         state.paused_until = Some(state.paused_until.map_or(until, |before| before.max(until)));
     }
 
-    /// At most this from now on; a higher rate than given at the start is never taken.
-    pub(crate) fn limit_to(&self, rate: Rate) {
+    /// At most this from now on; more than given at the start is never taken.
+    pub(crate) fn limit_to(&self, limit: Rate) {
         let mut state = self.lock();
-        if rate.per_second < state.rate.per_second {
+        let rate = Rate {
+            per_second: limit.per_second.min(state.rate.per_second),
+            burst: limit.burst.min(state.rate.burst),
+        };
+        if rate != state.rate {
             state.rate = rate;
             state.all = TokenBucket::new(rate.per_second, rate.burst);
             state.refresh = TokenBucket::new(rate.per_second / 2.0, (rate.burst / 2).max(1));
@@ -134,7 +139,7 @@ mod tests {
     #[test]
     fn the_servers_double_counting_is_allowed_for() {
         let rate = Rate::under_limit(25, 1).expect("a limit");
-        assert!(rate.per_second <= 12.5 && rate.burst <= 12, "{rate:?}");
+        assert!(rate.per_second + f64::from(rate.burst) <= 12.5, "{rate:?}");
         assert_eq!(Rate::under_limit(0, 1), None);
     }
 }

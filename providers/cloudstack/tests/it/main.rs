@@ -1,3 +1,11 @@
-//! Tests of the provider as a whole.
+//! Tests of the provider as a whole: its requests against what a real server lists, and its behaviour on a simulated one.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on may panic")]
+
+mod cloud;
+mod deleting;
+mod launching;
+mod looking_after;
 mod requests;
+mod resolving;
+mod wire;

@@ -1,0 +1,226 @@
+//! What CloudStack has on offer, remembered for a while per kind.
+//!
+//! Whoever asks while an answer is under way waits for it instead of asking too. When the server cannot say, what was known is
+//! used a little longer; when that is too old the error is passed on: not knowing is never taken for there being nothing.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use karpenter_runtime::metrics::{CounterVec, Registry};
+use tokio::sync::Mutex;
+use tokio::time::Instant;
+
+use crate::client::error::ApiError;
+use crate::client::model::{
+    Budget, Capabilities, DiskOffering, Named, Network, ServiceOffering, Template, Zone,
+};
+use crate::client::request::Scope;
+use crate::client::throttle::Lane;
+use crate::client::{Client, requests};
+
+/// How long each kind is remembered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lifetimes {
+    /// Zones.
+    pub zones: Duration,
+    /// Service and disk offerings.
+    pub offerings: Duration,
+    /// Templates.
+    pub templates: Duration,
+    /// Networks and security groups.
+    pub networks: Duration,
+    /// What the server is.
+    pub capabilities: Duration,
+    /// What is left of limits.
+    pub budgets: Duration,
+    /// How much older than that anything may be when the server cannot say better.
+    pub stale: Duration,
+}
+
+impl Default for Lifetimes {
+    fn default() -> Self {
+        let minutes = |n: u64| Duration::from_secs(60 * n);
+        Self {
+            zones: minutes(60),
+            offerings: minutes(5),
+            templates: minutes(5),
+            networks: minutes(1),
+            capabilities: minutes(10),
+            budgets: minutes(1),
+            stale: minutes(30),
+        }
+    }
+}
+
+type Key = (String, Scope);
+
+/// One kind of thing, by zone and scope.
+struct Shelf<T> {
+    name: &'static str,
+    lifetime: Duration,
+    slots: std::sync::Mutex<BTreeMap<Key, Arc<Slot<T>>>>,
+}
+
+/// What is known under one key, and since when. The lock is held while the server is asked.
+type Slot<T> = Mutex<Option<(Instant, Arc<Vec<T>>)>>;
+
+impl<T> Shelf<T> {
+    fn new(name: &'static str, lifetime: Duration) -> Self {
+        Self { name, lifetime, slots: std::sync::Mutex::default() }
+    }
+
+    fn slot(&self, key: Key) -> Arc<Slot<T>> {
+        let mut slots = self.slots.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        Arc::clone(slots.entry(key).or_default())
+    }
+
+    fn clear(&self) {
+        self.slots.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clear();
+    }
+
+    async fn get<F>(
+        &self,
+        key: Key,
+        stale: Duration,
+        asked: &CounterVec,
+        ask: F,
+    ) -> Result<Arc<Vec<T>>, ApiError>
+    where
+        F: Future<Output = Result<Vec<T>, ApiError>>,
+    {
+        let slot = self.slot(key);
+        let mut known = slot.lock().await;
+        if let Some((since, value)) = &*known
+            && since.elapsed() < self.lifetime
+        {
+            asked.inc(&[self.name, "hit"]);
+            return Ok(Arc::clone(value));
+        }
+        match ask.await {
+            Ok(fresh) => {
+                asked.inc(&[self.name, "miss"]);
+                let fresh = Arc::new(fresh);
+                *known = Some((Instant::now(), Arc::clone(&fresh)));
+                Ok(fresh)
+            }
+            Err(error) => match &*known {
+                Some((since, value)) if error.read_again() && since.elapsed() < self.lifetime + stale => {
+                    asked.inc(&[self.name, "stale"]);
+                    tracing::warn!(kind = self.name, %error, "using what CloudStack said before");
+                    Ok(Arc::clone(value))
+                }
+                _ => Err(error),
+            },
+        }
+    }
+}
+
+/// What there is.
+pub(crate) struct Catalogue {
+    client: Client,
+    stale: Duration,
+    asked: CounterVec,
+    zones: Shelf<Zone>,
+    offerings: Shelf<ServiceOffering>,
+    disk_offerings: Shelf<DiskOffering>,
+    networks: Shelf<Network>,
+    templates: Shelf<Template>,
+    security_groups: Shelf<Named>,
+    capabilities: Shelf<Capabilities>,
+    budgets: Shelf<Budget>,
+}
+
+impl Catalogue {
+    pub(crate) fn new(client: Client, lifetimes: &Lifetimes, registry: &Registry) -> Self {
+        Self {
+            client,
+            stale: lifetimes.stale,
+            asked: registry.counter(
+                "karpenter_cloudstack_cache_requests_total",
+                "Number of times something was looked up, by kind and by whether it was remembered.",
+                &["cache", "result"],
+            ),
+            zones: Shelf::new("zones", lifetimes.zones),
+            offerings: Shelf::new("service-offerings", lifetimes.offerings),
+            disk_offerings: Shelf::new("disk-offerings", lifetimes.offerings),
+            networks: Shelf::new("networks", lifetimes.networks),
+            templates: Shelf::new("templates", lifetimes.templates),
+            security_groups: Shelf::new("security-groups", lifetimes.networks),
+            capabilities: Shelf::new("capabilities", lifetimes.capabilities),
+            budgets: Shelf::new("budgets", lifetimes.budgets),
+        }
+    }
+
+    pub(crate) async fn zones(&self) -> Result<Arc<Vec<Zone>>, ApiError> {
+        let request = requests::list_zones();
+        let ask = self.client.list(&request, Lane::Refresh);
+        self.zones.get((String::new(), Scope::Own), self.stale, &self.asked, ask).await
+    }
+
+    pub(crate) async fn offerings(&self, zone: &str) -> Result<Arc<Vec<ServiceOffering>>, ApiError> {
+        let request = requests::list_service_offerings(zone);
+        let ask = self.client.list(&request, Lane::Refresh);
+        self.offerings.get((zone.to_owned(), Scope::Own), self.stale, &self.asked, ask).await
+    }
+
+    pub(crate) async fn disk_offerings(&self, zone: &str) -> Result<Arc<Vec<DiskOffering>>, ApiError> {
+        let request = requests::list_disk_offerings(zone);
+        let ask = self.client.list(&request, Lane::Refresh);
+        self.disk_offerings.get((zone.to_owned(), Scope::Own), self.stale, &self.asked, ask).await
+    }
+
+    pub(crate) async fn networks(&self, zone: &str, scope: &Scope) -> Result<Arc<Vec<Network>>, ApiError> {
+        let request = requests::list_networks(zone, scope);
+        let ask = self.client.list(&request, Lane::Refresh);
+        self.networks.get((zone.to_owned(), scope.clone()), self.stale, &self.asked, ask).await
+    }
+
+    pub(crate) async fn templates(&self, zone: &str, scope: &Scope) -> Result<Arc<Vec<Template>>, ApiError> {
+        let request = requests::list_templates(zone, scope);
+        let ask = self.client.list(&request, Lane::Refresh);
+        self.templates.get((zone.to_owned(), scope.clone()), self.stale, &self.asked, ask).await
+    }
+
+    pub(crate) async fn security_groups(&self, scope: &Scope) -> Result<Arc<Vec<Named>>, ApiError> {
+        let request = requests::list_security_groups(scope);
+        let ask = self.client.list(&request, Lane::Refresh);
+        self.security_groups.get((String::new(), scope.clone()), self.stale, &self.asked, ask).await
+    }
+
+    pub(crate) async fn capabilities(&self) -> Result<Capabilities, ApiError> {
+        let ask = async { Ok(vec![self.client.capabilities().await?]) };
+        let known = self.capabilities.get((String::new(), Scope::Own), self.stale, &self.asked, ask).await?;
+        Ok(known.first().cloned().unwrap_or_default())
+    }
+
+    /// What is left of the limits; empty where there are none.
+    pub(crate) async fn budget(&self, scope: &Scope) -> Result<Budget, ApiError> {
+        let request = match scope {
+            Scope::Project(id) => requests::list_project(id),
+            _ => requests::list_accounts(),
+        };
+        let ask = self.client.list(&request, Lane::Refresh);
+        let known = self.budgets.get((String::new(), scope.clone()), self.stale, &self.asked, ask).await?;
+        let mine = |budget: &&Budget| match scope {
+            Scope::Account { account, .. } => budget.name == *account,
+            _ => true,
+        };
+        Ok(known.iter().find(mine).cloned().unwrap_or_default())
+    }
+
+    /// The limits changed: somebody was refused, or something went away.
+    pub(crate) fn forget_budgets(&self) {
+        self.budgets.clear();
+    }
+
+    /// Something named by id does not exist any more.
+    pub(crate) fn forget(&self) {
+        self.zones.clear();
+        self.offerings.clear();
+        self.disk_offerings.clear();
+        self.networks.clear();
+        self.templates.clear();
+        self.security_groups.clear();
+    }
+}

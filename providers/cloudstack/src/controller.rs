@@ -1,0 +1,99 @@
+//! Keeps the status of NodeClasses: `nodeclass.cloudstack`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use karpenter_api::conditions::{HasConditions as _, READY};
+use karpenter_api::{ConditionStatus, NodeClaim};
+use karpenter_runtime::controller::{Outcome, ReconcileResult, Reconciler};
+use karpenter_runtime::error::ReconcileError;
+use karpenter_runtime::object_key::ObjectKey;
+use karpenter_runtime::writes::{self, Lock, Written};
+use kube::{Api, ResourceExt as _};
+
+use crate::nodeclass::{CloudStackNodeClass, HASH_VERSION};
+use crate::provider::CloudStackProvider;
+use crate::{labels, shared};
+
+/// Keeps a NodeClass while NodeClaims use it.
+pub(crate) const FINALIZER: &str = "karpenter.k8s.cloudstack/termination";
+/// When to look again: at what is well, at what is not, at what somebody still uses.
+const WELL: Duration = Duration::from_secs(5 * 60);
+const UNWELL: Duration = Duration::from_secs(60);
+const IN_USE: Duration = Duration::from_secs(10);
+
+/// Keeps the status of NodeClasses.
+pub(crate) struct NodeClassController {
+    pub(crate) provider: Arc<CloudStackProvider>,
+    pub(crate) api: Api<CloudStackNodeClass>,
+}
+
+/// The NodeClass a NodeClaim is of.
+pub(crate) fn class_of(claim: &NodeClaim) -> Option<ObjectKey> {
+    let reference = &claim.spec.node_class_ref;
+    (reference.kind == "CloudStackNodeClass").then(|| ObjectKey::cluster(reference.name.as_str()))
+}
+
+impl Reconciler for NodeClassController {
+    type Key = ObjectKey;
+
+    async fn reconcile(&self, key: ObjectKey) -> ReconcileResult {
+        let objects: &Arc<dyn shared::Objects> = &self.provider.shared.objects;
+        let Some(class) = objects.node_class(&key.name) else { return Ok(Outcome::Done) };
+        if class.metadata.deletion_timestamp.is_some() {
+            return self.finalize(&class).await;
+        }
+        let mut wanted = (*class).clone();
+        let finalizers = wanted.metadata.finalizers.get_or_insert_default();
+        if !finalizers.iter().any(|finalizer| finalizer == FINALIZER) {
+            finalizers.push(FINALIZER.to_owned());
+        }
+        let hash = wanted.hash();
+        let annotations = wanted.metadata.annotations.get_or_insert_default();
+        annotations.insert(labels::NODE_CLASS_HASH.to_owned(), hash);
+        annotations.insert(labels::NODE_CLASS_HASH_VERSION.to_owned(), HASH_VERSION.to_owned());
+        let before =
+            match writes::patch(&self.api, &class, &wanted, Lock::Optimistic).await.map_err(failed)? {
+                Written::Done(written) => *written,
+                Written::Unchanged => (*class).clone(),
+                Written::Gone => return Ok(Outcome::Done),
+                Written::Conflict => return Ok(Outcome::Requeue),
+            };
+        let mut after = before.clone();
+        let resolved = self.provider.resolve_status(&mut after).await;
+        let written =
+            writes::patch_status(&self.api, &before, &after, Lock::Optimistic).await.map_err(failed)?;
+        if written.is_conflict() {
+            return Ok(Outcome::Requeue);
+        }
+        match resolved {
+            Ok(()) if after.condition_status(READY) == ConditionStatus::True => Ok(Outcome::After(WELL)),
+            Ok(()) => Ok(Outcome::After(UNWELL)),
+            Err(error) => {
+                tracing::warn!(%error, "CloudStack cannot say what there is for this NodeClass");
+                Ok(Outcome::After(UNWELL))
+            }
+        }
+    }
+}
+
+impl NodeClassController {
+    /// Lets a NodeClass go when nothing needs it any more: machines are destroyed by what it says.
+    async fn finalize(&self, class: &CloudStackNodeClass) -> ReconcileResult {
+        let key = ObjectKey::cluster(class.name_any());
+        let Some(claims) = self.provider.shared.objects.node_claims() else {
+            return Ok(Outcome::After(IN_USE));
+        };
+        if claims.iter().any(|claim| class_of(claim).as_ref() == Some(&key)) {
+            return Ok(Outcome::After(IN_USE));
+        }
+        let mut released = class.clone();
+        released.metadata.finalizers.get_or_insert_default().retain(|finalizer| finalizer != FINALIZER);
+        let written = writes::patch(&self.api, class, &released, Lock::Optimistic).await.map_err(failed)?;
+        Ok(if written.is_conflict() { Outcome::Requeue } else { Outcome::Done })
+    }
+}
+
+fn failed(error: kube::Error) -> ReconcileError {
+    ReconcileError::from(error)
+}

@@ -1,0 +1,78 @@
+//! When a machine is no longer what its NodeClass says, or what it was launched as.
+
+use karpenter_api::NodeClaim;
+use karpenter_cloudprovider::error::ProviderError;
+use kube::ResourceExt as _;
+
+use crate::client::model::VirtualMachine;
+use crate::naming::machine_id;
+use crate::nodeclass::HASH_VERSION;
+use crate::provider::CloudStackProvider;
+use crate::resolved::{Resolved, resolve};
+use crate::{labels, templates};
+
+impl CloudStackProvider {
+    /// Why the claim's machine has drifted, if so. What cannot be found out is an error and no drift.
+    pub(crate) async fn drift(&self, claim: &NodeClaim) -> Result<Option<String>, ProviderError> {
+        let name = &claim.spec.node_class_ref.name;
+        let Some(class) = self.shared.objects.node_class(name) else { return Ok(None) };
+        let annotation = |key: &str| claim.annotations().get(key).map(String::as_str);
+        // A hash of another version says nothing: a new release must not replace every node.
+        if annotation(labels::NODE_CLASS_HASH_VERSION) == Some(HASH_VERSION)
+            && annotation(labels::NODE_CLASS_HASH).is_some_and(|hash| hash != class.hash())
+        {
+            return Ok(Some("NodeClassDrift".to_owned()));
+        }
+        let provider_id =
+            claim.status.as_ref().and_then(|status| status.provider_id.as_deref()).unwrap_or_default();
+        let Some(id) = machine_id(provider_id) else { return Ok(None) };
+        let shared = &self.shared;
+        let resolved =
+            resolve(&class, &shared.options.scope, &shared.catalogue).await.map_err(ProviderError::other)?;
+        // A NodeClass that leads nowhere at the moment is no reason to replace what runs.
+        if !resolved.problems.is_empty() {
+            return Ok(None);
+        }
+        let machines = shared
+            .inventory
+            .recent(&resolved.scope, std::time::Duration::from_secs(30))
+            .await
+            .map_err(ProviderError::other)?;
+        let machine = machines.iter().find(|machine| machine.id == id);
+        let machine = machine
+            .ok_or_else(|| ProviderError::not_found(format!("CloudStack has no virtual machine {id}")))?;
+        Ok(reason(machine, claim, &resolved).map(str::to_owned))
+    }
+}
+
+/// What about the machine is not as it should be.
+fn reason(machine: &VirtualMachine, claim: &NodeClaim, resolved: &Resolved) -> Option<&'static str> {
+    let Some(in_zone) = resolved.in_zone.get(&machine.zoneid) else { return Some("ZoneDrift") };
+    let launched_as = |key: &str| claim.labels().get(key).map(String::as_str);
+    if launched_as(labels::SERVICE_OFFERING_ID).is_some_and(|offering| offering != machine.serviceofferingid)
+    {
+        return Some("VMDrift");
+    }
+    if !in_zone.offerings.iter().any(|offering| offering.id == machine.serviceofferingid) {
+        return Some("ServiceOfferingDrift");
+    }
+    let arch = in_zone
+        .templates
+        .iter()
+        .find(|template| template.id == machine.templateid)
+        .map(|template| templates::arch(template, &resolved.spec));
+    let current = arch.and_then(|arch| templates::for_arch(&in_zone.templates, &resolved.spec, arch));
+    if current.is_none_or(|template| template.id != machine.templateid) {
+        return Some("TemplateDrift");
+    }
+    let mut nics: Vec<_> = machine.nic.iter().collect();
+    nics.sort_by_key(|nic| nic.deviceid);
+    let first =
+        nics.first().is_some_and(|nic| in_zone.networks.iter().any(|network| network.id == nic.networkid));
+    let others = nics.iter().skip(1).map(|nic| nic.networkid.as_str());
+    let wanted = in_zone.additional.iter().map(|network| network.id.as_str());
+    if !first || !others.eq(wanted) {
+        return Some("NetworkDrift");
+    }
+    None
+}

@@ -1,0 +1,158 @@
+//! Looking after machines: what nobody wants goes, what stands still is started, what lost its tags gets them back.
+//!
+//! A machine goes only if it is provably ours (its name holds the digest of our cluster, and no tag says otherwise), no
+//! NodeClaim wants it, nothing is at work on it, and it had time to be seen. If any of that cannot be found out, nothing goes.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use karpenter_api::NodeClaim;
+use kube::ResourceExt as _;
+use tokio_util::sync::CancellationToken;
+
+use crate::client::error::ApiError;
+use crate::client::model::VirtualMachine;
+use crate::client::request::Scope;
+use crate::client::requests;
+use crate::instances::is_alive;
+use crate::labels;
+use crate::naming::{Naming, machine_id};
+use crate::provider::CloudStackProvider;
+
+/// How often.
+const INTERVAL: Duration = Duration::from_secs(120);
+/// A machine younger than this may belong to a NodeClaim we have not seen yet.
+const GRACE: Duration = Duration::from_secs(5 * 60);
+/// No more than this at a time: a mistake must not empty the cloud.
+const MAX_PER_ROUND: usize = 10;
+/// How often a machine that stands still is started before it is replaced.
+const MAX_STARTS: u32 = 1;
+
+/// What a round did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Round {
+    /// Ids of machines that were destroyed.
+    pub destroyed: Vec<String>,
+    /// Ids of machines that were started.
+    pub started: Vec<String>,
+}
+
+impl CloudStackProvider {
+    /// Goes round until stopped.
+    pub async fn look_after(&self, stop: CancellationToken) {
+        loop {
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => return,
+                () = tokio::time::sleep(INTERVAL) => {}
+            }
+            match self.round().await {
+                Ok(round) if round == Round::default() => {}
+                Ok(round) => tracing::info!(?round, "looked after machines"),
+                Err(error) => tracing::warn!(%error, "machines could not be looked after"),
+            }
+        }
+    }
+
+    /// Machines of this cluster that no NodeClaim wants, oldest first.
+    ///
+    /// # Errors
+    ///
+    /// If CloudStack cannot say what there is.
+    pub async fn orphans(&self) -> Result<Vec<VirtualMachine>, ApiError> {
+        let Some(claims) = self.shared.objects.node_claims() else { return Ok(Vec::new()) };
+        let mut orphans = Vec::new();
+        for scope in self.shared.scopes() {
+            let machines = self.ours(&scope).await?;
+            orphans.extend(machines.into_iter().filter(|machine| self.is_orphan(machine, &claims)));
+        }
+        Ok(orphans)
+    }
+
+    async fn ours(&self, scope: &Scope) -> Result<Vec<VirtualMachine>, ApiError> {
+        let prefix = self.shared.naming.prefix();
+        let machines = self.shared.all_machines(scope).await?;
+        Ok(machines.into_iter().filter(|machine| machine.name.starts_with(prefix)).collect())
+    }
+
+    fn age(&self, machine: &VirtualMachine) -> Option<Duration> {
+        machine.created().map(|created| self.shared.clock.since(created))
+    }
+
+    fn is_orphan(&self, machine: &VirtualMachine, claims: &[Arc<NodeClaim>]) -> bool {
+        let gone = matches!(machine.state.as_str(), "Destroyed" | "Expunging");
+        let old = self.age(machine).is_some_and(|age| age >= GRACE);
+        !gone && old && !machine.has_pending_job() && !claims.iter().any(|claim| self.wants(claim, machine))
+    }
+
+    /// Whether this claim's machine is this one.
+    fn wants(&self, claim: &NodeClaim, machine: &VirtualMachine) -> bool {
+        let provider_id =
+            claim.status.as_ref().and_then(|status| status.provider_id.as_deref()).unwrap_or_default();
+        if let Some(id) = machine_id(provider_id) {
+            return id == machine.id;
+        }
+        // Not launched yet, as far as the cluster knows: any machine of its name may become its own.
+        match machine.tag(labels::TAG_NODE_CLAIM_UID) {
+            Some(uid) => Some(uid) == claim.uid().as_deref(),
+            None => Naming::attempt(&self.shared.naming.of_claim(claim), &machine.name).is_some(),
+        }
+    }
+
+    /// One round.
+    ///
+    /// # Errors
+    ///
+    /// If CloudStack cannot say what there is. Nothing was destroyed then.
+    pub async fn round(&self) -> Result<Round, ApiError> {
+        let mut round = Round::default();
+        // Not knowing what is wanted is no reason to destroy anything.
+        let Some(claims) = self.shared.objects.node_claims() else { return Ok(round) };
+        for scope in self.shared.scopes() {
+            let machines = self.ours(&scope).await?;
+            let ids: BTreeSet<&str> = machines.iter().map(|machine| machine.id.as_str()).collect();
+            self.shared
+                .started
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .retain(|id, _| ids.contains(id.as_str()));
+            for machine in &machines {
+                if self.is_orphan(machine, &claims) {
+                    if round.destroyed.len() < MAX_PER_ROUND {
+                        self.shared.discard(machine, &scope, "orphaned").await;
+                        self.shared.metrics.orphans.inc(&[]);
+                        round.destroyed.push(machine.id.clone());
+                    }
+                } else if let Some(claim) = claims.iter().find(|claim| self.wants(claim, machine)) {
+                    self.tend(machine, claim, &mut round).await;
+                }
+            }
+        }
+        Ok(round)
+    }
+
+    /// Sees to a machine that is wanted.
+    async fn tend(&self, machine: &VirtualMachine, claim: &NodeClaim, round: &mut Round) {
+        if !is_alive(machine) || machine.has_pending_job() || claim.metadata.deletion_timestamp.is_some() {
+            return;
+        }
+        if let Some(class) = self.shared.objects.node_class(&claim.spec.node_class_ref.name) {
+            self.shared.repair_tags(machine, &self.tags(claim, &class)).await;
+        }
+        let settled = self.age(machine).is_some_and(|age| age >= INTERVAL);
+        if machine.state == "Stopped" && settled && self.may_start(&machine.id) {
+            match self.shared.client.call(&requests::start(&machine.id)).await {
+                Ok(_) => round.started.push(machine.id.clone()),
+                Err(error) => tracing::warn!(machine = machine.id, %error, "cannot start it"),
+            }
+        }
+    }
+
+    fn may_start(&self, id: &str) -> bool {
+        let mut started = self.shared.started.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = started.entry(id.to_owned()).or_default();
+        *count += 1;
+        *count <= MAX_STARTS
+    }
+}

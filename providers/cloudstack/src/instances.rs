@@ -1,0 +1,541 @@
+//! What was bought: virtual machines, each launched once, deleted truthfully, listed completely or not at all.
+//!
+//! # Once
+//!
+//! A machine's name follows from its NodeClaim. Before anything is deployed the machines of that name are looked for; what is
+//! alive is taken, whoever made it. A deployment whose answer is lost is looked for by its job and by its name, and never
+//! sent again blindly. Two leaders may still both get through, because the server checks names and writes them down
+//! separately: then the older machine is kept.
+//!
+//! # Soon
+//!
+//! The id is known before anything runs, and refusals for want of room come within three seconds. So a launch waits until the
+//! machine is on a host, tries the next size when it was refused, and does not wait for it to boot.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use karpenter_api::NodeClaim;
+use karpenter_cloudprovider::error::ProviderError;
+use kube::ResourceExt as _;
+use tokio::time::Instant;
+
+use crate::client::error::{ApiError, CapacityKind, ErrorKind};
+use crate::client::job::JobState;
+use crate::client::model::{VirtualMachine, Volume};
+use crate::client::request::Scope;
+use crate::client::requests::{self, Deploy};
+use crate::client::throttle::Lane;
+use crate::labels;
+use crate::naming::{Naming, machine_id};
+use crate::shared::Shared;
+use crate::unavailable::{Refused, Unavailable};
+
+/// How many sizes a launch tries.
+const MAX_CANDIDATES: usize = 60;
+/// How long a launch waits for the machine to be placed.
+const PLACEMENT_WAIT: Duration = Duration::from_secs(10);
+/// The first look at a new machine, and the pause between further ones.
+const FIRST_LOOK: Duration = Duration::from_millis(1000);
+const NEXT_LOOK: Duration = Duration::from_millis(1500);
+/// Names a claim's machines may take.
+const MAX_ATTEMPTS: u32 = 20;
+/// Unexplained failures of one kind after which it is taken for a refusal.
+const MAX_UNEXPLAINED: u32 = 3;
+
+/// One way to make the machine.
+#[derive(Clone, Debug)]
+pub(crate) struct Candidate {
+    pub(crate) type_name: String,
+    pub(crate) zone_id: String,
+    pub(crate) deploy: Deploy,
+}
+
+/// Whether a machine is there and stays.
+pub(crate) fn is_alive(machine: &VirtualMachine) -> bool {
+    !matches!(machine.state.as_str(), "Destroyed" | "Expunging" | "Error" | "RestoreError")
+}
+
+/// Machines that are being destroyed, with the job that does it.
+#[derive(Debug, Default)]
+pub(crate) struct Deletions(Mutex<BTreeMap<String, String>>);
+
+impl Deletions {
+    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, String>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Unexplained failures, by what was tried.
+#[derive(Debug, Default)]
+pub(crate) struct Unexplained(Mutex<BTreeMap<String, u32>>);
+
+impl Unexplained {
+    /// Counts one; whether it is one too many.
+    fn too_many(&self, what: &str) -> bool {
+        let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = counts.entry(what.to_owned()).or_default();
+        *count += 1;
+        let over = *count >= MAX_UNEXPLAINED;
+        if over {
+            counts.remove(what);
+        }
+        over
+    }
+
+    fn forget(&self, what: &str) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(what);
+    }
+}
+
+fn failed(error: &ApiError) -> ProviderError {
+    ProviderError::other(error.clone())
+}
+
+impl Shared {
+    /// The machine of this claim: found, or made from the first candidate that can be had.
+    pub(crate) async fn launch(
+        &self,
+        claim: &NodeClaim,
+        scope: &Scope,
+        candidates: Vec<Candidate>,
+        tags: &BTreeMap<String, String>,
+    ) -> Result<VirtualMachine, ProviderError> {
+        let uid = claim.uid().unwrap_or_default();
+        let turn = self.turn(&uid);
+        let _turn = turn.lock().await;
+        let base = self.naming.of_claim(claim);
+        let mut attempt = match self.survey(&base, &uid, scope).await.map_err(|error| failed(&error))? {
+            Survey::Found(machine) => {
+                self.repair_tags(&machine, tags).await;
+                return Ok(*machine);
+            }
+            Survey::Free(attempt) => attempt,
+        };
+        let mut refusals = Vec::new();
+        for candidate in candidates.into_iter().take(MAX_CANDIDATES) {
+            if attempt >= MAX_ATTEMPTS {
+                break;
+            }
+            if candidate.is_hopeless(&self.unavailable) {
+                continue;
+            }
+            match self.attempt(&candidate, &base, &uid, &mut attempt, tags).await? {
+                Attempt::Launched(machine) => {
+                    self.metrics.created.inc(&[&machine.zonename, &machine.serviceofferingname]);
+                    return Ok(*machine);
+                }
+                Attempt::Refused(why) => refusals.push(format!("{}: {why}", candidate.type_name)),
+            }
+        }
+        let why = if refusals.is_empty() {
+            "no instance type is available".to_owned()
+        } else {
+            refusals.join("; ")
+        };
+        Err(ProviderError::insufficient_capacity(why))
+    }
+
+    /// One at a time per NodeClaim.
+    fn turn(&self, uid: &str) -> Arc<tokio::sync::Mutex<()>> {
+        let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
+        turns.retain(|_, turn| Arc::strong_count(turn) > 1);
+        Arc::clone(turns.entry(uid.to_owned()).or_default())
+    }
+
+    /// The machines of a claim: names that can only be its own, and not the tag of another.
+    fn machines_of<'a>(
+        machines: &'a [VirtualMachine],
+        base: &str,
+        uid: &str,
+    ) -> Vec<(u32, &'a VirtualMachine)> {
+        let mut found: Vec<(u32, &VirtualMachine)> = machines
+            .iter()
+            .filter(|machine| machine.tag(labels::TAG_NODE_CLAIM_UID).is_none_or(|tag| tag == uid))
+            .filter_map(|machine| Some((Naming::attempt(base, &machine.name)?, machine)))
+            .collect();
+        found.sort_by(|(_, a), (_, b)| (&a.created, &a.id).cmp(&(&b.created, &b.id)));
+        found
+    }
+
+    /// What there is of a claim: the oldest machine that is alive. Others, and those that failed, go.
+    async fn survey(&self, base: &str, uid: &str, scope: &Scope) -> Result<Survey, ApiError> {
+        let machines = self.inventory.fresh(scope).await?;
+        let found = Self::machines_of(&machines, base, uid);
+        let kept = found.iter().find(|(_, machine)| is_alive(machine)).map(|(_, machine)| (*machine).clone());
+        for (_, machine) in &found {
+            if kept.as_ref().is_none_or(|kept| kept.id != machine.id) && !machine.has_pending_job() {
+                self.discard(machine, scope, "duplicate").await;
+            }
+        }
+        if let Some(machine) = kept {
+            return Ok(Survey::Found(Box::new(machine)));
+        }
+        let taken = found.iter().map(|(attempt, _)| *attempt + 1).max().unwrap_or(0);
+        Ok(Survey::Free(taken))
+    }
+
+    /// Deploys one candidate and sees it placed or refused.
+    async fn attempt(
+        &self,
+        candidate: &Candidate,
+        base: &str,
+        uid: &str,
+        attempt: &mut u32,
+        tags: &BTreeMap<String, String>,
+    ) -> Result<Attempt, ProviderError> {
+        let scope = candidate.deploy.scope.clone();
+        let mut names_taken = 0;
+        let (id, job) = loop {
+            let deploy = Deploy {
+                name: Naming::of_attempt(base, *attempt),
+                job_id: self.new_job_id(),
+                ..candidate.deploy.clone()
+            };
+            let error = match self.client.call(&requests::deploy(&deploy)).await {
+                Ok(answer) => match (answer["id"].as_str(), answer["jobid"].as_str()) {
+                    (Some(id), Some(job)) => break (id.to_owned(), job.to_owned()),
+                    _ => {
+                        return Err(ProviderError::other(
+                            "CloudStack accepted a deployment without naming it",
+                        ));
+                    }
+                },
+                Err(error) => error,
+            };
+            if error.outcome_unknown() {
+                match self.find_lost(&deploy, base, uid).await {
+                    Some(id) => break (id, deploy.job_id),
+                    // It may still arrive: the next call looks again before it sends anything.
+                    None => return Err(failed(&error)),
+                }
+            }
+            if error.kind == ErrorKind::NameTaken {
+                names_taken += 1;
+                match self.survey(base, uid, &scope).await.map_err(|error| failed(&error))? {
+                    Survey::Found(machine) => return Ok(Attempt::Launched(machine)),
+                    // Taken by what we do not see: a machine that is destroyed, or somebody else's.
+                    Survey::Free(free) => *attempt = free.max(*attempt + 1),
+                }
+                if names_taken < 5 {
+                    continue;
+                }
+            }
+            return self.refused(candidate, &error);
+        };
+        *attempt += 1;
+        let machine = VirtualMachine { id, jobid: Some(job.clone()), ..VirtualMachine::default() };
+        self.repair_tags(&machine, tags).await;
+        match self.placed(&machine.id, &job, &scope).await {
+            Ok(machine) => {
+                self.unexplained.forget(&candidate.key());
+                self.unavailable.allow(&candidate.refused());
+                Ok(Attempt::Launched(Box::new(machine)))
+            }
+            Err(error) => {
+                self.discard(&machine, &scope, "launch-failed").await;
+                self.refused(candidate, &error)
+            }
+        }
+    }
+
+    /// A machine whose deployment was never answered.
+    async fn find_lost(&self, deploy: &Deploy, base: &str, uid: &str) -> Option<String> {
+        let mut pause = Duration::from_secs(1);
+        for _ in 0..3 {
+            if let Ok(job) = self.client.job(&deploy.job_id).await
+                && let Some(id) = job.instance_id
+            {
+                return Some(id);
+            }
+            if let Ok(machines) = self.inventory.fresh(&deploy.scope).await {
+                let found = Self::machines_of(&machines, base, uid);
+                if let Some((_, machine)) = found.iter().find(|(_, machine)| machine.name == deploy.name) {
+                    return Some(machine.id.clone());
+                }
+            }
+            tokio::time::sleep(pause).await;
+            pause *= 2;
+        }
+        None
+    }
+
+    /// Waits until the machine is on a host, or the time is up; what failed meanwhile is an error.
+    async fn placed(&self, id: &str, job: &str, scope: &Scope) -> Result<VirtualMachine, ApiError> {
+        let deadline = Instant::now() + PLACEMENT_WAIT;
+        let mut last = VirtualMachine { id: id.to_owned(), ..VirtualMachine::default() };
+        let mut pause = FIRST_LOOK;
+        loop {
+            tokio::time::sleep(pause).await;
+            pause = NEXT_LOOK;
+            // The server not answering is no reason to give a machine up that it has accepted.
+            if let Ok(machines) = self.inventory.recent(scope, NEXT_LOOK).await
+                && let Some(machine) = machines.iter().find(|machine| machine.id == id)
+            {
+                last = machine.clone();
+                let pending = machine.has_pending_job() && machine.state == "Stopped";
+                match machine.state.as_str() {
+                    "Error" => return Err(self.reason(job).await),
+                    _ if !pending => return Ok(last),
+                    _ => {}
+                }
+            }
+            if Instant::now() >= deadline {
+                return Ok(last);
+            }
+        }
+    }
+
+    /// Why a job failed.
+    pub(crate) async fn reason(&self, job: &str) -> ApiError {
+        match self.client.job(job).await {
+            Ok(job) => match job.state {
+                JobState::Failed(error) => error,
+                _ => ApiError::new(
+                    "deployVirtualMachine",
+                    ErrorKind::Internal,
+                    "the machine is in state Error",
+                ),
+            },
+            Err(error) => error,
+        }
+    }
+
+    /// Remembers a refusal; what no other size would mend is an error.
+    fn refused(&self, candidate: &Candidate, error: &ApiError) -> Result<Attempt, ProviderError> {
+        let refused = || Ok(Attempt::Refused(error.to_string()));
+        match &error.kind {
+            ErrorKind::Capacity(kind) => {
+                self.unavailable.refuse(match kind {
+                    CapacityKind::Storage => Refused::Zone(candidate.zone_id.clone()),
+                    CapacityKind::Affinity => Refused::Pool(candidate.pool()),
+                    CapacityKind::Hosts | CapacityKind::Start => candidate.refused(),
+                });
+                refused()
+            }
+            ErrorKind::Quota(_) => {
+                self.catalogue.forget_budgets();
+                self.unavailable.refuse(candidate.refused());
+                refused()
+            }
+            // Nobody says why. Addresses running out looks like this to tenants, so another network may do.
+            ErrorKind::Internal if self.unexplained.too_many(&candidate.key()) => {
+                let network = candidate.deploy.network_ids.first().cloned().unwrap_or_default();
+                self.unavailable.refuse(Refused::Network(network));
+                refused()
+            }
+            ErrorKind::NotFound => {
+                self.catalogue.forget();
+                Err(ProviderError::create(
+                    error.clone(),
+                    "ResourceNotFound",
+                    format!("something the NodeClass selected is gone: {error}"),
+                ))
+            }
+            ErrorKind::Denied if error.code == 531 => {
+                self.unavailable.refuse(candidate.refused());
+                refused()
+            }
+            ErrorKind::Parameter | ErrorKind::Denied => {
+                Err(ProviderError::create(error.clone(), "LaunchRefused", error.to_string()))
+            }
+            _ => Err(failed(error)),
+        }
+    }
+
+    /// Gives a machine the tags it lacks. What cannot be done now is done by the next round.
+    pub(crate) async fn repair_tags(&self, machine: &VirtualMachine, tags: &BTreeMap<String, String>) {
+        let missing: BTreeMap<String, String> = tags
+            .iter()
+            .filter(|(key, _)| machine.tag(key).is_none())
+            .map(|(k, v)| (k.clone(), v.clone()))
+            .collect();
+        if missing.is_empty() {
+            return;
+        }
+        let request = requests::create_tags("UserVm", std::slice::from_ref(&machine.id), &missing);
+        if let Err(error) = self.client.call(&request).await {
+            tracing::warn!(machine = machine.id, %error, "tags will be set later");
+        }
+    }
+
+    /// Destroys a machine that nobody wants. What cannot be done now is found again by garbage collection.
+    pub(crate) async fn discard(&self, machine: &VirtualMachine, scope: &Scope, reason: &'static str) {
+        match self.destroy(machine, scope, reason).await {
+            Ok(()) => {}
+            Err(error) => tracing::warn!(machine = machine.id, %error, "a machine will be destroyed later"),
+        }
+    }
+
+    async fn destroy(
+        &self,
+        machine: &VirtualMachine,
+        scope: &Scope,
+        reason: &'static str,
+    ) -> Result<(), ApiError> {
+        let mut volumes = Vec::new();
+        // A machine without any tag may have disks all the same.
+        if machine.tag(labels::TAG_DATA_DISKS).is_some() || machine.tags.is_empty() {
+            let request = requests::list_data_disks(&machine.id, scope);
+            let disks: Vec<Volume> = self.client.list(&request, Lane::Action).await?;
+            volumes = disks.into_iter().map(|disk| disk.id).collect();
+        }
+        let expunge = self.may_expunge().await;
+        let answer = self.client.call(&requests::destroy(&machine.id, expunge, &volumes)).await?;
+        if let Some(job) = answer["jobid"].as_str() {
+            self.deletions.lock().insert(machine.id.clone(), job.to_owned());
+        }
+        self.metrics.deleted.inc(&[&machine.zonename, reason]);
+        self.catalogue.forget_budgets();
+        Ok(())
+    }
+
+    async fn may_expunge(&self) -> bool {
+        use std::sync::atomic::Ordering::Relaxed;
+        self.options.expunge
+            && !self.expunge_denied.load(Relaxed)
+            && self.catalogue.capabilities().await.is_ok_and(|can| can.allowuserexpungerecovervm)
+    }
+
+    /// The machine of a provider id, if the server says there is one.
+    pub(crate) async fn machine(&self, id: &str, scope: &Scope) -> Result<Option<VirtualMachine>, ApiError> {
+        match self.client.list(&requests::list_virtual_machine(id, scope), Lane::Action).await {
+            Ok(machines) => Ok(machines.into_iter().next()),
+            Err(error) if error.is_not_found() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Starts or goes on removing the machines of a claim.
+    pub(crate) async fn remove(&self, claim: &NodeClaim, scopes: &[Scope]) -> Result<(), ProviderError> {
+        let provider_id =
+            claim.status.as_ref().and_then(|status| status.provider_id.clone()).unwrap_or_default();
+        let mut machines = Vec::new();
+        if provider_id.is_empty() {
+            let base = self.naming.of_claim(claim);
+            let uid = claim.uid().unwrap_or_default();
+            for scope in scopes {
+                let there = self.inventory.fresh(scope).await.map_err(|error| failed(&error))?;
+                let mine = Self::machines_of(&there, &base, &uid).into_iter();
+                machines.extend(mine.map(|(_, machine)| (scope.clone(), machine.clone())));
+            }
+        } else {
+            let id = machine_id(&provider_id).ok_or_else(|| {
+                ProviderError::other(format!("provider id {provider_id:?} is none of CloudStack's"))
+            })?;
+            for scope in scopes {
+                if let Some(machine) = self.machine(id, scope).await.map_err(|error| failed(&error))? {
+                    machines.push((scope.clone(), machine));
+                    break;
+                }
+            }
+        }
+        machines.retain(|(_, machine)| !matches!(machine.state.as_str(), "Destroyed" | "Expunging"));
+        if machines.is_empty() {
+            let what = if provider_id.is_empty() { claim.name_any() } else { provider_id };
+            if let Some(id) = machine_id(&what) {
+                self.deletions.lock().remove(id);
+            }
+            return Err(ProviderError::not_found(format!("CloudStack has no virtual machine for {what}")));
+        }
+        for (scope, machine) in machines {
+            self.go_on_deleting(&machine, &scope).await?;
+        }
+        Ok(())
+    }
+
+    /// One order at a time: jobs of a machine wait for each other, so a second would only queue up.
+    async fn go_on_deleting(&self, machine: &VirtualMachine, scope: &Scope) -> Result<(), ProviderError> {
+        let under_way = self.deletions.lock().get(&machine.id).cloned();
+        if let Some(job) = under_way {
+            match self.client.job(&job).await {
+                Ok(job) => match job.state {
+                    JobState::Pending => return Ok(()),
+                    JobState::Succeeded(_) => {}
+                    JobState::Failed(error) => {
+                        self.deletions.lock().remove(&machine.id);
+                        match error.kind {
+                            ErrorKind::ExpungeDenied => {
+                                self.expunge_denied.store(true, std::sync::atomic::Ordering::Relaxed);
+                            }
+                            ErrorKind::DeleteProtected => {
+                                return Err(ProviderError::other(format!(
+                                    "virtual machine {} ({}) is protected from deletion; set deleteprotection=false on it, Karpenter keeps trying",
+                                    machine.name, machine.id
+                                )));
+                            }
+                            _ => tracing::warn!(machine = machine.id, %error, "destroying again"),
+                        }
+                    }
+                },
+                Err(error) if error.is_not_found() => {
+                    self.deletions.lock().remove(&machine.id);
+                }
+                Err(error) => return Err(failed(&error)),
+            }
+        }
+        match self.destroy(machine, scope, "deleted").await {
+            Ok(()) => Ok(()),
+            Err(error) if error.is_not_found() => {
+                Err(ProviderError::not_found(format!("CloudStack has no virtual machine {}", machine.id)))
+            }
+            Err(error) => Err(failed(&error)),
+        }
+    }
+
+    /// Every machine of this cluster: by its tag, and by its name in case the tag is not there yet.
+    pub(crate) async fn all_machines(&self, scope: &Scope) -> Result<Vec<VirtualMachine>, ApiError> {
+        let cluster_tag = labels::cluster_tag(&self.options.cluster_name);
+        let request = requests::list_virtual_machines_by_tag(&cluster_tag, "owned", scope);
+        let mut machines: Vec<VirtualMachine> = self.client.list(&request, Lane::Action).await?;
+        machines.retain(|machine| {
+            machine.tag(labels::TAG_MANAGED_BY).is_some() || machine.name.starts_with(self.naming.prefix())
+        });
+        for machine in self.inventory.fresh(scope).await?.iter() {
+            let of_another = machine
+                .tags
+                .iter()
+                .any(|tag| tag.key.starts_with("kubernetes.io/cluster/") && tag.key != cluster_tag);
+            if !of_another && !machines.iter().any(|other| other.id == machine.id) {
+                machines.push(machine.clone());
+            }
+        }
+        machines.sort_by(|a, b| (&a.created, &a.id).cmp(&(&b.created, &b.id)));
+        Ok(machines)
+    }
+}
+
+enum Survey {
+    Found(Box<VirtualMachine>),
+    /// Nothing alive; this attempt's name is free as far as we see.
+    Free(u32),
+}
+
+enum Attempt {
+    Launched(Box<VirtualMachine>),
+    Refused(String),
+}
+
+impl Candidate {
+    fn refused(&self) -> Refused {
+        Refused::Type { zone: self.zone_id.clone(), name: self.type_name.clone() }
+    }
+
+    /// Whether an earlier candidate showed that this one would be refused too.
+    fn is_hopeless(&self, unavailable: &Unavailable) -> bool {
+        let network = self.deploy.network_ids.first().cloned().unwrap_or_default();
+        unavailable.is_refused(&Refused::Zone(self.zone_id.clone()))
+            || unavailable.is_refused(&Refused::Network(network))
+            || (!self.deploy.affinity_group_ids.is_empty() && unavailable.is_refused(&Refused::Pool(self.pool())))
+    }
+
+    fn key(&self) -> String {
+        let network = self.deploy.network_ids.first().map(String::as_str).unwrap_or_default();
+        format!("{}/{}/{network}", self.zone_id, self.type_name)
+    }
+
+    fn pool(&self) -> String {
+        self.deploy.affinity_group_ids.first().cloned().unwrap_or_default()
+    }
+}

@@ -1,0 +1,339 @@
+//! What could be bought: service offerings as instance types. Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use karpenter_api::labels as well_known;
+use karpenter_engine::instance_type::{InstanceType, Offering, Overhead};
+use karpenter_engine::requirement::Requirement;
+use karpenter_engine::requirements::Requirements;
+use karpenter_engine::resources::{Amount, Resources};
+
+use crate::client::model::{Budget, ServiceOffering, Zone};
+use crate::labels;
+use crate::naming::label_value;
+use crate::nodeclass::{CloudStackNodeClassSpec, Pricing};
+use crate::selection::{self, glob};
+
+/// Pods per node where the NodeClass does not say.
+const MAX_PODS: i64 = 110;
+/// A machine's kernel and firmware keep about this share of the memory it is sold with.
+const MEMORY_LOST_PERCENT: i64 = 5;
+/// Kept free so that eviction can act.
+const EVICTION_MIB: i64 = 100;
+/// Root disk where nobody says.
+const ROOT_DISK_GB: i64 = 20;
+/// Prices per hour where nobody says: per core, per gigabyte, per GPU.
+const PRICES: (f64, f64, f64) = (0.04, 0.005, 1.0);
+/// Detail of an offering: its price per hour.
+const PRICE_DETAIL: &str = "karpenter.sh/price";
+/// Sizes of customised offerings where the NodeClass does not say.
+const LADDER_CPUS: [i64; 5] = [1, 2, 4, 8, 16];
+const LADDER_GIB_PER_CPU: [i64; 3] = [2, 4, 8];
+
+/// An offering in one size: what is deployed.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Size {
+    /// Name of the instance type.
+    pub(crate) name: String,
+    pub(crate) offering: ServiceOffering,
+    pub(crate) cpu: i64,
+    pub(crate) memory_mib: i64,
+    /// What a customised offering must be told.
+    pub(crate) details: BTreeMap<String, String>,
+}
+
+/// What a NodeClass may buy.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Market {
+    /// Zones with their sizes.
+    pub(crate) zones: Vec<(Zone, Vec<Size>)>,
+}
+
+/// Whether the NodeClass selects this offering. CloudStack has no tags on offerings: details stand for them.
+pub(crate) fn selects(spec: &CloudStackNodeClassSpec, offering: &ServiceOffering) -> bool {
+    let words = |text: &str| text.split(',').map(|word| word.trim().to_owned()).collect::<Vec<_>>();
+    let tag = |key: &str| match key {
+        "hosttag" => words(&offering.hosttags),
+        "storagetag" => words(&offering.storagetags),
+        other => offering.detail(other).into_iter().collect(),
+    };
+    let usable =
+        !offering.issystem && !offering.isvolatile && matches!(offering.state.as_str(), "" | "Active");
+    usable
+        && spec
+            .service_offering_selector_terms
+            .iter()
+            .any(|term| selection::matches(term, &offering.id, &offering.name, tag))
+}
+
+/// The sizes of an offering: one, or several if it is customised.
+pub(crate) fn sizes(spec: &CloudStackNodeClassSpec, offering: &ServiceOffering) -> Vec<Size> {
+    let name = label_value(&offering.name);
+    if !offering.iscustomized {
+        // An offering without a size is nothing a node could be made of.
+        let (Some(cpu), Some(memory_mib)) = (offering.cpunumber, offering.memory) else { return Vec::new() };
+        let details = BTreeMap::new();
+        return vec![Size { name, offering: offering.clone(), cpu, memory_mib, details }];
+    }
+    let bound = |key: &str, otherwise: i64| {
+        offering.detail(key).and_then(|value| value.parse().ok()).unwrap_or(otherwise)
+    };
+    let custom = spec.custom_sizes.clone().unwrap_or_default();
+    let cpus = if custom.cpus.is_empty() { LADDER_CPUS.to_vec() } else { custom.cpus };
+    let per_cpu =
+        if custom.memory_per_cpu.is_empty() { LADDER_GIB_PER_CPU.to_vec() } else { custom.memory_per_cpu };
+    let mut sizes = Vec::new();
+    for cpu in cpus {
+        for gib in &per_cpu {
+            let memory_mib = cpu.saturating_mul(*gib).saturating_mul(1024);
+            let fits = (bound("mincpunumber", 1)..=bound("maxcpunumber", i64::MAX)).contains(&cpu)
+                && (bound("minmemory", 1)..=bound("maxmemory", i64::MAX)).contains(&memory_mib);
+            if !fits {
+                continue;
+            }
+            let mut details: BTreeMap<String, String> =
+                [("cpuNumber".to_owned(), cpu.to_string()), ("memory".to_owned(), memory_mib.to_string())]
+                    .into();
+            // A fixed speed must not be sent.
+            if offering.cpuspeed.is_none() {
+                details.insert("cpuSpeed".to_owned(), "1000".to_owned());
+            }
+            let name = label_value(&format!("{}.{cpu}c-{}g", offering.name, cpu * gib));
+            sizes.push(Size { name, offering: offering.clone(), cpu, memory_mib, details });
+        }
+    }
+    sizes
+}
+
+/// What an hour of it costs.
+fn price(size: &Size, pricing: Option<&Pricing>) -> f64 {
+    let number = |text: &str| text.parse::<f64>().ok().filter(|price| price.is_finite() && *price >= 0.0);
+    let nothing = Pricing::default();
+    let pricing = pricing.unwrap_or(&nothing);
+    let of_pattern = |pattern: &&String| glob(pattern, &size.offering.name);
+    // The longest pattern says most.
+    let override_ = pricing.overrides.keys().filter(of_pattern).max_by_key(|pattern| pattern.len());
+    if let Some(price) = override_.and_then(|pattern| number(&pricing.overrides[pattern])) {
+        return price;
+    }
+    if let Some(price) = size.offering.detail(PRICE_DETAIL).and_then(|text| number(&text)) {
+        return price;
+    }
+    let part =
+        |given: &Option<String>, otherwise: f64| given.as_deref().and_then(number).unwrap_or(otherwise);
+    let gib = size.memory_mib as f64 / 1024.0;
+    size.cpu as f64 * part(&pricing.cpu, PRICES.0)
+        + gib * part(&pricing.memory, PRICES.1)
+        + size.offering.gpucount.unwrap_or(0) as f64 * part(&pricing.gpu, PRICES.2)
+}
+
+/// The resource GPUs of this name are asked for by.
+fn gpu_resource(name: &str) -> &'static str {
+    let name = name.to_lowercase();
+    if ["amd", "radeon", "instinct"].iter().any(|word| name.contains(word)) {
+        "amd.com/gpu"
+    } else if name.contains("intel") {
+        "gpu.intel.com/i915"
+    } else {
+        "nvidia.com/gpu"
+    }
+}
+
+/// Whether what is left of the limits allows one more of this size.
+pub(crate) fn within(budget: &Budget, size: &Size) -> bool {
+    let enough = |left: Option<i64>, needed: i64| left.is_none_or(|left| left >= needed);
+    enough(budget.vmavailable, 1)
+        && enough(budget.cpuavailable, size.cpu)
+        && enough(budget.memoryavailable, size.memory_mib)
+        && enough(budget.volumeavailable, 1)
+        && enough(budget.gpuavailable, size.offering.gpucount.unwrap_or(0))
+}
+
+/// What kubelet and runtime keep: less of each further core, and a share of the memory.
+fn overhead(cpu: i64, memory_mib: i64) -> Overhead {
+    let of_cores = |cores: i64, millis: i64| cores.max(0) * millis;
+    let cpu_millis = of_cores(cpu.min(1), 60)
+        + of_cores((cpu - 1).min(1), 10)
+        + of_cores((cpu - 2).min(2), 5)
+        + of_cores(cpu - 4, 3);
+    let mut kube_reserved = Resources::new();
+    kube_reserved.set("cpu", Amount::milli(cpu_millis));
+    kube_reserved.set("memory", Amount::units((256 + memory_mib * 3 / 100) << 20));
+    let mut eviction_threshold = Resources::new();
+    eviction_threshold.set("memory", Amount::units(EVICTION_MIB << 20));
+    Overhead { kube_reserved, system_reserved: Resources::new(), eviction_threshold }
+}
+
+/// The instance types of a market. `available` says whether a size can be had in a zone.
+pub(crate) fn build(
+    spec: &CloudStackNodeClassSpec,
+    market: &Market,
+    architectures: &BTreeSet<String>,
+    template_gb: i64,
+    available: impl Fn(&Zone, &Size) -> bool,
+) -> Vec<InstanceType> {
+    let mut types: BTreeMap<&str, (&Size, Vec<&Zone>)> = BTreeMap::new();
+    for (zone, sizes) in &market.zones {
+        for size in sizes {
+            types.entry(&size.name).or_insert((size, Vec::new())).1.push(zone);
+        }
+    }
+    types
+        .into_values()
+        .map(|(size, zones)| {
+            let zone_labels: Vec<String> = zones.iter().map(|zone| label_value(&zone.name)).collect();
+            let capacity_type = capacity_type(&size.offering);
+            let mut requirements = Requirements::new();
+            let mut put = |key: &str, values: Vec<String>| requirements.add(Requirement::one_of(key, values));
+            put(well_known::INSTANCE_TYPE, vec![size.name.clone()]);
+            put(well_known::ARCH, architectures.iter().cloned().collect());
+            put(well_known::OS, vec!["linux".to_owned()]);
+            put(well_known::TOPOLOGY_ZONE, zone_labels);
+            put(well_known::CAPACITY_TYPE, vec![capacity_type.to_owned()]);
+            put(labels::SERVICE_OFFERING_ID, vec![size.offering.id.clone()]);
+            put(labels::SERVICE_OFFERING_NAME, vec![label_value(&size.offering.name)]);
+            put(labels::INSTANCE_CPU, vec![size.cpu.to_string()]);
+            put(labels::INSTANCE_MEMORY, vec![size.memory_mib.to_string()]);
+            let mut capacity = Resources::new();
+            capacity.set("cpu", Amount::units(size.cpu));
+            capacity
+                .set("memory", Amount::units((size.memory_mib * (100 - MEMORY_LOST_PERCENT) / 100) << 20));
+            capacity.set("pods", Amount::units(spec.max_pods.unwrap_or(MAX_PODS)));
+            let offered = size.offering.rootdisksize.filter(|gb| *gb > 0);
+            let disk_gb = spec
+                .root_disk_size
+                .or(offered)
+                .unwrap_or(template_gb)
+                .max(ROOT_DISK_GB.min(template_gb.max(1)));
+            capacity.set("ephemeral-storage", Amount::units(disk_gb << 30));
+            if let Some(count) = size.offering.gpucount.filter(|count| *count > 0) {
+                put(labels::INSTANCE_GPU_COUNT, vec![count.to_string()]);
+                if !size.offering.gpucardname.is_empty() {
+                    put(labels::INSTANCE_GPU_NAME, vec![label_value(&size.offering.gpucardname)]);
+                }
+                capacity.set(gpu_resource(&size.offering.gpucardname), Amount::units(count));
+            }
+            let offerings = zones
+                .iter()
+                .map(|zone| {
+                    let mut requirements = Requirements::new();
+                    let mut put =
+                        |key: &str, value: &str| requirements.add(Requirement::one_of(key, [value]));
+                    put(well_known::TOPOLOGY_ZONE, &label_value(&zone.name));
+                    put(well_known::CAPACITY_TYPE, capacity_type);
+                    put(labels::ZONE_ID, &zone.id);
+                    Offering {
+                        requirements,
+                        price: price(size, spec.pricing.as_ref()),
+                        available: available(zone, size),
+                        ..Offering::default()
+                    }
+                })
+                .collect();
+            InstanceType {
+                name: size.name.as_str().into(),
+                requirements,
+                offerings,
+                capacity,
+                overhead: overhead(size.cpu, size.memory_mib),
+                ..InstanceType::default()
+            }
+        })
+        .collect()
+}
+
+/// On demand, unless the offering's maker says otherwise: CloudStack itself has nothing that can be taken away again.
+fn capacity_type(offering: &ServiceOffering) -> &'static str {
+    match offering.detail(well_known::CAPACITY_TYPE).as_deref() {
+        Some(well_known::CAPACITY_TYPE_SPOT) => well_known::CAPACITY_TYPE_SPOT,
+        _ => well_known::CAPACITY_TYPE_ON_DEMAND,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::nodeclass::SelectorTerm;
+
+    fn offering(value: serde_json::Value) -> ServiceOffering {
+        serde_json::from_value(value).expect("an offering")
+    }
+
+    fn spec() -> CloudStackNodeClassSpec {
+        CloudStackNodeClassSpec {
+            service_offering_selector_terms: vec![SelectorTerm {
+                name: Some("*".into()),
+                ..SelectorTerm::default()
+            }],
+            ..CloudStackNodeClassSpec::default()
+        }
+    }
+
+    #[test]
+    fn details_stand_for_the_tags_offerings_do_not_have() {
+        let general = offering(
+            json!({"id": "1", "name": "a", "serviceofferingdetails": {"compute-type": "general-purpose"}}),
+        );
+        let tags = Some([("compute-type".to_owned(), "general-purpose".to_owned())].into());
+        let spec = CloudStackNodeClassSpec {
+            service_offering_selector_terms: vec![SelectorTerm { tags, ..SelectorTerm::default() }],
+            ..CloudStackNodeClassSpec::default()
+        };
+        assert!(selects(&spec, &general));
+        assert!(!selects(&spec, &offering(json!({"id": "2", "name": "b"}))));
+        let inactive = offering(
+            json!({"id": "1", "name": "a", "state": "Inactive", "serviceofferingdetails": {"compute-type": "general-purpose"}}),
+        );
+        assert!(!selects(&spec, &inactive));
+    }
+
+    #[test]
+    fn a_customised_offering_comes_in_sizes_within_its_bounds_and_no_speed_is_sent_that_is_fixed() {
+        let custom = offering(
+            json!({"id": "1", "name": "k8s.custom", "iscustomized": true, "cpuspeed": 1000,
+            "serviceofferingdetails": {"mincpunumber": "1", "maxcpunumber": "4", "minmemory": "4096", "maxmemory": "16384"}}),
+        );
+        let sizes = sizes(&spec(), &custom);
+        let names: Vec<&str> = sizes.iter().map(|size| size.name.as_str()).collect();
+        assert_eq!(
+            names,
+            [
+                "k8s.custom.1c-4g",
+                "k8s.custom.1c-8g",
+                "k8s.custom.2c-4g",
+                "k8s.custom.2c-8g",
+                "k8s.custom.2c-16g",
+                "k8s.custom.4c-8g",
+                "k8s.custom.4c-16g"
+            ]
+        );
+        assert!(sizes.iter().all(|size| !size.details.contains_key("cpuSpeed")));
+        let no_size = offering(json!({"id": "2", "name": "odd"}));
+        assert!(super::sizes(&spec(), &no_size).is_empty(), "no type of size zero");
+    }
+
+    #[test]
+    fn prices_come_from_the_most_particular_source() {
+        let one = offering(json!({"id": "1", "name": "k8s.small", "cpunumber": 2, "memory": 4096}));
+        let size = &sizes(&spec(), &one)[0];
+        assert_eq!(price(size, None), 2.0 * 0.04 + 4.0 * 0.005);
+        let detailed = offering(
+            json!({"id": "1", "name": "k8s.small", "cpunumber": 2, "memory": 4096, "serviceofferingdetails": {"karpenter.sh/price": "0.5"}}),
+        );
+        let detailed = &sizes(&spec(), &detailed)[0];
+        assert_eq!(price(detailed, None), 0.5);
+        let overrides = [("k8s.*".to_owned(), "0.7".to_owned()), ("*".to_owned(), "0.9".to_owned())].into();
+        let pricing = Pricing { overrides, ..Pricing::default() };
+        assert_eq!(price(detailed, Some(&pricing)), 0.7, "the longest pattern");
+    }
+
+    #[test]
+    fn a_limit_hides_what_it_does_not_allow() {
+        let big = offering(json!({"id": "1", "name": "big", "cpunumber": 64, "memory": 4096}));
+        let size = &sizes(&spec(), &big)[0];
+        assert!(within(&Budget::default(), size));
+        assert!(!within(&Budget { cpuavailable: Some(40), ..Budget::default() }, size));
+    }
+}

@@ -1,0 +1,64 @@
+//! What virtual machines there are, asked for once by many: a hundred launches that wait look at one list.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::client::error::ApiError;
+use crate::client::model::VirtualMachine;
+use crate::client::request::Scope;
+use crate::client::throttle::Lane;
+use crate::client::{Client, requests};
+
+type Listing = Option<(Instant, Arc<Vec<VirtualMachine>>)>;
+
+/// The machines whose names begin as this cluster's do.
+pub(crate) struct Inventory {
+    client: Client,
+    prefix: String,
+    listings: Mutex<BTreeMap<Scope, Arc<tokio::sync::Mutex<Listing>>>>,
+}
+
+impl Inventory {
+    pub(crate) fn new(client: Client, prefix: &str) -> Self {
+        Self { client, prefix: prefix.to_owned(), listings: Mutex::default() }
+    }
+
+    /// The machines as they are now or later: the list was begun after this call.
+    pub(crate) async fn fresh(&self, scope: &Scope) -> Result<Arc<Vec<VirtualMachine>>, ApiError> {
+        self.since(scope, Instant::now()).await
+    }
+
+    /// The machines as they were at most this long ago.
+    pub(crate) async fn recent(
+        &self,
+        scope: &Scope,
+        age: Duration,
+    ) -> Result<Arc<Vec<VirtualMachine>>, ApiError> {
+        let now = Instant::now();
+        self.since(scope, now.checked_sub(age).unwrap_or(now)).await
+    }
+
+    async fn since(&self, scope: &Scope, since: Instant) -> Result<Arc<Vec<VirtualMachine>>, ApiError> {
+        let listing = {
+            let mut listings = self.listings.lock().unwrap_or_else(PoisonError::into_inner);
+            Arc::clone(listings.entry(scope.clone()).or_default())
+        };
+        let mut listing = listing.lock().await;
+        if let Some((begun, machines)) = &*listing
+            && *begun >= since
+        {
+            return Ok(Arc::clone(machines));
+        }
+        let begun = Instant::now();
+        let request = requests::list_virtual_machines_by_keyword(&self.prefix, scope);
+        let mut machines: Vec<VirtualMachine> = self.client.list(&request, Lane::Action).await?;
+        // The keyword is looked for anywhere, in addresses too.
+        machines.retain(|machine| machine.name.starts_with(&self.prefix));
+        let machines = Arc::new(machines);
+        *listing = Some((begun, Arc::clone(&machines)));
+        Ok(machines)
+    }
+}

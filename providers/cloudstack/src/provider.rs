@@ -1,0 +1,516 @@
+//! The provider as the core sees it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use karpenter_api::conditions::{HasConditions as _, READY};
+use karpenter_api::label_rules::LabelRules;
+use karpenter_api::{ConditionStatus, NodeClaim, NodePool, labels as well_known, taints};
+use karpenter_cloudprovider::error::ProviderError;
+use karpenter_cloudprovider::provider::{
+    CloudProvider, Launch, LaunchHandle, LaunchedInstance, NodeClassKind, ProviderFuture,
+};
+use karpenter_cloudprovider::repair::{RepairAction, RepairPolicy};
+use karpenter_cloudprovider::selection;
+use karpenter_engine::Provider as SchedulingRules;
+use karpenter_engine::instance_type::{InstanceType, Offering};
+use karpenter_runtime::environment::Environment;
+use kube::ResourceExt as _;
+
+use crate::client::error::{ApiError, ErrorKind};
+use crate::client::model::VirtualMachine;
+use crate::client::request::Scope;
+use crate::client::requests::{self, Deploy};
+use crate::client::throttle::Lane;
+use crate::client::{Client, model};
+use crate::instances::{Candidate, is_alive};
+use crate::instancetypes;
+use crate::naming::{label_value, machine_id};
+use crate::nodeclass::{CloudStackNodeClass, HASH_VERSION};
+use crate::resolved::{Resolved, resolve};
+use crate::shared::{Objects, ProviderOptions, Shared};
+use crate::unavailable::Refused;
+use crate::userdata::{self, Variables};
+use crate::{GROUP, labels, templates};
+
+/// How long a broken node is borne, as in the Go provider.
+const REPAIR_AFTER: Duration = Duration::from_secs(30 * 60);
+
+/// Virtual machines of Apache CloudStack.
+pub struct CloudStackProvider {
+    kinds: [NodeClassKind; 1],
+    pub(crate) shared: Arc<Shared>,
+}
+
+/// The kind of NodeClass the provider serves.
+pub fn kind() -> NodeClassKind {
+    NodeClassKind::new(GROUP, "v1", "CloudStackNodeClass", "cloudstacknodeclasses")
+}
+
+impl CloudStackProvider {
+    /// Over this client, for the cluster whose objects these are.
+    pub fn new(
+        client: Client,
+        options: ProviderOptions,
+        objects: Arc<dyn Objects>,
+        environment: &Environment,
+    ) -> Self {
+        Self { kinds: [kind()], shared: Arc::new(Shared::new(client, options, objects, environment)) }
+    }
+
+    /// A NodeClass that is ready to be launched from.
+    fn ready_class(&self, name: &str) -> Result<Arc<CloudStackNodeClass>, ProviderError> {
+        let class = self.shared.objects.node_class(name);
+        let class = class.filter(|class| class.metadata.deletion_timestamp.is_none()).ok_or_else(|| {
+            ProviderError::insufficient_capacity(format!(
+                "CloudStackNodeClass {name:?} does not exist or is being deleted"
+            ))
+        })?;
+        if class.condition_status(READY) == ConditionStatus::True {
+            return Ok(class);
+        }
+        let why = class.condition(READY).map(|ready| ready.message().to_owned()).unwrap_or_default();
+        Err(ProviderError::node_class_not_ready(format!("CloudStackNodeClass {name:?} is not ready: {why}")))
+    }
+
+    /// The instance types of a NodeClass, with what of them can be had.
+    async fn types(&self, resolved: &Resolved) -> Result<Vec<InstanceType>, ApiError> {
+        let shared = &self.shared;
+        let budget = shared.catalogue.budget(&resolved.scope).await?;
+        let refused_zone = |zone: &model::Zone| {
+            let networks =
+                resolved.in_zone.get(&zone.id).map(|zone| zone.networks.as_slice()).unwrap_or_default();
+            let no_network = networks
+                .iter()
+                .all(|network| shared.unavailable.is_refused(&Refused::Network(network.id.clone())));
+            no_network || shared.unavailable.is_refused(&Refused::Zone(zone.id.clone()))
+        };
+        let available = |zone: &model::Zone, size: &instancetypes::Size| {
+            let this = Refused::Type { zone: zone.id.clone(), name: size.name.clone() };
+            instancetypes::within(&budget, size)
+                && !refused_zone(zone)
+                && !shared.unavailable.is_refused(&this)
+        };
+        let types = instancetypes::build(
+            &resolved.spec,
+            &resolved.market(),
+            &resolved.architectures(),
+            resolved.template_gb(),
+            available,
+        );
+        shared.metrics.unavailable.set(&[], shared.unavailable.count() as f64);
+        Ok(types)
+    }
+
+    async fn launch(&self, claim: &NodeClaim) -> Result<Launch, ProviderError> {
+        let shared = &self.shared;
+        let class = self.ready_class(&claim.spec.node_class_ref.name)?;
+        let resolved =
+            resolve(&class, &shared.options.scope, &shared.catalogue).await.map_err(ProviderError::other)?;
+        if let Some(problem) = resolved.problems.first() {
+            return Err(ProviderError::node_class_not_ready(problem.message.clone()));
+        }
+        let types = self.types(&resolved).await.map_err(|error| {
+            let text = error.to_string();
+            ProviderError::create(error, "InstanceTypeResolutionFailed", text)
+        })?;
+        let choices = selection::by_price(&types, claim).map_err(ProviderError::other)?;
+        let group = self.affinity_group(claim, &resolved).await.map_err(ProviderError::other)?;
+        let security_groups = self.security_groups(&resolved).await?;
+        let mut candidates = Vec::new();
+        for (instance_type, offering) in &choices {
+            candidates.extend(self.candidate(
+                claim,
+                &resolved,
+                instance_type,
+                offering,
+                &group,
+                &security_groups,
+            )?);
+        }
+        let tags = self.tags(claim, &class);
+        let machine = shared.launch(claim, &resolved.scope, candidates, &tags).await?;
+        Ok(Launch::Launched(Box::new(self.describe(&machine, claim, &class, &types))))
+    }
+
+    /// How the machine of this choice would be deployed; nothing if the choice names what is not there.
+    fn candidate(
+        &self,
+        claim: &NodeClaim,
+        resolved: &Resolved,
+        instance_type: &InstanceType,
+        offering: &Offering,
+        group: &Option<String>,
+        security_groups: &[String],
+    ) -> Result<Option<Candidate>, ProviderError> {
+        let value = |key: &str| {
+            let requirement = offering.requirements.get(key)?;
+            requirement.values.first().map(ToString::to_string)
+        };
+        let Some(zone_id) = value(labels::ZONE_ID) else { return Ok(None) };
+        let (Some(in_zone), Some(zone)) =
+            (resolved.in_zone.get(&zone_id), resolved.zones.iter().find(|zone| zone.id == zone_id))
+        else {
+            return Ok(None);
+        };
+        let sizes =
+            in_zone.offerings.iter().flat_map(|offering| instancetypes::sizes(&resolved.spec, offering));
+        let Some(size) = sizes.into_iter().find(|size| size.name == *instance_type.name) else {
+            return Ok(None);
+        };
+        let wanted_archs =
+            karpenter_cloudprovider::conversion::requirements(claim).map_err(ProviderError::other)?;
+        let template = resolved
+            .architectures()
+            .into_iter()
+            .filter(|arch| wanted_archs.get(well_known::ARCH).is_none_or(|wanted| wanted.has(arch)))
+            .find_map(|arch| templates::for_arch(&in_zone.templates, &resolved.spec, &arch));
+        let unavailable = &self.shared.unavailable;
+        let network =
+            in_zone.networks.iter().find(|n| !unavailable.is_refused(&Refused::Network(n.id.clone())));
+        let (Some(template), Some(network)) = (template, network) else { return Ok(None) };
+        if group.as_ref().is_some_and(|group| unavailable.is_refused(&Refused::Pool(group.clone()))) {
+            return Ok(None);
+        }
+        let spec = &resolved.spec;
+        let mut details = spec.details.clone().unwrap_or_default();
+        details.extend(size.details.clone());
+        let user_data = match &spec.user_data {
+            Some(text) => {
+                let variables = self.variables(claim, &zone.name, &size.name);
+                let rendered = userdata::render(text, &variables).map_err(|error| {
+                    let text = error.to_string();
+                    ProviderError::create(error, "UserDataTooLong", text)
+                })?;
+                Some(rendered)
+            }
+            None => None,
+        };
+        let networks = std::iter::once(network).chain(&in_zone.additional);
+        Ok(Some(Candidate {
+            type_name: size.name.clone(),
+            zone_id: zone_id.clone(),
+            deploy: Deploy {
+                zone_id: zone_id.clone(),
+                service_offering_id: size.offering.id.clone(),
+                template_id: template.id.clone(),
+                network_ids: networks.map(|network| network.id.clone()).collect(),
+                security_group_ids: security_groups.to_vec(),
+                affinity_group_ids: group.iter().cloned().collect(),
+                key_pairs: spec.ssh_key_pair.iter().chain(&spec.ssh_key_pairs).cloned().collect(),
+                user_data,
+                user_data_id: spec.user_data_id.clone(),
+                root_disk_size_gb: spec.root_disk_size,
+                root_disk_offering_id: resolved.root_disk_offering(&zone_id),
+                data_disks: resolved.new_disks(&zone_id),
+                details,
+                group: Some(self.shared.options.cluster_name.clone()),
+                boot_type: spec.boot_type.clone(),
+                boot_mode: spec.boot_mode.clone(),
+                scope: resolved.scope.clone(),
+                ..Deploy::default()
+            },
+        }))
+    }
+
+    fn variables(&self, claim: &NodeClaim, zone: &str, instance_type: &str) -> Variables {
+        let pool = claim.labels().get(well_known::NODEPOOL).cloned().unwrap_or_default();
+        let mut labels: Vec<String> =
+            claim.labels().iter().map(|(key, value)| format!("{key}={value}")).collect();
+        labels.sort();
+        let mut all_taints = vec![taints::UNREGISTERED.to_taint()];
+        all_taints.extend(claim.spec.taints().iter().chain(claim.spec.startup_taints()).cloned());
+        let taints: Vec<String> = all_taints
+            .iter()
+            .map(|taint| {
+                format!("{}={}:{}", taint.key, taint.value.as_deref().unwrap_or_default(), taint.effect)
+            })
+            .collect();
+        Variables {
+            cluster: self.shared.options.cluster_name.clone(),
+            node_claim: claim.name_any(),
+            node_pool: pool,
+            zone: zone.to_owned(),
+            instance_type: instance_type.to_owned(),
+            labels: labels.join(","),
+            taints: taints.join(","),
+        }
+    }
+
+    /// What a machine of this claim is tagged with. Nothing of the user's overrides what says whose it is.
+    pub(crate) fn tags(&self, claim: &NodeClaim, class: &CloudStackNodeClass) -> BTreeMap<String, String> {
+        let spec = class.spec.clone().unwrap_or_default();
+        let mut tags = spec.tags.clone().unwrap_or_default();
+        let mut put = |key: &str, value: String| {
+            if !value.is_empty() {
+                tags.insert(key.to_owned(), value);
+            }
+        };
+        put(labels::TAG_MANAGED_BY, "karpenter".to_owned());
+        put(&labels::cluster_tag(&self.shared.options.cluster_name), "owned".to_owned());
+        put(labels::TAG_NODE_CLAIM, claim.name_any());
+        put(labels::TAG_NODE_POOL, claim.labels().get(well_known::NODEPOOL).cloned().unwrap_or_default());
+        put(labels::TAG_NODE_CLASS, class.name_any());
+        put(labels::TAG_NODE_CLAIM_UID, claim.uid().unwrap_or_default());
+        let disks = spec.data_disks.len() + usize::from(spec.disk_offering.is_some());
+        if disks > 0 {
+            put(labels::TAG_DATA_DISKS, disks.to_string());
+        }
+        tags
+    }
+
+    /// The affinity group of the claim's NodePool, made when there is none yet.
+    async fn affinity_group(
+        &self,
+        claim: &NodeClaim,
+        resolved: &Resolved,
+    ) -> Result<Option<String>, ApiError> {
+        let Some(affinity) = &resolved.spec.affinity else { return Ok(None) };
+        let kind = match affinity.type_.as_str() {
+            "hostAntiAffinity" => "host anti-affinity",
+            "hostAffinity" => "host affinity",
+            "softHostAffinity" => "non-strict host affinity",
+            _ => "non-strict host anti-affinity",
+        };
+        let pool = claim.labels().get(well_known::NODEPOOL).cloned().unwrap_or_default();
+        let soft = if kind.starts_with("non-strict") { "soft-" } else { "" };
+        let name = format!("{}{soft}{pool}", self.shared.naming.prefix());
+        let client = &self.shared.client;
+        let list = requests::list_affinity_groups(&name, &resolved.scope);
+        let found = |groups: Vec<model::Named>| {
+            groups.into_iter().find(|group| group.name == name).map(|group| group.id)
+        };
+        if let Some(id) = found(client.list(&list, Lane::Action).await?) {
+            return Ok(Some(id));
+        }
+        match client.call(&requests::create_affinity_group(&name, kind, &resolved.scope)).await {
+            Ok(answer) => Ok(answer["id"].as_str().map(str::to_owned)),
+            // Somebody else was faster, or our answer was lost.
+            Err(error) if error.kind == ErrorKind::Parameter || error.outcome_unknown() => {
+                found(client.list(&list, Lane::Action).await?).map(Some).ok_or(error)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The ids of the security groups the NodeClass names.
+    async fn security_groups(&self, resolved: &Resolved) -> Result<Vec<String>, ProviderError> {
+        if resolved.spec.security_groups.is_empty() {
+            return Ok(Vec::new());
+        }
+        let there =
+            self.shared.catalogue.security_groups(&resolved.scope).await.map_err(ProviderError::other)?;
+        let named = |wanted: &String| {
+            let group = there.iter().find(|group| group.id == *wanted || group.name == *wanted);
+            group.map(|group| group.id.clone()).ok_or_else(|| {
+                let text = format!("spec.securityGroups: there is no security group {wanted:?}");
+                ProviderError::create(text.clone(), "SecurityGroupNotFound", text)
+            })
+        };
+        resolved.spec.security_groups.iter().map(named).collect()
+    }
+
+    /// The machine as the core wants to hear of it.
+    fn describe(
+        &self,
+        machine: &VirtualMachine,
+        claim: &NodeClaim,
+        class: &CloudStackNodeClass,
+        types: &[InstanceType],
+    ) -> LaunchedInstance {
+        let provider_id = self.shared.options.provider_id.write(&machine.zonename, &machine.id);
+        let is_size = |it: &&InstanceType| {
+            let is = |key: &str, wanted: &str| {
+                it.requirements.get(key).is_some_and(|requirement| requirement.has(wanted))
+            };
+            let number = |number: Option<i64>| number.map_or_else(String::new, |number| number.to_string());
+            is(labels::SERVICE_OFFERING_ID, &machine.serviceofferingid)
+                && is(labels::INSTANCE_CPU, &number(machine.cpunumber))
+                && is(labels::INSTANCE_MEMORY, &number(machine.memory))
+        };
+        let zone = label_value(&machine.zonename);
+        let chosen = types.iter().find(is_size).and_then(|it| {
+            let in_zone = |offering: &&Offering| {
+                offering
+                    .requirements
+                    .get(well_known::TOPOLOGY_ZONE)
+                    .is_some_and(|requirement| requirement.has(&zone))
+            };
+            Some((it, it.offerings.iter().find(in_zone)?))
+        });
+        let mut instance = match chosen {
+            Some((it, offering)) => selection::describe(&provider_id, it, offering),
+            None => LaunchedInstance { provider_id, ..LaunchedInstance::default() },
+        };
+        let mut put = |key: &str, value: &str| {
+            if !value.is_empty() {
+                instance.labels.insert(key.to_owned(), label_value(value));
+            }
+        };
+        put(well_known::TOPOLOGY_ZONE, &machine.zonename);
+        put(labels::ZONE_ID, &machine.zoneid);
+        put(labels::ZONE_NAME, &machine.zonename);
+        put(labels::SERVICE_OFFERING_ID, &machine.serviceofferingid);
+        put(labels::SERVICE_OFFERING_NAME, &machine.serviceofferingname);
+        put(labels::TEMPLATE_ID, &machine.templateid);
+        if let Some(nic) = machine.nic.iter().find(|nic| nic.isdefault).or(machine.nic.first()) {
+            put(labels::NETWORK_ID, &nic.networkid);
+        }
+        put(well_known::OS, "linux");
+        let pool = machine
+            .tag(labels::TAG_NODE_POOL)
+            .or_else(|| Some(claim.labels().get(well_known::NODEPOOL)?.as_str()));
+        put(well_known::NODEPOOL, pool.unwrap_or_default());
+        instance.image_id = machine.templateid.clone();
+        instance.annotations.insert(labels::NODE_CLASS_HASH.to_owned(), class.hash());
+        instance.annotations.insert(labels::NODE_CLASS_HASH_VERSION.to_owned(), HASH_VERSION.to_owned());
+        instance
+    }
+
+    /// The machine as a NodeClaim, which is how instances are listed.
+    fn as_claim(&self, machine: &VirtualMachine) -> NodeClaim {
+        let mut claim = NodeClaim::default();
+        let nothing = CloudStackNodeClass::default();
+        let mut instance = self.describe(machine, &claim, &nothing, &[]);
+        instance.annotations.clear();
+        instance.write_into(&mut claim);
+        claim.metadata.name = machine.tag(labels::TAG_NODE_CLAIM).map(str::to_owned);
+        claim.metadata.creation_timestamp = machine.created().map(Time);
+        if !is_alive(machine) {
+            claim.metadata.deletion_timestamp = Some(Time(self.shared.clock.now()));
+        }
+        claim.status.get_or_insert_default().node_name = Some(machine.name.clone());
+        claim
+    }
+
+    async fn find(&self, provider_id: &str) -> Result<NodeClaim, ProviderError> {
+        let id = machine_id(provider_id).ok_or_else(|| {
+            ProviderError::other(format!("provider id {provider_id:?} is none of CloudStack's"))
+        })?;
+        for scope in self.shared.scopes() {
+            if let Some(machine) = self.shared.machine(id, &scope).await.map_err(ProviderError::other)? {
+                // A machine that failed to start is none, and garbage collection sees to it.
+                if machine.state != "Error" {
+                    return Ok(self.as_claim(&machine));
+                }
+            }
+        }
+        Err(ProviderError::not_found(format!("CloudStack has no virtual machine {id}")))
+    }
+
+    async fn list_all(&self) -> Result<Vec<NodeClaim>, ProviderError> {
+        let mut claims = Vec::new();
+        for scope in self.shared.scopes() {
+            let machines = self.shared.all_machines(&scope).await.map_err(ProviderError::other)?;
+            let there = machines.iter().filter(|machine| machine.state != "Error");
+            claims.extend(there.map(|machine| self.as_claim(machine)));
+        }
+        Ok(claims)
+    }
+
+    async fn types_of_pool(&self, pool: &NodePool) -> Result<Arc<[InstanceType]>, ProviderError> {
+        let name = &pool.spec.template.spec.node_class_ref.name;
+        let Some(class) = self.shared.objects.node_class(name) else {
+            return Err(ProviderError::other(format!("CloudStackNodeClass {name:?} does not exist")));
+        };
+        let shared = &self.shared;
+        let resolved =
+            resolve(&class, &shared.options.scope, &shared.catalogue).await.map_err(ProviderError::other)?;
+        Ok(self.types(&resolved).await.map_err(ProviderError::other)?.into())
+    }
+
+    async fn restart(&self, claim: &NodeClaim) -> Result<(), ProviderError> {
+        let provider_id =
+            claim.status.as_ref().and_then(|status| status.provider_id.clone()).unwrap_or_default();
+        let id = machine_id(&provider_id)
+            .ok_or_else(|| ProviderError::other("the NodeClaim has no machine yet"))?;
+        match self.shared.client.call(&requests::reboot(id)).await {
+            Ok(_) => Ok(()),
+            Err(error) if error.is_not_found() => Err(ProviderError::not_found(error)),
+            Err(error) => Err(ProviderError::other(error)),
+        }
+    }
+
+    /// The scopes a claim's machine may be in.
+    fn scopes_of(&self, claim: &NodeClaim) -> Vec<Scope> {
+        let spec = self
+            .shared
+            .objects
+            .node_class(&claim.spec.node_class_ref.name)
+            .and_then(|class| class.spec.clone());
+        match spec {
+            Some(spec) => vec![crate::resolved::scope_of(&spec, &self.shared.options.scope)],
+            None => self.shared.scopes(),
+        }
+    }
+}
+
+impl CloudProvider for CloudStackProvider {
+    fn name(&self) -> &str {
+        "cloudstack"
+    }
+
+    fn supported_node_classes(&self) -> &[NodeClassKind] {
+        &self.kinds
+    }
+
+    fn create<'a>(&'a self, claim: &'a NodeClaim) -> ProviderFuture<'a, Launch> {
+        self.launch(claim).boxed()
+    }
+
+    fn delete<'a>(&'a self, claim: &'a NodeClaim) -> ProviderFuture<'a, ()> {
+        async move { self.shared.remove(claim, &self.scopes_of(claim)).await }.boxed()
+    }
+
+    fn get<'a>(&'a self, provider_id: &'a str) -> ProviderFuture<'a, NodeClaim> {
+        self.find(provider_id).boxed()
+    }
+
+    fn list(&self) -> ProviderFuture<'_, Vec<NodeClaim>> {
+        self.list_all().boxed()
+    }
+
+    fn get_instance_types<'a>(&'a self, pool: &'a NodePool) -> ProviderFuture<'a, Arc<[InstanceType]>> {
+        self.types_of_pool(pool).boxed()
+    }
+
+    fn is_drifted<'a>(&'a self, claim: &'a NodeClaim) -> ProviderFuture<'a, Option<String>> {
+        self.drift(claim).boxed()
+    }
+
+    fn reboot<'a>(&'a self, claim: &'a NodeClaim, _operation_id: &'a str) -> ProviderFuture<'a, ()> {
+        self.restart(claim).boxed()
+    }
+
+    fn repair_policies(&self) -> Vec<RepairPolicy> {
+        let policy = |status: &str| RepairPolicy {
+            condition_type: "Ready".to_owned(),
+            condition_status: status.to_owned(),
+            reason_regex: String::new(),
+            toleration: REPAIR_AFTER,
+            termination_grace_period: None,
+            priority: 0,
+            action: RepairAction::ReplaceNode,
+        };
+        vec![policy("False"), policy("Unknown")]
+    }
+
+    /// The name follows from the NodeClaim, so it is written down before anything is made.
+    fn launch_handle(&self, claim: &NodeClaim) -> Option<LaunchHandle> {
+        Some(LaunchHandle(self.shared.naming.of_claim(claim)))
+    }
+
+    fn scheduling_rules(&self) -> SchedulingRules {
+        let mut rules = SchedulingRules::default();
+        rules.well_known_labels.extend(labels::WELL_KNOWN.iter().map(|label| (*label).into()));
+        rules.restricted_label_domains.insert(GROUP.into());
+        rules
+    }
+
+    fn label_rules(&self, core: LabelRules) -> LabelRules {
+        core.with_well_known(labels::WELL_KNOWN).with_restricted_domain(GROUP)
+    }
+}

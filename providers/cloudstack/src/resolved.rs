@@ -1,0 +1,217 @@
+//! What a NodeClass comes to on this cloud: its zones, networks, templates and offerings, looked up.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::catalogue::Catalogue;
+use crate::client::error::ApiError;
+use crate::client::model::{DiskOffering, Network, ServiceOffering, Template, Zone};
+use crate::client::request::Scope;
+use crate::client::requests::NewDisk;
+use crate::instancetypes::{self, Market};
+use crate::nodeclass::{CloudStackNodeClass, CloudStackNodeClassSpec};
+use crate::{networks, templates, zones};
+
+/// A part of the NodeClass that leads nowhere: which field, and what to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Problem {
+    /// The condition it belongs to.
+    pub(crate) condition: &'static str,
+    pub(crate) reason: &'static str,
+    pub(crate) message: String,
+}
+
+/// What a zone has for the NodeClass.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct InZone {
+    pub(crate) networks: Vec<Network>,
+    pub(crate) additional: Vec<Network>,
+    pub(crate) templates: Vec<Template>,
+    pub(crate) offerings: Vec<ServiceOffering>,
+    pub(crate) disks: Vec<DiskOffering>,
+}
+
+/// What a NodeClass comes to.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Resolved {
+    pub(crate) spec: CloudStackNodeClassSpec,
+    pub(crate) scope: Scope,
+    pub(crate) zones: Vec<Zone>,
+    pub(crate) in_zone: BTreeMap<String, InZone>,
+    pub(crate) problems: Vec<Problem>,
+}
+
+/// The project of a NodeClass, or what is given for all.
+pub(crate) fn scope_of(spec: &CloudStackNodeClassSpec, otherwise: &Scope) -> Scope {
+    spec.project_id.clone().map_or_else(|| otherwise.clone(), Scope::Project)
+}
+
+/// Looks everything up. What cannot be found is a problem of the NodeClass; what cannot be asked is an error.
+pub(crate) async fn resolve(
+    class: &CloudStackNodeClass,
+    default_scope: &Scope,
+    catalogue: &Catalogue,
+) -> Result<Resolved, ApiError> {
+    let spec = class.spec.clone().unwrap_or_default();
+    let scope = scope_of(&spec, default_scope);
+    let (found, missing) = zones::resolve(&class.zones(), &catalogue.zones().await?);
+    let mut resolved = Resolved { scope, zones: found, spec, ..Resolved::default() };
+    if resolved.zones.is_empty() {
+        resolved.problems.push(Problem {
+            condition: crate::nodeclass::ZONES_READY,
+            reason: "ZoneValidationFailed",
+            message: format!(
+                "spec.zone: there is no enabled zone {}; the account sees other zones or none (listZones)",
+                quoted(&missing)
+            ),
+        });
+    }
+    for zone in resolved.zones.clone() {
+        let in_zone = look_into(&zone, &resolved, catalogue).await?;
+        resolved.in_zone.insert(zone.id.clone(), in_zone);
+    }
+    resolved.find_problems();
+    Ok(resolved)
+}
+
+async fn look_into(zone: &Zone, resolved: &Resolved, catalogue: &Catalogue) -> Result<InZone, ApiError> {
+    let Resolved { spec, scope, .. } = resolved;
+    let there = catalogue.networks(&zone.id, scope).await?;
+    let needs_disks =
+        !spec.data_disks.is_empty() || spec.disk_offering.is_some() || spec.root_disk_offering.is_some();
+    let offerings = catalogue.offerings(&zone.id).await?;
+    Ok(InZone {
+        networks: networks::primary(spec, &there),
+        additional: networks::additional(spec, &there).unwrap_or_default(),
+        templates: templates::resolve(spec, &catalogue.templates(&zone.id, scope).await?),
+        offerings: offerings.iter().filter(|o| instancetypes::selects(spec, o)).cloned().collect(),
+        disks: if needs_disks { catalogue.disk_offerings(&zone.id).await?.to_vec() } else { Vec::new() },
+    })
+}
+
+fn quoted(names: &[String]) -> String {
+    names.iter().map(|name| format!("{name:?}")).collect::<Vec<_>>().join(", ")
+}
+
+impl Resolved {
+    fn find_problems(&mut self) {
+        if self.zones.is_empty() {
+            return;
+        }
+        let zones = quoted(&self.zones.iter().map(|zone| zone.name.clone()).collect::<Vec<_>>());
+        let nowhere = |has: &dyn Fn(&InZone) -> bool| !self.in_zone.values().any(has);
+        let mut problems = Vec::new();
+        let mut problem = |condition, reason, message: String| {
+            problems.push(Problem { condition, reason, message });
+        };
+        if nowhere(&|zone| !zone.networks.is_empty()) {
+            problem(
+                crate::nodeclass::NETWORKS_READY,
+                "NetworkResolutionFailed",
+                format!(
+                    "spec.networkSelectorTerms select no usable network in zone {zones}; compare with listNetworks of the account"
+                ),
+            );
+        } else if !self.spec.additional_network_selector_terms.is_empty()
+            && nowhere(&|zone| !zone.additional.is_empty())
+        {
+            problem(
+                crate::nodeclass::NETWORKS_READY,
+                "NetworkResolutionFailed",
+                format!(
+                    "a term of spec.additionalNetworkSelectorTerms selects no usable network in zone {zones}"
+                ),
+            );
+        }
+        if nowhere(&|zone| !zone.templates.is_empty()) {
+            problem(
+                crate::nodeclass::TEMPLATES_READY,
+                "TemplateResolutionFailed",
+                format!("spec.templateSelectorTerms select no template that is ready in zone {zones}"),
+            );
+        } else if self.spec.user_data.is_some()
+            && !nowhere(&|zone| zone.templates.first().is_some_and(templates::denies_user_data))
+        {
+            problem(
+                crate::nodeclass::TEMPLATES_READY,
+                "TemplateDeniesUserData",
+                "the newest template selected brings user data of its own and denies others (userdatapolicy); remove spec.userData or link none with the template".to_owned(),
+            );
+        }
+        if nowhere(&|zone| zone.offerings.iter().any(|o| !instancetypes::sizes(&self.spec, o).is_empty())) {
+            problem(
+                crate::nodeclass::SERVICE_OFFERINGS_READY,
+                "ServiceOfferingResolutionFailed",
+                format!(
+                    "spec.serviceOfferingSelectorTerms select no service offering with a size in zone {zones}; tags are matched against the offering's details (addResourceDetail)"
+                ),
+            );
+        }
+        for wanted in self.disk_names() {
+            if nowhere(&|zone| zone.disks.iter().any(|disk| disk.id == wanted || disk.name == wanted)) {
+                problem(
+                    crate::nodeclass::VALIDATION_SUCCEEDED,
+                    "DiskOfferingNotFound",
+                    format!(
+                        "there is no disk offering {wanted:?} in zone {zones} (spec.dataDisks, spec.diskOffering, spec.rootDiskOffering)"
+                    ),
+                );
+            }
+        }
+        self.problems.extend(problems);
+    }
+
+    fn disk_names(&self) -> BTreeSet<String> {
+        let spec = &self.spec;
+        let single = [&spec.disk_offering, &spec.root_disk_offering];
+        single
+            .into_iter()
+            .flatten()
+            .chain(spec.data_disks.iter().map(|disk| &disk.offering))
+            .cloned()
+            .collect()
+    }
+
+    /// The sizes of all zones that have what a machine needs.
+    pub(crate) fn market(&self) -> Market {
+        let usable = self.zones.iter().filter_map(|zone| {
+            let in_zone = self.in_zone.get(&zone.id)?;
+            let complete = !in_zone.networks.is_empty() && !in_zone.templates.is_empty();
+            let sizes = in_zone.offerings.iter().flat_map(|o| instancetypes::sizes(&self.spec, o)).collect();
+            complete.then(|| (zone.clone(), sizes))
+        });
+        Market { zones: usable.collect() }
+    }
+
+    /// The architectures templates exist for.
+    pub(crate) fn architectures(&self) -> BTreeSet<String> {
+        let templates = self.in_zone.values().flat_map(|zone| &zone.templates);
+        templates.map(|template| templates::arch(template, &self.spec).to_owned()).collect()
+    }
+
+    /// The size of the newest template's disk.
+    pub(crate) fn template_gb(&self) -> i64 {
+        let newest = self.in_zone.values().find_map(|zone| zone.templates.first());
+        newest.and_then(|template| template.size).map_or(0, |bytes| (bytes + (1 << 30) - 1) >> 30)
+    }
+
+    /// The extra disks in a zone.
+    pub(crate) fn new_disks(&self, zone: &str) -> Vec<NewDisk> {
+        let disks = self.in_zone.get(zone).map(|zone| zone.disks.as_slice()).unwrap_or_default();
+        let origin = self.spec.disk_offering.iter().map(|offering| (offering, None));
+        origin
+            .chain(self.spec.data_disks.iter().map(|disk| (&disk.offering, disk.size)))
+            .filter_map(|(wanted, size)| {
+                let offering = disks.iter().find(|disk| disk.id == *wanted || disk.name == *wanted)?;
+                let size_gb = size.filter(|_| offering.iscustomized);
+                Some(NewDisk { offering_id: offering.id.clone(), size_gb, iops: None })
+            })
+            .collect()
+    }
+
+    /// The offering of the root disk in a zone, if one is wanted.
+    pub(crate) fn root_disk_offering(&self, zone: &str) -> Option<String> {
+        let wanted = self.spec.root_disk_offering.as_ref()?;
+        let disks = &self.in_zone.get(zone)?.disks;
+        disks.iter().find(|disk| disk.id == *wanted || disk.name == *wanted).map(|disk| disk.id.clone())
+    }
+}

@@ -1,0 +1,66 @@
+//! What a selector term selects. Within a term everything must hold; terms are alternatives.
+
+use std::collections::BTreeMap;
+
+use crate::client::model::Tag;
+use crate::nodeclass::SelectorTerm;
+
+/// Whether a text is what a pattern says; `*` stands for anything.
+pub(crate) fn glob(pattern: &str, text: &str) -> bool {
+    match pattern.split_once('*') {
+        None => pattern == text,
+        Some((head, tail)) => text.strip_prefix(head).is_some_and(|rest| {
+            (0..=rest.len()).filter(|at| rest.is_char_boundary(*at)).any(|at| glob(tail, &rest[at..]))
+        }),
+    }
+}
+
+/// Whether a term selects something of this id and name, whose tags `tag` looks up.
+pub(crate) fn matches(term: &SelectorTerm, id: &str, name: &str, tag: impl Fn(&str) -> Vec<String>) -> bool {
+    let nothing = BTreeMap::new();
+    let tags = term.tags.as_ref().unwrap_or(&nothing);
+    let says_something = term.id.is_some() || term.name.is_some() || !tags.is_empty();
+    says_something
+        && term.id.as_ref().is_none_or(|wanted| wanted == id)
+        && term.name.as_ref().is_none_or(|wanted| glob(wanted, name))
+        && tags.iter().all(|(key, wanted)| tag(key).iter().any(|value| wanted == "*" || value == wanted))
+}
+
+/// The values of a tag.
+pub(crate) fn tag_values(tags: &[Tag], key: &str) -> Vec<String> {
+    tags.iter().filter(|tag| tag.key == key).map(|tag| tag.value.clone()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_star_stands_for_anything() {
+        for (pattern, text, yes) in [
+            ("k8s.*", "k8s.small", true),
+            ("*", "", true),
+            ("k8s.*l*", "k8s.small", true),
+            ("k8s.small", "k8s.smaller", false),
+            ("*ß", "größ", true),
+        ] {
+            assert_eq!(glob(pattern, text), yes, "{pattern} {text}");
+        }
+    }
+
+    #[test]
+    fn everything_a_term_says_must_hold() {
+        let tags =
+            |pairs: &[(&str, &str)]| Some(pairs.iter().map(|(k, v)| ((*k).into(), (*v).into())).collect());
+        let there = [Tag { key: "team".into(), value: "a".into() }];
+        let selects = |term: &SelectorTerm| matches(term, "1", "net", |key| tag_values(&there, key));
+        let term = |name: Option<&str>, pairs: &[(&str, &str)]| SelectorTerm {
+            name: name.map(str::to_owned),
+            tags: tags(pairs),
+            ..SelectorTerm::default()
+        };
+        assert!(selects(&term(Some("net"), &[("team", "*")])));
+        assert!(!selects(&term(Some("net"), &[("team", "b")])), "name and tags, not name or tags");
+        assert!(!selects(&SelectorTerm::default()), "a term that says nothing selects nothing");
+    }
+}

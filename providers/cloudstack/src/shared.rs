@@ -1,0 +1,194 @@
+//! What the parts of the provider share.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use karpenter_api::NodeClaim;
+use karpenter_runtime::clock::SharedClock;
+use karpenter_runtime::entropy::Stream;
+use karpenter_runtime::environment::Environment;
+use karpenter_runtime::metrics::{CounterVec, GaugeVec, Registry};
+use karpenter_runtime::object_key::ObjectKey;
+use karpenter_runtime::store::Store;
+
+use crate::catalogue::{Catalogue, Lifetimes};
+use crate::client::Client;
+use crate::client::request::Scope;
+use crate::instances::{Deletions, Unexplained};
+use crate::inventory::Inventory;
+use crate::naming::{Naming, ProviderIdFormat};
+use crate::nodeclass::CloudStackNodeClass;
+use crate::unavailable::Unavailable;
+
+/// What the provider is told.
+#[derive(Clone, Debug)]
+pub struct ProviderOptions {
+    /// The cluster's name: what tells our machines from those of other clusters.
+    pub cluster_name: String,
+    /// What names of machines begin with.
+    pub name_prefix: String,
+    /// How provider ids are written: as whatever names the Nodes does it.
+    pub provider_id: ProviderIdFormat,
+    /// Whose machines they are, where a NodeClass names no project.
+    pub scope: Scope,
+    /// Whether machines are expunged where that is allowed.
+    pub expunge: bool,
+    /// How long what CloudStack said is remembered.
+    pub lifetimes: Lifetimes,
+}
+
+impl ProviderOptions {
+    /// For a cluster, with everything else as it usually is.
+    pub fn new(cluster_name: impl Into<String>) -> Self {
+        Self {
+            cluster_name: cluster_name.into(),
+            name_prefix: "karpenter".to_owned(),
+            provider_id: ProviderIdFormat::default(),
+            scope: Scope::Own,
+            expunge: true,
+            lifetimes: Lifetimes::default(),
+        }
+    }
+}
+
+/// Where NodeClasses and NodeClaims are found.
+pub trait Objects: Send + Sync + 'static {
+    /// A NodeClass.
+    fn node_class(&self, name: &str) -> Option<Arc<CloudStackNodeClass>>;
+
+    /// All NodeClasses.
+    fn node_classes(&self) -> Vec<Arc<CloudStackNodeClass>>;
+
+    /// All NodeClaims; none while they are not known.
+    fn node_claims(&self) -> Option<Vec<Arc<NodeClaim>>>;
+}
+
+/// What two watches keep.
+#[derive(Clone)]
+pub struct Watched {
+    /// NodeClasses.
+    pub classes: Store<CloudStackNodeClass>,
+    /// NodeClaims.
+    pub claims: Store<NodeClaim>,
+}
+
+impl Objects for Watched {
+    fn node_class(&self, name: &str) -> Option<Arc<CloudStackNodeClass>> {
+        self.classes.get(&ObjectKey::cluster(name))
+    }
+
+    fn node_classes(&self) -> Vec<Arc<CloudStackNodeClass>> {
+        self.classes.list()
+    }
+
+    fn node_claims(&self) -> Option<Vec<Arc<NodeClaim>>> {
+        self.claims.is_synced().then(|| self.claims.list())
+    }
+}
+
+pub(crate) struct Metrics {
+    pub(crate) created: CounterVec,
+    pub(crate) deleted: CounterVec,
+    pub(crate) orphans: CounterVec,
+    pub(crate) unavailable: GaugeVec,
+    pub(crate) credentials: GaugeVec,
+}
+
+impl Metrics {
+    fn new(registry: &Registry) -> Self {
+        Self {
+            created: registry.counter(
+                "karpenter_cloudstack_vms_created_total",
+                "Number of virtual machines created, by zone and service offering.",
+                &["zone", "offering"],
+            ),
+            deleted: registry.counter(
+                "karpenter_cloudstack_vms_deleted_total",
+                "Number of virtual machines destroyed, by zone and reason.",
+                &["zone", "reason"],
+            ),
+            orphans: registry.counter(
+                "karpenter_cloudstack_orphans_deleted_total",
+                "Number of virtual machines destroyed because no NodeClaim wanted them.",
+                &[],
+            ),
+            unavailable: registry.gauge(
+                "karpenter_cloudstack_unavailable_offerings",
+                "Number of instance types, networks and zones that were refused a short while ago.",
+                &[],
+            ),
+            credentials: registry.gauge(
+                "karpenter_cloudstack_credentials_valid",
+                "Whether CloudStack takes our keys.",
+                &[],
+            ),
+        }
+    }
+}
+
+/// Everything the provider's parts work on.
+pub(crate) struct Shared {
+    pub(crate) client: Client,
+    pub(crate) options: ProviderOptions,
+    pub(crate) naming: Naming,
+    pub(crate) objects: Arc<dyn Objects>,
+    pub(crate) catalogue: Catalogue,
+    pub(crate) inventory: Inventory,
+    pub(crate) unavailable: Unavailable,
+    pub(crate) unexplained: Unexplained,
+    pub(crate) deletions: Deletions,
+    pub(crate) expunge_denied: AtomicBool,
+    pub(crate) turns: Mutex<BTreeMap<String, Arc<tokio::sync::Mutex<()>>>>,
+    pub(crate) started: Mutex<BTreeMap<String, u32>>,
+    pub(crate) clock: SharedClock,
+    pub(crate) metrics: Metrics,
+    ids: Mutex<Stream>,
+}
+
+impl Shared {
+    pub(crate) fn new(
+        client: Client,
+        options: ProviderOptions,
+        objects: Arc<dyn Objects>,
+        environment: &Environment,
+    ) -> Self {
+        let naming = Naming::new(&options.name_prefix, &options.cluster_name);
+        Self {
+            catalogue: Catalogue::new(client.clone(), &options.lifetimes, &environment.registry),
+            inventory: Inventory::new(client.clone(), naming.prefix()),
+            naming,
+            options,
+            objects,
+            unavailable: Unavailable::default(),
+            unexplained: Unexplained::default(),
+            deletions: Deletions::default(),
+            expunge_denied: AtomicBool::new(false),
+            turns: Mutex::default(),
+            started: Mutex::default(),
+            clock: environment.clock.clone(),
+            metrics: Metrics::new(&environment.registry),
+            ids: Mutex::new(environment.entropy.stream("cloudstack/jobs")),
+            client,
+        }
+    }
+
+    /// An id no job ever had.
+    pub(crate) fn new_job_id(&self) -> String {
+        self.ids.lock().unwrap_or_else(PoisonError::into_inner).uuid().to_string()
+    }
+
+    /// Every scope machines may be in, each once.
+    pub(crate) fn scopes(&self) -> Vec<Scope> {
+        let mut scopes = vec![self.options.scope.clone()];
+        for class in self.objects.node_classes() {
+            if let Some(spec) = &class.spec {
+                let scope = crate::resolved::scope_of(spec, &self.options.scope);
+                if !scopes.contains(&scope) {
+                    scopes.push(scope);
+                }
+            }
+        }
+        scopes
+    }
+}

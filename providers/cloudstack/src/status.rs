@@ -1,0 +1,136 @@
+//! What a NodeClass's status says: whether it can be used, and what was found for it.
+
+use karpenter_api::conditions::ConditionSet;
+
+use crate::client::error::{ApiError, ErrorKind};
+use crate::nodeclass::{
+    CREDENTIALS_READY, CloudStackNodeClass, NETWORK_READY, NETWORKS_READY, Network, QUOTA_AVAILABLE,
+    SERVICE_OFFERINGS_READY, ServiceOffering, TEMPLATES_READY, Template, VALIDATION_SUCCEEDED, ZONES_READY,
+};
+use crate::provider::CloudStackProvider;
+use crate::resolved::{Resolved, resolve};
+
+/// The conditions that come from looking things up.
+const LOOKED_UP: [&str; 5] =
+    [VALIDATION_SUCCEEDED, ZONES_READY, NETWORKS_READY, TEMPLATES_READY, SERVICE_OFFERINGS_READY];
+
+impl CloudStackProvider {
+    /// Writes into the NodeClass what there is for it. What cannot be found out leaves what was known.
+    ///
+    /// # Errors
+    ///
+    /// If CloudStack does not answer; the conditions then say so, and nothing that was resolved is taken away.
+    pub async fn resolve_status(&self, class: &mut CloudStackNodeClass) -> Result<(), ApiError> {
+        let now = self.shared.clock.now();
+        let resolved = resolve(class, &self.shared.options.scope, &self.shared.catalogue).await;
+        let budget = match &resolved {
+            Ok(resolved) => self.shared.catalogue.budget(&resolved.scope).await.ok(),
+            Err(_) => None,
+        };
+        self.shared
+            .metrics
+            .credentials
+            .set(&[], f64::from(u8::from(!matches!(&resolved, Err(error) if error.kind == ErrorKind::Auth))));
+        if let Ok(resolved) = &resolved {
+            fill(class, resolved);
+        }
+        let mut conditions = ConditionSet::of(class, now);
+        let error = match resolved {
+            Ok(resolved) => {
+                conditions.set_true(CREDENTIALS_READY);
+                for condition in LOOKED_UP {
+                    match resolved.problems.iter().find(|problem| problem.condition == condition) {
+                        Some(problem) => conditions.set_false(condition, problem.reason, &problem.message),
+                        None if resolved.zones.is_empty() && condition != VALIDATION_SUCCEEDED => conditions
+                            .set_unknown_with_reason(
+                                condition,
+                                "AwaitingZone",
+                                "there is no zone to look into",
+                            ),
+                        None => conditions.set_true(condition),
+                    };
+                    // The name of the provider's first design, for who waits for it.
+                    if condition == NETWORKS_READY {
+                        let copy = conditions.get(condition).cloned();
+                        if let Some(copy) = copy {
+                            let (reason, message) = (copy.reason().to_owned(), copy.message().to_owned());
+                            conditions.set(NETWORK_READY, copy.status, &reason, &message);
+                        }
+                    }
+                }
+                match budget.filter(|budget| budget.vmavailable == Some(0) || budget.cpuavailable == Some(0))
+                {
+                    Some(budget) => {
+                        let message = format!(
+                            "the account's limits leave {} virtual machines and {} cores; ask for more, or delete what is not needed",
+                            budget.vmavailable.map_or("any number of".to_owned(), |n| n.to_string()),
+                            budget.cpuavailable.map_or("any number of".to_owned(), |n| n.to_string()),
+                        );
+                        conditions.set_false(QUOTA_AVAILABLE, "LimitReached", &message)
+                    }
+                    None => conditions.set_true(QUOTA_AVAILABLE),
+                };
+                None
+            }
+            Err(error) if error.kind == ErrorKind::Auth => {
+                conditions.set_false(
+                    CREDENTIALS_READY,
+                    "CredentialsRefused",
+                    "CloudStack does not take the API key and secret; check the Secret cloudstack-credentials and the clock of this machine",
+                );
+                Some(error)
+            }
+            Err(error) => {
+                // What was ready stays so: readiness must not flap with the API.
+                if conditions.get(CREDENTIALS_READY).is_none_or(|c| c.status.as_str() == "Unknown") {
+                    conditions.set_unknown_with_reason(
+                        CREDENTIALS_READY,
+                        "CloudStackUnreachable",
+                        &error.to_string(),
+                    );
+                }
+                Some(error)
+            }
+        };
+        error.map_or(Ok(()), Err)
+    }
+}
+
+/// What was found, for people to read.
+fn fill(class: &mut CloudStackNodeClass, resolved: &Resolved) {
+    let mut networks = Vec::new();
+    let mut templates = Vec::new();
+    let mut offerings: Vec<ServiceOffering> = Vec::new();
+    let text = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+    for zone in &resolved.zones {
+        let Some(in_zone) = resolved.in_zone.get(&zone.id) else { continue };
+        networks.extend(in_zone.networks.iter().chain(&in_zone.additional).map(|network| Network {
+            id: network.id.clone(),
+            name: network.name.clone(),
+            type_: text(&network.kind),
+            zone: zone.name.clone(),
+        }));
+        templates.extend(in_zone.templates.iter().map(|template| Template {
+            id: template.id.clone(),
+            name: template.name.clone(),
+            os_type: text(&template.ostypename),
+            zone: zone.name.clone(),
+        }));
+        for offering in &in_zone.offerings {
+            if !offerings.iter().any(|other| other.id == offering.id) {
+                offerings.push(ServiceOffering {
+                    id: offering.id.clone(),
+                    name: offering.name.clone(),
+                    cpu_number: offering.cpunumber.unwrap_or(0),
+                    cpu_speed: offering.cpuspeed,
+                    memory: offering.memory.unwrap_or(0),
+                    network_rate: offering.networkrate,
+                });
+            }
+        }
+    }
+    let status = class.status.get_or_insert_default();
+    status.networks = Some(networks);
+    status.templates = Some(templates);
+    status.service_offerings = Some(offerings);
+}

@@ -1,0 +1,88 @@
+//! User data: what the machine is told at its start. Variables are filled in; what is long is compressed; what is too long is
+//! an error here and not at the server.
+
+use std::io::Write as _;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use flate2::Compression;
+use flate2::write::GzEncoder;
+
+/// What servers take in base64 unless configured otherwise.
+const MAX_LENGTH: usize = 32_768;
+
+/// What is known of the machine when its user data is written.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Variables {
+    pub(crate) cluster: String,
+    pub(crate) node_claim: String,
+    pub(crate) node_pool: String,
+    pub(crate) zone: String,
+    pub(crate) instance_type: String,
+    /// `key=value` pairs, separated by commas, as kubelet's `--node-labels` takes them.
+    pub(crate) labels: String,
+    /// `key=value:effect`, separated by commas, as kubelet's `--register-with-taints` takes them.
+    pub(crate) taints: String,
+}
+
+/// User data that no server would take.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "spec.userData has {length} characters in base64 even when compressed, and CloudStack takes {MAX_LENGTH}; shorten it, or register it with CloudStack and name it in spec.userDataID"
+)]
+pub(crate) struct TooLong {
+    length: usize,
+}
+
+/// The user data in base64, compressed where it is long. cloud-init knows gzip by its first bytes.
+pub(crate) fn render(template: &str, variables: &Variables) -> Result<String, TooLong> {
+    let mut text = template.to_owned();
+    for (name, value) in [
+        ("clusterName", &variables.cluster),
+        ("nodeClaim", &variables.node_claim),
+        ("nodePool", &variables.node_pool),
+        ("zone", &variables.zone),
+        ("instanceType", &variables.instance_type),
+        ("labels", &variables.labels),
+        ("taints", &variables.taints),
+    ] {
+        text = text.replace(&format!("{{{{{name}}}}}"), value).replace(&format!("{{{{ {name} }}}}"), value);
+    }
+    let plain = STANDARD.encode(&text);
+    if plain.len() <= MAX_LENGTH / 2 {
+        return Ok(plain);
+    }
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
+    // Writing to memory cannot fail.
+    let compressed = encoder.write_all(text.as_bytes()).and_then(|()| encoder.finish()).unwrap_or_default();
+    let compressed = STANDARD.encode(compressed);
+    if compressed.len() <= MAX_LENGTH { Ok(compressed) } else { Err(TooLong { length: compressed.len() }) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn variables_are_filled_in() {
+        let variables = Variables { cluster: "prod".into(), labels: "a=b".into(), ..Variables::default() };
+        let data = render("{{clusterName}} {{ labels }} {{other}}", &variables).expect("short");
+        assert_eq!(STANDARD.decode(data).expect("base64"), b"prod a=b {{other}}");
+    }
+
+    #[test]
+    fn long_data_is_compressed_and_too_long_data_says_so() {
+        let long = "echo hello\n".repeat(5000);
+        let data =
+            STANDARD.decode(render(&long, &Variables::default()).expect("compressible")).expect("base64");
+        assert_eq!(&data[..2], b"\x1f\x8b", "gzip");
+        let mut noise = String::new();
+        let mut state = 1u64;
+        while noise.len() < 60_000 {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            noise.push_str(&format!("{:x}", state >> 16));
+        }
+        let error = render(&noise, &Variables::default()).expect_err("too long").to_string();
+        assert!(error.contains("userDataID") && error.contains("32768"), "{error}");
+    }
+}

@@ -1,0 +1,219 @@
+//! A simulated cloud with a provider on it, in virtual time.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
+use http::{Request, Response};
+use karpenter_api::conditions::ConditionSet;
+use karpenter_api::{NodeClaim, NodePool};
+use karpenter_cloudprovider::error::ProviderError;
+use karpenter_cloudprovider::provider::{CloudProvider, Launch, LaunchedInstance};
+use karpenter_provider_cloudstack::client::signature::Credentials;
+use karpenter_provider_cloudstack::client::throttle::Rate;
+use karpenter_provider_cloudstack::client::transport::{Transport, TransportError};
+use karpenter_provider_cloudstack::client::{Client, Session};
+use karpenter_provider_cloudstack::{CloudStackNodeClass, CloudStackProvider, Objects, ProviderOptions};
+use karpenter_runtime::environment::Environment;
+use karpenter_sim::cloudstack::account::Role;
+use karpenter_sim::cloudstack::{CloudStack, Lost, MachineView};
+use serde_json::{Value, json};
+
+/// The road into the simulator.
+pub(crate) struct Wire(pub(crate) CloudStack);
+
+impl Transport for Wire {
+    fn send(&self, request: Request<Bytes>) -> BoxFuture<'_, Result<Response<Bytes>, TransportError>> {
+        async move {
+            self.0.handle(request).await.map_err(|lost| match lost {
+                Lost::Refused => TransportError::NotSent(lost.to_string()),
+                Lost::NoAnswer => TransportError::NoAnswer(lost.to_string()),
+            })
+        }
+        .boxed()
+    }
+}
+
+/// The objects of a cluster.
+#[derive(Default)]
+pub(crate) struct Cluster {
+    pub(crate) classes: Mutex<BTreeMap<String, Arc<CloudStackNodeClass>>>,
+    pub(crate) claims: Mutex<BTreeMap<String, Arc<NodeClaim>>>,
+}
+
+impl Objects for Cluster {
+    fn node_class(&self, name: &str) -> Option<Arc<CloudStackNodeClass>> {
+        self.classes.lock().unwrap().get(name).cloned()
+    }
+
+    fn node_classes(&self) -> Vec<Arc<CloudStackNodeClass>> {
+        self.classes.lock().unwrap().values().cloned().collect()
+    }
+
+    fn node_claims(&self) -> Option<Vec<Arc<NodeClaim>>> {
+        Some(self.claims.lock().unwrap().values().cloned().collect())
+    }
+}
+
+pub(crate) struct World {
+    pub(crate) cloud: CloudStack,
+    pub(crate) cluster: Arc<Cluster>,
+    pub(crate) provider: CloudStackProvider,
+    pub(crate) client: Client,
+    pub(crate) environment: Environment,
+}
+
+/// The NodeClass of the provider's first design, on the networks and templates of the simulated cloud.
+pub(crate) fn spec() -> Value {
+    json!({
+        "zone": "sim-zone-1",
+        "networkSelectorTerms": [{"name": "k8s-net"}],
+        "serviceOfferingSelectorTerms": [{"name": "k8s.small"}, {"name": "k8s.medium"}],
+        "templateSelectorTerms": [{"name": "CentOS*"}],
+        "userData": "#!/bin/bash\necho {{nodeClaim}}\n",
+    })
+}
+
+impl World {
+    pub(crate) async fn new() -> Self {
+        Self::seeded(1).await
+    }
+
+    pub(crate) async fn seeded(seed: u64) -> Self {
+        let environment = Environment::seeded("2026-11-15T08:00:00Z".parse().unwrap(), seed);
+        let cloud = CloudStack::new(&environment);
+        // Two hosts with room: the measured ones are small.
+        for i in 0..2 {
+            cloud.add("host", json!({"name": format!("big-{i}"), "memorytotal": 64i64 << 30, "cpuwithoverprovisioning": "64000", "memoryallocatedbytes": 0, "cpuallocatedvalue": 0}));
+        }
+        let cluster = Arc::new(Cluster::default());
+        let (client, provider) = provider(&cloud, &cluster, &environment);
+        let world = Self { cloud, cluster, provider, client, environment };
+        world.class("default", spec()).await;
+        world
+    }
+
+    /// Another process with the same view of the cluster: a new leader, or the other of two.
+    pub(crate) fn another(&self, seed: u64) -> CloudStackProvider {
+        let environment = Environment {
+            entropy: karpenter_runtime::entropy::Entropy::from_seed(seed),
+            registry: karpenter_runtime::metrics::Registry::new(),
+            ..self.environment.clone()
+        };
+        provider(&self.cloud, &self.cluster, &environment).1
+    }
+
+    /// Applies a NodeClass and sees to its status, as its controller does.
+    pub(crate) async fn class(&self, name: &str, spec: Value) -> Arc<CloudStackNodeClass> {
+        let mut class: CloudStackNodeClass =
+            serde_json::from_value(json!({"metadata": {"name": name}, "spec": spec})).expect("a NodeClass");
+        if let Err(error) = self.provider.resolve_status(&mut class).await {
+            ConditionSet::of(&mut class, self.environment.clock.now()).set_false(
+                "Ready",
+                "Error",
+                &error.to_string(),
+            );
+        }
+        let class = Arc::new(class);
+        self.cluster.classes.lock().unwrap().insert(name.to_owned(), Arc::clone(&class));
+        class
+    }
+
+    /// A NodeClaim as the core would write it.
+    pub(crate) fn claim(&self, name: &str, requests: Value) -> Arc<NodeClaim> {
+        let claim: NodeClaim = serde_json::from_value(json!({
+            "metadata": {"name": name, "uid": format!("uid-{name}"), "labels": {"karpenter.sh/nodepool": "pool"},
+                "creationTimestamp": self.environment.clock.now().to_string()},
+            "spec": {
+                "nodeClassRef": {"group": "karpenter.k8s.cloudstack", "kind": "CloudStackNodeClass", "name": "default"},
+                "requirements": [{"key": "karpenter.sh/nodepool", "operator": "In", "values": ["pool"]}],
+                "resources": {"requests": requests},
+            },
+        }))
+        .expect("a NodeClaim");
+        let claim = Arc::new(claim);
+        self.cluster.claims.lock().unwrap().insert(name.to_owned(), Arc::clone(&claim));
+        claim
+    }
+
+    /// Launches a claim and writes the outcome into it, as the core does.
+    pub(crate) async fn launch(&self, claim: &NodeClaim) -> Result<LaunchedInstance, ProviderError> {
+        self.launch_by(&self.provider, claim).await
+    }
+
+    pub(crate) async fn launch_by(
+        &self,
+        provider: &CloudStackProvider,
+        claim: &NodeClaim,
+    ) -> Result<LaunchedInstance, ProviderError> {
+        let Launch::Launched(instance) = provider.create(claim).await? else { panic!("never pending") };
+        let mut written = claim.clone();
+        instance.write_into(&mut written);
+        let name = claim.metadata.name.clone().unwrap();
+        self.cluster.claims.lock().unwrap().insert(name, Arc::new(written));
+        Ok(*instance)
+    }
+
+    /// The claim as it stands in the cluster.
+    pub(crate) fn current(&self, name: &str) -> Arc<NodeClaim> {
+        Arc::clone(&self.cluster.claims.lock().unwrap()[name])
+    }
+
+    /// Deletes a claim as the core does: again and again until it hears that nothing is there.
+    pub(crate) async fn delete(&self, claim: &NodeClaim) -> Result<Duration, ProviderError> {
+        let start = tokio::time::Instant::now();
+        for _ in 0..60 {
+            match self.provider.delete(claim).await {
+                Err(error) if error.is_not_found() => return Ok(start.elapsed()),
+                Err(error)
+                    if matches!(error, ProviderError::Other(_))
+                        && start.elapsed() > Duration::from_secs(120) =>
+                {
+                    return Err(error);
+                }
+                _ => tokio::time::sleep(Duration::from_secs(5)).await,
+            }
+        }
+        panic!("never gone")
+    }
+
+    pub(crate) fn live(&self) -> Vec<MachineView> {
+        self.cloud.live_machines()
+    }
+
+    pub(crate) fn calls(&self, command: &str) -> usize {
+        self.cloud.calls().get(command).copied().unwrap_or(0)
+    }
+
+    pub(crate) fn pool(&self, class: &str) -> NodePool {
+        serde_json::from_value(json!({"metadata": {"name": "pool"}, "spec": {"template": {"spec": {
+            "nodeClassRef": {"group": "karpenter.k8s.cloudstack", "kind": "CloudStackNodeClass", "name": class},
+            "requirements": []}}}}))
+        .expect("a NodePool")
+    }
+}
+
+fn provider(
+    cloud: &CloudStack,
+    cluster: &Arc<Cluster>,
+    environment: &Environment,
+) -> (Client, CloudStackProvider) {
+    let account = cloud.account(Role::User).unwrap();
+    let session = Session {
+        endpoint: "http://cloud/client/api".into(),
+        credentials: Credentials::new(account.api_key, account.secret_key),
+        transport: Arc::new(Wire(cloud.clone())),
+    };
+    let client = Client::new(session, Rate::default(), environment);
+    let objects = Arc::clone(cluster) as Arc<dyn Objects>;
+    let provider =
+        CloudStackProvider::new(client.clone(), ProviderOptions::new("test"), objects, environment);
+    (client, provider)
+}
+
+pub(crate) async fn seconds(seconds: u64) {
+    tokio::time::sleep(Duration::from_secs(seconds)).await;
+}

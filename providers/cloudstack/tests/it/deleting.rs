@@ -1,0 +1,98 @@
+//! Deletions: scenarios 16 to 18.
+
+use karpenter_api::NodeClaim;
+use karpenter_cloudprovider::provider::CloudProvider;
+use karpenter_sim::chance::Span;
+use serde_json::json;
+
+use crate::cloud::{World, seconds};
+
+async fn running(world: &World, name: &str) -> std::sync::Arc<NodeClaim> {
+    world.launch(&world.claim(name, json!({"cpu": "1"}))).await.expect("a machine");
+    seconds(60).await;
+    world.current(name)
+}
+
+#[tokio::test(start_paused = true)]
+async fn scenario_16_without_the_right_to_expunge_machines_are_destroyed_and_claims_released() {
+    let world = World::new().await;
+    let claim = running(&world, "np-a").await;
+    world.delete(&claim).await.expect("gone");
+    assert!(world.live().is_empty());
+    let expunges = world.cloud.log().iter().filter(|e| e.parameters.contains_key("expunge")).count();
+    assert_eq!(expunges, 0, "the server says that we may not");
+    assert_eq!(world.calls("destroyVirtualMachine"), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn scenario_16_a_right_that_was_promised_and_is_refused_is_not_asked_for_again() {
+    let world = World::new().await;
+    world.cloud.configure(|settings| settings.user_may_expunge = true);
+    let claim = running(&world, "np-a").await;
+    let other = running(&world, "np-b").await;
+    // Known to be allowed, for the next ten minutes.
+    world.class("default", crate::cloud::spec()).await;
+    world.delete(&claim).await.expect("expunged");
+    assert!(
+        world.cloud.machines().iter().all(|machine| machine.name != claim.metadata.name.clone().unwrap())
+    );
+    world.cloud.configure(|settings| settings.user_may_expunge = false);
+    world.delete(&other).await.expect("destroyed instead");
+    assert!(world.live().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn scenario_17_what_is_not_there_is_not_found_and_what_is_protected_says_so() {
+    let world = World::new().await;
+    let expunged = running(&world, "np-a").await;
+    world.cloud.expunge_machine(&world.live()[0].id);
+    assert!(world.provider.delete(&expunged).await.expect_err("expunged").is_not_found());
+    let never = world.claim("np-b", json!({"cpu": "1"}));
+    assert!(world.provider.delete(&never).await.expect_err("never launched").is_not_found());
+    let mut unknown = (*expunged).clone();
+    unknown.status.as_mut().unwrap().provider_id =
+        Some("external-cloudstack://00000000-0000-4000-8000-000000000000".into());
+    assert!(world.provider.delete(&unknown).await.expect_err("unknown").is_not_found());
+    assert!(
+        world
+            .provider
+            .get("cloudstack:///00000000-0000-4000-8000-000000000000")
+            .await
+            .expect_err("unknown")
+            .is_not_found()
+    );
+
+    let protected = running(&world, "np-c").await;
+    let id = world.live()[0].id.clone();
+    world.cloud.protect_machine(&id, true);
+    world.provider.delete(&protected).await.expect("accepted");
+    seconds(10).await;
+    let error = world.provider.delete(&protected).await.expect_err("protected").to_string();
+    assert!(error.contains("protected from deletion") && error.contains("deleteprotection=false"), "{error}");
+    world.cloud.protect_machine(&id, false);
+    world.delete(&protected).await.expect("gone");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_provider_id_of_another_cloud_is_an_error_and_not_absence() {
+    let world = World::new().await;
+    let mut claim = (*running(&world, "np-a").await).clone();
+    claim.status.as_mut().unwrap().provider_id = Some("aws:///eu/i-1".into());
+    assert!(!world.provider.delete(&claim).await.expect_err("not ours").is_not_found());
+    assert!(!world.provider.get("kwok://x").await.expect_err("not ours").is_not_found());
+}
+
+#[tokio::test(start_paused = true)]
+async fn scenario_18_a_delete_during_a_slow_start_is_sent_once() {
+    let world = World::new().await;
+    world.cloud.configure(|settings| {
+        settings.latencies.first_start = Span::secs(65, 65);
+        settings.latencies.start = Span::secs(65, 65);
+    });
+    let claim = world.claim("np-a", json!({"cpu": "1"}));
+    world.launch(&claim).await.expect("accepted");
+    let took = world.delete(&world.current("np-a")).await.expect("gone");
+    assert!(took.as_secs() >= 60, "it waited for the start: {took:?}");
+    assert_eq!(world.calls("destroyVirtualMachine"), 1);
+    assert!(world.live().is_empty());
+}

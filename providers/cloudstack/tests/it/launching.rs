@@ -1,0 +1,385 @@
+//! Launches, and everything that may go wrong with them: scenarios 1, 3 to 14, 24 and 25.
+
+use std::time::Duration;
+
+use base64::Engine as _;
+use karpenter_cloudprovider::error::ProviderError;
+use karpenter_cloudprovider::provider::CloudProvider;
+use karpenter_sim::cloudstack::faults::{Fault, Trouble};
+use karpenter_sim::cloudstack::settings::Throttle;
+use serde_json::json;
+use tokio::time::Instant;
+
+use crate::cloud::{World, seconds, spec};
+
+fn label<'a>(instance: &'a karpenter_cloudprovider::LaunchedInstance, key: &str) -> &'a str {
+    instance.labels.get(key).map(String::as_str).unwrap_or_default()
+}
+
+#[tokio::test(start_paused = true)]
+async fn scenario_1_the_cheapest_fitting_offering_runs_in_a_fresh_network_tagged_and_described() {
+    let world = World::new().await;
+    let claim = world.claim("np-a", json!({"cpu": "1", "memory": "1Gi"}));
+    let start = Instant::now();
+    let instance = world.launch(&claim).await.expect("a machine");
+    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+    let machine = &world.live()[0];
+    assert_eq!(instance.provider_id, format!("external-cloudstack://{}", machine.id));
+    assert_eq!(label(&instance, "node.kubernetes.io/instance-type"), "k8s.small");
+    assert_eq!(label(&instance, "topology.kubernetes.io/zone"), "sim-zone-1");
+    assert_eq!(label(&instance, "kubernetes.io/arch"), "amd64");
+    assert_eq!(instance.capacity["cpu"].to_string(), "2");
+    assert!(instance.allocatable.contains_key("memory") && instance.allocatable.contains_key("pods"));
+    assert!(machine.name.starts_with("karpenter-") && machine.name.ends_with("-np-a"), "{}", machine.name);
+    for (key, value) in [
+        ("karpenter.sh/managed-by", "karpenter"),
+        ("kubernetes.io/cluster/test", "owned"),
+        ("karpenter.sh/nodeclaim", "np-a"),
+        ("karpenter.sh/nodepool", "pool"),
+        ("karpenter.k8s.cloudstack/nodeclass", "default"),
+        ("karpenter.k8s.cloudstack/nodeclaim-uid", "uid-np-a"),
+    ] {
+        assert_eq!(machine.tags.get(key).map(String::as_str), Some(value), "tagged before it runs");
+    }
+    let data = base64::engine::general_purpose::STANDARD.decode(machine.user_data.clone().unwrap()).unwrap();
+    assert_eq!(data, b"#!/bin/bash\necho np-a\n");
+    seconds(60).await;
+    assert_eq!(world.live()[0].state, "Running");
+    // Asked again, it is the same machine.
+    let again = world.launch(&claim).await.expect("the machine");
+    assert_eq!((again.provider_id, world.live().len()), (instance.provider_id, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn scenario_3_names_with_spaces_brackets_and_umlauts_make_valid_labels_that_select() {
+    let world = World::new().await;
+    let name = "k8s large (8 vCPU / 16 GiB)";
+    world.cloud.edit("zone", "sim-zone-1", |zone| zone["name"] = "Zürich [1]".into());
+    let mut odd = spec();
+    odd["zone"] = "Zürich [1]".into();
+    odd["serviceOfferingSelectorTerms"] = json!([{"name": name}]);
+    // What was looked up before the zone was renamed is remembered for an hour.
+    seconds(3700).await;
+    let class = world.class("default", odd).await;
+    let types = world.provider.get_instance_types(&world.pool("default")).await.expect("types");
+    assert_eq!(types.len(), 1, "{:?}", class.status);
+    let claim = world.claim("np-a", json!({"cpu": "7"}));
+    let mut selecting = (*claim).clone();
+    selecting.spec.requirements.push(
+        serde_json::from_value(json!({"key": "node.kubernetes.io/instance-type", "operator": "In", "values": [types[0].name.to_string()]})).unwrap(),
+    );
+    let instance = world.launch(&selecting).await.expect("a machine");
+    for value in instance.labels.values() {
+        assert!(
+            value.len() <= 63 && value.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c)),
+            "{value}"
+        );
+    }
+    seconds(30).await;
+    let current = world.current("np-a");
+    assert_eq!(world.provider.is_drifted(&current).await.expect("known"), None);
+    assert_eq!(world.another(2).is_drifted(&current).await.expect("known"), None, "stable across restarts");
+}
+
+/// Makes the cheaper offering impossible to place.
+fn small_has_no_host(world: &World) {
+    world.cloud.edit("serviceoffering", "k8s.small", |offering| offering["hosttags"] = "nowhere".into());
+}
+
+#[tokio::test(start_paused = true)]
+async fn scenarios_4_and_5_a_refused_type_falls_through_to_the_next_and_is_not_asked_again() {
+    let world = World::new().await;
+    small_has_no_host(&world);
+    let claim = world.claim("np-a", json!({"cpu": "1"}));
+    let instance = world.launch(&claim).await.expect("the other type");
+    assert_eq!(label(&instance, "node.kubernetes.io/instance-type"), "k8s.medium");
+    assert_eq!(world.calls("deployVirtualMachine"), 2);
+    seconds(60).await;
+    assert_eq!(world.live().len(), 1);
+    assert!(
+        world.cloud.machines().iter().all(|machine| machine.state != "Error"),
+        "what failed was destroyed"
+    );
+    world.launch(&world.claim("np-b", json!({"cpu": "1"}))).await.expect("a machine");
+    assert_eq!(world.calls("deployVirtualMachine"), 3, "the refused type was left alone");
+    let types = world.provider.get_instance_types(&world.pool("default")).await.expect("types");
+    let small = types.iter().find(|it| &*it.name == "k8s.small").expect("listed");
+    assert!(!small.offerings[0].available);
+}
+
+#[tokio::test(start_paused = true)]
+async fn scenario_6_a_full_cloud_is_insufficient_capacity_and_leaves_nothing_behind() {
+    let world = World::new().await;
+    world.cloud.edit("host", "big-0", |host| host["memoryallocatedbytes"] = (60i64 << 30).into());
+    world.cloud.edit("host", "big-1", |host| host["memoryallocatedbytes"] = (60i64 << 30).into());
+    let mut large = spec();
+    large["serviceOfferingSelectorTerms"] = json!([{"name": "k8s large*"}]);
+    world.class("default", large).await;
+    let claim = world.claim("np-a", json!({"cpu": "7"}));
+    let error = world.launch(&claim).await.expect_err("no host has room, though the zone has");
+    assert!(matches!(error, ProviderError::InsufficientCapacity(_)), "{error}");
+    seconds(60).await;
+    assert!(world.live().is_empty());
+    assert!(world.provider.delete(&claim).await.expect_err("nothing").is_not_found());
+}
+
+#[tokio::test(start_paused = true)]
+async fn scenario_7_a_limit_hides_bigger_types_at_once_and_recovers_within_a_minute() {
+    let world = World::new().await;
+    world.cloud.limit("cpu", 3);
+    seconds(61).await;
+    let claim = world.claim("np-a", json!({"cpu": "1"}));
+    let instance = world.launch(&claim).await.expect("the small one");
+    assert_eq!(label(&instance, "node.kubernetes.io/instance-type"), "k8s.small");
+    seconds(61).await;
+    let big = world.claim("np-b", json!({"cpu": "3"}));
+    let error = world.launch(&big).await.expect_err("over the limit");
+    assert!(matches!(error, ProviderError::InsufficientCapacity(_)), "{error}");
+    assert_eq!(world.calls("deployVirtualMachine"), 1, "not even asked");
+    world.cloud.limit("cpu", 100);
+    seconds(61).await;
+    world.launch(&big).await.expect("the limit was raised");
+}
+
+#[tokio::test(start_paused = true)]
+async fn scenario_7_a_535_in_between_is_insufficient_capacity() {
+    let world = World::new().await;
+    // Known to be enough, and then used up by somebody else.
+    world.provider.get_instance_types(&world.pool("default")).await.expect("types");
+    world.cloud.limit("cpu", 3);
+    let claim = world.claim("np-a", json!({"cpu": "3"}));
+    let error = world.launch(&claim).await.expect_err("over the limit");
+    assert!(matches!(&error, ProviderError::InsufficientCapacity(_)), "{error}");
+    assert!(error.to_string().contains("Resource Limit = 3"), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn scenario_8_a_network_without_addresses_is_left_for_the_next_without_a_tight_loop() {
+    let world = World::new().await;
+    world.cloud.edit("network", "k8s-net", |network| network["cidr"] = "10.1.1.0/30".into());
+    let mut two = spec();
+    two["networkSelectorTerms"] = json!([{"name": "k8s-net"}, {"name": "k8s-storage"}]);
+    world.class("default", two).await;
+    world.launch(&world.claim("np-a", json!({"cpu": "1"}))).await.expect("the one address there is");
+    let claim = world.claim("np-b", json!({"cpu": "1"}));
+    let before = world.calls("deployVirtualMachine");
+    let start = Instant::now();
+    let mut tries = 0;
+    while let Err(error) = world.launch(&claim).await {
+        tries += 1;
+        assert!(tries < 10, "{error}");
+        seconds(60).await;
+    }
+    assert!(start.elapsed() <= Duration::from_secs(300));
+    assert!(
+        world.calls("deployVirtualMachine") - before <= 4,
+        "{}",
+        world.calls("deployVirtualMachine") - before
+    );
+    let second = world.live().into_iter().find(|machine| machine.name.ends_with("np-b")).expect("a machine");
+    assert_eq!(second.networks, [world.cloud.id_of("network", "k8s-storage").unwrap()]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn scenario_9_a_lost_answer_still_makes_one_machine() {
+    for trouble in [Trouble::DropResponse, Trouble::Truncate] {
+        let world = World::new().await;
+        world.cloud.inject(Fault::once("deployVirtualMachine", trouble));
+        let claim = world.claim("np-a", json!({"cpu": "1"}));
+        let instance = world.launch(&claim).await.expect("found again");
+        assert_eq!(world.live().len(), 1);
+        assert_eq!(instance.provider_id, format!("external-cloudstack://{}", world.live()[0].id));
+        assert!(world.live()[0].tags.contains_key("karpenter.sh/nodeclaim"));
+        assert_eq!(world.calls("deployVirtualMachine"), 1, "never sent again blindly");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn scenario_10_a_request_that_never_arrived_is_made_again_under_another_job() {
+    let world = World::new().await;
+    world.cloud.inject(Fault::once("deployVirtualMachine", Trouble::DropRequest));
+    let claim = world.claim("np-a", json!({"cpu": "1"}));
+    let error = world.launch(&claim).await.expect_err("nobody knows");
+    assert!(matches!(error, ProviderError::Other(_)), "retried, not given up: {error}");
+    seconds(10).await;
+    world.launch(&claim).await.expect("a machine");
+    assert_eq!(world.live().len(), 1);
+    let jobs: Vec<String> = world
+        .cloud
+        .log()
+        .iter()
+        .filter(|entry| entry.command == "deployVirtualMachine")
+        .map(|entry| entry.parameters["customjobid"].clone())
+        .collect();
+    assert_eq!(jobs.len(), 2);
+    assert_ne!(jobs[0], jobs[1], "an id used twice leaves a machine behind");
+}
+
+#[tokio::test(start_paused = true)]
+async fn scenario_11_a_new_leader_adopts_what_the_old_one_had_accepted_and_not_tagged() {
+    let world = World::new().await;
+    let claim = world.claim("np-a", json!({"cpu": "1"}));
+    world.cloud.inject(Fault::times("createTags", 100, Trouble::DropRequest));
+    {
+        let launch = world.launch(&claim);
+        tokio::pin!(launch);
+        // Killed as soon as the machine is there.
+        while world.cloud.machines().is_empty() {
+            tokio::select! {
+                biased;
+                _ = &mut launch => panic!("launched"),
+                () = tokio::time::sleep(Duration::from_millis(100)) => {}
+            }
+        }
+    }
+    assert!(world.live()[0].tags.is_empty());
+    world.cloud.heal();
+    let successor = world.another(2);
+    world.launch_by(&successor, &claim).await.expect("adopted");
+    assert_eq!((world.live().len(), world.calls("deployVirtualMachine")), (1, 1));
+    seconds(5).await;
+    assert_eq!(world.live()[0].tags["karpenter.k8s.cloudstack/nodeclaim-uid"], "uid-np-a");
+    seconds(600).await;
+    assert_eq!(successor.round().await.expect("a round").destroyed, Vec::<String>::new());
+}
+
+#[tokio::test(start_paused = true)]
+async fn scenario_12_of_two_machines_by_two_leaders_the_older_is_kept() {
+    let world = World::new().await;
+    let other = world.another(2);
+    let claim = world.claim("np-a", json!({"cpu": "1"}));
+    let (a, b) = tokio::join!(world.launch(&claim), world.launch_by(&other, &claim));
+    let made = world.live().len();
+    assert!(made >= 1 && (a.is_ok() || b.is_ok()));
+    seconds(30).await;
+    let kept = world.launch(&claim).await.expect("one of them");
+    seconds(400).await;
+    world.provider.round().await.expect("a round");
+    seconds(60).await;
+    let live = world.live();
+    assert_eq!(live.len(), 1, "{made} were made");
+    assert_eq!(kept.provider_id, format!("external-cloudstack://{}", live[0].id));
+    assert!(world.provider.get(&kept.provider_id).await.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn scenario_13_a_machine_stopped_by_a_crash_of_the_server_is_started_once() {
+    let world = World::new().await;
+    let claim = world.claim("np-a", json!({"cpu": "1"}));
+    world.launch(&claim).await.expect("accepted");
+    assert_eq!(world.live()[0].state, "Starting");
+    world.cloud.restart();
+    assert_eq!(world.live()[0].state, "Stopped");
+    seconds(180).await;
+    let round = world.provider.round().await.expect("a round");
+    assert_eq!(round.started.len(), 1);
+    seconds(60).await;
+    assert_eq!(world.live()[0].state, "Running");
+    world.cloud.stop_machine(&world.live()[0].id);
+    assert!(world.provider.round().await.expect("a round").started.is_empty(), "once");
+}
+
+#[tokio::test(start_paused = true)]
+async fn scenario_14_a_machine_that_cannot_be_tagged_is_not_lost() {
+    let world = World::new().await;
+    world.cloud.inject(Fault::times("createTags", 5, Trouble::Fail(530, 9999, "Internal error".into())));
+    let claim = world.claim("np-a", json!({"cpu": "1"}));
+    let instance = world.launch(&claim).await.expect("a machine");
+    assert!(world.live()[0].tags.is_empty());
+    let listed = world.provider.list().await.expect("a list");
+    assert_eq!(listed.len(), 1, "listed by its name");
+    seconds(600).await;
+    assert!(world.provider.round().await.expect("a round").destroyed.is_empty(), "its NodeClaim lives");
+    world.cloud.heal();
+    world.provider.round().await.expect("a round");
+    seconds(10).await;
+    assert_eq!(world.live()[0].tags["karpenter.sh/nodeclaim"], "np-a");
+    assert!(world.provider.get(&instance.provider_id).await.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn scenario_19_a_hundred_launches_on_a_throttled_account_cause_no_storm() {
+    let world = World::new().await;
+    let throttle = Throttle { max: 25, interval: Duration::from_secs(1), counts_twice: true };
+    world.cloud.configure(|settings| settings.throttle = Some(throttle));
+    for resource in ["cpu", "memory", "user_vm", "volume", "primary_storage"] {
+        world.cloud.limit(resource, -1);
+    }
+    for i in 2..8 {
+        world.cloud.add("host", json!({"name": format!("big-{i}"), "memorytotal": 64i64 << 30}));
+    }
+    // As at every start: the server says what it allows.
+    world.client.capabilities().await.expect("let in");
+    seconds(61).await;
+    let start = Instant::now();
+    let before = world.cloud.log().len();
+    let claims: Vec<_> = (0..100).map(|i| world.claim(&format!("np-{i}"), json!({"cpu": "1"}))).collect();
+    let launches = claims.iter().map(|claim| world.launch(claim));
+    let launched = futures_util::future::join_all(launches).await;
+    assert!(launched.iter().all(Result::is_ok), "{:?}", launched.iter().find(|l| l.is_err()));
+    assert_eq!(world.live().len(), 100);
+    let log = world.cloud.log();
+    let calls = log.len() - before;
+    let throttled = log.iter().filter(|entry| entry.status == 429).count();
+    assert!(throttled * 100 < calls, "{throttled} of {calls} were throttled");
+    assert!(calls <= 600, "{calls} calls for 100 machines");
+    // Accepting takes 0.7 to 1.5 s each, one after the other: 110 s is what the server needs.
+    assert!(start.elapsed() < Duration::from_secs(150), "{:?}", start.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn scenario_24_strict_anti_affinity_is_full_when_hosts_are_and_the_soft_kind_is_not() {
+    let world = World::new().await;
+    let mut apart = spec();
+    apart["serviceOfferingSelectorTerms"] = json!([{"name": "Small Instance"}]);
+    apart["affinity"] = json!({"type": "hostAntiAffinity"});
+    world.class("default", apart.clone()).await;
+    let mut placed = 0;
+    for i in 0..8 {
+        placed +=
+            usize::from(world.launch(&world.claim(&format!("np-{i}"), json!({"cpu": "500m"}))).await.is_ok());
+        seconds(30).await;
+    }
+    assert_eq!(placed, 6, "one per host");
+    let hosts: std::collections::BTreeSet<_> =
+        world.live().into_iter().filter_map(|machine| machine.host).collect();
+    assert_eq!(hosts.len(), 6);
+    apart["affinity"] = json!({"type": "softHostAntiAffinity"});
+    world.class("default", apart).await;
+    for i in 10..18 {
+        world.launch(&world.claim(&format!("np-{i}"), json!({"cpu": "500m"}))).await.expect("soft");
+        seconds(30).await;
+    }
+    assert_eq!(world.live().len(), 14);
+}
+
+#[tokio::test(start_paused = true)]
+async fn scenario_25_gpu_two_interfaces_data_disks_and_a_customised_offering_in_one_class() {
+    let world = World::new().await;
+    world.cloud.add("serviceoffering", json!({"name": "gpu", "cpunumber": 4, "cpuspeed": 1000, "memory": 8192, "gpucount": 1, "gpucardname": "NVIDIA A10"}));
+    world.cloud.edit("host", "big-0", |host| host["gpus"] = 2.into());
+    let mut rich = spec();
+    rich["serviceOfferingSelectorTerms"] = json!([{"name": "gpu"}, {"name": "k8s.custom"}]);
+    rich["additionalNetworkSelectorTerms"] = json!([{"name": "k8s-storage"}]);
+    rich["dataDisks"] = json!([{"offering": "k8s.data20"}, {"offering": "k8s.datacustom", "size": 5}]);
+    rich["rootDiskSize"] = 30.into();
+    let class = world.class("default", rich).await;
+    assert_eq!(class.status.as_ref().unwrap().networks.as_ref().unwrap().len(), 2, "{:?}", class.status);
+    let claim = world.claim("np-a", json!({"nvidia.com/gpu": "1"}));
+    let instance = world.launch(&claim).await.expect("a GPU");
+    assert_eq!(instance.capacity["nvidia.com/gpu"].to_string(), "1");
+    let id = |name: &str| world.cloud.id_of("network", name).unwrap();
+    assert_eq!(world.live()[0].networks, [id("k8s-net"), id("k8s-storage")], "in this order");
+    assert_eq!(world.cloud.data_disks().len(), 2);
+    let custom =
+        world.launch(&world.claim("np-b", json!({"cpu": "3", "memory": "9Gi"}))).await.expect("customised");
+    assert_eq!(label(&custom, "node.kubernetes.io/instance-type"), "k8s.custom.4c-16g");
+    seconds(60).await;
+    world.delete(&world.current("np-a")).await.expect("gone");
+    world.delete(&world.current("np-b")).await.expect("gone");
+    assert!(
+        world.cloud.data_disks().is_empty(),
+        "disks go with their machine: {:?}",
+        world.cloud.data_disks()
+    );
+}

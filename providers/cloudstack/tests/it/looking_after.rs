@@ -1,0 +1,137 @@
+//! Garbage collection, complete lists and drift: scenarios 15, 20 and 23.
+
+use karpenter_cloudprovider::provider::CloudProvider;
+use karpenter_provider_cloudstack::naming::Naming;
+use karpenter_sim::cloudstack::faults::{Fault, Trouble};
+use serde_json::json;
+
+use crate::cloud::{World, seconds, spec};
+
+#[tokio::test(start_paused = true)]
+async fn scenario_15_exactly_our_orphans_go_after_the_grace() {
+    let world = World::new().await;
+    let ours = Naming::new("karpenter", "test");
+    let others = Naming::new("karpenter", "other");
+    let mut orphans: Vec<String> =
+        (0..3).map(|i| world.cloud.add_machine(&format!("{}np-{i}", ours.prefix()), &[])).collect();
+    let other_tag = ("kubernetes.io/cluster/other", "owned");
+    let managed = ("karpenter.sh/managed-by", "karpenter");
+    for i in 0..2 {
+        world.cloud.add_machine(&format!("{}np-{i}", others.prefix()), &[other_tag, managed]);
+    }
+    world.cloud.add_machine("karpenter-x", &[]);
+    world.launch(&world.claim("np-wanted", json!({"cpu": "1"}))).await.expect("a machine");
+    assert!(world.provider.round().await.expect("a round").destroyed.is_empty(), "too young");
+    seconds(310).await;
+    let mut destroyed = world.provider.round().await.expect("a round").destroyed;
+    destroyed.sort();
+    orphans.sort();
+    assert_eq!(destroyed, orphans);
+    seconds(30).await;
+    let mut left: Vec<String> = world.live().into_iter().map(|machine| machine.name).collect();
+    left.sort();
+    assert_eq!(left.len(), 4, "{left:?}");
+    assert!(left.contains(&"karpenter-x".to_owned()));
+    assert!(world.provider.round().await.expect("a round").destroyed.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_goes_while_the_server_cannot_say_what_there_is() {
+    let world = World::new().await;
+    let ours = Naming::new("karpenter", "test");
+    world.cloud.add_machine(&format!("{}np-a", ours.prefix()), &[]);
+    seconds(400).await;
+    world.cloud.inject(Fault::times("listVirtualMachines", 8, Trouble::Proxy(502)));
+    assert!(world.provider.round().await.is_err());
+    assert!(world.provider.list().await.is_err());
+    assert_eq!(world.live().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn scenario_20_twelve_hundred_machines_are_listed_completely_or_not_at_all() {
+    let world = World::new().await;
+    let prefix = Naming::new("karpenter", "test").prefix().to_owned();
+    let tags = [("kubernetes.io/cluster/test", "owned"), ("karpenter.sh/managed-by", "karpenter")];
+    let ids: Vec<String> =
+        (0..1200).map(|i| world.cloud.add_machine(&format!("{prefix}np-{i}"), &tags)).collect();
+    let listing = world.provider.list();
+    tokio::pin!(listing);
+    // Churn between the pages: machines of the first page go while the list is read.
+    let mut gone = 0;
+    let listed = loop {
+        tokio::select! {
+            biased;
+            listed = &mut listing => break listed.expect("a list"),
+            () = tokio::time::sleep(std::time::Duration::from_millis(70)) => {
+                world.cloud.expunge_machine(&ids[gone]);
+                gone += 1;
+            }
+        }
+    };
+    let mut listed: Vec<String> = listed.into_iter().filter_map(|claim| claim.status?.provider_id).collect();
+    let count = listed.len();
+    listed.sort();
+    listed.dedup();
+    assert_eq!(listed.len(), count, "none twice");
+    for id in &ids[gone..] {
+        assert!(listed.contains(&format!("external-cloudstack://{id}")), "{id} is there and was not listed");
+    }
+    assert!(gone > 3);
+    world.cloud.inject(Fault::times("listVirtualMachines", 4, Trouble::Fail(530, 0, "x".into())).after(1));
+    assert!(world.provider.list().await.is_err(), "half a list is none");
+}
+
+#[tokio::test(start_paused = true)]
+async fn scenario_23_drift_has_the_right_reasons_and_lost_tags_are_only_repaired() {
+    let world = World::new().await;
+    let drift = async |world: &World| {
+        seconds(301).await;
+        world.provider.is_drifted(&world.current("np-a")).await.expect("known")
+    };
+    world.launch(&world.claim("np-a", json!({"cpu": "1"}))).await.expect("a machine");
+    assert_eq!(drift(&world).await, None);
+    let id = world.live()[0].id.clone();
+
+    world.cloud.tag_machine(&id, "karpenter.sh/nodepool", None);
+    assert_eq!(drift(&world).await, None, "a tag is no drift");
+    world.provider.round().await.expect("a round");
+    seconds(5).await;
+    assert_eq!(world.live()[0].tags["karpenter.sh/nodepool"], "pool", "but repaired");
+
+    let small = world.cloud.id_of("serviceoffering", "k8s.small").unwrap();
+    world.cloud.rescale_machine(&id, &world.cloud.id_of("serviceoffering", "k8s.medium").unwrap());
+    assert_eq!(drift(&world).await.as_deref(), Some("VMDrift"));
+    world.cloud.rescale_machine(&id, &small);
+
+    world.cloud.unplug_machine(&id);
+    assert_eq!(drift(&world).await.as_deref(), Some("NetworkDrift"));
+
+    world.launch(&world.claim("np-b", json!({"cpu": "1"}))).await.expect("a machine");
+    world
+        .cloud
+        .add("template", json!({"name": "CentOS 7 (Simulator)", "created": "2026-11-15T09:00:00+0000"}));
+    seconds(301).await;
+    let reason = world.provider.is_drifted(&world.current("np-b")).await.expect("known");
+    assert_eq!(reason.as_deref(), Some("TemplateDrift"));
+
+    let mut changed = spec();
+    changed["userData"] = "#!/bin/bash\ntrue\n".into();
+    world.class("default", changed).await;
+    let reason = world.provider.is_drifted(&world.current("np-b")).await.expect("known");
+    assert_eq!(reason.as_deref(), Some("NodeClassDrift"));
+    // A claim of another version of the hash is not compared: no mass drift with a new release.
+    let mut old = (*world.current("np-b")).clone();
+    let version = "karpenter.k8s.cloudstack/nodeclass-hash-version".to_owned();
+    old.metadata.annotations.as_mut().unwrap().insert(version, "v0".into());
+    assert_ne!(world.provider.is_drifted(&old).await.expect("known").as_deref(), Some("NodeClassDrift"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stopped_machine_that_was_deleted_outside_is_reported_gone_at_once() {
+    let world = World::new().await;
+    let instance = world.launch(&world.claim("np-a", json!({"cpu": "1"}))).await.expect("a machine");
+    seconds(30).await;
+    assert!(world.provider.get(&instance.provider_id).await.is_ok());
+    world.cloud.expunge_machine(&world.live()[0].id);
+    assert!(world.provider.get(&instance.provider_id).await.expect_err("gone").is_not_found());
+}

@@ -1,0 +1,152 @@
+//! NodeClasses: what they come to, and what they say when it is nothing. Scenario 2.
+
+use karpenter_api::ConditionStatus;
+use karpenter_api::conditions::HasConditions as _;
+use karpenter_cloudprovider::error::ProviderError;
+use karpenter_cloudprovider::provider::CloudProvider;
+use karpenter_provider_cloudstack::CloudStackNodeClass;
+use karpenter_sim::cloudstack::faults::{Fault, Trouble};
+use serde_json::json;
+
+use crate::cloud::{World, seconds, spec};
+
+/// The manifest of the provider's first design, word for word.
+const ORIGIN: &str = "
+apiVersion: karpenter.k8s.cloudstack/v1
+kind: CloudStackNodeClass
+metadata:
+  name: default
+spec:
+  zone: zone-01
+  networkSelectorTerms:
+    - name: k8s-network
+  serviceOfferingSelectorTerms:
+    - tags:
+        compute-type: general-purpose
+  templateSelectorTerms:
+    - name: ubuntu-22.04-k8s
+  userData: |
+    #!/bin/bash
+    # Bootstrap script
+";
+
+fn condition<'a>(class: &'a CloudStackNodeClass, name: &str) -> (&'static str, &'a str, &'a str) {
+    let condition = class.condition(name).unwrap_or_else(|| panic!("{name} of {:?}", class.status));
+    (condition.status.as_str(), condition.reason(), condition.message())
+}
+
+#[tokio::test(start_paused = true)]
+async fn scenario_2_the_origins_manifest_becomes_ready_with_all_conditions() {
+    let world = World::new().await;
+    world.cloud.edit("zone", "sim-zone-1", |zone| zone["name"] = "zone-01".into());
+    world.cloud.edit("network", "k8s-net", |network| network["name"] = "k8s-network".into());
+    world.cloud.add("template", json!({"name": "ubuntu-22.04-k8s"}));
+    seconds(3700).await;
+    let manifest: serde_json::Value = serde_saphyr::from_str(ORIGIN).expect("YAML");
+    let class = world.class("default", manifest["spec"].clone()).await;
+    for name in [
+        "Ready",
+        "ValidationSucceeded",
+        "CredentialsReady",
+        "ZonesReady",
+        "NetworksReady",
+        "NetworkReady",
+        "TemplatesReady",
+        "ServiceOfferingsReady",
+        "QuotaAvailable",
+    ] {
+        assert_eq!(
+            class.condition_status(name),
+            ConditionStatus::True,
+            "{name}: {:?}",
+            class.condition(name)
+        );
+    }
+    let status = class.status.as_ref().unwrap();
+    assert_eq!(status.service_offerings.as_ref().unwrap()[0].name, "k8s.medium");
+    assert_eq!(status.networks.as_ref().unwrap()[0].name, "k8s-network");
+    world.launch(&world.claim("np-a", json!({"cpu": "1"}))).await.expect("a node of it");
+}
+
+#[tokio::test(start_paused = true)]
+async fn scenario_2_what_selects_nothing_is_not_ready_with_field_and_remedy() {
+    let world = World::new().await;
+    for (field, value, name, reason) in [
+        ("zone", json!("nowhere"), "ZonesReady", "ZoneValidationFailed"),
+        ("networkSelectorTerms", json!([{"name": "none"}]), "NetworksReady", "NetworkResolutionFailed"),
+        ("templateSelectorTerms", json!([{"name": "none"}]), "TemplatesReady", "TemplateResolutionFailed"),
+        (
+            "serviceOfferingSelectorTerms",
+            json!([{"tags": {"a": "b"}}]),
+            "ServiceOfferingsReady",
+            "ServiceOfferingResolutionFailed",
+        ),
+        ("dataDisks", json!([{"offering": "none"}]), "ValidationSucceeded", "DiskOfferingNotFound"),
+    ] {
+        let mut spec = spec();
+        spec[field] = value;
+        let class = world.class("default", spec).await;
+        let (status, found, message) = condition(&class, name);
+        assert_eq!((status, found), ("False", reason), "{message}");
+        assert!(message.contains(&format!("spec.{field}")), "{message}");
+        assert_eq!(class.condition_status("Ready"), ConditionStatus::False);
+        let error = world.launch(&world.claim("np-a", json!({"cpu": "1"}))).await.expect_err("not ready");
+        assert!(matches!(error, ProviderError::NodeClassNotReady(_)), "{error}");
+    }
+    assert_eq!(world.calls("deployVirtualMachine"), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn user_data_that_is_too_long_is_refused_before_anything_is_made() {
+    let world = World::new().await;
+    let mut noise = String::new();
+    let mut state = 1u64;
+    while noise.len() < 60_000 {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        noise.push_str(&format!("{:x}", state >> 16));
+    }
+    let mut long = spec();
+    long["userData"] = noise.into();
+    world.class("default", long).await;
+    let error = world.launch(&world.claim("np-a", json!({"cpu": "1"}))).await.expect_err("too long");
+    assert!(
+        matches!(&error, ProviderError::Create { condition_reason, .. } if condition_reason == "UserDataTooLong"),
+        "{error}"
+    );
+    assert_eq!(world.calls("deployVirtualMachine"), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_outage_takes_nothing_away_that_was_resolved() {
+    let world = World::new().await;
+    let mut class = (*world.class("default", spec()).await).clone();
+    world.cloud.inject(Fault { command: None, after: 0, times: 10_000, what: Trouble::Proxy(503) });
+    // Beyond what is remembered.
+    seconds(4000).await;
+    assert!(world.provider.resolve_status(&mut class).await.is_err());
+    assert_eq!(class.condition_status("Ready"), ConditionStatus::True, "{:?}", class.status);
+    assert!(!class.status.as_ref().unwrap().networks.as_ref().unwrap().is_empty());
+    assert!(world.provider.get_instance_types(&world.pool("default")).await.is_err(), "unknown is not empty");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_short_outage_is_bridged_by_what_is_remembered() {
+    let world = World::new().await;
+    world.provider.get_instance_types(&world.pool("default")).await.expect("types");
+    world.cloud.inject(Fault { command: None, after: 0, times: 10_000, what: Trouble::Proxy(503) });
+    seconds(400).await;
+    let types = world.provider.get_instance_types(&world.pool("default")).await.expect("what was known");
+    assert_eq!(types.len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn revoked_keys_are_a_condition_that_says_so() {
+    let world = World::new().await;
+    let mut class = (*world.class("default", spec()).await).clone();
+    world.cloud.rotate_keys("other", "keys");
+    seconds(4000).await;
+    assert!(world.provider.resolve_status(&mut class).await.is_err());
+    let (status, reason, message) = condition(&class, "CredentialsReady");
+    assert_eq!((status, reason), ("False", "CredentialsRefused"), "{message}");
+    assert!(message.contains("cloudstack-credentials"));
+}
