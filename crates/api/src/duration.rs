@@ -7,6 +7,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use karpenter_primitives::GoDuration;
+use karpenter_primitives::go_duration::ParseDurationError::TooLong;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 /// The text is no duration.
@@ -26,13 +28,18 @@ pub struct Duration {
 impl Duration {
     /// Reads a duration in Go's notation.
     pub fn parse(text: &str) -> Result<Self, ParseDurationError> {
-        let nanos = parse_nanos(text).ok_or_else(|| ParseDurationError { text: text.to_owned() })?;
+        let nanos = match text.parse::<GoDuration>() {
+            Ok(duration) => duration.as_nanos(),
+            Err(TooLong { negative: false, .. }) => i64::MAX,
+            Err(TooLong { negative: true, .. }) => -i64::MAX,
+            Err(_) => return Err(ParseDurationError { text: text.to_owned() }),
+        };
         Ok(Self { text: text.to_owned(), nanos })
     }
 
     /// A duration in Go's canonical spelling (`1h30m0s`).
     pub fn from_nanos(nanos: i64) -> Self {
-        Self { text: canonical(nanos), nanos }
+        Self { text: GoDuration::from_nanos(nanos).to_string(), nanos }
     }
 
     /// A number of seconds.
@@ -173,90 +180,6 @@ impl<'de> Deserialize<'de> for NillableDuration {
         let text = String::deserialize(deserializer)?;
         Self::parse(&text).map_err(de::Error::custom)
     }
-}
-
-/// Go's `time.ParseDuration`, saturating instead of failing on overflow.
-fn parse_nanos(text: &str) -> Option<i64> {
-    let (negative, mut rest) = match text.as_bytes().first()? {
-        b'-' => (true, &text[1..]),
-        b'+' => (false, &text[1..]),
-        _ => (false, text),
-    };
-    if rest == "0" {
-        return Some(0);
-    }
-    if rest.is_empty() {
-        return None;
-    }
-    let mut total: i128 = 0;
-    while !rest.is_empty() {
-        let (whole, after_whole) = split_digits(rest);
-        let (fraction, after_number) = match after_whole.strip_prefix('.') {
-            Some(after_point) => split_digits(after_point),
-            None => ("", after_whole),
-        };
-        if whole.is_empty() && fraction.is_empty() {
-            return None;
-        }
-        let unit_end =
-            after_number.find(|c: char| c == '.' || c.is_ascii_digit()).unwrap_or(after_number.len());
-        let (unit, after_unit) = after_number.split_at(unit_end);
-        let unit: i128 = match unit {
-            "ns" => 1,
-            "us" | "µs" | "μs" => 1_000,
-            "ms" => 1_000_000,
-            "s" => 1_000_000_000,
-            "m" => 60_000_000_000,
-            "h" => 3_600_000_000_000,
-            _ => return None,
-        };
-        let whole: i128 = if whole.is_empty() { 0 } else { whole.parse().unwrap_or(i128::from(i64::MAX)) };
-        total = total.saturating_add(whole.saturating_mul(unit));
-        // More digits than these are below a nanosecond for every unit.
-        let kept = &fraction[..fraction.len().min(18)];
-        if let Ok(numerator) = kept.parse::<i128>() {
-            let part = numerator * unit / 10i128.pow(u32::try_from(kept.len()).unwrap_or(0));
-            total = total.saturating_add(part);
-        }
-        rest = after_unit;
-    }
-    let total = total.min(i128::from(i64::MAX));
-    i64::try_from(if negative { -total } else { total }).ok()
-}
-
-fn split_digits(text: &str) -> (&str, &str) {
-    text.split_at(text.bytes().position(|c| !c.is_ascii_digit()).unwrap_or(text.len()))
-}
-
-/// Go's `Duration.String`.
-fn canonical(nanos: i64) -> String {
-    if nanos == 0 {
-        return "0s".to_owned();
-    }
-    let sign = if nanos < 0 { "-" } else { "" };
-    let size = nanos.unsigned_abs();
-    if size < 1_000_000_000 {
-        let (unit, divisor) = match size {
-            0..1_000 => ("ns", 1),
-            1_000..1_000_000 => ("µs", 1_000),
-            _ => ("ms", 1_000_000),
-        };
-        return format!("{sign}{}{unit}", with_fraction(size, divisor));
-    }
-    let seconds = with_fraction(size % 60_000_000_000, 1_000_000_000);
-    let (hours, minutes) = (size / 3_600_000_000_000, size / 60_000_000_000 % 60);
-    match (hours, minutes) {
-        (0, 0) => format!("{sign}{seconds}s"),
-        (0, _) => format!("{sign}{minutes}m{seconds}s"),
-        _ => format!("{sign}{hours}h{minutes}m{seconds}s"),
-    }
-}
-
-fn with_fraction(size: u64, divisor: u64) -> String {
-    let width = divisor.ilog10() as usize;
-    let fraction = format!("{:0width$}", size % divisor);
-    let fraction = if width == 0 { "" } else { fraction.trim_end_matches('0') };
-    if fraction.is_empty() { (size / divisor).to_string() } else { format!("{}.{fraction}", size / divisor) }
 }
 
 #[cfg(test)]

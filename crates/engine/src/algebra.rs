@@ -4,11 +4,11 @@
 //! comparing integers, and the answers to "do these overlap", "what remains of both" are remembered. A cluster has
 //! few distinct requirements however many pods it has.
 
-use foldhash::fast::FixedState;
 use hashbrown::{HashMap, HashTable};
 use smallvec::SmallVec;
 use std::hash::BuildHasher;
 
+use crate::hashing::FixedState;
 use crate::labels::{Labels, Text};
 use crate::requirement::{Operator, Requirement, min_bound};
 use crate::requirements::{Incompatibility, Requirements};

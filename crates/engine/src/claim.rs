@@ -4,7 +4,7 @@ use smallvec::SmallVec;
 
 use crate::algebra::SetId;
 use crate::bits::Bits;
-use crate::columns::Row;
+use crate::columns::{Cell, Row};
 use crate::pod::HostPort;
 use crate::templates::Template;
 use crate::types::{ReservationId, TypeTable};
@@ -37,20 +37,25 @@ pub(crate) struct Claim {
 impl Claim {
     /// Works out `room` again after types or requests have changed.
     pub(crate) fn update_room(&mut self, template: &Template, tables: &[TypeTable]) {
-        let table = &tables[template.table];
-        self.room.clear();
-        for column in 0..self.requests.len() {
-            let most = template
-                .daemons
+        let mut room = std::mem::take(&mut self.room);
+        room.clear();
+        room.extend(
+            self.requests
                 .iter()
-                .filter_map(|group| {
-                    let taken = group.row.get(column).copied().unwrap_or(0);
-                    table.most(&self.types, &group.types, column).map(|most| most.saturating_sub(taken))
-                })
-                .max()
-                .unwrap_or(0);
-            self.room.push(most.saturating_sub(self.requests[column]));
-        }
+                .enumerate()
+                .map(|(column, requested)| self.most(template, tables, column).saturating_sub(*requested)),
+        );
+        self.room = room;
+    }
+
+    /// The most of a column that is left beside daemons, on whichever instance type has most of it.
+    pub(crate) fn most(&self, template: &Template, tables: &[TypeTable], column: usize) -> Cell {
+        let table = &tables[template.table];
+        let beside_daemons = template.daemons.iter().filter_map(|group| {
+            let taken = group.row.get(column).copied().unwrap_or(0);
+            table.most(&self.types, &group.types, column).map(|most| most.saturating_sub(taken))
+        });
+        beside_daemons.max().unwrap_or(0)
     }
 }
 

@@ -5,12 +5,12 @@
 
 use std::sync::Arc;
 
-use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 
 use crate::algebra::{Algebra, Demand};
 use crate::columns::{Columns, Need};
 use crate::eligibility::{pod_requirements, sorted_preferences};
+use crate::hashing::FixedState;
 use crate::labels::{Labels, Text};
 use crate::pod::{Pod, PodSpec};
 use crate::reasons::Relaxation;

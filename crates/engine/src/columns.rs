@@ -1,9 +1,9 @@
 //! Resources as numbered columns, so that amounts are vectors.
 
-use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use smallvec::SmallVec;
 
+use crate::hashing::FixedState;
 use crate::labels::Text;
 use crate::resources::{Amount, Resources};
 

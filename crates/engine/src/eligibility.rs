@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use karpenter_primitives::GoDuration;
+
 use crate::cluster::DisruptionBudget;
 use crate::go_sort;
 use crate::labels::{self, CAPACITY_TYPE, HOSTNAME, NODE_POOL, ON_DEMAND, RESERVED, SPOT};
@@ -46,52 +48,11 @@ pub fn do_not_disrupt_active(pod: &Pod, now_seconds: i64) -> bool {
     if value.as_ref() == "true" {
         return true;
     }
-    let Some(nanos) = parse_go_duration(value).filter(|d| *d > 0) else { return false };
-    let Some(started) = pod.status.started_seconds else { return true };
-    i128::from(now_seconds.saturating_sub(started)) * 1_000_000_000 < nanos
-}
-
-/// Reads a duration as Go's `time.ParseDuration` does, in nanoseconds.
-pub(crate) fn parse_go_duration(text: &str) -> Option<i128> {
-    let (negative, mut rest) = match text.strip_prefix('-') {
-        Some(rest) => (true, rest),
-        None => (false, text.strip_prefix('+').unwrap_or(text)),
+    let Some(nanos) = value.parse::<GoDuration>().ok().map(GoDuration::as_nanos).filter(|d| *d > 0) else {
+        return false;
     };
-    if rest == "0" {
-        return Some(0);
-    }
-    if rest.is_empty() {
-        return None;
-    }
-    let mut total: i128 = 0;
-    while !rest.is_empty() {
-        let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
-        let (number, tail) = rest.split_at(digits);
-        let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
-        if (whole.is_empty() && fraction.is_empty()) || fraction.contains('.') {
-            return None;
-        }
-        let unit_len = tail.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(tail.len());
-        let (unit, tail) = tail.split_at(unit_len);
-        let scale: i128 = match unit {
-            "ns" => 1,
-            "us" | "µs" | "μs" => 1_000,
-            "ms" => 1_000_000,
-            "s" => 1_000_000_000,
-            "m" => 60_000_000_000,
-            "h" => 3_600_000_000_000,
-            _ => return None,
-        };
-        let whole: i128 = if whole.is_empty() { 0 } else { whole.parse().ok()? };
-        total = total.checked_add(whole.checked_mul(scale)?)?;
-        let mut part = scale;
-        for digit in fraction.bytes() {
-            part /= 10;
-            total += part * i128::from(digit - b'0');
-        }
-        rest = tail;
-    }
-    (total <= i128::from(i64::MAX)).then_some(if negative { -total } else { total })
+    let Some(started) = pod.status.started_seconds else { return true };
+    i128::from(now_seconds.saturating_sub(started)) * 1_000_000_000 < i128::from(nanos)
 }
 
 /// What a PodDisruptionBudget must say to stand in the way.

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use smallvec::SmallVec;
 
@@ -10,13 +9,15 @@ use crate::algebra::{Algebra, SetId, Undefined};
 use crate::bits::Bits;
 use crate::classes::ClassId;
 use crate::columns::Cell;
+use crate::hashing::FixedState;
 use crate::labels::{CAPACITY_TYPE, INITIALIZED, INSTANCE_TYPE, Labels, REGISTERED, RESERVED, Text};
-use crate::plan::{NodePlacement, PlacedPod, Plan, PlannedClaim, PodError};
+use crate::misses::KnownMisses;
+use crate::plan::{NodePlacement, PlacedPod, Plan, PlannedClaim, PodError, Why};
 use crate::reasons::{Relaxation, Unplaceable};
 use crate::requirement::{Operator, SelectorRequirement};
 use crate::resources::Resources;
 use crate::snapshot::MinValuesPolicy;
-use crate::solver::{Failure, Solver};
+use crate::solver::{Candidate, Failure, Solver};
 use crate::templates::unmet_min_values;
 use crate::types::TypeTable;
 use crate::vocabulary::ValueId;
@@ -76,10 +77,14 @@ pub(crate) struct Launches {
 impl Solver<'_> {
     /// Writes the outcome into `plan`.
     pub(crate) fn finish(mut self, plan: &mut Plan) {
+        let mut planned: Vec<Option<usize>> = vec![None; self.claims.len()];
         for position in 0..self.order.len() {
             let number = self.order.claims()[position] as usize;
             match self.finish_claim(number) {
-                Ok(claim) => plan.new_claims.push(claim),
+                Ok(claim) => {
+                    planned[number] = Some(plan.new_claims.len());
+                    plan.new_claims.push(claim);
+                }
                 Err(reason) => {
                     for (pod, _) in std::mem::take(&mut self.claims[number].pods) {
                         self.errors[pod as usize] = Some(Failure::Before(reason.clone()));
@@ -88,10 +93,18 @@ impl Solver<'_> {
             }
         }
         plan.existing_nodes = self.placements();
+        let mut known_misses = KnownMisses::default();
         for (pod, failure) in std::mem::take(&mut self.errors).into_iter().enumerate() {
             if let Some(failure) = failure {
+                let misses = match &failure {
+                    Failure::Refused(class, _) if self.options.explain => {
+                        let candidate = Candidate { pod: pod as u32, class: *class };
+                        Some(self.misses(candidate, &planned, &mut known_misses))
+                    }
+                    _ => None,
+                };
                 let reason = self.explain_failure(pod as u32, failure);
-                plan.pod_errors.push(PodError { pod: self.pods[pod].pod.clone(), reason });
+                plan.pod_errors.push(PodError { pod: self.pods[pod].pod.clone(), reason, misses });
             }
         }
         plan.pod_errors.sort_by(|a, b| (&a.pod.namespace, &a.pod.name).cmp(&(&b.pod.namespace, &b.pod.name)));
@@ -105,14 +118,14 @@ impl Solver<'_> {
             if pods.is_empty() {
                 continue;
             }
-            let pods = pods.into_iter().map(|(pod, class)| self.placed(pod, class)).collect();
+            let pods = pods.into_iter().map(|(pod, class)| self.placed(pod, class, Why::FirstNode)).collect();
             placements.push(NodePlacement { node: self.existing[node].name.clone(), pods });
         }
         placements
     }
 
     /// The pod with what was given up on the way to the class it was placed as.
-    fn placed(&mut self, pod: u32, class: ClassId) -> PlacedPod {
+    fn placed(&mut self, pod: u32, class: ClassId, why: Why) -> PlacedPod {
         let mut relaxed: Vec<Relaxation> = Vec::new();
         let mut at = self.pods[pod as usize].class;
         while at != class {
@@ -123,7 +136,7 @@ impl Solver<'_> {
             relaxed.push(what);
             at = weaker;
         }
-        PlacedPod { pod: self.pods[pod as usize].pod.clone(), relaxed }
+        PlacedPod { pod: self.pods[pod as usize].pod.clone(), relaxed, why }
     }
 
     /// The claim as it is to be created; an error when its instance types cannot be cut to size.
@@ -191,7 +204,14 @@ impl Solver<'_> {
             cheapest_price: launch.cheapest_price,
         };
         let pods = std::mem::take(&mut self.claims[number].pods);
-        Ok(PlannedClaim { pods: pods.into_iter().map(|(p, c)| self.placed(p, c)).collect(), ..planned })
+        let pods = pods.into_iter().enumerate().map(|(at, (pod, class))| {
+            let why = match at {
+                0 => Why::NewClaim { passed_over: self.passed_over.remove(&pod).unwrap_or_default() },
+                _ => Why::SharedClaim,
+            };
+            self.placed(pod, class, why)
+        });
+        Ok(PlannedClaim { pods: pods.collect(), ..planned })
     }
 
     /// Prices of a table's instance types under these requirements.

@@ -6,7 +6,6 @@
 use std::hash::BuildHasher;
 use std::sync::Arc;
 
-use foldhash::fast::FixedState;
 use hashbrown::{HashMap, HashTable};
 use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
@@ -14,6 +13,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1 as meta;
 use karpenter_primitives::Quantity;
 use std::collections::BTreeMap;
 
+use crate::hashing::FixedState;
 use crate::labels::{DISRUPTION_COST, DO_NOT_DISRUPT, Labels, POD_DELETION_COST, Text};
 use crate::node::NodeCondition;
 use crate::plan::RejectedObject;

@@ -22,11 +22,15 @@ impl Solver<'_> {
         candidate: Candidate,
         volumes: Option<&Volumes>,
     ) -> Result<Joined, Refusal> {
-        // The claim is taken out so that it can be asked while everything else is at hand.
-        let claim = std::mem::replace(&mut self.claims[number], Claim::vacant());
+        let claim = self.take_claim(number);
         let answer = self.can_join(&claim, candidate, volumes, false);
         self.claims[number] = claim;
         answer
+    }
+
+    /// Takes the claim out, to be put back, so that it can be asked while everything else is at hand.
+    pub(crate) fn take_claim(&mut self, number: usize) -> Claim {
+        std::mem::replace(&mut self.claims[number], Claim::vacant())
     }
 
     /// Whether the claim takes the pod, and what it then is.

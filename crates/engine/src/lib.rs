@@ -11,8 +11,9 @@
 //! Which pods need a place, which pools may serve them, what a node still has room for, where a volume can be reached:
 //! all of that the engine works out itself, so whoever builds a snapshot makes no decisions.
 //!
-//! [`SnapshotBuilder`] turns Kubernetes objects into these types, one at a time, sharing what is equal. Convert objects as they
-//! are read (or watched), not when a decision is due, and drop the originals: what remains of a pod is a few hundred bytes.
+//! [`ingest`] turns Kubernetes objects into these types, one at a time, sharing what is equal; the crate `karpenter-state` mirrors a
+//! whole cluster with it. Convert objects as they are read (or watched), not when a decision is due, and drop the originals:
+//! what remains of a pod is a few hundred bytes.
 //! Instance types and NodePools are plain structs to fill in. Whatever does not make sense is rejected with object and field
 //! while the rest goes on.
 //!
@@ -27,19 +28,18 @@
 //!
 //! | what | where |
 //! |---|---|
-//! | facts in | `snapshot`, `pod`, `node`, `node_pool`, `instance_type`, `cluster`; made by `ingest`, `builder` |
+//! | facts in | `snapshot`, `pod`, `node`, `node_pool`, `instance_type`, `cluster`; made by `ingest` |
 //! | decision out | `plan`, `reasons` |
 //! | a pass | `setup` (compile) → `solver`, `joining` (place) → `finish` (launch options) |
 //! | one rule each | `eligibility`, `volumes`, `ports`, `daemons`, `templates`, `overlay`, `default_spread`, `relax`, `topology` |
 //! | many simulations | `journal` (what is put back), `disruption::workbench` |
 //! | speed | `vocabulary`, `algebra` (requirements as numbers), `types` (instance types as bits), `columns` (resources), `classes` (equal pods), `scan` (what need not be asked), `go_sort` (Go's order of claims, incrementally), `roster` |
-//! | why not | `refusal` (in numbers) → `reasons` (in words) |
+//! | why not | `refusal` (in numbers) → `reasons` (in words); `misses` (every node and claim, on request) |
 
 mod algebra;
 #[cfg(test)]
 mod algebra_tests;
 mod bits;
-mod builder;
 mod claim;
 mod classes;
 pub mod cluster;
@@ -52,11 +52,15 @@ pub mod eligibility;
 mod existing;
 mod finish;
 mod go_sort;
+mod hashing;
+#[cfg(test)]
+mod hashing_tests;
 pub mod ingest;
 pub mod instance_type;
 mod joining;
 mod journal;
 pub mod labels;
+pub mod misses;
 pub mod node;
 pub mod node_pool;
 pub mod overlay;
@@ -83,16 +87,19 @@ mod types;
 mod vocabulary;
 mod volumes;
 
-pub use builder::SnapshotBuilder;
 pub use effective_zone::effective_zone;
 pub use node::StateNode;
-pub use plan::{IgnoredPod, NodePlacement, PlacedPod, Plan, PlannedClaim, PodError, RejectedObject};
+pub use plan::{IgnoredPod, NodePlacement, PlacedPod, Plan, PlannedClaim, PodError, RejectedObject, Why};
 pub use snapshot::{
     FeatureGates, MinValuesPolicy, PreferencePolicy, Provider, ReservedMode, Snapshot, SolveOptions,
 };
 
 use setup::Assumptions;
 use solver::Solver;
+
+// The clusters of the integration tests serve the tests inside the crate as well.
+#[cfg(test)]
+extern crate self as karpenter_engine;
 
 /// Decides where every pod of the snapshot that needs a place goes.
 pub fn solve(snapshot: &Snapshot, options: &SolveOptions) -> Plan {

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use crate::labels::{Labels, Text};
+use crate::misses::Misses;
 use crate::pod::Pod;
-use crate::reasons::{PodRejection, Relaxation, SkippedPool, Unplaceable};
+use crate::reasons::{PodRejection, PoolRejection, Relaxation, SkippedPool, Unplaceable};
 use crate::requirement::SelectorRequirement;
 use crate::resources::Resources;
 use crate::taints::Taint;
@@ -70,6 +71,22 @@ pub struct PlacedPod {
     pub pod: Arc<Pod>,
     /// What had to be given up to place it.
     pub relaxed: Vec<Relaxation>,
+    /// Why there.
+    pub why: Why,
+}
+
+/// Why a pod went where it went.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Why {
+    /// It is the first node that takes the pod; nodes are tried initialized ones first, then by name.
+    FirstNode,
+    /// No node takes the pod; of the plan's claims that do, this had fewest pods.
+    SharedClaim,
+    /// Neither node nor claim takes the pod, so one is made for it.
+    NewClaim {
+        /// NodePools that would have come first, and why they could not (with [`crate::SolveOptions::explain`]).
+        passed_over: Box<[PoolRejection]>,
+    },
 }
 
 /// Pods going to a node that exists.
@@ -86,8 +103,10 @@ pub struct NodePlacement {
 pub struct PodError {
     /// The pod.
     pub pod: Arc<Pod>,
-    /// Why.
+    /// Why no NodePool helps.
     pub reason: Unplaceable,
+    /// What kept it from the nodes and claims there are (with [`crate::SolveOptions::explain`]). Pods that are alike share it.
+    pub misses: Option<Arc<Misses>>,
 }
 
 /// A pod that was not tried.

@@ -84,6 +84,75 @@ pub enum Rejection {
     Reserved(ReservedRejection),
 }
 
+/// A rule by name. In the order in which a node is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Rule {
+    /// How many nodes a NodePool may have.
+    NodeLimit,
+    /// How much a NodePool may have.
+    Limits,
+    /// Taints and tolerations.
+    Taints,
+    /// How many volumes can be attached.
+    VolumeLimit,
+    /// Host ports.
+    HostPort,
+    /// Room on a node.
+    Resources,
+    /// Node selector and node affinity.
+    Requirements,
+    /// Where the pod's volumes can be reached.
+    VolumeTopology,
+    /// Spread, affinity and anti-affinity.
+    Topology,
+    /// The same, where several do not agree.
+    TopologyConflict,
+    /// Size and offerings of instance types.
+    InstanceTypes,
+    /// Reserved capacity.
+    ReservedCapacity,
+}
+
+impl Rule {
+    /// A stable name.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Rule::NodeLimit => "nodeLimit",
+            Rule::Limits => "limits",
+            Rule::Taints => "taints",
+            Rule::VolumeLimit => "volumeLimit",
+            Rule::HostPort => "hostPort",
+            Rule::Resources => "resources",
+            Rule::Requirements => "requirements",
+            Rule::VolumeTopology => "volumeTopology",
+            Rule::Topology => "topology",
+            Rule::TopologyConflict => "topologyConflict",
+            Rule::InstanceTypes => "instanceTypes",
+            Rule::ReservedCapacity => "reservedCapacity",
+        }
+    }
+}
+
+impl Rejection {
+    /// The rule that said no.
+    pub fn rule(&self) -> Rule {
+        match self {
+            Rejection::NodeLimitExhausted => Rule::NodeLimit,
+            Rejection::LimitsExceeded => Rule::Limits,
+            Rejection::Taints(_) => Rule::Taints,
+            Rejection::VolumeLimit(_) => Rule::VolumeLimit,
+            Rejection::HostPort { .. } => Rule::HostPort,
+            Rejection::NodeResources(_) => Rule::Resources,
+            Rejection::Requirements(_) => Rule::Requirements,
+            Rejection::VolumeRequirements(_) => Rule::VolumeTopology,
+            Rejection::Topology(_) => Rule::Topology,
+            Rejection::TopologyConflict(_) => Rule::TopologyConflict,
+            Rejection::InstanceTypes(_) => Rule::InstanceTypes,
+            Rejection::Reserved(_) => Rule::ReservedCapacity,
+        }
+    }
+}
+
 /// A driver's volume limit that would be exceeded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VolumeLimit {
@@ -204,6 +273,23 @@ pub enum Relaxation {
     TopologySpread(String),
     /// Respect for `PreferNoSchedule` taints.
     PreferNoScheduleTaints,
+}
+
+impl fmt::Display for Relaxation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Relaxation::RequiredNodeTerm(term) => write!(f, "an alternative of its node affinity: {term}"),
+            Relaxation::PreferredPodAffinity(term) => write!(f, "a preferred pod affinity over {term}"),
+            Relaxation::PreferredPodAntiAffinity(term) => {
+                write!(f, "a preferred pod anti-affinity over {term}")
+            }
+            Relaxation::PreferredNodeTerm(term) => write!(f, "a preferred node affinity: {term}"),
+            Relaxation::TopologySpread(spread) => write!(f, "a soft spread over {spread}"),
+            Relaxation::PreferNoScheduleTaints => {
+                f.write_str("staying off nodes that would rather not have it")
+            }
+        }
+    }
 }
 
 /// Why a pod that wants a place was not tried.

@@ -11,11 +11,11 @@ use crate::columns;
 use crate::labels::HOSTNAME;
 use crate::ports;
 use crate::reasons::{
-    InstanceTypeRejection, Rejection, ReservedRejection, Shortage, TopologyRejection, VolumeLimit,
+    InstanceTypeRejection, Rejection, ReservedRejection, Rule, TopologyRejection, VolumeLimit,
 };
 use crate::requirement::Requirement;
 use crate::requirements::Incompatibility;
-use crate::resources::{Amount, Resources};
+use crate::resources::Resources;
 use crate::solver::Solver;
 use crate::templates::unmet_min_values;
 use crate::topology::Place;
@@ -46,6 +46,24 @@ pub(crate) enum Refusal {
 }
 
 impl Refusal {
+    /// The rule by name.
+    pub(crate) fn rule(&self) -> Rule {
+        match self {
+            Refusal::NodeLimit => Rule::NodeLimit,
+            Refusal::Limits => Rule::Limits,
+            Refusal::Taints => Rule::Taints,
+            Refusal::VolumeLimit => Rule::VolumeLimit,
+            Refusal::HostPort => Rule::HostPort,
+            Refusal::Resources => Rule::Resources,
+            Refusal::Requirements => Rule::Requirements,
+            Refusal::VolumeRequirements(..) => Rule::VolumeTopology,
+            Refusal::Topology { .. } => Rule::Topology,
+            Refusal::TopologyConflict(..) => Rule::TopologyConflict,
+            Refusal::MinValues(_) | Refusal::InstanceTypes(_) => Rule::InstanceTypes,
+            Refusal::Reserved(_) => Rule::ReservedCapacity,
+        }
+    }
+
     /// Whether the pod should wait for reserved capacity instead of looking elsewhere.
     pub(crate) fn defers(&self) -> bool {
         matches!(self, Refusal::Reserved(why) if why.defers())
@@ -77,31 +95,38 @@ impl Solver<'_> {
                 self.explain_types(claim, class, claim.set)
             }
             Refusal::Requirements => {
-                let why = self.incompatibility(claim.set, claim.host, demand);
+                let why = self.incompatibility(claim.set, claim.host, demand, Undefined::AllowedIfWellKnown);
                 Rejection::Requirements(why)
             }
             Refusal::VolumeRequirements(base, alternative) => {
-                Rejection::VolumeRequirements(self.incompatibility(base, claim.host, alternative))
+                let allowed = Undefined::AllowedIfWellKnown;
+                Rejection::VolumeRequirements(self.incompatibility(base, claim.host, alternative, allowed))
             }
             Refusal::Topology { group, inverse, place } => {
                 Rejection::Topology(self.topology_rejection(group, inverse, class, place))
             }
             Refusal::TopologyConflict(set, narrowed) => {
-                let why = self.algebra.why_incompatible(set, narrowed, Undefined::AllowedIfWellKnown);
-                Rejection::TopologyConflict(why.unwrap_or_else(unknown_conflict))
+                Rejection::TopologyConflict(self.conflict(set, narrowed, Undefined::AllowedIfWellKnown))
             }
             Refusal::MinValues(set) | Refusal::InstanceTypes(set) => self.explain_types(claim, class, set),
             Refusal::Reserved(why) => Rejection::Reserved(why),
         }
     }
 
-    fn incompatibility(
+    /// Why the domains that constraints chose cannot be had.
+    pub(crate) fn conflict(&mut self, set: SetId, narrowed: SetId, undefined: Undefined) -> Incompatibility {
+        self.algebra.why_incompatible(set, narrowed, undefined).unwrap_or_else(unknown_conflict)
+    }
+
+    /// Why a machine cannot meet `demand`.
+    pub(crate) fn incompatibility(
         &mut self,
         set: SetId,
         host: crate::vocabulary::ValueId,
         demand: Demand,
+        undefined: Undefined,
     ) -> Incompatibility {
-        let why = self.algebra.why_incompatible(set, demand.set, Undefined::AllowedIfWellKnown);
+        let why = self.algebra.why_incompatible(set, demand.set, undefined);
         why.unwrap_or_else(|| match demand.host {
             Some(asked) => Incompatibility::NoOverlap {
                 incoming: Box::new(self.algebra.render(asked)),
@@ -176,7 +201,6 @@ impl Solver<'_> {
         let mut flags = [false; 5];
         let mut daemon_requests: Option<(Resources, Resources)> = None;
         let mut kept = Bits::none(table.len());
-        let mut considered = Bits::none(table.len());
         for group in &template.daemons {
             let held: Vec<_> = group.ports.iter().chain(&claim.ports).cloned().collect();
             if ports::first_clash(&spec.host_ports, &held).is_some() {
@@ -194,7 +218,6 @@ impl Solver<'_> {
             columns::add(&mut with_daemons, &group.need);
             let mut types = claim.types.clone();
             types.and(&group.types);
-            considered.or(&types);
             let met = table.criteria(&mut self.algebra, &types, set, &with_daemons);
             for (flag, met) in flags.iter_mut().zip(met) {
                 *flag |= met;
@@ -202,19 +225,15 @@ impl Solver<'_> {
             kept.or(&table.keep(&mut self.algebra, &types, set, &with_daemons));
         }
         let unmet = unmet_min_values(&self.algebra, table, &kept, set);
-        let nearest = (!flags[1]).then(|| {
-            total.iter().enumerate().find_map(|(column, need)| {
-                let most = table.most(&considered, &considered, column).unwrap_or(0);
-                (*need > most).then(|| Shortage {
-                    resource: self.columns.name(column as u32).clone(),
-                    need: Amount::nanos(*need),
-                    left: Amount::nanos(most),
-                })
-            })
-        });
         let mut min_values: Vec<_> =
             unmet.iter().map(|(key, _)| self.algebra.vocabulary.key_name(*key).clone()).collect();
         min_values.sort();
+        let of_template = &self.templates[claim.template];
+        let room = |column: u32| {
+            let taken = claim.requests.get(column as usize).copied().unwrap_or(0);
+            claim.most(of_template, &self.tables, column as usize).saturating_sub(taken)
+        };
+        let nearest = if flags[1] { None } else { self.shortage(class, room) };
         Rejection::InstanceTypes(Box::new(InstanceTypeRejection {
             requirements_met: flags[0],
             fits: flags[1],
@@ -225,7 +244,7 @@ impl Solver<'_> {
             requirements: self.algebra.render_set(set),
             pod_requests: spec.requests.clone(),
             daemon_requests,
-            nearest: nearest.flatten(),
+            nearest,
         }))
     }
 }

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 
 use crate::eligibility::is_provisionable;
+use crate::hashing::FixedState;
 use crate::labels::Text;
 use crate::pod::Pod;
 

@@ -90,7 +90,7 @@ impl Outlook {
 
 impl Solver<'_> {
     /// Whether nothing about the pod is particular to it alone: neither volumes nor ports.
-    fn is_plain(&self, candidate: Candidate, volumes: Option<&Volumes>) -> bool {
+    pub(crate) fn is_plain(&self, candidate: Candidate, volumes: Option<&Volumes>) -> bool {
         let shape = self.classes.classes[candidate.class as usize].shape;
         volumes.is_none()
             && self.pods[candidate.pod as usize].alternatives.is_empty()

@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use foldhash::fast::FixedState;
 use hashbrown::{HashMap, HashSet};
 
 use crate::algebra::{Algebra, Demand, NO_HOST};
@@ -17,6 +16,7 @@ use crate::eligibility::{self, is_terminal};
 use crate::existing::ExistingNode;
 use crate::finish::Launches;
 use crate::go_sort::ClaimOrder;
+use crate::hashing::FixedState;
 use crate::instance_type::InstanceType;
 use crate::labels::{INSTANCE_TYPE, Labels, NODE_POOL, Text};
 use crate::node::{Standing, StateNode};
@@ -140,6 +140,7 @@ impl<'s> Solver<'s> {
             next_host,
             tolerate_preferences: false,
             lessons: Lessons::default(),
+            passed_over: BTreeMap::new(),
             errors: Vec::new(),
             reserved_mode: assumptions.reserved_mode.unwrap_or(options.reserved_mode),
             absent: Bits::default(),

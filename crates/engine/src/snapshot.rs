@@ -93,6 +93,9 @@ pub struct SolveOptions {
     /// Whether what was learned about one pod may be used for the next. Off, every question is asked anew: slow, and
     /// only good for checking that both ways give the same answer.
     pub caching: bool,
+    /// Whether pods without a place are told what each node and claim lacked, and pods with one which NodePools were passed
+    /// over. For readers: it costs another question per pod and node.
+    pub explain: bool,
 }
 
 impl Default for SolveOptions {
@@ -106,6 +109,7 @@ impl Default for SolveOptions {
             default_spread: Vec::new(),
             max_instance_types: 600,
             caching: true,
+            explain: false,
         }
     }
 }

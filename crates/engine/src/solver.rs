@@ -1,6 +1,6 @@
 //! Places pods: on nodes that exist, then on claims in flight, then on new claims; relaxing what may be relaxed.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -68,6 +68,8 @@ pub(crate) struct Solver<'s> {
     pub(crate) tolerate_preferences: bool,
     /// What earlier pods taught about later ones.
     pub(crate) lessons: Lessons,
+    /// NodePools that could not take a pod for which a lesser one then made a claim; kept only for readers.
+    pub(crate) passed_over: BTreeMap<u32, Box<[PoolRejection]>>,
     /// Why each pod that was tried last found no place.
     pub(crate) errors: Vec<Option<Failure>>,
     /// Whether pods wait for reserved capacity.
@@ -483,6 +485,10 @@ impl Solver<'_> {
             );
             match self.can_join(&claim, candidate, volumes, relax) {
                 Ok(joined) => {
+                    if self.options.explain && !refusals.is_empty() {
+                        let passed_over = self.explain_pools(candidate, refusals);
+                        self.passed_over.insert(candidate.pod, passed_over.into());
+                    }
                     self.create(claim, candidate, volumes, joined);
                     return Ok(());
                 }
@@ -504,16 +510,24 @@ impl Solver<'_> {
             Failure::Before(reason) => return reason,
             Failure::Refused(class, refusals) => (class, refusals),
         };
-        let volumes = self.pods[pod as usize].volumes.clone().unwrap_or_default();
-        let rejections = refusals
+        Unplaceable::AllPools(self.explain_pools(Candidate { pod, class }, refusals))
+    }
+
+    /// Spells out what the first templates said.
+    fn explain_pools(
+        &mut self,
+        candidate: Candidate,
+        refusals: SmallVec<[Refusal; 2]>,
+    ) -> Vec<PoolRejection> {
+        let volumes = self.pods[candidate.pod as usize].volumes.clone().unwrap_or_default();
+        refusals
             .into_iter()
             .enumerate()
             .map(|(number, refusal)| PoolRejection {
                 node_pool: self.templates[number].name.clone(),
-                reason: self.explain_new_claim(number, class, volumes.as_deref(), refusal),
+                reason: self.explain_new_claim(number, candidate.class, volumes.as_deref(), refusal),
             })
-            .collect();
-        Unplaceable::AllPools(rejections)
+            .collect()
     }
 
     fn explain_new_claim(

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 
+use crate::hashing::FixedState;
 use crate::taints::{Taint, Toleration, first_untolerated};
 
 /// A distinct list of taints.

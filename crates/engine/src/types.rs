@@ -5,13 +5,13 @@
 
 use std::collections::BTreeMap;
 
-use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use smallvec::SmallVec;
 
 use crate::algebra::{Algebra, ReqId, SetId, Undefined};
 use crate::bits::Bits;
 use crate::columns::{Cell, Columns, Need, Row};
+use crate::hashing::FixedState;
 use crate::instance_type::InstanceType;
 use crate::labels::{CAPACITY_TYPE, INSTANCE_TYPE, RESERVED, Text};
 use crate::vocabulary::{KeyId, ValueId};

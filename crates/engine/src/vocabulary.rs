@@ -3,9 +3,9 @@
 //! Numbers are given in order of first mention and mean nothing beyond one solve. Names are looked at again only to break
 //! ties (smallest name first) and to render the result.
 
-use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 
+use crate::hashing::FixedState;
 use crate::labels::{self, HOSTNAME, Text};
 use crate::requirement::parse_integer;
 

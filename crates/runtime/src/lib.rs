@@ -24,7 +24,6 @@ pub mod entropy;
 pub mod environment;
 pub mod error;
 pub mod events;
-pub mod go_duration;
 pub mod http;
 pub mod informer;
 pub mod lease;
@@ -42,3 +41,5 @@ mod sync;
 pub mod ttl_cache;
 pub mod work_queue;
 pub mod writes;
+
+pub use karpenter_primitives::go_duration;

@@ -6,6 +6,7 @@
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::LazyLock;
 
+use karpenter_primitives::GoDuration;
 use regex::Regex;
 
 /// A format that constrains strings.
@@ -319,8 +320,8 @@ fn is_date_time(text: &str) -> bool {
 
 /// Go's `time.ParseDuration`, or the Scala forms (`3 days`) it is tried as after that.
 pub(super) fn duration_nanos(text: &str) -> Option<i64> {
-    if let Some(nanos) = go_duration_nanos(text) {
-        return Some(nanos);
+    if let Ok(duration) = text.parse::<GoDuration>() {
+        return Some(duration.as_nanos());
     }
     let mut total: Option<i64> = None;
     for part in DURATION_PART.captures_iter(text) {
@@ -349,49 +350,6 @@ const SCALA_UNITS: &[(&[&str], i64)] = &[
     (&["d", "day"], 86_400_000_000_000),
     (&["w", "wk", "week"], 604_800_000_000_000),
 ];
-
-fn go_duration_nanos(text: &str) -> Option<i64> {
-    let (negative, mut rest) = match text.as_bytes().first()? {
-        b'-' => (true, &text[1..]),
-        b'+' => (false, &text[1..]),
-        _ => (false, text),
-    };
-    if rest == "0" {
-        return Some(0);
-    }
-    if rest.is_empty() {
-        return None;
-    }
-    let mut total: i128 = 0;
-    while !rest.is_empty() {
-        let end = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
-        let (number, after) = rest.split_at(end);
-        let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
-        if (whole.is_empty() && fraction.is_empty()) || fraction.contains('.') {
-            return None;
-        }
-        let unit_end = after.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(after.len());
-        let (unit, next) = after.split_at(unit_end);
-        let nanos: i128 = match unit {
-            "ns" => 1,
-            "us" | "µs" | "μs" => 1_000,
-            "ms" => 1_000_000,
-            "s" => 1_000_000_000,
-            "m" => 60_000_000_000,
-            "h" => 3_600_000_000_000,
-            _ => return None,
-        };
-        let whole: i128 = if whole.is_empty() { 0 } else { whole.parse().ok()? };
-        total = total.checked_add(whole.checked_mul(nanos)?)?;
-        // 18 digits are more than a nanosecond can show.
-        let fraction = &fraction[..fraction.len().min(18)];
-        if let Ok(digits) = fraction.parse::<i128>() {
-            total = total.checked_add(digits * nanos / 10_i128.pow(u32::try_from(fraction.len()).ok()?))?;
-        }
-        rest = next;
-    }
-    i64::try_from(if negative { -total } else { total }).ok()
-}
 
 #[cfg(test)]
 mod tests {

@@ -1,9 +1,9 @@
 //! The domains that NodePools could create, by topology key.
 
-use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 
 use crate::algebra::{Algebra, SetId};
+use crate::hashing::FixedState;
 use crate::requirement::Operator;
 use crate::tolerance::{TaintsId, Tolerance, TolerationsId};
 use crate::types::TypeTable;

@@ -10,7 +10,6 @@ mod identity;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 
 pub(crate) use domains::{PoolDomains, Universe};
@@ -19,6 +18,7 @@ use identity::{FilterIdentity, Identity, SelectorIdentity};
 
 use crate::algebra::{Algebra, NO_HOST};
 use crate::bits::Bits;
+use crate::hashing::FixedState;
 use crate::labels::{HOSTNAME, Labels, Text};
 use crate::pod::{PodAffinityTerm, PodSpec, TopologySpread, WhenUnsatisfiable};
 use crate::reasons::TopologyKind;

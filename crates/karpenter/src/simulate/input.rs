@@ -21,6 +21,7 @@ use super::rejected::Rejected;
 use super::scenario::{Scenario, ScenarioError};
 use super::settings::{SettingError, decision_options};
 use super::source::{SourceError, SourceFile};
+use super::timing::Stopwatch;
 
 /// How long a promise of a node to pods lasts: twice the longest batch.
 const NOMINATION_SECONDS: i64 = 20;
@@ -67,6 +68,8 @@ pub(crate) struct Input {
     pub(crate) rejected: Vec<Rejected>,
     /// Kinds scheduling does not look at, with how many objects of each there were.
     pub(crate) passed_over: Vec<(String, usize)>,
+    /// Time it took to mirror the objects once parsed.
+    pub(crate) mirroring: Stopwatch,
 }
 
 impl Input {
@@ -74,17 +77,19 @@ impl Input {
         files: &[impl AsRef<Path>],
         types_file: Option<&Path>,
         now: Option<&str>,
+        mirroring: Stopwatch,
     ) -> Result<Self, InputError> {
         let files: Vec<SourceFile> =
             files.iter().map(|f| SourceFile::read(f.as_ref())).collect::<Result<_, _>>()?;
         let types_file = types_file.map(SourceFile::read).transpose()?;
-        Self::from_sources(&files, types_file.as_ref(), now)
+        Self::from_sources(&files, types_file.as_ref(), now, mirroring)
     }
 
     pub(crate) fn from_sources(
         files: &[SourceFile],
         types_file: Option<&SourceFile>,
         now: Option<&str>,
+        mirroring: Stopwatch,
     ) -> Result<Self, InputError> {
         Self::from_sources_or(files, types_file, now, None)
     }
@@ -111,7 +116,7 @@ impl Input {
         let mut rejected = Vec::new();
         // A scenario speaks of the kwok provider only; a dump's pools may belong to any.
         let managed = scenario.header_file.map(|_| ManagedBy::KWOK);
-        let mut loaded = Loaded::read(&scenario.objects, managed, &mut rejected);
+        let mut loaded = Loaded::read(&scenario.objects, managed, mirroring, &mut rejected);
         let ingest = loaded.cluster.ingest();
         let options = decision_options(&header.options, ingest)
             .map_err(|source| InputError::Setting { file: header_file.into(), source })?;
@@ -156,6 +161,7 @@ impl Input {
             unreadable_pods: loaded.unreadable_pods,
             rejected,
             passed_over: loaded.passed_over.into_iter().collect(),
+            mirroring: loaded.mirroring,
         })
     }
 

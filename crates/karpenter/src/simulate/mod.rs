@@ -49,7 +49,7 @@ pub(crate) use cluster::{Cluster, ClusterFiles};
 use input::{Input, InputError, Mode};
 use source::SourceFile;
 use table::Notes;
-use timing::Timings;
+use timing::{Stopwatch, Timings};
 
 /// Show what Karpenter would do with a cluster given as files: what it would buy, what stays pending, and why.
 /// Or, in a disrupt scenario (or with --mode disrupt): which nodes it would take away, what that saves, and why the others stay.
@@ -151,10 +151,14 @@ pub fn run(args: &Args) -> Result<bool, Error> {
 
 /// Reads, decides and prints, without touching stdout or stderr.
 pub fn report(args: &Args) -> Result<Report, Error> {
-    let input = Input::read(&args.files, args.instance_types.as_deref(), args.now.as_deref())?;
+    let mirroring = if args.timings { Stopwatch::ready() } else { Stopwatch::default() };
+    let (types, now) = (args.instance_types.as_deref(), args.now.as_deref());
+    let mut input = Input::read(&args.files, types, now, mirroring)?;
     if args.mode.unwrap_or(input.mode) == Mode::Disrupt {
         return disruption_report(args, &input);
     }
+    // Whoever measures wants the decision alone.
+    input.options.solve.explain = args.reasons || (args.output == Output::Table && !args.timings);
     let mut remarks = Vec::new();
     let plan = if args.timings {
         let (plan, timings) = timed(&input, args.count);
@@ -190,7 +194,7 @@ fn notes(input: &Input) -> Notes<'_> {
 fn disruption_report(args: &Args, input: &Input) -> Result<Report, Error> {
     let mut remarks = Vec::new();
     let outcomes = if args.timings {
-        let mut timings = Timings::start();
+        let mut timings = Timings::start(&input.mirroring);
         let mut outcomes = Vec::new();
         for _ in 0..args.count.get() {
             drop(std::mem::take(&mut outcomes));
@@ -226,7 +230,7 @@ fn all_placed(plan: &Plan, input: &Input) -> bool {
 }
 
 fn timed(input: &Input, count: NonZeroUsize) -> (Plan, Timings) {
-    let mut timings = Timings::start();
+    let mut timings = Timings::start(&input.mirroring);
     let mut plan = Plan::default();
     for _ in 0..count.get() {
         // Nothing of the repetition before may be held while the next one runs.
@@ -238,13 +242,14 @@ fn timed(input: &Input, count: NonZeroUsize) -> (Plan, Timings) {
 
 /// The plan for the scenario in `files`, as `-o json` prints it.
 pub fn decide(files: &[impl AsRef<Path>]) -> Result<Value, Error> {
-    Ok(plan(&Input::read(files, None, None)?))
+    Ok(plan(&Input::read(files, None, None, Stopwatch::default())?))
 }
 
 /// The plan for a scenario in memory. Without `caching` the engine asks every question anew: the answer must be the same.
 pub fn decide_scenario(scenario: &Value, caching: bool) -> Result<Value, Error> {
     let source = SourceFile::from_bytes("scenario.json".into(), scenario.to_string().into_bytes());
-    let mut input = Input::from_sources(&[source.map_err(InputError::from)?], None, None)?;
+    let sources = [source.map_err(InputError::from)?];
+    let mut input = Input::from_sources(&sources, None, None, Stopwatch::default())?;
     input.options.solve.caching = caching;
     Ok(plan(&input))
 }

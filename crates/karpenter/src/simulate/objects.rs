@@ -21,6 +21,7 @@ use uuid::Uuid;
 
 use super::rejected::Rejected;
 use super::scenario::Origin;
+use super::timing::Stopwatch;
 
 /// What became of the objects.
 #[derive(Default)]
@@ -30,6 +31,8 @@ pub(crate) struct Loaded {
     pub(crate) unreadable_pods: Vec<(String, String)>,
     /// Objects passed over, by kind.
     pub(crate) passed_over: BTreeMap<String, usize>,
+    /// Time spent on the mirror, that is on everything but parsing.
+    pub(crate) mirroring: Stopwatch,
     seen: BTreeSet<(String, String, String)>,
 }
 
@@ -81,9 +84,10 @@ impl Loaded {
     pub(crate) fn read(
         objects: &[(Origin<'_>, &RawValue)],
         only: Option<ManagedBy>,
+        mirroring: Stopwatch,
         rejected: &mut Vec<Rejected>,
     ) -> Self {
-        let mut out = Self::default();
+        let mut out = Self { mirroring, ..Self::default() };
         for (origin, raw) in objects {
             let head: Head = match serde_json::from_str(raw.get()) {
                 Ok(head) => head,
@@ -92,7 +96,10 @@ impl Loaded {
                     continue;
                 }
             };
-            if let Err(problem) = out.apply(&head, raw, only) {
+            out.mirroring.start();
+            let applied = out.apply(&head, raw, only);
+            out.mirroring.stop();
+            if let Err(problem) = applied {
                 if head.kind == "Pod" && waits(raw) {
                     let namespace = head.metadata.namespace.as_deref().unwrap_or_default();
                     let text = format!("{}: {}", problem.field, problem.problem);
@@ -118,42 +125,44 @@ impl Loaded {
                 "there is another object of this kind and name; the first one counts",
             ));
         }
-        let cluster = &mut self.cluster;
+        let (cluster, mirroring) = (&mut self.cluster, &mut self.mirroring);
         match (head.api_version.as_str(), head.kind.as_str()) {
             ("v1", "Pod") => {
-                let mut pod: core::Pod = typed(raw)?;
+                let mut pod: core::Pod = typed(raw, mirroring)?;
                 ensure_uid(&mut pod.metadata, "Pod");
                 cluster.apply_pod(&pod)?;
             }
-            ("v1", "Node") => cluster.apply_node(&typed(raw)?)?,
-            ("v1", "Namespace") => cluster.apply_namespace(&typed(raw)?),
-            ("v1", "PersistentVolumeClaim") => cluster.apply_volume_claim(&typed(raw)?),
-            ("v1", "PersistentVolume") => cluster.apply_volume(&typed(raw)?),
-            ("v1", "Service") => cluster.apply_service(&typed(raw)?),
-            ("v1", "ReplicationController") => cluster.apply_replication_controller(&typed(raw)?),
+            ("v1", "Node") => cluster.apply_node(&typed(raw, mirroring)?)?,
+            ("v1", "Namespace") => cluster.apply_namespace(&typed(raw, mirroring)?),
+            ("v1", "PersistentVolumeClaim") => cluster.apply_volume_claim(&typed(raw, mirroring)?),
+            ("v1", "PersistentVolume") => cluster.apply_volume(&typed(raw, mirroring)?),
+            ("v1", "Service") => cluster.apply_service(&typed(raw, mirroring)?),
+            ("v1", "ReplicationController") => cluster.apply_replication_controller(&typed(raw, mirroring)?),
             ("apps/v1", "DaemonSet") => {
-                let mut daemon_set: apps::DaemonSet = typed(raw)?;
+                let mut daemon_set: apps::DaemonSet = typed(raw, mirroring)?;
                 ensure_uid(&mut daemon_set.metadata, "DaemonSet");
                 cluster.apply_daemon_set(&daemon_set)?;
             }
-            ("apps/v1", "ReplicaSet") => cluster.apply_replica_set(&typed(raw)?)?,
-            ("apps/v1", "StatefulSet") => cluster.apply_stateful_set(&typed(raw)?)?,
-            ("apps/v1", "Deployment") => cluster.apply_deployment(&typed(raw)?)?,
-            ("v1", "PodTemplate") => cluster.apply_pod_template(&typed(raw)?)?,
+            ("apps/v1", "ReplicaSet") => cluster.apply_replica_set(&typed(raw, mirroring)?)?,
+            ("apps/v1", "StatefulSet") => cluster.apply_stateful_set(&typed(raw, mirroring)?)?,
+            ("apps/v1", "Deployment") => cluster.apply_deployment(&typed(raw, mirroring)?)?,
+            ("v1", "PodTemplate") => cluster.apply_pod_template(&typed(raw, mirroring)?)?,
             ("autoscaling.x-k8s.io/v1beta1", "CapacityBuffer") => {
-                let mut buffer: CapacityBuffer = typed(raw)?;
+                let mut buffer: CapacityBuffer = typed(raw, mirroring)?;
                 ensure_uid(&mut buffer.metadata, "CapacityBuffer");
                 cluster.apply_capacity_buffer(&buffer);
             }
             ("storage.k8s.io/v1", "StorageClass") => {
-                cluster.apply_storage_class(&typed::<storage::StorageClass>(raw)?);
+                cluster.apply_storage_class(&typed::<storage::StorageClass>(raw, mirroring)?);
             }
-            ("storage.k8s.io/v1", "CSINode") => cluster.apply_csi_node(&typed::<storage::CSINode>(raw)?),
+            ("storage.k8s.io/v1", "CSINode") => {
+                cluster.apply_csi_node(&typed::<storage::CSINode>(raw, mirroring)?)
+            }
             ("policy/v1", "PodDisruptionBudget") => {
-                cluster.apply_disruption_budget(&typed::<policy::PodDisruptionBudget>(raw)?);
+                cluster.apply_disruption_budget(&typed::<policy::PodDisruptionBudget>(raw, mirroring)?);
             }
             ("karpenter.sh/v1", "NodePool") => {
-                let mut pool: NodePool = typed(raw)?;
+                let mut pool: NodePool = typed(raw, mirroring)?;
                 ensure_uid(&mut pool.metadata, "NodePool");
                 if only.is_some_and(|only| !only.manages(&pool)) {
                     return Err(problem(
@@ -164,9 +173,11 @@ impl Loaded {
                 make_ready_unless_said(&mut pool);
                 cluster.apply_node_pool(&pool)?;
             }
-            ("karpenter.sh/v1", "NodeClaim") => cluster.apply_node_claim(&typed::<NodeClaim>(raw)?)?,
+            ("karpenter.sh/v1", "NodeClaim") => {
+                cluster.apply_node_claim(&typed::<NodeClaim>(raw, mirroring)?)?
+            }
             ("karpenter.sh/v1alpha1", "NodeOverlay") => {
-                cluster.apply_node_overlay(&typed::<NodeOverlay>(raw)?)?
+                cluster.apply_node_overlay(&typed::<NodeOverlay>(raw, mirroring)?)?
             }
             (version, kind) => {
                 unknown(version, kind)?;
@@ -194,8 +205,16 @@ impl ManagedBy {
     }
 }
 
+/// Reads an object of a known kind, while the mirror's time stands still.
+fn typed<T: DeserializeOwned>(raw: &RawValue, mirroring: &mut Stopwatch) -> Result<T, Problem> {
+    mirroring.stop();
+    let parsed = parsed(raw);
+    mirroring.start();
+    parsed
+}
+
 /// Reads an object of a known kind; where that fails, once more to learn at which field.
-fn typed<T: DeserializeOwned>(raw: &RawValue) -> Result<T, Problem> {
+fn parsed<T: DeserializeOwned>(raw: &RawValue) -> Result<T, Problem> {
     serde_json::from_str(raw.get()).or_else(|_| {
         let mut value: serde_json::Value =
             serde_json::from_str(raw.get()).map_err(|e| problem("", e.to_string()))?;
@@ -316,7 +335,7 @@ mod tests {
         let listed: Vec<_> =
             raws.iter().enumerate().map(|(i, r)| (Origin { file: "f.json", index: i + 1 }, &**r)).collect();
         let mut rejected = Vec::new();
-        let loaded = Loaded::read(&listed, Some(ManagedBy::KWOK), &mut rejected);
+        let loaded = Loaded::read(&listed, Some(ManagedBy::KWOK), Stopwatch::default(), &mut rejected);
         (loaded, rejected.iter().map(ToString::to_string).collect())
     }
 

@@ -14,17 +14,9 @@ const ANY_VALUE: &str = "<any value the requirement allows>";
 
 /// The plan, plus pods that could not even be read (their key and what is wrong with them).
 pub(crate) fn to_json(plan: &Plan, unreadable: &[(String, String)]) -> Value {
-    let mut claims: Vec<(&Text, Vec<String>, Value)> = plan
-        .new_claims
-        .iter()
-        .map(|c| {
-            let pods = pod_keys(&c.pods);
-            (&c.node_pool, pods.clone(), claim(c, pods))
-        })
-        .collect();
-    claims.sort_by(|a, b| a.0.cmp(b.0).then_with(|| a.1.join(",").cmp(&b.1.join(","))));
     let mut out = Map::new();
-    out.insert("newNodeClaims".into(), claims.into_iter().map(|(_, _, c)| c).collect());
+    let claims = listed_claims(plan).into_iter().map(|(_, c)| claim(c, pod_keys(&c.pods)));
+    out.insert("newNodeClaims".into(), claims.collect());
     out.insert(
         "existingNodes".into(),
         plan.existing_nodes
@@ -56,6 +48,13 @@ pub(crate) fn to_json(plan: &Plan, unreadable: &[(String, String)]) -> Value {
         out.insert("error".into(), error.as_str().into());
     }
     out.into()
+}
+
+/// The plan's claims in the order they are listed: by NodePool and pods. Each with its index in the plan.
+pub(crate) fn listed_claims(plan: &Plan) -> Vec<(usize, &PlannedClaim)> {
+    let mut claims: Vec<(usize, &PlannedClaim)> = plan.new_claims.iter().enumerate().collect();
+    claims.sort_by_cached_key(|(_, c)| (c.node_pool.clone(), pod_keys(&c.pods).join(",")));
+    claims
 }
 
 /// A claim as Go Karpenter would create it, and the pods it is for.

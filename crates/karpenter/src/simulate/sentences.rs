@@ -1,8 +1,10 @@
 //! Reasons in plain words, shorter than the texts Go Karpenter's events have.
 
+use karpenter_engine::PodError;
 use karpenter_engine::labels::HOSTNAME;
+use karpenter_engine::misses::{MissedPlace, RefusedBy};
 use karpenter_engine::reasons::{
-    InstanceTypeRejection, PoolRejection, Rejection, ReservedRejection, Shortage, TopologyKind,
+    InstanceTypeRejection, PoolRejection, Rejection, ReservedRejection, Rule, Shortage, TopologyKind,
     TopologyRejection, Unplaceable, amount_text,
 };
 use karpenter_engine::requirement::Requirement;
@@ -12,8 +14,69 @@ use karpenter_engine::requirements::{Incompatibility, Requirements};
 const UNREMARKABLE: [&str; 4] =
     ["karpenter.sh/initialized", "karpenter.sh/registered", "karpenter.sh/nodepool", HOSTNAME];
 
+/// Lines for a pod without a place: the nodes there are, the new ones of this plan, then each NodePool that was asked.
+pub(crate) fn lines(error: &PodError) -> Vec<String> {
+    let mut lines = Vec::new();
+    if let Some(misses) = &error.misses {
+        lines.extend(refused("node that exists", "nodes that exist", &misses.nodes));
+        lines.extend(refused("new node", "new nodes", &misses.claims));
+    }
+    lines.extend(of_pools(&error.reason));
+    lines
+}
+
+/// `3 nodes that exist: 2 without room (nearest node-1: needs 12 cpu, 3900m is left); 1 with taints (…)`
+fn refused(one: &str, many: &str, by: &[RefusedBy]) -> Option<String> {
+    let total: usize = by.iter().map(|b| b.count).sum();
+    let noun = if total == 1 { one } else { many };
+    match by {
+        [] => None,
+        [only] => Some(format!("{total} {noun}, {}{}", obstacle(only.rule), nearest(only))),
+        several => {
+            let parts: Vec<String> =
+                several.iter().map(|b| format!("{} {}{}", b.count, obstacle(b.rule), nearest(b))).collect();
+            Some(format!("{total} {noun}: {}", parts.join("; ")))
+        }
+    }
+}
+
+fn nearest(by: &RefusedBy) -> String {
+    let Some(miss) = by.nearest.first() else { return String::new() };
+    let nearest = if by.count > 1 { "nearest " } else { "" };
+    let which = match &miss.place {
+        MissedPlace::Node(name) => name.to_string(),
+        // New nodes have no names yet.
+        MissedPlace::Claim { node_pool, .. } => format!("one of {node_pool}"),
+    };
+    format!(" ({nearest}{which}: {})", sentence(&miss.reason, Whose::Node))
+}
+
+/// What a rule objects to, in two or three words after a number of nodes.
+fn obstacle(rule: Rule) -> &'static str {
+    match rule {
+        Rule::NodeLimit | Rule::Limits => "at the NodePool's limits",
+        Rule::Taints => "with taints",
+        Rule::VolumeLimit => "with too many volumes",
+        Rule::HostPort => "with the port taken",
+        Rule::Resources | Rule::InstanceTypes => "without room",
+        Rule::Requirements => "of another kind",
+        Rule::VolumeTopology => "out of reach of its volumes",
+        Rule::Topology | Rule::TopologyConflict => "in the wrong place",
+        Rule::ReservedCapacity => "with reserved capacity at stake",
+    }
+}
+
+/// Whose refusal is put into words.
+#[derive(Clone, Copy)]
+enum Whose {
+    /// A NodePool's, about nodes it could buy.
+    Pool,
+    /// A single node's.
+    Node,
+}
+
 /// One line for the pod, or one per NodePool that was asked.
-pub(crate) fn lines(reason: &Unplaceable) -> Vec<String> {
+fn of_pools(reason: &Unplaceable) -> Vec<String> {
     match reason {
         Unplaceable::AllPools(pools) => pools.iter().map(pool).collect(),
         Unplaceable::NoPools => vec!["no NodePool can buy anything (see below)".into()],
@@ -22,11 +85,12 @@ pub(crate) fn lines(reason: &Unplaceable) -> Vec<String> {
     }
 }
 
-fn pool(rejection: &PoolRejection) -> String {
-    format!("{}: {}", rejection.node_pool, sentence(&rejection.reason))
+/// `general: nothing large enough …`
+pub(crate) fn pool(rejection: &PoolRejection) -> String {
+    format!("{}: {}", rejection.node_pool, sentence(&rejection.reason, Whose::Pool))
 }
 
-fn sentence(rejection: &Rejection) -> String {
+fn sentence(rejection: &Rejection, whose: Whose) -> String {
     match rejection {
         Rejection::NodeLimitExhausted => "it has as many nodes as its limits allow".into(),
         Rejection::LimitsExceeded => "every type it could buy exceeds what its limits leave".into(),
@@ -39,31 +103,38 @@ fn sentence(rejection: &Rejection) -> String {
         }
         Rejection::VolumeLimit(None) => "more volumes than any of its types attaches".into(),
         Rejection::HostPort { port, protocol } => format!("host port {port}/{protocol} is taken"),
-        Rejection::NodeResources(short) => format!("not enough room: {}", missing(short)),
-        Rejection::Requirements(why) => incompatible(why),
+        Rejection::NodeResources(short) => missing(short, whose),
+        Rejection::Requirements(why) => incompatible(why, whose),
         Rejection::VolumeRequirements(why) => {
-            format!("the pod's volumes are elsewhere: {}", incompatible(why))
+            format!("the pod's volumes are elsewhere: {}", incompatible(why, whose))
         }
         Rejection::Topology(why) => topology(why),
         Rejection::TopologyConflict(why) => {
-            format!("its spread and affinity leave no common place: {}", incompatible(why))
+            format!("its spread and affinity leave no common place: {}", incompatible(why, whose))
         }
-        Rejection::InstanceTypes(why) => instance_types(why),
+        Rejection::InstanceTypes(why) => instance_types(why, whose),
         Rejection::Reserved(why) => reserved(*why).into(),
     }
 }
 
-fn missing(short: &Shortage) -> String {
+fn missing(short: &Shortage, whose: Whose) -> String {
     let text = |amount| amount_text(&short.resource, amount);
-    format!("needs {} {}, {} is the most there is", text(short.need), short.resource, text(short.left))
+    let left = match whose {
+        Whose::Pool => "is the most there is",
+        Whose::Node => "is left",
+    };
+    format!("needs {} {}, {} {left}", text(short.need), short.resource, text(short.left))
 }
 
-fn incompatible(why: &Incompatibility) -> String {
+fn incompatible(why: &Incompatibility, whose: Whose) -> String {
     match why {
-        Incompatibility::UndefinedLabel { key, hint: Some(hint) } => {
-            format!("its nodes have no label {key} (is {hint} meant?)")
+        Incompatibility::UndefinedLabel { key, hint } => {
+            let meant = hint.as_ref().map_or_else(String::new, |hint| format!(" (is {hint} meant?)"));
+            match whose {
+                Whose::Pool => format!("its nodes have no label {key}{meant}"),
+                Whose::Node => format!("it has no label {key}{meant}"),
+            }
         }
-        Incompatibility::UndefinedLabel { key, hint: None } => format!("its nodes have no label {key}"),
         Incompatibility::NoOverlap { incoming, existing } => {
             format!("the pod wants {incoming}, there is {existing}")
         }
@@ -85,7 +156,7 @@ fn topology(why: &TopologyRejection) -> String {
     format!("{what} over {} leaves no place ({counted})", why.key)
 }
 
-fn instance_types(why: &InstanceTypeRejection) -> String {
+fn instance_types(why: &InstanceTypeRejection, whose: Whose) -> String {
     if !why.min_values.is_empty() {
         return format!("too few types left for the minValues of {}", why.min_values.join(", "));
     }
@@ -99,7 +170,10 @@ fn instance_types(why: &InstanceTypeRejection) -> String {
     };
     let mut out = text.to_owned();
     if let Some(short) = &why.nearest {
-        out += &format!(": {}", missing(short));
+        match whose {
+            Whose::Pool => out += &format!(": {}", missing(short, whose)),
+            Whose::Node => return missing(short, whose),
+        }
     }
     if !why.requirements_met || !why.has_offering {
         let wanted = remarkable(&why.requirements);

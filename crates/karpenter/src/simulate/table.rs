@@ -1,13 +1,14 @@
 //! The plan for people: what would be bought and what it costs, what fits where, what stays pending and why.
 
+use std::collections::BTreeMap;
 use std::fmt::{self, Write};
 
 use karpenter_engine::labels::{CAPACITY_TYPE, ZONE};
 use karpenter_engine::reasons::amount_text;
 use karpenter_engine::resources::{CPU, MEMORY};
-use karpenter_engine::{Plan, PlannedClaim};
+use karpenter_engine::{Plan, PlannedClaim, Why};
 
-use super::outcome::pod_keys;
+use super::outcome::{listed_claims, pod_keys};
 use super::rejected::Rejected;
 use super::sentences;
 
@@ -43,6 +44,8 @@ fn write_all(out: &mut String, plan: &Plan, notes: &Notes<'_>) -> fmt::Result {
     summary(out, plan, notes)?;
     new_nodes(out, plan)?;
     existing_nodes(out, plan)?;
+    passed_over(out, plan)?;
+    given_up(out, plan)?;
     pending(out, plan)?;
     ignored(out, plan, notes)?;
     if !plan.skipped_pools.is_empty() {
@@ -95,11 +98,9 @@ fn new_nodes(out: &mut String, plan: &Plan) -> fmt::Result {
         price(total),
         total * HOURS_PER_MONTH
     )?;
-    let mut claims: Vec<&PlannedClaim> = plan.new_claims.iter().collect();
-    claims.sort_by_cached_key(|c| (c.node_pool.clone(), pod_keys(&c.pods)));
     let mut rows =
         vec![row(["NODEPOOL", "CHEAPEST TYPE", "PER HOUR", "CAPACITY", "ZONE", "CPU", "MEMORY", "PODS"])];
-    for claim in claims {
+    for (_, claim) in listed_claims(plan) {
         let more = claim.instance_types.len().saturating_sub(1);
         let cheapest = claim.instance_types.first().map_or("none", |t| t.as_ref());
         let types = if more > 0 { format!("{cheapest} (+{more})") } else { cheapest.to_owned() };
@@ -131,20 +132,51 @@ fn existing_nodes(out: &mut String, plan: &Plan) -> fmt::Result {
     columns(out, &rows)
 }
 
-/// Pods that failed for the same reason are told together.
+/// Why a NodePool that comes first was not the one to buy from.
+fn passed_over(out: &mut String, plan: &Plan) -> fmt::Result {
+    let pods = plan.new_claims.iter().flat_map(|c| &c.pods);
+    let passed = pods.filter_map(|p| match &p.why {
+        Why::NewClaim { passed_over } if !passed_over.is_empty() => {
+            Some((passed_over.iter().map(sentences::pool).collect(), p.pod.key()))
+        }
+        _ => None,
+    });
+    told_together(out, "NodePools passed over", passed)
+}
+
+/// Wishes that could not be met.
+fn given_up(out: &mut String, plan: &Plan) -> fmt::Result {
+    let of_claims = plan.new_claims.iter().flat_map(|c| &c.pods);
+    let of_nodes = plan.existing_nodes.iter().flat_map(|n| &n.pods);
+    let relaxed = of_claims.chain(of_nodes).filter(|p| !p.relaxed.is_empty());
+    let lines = relaxed.map(|p| (p.relaxed.iter().map(ToString::to_string).collect(), p.pod.key()));
+    told_together(out, "Given up to find a place", lines)
+}
+
 fn pending(out: &mut String, plan: &Plan) -> fmt::Result {
-    if plan.pod_errors.is_empty() {
+    let lines = plan.pod_errors.iter().map(|e| (sentences::lines(e), e.pod.key()));
+    told_together(out, "Pods that stay pending", lines)
+}
+
+/// Pods of which the same is to be said are told together.
+fn told_together(
+    out: &mut String,
+    title: &str,
+    said: impl Iterator<Item = (Vec<String>, String)>,
+) -> fmt::Result {
+    let mut groups: Vec<(Vec<String>, Vec<String>)> = Vec::new();
+    let mut numbers: BTreeMap<Vec<String>, usize> = BTreeMap::new();
+    for (lines, pod) in said {
+        let number = *numbers.entry(lines).or_insert_with_key(|lines| {
+            groups.push((lines.clone(), Vec::new()));
+            groups.len() - 1
+        });
+        groups[number].1.push(pod);
+    }
+    if groups.is_empty() {
         return Ok(());
     }
-    writeln!(out, "\nPods that stay pending")?;
-    let mut groups: Vec<(Vec<String>, Vec<String>)> = Vec::new();
-    for error in &plan.pod_errors {
-        let why = sentences::lines(&error.reason);
-        match groups.iter_mut().find(|(lines, _)| *lines == why) {
-            Some((_, pods)) => pods.push(error.pod.key()),
-            None => groups.push((why, vec![error.pod.key()])),
-        }
-    }
+    writeln!(out, "\n{title}")?;
     for (lines, pods) in groups {
         let shown = pods.iter().take(PENDING_SHOWN).cloned().collect::<Vec<_>>().join(", ");
         let more = pods.len().saturating_sub(PENDING_SHOWN);

@@ -7,6 +7,7 @@ mod demo;
 mod disruptions;
 mod documents;
 mod explain;
+mod inventory;
 mod mutations;
 mod sim;
 mod simulate;

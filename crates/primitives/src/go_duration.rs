@@ -1,4 +1,5 @@
-//! Durations in Go's syntax: what users write in flags and what log lines and messages show (`1h30m0s`, `250ms`).
+//! Durations in Go's syntax: what users write in flags, fields and annotations, and what log lines and messages show
+//! (`1h30m0s`, `250ms`). The one place that reads and writes them.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,9 +12,17 @@ pub struct GoDuration(i64);
 /// Why a text is not a duration; the wording is Go's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ParseDurationError {
-    /// No number, a stray character, or more than a duration holds.
+    /// No number, or a stray character.
     #[error("time: invalid duration {0:?}")]
     Invalid(String),
+    /// More than a duration holds, though spelled right.
+    #[error("time: invalid duration {text:?}")]
+    TooLong {
+        /// The whole text.
+        text: String,
+        /// Whether it is less than nothing.
+        negative: bool,
+    },
     /// A number without a unit.
     #[error("time: missing unit in duration {0:?}")]
     MissingUnit(String),
@@ -66,9 +75,8 @@ impl FromStr for GoDuration {
         if rest.is_empty() {
             return Err(invalid());
         }
-        // One more than fits, since the most negative duration has no positive twin.
-        let limit = i64::MAX.unsigned_abs() + 1;
-        let mut total: u64 = 0;
+        // Read to the end even when it cannot fit: whether it is spelled right is another question.
+        let mut total: Option<u64> = Some(0);
         while !rest.is_empty() {
             if !rest.starts_with(|c: char| c == '.' || c.is_ascii_digit()) {
                 return Err(invalid());
@@ -93,17 +101,13 @@ impl FromStr for GoDuration {
                 unit: unit.to_owned(),
             })?;
             let part = whole_nanos(whole, scale)
-                .and_then(|nanos| nanos.checked_add(fraction_nanos(fraction, scale)))
-                .filter(|nanos| *nanos <= limit)
-                .ok_or_else(invalid)?;
-            total = total.checked_add(part).filter(|nanos| *nanos <= limit).ok_or_else(invalid)?;
+                .and_then(|nanos| nanos.checked_add(fraction_nanos(fraction, scale)));
+            total = total.zip(part).and_then(|(total, part)| total.checked_add(part));
         }
-        match (negative, i64::try_from(total)) {
-            (false, Ok(nanos)) => Ok(Self(nanos)),
-            (false, Err(_)) => Err(invalid()),
-            (true, Ok(nanos)) => Ok(Self(-nanos)),
-            (true, Err(_)) => Ok(Self(i64::MIN)),
-        }
+        let signed = total.and_then(|nanos| {
+            if negative { 0i64.checked_sub_unsigned(nanos) } else { i64::try_from(nanos).ok() }
+        });
+        signed.map(Self).ok_or_else(|| ParseDurationError::TooLong { text: text.to_owned(), negative })
     }
 }
 
