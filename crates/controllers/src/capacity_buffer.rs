@@ -25,6 +25,7 @@ use crate::watches::Watches;
 const NAME: &str = "capacitybuffer";
 const AGAIN: Duration = Duration::from_secs(30);
 const AFTER_CONFLICT: Duration = Duration::from_secs(1);
+const UNTIL_LISTED: Duration = Duration::from_secs(1);
 /// Index of buffers by what they refer to.
 const BY_TEMPLATE: &str = "template";
 
@@ -40,8 +41,18 @@ pub(crate) fn register(
     store.add_index(BY_TEMPLATE, |buffer| {
         TemplateRef::of(buffer).map(|template| index(template.kind, &template.name)).into_iter().collect()
     });
-    let reconciler =
-        Buffers { context: context.clone(), store: store.clone(), provisioning: provisioning.clone() };
+    let lists = [
+        listed(&buffers.pod_templates),
+        listed(&buffers.deployments),
+        listed(&workloads.stateful_sets),
+        listed(&workloads.replica_sets),
+    ];
+    let reconciler = Buffers {
+        context: context.clone(),
+        store: store.clone(),
+        provisioning: provisioning.clone(),
+        lists: lists.into(),
+    };
     let controller =
         Controller::for_objects(NAME, CapacityBuffer::group(&()).as_ref(), "CapacityBuffer", reconciler)
             .workers(10)
@@ -53,7 +64,18 @@ pub(crate) fn register(
     feed(&mut buffers.deployments, TemplateKind::Deployment, &store, &queue);
     feed(&mut workloads.stateful_sets, TemplateKind::StatefulSet, &store, &queue);
     feed(&mut workloads.replica_sets, TemplateKind::ReplicaSet, &store, &queue);
-    program.while_leading(NAME, controller);
+    context.run(program, controller);
+}
+
+/// Tells whether everything of a kind has been seen.
+type Listed = Box<dyn Fn() -> bool + Send + Sync>;
+
+fn listed<K>(informer: &Informer<K>) -> Listed
+where
+    K: Resource + Clone + serde::de::DeserializeOwned + std::fmt::Debug + Send + Sync + 'static,
+{
+    let store = informer.store();
+    Box::new(move || store.is_synced())
 }
 
 fn index(kind: TemplateKind, name: &str) -> String {
@@ -95,6 +117,8 @@ struct Buffers {
     context: Context,
     store: Store<CapacityBuffer>,
     provisioning: Provisioning,
+    /// Of everything a buffer may refer to.
+    lists: Vec<Listed>,
 }
 
 impl Reconciler for Buffers {
@@ -106,6 +130,10 @@ impl Reconciler for Buffers {
             self.provisioning.trigger_now();
             return Ok(Outcome::Done);
         };
+        // What has not been listed is not missing.
+        if !self.lists.iter().all(|listed| listed()) {
+            return Ok(Outcome::After(UNTIL_LISTED));
+        }
         let mut buffer = (*stored).clone();
         let failure = self.resolve(&mut buffer);
         let strategy = buffer.spec.provisioning_strategy.clone();

@@ -47,7 +47,7 @@ pub(crate) fn register(
     for informer in watches.node_classes.values_mut() {
         feed(informer, &queue);
     }
-    program.while_leading(NAME, controller);
+    context.run(program, controller);
 }
 
 fn feed<K>(informer: &mut Informer<K>, queue: &WorkQueue<()>)

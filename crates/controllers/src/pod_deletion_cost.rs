@@ -67,8 +67,8 @@ pub(crate) fn register(context: &Context, provisioning: &Provisioning, program: 
         ),
         seen: Mutex::new(None),
     };
-    program.while_leading(QUEUE_NAME, writer);
-    program.while_leading(NAME, Controller::singleton(NAME, ranking, &context.environment));
+    context.run(program, writer);
+    context.run(program, Controller::singleton(NAME, ranking, &context.environment));
 }
 
 /// A pod, and not another of the same name.

@@ -36,7 +36,7 @@ pub(super) fn register(context: &Context, watches: &mut Watches, program: &mut P
         Delta::Added { object, .. } => static_pool_of(&pools, object),
         _ => Vec::new(),
     });
-    program.while_leading(NAME, controller);
+    context.run(program, controller);
 }
 
 struct ScaleDown(Context);

@@ -48,7 +48,7 @@ pub(super) fn register(
         };
         if going { static_pool_of(&pools, delta.object()) } else { Vec::new() }
     });
-    program.while_leading(NAME, controller);
+    context.run(program, controller);
 }
 
 fn is_ready(pool: &NodePool) -> bool {
