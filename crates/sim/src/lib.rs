@@ -36,6 +36,7 @@
 //! | `volume_binder`, `attach_detach` | volumes |
 //! | [`cloud`], [`inventory`] | machines |
 //! | [`cloudstack`] | Apache CloudStack's management server |
+//! | [`cluster_api`] | Cluster API's controllers and an infrastructure for them |
 //! | [`faults`], [`process`] | what goes wrong; programs that are killed and started again |
 //! | [`invariants`] | what must hold all the same |
 //! | [`traffic`], [`chance`] | what users do, and everything else that is drawn |
@@ -46,6 +47,7 @@ pub mod chance;
 pub mod cloud;
 pub mod cloudstack;
 pub mod cluster;
+pub mod cluster_api;
 mod disruption_budgets;
 pub mod faults;
 mod gate;

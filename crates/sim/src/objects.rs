@@ -15,6 +15,22 @@ use k8s_openapi::api::storage::v1::{CSINode, StorageClass, VolumeAttachment};
 use karpenter_api::{NodeClaim, NodePool};
 use karpenter_runtime::object_key::ObjectKey;
 use kube::Resource;
+use kube::api::DynamicObject;
+
+/// A Cluster of Cluster API.
+pub type CapiCluster = DynamicObject;
+/// A MachineDeployment of Cluster API.
+pub type MachineDeployment = DynamicObject;
+/// A MachineSet of Cluster API.
+pub type MachineSet = DynamicObject;
+/// A Machine of Cluster API.
+pub type Machine = DynamicObject;
+/// A machine of the simulated infrastructure.
+pub type SimMachine = DynamicObject;
+/// A template of the simulated infrastructure.
+pub type SimMachineTemplate = DynamicObject;
+/// Bootstrap data.
+pub type SimConfig = DynamicObject;
 
 /// A change of one object: new, different or gone.
 #[derive(Clone, Debug)]
@@ -121,6 +137,20 @@ kinds! {
     node_claims: NodeClaim, "karpenter.sh" / "nodeclaims";
     /// NodePools.
     node_pools: NodePool, "karpenter.sh" / "nodepools";
+    /// Clusters of Cluster API.
+    capi_clusters: CapiCluster, "cluster.x-k8s.io" / "clusters";
+    /// MachineDeployments of Cluster API.
+    machine_deployments: MachineDeployment, "cluster.x-k8s.io" / "machinedeployments";
+    /// MachineSets of Cluster API.
+    machine_sets: MachineSet, "cluster.x-k8s.io" / "machinesets";
+    /// Machines of Cluster API.
+    machines: Machine, "cluster.x-k8s.io" / "machines";
+    /// Machines of the simulated infrastructure.
+    sim_machines: SimMachine, "infrastructure.cluster.x-k8s.io" / "simmachines";
+    /// Templates of the simulated infrastructure.
+    sim_machine_templates: SimMachineTemplate, "infrastructure.cluster.x-k8s.io" / "simmachinetemplates";
+    /// Bootstrap data.
+    sim_configs: SimConfig, "bootstrap.cluster.x-k8s.io" / "simconfigs";
 }
 
 impl Objects {

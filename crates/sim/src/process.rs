@@ -34,6 +34,15 @@ pub struct Life {
     pub stop: CancellationToken,
     /// Which life it is, from 1.
     pub number: u32,
+    wire: Wire,
+    gate: Gate,
+}
+
+impl Life {
+    /// Another client of the process, with faults of its own: to a second cluster, say.
+    pub fn client_behind(&self, faults: &Faults) -> kube::Client {
+        kube::Client::new(FaultyWire::new(self.wire.clone(), faults.clone(), self.gate.clone()), "default")
+    }
 }
 
 type Start = dyn Fn(Life) -> BoxFuture<'static, ()> + Send + Sync;
@@ -90,7 +99,12 @@ impl Process {
         let stop = CancellationToken::new();
         let wire = Wire::new(self.cluster.clone(), &self.name);
         let life = Life {
-            client: kube::Client::new(FaultyWire::new(wire, self.faults.clone(), gate.clone()), "default"),
+            client: kube::Client::new(
+                FaultyWire::new(wire.clone(), self.faults.clone(), gate.clone()),
+                "default",
+            ),
+            wire,
+            gate: gate.clone(),
             cloud: self.cloud.handle_behind(&self.name, gate.clone()),
             environment: Environment {
                 clock: Arc::new(self.cluster.clock().clone()),

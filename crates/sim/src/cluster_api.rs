@@ -1,0 +1,165 @@
+//! Cluster API, as far as a provider meets it: MachineDeployments, MachineSets and Machines with the behaviour of the real
+//! controllers, an infrastructure that takes its time and fails as it is told to, and Nodes that join.
+//!
+//! The management cluster is the world's own server: a program under test that is given a second client with faults of its
+//! own sees a hub that can be cut off while the workload cluster cannot.
+//!
+//! | Module | What it is |
+//! |---|---|
+//! | `kinds` | the definitions, and reading and writing objects of them |
+//! | `deployments` | MachineDeployments: revisions, rollouts |
+//! | `sets` | MachineSets: preflight checks, creation, the order of deletion, remediation |
+//! | `machines` | Machines: from bootstrap data to a Node, and back |
+//! | `infrastructure` | what a template's machines do, and how they fail |
+//! | `checks` | rules every run must keep |
+
+mod checks;
+mod deployments;
+mod infrastructure;
+pub(crate) mod kinds;
+mod machines;
+mod sets;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use serde_json::{Value, json};
+use tokio::task::JoinHandle;
+
+use crate::actor::employ;
+use crate::cluster::Cluster;
+use crate::world::{Trouble, World};
+
+pub use checks::{ClaimedMachinesLive, LevelsWithinBounds, OneMachinePerClaim};
+pub use kinds::{Kind, definitions};
+
+/// On a Cluster: its control plane is being upgraded, so MachineSets hold back (the value is what they say about it).
+pub const UPGRADING: &str = "sim.karpenter.sh/control-plane-upgrading";
+
+/// Cluster API, running in a world. It ends when dropped.
+pub struct ClusterApi {
+    cluster: Cluster,
+    controllers: Vec<JoinHandle<()>>,
+    switches: Switches,
+}
+
+/// Which controllers run. A controller that is switched off does nothing and misses nothing.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Switches {
+    sets_off: Arc<AtomicBool>,
+    all_off: Arc<AtomicBool>,
+}
+
+impl Switches {
+    pub(crate) fn sets_run(&self) -> bool {
+        !self.sets_off.load(Ordering::Relaxed) && self.all_run()
+    }
+
+    pub(crate) fn all_run(&self) -> bool {
+        !self.all_off.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for ClusterApi {
+    fn drop(&mut self) {
+        for controller in &self.controllers {
+            controller.abort();
+        }
+    }
+}
+
+impl ClusterApi {
+    /// Installs the definitions and starts the controllers.
+    ///
+    /// # Errors
+    ///
+    /// If the server refuses a definition.
+    pub async fn install(world: &World) -> Result<Self, Trouble> {
+        for definition in definitions(&["v1beta2", "v1beta1"]) {
+            world.create(definition).await?;
+        }
+        let cluster = world.cluster();
+        let switches = Switches::default();
+        let controllers = vec![
+            employ(cluster, deployments::Deployments::new(cluster, switches.clone())),
+            employ(cluster, sets::Sets::new(cluster, switches.clone())),
+            employ(cluster, machines::Machines::new(cluster, switches.clone())),
+            employ(cluster, infrastructure::Infrastructure::new(cluster)),
+        ];
+        Ok(Self { cluster: cluster.clone(), controllers, switches })
+    }
+
+    /// Stops or starts the MachineSet controller.
+    pub fn run_machine_sets(&self, run: bool) {
+        self.switches.sets_off.store(!run, Ordering::Relaxed);
+    }
+
+    /// Stops or starts all controllers of Cluster API; the infrastructure goes on.
+    pub fn run_controllers(&self, run: bool) {
+        self.switches.all_off.store(!run, Ordering::Relaxed);
+    }
+
+    /// The cluster it runs in.
+    pub fn cluster(&self) -> &Cluster {
+        &self.cluster
+    }
+}
+
+/// A Cluster.
+pub fn cluster(namespace: &str, name: &str) -> Value {
+    json!({
+        "apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Cluster",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {},
+    })
+}
+
+/// A template of the simulated infrastructure; `behaviour` says what its machines have and do: see
+/// `infrastructure::Behaviour`.
+pub fn template(namespace: &str, name: &str, behaviour: Value) -> Value {
+    json!({
+        "apiVersion": "infrastructure.cluster.x-k8s.io/v1beta2", "kind": "SimMachineTemplate",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {"template": {"spec": behaviour}},
+    })
+}
+
+/// A MachineDeployment of a Cluster that takes part in Karpenter: 4 cores and 16Gi unless `annotations` say otherwise.
+pub fn machine_deployment(
+    namespace: &str,
+    cluster: &str,
+    name: &str,
+    template: &str,
+    annotations: &[(&str, &str)],
+) -> Value {
+    let mut all = json!({
+        "capacity.cluster-autoscaler.kubernetes.io/cpu": "4",
+        "capacity.cluster-autoscaler.kubernetes.io/memory": "16Gi",
+    });
+    for (key, value) in annotations {
+        all[*key] = (*value).into();
+    }
+    json!({
+        "apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "MachineDeployment",
+        "metadata": {
+            "name": name, "namespace": namespace, "annotations": all,
+            "labels": {
+                "node.cluster.x-k8s.io/karpenter-member": "", "cluster.x-k8s.io/cluster-name": cluster,
+            },
+        },
+        "spec": {
+            "clusterName": cluster, "replicas": 0,
+            "selector": {"matchLabels": {"cluster.x-k8s.io/deployment-name": name}},
+            "template": {
+                "metadata": {"labels": {"cluster.x-k8s.io/cluster-name": cluster}},
+                "spec": {
+                    "clusterName": cluster, "version": "v1.36.0",
+                    "bootstrap": {"dataSecretName": "bootstrap"},
+                    "infrastructureRef": {
+                        "apiGroup": "infrastructure.cluster.x-k8s.io", "kind": "SimMachineTemplate", "name": template,
+                    },
+                },
+            },
+        },
+    })
+}

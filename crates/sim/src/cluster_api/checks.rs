@@ -1,0 +1,273 @@
+//! Rules a provider must keep towards Cluster API, whatever goes wrong. Their numbers are those of the Cluster API study (O1 to O9).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use kube::api::DynamicObject;
+
+use super::kinds::{Kind, annotation, condition, controller_of, is_paused, label, number};
+use crate::invariants::{Invariant, Rest, Step};
+use crate::objects::{Change, Objects, is_deleting, uid};
+
+const CLAIM: &str = "karpenter.cluster.x-k8s.io/nodeclaim-uid";
+const EPOCH: &str = "karpenter.cluster.x-k8s.io/epoch";
+const PROTECTED: &str = "karpenter.cluster.x-k8s.io/protected-replicas";
+const MARK: &str = "cluster.x-k8s.io/delete-machine";
+const MAX_SIZE: &str = "cluster.x-k8s.io/cluster-api-autoscaler-node-group-max-size";
+
+/// The NodeClaim of this uid, unless it is on its way out.
+fn live_claim<'a>(objects: &'a Objects, claim_uid: &str) -> Option<&'a karpenter_api::NodeClaim> {
+    let mut claims = objects.node_claims.values();
+    claims.find(|claim| uid(&***claim) == claim_uid && !is_deleting(&***claim)).map(|claim| &**claim)
+}
+
+/// O1: a Machine is claimed once and for all, and at rest every NodeClaim has one Machine.
+#[derive(Default)]
+pub struct OneMachinePerClaim;
+
+impl Invariant for OneMachinePerClaim {
+    fn name(&self) -> &'static str {
+        "one Machine per NodeClaim"
+    }
+
+    fn rules(&self) -> &'static [&'static str] {
+        &["O1"]
+    }
+
+    fn check(&mut self, step: &Step<'_>) -> Result<(), String> {
+        for change in step.changes {
+            match &**change {
+                Change::Machine(edit) => {
+                    let (Some(old), Some(new)) = (&edit.old, &edit.new) else { continue };
+                    let (before, after) = (annotation(old, CLAIM), annotation(new, CLAIM));
+                    if before.is_some() && before != after && uid(&**old) == uid(&**new) {
+                        return Err(format!(
+                            "Machine {} was claimed for {before:?} and now for {after:?}",
+                            edit.key
+                        ));
+                    }
+                }
+                Change::NodeClaim(edit) => {
+                    let Some(new) = &edit.new else { continue };
+                    let id = |claim: &karpenter_api::NodeClaim| claim.status.as_ref()?.provider_id.clone();
+                    let Some(ours) = id(new) else { continue };
+                    let twin = step.objects.node_claims.iter().find(|(key, other)| {
+                        **key != edit.key && id(other).as_ref() == Some(&ours) && !is_deleting(&***other)
+                    });
+                    if let Some((twin, _)) = twin {
+                        return Err(format!("NodeClaims {} and {twin} are both {ours}", edit.key));
+                    }
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn check_at_rest(&mut self, rest: &Rest<'_>) -> Result<(), String> {
+        let mut owners: BTreeMap<&str, &str> = BTreeMap::new();
+        for machine in rest.objects.machines.values().filter(|machine| !is_deleting(&***machine)) {
+            let name = machine.metadata.name.as_deref().unwrap_or_default();
+            let Some(claim) = annotation(machine, CLAIM) else { continue };
+            if let Some(other) = owners.insert(claim, name) {
+                return Err(format!("Machines {other} and {name} are both claimed for {claim}"));
+            }
+            if live_claim(rest.objects, claim).is_none() {
+                return Err(format!("Machine {name} outlives its NodeClaim {claim}"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// O2 and O6: outside a rollout no Machine of a live NodeClaim is deleted, nor one that was there before Karpenter, unless a person
+/// or a health check wanted that.
+#[derive(Default)]
+pub struct ClaimedMachinesLive;
+
+impl Invariant for ClaimedMachinesLive {
+    fn name(&self) -> &'static str {
+        "Machines in use live"
+    }
+
+    fn rules(&self) -> &'static [&'static str] {
+        &["O2", "O6"]
+    }
+
+    fn check(&mut self, step: &Step<'_>) -> Result<(), String> {
+        let objects = step.objects;
+        for change in step.changes {
+            let Change::Machine(edit) = &**change else { continue };
+            let (Some(old), Some(new)) = (&edit.old, &edit.new) else { continue };
+            let begins = !is_deleting(&**old) && is_deleting(&**new);
+            if !begins || &*step.entry.actor == "user" || condition(new, "HealthCheckSucceeded") == "False" {
+                continue;
+            }
+            // A rollout takes Machines of older revisions; nothing but a level that is too low takes those of the newest.
+            if is_outdated(objects, new) {
+                continue;
+            }
+            let marked_by = annotation(new, MARK);
+            match annotation(new, CLAIM) {
+                Some(claim) if marked_by == Some(claim) => {
+                    if live_claim(objects, claim).is_some() && !has_twin(objects, new, claim) {
+                        return Err(format!(
+                            "Machine {} was marked for the live NodeClaim {claim}",
+                            edit.key
+                        ));
+                    }
+                }
+                Some(claim) if live_claim(objects, claim).is_some() => {
+                    return Err(format!(
+                        "Machine {} of the live NodeClaim {claim} is being deleted",
+                        edit.key
+                    ));
+                }
+                None if is_foreign(objects, new) => {
+                    return Err(format!("Machine {}, which is not Karpenter's, is being deleted", edit.key));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether another Machine has the same claim: then one of them must go.
+fn has_twin(objects: &Objects, machine: &DynamicObject, claim: &str) -> bool {
+    let mut machines = objects.machines.values();
+    machines.any(|other| {
+        annotation(other, CLAIM) == Some(claim) && uid(&**other) != uid(machine) && !is_deleting(&**other)
+    })
+}
+
+fn deployment_of<'a>(objects: &'a Objects, machine: &DynamicObject) -> Option<&'a Arc<DynamicObject>> {
+    let name = label(machine, "cluster.x-k8s.io/deployment-name");
+    let namespace = machine.metadata.namespace.as_deref().unwrap_or_default();
+    let key = karpenter_runtime::object_key::ObjectKey::namespaced(namespace, name);
+    objects.machine_deployments.get(&key)
+}
+
+/// Whether a Machine's MachineSet is not the newest of its MachineDeployment.
+fn is_outdated(objects: &Objects, machine: &DynamicObject) -> bool {
+    const REVISION: &str = "machinedeployment.clusters.x-k8s.io/revision";
+    let Some(deployment) = deployment_of(objects, machine) else { return false };
+    let sets = objects.machine_sets.values();
+    let set = sets.into_iter().find(|set| Some(uid(&***set)) == controller_of(machine, Kind::MachineSet));
+    set.is_some_and(|set| annotation(set, REVISION) != annotation(deployment, REVISION))
+}
+
+fn is_foreign(objects: &Objects, machine: &DynamicObject) -> bool {
+    let Some(deployment) = deployment_of(objects, machine) else { return false };
+    let epoch = annotation(deployment, EPOCH).and_then(|text| text.parse::<jiff::Timestamp>().ok());
+    let born = machine.metadata.creation_timestamp.as_ref().map(|time| time.0);
+    match (epoch, born) {
+        (Some(epoch), Some(born)) => born.as_second() < epoch.as_second(),
+        // Nobody else scales it down in these worlds.
+        _ => true,
+    }
+}
+
+/// O5, and at rest O3: a provider's levels stay within the owner's bounds, nothing is written while paused, and in the end there are
+/// as many Machines as somebody wants.
+pub struct LevelsWithinBounds {
+    provider: String,
+    /// Since when Clusters have been paused.
+    paused: BTreeMap<String, Timestamp>,
+}
+
+/// A write may be on its way when a Cluster is paused.
+const ON_ITS_WAY_SECONDS: i64 = 30;
+
+impl LevelsWithinBounds {
+    /// For a provider whose writes stand under names that start with `provider`.
+    pub fn new(provider: &str) -> Self {
+        Self { provider: provider.to_owned(), paused: BTreeMap::new() }
+    }
+}
+
+impl Invariant for LevelsWithinBounds {
+    fn name(&self) -> &'static str {
+        "levels within bounds"
+    }
+
+    fn rules(&self) -> &'static [&'static str] {
+        &["O3", "O5"]
+    }
+
+    fn check(&mut self, step: &Step<'_>) -> Result<(), String> {
+        for change in step.changes {
+            let Change::CapiCluster(edit) = &**change else { continue };
+            let paused = edit.new.as_ref().is_some_and(|cluster| is_paused(cluster, Some(cluster)));
+            if paused {
+                self.paused.entry(edit.key.to_string()).or_insert(step.now);
+            } else {
+                self.paused.remove(&edit.key.to_string());
+            }
+        }
+        if !step.entry.actor.starts_with(&self.provider) {
+            return Ok(());
+        }
+        for change in step.changes {
+            let (edit, scaled) = match &**change {
+                Change::MachineDeployment(edit) | Change::MachineSet(edit) => (edit, true),
+                Change::Machine(edit) => (edit, false),
+                _ => continue,
+            };
+            let Some(new) = &edit.new else { continue };
+            let cluster = super::deployments::cluster_of(step.objects, new);
+            let since = cluster.and_then(|cluster| {
+                let key = karpenter_runtime::object_key::ObjectKey::of(cluster).to_string();
+                self.paused.get(&key)
+            });
+            if since.is_some_and(|since| step.now.duration_since(*since).as_secs() > ON_ITS_WAY_SECONDS) {
+                return Err(format!("{} was written while paused", edit.key));
+            }
+            let max = annotation(new, MAX_SIZE).and_then(|text| text.parse::<i64>().ok());
+            let before = edit.old.as_ref().map_or(0, |old| number(old, "/spec/replicas"));
+            let replicas = number(new, "/spec/replicas");
+            if scaled && replicas > before && max.is_some_and(|max| replicas > max) {
+                return Err(format!("{} was scaled to {replicas}, its greatest size is {max:?}", edit.key));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_at_rest(&mut self, rest: &Rest<'_>) -> Result<(), String> {
+        for (key, deployment) in &rest.objects.machine_deployments {
+            if annotation(deployment, EPOCH).is_none() || is_deleting(&**deployment) {
+                continue;
+            }
+            let protected =
+                annotation(deployment, PROTECTED).and_then(|t| t.parse::<i64>().ok()).unwrap_or(0);
+            let machines = rest.objects.machines.values().filter(|machine| {
+                label(machine, "cluster.x-k8s.io/deployment-name") == &*key.name
+                    && machine.metadata.namespace.as_deref() == Some(&*key.namespace)
+            });
+            let machines: Vec<_> = machines.collect();
+            let claimed = machines
+                .iter()
+                .filter(|m| annotation(m, CLAIM).is_some_and(|c| live_claim(rest.objects, c).is_some()));
+            let wanted = i64::try_from(claimed.count()).unwrap_or(0) + protected;
+            let there = i64::try_from(machines.len()).unwrap_or(0);
+            let replicas = number(deployment, "/spec/replicas");
+            if there != wanted || replicas != wanted {
+                return Err(format!(
+                    "{key} has {there} Machines and {replicas} replicas; {wanted} are wanted"
+                ));
+            }
+        }
+        let waits = rest
+            .objects
+            .node_claims
+            .values()
+            .find(|claim| claim.status.as_ref().and_then(|status| status.provider_id.as_ref()).is_none());
+        match waits {
+            Some(claim) => {
+                Err(format!("NodeClaim {} still waits", claim.metadata.name.clone().unwrap_or_default()))
+            }
+            None => Ok(()),
+        }
+    }
+}

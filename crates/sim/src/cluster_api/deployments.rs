@@ -1,0 +1,272 @@
+//! MachineDeployments: a MachineSet per revision of the template, and the two ways from one to the next.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use karpenter_runtime::object_key::ObjectKey;
+use kube::api::DynamicObject;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::Switches;
+use super::kinds::{
+    Kind, annotation, condition, controller_of, create, is_paused, label, number, owned_by, patch,
+    patch_status, text, with_conditions,
+};
+use crate::actor::{Actor, Agenda};
+use crate::cluster::Cluster;
+use crate::objects::{Change, Objects, is_deleting, uid};
+
+const REVISION: &str = "machinedeployment.clusters.x-k8s.io/revision";
+const DISABLE_CREATE: &str = "cluster.x-k8s.io/disable-machine-create";
+/// Cluster API reconciles each object at most once a second.
+pub(super) const RATE: Duration = Duration::from_secs(1);
+
+/// The controller.
+pub(super) struct Deployments {
+    cluster: Cluster,
+    client: kube::Client,
+    switches: Switches,
+    last: BTreeMap<ObjectKey, Instant>,
+}
+
+/// A MachineSet with what counts.
+struct Set {
+    object: Arc<DynamicObject>,
+    replicas: i64,
+    live: i64,
+    available: i64,
+}
+
+impl Deployments {
+    pub(super) fn new(cluster: &Cluster, switches: Switches) -> Self {
+        Self { cluster: cluster.clone(), client: cluster.client(Self::NAME), switches, last: BTreeMap::new() }
+    }
+
+    async fn reconcile(&self, deployment: &DynamicObject) -> Result<(), kube::Error> {
+        let key = ObjectKey::of(deployment);
+        let template = deployment.data.pointer("/spec/template").cloned().unwrap_or_default();
+        let mut sets = self.cluster.read(|objects| sets_of(objects, deployment));
+        // Oldest first.
+        sets.sort_by_key(|set| (revision(&set.object), set.object.metadata.name.clone()));
+        let current = sets.iter().position(|set| same_template(&set.object, &template));
+        let Some(current) = current else {
+            if self.template_exists(deployment) {
+                self.create_set(deployment, &template, sets.last().map_or(0, |set| revision(&set.object)))
+                    .await?;
+            }
+            return Ok(());
+        };
+        let new = sets.remove(current);
+        let replicas = number(deployment, "/spec/replicas");
+        let on_delete = text(deployment, "/spec/rollout/strategy/type") == "OnDelete";
+        let paused = deployment.data.pointer("/spec/paused") == Some(&Value::Bool(true));
+        let rolling = sets.iter().any(|set| set.replicas > 0 || set.live > 0);
+        if !rolling || paused {
+            // A paused rollout still scales; with one MachineSet there is nothing to divide.
+            self.scale(&new, replicas - sets.iter().map(|set| set.replicas).sum::<i64>()).await?;
+        } else if on_delete {
+            self.on_delete(&new, &sets, replicas).await?;
+        } else {
+            self.rolling_update(&new, &sets, replicas).await?;
+        }
+        let total: i64 = new.live + sets.iter().map(|set| set.live).sum::<i64>();
+        let status = json!({
+            "replicas": total,
+            "selector": format!("cluster.x-k8s.io/deployment-name={}", key.name),
+            "conditions": with_conditions(deployment, &[
+                ("RollingOut", rolling, if rolling { "RollingOut" } else { "NotRollingOut" }, ""),
+            ]),
+        });
+        patch_status(&self.client, Kind::MachineDeployment, deployment, status).await
+    }
+
+    fn template_exists(&self, deployment: &DynamicObject) -> bool {
+        let namespace = deployment.metadata.namespace.as_deref().unwrap_or_default();
+        let name = text(deployment, "/spec/template/spec/infrastructureRef/name");
+        let key = ObjectKey::namespaced(namespace, name);
+        self.cluster.read(|objects| objects.sim_machine_templates.contains_key(&key))
+    }
+
+    async fn create_set(
+        &self,
+        deployment: &DynamicObject,
+        template: &Value,
+        last: i64,
+    ) -> Result<(), kube::Error> {
+        let key = ObjectKey::of(deployment);
+        let name = format!("{}-{:05}", key.name, last + 1);
+        let mut template = template.clone();
+        let labels = json!({
+            "cluster.x-k8s.io/deployment-name": &*key.name,
+            "cluster.x-k8s.io/cluster-name": text(deployment, "/spec/clusterName"),
+            "machine-template-hash": name,
+        });
+        merge(&mut template["metadata"]["labels"], &labels);
+        // Every annotation of the MachineDeployment is copied.
+        let mut annotations = json!(deployment.metadata.annotations.clone().unwrap_or_default());
+        annotations[REVISION] = (last + 1).to_string().into();
+        let set = json!({
+            "apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "MachineSet",
+            "metadata": {
+                "name": name, "namespace": &*key.namespace, "labels": labels, "annotations": annotations,
+                "ownerReferences": [owned_by(Kind::MachineDeployment, deployment)],
+            },
+            "spec": {
+                "clusterName": text(deployment, "/spec/clusterName"), "replicas": 0, "template": template,
+                "selector": {"matchLabels": {"machine-template-hash": name}},
+                "deletion": deployment.data.pointer("/spec/deletion").cloned().unwrap_or_default(),
+            },
+        });
+        create(&self.client, Kind::MachineSet, set).await?;
+        let revision = json!({"metadata": {"annotations": {REVISION: (last + 1).to_string()}}});
+        patch(&self.client, Kind::MachineDeployment, &key, revision).await
+    }
+
+    async fn scale(&self, set: &Set, replicas: i64) -> Result<(), kube::Error> {
+        let replicas = replicas.max(0);
+        if replicas == set.replicas {
+            return Ok(());
+        }
+        let key = ObjectKey::of(&*set.object);
+        patch(&self.client, Kind::MachineSet, &key, json!({"spec": {"replicas": replicas}})).await
+    }
+
+    /// One more than wanted at most, none less available; the oldest MachineSet shrinks first, its unavailable Machines before
+    /// the others.
+    async fn rolling_update(&self, new: &Set, old: &[Set], replicas: i64) -> Result<(), kube::Error> {
+        const MAX_SURGE: i64 = 1;
+        let total: i64 = new.replicas + old.iter().map(|set| set.replicas).sum::<i64>();
+        let mut wanted = new.replicas.min(replicas);
+        if new.replicas < replicas {
+            wanted = new.replicas + (replicas + MAX_SURGE - total).clamp(0, replicas - new.replicas);
+        }
+        self.scale(new, wanted).await?;
+        let new_unavailable = wanted - new.available;
+        let mut room = total - new.replicas + wanted - replicas - new_unavailable.max(0);
+        let available: i64 = new.available + old.iter().map(|set| set.available).sum::<i64>();
+        let mut spare = available - replicas;
+        for set in old {
+            let unavailable = (set.replicas - set.available).clamp(0, room.max(0));
+            let less = (unavailable + spare.clamp(0, (room - unavailable).max(0))).min(set.replicas);
+            spare -= (less - unavailable).max(0);
+            room -= less;
+            self.scale(set, set.replicas - less).await?;
+        }
+        Ok(())
+    }
+
+    /// Old MachineSets only follow what is deleted; the new one fills up.
+    async fn on_delete(&self, new: &Set, old: &[Set], replicas: i64) -> Result<(), kube::Error> {
+        let mut excess = old.iter().map(|set| set.live.min(set.replicas)).sum::<i64>() - replicas;
+        let mut kept = 0;
+        for set in old {
+            let key = ObjectKey::of(&*set.object);
+            if annotation(&set.object, DISABLE_CREATE).is_none() {
+                let disable = json!({"metadata": {"annotations": {DISABLE_CREATE: "true"}}});
+                patch(&self.client, Kind::MachineSet, &key, disable).await?;
+            }
+            let aligned = set.live.min(set.replicas);
+            let less = excess.clamp(0, aligned);
+            excess -= less;
+            kept += aligned - less;
+            self.scale(set, aligned - less).await?;
+        }
+        self.scale(new, replicas - kept).await
+    }
+}
+
+fn sets_of(objects: &Objects, deployment: &DynamicObject) -> Vec<Set> {
+    let owned = objects.machine_sets.values().filter(|set| {
+        controller_of(set, Kind::MachineDeployment) == Some(uid(deployment)) && !is_deleting(&***set)
+    });
+    let count = |set: &DynamicObject, counts: fn(&DynamicObject) -> bool| {
+        let machines =
+            objects.machines.values().filter(|m| controller_of(m, Kind::MachineSet) == Some(uid(set)));
+        i64::try_from(machines.filter(|machine| counts(machine)).count()).unwrap_or(i64::MAX)
+    };
+    let set = |set: &Arc<DynamicObject>| Set {
+        replicas: number(set, "/spec/replicas"),
+        live: count(set, |machine| !is_deleting(machine)),
+        available: count(set, |machine| !is_deleting(machine) && condition(machine, "Available") == "True"),
+        object: Arc::clone(set),
+    };
+    owned.map(set).collect()
+}
+
+fn revision(set: &DynamicObject) -> i64 {
+    annotation(set, REVISION).and_then(|text| text.parse().ok()).unwrap_or(0)
+}
+
+/// Labels and annotations of the template change in place; these fields decide whether a Machine is another one.
+fn same_template(set: &DynamicObject, template: &Value) -> bool {
+    let ours = set.data.pointer("/spec/template/spec").cloned().unwrap_or_default();
+    let theirs = template.get("spec").cloned().unwrap_or_default();
+    ["version", "bootstrap", "infrastructureRef", "failureDomain"]
+        .iter()
+        .all(|field| ours[*field] == theirs[*field])
+}
+
+pub(super) fn merge(target: &mut Value, from: &Value) {
+    if !target.is_object() {
+        *target = json!({});
+    }
+    for (key, value) in from.as_object().into_iter().flatten() {
+        target[key] = value.clone();
+    }
+}
+
+impl Actor for Deployments {
+    type Key = ObjectKey;
+    const NAME: &'static str = "machinedeployment-controller";
+
+    fn observe(&mut self, change: &Change, objects: &Objects, agenda: &mut Agenda<ObjectKey>) {
+        match change {
+            Change::MachineDeployment(edit) => agenda.now(edit.key.clone()),
+            Change::MachineSet(edit) | Change::Machine(edit) => {
+                let Some(object) = edit.either() else { return };
+                let name = label(object, "cluster.x-k8s.io/deployment-name");
+                if !name.is_empty() {
+                    agenda.now(ObjectKey::namespaced(edit.key.namespace.clone(), name));
+                }
+            }
+            Change::CapiCluster(_) | Change::SimMachineTemplate(_) => {
+                for key in objects.machine_deployments.keys() {
+                    agenda.now(key.clone());
+                }
+            }
+            _ => {}
+        }
+    }
+
+    async fn act(&mut self, key: &ObjectKey, agenda: &mut Agenda<ObjectKey>) -> Result<(), kube::Error> {
+        if !self.switches.all_run() {
+            agenda.after(key.clone(), RATE);
+            return Ok(());
+        }
+        if let Some(rest) = self.last.get(key).and_then(|last| RATE.checked_sub(last.elapsed()))
+            && !rest.is_zero()
+        {
+            agenda.after(key.clone(), rest);
+            return Ok(());
+        }
+        self.last.insert(key.clone(), Instant::now());
+        let (deployment, paused) = self.cluster.read(|objects| {
+            let deployment = objects.machine_deployments.get(key).cloned();
+            let paused = deployment.as_ref().is_some_and(|d| is_paused(d, cluster_of(objects, d)));
+            (deployment, paused)
+        });
+        match deployment.filter(|deployment| !paused && !is_deleting(&**deployment)) {
+            Some(deployment) => self.reconcile(&deployment).await,
+            None => Ok(()),
+        }
+    }
+}
+
+/// The Cluster an object belongs to.
+pub(super) fn cluster_of<'a>(objects: &'a Objects, object: &DynamicObject) -> Option<&'a DynamicObject> {
+    let namespace = object.metadata.namespace.as_deref().unwrap_or_default();
+    let key = ObjectKey::namespaced(namespace, text(object, "/spec/clusterName"));
+    objects.capi_clusters.get(&key).map(|cluster| &**cluster)
+}

@@ -1,0 +1,210 @@
+//! The simulated infrastructure: what a template's machines have, how long they take, and how they fail.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Node;
+use karpenter_runtime::object_key::ObjectKey;
+use kube::Api;
+use kube::api::{DynamicObject, PostParams};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::kinds::{Kind, patch, patch_status, text};
+use crate::actor::{Actor, Agenda, code};
+use crate::cluster::Cluster;
+use crate::objects::{Change, Objects, is_deleting};
+
+const FINALIZER: &str = "simmachine.infrastructure.cluster.x-k8s.io";
+
+/// What a machine has and does: `spec` of a SimMachine, from its template.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct Behaviour {
+    /// Seconds until it has an id and is provisioned.
+    provision_seconds: u64,
+    /// Seconds from there until its Node joins.
+    join_seconds: u64,
+    /// Seconds it takes to be deleted.
+    delete_seconds: u64,
+    /// It is never provisioned.
+    never: bool,
+    /// Its Node never joins.
+    never_joins: bool,
+    /// After so many seconds it reports this reason and message for good.
+    fails: Option<Fails>,
+    /// How many machines of its template can exist at once.
+    quota: Option<usize>,
+    /// Capacity of the Node.
+    capacity: Option<Value>,
+    /// Further labels of the Node.
+    node_labels: Option<Value>,
+    /// The Node joins without the taint that Karpenter waits for.
+    untainted: bool,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Fails {
+    seconds: u64,
+    reason: String,
+    message: String,
+}
+
+/// What is due for a machine.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Key {
+    Look(ObjectKey),
+    Provision(ObjectKey),
+    Fail(ObjectKey),
+    Join(ObjectKey),
+    Vanish(ObjectKey),
+}
+
+/// The infrastructure provider.
+pub(super) struct Infrastructure {
+    cluster: Cluster,
+    client: kube::Client,
+}
+
+impl Infrastructure {
+    pub(super) fn new(cluster: &Cluster) -> Self {
+        Self { cluster: cluster.clone(), client: cluster.client(Self::NAME) }
+    }
+
+    fn machine(&self, key: &ObjectKey) -> Option<Arc<DynamicObject>> {
+        self.cluster.read(|objects| objects.sim_machines.get(key).cloned())
+    }
+
+    async fn provision(&self, machine: &DynamicObject) -> Result<(), kube::Error> {
+        let key = ObjectKey::of(machine);
+        if text(machine, "/spec/providerID").is_empty() {
+            let id = format!("sim://{}/{}", key.namespace, key.name);
+            patch(&self.client, Kind::SimMachine, &key, json!({"spec": {"providerID": id}})).await?;
+        }
+        let status = json!({"initialization": {"provisioned": true}});
+        patch_status(&self.client, Kind::SimMachine, machine, status).await
+    }
+
+    async fn join(&self, machine: &DynamicObject, behaviour: &Behaviour) -> Result<(), kube::Error> {
+        let key = ObjectKey::of(machine);
+        let capacity = behaviour.capacity.clone();
+        let capacity = capacity.unwrap_or_else(|| json!({"cpu": "4", "memory": "16Gi", "pods": "110"}));
+        let mut labels = json!({
+            "kubernetes.io/hostname": &*key.name, "kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64",
+        });
+        super::deployments::merge(&mut labels, behaviour.node_labels.as_ref().unwrap_or(&Value::Null));
+        let taint = json!([{"key": "karpenter.sh/unregistered", "effect": "NoExecute"}]);
+        let node = json!({
+            "apiVersion": "v1", "kind": "Node",
+            "metadata": {"name": &*key.name, "labels": labels},
+            "spec": {
+                "providerID": text(machine, "/spec/providerID"),
+                "taints": if behaviour.untainted { json!([]) } else { taint },
+            },
+            "status": {"capacity": capacity, "allocatable": capacity},
+        });
+        let node: Node = serde_json::from_value(node).map_err(kube::Error::SerdeError)?;
+        match Api::<Node>::all(self.client.clone()).create(&PostParams::default(), &node).await {
+            Err(error) if code(&error) == 409 => Ok(()),
+            other => other.map(drop),
+        }
+    }
+
+    async fn vanish(&self, machine: &DynamicObject) -> Result<(), kube::Error> {
+        let key = ObjectKey::of(machine);
+        // A machine that is gone has no kubelet; its Node goes with the Machine, or by whoever notices.
+        self.cluster.set_kubelet(&key.name, false);
+        let without = json!({"metadata": {"finalizers": null}});
+        patch(&self.client, Kind::SimMachine, &key, without).await
+    }
+
+    /// How many machines of the same template were made before this one.
+    fn earlier(&self, machine: &DynamicObject) -> usize {
+        let template = |machine: &DynamicObject| {
+            let annotations = machine.metadata.annotations.as_ref();
+            annotations.and_then(|a| a.get("cluster.x-k8s.io/cloned-from-name").cloned()).unwrap_or_default()
+        };
+        let age = |machine: &DynamicObject| {
+            (machine.metadata.creation_timestamp.clone(), machine.metadata.name.clone())
+        };
+        self.cluster.read(|objects| {
+            let others = objects.sim_machines.values();
+            others.filter(|other| template(other) == template(machine) && age(other) < age(machine)).count()
+        })
+    }
+}
+
+fn behaviour(machine: &DynamicObject) -> Behaviour {
+    let spec = machine.data.get("spec").cloned().unwrap_or_default();
+    serde_json::from_value(spec).unwrap_or_default()
+}
+
+impl Actor for Infrastructure {
+    type Key = Key;
+    const NAME: &'static str = "infrastructure";
+
+    fn observe(&mut self, change: &Change, _: &Objects, agenda: &mut Agenda<Key>) {
+        if let Change::SimMachine(edit) = change
+            && edit.new.is_some()
+        {
+            agenda.now(Key::Look(edit.key.clone()));
+        }
+    }
+
+    async fn act(&mut self, key: &Key, agenda: &mut Agenda<Key>) -> Result<(), kube::Error> {
+        let (Key::Look(name) | Key::Provision(name) | Key::Fail(name) | Key::Join(name) | Key::Vanish(name)) =
+            key;
+        let Some(machine) = self.machine(name) else { return Ok(()) };
+        let behaviour = behaviour(&machine);
+        let later = |agenda: &mut Agenda<Key>, key: Key, seconds: u64| {
+            if !agenda.has(&key) {
+                agenda.after(key, Duration::from_secs(seconds));
+            }
+        };
+        let deleting = is_deleting(&*machine);
+        match key {
+            Key::Look(_) if deleting => later(agenda, Key::Vanish(name.clone()), behaviour.delete_seconds),
+            Key::Look(_) => {
+                if machine.metadata.finalizers.as_ref().is_none_or(Vec::is_empty) {
+                    return patch(
+                        &self.client,
+                        Kind::SimMachine,
+                        name,
+                        json!({"metadata": {"finalizers": [FINALIZER]}}),
+                    )
+                    .await;
+                }
+                let full = behaviour.quota.is_some_and(|quota| self.earlier(&machine) >= quota);
+                if full && text(&machine, "/status/failureReason").is_empty() {
+                    let status =
+                        json!({"failureReason": "InsufficientResources", "failureMessage": "quota exceeded"});
+                    return patch_status(&self.client, Kind::SimMachine, &machine, status).await;
+                }
+                if let Some(fails) = &behaviour.fails {
+                    later(agenda, Key::Fail(name.clone()), fails.seconds);
+                } else if !behaviour.never && !full && text(&machine, "/spec/providerID").is_empty() {
+                    later(agenda, Key::Provision(name.clone()), behaviour.provision_seconds);
+                } else if !text(&machine, "/spec/providerID").is_empty()
+                    && !behaviour.never_joins
+                    && machine.data.pointer("/status/joined").is_none()
+                {
+                    later(agenda, Key::Join(name.clone()), behaviour.join_seconds);
+                }
+            }
+            Key::Provision(_) if !deleting => self.provision(&machine).await?,
+            Key::Join(_) if !deleting => {
+                self.join(&machine, &behaviour).await?;
+                patch_status(&self.client, Kind::SimMachine, &machine, json!({"joined": true})).await?;
+            }
+            Key::Fail(_) if !deleting => {
+                let fails = behaviour.fails.unwrap_or_default();
+                let status = json!({"failureReason": fails.reason, "failureMessage": fails.message});
+                patch_status(&self.client, Kind::SimMachine, &machine, status).await?;
+            }
+            Key::Vanish(_) => self.vanish(&machine).await?,
+            Key::Provision(_) | Key::Join(_) | Key::Fail(_) => {}
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,277 @@
+//! MachineSets: creation behind preflight checks, deletion in the order of the real controller, remediation.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use karpenter_runtime::object_key::ObjectKey;
+use kube::api::DynamicObject;
+use serde_json::json;
+use tokio::time::Instant;
+
+use super::deployments::{RATE, cluster_of, merge};
+use super::kinds::{
+    Kind, annotation, condition, controller_of, create, delete, is_paused, label, number, owned_by,
+    patch_status, text, with_conditions,
+};
+use super::{Switches, UPGRADING};
+use crate::actor::{Actor, Agenda};
+use crate::chance::Chance;
+use crate::cluster::Cluster;
+use crate::objects::{Change, Objects, is_deleting, uid};
+
+/// How often a MachineSet that is held back looks again.
+const PREFLIGHT_AGAIN: Duration = Duration::from_secs(15);
+
+/// The controller.
+pub(super) struct Sets {
+    cluster: Cluster,
+    client: kube::Client,
+    chance: Chance,
+    switches: Switches,
+    last: BTreeMap<ObjectKey, Instant>,
+}
+
+impl Sets {
+    pub(super) fn new(cluster: &Cluster, switches: Switches) -> Self {
+        Self {
+            cluster: cluster.clone(),
+            client: cluster.client(Self::NAME),
+            chance: Chance::new(cluster.entropy(), Self::NAME),
+            switches,
+            last: BTreeMap::new(),
+        }
+    }
+
+    async fn reconcile(&mut self, set: &DynamicObject) -> Result<Option<Duration>, kube::Error> {
+        let (machines, held) = self.cluster.read(|objects| (machines_of(objects, set), hold(objects, set)));
+        for machine in &machines {
+            let condemned = condition(machine, "HealthCheckSucceeded") == "False"
+                && condition(machine, "OwnerRemediated") == "False";
+            if condemned && !is_deleting(&**machine) && held.is_none() {
+                delete(&self.client, Kind::Machine, machine).await?;
+            }
+        }
+        let replicas = usize::try_from(number(set, "/spec/replicas")).unwrap_or(0);
+        let mut again = None;
+        let mut blocked = String::new();
+        if machines.len() < replicas {
+            let disabled = annotation(set, "cluster.x-k8s.io/disable-machine-create") == Some("true");
+            match held {
+                _ if disabled => {}
+                Some(why) => {
+                    blocked = format!(" is blocked because:\n* {why}");
+                    again = Some(PREFLIGHT_AGAIN);
+                }
+                None => {
+                    for _ in machines.len()..replicas {
+                        self.create_machine(set).await?;
+                    }
+                }
+            }
+        } else if machines.len() > replicas {
+            let mut order = machines.clone();
+            let policy = text(set, "/spec/deletion/order").to_owned();
+            let mut scores: BTreeMap<String, u64> = BTreeMap::new();
+            for machine in &order {
+                scores.insert(
+                    name(machine),
+                    if policy == "Random" || policy.is_empty() { self.chance.below(1000) } else { 0 },
+                );
+            }
+            order.sort_by(|a, b| {
+                let by_age = a.metadata.creation_timestamp.cmp(&b.metadata.creation_timestamp);
+                let by_age = if policy == "Newest" { by_age.reverse() } else { by_age };
+                let by_age = if policy.is_empty() || policy == "Random" {
+                    scores[&name(a)].cmp(&scores[&name(b)])
+                } else {
+                    by_age
+                };
+                priority(b).cmp(&priority(a)).then(by_age).then_with(|| name(a).cmp(&name(b)))
+            });
+            for machine in order.iter().take(machines.len() - replicas) {
+                if !is_deleting(&**machine) {
+                    delete(&self.client, Kind::Machine, machine).await?;
+                }
+            }
+        }
+        let up = machines.len() < replicas;
+        let message = if up {
+            format!("Scaling up from {} to {replicas} replicas{blocked}", machines.len())
+        } else {
+            String::new()
+        };
+        let status = json!({
+            "replicas": machines.len(),
+            "conditions": with_conditions(set, &[("ScalingUp", up, if up { "ScalingUp" } else { "NotScalingUp" }, &message)]),
+        });
+        patch_status(&self.client, Kind::MachineSet, set, status).await?;
+        Ok(again)
+    }
+
+    async fn create_machine(&mut self, set: &DynamicObject) -> Result<(), kube::Error> {
+        let key = ObjectKey::of(set);
+        let namespace = &*key.namespace;
+        const LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
+        let suffix: String =
+            (0..5).filter_map(|_| self.chance.pick(LETTERS).map(|letter| char::from(*letter))).collect();
+        let name = format!("{}-{suffix}", key.name);
+        let mut template = set.data.pointer("/spec/template").cloned().unwrap_or_default();
+        merge(&mut template["metadata"]["labels"], &json!({"cluster.x-k8s.io/set-name": &*key.name}));
+        let labels = template["metadata"]["labels"].clone();
+        let mut spec = template["spec"].clone();
+        for (kind, template_kind, pointer) in [
+            (Kind::SimConfig, "SimConfigTemplate", "/bootstrap/configRef"),
+            (Kind::SimMachine, "SimMachineTemplate", "/infrastructureRef"),
+        ] {
+            let Some(reference) =
+                spec.pointer(pointer).filter(|reference| reference["kind"] == template_kind)
+            else {
+                continue;
+            };
+            let from = reference["name"].as_str().unwrap_or_default().to_owned();
+            let behaviour = self.cluster.read(|objects| {
+                let template =
+                    objects.sim_machine_templates.get(&ObjectKey::namespaced(namespace, from.as_str()))?;
+                template.data.pointer("/spec/template/spec").cloned()
+            });
+            let clone = json!({
+                "apiVersion": format!("{}/v1beta2", kind.group()), "kind": kind.as_str(),
+                "metadata": {
+                    "name": name, "namespace": namespace, "labels": labels,
+                    "annotations": {"cluster.x-k8s.io/cloned-from-name": from},
+                    "ownerReferences": [owned_by(Kind::MachineSet, set)],
+                },
+                "spec": behaviour.unwrap_or_else(|| json!({})),
+            });
+            create(&self.client, kind, clone).await?;
+            if let Some(reference) = spec.pointer_mut(pointer) {
+                *reference = json!({"apiGroup": kind.group(), "kind": kind.as_str(), "name": name});
+            }
+        }
+        let machine = json!({
+            "apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Machine",
+            "metadata": {
+                "name": name, "namespace": namespace, "labels": labels,
+                "annotations": template["metadata"]["annotations"],
+                "finalizers": ["machine.cluster.x-k8s.io"],
+                "ownerReferences": [owned_by(Kind::MachineSet, set)],
+            },
+            "spec": spec,
+        });
+        create(&self.client, Kind::Machine, machine).await
+    }
+}
+
+/// All Machines a MachineSet controls, those that are being deleted included: they count.
+fn machines_of(objects: &Objects, set: &DynamicObject) -> Vec<Arc<DynamicObject>> {
+    let owned = objects.machines.values();
+    owned.filter(|machine| controller_of(machine, Kind::MachineSet) == Some(uid(set))).cloned().collect()
+}
+
+/// Why no Machine may be made now.
+fn hold(objects: &Objects, set: &DynamicObject) -> Option<String> {
+    let cluster = cluster_of(objects, set)?;
+    if let Some(why) = annotation(cluster, UPGRADING) {
+        return Some(format!("{why} is upgrading (\"ControlPlaneIsStable\" preflight check failed)"));
+    }
+    let namespace = set.metadata.namespace.as_deref().unwrap_or_default();
+    let name = text(set, "/spec/template/spec/infrastructureRef/name");
+    let template = ObjectKey::namespaced(namespace, name);
+    (!objects.sim_machine_templates.contains_key(&template))
+        .then(|| format!("SimMachineTemplate {name} does not exist"))
+}
+
+/// Which Machine goes first.
+fn priority(machine: &DynamicObject) -> u32 {
+    if is_deleting(machine) {
+        100
+    } else if annotation(machine, "cluster.x-k8s.io/delete-machine").is_some() {
+        80
+    } else if condition(machine, "Updating") == "True" {
+        75
+    } else if text(machine, "/status/nodeRef/name").is_empty()
+        || condition(machine, "NodeHealthy") == "False"
+        || condition(machine, "HealthCheckSucceeded") == "False"
+    {
+        50
+    } else {
+        20
+    }
+}
+
+fn name(machine: &DynamicObject) -> String {
+    machine.metadata.name.clone().unwrap_or_default()
+}
+
+impl Actor for Sets {
+    type Key = ObjectKey;
+    const NAME: &'static str = "machineset-controller";
+
+    fn observe(&mut self, change: &Change, objects: &Objects, agenda: &mut Agenda<ObjectKey>) {
+        match change {
+            Change::MachineSet(edit) => agenda.now(edit.key.clone()),
+            Change::Machine(edit) => {
+                let set = edit
+                    .either()
+                    .map(|machine| label(machine, "cluster.x-k8s.io/set-name"))
+                    .unwrap_or_default();
+                if !set.is_empty() {
+                    agenda.now(ObjectKey::namespaced(edit.key.namespace.clone(), set));
+                }
+            }
+            Change::CapiCluster(_) | Change::SimMachineTemplate(_) => {
+                for key in objects.machine_sets.keys() {
+                    agenda.now(key.clone());
+                }
+            }
+            _ => {}
+        }
+    }
+
+    async fn act(&mut self, key: &ObjectKey, agenda: &mut Agenda<ObjectKey>) -> Result<(), kube::Error> {
+        if !self.switches.sets_run() {
+            agenda.after(key.clone(), RATE);
+            return Ok(());
+        }
+        if let Some(rest) = self.last.get(key).and_then(|last| RATE.checked_sub(last.elapsed()))
+            && !rest.is_zero()
+        {
+            agenda.after(key.clone(), rest);
+            return Ok(());
+        }
+        self.last.insert(key.clone(), Instant::now());
+        let (set, paused) = self.cluster.read(|objects| {
+            let set = objects.machine_sets.get(key).cloned();
+            let paused = set.as_ref().is_some_and(|set| is_paused(set, cluster_of(objects, set)));
+            (set, paused)
+        });
+        let Some(set) = set.filter(|set| !paused && !is_deleting(&**set)) else { return Ok(()) };
+        if let Some(again) = self.reconcile(&set).await? {
+            agenda.after(key.clone(), again);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+
+    #[test]
+    fn what_is_leaving_marked_or_broken_goes_before_what_works() {
+        let machine = |value: Value| -> DynamicObject { serde_json::from_value(value).expect("a Machine") };
+        let node = json!({"nodeRef": {"name": "n"}});
+        let order: Vec<u32> = [
+            json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}, "status": node}),
+            json!({"metadata": {"annotations": {"cluster.x-k8s.io/delete-machine": ""}}, "status": node}),
+            json!({"metadata": {}, "status": {}}),
+            json!({"metadata": {}, "status": node}),
+        ]
+        .map(|value| priority(&machine(value)))
+        .into();
+        assert_eq!(order, [100, 80, 50, 20]);
+    }
+}
