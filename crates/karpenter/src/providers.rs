@@ -7,8 +7,9 @@ pub(crate) async fn install(name: &str, around: &Surroundings) -> anyhow::Result
     match name {
         "cloudstack" => Ok(karpenter_provider_cloudstack::install(around)?),
         "kwok" => Ok(karpenter_provider_kwok::install(around)?),
-        other => {
-            anyhow::bail!("there is no provider {other:?} (--provider, PROVIDER); give kwok or cloudstack")
-        }
+        "cluster-api" => Ok(karpenter_provider_cluster_api::install(around).await?),
+        other => anyhow::bail!(
+            "there is no provider {other:?} (--provider, PROVIDER); give kwok, cluster-api or cloudstack"
+        ),
     }
 }

@@ -17,14 +17,11 @@ pub const CAPACITY_MEMORY: &str = "capacity.karpenter.cluster.x-k8s.io/memory";
 /// Declared for the processor capacity.
 pub const CAPACITY_CPU: &str = "capacity.karpenter.cluster.x-k8s.io/cpu";
 
+/// All of them.
+pub const WELL_KNOWN: [&str; 6] =
+    [INSTANCE_SIZE, INSTANCE_FAMILY, INSTANCE_CPU, INSTANCE_MEMORY, CAPACITY_MEMORY, CAPACITY_CPU];
+
 /// The label rules of a cluster that uses this provider.
 pub fn label_rules(core: LabelRules) -> LabelRules {
-    core.with_restricted_domain(GROUP).with_well_known([
-        INSTANCE_SIZE,
-        INSTANCE_FAMILY,
-        INSTANCE_CPU,
-        INSTANCE_MEMORY,
-        CAPACITY_MEMORY,
-        CAPACITY_CPU,
-    ])
+    core.with_restricted_domain(GROUP).with_well_known(WELL_KNOWN)
 }

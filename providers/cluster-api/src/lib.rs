@@ -1,9 +1,159 @@
-//! The Cluster API provider: its NodeClass and the labels its instance types carry.
+//! The Cluster API provider: nodes by scaling MachineDeployments and MachineSets, or by making Machines.
+//!
+//! | Module | What it is |
+//! |---|---|
+//! | [`nodeclass`] | the NodeClass and its status |
+//! | [`instancetypes`] | what could be bought |
+//! | [`instances`] | what was bought |
+//! | [`client`] | the management cluster: what it has, what is written to it |
+//! | [`wiring`] | puts it together |
+//! | [`labels`], [`names`], [`metrics`] | names on the wire; what is counted |
 
+pub mod client;
+#[cfg(test)]
+mod fixtures;
+pub mod instances;
+pub mod instancetypes;
 pub mod labels;
+pub mod metrics;
+pub mod names;
 pub mod nodeclass;
+pub mod wiring;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use karpenter_api::label_rules::LabelRules;
+use karpenter_api::{NodeClaim, NodePool};
+use karpenter_cloudprovider::{
+    CloudProvider, Launch, LaunchHandle, LaunchWaker, NodeClassKind, ProviderError, ProviderFuture,
+    RepairAction, RepairPolicy,
+};
+use karpenter_engine::Provider as SchedulingRules;
+use karpenter_engine::instance_type::InstanceType;
+
+use instances::fleet::Fleet;
+use instances::{drift, launch, lookup, removal};
 
 pub use nodeclass::ClusterAPINodeClass;
+pub use wiring::install;
 
 /// The provider's API group.
 pub const GROUP: &str = "karpenter.cluster.x-k8s.io";
+
+/// Its name, as in metrics and messages.
+pub const NAME: &str = "clusterapi";
+
+/// For launches that nobody asks about any more.
+const LAUNCH_TIMEOUT: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// How long a node may be unready before it is replaced.
+const REPAIR_AFTER: Duration = Duration::from_secs(30 * 60);
+
+/// The provider. [`wiring::assemble`] makes it.
+pub struct ClusterApi {
+    fleet: Arc<Fleet>,
+    kinds: Vec<NodeClassKind>,
+}
+
+impl ClusterApi {
+    /// Of this fleet.
+    pub fn new(fleet: Arc<Fleet>) -> Self {
+        let kind = NodeClassKind::new(GROUP, "v1alpha1", "ClusterAPINodeClass", "clusterapinodeclasses");
+        Self { fleet, kinds: vec![kind] }
+    }
+
+    /// What its parts share.
+    pub fn fleet(&self) -> &Arc<Fleet> {
+        &self.fleet
+    }
+}
+
+impl CloudProvider for ClusterApi {
+    fn name(&self) -> &str {
+        NAME
+    }
+
+    fn supported_node_classes(&self) -> &[NodeClassKind] {
+        &self.kinds
+    }
+
+    fn create<'a>(&'a self, claim: &'a NodeClaim) -> ProviderFuture<'a, Launch> {
+        launch::create(&self.fleet, claim).boxed()
+    }
+
+    fn delete<'a>(&'a self, claim: &'a NodeClaim) -> ProviderFuture<'a, ()> {
+        removal::delete(&self.fleet, claim).boxed()
+    }
+
+    fn get<'a>(&'a self, provider_id: &'a str) -> ProviderFuture<'a, NodeClaim> {
+        lookup::get(&self.fleet, provider_id).boxed()
+    }
+
+    fn list(&self) -> ProviderFuture<'_, Vec<NodeClaim>> {
+        lookup::list(&self.fleet).boxed()
+    }
+
+    fn get_instance_types<'a>(&'a self, pool: &'a NodePool) -> ProviderFuture<'a, Arc<[InstanceType]>> {
+        async move {
+            let name = &pool.spec.template.spec.node_class_ref.name;
+            if !self.fleet.is_synced() {
+                return Err(ProviderError::other("the management cluster is not known yet"));
+            }
+            let class = self.fleet.node_class(name);
+            let missing = || ProviderError::other(format!("ClusterAPINodeClass {name:?} does not exist"));
+            Ok(Arc::clone(&self.fleet.offers(&*class.ok_or_else(missing)?).catalog.types))
+        }
+        .boxed()
+    }
+
+    fn is_drifted<'a>(&'a self, claim: &'a NodeClaim) -> ProviderFuture<'a, Option<String>> {
+        std::future::ready(Ok(drift::drifted(&self.fleet, claim).map(str::to_owned))).boxed()
+    }
+
+    fn repair_policies(&self) -> Vec<RepairPolicy> {
+        // Exactly one policy is the fallback: the one without a reason.
+        [("False", ""), ("Unknown", ".*")]
+            .map(|(status, reasons)| RepairPolicy {
+                condition_type: "Ready".to_owned(),
+                condition_status: status.to_owned(),
+                reason_regex: reasons.to_owned(),
+                toleration: REPAIR_AFTER,
+                termination_grace_period: None,
+                priority: 0,
+                action: RepairAction::ReplaceNode,
+            })
+            .into()
+    }
+
+    fn launch_handle(&self, claim: &NodeClaim) -> Option<LaunchHandle> {
+        let target = self.fleet.node_claims.target(claim).map(|target| target.to_string());
+        let machine = || {
+            let annotations = claim.metadata.annotations.as_ref()?;
+            annotations.get(names::MACHINE).or_else(|| annotations.get(names::GO_MACHINE)).cloned()
+        };
+        target.or_else(machine).map(LaunchHandle)
+    }
+
+    /// Each NodeClass has its own, which [`launch`] keeps: it knows whether time is up or the management cluster merely away.
+    fn launch_timeout(&self) -> Duration {
+        LAUNCH_TIMEOUT
+    }
+
+    fn wake_with(&self, waker: LaunchWaker) {
+        // Called once.
+        let _ = self.fleet.waker.set(waker);
+    }
+
+    fn scheduling_rules(&self) -> SchedulingRules {
+        let mut rules = SchedulingRules::default();
+        rules.well_known_labels.extend(labels::WELL_KNOWN.iter().map(|label| (*label).into()));
+        rules.restricted_label_domains.insert(GROUP.into());
+        rules
+    }
+
+    fn label_rules(&self, core: LabelRules) -> LabelRules {
+        labels::label_rules(core)
+    }
+}

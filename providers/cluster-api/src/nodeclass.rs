@@ -1,16 +1,29 @@
-//! ClusterAPINodeClass: which MachineDeployments Karpenter may scale.
+//! ClusterAPINodeClass: which MachineDeployments Karpenter may scale, and how it lives with Cluster API. `spec: {}` is what the
+//! Go provider knows; every other field is optional. The schema is in [`schema`], the status is written by [`status`].
+
+pub mod schema;
+pub mod status;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use karpenter_api::api_resource;
-use karpenter_api::conditions::{self, Condition, ConditionTypes, HasConditions};
-use karpenter_api::crd::{Crd, Scope};
-use karpenter_api::schema::Schema;
+use karpenter_api::conditions::{Condition, ConditionTypes, HasConditions};
+use karpenter_api::{Duration as ApiDuration, ResourceList};
 use karpenter_primitives::LabelSelector;
 use serde::{Deserialize, Serialize};
 
 use crate::GROUP;
 
-/// Which MachineDeployments may be scaled.
+/// The management cluster answers.
+pub const MANAGEMENT_CLUSTER_READY: &str = "ManagementClusterReady";
+/// At least one scalable resource takes part.
+pub const SCALABLE_RESOURCES_RESOLVED: &str = "ScalableResourcesResolved";
+/// All that take part can be offered.
+pub const INSTANCE_TYPES_RESOLVED: &str = "InstanceTypesResolved";
+
+/// Which MachineDeployments may be scaled, and how.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 pub struct ClusterAPINodeClass {
     /// Name, labels and the like.
@@ -33,25 +46,212 @@ api_resource!(
     optional
 );
 
-/// Which MachineDeployments may be scaled.
+/// Which MachineDeployments may be scaled, and how.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ClusterAPINodeClassSpec {
-    /// Their labels.
+    /// Their labels, besides the member label.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scalable_resource_selector: Option<LabelSelector>,
+    /// Whether the selector stands beside the member label or in its place.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub selector_mode: Option<SelectorMode>,
+    /// What is made for a NodeClaim.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub launch_mode: Option<LaunchMode>,
+    /// Which Machines that Karpenter did not ask for become its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub adoption: Option<Adoption>,
+    /// Who replaces nodes whose template has changed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub drift: Option<Drift>,
+    /// Who replaces Machines that a health check condemns.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub remediation: Option<Remediation>,
+    /// The zone label of each failure domain, where they differ.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure_domain_zones: Option<BTreeMap<String, String>>,
+    /// Capacity of instance types that nothing else tells.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub instance_types: Option<Vec<InstanceTypeOverride>>,
+    /// What kubelet keeps for itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kubelet: Option<Kubelet>,
+    /// Where prices come from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pricing: Option<Pricing>,
+    /// How long things may take.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeouts: Option<Timeouts>,
 }
 
-/// Whether the NodeClass can be used.
+/// How the selector and the member label go together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum SelectorMode {
+    /// Both must match.
+    #[default]
+    And,
+    /// The selector alone decides, as in the Go provider.
+    Replace,
+}
+
+/// What is made for a NodeClaim.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum LaunchMode {
+    /// One more replica of a MachineDeployment or MachineSet.
+    #[default]
+    MachineDeployment,
+    /// A Machine of its own, cloned from a MachineDeployment's templates.
+    Machine,
+}
+
+/// Which Machines that Karpenter did not ask for become its own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Adoption {
+    /// None: what was there before is left alone.
+    #[default]
+    Never,
+    /// Those that nobody has claimed may serve NodeClaims.
+    Unclaimed,
+}
+
+/// Who replaces nodes whose template has changed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Drift {
+    /// Karpenter, under its budgets; wants `OnDelete` MachineDeployments.
+    Karpenter,
+    /// Cluster API, by its rollouts; Karpenter adopts the new Machines.
+    #[default]
+    ClusterAPI,
+    /// Nobody.
+    Off,
+}
+
+/// Who replaces Machines that a health check condemns.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Remediation {
+    /// Karpenter: the NodeClaim is deleted, and pods get what suits them now.
+    Karpenter,
+    /// Cluster API: it makes a new Machine in the same place.
+    #[default]
+    ClusterAPI,
+}
+
+/// Capacity of an instance type that nothing else tells.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct InstanceTypeOverride {
+    /// The instance type, or the name of a scalable resource.
+    pub name: String,
+    /// What its nodes have.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub capacity: Option<ResourceList>,
+    /// Its price per hour.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub price: Option<String>,
+}
+
+/// What kubelet keeps for itself.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Kubelet {
+    /// For kubelet and runtime.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kube_reserved: Option<ResourceList>,
+    /// For the system.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub system_reserved: Option<ResourceList>,
+    /// Kept free so that eviction can act: a quantity or a percentage, by signal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub eviction_hard: Option<BTreeMap<String, String>>,
+    /// How many pods a node may have.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_pods: Option<i32>,
+}
+
+/// Where prices come from, if annotations do not say.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Pricing {
+    /// Prices by `instance-type`, `instance-type/zone` or `instance-type/zone/capacity-type`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub table: Option<BTreeMap<String, String>>,
+    /// Prices worked out from resources.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<PriceModel>,
+}
+
+/// Prices per hour of single resources.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PriceModel {
+    /// Of a core.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu: Option<String>,
+    /// Of a GiB of memory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_gib: Option<String>,
+    /// Of one of any other resource but pods and storage.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu: Option<String>,
+}
+
+/// How long things may take.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Timeouts {
+    /// From NodeClaim to instance.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub launch: Option<ApiDuration>,
+    /// For how long a Machine nobody waits for is kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub surplus: Option<ApiDuration>,
+}
+
+/// Whether the NodeClass can be used, and what it offers.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ClusterAPINodeClassStatus {
-    /// Only `Ready`.
+    /// `Ready`, and what it depends on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub conditions: Option<Vec<Condition>>,
+    /// What takes part, and why it is or is not offered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resources: Option<Vec<ResourceStatus>>,
+}
+
+/// A scalable resource as the NodeClass sees it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ResourceStatus {
+    /// Kind, namespace and name.
+    pub name: String,
+    /// The instance type it is offered as.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub instance_type: Option<String>,
+    /// Its zone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub zone: Option<String>,
+    /// Its price per hour.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub price: Option<String>,
+    /// Where the price comes from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub price_source: Option<String>,
+    /// How many replicas it has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replicas: Option<i32>,
+    /// How many it may have.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_replicas: Option<i32>,
+    /// Why it is not offered at the moment; empty if it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unavailable: Option<String>,
 }
 
 impl HasConditions for ClusterAPINodeClass {
-    const TYPES: ConditionTypes = ConditionTypes::ready(&[]);
+    const TYPES: ConditionTypes = ConditionTypes::ready(&[
+        MANAGEMENT_CLUSTER_READY,
+        SCALABLE_RESOURCES_RESOLVED,
+        INSTANCE_TYPES_RESOLVED,
+    ]);
 
     fn conditions(&self) -> &[Condition] {
         self.status.as_ref().and_then(|s| s.conditions.as_deref()).unwrap_or_default()
@@ -63,50 +263,30 @@ impl HasConditions for ClusterAPINodeClass {
 }
 
 impl ClusterAPINodeClass {
-    /// The definition of the kind.
-    pub fn crd() -> Crd {
-        let values = Schema::list_of(Schema::string())
-            .describe("The values: at least one for In and NotIn, none otherwise.")
-            .atomic_list();
-        let expression = Schema::object()
-            .describe("A condition on one label.")
-            .required("key", Schema::string().describe("The label."))
-            .required(
-                "operator",
-                Schema::string()
-                    .describe("How the label relates to the values: In, NotIn, Exists or DoesNotExist."),
-            )
-            .optional("values", values);
-        let selector = Schema::object()
-            .describe("The labels of the MachineDeployments that may be scaled.")
-            .map_type("atomic")
-            .optional(
-                "matchExpressions",
-                Schema::list_of(expression).describe("Conditions that must all hold.").atomic_list(),
-            )
-            .optional(
-                "matchLabels",
-                Schema::map_of(Schema::string()).describe("Labels and the values they must have."),
-            );
-        let spec = Schema::object()
-            .describe("Which MachineDeployments may be scaled.")
-            .optional("scalableResourceSelector", selector);
-        let status = Schema::object()
-            .describe("Whether the NodeClass can be used.")
-            .optional("conditions", conditions::schema());
-        Crd {
-            group: GROUP,
-            version: "v1alpha1",
-            kind: "ClusterAPINodeClass",
-            plural: "clusterapinodeclasses",
-            short_names: &["capinc", "capincs"],
-            categories: &["karpenter"],
-            scope: Scope::Cluster,
-            columns: Vec::new(),
-            scale: None,
-            schema: Crd::root("Which MachineDeployments of Cluster API may be scaled.")
-                .optional("spec", spec)
-                .optional("status", status),
-        }
+    /// Its name.
+    pub fn name(&self) -> &str {
+        self.metadata.name.as_deref().unwrap_or_default()
+    }
+
+    /// What is wanted, with what was left out.
+    pub fn spec(&self) -> ClusterAPINodeClassSpec {
+        self.spec.clone().unwrap_or_default()
+    }
+
+    /// How long a launch may take.
+    pub fn launch_timeout(&self) -> Duration {
+        let timeouts = self.spec.as_ref().and_then(|spec| spec.timeouts.as_ref());
+        let launch = timeouts.and_then(|timeouts| timeouts.launch.as_ref());
+        launch.map_or(karpenter_cloudprovider::provider::DEFAULT_LAUNCH_TIMEOUT, ApiDuration::to_std)
+    }
+
+    /// For how long a Machine nobody waits for is kept.
+    pub fn surplus_timeout(&self) -> Duration {
+        let timeouts = self.spec.as_ref().and_then(|spec| spec.timeouts.as_ref());
+        let surplus = timeouts.and_then(|timeouts| timeouts.surplus.as_ref());
+        surplus.map_or(DEFAULT_SURPLUS_TIMEOUT, ApiDuration::to_std)
     }
 }
+
+/// For how long a Machine nobody waits for is kept when the NodeClass does not say.
+pub const DEFAULT_SURPLUS_TIMEOUT: Duration = Duration::from_secs(5 * 60);

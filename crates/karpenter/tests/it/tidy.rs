@@ -228,7 +228,16 @@ fn dependencies_between_the_crates_point_down() {
                 "karpenter-runtime",
             ],
         ),
-        ("karpenter-provider-cluster-api", &["karpenter-api", "karpenter-primitives"]),
+        (
+            "karpenter-provider-cluster-api",
+            &[
+                "karpenter-api",
+                "karpenter-cloudprovider",
+                "karpenter-engine",
+                "karpenter-primitives",
+                "karpenter-runtime",
+            ],
+        ),
         (
             "karpenter-provider-cloudstack",
             &[

@@ -1,0 +1,27 @@
+//! The wire: Cluster API's objects as they are read, and the few writes that are made to them.
+//!
+//! Objects are read tolerantly, whatever version the management cluster serves; they are never written back whole. What is
+//! written are single annotations and labels, the scale subresource, and in Machine mode new objects.
+//!
+//! | Module | What it is |
+//! |---|---|
+//! | [`fields`] | reading fields, with errors that name object and key |
+//! | [`machine`], [`scalable`], [`cluster`], [`template`] | what is read of each kind |
+//! | [`settings`] | where the management cluster is |
+//! | [`versions`] | which versions it serves |
+//! | [`hub`] | requests to it |
+//! | [`mirror`], [`watching`] | what it has, as last seen |
+
+pub mod cluster;
+pub mod fields;
+pub mod hub;
+pub mod machine;
+pub mod mirror;
+pub mod scalable;
+pub mod settings;
+pub mod template;
+pub mod versions;
+pub mod watching;
+
+#[cfg(test)]
+mod tests;

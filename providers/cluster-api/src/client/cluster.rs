@@ -1,0 +1,65 @@
+//! What is read of a Cluster, in v1beta1 and v1beta2.
+
+use std::collections::BTreeMap;
+
+use karpenter_runtime::object_key::ObjectKey;
+use kube::api::DynamicObject;
+use serde_json::Value;
+
+use super::fields::{Condition, Fields, Malformed};
+use crate::names;
+
+/// A Cluster.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Cluster {
+    /// Namespace and name.
+    pub key: ObjectKey,
+    /// Its uid.
+    pub uid: String,
+    /// Whether Cluster API's controllers leave all of it alone.
+    pub paused: bool,
+    /// Failure domains in which worker nodes may be, by name.
+    pub failure_domains: Vec<String>,
+    /// The replicas its topology sets, by the name of the topology's MachineDeployment.
+    pub topology_replicas: BTreeMap<String, i64>,
+    /// Its conditions.
+    pub conditions: Vec<Condition>,
+}
+
+impl Cluster {
+    /// Reads one.
+    pub fn read(object: &DynamicObject) -> Result<Self, Malformed> {
+        let fields = Fields::of("Cluster", object);
+        let mut topology_replicas = BTreeMap::new();
+        for deployment in fields.list("spec.topology.workers.machineDeployments")? {
+            let name = deployment.get("name").and_then(Value::as_str).unwrap_or_default();
+            if let Some(replicas) = deployment.get("replicas").and_then(Value::as_i64) {
+                topology_replicas.insert(name.to_owned(), replicas);
+            }
+        }
+        Ok(Self {
+            key: fields.key(),
+            uid: fields.uid(),
+            paused: fields.flag("spec.paused")? || fields.annotations().contains_key(names::PAUSED),
+            failure_domains: failure_domains(&fields),
+            topology_replicas,
+            conditions: fields.conditions(),
+        })
+    }
+}
+
+/// v1beta2 has a list, v1beta1 a map; those for the control plane only are none of ours.
+fn failure_domains(fields: &Fields<'_>) -> Vec<String> {
+    match fields.at("status.failureDomains") {
+        Some(Value::Object(map)) => map.keys().cloned().collect(),
+        Some(Value::Array(items)) => {
+            let mut names: Vec<String> = items
+                .iter()
+                .filter_map(|item| item.get("name").and_then(Value::as_str).map(str::to_owned))
+                .collect();
+            names.sort();
+            names
+        }
+        _ => Vec::new(),
+    }
+}

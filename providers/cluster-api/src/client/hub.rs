@@ -1,0 +1,339 @@
+//! Requests to the management cluster. Every write is a patch of what is ours, bound to the version or uid that was read; a
+//! write whose object was changed or has gone says so, so that the caller looks again instead of guessing.
+
+use std::sync::Mutex;
+use std::time::Duration;
+
+use karpenter_runtime::lenient::Lenient;
+use karpenter_runtime::object_key::ObjectKey;
+use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::{Api, Client};
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::cluster::Cluster;
+use super::fields::{Malformed, Reference};
+use super::machine::Machine;
+use super::scalable::{Scalable, ScalableKey};
+use super::versions::{VersionError, Versions};
+use crate::names::{CAPI_GROUP, CLUSTER_NAME, DEPLOYMENT_NAME};
+
+/// Which Cluster is ours.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Scope {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub cluster: String,
+}
+
+/// Why the management cluster did not do what was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum HubError {
+    /// It was changed since it was read: look again.
+    #[error("{0} was changed in between")]
+    Conflict(String),
+    /// It does not exist (any more).
+    #[error("{0} does not exist")]
+    NotFound(String),
+    /// We may not, or a webhook or quota says no.
+    #[error("{what}: the management cluster refused: {message}")]
+    Refused {
+        /// What was asked for.
+        what: String,
+        /// Why not.
+        message: String,
+    },
+    /// It is not known whether it was done.
+    #[error("{what}: the management cluster gave no answer")]
+    Unavailable {
+        /// What was asked for.
+        what: String,
+        /// What went wrong.
+        #[source]
+        source: Box<kube::Error>,
+    },
+    /// It serves no version we can read.
+    #[error(transparent)]
+    Version(#[from] VersionError),
+    /// What it has cannot be read.
+    #[error(transparent)]
+    Malformed(#[from] Malformed),
+}
+
+impl HubError {
+    /// Whether the object is known not to exist.
+    pub fn is_not_found(&self) -> bool {
+        matches!(self, Self::NotFound(_))
+    }
+
+    /// Whether to look again at once.
+    pub fn is_conflict(&self) -> bool {
+        matches!(self, Self::Conflict(_))
+    }
+}
+
+/// The management cluster, as far as it is about our Cluster.
+pub struct Hub {
+    client: Client,
+    scope: Scope,
+    versions: Versions,
+    health: Mutex<Health>,
+}
+
+#[derive(Debug, Default)]
+struct Health {
+    last_answer: Option<Instant>,
+    trouble: Option<String>,
+}
+
+impl std::fmt::Debug for Hub {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Hub").field("scope", &self.scope).finish_non_exhaustive()
+    }
+}
+
+/// An API handle with what it is about, for messages.
+struct Scoped<'a> {
+    hub: &'a Hub,
+    api: Api<DynamicObject>,
+    what: String,
+}
+
+impl Hub {
+    /// The management cluster behind this client.
+    pub fn new(client: Client, scope: Scope) -> Self {
+        Self { client, scope, versions: Versions::default(), health: Mutex::default() }
+    }
+
+    /// Which Cluster is ours.
+    pub fn scope(&self) -> &Scope {
+        &self.scope
+    }
+
+    /// The client.
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// The versions it serves.
+    pub fn versions(&self) -> &Versions {
+        &self.versions
+    }
+
+    /// How long ago it last answered; `None` if it never has.
+    pub fn silent_for(&self) -> Option<Duration> {
+        self.health().last_answer.map(|at| at.elapsed())
+    }
+
+    /// What went wrong last, if nothing has gone right since.
+    pub fn trouble(&self) -> Option<String> {
+        self.health().trouble.clone()
+    }
+
+    /// Our Cluster.
+    pub async fn cluster(&self) -> Result<Cluster, HubError> {
+        let scope = &self.scope;
+        let api = self.api(CAPI_GROUP, "Cluster", &scope.cluster).await?;
+        Ok(Cluster::read(&api.get(&scope.cluster).await?)?)
+    }
+
+    /// A MachineDeployment or MachineSet, as it is now.
+    pub async fn scalable(&self, id: &ScalableKey) -> Result<Scalable, HubError> {
+        let api = self.api(CAPI_GROUP, id.kind.as_str(), &id.key.name).await?;
+        Ok(Scalable::read(id.kind, &api.get(&id.key.name).await?)?)
+    }
+
+    /// The Machines of a scalable resource, or all of our Cluster, as they are now. One that cannot be read is an error: a list
+    /// with holes would look like Machines that are gone.
+    pub async fn machines(&self, of: Option<&ScalableKey>) -> Result<Vec<Machine>, HubError> {
+        let mut labels = format!("{CLUSTER_NAME}={}", self.scope.cluster);
+        if let Some(id) = of {
+            labels.push_str(&format!(",{}={}", id.kind.machine_label(), id.key.name));
+        }
+        let api = self.api(CAPI_GROUP, "Machine", &labels).await?;
+        let listed = api.settle(api.api.list(&ListParams::default().labels(&labels)).await)?;
+        Ok(listed.items.iter().map(Machine::read).collect::<Result<_, _>>()?)
+    }
+
+    /// The MachineSets of a MachineDeployment, as they are now.
+    pub async fn machine_sets(&self, of: &ScalableKey) -> Result<Vec<Scalable>, HubError> {
+        let labels = format!("{CLUSTER_NAME}={},{}={}", self.scope.cluster, DEPLOYMENT_NAME, of.key.name);
+        let api = self.api(CAPI_GROUP, "MachineSet", &labels).await?;
+        let listed = api.settle(api.api.list(&ListParams::default().labels(&labels)).await)?;
+        let read = |object| Scalable::read(super::scalable::ScalableKind::MachineSet, object);
+        Ok(listed.items.iter().map(read).collect::<Result<_, _>>()?)
+    }
+
+    /// A Machine, as it is now.
+    pub async fn machine(&self, name: &str) -> Result<Machine, HubError> {
+        let api = self.api(CAPI_GROUP, "Machine", name).await?;
+        Ok(Machine::read(&api.get(name).await?)?)
+    }
+
+    /// Sets the number of replicas, if the resource is still of this version.
+    pub async fn scale(&self, scalable: &Scalable, replicas: i32) -> Result<(), HubError> {
+        let api = self.api(CAPI_GROUP, scalable.id.kind.as_str(), &scalable.id.key.name).await?;
+        let patch = json!({
+            "metadata": {"resourceVersion": scalable.resource_version},
+            "spec": {"replicas": replicas},
+        });
+        let name = &scalable.id.key.name;
+        let patched = api.api.patch_scale(name, &PatchParams::default(), &Patch::Merge(patch)).await;
+        api.settle(patched).map(drop)
+    }
+
+    /// Writes metadata (annotations and labels; null removes) of a scalable resource of this version.
+    pub async fn annotate_scalable(
+        &self,
+        scalable: &Scalable,
+        metadata: Value,
+    ) -> Result<Scalable, HubError> {
+        let id = &scalable.id;
+        let api = self.api(CAPI_GROUP, id.kind.as_str(), &id.key.name).await?;
+        let patched = api.patch_metadata(&id.key.name, &scalable.resource_version, metadata).await?;
+        Ok(Scalable::read(id.kind, &patched)?)
+    }
+
+    /// Writes metadata (annotations and labels; null removes) of this version of a Machine.
+    pub async fn annotate_machine(&self, machine: &Machine, metadata: Value) -> Result<Machine, HubError> {
+        let api = self.api(CAPI_GROUP, "Machine", &machine.key.name).await?;
+        let patched = api.patch_metadata(&machine.key.name, &machine.resource_version, metadata).await?;
+        Ok(Machine::read(&patched)?)
+    }
+
+    /// Deletes this very Machine and no later one of its name.
+    pub async fn delete_machine(&self, machine: &Machine) -> Result<(), HubError> {
+        self.delete(&machine_reference(&machine.key), Some(&machine.uid)).await
+    }
+
+    /// Any object of our Cluster's namespace.
+    pub async fn get(&self, reference: &Reference) -> Result<DynamicObject, HubError> {
+        let api = self.api(&reference.group, &reference.kind, &reference.name).await?;
+        api.get(&reference.name).await
+    }
+
+    /// Makes an object of our Cluster's namespace. One that is there already comes back as it is.
+    pub async fn create_or_get(
+        &self,
+        reference: &Reference,
+        object: Value,
+    ) -> Result<DynamicObject, HubError> {
+        let api = self.api(&reference.group, &reference.kind, &reference.name).await?;
+        let object: DynamicObject = serde_json::from_value(object)
+            .map_err(|error| api.unavailable(kube::Error::SerdeError(error)))?;
+        match api.settle(api.api.create(&PostParams::default(), &object).await) {
+            Err(HubError::Conflict(_)) => api.get(&reference.name).await,
+            other => other,
+        }
+    }
+
+    /// Deletes an object of our Cluster's namespace; one that is gone is as good.
+    pub async fn delete(&self, reference: &Reference, uid: Option<&str>) -> Result<(), HubError> {
+        let api = self.api(&reference.group, &reference.kind, &reference.name).await?;
+        let preconditions =
+            uid.map(|uid| Preconditions { uid: Some(uid.to_owned()), resource_version: None });
+        let params = DeleteParams { preconditions, ..DeleteParams::background() };
+        match api.settle(api.api.delete(&reference.name, &params).await) {
+            Err(error) if error.is_not_found() => Ok(()),
+            // Another object of that name: ours is gone.
+            Err(error) if error.is_conflict() && uid.is_some() => Ok(()),
+            other => other.map(drop),
+        }
+    }
+
+    /// A handle to watch a kind in our Cluster's namespace with.
+    pub async fn watchable(&self, kind: &str) -> Result<Api<Lenient<DynamicObject>>, HubError> {
+        let resource = self.versions.resource(&self.client, CAPI_GROUP, kind).await?;
+        Ok(Api::namespaced_with(self.client.clone(), &self.scope.namespace, &resource))
+    }
+
+    async fn api(&self, group: &str, kind: &str, name: &str) -> Result<Scoped<'_>, HubError> {
+        let resource = match self.versions.resource(&self.client, group, kind).await {
+            Ok(resource) => resource,
+            Err(error) => {
+                self.health().trouble = Some(error.to_string());
+                return Err(error.into());
+            }
+        };
+        let api = Api::namespaced_with(self.client.clone(), &self.scope.namespace, &resource);
+        Ok(Scoped { hub: self, api, what: format!("{kind} {}/{name}", self.scope.namespace) })
+    }
+
+    fn answered(&self) {
+        let mut health = self.health();
+        health.last_answer = Some(Instant::now());
+        health.trouble = None;
+    }
+
+    fn health(&self) -> std::sync::MutexGuard<'_, Health> {
+        self.health.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}
+
+/// A Machine, as anything that can be referred to.
+pub fn machine_reference(key: &ObjectKey) -> Reference {
+    Reference {
+        group: CAPI_GROUP.to_owned(),
+        version: String::new(),
+        kind: "Machine".to_owned(),
+        name: key.name.to_string(),
+    }
+}
+
+impl Scoped<'_> {
+    async fn get(&self, name: &str) -> Result<DynamicObject, HubError> {
+        self.settle(self.api.get(name).await)
+    }
+
+    async fn patch_metadata(
+        &self,
+        name: &str,
+        resource_version: &str,
+        mut metadata: Value,
+    ) -> Result<DynamicObject, HubError> {
+        metadata["resourceVersion"] = resource_version.into();
+        let patch = Patch::Merge(json!({"metadata": metadata}));
+        self.settle(self.api.patch(name, &PatchParams::default(), &patch).await)
+    }
+
+    fn settle<T>(&self, result: Result<T, kube::Error>) -> Result<T, HubError> {
+        let error = match result {
+            Ok(value) => {
+                self.hub.answered();
+                return Ok(value);
+            }
+            Err(error) => error,
+        };
+        let kube::Error::Api(status) = &error else { return Err(self.unavailable(error)) };
+        match status.code {
+            404 => {
+                // Also what a server says that no longer serves this version.
+                if status.details.as_ref().is_none_or(|details| details.name.is_empty()) {
+                    self.hub.versions.forget();
+                    return Err(self.unavailable(error));
+                }
+                self.hub.answered();
+                Err(HubError::NotFound(self.what.clone()))
+            }
+            409 => {
+                self.hub.answered();
+                Err(HubError::Conflict(self.what.clone()))
+            }
+            400 | 401 | 403 | 422 => {
+                if matches!(status.code, 401 | 403) {
+                    self.hub.health().trouble = Some(status.message.clone());
+                } else {
+                    self.hub.answered();
+                }
+                Err(HubError::Refused { what: self.what.clone(), message: status.message.clone() })
+            }
+            _ => Err(self.unavailable(error)),
+        }
+    }
+
+    fn unavailable(&self, source: kube::Error) -> HubError {
+        self.hub.health().trouble = Some(source.to_string());
+        HubError::Unavailable { what: self.what.clone(), source: Box::new(source) }
+    }
+}

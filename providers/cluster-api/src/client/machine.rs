@@ -1,0 +1,188 @@
+//! What is read of a Machine, in v1beta1 and v1beta2.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use karpenter_runtime::object_key::ObjectKey;
+use kube::api::DynamicObject;
+
+use super::fields::{Condition, Fields, Malformed, Reference, condition};
+use crate::names;
+
+/// A Machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Machine {
+    /// Namespace and name.
+    pub key: ObjectKey,
+    /// Its uid.
+    pub uid: String,
+    /// Its version.
+    pub resource_version: String,
+    /// When it was made.
+    pub created: Timestamp,
+    /// Whether it is on its way out.
+    pub deleting: bool,
+    /// Labels.
+    pub labels: BTreeMap<String, String>,
+    /// Annotations.
+    pub annotations: BTreeMap<String, String>,
+    /// The Cluster it belongs to.
+    pub cluster_name: String,
+    /// Its id, once the infrastructure has given it one.
+    pub provider_id: Option<String>,
+    /// Where it is, or is to be.
+    pub failure_domain: Option<String>,
+    /// The Kubernetes version it is to run.
+    pub version: Option<String>,
+    /// Its infrastructure.
+    pub infrastructure: Option<Reference>,
+    /// Its bootstrap configuration.
+    pub bootstrap: Option<Reference>,
+    /// Its Node, once it has joined.
+    pub node_name: Option<String>,
+    /// How far it has come, in one word.
+    pub phase: String,
+    /// Its conditions.
+    pub conditions: Vec<Condition>,
+    /// Why it will never be, if so.
+    pub failure: Option<Failure>,
+}
+
+/// Why a Machine cannot come to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// In one word.
+    pub reason: String,
+    /// In a sentence.
+    pub message: String,
+}
+
+/// Whom a Machine was claimed for.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Claim {
+    /// The NodeClaim's name.
+    pub node_claim: String,
+    /// The NodeClaim's uid.
+    pub uid: String,
+    /// The workload cluster.
+    pub owner: String,
+}
+
+/// Reasons with which infrastructure providers say that asking again will not help.
+const TERMINAL_REASONS: &[&str] = &[
+    "InsufficientResources",
+    "InsufficientCapacity",
+    "InsufficientInstanceCapacity",
+    "QuotaExceeded",
+    "CreateError",
+    "InvalidConfiguration",
+    "InstanceProvisionFailed",
+    "ProvisionFailed",
+    "VMProvisionFailed",
+];
+
+impl Machine {
+    /// Reads one.
+    pub fn read(object: &DynamicObject) -> Result<Self, Malformed> {
+        let fields = Fields::of("Machine", object);
+        let conditions = fields.conditions();
+        Ok(Self {
+            key: fields.key(),
+            uid: fields.uid(),
+            resource_version: fields.resource_version(),
+            created: fields.created(),
+            deleting: fields.deleting(),
+            labels: fields.labels(),
+            annotations: fields.annotations(),
+            cluster_name: fields.text("spec.clusterName")?.unwrap_or_default(),
+            provider_id: fields.text("spec.providerID")?,
+            failure_domain: fields.first_text(&["status.failureDomain", "spec.failureDomain"])?,
+            version: fields.text("spec.version")?,
+            infrastructure: fields.reference("spec.infrastructureRef")?,
+            bootstrap: fields.reference("spec.bootstrap.configRef")?,
+            node_name: fields.text("status.nodeRef.name")?,
+            phase: fields.text("status.phase")?.unwrap_or_default(),
+            failure: failure(&fields, &conditions)?,
+            conditions,
+        })
+    }
+
+    /// Whom it was claimed for, if for anyone.
+    pub fn claim(&self) -> Option<Claim> {
+        let text = |key: &str| self.annotations.get(key).cloned().unwrap_or_default();
+        let uid = text(names::NODECLAIM_UID);
+        (!uid.is_empty()).then(|| Claim {
+            node_claim: text(names::NODECLAIM),
+            uid,
+            owner: text(names::OWNER),
+        })
+    }
+
+    /// Whether its MachineSet is to take it first.
+    pub fn is_marked(&self) -> bool {
+        self.annotations.contains_key(names::DELETE_MACHINE)
+    }
+
+    /// Whether controllers leave it alone.
+    pub fn is_paused(&self) -> bool {
+        self.annotations.contains_key(names::PAUSED)
+    }
+
+    /// Whether a health check wants it replaced.
+    pub fn is_condemned(&self) -> bool {
+        condition(&self.conditions, "HealthCheckSucceeded").is_some_and(Condition::is_false)
+    }
+
+    /// Whether it is being changed in place.
+    pub fn is_updating(&self) -> bool {
+        self.annotations.contains_key(names::UPDATE_IN_PROGRESS)
+            || condition(&self.conditions, "Updating").is_some_and(Condition::is_true)
+    }
+
+    /// The MachineDeployment or the MachineSet it belongs to, by labels.
+    pub fn set_name(&self) -> Option<&str> {
+        self.labels.get(names::SET_NAME).map(String::as_str)
+    }
+
+    /// Hooks of others that hold back its end, in order.
+    pub fn hooks(&self) -> Vec<&str> {
+        let hook = |key: &&String| {
+            key.starts_with(names::PRE_DRAIN_HOOK) || key.starts_with(names::PRE_TERMINATE_HOOK)
+        };
+        self.annotations.keys().filter(hook).map(String::as_str).collect()
+    }
+
+    /// What a Machine without an id waits for: a reason and a sentence.
+    pub fn waits_for(&self) -> (&'static str, String) {
+        let stage = |kinds: [&str; 2]| kinds.iter().find_map(|kind| condition(&self.conditions, kind));
+        let told = |what: &str, condition: Option<&Condition>| match condition {
+            Some(c) if !c.message.is_empty() => format!("Machine {}: {what}: {}", self.key, c.message),
+            _ => format!("Machine {}: {what}", self.key),
+        };
+        let bootstrap = stage(["BootstrapConfigReady", "BootstrapReady"]);
+        if bootstrap.is_some_and(|condition| !condition.is_true()) {
+            return ("BootstrapPending", told("its bootstrap data is being made", bootstrap));
+        }
+        let infrastructure = condition(&self.conditions, "InfrastructureReady");
+        ("InfraProvisioning", told("its infrastructure is being provisioned", infrastructure))
+    }
+}
+
+fn failure(fields: &Fields<'_>, conditions: &[Condition]) -> Result<Option<Failure>, Malformed> {
+    let reason = fields.first_text(&["status.failureReason", "status.deprecated.v1beta1.failureReason"])?;
+    let message =
+        fields.first_text(&["status.failureMessage", "status.deprecated.v1beta1.failureMessage"])?;
+    if reason.is_some() || message.is_some() {
+        return Ok(Some(Failure {
+            reason: reason.unwrap_or_else(|| "MachineFailed".to_owned()),
+            message: message.unwrap_or_default(),
+        }));
+    }
+    let terminal = conditions.iter().find(|condition| {
+        condition.is_false()
+            && matches!(condition.kind.as_str(), "InfrastructureReady" | "BootstrapConfigReady")
+            && TERMINAL_REASONS.contains(&condition.reason.as_str())
+    });
+    Ok(terminal
+        .map(|condition| Failure { reason: condition.reason.clone(), message: condition.message.clone() }))
+}

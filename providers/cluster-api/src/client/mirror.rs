@@ -1,0 +1,344 @@
+//! What the management cluster has of our Cluster, as last seen: fed by watches, read by everyone, written by nobody else.
+//!
+//! It is for choosing, for telling and for waking up. What is destroyed or created is decided on a fresh read (see
+//! [`crate::instances::actor`]), because a mirror may lag.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use karpenter_runtime::object_key::ObjectKey;
+use kube::api::DynamicObject;
+use tokio::sync::watch;
+
+use super::cluster::Cluster;
+use super::fields::{Malformed, Reference};
+use super::machine::Machine;
+use super::scalable::{Scalable, ScalableKey, ScalableKind};
+use super::template::Template;
+use crate::names;
+
+/// What is watched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Watched {
+    /// Our Cluster.
+    Cluster,
+    /// Its MachineDeployments.
+    MachineDeployment,
+    /// Its MachineSets.
+    MachineSet,
+    /// Its Machines.
+    Machine,
+}
+
+impl Watched {
+    /// All of it.
+    pub const ALL: [Self; 4] = [Self::Cluster, Self::MachineDeployment, Self::MachineSet, Self::Machine];
+
+    /// As written.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Cluster => "Cluster",
+            Self::MachineDeployment => "MachineDeployment",
+            Self::MachineSet => "MachineSet",
+            Self::Machine => "Machine",
+        }
+    }
+}
+
+/// Something has changed.
+#[derive(Clone, Debug)]
+pub enum News {
+    /// A Machine: as it was, as it is.
+    Machine(Option<Arc<Machine>>, Option<Arc<Machine>>),
+    /// A MachineDeployment or MachineSet.
+    Scalable(ScalableKey),
+    /// Our Cluster.
+    Cluster,
+}
+
+type Listener = Box<dyn Fn(&News) + Send + Sync>;
+
+/// See the module. Clones are handles to the same mirror.
+#[derive(Clone)]
+pub struct Mirror {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    kept: RwLock<Kept>,
+    synced: watch::Sender<bool>,
+    listeners: Mutex<Vec<Listener>>,
+}
+
+#[derive(Default)]
+struct Kept {
+    version: u64,
+    cluster: Option<Arc<Cluster>>,
+    machines: BTreeMap<ObjectKey, Arc<Machine>>,
+    /// Machines by the uid of the NodeClaim they were claimed for.
+    claimed: BTreeMap<String, BTreeSet<ObjectKey>>,
+    scalables: BTreeMap<ScalableKey, Arc<Scalable>>,
+    broken: BTreeMap<(Watched, ObjectKey), Malformed>,
+    templates: BTreeMap<Reference, Arc<Result<Template, String>>>,
+}
+
+impl Default for Mirror {
+    fn default() -> Self {
+        let shared = Shared {
+            kept: RwLock::default(),
+            synced: watch::Sender::new(false),
+            listeners: Mutex::default(),
+        };
+        Self { shared: Arc::new(shared) }
+    }
+}
+
+impl std::fmt::Debug for Mirror {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Mirror").field("version", &self.version()).finish_non_exhaustive()
+    }
+}
+
+impl Mirror {
+    /// Counts changes: what was worked out at one version holds until the next.
+    pub fn version(&self) -> u64 {
+        self.read().version
+    }
+
+    /// Our Cluster.
+    pub fn cluster(&self) -> Option<Arc<Cluster>> {
+        self.read().cluster.clone()
+    }
+
+    /// A Machine.
+    pub fn machine(&self, key: &ObjectKey) -> Option<Arc<Machine>> {
+        self.read().machines.get(key).cloned()
+    }
+
+    /// All Machines, by namespace and name.
+    pub fn machines(&self) -> Vec<Arc<Machine>> {
+        self.read().machines.values().cloned().collect()
+    }
+
+    /// The Machine that was claimed for a NodeClaim. Of two, which must not be, the older one.
+    pub fn machine_of(&self, claim_uid: &str) -> Option<Arc<Machine>> {
+        let kept = self.read();
+        let keys = kept.claimed.get(claim_uid)?;
+        let machines = keys.iter().filter_map(|key| kept.machines.get(key));
+        machines.min_by_key(|machine| (machine.deleting, machine.created, machine.key.clone())).cloned()
+    }
+
+    /// The Machine with this id.
+    pub fn machine_by_provider_id(&self, provider_id: &str) -> Option<Arc<Machine>> {
+        let kept = self.read();
+        kept.machines.values().find(|m| m.provider_id.as_deref() == Some(provider_id)).cloned()
+    }
+
+    /// A MachineDeployment or MachineSet.
+    pub fn scalable(&self, id: &ScalableKey) -> Option<Arc<Scalable>> {
+        self.read().scalables.get(id).cloned()
+    }
+
+    /// All MachineDeployments, and all MachineSets that no MachineDeployment controls.
+    pub fn scalables(&self) -> Vec<Arc<Scalable>> {
+        let kept = self.read();
+        kept.scalables.values().filter(|scalable| scalable.controlled_by.is_none()).cloned().collect()
+    }
+
+    /// All MachineSets.
+    pub fn sets(&self) -> Vec<Arc<Scalable>> {
+        let kept = self.read();
+        kept.scalables.values().filter(|set| set.id.kind == ScalableKind::MachineSet).cloned().collect()
+    }
+
+    /// The MachineSets of a MachineDeployment.
+    pub fn sets_of(&self, id: &ScalableKey) -> Vec<Arc<Scalable>> {
+        let kept = self.read();
+        let theirs = |set: &&Arc<Scalable>| {
+            set.id.kind == ScalableKind::MachineSet
+                && set.id.key.namespace == id.key.namespace
+                && set.labels.get(names::DEPLOYMENT_NAME).map(String::as_str) == Some(&*id.key.name)
+        };
+        kept.scalables.values().filter(theirs).cloned().collect()
+    }
+
+    /// What a Machine belongs to.
+    pub fn scalable_of(&self, machine: &Machine) -> Option<ScalableKey> {
+        let id = |kind: ScalableKind| {
+            let name = machine.labels.get(kind.machine_label())?;
+            let key = ObjectKey::namespaced(machine.key.namespace.clone(), name.as_str());
+            Some(ScalableKey { kind, key })
+        };
+        id(ScalableKind::MachineDeployment).or_else(|| id(ScalableKind::MachineSet))
+    }
+
+    /// An infrastructure template, or why it cannot be read; `None` if nobody has looked yet.
+    pub fn template(&self, reference: &Reference) -> Option<Arc<Result<Template, String>>> {
+        self.read().templates.get(reference).cloned()
+    }
+
+    /// The infrastructure templates that are referred to.
+    pub fn template_references(&self) -> BTreeSet<Reference> {
+        self.scalables().iter().filter_map(|scalable| scalable.infrastructure.clone()).collect()
+    }
+
+    /// Objects that cannot be read.
+    pub fn broken(&self) -> Vec<Malformed> {
+        self.read().broken.values().cloned().collect()
+    }
+
+    /// Whether everything has been seen once.
+    pub fn is_synced(&self) -> bool {
+        *self.shared.synced.borrow()
+    }
+
+    /// Waits until [`is_synced`](Self::is_synced).
+    pub async fn wait_synced(&self) {
+        let mut synced = self.shared.synced.subscribe();
+        // The sender lives as long as this handle.
+        let _ = synced.wait_for(|synced| *synced).await;
+    }
+
+    /// Has `listener` told of every change, in order. It must not wait.
+    pub fn listen(&self, listener: impl Fn(&News) + Send + Sync + 'static) {
+        let mut listeners = self.shared.listeners.lock().unwrap_or_else(PoisonError::into_inner);
+        listeners.push(Box::new(listener));
+    }
+
+    /// Takes over an object as it is.
+    pub(crate) fn apply(&self, watched: Watched, object: &DynamicObject) {
+        let key = ObjectKey::of(object);
+        let news = {
+            let mut kept = self.write();
+            kept.version += 1;
+            match kept.take(watched, object) {
+                Ok(news) => {
+                    kept.broken.remove(&(watched, key));
+                    Some(news)
+                }
+                Err(malformed) => {
+                    // What was known of it stays: it may be in use.
+                    tracing::warn!(%malformed, "object cannot be read");
+                    kept.broken.insert((watched, key), malformed);
+                    None
+                }
+            }
+        };
+        self.tell(news);
+    }
+
+    /// An object is gone.
+    pub(crate) fn remove(&self, watched: Watched, key: &ObjectKey) {
+        let news = {
+            let mut kept = self.write();
+            kept.version += 1;
+            kept.broken.remove(&(watched, key.clone()));
+            kept.forget(watched, key)
+        };
+        self.tell(news);
+    }
+
+    /// Drops everything of a kind but these.
+    pub(crate) fn keep_only(&self, watched: Watched, keys: &BTreeSet<ObjectKey>) {
+        for key in self.read().keys(watched) {
+            if !keys.contains(&key) {
+                self.remove(watched, &key);
+            }
+        }
+    }
+
+    /// Takes over a template, or why it cannot be read.
+    pub(crate) fn set_template(&self, reference: Reference, template: Result<Template, String>) {
+        let mut kept = self.write();
+        if kept.templates.get(&reference).is_none_or(|known| **known != template) {
+            kept.templates.insert(reference, Arc::new(template));
+            kept.version += 1;
+        }
+    }
+
+    pub(crate) fn mark_synced(&self) {
+        self.shared.synced.send_replace(true);
+    }
+
+    fn tell(&self, news: Option<News>) {
+        let Some(news) = news else { return };
+        let listeners = self.shared.listeners.lock().unwrap_or_else(PoisonError::into_inner);
+        for listener in &*listeners {
+            listener(&news);
+        }
+    }
+
+    fn read(&self) -> RwLockReadGuard<'_, Kept> {
+        self.shared.kept.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, Kept> {
+        self.shared.kept.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Kept {
+    fn take(&mut self, watched: Watched, object: &DynamicObject) -> Result<News, Malformed> {
+        let kind = match watched {
+            Watched::Cluster => {
+                self.cluster = Some(Arc::new(Cluster::read(object)?));
+                return Ok(News::Cluster);
+            }
+            Watched::Machine => {
+                let machine = Arc::new(Machine::read(object)?);
+                let old = self.machines.insert(machine.key.clone(), Arc::clone(&machine));
+                self.unindex(old.as_deref());
+                if let Some(claim) = machine.claim() {
+                    self.claimed.entry(claim.uid).or_default().insert(machine.key.clone());
+                }
+                return Ok(News::Machine(old, Some(machine)));
+            }
+            Watched::MachineDeployment => ScalableKind::MachineDeployment,
+            Watched::MachineSet => ScalableKind::MachineSet,
+        };
+        let scalable = Scalable::read(kind, object)?;
+        let id = scalable.id.clone();
+        self.scalables.insert(id.clone(), Arc::new(scalable));
+        Ok(News::Scalable(id))
+    }
+
+    fn forget(&mut self, watched: Watched, key: &ObjectKey) -> Option<News> {
+        let kind = match watched {
+            Watched::Cluster => return self.cluster.take().map(|_| News::Cluster),
+            Watched::Machine => {
+                let old = self.machines.remove(key)?;
+                self.unindex(Some(&old));
+                return Some(News::Machine(Some(old), None));
+            }
+            Watched::MachineDeployment => ScalableKind::MachineDeployment,
+            Watched::MachineSet => ScalableKind::MachineSet,
+        };
+        let id = ScalableKey { kind, key: key.clone() };
+        self.scalables.remove(&id).map(|_| News::Scalable(id))
+    }
+
+    fn unindex(&mut self, machine: Option<&Machine>) {
+        let Some((machine, claim)) = machine.and_then(|machine| Some((machine, machine.claim()?))) else {
+            return;
+        };
+        if let Some(keys) = self.claimed.get_mut(&claim.uid) {
+            keys.remove(&machine.key);
+            if keys.is_empty() {
+                self.claimed.remove(&claim.uid);
+            }
+        }
+    }
+
+    fn keys(&self, watched: Watched) -> Vec<ObjectKey> {
+        let scalables = |kind| {
+            let of_kind = self.scalables.keys().filter(move |id| id.kind == kind);
+            of_kind.map(|id| id.key.clone()).collect()
+        };
+        match watched {
+            Watched::Cluster => self.cluster.iter().map(|cluster| cluster.key.clone()).collect(),
+            Watched::Machine => self.machines.keys().cloned().collect(),
+            Watched::MachineDeployment => scalables(ScalableKind::MachineDeployment),
+            Watched::MachineSet => scalables(ScalableKind::MachineSet),
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! What is read of a MachineDeployment or MachineSet, in v1beta1 and v1beta2.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use karpenter_primitives::LabelSelector;
+use karpenter_runtime::object_key::ObjectKey;
+use kube::api::DynamicObject;
+use serde::Deserialize as _;
+use serde_json::Value;
+
+use super::fields::{Condition, Fields, Malformed, Reference};
+use crate::names;
+
+/// A kind that has a number of Machines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ScalableKind {
+    /// Has MachineSets, one per revision of its template.
+    MachineDeployment,
+    /// Has Machines.
+    MachineSet,
+}
+
+impl ScalableKind {
+    /// As written.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::MachineDeployment => "MachineDeployment",
+            Self::MachineSet => "MachineSet",
+        }
+    }
+
+    /// In URLs.
+    pub fn plural(self) -> &'static str {
+        match self {
+            Self::MachineDeployment => "machinedeployments",
+            Self::MachineSet => "machinesets",
+        }
+    }
+
+    /// The label its Machines carry its name in.
+    pub fn machine_label(self) -> &'static str {
+        match self {
+            Self::MachineDeployment => names::DEPLOYMENT_NAME,
+            Self::MachineSet => names::SET_NAME,
+        }
+    }
+}
+
+/// Names a scalable resource. MachineDeployments and MachineSets of the same name are different resources.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ScalableKey {
+    /// Which kind.
+    pub kind: ScalableKind,
+    /// Namespace and name.
+    pub key: ObjectKey,
+}
+
+impl ScalableKey {
+    /// As the annotation holds it: a MachineDeployment is the rule and needs no kind.
+    pub fn to_annotation(&self) -> String {
+        match self.kind {
+            ScalableKind::MachineDeployment => self.key.to_string(),
+            ScalableKind::MachineSet => format!("MachineSet:{}", self.key),
+        }
+    }
+
+    /// What [`to_annotation`](Self::to_annotation) wrote.
+    pub fn from_annotation(text: &str) -> Option<Self> {
+        let (kind, key) = match text.strip_prefix("MachineSet:") {
+            Some(key) => (ScalableKind::MachineSet, key),
+            None => (ScalableKind::MachineDeployment, text),
+        };
+        Some(Self { kind, key: super::fields::parse_key(key)? })
+    }
+}
+
+impl fmt::Display for ScalableKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.kind.as_str(), self.key)
+    }
+}
+
+/// A MachineDeployment or MachineSet.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Scalable {
+    /// Kind, namespace and name.
+    pub id: ScalableKey,
+    /// Its uid.
+    pub uid: String,
+    /// Its version.
+    pub resource_version: String,
+    /// Whether it is on its way out.
+    pub deleting: bool,
+    /// Labels.
+    pub labels: BTreeMap<String, String>,
+    /// Annotations.
+    pub annotations: BTreeMap<String, String>,
+    /// The Cluster it belongs to.
+    pub cluster_name: String,
+    /// The MachineDeployment that controls it, by name.
+    pub controlled_by: Option<String>,
+    /// How many Machines are wanted.
+    pub replicas: i32,
+    /// Which ownerless Machines it takes for its own.
+    pub selector: Option<LabelSelector>,
+    /// The labels of its Machines.
+    pub template_labels: BTreeMap<String, String>,
+    /// Where its Machines go.
+    pub failure_domain: Option<String>,
+    /// The Kubernetes version of its Machines.
+    pub version: Option<String>,
+    /// The taints of its nodes, where Cluster API sets them.
+    pub taints: Vec<Value>,
+    /// What its infrastructure is cloned from.
+    pub infrastructure: Option<Reference>,
+    /// What its bootstrap configuration is cloned from.
+    pub bootstrap: Option<Reference>,
+    /// The Secret that takes the place of a bootstrap configuration.
+    pub bootstrap_secret: Option<String>,
+    /// Whether nodes are only replaced when someone deletes their Machines.
+    pub on_delete: bool,
+    /// `spec.paused`: rollouts stand still, scaling does not.
+    pub rollout_paused: bool,
+    /// Its conditions.
+    pub conditions: Vec<Condition>,
+}
+
+impl Scalable {
+    /// Reads one.
+    pub fn read(kind: ScalableKind, object: &DynamicObject) -> Result<Self, Malformed> {
+        let fields = Fields::of(kind.as_str(), object);
+        let owners = object.metadata.owner_references.as_deref().unwrap_or_default();
+        let strategy = fields.first_text(&["spec.rollout.strategy.type", "spec.strategy.type"])?;
+        Ok(Self {
+            id: ScalableKey { kind, key: fields.key() },
+            uid: fields.uid(),
+            resource_version: fields.resource_version(),
+            deleting: fields.deleting(),
+            labels: fields.labels(),
+            annotations: fields.annotations(),
+            cluster_name: fields.text("spec.clusterName")?.unwrap_or_default(),
+            controlled_by: owners
+                .iter()
+                .find(|owner| owner.kind == "MachineDeployment")
+                .map(|owner| owner.name.clone()),
+            replicas: fields.int("spec.replicas")?.unwrap_or(0),
+            selector: fields.at("spec.selector").and_then(|value| LabelSelector::deserialize(value).ok()),
+            template_labels: fields.texts("spec.template.metadata.labels")?,
+            failure_domain: fields.text("spec.template.spec.failureDomain")?,
+            version: fields.text("spec.template.spec.version")?,
+            taints: fields.list("spec.template.spec.taints")?.to_vec(),
+            infrastructure: fields.reference("spec.template.spec.infrastructureRef")?,
+            bootstrap: fields.reference("spec.template.spec.bootstrap.configRef")?,
+            bootstrap_secret: fields.text("spec.template.spec.bootstrap.dataSecretName")?,
+            on_delete: strategy.as_deref() == Some("OnDelete"),
+            rollout_paused: fields.flag("spec.paused")?,
+            conditions: fields.conditions(),
+        })
+    }
+
+    /// Whether its owner lets Karpenter scale it. Any value but `false` counts, the Go provider wrote an empty one.
+    pub fn is_member(&self) -> bool {
+        self.labels.get(names::MEMBER).is_some_and(|value| value != "false")
+    }
+
+    /// Whether Cluster API's controllers leave it alone.
+    pub fn is_paused(&self) -> bool {
+        self.annotations.contains_key(names::PAUSED)
+    }
+
+    /// Whether someone else manages its replicas.
+    pub fn managed_by_another(&self) -> Option<&str> {
+        let manager = self.annotations.get(names::REPLICAS_MANAGED_BY)?.as_str();
+        (!matches!(manager, "karpenter" | "")).then_some(manager)
+    }
+
+    /// The least and the greatest size, as its owner set them.
+    pub fn bounds(&self) -> Result<(i32, Option<i32>), Malformed> {
+        let size = |key: &str| match self.annotations.get(key).map(|text| text.trim()) {
+            None | Some("") => Ok(None),
+            Some(text) => match text.parse::<i32>() {
+                Ok(size) if size >= 0 => Ok(Some(size)),
+                _ => Err(self.malformed(key, format!("{text:?} is not a number of replicas"))),
+            },
+        };
+        let (min, max) = (size(names::MIN_SIZE)?.unwrap_or(0), size(names::MAX_SIZE)?);
+        match max {
+            Some(max) if max < min => {
+                Err(self.malformed(names::MAX_SIZE, format!("{max} is less than the least size, {min}")))
+            }
+            max => Ok((min, max)),
+        }
+    }
+
+    /// The revision of its template, 0 if it does not say.
+    pub fn revision(&self) -> i64 {
+        self.annotations.get(names::REVISION).and_then(|text| text.parse().ok()).unwrap_or(0)
+    }
+
+    /// An error about one of its keys.
+    pub fn malformed(&self, key: impl Into<String>, problem: impl fmt::Display) -> Malformed {
+        Malformed { object: self.id.to_string(), key: key.into(), problem: problem.to_string() }
+    }
+}

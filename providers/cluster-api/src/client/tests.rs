@@ -1,0 +1,133 @@
+//! Reading Cluster API's objects in both versions.
+
+use karpenter_runtime::object_key::ObjectKey;
+use kube::api::DynamicObject;
+use serde_json::json;
+
+use super::cluster::Cluster;
+use super::fields::parse_key;
+use super::machine::Machine;
+use super::scalable::{Scalable, ScalableKey, ScalableKind};
+use crate::fixtures::{deployment, object};
+
+fn machine(value: serde_json::Value) -> Machine {
+    Machine::read(&object(value)).expect("a Machine")
+}
+
+#[test]
+fn a_machine_reads_the_same_in_both_versions() {
+    let old: DynamicObject = object(json!({
+        "apiVersion": "cluster.x-k8s.io/v1beta1", "kind": "Machine",
+        "metadata": {"name": "m", "namespace": "ns", "uid": "u"},
+        "spec": {
+            "clusterName": "c", "providerID": "fake://1", "failureDomain": "a", "version": "v1.36.0",
+            "infrastructureRef": {"apiVersion": "infra.x/v1beta1", "kind": "FakeMachine", "name": "m", "namespace": "ns"},
+            "bootstrap": {"configRef": {"apiVersion": "boot.x/v1", "kind": "FakeConfig", "name": "m"}},
+        },
+        "status": {
+            "nodeRef": {"apiVersion": "v1", "kind": "Node", "name": "n"}, "phase": "Running",
+            "conditions": [{"type": "InfrastructureReady", "status": "True"}],
+            "v1beta2": {"conditions": [{"type": "UpToDate", "status": "False", "reason": "NotUpToDate"}]},
+        },
+    }));
+    let new: DynamicObject = object(json!({
+        "apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Machine",
+        "metadata": {"name": "m", "namespace": "ns", "uid": "u"},
+        "spec": {
+            "clusterName": "c", "providerID": "fake://1", "failureDomain": "a", "version": "v1.36.0",
+            "infrastructureRef": {"apiGroup": "infra.x", "kind": "FakeMachine", "name": "m"},
+            "bootstrap": {"configRef": {"apiGroup": "boot.x", "kind": "FakeConfig", "name": "m"}},
+        },
+        "status": {
+            "nodeRef": {"name": "n"}, "phase": "Running",
+            "conditions": [{"type": "UpToDate", "status": "False", "reason": "NotUpToDate"}],
+        },
+    }));
+    let (mut old, new) = (Machine::read(&old).expect("old"), Machine::read(&new).expect("new"));
+    // Only the old shape names a version; the group is what counts.
+    for reference in [&mut old.infrastructure, &mut old.bootstrap] {
+        reference.as_mut().expect("a reference").version.clear();
+    }
+    assert_eq!(old, new);
+}
+
+#[test]
+fn a_scalable_resource_reads_the_same_in_both_versions() {
+    let read = |spec: serde_json::Value| {
+        let value = json!({"metadata": {"name": "m", "namespace": "ns"}, "spec": spec});
+        Scalable::read(ScalableKind::MachineDeployment, &object(value)).expect("a MachineDeployment")
+    };
+    let old = read(json!({"replicas": 3, "strategy": {"type": "OnDelete"}, "paused": true, "template": {}}));
+    let new = read(
+        json!({"replicas": 3, "rollout": {"strategy": {"type": "OnDelete"}}, "paused": true, "template": {}}),
+    );
+    assert_eq!(old, new);
+    assert!(old.on_delete && old.rollout_paused && old.replicas == 3);
+}
+
+#[test]
+fn failure_domains_are_a_map_or_a_list() {
+    let read = |domains: serde_json::Value| {
+        let value = json!({"metadata": {"name": "c"}, "status": {"failureDomains": domains}});
+        Cluster::read(&object(value)).expect("a Cluster").failure_domains
+    };
+    assert_eq!(read(json!({"b": {}, "a": {"controlPlane": true}})), ["a", "b"]);
+    assert_eq!(read(json!([{"name": "b"}, {"name": "a"}])), ["a", "b"]);
+    assert!(read(json!(null)).is_empty());
+}
+
+#[test]
+fn a_field_of_the_wrong_type_is_named() {
+    let value = json!({"metadata": {"name": "m", "namespace": "ns"}, "spec": {"providerID": 7}});
+    let error = Machine::read(&object(value)).expect_err("a number").to_string();
+    assert_eq!(error, "Machine ns/m: spec.providerID: is not a text");
+    let value = json!({"metadata": {"name": "m", "namespace": "ns"}, "spec": {"replicas": "many"}});
+    let error = Scalable::read(ScalableKind::MachineSet, &object(value)).expect_err("a text").to_string();
+    assert_eq!(error, "MachineSet ns/m: spec.replicas: is not a whole number");
+}
+
+#[test]
+fn a_machine_that_will_never_be_says_so() {
+    let failed = |status: serde_json::Value| {
+        machine(json!({"metadata": {"name": "m"}, "spec": {}, "status": status}))
+            .failure
+            .map(|f| (f.reason, f.message))
+    };
+    let expected = Some(("InsufficientResources".to_owned(), "no host".to_owned()));
+    let old = json!({"failureReason": "InsufficientResources", "failureMessage": "no host"});
+    assert_eq!(failed(old.clone()), expected);
+    assert_eq!(failed(json!({"deprecated": {"v1beta1": old}})), expected);
+    let condition = |reason: &str| json!({"conditions": [{"type": "InfrastructureReady", "status": "False", "reason": reason, "message": "no host"}]});
+    assert_eq!(failed(condition("InsufficientResources")), expected);
+    assert_eq!(failed(condition("Provisioning")), None, "still on its way");
+}
+
+#[test]
+fn sizes_are_bounds_or_a_named_error() {
+    let with = |min: &str, max: &str| {
+        let prefix = "cluster.x-k8s.io/cluster-api-autoscaler-node-group";
+        deployment("m", &[(&format!("{prefix}-min-size"), min), (&format!("{prefix}-max-size"), max)])
+            .bounds()
+    };
+    assert_eq!(deployment("m", &[]).bounds(), Ok((0, None)));
+    assert_eq!(with("1", "10"), Ok((1, Some(10))));
+    for (min, max) in [("1", "ten"), ("-1", "3"), ("5", "3")] {
+        let error = with(min, max).expect_err("refused").to_string();
+        assert!(
+            error.starts_with("MachineDeployment default/m: cluster.x-k8s.io/cluster-api-autoscaler"),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn references_in_annotations_are_read_strictly() {
+    assert_eq!(parse_key("ns/name"), Some(ObjectKey::namespaced("ns", "name")));
+    for bad in ["name", "/name", "ns/", "a/b/c", " / "] {
+        assert_eq!(parse_key(bad), None, "{bad}");
+    }
+    for kind in [ScalableKind::MachineDeployment, ScalableKind::MachineSet] {
+        let id = ScalableKey { kind, key: ObjectKey::namespaced("ns", "m") };
+        assert_eq!(ScalableKey::from_annotation(&id.to_annotation()), Some(id));
+    }
+}

@@ -1,0 +1,172 @@
+//! Keeps the mirror true: watches the kinds of our Cluster in the version the management cluster serves, starts over when
+//! that version changes, and looks at the infrastructure templates that are referred to.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
+use karpenter_runtime::controller::Runnable;
+use karpenter_runtime::entropy::Entropy;
+use karpenter_runtime::informer::{Delta, Informer};
+use karpenter_runtime::object_key::ObjectKey;
+use kube::api::DynamicObject;
+use kube::runtime::watcher;
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+use super::fields::Reference;
+use super::hub::{Hub, HubError};
+use super::mirror::{Mirror, Watched};
+use super::template::Template;
+use super::versions::VersionError;
+use crate::names::{CAPI_GROUP, CLUSTER_NAME};
+
+/// How often the management cluster is asked whether it is there, and templates are looked at again.
+const HEARTBEAT: Duration = Duration::from_secs(30);
+/// How long to wait before a management cluster that cannot be asked is asked again.
+const PAUSE: Duration = Duration::from_secs(5);
+
+/// See the module.
+pub struct Watching {
+    hub: Arc<Hub>,
+    mirror: Mirror,
+    entropy: Entropy,
+    /// A scalable resource changed: it may refer to another template.
+    resources_changed: Arc<Notify>,
+}
+
+impl Watching {
+    /// Feeds `mirror` from `hub`.
+    pub fn new(hub: Arc<Hub>, mirror: Mirror, entropy: &Entropy) -> Self {
+        Self {
+            hub,
+            mirror,
+            entropy: entropy.child("cluster-api/watching"),
+            resources_changed: Arc::default(),
+        }
+    }
+
+    /// Runs until stopped. A management cluster that is away is waited for.
+    pub async fn run(self, stop: CancellationToken) {
+        loop {
+            let watched = tokio::select! {
+                biased;
+                () = stop.cancelled() => return,
+                watched = self.watch(&stop) => watched,
+            };
+            if let Err(error) = watched {
+                tracing::warn!(%error, "cannot watch the management cluster, will retry");
+                tokio::select! {
+                    biased;
+                    () = stop.cancelled() => return,
+                    () = tokio::time::sleep(PAUSE) => {}
+                }
+            }
+        }
+    }
+
+    /// Watches in the version served now; returns when that has changed.
+    async fn watch(&self, stop: &CancellationToken) -> Result<(), HubError> {
+        let version = self.hub.versions().of(self.hub.client(), CAPI_GROUP).await?;
+        // Everything spawned here ends with this function, however it ends.
+        let over = stop.child_token();
+        let _guard = over.clone().drop_guard();
+        let mut stores = Vec::new();
+        for watched in Watched::ALL {
+            let informer = self.informer(watched).await?;
+            stores.push((watched, informer.store()));
+            tokio::spawn(informer.run(over.clone()));
+        }
+        for (watched, store) in stores {
+            store.wait_synced().await;
+            let keys: BTreeSet<ObjectKey> =
+                store.list().iter().map(|object| ObjectKey::of(&**object)).collect();
+            self.mirror.keep_only(watched, &keys);
+        }
+        self.look_at_templates().await;
+        self.mirror.mark_synced();
+        loop {
+            tokio::select! {
+                biased;
+                () = self.resources_changed.notified() => {
+                    self.look_at_new_templates().await;
+                    continue;
+                }
+                () = tokio::time::sleep(HEARTBEAT) => {}
+            }
+            if let Err(error) = self.hub.cluster().await {
+                tracing::debug!(%error, "the management cluster did not answer");
+            }
+            self.look_at_templates().await;
+            // Forgotten when something was not served; an outage is no other version.
+            if self.hub.versions().known(CAPI_GROUP).is_none()
+                && let Ok(now) = self.hub.versions().of(self.hub.client(), CAPI_GROUP).await
+                && now != version
+            {
+                tracing::info!(from = version, to = now, "the management cluster serves another version");
+                return Ok(());
+            }
+        }
+    }
+
+    async fn informer(&self, watched: Watched) -> Result<Informer<DynamicObject>, HubError> {
+        let api = self.hub.watchable(watched.as_str()).await?;
+        let scope = self.hub.scope();
+        let config = match watched {
+            Watched::Cluster => {
+                watcher::Config::default().fields(&format!("metadata.name={}", scope.cluster))
+            }
+            _ => watcher::Config::default().labels(&format!("{CLUSTER_NAME}={}", scope.cluster)),
+        };
+        let mut informer = Informer::of_kind(watched.as_str(), api, config, &self.entropy);
+        let (mirror, resources_changed) = (self.mirror.clone(), Arc::clone(&self.resources_changed));
+        informer.subscribe(move |delta| {
+            match delta {
+                Delta::Added { object, .. } | Delta::Updated { new: object, .. } => {
+                    mirror.apply(watched, object)
+                }
+                Delta::Deleted { object } => mirror.remove(watched, &ObjectKey::of(&**object)),
+            }
+            if matches!(watched, Watched::MachineDeployment | Watched::MachineSet) {
+                resources_changed.notify_one();
+            }
+        });
+        Ok(informer)
+    }
+
+    async fn look_at_templates(&self) {
+        for reference in self.mirror.template_references() {
+            self.look_at_template(&reference).await;
+        }
+    }
+
+    async fn look_at_new_templates(&self) {
+        for reference in self.mirror.template_references() {
+            if self.mirror.template(&reference).is_none() {
+                self.look_at_template(&reference).await;
+            }
+        }
+    }
+
+    async fn look_at_template(&self, reference: &Reference) {
+        let found = match self.hub.get(reference).await {
+            Ok(object) => Template::read(&reference.kind, &object).map_err(|error| error.to_string()),
+            Err(
+                error @ (HubError::NotFound(_)
+                | HubError::Refused { .. }
+                | HubError::Version(VersionError::NoGroup(_) | VersionError::NoVersion { .. })),
+            ) => Err(error.to_string()),
+            // Not knowing is no reason to forget.
+            Err(_) => return,
+        };
+        self.mirror.set_template(reference.clone(), found);
+    }
+}
+
+impl Runnable for Watching {
+    fn run(self: Box<Self>, stop: CancellationToken) -> BoxFuture<'static, ()> {
+        Self::run(*self, stop).boxed()
+    }
+}

@@ -1,0 +1,31 @@
+//! What was bought: Machines, and which NodeClaim each one is for.
+//!
+//! The claim lives on the Machine, written by compare-and-swap; the number of replicas is a level that is worked out anew from
+//! what is recorded (NodeClaims that target a resource, Machines that are claimed), never counted up or down. So every step
+//! may be repeated, or be the last one before a crash, and the next look comes to the same number.
+//!
+//! | Module | What it is |
+//! |---|---|
+//! | [`ledger`] | the pure part: what is to be claimed, marked, removed, and the level |
+//! | [`node_claims`] | the NodeClaims, with what was written a moment ago |
+//! | [`fleet`] | what all parts share: NodeClasses, catalogs, who is waiting |
+//! | [`actor`] | carries the ledger's plan out, one scalable resource at a time |
+//! | [`holds`] | what keeps a resource from being scaled: pause, preflight, owners of its replicas |
+//! | [`backoff`] | which offerings have failed of late |
+//! | [`launch`], [`removal`], [`lookup`] | what the core asks for: create, delete, get and list |
+//! | [`standalone`] | Machine mode |
+//! | [`succession`] | what becomes of NodeClaims whose Machines Cluster API replaces |
+//! | [`drift`] | whether a Machine is what its template says |
+
+pub mod actor;
+pub mod backoff;
+pub mod drift;
+pub mod fleet;
+pub mod holds;
+pub mod launch;
+pub mod ledger;
+pub mod lookup;
+pub mod node_claims;
+pub mod removal;
+pub mod standalone;
+pub mod succession;

@@ -1,0 +1,379 @@
+//! Carries the ledger's plan out, one scalable resource at a time: claims, marks, the level, removals, in this order.
+//!
+//! What is seen in the mirror says whether there is anything to do; what is done is decided on a fresh read. Every write is
+//! bound to the version that was read, and the level is lowered only after every mark it counts on has been written. A
+//! write that is lost or overtaken means looking again.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use karpenter_runtime::controller::{Outcome, ReconcileResult, Reconciler};
+use karpenter_runtime::error::ReconcileError;
+use karpenter_runtime::events::{Event, EventType, reference};
+use karpenter_runtime::object_key::ObjectKey;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::fleet::Fleet;
+use super::holds::{self, HoldKind};
+use super::ledger::{self, ClaimFacts, Plan, Rules, Sightings, Situation};
+use super::succession::{self, Estate};
+use crate::client::hub::HubError;
+use crate::client::machine::Machine;
+use crate::client::mirror::News;
+use crate::client::scalable::{Scalable, ScalableKey, ScalableKind};
+use crate::names;
+use crate::nodeclass::{Adoption, DEFAULT_SURPLUS_TIMEOUT};
+
+/// Cluster API looks at an object at most once a second; looking more often buys nothing.
+const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
+/// How often a resource on which somebody waits is looked at even if nothing happens.
+const WHILE_WAITING: Duration = Duration::from_secs(15);
+/// How long a Machine's NodeClaim must be out of sight before the server is asked whether it exists.
+const OUT_OF_SIGHT: Duration = Duration::from_secs(60);
+
+/// See the module.
+pub struct Actor {
+    fleet: Arc<Fleet>,
+    memory: Mutex<BTreeMap<ScalableKey, Memory>>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Memory {
+    sightings: Sightings,
+    last_look: Option<Instant>,
+    /// Since when the NodeClaims of Machines have not been seen, by uid.
+    out_of_sight: BTreeMap<String, Instant>,
+    /// Since when somebody has been waiting without a Machine.
+    waiting: Option<Instant>,
+}
+
+/// A resource and everything a plan is made from.
+struct Look {
+    scalable: Scalable,
+    machines: Vec<Machine>,
+    gone: BTreeSet<String>,
+}
+
+impl Actor {
+    /// For this fleet.
+    pub fn new(fleet: Arc<Fleet>) -> Self {
+        Self { fleet, memory: Mutex::default() }
+    }
+
+    async fn act(&self, id: &ScalableKey) -> Result<Outcome, HubError> {
+        let fleet = &self.fleet;
+        let Some(seen) = fleet.mirror.scalable(id) else {
+            // Not seen is not gone; ask before anyone is turned away.
+            if !fleet.node_claims.targeting(id).is_empty() {
+                self.refuse_if_gone(id).await?;
+            }
+            return Ok(Outcome::Done);
+        };
+        let machines = fleet.machines_of(id);
+        let look = Look { scalable: Scalable::clone(&seen), machines, gone: BTreeSet::new() };
+        self.succeed(&look).await;
+        let (first, _) = self.plan(&look);
+        let suspects = self.suspects(id, &look.machines);
+        if !first.writes() && suspects.is_empty() {
+            return Ok(self.settle(id, first));
+        }
+        let mut look = Look {
+            scalable: fleet.hub.scalable(id).await?,
+            machines: fleet.hub.machines(Some(id)).await?,
+            gone: BTreeSet::new(),
+        };
+        look.gone = self.gone(suspects).await;
+        let (plan, targeting) = self.plan(&look);
+        let hold = holds::hold(&look.scalable, &fleet.mirror.sets_of(id), Some(&fleet.hub.cluster().await?));
+        if hold.is_some_and(|hold| hold.kind == HoldKind::NoWrites) {
+            return Ok(Outcome::After(WHILE_WAITING));
+        }
+        let again = self.carry_out(&look, &plan, targeting.len()).await?;
+        let outcome = self.settle(id, plan);
+        Ok(if again { Outcome::After(BETWEEN_LOOKS) } else { outcome })
+    }
+
+    fn plan(&self, look: &Look) -> (Plan, Vec<ClaimFacts>) {
+        let fleet = &self.fleet;
+        let id = &look.scalable.id;
+        let targeting = fleet.claims_on(id, &look.machines);
+        let class = fleet.node_class_of(&look.scalable);
+        let spec = class.as_ref().map(|class| class.spec()).unwrap_or_default();
+        let hold = fleet.hold(&look.scalable);
+        if hold.as_ref().is_some_and(|hold| hold.kind == HoldKind::NoWrites) {
+            let sightings = self.memory(id).sightings;
+            return (Plan { sightings, look_again: Some(WHILE_WAITING), ..Plan::default() }, targeting);
+        }
+        let not_ours = hold.as_ref().filter(|hold| hold.kind == HoldKind::NotOurs);
+        // Bounds that cannot be read allow nothing.
+        let bounds = look.scalable.bounds().unwrap_or((0, Some(look.scalable.replicas)));
+        let adoption = spec.adoption.unwrap_or_default();
+        let rules = Rules {
+            adopt_unclaimed: adoption != Adoption::Never,
+            surplus_after: class.as_ref().map_or(DEFAULT_SURPLUS_TIMEOUT, |class| class.surplus_timeout()),
+            may_raise: hold.as_ref().is_none_or(|hold| hold.kind == HoldKind::Waiting),
+        };
+        let sets = fleet.mirror.sets_of(id);
+        let rollout = holds::rollout(&look.scalable, &sets, &look.machines);
+        let memory = self.memory(id);
+        let mut plan = ledger::plan(&Situation {
+            scalable: &look.scalable,
+            machines: &look.machines,
+            bounds,
+            targeting: &targeting,
+            gone: &look.gone,
+            owner: &fleet.owner,
+            rules,
+            rollout: rollout.as_ref(),
+            sightings: &memory.sightings,
+            now: fleet.clock.now(),
+            instant: Instant::now(),
+        });
+        if not_ours.is_some() {
+            plan.replicas = None;
+            plan.enrol = None;
+            plan.refused = targeting.iter().filter(|c| c.provider_id.is_none()).cloned().collect();
+        }
+        (plan, targeting)
+    }
+
+    /// Machines whose NodeClaims have been out of sight for long.
+    fn suspects(&self, id: &ScalableKey, machines: &[Machine]) -> Vec<(String, String)> {
+        let now = Instant::now();
+        let fleet = &self.fleet;
+        let mut memory = self.lock();
+        let memory = memory.entry(id.clone()).or_default();
+        let claims = machines.iter().filter(|m| !m.deleting && !m.is_marked()).filter_map(Machine::claim);
+        let unseen: Vec<(String, String)> = claims
+            .filter(|claim| {
+                claim.owner == fleet.owner && !fleet.node_claims.is_seen(&claim.node_claim, &claim.uid)
+            })
+            .map(|claim| (claim.uid, claim.node_claim))
+            .collect();
+        memory.out_of_sight.retain(|uid, _| unseen.iter().any(|(unseen, _)| unseen == uid));
+        unseen
+            .into_iter()
+            .filter(|(uid, _)| {
+                let since = *memory.out_of_sight.entry(uid.clone()).or_insert(now);
+                now.saturating_duration_since(since) >= OUT_OF_SIGHT
+            })
+            .collect()
+    }
+
+    /// Those of the suspects that the server says do not exist. What it does not say stays.
+    async fn gone(&self, suspects: Vec<(String, String)>) -> BTreeSet<String> {
+        let mut gone = BTreeSet::new();
+        for (uid, name) in suspects {
+            if let Ok(true) = self.fleet.node_claims.is_gone(&name, &uid).await {
+                gone.insert(uid);
+            }
+        }
+        gone
+    }
+
+    /// Makes successors of NodeClaims whose Machines Cluster API replaces, and deletes those of condemned Machines. What fails is
+    /// done at the next look.
+    async fn succeed(&self, look: &Look) {
+        let fleet = &self.fleet;
+        let id = &look.scalable.id;
+        if look.machines.iter().all(|machine| !machine.deleting && !machine.is_condemned()) {
+            return;
+        }
+        let spec = fleet.node_class_of(&look.scalable).map(|class| class.spec()).unwrap_or_default();
+        let rollout = holds::rollout(&look.scalable, &fleet.mirror.sets_of(id), &look.machines);
+        let claims = fleet.node_claims.store().list();
+        let estate = Estate {
+            machines: &look.machines,
+            claims: &claims,
+            owner: &fleet.owner,
+            rollout: rollout.as_ref(),
+            spec: &spec,
+        };
+        for successor in estate.successors(&succession::target(id)) {
+            tracing::info!(resource = %id, name = successor.metadata.name, "a replaced Machine gets a NodeClaim");
+            if let Err(error) = fleet.node_claims.create(&successor).await {
+                tracing::warn!(resource = %id, %error, "cannot make a NodeClaim for a replaced Machine");
+            }
+        }
+        for claim in estate.condemned() {
+            let message = "a health check condemned its Machine".to_owned();
+            let event = Event::new(reference(&**claim), EventType::Warning, "MachineUnhealthy", message);
+            fleet.recorder.publish(event.dedupe_by([claim.metadata.uid.clone().unwrap_or_default()]));
+            if let Err(error) = fleet.node_claims.delete(claim).await {
+                tracing::warn!(resource = %id, %error, "cannot delete the NodeClaim of a condemned Machine");
+            }
+        }
+    }
+
+    /// Writes what the plan says; whether to look again because someone else wrote too.
+    async fn carry_out(&self, look: &Look, plan: &Plan, batch: usize) -> Result<bool, HubError> {
+        let fleet = &self.fleet;
+        let mut scalable = look.scalable.clone();
+        if let Some(enrolment) = &plan.enrol {
+            let annotations = json!({
+                names::EPOCH: enrolment.epoch.to_string(),
+                names::PROTECTED: enrolment.protected.to_string(),
+            });
+            let written = fleet.hub.annotate_scalable(&scalable, json!({"annotations": annotations})).await;
+            let Some(now) = self.written("enrol", written)? else { return Ok(true) };
+            scalable = now;
+        }
+        let machine = |key: &ObjectKey| look.machines.iter().find(|machine| machine.key == *key);
+        let mut again = false;
+        for (key, claim) in &plan.claims {
+            let Some(machine) = machine(key) else { continue };
+            let written = fleet.hub.annotate_machine(machine, claim_metadata(claim, &fleet.owner)).await;
+            match self.written("claim", written)? {
+                Some(_) => fleet.wake(&claim.name),
+                None => {
+                    fleet.metrics.claims_lost.inc(&[&scalable.id.to_string()]);
+                    again = true;
+                }
+            }
+        }
+        for (key, mark) in &plan.marks {
+            let Some(machine) = machine(key) else { continue };
+            let metadata = json!({"annotations": {names::DELETE_MACHINE: mark}});
+            // A level that counts on a mark that is not there would let the MachineSet choose.
+            let written = fleet.hub.annotate_machine(machine, metadata).await;
+            if self.written("mark", written)?.is_none() {
+                return Ok(true);
+            }
+        }
+        if let Some(replicas) = plan.replicas {
+            tracing::info!(resource = %scalable.id, from = scalable.replicas, to = replicas, "scaling");
+            let written = fleet.hub.scale(&scalable, replicas).await;
+            if self.written("scale", written)?.is_none() {
+                return Ok(true);
+            }
+            if replicas > scalable.replicas {
+                fleet.metrics.batch_size.observe(&[&scalable.id.to_string()], batch as f64);
+            }
+        }
+        for key in &plan.removals {
+            let Some(machine) = machine(key) else { continue };
+            let written = fleet.hub.delete_machine(machine).await;
+            again |= self.written("delete", written)?.is_none();
+        }
+        Ok(again)
+    }
+
+    /// `None` if someone else was first and everything is to be looked at again.
+    fn written<T>(&self, what: &str, result: Result<T, HubError>) -> Result<Option<T>, HubError> {
+        match result {
+            Ok(value) => {
+                self.fleet.metrics.writes.inc(&[what]);
+                Ok(Some(value))
+            }
+            Err(error) if error.is_conflict() || error.is_not_found() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Keeps what is to be kept, turns away who finds no room, says when to look again.
+    fn settle(&self, id: &ScalableKey, plan: Plan) -> Outcome {
+        let fleet = &self.fleet;
+        for claim in &plan.refused {
+            fleet.refuse(&claim.uid, format!("{id} has no room"));
+            fleet.wake(&claim.name);
+        }
+        let counts = plan.counts;
+        let resource = id.to_string();
+        for (state, count) in [
+            ("claimed", counts.claimed),
+            ("foreign", counts.foreign),
+            ("free", counts.free),
+            ("leaving", counts.leaving),
+        ] {
+            fleet.metrics.machines.set(&[&resource, state], f64::from(count));
+        }
+        let now = Instant::now();
+        let mut memory = self.lock();
+        let memory = memory.entry(id.clone()).or_default();
+        memory.sightings = plan.sightings;
+        memory.last_look = Some(now);
+        let waits = counts.waiting > 0;
+        memory.waiting = waits.then(|| memory.waiting.unwrap_or(now));
+        let unseen = (!memory.out_of_sight.is_empty()).then_some(OUT_OF_SIGHT);
+        let again = [plan.look_again, waits.then_some(WHILE_WAITING), unseen];
+        again.into_iter().flatten().min().map_or(Outcome::Done, Outcome::After)
+    }
+
+    async fn refuse_if_gone(&self, id: &ScalableKey) -> Result<(), HubError> {
+        match self.fleet.hub.scalable(id).await {
+            Err(error) if error.is_not_found() => {
+                for claim in self.fleet.node_claims.targeting(id) {
+                    self.fleet.refuse(&claim.uid, format!("{id} does not exist any more"));
+                    self.fleet.wake(&claim.name);
+                }
+                Ok(())
+            }
+            other => other.map(drop),
+        }
+    }
+
+    fn memory(&self, id: &ScalableKey) -> Memory {
+        self.lock().get(id).cloned().unwrap_or_default()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<ScalableKey, Memory>> {
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Reconciler for Actor {
+    type Key = ScalableKey;
+
+    async fn reconcile(&self, id: ScalableKey) -> ReconcileResult {
+        if !self.fleet.is_synced() {
+            return Ok(Outcome::After(BETWEEN_LOOKS));
+        }
+        if let Some(open) = self.fleet.window(&id) {
+            return Ok(Outcome::After(open));
+        }
+        let since = self.memory(&id).last_look.map(|last| last.elapsed());
+        if let Some(rest) =
+            since.and_then(|since| BETWEEN_LOOKS.checked_sub(since)).filter(|rest| !rest.is_zero())
+        {
+            return Ok(Outcome::After(rest));
+        }
+        match self.act(&id).await {
+            Ok(outcome) => Ok(outcome),
+            Err(HubError::Conflict(_)) => Ok(Outcome::After(BETWEEN_LOOKS)),
+            Err(error) => Err(ReconcileError::from(error).context(format!("looking at {id}"))),
+        }
+    }
+}
+
+/// What a claimed Machine carries. The label is for older tools.
+pub fn claim_metadata(claim: &ClaimFacts, owner: &str) -> Value {
+    json!({
+        "annotations": {names::NODECLAIM: claim.name, names::NODECLAIM_UID: claim.uid, names::OWNER: owner},
+        "labels": {names::MEMBER: ""},
+    })
+}
+
+/// The resources a change in the management cluster concerns.
+pub fn concerned(fleet: &Fleet, news: &News) -> Vec<ScalableKey> {
+    match news {
+        News::Machine(old, new) => {
+            let machine = new.as_ref().or(old.as_ref());
+            machine.and_then(|machine| fleet.mirror.scalable_of(machine)).into_iter().collect()
+        }
+        News::Scalable(id) if id.kind == ScalableKind::MachineSet => {
+            let set = fleet.mirror.scalable(id);
+            let owner = set.and_then(|set| set.controlled_by.clone());
+            vec![match owner {
+                Some(name) => ScalableKey {
+                    kind: ScalableKind::MachineDeployment,
+                    key: ObjectKey::namespaced(id.key.namespace.clone(), name),
+                },
+                None => id.clone(),
+            }]
+        }
+        News::Scalable(id) => vec![id.clone()],
+        News::Cluster => fleet.mirror.scalables().iter().map(|scalable| scalable.id.clone()).collect(),
+    }
+}

@@ -1,0 +1,326 @@
+//! What all parts of the provider share: the management cluster, NodeClaims and NodeClasses, what each NodeClass offers at the
+//! moment, and how the core is woken.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use karpenter_api::NodeClaim;
+use karpenter_cloudprovider::LaunchWaker;
+use karpenter_primitives::Selector;
+use karpenter_runtime::clock::SharedClock;
+use karpenter_runtime::events::Recorder;
+use karpenter_runtime::object_key::ObjectKey;
+use karpenter_runtime::store::Store;
+use karpenter_runtime::work_queue::WorkQueue;
+use tokio::time::Instant;
+
+use super::backoff::Backoff;
+use super::holds::{self, Hold, HoldKind};
+use super::ledger::ClaimFacts;
+use super::node_claims::NodeClaims;
+use crate::client::fields::Malformed;
+use crate::client::hub::Hub;
+use crate::client::machine::Machine;
+use crate::client::mirror::Mirror;
+use crate::client::scalable::{Scalable, ScalableKey};
+use crate::client::settings::Settings;
+use crate::instancetypes::blueprint::{Blueprint, Surroundings};
+use crate::instancetypes::catalog::{Catalog, Entry};
+use crate::metrics::Metrics;
+use crate::names;
+use crate::nodeclass::{ClusterAPINodeClass, LaunchMode, SelectorMode};
+
+/// See the module.
+pub struct Fleet {
+    /// The management cluster.
+    pub hub: Arc<Hub>,
+    /// What it has, as last seen.
+    pub mirror: Mirror,
+    /// The workload cluster's NodeClaims.
+    pub node_claims: NodeClaims,
+    /// The workload cluster's NodeClasses.
+    pub node_classes: Store<ClusterAPINodeClass>,
+    /// What users set.
+    pub settings: Settings,
+    /// What failed of late.
+    pub backoff: Backoff,
+    /// The workload cluster, by the uid of its namespace kube-system.
+    pub owner: String,
+    /// Tells the time.
+    pub clock: SharedClock,
+    /// Tells users.
+    pub recorder: Recorder,
+    /// Counts.
+    pub metrics: Metrics,
+    pub(crate) queue: OnceLock<WorkQueue<ScalableKey>>,
+    pub(crate) waker: OnceLock<LaunchWaker>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// When launches arrived at a resource since its last look: first and last.
+    arrivals: BTreeMap<ScalableKey, (Instant, Instant)>,
+    /// NodeClaims that found no room, and why.
+    refused: BTreeMap<String, String>,
+    catalogs: BTreeMap<String, (CatalogVersion, Arc<Offers>)>,
+}
+
+type CatalogVersion = (Option<String>, u64, (u64, usize), u64, bool);
+
+/// What a NodeClass offers, and what it cannot offer.
+#[derive(Clone, Debug, Default)]
+pub struct Offers {
+    /// Types and offerings.
+    pub catalog: Catalog,
+    /// What takes part.
+    pub members: Vec<Arc<Scalable>>,
+    /// What takes part and cannot be offered.
+    pub excluded: Vec<Malformed>,
+}
+
+impl Fleet {
+    /// Of these parts.
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "made in one place, from parts that have nothing in common"
+    )]
+    pub fn new(
+        hub: Arc<Hub>,
+        mirror: Mirror,
+        node_claims: NodeClaims,
+        node_classes: Store<ClusterAPINodeClass>,
+        settings: Settings,
+        owner: String,
+        clock: SharedClock,
+        recorder: Recorder,
+        metrics: Metrics,
+    ) -> Self {
+        Self {
+            hub,
+            mirror,
+            node_claims,
+            node_classes,
+            settings,
+            backoff: Backoff::default(),
+            owner,
+            clock,
+            recorder,
+            metrics,
+            queue: OnceLock::new(),
+            waker: OnceLock::new(),
+            state: Mutex::default(),
+        }
+    }
+
+    /// Whether everything has been seen once.
+    pub fn is_synced(&self) -> bool {
+        self.mirror.is_synced() && self.node_claims.store().is_synced() && self.node_classes.is_synced()
+    }
+
+    /// A NodeClass by name.
+    pub fn node_class(&self, name: &str) -> Option<Arc<ClusterAPINodeClass>> {
+        self.node_classes.get(&ObjectKey::cluster(name))
+    }
+
+    /// The NodeClass whose rules a resource follows: the first by name that it takes part in.
+    pub fn node_class_of(&self, scalable: &Scalable) -> Option<Arc<ClusterAPINodeClass>> {
+        self.node_classes.list().into_iter().find(|class| takes_part(class, scalable))
+    }
+
+    /// What holds a resource.
+    pub fn hold(&self, scalable: &Scalable) -> Option<Hold> {
+        holds::hold(scalable, &self.mirror.sets_of(&scalable.id), self.mirror.cluster().as_deref())
+    }
+
+    /// The Machines of a resource, as last seen.
+    pub fn machines_of(&self, id: &ScalableKey) -> Vec<Machine> {
+        let theirs = |machine: &Arc<Machine>| {
+            machine.key.namespace == id.key.namespace
+                && machine.labels.get(id.kind.machine_label()).map(String::as_str) == Some(&*id.key.name)
+        };
+        self.mirror.machines().iter().filter(|machine| theirs(machine)).map(|m| Machine::clone(m)).collect()
+    }
+
+    /// The NodeClaims that concern a resource: those that target it, and those the Go provider bound to its Machines.
+    pub fn claims_on(&self, id: &ScalableKey, machines: &[Machine]) -> Vec<ClaimFacts> {
+        let mut claims = self.node_claims.targeting(id);
+        let theirs: BTreeSet<&ObjectKey> = machines.iter().map(|machine| &machine.key).collect();
+        let known: BTreeSet<String> = claims.iter().map(|claim| claim.uid.clone()).collect();
+        let bound = self.node_claims.bound_by_go().into_iter();
+        claims.extend(
+            bound
+                .filter(|(key, facts)| theirs.contains(key) && !known.contains(&facts.uid))
+                .map(|(_, facts)| facts),
+        );
+        claims
+    }
+
+    /// What a NodeClass offers at the moment.
+    pub fn offers(&self, class: &ClusterAPINodeClass) -> Arc<Offers> {
+        let silent = self.hub.silent_for().is_none_or(|silent| silent > self.settings.max_age);
+        let version = (
+            class.metadata.resource_version.clone(),
+            self.mirror.version(),
+            self.backoff.version(),
+            self.node_claims.version(),
+            silent,
+        );
+        if let Some((known, offers)) = self.state().catalogs.get(class.name())
+            && *known == version
+        {
+            return Arc::clone(offers);
+        }
+        let offers = Arc::new(self.work_out_offers(class, silent));
+        self.state().catalogs.insert(class.name().to_owned(), (version, Arc::clone(&offers)));
+        offers
+    }
+
+    fn work_out_offers(&self, class: &ClusterAPINodeClass, silent: bool) -> Offers {
+        let spec = class.spec();
+        let cluster = self.mirror.cluster();
+        let around = Surroundings {
+            node_class: class.name(),
+            spec: &spec,
+            failure_domains: cluster.as_ref().map(|c| c.failure_domains.as_slice()).unwrap_or_default(),
+            sync_labels: &self.settings.sync_labels,
+            default_arch: &self.settings.default_arch,
+        };
+        let mut offers = Offers::default();
+        let mut blueprints = Vec::new();
+        let mut reasons: BTreeMap<ScalableKey, Option<String>> = BTreeMap::new();
+        for scalable in self.mirror.scalables() {
+            if !takes_part(class, &scalable) {
+                continue;
+            }
+            let template = scalable.infrastructure.as_ref().and_then(|r| self.mirror.template(r));
+            let template = template.as_ref().and_then(|template| template.as_ref().as_ref().ok());
+            match Blueprint::of(&scalable, template, around).and_then(|blueprint| {
+                scalable.bounds()?;
+                Ok(blueprint)
+            }) {
+                Ok(blueprint) => blueprints.push(blueprint),
+                Err(malformed) => offers.excluded.push(malformed),
+            }
+            reasons.insert(scalable.id.clone(), self.unavailable(&scalable, &spec.launch_mode, silent));
+            offers.members.push(scalable);
+        }
+        offers.catalog = Catalog::of(&blueprints, |id, place| {
+            let reason = reasons.get(id).cloned().flatten();
+            reason.or_else(|| self.backoff.why(id, place.failure_domain.as_deref()))
+        });
+        offers
+    }
+
+    /// Why a resource cannot give a node at the moment.
+    fn unavailable(&self, scalable: &Scalable, mode: &Option<LaunchMode>, silent: bool) -> Option<String> {
+        if silent {
+            return Some("the management cluster has not answered for long".to_owned());
+        }
+        if let Some(hold) = self.hold(scalable)
+            && (hold.kind != HoldKind::Waiting)
+            && (hold.kind != HoldKind::NotOurs || *mode != Some(LaunchMode::Machine))
+        {
+            return Some(format!("{}: {}", hold.reason, hold.message));
+        }
+        (self.room(scalable) == Some(0)).then(|| "it has its greatest size".to_owned())
+    }
+
+    /// How many more nodes a resource may give; `None` is any number.
+    pub fn room(&self, scalable: &Scalable) -> Option<usize> {
+        let max = scalable.bounds().ok()?.1?;
+        let machines = self.machines_of(&scalable.id);
+        let claims = self.node_claims.targeting(&scalable.id);
+        let served: BTreeSet<String> =
+            machines.iter().filter_map(|m| m.claim().map(|claim| claim.uid)).collect();
+        let waiting = claims.iter().filter(|claim| !served.contains(&claim.uid)).count();
+        let standing = machines.iter().filter(|machine| !machine.deleting && !machine.is_marked());
+        let (claimed, others): (Vec<_>, Vec<_>) = standing.partition(|machine| machine.claim().is_some());
+        let epoch = super::ledger::epoch(scalable);
+        let free =
+            others.iter().filter(|m| epoch.is_some_and(|e| m.created.as_second() >= e.as_second())).count();
+        let taken = claimed.len() + others.len() - free + free.max(waiting);
+        Some(usize::try_from(max).unwrap_or(0).saturating_sub(taken))
+    }
+
+    /// The entry a Machine was bought as.
+    pub fn entry_of(&self, offers: &Offers, machine: &Machine, id: &ScalableKey) -> Option<Entry> {
+        let entry = offers.catalog.entry(id, machine.failure_domain.as_deref())?;
+        Some(entry.clone())
+    }
+
+    /// Has a resource looked at soon.
+    pub fn poke(&self, id: &ScalableKey) {
+        if let Some(queue) = self.queue.get() {
+            queue.add(id.clone());
+        }
+    }
+
+    /// A launch has arrived at a resource: it is looked at when the window closes.
+    pub fn arrive(&self, id: &ScalableKey) {
+        let now = Instant::now();
+        let mut state = self.state();
+        state.arrivals.entry(id.clone()).and_modify(|(_, last)| *last = now).or_insert((now, now));
+        drop(state);
+        if let Some(queue) = self.queue.get() {
+            queue.add_after(id.clone(), self.settings.window.0);
+        }
+    }
+
+    /// How much longer the window of a resource stays open; closing it forgets the arrivals.
+    pub(crate) fn window(&self, id: &ScalableKey) -> Option<std::time::Duration> {
+        let (idle, longest) = self.settings.window;
+        let mut state = self.state();
+        let (first, last) = *state.arrivals.get(id)?;
+        let now = Instant::now();
+        let closes = (last + idle).min(first + longest);
+        if closes > now {
+            return Some(closes - now);
+        }
+        state.arrivals.remove(id);
+        None
+    }
+
+    /// Has the core ask again for a NodeClaim.
+    pub fn wake(&self, node_claim: &str) {
+        if let Some(waker) = self.waker.get() {
+            waker.wake(ObjectKey::cluster(node_claim));
+        }
+    }
+
+    /// A NodeClaim finds no room.
+    pub(crate) fn refuse(&self, uid: &str, why: String) {
+        self.state().refused.insert(uid.to_owned(), why);
+    }
+
+    /// Why a NodeClaim found no room, if so.
+    pub fn refusal(&self, uid: &str) -> Option<String> {
+        self.state().refused.get(uid).cloned()
+    }
+
+    /// A NodeClaim is over.
+    pub fn forget(&self, claim: &NodeClaim) {
+        if let Some(uid) = claim.metadata.uid.as_deref() {
+            self.state().refused.remove(uid);
+            self.node_claims.forget(uid);
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Whether a resource takes part in a NodeClass: it carries the member label and the selector matches, or the selector alone
+/// decides. A selector that means nothing matches nothing.
+pub fn takes_part(class: &ClusterAPINodeClass, scalable: &Scalable) -> bool {
+    let spec = class.spec.as_ref();
+    let selector = spec.and_then(|spec| spec.scalable_resource_selector.as_ref());
+    let selected = match selector.map(|selector| selector.to_selector()) {
+        None => return scalable.is_member(),
+        Some(selector) => selector.unwrap_or_else(|_| Selector::nothing()).matches(&scalable.labels),
+    };
+    let replace = spec.and_then(|spec| spec.selector_mode) == Some(SelectorMode::Replace);
+    let refused = scalable.labels.get(names::MEMBER).is_some_and(|value| value == "false");
+    selected && !refused && (replace || scalable.is_member())
+}

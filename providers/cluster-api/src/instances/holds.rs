@@ -1,0 +1,235 @@
+//! What keeps a scalable resource from being scaled, or its Machines from coming: pause, a rollout that stands still, someone
+//! else who owns the replicas, checks Cluster API makes before it creates Machines.
+
+use std::sync::Arc;
+
+use super::ledger::Rollout;
+use crate::client::cluster::Cluster;
+use crate::client::fields::condition;
+use crate::client::machine::Machine;
+use crate::client::scalable::{Scalable, ScalableKind};
+use crate::names;
+
+/// What holds a resource.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hold {
+    /// What it means for us.
+    pub kind: HoldKind,
+    /// In one word, as a condition has it.
+    pub reason: &'static str,
+    /// In a sentence.
+    pub message: String,
+}
+
+/// What a hold means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum HoldKind {
+    /// Cluster API will go on by itself; waiting is all there is to do.
+    Waiting,
+    /// Nothing new is started; what goes may go.
+    NoLaunches,
+    /// The replicas are not ours to set.
+    NotOurs,
+    /// Nothing is written at all.
+    NoWrites,
+}
+
+/// What holds the resource; the strictest of all.
+pub fn hold(scalable: &Scalable, sets: &[Arc<Scalable>], cluster: Option<&Cluster>) -> Option<Hold> {
+    let id = &scalable.id;
+    if cluster.is_some_and(|cluster| cluster.paused) {
+        return Some(paused("the Cluster".to_owned()));
+    }
+    if scalable.is_paused() {
+        return Some(paused(id.to_string()));
+    }
+    if let Some(set) = sets.iter().find(|set| set.is_paused()) {
+        return Some(paused(set.id.to_string()));
+    }
+    if let Some(manager) = scalable.managed_by_another() {
+        let message = format!("{id}: its annotation {} names {manager:?}", names::REPLICAS_MANAGED_BY);
+        return Some(Hold { kind: HoldKind::NotOurs, reason: "ReplicasManagedByAnother", message });
+    }
+    if let Some(replicas) = topology_replicas(scalable, cluster) {
+        let message = format!(
+            "{id}: the Cluster's topology sets {replicas} replicas and would set them again; remove replicas there"
+        );
+        return Some(Hold { kind: HoldKind::NotOurs, reason: "ReplicasOwnedByTopology", message });
+    }
+    if scalable.deleting {
+        let message = format!("{id} is being deleted");
+        return Some(Hold { kind: HoldKind::NoLaunches, reason: "Deleting", message });
+    }
+    if scalable.rollout_paused {
+        let message = format!("{id}: spec.paused is set");
+        return Some(Hold { kind: HoldKind::NoLaunches, reason: "Paused", message });
+    }
+    blocked(scalable, sets)
+}
+
+fn paused(what: String) -> Hold {
+    Hold { kind: HoldKind::NoWrites, reason: "Paused", message: format!("{what} is paused") }
+}
+
+fn topology_replicas(scalable: &Scalable, cluster: Option<&Cluster>) -> Option<i64> {
+    if !scalable.labels.contains_key(names::TOPOLOGY_OWNED) {
+        return None;
+    }
+    let name = scalable.labels.get(names::TOPOLOGY_DEPLOYMENT)?;
+    cluster?.topology_replicas.get(name).copied()
+}
+
+/// Cluster API says why it creates no Machines in `ScalingUp`, and in older versions in `MachinesCreated`.
+fn blocked(scalable: &Scalable, sets: &[Arc<Scalable>]) -> Option<Hold> {
+    let all = std::iter::once(scalable).chain(sets.iter().map(|set| &**set));
+    for resource in all {
+        let told = condition(&resource.conditions, "ScalingUp")
+            .filter(|condition| condition.is_true() && condition.message.contains(" is blocked "))
+            .or_else(|| condition(&resource.conditions, "MachinesCreated").filter(|c| c.is_false()));
+        let Some(told) = told else { continue };
+        let preflight =
+            told.message.contains("preflight check failed") || told.reason == "PreflightCheckFailed";
+        let upgrading = preflight
+            && ["ControlPlaneIsStable", "ControlPlaneVersionSkew", "VersionSkew"]
+                .iter()
+                .any(|check| told.message.contains(check));
+        let reason = match (preflight, upgrading) {
+            (_, true) => "ControlPlaneUpgrading",
+            (true, false) => "PreflightCheckFailed",
+            (false, false) => "ScalingUpBlocked",
+        };
+        let message = format!("{}: {}", resource.id, told.message.replace('\n', " "));
+        return Some(Hold { kind: HoldKind::Waiting, reason, message });
+    }
+    None
+}
+
+/// Whether the Machines of a MachineDeployment are being replaced: they belong to several of its MachineSets, or it says so.
+pub fn rollout(scalable: &Scalable, sets: &[Arc<Scalable>], machines: &[Machine]) -> Option<Rollout> {
+    if scalable.id.kind == ScalableKind::MachineSet {
+        return None;
+    }
+    let mut with_machines: Vec<&str> = machines.iter().filter_map(Machine::set_name).collect();
+    with_machines.sort_unstable();
+    with_machines.dedup();
+    let newest = sets.iter().max_by_key(|set| (set.revision(), set.id.key.clone()));
+    let newest_set = newest.map(|set| set.id.key.name.to_string());
+    let stale = || with_machines.iter().any(|name| Some(*name) != newest_set.as_deref());
+    let said = || condition(&scalable.conditions, "RollingOut").is_some_and(|c| c.is_true());
+    let rolling =
+        with_machines.len() > 1 || (newest_set.is_some() && !with_machines.is_empty() && stale()) || said();
+    rolling.then_some(Rollout { newest_set })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::fixtures::{deployment, deployment_json, machine, object, read_deployment};
+
+    fn cluster(value: Value) -> Cluster {
+        Cluster::read(&object(value)).expect("a Cluster")
+    }
+
+    fn set(name: &str, revision: &str, conditions: Value) -> Arc<Scalable> {
+        let value = json!({
+            "metadata": {"name": name, "namespace": "default", "annotations": {names::REVISION: revision}},
+            "spec": {}, "status": {"conditions": conditions},
+        });
+        Arc::new(Scalable::read(ScalableKind::MachineSet, &object(value)).expect("a MachineSet"))
+    }
+
+    #[test]
+    fn a_pause_anywhere_means_that_nothing_is_written() {
+        let plain = deployment("m", &[]);
+        for paused in [
+            json!({"metadata": {}, "spec": {"paused": true}}),
+            json!({"metadata": {"annotations": {names::PAUSED: ""}}}),
+        ] {
+            let hold = hold(&plain, &[], Some(&cluster(paused))).expect("a hold");
+            assert_eq!((hold.kind, hold.reason), (HoldKind::NoWrites, "Paused"));
+        }
+        let annotated = hold(&deployment("m", &[(names::PAUSED, "true")]), &[], None).expect("a hold");
+        assert_eq!(
+            (annotated.kind, annotated.message.as_str()),
+            (HoldKind::NoWrites, "MachineDeployment default/m is paused")
+        );
+        assert_eq!(hold(&plain, &[set("m-1", "1", json!([]))], None), None);
+    }
+
+    #[test]
+    fn a_paused_rollout_holds_launches_only() {
+        let mut value = deployment_json("m", &[]);
+        value["spec"]["paused"] = true.into();
+        assert_eq!(hold(&read_deployment(value), &[], None).expect("a hold").kind, HoldKind::NoLaunches);
+    }
+
+    #[test]
+    fn replicas_that_someone_else_owns_are_not_ours() {
+        let managed =
+            hold(&deployment("m", &[(names::REPLICAS_MANAGED_BY, "external-autoscaler")]), &[], None);
+        assert_eq!(managed.expect("a hold").reason, "ReplicasManagedByAnother");
+        assert_eq!(hold(&deployment("m", &[(names::REPLICAS_MANAGED_BY, "karpenter")]), &[], None), None);
+        let mut value = deployment_json("m", &[]);
+        value["metadata"]["labels"][names::TOPOLOGY_OWNED] = "".into();
+        value["metadata"]["labels"][names::TOPOLOGY_DEPLOYMENT] = "workers".into();
+        let owned = read_deployment(value);
+        let topology = |replicas: Value| {
+            let mut deployment = json!({"name": "workers"});
+            if !replicas.is_null() {
+                deployment["replicas"] = replicas;
+            }
+            cluster(
+                json!({"metadata": {}, "spec": {"topology": {"workers": {"machineDeployments": [deployment]}}}}),
+            )
+        };
+        assert_eq!(
+            hold(&owned, &[], Some(&topology(json!(2)))).expect("a hold").reason,
+            "ReplicasOwnedByTopology"
+        );
+        assert_eq!(hold(&owned, &[], Some(&topology(Value::Null))), None);
+    }
+
+    #[test]
+    fn what_cluster_api_waits_for_is_told_in_both_versions() {
+        let upgrading = "Scaling up from 0 to 1 replicas is blocked because:\n* KubeadmControlPlane c is upgrading (\"ControlPlaneIsStable\" preflight check failed)";
+        let missing =
+            "Scaling up from 0 to 1 replicas is blocked because:\n* DockerMachineTemplate does not exist";
+        for (condition, reason) in [
+            (
+                json!({"type": "ScalingUp", "status": "True", "message": upgrading}),
+                Some("ControlPlaneUpgrading"),
+            ),
+            (json!({"type": "ScalingUp", "status": "True", "message": missing}), Some("ScalingUpBlocked")),
+            (
+                json!({"type": "ScalingUp", "status": "True", "message": "Scaling up from 0 to 1 replicas"}),
+                None,
+            ),
+            (
+                json!({"type": "MachinesCreated", "status": "False", "reason": "PreflightCheckFailed", "message": "kubeadm"}),
+                Some("PreflightCheckFailed"),
+            ),
+        ] {
+            let hold = hold(&deployment("m", &[]), &[set("m-1", "1", json!([condition]))], None);
+            assert_eq!(hold.as_ref().map(|hold| hold.reason), reason);
+            assert!(hold.is_none_or(|hold| hold.kind == HoldKind::Waiting));
+        }
+    }
+
+    #[test]
+    fn machines_of_two_revisions_are_a_rollout() {
+        let sets = [set("m-1", "1", json!([])), set("m-2", "2", json!([]))];
+        let of = |name: &str| {
+            let mut machine = machine(name, 0, &[]);
+            machine.labels.insert(names::SET_NAME.to_owned(), name.to_owned());
+            machine
+        };
+        let plain = deployment("m", &[]);
+        let newest = Some(Rollout { newest_set: Some("m-2".to_owned()) });
+        assert_eq!(rollout(&plain, &sets, &[of("m-1"), of("m-2")]), newest);
+        assert_eq!(rollout(&plain, &sets, &[of("m-1")]), newest, "the newest has none yet");
+        assert_eq!(rollout(&plain, &sets, &[of("m-2")]), None);
+        assert_eq!(rollout(&plain, &sets, &[]), None);
+    }
+}

@@ -1,0 +1,216 @@
+//! Create: chooses what a NodeClaim gets, writes that down, and says how far it is. Never waits for a Machine.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use karpenter_api::NodeClaim;
+use karpenter_cloudprovider::conversion;
+use karpenter_cloudprovider::{Launch, LaunchHandle, LaunchedInstance, ProviderError};
+
+use super::fleet::Fleet;
+use super::node_claims::{AssignError, Target};
+use super::standalone;
+use crate::client::machine::Machine;
+use crate::names;
+use crate::nodeclass::{ClusterAPINodeClass, LaunchMode};
+
+/// After this long without a Machine, others are told to go elsewhere.
+const SLOW: Duration = Duration::from_secs(60);
+/// After this long without an answer the management cluster counts as away; it is asked every half minute.
+const AWAY: Duration = Duration::from_secs(75);
+
+/// Launches what the NodeClaim asks for, or says how far that is.
+pub async fn create(fleet: &Arc<Fleet>, claim: &NodeClaim) -> Result<Launch, ProviderError> {
+    let class_name = &claim.spec.node_class_ref.name;
+    if claim.metadata.deletion_timestamp.is_some() {
+        return Err(ProviderError::other("the NodeClaim is being deleted"));
+    }
+    if !fleet.is_synced() {
+        return Err(not_yet(fleet));
+    }
+    let uid = claim.metadata.uid.as_deref().unwrap_or_default();
+    if uid.is_empty() {
+        return Err(ProviderError::other("the NodeClaim has no uid: it has not been created yet"));
+    }
+    if let Some(machine) = fleet.mirror.machine_of(uid) {
+        return progress(fleet, claim, &machine);
+    }
+    let target = match fleet.node_claims.target(claim) {
+        Some(target) => target,
+        None => {
+            let class = fleet.node_class(class_name).ok_or_else(|| {
+                ProviderError::node_class_not_ready(format!(
+                    "ClusterAPINodeClass {class_name:?} does not exist"
+                ))
+            })?;
+            choose(fleet, claim, &class).await?
+        }
+    };
+    if target.standalone {
+        return standalone::launch(fleet, claim, &target).await;
+    }
+    if let Some(why) = fleet.refusal(uid) {
+        return Err(ProviderError::insufficient_capacity(why));
+    }
+    waiting(fleet, claim, &target)
+}
+
+fn not_yet(fleet: &Fleet) -> ProviderError {
+    let why = fleet.hub.trouble().unwrap_or_else(|| "it has not been listed yet".to_owned());
+    ProviderError::create(
+        format!("the management cluster is not known yet: {why}"),
+        "ManagementUnavailable",
+        format!("waiting for the management cluster: {why}"),
+    )
+}
+
+/// Chooses the best offering that has room and records it.
+async fn choose(
+    fleet: &Arc<Fleet>,
+    claim: &NodeClaim,
+    class: &ClusterAPINodeClass,
+) -> Result<Target, ProviderError> {
+    let offers = fleet.offers(class);
+    let choices = offers.catalog.choices(claim).map_err(|error| {
+        let excluded: Vec<String> = offers.excluded.iter().map(ToString::to_string).collect();
+        match excluded.is_empty() {
+            true => ProviderError::insufficient_capacity(error),
+            false => {
+                ProviderError::insufficient_capacity(format!("{error}; left out: {}", excluded.join("; ")))
+            }
+        }
+    })?;
+    let mode = class.spec().launch_mode.unwrap_or_default();
+    let with_room = choices.into_iter().find(|entry| {
+        let scalable = fleet.mirror.scalable(&entry.id);
+        mode == LaunchMode::Machine || scalable.is_some_and(|scalable| fleet.room(&scalable) != Some(0))
+    });
+    let Some(entry) = with_room else {
+        return Err(ProviderError::insufficient_capacity("all that would do have their greatest size"));
+    };
+    let target = Target::new(entry.id.clone(), mode, entry.failure_domain.clone());
+    let uid = claim.metadata.uid.clone().unwrap_or_default();
+    // Seen by others before it is written, so that the last place is not given away twice.
+    fleet.node_claims.reserve(claim, &target);
+    match fleet.node_claims.assign(claim, &target).await {
+        Ok(target) => {
+            if !target.standalone {
+                fleet.arrive(&target.id);
+            }
+            Ok(target)
+        }
+        Err(error) => {
+            // If the answer was lost the annotation may be there: the watch will tell.
+            fleet.node_claims.forget(&uid);
+            Err(match error {
+                AssignError::Gone(_) => ProviderError::not_found(error),
+                AssignError::Write { .. } => ProviderError::other(error),
+            })
+        }
+    }
+}
+
+/// A NodeClaim that has a target and no Machine yet.
+fn waiting(fleet: &Fleet, claim: &NodeClaim, target: &Target) -> Result<Launch, ProviderError> {
+    let id = &target.id;
+    let age = claim.metadata.creation_timestamp.as_ref().map(|created| fleet.clock.since(created.0));
+    let age = age.unwrap_or_default();
+    let scalable = fleet.mirror.scalable(id);
+    let hold = scalable.as_ref().and_then(|scalable| fleet.hold(scalable));
+    let handle = LaunchHandle(target.to_string());
+    if let Some(message) = away(fleet) {
+        return Ok(Launch::Pending { reason: "ManagementUnavailable".to_owned(), message, handle });
+    }
+    if age >= timeout(fleet, claim) {
+        // What Cluster API holds back is not broken: nobody need stay away from it.
+        return Err(match hold {
+            Some(hold) => ProviderError::insufficient_capacity(hold.message),
+            None => failed(fleet, target, "NoMachine", &format!("{id} gave no Machine")),
+        });
+    }
+    let (reason, message) = match hold {
+        Some(hold) => (hold.reason.to_owned(), hold.message),
+        None => {
+            if age >= SLOW {
+                fleet.backoff.failed(id, None, "no Machine appears");
+            }
+            ("MachinePending".to_owned(), format!("waiting for a Machine of {id}"))
+        }
+    };
+    fleet.poke(id);
+    Ok(Launch::Pending { reason, message, handle })
+}
+
+/// That the management cluster is away, if it is: then nothing is known to have failed.
+fn away(fleet: &Fleet) -> Option<String> {
+    let silent = fleet.hub.silent_for()?;
+    (silent >= AWAY).then(|| {
+        let why = fleet.hub.trouble().unwrap_or_default();
+        format!("the management cluster has not answered for {} s: {why}", silent.as_secs())
+    })
+}
+
+/// How far a NodeClaim with a Machine is.
+pub(super) fn progress(fleet: &Fleet, claim: &NodeClaim, machine: &Machine) -> Result<Launch, ProviderError> {
+    let id =
+        fleet.node_claims.target(claim).map(|target| target.id).or_else(|| fleet.mirror.scalable_of(machine));
+    let Some(id) = id else {
+        return Err(ProviderError::other(format!("Machine {} belongs to no scalable resource", machine.key)));
+    };
+    let standalone = fleet.node_claims.target(claim).is_some_and(|target| target.standalone);
+    let domain = machine.failure_domain.clone().filter(|_| standalone);
+    let target = Target { id: id.clone(), standalone, failure_domain: domain };
+    if machine.deleting || machine.is_marked() {
+        let why = format!("Machine {} is being deleted", machine.key);
+        return Err(ProviderError::insufficient_capacity(why));
+    }
+    if let Some(failure) = &machine.failure
+        && machine.node_name.is_none()
+    {
+        let why = format!("Machine {}: {}: {}", machine.key, failure.reason, failure.message);
+        return Err(failed(fleet, &target, &failure.reason, &why));
+    }
+    let Some(provider_id) = &machine.provider_id else {
+        let age = claim.metadata.creation_timestamp.as_ref().map(|created| fleet.clock.since(created.0));
+        let (reason, message) = machine.waits_for();
+        let handle = LaunchHandle(target.to_string());
+        if let Some(message) = away(fleet) {
+            return Ok(Launch::Pending { reason: "ManagementUnavailable".to_owned(), message, handle });
+        }
+        if age.unwrap_or_default() >= timeout(fleet, claim) {
+            return Err(failed(fleet, &target, "NoProviderID", &message));
+        }
+        return Ok(Launch::Pending { reason: reason.to_owned(), message, handle });
+    };
+    fleet.backoff.succeeded(&id, target.failure_domain.as_deref());
+    if let Some(created) = &claim.metadata.creation_timestamp {
+        let took = fleet.clock.since(created.0).as_secs_f64();
+        fleet.metrics.launch_seconds.observe(&[&id.to_string()], took);
+    }
+    let class = fleet.node_class(&claim.spec.node_class_ref.name);
+    let offers = class.map(|class| fleet.offers(&class));
+    let entry = offers.as_ref().and_then(|offers| fleet.entry_of(offers, machine, &id));
+    let instance_type = entry.as_ref().zip(offers.as_ref()).map(|(e, o)| &o.catalog.types[e.instance_type]);
+    let list = conversion::resource_list;
+    Ok(Launch::Launched(Box::new(LaunchedInstance {
+        provider_id: provider_id.clone(),
+        image_id: String::new(),
+        labels: entry.as_ref().map(|entry| entry.labels.clone()).unwrap_or_default(),
+        annotations: [(names::MACHINE.to_owned(), machine.key.to_string())].into(),
+        capacity: instance_type.map(|t| list(&t.capacity)).unwrap_or_default(),
+        allocatable: instance_type.map(|t| list(&conversion::allocatable(t))).unwrap_or_default(),
+    })))
+}
+
+/// How long this NodeClaim's launch may take.
+pub(super) fn timeout(fleet: &Fleet, claim: &NodeClaim) -> Duration {
+    let class = fleet.node_class(&claim.spec.node_class_ref.name);
+    class.map_or(karpenter_cloudprovider::provider::DEFAULT_LAUNCH_TIMEOUT, |class| class.launch_timeout())
+}
+
+/// Takes note of a failure; the next NodeClaims go elsewhere for a while.
+pub(super) fn failed(fleet: &Fleet, target: &Target, reason: &str, why: &str) -> ProviderError {
+    fleet.backoff.failed(&target.id, target.failure_domain.as_deref(), why);
+    fleet.metrics.launch_failures.inc(&[&target.id.to_string(), reason]);
+    ProviderError::insufficient_capacity(why.to_owned())
+}

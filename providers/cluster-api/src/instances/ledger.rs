@@ -1,0 +1,460 @@
+//! The number of replicas a scalable resource should have, and what is to be done with its Machines. A pure function.
+//!
+//! # The level
+//!
+//! `want = claimed + foreign + reserve + waiting`, within the owner's bounds, where a *claimed* Machine carries
+//! our claim, a *foreign* one is older than our epoch or claimed by another cluster, *free* ones are born since and claimed by
+//! nobody, and *waiting* are NodeClaims that target the resource and have no Machine. Machines that are marked or being
+//! deleted do not count. *Reserve* makes up for foreign Machines that Cluster API has replaced since our epoch.
+//!
+//! # Why lowering is safe
+//!
+//! A MachineSet with more Machines than replicas deletes those that are being deleted or marked first, and then ones of its
+//! own choice, which is what must never happen. At most `max(current, total)` Machines can come to exist, so the level is
+//! never set below that less the marked and the deleting ones, except when replicas have stayed unborn for so long that
+//! they are not on their way.
+//!
+//! # Why a mark is not enough
+//!
+//! A mark only matters to a MachineSet that shrinks. When a NodeClaim waits for the place that a marked Machine leaves, the
+//! level stays as it is, and so would the Machine: such ones are deleted directly. The same holds during a rollout, where
+//! the MachineDeployment decides which MachineSet shrinks; then the level is not lowered at all.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use karpenter_runtime::object_key::ObjectKey;
+use tokio::time::Instant;
+
+use crate::client::machine::Machine;
+use crate::client::scalable::Scalable;
+use crate::names;
+
+/// The mark of a Machine nobody wants; otherwise it is the uid of the NodeClaim it was claimed for.
+pub const SURPLUS_MARK: &str = "karpenter-surplus";
+
+/// A NodeClaim, as far as the ledger cares.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ClaimFacts {
+    /// Its name.
+    pub name: String,
+    /// Its uid.
+    pub uid: String,
+    /// When it was made.
+    pub created: Timestamp,
+    /// Its instance's id, once known.
+    pub provider_id: Option<String>,
+    /// The Machine that the Go provider bound it to.
+    pub bound_to: Option<ObjectKey>,
+}
+
+/// What may be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rules {
+    /// Whether Machines older than our epoch may serve NodeClaims.
+    pub adopt_unclaimed: bool,
+    /// For how long a Machine or replica nobody waits for is kept.
+    pub surplus_after: Duration,
+    /// Whether the level may rise.
+    pub may_raise: bool,
+}
+
+/// A rollout: Machines of several MachineSets at once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rollout {
+    /// The MachineSet of the newest revision, where new Machines appear.
+    pub newest_set: Option<String>,
+}
+
+/// Since when things have been as they are; kept between two looks.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sightings {
+    /// Free Machines, by uid.
+    pub free: BTreeMap<String, Instant>,
+    /// Replicas that have no Machine and nobody waits for.
+    pub unborn: Option<Instant>,
+}
+
+/// What there is.
+#[derive(Clone, Debug)]
+pub struct Situation<'a> {
+    /// The resource.
+    pub scalable: &'a Scalable,
+    /// Its Machines.
+    pub machines: &'a [Machine],
+    /// Bounds of its size.
+    pub bounds: (i32, Option<i32>),
+    /// Live NodeClaims that target it, in any order.
+    pub targeting: &'a [ClaimFacts],
+    /// NodeClaims that are known not to exist any more, by uid.
+    pub gone: &'a BTreeSet<String>,
+    /// Our workload cluster.
+    pub owner: &'a str,
+    /// What may be done.
+    pub rules: Rules,
+    /// The rollout under way.
+    pub rollout: Option<&'a Rollout>,
+    /// What was seen before.
+    pub sightings: &'a Sightings,
+    /// The time, as objects have it.
+    pub now: Timestamp,
+    /// The time, for waiting.
+    pub instant: Instant,
+}
+
+/// The beginning of our time with a resource.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Enrolment {
+    /// What is older is not ours.
+    pub epoch: Timestamp,
+    /// How many replicas are not ours.
+    pub protected: i32,
+}
+
+/// What is to be done, in this order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Plan {
+    /// Write down that we scale it from now on.
+    pub enrol: Option<Enrolment>,
+    /// Claim these Machines for these NodeClaims.
+    pub claims: Vec<(ObjectKey, ClaimFacts)>,
+    /// Mark these Machines, with this mark.
+    pub marks: Vec<(ObjectKey, String)>,
+    /// Set the level.
+    pub replicas: Option<i32>,
+    /// Delete these Machines.
+    pub removals: Vec<ObjectKey>,
+    /// These NodeClaims find no room here.
+    pub refused: Vec<ClaimFacts>,
+    /// Look again after this long, even if nothing happens.
+    pub look_again: Option<Duration>,
+    /// To be kept for the next look.
+    pub sightings: Sightings,
+    /// How it stands.
+    pub counts: Counts,
+}
+
+/// How many Machines of each kind there are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Claimed by us.
+    pub claimed: i32,
+    /// Not ours.
+    pub foreign: i32,
+    /// Born since our epoch and claimed by nobody.
+    pub free: i32,
+    /// NodeClaims without a Machine.
+    pub waiting: i32,
+    /// Marked or being deleted.
+    pub leaving: i32,
+}
+
+/// Machines by what they are to us.
+struct Sorted<'a> {
+    claimed: Vec<&'a Machine>,
+    foreign: Vec<&'a Machine>,
+    free: Vec<&'a Machine>,
+    marked: Vec<&'a Machine>,
+    deleting: usize,
+}
+
+/// What is to be done about a scalable resource.
+pub fn plan(situation: &Situation<'_>) -> Plan {
+    let epoch = epoch(situation.scalable);
+    let sorted = sort(situation, epoch);
+    let mut plan = Plan::default();
+    let waiting = waiting(situation);
+    // One that is not ours yet is left alone until somebody wants a node of it.
+    if epoch.is_none() && waiting.is_empty() && sorted.claimed.is_empty() {
+        plan.counts = counts(&sorted, &waiting);
+        return plan;
+    }
+    let protected = match protected(situation.scalable) {
+        Some(protected) if epoch.is_some() => protected,
+        _ if situation.rules.adopt_unclaimed => 0,
+        _ => {
+            let ours = count(sorted.claimed.len());
+            let bound =
+                sorted.free.iter().filter(|m| situation.targeting.iter().any(|c| is_bound(c, m))).count();
+            let others = situation.scalable.replicas - ours - count(sorted.marked.len() + bound);
+            count(sorted.foreign.len()).max(others)
+        }
+    };
+    if epoch.is_none() {
+        plan.enrol = Some(Enrolment { epoch: situation.now, protected });
+    }
+    let reserve = usize::try_from(protected).unwrap_or(0).saturating_sub(sorted.foreign.len());
+
+    let keep = claims(situation, &sorted, &waiting, reserve, &mut plan);
+    // Of two that the Go provider bound to one Machine, the younger has none and gets none.
+    let mut waiting = waiting;
+    waiting.retain(|claim| {
+        claim.bound_to.is_none() || plan.claims.iter().any(|(_, served)| served.uid == claim.uid)
+    });
+    mark_doubles_and_orphans(situation, &sorted, &mut plan);
+    mark_surplus(situation, &keep, reserve, waiting.len(), &mut plan);
+    level(situation, &sorted, &waiting, reserve, &mut plan);
+    plan.counts = counts(&sorted, &waiting);
+    plan
+}
+
+/// Since when we scale a resource.
+pub fn epoch(scalable: &Scalable) -> Option<Timestamp> {
+    scalable.annotations.get(names::EPOCH)?.parse().ok()
+}
+
+fn protected(scalable: &Scalable) -> Option<i32> {
+    scalable.annotations.get(names::PROTECTED)?.parse().ok().filter(|protected| *protected >= 0)
+}
+
+fn sort<'a>(situation: &Situation<'a>, epoch: Option<Timestamp>) -> Sorted<'a> {
+    let mut sorted = Sorted {
+        claimed: Vec::new(),
+        foreign: Vec::new(),
+        free: Vec::new(),
+        marked: Vec::new(),
+        deleting: 0,
+    };
+    for machine in situation.machines {
+        let claim = machine.claim();
+        // Creation times have whole seconds.
+        let ours_by_birth = epoch.is_some_and(|epoch| machine.created.as_second() >= epoch.as_second());
+        let bound = claim.is_none() && situation.targeting.iter().any(|claim| is_bound(claim, machine));
+        if machine.deleting {
+            sorted.deleting += 1;
+        } else if machine.is_marked() {
+            sorted.marked.push(machine);
+        } else if claim.as_ref().is_some_and(|claim| claim.owner == situation.owner) {
+            sorted.claimed.push(machine);
+        } else if claim.is_some() || !(ours_by_birth || bound || situation.rules.adopt_unclaimed) {
+            sorted.foreign.push(machine);
+        } else {
+            sorted.free.push(machine);
+        }
+    }
+    for machines in [&mut sorted.claimed, &mut sorted.free, &mut sorted.marked] {
+        machines.sort_by(|a, b| (a.created, &a.key).cmp(&(b.created, &b.key)));
+    }
+    sorted
+}
+
+/// NodeClaims without a Machine, oldest first. One whose Machine is leaving, or was there and is gone, waits for nothing any
+/// more; one that the Go provider bound waits for that very Machine.
+fn waiting<'a>(situation: &Situation<'a>) -> Vec<&'a ClaimFacts> {
+    let served: BTreeSet<String> =
+        situation.machines.iter().filter_map(|machine| machine.claim().map(|claim| claim.uid)).collect();
+    let may_wait = |claim: &ClaimFacts| {
+        let bound =
+            || situation.machines.iter().any(|machine| is_bound(claim, machine) && machine.claim().is_none());
+        if claim.bound_to.is_some() || claim.provider_id.is_some() { bound() } else { true }
+    };
+    let mut waiting: Vec<&ClaimFacts> =
+        situation.targeting.iter().filter(|claim| !served.contains(&claim.uid) && may_wait(claim)).collect();
+    waiting.sort_by(|a, b| (a.created, &a.name).cmp(&(b.created, &b.name)));
+    waiting
+}
+
+/// Whether the Go provider bound a NodeClaim to this Machine, and their ids agree.
+fn is_bound(claim: &ClaimFacts, machine: &Machine) -> bool {
+    claim.bound_to.as_ref() == Some(&machine.key)
+        && (claim.provider_id.is_none() || claim.provider_id == machine.provider_id)
+}
+
+/// Matches waiting NodeClaims with free Machines; the free ones that are left.
+fn claims<'a>(
+    situation: &Situation<'_>,
+    sorted: &Sorted<'a>,
+    waiting: &[&ClaimFacts],
+    reserve: usize,
+    plan: &mut Plan,
+) -> Vec<&'a Machine> {
+    let mut free = sorted.free.clone();
+    // The oldest ones make up for foreign Machines that were replaced.
+    let reserved: BTreeSet<&str> = free.iter().take(reserve).map(|machine| machine.uid.as_str()).collect();
+    let eligible = |machine: &Machine| {
+        let newest = situation.rollout.and_then(|rollout| rollout.newest_set.as_deref());
+        machine.failure.is_none()
+            && !machine.is_updating()
+            && !machine.is_paused()
+            && !reserved.contains(machine.uid.as_str())
+            && (newest.is_none() || machine.set_name() == newest)
+    };
+    for claim in waiting {
+        // What the Go provider bound stays bound, if the ids agree.
+        let bound = free.iter().position(|machine| is_bound(claim, machine));
+        let place = match (bound, claim.provider_id.is_some() || claim.bound_to.is_some()) {
+            (None, true) => None,
+            (bound, _) => bound.or_else(|| free.iter().position(|machine| eligible(machine))),
+        };
+        if let Some(place) = place {
+            let machine = free.remove(place);
+            plan.claims.push((machine.key.clone(), (*claim).clone()));
+        }
+    }
+    free
+}
+
+/// Of two Machines with the claim of one NodeClaim, which two leaders can bring about, the one that does not have its id goes,
+/// or the younger one. Machines of NodeClaims that are gone go too.
+fn mark_doubles_and_orphans(situation: &Situation<'_>, sorted: &Sorted<'_>, plan: &mut Plan) {
+    let mut by_claim: BTreeMap<String, Vec<&Machine>> = BTreeMap::new();
+    for machine in &sorted.claimed {
+        if let Some(claim) = machine.claim() {
+            by_claim.entry(claim.uid).or_default().push(machine);
+        }
+    }
+    for (uid, mut machines) in by_claim {
+        if situation.gone.contains(&uid) {
+            plan.marks.extend(machines.iter().map(|machine| (machine.key.clone(), uid.clone())));
+            continue;
+        }
+        let known = situation.targeting.iter().find(|claim| claim.uid == uid);
+        let known = known.and_then(|claim| claim.provider_id.as_ref());
+        machines
+            .sort_by_key(|m| (known.is_some() && m.provider_id.as_ref() != known, m.created, m.key.clone()));
+        plan.marks.extend(machines.iter().skip(1).map(|machine| (machine.key.clone(), uid.clone())));
+    }
+}
+
+fn mark_surplus(
+    situation: &Situation<'_>,
+    free: &[&Machine],
+    reserve: usize,
+    waiting: usize,
+    plan: &mut Plan,
+) {
+    // Machines that waiting NodeClaims may still get (they are not eligible yet) are no surplus.
+    let unserved = waiting - plan.claims.len();
+    let spare = free.len().saturating_sub(reserve + unserved);
+    let surplus_after = situation.rules.surplus_after;
+    // Those that failed go first, then the youngest.
+    let mut candidates: Vec<&&Machine> = free.iter().collect();
+    candidates.sort_by_key(|m| (m.failure.is_none(), std::cmp::Reverse((m.created, m.key.clone()))));
+    for machine in candidates.into_iter().take(spare) {
+        // While Machines are being replaced there is one more at times; its time starts when that is over.
+        if situation.rollout.is_some() {
+            break;
+        }
+        let since = *situation.sightings.free.get(&machine.uid).unwrap_or(&situation.instant);
+        plan.sightings.free.insert(machine.uid.clone(), since);
+        let age = situation.instant.saturating_duration_since(since);
+        if age >= surplus_after {
+            plan.marks.push((machine.key.clone(), SURPLUS_MARK.to_owned()));
+        } else {
+            plan.look_again(surplus_after - age);
+        }
+    }
+}
+
+fn level(
+    situation: &Situation<'_>,
+    sorted: &Sorted<'_>,
+    waiting: &[&ClaimFacts],
+    reserve: usize,
+    plan: &mut Plan,
+) {
+    let current = situation.scalable.replicas;
+    let total = count(situation.machines.len());
+    let newly_marked: BTreeSet<&ObjectKey> = plan.marks.iter().map(|(key, _)| key).collect();
+    let stays = |machines: &[&Machine]| machines.iter().filter(|m| !newly_marked.contains(&m.key)).count();
+    let (claimed, free) = (stays(&sorted.claimed), stays(&sorted.free));
+    let settled = claimed + sorted.foreign.len() + reserve;
+    // Free Machines beyond the reserve serve those that wait, or are kept for a while.
+    let spare = free.saturating_sub(reserve);
+    let mut wanted = waiting.len();
+    let (min, max) = situation.bounds;
+    if let Some(max) = max {
+        let room = usize::try_from(max).unwrap_or(0).saturating_sub(settled).max(spare);
+        if wanted > room {
+            let unserved =
+                waiting.iter().filter(|w| !plan.claims.iter().any(|(_, claim)| claim.uid == w.uid));
+            let excess = wanted - room;
+            // The latest to come are turned away.
+            let refused: Vec<ClaimFacts> =
+                unserved.rev().take(excess).map(|claim| (*claim).clone()).collect();
+            wanted -= refused.len();
+            plan.refused = refused;
+        }
+    }
+    let leaving = sorted.deleting + sorted.marked.len() + newly_marked.len();
+    // What is spare is there without our asking (in a rollout there is one more at times): it never raises the level.
+    let needed = count(settled + wanted).max(min).min(max.unwrap_or(i32::MAX));
+    let want = count(settled + wanted.max(spare)).max(min);
+
+    let mut next = current;
+    if needed > current {
+        if situation.rules.may_raise {
+            next = needed;
+        }
+    } else if want < current && situation.rollout.is_none() {
+        let safe = current.max(total) - count(leaving);
+        next = want.max(safe);
+        if next > want {
+            let since = situation.sightings.unborn.unwrap_or(situation.instant);
+            let age = situation.instant.saturating_duration_since(since);
+            if age >= situation.rules.surplus_after {
+                next = want;
+            } else {
+                plan.sightings.unborn = Some(since);
+                plan.look_again(situation.rules.surplus_after - age);
+            }
+        }
+        next = next.min(current);
+    }
+    if next != current {
+        plan.replicas = Some(next);
+    }
+
+    // What the MachineSets will not take by themselves.
+    let marked: Vec<&ObjectKey> = sorted
+        .marked
+        .iter()
+        .filter(|machine| is_our_mark(machine))
+        .map(|machine| &machine.key)
+        .chain(plan.marks.iter().map(|(key, _)| key))
+        .collect();
+    let taken = usize::try_from(total - next).unwrap_or(0).saturating_sub(sorted.deleting);
+    let left = if situation.rollout.is_some() { marked.len() } else { marked.len().saturating_sub(taken) };
+    plan.removals = marked.into_iter().take(left).cloned().collect();
+}
+
+/// Whether we marked it: only then is it ours to delete.
+fn is_our_mark(machine: &Machine) -> bool {
+    let mark = machine.annotations.get(names::DELETE_MACHINE);
+    let claim = machine.claim().map(|claim| claim.uid);
+    mark.is_some_and(|mark| mark == SURPLUS_MARK || Some(mark) == claim.as_ref())
+}
+
+fn counts(sorted: &Sorted<'_>, waiting: &[&ClaimFacts]) -> Counts {
+    Counts {
+        claimed: count(sorted.claimed.len()),
+        foreign: count(sorted.foreign.len()),
+        free: count(sorted.free.len()),
+        waiting: count(waiting.len()),
+        leaving: count(sorted.marked.len() + sorted.deleting),
+    }
+}
+
+fn count(number: usize) -> i32 {
+    i32::try_from(number).unwrap_or(i32::MAX)
+}
+
+impl Plan {
+    fn look_again(&mut self, after: Duration) {
+        self.look_again = Some(self.look_again.map_or(after, |before| before.min(after)));
+    }
+
+    /// Whether anything is to be written.
+    pub fn writes(&self) -> bool {
+        self.enrol.is_some()
+            || !self.claims.is_empty()
+            || !self.marks.is_empty()
+            || self.replicas.is_some()
+            || !self.removals.is_empty()
+    }
+}
+
+#[cfg(test)]
+#[path = "ledger_tests.rs"]
+mod tests;

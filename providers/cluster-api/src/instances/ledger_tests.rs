@@ -1,0 +1,324 @@
+//! The level, and what becomes of Machines.
+
+use super::*;
+use crate::fixtures::{deployment_json, machine, read_deployment};
+
+const OWNER: &str = "cluster-uid";
+const EPOCH_SECOND: i64 = 100;
+
+/// A resource with its Machines and NodeClaims, and what the ledger says.
+struct Case {
+    replicas: i32,
+    max: Option<i32>,
+    min: i32,
+    protected: Option<i32>,
+    machines: Vec<Machine>,
+    targeting: Vec<ClaimFacts>,
+    gone: BTreeSet<String>,
+    rules: Rules,
+    rollout: Option<Rollout>,
+    sightings: Sightings,
+    instant: Instant,
+}
+
+impl Case {
+    fn new(replicas: i32) -> Self {
+        Self {
+            replicas,
+            max: None,
+            min: 0,
+            protected: Some(0),
+            machines: Vec::new(),
+            targeting: Vec::new(),
+            gone: BTreeSet::new(),
+            rules: Rules { adopt_unclaimed: false, surplus_after: Duration::from_secs(300), may_raise: true },
+            rollout: None,
+            sightings: Sightings::default(),
+            instant: Instant::now(),
+        }
+    }
+
+    fn waiting(mut self, names: &[&str]) -> Self {
+        for (index, name) in names.iter().enumerate() {
+            let created = Timestamp::from_second(1_767_225_600 + index as i64).expect("a time");
+            let uid = format!("uid-{name}");
+            self.targeting.push(ClaimFacts { name: (*name).into(), uid, created, ..ClaimFacts::default() });
+        }
+        self
+    }
+
+    fn claimed(mut self, names: &[&str]) -> Self {
+        for name in names {
+            let uid = format!("uid-{name}");
+            let claim =
+                [(names::NODECLAIM, *name), (names::NODECLAIM_UID, uid.as_str()), (names::OWNER, OWNER)];
+            self.machines.push(machine(&format!("m-{name}"), EPOCH_SECOND + 1, &claim));
+        }
+        self
+    }
+
+    fn free(mut self, names: &[&str]) -> Self {
+        self.machines.extend(names.iter().map(|name| machine(name, EPOCH_SECOND + 5, &[])));
+        self
+    }
+
+    fn foreign(mut self, names: &[&str]) -> Self {
+        self.machines.extend(names.iter().map(|name| machine(name, 1, &[])));
+        self
+    }
+
+    fn mark(mut self, name: &str, mark: &str) -> Self {
+        let machine = self.machines.iter_mut().find(|m| &*m.key.name == name).expect("a Machine");
+        machine.annotations.insert(names::DELETE_MACHINE.into(), mark.into());
+        self
+    }
+
+    fn deleting(mut self, name: &str) -> Self {
+        self.machines.iter_mut().find(|m| &*m.key.name == name).expect("a Machine").deleting = true;
+        self
+    }
+
+    fn plan(&self) -> Plan {
+        let mut value = deployment_json("m", &[]);
+        value["spec"]["replicas"] = self.replicas.into();
+        if let Some(protected) = self.protected {
+            let epoch = Timestamp::from_second(1_767_225_600 + EPOCH_SECOND).expect("a time");
+            value["metadata"]["annotations"][names::EPOCH] = epoch.to_string().into();
+            value["metadata"]["annotations"][names::PROTECTED] = protected.to_string().into();
+        }
+        plan(&Situation {
+            scalable: &read_deployment(value),
+            machines: &self.machines,
+            bounds: (self.min, self.max),
+            targeting: &self.targeting,
+            gone: &self.gone,
+            owner: OWNER,
+            rules: self.rules,
+            rollout: self.rollout.as_ref(),
+            sightings: &self.sightings,
+            now: Timestamp::from_second(1_767_225_600 + 1000).expect("a time"),
+            instant: self.instant,
+        })
+    }
+}
+
+fn keys(keys: &[ObjectKey]) -> Vec<&str> {
+    keys.iter().map(|key| &*key.name).collect()
+}
+
+fn marked(plan: &Plan) -> Vec<(&str, &str)> {
+    plan.marks.iter().map(|(key, mark)| (&*key.name, mark.as_str())).collect()
+}
+
+#[test]
+fn the_level_is_those_that_have_and_those_that_wait_however_often_one_looks() {
+    let case = Case::new(2).claimed(&["a", "b"]).waiting(&["c", "d", "e"]);
+    assert_eq!(case.plan().replicas, Some(5));
+    let after = Case::new(5).claimed(&["a", "b"]).waiting(&["c", "d", "e"]);
+    assert!(!after.plan().writes(), "nothing appears, and nothing more is asked for");
+}
+
+#[test]
+fn free_machines_go_to_those_that_wait_oldest_first() {
+    let plan = Case::new(3).free(&["x", "y"]).waiting(&["a", "b", "c"]).plan();
+    let pairs: Vec<(&str, &str)> =
+        plan.claims.iter().map(|(key, claim)| (&*key.name, claim.name.as_str())).collect();
+    assert_eq!(pairs, [("x", "a"), ("y", "b")]);
+    assert_eq!(plan.replicas, None, "the third is on its way");
+}
+
+#[test]
+fn a_resource_nobody_wants_is_not_touched() {
+    let mut case = Case::new(3).foreign(&["f1", "f2", "f3"]);
+    case.protected = None;
+    assert!(!case.plan().writes());
+}
+
+#[test]
+fn machines_that_were_there_before_are_counted_and_never_claimed() {
+    let mut case = Case::new(3).foreign(&["f1", "f2", "f3"]).waiting(&["a", "b"]);
+    case.protected = None;
+    let plan = case.plan();
+    assert_eq!(plan.enrol.as_ref().expect("enrolment").protected, 3);
+    assert_eq!((plan.replicas, plan.claims.len()), (Some(5), 0));
+    let mut adopting = Case::new(3).foreign(&["f1", "f2", "f3"]).waiting(&["a", "b"]);
+    adopting.protected = None;
+    adopting.rules.adopt_unclaimed = true;
+    let plan = adopting.plan();
+    assert_eq!((plan.replicas, plan.claims.len()), (None, 2), "with adoption they serve");
+}
+
+#[test]
+fn a_foreign_machine_that_cluster_api_replaced_stays_foreign_in_number() {
+    let mut case = Case::new(4).foreign(&["f1", "f2"]).free(&["replaced"]).claimed(&["a"]);
+    case.protected = Some(3);
+    case.sightings.free.insert("uid-replaced".into(), case.instant);
+    case.instant += Duration::from_secs(3600);
+    let plan = case.plan();
+    assert!(plan.marks.is_empty() && plan.replicas.is_none(), "{plan:?}");
+}
+
+#[test]
+fn the_bounds_hold_and_the_latest_are_turned_away() {
+    let mut case =
+        Case::new(9).claimed(&["1", "2", "3", "4", "5", "6", "7", "8", "9"]).waiting(&["a", "b", "c"]);
+    case.max = Some(10);
+    let plan = case.plan();
+    assert_eq!(plan.replicas, Some(10));
+    let refused: Vec<&str> = plan.refused.iter().map(|claim| claim.name.as_str()).collect();
+    assert_eq!(refused, ["c", "b"]);
+    let mut idle = Case::new(2).claimed(&["a"]).mark("m-a", "uid-a");
+    idle.min = 2;
+    assert_eq!(idle.plan().replicas, None, "not below the least size");
+}
+
+#[test]
+fn a_marked_machine_lowers_the_level_once() {
+    let case = Case::new(3).claimed(&["a", "b", "c"]).mark("m-b", "uid-b");
+    let plan = case.plan();
+    assert_eq!((plan.replicas, plan.removals.len()), (Some(2), 0), "the MachineSet takes it");
+    let again = Case::new(2).claimed(&["a", "b", "c"]).mark("m-b", "uid-b");
+    assert!(!again.plan().writes(), "the MachineSet is slow, that is all");
+    let going = Case::new(2).claimed(&["a", "b", "c"]).mark("m-b", "uid-b").deleting("m-b");
+    assert!(!going.plan().writes());
+}
+
+#[test]
+fn a_machine_that_someone_deletes_is_not_replaced() {
+    let case = Case::new(3).claimed(&["a", "b", "c"]).deleting("m-b");
+    assert_eq!(case.plan().replicas, Some(2));
+}
+
+#[test]
+fn a_marked_machine_whose_place_is_wanted_is_deleted_directly() {
+    let case = Case::new(3).claimed(&["a", "b", "c"]).mark("m-b", "uid-b").waiting(&["d"]);
+    let plan = case.plan();
+    assert_eq!((plan.replicas, keys(&plan.removals)), (None, vec!["m-b"]));
+    let foreign_mark = Case::new(3).claimed(&["a", "b", "c"]).mark("m-b", "by hand").waiting(&["d"]);
+    assert!(foreign_mark.plan().removals.is_empty(), "what others mark is theirs to delete");
+}
+
+#[test]
+fn during_a_rollout_machines_are_deleted_directly_and_the_level_does_not_fall() {
+    let mut case = Case::new(4).claimed(&["a", "b", "c"]).mark("m-b", "uid-b").free(&["new"]);
+    case.rollout = Some(Rollout { newest_set: Some("m-2".into()) });
+    case.sightings.free.insert("uid-new".into(), case.instant);
+    case.instant += Duration::from_secs(3600);
+    let plan = case.plan();
+    assert_eq!((plan.replicas, keys(&plan.removals)), (None, vec!["m-b"]));
+    assert!(plan.marks.is_empty(), "surplus is no surplus while Machines are being replaced");
+    let mut launching = Case::new(2).free(&["old"]).claimed(&["a"]).waiting(&["d"]);
+    launching.rollout = Some(Rollout { newest_set: Some("m-2".into()) });
+    assert!(launching.plan().claims.is_empty(), "only Machines of the newest revision are worth claiming");
+}
+
+#[test]
+fn a_machine_more_during_a_rollout_does_not_raise_the_level() {
+    let mut case = Case::new(4).claimed(&["a", "b", "c", "d"]).free(&["surge"]);
+    case.rollout = Some(Rollout { newest_set: Some("m-2".into()) });
+    assert_eq!(case.plan().replicas, None);
+    case.rollout = None;
+    assert_eq!(case.plan().replicas, None, "nor when the rollout is not seen yet");
+}
+
+#[test]
+fn surplus_goes_after_its_time_and_not_before() {
+    let mut case = Case::new(2).claimed(&["a"]).free(&["extra"]);
+    let first = case.plan();
+    assert!(first.marks.is_empty() && first.replicas.is_none());
+    assert_eq!(first.look_again, Some(Duration::from_secs(300)));
+    case.sightings = first.sightings;
+    case.instant += Duration::from_secs(300);
+    let plan = case.plan();
+    assert_eq!((marked(&plan), plan.replicas), (vec![("extra", SURPLUS_MARK)], Some(1)));
+}
+
+#[test]
+fn replicas_that_were_never_born_are_taken_back_only_after_a_while() {
+    // The NodeClaim of the third replica is gone; its Machine may be born at any moment, and the MachineSet would then
+    // choose which Machine to delete.
+    let mut case = Case::new(3).claimed(&["a", "b"]);
+    let first = case.plan();
+    assert_eq!(first.replicas, None);
+    case.sightings = first.sightings;
+    case.instant += Duration::from_secs(300);
+    assert_eq!(case.plan().replicas, Some(2));
+    // With a deleting Machine in its place it cannot be born before that is gone.
+    let taken = Case::new(3).claimed(&["a", "b", "c"]).deleting("m-c");
+    assert_eq!(taken.plan().replicas, Some(2));
+}
+
+#[test]
+fn lowering_never_makes_a_machine_set_choose() {
+    // Three replicas unborn, one marked: only as many as are marked go at once.
+    let case = Case::new(6).claimed(&["a", "b", "c"]).mark("m-c", "uid-c");
+    let plan = case.plan();
+    assert_eq!(plan.replicas, Some(5), "at most six Machines can come to be, one of which is marked");
+}
+
+#[test]
+fn of_two_machines_with_one_claim_the_one_without_the_id_goes() {
+    let mut case = Case::new(2).claimed(&["a"]).waiting(&["a"]);
+    let mut twin = machine(
+        "twin",
+        EPOCH_SECOND + 9,
+        &[(names::NODECLAIM, "a"), (names::NODECLAIM_UID, "uid-a"), (names::OWNER, OWNER)],
+    );
+    twin.provider_id = Some("fake://twin".into());
+    case.machines.push(twin);
+    assert_eq!(marked(&case.plan()), [("twin", "uid-a")], "the younger");
+    case.targeting[0].provider_id = Some("fake://twin".into());
+    assert_eq!(marked(&case.plan()), [("m-a", "uid-a")], "the NodeClaim already is the twin");
+}
+
+#[test]
+fn machines_of_node_claims_that_are_gone_go() {
+    let mut case = Case::new(2).claimed(&["a", "b"]);
+    case.gone.insert("uid-b".into());
+    let plan = case.plan();
+    assert_eq!((marked(&plan), plan.replicas), (vec![("m-b", "uid-b")], Some(1)));
+}
+
+#[test]
+fn what_another_cluster_claimed_is_foreign() {
+    let theirs = [(names::NODECLAIM, "x"), (names::NODECLAIM_UID, "uid-x"), (names::OWNER, "another")];
+    let mut case = Case::new(1).waiting(&["a"]);
+    case.machines.push(machine("theirs", EPOCH_SECOND + 2, &theirs));
+    let plan = case.plan();
+    assert_eq!((plan.claims.len(), plan.replicas), (0, Some(2)));
+}
+
+#[test]
+fn a_machine_that_failed_serves_nobody() {
+    let mut case = Case::new(1).free(&["broken"]).waiting(&["a"]);
+    case.machines[0].failure =
+        Some(crate::client::machine::Failure { reason: "CreateError".into(), message: String::new() });
+    let plan = case.plan();
+    assert!(plan.claims.is_empty());
+}
+
+#[test]
+fn what_the_go_provider_bound_stays_bound_if_the_ids_agree() {
+    let mut case = Case::new(2).foreign(&["f", "x"]).waiting(&["old", "twin"]);
+    case.protected = None;
+    case.machines[1].provider_id = Some("fake://x".into());
+    for claim in &mut case.targeting {
+        claim.bound_to = Some(ObjectKey::namespaced("default", "x"));
+        claim.provider_id = Some("fake://x".into());
+    }
+    let plan = case.plan();
+    let pairs: Vec<(&str, &str)> =
+        plan.claims.iter().map(|(key, claim)| (&*key.name, claim.name.as_str())).collect();
+    assert_eq!(pairs, [("x", "old")], "of two that were bound to one Machine the older keeps it");
+    assert_eq!((plan.replicas, plan.enrol.map(|enrolment| enrolment.protected)), (None, Some(1)));
+    case.targeting.truncate(1);
+    case.targeting[0].provider_id = Some("fake://other".into());
+    assert!(case.plan().claims.is_empty(), "the ids differ: neither this Machine nor another is its own");
+}
+
+#[test]
+fn a_node_claim_whose_machine_has_vanished_is_not_given_another() {
+    let mut case = Case::new(1).claimed(&["a"]).waiting(&["lost"]);
+    case.targeting[0].provider_id = Some("fake://lost".into());
+    assert!(!case.plan().writes());
+}

@@ -1,0 +1,92 @@
+//! Get and List: the Machines of ours that have an id, as NodeClaims. Always a fresh read: a list that may be incomplete is an
+//! error, and a Machine whose resource is gone is listed all the same.
+
+use std::sync::Arc;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use karpenter_api::NodeClaim;
+use karpenter_api::nodeclaim::NodeClaimStatus;
+use karpenter_cloudprovider::{ProviderError, conversion};
+
+use super::fleet::Fleet;
+use crate::client::machine::Machine;
+use crate::names;
+
+/// Every instance this cluster has.
+pub async fn list(fleet: &Arc<Fleet>) -> Result<Vec<NodeClaim>, ProviderError> {
+    ready(fleet)?;
+    let machines = fleet.hub.machines(None).await.map_err(ProviderError::other)?;
+    let ours = machines.iter().filter(|m| is_ours(fleet, m) && m.provider_id.is_some());
+    Ok(ours.map(|machine| node_claim(fleet, machine)).collect())
+}
+
+/// The instance of this id.
+pub async fn get(fleet: &Arc<Fleet>, provider_id: &str) -> Result<NodeClaim, ProviderError> {
+    if provider_id.is_empty() {
+        return Err(ProviderError::other("an empty provider id names no Machine"));
+    }
+    ready(fleet)?;
+    if let Some(seen) = fleet.mirror.machine_by_provider_id(provider_id) {
+        match fleet.hub.machine(&seen.key.name).await {
+            Ok(machine) if machine.provider_id.as_deref() == Some(provider_id) => {
+                return Ok(node_claim(fleet, &machine));
+            }
+            Ok(_) => {}
+            Err(error) if error.is_not_found() => {}
+            Err(error) => return Err(ProviderError::other(error)),
+        }
+    }
+    let machines = fleet.hub.machines(None).await.map_err(ProviderError::other)?;
+    let found = machines.iter().find(|machine| machine.provider_id.as_deref() == Some(provider_id));
+    let missing = || ProviderError::not_found(format!("no Machine has the provider id {provider_id:?}"));
+    found.map(|machine| node_claim(fleet, machine)).ok_or_else(missing)
+}
+
+fn ready(fleet: &Fleet) -> Result<(), ProviderError> {
+    if fleet.is_synced() {
+        Ok(())
+    } else {
+        Err(ProviderError::other("the management cluster is not known yet"))
+    }
+}
+
+/// Claimed by us, or by the Go provider that was here before.
+fn is_ours(fleet: &Fleet, machine: &Machine) -> bool {
+    match machine.claim() {
+        Some(claim) => claim.owner == fleet.owner,
+        None => {
+            let bound = fleet.node_claims.bound_by_go();
+            machine.labels.contains_key(names::MEMBER) && bound.iter().any(|(key, _)| *key == machine.key)
+        }
+    }
+}
+
+fn node_claim(fleet: &Fleet, machine: &Machine) -> NodeClaim {
+    let id = fleet.mirror.scalable_of(machine);
+    let scalable = id.as_ref().and_then(|id| fleet.mirror.scalable(id));
+    let class = scalable.as_ref().and_then(|scalable| fleet.node_class_of(scalable));
+    let offers = class.as_ref().map(|class| fleet.offers(class));
+    let entry = offers.as_ref().zip(id.as_ref()).and_then(|(offers, id)| fleet.entry_of(offers, machine, id));
+    let instance_type = entry.as_ref().zip(offers.as_ref()).map(|(e, o)| &o.catalog.types[e.instance_type]);
+    let claim = machine.claim();
+    let status = NodeClaimStatus {
+        provider_id: machine.provider_id.clone(),
+        node_name: machine.node_name.clone(),
+        capacity: instance_type.map(|t| conversion::resource_list(&t.capacity)),
+        allocatable: instance_type.map(|t| conversion::resource_list(&conversion::allocatable(t))),
+        ..NodeClaimStatus::default()
+    };
+    NodeClaim {
+        metadata: ObjectMeta {
+            name: claim.as_ref().map(|claim| claim.node_claim.clone()),
+            uid: claim.as_ref().map(|claim| claim.uid.clone()),
+            labels: entry.map(|entry| entry.labels),
+            annotations: Some([(names::MACHINE.to_owned(), machine.key.to_string())].into()),
+            creation_timestamp: Some(Time(machine.created)),
+            deletion_timestamp: machine.deleting.then(|| Time(fleet.clock.now())),
+            ..ObjectMeta::default()
+        },
+        status: Some(status),
+        ..NodeClaim::default()
+    }
+}

@@ -1,0 +1,308 @@
+//! The NodeClaims of the workload cluster, as a watch shows them and with what we wrote a moment ago: a target that has just been
+//! recorded counts before the watch has told of it.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use karpenter_api::NodeClaim;
+use karpenter_runtime::object_key::ObjectKey;
+use karpenter_runtime::store::Store;
+use kube::Api;
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use serde_json::json;
+use tokio::time::Instant;
+
+use super::ledger::ClaimFacts;
+use crate::client::fields::parse_key;
+use crate::client::scalable::ScalableKey;
+use crate::names;
+use crate::nodeclass::LaunchMode;
+
+const BY_TARGET: &str = "cluster-api/target";
+
+/// For how long what we wrote stands in for what the watch has not told yet.
+const RECENT: Duration = Duration::from_secs(60);
+
+/// What a NodeClaim waits for a Machine from, as its annotation says: `[Machine:]namespace/name[@failure-domain]`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Target {
+    /// The scalable resource, or the blueprint of a Machine.
+    pub id: ScalableKey,
+    /// Whether a Machine of its own is made.
+    pub standalone: bool,
+    /// Where.
+    pub failure_domain: Option<String>,
+}
+
+impl Target {
+    /// Of an offering in this mode.
+    pub fn new(id: ScalableKey, mode: LaunchMode, failure_domain: Option<String>) -> Self {
+        let standalone = mode == LaunchMode::Machine;
+        // A scaled resource has one place; naming it would say nothing.
+        Self { id, standalone, failure_domain: failure_domain.filter(|_| standalone) }
+    }
+
+    /// What the annotation of a NodeClaim says.
+    pub fn of(claim: &NodeClaim) -> Option<Self> {
+        Self::parse(claim.metadata.annotations.as_ref()?.get(names::TARGET)?)
+    }
+
+    /// What [`Display`](fmt::Display) wrote.
+    pub fn parse(text: &str) -> Option<Self> {
+        let (text, failure_domain) = match text.split_once('@') {
+            Some((text, domain)) => (text, Some(domain.to_owned())),
+            None => (text, None),
+        };
+        let (text, standalone) = text.strip_prefix("Machine:").map_or((text, false), |text| (text, true));
+        Some(Self { id: ScalableKey::from_annotation(text)?, standalone, failure_domain })
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mode = if self.standalone { "Machine:" } else { "" };
+        write!(f, "{mode}{}", self.id.to_annotation())?;
+        self.failure_domain.as_ref().map_or(Ok(()), |domain| write!(f, "@{domain}"))
+    }
+}
+
+/// See the module.
+pub struct NodeClaims {
+    store: Store<NodeClaim>,
+    api: Api<NodeClaim>,
+    recent: Mutex<BTreeMap<String, Recent>>,
+    version: AtomicU64,
+}
+
+#[derive(Clone, Debug)]
+struct Recent {
+    target: Target,
+    facts: ClaimFacts,
+    at: Instant,
+}
+
+/// Why a target could not be recorded.
+#[derive(Debug, thiserror::Error)]
+pub enum AssignError {
+    /// The NodeClaim is gone or on its way out.
+    #[error("NodeClaim {0} is being deleted or gone")]
+    Gone(String),
+    /// It could not be written.
+    #[error("recording the target of NodeClaim {name}")]
+    Write {
+        /// Which.
+        name: String,
+        /// What went wrong.
+        #[source]
+        source: Box<kube::Error>,
+    },
+}
+
+impl fmt::Debug for NodeClaims {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NodeClaims").field("store", &self.store).finish_non_exhaustive()
+    }
+}
+
+impl NodeClaims {
+    /// Read from `store`, written through `api`.
+    pub fn new(store: Store<NodeClaim>, api: Api<NodeClaim>) -> Self {
+        store.add_index(BY_TARGET, |claim| {
+            Target::of(claim).map(|target| target.id.to_annotation()).into_iter().collect()
+        });
+        Self { store, api, recent: Mutex::default(), version: AtomicU64::new(0) }
+    }
+
+    /// What the watch shows.
+    pub fn store(&self) -> &Store<NodeClaim> {
+        &self.store
+    }
+
+    /// What a NodeClaim waits for, whichever of what we were given, what we wrote and what the watch shows knows it.
+    pub fn target(&self, claim: &NodeClaim) -> Option<Target> {
+        let uid = claim.metadata.uid.as_deref().unwrap_or_default();
+        Target::of(claim).or_else(|| self.lock().get(uid).map(|recent| recent.target.clone())).or_else(|| {
+            let seen = self.store.get(&ObjectKey::of(claim))?;
+            if seen.metadata.uid == claim.metadata.uid { Target::of(&seen) } else { None }
+        })
+    }
+
+    /// Live NodeClaims that wait for a resource to be scaled.
+    pub fn targeting(&self, id: &ScalableKey) -> Vec<ClaimFacts> {
+        let mut found: BTreeMap<String, ClaimFacts> = BTreeMap::new();
+        for claim in self.store.by_index(BY_TARGET, &id.to_annotation()) {
+            let scaled = Target::of(&claim).is_some_and(|target| !target.standalone);
+            if scaled && claim.metadata.deletion_timestamp.is_none() {
+                let facts = facts(&claim);
+                found.insert(facts.uid.clone(), facts);
+            }
+        }
+        let mut recent = self.lock();
+        recent.retain(|_, recent| recent.at.elapsed() < RECENT);
+        for recent in recent.values().filter(|r| r.target.id == *id && !r.target.standalone) {
+            // The watch knows better, once it knows anything.
+            let seen = self.store.get(&ObjectKey::cluster(recent.facts.name.as_str()));
+            let over = seen.is_some_and(|seen| {
+                seen.metadata.uid.as_deref() != Some(&recent.facts.uid)
+                    || seen.metadata.deletion_timestamp.is_some()
+                    || Target::of(&seen).is_some()
+            });
+            if !over {
+                found.entry(recent.facts.uid.clone()).or_insert_with(|| recent.facts.clone());
+            }
+        }
+        found.into_values().collect()
+    }
+
+    /// NodeClaims that the Go provider bound to a Machine and that have no target of ours.
+    pub fn bound_by_go(&self) -> Vec<(ObjectKey, ClaimFacts)> {
+        let claims = self.store.list();
+        let bound =
+            claims.iter().filter(|claim| claim.metadata.deletion_timestamp.is_none()).filter_map(|claim| {
+                let facts = facts(claim);
+                Some((facts.bound_to.clone()?, facts))
+            });
+        bound.collect()
+    }
+
+    /// Records what a NodeClaim waits for, unless something is recorded already; that is what comes back then.
+    pub async fn assign(&self, claim: &NodeClaim, target: &Target) -> Result<Target, AssignError> {
+        let name = claim.metadata.name.clone().unwrap_or_default();
+        let failed = |source| AssignError::Write { name: name.clone(), source: Box::new(source) };
+        let mut version = claim.metadata.resource_version.clone();
+        // A conflict means that what we were given is old: look, and try once more.
+        for _ in 0..3 {
+            let patch = json!({"metadata": {
+                "resourceVersion": version,
+                "annotations": {names::TARGET: target.to_string()},
+            }});
+            match self.api.patch(&name, &PatchParams::default(), &Patch::Merge(patch)).await {
+                Ok(written) => {
+                    self.remember(&written, target);
+                    return Ok(target.clone());
+                }
+                Err(kube::Error::Api(status)) if status.code == 404 => return Err(AssignError::Gone(name)),
+                Err(kube::Error::Api(status)) if status.code == 409 => {}
+                Err(error) => return Err(failed(error)),
+            }
+            let now = self.api.get_opt(&name).await.map_err(failed)?;
+            let now = now.filter(|now| {
+                now.metadata.uid == claim.metadata.uid && now.metadata.deletion_timestamp.is_none()
+            });
+            let Some(now) = now else { return Err(AssignError::Gone(name)) };
+            if let Some(known) = Target::of(&now) {
+                self.remember(&now, &known);
+                return Ok(known);
+            }
+            version = now.metadata.resource_version;
+        }
+        Err(failed(kube::Error::Service("it is changed all the time".into())))
+    }
+
+    /// Makes a NodeClaim; one of that name is as good.
+    pub async fn create(&self, claim: &NodeClaim) -> Result<(), kube::Error> {
+        match self.api.create(&PostParams::default(), claim).await {
+            Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
+            Ok(made) => {
+                if let Some(target) = Target::of(&made) {
+                    self.remember(&made, &target);
+                }
+                Ok(())
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Starts deleting this NodeClaim and no later one of its name.
+    pub async fn delete(&self, claim: &NodeClaim) -> Result<(), kube::Error> {
+        let preconditions = Preconditions { uid: claim.metadata.uid.clone(), resource_version: None };
+        let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
+        match self.api.delete(claim.metadata.name.as_deref().unwrap_or_default(), &params).await {
+            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(()),
+            other => other.map(drop),
+        }
+    }
+
+    /// The names of NodeClaims that wait for an instance.
+    pub fn pending(&self) -> Vec<String> {
+        let pending = |claim: &&Arc<NodeClaim>| {
+            claim.metadata.deletion_timestamp.is_none()
+                && claim.status.as_ref().is_none_or(|status| status.provider_id.is_none())
+                && Target::of(claim).is_some()
+        };
+        let claims = self.store.list();
+        claims.iter().filter(pending).filter_map(|claim| claim.metadata.name.clone()).collect()
+    }
+
+    /// Whether the NodeClaim of this name and uid is known not to exist: the server said so just now.
+    pub async fn is_gone(&self, name: &str, uid: &str) -> Result<bool, kube::Error> {
+        let now = self.api.get_opt(name).await?;
+        Ok(now.is_none_or(|now| now.metadata.uid.as_deref() != Some(uid)))
+    }
+
+    /// Whether the watch shows a NodeClaim of this uid.
+    pub fn is_seen(&self, name: &str, uid: &str) -> bool {
+        let seen = self.store.get(&ObjectKey::cluster(name));
+        seen.is_some_and(|claim| claim.metadata.uid.as_deref() == Some(uid)) || self.lock().contains_key(uid)
+    }
+
+    /// Counts changes of what we wrote.
+    pub fn version(&self) -> u64 {
+        self.version.load(Ordering::Relaxed)
+    }
+
+    /// A NodeClaim is on its way out: it waits for nothing any more.
+    pub fn forget(&self, uid: &str) {
+        self.version.fetch_add(1, Ordering::Relaxed);
+        self.lock().remove(uid);
+    }
+
+    /// Counts a NodeClaim at its target before that is recorded, so that others see the place taken. See [`forget`](Self::forget).
+    pub fn reserve(&self, claim: &NodeClaim, target: &Target) {
+        self.remember(claim, target);
+    }
+
+    fn remember(&self, claim: &NodeClaim, target: &Target) {
+        self.version.fetch_add(1, Ordering::Relaxed);
+        let facts = facts(claim);
+        let recent = Recent { target: target.clone(), facts: facts.clone(), at: Instant::now() };
+        self.lock().insert(facts.uid, recent);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Recent>> {
+        self.recent.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A NodeClaim, as far as the ledger cares.
+pub fn facts(claim: &NodeClaim) -> ClaimFacts {
+    let meta = &claim.metadata;
+    let annotation = |key: &str| meta.annotations.as_ref().and_then(|annotations| annotations.get(key));
+    ClaimFacts {
+        name: meta.name.clone().unwrap_or_default(),
+        uid: meta.uid.clone().unwrap_or_default(),
+        created: meta.creation_timestamp.as_ref().map_or(Timestamp::MIN, |time| time.0),
+        provider_id: claim.status.as_ref().and_then(|status| status.provider_id.clone()),
+        bound_to: annotation(names::GO_MACHINE).and_then(|text| parse_key(text)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_target_is_read_as_it_was_written() {
+        for text in ["ns/m", "MachineSet:ns/m", "Machine:ns/m", "Machine:ns/m@zone-a"] {
+            assert_eq!(Target::parse(text).expect("a target").to_string(), text);
+        }
+        assert_eq!(Target::parse("m"), None);
+        let id = ScalableKey::from_annotation("ns/m").expect("a key");
+        let scaled = Target::new(id, LaunchMode::MachineDeployment, Some("a".into()));
+        assert_eq!(scaled.to_string(), "ns/m");
+    }
+}

@@ -1,0 +1,141 @@
+//! Delete: marks a NodeClaim's Machine and lets the level follow, or deletes it where there is no level. Asked again until the
+//! Machine is known to be gone.
+
+use std::sync::Arc;
+
+use karpenter_api::NodeClaim;
+use karpenter_cloudprovider::ProviderError;
+use karpenter_runtime::events::{Event, EventType, reference};
+use serde_json::json;
+
+use super::fleet::Fleet;
+use super::holds::HoldKind;
+use crate::client::fields::parse_key;
+use crate::client::hub::HubError;
+use crate::client::machine::Machine;
+use crate::names;
+
+/// Starts removing a NodeClaim's Machine, or tells that there is none (any more).
+pub async fn delete(fleet: &Arc<Fleet>, claim: &NodeClaim) -> Result<(), ProviderError> {
+    if !fleet.is_synced() {
+        return Err(ProviderError::other("the management cluster is not known yet"));
+    }
+    let target = fleet.node_claims.target(claim);
+    if let Some(uid) = claim.metadata.uid.as_deref() {
+        fleet.node_claims.forget(uid);
+    }
+    let Some(machine) = find(fleet, claim).await.map_err(ProviderError::other)? else {
+        if let Some(target) = &target {
+            if target.standalone {
+                super::standalone::sweep(fleet, claim, target).await.map_err(ProviderError::other)?;
+            }
+            fleet.poke(&target.id);
+        }
+        fleet.forget(claim);
+        return Err(ProviderError::not_found("its Machine does not exist"));
+    };
+    let id = fleet.mirror.scalable_of(&machine);
+    if machine.deleting {
+        // The level follows what is deleting, whoever deleted it.
+        if let Some(id) = &id {
+            fleet.poke(id);
+        }
+        tell_what_blocks(fleet, claim, &machine);
+        return Ok(());
+    }
+    let standalone = target.as_ref().is_some_and(|target| target.standalone) || id.is_none();
+    let paused = if standalone {
+        fleet.mirror.cluster().is_some_and(|cluster| cluster.paused)
+    } else {
+        let scalable = id.as_ref().and_then(|id| fleet.mirror.scalable(id));
+        let hold = scalable.and_then(|scalable| fleet.hold(&scalable));
+        hold.is_some_and(|hold| hold.kind == HoldKind::NoWrites)
+    };
+    if paused || machine.is_paused() {
+        let event =
+            stalled(claim, format!("Machine {}: paused; it will be deleted when that ends", machine.key));
+        fleet.recorder.publish(event);
+        return Ok(());
+    }
+    if standalone {
+        fleet.metrics.writes.inc(&["delete"]);
+        return settle(fleet.hub.delete_machine(&machine).await);
+    }
+    if !machine.is_marked() {
+        let uid = claim.metadata.uid.clone().unwrap_or_default();
+        // Karpenter has drained the node; Cluster API need not do it again.
+        let metadata = json!({"annotations": {names::DELETE_MACHINE: uid, names::EXCLUDE_DRAIN: ""}});
+        match fleet.hub.annotate_machine(&machine, metadata).await {
+            Ok(_) => fleet.metrics.writes.inc(&["mark"]),
+            // Someone else wrote, or it has gone: the core asks again.
+            Err(error) if error.is_conflict() || error.is_not_found() => return Ok(()),
+            Err(error) => return Err(ProviderError::other(error)),
+        }
+    }
+    if let Some(id) = id {
+        fleet.poke(&id);
+    }
+    Ok(())
+}
+
+fn settle(result: Result<(), HubError>) -> Result<(), ProviderError> {
+    match result {
+        Err(error) if error.is_conflict() => Ok(()),
+        other => other.map_err(ProviderError::other),
+    }
+}
+
+/// The Machine of a NodeClaim, as it is now. `None` only if the management cluster says that there is none.
+async fn find(fleet: &Fleet, claim: &NodeClaim) -> Result<Option<Machine>, HubError> {
+    let uid = claim.metadata.uid.as_deref().unwrap_or_default();
+    let provider_id = claim.status.as_ref().and_then(|status| status.provider_id.as_deref());
+    let ours = |machine: &Machine| match machine.claim() {
+        Some(found) => found.owner == fleet.owner && found.uid == uid,
+        // Bound by the Go provider, or listed by us for a NodeClaim that is gone: the id decides.
+        None => {
+            provider_id.is_some()
+                && machine.provider_id.as_deref() == provider_id
+                && machine.labels.contains_key(names::MEMBER)
+        }
+    };
+    let annotated = claim.metadata.annotations.as_ref().and_then(|annotations| {
+        let text = annotations.get(names::MACHINE).or_else(|| annotations.get(names::GO_MACHINE))?;
+        parse_key(text)
+    });
+    let seen = fleet.mirror.machine_of(uid).map(|machine| machine.key.clone()).or(annotated);
+    if let Some(key) = seen {
+        match fleet.hub.machine(&key.name).await {
+            Ok(machine) if ours(&machine) => return Ok(Some(machine)),
+            // Another NodeClaim's, by now: ours may be elsewhere.
+            Ok(_) => {}
+            Err(error) if error.is_not_found() => {}
+            Err(error) => return Err(error),
+        }
+    }
+    // A claim whose answer was lost is in no mirror yet.
+    let machines = fleet.hub.machines(None).await?;
+    Ok(machines
+        .into_iter()
+        .filter(|machine| ours(machine))
+        .min_by_key(|m| (m.deleting, m.created, m.key.clone())))
+}
+
+/// Tells what holds back a Machine that is being deleted.
+fn tell_what_blocks(fleet: &Fleet, claim: &NodeClaim, machine: &Machine) {
+    let told =
+        crate::client::fields::condition(&machine.conditions, "Deleting").filter(|c| !c.message.is_empty());
+    let hooks = machine.hooks();
+    let message = match (told, hooks.is_empty()) {
+        (Some(condition), _) => {
+            format!("Machine {}: {}: {}", machine.key, condition.reason, condition.message)
+        }
+        (None, false) => format!("Machine {} waits for {}", machine.key, hooks.join(", ")),
+        (None, true) => return,
+    };
+    fleet.recorder.publish(stalled(claim, message));
+}
+
+fn stalled(claim: &NodeClaim, message: String) -> Event {
+    let key = [claim.metadata.uid.clone().unwrap_or_default(), message.clone()];
+    Event::new(reference(claim), EventType::Normal, "DeletionStalled", message).dedupe_by(key)
+}

@@ -1,0 +1,232 @@
+//! Machine mode: a Machine of its own for every NodeClaim, named after it, with clones of the templates that a MachineDeployment
+//! names. Everything is made by name and carries the NodeClaim's uid, so that making it again changes nothing and what was left
+//! half made is found.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use karpenter_api::NodeClaim;
+use karpenter_cloudprovider::{Launch, LaunchHandle, ProviderError};
+use kube::api::DynamicObject;
+use serde_json::{Map, Value, json};
+
+use super::fleet::Fleet;
+use super::launch;
+use super::node_claims::Target;
+use crate::client::cluster::Cluster;
+use crate::client::fields::{Fields, Reference};
+use crate::client::hub::{HubError, machine_reference};
+use crate::client::machine::Machine;
+use crate::client::scalable::Scalable;
+use crate::instancetypes::node_labels::is_copied;
+use crate::names;
+
+/// Makes a NodeClaim's Machine, clones first: Cluster API looks for a missing infrastructure only every half a minute.
+pub async fn launch(fleet: &Arc<Fleet>, claim: &NodeClaim, target: &Target) -> Result<Launch, ProviderError> {
+    let pending = |reason: &str, message: String| Launch::Pending {
+        reason: reason.to_owned(),
+        message,
+        handle: LaunchHandle(target.to_string()),
+    };
+    let (Some(blueprint), Some(cluster)) = (fleet.mirror.scalable(&target.id), fleet.mirror.cluster()) else {
+        let why = format!("{} does not exist any more", target.id);
+        return Err(launch::failed(fleet, target, "NoBlueprint", &why));
+    };
+    let age = claim.metadata.creation_timestamp.as_ref().map(|created| fleet.clock.since(created.0));
+    if age.unwrap_or_default() >= launch::timeout(fleet, claim) {
+        return Err(launch::failed(fleet, target, "NoMachine", "the Machine could not be made in time"));
+    }
+    if cluster.paused {
+        return Ok(pending("Paused", "the Cluster is paused".to_owned()));
+    }
+    match make(fleet, claim, target, &blueprint, &cluster).await {
+        Ok(machine) => launch::progress(fleet, claim, &machine),
+        Err(error @ HubError::Refused { .. }) => {
+            Err(launch::failed(fleet, target, "Refused", &error.to_string()))
+        }
+        Err(error @ HubError::NotFound(_)) => Ok(pending("TemplateMissing", error.to_string())),
+        Err(error) => Err(ProviderError::other(error)),
+    }
+}
+
+async fn make(
+    fleet: &Arc<Fleet>,
+    claim: &NodeClaim,
+    target: &Target,
+    blueprint: &Scalable,
+    cluster: &Cluster,
+) -> Result<Machine, HubError> {
+    let clones = Clones { fleet, claim, blueprint, cluster };
+    let bootstrap = match &blueprint.bootstrap {
+        Some(template) => {
+            let clone = clones.clone_of(template).await?;
+            json!({"configRef": clones.reference(&clone).await?})
+        }
+        None => json!({"dataSecretName": blueprint.bootstrap_secret}),
+    };
+    let Some(template) = &blueprint.infrastructure else {
+        let problem = "is missing: there is nothing to clone a machine from";
+        return Err(blueprint.malformed("spec.template.spec.infrastructureRef", problem).into());
+    };
+    let infrastructure = clones.clone_of(template).await?;
+    let labels = clones.machine_labels()?;
+    let version = fleet.hub.versions().of(fleet.hub.client(), names::CAPI_GROUP).await?;
+    let mut spec = json!({
+        "clusterName": cluster.key.name.to_string(),
+        "bootstrap": bootstrap,
+        "infrastructureRef": clones.reference(&infrastructure).await?,
+    });
+    for (key, value) in [("version", &blueprint.version), ("failureDomain", &target.failure_domain)] {
+        if let Some(value) = value {
+            spec[key] = value.as_str().into();
+        }
+    }
+    let name = clones.name();
+    let reference = machine_reference(&karpenter_runtime::object_key::ObjectKey::namespaced(
+        cluster.key.namespace.clone(),
+        name,
+    ));
+    let object = json!({
+        "apiVersion": format!("{}/{version}", names::CAPI_GROUP), "kind": "Machine",
+        "metadata": {
+            "name": name, "namespace": &*cluster.key.namespace, "labels": labels,
+            "annotations": clones.annotations(), "ownerReferences": [clones.owner()],
+        },
+        "spec": spec,
+    });
+    let made = fleet.hub.create_or_get(&reference, object).await?;
+    clones.is_ours("Machine", &made)?;
+    fleet.metrics.writes.inc(&["create"]);
+    Ok(Machine::read(&made)?)
+}
+
+/// Deletes what was made for a NodeClaim that never got its Machine.
+pub async fn sweep(fleet: &Arc<Fleet>, claim: &NodeClaim, target: &Target) -> Result<(), HubError> {
+    let (Some(blueprint), Some(cluster)) = (fleet.mirror.scalable(&target.id), fleet.mirror.cluster()) else {
+        return Ok(());
+    };
+    let clones = Clones { fleet, claim, blueprint: &blueprint, cluster: &cluster };
+    for template in [&blueprint.infrastructure, &blueprint.bootstrap].into_iter().flatten() {
+        let clone = clones.named(template);
+        match fleet.hub.get(&clone).await {
+            Ok(object) if clones.is_ours(&clone.kind, &object).is_ok() => {
+                fleet.hub.delete(&clone, object.metadata.uid.as_deref()).await?;
+            }
+            Ok(_) => {}
+            Err(error) if error.is_not_found() => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// What is made for one NodeClaim.
+struct Clones<'a> {
+    fleet: &'a Fleet,
+    claim: &'a NodeClaim,
+    blueprint: &'a Scalable,
+    cluster: &'a Cluster,
+}
+
+impl Clones<'_> {
+    fn name(&self) -> &str {
+        self.claim.metadata.name.as_deref().unwrap_or_default()
+    }
+
+    fn uid(&self) -> &str {
+        self.claim.metadata.uid.as_deref().unwrap_or_default()
+    }
+
+    /// The clone of a template: its kind without the word, our name.
+    fn named(&self, template: &Reference) -> Reference {
+        let kind = template.kind.strip_suffix("Template").unwrap_or(&template.kind);
+        Reference { kind: kind.to_owned(), name: self.name().to_owned(), ..template.clone() }
+    }
+
+    async fn clone_of(&self, template: &Reference) -> Result<Reference, HubError> {
+        let hub = &self.fleet.hub;
+        let clone = self.named(template);
+        let found = hub.get(template).await?;
+        let fields = Fields::of(&template.kind, &found);
+        let spec = fields.at("spec.template.spec").cloned().unwrap_or_else(|| json!({}));
+        let labels = fields.texts("spec.template.metadata.labels")?;
+        let mut labels: Map<String, Value> =
+            labels.into_iter().map(|(key, value)| (key, value.into())).collect();
+        labels.insert(names::CLUSTER_NAME.to_owned(), (*self.cluster.key.name).into());
+        let mut annotations = self.annotations();
+        annotations[names::CLONED_FROM_NAME] = template.name.as_str().into();
+        annotations[names::CLONED_FROM_KIND] = format!("{}.{}", template.kind, template.group).into();
+        let version = hub.versions().of(hub.client(), &template.group).await?;
+        let object = json!({
+            "apiVersion": format!("{}/{version}", template.group), "kind": clone.kind,
+            "metadata": {
+                "name": clone.name, "namespace": &*self.cluster.key.namespace, "labels": labels,
+                "annotations": annotations, "ownerReferences": [self.owner()],
+            },
+            "spec": spec,
+        });
+        let made = hub.create_or_get(&clone, object).await?;
+        self.is_ours(&clone.kind, &made)?;
+        Ok(clone)
+    }
+
+    fn annotations(&self) -> Value {
+        json!({
+            names::NODECLAIM: self.name(), names::NODECLAIM_UID: self.uid(), names::OWNER: self.fleet.owner,
+        })
+    }
+
+    /// Until the Machine controller makes the Machine the owner, the Cluster is: nothing outlives it.
+    fn owner(&self) -> Value {
+        let version =
+            self.fleet.hub.versions().known(names::CAPI_GROUP).unwrap_or_else(|| "v1beta2".to_owned());
+        json!({
+            "apiVersion": format!("{}/{version}", names::CAPI_GROUP), "kind": "Cluster",
+            "name": &*self.cluster.key.name, "uid": self.cluster.uid,
+        })
+    }
+
+    /// Labels that end up on the Node, and none that would make a MachineSet take the Machine for its own.
+    fn machine_labels(&self) -> Result<BTreeMap<String, String>, HubError> {
+        let copied = self.blueprint.template_labels.iter().filter(|(key, _)| is_copied(key));
+        let mut labels: BTreeMap<String, String> = copied.map(|(k, v)| (k.clone(), v.clone())).collect();
+        labels.insert(names::CLUSTER_NAME.to_owned(), self.cluster.key.name.to_string());
+        labels.insert(names::MEMBER.to_owned(), String::new());
+        let adopts = |set: &&Arc<Scalable>| {
+            let selector = set.selector.as_ref().and_then(|selector| selector.to_selector().ok());
+            selector.is_some_and(|selector| selector.matches(&labels))
+        };
+        match self.fleet.mirror.sets().iter().find(adopts) {
+            Some(set) => {
+                let problem = "selects the Machines that would be made here; it would take them for its own";
+                Err(set.malformed("spec.selector", problem).into())
+            }
+            None => Ok(labels),
+        }
+    }
+
+    /// A reference in the shape of the version in use.
+    async fn reference(&self, to: &Reference) -> Result<Value, HubError> {
+        let hub = &self.fleet.hub;
+        let ours = hub.versions().of(hub.client(), names::CAPI_GROUP).await?;
+        if ours == "v1beta1" {
+            let version = hub.versions().of(hub.client(), &to.group).await?;
+            return Ok(json!({
+                "apiVersion": format!("{}/{version}", to.group), "kind": to.kind, "name": to.name,
+                "namespace": &*self.cluster.key.namespace,
+            }));
+        }
+        Ok(json!({"apiGroup": to.group, "kind": to.kind, "name": to.name}))
+    }
+
+    /// An object of our name that was made for someone else is not ours to use or delete.
+    fn is_ours(&self, kind: &str, object: &DynamicObject) -> Result<(), HubError> {
+        let uid = object.metadata.annotations.as_ref().and_then(|a| a.get(names::NODECLAIM_UID));
+        if uid.map(String::as_str) == Some(self.uid()) {
+            return Ok(());
+        }
+        let problem =
+            format!("an object of this name exists that was not made for NodeClaim {}", self.name());
+        Err(Fields::of(kind, object).malformed(names::NODECLAIM_UID, problem).into())
+    }
+}

@@ -1,0 +1,103 @@
+//! When Cluster API replaces a Machine, in a rollout or because a health check condemned it, its NodeClaim ends with it. A successor
+//! of the same NodePool is made as soon as the Machine is on its way out: it waits, so the level stays as it is, and it gets
+//! the new Machine. Pure.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use karpenter_api::NodeClaim;
+
+use super::ledger::Rollout;
+use super::node_claims::Target;
+use crate::client::machine::Machine;
+use crate::names;
+use crate::nodeclass::{ClusterAPINodeClassSpec, Drift, LaunchMode, Remediation};
+
+/// What there is.
+#[derive(Clone, Copy)]
+pub struct Estate<'a> {
+    /// The resource's Machines.
+    pub machines: &'a [Machine],
+    /// All NodeClaims.
+    pub claims: &'a [Arc<NodeClaim>],
+    /// Our workload cluster.
+    pub owner: &'a str,
+    /// The rollout under way.
+    pub rollout: Option<&'a Rollout>,
+    /// The NodeClass.
+    pub spec: &'a ClusterAPINodeClassSpec,
+}
+
+impl Estate<'_> {
+    /// The live NodeClaim of a Machine.
+    fn claim_of(&self, machine: &Machine) -> Option<&Arc<NodeClaim>> {
+        let claim = machine.claim().filter(|claim| claim.owner == self.owner)?;
+        self.claims.iter().find(|found| {
+            found.metadata.uid.as_ref() == Some(&claim.uid) && found.metadata.deletion_timestamp.is_none()
+        })
+    }
+
+    /// Live NodeClaims whose Machine Cluster API is taking away to put another in its place, and that have no successor yet.
+    fn bereaved(&self) -> Vec<(&Arc<NodeClaim>, &Machine)> {
+        let by_rollout = self.spec.drift.unwrap_or_default() == Drift::ClusterAPI && self.rollout.is_some();
+        let by_remediation = self.spec.remediation.unwrap_or_default() == Remediation::ClusterAPI;
+        let taken = |machine: &&Machine| {
+            machine.deleting
+                && !machine.is_marked()
+                && (by_rollout || (by_remediation && machine.is_condemned()))
+        };
+        let succeeded: BTreeSet<&str> = self
+            .claims
+            .iter()
+            .filter_map(|claim| claim.metadata.annotations.as_ref()?.get(names::ADOPTED).map(String::as_str))
+            .collect();
+        let claims =
+            self.machines.iter().filter(taken).filter_map(|machine| Some((self.claim_of(machine)?, machine)));
+        claims
+            .filter(|(claim, _)| !succeeded.contains(claim.metadata.uid.as_deref().unwrap_or_default()))
+            .collect()
+    }
+
+    /// Successors to be made.
+    pub fn successors(&self, target: &Target) -> Vec<NodeClaim> {
+        self.bereaved().into_iter().map(|(claim, machine)| successor(claim, machine, target)).collect()
+    }
+
+    /// NodeClaims that Karpenter is to delete because a health check condemned their Machines.
+    pub fn condemned(&self) -> Vec<&Arc<NodeClaim>> {
+        if self.spec.remediation.unwrap_or_default() != Remediation::Karpenter {
+            return Vec::new();
+        }
+        let condemned = self.machines.iter().filter(|machine| machine.is_condemned());
+        condemned.filter_map(|machine| self.claim_of(machine)).collect()
+    }
+}
+
+/// A NodeClaim like another one, named after the Machine that goes so that it is made once.
+fn successor(claim: &NodeClaim, machine: &Machine, target: &Target) -> NodeClaim {
+    let meta = &claim.metadata;
+    let mut annotations = meta.annotations.clone().unwrap_or_default();
+    for own in [names::MACHINE, names::GO_MACHINE, names::ADOPTED] {
+        annotations.remove(own);
+    }
+    annotations.insert(names::TARGET.to_owned(), target.to_string());
+    annotations.insert(names::ADOPTED.to_owned(), meta.uid.clone().unwrap_or_default());
+    NodeClaim {
+        metadata: ObjectMeta {
+            name: Some(machine.key.name.to_string()),
+            labels: meta.labels.clone(),
+            annotations: Some(annotations),
+            owner_references: meta.owner_references.clone(),
+            finalizers: meta.finalizers.clone(),
+            ..ObjectMeta::default()
+        },
+        spec: claim.spec.clone(),
+        status: None,
+    }
+}
+
+/// The target of a successor: the resource itself.
+pub fn target(id: &crate::client::scalable::ScalableKey) -> Target {
+    Target::new(id.clone(), LaunchMode::MachineDeployment, None)
+}

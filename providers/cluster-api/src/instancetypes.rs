@@ -1,0 +1,20 @@
+//! What could be bought: every scalable resource that takes part is one way to get a node. Pure functions of what was read.
+//!
+//! | Module | What it is |
+//! |---|---|
+//! | [`capacity`] | what a node has, from annotations, templates or overrides |
+//! | [`node_labels`], [`taints`] | what a node carries |
+//! | [`overhead`], [`price`] | what of it pods may use, and what it costs |
+//! | [`blueprint`] | all of that for one scalable resource, or why it cannot be offered |
+//! | [`catalog`] | instance types and offerings of a NodeClass, and where each leads |
+
+pub mod blueprint;
+pub mod capacity;
+pub mod catalog;
+pub mod node_labels;
+pub mod overhead;
+pub mod price;
+pub mod taints;
+
+#[cfg(test)]
+mod tests;

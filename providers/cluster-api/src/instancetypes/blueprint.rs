@@ -1,0 +1,168 @@
+//! What one scalable resource would give: name, labels, capacity, where, at what price; or which key keeps it from being offered.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::Taint;
+use karpenter_api::ResourceList;
+use karpenter_api::labels::{
+    CAPACITY_TYPE, CAPACITY_TYPE_ON_DEMAND, CAPACITY_TYPE_RESERVED, CAPACITY_TYPE_SPOT, INSTANCE_TYPE,
+    TOPOLOGY_ZONE,
+};
+use karpenter_engine::instance_type::Overhead;
+
+use super::price::{Price, Sources, price};
+use super::{capacity, node_labels, overhead, taints};
+use crate::client::fields::Malformed;
+use crate::client::scalable::{Scalable, ScalableKey};
+use crate::client::template::Template;
+use crate::names;
+use crate::nodeclass::{ClusterAPINodeClassSpec, LaunchMode};
+
+/// What a scalable resource would give.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Blueprint {
+    /// The resource.
+    pub id: ScalableKey,
+    /// The instance type its owner named, if any.
+    pub named: Option<String>,
+    /// Labels of its nodes, but for instance type, zone and capacity type.
+    pub labels: BTreeMap<String, String>,
+    /// What its nodes have.
+    pub capacity: ResourceList,
+    /// What of it pods cannot use.
+    pub overhead: Overhead,
+    /// Volumes per CSI driver.
+    pub volume_limits: BTreeMap<String, i64>,
+    /// Taints of its nodes.
+    pub taints: Vec<Taint>,
+    /// How it is paid for.
+    pub capacity_type: String,
+    /// How many nodes of it are paid for in advance.
+    pub reservation: i64,
+    /// Where its nodes can be.
+    pub places: Vec<Place>,
+}
+
+/// One place a node can be.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Place {
+    /// The zone label of the node, if there is one.
+    pub zone: Option<String>,
+    /// The failure domain to ask for, in Machine mode.
+    pub failure_domain: Option<String>,
+    /// What a node costs there.
+    pub price: Price,
+}
+
+/// What a blueprint is made with.
+#[derive(Clone, Copy, Debug)]
+pub struct Surroundings<'a> {
+    /// The NodeClass's name, for messages.
+    pub node_class: &'a str,
+    /// The NodeClass.
+    pub spec: &'a ClusterAPINodeClassSpec,
+    /// The Cluster's failure domains.
+    pub failure_domains: &'a [String],
+    /// Prefixes of further labels that are copied to nodes.
+    pub sync_labels: &'a [String],
+    /// The architecture of nodes whose template does not say.
+    pub default_arch: &'a str,
+}
+
+impl Blueprint {
+    /// What `scalable` would give.
+    pub fn of(
+        scalable: &Scalable,
+        template: Option<&Template>,
+        around: Surroundings<'_>,
+    ) -> Result<Self, Malformed> {
+        let spec = around.spec;
+        let mut labels =
+            node_labels::node_labels(scalable, template, around.sync_labels, around.default_arch)?;
+        let own = |key: &str| scalable.annotations.get(key).filter(|text| !text.is_empty()).cloned();
+        let named = labels.remove(INSTANCE_TYPE).or_else(|| own(names::INSTANCE_TYPE));
+        let name = named.clone().unwrap_or_else(|| scalable.id.key.name.to_string());
+        let entry = spec
+            .instance_types
+            .iter()
+            .flatten()
+            .find(|entry| entry.name == name || entry.name == *scalable.id.key.name);
+        let max_pods = spec.kubelet.as_ref().and_then(|kubelet| kubelet.max_pods);
+        let override_capacity = entry.and_then(|entry| entry.capacity.as_ref());
+        let capacity = capacity::capacity(scalable, template, override_capacity, max_pods)?;
+        let capacity_type = capacity_type(scalable, template, labels.remove(CAPACITY_TYPE))?;
+        let reservation = match own(names::RESERVATION) {
+            None => 0,
+            Some(text) => text.parse().map_err(|_| {
+                scalable.malformed(names::RESERVATION, format!("{text:?} is not a number of nodes"))
+            })?,
+        };
+        let sources = Sources {
+            scalable,
+            template,
+            entry,
+            pricing: spec.pricing.as_ref(),
+            node_class: around.node_class,
+        };
+        let zone_label = labels.remove(TOPOLOGY_ZONE);
+        let mut places = Vec::new();
+        for (zone, failure_domain) in places_of(scalable, zone_label, around) {
+            let price = price(sources, &name, zone.as_deref(), &capacity_type, &capacity)?;
+            places.push(Place { zone, failure_domain, price });
+        }
+        Ok(Self {
+            id: scalable.id.clone(),
+            overhead: overhead::overhead(spec.kubelet.as_ref(), &capacity, around.node_class)?,
+            volume_limits: capacity::volume_limits(scalable)?,
+            taints: taints::taints(scalable)?,
+            named,
+            labels,
+            capacity,
+            capacity_type,
+            reservation,
+            places,
+        })
+    }
+}
+
+fn capacity_type(
+    scalable: &Scalable,
+    template: Option<&Template>,
+    label: Option<String>,
+) -> Result<String, Malformed> {
+    let annotated = scalable.annotations.get(names::CAPACITY_TYPE).cloned();
+    let hinted = template.filter(|template| template.spot).map(|_| CAPACITY_TYPE_SPOT.to_owned());
+    let found = label.or(annotated).or(hinted).unwrap_or_else(|| CAPACITY_TYPE_ON_DEMAND.to_owned());
+    let known = [CAPACITY_TYPE_ON_DEMAND, CAPACITY_TYPE_SPOT, CAPACITY_TYPE_RESERVED];
+    if known.contains(&found.as_str()) {
+        Ok(found)
+    } else {
+        Err(scalable.malformed(CAPACITY_TYPE, format!("{found:?} is none of {}", known.join(", "))))
+    }
+}
+
+/// Zone and failure domain. A scaled resource has one place, and a zone only if someone says which; a Machine of its own can be
+/// put anywhere unless its template is pinned.
+fn places_of(
+    scalable: &Scalable,
+    zone_label: Option<String>,
+    around: Surroundings<'_>,
+) -> Vec<(Option<String>, Option<String>)> {
+    let zone_of = |domain: &String| {
+        let mapped = around.spec.failure_domain_zones.as_ref().and_then(|zones| zones.get(domain));
+        mapped.unwrap_or(domain).clone()
+    };
+    let pinned = scalable.failure_domain.as_ref();
+    if let Some(zone) = zone_label {
+        return vec![(Some(zone), pinned.cloned())];
+    }
+    if let Some(domain) = pinned {
+        return vec![(Some(zone_of(domain)), Some(domain.clone()))];
+    }
+    let free = around.spec.launch_mode == Some(LaunchMode::Machine) && !around.failure_domains.is_empty();
+    if free {
+        around.failure_domains.iter().map(|domain| (Some(zone_of(domain)), Some(domain.clone()))).collect()
+    } else {
+        vec![(None, None)]
+    }
+}

@@ -1,0 +1,248 @@
+//! Instance types and offerings of a NodeClass, and which scalable resource each offering leads to.
+//!
+//! Resources whose owner gave them the same instance type are one type with several offerings, provided that their nodes are
+//! alike; otherwise the later ones get a name of their own.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use karpenter_api::NodeClaim;
+use karpenter_api::labels::{CAPACITY_TYPE, CAPACITY_TYPE_RESERVED, INSTANCE_TYPE, TOPOLOGY_ZONE};
+use karpenter_cloudprovider::conversion;
+use karpenter_engine::instance_type::{InstanceType, Offering};
+use karpenter_engine::labels::{Labels, Text};
+use karpenter_engine::requirement::{Operator, Requirement, RequirementError};
+use karpenter_engine::requirements::Requirements;
+
+use super::blueprint::{Blueprint, Place};
+use super::price::Price;
+use crate::client::scalable::ScalableKey;
+
+/// What a NodeClass offers.
+#[derive(Clone, Debug, Default)]
+pub struct Catalog {
+    /// For the core.
+    pub types: Arc<[InstanceType]>,
+    /// Where each offering leads, in the order of types and offerings.
+    pub entries: Vec<Entry>,
+    /// Names that had to be changed because two resources of the same name differ.
+    pub renamed: Vec<String>,
+}
+
+/// An offering and where it leads.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Entry {
+    /// The scalable resource.
+    pub id: ScalableKey,
+    /// Its type, as an index.
+    pub instance_type: usize,
+    /// Its offering within the type, as an index.
+    pub offering: usize,
+    /// The zone of its node.
+    pub zone: Option<String>,
+    /// The failure domain to ask for.
+    pub failure_domain: Option<String>,
+    /// What it costs.
+    pub price: Price,
+    /// Why it cannot be had at the moment.
+    pub unavailable: Option<String>,
+    /// All labels of its node.
+    pub labels: BTreeMap<String, String>,
+}
+
+/// Why nothing in the catalog will do.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NoOffer {
+    /// A requirement of the NodeClaim means nothing.
+    #[error(transparent)]
+    Requirement(#[from] RequirementError),
+    /// Nothing fits; what stood in the way of each.
+    #[error("no scalable resource can serve this NodeClaim: {}", .0.join("; "))]
+    Nothing(Vec<String>),
+}
+
+impl Catalog {
+    /// The types and offerings of these resources; `unavailable` tells why one cannot be had at the moment.
+    pub fn of(
+        blueprints: &[Blueprint],
+        unavailable: impl Fn(&ScalableKey, &Place) -> Option<String>,
+    ) -> Self {
+        let names = names(blueprints);
+        let mut renamed = Vec::new();
+        let mut groups: BTreeMap<String, Vec<&Blueprint>> = BTreeMap::new();
+        for (blueprint, name) in blueprints.iter().zip(names) {
+            let alike = |other: &&Blueprint| {
+                (&other.capacity, &other.overhead, &other.labels, &other.volume_limits)
+                    == (&blueprint.capacity, &blueprint.overhead, &blueprint.labels, &blueprint.volume_limits)
+            };
+            let name = match groups.get(&name).and_then(|group| group.first()) {
+                Some(first) if !alike(first) => {
+                    let own = format!("{name}-{}", blueprint.id.key.name);
+                    renamed.push(format!(
+                        "{} is offered as {own}: its nodes differ from those of {}, which has the same instance type",
+                        blueprint.id, first.id
+                    ));
+                    own
+                }
+                _ => name,
+            };
+            groups.entry(name).or_default().push(blueprint);
+        }
+        let mut catalog = Self { renamed, ..Self::default() };
+        let mut types = Vec::new();
+        for (index, (name, group)) in groups.into_iter().enumerate() {
+            types.push(catalog.instance_type(index, &name, &group, &unavailable));
+        }
+        catalog.types = types.into();
+        catalog
+    }
+
+    fn instance_type(
+        &mut self,
+        index: usize,
+        name: &str,
+        group: &[&Blueprint],
+        unavailable: impl Fn(&ScalableKey, &Place) -> Option<String>,
+    ) -> InstanceType {
+        let mut offerings = Vec::new();
+        let (mut zones, mut capacity_types) = (BTreeSet::new(), BTreeSet::new());
+        for blueprint in group {
+            for place in &blueprint.places {
+                let unavailable = unavailable(&blueprint.id, place);
+                let mut labels = blueprint.labels.clone();
+                labels.insert(INSTANCE_TYPE.to_owned(), name.to_owned());
+                labels.insert(CAPACITY_TYPE.to_owned(), blueprint.capacity_type.clone());
+                capacity_types.insert(blueprint.capacity_type.clone());
+                let mut requirements = Requirements::new();
+                requirements.add(Requirement::one_of(CAPACITY_TYPE, [blueprint.capacity_type.as_str()]));
+                if let Some(zone) = &place.zone {
+                    labels.insert(TOPOLOGY_ZONE.to_owned(), zone.clone());
+                    requirements.add(Requirement::one_of(TOPOLOGY_ZONE, [zone.as_str()]));
+                    zones.insert(zone.clone());
+                }
+                let reserved = blueprint.capacity_type == CAPACITY_TYPE_RESERVED;
+                self.entries.push(Entry {
+                    id: blueprint.id.clone(),
+                    instance_type: index,
+                    offering: offerings.len(),
+                    zone: place.zone.clone(),
+                    failure_domain: place.failure_domain.clone(),
+                    price: place.price,
+                    unavailable: unavailable.clone(),
+                    labels,
+                });
+                offerings.push(Offering {
+                    requirements,
+                    price: place.price.per_hour,
+                    available: unavailable.is_none(),
+                    reservation_capacity: if reserved { blueprint.reservation } else { 0 },
+                    ..Offering::default()
+                });
+            }
+        }
+        let first = group.first();
+        let texts = |labels: &BTreeMap<String, String>| {
+            Labels::new(
+                labels.iter().map(|(key, value)| (Text::from(key.as_str()), Text::from(value.as_str()))),
+            )
+        };
+        let mut requirements =
+            first.map_or_else(Requirements::new, |b| Requirements::from_labels(&texts(&b.labels)));
+        requirements.add(Requirement::one_of(INSTANCE_TYPE, [name]));
+        requirements.add(Requirement::one_of(CAPACITY_TYPE, capacity_types));
+        if !zones.is_empty() && group.iter().all(|b| b.places.iter().all(|place| place.zone.is_some())) {
+            requirements.add(Requirement::one_of(TOPOLOGY_ZONE, zones));
+        }
+        InstanceType {
+            name: name.into(),
+            requirements,
+            offerings,
+            capacity: first.map(|b| conversion::resources(&b.capacity)).unwrap_or_default(),
+            overhead: first.map(|b| b.overhead.clone()).unwrap_or_default(),
+            volume_limits: first
+                .map(|b| b.volume_limits.iter().map(|(name, limit)| (name.as_str().into(), *limit)).collect())
+                .unwrap_or_default(),
+            capacity_overlaid: false,
+        }
+    }
+
+    /// What could serve this NodeClaim, best first: the cheapest, then the one that leaves least over, then by name.
+    pub fn choices(&self, claim: &NodeClaim) -> Result<Vec<&Entry>, NoOffer> {
+        let requirements = conversion::requirements(claim)?;
+        let requests = claim.spec.resources.as_ref().and_then(|resources| resources.requests.as_ref());
+        let requests = requests.map(conversion::resources).unwrap_or_default();
+        let own_labels = claim.metadata.labels.clone().unwrap_or_default();
+        let mut against = Vec::new();
+        let mut choices = Vec::new();
+        for entry in &self.entries {
+            let instance_type = &self.types[entry.instance_type];
+            let allocatable = conversion::allocatable(instance_type);
+            let refusal = refusal(entry, &requirements, &own_labels).or_else(|| {
+                (!requests.fits(&allocatable)).then(|| "the requested resources do not fit".to_owned())
+            });
+            match refusal.or_else(|| entry.unavailable.clone()) {
+                Some(why) => against.push(format!("{}: {why}", entry.id)),
+                None => {
+                    let left = allocatable.minus(&requests);
+                    choices.push((entry, left.amount("cpu"), left.amount("memory")));
+                }
+            }
+        }
+        if choices.is_empty() {
+            if against.is_empty() {
+                against.push("none takes part".to_owned());
+            }
+            return Err(NoOffer::Nothing(against));
+        }
+        choices.sort_by(|(a, a_cpu, a_memory), (b, b_cpu, b_memory)| {
+            let by_price = a.price.per_hour.total_cmp(&b.price.per_hour);
+            by_price.then_with(|| (a_cpu, a_memory, &a.id, &a.zone).cmp(&(b_cpu, b_memory, &b.id, &b.zone)))
+        });
+        Ok(choices.into_iter().map(|(entry, _, _)| entry).collect())
+    }
+
+    /// The entry of a resource, in this zone if it has several.
+    pub fn entry(&self, id: &ScalableKey, failure_domain: Option<&str>) -> Option<&Entry> {
+        let mut theirs = self.entries.iter().filter(|entry| entry.id == *id);
+        let exact = theirs.clone().find(|entry| entry.failure_domain.as_deref() == failure_domain);
+        exact.or_else(|| theirs.next())
+    }
+}
+
+/// Why the labels of an offering's node do not meet the requirements. Labels the requirements do not mention are no obstacle;
+/// labels they ask for and the node lacks are, unless the NodeClaim itself sets them.
+fn refusal(
+    entry: &Entry,
+    requirements: &Requirements,
+    own_labels: &BTreeMap<String, String>,
+) -> Option<String> {
+    for requirement in requirements.iter() {
+        let key = &*requirement.key;
+        match entry.labels.get(key) {
+            Some(value) if requirement.has(value) => {}
+            Some(value) => return Some(format!("its {key} is {value:?}")),
+            None if own_labels.contains_key(key) && key != TOPOLOGY_ZONE => {}
+            None if matches!(requirement.operator(), Operator::NotIn | Operator::DoesNotExist) => {}
+            None if key.starts_with("karpenter.sh/") => {}
+            None => return Some(format!("its nodes have no {key}")),
+        }
+    }
+    None
+}
+
+/// The name of each blueprint's type: the one its owner gave it, else the resource's own, with its namespace if that alone is
+/// not unique.
+fn names(blueprints: &[Blueprint]) -> Vec<String> {
+    let own: Vec<&str> = blueprints.iter().map(|blueprint| &*blueprint.id.key.name).collect();
+    blueprints
+        .iter()
+        .map(|blueprint| match &blueprint.named {
+            Some(name) => name.clone(),
+            None => {
+                let key = &blueprint.id.key;
+                let unique = own.iter().filter(|name| **name == &*key.name).count() < 2;
+                if unique { key.name.to_string() } else { format!("{}.{}", key.namespace, key.name) }
+            }
+        })
+        .collect()
+}

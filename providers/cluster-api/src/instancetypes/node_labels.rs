@@ -1,0 +1,68 @@
+//! Which labels the nodes of a scalable resource carry: what Cluster API copies from Machines to Nodes, overlaid by what its
+//! owner says in cluster-autoscaler's annotation.
+
+use std::collections::BTreeMap;
+
+use karpenter_api::labels::{ARCH, OS, domain};
+use karpenter_primitives::names::{label_value_errors, qualified_name_errors};
+
+use crate::client::fields::Malformed;
+use crate::client::scalable::Scalable;
+use crate::client::template::Template;
+use crate::names;
+
+/// Labels with which Cluster API and we keep book; they say nothing about what a node is.
+const BOOKKEEPING: &[&str] = &[names::MEMBER];
+
+/// The labels of its nodes. `more` are prefixes of labels that this management cluster copies besides Cluster API's own.
+pub fn node_labels(
+    scalable: &Scalable,
+    template: Option<&Template>,
+    more: &[String],
+    default_arch: &str,
+) -> Result<BTreeMap<String, String>, Malformed> {
+    let mut labels: BTreeMap<String, String> = scalable
+        .template_labels
+        .iter()
+        .filter(|(key, _)| is_copied(key) || more.iter().any(|prefix| key.starts_with(prefix.as_str())))
+        .map(|(key, value)| (key.clone(), value.clone()))
+        .collect();
+    labels.extend(annotated(scalable)?);
+    labels.retain(|key, _| !BOOKKEEPING.contains(&key.as_str()) && domain(key) != names::CAPI_GROUP);
+    let told = |field: fn(&Template) -> Option<String>| template.and_then(field);
+    labels
+        .entry(ARCH.to_owned())
+        .or_insert_with(|| told(|t| t.architecture.clone()).unwrap_or_else(|| default_arch.to_owned()));
+    labels
+        .entry(OS.to_owned())
+        .or_insert_with(|| told(|t| t.operating_system.clone()).unwrap_or_else(|| "linux".to_owned()));
+    Ok(labels)
+}
+
+/// Cluster API copies roles, and the two domains with their subdomains.
+pub(crate) fn is_copied(key: &str) -> bool {
+    let domain = domain(key);
+    let within = |parent: &str| domain == parent || domain.ends_with(&format!(".{parent}"));
+    domain == "node-role.kubernetes.io"
+        || within("node-restriction.kubernetes.io")
+        || within("node.cluster.x-k8s.io")
+}
+
+/// `key=value` separated by commas, split at the first `=`.
+fn annotated(scalable: &Scalable) -> Result<BTreeMap<String, String>, Malformed> {
+    let annotation = format!("{}labels", names::CAPACITY_DOMAIN);
+    let Some(text) = scalable.annotations.get(&annotation) else { return Ok(BTreeMap::new()) };
+    let mut labels = BTreeMap::new();
+    for item in text.split(',').map(str::trim).filter(|item| !item.is_empty()) {
+        // Items without a value are dropped, as cluster-autoscaler does.
+        let Some((key, value)) = item.split_once('=') else { continue };
+        let (key, value) = (key.trim(), value.trim());
+        let errors: Vec<String> =
+            qualified_name_errors(key).into_iter().chain(label_value_errors(value)).collect();
+        if let Some(error) = errors.first() {
+            return Err(scalable.malformed(annotation, format!("{item:?} is not a label: {error}")));
+        }
+        labels.insert(key.to_owned(), value.to_owned());
+    }
+    Ok(labels)
+}

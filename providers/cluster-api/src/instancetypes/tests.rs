@@ -1,0 +1,352 @@
+//! What is offered, from what was read.
+
+use std::collections::BTreeMap;
+
+use karpenter_api::{NodeClaim, NodeClassReference};
+use karpenter_cloudprovider::conversion;
+use serde_json::json;
+
+use super::blueprint::{Blueprint, Surroundings};
+use super::catalog::{Catalog, NoOffer};
+use super::price::Source;
+use crate::client::fields::Malformed;
+use crate::client::scalable::Scalable;
+use crate::client::template::Template;
+use crate::fixtures::{deployment, deployment_json, object, read_deployment};
+use crate::nodeclass::ClusterAPINodeClassSpec;
+
+const CAPACITY: &str = "capacity.cluster-autoscaler.kubernetes.io";
+
+fn spec(value: serde_json::Value) -> ClusterAPINodeClassSpec {
+    serde_json::from_value(value).expect("a spec")
+}
+
+fn blueprint_of(
+    scalable: &Scalable,
+    template: Option<&Template>,
+    spec: &ClusterAPINodeClassSpec,
+) -> Result<Blueprint, Malformed> {
+    let domains = ["a".to_owned(), "b".to_owned()];
+    let around = Surroundings {
+        node_class: "default",
+        spec,
+        failure_domains: &domains,
+        sync_labels: &["team.example/".to_owned()],
+        default_arch: "amd64",
+    };
+    Blueprint::of(scalable, template, around)
+}
+
+fn blueprint(scalable: &Scalable) -> Blueprint {
+    blueprint_of(scalable, None, &ClusterAPINodeClassSpec::default()).expect("a blueprint")
+}
+
+fn claim(requirements: serde_json::Value, requests: serde_json::Value) -> NodeClaim {
+    let mut claim: NodeClaim = serde_json::from_value(json!({
+        "metadata": {"name": "n", "labels": {"team": "x"}},
+        "spec": {
+            "requirements": requirements,
+            "resources": {"requests": requests},
+            "nodeClassRef": {"group": "karpenter.cluster.x-k8s.io", "kind": "ClusterAPINodeClass", "name": "default"},
+        },
+    }))
+    .expect("a NodeClaim");
+    claim.spec.node_class_ref = NodeClassReference {
+        group: crate::GROUP.to_owned(),
+        kind: "ClusterAPINodeClass".to_owned(),
+        name: "default".to_owned(),
+    };
+    claim
+}
+
+fn quantities(blueprint: &Blueprint) -> BTreeMap<&str, String> {
+    blueprint.capacity.iter().map(|(name, quantity)| (name.as_str(), quantity.to_string())).collect()
+}
+
+#[test]
+fn a_bare_machine_deployment_with_cpu_and_memory_is_an_instance_type() {
+    let blueprint = blueprint(&deployment("m", &[]));
+    assert_eq!(quantities(&blueprint)["pods"], "110", "what kubelet allows by itself");
+    let catalog = Catalog::of(&[blueprint], |_, _| None);
+    let only = &catalog.types[0];
+    assert_eq!((&*only.name, only.offerings.len()), ("m", 1), "named after the MachineDeployment");
+    let left = conversion::resource_list(&conversion::allocatable(only));
+    assert_eq!(left["memory"].to_string(), "16284Mi", "kubelet keeps 100Mi free");
+    let labels: Vec<String> = only.requirements.iter().map(|r| r.key.to_string()).collect();
+    assert_eq!(
+        labels,
+        [
+            "karpenter.sh/capacity-type",
+            "kubernetes.io/arch",
+            "kubernetes.io/os",
+            "node.kubernetes.io/instance-type"
+        ],
+        "no empty zone, no member label"
+    );
+}
+
+#[test]
+fn annotations_tell_every_resource_and_the_first_source_wins() {
+    let scalable = deployment(
+        "m",
+        &[
+            (&format!("{CAPACITY}/ephemeral-disk"), "20Gi"),
+            (&format!("{CAPACITY}/maxPods"), "30"),
+            (&format!("{CAPACITY}/gpu-count"), "2"),
+            (&format!("{CAPACITY}/gpu-type"), "nvidia.com/gpu"),
+            ("karpenter.cluster.x-k8s.io/resource.example.com_widget", "3"),
+            (&format!("{CAPACITY}/csi-driver"), "ebs.csi.aws.com=volume-limit=25,other=4"),
+        ],
+    );
+    let template = Template::read(
+        "FakeMachineTemplate",
+        &object(json!({"metadata": {}, "status": {
+            "capacity": {"cpu": "64", "hugepages-2Mi": "1Gi"}, "nodeInfo": {"architecture": "arm64"},
+        }})),
+    )
+    .expect("a template");
+    let blueprint =
+        blueprint_of(&scalable, Some(&template), &ClusterAPINodeClassSpec::default()).expect("a blueprint");
+    let expected = [
+        ("cpu", "4"),
+        ("memory", "16Gi"),
+        ("ephemeral-storage", "20Gi"),
+        ("pods", "30"),
+        ("nvidia.com/gpu", "2"),
+        ("example.com/widget", "3"),
+        ("hugepages-2Mi", "1Gi"),
+    ];
+    assert_eq!(quantities(&blueprint), expected.map(|(k, v)| (k, v.to_owned())).into());
+    assert_eq!(blueprint.labels["kubernetes.io/arch"], "arm64");
+    assert_eq!(blueprint.volume_limits, [("ebs.csi.aws.com".to_owned(), 25), ("other".to_owned(), 4)].into());
+}
+
+#[test]
+fn what_cannot_be_read_is_named_with_object_and_key() {
+    let without = |key: &str| {
+        let mut value = deployment_json("m", &[]);
+        value["metadata"]["annotations"].as_object_mut().expect("a map").remove(&format!("{CAPACITY}/{key}"));
+        read_deployment(value)
+    };
+    let cases = [
+        (
+            deployment("m", &[(&format!("{CAPACITY}/cpu"), "sixteen")]),
+            format!("{CAPACITY}/cpu: \"sixteen\" is not a quantity"),
+        ),
+        (
+            deployment("m", &[(&format!("{CAPACITY}/memory"), "-1Gi")]),
+            format!("{CAPACITY}/memory: \"-1Gi\" is negative"),
+        ),
+        (without("memory"), format!("{CAPACITY}/memory: is missing")),
+        (
+            deployment("m", &[(&format!("{CAPACITY}/labels"), "a b=c")]),
+            format!("{CAPACITY}/labels: \"a b=c\" is not a label"),
+        ),
+        (
+            deployment("m", &[(&format!("{CAPACITY}/taints"), "key:Sometimes")]),
+            format!("{CAPACITY}/taints: \"key:Sometimes\" is not"),
+        ),
+        (
+            deployment("m", &[("karpenter.cluster.x-k8s.io/price", "cheap")]),
+            "karpenter.cluster.x-k8s.io/price: \"cheap\" is not a price".to_owned(),
+        ),
+        (
+            deployment("m", &[(&format!("{CAPACITY}/labels"), "karpenter.sh/capacity-type=free")]),
+            "karpenter.sh/capacity-type: \"free\" is none of".to_owned(),
+        ),
+    ];
+    for (scalable, text) in cases {
+        let error = blueprint_of(&scalable, None, &ClusterAPINodeClassSpec::default())
+            .expect_err("refused")
+            .to_string();
+        assert!(error.starts_with("MachineDeployment default/m: ") && error.contains(&text), "{error}");
+    }
+}
+
+#[test]
+fn capacity_that_only_the_node_class_knows_is_used() {
+    let mut value = deployment_json("m", &[]);
+    value["metadata"]["annotations"] = json!({});
+    let spec = spec(
+        json!({"instanceTypes": [{"name": "m", "capacity": {"cpu": "2", "memory": "4Gi"}, "price": "0.07"}]}),
+    );
+    let blueprint = blueprint_of(&read_deployment(value), None, &spec).expect("a blueprint");
+    assert_eq!(quantities(&blueprint)["cpu"], "2");
+    assert_eq!((blueprint.places[0].price.per_hour, blueprint.places[0].price.source), (0.07, Source::Table));
+}
+
+#[test]
+fn nodes_have_the_labels_cluster_api_copies_and_those_of_the_annotation() {
+    let mut value = deployment_json(
+        "m",
+        &[(
+            &format!("{CAPACITY}/labels"),
+            "tier=gold,topology.kubernetes.io/zone=z1, node.cluster.x-k8s.io/x=annotated,ignored",
+        )],
+    );
+    value["spec"]["template"]["metadata"]["labels"] = json!({
+        "node-role.kubernetes.io/worker": "",
+        "sub.node.cluster.x-k8s.io/y": "1",
+        "node.cluster.x-k8s.io/x": "template",
+        "node.cluster.x-k8s.io/karpenter-member": "",
+        "team.example/name": "core",
+        "cluster.x-k8s.io/cluster-name": "c",
+        "app": "not copied",
+    });
+    let blueprint = blueprint(&read_deployment(value));
+    let labels: Vec<String> = blueprint.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
+    assert_eq!(
+        labels,
+        [
+            "kubernetes.io/arch=amd64",
+            "kubernetes.io/os=linux",
+            "node-role.kubernetes.io/worker=",
+            "node.cluster.x-k8s.io/x=annotated",
+            "sub.node.cluster.x-k8s.io/y=1",
+            "team.example/name=core",
+            "tier=gold",
+        ]
+    );
+    assert_eq!(blueprint.places[0].zone.as_deref(), Some("z1"));
+}
+
+#[test]
+fn a_zone_is_the_label_else_the_failure_domain_else_none() {
+    let pinned = || {
+        let mut value = deployment_json("m", &[]);
+        value["spec"]["template"]["spec"]["failureDomain"] = "fd-1".into();
+        read_deployment(value)
+    };
+    let zones =
+        |scalable: &Scalable, spec: &ClusterAPINodeClassSpec| -> Vec<(Option<String>, Option<String>)> {
+            let blueprint = blueprint_of(scalable, None, spec).expect("a blueprint");
+            blueprint.places.into_iter().map(|place| (place.zone, place.failure_domain)).collect()
+        };
+    let text = |text: &str| Some(text.to_owned());
+    let plain = spec(json!({}));
+    assert_eq!(zones(&deployment("m", &[]), &plain), [(None, None)]);
+    assert_eq!(zones(&pinned(), &plain), [(text("fd-1"), text("fd-1"))]);
+    let mapped =
+        spec(json!({"failureDomainZones": {"fd-1": "zone-1", "a": "zone-a"}, "launchMode": "Machine"}));
+    assert_eq!(zones(&pinned(), &mapped), [(text("zone-1"), text("fd-1"))]);
+    assert_eq!(
+        zones(&deployment("m", &[]), &mapped),
+        [(text("zone-a"), text("a")), (text("b"), text("b"))],
+        "a Machine of its own can be put into any failure domain"
+    );
+}
+
+#[test]
+fn spot_is_told_by_label_annotation_or_template() {
+    let template = Template { spot: true, ..Template::default() };
+    let of = |scalable: Scalable, template: Option<&Template>| {
+        blueprint_of(&scalable, template, &ClusterAPINodeClassSpec::default())
+            .expect("a blueprint")
+            .capacity_type
+    };
+    assert_eq!(of(deployment("m", &[]), None), "on-demand");
+    assert_eq!(of(deployment("m", &[]), Some(&template)), "spot");
+    let label = [(&*format!("{CAPACITY}/labels"), "karpenter.sh/capacity-type=spot")];
+    assert_eq!(of(deployment("m", &label), None), "spot");
+    assert_eq!(
+        of(deployment("m", &[("karpenter.cluster.x-k8s.io/capacity-type", "reserved")]), Some(&template)),
+        "reserved"
+    );
+}
+
+#[test]
+fn a_price_comes_from_the_annotation_then_the_table_then_the_model() {
+    let price = |scalable: &Scalable, spec: &ClusterAPINodeClassSpec| {
+        let price = blueprint_of(scalable, None, spec).expect("a blueprint").places[0].price;
+        ((price.per_hour * 1e6).round() / 1e6, price.source)
+    };
+    let plain = spec(json!({}));
+    assert_eq!(price(&deployment("m", &[]), &plain), (0.184, Source::Model), "4 × 0.03 + 16 × 0.004");
+    let model = spec(json!({"pricing": {"model": {"cpu": "1", "memoryGib": "0.5"}}}));
+    assert_eq!(price(&deployment("m", &[]), &model), (12.0, Source::Model));
+    let table = spec(json!({"pricing": {"table": {"m": "0.9", "m//on-demand": "0.8"}}}));
+    assert_eq!(price(&deployment("m", &[]), &table), (0.8, Source::Table), "the most particular entry");
+    let annotated = deployment("m", &[("cluster.x-k8s.io/machine-current-price", "0.3")]);
+    assert_eq!(price(&annotated, &table), (0.3, Source::Annotation));
+}
+
+#[test]
+fn taints_come_from_annotation_and_template() {
+    let mut value =
+        deployment_json("m", &[(&format!("{CAPACITY}/taints"), "dedicated=db:NoSchedule,gpu:NoExecute")]);
+    value["spec"]["template"]["spec"]["taints"] = json!([
+        {"key": "stays", "value": "1", "effect": "NoSchedule", "propagation": "Always"},
+        {"key": "goes", "effect": "NoSchedule", "propagation": "OnInitialization"},
+    ]);
+    let taints = blueprint(&read_deployment(value)).taints;
+    let taints: Vec<String> = taints
+        .iter()
+        .map(|t| format!("{}={}:{}", t.key, t.value.clone().unwrap_or_default(), t.effect))
+        .collect();
+    assert_eq!(taints, ["dedicated=db:NoSchedule", "gpu=:NoExecute", "stays=1:NoSchedule"]);
+}
+
+#[test]
+fn equal_resources_of_one_name_are_one_type_and_different_ones_are_not() {
+    let zone = |name: &str, zone: &str, cpu: &str| {
+        let labels = format!("node.kubernetes.io/instance-type=large,topology.kubernetes.io/zone={zone}");
+        deployment(name, &[(&format!("{CAPACITY}/labels"), &labels), (&format!("{CAPACITY}/cpu"), cpu)])
+    };
+    let blueprints = [
+        blueprint(&zone("m1", "a", "4")),
+        blueprint(&zone("m2", "b", "4")),
+        blueprint(&zone("m3", "c", "8")),
+    ];
+    let catalog = Catalog::of(&blueprints, |_, _| None);
+    let shape: Vec<(String, usize)> =
+        catalog.types.iter().map(|t| (t.name.to_string(), t.offerings.len())).collect();
+    assert_eq!(shape, [("large".to_owned(), 2), ("large-m3".to_owned(), 1)]);
+    assert!(
+        catalog.renamed[0].contains("MachineDeployment default/m3 is offered as large-m3"),
+        "{:?}",
+        catalog.renamed
+    );
+    let targets: Vec<&str> = catalog.entries.iter().map(|entry| &*entry.id.key.name).collect();
+    assert_eq!(targets, ["m1", "m2", "m3"]);
+}
+
+#[test]
+fn the_cheapest_that_fits_is_chosen_whatever_other_labels_it_has() {
+    let priced = |name: &str, cpu: &str, price: &str| {
+        deployment(
+            name,
+            &[
+                (&format!("{CAPACITY}/cpu"), cpu),
+                ("karpenter.cluster.x-k8s.io/price", price),
+                (&format!("{CAPACITY}/labels"), "node-role.kubernetes.io/worker=,disk=fast"),
+            ],
+        )
+    };
+    let blueprints: Vec<Blueprint> =
+        [priced("a-dear", "8", "0.40"), priced("b-cheap", "4", "0.15"), priced("c-tiny", "1", "0.01")]
+            .iter()
+            .map(blueprint)
+            .collect();
+    let catalog = Catalog::of(&blueprints, |_, _| None);
+    let names = |requirements, requests| -> Vec<String> {
+        let claim = claim(requirements, requests);
+        catalog.choices(&claim).map_or_else(
+            |_| Vec::new(),
+            |entries| entries.iter().map(|e| e.id.key.name.to_string()).collect(),
+        )
+    };
+    assert_eq!(names(json!([]), json!({"cpu": "2"})), ["b-cheap", "a-dear"]);
+    let exact = json!([{"key": "node.kubernetes.io/instance-type", "operator": "In", "values": ["a-dear"]}]);
+    assert_eq!(names(exact, json!({"cpu": "2"})), ["a-dear"]);
+    let disk = |value: &str| json!([{"key": "disk", "operator": "In", "values": [value]}]);
+    assert_eq!(names(disk("fast"), json!({"cpu": "6"})), ["a-dear"]);
+    assert!(names(disk("slow"), json!({"cpu": "6"})).is_empty());
+    let zoned = json!([{"key": "topology.kubernetes.io/zone", "operator": "In", "values": ["a"]}]);
+    assert!(names(zoned, json!({})).is_empty(), "where its nodes are is not known");
+    let team = json!([{"key": "team", "operator": "In", "values": ["x"]}]);
+    assert_eq!(names(team, json!({"cpu": "6"})), ["a-dear"], "the NodeClaim sets this label itself");
+    let error = catalog.choices(&claim(json!([]), json!({"cpu": "100"}))).expect_err("nothing");
+    let NoOffer::Nothing(why) = &error else { panic!("{error}") };
+    assert_eq!(why.len(), 3);
+    assert!(why[0].contains("MachineDeployment default/a-dear: the requested resources do not fit"));
+}

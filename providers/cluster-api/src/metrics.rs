@@ -1,0 +1,61 @@
+//! What the provider counts.
+
+use karpenter_runtime::metrics::{CounterVec, GaugeVec, HistogramVec, Registry, exponential_buckets};
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub struct Metrics {
+    /// Writes to the management cluster, by what was written.
+    pub writes: CounterVec,
+    /// Claims that another writer got first.
+    pub claims_lost: CounterVec,
+    /// Launches that failed, by resource and reason.
+    pub launch_failures: CounterVec,
+    /// Machines of a resource, by what they are to us.
+    pub machines: GaugeVec,
+    /// Seconds from a NodeClaim's creation to its instance's id.
+    pub launch_seconds: HistogramVec,
+    /// How many NodeClaims a change of replicas was for.
+    pub batch_size: HistogramVec,
+}
+
+impl Metrics {
+    /// In this registry.
+    pub fn new(registry: &Registry) -> Self {
+        let name = |name: &str| format!("karpenter_cluster_api_{name}");
+        Self {
+            writes: registry.counter(
+                &name("management_writes_total"),
+                "Writes to the management cluster, by what was written.",
+                &["write"],
+            ),
+            claims_lost: registry.counter(
+                &name("claims_lost_total"),
+                "Machines that were changed by someone else while they were being claimed.",
+                &["resource"],
+            ),
+            launch_failures: registry.counter(
+                &name("launch_failures_total"),
+                "Launches that failed, by resource and reason.",
+                &["resource", "reason"],
+            ),
+            machines: registry.gauge(
+                &name("machines"),
+                "Machines of a scalable resource: claimed, foreign, free or leaving.",
+                &["resource", "state"],
+            ),
+            launch_seconds: registry.histogram(
+                &name("launch_duration_seconds"),
+                "Time from a NodeClaim's creation to its instance's id.",
+                &["resource"],
+                &exponential_buckets(1.0, 2.0, 12),
+            ),
+            batch_size: registry.histogram(
+                &name("batch_size"),
+                "How many waiting NodeClaims a change of replicas was for.",
+                &["resource"],
+                &exponential_buckets(1.0, 2.0, 10),
+            ),
+        }
+    }
+}

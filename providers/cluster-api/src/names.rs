@@ -1,0 +1,78 @@
+//! Names on the wire: what Cluster API, its users and we write on each other's objects.
+
+/// Cluster API's group.
+pub const CAPI_GROUP: &str = "cluster.x-k8s.io";
+
+/// On a MachineDeployment or MachineSet: Karpenter may scale it. On a Machine: it has been claimed. Cluster API copies it to Nodes.
+pub const MEMBER: &str = "node.cluster.x-k8s.io/karpenter-member";
+
+/// Which Cluster an object belongs to.
+pub const CLUSTER_NAME: &str = "cluster.x-k8s.io/cluster-name";
+/// Which MachineDeployment a Machine or MachineSet belongs to.
+pub const DEPLOYMENT_NAME: &str = "cluster.x-k8s.io/deployment-name";
+/// Which MachineSet a Machine belongs to.
+pub const SET_NAME: &str = "cluster.x-k8s.io/set-name";
+/// Which MachineDeployment of a topology an object was made for.
+pub const TOPOLOGY_DEPLOYMENT: &str = "topology.cluster.x-k8s.io/deployment-name";
+/// The object is written by the topology controller.
+pub const TOPOLOGY_OWNED: &str = "topology.cluster.x-k8s.io/owned";
+/// Controllers leave the object alone.
+pub const PAUSED: &str = "cluster.x-k8s.io/paused";
+/// A MachineSet that shrinks takes such Machines first.
+pub const DELETE_MACHINE: &str = "cluster.x-k8s.io/delete-machine";
+/// Who else manages the replicas.
+pub const REPLICAS_MANAGED_BY: &str = "cluster.x-k8s.io/replicas-managed-by";
+/// The least size of a scalable resource.
+pub const MIN_SIZE: &str = "cluster.x-k8s.io/cluster-api-autoscaler-node-group-min-size";
+/// The greatest size of a scalable resource.
+pub const MAX_SIZE: &str = "cluster.x-k8s.io/cluster-api-autoscaler-node-group-max-size";
+/// The revision of a MachineSet, and the newest one of its MachineDeployment.
+pub const REVISION: &str = "machinedeployment.clusters.x-k8s.io/revision";
+/// Cluster API does not drain this Machine's Node.
+pub const EXCLUDE_DRAIN: &str = "machine.cluster.x-k8s.io/exclude-node-draining";
+/// Prefix of hooks that hold back the drain of a Machine.
+pub const PRE_DRAIN_HOOK: &str = "pre-drain.delete.hook.machine.cluster.x-k8s.io";
+/// Prefix of hooks that hold back the end of a Machine.
+pub const PRE_TERMINATE_HOOK: &str = "pre-terminate.delete.hook.machine.cluster.x-k8s.io";
+/// A Machine is being changed in place.
+pub const UPDATE_IN_PROGRESS: &str = "in-place-updates.internal.cluster.x-k8s.io/update-in-progress";
+/// What a clone was made from.
+pub const CLONED_FROM_NAME: &str = "cluster.x-k8s.io/cloned-from-name";
+/// The kind of what a clone was made from.
+pub const CLONED_FROM_KIND: &str = "cluster.x-k8s.io/cloned-from-groupkind";
+/// The domain of the annotations cluster-autoscaler scales from zero with.
+pub const CAPACITY_DOMAIN: &str = "capacity.cluster-autoscaler.kubernetes.io/";
+/// A price some tools write.
+pub const CURRENT_PRICE: &str = "cluster.x-k8s.io/machine-current-price";
+
+/// The binding the Go provider wrote on NodeClaims. On Nodes the key is Cluster API's own, so we never write it.
+pub const GO_MACHINE: &str = "cluster.x-k8s.io/machine";
+
+/// On a NodeClaim: what it waits for a Machine from, as `namespace/name`; the handle of its launch.
+pub const TARGET: &str = "karpenter.cluster.x-k8s.io/target";
+/// On a NodeClaim: its Machine, as `namespace/name`.
+pub const MACHINE: &str = "karpenter.cluster.x-k8s.io/machine";
+/// On a Machine: the name of the NodeClaim it was claimed for.
+pub const NODECLAIM: &str = "karpenter.cluster.x-k8s.io/nodeclaim";
+/// On a Machine: the uid of the NodeClaim it was claimed for.
+pub const NODECLAIM_UID: &str = "karpenter.cluster.x-k8s.io/nodeclaim-uid";
+/// On a Machine: the workload cluster whose Karpenter claimed it, by the uid of its namespace kube-system.
+pub const OWNER: &str = "karpenter.cluster.x-k8s.io/owner";
+/// On a scalable resource: since when Karpenter scales it. What is older is not ours.
+pub const EPOCH: &str = "karpenter.cluster.x-k8s.io/epoch";
+/// On a scalable resource: how many replicas it had that are not ours.
+pub const PROTECTED: &str = "karpenter.cluster.x-k8s.io/protected-replicas";
+/// On a scalable resource: the name of its instance type.
+pub const INSTANCE_TYPE: &str = "karpenter.cluster.x-k8s.io/instance-type";
+/// On a scalable resource: its capacity type.
+pub const CAPACITY_TYPE: &str = "karpenter.cluster.x-k8s.io/capacity-type";
+/// On a scalable resource or infrastructure template: the price per hour.
+pub const PRICE: &str = "karpenter.cluster.x-k8s.io/price";
+/// Prefix of further resources of a scalable resource.
+pub const RESOURCE_PREFIX: &str = "karpenter.cluster.x-k8s.io/resource.";
+/// On a scalable resource: how many nodes of it are paid for in advance.
+pub const RESERVATION: &str = "karpenter.cluster.x-k8s.io/reservation-capacity";
+/// On a NodeClaim: it was made for a Machine that was there already.
+pub const ADOPTED: &str = "karpenter.cluster.x-k8s.io/adopted";
+/// On a Machine of ours: the blueprint it was made from, in short.
+pub const BLUEPRINT_HASH: &str = "karpenter.cluster.x-k8s.io/blueprint-hash";

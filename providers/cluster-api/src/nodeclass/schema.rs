@@ -1,0 +1,180 @@
+//! The definition of ClusterAPINodeClass.
+
+use karpenter_api::conditions;
+use karpenter_api::crd::{Column, Crd, Scope};
+use karpenter_api::schema::{DURATION_PATTERN, Schema};
+
+use super::ClusterAPINodeClass;
+use crate::GROUP;
+
+const PRICE_PATTERN: &str = r"^\d+(\.\d+)?$";
+
+impl ClusterAPINodeClass {
+    /// The definition of the kind.
+    pub fn crd() -> Crd {
+        Crd {
+            group: GROUP,
+            version: "v1alpha1",
+            kind: "ClusterAPINodeClass",
+            plural: "clusterapinodeclasses",
+            short_names: &["capinc", "capincs"],
+            categories: &["karpenter"],
+            scope: Scope::Cluster,
+            columns: Vec::<Column>::new(),
+            scale: None,
+            schema: Crd::root("Which MachineDeployments of Cluster API may be scaled, and how.")
+                .optional("spec", spec())
+                .optional("status", status()),
+        }
+    }
+}
+
+fn spec() -> Schema {
+    Schema::object()
+        .describe("Which MachineDeployments may be scaled, and how.")
+        .optional("scalableResourceSelector", selector())
+        .optional(
+            "selectorMode",
+            Schema::string()
+                .describe("Whether the selector narrows what carries the member label (And, the default) or decides alone (Replace).")
+                .one_of(&["And", "Replace"]),
+        )
+        .optional(
+            "launchMode",
+            Schema::string()
+                .describe("What is made for a NodeClaim: one more replica (MachineDeployment, the default) or a Machine of its own, cloned from the MachineDeployment's templates (Machine).")
+                .one_of(&["MachineDeployment", "Machine"]),
+        )
+        .optional(
+            "adoption",
+            Schema::string()
+                .describe("Which Machines that Karpenter did not ask for become its own: none (Never, the default), or those that nobody has claimed, once a NodeClaim waits (Unclaimed).")
+                .one_of(&["Never", "Unclaimed"]),
+        )
+        .optional(
+            "drift",
+            Schema::string()
+                .describe("Who replaces nodes whose template has changed: Cluster API by its rollouts (ClusterAPI, the default), Karpenter under its budgets (Karpenter; use OnDelete MachineDeployments), or nobody (Off).")
+                .one_of(&["Karpenter", "ClusterAPI", "Off"]),
+        )
+        .optional(
+            "remediation",
+            Schema::string()
+                .describe("Who replaces Machines that a MachineHealthCheck condemns: Cluster API (ClusterAPI, the default) or Karpenter.")
+                .one_of(&["Karpenter", "ClusterAPI"]),
+        )
+        .optional(
+            "failureDomainZones",
+            Schema::map_of(Schema::string()).describe("The zone label of nodes in each failure domain, where it is not the failure domain's name."),
+        )
+        .optional("instanceTypes", Schema::list_of(instance_type()).describe("What instance types have where neither annotations nor templates tell.").atomic_list())
+        .optional("kubelet", kubelet())
+        .optional("pricing", pricing())
+        .optional("timeouts", timeouts())
+}
+
+fn selector() -> Schema {
+    let values = Schema::list_of(Schema::string())
+        .describe("The values: at least one for In and NotIn, none otherwise.")
+        .atomic_list();
+    let expression = Schema::object()
+        .describe("A condition on one label.")
+        .required("key", Schema::string().describe("The label."))
+        .required(
+            "operator",
+            Schema::string()
+                .describe("How the label relates to the values: In, NotIn, Exists or DoesNotExist."),
+        )
+        .optional("values", values);
+    Schema::object()
+        .describe("The labels of the MachineDeployments that may be scaled.")
+        .map_type("atomic")
+        .optional(
+            "matchExpressions",
+            Schema::list_of(expression).describe("Conditions that must all hold.").atomic_list(),
+        )
+        .optional(
+            "matchLabels",
+            Schema::map_of(Schema::string()).describe("Labels and the values they must have."),
+        )
+}
+
+fn price(text: &str) -> Schema {
+    Schema::string().describe(text).pattern(PRICE_PATTERN)
+}
+
+fn instance_type() -> Schema {
+    Schema::object()
+        .describe("What an instance type has.")
+        .required("name", Schema::string().describe("The instance type, or the name of a MachineDeployment."))
+        .optional(
+            "capacity",
+            Schema::resource_list().describe("What its nodes have; cpu and memory are needed."),
+        )
+        .optional("price", price("Its price per hour."))
+}
+
+fn kubelet() -> Schema {
+    Schema::object()
+        .describe("How kubelet is set up on the nodes; needed to know what is left for pods.")
+        .optional("kubeReserved", Schema::resource_list().describe("What is kept for kubelet and runtime."))
+        .optional("systemReserved", Schema::resource_list().describe("What is kept for the system."))
+        .optional(
+            "evictionHard",
+            Schema::map_of(Schema::string())
+                .describe("What is kept free, by signal (memory.available, nodefs.available): a quantity or a percentage."),
+        )
+        .optional("maxPods", Schema::int32().describe("How many pods a node may have.").minimum(0))
+}
+
+fn pricing() -> Schema {
+    Schema::object()
+        .describe("Where prices come from, if annotations do not say.")
+        .optional(
+            "table",
+            Schema::map_of(Schema::string()).describe(
+                "Prices per hour by instance type, instance-type/zone or instance-type/zone/capacity-type.",
+            ),
+        )
+        .optional(
+            "model",
+            Schema::object()
+                .describe(
+                    "Prices worked out from resources, so that a larger node costs more than a smaller one.",
+                )
+                .optional("cpu", price("Of a core."))
+                .optional("memoryGib", price("Of a GiB of memory."))
+                .optional("gpu", price("Of one of any other countable resource.")),
+        )
+}
+
+fn timeouts() -> Schema {
+    let duration = |text: &str| Schema::string().describe(text).pattern(DURATION_PATTERN);
+    Schema::object()
+        .describe("How long things may take.")
+        .optional("launch", duration("From NodeClaim to instance (default 5m); bare metal wants an hour."))
+        .optional("surplus", duration("For how long a Machine nobody waits for is kept (default 5m)."))
+}
+
+fn status() -> Schema {
+    let text = |text: &str| Schema::string().describe(text);
+    let resource = Schema::object()
+        .describe("A scalable resource that takes part.")
+        .required("name", text("Kind, namespace and name."))
+        .optional("instanceType", text("The instance type it is offered as."))
+        .optional("zone", text("Its zone."))
+        .optional("price", text("Its price per hour."))
+        .optional("priceSource", text("Where the price comes from."))
+        .optional("replicas", Schema::int32().describe("How many replicas it has."))
+        .optional("maxReplicas", Schema::int32().describe("How many it may have."))
+        .optional("unavailable", text("Why it is not offered at the moment."));
+    Schema::object()
+        .describe("Whether the NodeClass can be used, and what it offers.")
+        .optional("conditions", conditions::schema())
+        .optional(
+            "resources",
+            Schema::list_of(resource)
+                .describe("What takes part, and why it is or is not offered.")
+                .atomic_list(),
+        )
+}

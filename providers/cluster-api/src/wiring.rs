@@ -1,0 +1,266 @@
+//! Puts the provider together: which Cluster is ours, the watches on both clusters, the controllers. Knows no decision.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use k8s_openapi::api::core::v1::Namespace;
+use karpenter_api::NodeClaim;
+use karpenter_cloudprovider::{InstallError, Installation, Part, Surroundings};
+use karpenter_runtime::client::{self, Limits};
+use karpenter_runtime::controller::Controller;
+use karpenter_runtime::environment::Environment;
+use karpenter_runtime::events::Recorder;
+use karpenter_runtime::informer::{Informer, own_key};
+use karpenter_runtime::object_key::ObjectKey;
+use karpenter_runtime::rate_limit;
+use kube::api::{DynamicObject, ListParams};
+use kube::runtime::watcher;
+use kube::{Api, Client};
+use tokio_util::sync::CancellationToken;
+
+use crate::client::hub::{Hub, Scope};
+use crate::client::mirror::{Mirror, News};
+use crate::client::settings::{Access, Settings};
+use crate::client::versions::{VersionError, Versions};
+use crate::client::watching::Watching;
+use crate::instances::actor::{Actor, concerned};
+use crate::instances::fleet::Fleet;
+use crate::instances::node_claims::NodeClaims;
+use crate::metrics::Metrics;
+use crate::names::CAPI_GROUP;
+use crate::nodeclass::status::StatusController;
+use crate::{ClusterAPINodeClass, ClusterApi, GROUP};
+
+/// How often the core is reminded of pending launches.
+const REMINDER: Duration = Duration::from_secs(15);
+
+/// Why the provider cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The management cluster has no Cluster of ours.
+    #[error(
+        "no Cluster {wanted} in the management cluster; set CLUSTER_NAME and CLUSTER_NAMESPACE to the one this cluster is"
+    )]
+    NoCluster {
+        /// What was looked for.
+        wanted: String,
+    },
+    /// It has several, and which is ours was not said.
+    #[error(
+        "the management cluster has several Clusters ({0}); set CLUSTER_NAME and CLUSTER_NAMESPACE to the one this cluster is"
+    )]
+    WhichCluster(String),
+    /// It serves no version we can read.
+    #[error(transparent)]
+    Version(#[from] VersionError),
+    /// A cluster could not be asked.
+    #[error("{what}")]
+    Unreachable {
+        /// What was asked.
+        what: &'static str,
+        /// What went wrong.
+        #[source]
+        source: Box<kube::Error>,
+    },
+}
+
+/// What the provider is given.
+pub struct Parts {
+    /// The cluster that pods run in.
+    pub workload: Client,
+    /// The cluster that Cluster API runs in.
+    pub management: Client,
+    /// What users set.
+    pub settings: Settings,
+    /// Clock, randomness, metrics.
+    pub environment: Environment,
+    /// Tells users.
+    pub recorder: Recorder,
+}
+
+/// How the provider joins the program.
+pub async fn install(around: &Surroundings) -> Result<Installation, InstallError> {
+    let failed = |problem: String| InstallError { provider: "cluster-api", problem };
+    let settings = settings(around).map_err(|error| failed(error.to_string()))?;
+    let management = match settings.management().await.map_err(|error| failed(error.to_string()))? {
+        None => around.client.clone(),
+        Some(config) => {
+            let options = &around.options;
+            let limits = Limits { qps: options.kube_client_qps, burst: options.kube_client_burst };
+            let version = env!("CARGO_PKG_VERSION");
+            let made = client::build(config, version, limits, &around.environment.registry);
+            made.map_err(|error| failed(format!("cannot make a client of the management cluster: {error}")))?
+        }
+    };
+    let parts = Parts {
+        workload: around.client.clone(),
+        management,
+        settings,
+        environment: around.environment.clone(),
+        recorder: around.recorder.clone(),
+    };
+    let (provider, parts) = assemble(parts).await.map_err(|error| failed(with_causes(&error)))?;
+    Ok(Installation { provider, parts })
+}
+
+/// What the program's options say about us.
+fn settings(around: &Surroundings) -> Result<Settings, crate::client::settings::SettingsError> {
+    let options = &around.options.cluster_api;
+    let text = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+    Settings::read(|name| match name {
+        "CLUSTER_API_KUBECONFIG" => options.kubeconfig.as_ref().map(|path| path.display().to_string()),
+        // A kubeconfig goes before the rest, as in the Go provider.
+        _ if name.starts_with("CLUSTER_API_") && options.kubeconfig.is_some() => None,
+        "CLUSTER_API_URL" => text(&options.url),
+        "CLUSTER_API_TOKEN" => text(options.token.reveal()),
+        "CLUSTER_API_CERTIFICATE_AUTHORITY_DATA" => text(&options.certificate_authority_data),
+        "CLUSTER_API_SKIP_TLS_VERIFY" => Some(options.skip_tls_verify.to_string()),
+        "CLUSTER_NAME" => text(&around.options.cloudstack.cluster_name),
+        _ => None,
+    })
+    .map(|settings| {
+        debug_assert!(options.kubeconfig.is_none() || matches!(settings.access, Access::Kubeconfig(_)));
+        settings
+    })
+}
+
+fn with_causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(&format!(": {error}"));
+        cause = error.source();
+    }
+    text
+}
+
+/// The provider, and what keeps it going.
+pub async fn assemble(parts: Parts) -> Result<(Arc<ClusterApi>, Vec<Part>), StartError> {
+    let Parts { workload, management, settings, environment, recorder } = parts;
+    let scope = scope(&management, &settings).await?;
+    let owner = owner(&workload).await?;
+    let entropy = &environment.entropy;
+    let mut node_claims: Informer<NodeClaim> =
+        Informer::new(Api::all(workload.clone()), watcher::Config::default(), &entropy.child("cluster-api"));
+    let mut node_classes: Informer<ClusterAPINodeClass> =
+        Informer::new(Api::all(workload.clone()), watcher::Config::default(), entropy);
+    let hub = Arc::new(Hub::new(management, scope));
+    let mirror = Mirror::default();
+    let fleet = Arc::new(Fleet::new(
+        Arc::clone(&hub),
+        mirror.clone(),
+        NodeClaims::new(node_claims.store(), Api::all(workload.clone())),
+        node_classes.store(),
+        settings,
+        owner,
+        Arc::clone(&environment.clock),
+        recorder,
+        Metrics::new(&environment.registry),
+    ));
+
+    let actor = Controller::builder("cluster-api.machines", Actor::new(Arc::clone(&fleet)))
+        .workers(8)
+        .limiter(rate_limit::reasonable())
+        .build(&environment);
+    // Set once, here.
+    let _ = fleet.queue.set(actor.queue());
+    let status = StatusController::new(Arc::clone(&fleet), Api::all(workload));
+    let status =
+        Controller::for_objects("nodeclass.cluster-api.status", GROUP, "ClusterAPINodeClass", status)
+            .build(&environment);
+    node_classes.feed(&status.queue(), own_key);
+
+    let listening = Arc::downgrade(&fleet);
+    let statuses = status.queue();
+    mirror.listen(move |news| {
+        let Some(fleet) = listening.upgrade() else { return };
+        for id in concerned(&fleet, news) {
+            fleet.poke(&id);
+        }
+        match news {
+            News::Machine(old, new) => {
+                let claims = [old, new].into_iter().flatten().filter_map(|machine| machine.claim());
+                for claim in claims.filter(|claim| claim.owner == fleet.owner) {
+                    fleet.wake(&claim.node_claim);
+                }
+            }
+            News::Scalable(_) | News::Cluster => {
+                for class in fleet.node_classes.list() {
+                    statuses.add_after(ObjectKey::of(&*class), Duration::from_secs(1));
+                }
+            }
+        }
+    });
+    let listening = Arc::downgrade(&fleet);
+    node_claims.subscribe(move |delta| {
+        let Some(fleet) = listening.upgrade() else { return };
+        if let Some(target) = fleet.node_claims.target(delta.object()) {
+            fleet.poke(&target.id);
+        }
+    });
+
+    let asking = Arc::downgrade(&fleet);
+    let watching = Watching::new(hub, mirror, entropy);
+    let parts = vec![
+        Part::new("cluster-api.nodeclaims", move |stop| node_claims.run(stop).boxed()),
+        Part::new("cluster-api.nodeclasses", move |stop| node_classes.run(stop).boxed()),
+        Part::new("cluster-api.management", move |stop| watching.run(stop).boxed()),
+        Part::new("cluster-api.reminders", move |stop| remind(asking, stop).boxed()),
+        Part::new("cluster-api.machines", move |stop| actor.run(stop).boxed()),
+        Part::new("nodeclass.cluster-api.status", move |stop| status.run(stop).boxed()),
+    ];
+    Ok((Arc::new(ClusterApi::new(fleet)), parts))
+}
+
+/// Has the core ask about pending launches now and then: nothing happens to one that is stuck, and its time runs out all the same.
+async fn remind(fleet: Weak<Fleet>, stop: CancellationToken) {
+    loop {
+        tokio::select! {
+            biased;
+            () = stop.cancelled() => return,
+            () = tokio::time::sleep(REMINDER) => {}
+        }
+        let Some(fleet) = fleet.upgrade() else { return };
+        for name in fleet.node_claims.pending() {
+            fleet.wake(&name);
+        }
+    }
+}
+
+/// The workload cluster's name for itself: the uid of a namespace that is never deleted.
+async fn owner(workload: &Client) -> Result<String, StartError> {
+    let namespace = Api::<Namespace>::all(workload.clone()).get("kube-system").await;
+    let namespace = namespace.map_err(|source| StartError::Unreachable {
+        what: "reading namespace kube-system of the workload cluster",
+        source: Box::new(source),
+    })?;
+    Ok(namespace.metadata.uid.unwrap_or_default())
+}
+
+/// Which Cluster is ours: the one that was named, else the only one there is.
+async fn scope(management: &Client, settings: &Settings) -> Result<Scope, StartError> {
+    if let (Some(cluster), Some(namespace)) = (&settings.cluster_name, &settings.cluster_namespace) {
+        return Ok(Scope { namespace: namespace.clone(), cluster: cluster.clone() });
+    }
+    let resource = Versions::default().resource(management, CAPI_GROUP, "Cluster").await?;
+    let api: Api<DynamicObject> = match &settings.cluster_namespace {
+        Some(namespace) => Api::namespaced_with(management.clone(), namespace, &resource),
+        None => Api::all_with(management.clone(), &resource),
+    };
+    let clusters = api.list(&ListParams::default()).await.map_err(|source| StartError::Unreachable {
+        what: "listing the Clusters of the management cluster",
+        source: Box::new(source),
+    })?;
+    let wanted = |key: &ObjectKey| settings.cluster_name.as_deref().is_none_or(|name| name == &*key.name);
+    let mut keys: Vec<ObjectKey> = clusters.items.iter().map(ObjectKey::of).filter(wanted).collect();
+    keys.sort();
+    match keys.as_slice() {
+        [only] => Ok(Scope { namespace: only.namespace.to_string(), cluster: only.name.to_string() }),
+        [] => Err(StartError::NoCluster { wanted: settings.cluster_name.clone().unwrap_or_default() }),
+        several => {
+            let names: Vec<String> = several.iter().take(5).map(ToString::to_string).collect();
+            Err(StartError::WhichCluster(names.join(", ")))
+        }
+    }
+}

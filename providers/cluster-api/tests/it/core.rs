@@ -1,0 +1,222 @@
+//! A small core: what Karpenter does with NodeClaims, as far as a provider sees it. One process; it may be killed at any write.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Node;
+use karpenter_api::NodeClaim;
+use karpenter_api::conditions::{ConditionSet, HasConditions as _};
+use karpenter_cloudprovider::{CloudProvider, Launch, LaunchFailure, LaunchWaker};
+use karpenter_provider_cluster_api::ClusterApi;
+use karpenter_provider_cluster_api::client::settings::Settings;
+use karpenter_provider_cluster_api::wiring::{self, Parts};
+use karpenter_runtime::clock::SharedClock;
+use karpenter_runtime::events;
+use karpenter_runtime::object_key::ObjectKey;
+use karpenter_runtime::writes::{Lock, patch, patch_status};
+use karpenter_sim::faults::Faults;
+use karpenter_sim::objects::node_ready;
+use karpenter_sim::process::Life;
+use kube::Api;
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, Preconditions};
+use serde_json::json;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use crate::rig::{CLUSTER, NAMESPACE};
+
+/// How often a pending launch or a deletion is asked about when nothing happens, as the core does.
+const AGAIN: Duration = Duration::from_secs(5);
+
+/// One life of the process.
+pub(crate) async fn live(life: Life, hub: Faults) {
+    let environment = life.environment.clone();
+    let (provider, parts) = loop {
+        let (recorder, writer) = events::recorder("karpenter", &environment);
+        let parts = Parts {
+            workload: life.client.clone(),
+            management: life.client_behind(&hub),
+            settings: Settings {
+                cluster_name: Some(CLUSTER.to_owned()),
+                cluster_namespace: Some(NAMESPACE.to_owned()),
+                ..Settings::default()
+            },
+            environment: environment.clone(),
+            recorder,
+        };
+        drop(writer);
+        match wiring::assemble(parts).await {
+            Ok(assembled) => break assembled,
+            Err(_) => tokio::time::sleep(Duration::from_secs(1)).await,
+        }
+    };
+    for part in parts {
+        tokio::spawn((part.run)(life.stop.clone()));
+    }
+    let woken = Arc::new(Woken::default());
+    let waking = Arc::clone(&woken);
+    provider.wake_with(LaunchWaker::new(move |key: ObjectKey| waking.wake(&key.name)));
+    let core = Core {
+        provider,
+        claims: Api::all(life.client.clone()),
+        nodes: Api::all(life.client.clone()),
+        clock: Arc::clone(&environment.clock),
+        woken,
+        due: BTreeMap::new(),
+    };
+    core.run().await;
+}
+
+#[derive(Default)]
+struct Woken {
+    names: Mutex<Vec<String>>,
+    bell: Notify,
+}
+
+impl Woken {
+    fn wake(&self, name: &str) {
+        self.names.lock().unwrap_or_else(PoisonError::into_inner).push(name.to_owned());
+        self.bell.notify_one();
+    }
+}
+
+struct Core {
+    provider: Arc<ClusterApi>,
+    claims: Api<NodeClaim>,
+    nodes: Api<Node>,
+    clock: SharedClock,
+    woken: Arc<Woken>,
+    /// When a NodeClaim is looked at again, by name.
+    due: BTreeMap<String, Instant>,
+}
+
+impl Core {
+    async fn run(mut self) {
+        loop {
+            let (Ok(claims), Ok(nodes)) = (
+                self.claims.list(&ListParams::default()).await,
+                self.nodes.list(&ListParams::default()).await,
+            ) else {
+                tokio::time::sleep(Duration::from_secs(1)).await;
+                continue;
+            };
+            for name in self.woken.names.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
+                self.due.remove(&name);
+            }
+            for claim in &claims.items {
+                let name = claim.metadata.name.clone().unwrap_or_default();
+                if self.due.get(&name).is_some_and(|due| *due > Instant::now()) {
+                    continue;
+                }
+                // What fails is tried again.
+                let again = self.look_at(claim, &nodes.items).await.unwrap_or(Duration::from_secs(1));
+                self.due.insert(name, Instant::now() + again);
+            }
+            // News gather for a moment, as watches and batches make them.
+            let _ = tokio::time::timeout(Duration::from_secs(2), self.woken.bell.notified()).await;
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+
+    async fn look_at(&self, claim: &NodeClaim, nodes: &[Node]) -> Result<Duration, kube::Error> {
+        if claim.metadata.deletion_timestamp.is_some() {
+            return self.finalize(claim, nodes).await;
+        }
+        let provider_id = claim.status.as_ref().and_then(|status| status.provider_id.clone());
+        let Some(provider_id) = provider_id else { return self.launch(claim).await };
+        let node = nodes.iter().find(|node| {
+            node.spec.as_ref().and_then(|spec| spec.provider_id.as_deref()) == Some(&provider_id)
+        });
+        let initialized = claim.condition("Initialized").is_some_and(|c| c.status.as_str() == "True");
+        match node {
+            Some(node) if !initialized && node_ready(node) == Some("True") => {
+                self.register(claim, node).await?
+            }
+            // The garbage collector: launched, registered, and neither Node nor instance is there.
+            None if initialized => {
+                if self.provider.get(&provider_id).await.is_err_and(|error| error.is_not_found()) {
+                    self.delete(claim).await?;
+                }
+            }
+            _ => {}
+        }
+        Ok(AGAIN)
+    }
+
+    async fn launch(&self, claim: &NodeClaim) -> Result<Duration, kube::Error> {
+        let age =
+            self.clock.since(claim.metadata.creation_timestamp.as_ref().map_or(self.clock.now(), |t| t.0));
+        let mut after = claim.clone();
+        match self.provider.create(claim).await {
+            Ok(Launch::Launched(instance)) => {
+                instance.write_into(&mut after);
+                ConditionSet::of(&mut after, self.clock.now()).set_true("Launched");
+                patch(&self.claims, claim, &after, Lock::None).await?;
+            }
+            Ok(Launch::Pending { reason, message, .. }) => {
+                let mut conditions = ConditionSet::of(&mut after, self.clock.now());
+                conditions.set_unknown_with_reason("Launched", &reason, &message);
+                if age >= self.provider.launch_timeout() {
+                    self.delete(claim).await?;
+                }
+            }
+            Err(error) => match error.launch_failure() {
+                LaunchFailure::GiveUp { .. } => {
+                    self.delete(claim).await?;
+                    return Ok(AGAIN);
+                }
+                LaunchFailure::Retry { reason, message } => {
+                    let mut conditions = ConditionSet::of(&mut after, self.clock.now());
+                    conditions.set_unknown_with_reason("Launched", &reason, &message);
+                }
+            },
+        }
+        patch_status(&self.claims, claim, &after, Lock::None).await?;
+        Ok(AGAIN)
+    }
+
+    async fn register(&self, claim: &NodeClaim, node: &Node) -> Result<(), kube::Error> {
+        let name = node.metadata.name.clone().unwrap_or_default();
+        let taints = node.spec.as_ref().and_then(|spec| spec.taints.clone()).unwrap_or_default();
+        let left: Vec<_> =
+            taints.into_iter().filter(|taint| taint.key != "karpenter.sh/unregistered").collect();
+        let change =
+            json!({"spec": {"taints": left}, "metadata": {"labels": {"karpenter.sh/registered": "true"}}});
+        self.nodes.patch(&name, &PatchParams::default(), &Patch::Merge(change)).await?;
+        let mut after = claim.clone();
+        after.status.get_or_insert_default().node_name = Some(name);
+        let mut conditions = ConditionSet::of(&mut after, self.clock.now());
+        conditions.set_true("Registered");
+        conditions.set_true("Initialized");
+        patch_status(&self.claims, claim, &after, Lock::None).await.map(drop)
+    }
+
+    async fn finalize(&self, claim: &NodeClaim, nodes: &[Node]) -> Result<Duration, kube::Error> {
+        let id = claim.status.as_ref().and_then(|status| status.provider_id.clone());
+        if id.is_some() || self.provider.launch_handle(claim).is_some() {
+            match self.provider.delete(claim).await {
+                Err(error) if error.is_not_found() => {}
+                Ok(()) | Err(_) => return Ok(AGAIN),
+            }
+        }
+        let node = nodes
+            .iter()
+            .find(|node| id.is_some() && node.spec.as_ref().and_then(|spec| spec.provider_id.clone()) == id);
+        if let Some(name) = node.and_then(|node| node.metadata.name.as_deref()) {
+            let _ = self.nodes.delete(name, &DeleteParams::default()).await;
+        }
+        let name = claim.metadata.name.clone().unwrap_or_default();
+        let change = json!({"metadata": {"finalizers": null}});
+        match self.claims.patch(&name, &PatchParams::default(), &Patch::Merge(change)).await {
+            Err(kube::Error::Api(status)) if status.code == 404 => Ok(AGAIN),
+            other => other.map(|_| AGAIN),
+        }
+    }
+
+    async fn delete(&self, claim: &NodeClaim) -> Result<(), kube::Error> {
+        let preconditions = Preconditions { uid: claim.metadata.uid.clone(), resource_version: None };
+        let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
+        self.claims.delete(claim.metadata.name.as_deref().unwrap_or_default(), &params).await.map(drop)
+    }
+}

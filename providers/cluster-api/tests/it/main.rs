@@ -1,0 +1,10 @@
+//! The provider under a small core, against simulated Cluster API, in virtual time.
+
+mod core;
+mod go_faults;
+mod rig;
+mod rollouts;
+mod safety;
+mod scaling;
+mod seeds;
+mod topology;

@@ -1,0 +1,212 @@
+//! Rollouts, health checks and hooks: what Cluster API does with Machines while they are in use.
+
+use karpenter_sim::Objects;
+use karpenter_sim::cluster_api::Kind;
+use serde_json::json;
+
+use crate::rig::{MAX, MINUTE, Rig, SECOND, initialized, scenario};
+
+const SET: &str = "cluster.x-k8s.io/set-name";
+const CLAIM: &str = "karpenter.cluster.x-k8s.io/nodeclaim";
+
+/// Machines with their MachineSet, NodeClaim and whether they are on their way out.
+fn machines(objects: &Objects) -> Vec<(String, String, String, bool)> {
+    let text = |map: &Option<std::collections::BTreeMap<String, String>>, key: &str| {
+        map.as_ref().and_then(|map| map.get(key).cloned()).unwrap_or_default()
+    };
+    let read = objects.machines.values().map(|machine| {
+        let meta = &machine.metadata;
+        let name = meta.name.clone().unwrap_or_default();
+        (name, text(&meta.labels, SET), text(&meta.annotations, CLAIM), meta.deletion_timestamp.is_some())
+    });
+    read.collect()
+}
+
+fn in_set(objects: &Objects, set: &str) -> usize {
+    machines(objects).iter().filter(|(_, theirs, _, _)| theirs == set).count()
+}
+
+#[test]
+fn a8_a_deletion_during_a_rollout_takes_the_right_machine() {
+    scenario(async {
+        let rig = Rig::new(json!({})).await;
+        rig.create(karpenter_sim::cluster_api::template("fleet", "slow", json!({"provisionSeconds": 60})))
+            .await;
+        rig.deployment("m", &[(MAX, "20")]).await;
+        rig.karpenter.start();
+        rig.want(5);
+        rig.until("all nodes are ready", 10 * MINUTE, |objects| initialized(objects) == 5).await;
+        let slow = json!({"spec": {"template": {"spec": {"infrastructureRef": {"name": "slow"}}}}});
+        rig.patch(Kind::MachineDeployment, "m", slow).await;
+        rig.until("the rollout is under way", 5 * MINUTE, |objects| in_set(objects, "m-00002") >= 1).await;
+        let (machine, _, victim, _) = rig.read(|objects| {
+            let all = machines(objects);
+            all.into_iter()
+                .rfind(|(_, set, claim, out)| set == "m-00001" && !claim.is_empty() && !out)
+                .expect("an old one")
+        });
+        let others = |objects: &Objects| {
+            machines(objects)
+                .into_iter()
+                .filter(|(name, set, _, out)| *name != machine && set == "m-00001" && !out)
+                .count()
+        };
+        let before = rig.read(others);
+        rig.want(4);
+        rig.delete_claim(&victim).await;
+        rig.pass(10 * SECOND).await;
+        let after = rig.read(machines);
+        assert!(
+            !after.iter().any(|(name, _, _, out)| *name == machine && !out),
+            "it is on its way out: {after:?}"
+        );
+        assert!(rig.read(others) + 1 >= before, "no other was taken for it");
+        rig.until("the rollout is over", 30 * MINUTE, |objects| in_set(objects, "m-00001") == 0).await;
+        rig.pass(20 * MINUTE).await;
+        assert_eq!(rig.read(|objects| objects.machines.len()), 4);
+        rig.at_rest();
+    });
+}
+
+#[test]
+fn a9_machines_that_cluster_api_replaced_get_node_claims() {
+    scenario(async {
+        let rig = Rig::new(json!({"drift": "ClusterAPI"})).await;
+        rig.deployment("m", &[(MAX, "20")]).await;
+        rig.karpenter.start();
+        rig.want(4);
+        rig.until("all nodes are ready", 10 * MINUTE, |objects| initialized(objects) == 4).await;
+        let before = rig.read(|objects| objects.node_claims.keys().cloned().collect::<Vec<_>>());
+        let scales = rig.writes("/scale");
+        rig.patch(
+            Kind::MachineDeployment,
+            "m",
+            json!({"spec": {"template": {"spec": {"version": "v1.37.0"}}}}),
+        )
+        .await;
+        rig.until("all are replaced", 30 * MINUTE, |objects| {
+            in_set(objects, "m-00001") == 0 && initialized(objects) == 4 && objects.node_claims.len() == 4
+        })
+        .await;
+        rig.pass(15 * MINUTE).await;
+        let after = rig.read(|objects| objects.node_claims.keys().cloned().collect::<Vec<_>>());
+        assert!(after.iter().all(|key| !before.contains(key)), "{after:?}");
+        assert_eq!(
+            (rig.replicas("m"), rig.writes("/scale") - scales),
+            (4, 0),
+            "the number was Cluster API's affair"
+        );
+        rig.at_rest();
+    });
+}
+
+#[test]
+fn a10_nodes_of_an_on_delete_deployment_are_replaced_one_at_a_time() {
+    scenario(async {
+        let rig = Rig::new(json!({"drift": "Karpenter"})).await;
+        rig.deployment("m", &[(MAX, "20")]).await;
+        let strategy = json!({"spec": {"rollout": {"strategy": {"type": "OnDelete"}}}});
+        rig.patch(Kind::MachineDeployment, "m", strategy).await;
+        rig.karpenter.start();
+        rig.want(4);
+        rig.until("all nodes are ready", 10 * MINUTE, |objects| initialized(objects) == 4).await;
+        rig.patch(
+            Kind::MachineDeployment,
+            "m",
+            json!({"spec": {"template": {"spec": {"version": "v1.37.0"}}}}),
+        )
+        .await;
+        rig.pass(10 * SECOND).await;
+        for _ in 0..4 {
+            // What the core does about drift: the replacement first.
+            rig.want(5);
+            rig.until("the replacement is ready", 10 * MINUTE, |objects| initialized(objects) == 5).await;
+            let (_, _, old, _) = rig.read(|objects| {
+                let all = machines(objects);
+                all.into_iter()
+                    .find(|(_, set, claim, out)| set == "m-00001" && !claim.is_empty() && !out)
+                    .expect("an old one")
+            });
+            rig.want(4);
+            rig.delete_claim(&old).await;
+            rig.until("the old one is gone", 10 * MINUTE, |objects| objects.node_claims.len() == 4).await;
+            let there = rig.read(|objects| objects.machines.len());
+            assert!(there <= 5, "{there} Machines");
+        }
+        rig.pass(15 * MINUTE).await;
+        assert_eq!(rig.read(|objects| (in_set(objects, "m-00001"), in_set(objects, "m-00002"))), (0, 4));
+        rig.at_rest();
+    });
+}
+
+async fn condemn(rig: &Rig, machine: &str) {
+    let object = rig.api(Kind::Machine).get(machine).await.expect("the Machine");
+    let mut conditions =
+        object.data.pointer("/status/conditions").and_then(|c| c.as_array()).cloned().unwrap_or_default();
+    for kind in ["HealthCheckSucceeded", "OwnerRemediated"] {
+        conditions.push(
+            json!({"type": kind, "status": "False", "reason": "NodeConditionUnhealthy", "message": ""}),
+        );
+    }
+    rig.patch_status(Kind::Machine, machine, json!({"status": {"conditions": conditions}})).await;
+}
+
+#[test]
+fn a18_a_condemned_machine_is_replaced_by_whom_the_node_class_says() {
+    for (policy, replaced) in [("ClusterAPI", true), ("Karpenter", false)] {
+        scenario(async {
+            let rig = Rig::new(json!({"remediation": policy})).await;
+            rig.deployment("m", &[(MAX, "20")]).await;
+            rig.karpenter.start();
+            rig.want(3);
+            rig.until("all nodes are ready", 10 * MINUTE, |objects| initialized(objects) == 3).await;
+            let (machine, _, claim, _) = rig.read(machines).remove(0);
+            if !replaced {
+                rig.want(2);
+            }
+            condemn(&rig, &machine).await;
+            let gone = |objects: &Objects| {
+                objects
+                    .node_claims
+                    .iter()
+                    .all(|(key, c)| *key.name != *claim || c.metadata.deletion_timestamp.is_some())
+            };
+            let took = rig.until("its NodeClaim ends", 10 * MINUTE, gone).await;
+            assert!(replaced || took <= 10 * SECOND, "{took:?}");
+            let wanted = if replaced { 3 } else { 2 };
+            rig.until("it has come right", 10 * MINUTE, |objects| {
+                initialized(objects) == wanted && objects.machines.len() == wanted
+            })
+            .await;
+            rig.pass(10 * MINUTE).await;
+            assert_eq!(rig.replicas("m"), wanted as i64, "{policy}");
+            rig.at_rest();
+        });
+    }
+}
+
+#[test]
+fn a19_hooks_of_others_are_waited_for() {
+    scenario(async {
+        let rig = Rig::new(json!({})).await;
+        rig.deployment("m", &[(MAX, "20")]).await;
+        rig.karpenter.start();
+        rig.want(2);
+        rig.until("all nodes are ready", 10 * MINUTE, |objects| initialized(objects) == 2).await;
+        let (machine, _, claim, _) = rig.read(machines).remove(0);
+        let hook = "pre-drain.delete.hook.machine.cluster.x-k8s.io/backup";
+        rig.patch(Kind::Machine, &machine, json!({"metadata": {"annotations": {hook: ""}}})).await;
+        rig.want(1);
+        rig.delete_claim(&claim).await;
+        rig.pass(15 * MINUTE).await;
+        assert!(rig.read(|objects| objects.node_claims.len()) == 2, "nothing is forced");
+        assert!(rig.read(machines).iter().any(|(name, _, _, out)| *name == machine && *out));
+        rig.patch(Kind::Machine, &machine, json!({"metadata": {"annotations": {hook: null}}})).await;
+        rig.until("it is gone", 5 * MINUTE, |objects| {
+            objects.node_claims.len() == 1 && objects.machines.len() == 1
+        })
+        .await;
+        rig.pass(5 * MINUTE).await;
+        rig.at_rest();
+    });
+}

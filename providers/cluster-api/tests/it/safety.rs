@@ -1,0 +1,131 @@
+//! Crashes, outages, pauses and bad input.
+
+use karpenter_sim::cluster_api::{self, Kind};
+use karpenter_sim::faults::{Fault, FaultPlan};
+use karpenter_sim::process::CrashPoint;
+use serde_json::json;
+
+use crate::rig::{MAX, MINUTE, NAMESPACE, Rig, SECOND, claimed, initialized, replicas, scenario};
+
+#[test]
+fn a5_a_crash_at_any_write_loses_and_leaks_nothing() {
+    for writes in 0..14 {
+        for after_commit in [false, true] {
+            scenario(async {
+                let rig = Rig::new(json!({})).await;
+                rig.deployment("m", &[(MAX, "10")]).await;
+                rig.karpenter.start();
+                rig.pass(20 * SECOND).await;
+                rig.karpenter.crash_at(CrashPoint { writes, after_commit });
+                rig.want(3);
+                rig.pass(20 * SECOND).await;
+                rig.karpenter.kill();
+                rig.karpenter.start();
+                rig.until("all nodes are ready", 15 * MINUTE, |objects| initialized(objects) == 3).await;
+                rig.pass(12 * MINUTE).await;
+                assert_eq!(
+                    (rig.replicas("m"), rig.read(claimed)),
+                    (3, 3),
+                    "crash at {writes} {after_commit}"
+                );
+                rig.at_rest();
+            });
+        }
+    }
+}
+
+#[test]
+fn a25_two_leaders_for_a_while_launch_no_node_twice() {
+    for seed in 0..4 {
+        scenario(async {
+            let plan = || FaultPlan::none().with(Fault::Latency, 0.5).with(Fault::StaleWatch, 0.5);
+            let rig = Rig::seeded(seed, json!({"timeouts": {"surplus": "2m"}}), plan(), plan()).await;
+            rig.deployment("m", &[(MAX, "20")]).await;
+            let second = rig.second_leader();
+            rig.karpenter.start();
+            second.start();
+            rig.pass(20 * SECOND).await;
+            rig.want(6);
+            rig.pass(15 * SECOND).await;
+            second.kill();
+            rig.until("all nodes are ready", 15 * MINUTE, |objects| initialized(objects) == 6).await;
+            rig.pass(10 * MINUTE).await;
+            assert_eq!((rig.replicas("m"), rig.read(claimed)), (6, 6));
+            rig.at_rest();
+        });
+    }
+}
+
+#[test]
+fn a16_a_management_cluster_that_is_away_costs_no_node() {
+    scenario(async {
+        let rig = Rig::new(json!({})).await;
+        rig.deployment("m", &[(MAX, "30")]).await;
+        rig.karpenter.start();
+        rig.want(5);
+        rig.until("all nodes are ready", 10 * MINUTE, |objects| initialized(objects) == 5).await;
+        rig.hub.cut_off(40 * MINUTE);
+        rig.want(7);
+        for _ in 0..39 {
+            rig.pass(MINUTE).await;
+            assert_eq!(rig.read(|objects| objects.nodes.len()), 5);
+            assert!(rig.read(|objects| initialized(objects)) == 5, "no NodeClaim that served is gone");
+        }
+        let ready = rig.read_node_class_condition("ManagementClusterReady").await;
+        assert_eq!(ready.as_deref(), Some("False"));
+        rig.until("the new pods are served", 30 * MINUTE, |objects| initialized(objects) == 7).await;
+        rig.pass(12 * MINUTE).await;
+        assert_eq!(rig.replicas("m"), 7);
+        rig.at_rest();
+    });
+}
+
+#[test]
+fn a17_a_paused_cluster_is_not_written_to() {
+    scenario(async {
+        let rig = Rig::new(json!({"timeouts": {"launch": "60m"}})).await;
+        rig.create(cluster_api::template(NAMESPACE, "slow", json!({"provisionSeconds": 60}))).await;
+        rig.create(cluster_api::machine_deployment(NAMESPACE, "c", "m", "slow", &[(MAX, "10")])).await;
+        rig.karpenter.start();
+        rig.want(2);
+        rig.until("two Machines", 5 * MINUTE, |objects| claimed(objects) == 2).await;
+        rig.patch(Kind::Cluster, "c", json!({"spec": {"paused": true}})).await;
+        rig.want(3);
+        rig.pass(10 * MINUTE).await;
+        assert_eq!(rig.replicas("m"), 2, "nothing is asked for");
+        rig.patch(Kind::Cluster, "c", json!({"spec": {"paused": false}})).await;
+        rig.until("all nodes are ready", 20 * MINUTE, |objects| initialized(objects) == 3).await;
+        rig.pass(10 * MINUTE).await;
+        assert_eq!(rig.replicas("m"), 3);
+        rig.at_rest();
+    });
+}
+
+#[test]
+fn a20_bad_annotations_are_named_and_the_others_work() {
+    scenario(async {
+        let rig = Rig::new(json!({})).await;
+        rig.deployment("m", &[("capacity.cluster-autoscaler.kubernetes.io/cpu", "sixteen")]).await;
+        let mut no_memory = cluster_api::machine_deployment(NAMESPACE, "c", "m2", "t", &[]);
+        let annotations = no_memory["metadata"]["annotations"].as_object_mut().expect("annotations");
+        annotations.remove("capacity.cluster-autoscaler.kubernetes.io/memory");
+        rig.create(no_memory).await;
+        rig.deployment("m3", &[("karpenter.cluster.x-k8s.io/price", "9")]).await;
+        rig.karpenter.start();
+        rig.want(1);
+        rig.until("the good one serves", 5 * MINUTE, |objects| replicas(objects, "m3") == 1).await;
+        rig.pass(2 * MINUTE).await;
+        let message = rig.node_class_message("InstanceTypesResolved").await;
+        for text in ["default/m", "cpu: \"sixteen\"", "m2", "memory: is missing"] {
+            let text = text.replace("default/", "fleet/");
+            assert!(message.contains(&text), "{text} in {message}");
+        }
+        let good =
+            json!({"metadata": {"annotations": {"capacity.cluster-autoscaler.kubernetes.io/cpu": "4"}}});
+        rig.patch(Kind::MachineDeployment, "m", good).await;
+        rig.want(2);
+        rig.until("the mended one serves", 5 * MINUTE, |objects| replicas(objects, "m") == 1).await;
+        rig.until("all nodes are ready", 5 * MINUTE, |objects| initialized(objects) == 2).await;
+        rig.at_rest();
+    });
+}

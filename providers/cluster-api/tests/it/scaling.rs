@@ -1,0 +1,203 @@
+//! Launching by scaling MachineDeployments: the acceptance scenarios of that mode.
+
+use karpenter_sim::cluster_api::{self, Kind, UPGRADING};
+use serde_json::json;
+
+use crate::rig::{MAX, MINUTE, NAMESPACE, Rig, SECOND, claimed, initialized, launched, replicas, scenario};
+
+#[test]
+fn a1_scale_from_zero() {
+    scenario(async {
+        let rig = Rig::new(json!({})).await;
+        rig.deployment("m", &[(MAX, "10")]).await;
+        rig.karpenter.start();
+        rig.want(1);
+        rig.until("the node is ready", 5 * MINUTE, |objects| initialized(objects) == 1).await;
+        rig.pass(2 * MINUTE).await;
+        assert_eq!((rig.replicas("m"), rig.writes("/scale")), (1, 1), "exactly one scale write");
+        assert_eq!(rig.read(claimed), 1);
+        rig.at_rest();
+    });
+}
+
+#[test]
+fn a2_a_burst_is_one_write() {
+    scenario(async {
+        let rig = Rig::new(json!({})).await;
+        rig.deployment("m", &[(MAX, "100")]).await;
+        rig.karpenter.start();
+        rig.pass(20 * SECOND).await;
+        rig.want(50);
+        rig.until("all nodes are ready", 10 * MINUTE, |objects| initialized(objects) == 50).await;
+        rig.pass(2 * MINUTE).await;
+        assert!(rig.writes("/scale") <= 2, "{} scale writes", rig.writes("/scale"));
+        assert_eq!((rig.replicas("m"), rig.read(claimed)), (50, 50));
+        let writes = rig.writes("/apis/cluster.x-k8s.io");
+        assert!(writes <= 3 * 50, "{writes} writes to the management cluster for 50 nodes");
+        rig.at_rest();
+    });
+}
+
+#[test]
+fn a3_a_greatest_size_holds_under_a_burst() {
+    scenario(async {
+        let rig = Rig::new(json!({})).await;
+        rig.deployment("m", &[(MAX, "3"), ("karpenter.cluster.x-k8s.io/price", "0.1")]).await;
+        rig.deployment("m2", &[(MAX, "10"), ("karpenter.cluster.x-k8s.io/price", "0.2")]).await;
+        rig.karpenter.start();
+        rig.want(7);
+        rig.until("all nodes are ready", 15 * MINUTE, |objects| initialized(objects) == 7).await;
+        rig.pass(2 * MINUTE).await;
+        assert_eq!((rig.replicas("m"), rig.replicas("m2")), (3, 4));
+        rig.at_rest();
+    });
+}
+
+#[test]
+fn a4_a_held_creation_does_not_run_away() {
+    scenario(async {
+        let rig = Rig::new(json!({})).await;
+        rig.deployment("m", &[(MAX, "10")]).await;
+        rig.patch(
+            Kind::Cluster,
+            "c",
+            json!({"metadata": {"annotations": {UPGRADING: "KubeadmControlPlane c"}}}),
+        )
+        .await;
+        rig.karpenter.start();
+        rig.want(1);
+        rig.until("the hold is told", 5 * MINUTE, |objects| {
+            launched(objects).iter().any(|(reason, _)| reason == "ControlPlaneUpgrading")
+        })
+        .await;
+        for _ in 0..30 {
+            rig.pass(MINUTE).await;
+            assert!(rig.replicas("m") <= 1, "{} replicas", rig.replicas("m"));
+        }
+        rig.patch(Kind::Cluster, "c", json!({"metadata": {"annotations": {UPGRADING: null}}})).await;
+        rig.until("the node is ready", 10 * MINUTE, |objects| initialized(objects) == 1).await;
+        rig.pass(10 * MINUTE).await;
+        assert_eq!((rig.replicas("m"), rig.read(|objects| objects.machines.len())), (1, 1));
+        rig.at_rest();
+    });
+}
+
+#[test]
+fn a6_two_windows_do_not_share_machines() {
+    scenario(async {
+        let rig = Rig::new(json!({})).await;
+        rig.deployment("m", &[(MAX, "20")]).await;
+        rig.karpenter.start();
+        rig.want(4);
+        rig.until("four are asked for", 5 * MINUTE, |objects| replicas(objects, "m") == 4).await;
+        rig.want(8);
+        rig.until("all nodes are ready", 10 * MINUTE, |objects| initialized(objects) == 8).await;
+        rig.pass(2 * MINUTE).await;
+        assert_eq!(rig.replicas("m"), 8);
+        rig.at_rest();
+    });
+}
+
+#[test]
+fn a7_a_delete_that_is_repeated_lowers_the_level_once() {
+    scenario(async {
+        let rig = Rig::new(json!({})).await;
+        rig.deployment("m", &[(MAX, "10")]).await;
+        rig.karpenter.start();
+        rig.want(3);
+        rig.until("all nodes are ready", 10 * MINUTE, |objects| initialized(objects) == 3).await;
+        rig.capi.run_machine_sets(false);
+        rig.want(2);
+        rig.delete_claim("n2").await;
+        rig.until("the level is lowered", 5 * MINUTE, |objects| replicas(objects, "m") == 2).await;
+        rig.pass(2 * MINUTE).await;
+        assert_eq!(rig.replicas("m"), 2, "though the MachineSet has done nothing for two minutes");
+        rig.capi.run_machine_sets(true);
+        rig.until("the NodeClaim is gone", 5 * MINUTE, |objects| objects.node_claims.len() == 2).await;
+        rig.pass(2 * MINUTE).await;
+        assert_eq!((rig.replicas("m"), rig.read(|objects| objects.machines.len())), (2, 2));
+        rig.at_rest();
+    });
+}
+
+#[test]
+fn a11_slow_machines_are_waited_for() {
+    scenario(async {
+        let rig = Rig::new(json!({"timeouts": {"launch": "60m"}})).await;
+        let slow = json!({"provisionSeconds": 25 * 60, "joinSeconds": 120});
+        rig.create(cluster_api::template(NAMESPACE, "metal", slow)).await;
+        rig.create(cluster_api::machine_deployment(NAMESPACE, "c", "m", "metal", &[(MAX, "10")])).await;
+        rig.karpenter.start();
+        rig.want(1);
+        rig.pass(20 * MINUTE).await;
+        let told = rig.read(launched);
+        assert!(told.iter().all(|(reason, _)| reason == "InfraProvisioning"), "{told:?}");
+        let took = rig.until("the node is ready", 20 * MINUTE, |objects| initialized(objects) == 1).await;
+        assert!(took < 10 * MINUTE, "{took:?} after the first twenty minutes");
+        assert_eq!((rig.replicas("m"), rig.read(|objects| objects.machines.len())), (1, 1));
+        rig.at_rest();
+    });
+}
+
+#[test]
+fn a12_a_machine_that_never_comes_is_given_up_with_its_node_claim() {
+    scenario(async {
+        let rig = Rig::new(json!({"timeouts": {"launch": "10m"}})).await;
+        rig.create(cluster_api::template(NAMESPACE, "stuck", json!({"never": true}))).await;
+        let cheap = [(MAX, "10"), ("karpenter.cluster.x-k8s.io/price", "0.1")];
+        rig.create(cluster_api::machine_deployment(NAMESPACE, "c", "m", "stuck", &cheap)).await;
+        rig.deployment("m2", &[(MAX, "10"), ("karpenter.cluster.x-k8s.io/price", "0.2")]).await;
+        rig.karpenter.start();
+        rig.want(1);
+        rig.until("another serves", 20 * MINUTE, |objects| initialized(objects) == 1).await;
+        rig.pass(5 * MINUTE).await;
+        assert_eq!((rig.replicas("m"), rig.replicas("m2")), (0, 1), "nothing is left of the first");
+        rig.at_rest();
+    });
+}
+
+#[test]
+fn a13_a_terminal_failure_is_answered_at_once() {
+    scenario(async {
+        let rig = Rig::new(json!({})).await;
+        let fails = json!({"fails": {"seconds": 20, "reason": "InsufficientResources", "message": "no host has room"}});
+        rig.create(cluster_api::template(NAMESPACE, "full", fails)).await;
+        let cheap = [(MAX, "10"), ("karpenter.cluster.x-k8s.io/price", "0.1")];
+        rig.create(cluster_api::machine_deployment(NAMESPACE, "c", "m", "full", &cheap)).await;
+        rig.deployment("m2", &[(MAX, "10"), ("karpenter.cluster.x-k8s.io/price", "0.2")]).await;
+        rig.karpenter.start();
+        rig.want(1);
+        let took = rig.until("another serves", 5 * MINUTE, |objects| initialized(objects) == 1).await;
+        assert!(took < 2 * MINUTE, "{took:?}");
+        rig.pass(5 * MINUTE).await;
+        assert_eq!((rig.replicas("m"), rig.replicas("m2")), (0, 1));
+        rig.at_rest();
+    });
+}
+
+#[test]
+fn a14_machines_that_were_there_before_are_left_alone() {
+    scenario(async {
+        let rig = Rig::new(json!({})).await;
+        rig.deployment("m", &[(MAX, "10")]).await;
+        rig.patch(Kind::MachineDeployment, "m", json!({"spec": {"replicas": 3}})).await;
+        rig.until("three nodes by hand", 5 * MINUTE, |objects| objects.nodes.len() == 3).await;
+        let before = rig.read(|objects| objects.machines.keys().cloned().collect::<Vec<_>>());
+        rig.pass(10 * SECOND).await;
+        rig.karpenter.start();
+        rig.want(2);
+        rig.until("two nodes by Karpenter", 10 * MINUTE, |objects| initialized(objects) == 2).await;
+        assert_eq!(rig.replicas("m"), 5);
+        rig.want(0);
+        for name in
+            rig.read(|objects| objects.node_claims.keys().map(|key| key.name.to_string()).collect::<Vec<_>>())
+        {
+            rig.delete_claim(&name).await;
+        }
+        rig.until("they go", 10 * MINUTE, |objects| objects.node_claims.is_empty()).await;
+        rig.pass(10 * MINUTE).await;
+        assert_eq!(rig.replicas("m"), 3);
+        assert_eq!(rig.read(|objects| objects.machines.keys().cloned().collect::<Vec<_>>()), before);
+        rig.at_rest();
+    });
+}

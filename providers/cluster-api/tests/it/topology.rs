@@ -1,0 +1,138 @@
+//! Whose Machines, and how they are made: several clusters in one hub, ClusterClass, Machine mode, migration.
+
+use karpenter_sim::cluster_api::{self, Kind};
+use karpenter_sim::faults::{Fault, FaultPlan};
+use serde_json::json;
+
+use crate::rig::{MAX, MINUTE, NAMESPACE, Rig, SECOND, claimed, initialized, replicas, scenario};
+
+#[test]
+fn a15_other_clusters_of_the_hub_are_neither_read_nor_written() {
+    scenario(async {
+        let rig = Rig::new(json!({})).await;
+        rig.create(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "other"}})).await;
+        rig.create(cluster_api::cluster("other", "c")).await;
+        rig.create(cluster_api::template("other", "t", json!({}))).await;
+        rig.create(cluster_api::cluster(NAMESPACE, "d")).await;
+        let cheap = [("karpenter.cluster.x-k8s.io/price", "0.001")];
+        rig.create(cluster_api::machine_deployment("other", "c", "m", "t", &cheap)).await;
+        rig.create(cluster_api::machine_deployment(NAMESPACE, "d", "x", "t", &cheap)).await;
+        rig.deployment("m", &[(MAX, "10")]).await;
+        rig.karpenter.start();
+        rig.want(3);
+        rig.until("all nodes are ready", 10 * MINUTE, |objects| initialized(objects) == 3).await;
+        let foreign = |objects: &karpenter_sim::Objects| {
+            let theirs =
+                objects.machines.keys().filter(|key| &*key.namespace == "other" || key.name.starts_with('x'));
+            theirs.count()
+        };
+        assert_eq!((rig.read(foreign), rig.writes("/namespaces/other/"), rig.replicas("x")), (0, 0, 0));
+        rig.at_rest();
+    });
+}
+
+#[test]
+fn a21_a_topology_works_as_long_as_it_sets_no_replicas() {
+    scenario(async {
+        let rig = Rig::new(json!({})).await;
+        let mut owned = cluster_api::machine_deployment(NAMESPACE, "c", "m", "t", &[(MAX, "10")]);
+        owned["metadata"]["labels"]["topology.cluster.x-k8s.io/owned"] = "".into();
+        owned["metadata"]["labels"]["topology.cluster.x-k8s.io/deployment-name"] = "workers".into();
+        // The topology controller copies labels to the template: Machines are born with the member label.
+        owned["spec"]["template"]["metadata"]["labels"]["node.cluster.x-k8s.io/karpenter-member"] = "".into();
+        rig.create(owned).await;
+        rig.karpenter.start();
+        rig.want(2);
+        rig.until("all nodes are ready", 10 * MINUTE, |objects| initialized(objects) == 2).await;
+        let topology = json!({"spec": {"topology": {"workers": {"machineDeployments": [{"name": "workers", "replicas": 2}]}}}});
+        rig.patch(Kind::Cluster, "c", topology).await;
+        rig.pass(5 * SECOND).await;
+        let scales = rig.writes("/scale");
+        rig.want(3);
+        rig.pass(5 * MINUTE).await;
+        assert_eq!((rig.replicas("m"), rig.writes("/scale")), (2, scales), "no fight over replicas");
+    });
+}
+
+#[test]
+fn a22_machines_of_their_own_are_made_once() {
+    scenario(async {
+        let hub = FaultPlan::none().with(Fault::LostReply, 0.5);
+        let rig = Rig::seeded(3, json!({"launchMode": "Machine"}), FaultPlan::none(), hub).await;
+        let domains = json!({"status": {"failureDomains": [{"name": "a"}, {"name": "b"}]}});
+        rig.patch_status(Kind::Cluster, "c", domains).await;
+        let mut blueprint = cluster_api::machine_deployment(NAMESPACE, "c", "m", "t", &[]);
+        blueprint["metadata"]["annotations"] = json!({});
+        rig.create(blueprint).await;
+        let capacity = json!({"status": {"capacity": {"cpu": "4", "memory": "16Gi"}, "nodeInfo": {"architecture": "amd64"}}});
+        rig.patch_status(Kind::SimMachineTemplate, "t", capacity).await;
+        rig.karpenter.start();
+        rig.want(3);
+        rig.until("all nodes are ready", 20 * MINUTE, |objects| initialized(objects) == 3).await;
+        let (machines, clones) = rig.read(|objects| (objects.machines.len(), objects.sim_machines.len()));
+        assert_eq!((machines, clones, rig.replicas("m")), (3, 3, 0));
+        rig.read(|objects| {
+            for (key, machine) in &objects.machines {
+                assert!(
+                    objects.node_claims.keys().any(|claim| claim.name == key.name),
+                    "named after its NodeClaim"
+                );
+                assert!(machine.data.pointer("/spec/failureDomain").is_some(), "{:?}", machine.data);
+            }
+        });
+        rig.want(0);
+        for name in
+            rig.read(|objects| objects.node_claims.keys().map(|key| key.name.to_string()).collect::<Vec<_>>())
+        {
+            rig.delete_claim(&name).await;
+        }
+        rig.until("everything is gone", 10 * MINUTE, |objects| {
+            objects.machines.is_empty() && objects.sim_machines.is_empty() && objects.node_claims.is_empty()
+        })
+        .await;
+    });
+}
+
+#[test]
+fn a25_what_the_go_provider_bound_keeps_its_machine() {
+    scenario(async {
+        let rig = Rig::without_rules(json!({})).await;
+        rig.deployment("m", &[(MAX, "10")]).await;
+        rig.patch(Kind::MachineDeployment, "m", json!({"spec": {"replicas": 2}})).await;
+        rig.until("two nodes", 5 * MINUTE, |objects| {
+            objects.machines.values().filter(|m| m.data.pointer("/status/nodeRef/name").is_some()).count()
+                == 2
+        })
+        .await;
+        let bound: Vec<(String, String)> = rig.read(|objects| {
+            let id = |machine: &kube::api::DynamicObject| {
+                machine.data["spec"]["providerID"].as_str().unwrap_or_default().to_owned()
+            };
+            objects.machines.iter().map(|(key, machine)| (key.to_string(), id(machine))).collect()
+        });
+        // Two NodeClaims on the first Machine, the second one younger.
+        for (name, (machine, id)) in [("g1", &bound[0]), ("g2", &bound[1]), ("g3", &bound[0])] {
+            rig.bound_claim(name, machine, id).await;
+            rig.pass(2 * SECOND).await;
+        }
+        rig.karpenter.start();
+        rig.until("they are claimed", 5 * MINUTE, |objects| claimed(objects) == 2).await;
+        rig.pass(2 * MINUTE).await;
+        assert_eq!(rig.replicas("m"), 2);
+        let owners = rig.read(|objects| {
+            let owner = |machine: &std::sync::Arc<kube::api::DynamicObject>| {
+                machine.metadata.annotations.as_ref()?.get("karpenter.cluster.x-k8s.io/nodeclaim").cloned()
+            };
+            objects.machines.values().filter_map(owner).collect::<std::collections::BTreeSet<_>>()
+        });
+        assert_eq!(owners.into_iter().collect::<Vec<_>>(), ["g1", "g2"], "the older keeps it");
+        rig.delete_claim("g3").await;
+        rig.until("the younger ends", 5 * MINUTE, |objects| objects.node_claims.len() == 2).await;
+        rig.pass(MINUTE).await;
+        assert_eq!(
+            rig.read(|objects| (objects.machines.len(), replicas(objects, "m"))),
+            (2, 2),
+            "without taking the Machine along"
+        );
+    });
+}
