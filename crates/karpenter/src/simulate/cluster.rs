@@ -8,6 +8,7 @@ use karpenter_provider_kwok::Catalogue;
 
 use super::input::{Input, InputError};
 use super::source::SourceFile;
+use super::timing::Stopwatch;
 use super::{Error, InputProblem};
 
 /// Where a cluster is read from.
@@ -38,7 +39,13 @@ impl Cluster {
                 }
             };
             let types = types.map(SourceFile::read).transpose()?;
-            Input::from_sources_or(&sources, types.as_ref(), now, Some(Catalogue::built_in))
+            Input::from_sources_or(
+                &sources,
+                types.as_ref(),
+                now,
+                Some(Catalogue::built_in),
+                Stopwatch::default(),
+            )
         };
         read().map(Self).map_err(|error| Error::Input(InputProblem(error)))
     }

@@ -91,7 +91,7 @@ impl Input {
         now: Option<&str>,
         mirroring: Stopwatch,
     ) -> Result<Self, InputError> {
-        Self::from_sources_or(files, types_file, now, None)
+        Self::from_sources_or(files, types_file, now, None, mirroring)
     }
 
     /// As [`Self::from_sources`]; a dump for which no types are given is offered what `otherwise` says.
@@ -100,6 +100,7 @@ impl Input {
         types_file: Option<&SourceFile>,
         now: Option<&str>,
         otherwise: Option<fn() -> Catalogue>,
+        mirroring: Stopwatch,
     ) -> Result<Self, InputError> {
         let scenario = Scenario::parse(files)?;
         let header = &scenario.header;
