@@ -1,11 +1,12 @@
 //! A provider for the simulated cloud: launches what fits, cheapest first, and falls through to the next offering when one has
 //! run dry. Faithful to what a good provider does, for worlds in which the cloud is anything but.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
+use jiff::SignedDuration;
 use k8s_openapi::api::core::v1::Taint;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use karpenter_api::{NodeClaim, NodePool, ResourceList, labels, taints};
@@ -13,10 +14,14 @@ use karpenter_cloudprovider::{
     CloudProvider, Launch, LaunchedInstance, NodeClassKind, ProviderError, ProviderFuture, fake, selection,
 };
 use karpenter_engine::instance_type::{InstanceType, Offering};
+use karpenter_runtime::clock::SharedClock;
 use karpenter_sim::cloud::{CloudError, CloudHandle};
 use karpenter_sim::inventory::{self, Instance, InstanceId, InstanceState, NodeTemplate};
+use kube::Api;
+use kube::api::ListParams;
 use serde_json::{Value, json};
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 /// How long an offering that had run dry is not asked for again.
 const DRY_FOR: Duration = Duration::from_secs(3 * 60);
@@ -117,6 +122,34 @@ impl SimulatedCloud {
         }
         claim.status.get_or_insert_default().provider_id = Some(instance.provider_id.clone());
         claim
+    }
+}
+
+/// How often machines without a NodeClaim are looked for, and how long new ones are spared.
+const COLLECT_EVERY: Duration = Duration::from_secs(2 * 60);
+const SPARED: SignedDuration = SignedDuration::from_mins(5);
+
+/// What every provider owes the core: a machine whose NodeClaim went before its id was written down is found and removed.
+/// Only a complete list of NodeClaims, asked for after the machines were listed, says that one is gone.
+pub(super) async fn collect_orphans(
+    client: kube::Client,
+    cloud: CloudHandle,
+    clock: SharedClock,
+    stop: CancellationToken,
+) {
+    let claims: Api<NodeClaim> = Api::all(client);
+    while stop.run_until_cancelled(tokio::time::sleep(COLLECT_EVERY)).await.is_some() {
+        let Ok(instances) = cloud.list().await else { continue };
+        let Ok(list) = claims.list(&ListParams::default()).await else { continue };
+        let uids: BTreeSet<&str> =
+            list.items.iter().filter_map(|claim| claim.metadata.uid.as_deref()).collect();
+        for instance in &instances {
+            let young = clock.now().duration_since(instance.launched_at) < SPARED;
+            if !young && instance.state.is_live() && !uids.contains(instance.launch.claim_uid.as_str()) {
+                // What fails is tried again in the next round.
+                let _ = cloud.terminate(&instance.id).await;
+            }
+        }
     }
 }
 

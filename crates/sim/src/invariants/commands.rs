@@ -25,7 +25,7 @@ fn pool_of(claim: &NodeClaim) -> Option<&str> {
     claim.metadata.labels.as_ref()?.get(labels::NODEPOOL).map(String::as_str)
 }
 
-/// Why a NodeClaim is in a command.
+/// Why a NodeClaim is in a command. Once its instance is on the way out it no longer counts, as in Karpenter's own books.
 fn reason_of(claim: &NodeClaim) -> Option<DisruptionReason> {
     let condition = claim.condition(nodeclaim::DISRUPTION_REASON)?;
     let reasons = [
@@ -35,7 +35,9 @@ fn reason_of(claim: &NodeClaim) -> Option<DisruptionReason> {
         DisruptionReason::Unhealthy,
     ];
     let named = reasons.into_iter().find(|reason| reason.as_str() == condition.reason())?;
-    has_condition(claim, nodeclaim::DISRUPTION_REASON).then_some(named)
+    let counts = has_condition(claim, nodeclaim::DISRUPTION_REASON)
+        && !has_condition(claim, nodeclaim::INSTANCE_TERMINATING);
+    counts.then_some(named)
 }
 
 /// NodeClaims that entered a command with this write.
