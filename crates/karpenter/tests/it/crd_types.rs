@@ -64,10 +64,25 @@ fn the_definitions_have_upstreams_structure() {
     }
 }
 
-/// Removes the optional properties that we have added: whoever does not know them never meets them.
+/// Removes the optional properties that we have added, and the rules about them: whoever does not know them never meets them.
 fn without_our_own(ours: &mut Value, theirs: &Value) {
     let Value::Object(entries) = ours else { return };
     let required = entries.get("required").cloned().unwrap_or_default();
+    let added: Vec<String> = entries
+        .get("properties")
+        .and_then(Value::as_object)
+        .map(|all| all.keys().filter(|name| theirs["properties"][name].is_null()).cloned().collect())
+        .unwrap_or_default();
+    if let Some(Value::Array(rules)) = entries.get_mut("x-kubernetes-validations") {
+        let about_added = |rule: &Value| {
+            let text = rule["rule"].as_str().unwrap_or_default();
+            added.iter().any(|name| text.contains(&format!("has(self.{name})")))
+        };
+        rules.retain(|rule| !about_added(rule));
+        if rules.is_empty() {
+            entries.remove("x-kubernetes-validations");
+        }
+    }
     if let Some(Value::Object(properties)) = entries.get_mut("properties") {
         let known = &theirs["properties"];
         let must = |name: &String| required.as_array().is_some_and(|r| r.iter().any(|r| r == name));
@@ -175,7 +190,7 @@ fn texts(schema: &Value) -> &'static [&'static str] {
         "^((([0-9]+(h|m))|([0-9]+h[0-9]+m))(0s)?)$" => &["8h", "30m", "1h30m", "8h0m0s"],
         "^((100|[0-9]{1,2})%|[0-9]+)$" => &["10%", "5", "0"],
         "^[^/]*$" => &["karpenter.kwok.sh"],
-        r"^\d+(\.\d+)?$" => &["0.50", "1"],
+        r"^\d+(\.\d+)?$" | r"^[0-9]+(\.[0-9]+)?$" => &["0.50", "1"],
         p if p.starts_with("^(@(annually|") => &["@daily", "0 9 * * mon-fri"],
         p if p.starts_with("^(([+-]{1}") => &["+10%", "-0.5", "-100%"],
         "^(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?$" => &["", "a.b_c-D"],
