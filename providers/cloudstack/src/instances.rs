@@ -527,7 +527,8 @@ impl Candidate {
         let network = self.deploy.network_ids.first().cloned().unwrap_or_default();
         unavailable.is_refused(&Refused::Zone(self.zone_id.clone()))
             || unavailable.is_refused(&Refused::Network(network))
-            || (!self.deploy.affinity_group_ids.is_empty() && unavailable.is_refused(&Refused::Pool(self.pool())))
+            || (!self.deploy.affinity_group_ids.is_empty()
+                && unavailable.is_refused(&Refused::Pool(self.pool())))
     }
 
     fn key(&self) -> String {

@@ -79,9 +79,11 @@ pub(crate) fn sizes(spec: &CloudStackNodeClassSpec, offering: &ServiceOffering) 
         offering.detail(key).and_then(|value| value.parse().ok()).unwrap_or(otherwise)
     };
     let custom = spec.custom_sizes.clone().unwrap_or_default();
-    let cpus = if custom.cpus.is_empty() { LADDER_CPUS.to_vec() } else { custom.cpus };
-    let per_cpu =
-        if custom.memory_per_cpu.is_empty() { LADDER_GIB_PER_CPU.to_vec() } else { custom.memory_per_cpu };
+    let or_ladder = |given: Option<Vec<i64>>, ladder: &[i64]| {
+        given.filter(|sizes| !sizes.is_empty()).unwrap_or_else(|| ladder.to_vec())
+    };
+    let cpus = or_ladder(custom.cpus, &LADDER_CPUS);
+    let per_cpu = or_ladder(custom.memory_per_cpu, &LADDER_GIB_PER_CPU);
     let mut sizes = Vec::new();
     for cpu in cpus {
         for gib in &per_cpu {

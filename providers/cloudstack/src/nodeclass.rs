@@ -150,11 +150,11 @@ pub struct Affinity {
 #[serde(rename_all = "camelCase")]
 pub struct CustomSizes {
     /// Cores.
-    #[serde(default)]
-    pub cpus: Vec<i64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpus: Option<Vec<i64>>,
     /// Gigabytes per core.
-    #[serde(default, rename = "memoryPerCPU")]
-    pub memory_per_cpu: Vec<i64>,
+    #[serde(default, rename = "memoryPerCPU", skip_serializing_if = "Option::is_none")]
+    pub memory_per_cpu: Option<Vec<i64>>,
 }
 
 /// What machines cost per hour, in decimal numbers.
