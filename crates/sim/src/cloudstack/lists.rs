@@ -115,8 +115,9 @@ impl State {
             "listManagementServersMetrics" => ("managementserver", self.management_servers.clone()),
             "listApis" => ("api", super::permissions::apis(call.get("name"), role)),
             "quotaTariffList" => {
-                let of_type =
-                    |t: &&Value| call.get("usagetype").is_none_or(|kind| t["usageType"].to_string() == kind);
+                let of_type = |t: &&Value| {
+                    call.get("usagetype").is_none_or(|kind| t["usageType"].as_i64() == kind.parse().ok())
+                };
                 ("quotatariff", self.tariffs.iter().filter(of_type).cloned().collect())
             }
             _ => {

@@ -81,10 +81,8 @@ impl State {
             match group.kind.as_str() {
                 "host anti-affinity" => fitting.retain(|(host, _)| !taken_by_group(host)),
                 "host affinity" if !taken.is_empty() => fitting.retain(|(host, _)| taken_by_group(host)),
-                "non-strict host anti-affinity" => {
-                    if fitting.iter().any(|(host, _)| !taken_by_group(host)) {
-                        fitting.retain(|(host, _)| !taken_by_group(host));
-                    }
+                "non-strict host anti-affinity" if fitting.iter().any(|(host, _)| !taken_by_group(host)) => {
+                    fitting.retain(|(host, _)| !taken_by_group(host));
                 }
                 _ => {}
             }

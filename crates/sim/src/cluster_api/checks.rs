@@ -110,14 +110,14 @@ impl Invariant for ClaimedMachinesLive {
             }
             let marked_by = annotation(new, MARK);
             match annotation(new, CLAIM) {
-                Some(claim) if marked_by == Some(claim) => {
-                    if live_claim(objects, claim).is_some() && !has_twin(objects, new, claim) {
-                        return Err(format!(
-                            "Machine {} was marked for the live NodeClaim {claim}",
-                            edit.key
-                        ));
-                    }
+                Some(claim)
+                    if marked_by == Some(claim)
+                        && live_claim(objects, claim).is_some()
+                        && !has_twin(objects, new, claim) =>
+                {
+                    return Err(format!("Machine {} was marked for the live NodeClaim {claim}", edit.key));
                 }
+                Some(claim) if marked_by == Some(claim) => {}
                 Some(claim) if live_claim(objects, claim).is_some() => {
                     return Err(format!(
                         "Machine {} of the live NodeClaim {claim} is being deleted",

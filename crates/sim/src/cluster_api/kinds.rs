@@ -164,7 +164,7 @@ pub(crate) fn is_paused(object: &DynamicObject, cluster: Option<&DynamicObject>)
 }
 
 /// The owner that controls an object, if it is of this kind: its uid.
-pub(crate) fn controller_of<'a>(object: &'a DynamicObject, kind: Kind) -> Option<&'a str> {
+pub(crate) fn controller_of(object: &DynamicObject, kind: Kind) -> Option<&str> {
     let owners = object.metadata.owner_references.as_deref().unwrap_or_default();
     let owner = owners.iter().find(|owner| owner.controller == Some(true) && owner.kind == kind.as_str());
     owner.map(|owner| owner.uid.as_str())

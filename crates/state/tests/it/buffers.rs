@@ -105,7 +105,7 @@ fn wanted(spec: serde_json::Value, requests: &[(&str, i64)], workload: Option<i3
     for (name, units) in requests {
         facts.requests.set(*name, karpenter_engine::resources::Amount::units(*units));
     }
-    karpenter_state::desired_replicas(&serde_json::from_value(spec).unwrap(), &facts)
+    karpenter_state::desired_replicas(&serde_json::from_value(spec).expect("a buffer's spec"), &facts)
 }
 
 #[test]
