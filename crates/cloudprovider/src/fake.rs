@@ -349,7 +349,7 @@ impl State {
         let pool = claim.metadata.labels.as_ref().and_then(|labels| labels.get(labels::NODEPOOL)).cloned();
         let types = pool.and_then(|pool| self.types_of_pool.get(&pool)).unwrap_or(&self.instance_types);
         let types = Arc::clone(types);
-        let choices = selection::by_price(&types, claim).map_err(ProviderError::other)?;
+        let choices = selection::by_price(&types, claim, &[]).map_err(ProviderError::other)?;
         let (instance_type, offering) = *choices
             .first()
             .ok_or_else(|| ProviderError::insufficient_capacity("no instance type fits the NodeClaim"))?;

@@ -14,17 +14,20 @@ use crate::provider::LaunchedInstance;
 
 /// Everything on offer that fits the NodeClaim, cheapest first; of equal prices, in the order offered.
 ///
+/// `own_labels` are the labels the provider describes its offerings by: a NodeClaim that does not speak of them takes any value.
+///
 /// # Errors
 ///
 /// If the NodeClaim's requirements make no sense.
 pub fn by_price<'a>(
     types: &'a [InstanceType],
     claim: &NodeClaim,
+    own_labels: &[&str],
 ) -> Result<Vec<(&'a InstanceType, &'a Offering)>, RequirementError> {
     let wanted = conversion::requirements(claim)?;
     let requests = claim.spec.resources.as_ref().and_then(|resources| resources.requests.as_ref());
     let requests = requests.map_or_else(Resources::new, conversion::resources);
-    let well_known = |key: &str| WELL_KNOWN.contains(&key);
+    let well_known = |key: &str| WELL_KNOWN.contains(&key) || own_labels.contains(&key);
     let allows = |offered: &Requirements| wanted.compatible(offered, well_known).is_ok();
     let mut choices: Vec<_> = types
         .iter()

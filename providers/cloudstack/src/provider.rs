@@ -117,7 +117,8 @@ impl CloudStackProvider {
             let text = error.to_string();
             ProviderError::create(error, "InstanceTypeResolutionFailed", text)
         })?;
-        let choices = selection::by_price(&types, claim).map_err(ProviderError::other)?;
+        let choices =
+            selection::by_price(&types, claim, &labels::WELL_KNOWN).map_err(ProviderError::other)?;
         let group = self.affinity_group(claim, &resolved).await.map_err(ProviderError::other)?;
         let security_groups = self.security_groups(&resolved).await?;
         let mut candidates = Vec::new();

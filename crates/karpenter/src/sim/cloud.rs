@@ -50,7 +50,7 @@ impl SimulatedCloud {
 
     async fn launch(&self, claim: &NodeClaim) -> Result<Launch, ProviderError> {
         let types = self.offered();
-        let choices = selection::by_price(&types, claim).map_err(ProviderError::other)?;
+        let choices = selection::by_price(&types, claim, &[]).map_err(ProviderError::other)?;
         let mut dry = None;
         for (instance_type, offering) in choices {
             let launched = selection::describe("", instance_type, offering);
