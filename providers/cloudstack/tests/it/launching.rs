@@ -358,6 +358,8 @@ async fn scenario_25_gpu_two_interfaces_data_disks_and_a_customised_offering_in_
     let world = World::new().await;
     world.cloud.add("serviceoffering", json!({"name": "gpu", "cpunumber": 4, "cpuspeed": 1000, "memory": 8192, "gpucount": 1, "gpucardname": "NVIDIA A10"}));
     world.cloud.edit("host", "big-0", |host| host["gpus"] = 2.into());
+    // Which offerings there are is remembered for five minutes.
+    seconds(301).await;
     let mut rich = spec();
     rich["serviceOfferingSelectorTerms"] = json!([{"name": "gpu"}, {"name": "k8s.custom"}]);
     rich["additionalNetworkSelectorTerms"] = json!([{"name": "k8s-storage"}]);
