@@ -106,7 +106,8 @@ mod tests {
         let error = read(&directory).err().expect("no secret-key").to_string();
         assert!(error.contains("secret-key") && error.contains("api-url, api-key and secret-key"), "{error}");
         std::fs::write(directory.join("secret-key"), "secret\n").expect("a file");
-        assert_eq!(read(&directory).ok().expect("keys").api_url, "https://cloud/client/api");
+        let url = read(&directory).map(|credentials| credentials.api_url);
+        assert_eq!(url.expect("keys"), "https://cloud/client/api");
         std::fs::remove_dir_all(&directory).expect("removed");
     }
 }

@@ -32,6 +32,7 @@ impl Screen {
     }
 
     /// Lets the wall clock catch up with so much of the demo's time.
+    #[expect(clippy::disallowed_methods, reason = "virtual time is shown at the pace of the wall's")]
     pub(super) fn keep_pace(&self, passed: Duration) {
         std::thread::sleep(passed / self.speed);
     }

@@ -134,14 +134,14 @@ impl Core {
                 self.register(claim, node).await?
             }
             // The garbage collector: launched, registered, and neither Node nor instance is there.
-            None if initialized => {
-                if self.provider.get(&provider_id).await.is_err_and(|error| error.is_not_found()) {
-                    self.delete(claim).await?;
-                }
-            }
+            None if initialized && self.is_gone(&provider_id).await => self.delete(claim).await?,
             _ => {}
         }
         Ok(AGAIN)
+    }
+
+    async fn is_gone(&self, provider_id: &str) -> bool {
+        self.provider.get(provider_id).await.is_err_and(|error| error.is_not_found())
     }
 
     async fn launch(&self, claim: &NodeClaim) -> Result<Duration, kube::Error> {

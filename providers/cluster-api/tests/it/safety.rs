@@ -69,7 +69,7 @@ fn a16_a_management_cluster_that_is_away_costs_no_node() {
         for _ in 0..39 {
             rig.pass(MINUTE).await;
             assert_eq!(rig.read(|objects| objects.nodes.len()), 5);
-            assert!(rig.read(|objects| initialized(objects)) == 5, "no NodeClaim that served is gone");
+            assert!(rig.read(initialized) == 5, "no NodeClaim that served is gone");
         }
         let ready = rig.read_node_class_condition("ManagementClusterReady").await;
         assert_eq!(ready.as_deref(), Some("False"));
