@@ -122,7 +122,7 @@ fn tests_do_not_sleep_and_are_not_ignored() {
     // The demo shows virtual time at the pace of the wall.
     let paced = Path::new("crates/karpenter/src/demo/screen.rs");
     let mut found = Vec::new();
-    for (file, text) in with_extension("rs").into_iter().filter(|(file, _)| file != paced) {
+    for (file, text) in with_extension("rs").filter(|(file, _)| file != paced) {
         for (i, line) in text.lines().enumerate() {
             if banned.iter().any(|b| line.contains(b.as_str())) {
                 found.push(format!("{}:{}: {}", file.display(), i + 1, line.trim()));
