@@ -61,3 +61,28 @@ pub fn describe(provider_id: &str, instance_type: &InstanceType, offering: &Offe
         ..LaunchedInstance::default()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_label_of_the_providers_own_excludes_only_claims_that_ask_for_another_value() {
+        let key = "example.com/zone-id";
+        let requirements: Requirements = [Requirement::one_of(key, ["z1"])].into_iter().collect();
+        let offering = Offering { requirements, available: true, ..Offering::default() };
+        let types = [InstanceType { offerings: vec![offering], ..InstanceType::default() }];
+        let claim = |requirements: serde_json::Value| -> NodeClaim {
+            let spec = json!({"nodeClassRef": {"group": "g", "kind": "k", "name": "n"}, "requirements": requirements});
+            serde_json::from_value(json!({"metadata": {"name": "a"}, "spec": spec})).expect("a NodeClaim")
+        };
+        let choices = |claim: &NodeClaim, own: &[&str]| by_price(&types, claim, own).expect("choices").len();
+        let silent = claim(json!([]));
+        assert_eq!(choices(&silent, &[key]), 1);
+        assert_eq!(choices(&silent, &[]), 0, "a label nobody knows must be asked for");
+        let other = claim(json!([{"key": key, "operator": "In", "values": ["z2"]}]));
+        assert_eq!(choices(&other, &[key]), 0);
+    }
+}
