@@ -16,11 +16,11 @@ use karpenter_runtime::store::Store;
 use karpenter_runtime::work_queue::WorkQueue;
 use karpenter_runtime::writes::{Lock, Written, patch_status};
 use karpenter_state::{TemplateFacts, TemplateKind, TemplateRef, TemplateRefError, desired_replicas};
-use kube::{Api, Resource};
+use kube::{Api, Resource as _};
 
 use crate::context::Context;
 use crate::provisioning::Provisioning;
-use crate::watches::Watches;
+use crate::watches::{Watched, Watches};
 
 const NAME: &str = "capacitybuffer";
 const AGAIN: Duration = Duration::from_secs(30);
@@ -70,10 +70,7 @@ pub(crate) fn register(
 /// Tells whether everything of a kind has been seen.
 type Listed = Box<dyn Fn() -> bool + Send + Sync>;
 
-fn listed<K>(informer: &Informer<K>) -> Listed
-where
-    K: Resource + Clone + serde::de::DeserializeOwned + std::fmt::Debug + Send + Sync + 'static,
-{
+fn listed<K: Watched>(informer: &Informer<K>) -> Listed {
     let store = informer.store();
     Box::new(move || store.is_synced())
 }
@@ -83,20 +80,12 @@ fn index(kind: TemplateKind, name: &str) -> String {
 }
 
 /// Buffers look again when what they refer to changes, comes or goes. What only a status says does not concern them.
-fn feed<K>(
+fn feed<K: Watched>(
     informer: &mut Informer<K>,
     kind: TemplateKind,
     buffers: &Store<CapacityBuffer>,
     queue: &WorkQueue<ObjectKey>,
-) where
-    K: Resource<DynamicType = ()>
-        + Clone
-        + serde::de::DeserializeOwned
-        + std::fmt::Debug
-        + Send
-        + Sync
-        + 'static,
-{
+) {
     let buffers = buffers.clone();
     let generation = |meta: &ObjectMeta| meta.generation;
     informer.feed(queue, move |delta| {

@@ -7,10 +7,9 @@ use karpenter_api::{NodeClaim, NodePool};
 use karpenter_runtime::informer::{Delta, Informer};
 use karpenter_runtime::object_key::ObjectKey;
 use karpenter_state::Cluster;
-use kube::Resource;
 
 use crate::context::{Context, SharedCluster};
-use crate::watches::Watches;
+use crate::watches::{Watched, Watches};
 
 /// Feeds the state from the watches. Comes before any other subscriber: whoever is woken by a change finds it in the state.
 /// NodePools and NodeClaims that no provider here serves are another Karpenter's, and none of our business.
@@ -94,20 +93,12 @@ fn always<K>(
     }
 }
 
-fn keep<K, E: Display>(
+fn keep<K: Watched, E: Display>(
     cluster: &SharedCluster,
     informer: &mut Informer<K>,
     apply: impl Fn(&mut Cluster, &K) -> Result<(), E> + Send + 'static,
     delete: impl Fn(&mut Cluster, &ObjectKey) + Send + 'static,
-) where
-    K: Resource<DynamicType = ()>
-        + Clone
-        + serde::de::DeserializeOwned
-        + std::fmt::Debug
-        + Send
-        + Sync
-        + 'static,
-{
+) {
     let cluster = cluster.clone();
     informer.subscribe(move |delta| {
         let object = delta.object();

@@ -178,10 +178,18 @@ impl Watches {
     }
 }
 
-fn all<K>(client: &Client, entropy: &Entropy) -> Informer<K>
-where
-    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
+/// What a kind must be to be watched by its type.
+pub(crate) trait Watched:
+    Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + Sync + 'static
 {
+}
+
+impl<K> Watched for K where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + Sync + 'static
+{
+}
+
+fn all<K: Watched>(client: &Client, entropy: &Entropy) -> Informer<K> {
     Informer::new(Api::all(client.clone()), watcher::Config::default(), entropy)
 }
 

@@ -106,8 +106,6 @@ async fn run(options: Arc<Options>, environment: Environment) -> anyhow::Result<
     for part in parts {
         program.while_leading(part.name, part.run);
     }
-    serve(&mut program, &options, &environment.registry, context.stores.clone()).await?;
-
     let elector = match options.disable_leader_election {
         true => None,
         false => {
@@ -120,6 +118,8 @@ async fn run(options: Arc<Options>, environment: Environment) -> anyhow::Result<
             Some(Elector::new(client, config, &environment, &recorder))
         }
     };
+    // After the elector, which brings the gauge that readiness looks at.
+    serve(&mut program, &options, &environment.registry, context.stores.clone()).await?;
     match program.run(stop, elector).await {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err(error) => {
@@ -142,13 +142,14 @@ async fn serve(
 
     let listener = http::bind(options.health_probe_port, "--health-probe-port, HEALTH_PROBE_PORT").await?;
     // Who stands by has nothing to sync: it is ready to take over.
-    let leading = metrics.gauge("leader_election_master_status", "", &["name"]);
-    let elected = (!options.disable_leader_election).then(|| options.leader_election_name.clone());
+    let leading = (!options.disable_leader_election).then(|| {
+        metrics.gauge("leader_election_master_status", "", &["name"]).with(&[&options.leader_election_name])
+    });
     let probes = Arc::new(Probes {
         healthz: Checks::new().with_ping("healthz"),
         // That the definitions are there was seen to before anything started.
         readyz: Checks::new().with_ping("readyz").with_ping("crd").with("manager", move || {
-            let leads = elected.as_ref().is_none_or(|name| leading.get(&[name]) == Some(1.0));
+            let leads = leading.as_ref().is_none_or(|leading| leading.get() > 0.0);
             if !leads || stores.are_synced() { Ok(()) } else { Err("failed to sync caches".to_owned()) }
         }),
     });

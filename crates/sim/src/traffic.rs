@@ -4,6 +4,7 @@
 
 use std::time::Duration;
 
+use karpenter_api::NodeClaim;
 use karpenter_api::labels::{HOSTNAME, TOPOLOGY_ZONE};
 use kube::Api;
 use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams};
@@ -12,6 +13,8 @@ use serde_json::{Value, json};
 
 use crate::actor::unless_gone;
 use crate::chance::{Chance, Span};
+use crate::cluster::Cluster;
+use crate::faults::Faults;
 use crate::world::{Trouble, World};
 
 /// One thing a user does.
@@ -131,6 +134,21 @@ impl Script {
             done.map_err(|source| Trouble::Refused { what: format!("{act:?}"), source: Box::new(source) })?;
         }
         Ok(())
+    }
+}
+
+/// Somebody deletes a NodeClaim now and then, so that nodes with pods have to be drained.
+pub async fn delete_claims(cluster: Cluster, faults: Faults) {
+    let mut chance = Chance::new(cluster.entropy(), "unrest");
+    let claims: Api<NodeClaim> = Api::all(cluster.client("user"));
+    while faults.are_on() {
+        tokio::time::sleep(chance.duration(&Span::secs(60, 240))).await;
+        let names: Vec<String> =
+            cluster.read(|objects| objects.node_claims.keys().map(|key| key.name.to_string()).collect());
+        if let Some(name) = chance.pick(&names) {
+            // It may be gone already.
+            let _ = claims.delete(name, &DeleteParams::default()).await;
+        }
     }
 }
 

@@ -108,6 +108,24 @@ impl<'s> Judge<'s> {
 }
 
 impl Search<'_, '_> {
+    /// Replaces a candidate if that is possible; whether the search is over, by a command or by an error.
+    pub(super) fn replace(
+        &mut self,
+        method: Method,
+        candidate: &Arc<Candidate>,
+        terminate_first: bool,
+    ) -> bool {
+        match self.judge.replacing(self.bench, method, candidate, terminate_first) {
+            Err(error) => self.outcome.error = Some(error),
+            Ok(Ok(command)) => self.outcome.commands.push(command),
+            Ok(Err(why)) => {
+                self.stays(candidate, why);
+                return false;
+            }
+        }
+        true
+    }
+
     pub(super) fn drift(&mut self) {
         let mut sorted = self.candidates.clone();
         sorted.sort_by_key(|c| (!c.pods.is_empty(), self.judge.drifted_since(c)));
@@ -117,16 +135,8 @@ impl Search<'_, '_> {
                 self.over_budget(&candidate);
                 continue;
             }
-            match self.judge.replacing(self.bench, Method::Drift, &candidate, terminate_first) {
-                Err(error) => {
-                    self.outcome.error = Some(error);
-                    return;
-                }
-                Ok(Err(why)) => self.stays(&candidate, why),
-                Ok(Ok(command)) => {
-                    self.outcome.commands.push(command);
-                    return;
-                }
+            if self.replace(Method::Drift, &candidate, terminate_first) {
+                return;
             }
         }
     }

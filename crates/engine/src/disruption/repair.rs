@@ -98,16 +98,8 @@ impl Search<'_, '_> {
                 continue;
             }
             let terminate_first = self.judge.options.gates.terminate_first_repair;
-            match self.judge.replacing(self.bench, Method::Repair, &candidate, terminate_first) {
-                Err(error) => {
-                    self.outcome.error = Some(error);
-                    return;
-                }
-                Ok(Err(why)) => self.stays(&candidate, why),
-                Ok(Ok(command)) => {
-                    self.outcome.commands.push(command);
-                    return;
-                }
+            if self.replace(Method::Repair, &candidate, terminate_first) {
+                return;
             }
         }
     }

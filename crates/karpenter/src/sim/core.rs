@@ -18,10 +18,10 @@ use karpenter_runtime::lease::{Elector, LeaseConfig};
 use karpenter_runtime::options::{Environ, Options};
 use karpenter_sim::chance::{Chance, Span};
 use karpenter_sim::cloud::{CloudFaults, CloudOptions};
-use karpenter_sim::faults::{FaultPlan, Faults};
+use karpenter_sim::faults::FaultPlan;
 use karpenter_sim::objects::{is_active, is_ready, node_of};
 use karpenter_sim::process::Life;
-use karpenter_sim::traffic::{Act, Script, Volume};
+use karpenter_sim::traffic::{self, Act, Script, Volume};
 use karpenter_sim::{Cluster, Objects, Process, Trouble, World, WorldOptions, invariants};
 use kube::Api;
 use kube::api::{DeleteParams, ListParams};
@@ -136,7 +136,7 @@ async fn live(world: &World, process: &Arc<Process>, run: Run) -> Result<(), Tro
         world.run_for(3 * MINUTE).await?;
     } else {
         let danger = process.endanger(Span::secs(60, 300), Span::secs(1, 20));
-        let unrest = tokio::spawn(delete_claims(world.cluster().clone(), process.faults().clone()));
+        let unrest = tokio::spawn(traffic::delete_claims(world.cluster().clone(), process.faults().clone()));
         script.play(world).await?;
         world.run_for(3 * MINUTE).await?;
         process.faults().heal();
@@ -188,21 +188,6 @@ where
     let api: Api<K> = Api::all(cluster.client("user"));
     // The world's own clients are never refused; what is gone by itself is gone.
     let _ = api.delete_collection(&DeleteParams::background(), &ListParams::default()).await;
-}
-
-/// Somebody deletes a NodeClaim now and then, so that nodes with pods have to be drained.
-async fn delete_claims(cluster: Cluster, faults: Faults) {
-    let mut chance = Chance::new(cluster.entropy(), "unrest");
-    let claims: Api<NodeClaim> = Api::all(cluster.client("user"));
-    while faults.are_on() {
-        tokio::time::sleep(chance.duration(&Span::secs(60, 240))).await;
-        let names: Vec<String> =
-            cluster.read(|objects| objects.node_claims.keys().map(|key| key.name.to_string()).collect());
-        if let Some(name) = chance.pick(&names) {
-            // It may be gone already.
-            let _ = claims.delete(name, &DeleteParams::default()).await;
-        }
-    }
 }
 
 fn node_pool(chance: &mut Chance, name: &str) -> Value {

@@ -23,12 +23,28 @@ const DISABLE_CREATE: &str = "cluster.x-k8s.io/disable-machine-create";
 /// Cluster API reconciles each object at most once a second.
 pub(super) const RATE: Duration = Duration::from_secs(1);
 
+/// Keeps a controller to one look at an object per [`RATE`].
+#[derive(Default)]
+pub(super) struct Pace(BTreeMap<ObjectKey, Instant>);
+
+impl Pace {
+    /// How long to wait yet; if it is time, the object counts as looked at.
+    pub(super) fn too_soon(&mut self, key: &ObjectKey) -> Option<Duration> {
+        let rest = self.0.get(key).and_then(|last| RATE.checked_sub(last.elapsed()));
+        if let Some(rest) = rest.filter(|rest| !rest.is_zero()) {
+            return Some(rest);
+        }
+        self.0.insert(key.clone(), Instant::now());
+        None
+    }
+}
+
 /// The controller.
 pub(super) struct Deployments {
     cluster: Cluster,
     client: kube::Client,
     switches: Switches,
-    last: BTreeMap<ObjectKey, Instant>,
+    pace: Pace,
 }
 
 /// A MachineSet with what counts.
@@ -41,7 +57,7 @@ struct Set {
 
 impl Deployments {
     pub(super) fn new(cluster: &Cluster, switches: Switches) -> Self {
-        Self { cluster: cluster.clone(), client: cluster.client(Self::NAME), switches, last: BTreeMap::new() }
+        Self { cluster: cluster.clone(), client: cluster.client(Self::NAME), switches, pace: Pace::default() }
     }
 
     async fn reconcile(&self, deployment: &DynamicObject) -> Result<(), kube::Error> {
@@ -245,13 +261,10 @@ impl Actor for Deployments {
             agenda.after(key.clone(), RATE);
             return Ok(());
         }
-        if let Some(rest) = self.last.get(key).and_then(|last| RATE.checked_sub(last.elapsed()))
-            && !rest.is_zero()
-        {
+        if let Some(rest) = self.pace.too_soon(key) {
             agenda.after(key.clone(), rest);
             return Ok(());
         }
-        self.last.insert(key.clone(), Instant::now());
         let (deployment, paused) = self.cluster.read(|objects| {
             let deployment = objects.machine_deployments.get(key).cloned();
             let paused = deployment.as_ref().is_some_and(|d| is_paused(d, cluster_of(objects, d)));

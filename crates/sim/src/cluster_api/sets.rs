@@ -7,9 +7,8 @@ use std::time::Duration;
 use karpenter_runtime::object_key::ObjectKey;
 use kube::api::DynamicObject;
 use serde_json::json;
-use tokio::time::Instant;
 
-use super::deployments::{RATE, cluster_of, merge};
+use super::deployments::{Pace, RATE, cluster_of, merge};
 use super::kinds::{
     Kind, annotation, condition, controller_of, create, delete, is_paused, label, number, owned_by,
     patch_status, text, with_conditions,
@@ -29,7 +28,7 @@ pub(super) struct Sets {
     client: kube::Client,
     chance: Chance,
     switches: Switches,
-    last: BTreeMap<ObjectKey, Instant>,
+    pace: Pace,
 }
 
 impl Sets {
@@ -39,7 +38,7 @@ impl Sets {
             client: cluster.client(Self::NAME),
             chance: Chance::new(cluster.entropy(), Self::NAME),
             switches,
-            last: BTreeMap::new(),
+            pace: Pace::default(),
         }
     }
 
@@ -234,13 +233,10 @@ impl Actor for Sets {
             agenda.after(key.clone(), RATE);
             return Ok(());
         }
-        if let Some(rest) = self.last.get(key).and_then(|last| RATE.checked_sub(last.elapsed()))
-            && !rest.is_zero()
-        {
+        if let Some(rest) = self.pace.too_soon(key) {
             agenda.after(key.clone(), rest);
             return Ok(());
         }
-        self.last.insert(key.clone(), Instant::now());
         let (set, paused) = self.cluster.read(|objects| {
             let set = objects.machine_sets.get(key).cloned();
             let paused = set.as_ref().is_some_and(|set| is_paused(set, cluster_of(objects, set)));

@@ -11,14 +11,12 @@ use k8s_openapi::api::core::v1::{Node, Pod, Taint};
 use karpenter_api::{NodeClaim, finalizers, labels, nodeclaim, taints};
 use karpenter_sim::chance::{Chance, Span};
 use karpenter_sim::cloud::{CloudError, CloudFaults, CloudHandle, CloudOptions};
-use karpenter_sim::faults::{FaultPlan, Faults};
+use karpenter_sim::faults::FaultPlan;
 use karpenter_sim::inventory::{InstanceId, Launch, NodeTemplate};
 use karpenter_sim::objects::{condition, is_active, is_deleting, is_ready, node_of, node_ready, uid};
 use karpenter_sim::process::Life;
-use karpenter_sim::traffic::{Script, Volume};
-use karpenter_sim::{
-    Cluster, Objects, Process, Tape, Trouble, World, WorldOptions, in_virtual_time, invariants,
-};
+use karpenter_sim::traffic::{self, Script, Volume};
+use karpenter_sim::{Objects, Process, Tape, Trouble, World, WorldOptions, in_virtual_time, invariants};
 use kube::Api;
 use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::core::{ApiResource, GroupVersionKind, Status};
@@ -358,24 +356,9 @@ async fn simulate(seed: u64, bug: Bug) -> (Tape, Result<(), Trouble>) {
     (world.cluster().tape(Clone::clone), result)
 }
 
-/// Somebody deletes a NodeClaim now and then, so that nodes with pods have to be drained.
-async fn delete_claims(cluster: Cluster, faults: Faults) {
-    let mut chance = Chance::new(cluster.entropy(), "unrest");
-    let claims: Api<NodeClaim> = Api::all(cluster.client("user"));
-    while faults.are_on() {
-        tokio::time::sleep(chance.duration(&Span::secs(60, 240))).await;
-        let names: Vec<String> =
-            cluster.read(|objects| objects.node_claims.keys().map(|key| key.name.to_string()).collect());
-        if let Some(name) = chance.pick(&names) {
-            // It may be gone already.
-            let _ = claims.delete(name, &DeleteParams::default()).await;
-        }
-    }
-}
-
 async fn lead_through(world: &World, process: &Arc<Process>) -> Result<(), Trouble> {
     let danger = process.endanger(Span::secs(60, 300), Span::secs(1, 20));
-    let unrest = tokio::spawn(delete_claims(world.cluster().clone(), process.faults().clone()));
+    let unrest = tokio::spawn(traffic::delete_claims(world.cluster().clone(), process.faults().clone()));
     let mut chance = Chance::new(world.cluster().entropy(), "traffic");
     let volume = Volume { deployments: 3, replicas: 5, period: 12 * MINUTE };
     Script::draw(&mut chance, &volume).play(world).await?;
