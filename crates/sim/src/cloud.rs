@@ -3,16 +3,17 @@
 //! A provider is written against a [`CloudHandle`], which knows nothing of Karpenter. A machine that comes up makes its Node;
 //! one that goes takes its kubelet with it, and some time later the cloud's node controller deletes the Node.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::core::v1::{Node, NodeSpec, NodeStatus};
+use k8s_openapi::api::core::v1::{Node, NodeCondition, NodeSpec, NodeStatus};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Api;
-use kube::api::{DeleteParams, PostParams};
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use serde_json::json;
 
 use crate::actor::unless_gone;
 use crate::chance::{Chance, Span};
@@ -137,7 +138,12 @@ struct State {
     chance: Chance,
     healed: bool,
     dry: BTreeMap<Offering, Timestamp>,
+    /// Restarts that were asked for, by operation.
+    reboots: BTreeSet<String>,
 }
+
+/// What a kubelet says about its node; everything else somebody else has said.
+const KUBELET_CONDITIONS: [&str; 4] = ["Ready", "MemoryPressure", "DiskPressure", "PIDPressure"];
 
 impl State {
     fn draw(&mut self, span: impl Fn(&CloudOptions) -> Span) -> Duration {
@@ -156,7 +162,7 @@ impl Cloud {
     /// A cloud without machines.
     pub fn new(cluster: &Cluster, options: CloudOptions) -> Self {
         let chance = Chance::new(cluster.entropy(), "cloud");
-        let state = State { options, chance, healed: false, dry: BTreeMap::new() };
+        let state = State { options, chance, healed: false, dry: BTreeMap::new(), reboots: BTreeSet::new() };
         Self { cluster: cluster.clone(), client: cluster.client("cloud"), state: Arc::new(Mutex::new(state)) }
     }
 
@@ -277,6 +283,35 @@ impl Cloud {
         });
     }
 
+    /// The machine is away for a while; what was wrong with it is forgotten.
+    async fn restart(&self, id: &InstanceId, boot: &str) {
+        let node = self.cluster.inventory(|inventory| inventory.get(id).map(|i| i.node_name.clone()));
+        let Some(node) = node else { return };
+        self.cluster.set_kubelet(&node, false);
+        let away = self.lock().chance.duration(&Span::secs(15, 90));
+        tokio::time::sleep(away).await;
+        let is_there = self.cluster.inventory(|inventory| {
+            inventory.get(id).is_some_and(|instance| instance.state == InstanceState::Running)
+        });
+        if !is_there {
+            return;
+        }
+        let conditions: Vec<NodeCondition> = self.cluster.read(|objects| {
+            let status = objects.node(&node).and_then(|node| node.status.as_ref());
+            let all = status.and_then(|status| status.conditions.clone()).unwrap_or_default();
+            all.into_iter()
+                .filter(|condition| KUBELET_CONDITIONS.contains(&condition.type_.as_str()))
+                .collect()
+        });
+        let status = json!({"status": {"nodeInfo": {"bootID": boot}, "conditions": conditions}});
+        let nodes: Api<Node> = Api::all(self.client.clone());
+        let written = nodes.patch_status(&node, &PatchParams::default(), &Patch::Merge(status)).await;
+        if let Err(error) = unless_gone(written) {
+            tracing::error!(node, %error, "a machine came back and could not say so");
+        }
+        self.cluster.set_kubelet(&node, true);
+    }
+
     /// The machine is gone: its kubelet falls silent, and its Node is deleted some time later.
     fn terminate(&self, id: &InstanceId, how: &str) {
         let now = self.cluster.now();
@@ -374,6 +409,25 @@ impl CloudHandle {
                 tokio::time::sleep(delay).await;
                 cloud.terminate(&id, "is gone");
             });
+        }
+        self.leave(Ok(())).await
+    }
+
+    /// Restarts a machine: it is away for a while and comes back healthy, under a new boot id. One operation is one restart.
+    ///
+    /// # Errors
+    ///
+    /// Not found once it is gone, or any of the failures calls have.
+    pub async fn reboot(&self, id: &InstanceId, operation: &str) -> Result<(), CloudError> {
+        self.arrive().await?;
+        let running = self.cloud.cluster.inventory(|inventory| {
+            let instance = inventory.get(id).filter(|instance| instance.state.is_live());
+            instance.map(|instance| instance.state == InstanceState::Running)
+        });
+        let Some(running) = running else { return self.leave(Err(CloudError::NotFound(id.clone()))).await };
+        if running && self.cloud.lock().reboots.insert(operation.to_owned()) {
+            let (cloud, id, boot) = (self.cloud.clone(), id.clone(), format!("boot-{operation}"));
+            tokio::spawn(async move { cloud.restart(&id, &boot).await });
         }
         self.leave(Ok(())).await
     }

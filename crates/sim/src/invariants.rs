@@ -8,6 +8,7 @@ pub mod disruption;
 pub mod drain;
 pub mod identity;
 pub mod lifecycle;
+pub mod replacements;
 
 use std::fmt;
 use std::sync::Arc;
@@ -149,6 +150,7 @@ pub fn all(karpenter: &str) -> Vec<Box<dyn Invariant>> {
         Box::new(drain::TiersLeaveInOrder::new(karpenter)),
         Box::new(commands::BudgetsHold::default()),
         Box::new(commands::TheUndisturbedStay::default()),
+        Box::new(commands::TheUndisturbedAreNotEvicted::new(karpenter)),
         Box::new(commands::NoTracesAreLeft::default()),
         Box::new(commands::ConditionsAreNotLost),
     ]

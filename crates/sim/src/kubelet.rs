@@ -183,7 +183,7 @@ fn become_ready(node: &mut Node, address: &str, now: Timestamp) {
     let addresses = status.addresses.get_or_insert_default();
     if addresses.is_empty() {
         addresses.push(NodeAddress { type_: "InternalIP".to_owned(), address: address.to_owned() });
-        addresses.push(NodeAddress { type_: "Hostname".to_owned(), address: name });
+        addresses.push(NodeAddress { type_: "Hostname".to_owned(), address: name.clone() });
     }
     if status.allocatable.as_ref().is_none_or(|allocatable| allocatable.is_empty()) {
         status.allocatable = status.capacity.clone();
@@ -193,6 +193,7 @@ fn become_ready(node: &mut Node, address: &str, now: Timestamp) {
         info.kubelet_version = "v1.36.3".to_owned();
         info.architecture = "amd64".to_owned();
         info.operating_system = "linux".to_owned();
+        info.boot_id = format!("boot-{name}");
     }
 }
 

@@ -2,6 +2,7 @@
 //! run dry. Faithful to what a good provider does, for worlds in which the cloud is anything but.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -11,7 +12,8 @@ use k8s_openapi::api::core::v1::Taint;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use karpenter_api::{NodeClaim, NodePool, ResourceList, labels, taints};
 use karpenter_cloudprovider::{
-    CloudProvider, Launch, LaunchedInstance, NodeClassKind, ProviderError, ProviderFuture, fake, selection,
+    CloudProvider, Launch, LaunchedInstance, NodeClassKind, ProviderError, ProviderFuture, RepairPolicy,
+    fake, selection,
 };
 use karpenter_engine::instance_type::{InstanceType, Offering};
 use karpenter_runtime::clock::SharedClock;
@@ -26,24 +28,66 @@ use tokio_util::sync::CancellationToken;
 /// How long an offering that had run dry is not asked for again.
 const DRY_FOR: Duration = Duration::from_secs(3 * 60);
 
-/// The NodeClaim an instance was launched for, and its NodePool.
+/// The NodeClaim an instance was launched for, its NodePool, and what it booted from.
 const CLAIM_TAG: &str = "nodeclaim";
 const POOL_TAG: &str = "nodepool";
+const IMAGE_TAG: &str = "image";
+
+/// What the operators of the simulated cloud can change about it while Karpenter runs. Clones are the same.
+#[derive(Clone, Default)]
+pub(super) struct Platform {
+    image: Arc<AtomicU64>,
+    repair: Vec<RepairPolicy>,
+}
+
+impl Platform {
+    /// One that wants broken nodes repaired.
+    pub(super) fn repairing(repair: Vec<RepairPolicy>) -> Self {
+        Self { repair, ..Self::default() }
+    }
+
+    /// Machines boot from a new image from now on; those that booted from another have drifted.
+    pub(super) fn publish_image(&self) {
+        self.image.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn image(&self) -> String {
+        format!("image-{}", self.image.load(Ordering::Relaxed))
+    }
+}
+
+/// The price of every offering, by instance type, zone and capacity type.
+pub(super) fn prices() -> BTreeMap<(String, String, String), f64> {
+    let mut prices = BTreeMap::new();
+    for it in instance_types() {
+        for offering in &it.offerings {
+            let (zone, capacity_type) = place(offering);
+            prices.insert((it.name.to_string(), zone, capacity_type), offering.price);
+        }
+    }
+    prices
+}
+
+fn instance_types() -> Vec<InstanceType> {
+    fake::instance_types(8)
+}
 
 /// The simulated cloud as a provider.
 pub(super) struct SimulatedCloud {
     cloud: CloudHandle,
+    platform: Platform,
     kinds: [NodeClassKind; 1],
     types: Arc<[InstanceType]>,
     dry: Mutex<BTreeMap<(String, String, String), Instant>>,
 }
 
 impl SimulatedCloud {
-    pub(super) fn new(cloud: CloudHandle) -> Self {
+    pub(super) fn new(cloud: CloudHandle, platform: Platform) -> Self {
         Self {
             cloud,
+            platform,
             kinds: [node_class()],
-            types: fake::instance_types(8).into(),
+            types: instance_types().into(),
             dry: Mutex::new(BTreeMap::new()),
         }
     }
@@ -54,7 +98,7 @@ impl SimulatedCloud {
         let mut dry = None;
         for (instance_type, offering) in choices {
             let launched = selection::describe("", instance_type, offering);
-            let order = order(claim, &launched);
+            let order = order(claim, &launched, &self.platform.image());
             let key = (order.instance_type.clone(), order.zone.clone(), order.capacity_type.clone());
             match self.cloud.launch(order).await {
                 Ok(instance) => {
@@ -200,8 +244,28 @@ impl CloudProvider for SimulatedCloud {
         std::future::ready(Ok(self.offered())).boxed()
     }
 
-    fn is_drifted<'a>(&'a self, _claim: &'a NodeClaim) -> ProviderFuture<'a, Option<String>> {
-        std::future::ready(Ok(None)).boxed()
+    fn is_drifted<'a>(&'a self, claim: &'a NodeClaim) -> ProviderFuture<'a, Option<String>> {
+        async move {
+            let id = claim.status.as_ref().and_then(|status| status.provider_id.as_deref());
+            let instance =
+                self.cloud.get(&instance_id(id.unwrap_or_default())?).await.map_err(provider_error)?;
+            let old = instance.launch.tags.get(IMAGE_TAG) != Some(&self.platform.image());
+            Ok(old.then(|| "ImageDrift".to_owned()))
+        }
+        .boxed()
+    }
+
+    fn reboot<'a>(&'a self, claim: &'a NodeClaim, operation_id: &'a str) -> ProviderFuture<'a, ()> {
+        async move {
+            let id = claim.status.as_ref().and_then(|status| status.provider_id.as_deref());
+            let id = instance_id(id.unwrap_or_default())?;
+            self.cloud.reboot(&id, operation_id).await.map_err(provider_error)
+        }
+        .boxed()
+    }
+
+    fn repair_policies(&self) -> Vec<RepairPolicy> {
+        self.platform.repair.clone()
     }
 }
 
@@ -259,7 +323,7 @@ fn place(offering: &Offering) -> (String, String) {
     (zone, value(labels::CAPACITY_TYPE).unwrap_or_default())
 }
 
-fn order(claim: &NodeClaim, launched: &LaunchedInstance) -> inventory::Launch {
+fn order(claim: &NodeClaim, launched: &LaunchedInstance, image: &str) -> inventory::Launch {
     let label = |key: &str| launched.labels.get(key).cloned().unwrap_or_default();
     let uid = claim.metadata.uid.clone().unwrap_or_default();
     let quantities =
@@ -280,6 +344,7 @@ fn order(claim: &NodeClaim, launched: &LaunchedInstance) -> inventory::Launch {
         tags: BTreeMap::from([
             (CLAIM_TAG.to_owned(), claim.metadata.name.clone().unwrap_or_default()),
             (POOL_TAG.to_owned(), pool),
+            (IMAGE_TAG.to_owned(), image.to_owned()),
         ]),
         node: NodeTemplate {
             labels: node_labels,

@@ -4,23 +4,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::FutureExt as _;
-use futures_util::future::BoxFuture;
 use k8s_openapi::api::core::v1::Pod;
 use karpenter_api::{NodeClaim, NodePool};
-use karpenter_cloudprovider::{CloudProvider, Measured, Registry};
-use karpenter_controllers::operator::COMPONENT;
-use karpenter_controllers::{Given, assemble};
-use karpenter_runtime::compute::Compute;
 use karpenter_runtime::entropy::Entropy;
-use karpenter_runtime::events;
-use karpenter_runtime::lease::{Elector, LeaseConfig};
 use karpenter_runtime::options::{Environ, Options};
 use karpenter_sim::chance::{Chance, Span};
 use karpenter_sim::cloud::{CloudFaults, CloudOptions};
 use karpenter_sim::faults::FaultPlan;
 use karpenter_sim::objects::{is_active, is_ready, node_of};
-use karpenter_sim::process::Life;
 use karpenter_sim::traffic::{self, Act, Script, Volume};
 use karpenter_sim::{Cluster, Objects, Process, Trouble, World, WorldOptions, invariants};
 use kube::Api;
@@ -28,8 +19,8 @@ use kube::api::{DeleteParams, ListParams};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::cloud::{SimulatedCloud, collect_orphans, node_class_objects, node_class_ref};
-use super::{Report, Run};
+use super::cloud::{Platform, node_class_objects, node_class_ref};
+use super::{Report, Run, operator};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -48,7 +39,7 @@ pub(super) async fn simulate(run: Run) -> Report {
     };
     world.cluster().watch_over(invariants::all("karpenter"));
     let plan = if run.calm { FaultPlan::default() } else { FaultPlan::swarm(world.cluster().entropy()) };
-    let process = world.process("karpenter", plan, karpenter);
+    let process = world.process("karpenter", plan, operator::karpenter(settings(), Platform::default()));
     let result = live(&world, &process, run).await;
     let instances = world.cluster().inventory(|inventory| inventory.len());
     let failure = result.err().map(|trouble| {
@@ -68,56 +59,21 @@ pub(super) async fn simulate(run: Run) -> Report {
     })
 }
 
-fn failed_to_begin(trouble: &Trouble) -> Report {
+/// All settings as they are unless somebody says otherwise.
+fn settings() -> Arc<Options> {
+    match Options::parse([], &Environ::new()) {
+        Ok(options) => Arc::new(options),
+        Err(error) => unreachable!("no settings at all are valid: {error}"),
+    }
+}
+
+pub(super) fn failed_to_begin(trouble: &Trouble) -> Report {
     Report {
         tape: String::new(),
         digest: "-".to_owned(),
         summary: String::new(),
         failure: Some(trouble.to_string()),
     }
-}
-
-/// Karpenter as `karpenter run` starts it, again and again as a kubelet would.
-fn karpenter(life: Life) -> BoxFuture<'static, ()> {
-    async move {
-        let options = match Options::parse([], &Environ::new()) {
-            Ok(options) => Arc::new(options),
-            Err(error) => unreachable!("no settings at all are valid: {error}"),
-        };
-        let provider: Arc<dyn CloudProvider> = Arc::new(SimulatedCloud::new(life.cloud.clone()));
-        for start in 0u32.. {
-            let mut environment = life.environment.clone();
-            environment.entropy = environment.entropy.child(&format!("start {start}"));
-            environment.registry = karpenter_runtime::metrics::Registry::new();
-            let (recorder, writer) = events::recorder(COMPONENT, &environment);
-            let measured = Measured::new(Arc::clone(&provider), &environment.registry);
-            let Ok(providers) = Registry::of([Arc::new(measured) as Arc<dyn CloudProvider>]) else {
-                unreachable!("one provider is not contested")
-            };
-            let identity = karpenter_runtime::lease::identity("karpenter", &environment);
-            let lease = LeaseConfig::new("kube-system", "karpenter-leader-election", identity);
-            let elector = Elector::new(life.client.clone(), lease, &environment, &recorder);
-            let clock = Arc::clone(&environment.clock);
-            let (mut program, _) = assemble(Given {
-                client: life.client.clone(),
-                environment,
-                options: Arc::clone(&options),
-                providers,
-                events: (recorder, writer),
-                compute: Compute::Inline,
-            });
-            let (client, cloud) = (life.client.clone(), life.cloud.clone());
-            program.while_leading("instance garbage collection", move |stop| {
-                collect_orphans(client, cloud, clock, stop).boxed()
-            });
-            // Losing the lease ends a process; the next one starts a moment later.
-            if program.run(life.stop.clone(), Some(elector)).await.is_ok() {
-                return;
-            }
-            tokio::time::sleep(Duration::from_secs(1)).await;
-        }
-    }
-    .boxed()
 }
 
 async fn live(world: &World, process: &Arc<Process>, run: Run) -> Result<(), Trouble> {
@@ -175,13 +131,13 @@ async fn live(world: &World, process: &Arc<Process>, run: Run) -> Result<(), Tro
     Ok(())
 }
 
-fn farewell(object: &Value) -> Option<Act> {
+pub(super) fn farewell(object: &Value) -> Option<Act> {
     let name = object.pointer("/metadata/name")?.as_str()?.to_owned();
     let kind = ["Deployment", "StatefulSet", "Job"].into_iter().find(|kind| object["kind"] == *kind)?;
     Some(Act::Delete { kind, name })
 }
 
-async fn delete_all<K>(cluster: &Cluster)
+pub(super) async fn delete_all<K>(cluster: &Cluster)
 where
     K: kube::Resource<DynamicType = ()> + Clone + serde::de::DeserializeOwned + std::fmt::Debug,
 {
@@ -217,7 +173,7 @@ fn node_pool(chance: &mut Chance, name: &str) -> Value {
 }
 
 /// Pods that should run and do not. A NodeClaim may be on its way out for as long as a pod on it refuses to be moved.
-fn discontent(objects: &Objects) -> Vec<String> {
+pub(super) fn discontent(objects: &Objects) -> Vec<String> {
     let is_daemon =
         |pod: &Pod| pod.metadata.owner_references.iter().flatten().any(|owner| owner.kind == "DaemonSet");
     let waiting = objects.pods.values().filter(|pod| is_active(pod) && !is_ready(pod) && !is_daemon(pod));

@@ -4,6 +4,8 @@
 
 mod cloud;
 mod core;
+mod disruption;
+mod operator;
 
 use std::fmt;
 use std::process::ExitCode;
@@ -43,6 +45,8 @@ pub struct Args {
 enum World {
     /// Nodes come and go with their pods; everything of the lifecycle.
     Core,
+    /// Nodes are consolidated, drift, expire and break while budgets and pods' wishes change.
+    Disruption,
     /// Every world there is.
     All,
 }
@@ -95,7 +99,9 @@ pub fn cmd(args: &Args) -> anyhow::Result<ExitCode> {
         (None, None) => unreachable!("clap requires one of them"),
     };
     let worlds: &[&'static str] = match args.world {
-        World::Core | World::All => &["core"],
+        World::Core => &["core"],
+        World::Disruption => &["disruption"],
+        World::All => &["core", "disruption"],
     };
     let mut failed = 0u64;
     for seed in seeds.from..seeds.to {
@@ -103,7 +109,10 @@ pub fn cmd(args: &Args) -> anyhow::Result<ExitCode> {
             let run = Run { world, seed, calm: args.calm };
             let simulation = async {
                 let _logging = args.log.then(log_to_stderr);
-                core::simulate(run).await
+                match run.world {
+                    "disruption" => disruption::simulate(run).await,
+                    _ => core::simulate(run).await,
+                }
             };
             let report = in_virtual_time(simulation).context("cannot start the simulation")?;
             if args.tape {

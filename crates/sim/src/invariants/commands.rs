@@ -3,15 +3,17 @@
 //! A node is in a command while its NodeClaim carries the condition `DisruptionReason`.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::core::v1::Pod;
 use karpenter_api::conditions::HasConditions as _;
 use karpenter_api::nodepool::DisruptionReason;
-use karpenter_api::{NodeClaim, annotations, labels, nodeclaim, taints};
+use karpenter_api::{NodeClaim, NodePool, annotations, labels, nodeclaim, taints};
 use karpenter_runtime::object_key::ObjectKey;
 
+use super::disruption::{budgets_of, is_eviction};
 use super::identity::{has_condition, provider_id};
+use super::lifecycle::is_drainable;
 use super::{Invariant, Rest, Step};
 use crate::objects::{Change, Objects, is_active, is_deleting, node_of};
 
@@ -26,7 +28,7 @@ fn pool_of(claim: &NodeClaim) -> Option<&str> {
 }
 
 /// Why a NodeClaim is in a command. Once its instance is on the way out it no longer counts, as in Karpenter's own books.
-fn reason_of(claim: &NodeClaim) -> Option<DisruptionReason> {
+pub(super) fn reason_of(claim: &NodeClaim) -> Option<DisruptionReason> {
     let condition = claim.condition(nodeclaim::DISRUPTION_REASON)?;
     let reasons = [
         DisruptionReason::Underutilized,
@@ -41,7 +43,7 @@ fn reason_of(claim: &NodeClaim) -> Option<DisruptionReason> {
 }
 
 /// NodeClaims that entered a command with this write.
-fn entering<'a>(
+pub(super) fn entering<'a>(
     step: &'a Step<'_>,
 ) -> impl Iterator<Item = (&'a ObjectKey, &'a NodeClaim, DisruptionReason)> {
     step.changes.iter().filter_map(|change| {
@@ -58,6 +60,26 @@ fn entering<'a>(
 pub struct BudgetsHold {
     /// The most nodes each pool had of late, and when: percentages are of what Karpenter saw.
     most: BTreeMap<String, Vec<(Timestamp, i64)>>,
+    /// What each pool said of late, and until when.
+    said: BTreeMap<String, Vec<(Timestamp, Arc<NodePool>)>>,
+}
+
+impl BudgetsHold {
+    /// The most that the pool allowed of late, in any version Karpenter may have seen and at any time it may have decided.
+    fn allowed(&self, now: Timestamp, pool: &NodePool, reason: DisruptionReason) -> (i64, Option<i64>) {
+        let name = pool.metadata.name.as_deref().unwrap_or_default();
+        let most = self.most.get(name).into_iter().flatten().map(|(_, count)| *count).max().unwrap_or(0);
+        let earlier = self.said.get(name).into_iter().flatten();
+        let earlier = earlier.filter(|(until, _)| now.duration_since(*until) <= LAG).map(|(_, pool)| &**pool);
+        let mut allowed = None;
+        for version in earlier.chain([pool]) {
+            for back in (0..=LAG.as_secs()).step_by(15) {
+                let then = now.saturating_sub(SignedDuration::from_secs(back)).unwrap_or(now);
+                allowed = allowed.max(version.allowed_disruptions(then, most, reason).ok());
+            }
+        }
+        (most, allowed)
+    }
 }
 
 impl Invariant for BudgetsHold {
@@ -70,7 +92,19 @@ impl Invariant for BudgetsHold {
     }
 
     fn check(&mut self, step: &Step<'_>) -> Result<(), String> {
-        let claims_changed = step.changes.iter().any(|change| matches!(**change, Change::NodeClaim(_)));
+        let mut claims_changed = false;
+        for change in step.changes {
+            match &**change {
+                Change::NodeClaim(_) => claims_changed = true,
+                Change::NodePool(edit) => {
+                    let said = self.said.entry(edit.key.name.to_string()).or_default();
+                    // What nobody can have seen any more need not be kept.
+                    said.retain(|(until, _)| step.now.duration_since(*until) <= LAG);
+                    said.extend(edit.old.clone().map(|old| (step.now, old)));
+                }
+                _ => {}
+            }
+        }
         if !claims_changed {
             return Ok(());
         }
@@ -88,8 +122,11 @@ impl Invariant for BudgetsHold {
         for (key, claim, reason) in entering(step) {
             let Some(name) = pool_of(claim) else { continue };
             let Some(pool) = step.objects.node_pools.get(&ObjectKey::cluster(name)) else { continue };
-            let most = self.most.get(name).into_iter().flatten().map(|(_, count)| *count).max().unwrap_or(0);
-            let Ok(allowed) = pool.allowed_disruptions(step.now, most, reason) else {
+            if reason == DisruptionReason::Unhealthy && !has_condition(claim, nodeclaim::INITIALIZED) {
+                // A node that never came up takes nothing away when it goes.
+                continue;
+            }
+            let (most, Some(allowed)) = self.allowed(step.now, pool, reason) else {
                 return Err(format!(
                     "NodeClaim {key} is disrupted although a budget of {name} cannot be read"
                 ));
@@ -108,54 +145,152 @@ impl Invariant for BudgetsHold {
     }
 }
 
-/// Consolidation leaves nodes alone on which a pod, or the node itself, says so.
+/// Nodes stay on which a pod, a budget of pods, or the node itself says so; those whose drain is bounded only for the sake of
+/// consolidation.
 #[derive(Default)]
 pub struct TheUndisturbedStay {
+    /// Since when each pod is where it is and wants to stay there.
+    unwilling: BTreeMap<ObjectKey, Timestamp>,
     /// Since when each pod is where it is.
     bound: BTreeMap<ObjectKey, Timestamp>,
+    /// Since when each node wants to stay.
+    nodes: BTreeMap<String, Timestamp>,
+    /// Since when each budget of pods allows nothing.
+    budgets: BTreeMap<ObjectKey, Timestamp>,
+}
+
+/// Whether somebody wants this left alone for good. Wishes with an end depend on when a pod started, and are not looked at.
+pub(super) fn must_stay<K: kube::Resource>(object: &K) -> bool {
+    let wish = object.meta().annotations.as_ref().and_then(|all| all.get(annotations::DO_NOT_DISRUPT));
+    wish.is_some_and(|wish| wish == "true")
+}
+
+/// Notes since when something holds.
+fn since<K: Ord>(times: &mut BTreeMap<K, Timestamp>, key: K, holds: bool, now: Timestamp) {
+    if holds {
+        times.entry(key).or_insert(now);
+    } else {
+        times.remove(&key);
+    }
 }
 
 impl TheUndisturbedStay {
-    fn must_stay(pod: &Pod) -> bool {
-        let wish = pod.metadata.annotations.as_ref().and_then(|all| all.get(annotations::DO_NOT_DISRUPT));
-        is_active(pod) && wish.is_some_and(|wish| wish == "true")
+    fn follow(&mut self, step: &Step<'_>) {
+        for change in step.changes {
+            match &**change {
+                Change::Pod(edit) => {
+                    let pod = edit.new.as_deref().filter(|pod| node_of(pod).is_some() && is_active(pod));
+                    since(&mut self.bound, edit.key.clone(), pod.is_some(), step.now);
+                    since(&mut self.unwilling, edit.key.clone(), pod.is_some_and(must_stay), step.now);
+                }
+                Change::Node(edit) => {
+                    let stays = edit.new.as_deref().is_some_and(must_stay);
+                    since(&mut self.nodes, edit.key.name.to_string(), stays, step.now);
+                }
+                Change::PodDisruptionBudget(edit) => {
+                    let status = edit.new.as_deref().and_then(|budget| budget.status.as_ref());
+                    let blocks = status.is_some_and(|status| status.disruptions_allowed == Some(0));
+                    since(&mut self.budgets, edit.key.clone(), blocks, step.now);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// What keeps the node of this claim where it is, and has done so for long enough that Karpenter must know.
+    fn obstacle(
+        &self,
+        step: &Step<'_>,
+        node: &str,
+        claim: &NodeClaim,
+        reason: DisruptionReason,
+    ) -> Option<String> {
+        let long = |since: Option<&Timestamp>| since.is_some_and(|at| step.now.duration_since(*at) > LAG);
+        if reason == DisruptionReason::Unhealthy {
+            return None;
+        }
+        if long(self.nodes.get(node)) {
+            return Some(format!("node {node}"));
+        }
+        if reason == DisruptionReason::Drifted && claim.spec.termination_grace_period.is_some() {
+            return None;
+        }
+        for pod in step.objects.pods_on(node) {
+            let key = ObjectKey::of(&**pod);
+            if long(self.unwilling.get(&key)) {
+                return Some(format!("pod {key} on it"));
+            }
+            if !long(self.bound.get(&key)) || !is_drainable(pod) {
+                continue;
+            }
+            for budget in budgets_of(step.objects, pod) {
+                let budget = ObjectKey::of(&*budget);
+                if long(self.budgets.get(&budget)) {
+                    return Some(format!("pod {key} on it, by PodDisruptionBudget {budget},"));
+                }
+            }
+        }
+        None
     }
 }
 
 impl Invariant for TheUndisturbedStay {
     fn name(&self) -> &'static str {
-        "what must not be disrupted is not consolidated"
+        "what must not be disrupted is not"
     }
 
     fn rules(&self) -> &'static [&'static str] {
-        &["I23"]
+        &["I23", "I24"]
     }
 
     fn check(&mut self, step: &Step<'_>) -> Result<(), String> {
-        for change in step.changes {
-            let Change::Pod(edit) = &**change else { continue };
-            let was = edit.old.as_deref().and_then(node_of);
-            match edit.new.as_deref().and_then(node_of) {
-                None => drop(self.bound.remove(&edit.key)),
-                Some(_) if was.is_none() => drop(self.bound.insert(edit.key.clone(), step.now)),
-                Some(_) => {}
+        self.follow(step);
+        for (key, claim, reason) in entering(step) {
+            let Some(node) = node_name(step.objects, claim) else { continue };
+            if let Some(obstacle) = self.obstacle(step, node, claim, reason) {
+                return Err(format!(
+                    "NodeClaim {key} is disrupted ({}) although {obstacle} must not be",
+                    reason.as_str()
+                ));
             }
         }
-        for (key, claim, reason) in entering(step) {
-            if !matches!(reason, DisruptionReason::Empty | DisruptionReason::Underutilized) {
-                continue;
+        Ok(())
+    }
+}
+
+/// A drain waits for pods that must not be disturbed; only a deadline moves them.
+pub struct TheUndisturbedAreNotEvicted {
+    karpenter: String,
+    unwilling: BTreeMap<ObjectKey, Timestamp>,
+}
+
+impl TheUndisturbedAreNotEvicted {
+    /// For writes under names that start with `karpenter`.
+    pub fn new(karpenter: &str) -> Self {
+        Self { karpenter: karpenter.to_owned(), unwilling: BTreeMap::new() }
+    }
+}
+
+impl Invariant for TheUndisturbedAreNotEvicted {
+    fn name(&self) -> &'static str {
+        "no pod is evicted that must not be disturbed"
+    }
+
+    fn rules(&self) -> &'static [&'static str] {
+        &["X34"]
+    }
+
+    fn check(&mut self, step: &Step<'_>) -> Result<(), String> {
+        let evicts = is_eviction(step) && step.entry.actor.starts_with(self.karpenter.as_str());
+        for change in step.changes {
+            let Change::Pod(edit) = &**change else { continue };
+            let before = self.unwilling.get(&edit.key).copied();
+            let ends = edit.new.as_deref().is_none_or(|pod| !is_active(pod));
+            if evicts && ends && before.is_some_and(|at| step.now.duration_since(at) > LAG) {
+                return Err(format!("pod {} was evicted although it must not be disturbed", edit.key));
             }
-            let Some(node) = node_name(step.objects, claim) else { continue };
-            for pod in step.objects.pods_on(node).filter(|pod| Self::must_stay(pod)) {
-                let pod_key = ObjectKey::of(&**pod);
-                let since = self.bound.get(&pod_key).copied().unwrap_or(Timestamp::MIN);
-                if step.now.duration_since(since) > LAG {
-                    return Err(format!(
-                        "NodeClaim {key} is disrupted ({}) although pod {pod_key} on it must not be",
-                        reason.as_str()
-                    ));
-                }
-            }
+            let stays = edit.new.as_deref().is_some_and(|pod| is_active(pod) && must_stay(pod));
+            since(&mut self.unwilling, edit.key.clone(), stays, step.now);
         }
         Ok(())
     }

@@ -53,12 +53,15 @@ impl Invariant for BudgetsAreKept {
     }
 }
 
-fn is_eviction(step: &Step<'_>) -> bool {
+pub(super) fn is_eviction(step: &Step<'_>) -> bool {
     let path = step.entry.deed.split('?').next().unwrap_or_default();
     path.starts_with("POST ") && path.ends_with("/eviction") && step.entry.outcome.starts_with('2')
 }
 
-fn budgets_of(objects: &Objects, pod: &Pod) -> Vec<Arc<k8s_openapi::api::policy::v1::PodDisruptionBudget>> {
+pub(super) fn budgets_of(
+    objects: &Objects,
+    pod: &Pod,
+) -> Vec<Arc<k8s_openapi::api::policy::v1::PodDisruptionBudget>> {
     let labels = pod.metadata.labels.clone().unwrap_or_default();
     let same = |budget: &&Arc<k8s_openapi::api::policy::v1::PodDisruptionBudget>| {
         budget.metadata.namespace == pod.metadata.namespace

@@ -1,5 +1,8 @@
 //! Rules about disruption are found broken when they are.
 
+use karpenter_sim::invariants::Invariant;
+use karpenter_sim::invariants::replacements::{ReplacementsAreCheaper, ReplacementsComeFirst};
+use karpenter_sim::inventory::Launch;
 use karpenter_sim::{World, WorldOptions, invariants};
 use kube::Api;
 use kube::api::{DynamicObject, Patch, PatchParams};
@@ -100,17 +103,188 @@ async fn one_node_more_than_the_budget_allows_is_noticed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn consolidating_a_node_with_a_pod_that_must_stay_is_noticed_and_drifting_it_is_not() {
-    for (reason, rule) in [("Underutilized", Some("I23")), ("Drifted", None)] {
-        let world = watched().await;
-        pool(&world, "100%").await;
-        machine(&world, "a").await;
-        bound_pod(&world, "p", |pod| {
-            pod["metadata"]["annotations"]["karpenter.sh/do-not-disrupt"] = "true".into()
-        })
-        .await;
-        world.run_for(5 * MINUTE).await.unwrap();
-        disrupt(&world, "a", reason).await;
+async fn disrupting_what_must_stay_is_noticed_unless_its_drain_is_bounded_or_it_is_broken() {
+    for (bounded, reason, rule) in [
+        (false, "Underutilized", Some("I23,I24")),
+        (true, "Empty", Some("I23,I24")),
+        (false, "Drifted", Some("I23,I24")),
+        (true, "Drifted", None),
+        (false, "Unhealthy", None),
+    ] {
+        for blocked_by in ["pod", "budget"] {
+            let world = watched().await;
+            pool(&world, "100%").await;
+            machine(&world, "a").await;
+            if bounded {
+                bound_drain(&world, "a").await;
+            }
+            bound_pod(&world, "p", |pod| {
+                if blocked_by == "pod" {
+                    pod["metadata"]["annotations"]["karpenter.sh/do-not-disrupt"] = "true".into();
+                }
+                pod["metadata"]["labels"] = json!({"app": "p"});
+            })
+            .await;
+            if blocked_by == "budget" {
+                let spec = json!({"maxUnavailable": 0, "selector": {"matchLabels": {"app": "p"}}});
+                let budget = json!({"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": "p"}, "spec": spec});
+                world.create(budget).await.unwrap();
+            }
+            world.run_for(5 * MINUTE).await.unwrap();
+            disrupt(&world, "a", reason).await;
+            assert_eq!(broken(&world).as_deref(), rule, "{blocked_by} {bounded} {reason}");
+        }
+    }
+}
+
+/// A NodeClaim cannot be given a deadline later: this one is made again.
+async fn bound_drain(world: &World, name: &str) {
+    claims(world).delete(name, &kube::api::DeleteParams::default()).await.unwrap();
+    world
+        .create(json!({
+            "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim",
+            "metadata": {"name": name, "labels": {"karpenter.sh/nodepool": "default"}},
+            "spec": {"nodeClassRef": class(), "requirements": [], "terminationGracePeriod": "1m"},
+        }))
+        .await
+        .unwrap();
+    set_conditions(world, name, &[]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn disrupting_a_node_that_must_stay_is_noticed() {
+    let world = watched().await;
+    pool(&world, "100%").await;
+    machine(&world, "a").await;
+    let nodes: Api<k8s_openapi::api::core::v1::Node> = Api::all(world.cluster().client("user"));
+    let wish = json!({"metadata": {"annotations": {"karpenter.sh/do-not-disrupt": "true"}}});
+    nodes.patch("a", &PatchParams::default(), &Patch::Merge(wish)).await.unwrap();
+    world.run_for(5 * MINUTE).await.unwrap();
+    disrupt(&world, "a", "Drifted").await;
+    assert_eq!(broken(&world).as_deref(), Some("I23,I24"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_budget_counts_as_karpenter_may_have_seen_it() {
+    let world = watched().await;
+    pool(&world, "100%").await;
+    for name in ["a", "b"] {
+        machine(&world, name).await;
+    }
+    let resource = ApiResource::from_gvk(&GroupVersionKind::gvk("karpenter.sh", "v1", "NodePool"));
+    let pools: Api<DynamicObject> = Api::all_with(world.cluster().client("user"), &resource);
+    let none = json!({"spec": {"disruption": {"budgets": [{"nodes": "0"}]}}});
+    pools.patch("default", &PatchParams::default(), &Patch::Merge(none)).await.unwrap();
+    disrupt(&world, "a", "Empty").await;
+    assert_eq!(broken(&world), None, "the change may not have arrived yet");
+    world.run_for(5 * MINUTE).await.unwrap();
+    disrupt(&world, "b", "Empty").await;
+    assert_eq!(broken(&world).as_deref(), Some("I17,I18"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn evicting_a_pod_that_must_not_be_disturbed_is_noticed() {
+    let world = watched().await;
+    machine(&world, "a").await;
+    bound_pod(&world, "stays", |pod| {
+        pod["metadata"]["annotations"]["karpenter.sh/do-not-disrupt"] = "true".into();
+    })
+    .await;
+    world.run_for(5 * MINUTE).await.unwrap();
+    evict(&world, "stays").await;
+    assert_eq!(broken(&world).as_deref(), Some("X34"));
+}
+
+const CHEAP: &str = "cheap";
+const DEAR: &str = "dear";
+
+/// A world that looks at what replaces what, and at nothing else. Everything costs what its name says.
+async fn watched_for_replacements() -> World {
+    let world = World::new(WorldOptions { seed: 5, ..WorldOptions::default() }).await.unwrap();
+    let offering = |it: &str| (it.to_owned(), "z".to_owned(), "spot".to_owned());
+    let prices = [(offering(CHEAP), 1.0), (offering(DEAR), 2.0)].into();
+    world.cluster().watch_over([
+        Box::new(ReplacementsComeFirst::new("karpenter")) as Box<dyn Invariant>,
+        Box::new(ReplacementsAreCheaper::new("karpenter", prices)) as _,
+    ]);
+    pool(&world, "100%").await;
+    world
+}
+
+/// A NodeClaim that Karpenter created, with its machine, not initialized yet.
+async fn launched(world: &World, name: &str, instance_type: &str) {
+    let claim: DynamicObject = serde_json::from_value(json!({
+        "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim",
+        "metadata": {
+            "name": name, "labels": {"karpenter.sh/nodepool": "default"},
+            "finalizers": ["karpenter.sh/termination"],
+        },
+        "spec": {"nodeClassRef": class(), "requirements": []},
+    }))
+    .unwrap();
+    let created = claims(world).create(&kube::api::PostParams::default(), &claim).await.unwrap();
+    let launch = Launch {
+        token: name.to_owned(),
+        claim_uid: created.metadata.uid.unwrap(),
+        instance_type: instance_type.to_owned(),
+        zone: "z".to_owned(),
+        capacity_type: "spot".to_owned(),
+        ..Launch::default()
+    };
+    let instance = world.cloud().handle("karpenter").launch(launch).await.unwrap();
+    let status = json!({"status": {"providerID": instance.provider_id}});
+    claims(world).patch_status(name, &PatchParams::default(), &Patch::Merge(status)).await.unwrap();
+    world.run_for(2 * MINUTE).await.unwrap();
+}
+
+async fn mark(world: &World, name: &str, conditions: &[(&str, &str)]) {
+    let conditions: Vec<Value> = conditions
+        .iter()
+        .map(|(kind, reason)| json!({"type": kind, "status": "True", "reason": reason, "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}))
+        .collect();
+    let status = json!({"status": {"conditions": conditions}});
+    claims(world).patch_status(name, &PatchParams::default(), &Patch::Merge(status)).await.unwrap();
+}
+
+/// Karpenter tells that this NodeClaim is a replacement.
+async fn tell(world: &World, name: &str, reason: &str) {
+    let object = json!({"apiVersion": "karpenter.sh/v1", "kind": "NodeClaim", "name": name});
+    world
+        .create(json!({
+            "apiVersion": "v1", "kind": "Event", "metadata": {"name": name, "namespace": "default"},
+            "involvedObject": object, "reason": "DisruptionLaunching", "type": "Normal",
+            "message": format!("Launching NodeClaim: {reason}"),
+        }))
+        .await
+        .unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_goes_before_its_replacement_is_up_is_noticed() {
+    for (up, rule) in [(true, None), (false, Some("I20"))] {
+        let world = watched_for_replacements().await;
+        launched(&world, "old", DEAR).await;
+        mark(&world, "old", &[("DisruptionReason", "Drifted")]).await;
+        launched(&world, "new", DEAR).await;
+        tell(&world, "new", "Drifted").await;
+        if up {
+            mark(&world, "new", &[("Launched", "Launched"), ("Initialized", "Initialized")]).await;
+        }
+        claims(&world).delete("old", &kube::api::DeleteParams::default()).await.unwrap();
+        assert_eq!(broken(&world).as_deref(), rule);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_consolidation_that_raises_the_cost_is_noticed() {
+    for (replacement, reason, rule) in
+        [(CHEAP, "Underutilized", None), (DEAR, "Underutilized", Some("I25")), (DEAR, "Drifted", None)]
+    {
+        let world = watched_for_replacements().await;
+        launched(&world, "old", DEAR).await;
+        mark(&world, "old", &[("DisruptionReason", reason)]).await;
+        launched(&world, "new", replacement).await;
+        tell(&world, "new", reason).await;
         assert_eq!(broken(&world).as_deref(), rule);
     }
 }
