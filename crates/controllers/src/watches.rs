@@ -193,8 +193,10 @@ fn all<K: Watched>(client: &Client, entropy: &Entropy) -> Informer<K> {
     Informer::new(Api::all(client.clone()), watcher::Config::default(), entropy)
 }
 
-/// Most of a pod's bytes are of no interest here: what its containers run, and how they fared.
+/// Most of a pod's bytes are of no interest here: what its containers run and how they fared, and volumes that are no claims.
+/// There are more pods than anything else, so what is kept of them is most of the program's memory.
 fn trim_pod(pod: &mut Pod) {
+    shrink(&mut pod.metadata.owner_references);
     if let Some(spec) = &mut pod.spec {
         for container in spec.containers.iter_mut().chain(spec.init_containers.iter_mut().flatten()) {
             container.args = None;
@@ -207,21 +209,56 @@ fn trim_pod(pod: &mut Pod) {
             container.readiness_probe = None;
             container.security_context = None;
             container.startup_probe = None;
+            container.termination_message_path = None;
             container.volume_mounts = None;
         }
+        spec.containers.shrink_to_fit();
+        shrink(&mut spec.init_containers);
+        spec.ephemeral_containers = None;
+        spec.security_context = None;
+        shrink(&mut spec.tolerations);
+        keep(&mut spec.volumes, |volume| {
+            volume.persistent_volume_claim.is_some() || volume.ephemeral.is_some()
+        });
     }
     if let Some(status) = &mut pod.status {
         // Of containers that run only their size is read: what a pod being resized needs for the moment.
-        let statuses = [&mut status.container_statuses, &mut status.init_container_statuses];
-        for container in statuses.into_iter().flatten().flatten() {
-            *container = ContainerStatus {
-                name: std::mem::take(&mut container.name),
-                resources: container.resources.take(),
-                allocated_resources: container.allocated_resources.take(),
-                ..ContainerStatus::default()
-            };
+        for containers in [&mut status.container_statuses, &mut status.init_container_statuses] {
+            for container in containers.iter_mut().flatten() {
+                *container = ContainerStatus {
+                    name: std::mem::take(&mut container.name),
+                    resources: container.resources.take(),
+                    allocated_resources: container.allocated_resources.take(),
+                    ..ContainerStatus::default()
+                };
+            }
+            keep(containers, |container| container.resources.is_some());
         }
+        shrink(&mut status.conditions);
         status.ephemeral_container_statuses = None;
+        status.host_ip = None;
+        status.host_ips = None;
+        status.pod_ip = None;
+        status.pod_ips = None;
+    }
+}
+
+/// Keeps what is of interest, in no more room than it needs.
+fn keep<T>(list: &mut Option<Vec<T>>, is_needed: impl Fn(&T) -> bool) {
+    if let Some(items) = list {
+        items.retain(is_needed);
+        if items.is_empty() {
+            *list = None;
+        } else {
+            items.shrink_to_fit();
+        }
+    }
+}
+
+/// Lists are read with room to grow; they never will.
+fn shrink<T>(list: &mut Option<Vec<T>>) {
+    if let Some(items) = list {
+        items.shrink_to_fit();
     }
 }
 
