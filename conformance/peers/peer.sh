@@ -51,9 +51,37 @@ embedded_server() {
   fail "karpenter apiserver did not become ready"
 }
 
+# karpenter_binary [--release]: ours, in $karpenter; $KARPENTER names one that is built already.
 karpenter_binary() {
   karpenter=${KARPENTER:-}
   [ -z "$karpenter" ] || return 0
-  (cd "$repo" && cargo build --quiet --bin karpenter)
-  karpenter=${CARGO_TARGET_DIR:-$repo/target}/debug/karpenter
+  (cd "$repo" && cargo build --quiet "$@" --bin karpenter)
+  karpenter=${CARGO_TARGET_DIR:-$repo/target}/$([ "${1:-}" = --release ] && echo release || echo debug)/karpenter
+}
+
+# go_karpenter: Go Karpenter's kwok binary in $go_karpenter, the folder of its module in $go_module; its instance types for both sides.
+go_karpenter() {
+  need go; need python3
+  local cache=${KARPENTER_CI_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/karpenter-ci}/go-karpenter-1.15.0
+  go_karpenter=$cache/kwok
+  if [ ! -x "$go_karpenter" ]; then
+    echo "building Go Karpenter's kwok binary"
+    (cd "$work" && GOTOOLCHAIN=go1.26.9 CGO_ENABLED=0 GOBIN=$cache go install -trimpath -ldflags "-s -w" sigs.k8s.io/karpenter/kwok@v1.15.0) \
+      > "$work/go.log" 2>&1 || { tail -n 3 "$work/go.log"; skip "Go Karpenter's kwok binary cannot be had"; }
+  fi
+  go_module=$(GOTOOLCHAIN=go1.26.9 go mod download -json sigs.k8s.io/karpenter@v1.15.0 | python3 -c 'import json,sys; print(json.load(sys.stdin)["Dir"])')
+  export INSTANCE_TYPES_FILE_PATH=$go_module/kwok/cloudprovider/instance_types.json
+}
+
+# drive NAME SCENARIO OPTION... -- COMMAND...: one scenario of e2e/drive on a fresh control plane; its log stays in $work/NAME.log.
+drive() {
+  local name=$1 scenario=$2 status=0
+  shift 2
+  need unshare; need nsenter; need ip
+  [ "$(id -u)" = 0 ] || skip "network namespaces need root"
+  real_cluster "$name" --netns --audit
+  "$realcluster/in" --dir "${clusters[-1]}" "$repo/conformance/e2e/drive" "$scenario" --dir "${clusters[-1]}" "$@" || status=$?
+  cp "${clusters[-1]}/log/karpenter.log" "$work/$name.karpenter.log" 2> /dev/null || true
+  "$realcluster/down" --dir "${clusters[-1]}" > /dev/null 2>&1 || true
+  return "$status"
 }
