@@ -1,0 +1,65 @@
+"""Karpenter with exactly the rights that are handed out: those the chart renders, and in a management cluster of its own those of
+examples/cluster-api/rbac-management.yaml. Nothing it asks may be refused."""
+
+import json
+import os
+import subprocess
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ACCOUNT = "system:serviceaccount:kube-system:"
+
+
+def objects(path):
+    """The objects of a YAML file, by way of kubectl."""
+    command = ["kubectl", "create", "--dry-run=client", "--validate=false", "-o", "json", "-f", path]
+    text = subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+    found = []
+    while text:
+        item, end = json.JSONDecoder().raw_decode(text)
+        found += item["items"] if item["kind"] == "List" else [item]
+        text = text[end:].lstrip()
+    return found
+
+
+def restrict(world, chart):
+    """Takes away what the control plane gave Karpenter's account and gives it what the chart renders."""
+    world.roles, world.hub_roles = [], []
+    for api in {id(world.api): world.api, id(world.hub): world.hub}.values():
+        api.delete("ClusterRoleBinding", "realcluster-controllers")
+        for name in ("kwok", "capi"):
+            subject = {"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": ACCOUNT + name}
+            if not api.exists("ClusterRoleBinding", name):
+                api.create({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": {"name": name},
+                            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"},
+                            "subjects": [subject]})
+    for item in objects(chart):
+        if item["kind"] in ("Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"):
+            item["metadata"].setdefault("namespace", "kube-system") if "Cluster" not in item["kind"] else None
+            world.api.create(item)
+            world.roles.append(item)
+
+
+def enter(world, namespace):
+    """The Role of the management cluster, in the namespace of a Cluster."""
+    for item in objects(f"{HERE}/../../examples/cluster-api/rbac-management.yaml"):
+        item["metadata"]["namespace"] = namespace
+        for subject in item.get("subjects", []):
+            subject["namespace"] = "kube-system"
+        world.hub.create(item)
+        if item["kind"] == "Role" and not world.hub_roles:
+            world.hub_roles.append(item)
+
+
+def judge(world):
+    """Compares what was granted with what was asked, in each cluster."""
+    bad = False
+    sides = [("workload" if world.hub_roles else "joined", world.roles, world.dir)]
+    if world.hub_roles:
+        sides.append(("management", world.hub_roles, world.hub_dir))
+    for side, roles, directory in sides:
+        path = f"{world.arguments.out}/{side}-roles.json"
+        json.dump({"items": roles}, open(path, "w"))
+        print(f"rights in the {side} cluster:", flush=True)
+        reasons = f"{HERE}/../rbac/cluster-api-{side}.json"
+        bad |= subprocess.run([f"{HERE}/../rbac/compare", path, f"{directory}/log/audit.log", reasons]).returncode != 0
+    return bad

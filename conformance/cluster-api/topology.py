@@ -1,0 +1,144 @@
+"""Whose Machines, and how they are made: several clusters in one hub, ClusterClass, Machine mode, API versions."""
+
+import json
+import time
+
+from rig import Rig
+from world import CAPACITY, MAX, MEMBER, MIN, PRICE, VERSION, cluster, is_true, machine_deployment, template
+
+
+def a15(world):
+    "other clusters of the hub are neither read nor written"
+    rig = Rig(world, "a15", start=False, cluster="c")
+    rig.hub.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "a15-other"}})
+    rig.add(*cluster("a15-other", "c"), template("a15-other", "t"), *cluster("a15", "d"))
+    rig.add(machine_deployment("a15-other", "c", "m", notes={PRICE: "0.001"}), machine_deployment("a15", "d", "x", notes={PRICE: "0.001"}))
+    rig.deployment(notes={MAX: "10"})
+    rig.start()
+    rig.want(3)
+    rig.ready(3)
+    theirs = [k for k in world.machines.objects if k[0] == "a15-other" or k[1].startswith("x-")]
+    rig.same("Machines of others", len(theirs), 0)
+    rig.same("replicas of others", (rig.replicas("x"), world.deployments.objects[("a15-other", "m")]["spec"]["replicas"]), (0, 0))
+    rig.same("writes to others", len([w for w in world.writes(rig.since) if "/a15-other/" in w[1] or "/x" in w[1]]), 0)
+    told = [r["name"] for r in rig.api.get("ClusterAPINodeClass", "a15")["status"].get("resources", [])]
+    rig.same("resources in the status", len(told), 1)
+    rig.at_rest()
+    for found in rig.hub.list("Cluster", "a15-other"):
+        rig.hub.delete("Cluster", found["metadata"]["name"], "a15-other")
+    return rig
+
+
+def _cluster_class(rig, notes):
+    """A ClusterClass of fake parts, and a Cluster of it with one MachineDeployment whose replicas nobody sets."""
+    meta = lambda name: {"name": name, "namespace": rig.namespace}
+    part = lambda group, kind, spec: {"apiVersion": f"{group}.cluster.x-k8s.io/v1beta1", "kind": kind, "metadata": meta("t"), "spec": {"template": {"spec": spec}}}
+    reference = lambda group, kind: {"templateRef": {"apiVersion": f"{group}.cluster.x-k8s.io/v1beta1", "kind": kind, "name": "t"}}
+    workers = {"class": "workers", "infrastructure": reference("infrastructure", "FakeMachineTemplate"),
+               "bootstrap": reference("bootstrap", "FakeConfigTemplate")}
+    rig.add(
+        part("infrastructure", "FakeClusterTemplate", {}), part("controlplane", "FakeControlPlaneTemplate", {}),
+        part("infrastructure", "FakeMachineTemplate", {}), part("bootstrap", "FakeConfigTemplate", {}),
+        {"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "ClusterClass", "metadata": meta("class"), "spec": {
+            "infrastructure": reference("infrastructure", "FakeClusterTemplate"),
+            "controlPlane": reference("controlplane", "FakeControlPlaneTemplate"), "workers": {"machineDeployments": [workers]}}},
+    )
+    rig.until("the ClusterClass can be used", 60, lambda: is_true(rig.hub.get("ClusterClass", "class", rig.namespace), "VariablesReady"))
+    rig.add({"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Cluster", "metadata": meta(rig.cluster), "spec": {"topology": {
+        "classRef": {"name": "class"}, "version": VERSION,
+        "workers": {"machineDeployments": [{"class": "workers", "name": "workers", "metadata": {"labels": {MEMBER: ""}, "annotations": notes}}]},
+    }}})
+
+
+def a21(world):
+    "a ClusterClass works as long as its topology sets no replicas"
+    rig = Rig(world, "a21", start=False, bare=True)
+    # The rule by which Cluster API defaults replicas that nobody sets: the least size, where there is one.
+    least = {MIN: "0", MAX: "10"}
+    _cluster_class(rig, {CAPACITY + "cpu": "4", CAPACITY + "memory": "16Gi", CAPACITY + "maxPods": "110", **least})
+    rig.until("the topology made it", 120, lambda: rig.provisioned(rig.cluster) and rig.here(world.deployments))
+    name = rig.here(world.deployments)[0]["metadata"]["name"]
+    rig.same("replicas at first", rig.replicas(name), 0)
+    rig.start()
+    rig.want(2)
+    rig.ready(2, 180)
+    rig.same("Machines are born with the member label", MEMBER in rig.here(world.deployments)[0]["spec"]["template"]["metadata"].get("labels", {}), True)
+    rig.at_rest()
+    topology = rig.hub.get("Cluster", rig.cluster, "a21")["spec"]["topology"]
+    topology["workers"]["machineDeployments"][0]["replicas"] = 2
+    # The webhook wants one or the other.
+    for key in least:
+        topology["workers"]["machineDeployments"][0]["metadata"]["annotations"].pop(key, None)
+    rig.patch("Cluster", rig.cluster, {"spec": {"topology": topology}})
+    time.sleep(5)
+    scales = len(rig.writes("/scale"))
+    rig.want(3)
+    rig.stays("no fight over replicas", 40, lambda: rig.replicas(name) == 2)
+    rig.same("further scale writes", len(rig.writes("/scale")) - scales, 0)
+    told = [r.get("unavailable") for r in rig.api.get("ClusterAPINodeClass", "a21")["status"].get("resources", [])]
+    rig.same("told", any("ReplicasOwnedByTopology" in (t or "") for t in told), True)
+    return rig
+
+
+def a22(world):
+    "machines of their own are made once, also across crashes"
+    rig = Rig(world, "a22", start=False, domains=["a", "b"], launchMode="Machine")
+    nothing = {CAPACITY + key: None for key in ("cpu", "memory", "maxPods")}
+    rig.deployment(notes=nothing)
+    rig.patch("FakeMachineTemplate", "t", {"status": {"capacity": {"cpu": "4", "memory": "16Gi", "pods": "110"}, "nodeInfo": {"architecture": "amd64", "operatingSystem": "linux"}}}, "status")
+    rig.until("the failure domains are known", 60, lambda: len(rig.hub.get("Cluster", rig.cluster, "a22").get("status", {}).get("failureDomains", [])) == 2)
+    rig.start()
+    rig.want(3, topologySpreadConstraints=[{"maxSkew": 1, "topologyKey": "topology.kubernetes.io/zone", "whenUnsatisfiable": "DoNotSchedule",
+                                            "labelSelector": {"matchLabels": {"app": "a22"}}}])
+    rig.until("a clone is made", 60, lambda: rig.here(world.infra))
+    rig.kill()
+    rig.start()
+    rig.ready(3, 180)
+    rig.same("Machines and clones", (len(rig.machines(all=True)), len(rig.here(world.infra)), rig.replicas()), (3, 3, 0))
+    names = {c["metadata"]["name"] for c in rig.claims()}
+    rig.same("named after their NodeClaims", {m["metadata"]["name"] for m in rig.machines()} == names, True)
+    rig.same("zones", len({m["spec"].get("failureDomain") for m in rig.machines()}), 2)
+    owners = {o["kind"] for m in rig.machines() for o in m["metadata"].get("ownerReferences", [])}
+    rig.same("owners", owners, {"Cluster"})
+    rig.want(0)
+    for claim in rig.claims():
+        rig.api.delete("NodeClaim", claim["metadata"]["name"])
+    rig.until("everything is gone", 120, lambda: not rig.machines(all=True) and not rig.here(world.infra) and not rig.claims())
+    rig.rules()
+    return rig
+
+
+def a24(world):
+    "the management cluster stops serving v1beta1 while launches run"
+    rig = Rig(world, "a24")
+    rig.deployment(notes={MAX: "20"})
+    rig.want(4)
+    rig.ready(4)
+    foreign = lambda m: json.dumps({k: v for k, v in m["spec"].items()}, sort_keys=True)
+    before = {m["metadata"]["uid"]: foreign(m) for m in rig.machines()}
+    template_before = json.dumps(rig.hub.get("MachineDeployment", "m", "a24")["spec"]["template"], sort_keys=True)
+    crds = [f"{plural}.cluster.x-k8s.io" for plural in ("clusters", "machines", "machinesets", "machinedeployments")]
+
+    def serve(version, served):
+        for name in crds:
+            crd = rig.hub.get("CustomResourceDefinition", name)
+            for entry in crd["spec"]["versions"]:
+                if entry["name"] == version:
+                    entry["served"] = served
+            rig.hub.request("PUT", rig.hub.path("CustomResourceDefinition", None, name), crd)
+
+    rig.want(8)
+    rig.until("a launch is under way", 60, lambda: rig.replicas() > 4)
+    serve("v1beta1", False)
+    try:
+        rig.ready(8, 180)
+        rig.want(10)
+        rig.ready(10, 180)
+        now = {m["metadata"]["uid"]: foreign(m) for m in rig.machines()}
+        rig.same("Machine specs as they were", all(now[uid] == spec for uid, spec in before.items()), True)
+        rig.same("template as it was", json.dumps(rig.hub.get("MachineDeployment", "m", "a24")["spec"]["template"], sort_keys=True) == template_before, True)
+        rig.same("whole objects written", [w for w in rig.writes() if w[0] in ("update", "create")], [])
+        rig.at_rest()
+    finally:
+        serve("v1beta1", True)
+    return rig
