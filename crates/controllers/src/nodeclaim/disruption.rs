@@ -122,6 +122,10 @@ impl Reconciler for Conditions {
         } else {
             consolidation(&pool, &mut claim, self.context.now())
         };
+        // Most passes change nothing: no need to spell the claim out to see that.
+        if claim == *stored {
+            return Ok(Outcome::combine([drift?, consolidation]));
+        }
         let api = Api::<NodeClaim>::all(self.context.client.clone());
         // The list of conditions is replaced whole: only over the one that was read.
         match patch_status(&api, &*stored, &claim, Lock::Optimistic).await? {
