@@ -182,6 +182,12 @@ pub struct ClusterApiOptions {
     pub certificate_authority_data: String,
     /// `--cluster-api-skip-tls-verify`.
     pub skip_tls_verify: bool,
+    /// `CLUSTER_NAMESPACE`.
+    pub cluster_namespace: String,
+    /// `--cluster-api-default-arch`.
+    pub default_arch: String,
+    /// `--cluster-api-sync-labels`.
+    pub sync_labels: String,
 }
 
 /// Settings of the CloudStack provider. Whether they are needed is for the provider to say.
@@ -266,11 +272,14 @@ static SETTINGS: &[Setting] = &[
     setting("cluster-api-token", "CLUSTER_API_TOKEN", Kind::Secret, "", "Cluster API: bearer token for the management cluster"),
     setting("cluster-api-certificate-authority-data", "CLUSTER_API_CERTIFICATE_AUTHORITY_DATA", Kind::Text, "", "Cluster API: certificates of the management cluster, as PEM"),
     setting("cluster-api-skip-tls-verify", "CLUSTER_API_SKIP_TLS_VERIFY", Kind::Bool, "false", "Cluster API: trust any certificate of the management cluster"),
+    setting("cluster-api-default-arch", "CLUSTER_API_DEFAULT_ARCH", Kind::Text, "amd64", "Cluster API: architecture of nodes whose template does not say"),
+    setting("cluster-api-sync-labels", "CLUSTER_API_SYNC_LABELS", Kind::Text, "", "Cluster API: prefixes of further Machine labels that it copies to Nodes, separated by commas"),
+    env_only("CLUSTER_NAMESPACE", Kind::Text, "", "Cluster API: namespace of this cluster's Cluster"),
     env_only("CLOUDSTACK_API_URL", Kind::Text, "", "CloudStack: URL of the API"),
     env_only("CLOUDSTACK_API_KEY", Kind::Secret, "", "CloudStack: API key"),
     env_only("CLOUDSTACK_SECRET_KEY", Kind::Secret, "", "CloudStack: secret key"),
     env_only("CLOUDSTACK_VERIFY_SSL", Kind::Text, "true", "CloudStack: false to trust any certificate"),
-    env_only("CLUSTER_NAME", Kind::Text, "", "CloudStack: name of this cluster, part of the ownership tag"),
+    env_only("CLUSTER_NAME", Kind::Text, "", "Name of this cluster: CloudStack's ownership tag, Cluster API's Cluster"),
     env_only("KUBERNETES_MIN_VERSION", Kind::Text, "", "Accepted for old charts; used by nothing"),
     env_only("SYSTEM_NAMESPACE", Kind::Text, "", "Accepted for old charts; used by nothing"),
 ];
@@ -387,6 +396,9 @@ impl Reader {
                 token: Secret(self.string("cluster-api-token")),
                 certificate_authority_data: self.string("cluster-api-certificate-authority-data"),
                 skip_tls_verify: self.bool("cluster-api-skip-tls-verify"),
+                cluster_namespace: self.string("CLUSTER_NAMESPACE"),
+                default_arch: self.string("cluster-api-default-arch"),
+                sync_labels: self.string("cluster-api-sync-labels"),
             },
             cloudstack: CloudStackOptions {
                 api_url: self.string("CLOUDSTACK_API_URL"),

@@ -110,13 +110,16 @@ fn settings(around: &Surroundings) -> Result<Settings, crate::client::settings::
     let text = |text: &str| (!text.is_empty()).then(|| text.to_owned());
     Settings::read(|name| match name {
         "CLUSTER_API_KUBECONFIG" => options.kubeconfig.as_ref().map(|path| path.display().to_string()),
+        "CLUSTER_API_DEFAULT_ARCH" => text(&options.default_arch),
+        "CLUSTER_API_SYNC_LABELS" => text(&options.sync_labels),
+        "CLUSTER_NAMESPACE" => text(&options.cluster_namespace),
+        "CLUSTER_NAME" => text(&around.options.cloudstack.cluster_name),
         // A kubeconfig goes before the rest, as in the Go provider.
-        _ if name.starts_with("CLUSTER_API_") && options.kubeconfig.is_some() => None,
+        _ if options.kubeconfig.is_some() => None,
         "CLUSTER_API_URL" => text(&options.url),
         "CLUSTER_API_TOKEN" => text(options.token.reveal()),
         "CLUSTER_API_CERTIFICATE_AUTHORITY_DATA" => text(&options.certificate_authority_data),
         "CLUSTER_API_SKIP_TLS_VERIFY" => Some(options.skip_tls_verify.to_string()),
-        "CLUSTER_NAME" => text(&around.options.cloudstack.cluster_name),
         _ => None,
     })
     .map(|settings| {
