@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import signal
 import sys
 import time
 import traceback
@@ -45,6 +46,8 @@ def main():
     if unknown:
         sys.exit(f"unknown: {unknown}; there are {', '.join(known)}")
     os.makedirs(arguments.out, exist_ok=True)
+    # What was started is stopped, also when the run is.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit("stopped"))
     world = World(arguments)
     rows, failed = {}, []
     try:
@@ -80,7 +83,7 @@ def main():
             failed.append("rights")
     finally:
         world.stop()
-    json.dump(rows, open(f"{arguments.out}/rows.json", "w"), indent=1, ensure_ascii=False)
+    json.dump(rows, open(f"{arguments.out}/rows.json", "w"), indent=1, ensure_ascii=False, default=sorted)
     if failed:
         sys.exit(f"failed: {', '.join(failed)}")
 

@@ -131,11 +131,12 @@ class World:
             time.sleep(0.2)
 
     def karpenter(self, namespace, cluster="c", env=None, **settings):
-        """Starts a Karpenter for one Cluster. It needs no lease: who starts two gets two that write."""
+        """Starts a Karpenter for one Cluster. It needs no lease (but where rights are looked at): who starts two gets two that write."""
         probes = free_port()
         full = {
             "KUBECONFIG": f"{self.dir}/karpenter.kubeconfig", "CLUSTER_NAME": cluster, "CLUSTER_NAMESPACE": namespace,
-            "DISABLE_LEADER_ELECTION": "true", "HEALTH_PROBE_PORT": str(probes), "METRICS_PORT": str(free_port()),
+            "DISABLE_LEADER_ELECTION": "false" if self.arguments.rights else "true", "LEADER_ELECTION_NAMESPACE": "kube-system",
+            "HEALTH_PROBE_PORT": str(probes), "METRICS_PORT": str(free_port()),
             "BATCH_IDLE_DURATION": "1s", "LOG_LEVEL": "info", **settings, **(env or {}),
         }
         if not self.joined:
