@@ -118,8 +118,9 @@ def _phases(rig, world, began):
     return {what: _seconds(began, first[what].values()) for what in order if what in first}
 
 
-def up_and_down(world, count=200):
-    "0 to 200 Machines to 0, the time split by phase"
+def up_and_down(world):
+    "0 to many Machines to 0, the time split by phase (200, or --count)"
+    count = world.arguments.count
     rig = Rig(world, "up-and-down", disruption=OFTEN)
     rig.deployment(notes={MAX: str(2 * count)})
     time.sleep(2)
@@ -141,8 +142,9 @@ def up_and_down(world, count=200):
     return rig
 
 
-def up_and_down_by_hand(world, count=200):
-    "0 to 200 Machines to 0 by kubectl scale, Cluster API alone"
+def up_and_down_by_hand(world):
+    "0 to as many Machines to 0 by kubectl scale, Cluster API alone"
+    count = world.arguments.count
     rig = Rig(world, "by-hand", start=False)
     rig.deployment(notes={MAX: str(2 * count)})
     time.sleep(2)

@@ -37,6 +37,7 @@ def main():
     parser.add_argument("--karpenter", required=True)
     parser.add_argument("--out", required=True)
     parser.add_argument("--patience", type=float, default=3.0, help="by how much every time limit is stretched")
+    parser.add_argument("--count", type=int, default=200, help="how many Machines the load scenarios go up to")
     parser.add_argument("--keep-going", action="store_true")
     parser.add_argument("--rights", help="the rendered chart whose rights Karpenter gets")
     parser.add_argument("names", nargs="*")
