@@ -7,6 +7,7 @@ use std::time::Duration;
 use karpenter_runtime::lenient::Lenient;
 use karpenter_runtime::object_key::ObjectKey;
 use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::core::Status;
 use kube::{Api, Client};
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -16,7 +17,7 @@ use super::fields::{Malformed, Reference};
 use super::machine::Machine;
 use super::scalable::{Scalable, ScalableKey};
 use super::versions::{VersionError, Versions};
-use crate::names::{CAPI_GROUP, CLUSTER_NAME, DEPLOYMENT_NAME};
+use crate::names::{self, CAPI_GROUP, CLUSTER_NAME, DEPLOYMENT_NAME};
 
 /// Which Cluster is ours.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -195,10 +196,18 @@ impl Hub {
         Ok(Scalable::read(id.kind, &patched)?)
     }
 
-    /// Writes metadata (annotations and labels; null removes) of this version of a Machine.
+    /// Writes annotations and labels of a Machine that is still the one that was seen: not on its way out, with the claim and the
+    /// mark it had. What Cluster API writes on it meanwhile does not matter: a young Machine changes several times a second.
     pub async fn annotate_machine(&self, machine: &Machine, metadata: Value) -> Result<Machine, HubError> {
-        let api = self.api(CAPI_GROUP, "Machine", &machine.key.name).await?;
-        let patched = api.patch_metadata(&machine.key.name, &machine.resource_version, metadata).await?;
+        let name = &machine.key.name;
+        let api = self.api(CAPI_GROUP, "Machine", name).await?;
+        let patched = match guarded(machine, &metadata) {
+            Some(patch) => {
+                let patch = Patch::Json::<()>(patch);
+                api.settle(api.api.patch(name, &PatchParams::default(), &patch).await)?
+            }
+            None => api.patch_metadata(name, &machine.resource_version, metadata).await?,
+        };
         Ok(Machine::read(&patched)?)
     }
 
@@ -281,6 +290,47 @@ pub fn machine_reference(key: &ObjectKey) -> Reference {
     }
 }
 
+/// A patch that fits only a Machine that is as it was seen, in what matters to a claim. `None` if something is to be removed:
+/// then the version that was seen decides.
+pub(super) fn guarded(machine: &Machine, metadata: &Value) -> Option<json_patch::Patch> {
+    let pointer = |map: &str, key: &str| {
+        let key = key.replace('~', "~0").replace('/', "~1");
+        format!("/metadata/{map}/{key}")
+    };
+    // What is not there is tested for as null.
+    let test = |path: String, value: Value| json!({"op": "test", "path": path, "value": value});
+    let mut operations = vec![
+        test("/metadata/uid".to_owned(), machine.uid.as_str().into()),
+        test("/metadata/deletionTimestamp".to_owned(), Value::Null),
+    ];
+    if !machine.annotations.is_empty() {
+        for key in [names::NODECLAIM_UID, names::DELETE_MACHINE] {
+            let seen = machine.annotations.get(key).map_or(Value::Null, |value| value.as_str().into());
+            operations.push(test(pointer("annotations", key), seen));
+        }
+    }
+    for (map, there) in [("annotations", &machine.annotations), ("labels", &machine.labels)] {
+        let Some(wanted) = metadata.get(map).and_then(Value::as_object) else { continue };
+        if wanted.values().any(Value::is_null) {
+            return None;
+        }
+        if there.is_empty() {
+            operations.push(test(format!("/metadata/{map}"), Value::Null));
+            operations.push(json!({"op": "add", "path": format!("/metadata/{map}"), "value": wanted}));
+            continue;
+        }
+        for (key, value) in wanted {
+            operations.push(json!({"op": "add", "path": pointer(map, key), "value": value}));
+        }
+    }
+    serde_json::from_value(operations.into()).ok()
+}
+
+/// Whether a JSON patch did not fit; the server keeps the reason to itself, other than one that finds an object invalid.
+fn is_unfit(status: &Status) -> bool {
+    status.code == 422 && status.details.as_ref().is_none_or(|d| d.name.is_empty() && d.causes.is_empty())
+}
+
 impl Scoped<'_> {
     async fn get(&self, name: &str) -> Result<DynamicObject, HubError> {
         self.settle(self.api.get(name).await)
@@ -316,7 +366,7 @@ impl Scoped<'_> {
                 self.hub.answered();
                 Err(HubError::NotFound(self.what.clone()))
             }
-            409 => {
+            code if code == 409 || is_unfit(status) => {
                 self.hub.answered();
                 Err(HubError::Conflict(self.what.clone()))
             }

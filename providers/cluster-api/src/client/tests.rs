@@ -6,9 +6,11 @@ use serde_json::json;
 
 use super::cluster::Cluster;
 use super::fields::parse_key;
+use super::hub::guarded;
 use super::machine::Machine;
 use super::scalable::{Scalable, ScalableKey, ScalableKind};
-use crate::fixtures::{deployment, object};
+use crate::fixtures::{self, deployment, object};
+use crate::names;
 
 fn machine(value: serde_json::Value) -> Machine {
     Machine::read(&object(value)).expect("a Machine")
@@ -129,5 +131,50 @@ fn references_in_annotations_are_read_strictly() {
     for kind in [ScalableKind::MachineDeployment, ScalableKind::MachineSet] {
         let id = ScalableKey { kind, key: ObjectKey::namespaced("ns", "m") };
         assert_eq!(ScalableKey::from_annotation(&id.to_annotation()), Some(id));
+    }
+}
+
+#[test]
+fn a_claim_fits_only_a_machine_that_nobody_claimed_or_marked_meanwhile() {
+    let claim = json!({
+        "annotations": {names::NODECLAIM: "n", names::NODECLAIM_UID: "u"}, "labels": {names::MEMBER: ""},
+    });
+    for annotations in [&[][..], &[("example.com/note", "kept")][..]] {
+        let seen = fixtures::machine("m", 0, annotations);
+        let patch = guarded(&seen, &claim).expect("a patch");
+        let mut metadata =
+            json!({"uid": "uid-m", "labels": seen.labels.clone(), "resourceVersion": "another"});
+        if !annotations.is_empty() {
+            metadata["annotations"] = json!(seen.annotations);
+        }
+        // As the API server does it, what is not there is null.
+        let fits = |metadata: &serde_json::Value| {
+            let mut object = json!({"metadata": metadata});
+            let absent = |path: &str| object.pointer(path).is_none_or(serde_json::Value::is_null);
+            let operations = patch.0.iter().filter(|operation| {
+                let text = serde_json::to_value(operation).expect("JSON");
+                !(text["op"] == "test"
+                    && text["value"].is_null()
+                    && absent(text["path"].as_str().unwrap_or_default()))
+            });
+            let operations: Vec<_> = operations.cloned().collect();
+            json_patch::patch(&mut object, &operations).is_ok().then_some(object)
+        };
+        let claimed = fits(&metadata).expect("it fits");
+        assert_eq!(claimed["metadata"]["annotations"][names::NODECLAIM_UID], "u");
+        assert_eq!(claimed["metadata"]["labels"][names::MEMBER], "");
+        for (key, value) in annotations {
+            assert_eq!(claimed["metadata"]["annotations"][*key], *value);
+        }
+        for (key, value) in [("uid", json!("later")), ("deletionTimestamp", json!("2026-01-01T00:00:00Z"))] {
+            let mut other = metadata.clone();
+            other[key] = value;
+            assert_eq!(fits(&other), None, "{key}");
+        }
+        for key in [names::NODECLAIM_UID, names::DELETE_MACHINE] {
+            let mut other = metadata.clone();
+            other["annotations"][key] = "theirs".into();
+            assert_eq!(fits(&other), None, "{key}");
+        }
     }
 }
