@@ -3,7 +3,7 @@
 import time
 
 from rig import CLAIM, Rig
-from world import MAX, PRICE, annotations
+from world import CAPACITY, MAX, PRICE, annotations
 
 BUDGET_OF_ONE = {"consolidationPolicy": "WhenEmpty", "consolidateAfter": "Never", "budgets": [{"nodes": "1"}]}
 
@@ -161,9 +161,13 @@ def a23(world):
     "consolidation by price"
     often = {"consolidationPolicy": "WhenEmptyOrUnderutilized", "consolidateAfter": "5s", "budgets": [{"nodes": "100%"}]}
     rig = Rig(world, "a23", disruption=often)
-    rig.template("big", capacity={"cpu": "8", "memory": "32Gi", "pods": "110"})
-    rig.deployment("m", {MAX: "10", PRICE: "0.40"}, template="big", cpu="8", memory="32Gi")
-    rig.deployment("m2", {MAX: "10", PRICE: "0.15"})
+    # Without a zone nothing but empty nodes is consolidated.
+    zone = "topology.kubernetes.io/zone"
+    labels = {CAPACITY + "labels": f"{zone}=zone-a"}
+    rig.template("big", capacity={"cpu": "8", "memory": "32Gi", "pods": "110"}, nodeLabels={zone: "zone-a"})
+    rig.template("small", nodeLabels={zone: "zone-a"})
+    rig.deployment("m", {MAX: "10", PRICE: "0.40", **labels}, template="big", cpu="8", memory="32Gi")
+    rig.deployment("m2", {MAX: "10", PRICE: "0.15", **labels}, template="small")
     rig.want(3, cpu="7")
     rig.ready(3)
     rig.same("big ones first", (rig.replicas("m"), rig.replicas("m2")), (3, 0))
