@@ -161,8 +161,10 @@ class Rig:
                     seen.append(level)
         return seen
 
-    def writes(self, part=""):
-        return [w for w in self.world.writes(self.since) if part in w[1] and f"/namespaces/{self.namespace}/" in w[1]]
+    def writes(self, part="", refused=False):
+        """Karpenter's writes to this scenario's Cluster API objects; with those that lost against another's, if asked for."""
+        mine = [w for w in self.world.writes(self.since) if part in w[1] and f"/namespaces/{self.namespace}/" in w[1]]
+        return [w for w in mine if refused or (w[2] and w[2] < 400)]
 
     # ---- what must hold
 
@@ -222,7 +224,7 @@ class Rig:
 
     def row(self):
         """For the table: what was written and what became of Machines."""
-        writes = self.writes()
+        writes = self.writes(refused=True)
         history = self.history()
         mds = [md["metadata"]["name"] for md in self.here(self.world.deployments)]
         levels = "; ".join((f"{md}: " if len(mds) > 1 else "") + "→".join(map(str, self.levels(md))) for md in mds)
