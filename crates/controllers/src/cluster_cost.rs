@@ -1,11 +1,12 @@
-//! What the nodes of each NodePool cost: prices as providers last told them, and the NodeClaims there are.
+//! What the nodes of each NodePool cost: prices as providers last told them and overlays changed them, and the NodeClaims there
+//! are.
 //!
 //! Upstream counts NodeClaims in and out; here the sum is made when it is asked for, from what is there. A price that is not
 //! known counts as nothing and is asked for once, then again with the hourly refresh (`state.pricing`).
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use karpenter_api::{NodeClaim, NodePool, labels};
@@ -17,8 +18,10 @@ use karpenter_runtime::informer::Delta;
 use karpenter_runtime::metrics::CounterVec;
 use karpenter_runtime::program::Program;
 use karpenter_runtime::store::Store;
+use karpenter_runtime::work_queue::WorkQueue;
 
 use crate::context::{BY_NODE_POOL, Context};
+use crate::node_overlay;
 use crate::watches::Watches;
 
 const NAME: &str = "state.pricing";
@@ -32,11 +35,16 @@ type Offering = (String, String, String);
 pub struct ClusterCost {
     prices: Arc<Mutex<BTreeMap<String, BTreeMap<Offering, f64>>>>,
     claims: Store<NodeClaim>,
+    asked: Arc<OnceLock<WorkQueue<()>>>,
 }
 
 /// Puts the refresh of prices into the program.
 pub(crate) fn register(context: &Context, watches: &mut Watches, program: &mut Program) -> ClusterCost {
-    let cost = ClusterCost { prices: Arc::default(), claims: context.stores.node_claims.clone() };
+    let cost = ClusterCost {
+        prices: Arc::default(),
+        claims: context.stores.node_claims.clone(),
+        asked: Arc::default(),
+    };
     let errors = context.environment.registry.counter(
         "karpenter_nodepools_cost_tracker_errors_total",
         "Times the prices of a NodePool could not be had.",
@@ -45,6 +53,8 @@ pub(crate) fn register(context: &Context, watches: &mut Watches, program: &mut P
     let pricing = Pricing { context: context.clone(), cost: cost.clone(), errors };
     let controller = Controller::singleton(NAME, pricing, &context.environment);
     let queue = controller.queue();
+    // Set once, here.
+    let _ = cost.asked.set(queue.clone());
     watches.node_claims.subscribe({
         let (cost, queue) = (cost.clone(), queue.clone());
         move |delta| {
@@ -72,6 +82,13 @@ impl ClusterCost {
         let prices = self.lock();
         let Some(prices) = prices.get(pool) else { return 0.0 };
         claims.iter().filter_map(|claim| prices.get(&offering(claim)?.1)).sum()
+    }
+
+    /// Has prices looked up again: something has changed them.
+    pub(crate) fn refresh(&self) {
+        if let Some(queue) = self.asked.get() {
+            queue.add(());
+        }
     }
 
     /// Takes what a provider offers a NodePool; prices of what it offers no more are kept, as nodes of it may be.
@@ -157,6 +174,7 @@ impl Pricing {
         let name = pool.metadata.name.as_deref().unwrap_or_default();
         let Ok(provider) = self.context.providers.for_pool(pool) else { return Ok(()) };
         let types = provider.get_instance_types(pool).await.inspect_err(|_| self.errors.inc(&[name]))?;
+        let types = node_overlay::apply(&self.context, name, types);
         self.cost.update_offerings(name, &types);
         self.cost.settle_unknown(name);
         Ok(())

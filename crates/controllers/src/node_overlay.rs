@@ -8,6 +8,7 @@ use std::time::Duration;
 use karpenter_api::conditions::ConditionSet;
 use karpenter_api::nodeoverlay::VALIDATION_SUCCEEDED;
 use karpenter_api::{NodeOverlay, NodePool};
+use karpenter_engine::instance_type::InstanceType;
 use karpenter_engine::labels::Text;
 use karpenter_engine::node_pool::InstanceTypes;
 use karpenter_engine::overlay::{self, OverlayVerdict};
@@ -21,6 +22,7 @@ use karpenter_runtime::work_queue::WorkQueue;
 use karpenter_runtime::writes::{Lock, Written, patch_status};
 use kube::{Api, Resource};
 
+use crate::cluster_cost::ClusterCost;
 use crate::context::Context;
 use crate::provisioning::Provisioning;
 use crate::watches::Watches;
@@ -32,12 +34,17 @@ const AGAIN: Duration = Duration::from_secs(6 * 60 * 60);
 pub(crate) fn register(
     context: &Context,
     provisioning: &Provisioning,
+    cost: &ClusterCost,
     watches: &mut Watches,
     program: &mut Program,
 ) {
     let Some(overlays) = &mut watches.node_overlays else { return };
-    let reconciler =
-        Overlays { context: context.clone(), store: overlays.store(), provisioning: provisioning.clone() };
+    let reconciler = Overlays {
+        context: context.clone(),
+        store: overlays.store(),
+        provisioning: provisioning.clone(),
+        cost: cost.clone(),
+    };
     let controller =
         Controller::builder(NAME, reconciler).limiter(rate_limit::reasonable()).build(&context.environment);
     let queue = controller.queue();
@@ -64,6 +71,24 @@ struct Overlays {
     context: Context,
     store: Store<NodeOverlay>,
     provisioning: Provisioning,
+    cost: ClusterCost,
+}
+
+/// What a NodePool can buy, as overlays leave it.
+pub(crate) fn apply(context: &Context, pool: &str, types: Arc<[InstanceType]>) -> Arc<[InstanceType]> {
+    if !context.options.feature_gates.node_overlay {
+        return types;
+    }
+    let (now, rules) = (context.now(), context.providers.scheduling_rules());
+    let snapshot = context.cluster.read(|cluster| {
+        cluster.snapshot(now, rules, |other| {
+            let types = if *other.name == *pool { Arc::clone(&types) } else { Arc::default() };
+            InstanceTypes::Resolved(types)
+        })
+    });
+    let overlaid = overlay::evaluate(&snapshot);
+    let pool = snapshot.node_pools.iter().find(|other| *other.name == *pool);
+    pool.and_then(|pool| overlaid.types_of(pool)).unwrap_or(types)
 }
 
 impl Reconciler for Overlays {
@@ -99,6 +124,7 @@ impl Reconciler for Overlays {
         }
         ReconcileError::combine(failures).map_err(|error| error.context("updating nodeoverlay statuses"))?;
         cluster.update(|cluster| cluster.mark_unconsolidated());
+        self.cost.refresh();
         // A NodePool whose instance types are not known yet is looked at again soon.
         ReconcileError::combine(unresolved)?;
         Ok(Outcome::After(AGAIN))

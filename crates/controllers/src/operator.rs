@@ -68,7 +68,7 @@ pub fn assemble(given: Given) -> (Program, Context) {
     let cost = cluster_cost::register(&context, &mut watches, &mut program);
     let provisioning = provisioning::register(&context, &mut watches, &mut program);
     capacity_buffer::register(&context, &provisioning, &mut watches, &mut program);
-    node_overlay::register(&context, &provisioning, &mut watches, &mut program);
+    node_overlay::register(&context, &provisioning, &cost, &mut watches, &mut program);
     static_capacity::register(&context, &provisioning, &mut watches, &mut program);
     disruption::register(&context, &provisioning, &mut program);
     pod_deletion_cost::register(&context, &provisioning, &mut program);

@@ -29,9 +29,10 @@ use tokio::time::Instant;
 
 use super::marks::{self, MarkError};
 use super::queue::{Pools, Queue, policy_name};
-use super::{events, metrics};
+use super::{events, log, metrics};
 use crate::context::Context;
 use crate::pairing;
+use crate::pods;
 use crate::provisioning::{Provisioning, solve_options};
 use crate::totals::label;
 
@@ -139,6 +140,7 @@ impl Singleton for Disruption {
         }
         let mut methods: Vec<Method> = self.options.methods().collect();
         let mut look = self.look().await;
+        self.tell_wishes(&look);
         while !methods.is_empty() {
             let found = self.search(&look, &methods).await;
             for (found, took) in &found {
@@ -284,9 +286,35 @@ impl Disruption {
         }
     }
 
+    /// Tells pods that ask to be left alone for a while how long that holds, or why it does not. A plain "true" needs no word.
+    fn tell_wishes(&self, look: &Look) {
+        let Context { stores, recorder, .. } = &self.context;
+        let now = self.context.now();
+        for pod in &look.snapshot.pods {
+            let asks = pod.do_not_disrupt.as_ref().is_some_and(|wish| &**wish != "true");
+            if !asks || pod.node_name.is_none() {
+                continue;
+            }
+            let key = ObjectKey::namespaced(pod.namespace.clone(), pod.name.clone());
+            if let Some(pod) = stores.pods.get(&key).filter(|pod| pods::is_active(pod)) {
+                pods::is_protected(&pod, now, Some(recorder));
+            }
+        }
+    }
+
     /// Asks the methods in order, up to the first that finds something or fails.
     async fn search(&self, look: &Look, methods: &[Method]) -> Vec<(Found, Duration)> {
-        let consolidated = self.remembered().consolidated.clone();
+        let consolidated = {
+            let remembered = self.remembered();
+            if !remembered.unseen_pools.is_empty() && methods.contains(&Method::SingleNodeConsolidation) {
+                let pools: Vec<&str> = remembered.unseen_pools.iter().map(|pool| &**pool).collect();
+                tracing::debug!(
+                    nodepools = pools.join(", "),
+                    "prioritizing nodepools that have not yet been considered due to timeouts in previous runs"
+                );
+            }
+            remembered.consolidated.clone()
+        };
         let methods: Vec<Method> =
             methods.iter().copied().filter(|method| consolidated.get(method) != Some(&look.state)).collect();
         let (look, options) = (look.clone(), Arc::clone(&self.options));
@@ -323,6 +351,15 @@ impl Disruption {
         metrics.eligible(method, found.candidates.len());
         for (pool, standing) in &found.budgets {
             metrics.budget(pool, method, standing);
+            if standing.disrupting > standing.allowed {
+                tracing::debug!(
+                    nodePool = &**pool,
+                    reason = method.reason().as_str(),
+                    allowed = standing.allowed,
+                    disrupting = standing.disrupting,
+                    "disruption budget already exhausted; clamping to 0"
+                );
+            }
             if standing.blocks_all()
                 && let Some(pool) = look.pools.get(&**pool)
             {
@@ -334,6 +371,7 @@ impl Disruption {
             events::stays(context, stays);
             if let Why::NotWorthIt { pool, score } = &stays.why {
                 metrics.weighed(pool, &policy(pool), Some(*score));
+                log::score(pool, *score, std::slice::from_ref(&stays.node));
             }
         }
         if matches!(method, Method::MultiNodeConsolidation | Method::SingleNodeConsolidation) {
@@ -345,6 +383,10 @@ impl Disruption {
                     let score =
                         command.scores.iter().find(|(name, _)| &**name == pool).map(|(_, score)| *score);
                     metrics.weighed(pool, &policy(pool), score);
+                    if let Some(score) = score {
+                        let nodes: Vec<Text> = command.candidates.iter().map(|c| c.node.clone()).collect();
+                        log::score(pool, score, &nodes);
+                    }
                     if let (Some(score), Some(pool)) = (score, look.pools.get(pool)) {
                         events::approved(context, command, pool, score);
                     }
@@ -353,24 +395,12 @@ impl Disruption {
         }
         for candidate in found.commands.iter().flat_map(|command| &command.candidates) {
             if let Some(repair) = &candidate.repair {
-                tracing::info!(
-                    Node = %logging::object(&ObjectKey::cluster(candidate.node.clone())),
-                    condition = &*repair.condition,
-                    status = &*repair.status,
-                    reason = &*repair.reason,
-                    "reason-regex" = repair.reason_regex,
-                    fallback = repair.reason_regex.is_empty(),
-                    action = repair.action.as_str(),
-                    "selected repair policy"
-                );
+                log::repair(&candidate.node, repair);
             }
         }
         if found.timed_out {
             metrics.timed_out(method);
-            tracing::debug!(
-                consolidation = method.consolidation_type(),
-                "abandoning consolidation due to timeout"
-            );
+            log::timed_out(found);
         }
         let mut remembered = self.remembered();
         if found.consolidated {

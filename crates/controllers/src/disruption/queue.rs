@@ -15,7 +15,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use jiff::{SignedDuration, Timestamp};
 use karpenter_api::conditions::{ConditionStatus, HasConditions};
 use karpenter_api::{NodeClaim, NodePool, nodeclaim};
 use karpenter_engine::PlannedClaim;
@@ -32,25 +31,24 @@ use karpenter_runtime::work_queue::WorkQueue;
 use karpenter_runtime::writes;
 use kube::Api;
 use tokio::sync::Mutex as AsyncMutex;
+use tokio::time::Instant;
 
 use super::marks::{self, MarkError, Marked};
 use super::metrics::{self, Metrics};
 use super::{events, log, reboot};
 use crate::context::Context;
 use crate::pods;
-use crate::provisioning::Provisioning;
 use crate::provisioning::claims::ClaimFactory;
+use crate::provisioning::{Nominations, Provisioning};
 use crate::totals::{Totals, label, termination_mode};
 
 const NAME: &str = "disruption.queue";
 /// How soon a command is looked at again.
 const PERIOD: Duration = Duration::from_secs(1);
 /// What a command may take for every node under way, and within which bounds.
-const PER_NODE: SignedDuration = SignedDuration::from_millis(80);
-const LEAST: SignedDuration = SignedDuration::from_mins(10);
-const MOST: SignedDuration = SignedDuration::from_hours(1);
-/// A nomination lasts at least this long.
-const LEAST_NOMINATION: Duration = Duration::from_secs(10);
+const PER_NODE: Duration = Duration::from_millis(80);
+const LEAST: Duration = Duration::from_secs(10 * 60);
+const MOST: Duration = Duration::from_secs(60 * 60);
 
 /// Commands under way; clones are handles to the same.
 #[derive(Clone)]
@@ -59,6 +57,7 @@ pub(super) struct Queue(Arc<Inner>);
 struct Inner {
     context: Context,
     claims: ClaimFactory,
+    nominations: Nominations,
     metrics: Metrics,
     totals: Totals,
     reboots: reboot::RebootHistory,
@@ -78,7 +77,8 @@ struct State {
 /// A command being carried out.
 struct UnderWay {
     command: Command,
-    created: Timestamp,
+    /// By a clock that nobody sets: the wall clock may jump.
+    created: Instant,
     candidates: Vec<Taken>,
     replacements: Vec<Replacement>,
 }
@@ -124,6 +124,7 @@ impl Queue {
         Self(Arc::new(Inner {
             context: context.clone(),
             claims: provisioning.claims.clone(),
+            nominations: provisioning.nominations.clone(),
             metrics: Metrics::new(&context.environment.registry),
             totals: Totals::new(&context.environment.registry),
             reboots: reboot::RebootHistory::default(),
@@ -151,12 +152,12 @@ impl Queue {
 
     /// Starts a command. Whatever fails leaves no marks behind; replacements that were created stay as ordinary nodes.
     pub(super) async fn start(&self, command: Command, pools: &Pools) -> Result<(), ReconcileError> {
-        let Inner { context, ids, metrics, .. } = &*self.0;
+        let Inner { ids, metrics, .. } = &*self.0;
         let id = ids.lock().unwrap_or_else(PoisonError::into_inner).uuid().to_string();
         if !self.reserve(&command, &id) {
             return Err(ReconcileError::message("candidate is being disrupted"));
         }
-        let created = context.now();
+        let created = Instant::now();
         log::command(&command, &id, pools);
         if command.decision() == Decision::Reboot {
             self.release(&command.candidates);
@@ -320,17 +321,13 @@ impl Queue {
     /// Counts the nodes as gone from now on, and promises the others to the pods. Not before the replacements are there, or
     /// provisioning would launch room for the same pods once more.
     fn promise(&self, command: &Command, candidates: &[Taken]) {
-        let context = &self.0.context;
-        let period = (2 * context.options.batch_max_duration).max(LEAST_NOMINATION);
-        let until = crate::times::after(context.now(), period);
+        let Inner { context, nominations, .. } = &*self.0;
         context.cluster.update(|cluster| {
             for taken in candidates {
                 cluster.mark_for_deletion(&taken.candidate.node);
             }
-            for placement in &command.existing_nodes {
-                cluster.nominate(&placement.node, until);
-            }
         });
+        nominations.promise(&command.existing_nodes);
     }
 
     /// Takes the marks off nodes that stay after all. What cannot be written now the loop cleans up later.
@@ -352,20 +349,17 @@ impl Queue {
     }
 
     /// How long a command may take: the more is under way, the busier everyone is.
-    fn time_limit(&self) -> SignedDuration {
-        let nodes = i32::try_from(self.state().by_provider.len()).unwrap_or(i32::MAX);
-        (PER_NODE * nodes).clamp(LEAST, MOST)
+    fn time_limit(&self) -> Duration {
+        let nodes = u32::try_from(self.state().by_provider.len()).unwrap_or(u32::MAX);
+        PER_NODE.saturating_mul(nodes).clamp(LEAST, MOST)
     }
 
     /// One step of a command.
     async fn step(&self, under_way: &mut UnderWay) -> Result<(), Hold> {
         self.await_replacements(under_way)?;
-        let context = &self.0.context;
         if under_way.command.method == Method::Emptiness {
             // Schedulers that have not seen the taint yet get a moment to say what they have done.
-            if context.now().duration_since(under_way.created)
-                < SignedDuration::try_from(PERIOD).unwrap_or_default()
-            {
+            if under_way.created.elapsed() < PERIOD {
                 return Err(Hold::Wait);
             }
             self.keep_occupied(under_way).await;
@@ -492,7 +486,7 @@ impl Reconciler for Queue {
     async fn reconcile(&self, id: String) -> ReconcileResult {
         let Some(under_way) = self.state().commands.get(&id).cloned() else { return Ok(Outcome::Done) };
         let mut under_way = under_way.lock().await;
-        let age = self.0.context.now().duration_since(under_way.created);
+        let age = under_way.created.elapsed();
         let error = match self.step(&mut under_way).await {
             Ok(()) => {
                 tracing::debug!(command = under_way.command.text_with_id(&id), "command succeeded");
@@ -501,12 +495,9 @@ impl Reconciler for Queue {
                 return Ok(Outcome::Done);
             }
             Err(Hold::Wait) if age <= self.time_limit() => return Ok(Outcome::After(PERIOD)),
-            Err(Hold::Wait) => {
-                let duration = Duration::try_from(age).unwrap_or_default();
-                Structured::new("command reached timeout")
-                    .with("duration", Field::text(logging::duration(duration)))
-                    .into()
-            }
+            Err(Hold::Wait) => Structured::new("command reached timeout")
+                .with("duration", Field::text(logging::duration(age)))
+                .into(),
             Err(Hold::Over(error)) => error,
         };
         let missing = under_way.replacements.iter().filter(|replacement| !replacement.initialized).count();

@@ -158,7 +158,15 @@ impl Reconciler for Termination {
         let Some(provider) = self.context.providers.provider_of_node(node.metadata.labels.as_ref()) else {
             return Ok(Outcome::Done);
         };
-        let claim = self.context.stores.claim_of(&node).one();
+        // Should several NodeClaims name this machine, it is the end of all of them: none may be left without a Node, nor the
+        // machine without anyone to remove it.
+        let mut claims = self.context.stores.claims_of(provider_id_of_node(&node));
+        claims.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
+        for other in claims.iter().skip(1).filter(|other| other.metadata.deletion_timestamp.is_none()) {
+            let deleted = writes::delete(&self.claims, &**other).await;
+            deleted.map_err(|error| ReconcileError::from(error).context("deleting nodeclaim"))?;
+        }
+        let claim = claims.into_iter().next();
         let span = tracing::error_span!("node", NodeClaim = Empty);
         if let Some(claim) = &claim {
             span.record("NodeClaim", tracing::field::display(logging::object(&ObjectKey::of(&**claim))));

@@ -8,6 +8,7 @@ mod buffers;
 pub(crate) mod claims;
 mod leftovers;
 pub(crate) mod metrics;
+mod nominations;
 pub(crate) mod offerings;
 mod pass;
 mod records;
@@ -22,6 +23,7 @@ use karpenter_runtime::program::Program;
 use self::batcher::Batcher;
 use self::claims::ClaimFactory;
 use self::metrics::SchedulerMetrics;
+pub(crate) use self::nominations::Nominations;
 use self::offerings::Catalogue;
 pub(crate) use self::pass::solve_options;
 use self::pass::{NAME, Provisioner};
@@ -42,6 +44,8 @@ pub(crate) struct Provisioning {
     pub(crate) sync: Sync,
     /// Measures of scheduling.
     pub(crate) metrics: SchedulerMetrics,
+    /// Promises nodes to pods.
+    pub(crate) nominations: Nominations,
 }
 
 impl Provisioning {
@@ -66,6 +70,7 @@ pub(crate) fn register(context: &Context, watches: &mut Watches, program: &mut P
         claims: ClaimFactory::new(context, leftovers::register(context, program)),
         sync: Sync::new(context),
         metrics: metrics.clone(),
+        nominations: Nominations::new(context),
         batcher: Arc::clone(&batcher),
     };
     let catalogue = provisioning.catalogue.clone();
@@ -80,7 +85,7 @@ pub(crate) fn register(context: &Context, watches: &mut Watches, program: &mut P
         sync: provisioning.sync.clone(),
         catalogue: provisioning.catalogue.clone(),
         claims: provisioning.claims.clone(),
-        records: Records::new(context, &metrics),
+        records: Records::new(context, &metrics, &provisioning.nominations),
         metrics,
         options: Arc::new(solve_options(options)),
         ids: Mutex::new(context.environment.entropy.stream("scheduling ids")),

@@ -4,8 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use jiff::SignedDuration;
-use k8s_openapi::api::core::v1::ObjectReference;
 use karpenter_api::conditions::{ConditionStatus, HasConditions};
 use karpenter_api::nodepool::NODE_REGISTRATION_HEALTHY;
 use karpenter_api::{NodeClaim, NodePool};
@@ -14,7 +12,7 @@ use karpenter_engine::labels::{NODE_POOL, Text};
 use karpenter_engine::pod::{Phase, Pod, WhenUnsatisfiable};
 use karpenter_engine::reasons::{PodRejection, SkipReason, Unplaceable};
 use karpenter_engine::{PlannedClaim, StateNode, effective_zone};
-use karpenter_runtime::events::{Event, EventLimiter, EventType, reference};
+use karpenter_runtime::events::{Event, EventType, reference};
 use karpenter_runtime::logging;
 use karpenter_runtime::object_key::ObjectKey;
 use karpenter_runtime::options::PreferencePolicy;
@@ -22,28 +20,27 @@ use karpenter_runtime::ttl_cache::TtlCache;
 
 use super::claims::some_of;
 use super::metrics::SchedulerMetrics;
+use super::nominations::{Nominations, about};
 use super::pass::{Decision, NAME};
 use crate::context::Context;
 
 /// How long a pod that may get in consolidation's way is not mentioned again.
 const MENTIONED_FOR: Duration = Duration::from_secs(24 * 60 * 60);
-/// A nomination lasts at least this long.
-const LEAST_NOMINATION: Duration = Duration::from_secs(10);
 
 pub(super) struct Records {
     context: Context,
     metrics: SchedulerMetrics,
-    nominations: EventLimiter,
+    nominations: Nominations,
     /// Pods mentioned for a preference that may get in consolidation's way.
     mentioned: Mutex<TtlCache<(Text, &'static str), ()>>,
 }
 
 impl Records {
-    pub(super) fn new(context: &Context, metrics: &SchedulerMetrics) -> Self {
+    pub(super) fn new(context: &Context, metrics: &SchedulerMetrics, nominations: &Nominations) -> Self {
         Self {
             context: context.clone(),
             metrics: metrics.clone(),
-            nominations: EventLimiter::new(5.0, 10),
+            nominations: nominations.clone(),
             mentioned: Mutex::new(TtlCache::new(MENTIONED_FOR)),
         }
     }
@@ -164,7 +161,7 @@ impl Records {
         let machines: BTreeMap<&Text, &StateNode> =
             decision.snapshot.nodes.iter().map(|machine| (machine.name(), machine)).collect();
         self.remember_places(decision, &machines);
-        self.nominate(decision, &machines);
+        self.nominations.promise(&decision.plan.existing_nodes);
         let new: usize = decision.plan.new_claims.iter().map(|claim| claim.pods.len()).sum();
         if new == 0 {
             return;
@@ -263,29 +260,6 @@ impl Records {
         }
     }
 
-    /// Nodes that were promised to pods are not disrupted for a while. Room kept for pods to come is no promise.
-    fn nominate(&self, decision: &Decision, machines: &BTreeMap<&Text, &StateNode>) {
-        let lasts = (2 * self.context.options.batch_max_duration).max(LEAST_NOMINATION);
-        let until = self.context.now() + SignedDuration::try_from(lasts).unwrap_or(SignedDuration::MAX);
-        for node in &decision.plan.existing_nodes {
-            let pods: Vec<&Arc<Pod>> =
-                node.pods.iter().map(|placed| &placed.pod).filter(|pod| pod.buffer.is_none()).collect();
-            if pods.is_empty() {
-                continue;
-            }
-            self.context.cluster.update(|cluster| cluster.nominate(&node.node, until));
-            let Some(machine) = machines.get(&node.node) else { continue };
-            let names = [
-                machine.claim.as_ref().map(|claim| format!("nodeclaim/{}", claim.name)),
-                machine.node.as_ref().map(|node| format!("node/{}", node.name)),
-            ];
-            let names: Vec<String> = names.into_iter().flatten().collect();
-            for pod in pods {
-                self.tell_nominated(pod, &names.join(", "));
-            }
-        }
-    }
-
     /// A NodeClaim was created for these pods.
     pub(super) fn assigned(&self, planned: &PlannedClaim, created: &NodeClaim) {
         let name: Text = created.metadata.name.as_deref().unwrap_or_default().into();
@@ -297,35 +271,15 @@ impl Records {
             }
         });
         for pod in pods {
-            self.tell_nominated(pod, &format!("nodeclaim/{name}"));
+            self.nominations.tell(pod, &format!("nodeclaim/{name}"));
         }
-    }
-
-    fn tell_nominated(&self, pod: &Pod, on: &str) {
-        let message = format!("Pod should schedule on: {on}");
-        let event = Event::new(self.about(pod), EventType::Normal, "Nominated", message);
-        self.context.recorder.publish(event.dedupe_by([pod.uid.to_string()]).limited_by(&self.nominations));
     }
 
     fn failed_to_schedule(&self, pod: &Pod, error: &str) -> Event {
         let message = format!("Failed to schedule pod, {error}");
-        Event::new(self.about(pod), EventType::Warning, "FailedScheduling", message)
+        Event::new(about(&self.context, pod), EventType::Warning, "FailedScheduling", message)
             .dedupe_by([pod.uid.to_string()])
             .dedupe_for(Duration::from_secs(5 * 60))
-    }
-
-    fn about(&self, pod: &Pod) -> ObjectReference {
-        match self.context.stores.pods.get(&key(pod)) {
-            Some(object) => reference(&*object),
-            None => ObjectReference {
-                api_version: Some("v1".to_owned()),
-                kind: Some("Pod".to_owned()),
-                name: Some(pod.name.to_string()),
-                namespace: Some(pod.namespace.to_string()),
-                uid: Some(pod.uid.to_string()),
-                ..ObjectReference::default()
-            },
-        }
     }
 }
 

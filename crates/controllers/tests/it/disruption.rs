@@ -14,7 +14,7 @@ use crate::rig::Rig;
 const SECOND: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_secs(60);
 
-fn drifted() -> Value {
+pub(crate) fn drifted() -> Value {
     let conditions = claim("x", "default", 1)["status"]["conditions"].clone();
     let mut conditions = conditions.as_array().expect("conditions").clone();
     conditions.push(json!({
@@ -24,7 +24,7 @@ fn drifted() -> Value {
 }
 
 /// A pool `default` with these nodes, each `fake-it-<size>`, up and empty.
-async fn rig_with(pool: Value, nodes: &[(&str, u32)]) -> Rig {
+pub(crate) async fn rig_with(pool: Value, nodes: &[(&str, u32)]) -> Rig {
     let rig = Rig::quiet(&[]).await;
     rig.create(node_class()).await;
     rig.create(pool).await;
@@ -34,14 +34,14 @@ async fn rig_with(pool: Value, nodes: &[(&str, u32)]) -> Rig {
     rig
 }
 
-async fn add_node(rig: &Rig, name: &str, size: u32, with: Value) {
+pub(crate) async fn add_node(rig: &Rig, name: &str, size: u32, with: Value) {
     rig.create(node(name, "default", size)).await;
     // The server taints every new node until someone says it is ready.
     rig.patch(&node(name, "default", size), json!({"spec": {"taints": null}})).await;
     rig.create(claim(name, "default", size).with(with)).await;
 }
 
-fn pool_with(budgets: Value) -> Value {
+pub(crate) fn pool_with(budgets: Value) -> Value {
     node_pool("default").with(json!({"spec": {"disruption": {"budgets": budgets}}}))
 }
 
@@ -50,23 +50,23 @@ fn is_going(objects: &Objects, claim: &str) -> bool {
     claim.is_none_or(|claim| claim.metadata.deletion_timestamp.is_some())
 }
 
-fn is_tainted(objects: &Objects, claim: &str) -> bool {
+pub(crate) fn is_tainted(objects: &Objects, claim: &str) -> bool {
     let node = objects.nodes.get(&ObjectKey::cluster(node_name(claim)));
     let taints = node.iter().flat_map(|node| &node.spec).flat_map(|spec| spec.taints.iter().flatten());
     taints.into_iter().any(|taint| DISRUPTED.matches(taint))
 }
 
-fn has_reason(objects: &Objects, claim: &str) -> bool {
+pub(crate) fn has_reason(objects: &Objects, claim: &str) -> bool {
     let claim = objects.node_claims.get(&ObjectKey::cluster(claim));
     claim.is_some_and(|claim| claim.condition_status("DisruptionReason") == ConditionStatus::True)
 }
 
-fn going(rig: &Rig, claims: &[&str]) -> usize {
+pub(crate) fn going(rig: &Rig, claims: &[&str]) -> usize {
     rig.see(|objects| claims.iter().filter(|claim| is_going(objects, claim)).count())
 }
 
 /// NodeClaims that are none of these.
-fn replacements(rig: &Rig, known: &[&str]) -> Vec<String> {
+pub(crate) fn replacements(rig: &Rig, known: &[&str]) -> Vec<String> {
     rig.see(|objects| {
         let names = objects.node_claims.keys().map(|key| key.name.to_string());
         names.filter(|name| !known.contains(&name.as_str())).collect()
@@ -74,12 +74,12 @@ fn replacements(rig: &Rig, known: &[&str]) -> Vec<String> {
 }
 
 /// Says that this claim's node is up.
-async fn come_up(rig: &Rig, name: &str) {
+pub(crate) async fn come_up(rig: &Rig, name: &str) {
     let conditions = claim(name, "default", 1)["status"]["conditions"].clone();
     rig.patch_status(&claim(name, "default", 1), json!({"status": {"conditions": conditions}})).await;
 }
 
-async fn blocked_by(rig: &Rig, claim: &str) -> Vec<String> {
+pub(crate) async fn blocked_by(rig: &Rig, claim: &str) -> Vec<String> {
     let told = rig.events("NodeClaim", claim).await;
     told.into_iter().filter_map(|text| text.strip_prefix("DisruptionBlocked: ").map(str::to_owned)).collect()
 }
@@ -256,7 +256,7 @@ async fn nodes_whose_pods_fit_elsewhere_are_deleted() {
 }
 
 /// A drifted node `a` whose pod fits nowhere else; the command that replaces it is under way.
-async fn replacing() -> (Rig, String) {
+pub(crate) async fn replacing() -> (Rig, String) {
     let rig = rig_with(node_pool("default"), &[]).await;
     rig.provider.drift(Some("Test"));
     add_node(&rig, "a", 2, drifted()).await;

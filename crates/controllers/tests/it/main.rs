@@ -2,6 +2,8 @@
 
 mod capacity_buffer;
 mod disruption;
+mod disruption_doubts;
+mod disruption_words;
 mod metrics;
 mod mirror;
 mod node_health;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::objects::{With, condition_of, node_class, node_pool, pending_pod};
+use crate::objects::{With, claim, condition_of, node, node_class, node_pool, pending_pod};
 use crate::rig::Rig;
 
 async fn rig() -> Rig {
@@ -71,4 +71,19 @@ async fn a_claim_says_that_an_overlay_had_a_hand_in_it() {
     let annotations = &claim["metadata"]["annotations"];
     assert_eq!(annotations["karpenter.sh/price-overlay-applied"], "true");
     assert_eq!(annotations["karpenter.sh/capacity-overlay-applied"], "true");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_pool_costs_follows_the_prices_of_overlays() {
+    let rig = rig().await;
+    rig.create(node("a", "default", 2)).await;
+    rig.create(claim("a", "default", 2)).await;
+    rig.pass(Duration::from_secs(5)).await;
+    let cost = |rig: &Rig| rig.metric("karpenter_nodepools_cost_total", &[("nodepool", "default")]);
+    let costs = |rig: &Rig, wanted: f64| cost(rig).is_some_and(|cost| (cost - wanted).abs() < 1e-9);
+    rig.eventually("the provider's price", |rig| costs(rig, 0.2)).await;
+    rig.create(overlay("dear", 1, json!({"price": "3.5"}))).await;
+    rig.eventually("the overlay's price", |rig| costs(rig, 3.5)).await;
+    rig.delete(&overlay("dear", 1, json!({}))).await;
+    rig.eventually("the provider's price again", |rig| costs(rig, 0.2)).await;
 }

@@ -391,3 +391,19 @@ async fn in_a_cluster_that_works_pods_move_before_their_node_and_its_instance_go
     assert_eq!(rig.provider.instances().len(), 1);
     rig.expect_no_violation();
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_several_claims_name_is_the_end_of_all_of_them_and_of_the_machine() {
+    let rig = Rig::quiet(&[]).await;
+    rig.create(the_claim()).await;
+    let twin = claim("twin", "default", 1).with(json!({"status": {"providerID": provider_id("c")}}));
+    rig.create(twin).await;
+    rig.create(held_node()).await;
+    rig.pass(2 * SECOND).await;
+    rig.delete(&held_node()).await;
+    rig.eventually("everything is gone", |rig| {
+        is_gone(rig) && rig.see(|objects| objects.node_claims.is_empty())
+    })
+    .await;
+    assert_eq!(rig.provider.instances().len(), 0, "nobody would remove it any more");
+}

@@ -6,7 +6,7 @@ use karpenter_cloudprovider::ProviderError;
 use karpenter_cloudprovider::fake::{Behaviour, Method};
 use serde_json::{Value, json};
 
-use crate::objects::{With, claim, condition, fresh_claim, node, state_of};
+use crate::objects::{With, claim, condition, fresh_claim, node, node_class, node_pool, state_of};
 use crate::rig::Rig;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -149,4 +149,18 @@ async fn instance_terminating_is_written_while_the_instance_goes() {
     assert_eq!(state_of(&ending, "InstanceTerminating").map(|state| state.0).as_deref(), Some("True"));
     rig.pass(20 * SECOND).await;
     assert_eq!(rig.get(&claim("c", "default", 1)).await, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_instance_launched_while_its_claim_was_being_deleted_is_removed() {
+    let rig = Rig::quiet(&[]).await;
+    rig.create(node_class()).await;
+    rig.create(node_pool("default")).await;
+    rig.provider.next(Method::Create, Behaviour::Slow(Duration::from_secs(10)));
+    rig.create(fresh_claim("c")).await;
+    rig.pass(Duration::from_secs(5)).await;
+    rig.delete(&fresh_claim("c")).await;
+    rig.eventually("the claim is gone", |rig| rig.see(|objects| objects.node_claims.is_empty())).await;
+    rig.pass(Duration::from_secs(30)).await;
+    assert_eq!((rig.provider.launches(), rig.provider.instances().len()), (1, 0));
 }

@@ -4,11 +4,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use jiff::SignedDuration;
 use k8s_openapi::api::core::v1::Event;
 use karpenter_cloudprovider::fake::FakeProvider;
 use karpenter_cloudprovider::{CloudProvider, Measured, Registry};
 use karpenter_controllers::operator::COMPONENT;
 use karpenter_controllers::{Context, Given, assemble};
+use karpenter_runtime::clock::TokioClock;
 use karpenter_runtime::compute::Compute;
 use karpenter_runtime::environment::Environment;
 use karpenter_runtime::events;
@@ -31,6 +33,8 @@ pub(crate) struct Rig {
     /// While it is closed, nothing Karpenter asks reaches the server.
     gate: Arc<RwLock<()>>,
     cluster: Cluster,
+    /// Karpenter's own.
+    clock: TokioClock,
     _world: Option<World>,
     stop: CancellationToken,
     karpenter: JoinHandle<()>,
@@ -77,9 +81,10 @@ impl Rig {
         create(&client, fake_node_class_definition()).await;
         let provider = Arc::new(FakeProvider::new("fake"));
         prepare(&provider);
+        let clock = TokioClock::starting_at(cluster.now());
         let options = Options::parse(flags.iter().copied(), &Environ::default()).expect("options");
         let environment = Environment {
-            clock: Arc::new(cluster.clock().clone()),
+            clock: Arc::new(clock.clone()),
             entropy: cluster.entropy().child("karpenter"),
             registry: karpenter_runtime::metrics::Registry::new(),
         };
@@ -100,7 +105,7 @@ impl Rig {
             let stop = stop.clone();
             async move { program.run(stop, None).await.expect("a clean end") }
         });
-        let rig = Self { client, provider, context, gate, cluster, _world: world, stop, karpenter };
+        let rig = Self { client, provider, context, gate, cluster, clock, _world: world, stop, karpenter };
         rig.eventually("everything is listed", |rig| rig.context.stores.are_synced()).await;
         rig
     }
@@ -119,6 +124,13 @@ impl Rig {
             Some(status) => self.patch_status(&object, json!({"status": status})).await,
             None => created,
         }
+    }
+
+    /// Creates an object, unless the server refuses it and says why.
+    pub(crate) async fn try_create(&self, object: Value) -> Result<(), String> {
+        let (api, _) = api_of(&self.client, &object);
+        let parsed = serde_json::from_value(object).map_err(|error| error.to_string())?;
+        api.create(&PostParams::default(), &parsed).await.map(drop).map_err(|error| error.to_string())
     }
 
     /// Changes an object (of which kind and name are enough) as a user would: a merge patch.
@@ -197,6 +209,11 @@ impl Rig {
             assert!(started.elapsed() < Duration::from_secs(3600), "{what} did not happen within an hour");
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
+    }
+
+    /// Sets Karpenter's wall clock ahead by so many seconds of what it is, or back; time goes on as before.
+    pub(crate) fn jump(&self, seconds: i64) {
+        self.clock.step(SignedDuration::from_secs(seconds));
     }
 
     /// Lets virtual time pass.

@@ -99,6 +99,8 @@ pub struct Outcome {
     pub consolidated: bool,
     /// Whether time ran out.
     pub timed_out: bool,
+    /// How many nodes a single-node pass has tried, or how many were in the last batch of a multi-node pass.
+    pub evaluated: usize,
     /// Pools a single-node pass has not come to, for [`Memory::unseen_pools`]; `None` leaves them as they are.
     pub unseen_pools: Option<BTreeSet<Text>>,
     /// Why the method could not do its work.
@@ -213,6 +215,7 @@ impl<'a, 's> Search<'a, 's> {
                 stays,
                 consolidated: false,
                 timed_out: false,
+                evaluated: 0,
                 unseen_pools: None,
                 error: None,
             },

@@ -76,6 +76,7 @@ impl Search<'_, '_> {
                 break;
             }
             let middle = (low + high) / 2;
+            self.outcome.evaluated = middle + 1;
             let answer =
                 match self.judge.consolidation(self.bench, Method::MultiNodeConsolidation, &batch[..=middle])
                 {

@@ -51,6 +51,7 @@ impl<'s> Search<'_, 's> {
         }
         let answers = self.answers(&tried);
         let complete = answers.len() == tried.len();
+        self.outcome.evaluated = answers.len();
         for (candidate, answer) in tried.iter().zip(answers) {
             unseen.remove(&candidate.node_pool);
             match answer {
