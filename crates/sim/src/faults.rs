@@ -3,6 +3,7 @@
 //! Faults stand outside the server, so that a write can be committed and its answer lost. Each seed also draws *which* kinds
 //! of faults exist and how likely they are: a run with few kinds at high rates finds what a uniform mixture does not.
 
+mod lens;
 pub(crate) mod service;
 mod watch;
 
@@ -16,6 +17,7 @@ use karpenter_runtime::entropy::Entropy;
 use tokio::time::Instant;
 
 use crate::chance::{Chance, Span};
+pub use lens::Lens;
 
 /// A kind of fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -141,13 +143,21 @@ struct State {
     chance: Chance,
     unreachable_until: Option<Instant>,
     counts: BTreeMap<Fault, u64>,
+    lens: Option<Arc<dyn Lens>>,
 }
 
 impl Faults {
     /// Faults after a plan, drawn from the stream of this name.
     pub fn new(plan: FaultPlan, entropy: &Entropy, name: &str) -> Self {
         let chance = Chance::new(entropy, &format!("faults/{name}"));
-        let state = State { plan, healed: false, chance, unreachable_until: None, counts: BTreeMap::new() };
+        let state = State {
+            plan,
+            healed: false,
+            chance,
+            unreachable_until: None,
+            counts: BTreeMap::new(),
+            lens: None,
+        };
         Self { state: Arc::new(Mutex::new(state)), outages: Bell::default() }
     }
 
@@ -156,6 +166,15 @@ impl Faults {
         let mut state = self.lock();
         state.healed = true;
         state.unreachable_until = None;
+    }
+
+    /// Plants a mistake, which nothing heals.
+    pub fn plant(&self, lens: Arc<dyn Lens>) {
+        self.lock().lens = Some(lens);
+    }
+
+    fn lens(&self) -> Option<Arc<dyn Lens>> {
+        self.lock().lens.clone()
     }
 
     /// Whether things may go wrong.

@@ -38,12 +38,29 @@ const IMAGE_TAG: &str = "image";
 pub(super) struct Platform {
     image: Arc<AtomicU64>,
     repair: Vec<RepairPolicy>,
+    lies_about_prices: bool,
 }
 
 impl Platform {
     /// One that wants broken nodes repaired.
     pub(super) fn repairing(repair: Vec<RepairPolicy>) -> Self {
         Self { repair, ..Self::default() }
+    }
+
+    /// One that says of the dear that it is cheap.
+    pub(super) fn lying_about_prices(self) -> Self {
+        Self { lies_about_prices: true, ..self }
+    }
+
+    /// What it says it offers.
+    fn instance_types(&self) -> Vec<InstanceType> {
+        let mut types = instance_types();
+        if self.lies_about_prices {
+            for offering in types.iter_mut().flat_map(|it| &mut it.offerings) {
+                offering.price = 1.0 / (1.0 + offering.price);
+            }
+        }
+        types
     }
 
     /// Machines boot from a new image from now on; those that booted from another have drifted.
@@ -84,10 +101,10 @@ pub(super) struct SimulatedCloud {
 impl SimulatedCloud {
     pub(super) fn new(cloud: CloudHandle, platform: Platform) -> Self {
         Self {
+            types: platform.instance_types().into(),
             cloud,
             platform,
             kinds: [node_class()],
-            types: instance_types().into(),
             dry: Mutex::new(BTreeMap::new()),
         }
     }

@@ -40,6 +40,9 @@ pub(super) async fn simulate(run: Run) -> Report {
     world.cluster().watch_over(invariants::all("karpenter"));
     let plan = if run.calm { FaultPlan::default() } else { FaultPlan::swarm(world.cluster().entropy()) };
     let process = world.process("karpenter", plan, operator::karpenter(settings(), Platform::default()));
+    if let Some(plant) = run.plant {
+        process.faults().plant(Arc::new(plant));
+    }
     let result = live(&world, &process, run).await;
     let instances = world.cluster().inventory(|inventory| inventory.len());
     let failure = result.err().map(|trouble| {

@@ -27,6 +27,7 @@ use tokio::time::Instant;
 
 use super::cloud::{Platform, node_class_objects, node_class_ref, prices};
 use super::core::{delete_all, discontent, failed_to_begin, farewell};
+use super::plants::Plant;
 use super::{Report, Run, operator};
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -52,10 +53,16 @@ pub(super) async fn simulate(run: Run) -> Report {
         Box::new(ReplacementsComeFirst::new("karpenter")) as _,
         Box::new(ReplacementsAreCheaper::new("karpenter", prices())) as _,
     ]);
-    let platform = Platform::repairing(repair_policies());
+    let mut platform = Platform::repairing(repair_policies());
+    if run.plant == Some(Plant::PricesWrong) {
+        platform = platform.lying_about_prices();
+    }
     let options = options(&mut Chance::new(&entropy, "options"));
     let plan = if run.calm { FaultPlan::default() } else { FaultPlan::swarm(world.cluster().entropy()) };
     let process = world.process("karpenter", plan, operator::karpenter(options, platform.clone()));
+    if let Some(plant) = run.plant {
+        process.faults().plant(Arc::new(plant));
+    }
     let result = live(&world, &process, &platform, run).await;
     let instances = world.cluster().inventory(|inventory| inventory.len());
     let failure = result.err().map(|trouble| {
@@ -119,7 +126,7 @@ async fn live(world: &World, process: &Arc<Process>, platform: &Platform, run: R
         world.create(static_pool(&mut chance)).await?;
     }
     process.start();
-    let volume = Volume { deployments: 3, replicas: 5, period: 8 * MINUTE };
+    let volume = Volume { deployments: 4, replicas: 6, period: 8 * MINUTE };
     let script = Script::draw(&mut chance, &volume);
     let people = People { cluster: world.cluster().clone(), platform: platform.clone() };
     let busy = tokio::spawn(people.clone().keep_changing_their_minds(12 * MINUTE));
@@ -297,13 +304,13 @@ struct People {
 }
 
 impl People {
-    /// Change something every minute or so.
+    /// Change something twice a minute or so.
     async fn keep_changing_their_minds(self, period: Duration) {
         let mut chance = Chance::new(self.cluster.entropy(), "people");
         let started = Instant::now();
         let mut version = 0;
         while started.elapsed() < period {
-            tokio::time::sleep(chance.duration(&Span::secs(10, 90))).await;
+            tokio::time::sleep(chance.duration(&Span::secs(5, 60))).await;
             version += 1;
             self.change_something(&mut chance, version).await;
         }

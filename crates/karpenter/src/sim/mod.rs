@@ -6,6 +6,7 @@ mod cloud;
 mod core;
 mod disruption;
 mod operator;
+mod plants;
 
 use std::fmt;
 use std::process::ExitCode;
@@ -17,6 +18,8 @@ use karpenter_runtime::clock::TokioClock;
 use karpenter_runtime::logging;
 use karpenter_sim::in_virtual_time;
 use tracing::level_filters::LevelFilter;
+
+use self::plants::Plant;
 
 /// Run Karpenter in simulated worlds with faults; exit status 1 if a rule is broken.
 #[derive(Debug, clap::Args)]
@@ -39,6 +42,9 @@ pub struct Args {
     /// Let nothing go wrong.
     #[arg(long)]
     calm: bool,
+    /// Have Karpenter make a mistake, to see that it is noticed.
+    #[arg(long, value_enum, value_name = "MISTAKE")]
+    plant: Option<Plant>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -82,12 +88,14 @@ struct Run {
     world: &'static str,
     seed: u64,
     calm: bool,
+    plant: Option<Plant>,
 }
 
 impl fmt::Display for Run {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "karpenter sim --world {} --seed {}", self.world, self.seed)?;
-        f.write_str(if self.calm { " --calm" } else { "" })
+        f.write_str(if self.calm { " --calm" } else { "" })?;
+        self.plant.map_or(Ok(()), |plant| write!(f, " --plant {}", plant.name()))
     }
 }
 
@@ -106,7 +114,7 @@ pub fn cmd(args: &Args) -> anyhow::Result<ExitCode> {
     let mut failed = 0u64;
     for seed in seeds.from..seeds.to {
         for world in worlds {
-            let run = Run { world, seed, calm: args.calm };
+            let run = Run { world, seed, calm: args.calm, plant: args.plant };
             let simulation = async {
                 let _logging = args.log.then(log_to_stderr);
                 match run.world {

@@ -20,6 +20,15 @@ fn seeds_with_all_faults_keep_every_rule_and_converge() {
 }
 
 #[test]
+fn in_the_world_of_disruption_nothing_is_harmed_and_everything_is_put_right() {
+    let (ok, text) = sim(&["--world", "disruption", "--seeds", "1..3"]);
+    assert!(ok, "{text}");
+    assert_eq!(text.lines().filter(|line| line.contains(" result=ok")).count(), 2, "{text}");
+    let again = sim(&["--world", "disruption", "--seed", "2"]).1;
+    assert!(text.contains(again.trim()), "another tape: {again}\n{text}");
+}
+
+#[test]
 fn a_seed_gives_the_same_tape_twice_and_another_seed_another() {
     let tape = |seed: &str| sim(&["--world", "core", "--seed", seed]).1;
     let first = tape("3");

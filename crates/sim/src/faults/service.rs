@@ -6,13 +6,13 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use http::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt as _, Full};
 use serde_json::json;
 
-use super::{Fault, Faults, watch};
+use super::{Fault, Faults, Lens, lens, watch};
 use crate::chance::Span;
 use crate::gate::Gate;
 use crate::wire::{Wire, collect};
@@ -59,8 +59,12 @@ impl FaultyWire {
         }
     }
 
-    async fn send(&self, request: Request<Bytes>) -> Result<Response<Body>, BoxError> {
+    async fn send(&self, mut request: Request<Bytes>) -> Result<Response<Body>, BoxError> {
         self.gate.pass().await;
+        let lens = self.faults.lens();
+        if let Some(lens) = &lens {
+            lens.sent(&mut request);
+        }
         let reads = matches!(*request.method(), Method::GET | Method::HEAD);
         let what = format!("{} {}", request.method(), request.uri().path());
         if !self.faults.is_cut_off() && self.strikes(Fault::Outage, &what) {
@@ -118,7 +122,10 @@ impl FaultyWire {
             return Err(broken(io::ErrorKind::ConnectionReset));
         }
         self.delay().await;
-        Ok(answer.map(whole))
+        match lens {
+            Some(lens) => Ok(seen_through(&*lens, answer).await),
+            None => Ok(answer.map(whole)),
+        }
     }
 
     async fn watch(&self, request: Request<Bytes>, what: &str) -> Result<Response<Body>, BoxError> {
@@ -137,6 +144,18 @@ impl FaultyWire {
         let conditions = watch::Conditions { ends, lag, gone };
         Ok(answer.map(|body| watch::body(body, conditions, self.faults.clone(), self.gate.clone())))
     }
+}
+
+/// An answer as a lens shows it.
+async fn seen_through(lens: &dyn Lens, answer: Response<karpenter_apiserver::Body>) -> Response<Body> {
+    let (mut parts, body) = answer.into_parts();
+    let body = match body.collect().await {
+        Ok(body) => body.to_bytes(),
+        Err(never) => match never {},
+    };
+    parts.headers.remove(CONTENT_LENGTH);
+    let body = Full::new(lens::answer(lens, &body));
+    Response::from_parts(parts, body.map_err(|never| match never {}).boxed_unsync())
 }
 
 fn is_watch(request: &Request<Bytes>) -> bool {

@@ -12,7 +12,7 @@ use karpenter_apiserver::Listener;
 use tokio::time::Instant;
 
 use super::service::{Body, BoxError, broken, status};
-use super::{Fault, Faults};
+use super::{Fault, Faults, lens};
 use crate::gate::Gate;
 
 /// What was drawn for a watch when it began.
@@ -113,6 +113,10 @@ impl Stream {
                     tokio::time::sleep(lag).await;
                     self.gate.pass().await;
                 }
+                let chunk = match self.faults.lens() {
+                    Some(lens) => lens::events(&*lens, &chunk),
+                    None => chunk,
+                };
                 Some(Ok(self.distort(chunk)))
             }
         }
