@@ -15,6 +15,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::chance::{Chance, Span};
 use crate::cloud::{Cloud, CloudHandle};
+use crate::cloudstack::CloudStack;
+use crate::cloudstack::road::Road;
 use crate::cluster::Cluster;
 use crate::faults::Faults;
 use crate::faults::service::FaultyWire;
@@ -42,6 +44,16 @@ impl Life {
     /// Another client of the process, with faults of its own: to a second cluster, say.
     pub fn client_behind(&self, faults: &Faults) -> kube::Client {
         kube::Client::new(FaultyWire::new(self.wire.clone(), faults.clone(), self.gate.clone()), "default")
+    }
+
+    /// The process's way to a simulated CloudStack, which ends with this life.
+    pub fn road_to(&self, cloud: &CloudStack) -> Road {
+        Road::new(
+            cloud.clone(),
+            self.wire.cluster().clone(),
+            Arc::clone(self.wire.actor()),
+            self.gate.clone(),
+        )
     }
 }
 

@@ -1,6 +1,9 @@
-//! What goes wrong on the way to and from the simulated server, scripted by command and count.
+//! What goes wrong on the way to and from the simulated server: scripted by command and count, or at random as a seed
+//! decides.
 
 use std::time::Duration;
+
+use crate::chance::{Chance, Span};
 
 /// Something that goes wrong with requests of a command.
 #[derive(Clone, Debug)]
@@ -68,6 +71,100 @@ pub(crate) fn strike(faults: &mut [Fault], command: &str) -> Option<Trouble> {
         }
     }
     struck
+}
+
+/// How likely it is that something goes wrong, per request.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Rates {
+    /// The request is lost.
+    pub drop_request: f64,
+    /// The answer is lost.
+    pub drop_response: f64,
+    /// Nobody listens.
+    pub refuse: f64,
+    /// A proxy answers in HTML.
+    pub proxy: f64,
+    /// The answer is cut.
+    pub truncate: f64,
+    /// The answer takes long.
+    pub delay: f64,
+    /// The server fails and does not say why.
+    pub internal: f64,
+    /// The server says there were too many.
+    pub throttle: f64,
+}
+
+impl Rates {
+    /// Each kind there or not, and more or less likely, as the seed decides.
+    pub fn swarm(chance: &mut Chance) -> Self {
+        let mut draw = || {
+            let (exists, which) = (chance.happens(0.5), chance.below(3));
+            if exists { [0.01, 0.05, 0.15][usize::try_from(which).unwrap_or(0)] } else { 0.0 }
+        };
+        Self {
+            drop_request: draw(),
+            drop_response: draw(),
+            refuse: draw(),
+            proxy: draw(),
+            truncate: draw(),
+            delay: draw(),
+            internal: draw(),
+            throttle: draw(),
+        }
+    }
+
+    /// A bit of everything.
+    pub fn mild() -> Self {
+        let rate = 0.004;
+        Self {
+            drop_request: rate,
+            drop_response: rate,
+            refuse: rate,
+            proxy: rate,
+            truncate: rate,
+            delay: rate,
+            internal: rate,
+            throttle: rate,
+        }
+    }
+}
+
+/// Things that go wrong at random.
+#[derive(Clone, Debug)]
+pub struct Weather {
+    rates: Rates,
+    chance: Chance,
+}
+
+impl Weather {
+    /// At these rates, as chance has it.
+    pub fn new(rates: Rates, chance: Chance) -> Self {
+        Self { rates, chance }
+    }
+
+    /// What becomes of the next request.
+    pub(crate) fn strike(&mut self) -> Option<Trouble> {
+        let Rates { drop_request, drop_response, refuse, proxy, truncate, delay, internal, throttle } =
+            self.rates;
+        let hidden = "Internal error executing command, please contact your system administrator";
+        let many =
+            "The given user has reached his/her account api limit, please retry after [2000] ms.".to_owned();
+        let status = 502 + u16::try_from(self.chance.below(3)).unwrap_or(0);
+        let long = self.chance.duration(&Span::secs(1, 45));
+        let kinds = [
+            (drop_request, Trouble::DropRequest),
+            (drop_response, Trouble::DropResponse),
+            (refuse, Trouble::Refuse),
+            (proxy, Trouble::Proxy(status)),
+            (truncate, Trouble::Truncate),
+            (delay, Trouble::Delay(long)),
+            (internal, Trouble::Fail(530, 0, hidden.to_owned())),
+            (throttle, Trouble::Fail(429, 4545, many)),
+        ];
+        // Each is drawn, whatever strikes: one rate does not shift what another draws.
+        let drawn = kinds.map(|(rate, trouble)| (self.chance.happens(rate), trouble));
+        drawn.into_iter().find(|(strikes, _)| *strikes).map(|(_, trouble)| trouble)
+    }
 }
 
 #[cfg(test)]

@@ -361,7 +361,7 @@ impl State {
         let details = call.list("details");
         let gone = |machine: &Machine| matches!(machine.state, "Destroyed" | "Expunging");
         let equal = |name: &str, value: &str| call.get(name).is_none_or(|wanted| wanted == value);
-        let wanted = self.machines.values().filter(|machine| {
+        let wanted = self.shown_machines().values().filter(|machine| {
             self.shows(caller, &machine.owner, call)
                 && (role != Role::User || self.settings.user_sees_destroyed || !gone(machine))
                 && equal("id", &machine.id)

@@ -13,12 +13,18 @@
 //! | `commands`, `lists`, `deploy` | what commands do |
 //! | `jobs`, `placement`, `limits` | what happens then |
 //! | `render`, `state` | what there is, and how it looks |
-//! | [`settings`], [`faults`] | how the server is set up, and what goes wrong |
+//! | [`settings`], [`faults`], [`accidents`] | how the server is set up, and what goes wrong |
+//! | [`guests`], `guest_data` | what boots inside the machines and joins a cluster |
+//! | [`road`], [`checks`] | how a program under test gets here, and what it must keep to |
 
+pub mod accidents;
 pub mod account;
+pub mod checks;
 mod commands;
 mod deploy;
 pub mod faults;
+mod guest_data;
+pub mod guests;
 mod hands;
 mod jobs;
 mod limits;
@@ -26,12 +32,13 @@ mod lists;
 mod permissions;
 mod placement;
 mod render;
+pub mod road;
 pub mod serve;
 pub mod settings;
 mod state;
 mod wire;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
@@ -43,7 +50,7 @@ use serde_json::Value;
 
 use crate::chance::{Chance, Span};
 use account::{Account, Role};
-use faults::{Fault, Trouble, strike};
+use faults::{Fault, Trouble, Weather, strike};
 pub use hands::MachineView;
 use jobs::after;
 use settings::Settings;
@@ -60,6 +67,7 @@ struct Shared {
     state: Mutex<State>,
     clock: SharedClock,
     faults: Mutex<Vec<Fault>>,
+    weather: Mutex<Option<Weather>>,
     log: Mutex<Vec<Entry>>,
 }
 
@@ -147,6 +155,7 @@ impl CloudStack {
             ids: Chance::new(&environment.entropy, "cloudstack/ids"),
             delays: Chance::new(&environment.entropy, "cloudstack/delays"),
             broken_hosts: BTreeSet::new(),
+            past: VecDeque::new(),
         };
         let interval = state.settings.expunge_interval;
         state.schedule(after(now, interval), Event::ExpungeThread);
@@ -154,6 +163,7 @@ impl CloudStack {
             state: Mutex::new(state),
             clock: environment.clock.clone(),
             faults: Mutex::default(),
+            weather: Mutex::default(),
             log: Mutex::default(),
         }))
     }
@@ -163,13 +173,15 @@ impl CloudStack {
         let now = self.0.clock.now();
         let mut state = lock(&self.0.state);
         state.catch_up(now);
+        state.remember(now);
         state
     }
 
     /// Takes a request, carries it out, answers.
     pub async fn handle(&self, request: Request<Bytes>) -> Result<Response<Bytes>, Lost> {
         let call = Call::read(&request);
-        let trouble = strike(&mut lock(&self.0.faults), call.command());
+        let scripted = strike(&mut lock(&self.0.faults), call.command());
+        let trouble = scripted.or_else(|| lock(&self.0.weather).as_mut()?.strike());
         match &trouble {
             Some(Trouble::Refuse) => return Err(Lost::Refused),
             Some(Trouble::DropRequest) => {
@@ -312,9 +324,20 @@ impl CloudStack {
         lock(&self.0.faults).push(fault);
     }
 
+    /// From now on things go wrong at random.
+    pub fn expose_to(&self, weather: Weather) {
+        *lock(&self.0.weather) = Some(weather);
+    }
+
+    /// Whether things go wrong at random.
+    pub fn is_exposed(&self) -> bool {
+        lock(&self.0.weather).is_some()
+    }
+
     /// Nothing goes wrong any more.
     pub fn heal(&self) {
         lock(&self.0.faults).clear();
+        *lock(&self.0.weather) = None;
     }
 
     /// All requests so far.

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 
 use super::account::{Account, Role};
@@ -226,7 +226,12 @@ pub(crate) struct State {
     pub(crate) delays: Chance,
     /// Hosts that refuse to start anything.
     pub(crate) broken_hosts: BTreeSet<String>,
+    /// The machines as they were, while lists lag behind.
+    pub(crate) past: VecDeque<(Timestamp, BTreeMap<u64, Machine>)>,
 }
+
+/// How fine the past is remembered.
+const MOMENT: SignedDuration = SignedDuration::from_millis(250);
 
 impl State {
     /// A new id.
@@ -246,6 +251,26 @@ impl State {
             }
         }
         digits
+    }
+
+    /// Remembers how things are, if lists are to show it later.
+    pub(crate) fn remember(&mut self, now: Timestamp) {
+        if self.settings.read_lag.is_zero() {
+            self.past.clear();
+            return;
+        }
+        if self.past.back().is_none_or(|(at, _)| now.duration_since(*at) >= MOMENT) {
+            self.past.push_back((now, self.machines.clone()));
+        }
+        let lag = SignedDuration::try_from(self.settings.read_lag).unwrap_or_default();
+        while self.past.get(1).is_some_and(|(at, _)| now.duration_since(*at) >= lag) {
+            self.past.pop_front();
+        }
+    }
+
+    /// The machines as lists show them.
+    pub(crate) fn shown_machines(&self) -> &BTreeMap<u64, Machine> {
+        self.past.front().map_or(&self.machines, |(_, machines)| machines)
     }
 
     pub(crate) fn machine(&self, id: &str) -> Option<&Machine> {

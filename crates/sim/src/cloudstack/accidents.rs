@@ -1,0 +1,166 @@
+//! What happens to a cloud on bad days: the server dies, hosts fail, limits are lowered, people stop, delete and untag
+//! machines, lists lag behind. Until the cloud is healed; then all of it is put right, except for what people did.
+
+use std::time::Duration;
+
+use super::faults::{Rates, Weather};
+use super::settings::Throttle;
+use super::{CloudStack, MachineView};
+use crate::chance::{Chance, Span};
+use crate::cluster::Cluster;
+
+/// Time between two accidents.
+const BETWEEN: Span = Span::secs(20, 150);
+
+/// Lets accidents happen to a cloud until it is healed.
+pub struct Accidents {
+    cloud: CloudStack,
+    cluster: Cluster,
+    chance: Chance,
+    between: Span,
+    kinds: Vec<u64>,
+}
+
+impl Accidents {
+    /// As the cluster's seed decides, with requests that fail at these rates.
+    pub fn new(cloud: &CloudStack, cluster: &Cluster, rates: Rates) -> Self {
+        let weather = Weather::new(rates, Chance::new(cluster.entropy(), "cloudstack/weather"));
+        cloud.expose_to(weather);
+        let chance = Chance::new(cluster.entropy(), "cloudstack/accidents");
+        let kinds = (0..12).collect();
+        Self { cloud: cloud.clone(), cluster: cluster.clone(), chance, between: BETWEEN, kinds }
+    }
+
+    /// More or less often than usual.
+    #[must_use]
+    pub fn every(mut self, between: Span) -> Self {
+        self.between = between;
+        self
+    }
+
+    /// Only those that leave Karpenter able to put things right meanwhile: no maintenance, no protected machines, no limits.
+    #[must_use]
+    pub fn gentle(mut self) -> Self {
+        self.kinds = vec![0, 1, 2, 3, 5, 6, 8, 9, 11];
+        self
+    }
+
+    /// One after the other, until [`CloudStack::heal`].
+    pub async fn happen(mut self) {
+        loop {
+            tokio::time::sleep(self.chance.duration(&self.between)).await;
+            if !self.cloud.is_exposed() {
+                break;
+            }
+            let what = self.one();
+            self.cluster.record(
+                &"cloudstack".into(),
+                format!("accident: {what}"),
+                "happened".to_owned(),
+                &[],
+            );
+        }
+        self.put_right();
+    }
+
+    fn ours(&self) -> Vec<MachineView> {
+        let machines = self.cloud.live_machines();
+        machines.into_iter().filter(|machine| machine.name.starts_with("karpenter-")).collect()
+    }
+
+    /// Something happens; what it was.
+    fn one(&mut self) -> String {
+        let machines = self.ours();
+        let victim = self.chance.pick(&machines).cloned();
+        let cloud = self.cloud.clone();
+        let kind = self.chance.pick(&self.kinds).copied().unwrap_or_default();
+        match (kind, victim) {
+            (0, _) => {
+                cloud.restart();
+                "the server restarts".to_owned()
+            }
+            (1, Some(machine)) => {
+                cloud.stop_machine(&machine.id);
+                format!("somebody stops {}", machine.name)
+            }
+            (2, Some(machine)) => {
+                cloud.expunge_machine(&machine.id);
+                format!("somebody expunges {}", machine.name)
+            }
+            (3, Some(machine)) => {
+                let keys: Vec<String> = machine.tags.keys().cloned().collect();
+                let key = self.chance.pick(&keys).cloned().unwrap_or_default();
+                cloud.tag_machine(&machine.id, &key, None);
+                format!("somebody removes tag {key} of {}", machine.name)
+            }
+            (4, _) => {
+                cloud.configure(|settings| settings.maintenance = !settings.maintenance);
+                "the server is under maintenance, or no longer".to_owned()
+            }
+            (5, _) => {
+                let broken = self.chance.happens(0.4);
+                cloud.break_hosts(broken);
+                format!("hosts are broken: {broken}")
+            }
+            (6, _) => {
+                let fail = self.chance.happens(0.4);
+                cloud.configure(|settings| settings.volumes_fail = fail);
+                format!("volumes fail: {fail}")
+            }
+            (7, _) => {
+                let limit = if self.chance.happens(0.5) {
+                    i64::try_from(machines.len()).unwrap_or(0) + 1
+                } else {
+                    -1
+                };
+                cloud.limit("user_vm", limit);
+                format!("the limit is {limit} machines")
+            }
+            (8, _) => {
+                let lag = self.chance.duration(&Span::millis(0, 8000));
+                let lag = if self.chance.happens(0.5) { Duration::ZERO } else { lag };
+                cloud.configure(|settings| settings.read_lag = lag);
+                format!("lists lag by {lag:?}")
+            }
+            (9, _) => {
+                let throttle = self.chance.happens(0.5).then_some(Throttle {
+                    max: 25,
+                    interval: Duration::from_secs(1),
+                    counts_twice: true,
+                });
+                let told = if throttle.is_some() { "calls are limited" } else { "calls are not limited" };
+                cloud.configure(|settings| settings.throttle = throttle);
+                told.to_owned()
+            }
+            (10, Some(machine)) => {
+                cloud.protect_machine(&machine.id, true);
+                format!("somebody protects {}", machine.name)
+            }
+            _ => {
+                let may = self.chance.happens(0.5);
+                cloud.configure(|settings| settings.user_may_expunge = may);
+                format!("users may expunge: {may}")
+            }
+        }
+    }
+
+    fn put_right(&self) {
+        self.cloud.break_hosts(false);
+        self.cloud.limit("user_vm", -1);
+        self.cloud.configure(|settings| {
+            settings.maintenance = false;
+            settings.volumes_fail = false;
+            settings.read_lag = Duration::ZERO;
+            settings.throttle = None;
+        });
+        for machine in self.cloud.machines() {
+            self.cloud.protect_machine(&machine.id, false);
+        }
+        self.cluster.record(
+            &"cloudstack".into(),
+            "everything is put right".to_owned(),
+            "done".to_owned(),
+            &[],
+        );
+    }
+}

@@ -1,0 +1,159 @@
+//! What a provider must keep to, whatever happens to the cloud: rules about NodeClaims and machines together.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use karpenter_api::NodeClaim;
+
+use super::{CloudStack, MachineView};
+use crate::invariants::{Asked, Invariant, Rest, Step};
+use crate::objects::{Change, Objects, uid};
+
+/// The tag that says which NodeClaim a machine was made for.
+const UID_TAG: &str = "karpenter.k8s.cloudstack/nodeclaim-uid";
+/// How often the slow rules are looked at.
+const LOOK: Duration = Duration::from_secs(20);
+
+/// All rules, for machines whose names begin with `karpenter-`.
+pub fn all(cloud: &CloudStack) -> Vec<Box<dyn Invariant>> {
+    vec![
+        Box::new(MachinesAreWanted::within(cloud, Duration::from_secs(10 * 60))),
+        Box::new(LivingClaimsKeepTheirMachine),
+        Box::new(ClaimsOutliveTheirMachine(cloud.clone())),
+    ]
+}
+
+fn machine_of(claim: &NodeClaim) -> Option<&str> {
+    let provider_id = claim.status.as_ref()?.provider_id.as_deref()?;
+    provider_id.rsplit('/').next().filter(|id| !id.is_empty())
+}
+
+fn ours(machine: &MachineView) -> bool {
+    machine.is_live() && machine.name.starts_with("karpenter-")
+}
+
+/// Whether a NodeClaim stands behind this machine: by its id, or while it has none by tag or name.
+fn is_wanted(machine: &MachineView, objects: &Objects) -> bool {
+    objects.node_claims.values().any(|claim| match machine_of(claim) {
+        Some(id) => id == machine.id,
+        None => match machine.tags.get(UID_TAG) {
+            Some(tag) => *tag == uid(&**claim),
+            None => machine.name.contains(claim.metadata.name.as_deref().unwrap_or("-")),
+        },
+    })
+}
+
+/// A machine without a NodeClaim, or beside another of the same NodeClaim, is gone within some minutes.
+pub struct MachinesAreWanted {
+    cloud: CloudStack,
+    within: Duration,
+    /// Whether bad days count too.
+    always: bool,
+    unwanted: BTreeMap<String, Timestamp>,
+    looked: Option<Timestamp>,
+}
+
+impl MachinesAreWanted {
+    /// Within this long of good days.
+    pub fn within(cloud: &CloudStack, within: Duration) -> Self {
+        Self { cloud: cloud.clone(), within, always: false, unwanted: BTreeMap::new(), looked: None }
+    }
+
+    /// Bad days count too.
+    #[must_use]
+    pub fn always(mut self) -> Self {
+        self.always = true;
+        self
+    }
+
+    fn look(&mut self, objects: &Objects, now: Timestamp) -> Result<(), String> {
+        if self.cloud.is_exposed() && !self.always {
+            self.unwanted.clear();
+            return Ok(());
+        }
+        let machines = self.cloud.machines();
+        let unwanted: Vec<&MachineView> =
+            machines.iter().filter(|machine| ours(machine) && !is_wanted(machine, objects)).collect();
+        self.unwanted.retain(|id, _| unwanted.iter().any(|machine| machine.id == *id));
+        for machine in unwanted {
+            let since = *self.unwanted.entry(machine.id.clone()).or_insert(now);
+            let age = Duration::try_from(now.duration_since(since)).unwrap_or_default();
+            if age > self.within {
+                return Err(format!(
+                    "machine {} ({}, {}) has been without a NodeClaim for {age:?}",
+                    machine.name, machine.id, machine.state
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Invariant for MachinesAreWanted {
+    fn name(&self) -> &'static str {
+        "a machine nobody wants goes within ten minutes"
+    }
+
+    fn rules(&self) -> &'static [&'static str] {
+        &["I5"]
+    }
+
+    fn check(&mut self, step: &Step<'_>) -> Result<(), String> {
+        let due = self
+            .looked
+            .is_none_or(|at| Duration::try_from(step.now.duration_since(at)).unwrap_or_default() >= LOOK);
+        if !due {
+            return Ok(());
+        }
+        self.looked = Some(step.now);
+        self.look(step.objects, step.now)
+    }
+
+    fn check_at_rest(&mut self, rest: &Rest<'_>) -> Result<(), String> {
+        self.look(rest.objects, rest.now)
+    }
+}
+
+/// Nobody asks for the end of a machine whose NodeClaim is to stay.
+pub struct LivingClaimsKeepTheirMachine;
+
+impl Invariant for LivingClaimsKeepTheirMachine {
+    fn name(&self) -> &'static str {
+        "the machine of a living NodeClaim is not destroyed"
+    }
+
+    fn check(&mut self, step: &Step<'_>) -> Result<(), String> {
+        let Some(Asked::Terminate { id }) = step.asked else { return Ok(()) };
+        let owner = step.objects.node_claims.values().find(|claim| machine_of(claim) == Some(id.as_str()));
+        match owner.filter(|claim| claim.metadata.deletion_timestamp.is_none()) {
+            Some(claim) => Err(format!(
+                "machine {} of NodeClaim {}, which is not being deleted",
+                id.as_str(),
+                claim.metadata.name.as_deref().unwrap_or_default()
+            )),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A NodeClaim goes only after its machine.
+pub struct ClaimsOutliveTheirMachine(CloudStack);
+
+impl Invariant for ClaimsOutliveTheirMachine {
+    fn name(&self) -> &'static str {
+        "a NodeClaim goes only after its machine"
+    }
+
+    fn check(&mut self, step: &Step<'_>) -> Result<(), String> {
+        for change in step.changes {
+            let Change::NodeClaim(edit) = &**change else { continue };
+            let (Some(old), None) = (&edit.old, &edit.new) else { continue };
+            let Some(id) = machine_of(old) else { continue };
+            if self.0.machines().iter().any(|machine| machine.id == id && machine.is_live()) {
+                return Err(format!("NodeClaim {} went while its machine {id} was there", edit.key));
+            }
+        }
+        Ok(())
+    }
+}
