@@ -127,6 +127,7 @@ pub(crate) struct Catalogue {
     networks: Shelf<Network>,
     templates: Shelf<Template>,
     security_groups: Shelf<Named>,
+    key_pairs: Shelf<Named>,
     capabilities: Shelf<Capabilities>,
     budgets: Shelf<Budget>,
 }
@@ -147,6 +148,7 @@ impl Catalogue {
             networks: Shelf::new("networks", lifetimes.networks),
             templates: Shelf::new("templates", lifetimes.templates),
             security_groups: Shelf::new("security-groups", lifetimes.networks),
+            key_pairs: Shelf::new("key-pairs", lifetimes.networks),
             capabilities: Shelf::new("capabilities", lifetimes.capabilities),
             budgets: Shelf::new("budgets", lifetimes.budgets),
         }
@@ -188,6 +190,13 @@ impl Catalogue {
         self.security_groups.get((String::new(), scope.clone()), self.stale, &self.asked, ask).await
     }
 
+    /// The key pairs of a name: one or none.
+    pub(crate) async fn key_pairs(&self, name: &str, scope: &Scope) -> Result<Arc<Vec<Named>>, ApiError> {
+        let request = requests::list_ssh_key_pairs(name, scope);
+        let ask = self.client.list(&request, Lane::Refresh);
+        self.key_pairs.get((name.to_owned(), scope.clone()), self.stale, &self.asked, ask).await
+    }
+
     pub(crate) async fn capabilities(&self) -> Result<Capabilities, ApiError> {
         let ask = async { Ok(vec![self.client.capabilities().await?]) };
         let known = self.capabilities.get((String::new(), Scope::Own), self.stale, &self.asked, ask).await?;
@@ -222,5 +231,6 @@ impl Catalogue {
         self.networks.clear();
         self.templates.clear();
         self.security_groups.clear();
+        self.key_pairs.clear();
     }
 }

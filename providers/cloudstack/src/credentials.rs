@@ -1,21 +1,39 @@
-//! Keys from a mounted Secret, exchanged while everything runs.
+//! Keys from a Secret, mounted or read from the cluster, exchanged while everything runs.
 //!
 //! A new pair is tried before it is used; until it works the old one goes on. So a Secret may be written before the old keys
 //! are revoked, or a moment after.
 
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
+use k8s_openapi::api::core::v1::Secret;
+use karpenter_runtime::controller::{Outcome, ReconcileResult, Reconciler};
+use karpenter_runtime::object_key::ObjectKey;
+use karpenter_runtime::store::Store;
 use tokio_util::sync::CancellationToken;
 
 use crate::client::http::{HttpError, HttpSettings, HttpTransport};
 use crate::client::signature::Credentials;
+use crate::client::transport::{Transport, TransportError};
 use crate::client::{Client, Session};
 
-/// How often the files are looked at; Kubernetes itself takes about a minute to change them.
+/// How often files are looked at; Kubernetes itself takes about a minute to change them.
 const INTERVAL: Duration = Duration::from_secs(5);
+/// When keys that were not taken are tried again.
+const AGAIN: Duration = Duration::from_secs(10);
 
-/// What the files of a Secret say.
+/// How an address becomes a road to it.
+pub type Roads = Arc<dyn Fn(&str) -> Result<Arc<dyn Transport>, HttpError> + Send + Sync>;
+
+/// Roads by HTTP.
+pub fn http_roads(settings: HttpSettings) -> Roads {
+    Arc::new(move |endpoint| Ok(Arc::new(HttpTransport::new(endpoint, &settings)?) as Arc<dyn Transport>))
+}
+
+/// What a Secret says.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Keys {
     pub(crate) api_url: String,
@@ -25,35 +43,83 @@ pub(crate) struct Keys {
 /// Why there are no keys.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum KeysError {
-    #[error("{}: {problem}; the Secret needs the keys api-url, api-key and secret-key", path.display())]
-    File { path: PathBuf, problem: String },
+    #[error(
+        "{place}: {problem}; the Secret needs the keys api-url, api-key and secret-key (or cloud-config, as the cloud controller manager has it)"
+    )]
+    Missing { place: String, problem: String },
     #[error(transparent)]
     Http(#[from] HttpError),
 }
 
+/// Puts keys together from named values.
+fn keys(place: &str, value: impl Fn(&str) -> Result<String, String>) -> Result<Keys, KeysError> {
+    let missing = |problem: String| KeysError::Missing { place: place.to_owned(), problem };
+    let named = |name: &str| match value(name) {
+        Ok(text) if text.trim().is_empty() => Err(missing(format!("{name} is empty"))),
+        Ok(text) => Ok(text.trim().to_owned()),
+        Err(problem) => Err(missing(format!("{name}: {problem}"))),
+    };
+    if value("api-url").is_err()
+        && let Ok(config) = value("cloud-config")
+    {
+        let of_config = |name: &str| {
+            let line =
+                config.lines().filter_map(|line| line.split_once('=')).find(|(key, _)| key.trim() == name);
+            let found = line.map(|(_, value)| value.trim().trim_matches('"').to_owned());
+            found.ok_or_else(|| missing(format!("cloud-config has no {name}")))
+        };
+        return Ok(Keys {
+            api_url: of_config("api-url")?,
+            credentials: Credentials::new(of_config("api-key")?, of_config("secret-key")?),
+        });
+    }
+    Ok(Keys {
+        api_url: named("api-url")?,
+        credentials: Credentials::new(named("api-key")?, named("secret-key")?),
+    })
+}
+
 /// Reads the keys of a mounted Secret.
 pub(crate) fn read(directory: &Path) -> Result<Keys, KeysError> {
-    let file = |name: &str| {
-        let path = directory.join(name);
-        let problem = match std::fs::read_to_string(&path) {
-            Ok(text) if !text.trim().is_empty() => return Ok(text.trim().to_owned()),
-            Ok(_) => "it is empty".to_owned(),
-            Err(error) => error.to_string(),
-        };
-        Err(KeysError::File { path, problem })
-    };
-    Ok(Keys {
-        api_url: file("api-url")?,
-        credentials: Credentials::new(file("api-key")?, file("secret-key")?),
+    keys(&directory.display().to_string(), |name| {
+        std::fs::read_to_string(directory.join(name)).map_err(|error| error.to_string())
+    })
+}
+
+/// Reads the keys of a Secret.
+fn of_secret(place: &str, secret: &Secret) -> Result<Keys, KeysError> {
+    keys(place, |name| {
+        let bytes = secret.data.as_ref().and_then(|data| data.get(name)).ok_or("there is none")?;
+        String::from_utf8(bytes.0.clone()).map_err(|_| "it is no text".to_owned())
     })
 }
 
 impl Keys {
     /// A session with these keys.
-    pub(crate) fn session(self, settings: &HttpSettings) -> Result<Session, KeysError> {
-        let transport = HttpTransport::new(&self.api_url, settings)?;
+    pub(crate) fn session(self, roads: &Roads) -> Result<Session, KeysError> {
+        let transport = roads(&self.api_url)?;
         let Self { api_url: endpoint, credentials } = self;
-        Ok(Session { endpoint, credentials, transport: std::sync::Arc::new(transport) })
+        Ok(Session { endpoint, credentials, transport })
+    }
+}
+
+/// A session of somebody who has no keys yet: every call says what is missing.
+pub(crate) fn no_session(why: String) -> Session {
+    Session {
+        endpoint: "https://unknown.invalid/client/api".to_owned(),
+        credentials: Credentials::new("none", "none"),
+        transport: Arc::new(Nowhere(why)),
+    }
+}
+
+struct Nowhere(String);
+
+impl Transport for Nowhere {
+    fn send(
+        &self,
+        _: http::Request<bytes::Bytes>,
+    ) -> BoxFuture<'_, Result<http::Response<bytes::Bytes>, TransportError>> {
+        std::future::ready(Err(TransportError::NotSent(self.0.clone()))).boxed()
     }
 }
 
@@ -61,39 +127,101 @@ impl Keys {
 pub(crate) async fn follow(
     directory: PathBuf,
     mut current: Keys,
-    settings: HttpSettings,
+    roads: Roads,
     client: Client,
     stop: CancellationToken,
 ) {
-    loop {
-        tokio::select! {
-            biased;
-            () = stop.cancelled() => return,
-            () = tokio::time::sleep(INTERVAL) => {}
-        }
+    while stop.run_until_cancelled(tokio::time::sleep(INTERVAL)).await.is_some() {
         match read(&directory) {
             Ok(keys) if keys == current => {}
-            Ok(keys) => match exchange(&client, keys.clone(), &settings).await {
-                Ok(()) => {
-                    tracing::info!("CloudStack takes the new keys");
+            Ok(keys) => {
+                if exchange(&client, keys.clone(), &roads).await {
                     current = keys;
                 }
-                Err(problem) => tracing::error!(%problem, "the new keys are not used; the old ones go on"),
-            },
+            }
             Err(error) => tracing::error!(%error, "the keys cannot be read; the old ones go on"),
         }
     }
 }
 
-async fn exchange(client: &Client, keys: Keys, settings: &HttpSettings) -> Result<(), String> {
-    let session = keys.session(settings).map_err(|error| error.to_string())?;
-    client.probe(&session).await.map_err(|error| error.to_string())?;
-    client.become_session(session);
-    Ok(())
+/// Tries new keys and uses them if they work; whether they do.
+async fn exchange(client: &Client, keys: Keys, roads: &Roads) -> bool {
+    let tried = async {
+        let session = keys.session(roads).map_err(|error| error.to_string())?;
+        client.probe(&session).await.map_err(|error| error.to_string())?;
+        client.become_session(session);
+        Ok::<(), String>(())
+    };
+    match tried.await {
+        Ok(()) => {
+            tracing::info!("CloudStack takes the new keys");
+            client.set_notice(None);
+            true
+        }
+        Err(problem) => {
+            tracing::error!(%problem, "the new keys are not used; the old ones go on");
+            client.set_notice(Some(format!("the new keys are not used, the old ones go on: {problem}")));
+            false
+        }
+    }
+}
+
+/// Keeps the client's session as a Secret of the cluster says.
+pub(crate) struct SecretKeys {
+    pub(crate) secrets: Store<Secret>,
+    pub(crate) roads: Roads,
+    pub(crate) client: Client,
+    pub(crate) current: Mutex<Option<Keys>>,
+}
+
+impl Reconciler for SecretKeys {
+    type Key = ObjectKey;
+
+    async fn reconcile(&self, key: ObjectKey) -> ReconcileResult {
+        let place = format!("Secret {key}");
+        let Some(secret) = self.secrets.get(&key) else {
+            // Whoever deletes it may be about to write it anew; what runs goes on.
+            tracing::warn!(%place, "is not there");
+            return Ok(Outcome::Done);
+        };
+        let current = || self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        let keys = match of_secret(&place, &secret) {
+            Ok(keys) => keys,
+            Err(error) => {
+                tracing::error!(%error, "the keys cannot be read");
+                self.client.set_notice(Some(error.to_string()));
+                return Ok(Outcome::Done);
+            }
+        };
+        let before = current().clone();
+        if before.as_ref() == Some(&keys) {
+            return Ok(Outcome::Done);
+        }
+        if before.is_none() {
+            // The first keys are better than none: whatever is wrong with them, conditions will say it.
+            match keys.clone().session(&self.roads) {
+                Ok(session) => self.client.become_session(session),
+                Err(error) => {
+                    tracing::error!(%error, "the keys cannot be used");
+                    self.client.become_session(no_session(error.to_string()));
+                    return Ok(Outcome::Done);
+                }
+            }
+            *current() = Some(keys);
+            return Ok(Outcome::Done);
+        }
+        if exchange(&self.client, keys.clone(), &self.roads).await {
+            *current() = Some(keys);
+            return Ok(Outcome::Done);
+        }
+        Ok(Outcome::After(AGAIN))
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::ByteString;
+
     use super::*;
 
     #[test]
@@ -109,5 +237,16 @@ mod tests {
         let url = read(&directory).map(|credentials| credentials.api_url);
         assert_eq!(url.expect("keys"), "https://cloud/client/api");
         std::fs::remove_dir_all(&directory).expect("removed");
+    }
+
+    #[test]
+    fn the_secret_of_the_cloud_controller_manager_will_do() {
+        let config = "[Global]\napi-url = https://cloud/client/api\napi-key = key\nsecret-key = secret\n";
+        let data = [("cloud-config".to_owned(), ByteString(config.into()))].into();
+        let secret = Secret { data: Some(data), ..Secret::default() };
+        let keys = of_secret("Secret x", &secret).expect("keys");
+        assert_eq!((keys.api_url.as_str(), keys.credentials.api_key()), ("https://cloud/client/api", "key"));
+        let error = of_secret("Secret x", &Secret::default()).err().expect("nothing").to_string();
+        assert!(error.contains("Secret x") && error.contains("cloud-config"), "{error}");
     }
 }

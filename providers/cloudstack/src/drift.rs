@@ -74,5 +74,18 @@ fn reason(machine: &VirtualMachine, claim: &NodeClaim, resolved: &Resolved) -> O
     if !first || !others.eq(wanted) {
         return Some("NetworkDrift");
     }
+    let has_group = |id: &String| machine.affinitygroup.iter().any(|group| group.id == *id);
+    let affinity = resolved.spec.affinity.as_ref();
+    if affinity
+        .is_some_and(|affinity| machine.affinitygroup.is_empty() || !affinity.group_ids.iter().all(has_group))
+    {
+        return Some("AffinityDrift");
+    }
+    let in_group = |wanted: &String| {
+        machine.securitygroup.iter().any(|group| group.id == *wanted || group.name == *wanted)
+    };
+    if !resolved.spec.security_groups.iter().all(in_group) {
+        return Some("SecurityGroupDrift");
+    }
     None
 }

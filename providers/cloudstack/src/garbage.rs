@@ -7,21 +7,26 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use karpenter_api::NodeClaim;
+use karpenter_api::{NodeClaim, labels as well_known};
 use kube::ResourceExt as _;
 use tokio_util::sync::CancellationToken;
 
 use crate::client::error::ApiError;
-use crate::client::model::VirtualMachine;
+use crate::client::model::{AffinityGroup, VirtualMachine};
 use crate::client::request::Scope;
 use crate::client::requests;
+use crate::client::throttle::Lane;
 use crate::instances::is_alive;
 use crate::labels;
 use crate::naming::{Naming, machine_id};
+use crate::nodeclass::CloudStackNodeClass;
 use crate::provider::CloudStackProvider;
+use crate::shared::{CollectOrphans, OnStopped};
 
 /// How often.
 const INTERVAL: Duration = Duration::from_secs(120);
+/// How often it is tried to reach the server at first.
+const FIRST_CONTACT: Duration = Duration::from_secs(10);
 /// A machine younger than this may belong to a NodeClaim we have not seen yet.
 const GRACE: Duration = Duration::from_secs(5 * 60);
 /// No more than this at a time: a mistake must not empty the cloud.
@@ -41,6 +46,13 @@ pub struct Round {
 impl CloudStackProvider {
     /// Goes round until stopped.
     pub async fn look_after(&self, stop: CancellationToken) {
+        // Whether the server answers and how much it may be asked is found out before anything is at stake.
+        while let Err(error) = self.shared.catalogue.capabilities().await {
+            tracing::warn!(%error, "CloudStack does not answer yet");
+            if stop.run_until_cancelled(tokio::time::sleep(FIRST_CONTACT)).await.is_none() {
+                return;
+            }
+        }
         loop {
             tokio::select! {
                 biased;
@@ -120,16 +132,74 @@ impl CloudStackProvider {
             for machine in &machines {
                 if self.is_orphan(machine, &claims) {
                     if round.destroyed.len() < MAX_PER_ROUND {
-                        self.shared.discard(machine, &scope, "orphaned").await;
-                        self.shared.metrics.orphans.inc(&[]);
-                        round.destroyed.push(machine.id.clone());
+                        self.collect(machine, &scope, &mut round).await;
                     }
                 } else if let Some(claim) = claims.iter().find(|claim| self.wants(claim, machine)) {
                     self.tend(machine, claim, &mut round).await;
                 }
             }
         }
+        self.remove_empty_groups(&claims).await;
         Ok(round)
+    }
+
+    /// Affinity groups go with the last NodeClaim of their NodePool. Nothing is asked where no NodeClass wants any.
+    async fn remove_empty_groups(&self, claims: &[Arc<NodeClaim>]) {
+        let shared = &self.shared;
+        let wants = |class: &Arc<CloudStackNodeClass>| {
+            class.spec.as_ref().is_some_and(|spec| spec.affinity.is_some())
+        };
+        if !shared.objects.node_classes().iter().any(wants) {
+            return;
+        }
+        let prefix = shared.naming.prefix();
+        let pools: BTreeSet<&str> = claims
+            .iter()
+            .filter_map(|claim| claim.labels().get(well_known::NODEPOOL))
+            .map(String::as_str)
+            .collect();
+        for scope in shared.scopes() {
+            let request = requests::list_affinity_groups_by_keyword(prefix, &scope);
+            let Ok(groups) = shared.client.list::<AffinityGroup>(&request, Lane::Refresh).await else {
+                continue;
+            };
+            for group in groups {
+                let Some(pool) = group.name.strip_prefix(prefix) else { continue };
+                let soft = pool.strip_prefix("soft-").unwrap_or(pool);
+                let wanted = pools.contains(pool) || pools.contains(soft);
+                if wanted || !group.virtual_machine_ids.is_empty() {
+                    continue;
+                }
+                if let Err(error) =
+                    shared.client.call(&requests::delete_affinity_group(&group.id, &scope)).await
+                {
+                    tracing::warn!(group = group.name, %error, "an affinity group will be removed later");
+                }
+            }
+        }
+    }
+
+    /// Sees to a machine that nobody wants.
+    async fn collect(&self, machine: &VirtualMachine, scope: &Scope, round: &mut Round) {
+        let shared = &self.shared;
+        // Whoever asks after the NodeClaim it was made for finds the answer there.
+        let mut former = NodeClaim::default();
+        former.metadata.name = machine.tag(labels::TAG_NODE_CLAIM).map(str::to_owned);
+        former.metadata.uid = machine.tag(labels::TAG_NODE_CLAIM_UID).map(str::to_owned);
+        let what = format!("virtual machine {} ({}) has no NodeClaim", machine.name, machine.id);
+        match shared.options.collect_orphans {
+            CollectOrphans::Never => {}
+            CollectOrphans::Tell => {
+                tracing::warn!("{what}; it would be destroyed (CLOUDSTACK_COLLECT_ORPHANS)");
+                shared.voice.warn(&former, "OrphanFound", what);
+            }
+            CollectOrphans::Destroy => {
+                shared.discard(machine, scope, "orphaned").await;
+                shared.metrics.orphans.inc(&[]);
+                shared.voice.inform(&former, "OrphanDeleted", format!("{what}; destroyed"));
+                round.destroyed.push(machine.id.clone());
+            }
+        }
     }
 
     /// Sees to a machine that is wanted.
@@ -141,11 +211,18 @@ impl CloudStackProvider {
             self.shared.repair_tags(machine, &self.tags(claim, &class)).await;
         }
         let settled = self.age(machine).is_some_and(|age| age >= INTERVAL);
-        if machine.state == "Stopped" && settled && self.may_start(&machine.id) {
+        if machine.state != "Stopped" || !settled {
+            return;
+        }
+        let policy = self.shared.options.on_stopped;
+        if policy == OnStopped::Start && self.may_start(&machine.id) {
             match self.shared.client.call(&requests::start(&machine.id)).await {
                 Ok(_) => round.started.push(machine.id.clone()),
                 Err(error) => tracing::warn!(machine = machine.id, %error, "cannot start it"),
             }
+        } else if policy != OnStopped::Ignore {
+            let why = format!("virtual machine {} stands still; it is replaced", machine.name);
+            self.shared.voice.give_up(claim, "VirtualMachineStopped", &why).await;
         }
     }
 

@@ -1,39 +1,31 @@
 //! How the provider joins the program: its keys from the settings, its watches, its controllers.
 
-use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use futures_util::FutureExt as _;
+use k8s_openapi::api::core::v1::{Node, Secret};
 use karpenter_api::NodeClaim;
 use karpenter_cloudprovider::{InstallError, Installation, Part, Surroundings};
 use karpenter_runtime::controller::Controller;
+use karpenter_runtime::environment::Environment;
 use karpenter_runtime::informer::{Informer, own_key};
+use karpenter_runtime::options::CloudStackOptions;
+use karpenter_runtime::surroundings;
 use kube::Api;
 use kube::runtime::watcher;
 
 use crate::client::Client;
-use crate::client::http::HttpSettings;
-use crate::client::signature::Credentials;
 use crate::client::throttle::Rate;
 use crate::controller::{NodeClassController, class_of};
-use crate::credentials::{self, Keys};
+use crate::credentials::{self, Roads, SecretKeys, http_roads, no_session};
+use crate::node_names::NodeNames;
 use crate::nodeclass::CloudStackNodeClass;
+use crate::settings::{Settings, Source};
+use crate::voice::Voice;
 use crate::{CloudStackProvider, GROUP, Objects, ProviderOptions, Watched};
-
-/// A directory with the files of the Secret `cloudstack-credentials`; keys are then exchanged when they change.
-pub const CREDENTIALS_DIR: &str = "CLOUDSTACK_CREDENTIALS_DIR";
-/// A file of certificates in PEM to trust besides the system's.
-pub const CA_FILE: &str = "CLOUDSTACK_CA_FILE";
-/// `true` to take an API address without TLS.
-pub const ALLOW_INSECURE_HTTP: &str = "CLOUDSTACK_ALLOW_INSECURE_HTTP";
 
 fn wrong(problem: impl ToString) -> InstallError {
     InstallError { provider: "cloudstack", problem: problem.to_string() }
-}
-
-/// A variable of the environment that is set to something.
-fn variable(name: &str) -> Option<String> {
-    std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
 /// The provider with what runs beside it.
@@ -42,44 +34,83 @@ fn variable(name: &str) -> Option<String> {
 ///
 /// If a setting is missing or cannot be used. Wrong keys are no error here: they may be put right while the program runs.
 pub fn install(around: &Surroundings) -> Result<Installation, InstallError> {
-    let options = &around.options.cloudstack;
-    let needed = |value: &str, name: &str| {
-        if value.is_empty() { Err(wrong(format!("{name} is not set"))) } else { Ok(value.to_owned()) }
-    };
-    let cluster = needed(&options.cluster_name, "CLUSTER_NAME")?;
-    let directory = variable(CREDENTIALS_DIR).map(PathBuf::from);
-    let keys = match &directory {
-        Some(directory) => credentials::read(directory).map_err(wrong)?,
-        None => Keys {
-            api_url: needed(&options.api_url, "CLOUDSTACK_API_URL")?,
-            credentials: Credentials::new(
-                needed(options.api_key.reveal(), "CLOUDSTACK_API_KEY")?,
-                needed(options.secret_key.reveal(), "CLOUDSTACK_SECRET_KEY")?,
-            ),
-        },
-    };
-    let ca_bundle = match variable(CA_FILE) {
-        Some(file) => {
-            let text = std::fs::read_to_string(&file);
-            Some(text.map_err(|error| wrong(format!("{CA_FILE} {file}: {error}")))?)
+    let own = surroundings::lease_namespace(&around.options.leader_election_namespace).ok();
+    let variable = |name: &str| std::env::var(name).ok();
+    let settings = Settings::read(&around.options.cloudstack, own.as_deref(), &variable).map_err(wrong)?;
+    let roads = http_roads(settings.http);
+    let (environment, options) = (&around.environment, settings.options);
+    match settings.source {
+        Source::Given(keys) => {
+            let session = keys.session(&roads).map_err(wrong)?;
+            let client = Client::new(session, settings.rate, environment);
+            Ok(install_with(client, options, around))
         }
-        None => None,
-    };
-    let settings = HttpSettings {
-        verify: options.verify_ssl,
-        ca_bundle,
-        allow_insecure_http: variable(ALLOW_INSECURE_HTTP).as_deref() == Some("true"),
-        ..HttpSettings::default()
-    };
-    let session = keys.clone().session(&settings).map_err(wrong)?;
-    let client = Client::new(session, Rate::default(), &around.environment);
-    let mut installation = install_with(client.clone(), ProviderOptions::new(cluster), around);
-    if let Some(directory) = directory {
-        installation.parts.push(Part::new("cloudstack credentials", move |stop| {
-            credentials::follow(directory, keys, settings, client, stop).boxed()
-        }));
+        Source::Directory(directory) => {
+            let keys = credentials::read(&directory).map_err(wrong)?;
+            let session = keys.clone().session(&roads).map_err(wrong)?;
+            let client = Client::new(session, settings.rate, environment);
+            let mut installation = install_with(client.clone(), options, around);
+            installation.parts.push(Part::new("cloudstack credentials", move |stop| {
+                credentials::follow(directory, keys, roads, client, stop).boxed()
+            }));
+            Ok(installation)
+        }
+        Source::Secret { namespace, name } => {
+            Ok(install_from_secret((&namespace, &name), &roads, settings.rate, options, around))
+        }
     }
-    Ok(installation)
+}
+
+/// A client by the settings of the environment, for commands that only ask.
+///
+/// # Errors
+///
+/// If a setting is missing or cannot be used, or the keys are in a Secret of the cluster.
+pub fn client_of_environment(
+    options: &CloudStackOptions,
+    environment: &Environment,
+) -> Result<(Client, ProviderOptions), InstallError> {
+    let settings = Settings::read(options, None, &|name| std::env::var(name).ok()).map_err(wrong)?;
+    let roads = http_roads(settings.http);
+    let keys = match settings.source {
+        Source::Given(keys) => *keys,
+        Source::Directory(directory) => credentials::read(&directory).map_err(wrong)?,
+        Source::Secret { .. } => {
+            return Err(wrong(
+                "no keys; set CLOUDSTACK_API_URL, CLOUDSTACK_API_KEY and CLOUDSTACK_SECRET_KEY, or CLOUDSTACK_CREDENTIALS_DIR",
+            ));
+        }
+    };
+    let session = keys.session(&roads).map_err(wrong)?;
+    Ok((Client::new(session, settings.rate, environment), settings.options))
+}
+
+/// As [`install`], with keys from a Secret of the cluster (namespace and name), over roads of its own.
+pub fn install_from_secret(
+    (namespace, name): (&str, &str),
+    roads: &Roads,
+    rate: Rate,
+    options: ProviderOptions,
+    around: &Surroundings,
+) -> Installation {
+    let nothing = format!(
+        "there is no Secret {namespace}/{name} with the keys api-url, api-key and secret-key yet; create it, or set CLOUDSTACK_CREDENTIALS_SECRET"
+    );
+    let client = Client::new(no_session(nothing), rate, &around.environment);
+    let mut installation = install_with(client.clone(), options, around);
+    let only = watcher::Config::default().fields(&format!("metadata.name={name}"));
+    let mut secrets: Informer<Secret> =
+        Informer::new(Api::namespaced(around.client.clone(), namespace), only, &around.environment.entropy);
+    let keys =
+        SecretKeys { secrets: secrets.store(), roads: Arc::clone(roads), client, current: Mutex::default() };
+    let controller =
+        Controller::for_objects("cloudstack.credentials", "", "Secret", keys).build(&around.environment);
+    secrets.feed(&controller.queue(), own_key);
+    installation.parts.push(Part::new("watch the cloudstack credentials", move |stop| {
+        Informer::run(secrets, stop).boxed()
+    }));
+    installation.parts.push(Part::new("cloudstack.credentials", move |stop| controller.run(stop).boxed()));
+    installation
 }
 
 /// As [`install`], over a client of its own: for simulations.
@@ -91,23 +122,38 @@ pub fn install_with(client: Client, options: ProviderOptions, around: &Surroundi
     let mut claims: Informer<NodeClaim> =
         Informer::new(Api::all(around.client.clone()), watcher::Config::default(), entropy);
     let objects: Arc<dyn Objects> = Arc::new(Watched { classes: classes.store(), claims: claims.store() });
-    let provider = Arc::new(CloudStackProvider::new(client, options, objects, &around.environment));
+    let voice = Voice::new(around.recorder.clone(), around.client.clone());
+    let name_nodes = options.name_nodes;
+    let provider =
+        Arc::new(CloudStackProvider::speaking(client, options, objects, voice, &around.environment));
     let reconciler = NodeClassController { provider: Arc::clone(&provider), api };
     let controller =
         Controller::for_objects("nodeclass.cloudstack", GROUP, "CloudStackNodeClass", reconciler)
             .build(&around.environment);
     classes.feed(&controller.queue(), own_key);
     claims.feed(&controller.queue(), |delta| class_of(delta.object()).into_iter().collect());
-    let garbage = Arc::clone(&provider);
-    Installation {
-        provider,
-        parts: vec![
-            Part::new("watch cloudstacknodeclasses", move |stop| Informer::run(classes, stop).boxed()),
-            Part::new("watch nodeclaims for cloudstack", move |stop| Informer::run(claims, stop).boxed()),
-            Part::new("nodeclass.cloudstack", move |stop| controller.run(stop).boxed()),
-            Part::new("cloudstack machines", move |stop| {
-                async move { garbage.look_after(stop).await }.boxed()
-            }),
-        ],
+    let (garbage, launches) = (Arc::clone(&provider), Arc::clone(&provider));
+    let mut parts = vec![
+        Part::new("watch cloudstacknodeclasses", move |stop| Informer::run(classes, stop).boxed()),
+        Part::new("watch nodeclaims for cloudstack", move |stop| Informer::run(claims, stop).boxed()),
+        Part::new("nodeclass.cloudstack", move |stop| controller.run(stop).boxed()),
+        Part::new("cloudstack machines", move |stop| async move { garbage.look_after(stop).await }.boxed()),
+        Part::new("cloudstack launches", move |stop| {
+            async move { launches.watch_launches(stop).await }.boxed()
+        }),
+    ];
+    if name_nodes {
+        let mut nodes: Informer<Node> =
+            Informer::new(Api::all(around.client.clone()), watcher::Config::default(), entropy);
+        let names = NodeNames {
+            provider: Arc::clone(&provider),
+            nodes: nodes.store(),
+            api: Api::all(around.client.clone()),
+        };
+        let names = Controller::for_objects("node.cloudstack", "", "Node", names).build(&around.environment);
+        nodes.feed(&names.queue(), own_key);
+        parts.push(Part::new("watch nodes for cloudstack", move |stop| Informer::run(nodes, stop).boxed()));
+        parts.push(Part::new("node.cloudstack", move |stop| names.run(stop).boxed()));
     }
+    Installation { provider, parts }
 }

@@ -23,7 +23,7 @@ use tokio::time::Instant;
 
 use crate::client::error::{ApiError, CapacityKind, ErrorKind};
 use crate::client::job::JobState;
-use crate::client::model::{VirtualMachine, Volume};
+use crate::client::model::{Nic, VirtualMachine, Volume};
 use crate::client::request::Scope;
 use crate::client::requests::{self, Deploy};
 use crate::client::throttle::Lane;
@@ -39,6 +39,8 @@ const PLACEMENT_WAIT: Duration = Duration::from_secs(10);
 /// The first look at a new machine, and the pause between further ones.
 const FIRST_LOOK: Duration = Duration::from_millis(1000);
 const NEXT_LOOK: Duration = Duration::from_millis(1500);
+/// How old a list may be from which machines are deleted: what is gone meanwhile is found out by deleting it.
+const RECENT: Duration = Duration::from_secs(3);
 /// Names a claim's machines may take.
 const MAX_ATTEMPTS: u32 = 20;
 /// Unexplained failures of one kind after which it is taken for a refusal.
@@ -49,6 +51,10 @@ const MAX_UNEXPLAINED: u32 = 3;
 pub(crate) struct Candidate {
     pub(crate) type_name: String,
     pub(crate) zone_id: String,
+    pub(crate) zone_name: String,
+    pub(crate) offering_name: String,
+    pub(crate) cpu: i64,
+    pub(crate) memory_mib: i64,
     pub(crate) deploy: Deploy,
 }
 
@@ -121,7 +127,7 @@ impl Shared {
             if candidate.is_hopeless(&self.unavailable) {
                 continue;
             }
-            match self.attempt(&candidate, &base, &uid, &mut attempt, tags).await? {
+            match self.attempt(claim, &candidate, &base, &mut attempt, tags).await? {
                 Attempt::Launched(machine) => {
                     self.metrics.created.inc(&[&machine.zonename, &machine.serviceofferingname]);
                     return Ok(*machine);
@@ -179,13 +185,15 @@ impl Shared {
     /// Deploys one candidate and sees it placed or refused.
     async fn attempt(
         &self,
+        claim: &NodeClaim,
         candidate: &Candidate,
         base: &str,
-        uid: &str,
         attempt: &mut u32,
         tags: &BTreeMap<String, String>,
     ) -> Result<Attempt, ProviderError> {
         let scope = candidate.deploy.scope.clone();
+        let uid = claim.uid().unwrap_or_default();
+        let uid = uid.as_str();
         let mut names_taken = 0;
         let (id, job) = loop {
             let deploy = Deploy {
@@ -193,7 +201,14 @@ impl Shared {
                 job_id: self.new_job_id(),
                 ..candidate.deploy.clone()
             };
-            let error = match self.client.call(&requests::deploy(&deploy)).await {
+            let answer = {
+                let _turn = self.deploying.acquire().await;
+                let begun = Instant::now();
+                let answer = self.client.call(&requests::deploy(&deploy)).await;
+                self.metrics.launch_duration.with(&["accept"]).observe_duration(begun.elapsed());
+                answer
+            };
+            let error = match answer {
                 Ok(answer) => match (answer["id"].as_str(), answer["jobid"].as_str()) {
                     (Some(id), Some(job)) => break (id.to_owned(), job.to_owned()),
                     _ => {
@@ -222,12 +237,13 @@ impl Shared {
                     continue;
                 }
             }
-            return self.refused(candidate, &error);
+            return self.refused(claim, candidate, &error);
         };
         *attempt += 1;
-        let machine = VirtualMachine { id, jobid: Some(job.clone()), ..VirtualMachine::default() };
+        let machine = candidate.accepted(id, &job);
+        self.launches.begun(&machine.id, &job);
         self.repair_tags(&machine, tags).await;
-        match self.placed(&machine.id, &job, &scope).await {
+        match self.placed(&machine, &job, &scope).await {
             Ok(machine) => {
                 self.unexplained.forget(&candidate.key());
                 self.unavailable.allow(&candidate.refused());
@@ -235,7 +251,7 @@ impl Shared {
             }
             Err(error) => {
                 self.discard(&machine, &scope, "launch-failed").await;
-                self.refused(candidate, &error)
+                self.refused(claim, candidate, &error)
             }
         }
     }
@@ -262,9 +278,16 @@ impl Shared {
     }
 
     /// Waits until the machine is on a host, or the time is up; what failed meanwhile is an error.
-    async fn placed(&self, id: &str, job: &str, scope: &Scope) -> Result<VirtualMachine, ApiError> {
+    async fn placed(
+        &self,
+        accepted: &VirtualMachine,
+        job: &str,
+        scope: &Scope,
+    ) -> Result<VirtualMachine, ApiError> {
         let deadline = Instant::now() + PLACEMENT_WAIT;
-        let mut last = VirtualMachine { id: id.to_owned(), ..VirtualMachine::default() };
+        let id = accepted.id.as_str();
+        // What was ordered, for as long as the server does not say what came of it.
+        let mut last = accepted.clone();
         let mut pause = FIRST_LOOK;
         loop {
             tokio::time::sleep(pause).await;
@@ -303,7 +326,12 @@ impl Shared {
     }
 
     /// Remembers a refusal; what no other size would mend is an error.
-    fn refused(&self, candidate: &Candidate, error: &ApiError) -> Result<Attempt, ProviderError> {
+    fn refused(
+        &self,
+        claim: &NodeClaim,
+        candidate: &Candidate,
+        error: &ApiError,
+    ) -> Result<Attempt, ProviderError> {
         let refused = || Ok(Attempt::Refused(error.to_string()));
         match &error.kind {
             ErrorKind::Capacity(kind) => {
@@ -314,9 +342,19 @@ impl Shared {
                 });
                 refused()
             }
-            ErrorKind::Quota(_) => {
+            ErrorKind::Quota(excess) => {
                 self.catalogue.forget_budgets();
                 self.unavailable.refuse(candidate.refused());
+                let number = |number: Option<i64>| number.map_or("?".to_owned(), |number| number.to_string());
+                let text = format!(
+                    "the limit of {} is {}, {} are used and {} more were asked for; ask for more, or delete what is not needed",
+                    if excess.resource.is_empty() { "a resource" } else { excess.resource.as_str() },
+                    number(excess.limit),
+                    number(excess.used),
+                    number(excess.requested),
+                );
+                self.voice.warn(claim, "QuotaExceeded", text.clone());
+                self.refused_quota.hit(text);
                 refused()
             }
             // Nobody says why. Addresses running out looks like this to tenants, so another network may do.
@@ -382,6 +420,7 @@ impl Shared {
             volumes = disks.into_iter().map(|disk| disk.id).collect();
         }
         let expunge = self.may_expunge().await;
+        let _turn = self.destroying.acquire().await;
         let answer = self.client.call(&requests::destroy(&machine.id, expunge, &volumes)).await?;
         if let Some(job) = answer["jobid"].as_str() {
             self.deletions.lock().insert(machine.id.clone(), job.to_owned());
@@ -400,6 +439,15 @@ impl Shared {
 
     /// The machine of a provider id, if the server says there is one.
     pub(crate) async fn machine(&self, id: &str, scope: &Scope) -> Result<Option<VirtualMachine>, ApiError> {
+        // Many ask at once, and one list answers all of them. It knows machines by their names, which people can change: so
+        // only the machine's own id says that it is not there.
+        if let Some(machine) = self.inventory.fresh(scope).await?.iter().find(|machine| machine.id == id) {
+            return Ok(Some(machine.clone()));
+        }
+        self.machine_by_id(id, scope).await
+    }
+
+    async fn machine_by_id(&self, id: &str, scope: &Scope) -> Result<Option<VirtualMachine>, ApiError> {
         match self.client.list(&requests::list_virtual_machine(id, scope), Lane::Action).await {
             Ok(machines) => Ok(machines.into_iter().next()),
             Err(error) if error.is_not_found() => Ok(None),
@@ -425,7 +473,13 @@ impl Shared {
                 ProviderError::other(format!("provider id {provider_id:?} is none of CloudStack's"))
             })?;
             for scope in scopes {
-                if let Some(machine) = self.machine(id, scope).await.map_err(|error| failed(&error))? {
+                let recent = self.inventory.recent(scope, RECENT).await.map_err(|error| failed(&error))?;
+                let listed = recent.iter().find(|machine| machine.id == id).cloned();
+                let found = match listed {
+                    Some(machine) => Some(machine),
+                    None => self.machine_by_id(id, scope).await.map_err(|error| failed(&error))?,
+                };
+                if let Some(machine) = found {
                     machines.push((scope.clone(), machine));
                     break;
                 }
@@ -440,14 +494,22 @@ impl Shared {
             return Err(ProviderError::not_found(format!("CloudStack has no virtual machine for {what}")));
         }
         for (scope, machine) in machines {
-            self.go_on_deleting(&machine, &scope).await?;
+            self.go_on_deleting(claim, &machine, &scope).await?;
         }
         Ok(())
     }
 
     /// One order at a time: jobs of a machine wait for each other, so a second would only queue up.
-    async fn go_on_deleting(&self, machine: &VirtualMachine, scope: &Scope) -> Result<(), ProviderError> {
+    async fn go_on_deleting(
+        &self,
+        claim: &NodeClaim,
+        machine: &VirtualMachine,
+        scope: &Scope,
+    ) -> Result<(), ProviderError> {
         let under_way = self.deletions.lock().get(&machine.id).cloned();
+        if under_way.is_some() && machine.has_pending_job() {
+            return Ok(());
+        }
         if let Some(job) = under_way {
             match self.client.job(&job).await {
                 Ok(job) => match job.state {
@@ -460,6 +522,14 @@ impl Shared {
                                 self.expunge_denied.store(true, std::sync::atomic::Ordering::Relaxed);
                             }
                             ErrorKind::DeleteProtected => {
+                                self.voice.warn(
+                                    claim,
+                                    "DeleteRefused",
+                                    format!(
+                                        "virtual machine {} is protected from deletion; set deleteprotection=false on it",
+                                        machine.name
+                                    ),
+                                );
                                 return Err(ProviderError::other(format!(
                                     "virtual machine {} ({}) is protected from deletion; set deleteprotection=false on it, Karpenter keeps trying",
                                     machine.name, machine.id
@@ -518,6 +588,24 @@ enum Attempt {
 }
 
 impl Candidate {
+    /// The machine as it was ordered: all that is known of it until a list shows it.
+    fn accepted(&self, id: String, job: &str) -> VirtualMachine {
+        let nic = |network: &String| Nic { networkid: network.clone(), ..Nic::default() };
+        VirtualMachine {
+            id,
+            jobid: Some(job.to_owned()),
+            zoneid: self.zone_id.clone(),
+            zonename: self.zone_name.clone(),
+            serviceofferingid: self.deploy.service_offering_id.clone(),
+            serviceofferingname: self.offering_name.clone(),
+            templateid: self.deploy.template_id.clone(),
+            cpunumber: Some(self.cpu),
+            memory: Some(self.memory_mib),
+            nic: self.deploy.network_ids.iter().map(nic).collect(),
+            ..VirtualMachine::default()
+        }
+    }
+
     fn refused(&self) -> Refused {
         Refused::Type { zone: self.zone_id.clone(), name: self.type_name.clone() }
     }

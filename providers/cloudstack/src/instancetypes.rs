@@ -63,7 +63,7 @@ pub(crate) fn selects(spec: &CloudStackNodeClassSpec, offering: &ServiceOffering
         && spec
             .service_offering_selector_terms
             .iter()
-            .any(|term| selection::matches(term, &offering.id, &offering.name, tag))
+            .any(|term| selection::matches_offering(term, offering, tag))
 }
 
 /// The sizes of an offering: one, or several if it is customised.
@@ -108,7 +108,7 @@ pub(crate) fn sizes(spec: &CloudStackNodeClassSpec, offering: &ServiceOffering) 
 }
 
 /// What an hour of it costs.
-fn price(size: &Size, pricing: Option<&Pricing>) -> f64 {
+pub(crate) fn price(size: &Size, pricing: Option<&Pricing>) -> f64 {
     let number = |text: &str| text.parse::<f64>().ok().filter(|price| price.is_finite() && *price >= 0.0);
     let nothing = Pricing::default();
     let pricing = pricing.unwrap_or(&nothing);
@@ -196,6 +196,17 @@ pub(crate) fn build(
             put(labels::SERVICE_OFFERING_NAME, vec![label_value(&size.offering.name)]);
             put(labels::INSTANCE_CPU, vec![size.cpu.to_string()]);
             put(labels::INSTANCE_MEMORY, vec![size.memory_mib.to_string()]);
+            put(labels::OFFERING_FAMILY, vec![label_value(family(&size.offering.name))]);
+            put(labels::HIGH_AVAILABILITY, vec![size.offering.offerha.to_string()]);
+            if let Some(mhz) = size.offering.cpuspeed {
+                put(labels::INSTANCE_CPU_MHZ, vec![mhz.to_string()]);
+            }
+            if let Some(rate) = size.offering.networkrate.filter(|rate| *rate > 0) {
+                put(labels::INSTANCE_NETWORK_BANDWIDTH, vec![rate.to_string()]);
+            }
+            if !size.offering.storagetype.is_empty() {
+                put(labels::STORAGE_TYPE, vec![label_value(&size.offering.storagetype)]);
+            }
             let mut capacity = Resources::new();
             capacity.set("cpu", Amount::units(size.cpu));
             capacity
@@ -213,7 +224,13 @@ pub(crate) fn build(
                 if !size.offering.gpucardname.is_empty() {
                     put(labels::INSTANCE_GPU_NAME, vec![label_value(&size.offering.gpucardname)]);
                 }
-                capacity.set(gpu_resource(&size.offering.gpucardname), Amount::units(count));
+                let resource = gpu_resource(&size.offering.gpucardname);
+                let maker = resource.split(['.', '/']).find(|word| *word != "gpu").unwrap_or_default();
+                put(labels::INSTANCE_GPU_MANUFACTURER, vec![maker.to_owned()]);
+                if let Some(memory) = size.offering.videoram.filter(|memory| *memory > 0) {
+                    put(labels::INSTANCE_GPU_MEMORY, vec![memory.to_string()]);
+                }
+                capacity.set(resource, Amount::units(count));
             }
             let offerings = zones
                 .iter()
@@ -244,6 +261,11 @@ pub(crate) fn build(
         .collect()
 }
 
+/// The offering's name up to its first separator: `k8s` of `k8s.small`.
+fn family(name: &str) -> &str {
+    name.split(|c: char| !c.is_alphanumeric()).find(|word| !word.is_empty()).unwrap_or(name)
+}
+
 /// On demand, unless the offering's maker says otherwise: CloudStack itself has nothing that can be taken away again.
 fn capacity_type(offering: &ServiceOffering) -> &'static str {
     match offering.detail(well_known::CAPACITY_TYPE).as_deref() {
@@ -257,7 +279,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::nodeclass::SelectorTerm;
+    use crate::nodeclass::OfferingSelectorTerm;
 
     fn offering(value: serde_json::Value) -> ServiceOffering {
         serde_json::from_value(value).expect("an offering")
@@ -265,9 +287,9 @@ mod tests {
 
     fn spec() -> CloudStackNodeClassSpec {
         CloudStackNodeClassSpec {
-            service_offering_selector_terms: vec![SelectorTerm {
+            service_offering_selector_terms: vec![OfferingSelectorTerm {
                 name: Some("*".into()),
-                ..SelectorTerm::default()
+                ..OfferingSelectorTerm::default()
             }],
             ..CloudStackNodeClassSpec::default()
         }
@@ -280,7 +302,10 @@ mod tests {
         );
         let tags = Some([("compute-type".to_owned(), "general-purpose".to_owned())].into());
         let spec = CloudStackNodeClassSpec {
-            service_offering_selector_terms: vec![SelectorTerm { tags, ..SelectorTerm::default() }],
+            service_offering_selector_terms: vec![OfferingSelectorTerm {
+                tags,
+                ..OfferingSelectorTerm::default()
+            }],
             ..CloudStackNodeClassSpec::default()
         };
         assert!(selects(&spec, &general));

@@ -56,7 +56,10 @@ impl Inventory {
         let request = requests::list_virtual_machines_by_keyword(&self.prefix, scope);
         let mut machines: Vec<VirtualMachine> = self.client.list(&request, Lane::Action).await?;
         // The keyword is looked for anywhere, in addresses too.
-        machines.retain(|machine| machine.name.starts_with(&self.prefix));
+        // Machines of CloudStack's own Kubernetes service are its business, whatever they are called.
+        machines.retain(|machine| {
+            machine.name.starts_with(&self.prefix) && !machine.vmtype.eq_ignore_ascii_case("cksnode")
+        });
         let machines = Arc::new(machines);
         *listing = Some((begun, Arc::clone(&machines)));
         Ok(machines)

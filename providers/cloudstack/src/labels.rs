@@ -28,13 +28,27 @@ pub const NODE_CLASS_HASH_VERSION: &str = "karpenter.k8s.cloudstack/nodeclass-ha
 pub const INSTANCE_CPU: &str = "karpenter.k8s.cloudstack/instance-cpu";
 /// Mebibytes of memory.
 pub const INSTANCE_MEMORY: &str = "karpenter.k8s.cloudstack/instance-memory";
+/// Megahertz per core.
+pub const INSTANCE_CPU_MHZ: &str = "karpenter.k8s.cloudstack/instance-cpu-mhz";
+/// Megabits per second.
+pub const INSTANCE_NETWORK_BANDWIDTH: &str = "karpenter.k8s.cloudstack/instance-network-bandwidth";
+/// The offering's name up to its first separator.
+pub const OFFERING_FAMILY: &str = "karpenter.k8s.cloudstack/offering-family";
+/// `shared` or `local`.
+pub const STORAGE_TYPE: &str = "karpenter.k8s.cloudstack/storage-type";
+/// Whether the machine is started elsewhere when its host fails.
+pub const HIGH_AVAILABILITY: &str = "karpenter.k8s.cloudstack/ha";
+/// Who makes the GPU.
+pub const INSTANCE_GPU_MANUFACTURER: &str = "karpenter.k8s.cloudstack/instance-gpu-manufacturer";
+/// Mebibytes of memory of the GPU.
+pub const INSTANCE_GPU_MEMORY: &str = "karpenter.k8s.cloudstack/instance-gpu-memory";
 /// Number of GPUs.
 pub const INSTANCE_GPU_COUNT: &str = "karpenter.k8s.cloudstack/instance-gpu-count";
 /// Which GPU.
 pub const INSTANCE_GPU_NAME: &str = "karpenter.k8s.cloudstack/instance-gpu-name";
 
 /// Labels whose values the instance types describe.
-pub const WELL_KNOWN: [&str; 8] = [
+pub const WELL_KNOWN: [&str; 15] = [
     ZONE_ID,
     ZONE_NAME,
     SERVICE_OFFERING_ID,
@@ -43,6 +57,13 @@ pub const WELL_KNOWN: [&str; 8] = [
     INSTANCE_MEMORY,
     INSTANCE_GPU_COUNT,
     INSTANCE_GPU_NAME,
+    INSTANCE_CPU_MHZ,
+    INSTANCE_NETWORK_BANDWIDTH,
+    OFFERING_FAMILY,
+    STORAGE_TYPE,
+    HIGH_AVAILABILITY,
+    INSTANCE_GPU_MANUFACTURER,
+    INSTANCE_GPU_MEMORY,
 ];
 
 /// Tag of a virtual machine: who manages it.
@@ -55,6 +76,8 @@ pub const TAG_NODE_POOL: &str = "karpenter.sh/nodepool";
 pub const TAG_NODE_CLASS: &str = "karpenter.k8s.cloudstack/nodeclass";
 /// Tag of a virtual machine: the UID of its NodeClaim, which no other ever has.
 pub const TAG_NODE_CLAIM_UID: &str = "karpenter.k8s.cloudstack/nodeclaim-uid";
+/// Tag of a virtual machine: the hash of its NodeClass when it was made.
+pub const TAG_NODE_CLASS_HASH: &str = "karpenter.k8s.cloudstack/nodeclass-hash";
 /// Tag of a virtual machine: it was made with disks that go with it.
 pub const TAG_DATA_DISKS: &str = "karpenter.k8s.cloudstack/data-disks";
 

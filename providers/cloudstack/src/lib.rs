@@ -6,17 +6,24 @@
 //! | `instancetypes` | what could be bought: service offerings |
 //! | `zones`, `networks`, `templates` | where, with what, from what |
 //! | `instances` | what was bought: virtual machines |
+//! | `bootstrap`, `userdata` | how they join the cluster, and what they are told |
 //! | `garbage`, `drift` | what nobody wants any more, what is no longer as it should be |
 //! | `catalogue`, `inventory`, `unavailable` | what is remembered, and for how long |
-//! | [`client`], `credentials` | the wire, and the keys |
+//! | [`client`], [`credentials`] | the wire, and the keys |
+//! | [`doctor`] | what can be found out before anything is launched |
+//! | `launches` | what becomes of machines after they were accepted |
+//! | `node_names` | names Nodes where no cloud controller manager does |
+//! | [`settings`], [`voice`] | what the environment says, and what is said in the cluster |
 //! | `controller`, `status` | keeps the status of NodeClasses |
 //! | [`installation`] | how it joins the program |
 //! | [`provider`] | the CloudProvider |
 
+mod bootstrap;
 mod catalogue;
 pub mod client;
 mod controller;
-mod credentials;
+pub mod credentials;
+pub mod doctor;
 mod drift;
 pub mod garbage;
 pub mod installation;
@@ -24,17 +31,21 @@ mod instances;
 mod instancetypes;
 mod inventory;
 pub mod labels;
+mod launches;
 pub mod naming;
 mod networks;
+mod node_names;
 pub mod nodeclass;
 pub mod provider;
 mod resolved;
 mod selection;
+pub mod settings;
 pub mod shared;
 mod status;
 mod templates;
 mod unavailable;
 mod userdata;
+pub mod voice;
 mod zones;
 
 pub use catalogue::Lifetimes;

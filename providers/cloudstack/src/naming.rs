@@ -102,6 +102,8 @@ pub enum ProviderIdFormat {
     ClusterApi,
     /// `cloudstack://ZONE/ID`, as the Go provider did.
     Zoned,
+    /// Anything with `{id}` and perhaps `{zone}` in it.
+    Template(String),
 }
 
 impl ProviderIdFormat {
@@ -111,6 +113,19 @@ impl ProviderIdFormat {
             Self::CloudControllerManager => format!("external-cloudstack://{id}"),
             Self::ClusterApi => format!("cloudstack:///{id}"),
             Self::Zoned => format!("cloudstack://{zone}/{id}"),
+            Self::Template(template) => template.replace("{zone}", zone).replace("{id}", id),
+        }
+    }
+
+    /// Reads a form as users write it; nothing if machines could not be told apart by it.
+    pub fn parse(text: &str) -> Option<Self> {
+        match text {
+            "external-cloudstack://{id}" => Some(Self::CloudControllerManager),
+            "cloudstack:///{id}" => Some(Self::ClusterApi),
+            "cloudstack://{zone}/{id}" => Some(Self::Zoned),
+            // The id must stand where it is looked for again.
+            other => (other.ends_with("/{id}") && machine_id(other) == Some("{id}"))
+                .then(|| Self::Template(other.to_owned())),
         }
     }
 }
@@ -188,6 +203,9 @@ mod tests {
         {
             assert_eq!(machine_id(&format.write("z", "1-2")), Some("1-2"));
         }
+        let own = ProviderIdFormat::parse("cloudstack://prod/{zone}/{id}").expect("a form");
+        assert_eq!(machine_id(&own.write("z", "1-2")), Some("1-2"));
+        assert_eq!(ProviderIdFormat::parse("cloudstack://{id}/x"), None);
         for other in ["kwok://x", "", "cloudstack://", "aws:///a/i-1"] {
             assert_eq!(machine_id(other), None, "{other}");
         }

@@ -55,7 +55,7 @@ pub struct CloudStackNodeClassSpec {
     pub network_selector_terms: Vec<SelectorTerm>,
     /// Which service offerings.
     #[serde(default)]
-    pub service_offering_selector_terms: Vec<SelectorTerm>,
+    pub service_offering_selector_terms: Vec<OfferingSelectorTerm>,
     /// Which templates.
     #[serde(default)]
     pub template_selector_terms: Vec<TemplateSelectorTerm>,
@@ -80,6 +80,9 @@ pub struct CloudStackNodeClassSpec {
     /// Networks of further interfaces, one per term, in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub additional_network_selector_terms: Vec<SelectorTerm>,
+    /// Which of several networks: the `First` that has addresses (default), or `Spread` over all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub network_selection: Option<String>,
     /// Security groups, by name or id.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub security_groups: Vec<String>,
@@ -122,9 +125,47 @@ pub struct CloudStackNodeClassSpec {
     /// `Legacy` or `Secure`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub boot_mode: Option<String>,
+    /// Where the user data stands instead of `userData`: in a Secret or ConfigMap.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user_data_ref: Option<ValueRef>,
+    /// How the machine joins the cluster, where its image brings kubeadm, k3s or RKE2.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bootstrap: Option<Bootstrap>,
     /// User data registered with CloudStack, by id, instead of `userData`.
     #[serde(default, rename = "userDataID", skip_serializing_if = "Option::is_none")]
     pub user_data_id: Option<String>,
+}
+
+/// A value of a Secret or ConfigMap.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ValueRef {
+    /// `Secret` or `ConfigMap`; a Secret if not said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kind: Option<String>,
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Which of its values.
+    pub key: String,
+}
+
+/// How a machine joins the cluster.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Bootstrap {
+    /// `Kubeadm`, `K3s` or `RKE2`.
+    pub mode: String,
+    /// Host and port of the API server.
+    pub api_server: String,
+    /// Where the token is.
+    pub token_secret_ref: ValueRef,
+    /// Hash of the cluster's authority, for kubeadm.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ca_cert_hash: Option<String>,
+    /// Further arguments of kubelet.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub kubelet_extra_args: BTreeMap<String, String>,
 }
 
 /// An additional disk.
@@ -135,6 +176,18 @@ pub struct DataDisk {
     /// Its size in gigabytes, where the offering leaves it open.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<i64>,
+    /// Operations per second at least and at most, where the offering leaves them open.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub iops: Option<Iops>,
+}
+
+/// Operations per second of a disk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Iops {
+    /// At least.
+    pub min: i64,
+    /// At most.
+    pub max: i64,
 }
 
 /// How machines of a NodePool keep apart or together.
@@ -143,6 +196,9 @@ pub struct Affinity {
     /// `hostAntiAffinity`, `hostAffinity`, `softHostAntiAffinity` or `softHostAffinity`.
     #[serde(rename = "type")]
     pub type_: String,
+    /// Groups that are there already, by id, besides: such as one that dedicates hosts.
+    #[serde(default, rename = "groupIDs", skip_serializing_if = "Vec::is_empty")]
+    pub group_ids: Vec<String>,
 }
 
 /// Sizes of customised offerings: every number of cores with every amount of memory per core, within the offering's bounds.
@@ -186,6 +242,36 @@ pub struct SelectorTerm {
     /// Tags that must all be there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tags: Option<BTreeMap<String, String>>,
+}
+
+/// Selects service offerings: by id, name or tags, and by size.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct OfferingSelectorTerm {
+    /// The id.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<String>,
+    /// The name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Details that must all be there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tags: Option<BTreeMap<String, String>>,
+    /// Cores at least.
+    #[serde(default, rename = "minCPU", skip_serializing_if = "Option::is_none")]
+    pub min_cpu: Option<i64>,
+    /// Cores at most.
+    #[serde(default, rename = "maxCPU", skip_serializing_if = "Option::is_none")]
+    pub max_cpu: Option<i64>,
+    /// Mebibytes at least.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub min_memory: Option<i64>,
+    /// Mebibytes at most.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_memory: Option<i64>,
+    /// `Required` or `Excluded`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu: Option<String>,
 }
 
 /// Selects templates.
@@ -256,6 +342,12 @@ pub struct ServiceOffering {
     /// Megabits per second.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network_rate: Option<i64>,
+    /// What an hour of it costs; of customised ones, the cheapest size.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub price: Option<String>,
+    /// Whether it can be had at the moment, in any zone: `True` or `False`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub available: Option<String>,
 }
 
 /// A template that was found.
@@ -340,7 +432,7 @@ fn spec_schema() -> Schema {
         .required("networkSelectorTerms", terms("networkSelectorTerms", "networks", term("network")))
         .required(
             "serviceOfferingSelectorTerms",
-            terms("serviceOfferingSelectorTerms", "service offerings", term("service offering")),
+            terms("serviceOfferingSelectorTerms", "service offerings", offering_term()),
         )
         .required("templateSelectorTerms", terms("templateSelectorTerms", "templates", template))
         .optional("diskOffering", text("Offering of an additional disk."))
@@ -362,6 +454,11 @@ fn spec_schema() -> Schema {
                     "expected at least one, got none, ['tags', 'id', 'name']",
                 ),
         )
+        .optional(
+            "networkSelection",
+            text("Which of several networks a machine gets: the first that has addresses, or one after the other.")
+                .one_of(&["First", "Spread"]),
+        )
         .optional("securityGroups", texts("Security groups, by name or id."))
         .optional("sshKeyPairs", texts("Names of further SSH key pairs."))
         .optional("rootDiskOffering", text("Disk offering of the root disk, by name or id."))
@@ -378,7 +475,8 @@ fn spec_schema() -> Schema {
                         "softHostAntiAffinity",
                         "softHostAffinity",
                     ]),
-            ),
+            )
+            .optional("groupIDs", texts("Ids of groups that are there already, such as one that dedicates hosts.")),
         )
         .optional("projectID", text("Id of the project everything belongs to."))
         .optional("customSizes", custom_sizes())
@@ -399,8 +497,41 @@ fn spec_schema() -> Schema {
         )
         .optional("bootType", text("Firmware of the machines.").one_of(&["Bios", "UEFI"]))
         .optional("bootMode", text("How they boot.").one_of(&["Legacy", "Secure"]))
+        .optional("userDataRef", value_ref("Secret or ConfigMap with the user data, instead of userData."))
+        .optional("bootstrap", bootstrap())
         .optional("userDataID", text("Id of user data registered with CloudStack, instead of userData."))
         .cel("!(has(self.userData) && has(self.userDataID))", "userData and userDataID exclude each other")
+        .cel("!(has(self.userDataRef) && (has(self.userData) || has(self.userDataID)))", "userDataRef excludes userData and userDataID")
+        .cel("!(has(self.bootstrap) && has(self.userDataID))", "bootstrap and userDataID exclude each other")
+}
+
+fn value_ref(description: &str) -> Schema {
+    let text = |description: &str| Schema::string().describe(description).min_length(1).max_length(253);
+    Schema::object()
+        .describe(description)
+        .optional("kind", Schema::string().describe("What it is.").one_of(&["Secret", "ConfigMap"]))
+        .required("namespace", text("Its namespace."))
+        .required("name", text("Its name."))
+        .required("key", text("Which of its values."))
+}
+
+fn bootstrap() -> Schema {
+    let text = |description: &str| Schema::string().describe(description).max_length(253);
+    Schema::object()
+        .describe("How the machine joins the cluster, where its image brings what it takes.")
+        .required("mode", text("What joins.").one_of(&["Kubeadm", "K3s", "RKE2"]))
+        .required("apiServer", text("Host and port of the API server.").pattern("^[A-Za-z0-9.:\\[\\]-]+$"))
+        .required("tokenSecretRef", value_ref("Where the token is."))
+        .optional(
+            "caCertHash",
+            text("Hash of the cluster's authority, for kubeadm.").pattern("^sha256:[0-9a-f]+$"),
+        )
+        .optional(
+            "kubeletExtraArgs",
+            Schema::map_of(text("Value of the argument."))
+                .describe("Further arguments of kubelet.")
+                .max_properties(50),
+        )
 }
 
 fn texts(description: &str) -> Schema {
@@ -414,6 +545,14 @@ fn data_disks() -> Schema {
         .optional(
             "size",
             Schema::int64().describe("Its size in gigabytes, where the offering leaves it open.").minimum(1),
+        )
+        .optional(
+            "iops",
+            Schema::object()
+                .describe("Operations per second, where the offering leaves them open.")
+                .required("min", Schema::int64().describe("At least.").minimum(1))
+                .required("max", Schema::int64().describe("At most.").minimum(1))
+                .cel("self.min <= self.max", "min cannot be more than max"),
         );
     Schema::list_of(disk).describe("Additional disks, which go with the machine.").max_items(10)
 }
@@ -468,6 +607,19 @@ fn term(what: &str) -> Schema {
         .optional("tags", tags)
 }
 
+fn offering_term() -> Schema {
+    let number = |description: &str| Schema::int64().describe(description).minimum(1);
+    term("service offering")
+        .optional("minCPU", number("Cores at least."))
+        .optional("maxCPU", number("Cores at most."))
+        .optional("minMemory", number("Mebibytes of memory at least."))
+        .optional("maxMemory", number("Mebibytes of memory at most."))
+        .optional(
+            "gpu",
+            Schema::string().describe("With GPUs only, or without only.").one_of(&["Required", "Excluded"]),
+        )
+}
+
 fn status_schema() -> Schema {
     let text = |description| Schema::string().describe(description);
     let number = |description| Schema::integer().describe(description);
@@ -484,7 +636,9 @@ fn status_schema() -> Schema {
         .required("cpuNumber", number("Cores."))
         .optional("cpuSpeed", number("Megahertz per core."))
         .required("memory", number("Memory in megabytes."))
-        .optional("networkRate", number("Megabits per second."));
+        .optional("networkRate", number("Megabits per second."))
+        .optional("price", text("What an hour of it costs; of customised ones, the cheapest size."))
+        .optional("available", text("Whether it can be had at the moment, in any zone."));
     let template = Schema::object()
         .describe("A template that was found.")
         .required("id", text("Its id."))
@@ -513,6 +667,7 @@ impl CloudStackNodeClass {
         spec.zone.clear();
         spec.zones.clear();
         spec.network_selector_terms.clear();
+        spec.network_selection = None;
         spec.additional_network_selector_terms.clear();
         spec.service_offering_selector_terms.clear();
         spec.template_selector_terms.clear();

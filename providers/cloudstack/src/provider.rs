@@ -29,20 +29,44 @@ use crate::client::{Client, model};
 use crate::instances::{Candidate, is_alive};
 use crate::instancetypes;
 use crate::naming::{label_value, machine_id};
-use crate::nodeclass::{CloudStackNodeClass, HASH_VERSION};
+use crate::nodeclass::{CloudStackNodeClass, CloudStackNodeClassSpec, HASH_VERSION};
 use crate::resolved::{Resolved, resolve};
 use crate::shared::{Objects, ProviderOptions, Shared};
 use crate::unavailable::Refused;
 use crate::userdata::{self, Variables};
-use crate::{GROUP, labels, templates};
+use crate::voice::Voice;
+use crate::{GROUP, bootstrap, labels, templates};
 
-/// How long a broken node is borne, as in the Go provider.
-const REPAIR_AFTER: Duration = Duration::from_secs(30 * 60);
+/// How long a launch may take, queueing for the server included.
+const LAUNCH_TIMEOUT: Duration = Duration::from_secs(15 * 60);
 
 /// Virtual machines of Apache CloudStack.
 pub struct CloudStackProvider {
     kinds: [NodeClassKind; 1],
     pub(crate) shared: Arc<Shared>,
+}
+
+/// What machines are told, as far as it is the same for all of a NodeClass.
+struct Told {
+    user_data: Option<String>,
+    token: Option<String>,
+}
+
+impl Told {
+    /// The user data of one machine, before its variables are filled in.
+    fn text(
+        &self,
+        spec: &CloudStackNodeClassSpec,
+        variables: &Variables,
+    ) -> Result<Option<String>, bootstrap::CannotMerge> {
+        match (&spec.bootstrap, &self.token) {
+            (Some(how), Some(token)) => {
+                let ours = bootstrap::script(how, token.trim(), spec.max_pods, variables);
+                bootstrap::merge(&ours, self.user_data.as_deref()).map(Some)
+            }
+            _ => Ok(self.user_data.clone()),
+        }
+    }
 }
 
 /// The kind of NodeClass the provider serves.
@@ -58,7 +82,19 @@ impl CloudStackProvider {
         objects: Arc<dyn Objects>,
         environment: &Environment,
     ) -> Self {
-        Self { kinds: [kind()], shared: Arc::new(Shared::new(client, options, objects, environment)) }
+        Self::speaking(client, options, objects, Voice::default(), environment)
+    }
+
+    /// As [`Self::new`], with a voice in the cluster.
+    pub fn speaking(
+        client: Client,
+        options: ProviderOptions,
+        objects: Arc<dyn Objects>,
+        voice: Voice,
+        environment: &Environment,
+    ) -> Self {
+        let shared = Shared::new(client, options, objects, voice, environment);
+        Self { kinds: [kind()], shared: Arc::new(shared) }
     }
 
     /// A NodeClass that is ready to be launched from.
@@ -77,7 +113,7 @@ impl CloudStackProvider {
     }
 
     /// The instance types of a NodeClass, with what of them can be had.
-    async fn types(&self, resolved: &Resolved) -> Result<Vec<InstanceType>, ApiError> {
+    pub(crate) async fn types(&self, resolved: &Resolved) -> Result<Vec<InstanceType>, ApiError> {
         let shared = &self.shared;
         let budget = shared.catalogue.budget(&resolved.scope).await?;
         let refused_zone = |zone: &model::Zone| {
@@ -102,7 +138,23 @@ impl CloudStackProvider {
             available,
         );
         shared.metrics.unavailable.set(&[], shared.unavailable.count() as f64);
+        self.measure(&types);
         Ok(types)
+    }
+
+    fn measure(&self, types: &[InstanceType]) {
+        let metrics = &self.shared.metrics;
+        for it in types {
+            let amount =
+                |name: &str| it.capacity.get(name).map_or(0.0, |amount| amount.as_units_ceil() as f64);
+            metrics.type_cpu.set(&[&it.name], amount("cpu"));
+            metrics.type_memory.set(&[&it.name], amount("memory"));
+            for offering in &it.offerings {
+                let zone = offering.requirements.get(well_known::TOPOLOGY_ZONE);
+                let zone = zone.and_then(|zone| zone.values.first()).map(ToString::to_string);
+                metrics.type_price.set(&[&it.name, &zone.unwrap_or_default()], offering.price);
+            }
+        }
     }
 
     async fn launch(&self, claim: &NodeClaim) -> Result<Launch, ProviderError> {
@@ -121,6 +173,7 @@ impl CloudStackProvider {
             selection::by_price(&types, claim, &labels::WELL_KNOWN).map_err(ProviderError::other)?;
         let group = self.affinity_group(claim, &resolved).await.map_err(ProviderError::other)?;
         let security_groups = self.security_groups(&resolved).await?;
+        let told = self.told(&resolved).await?;
         let mut candidates = Vec::new();
         for (instance_type, offering) in &choices {
             candidates.extend(self.candidate(
@@ -128,8 +181,8 @@ impl CloudStackProvider {
                 &resolved,
                 instance_type,
                 offering,
-                &group,
-                &security_groups,
+                (&group, security_groups.as_slice()),
+                &told,
             )?);
         }
         let tags = self.tags(claim, &class);
@@ -144,8 +197,8 @@ impl CloudStackProvider {
         resolved: &Resolved,
         instance_type: &InstanceType,
         offering: &Offering,
-        group: &Option<String>,
-        security_groups: &[String],
+        (group, security_groups): (&Option<String>, &[String]),
+        told: &Told,
     ) -> Result<Option<Candidate>, ProviderError> {
         let value = |key: &str| {
             let requirement = offering.requirements.get(key)?;
@@ -170,20 +223,38 @@ impl CloudStackProvider {
             .filter(|arch| wanted_archs.get(well_known::ARCH).is_none_or(|wanted| wanted.has(arch)))
             .find_map(|arch| templates::for_arch(&in_zone.templates, &resolved.spec, &arch));
         let unavailable = &self.shared.unavailable;
-        let network =
-            in_zone.networks.iter().find(|n| !unavailable.is_refused(&Refused::Network(n.id.clone())));
+        let usable: Vec<&model::Network> = in_zone
+            .networks
+            .iter()
+            .filter(|network| !unavailable.is_refused(&Refused::Network(network.id.clone())))
+            .collect();
+        // Spread by the claim's name: whoever asks again for the same claim gets the same network.
+        let turn = match resolved.spec.network_selection.as_deref() {
+            Some("Spread") if !usable.is_empty() => {
+                let hash = karpenter_api::structure_hash::text(&claim.name_any());
+                usize::try_from(hash % usable.len() as u64).unwrap_or(0)
+            }
+            _ => 0,
+        };
+        let network = usable.get(turn).copied();
         let (Some(template), Some(network)) = (template, network) else { return Ok(None) };
         if group.as_ref().is_some_and(|group| unavailable.is_refused(&Refused::Pool(group.clone()))) {
             return Ok(None);
         }
         let spec = &resolved.spec;
+        let given_groups = spec.affinity.iter().flat_map(|affinity| &affinity.group_ids);
         let mut details = spec.details.clone().unwrap_or_default();
         details.extend(size.details.clone());
-        let user_data = match &spec.user_data {
+        let variables = self.variables(claim, &zone.name, &size.name);
+        let told = told.text(spec, &variables).map_err(|error| {
+            let text = error.to_string();
+            ProviderError::create(error, "UserDataInvalid", text)
+        })?;
+        let user_data = match told {
             Some(text) => {
-                let variables = self.variables(claim, &zone.name, &size.name);
-                let rendered = userdata::render(text, &variables).map_err(|error| {
+                let rendered = userdata::render(&text, &variables).map_err(|error| {
                     let text = error.to_string();
+                    self.shared.voice.warn(claim, "UserDataTooLong", text.clone());
                     ProviderError::create(error, "UserDataTooLong", text)
                 })?;
                 Some(rendered)
@@ -194,13 +265,17 @@ impl CloudStackProvider {
         Ok(Some(Candidate {
             type_name: size.name.clone(),
             zone_id: zone_id.clone(),
+            zone_name: zone.name.clone(),
+            offering_name: size.offering.name.clone(),
+            cpu: size.cpu,
+            memory_mib: size.memory_mib,
             deploy: Deploy {
                 zone_id: zone_id.clone(),
                 service_offering_id: size.offering.id.clone(),
                 template_id: template.id.clone(),
                 network_ids: networks.map(|network| network.id.clone()).collect(),
                 security_group_ids: security_groups.to_vec(),
-                affinity_group_ids: group.iter().cloned().collect(),
+                affinity_group_ids: group.iter().chain(given_groups).cloned().collect(),
                 key_pairs: spec.ssh_key_pair.iter().chain(&spec.ssh_key_pairs).cloned().collect(),
                 user_data,
                 user_data_id: spec.user_data_id.clone(),
@@ -215,6 +290,29 @@ impl CloudStackProvider {
                 ..Deploy::default()
             },
         }))
+    }
+
+    /// What machines of this NodeClass are told besides what is known of each.
+    async fn told(&self, resolved: &Resolved) -> Result<Told, ProviderError> {
+        let voice = &self.shared.voice;
+        let missing = |field: &'static str| {
+            move |problem: String| {
+                let text = format!("{field}: {problem}");
+                ProviderError::create(text.clone(), "UserDataNotFound", text)
+            }
+        };
+        let user_data = match &resolved.spec.user_data_ref {
+            Some(wanted) => Some(voice.value_of(wanted).await.map_err(missing("spec.userDataRef"))?),
+            None => resolved.spec.user_data.clone(),
+        };
+        let token = match &resolved.spec.bootstrap {
+            Some(bootstrap) => {
+                let wanted = &bootstrap.token_secret_ref;
+                Some(voice.value_of(wanted).await.map_err(missing("spec.bootstrap.tokenSecretRef"))?)
+            }
+            None => None,
+        };
+        Ok(Told { user_data, token })
     }
 
     fn variables(&self, claim: &NodeClaim, zone: &str, instance_type: &str) -> Variables {
@@ -256,6 +354,7 @@ impl CloudStackProvider {
         put(labels::TAG_NODE_POOL, claim.labels().get(well_known::NODEPOOL).cloned().unwrap_or_default());
         put(labels::TAG_NODE_CLASS, class.name_any());
         put(labels::TAG_NODE_CLAIM_UID, claim.uid().unwrap_or_default());
+        put(labels::TAG_NODE_CLASS_HASH, class.hash());
         let disks = spec.data_disks.len() + usize::from(spec.disk_offering.is_some());
         if disks > 0 {
             put(labels::TAG_DATA_DISKS, disks.to_string());
@@ -436,7 +535,7 @@ impl CloudStackProvider {
     }
 
     /// The scopes a claim's machine may be in.
-    fn scopes_of(&self, claim: &NodeClaim) -> Vec<Scope> {
+    pub(crate) fn scopes_of(&self, claim: &NodeClaim) -> Vec<Scope> {
         let spec = self
             .shared
             .objects
@@ -491,12 +590,17 @@ impl CloudProvider for CloudStackProvider {
             condition_type: "Ready".to_owned(),
             condition_status: status.to_owned(),
             reason_regex: String::new(),
-            toleration: REPAIR_AFTER,
+            toleration: self.shared.options.repair_after,
             termination_grace_period: None,
             priority: 0,
             action: RepairAction::ReplaceNode,
         };
         vec![policy("False"), policy("Unknown")]
+    }
+
+    /// The server takes deployments of an account one by one, about one a second: many at once take their time.
+    fn launch_timeout(&self) -> Duration {
+        LAUNCH_TIMEOUT
     }
 
     /// The name follows from the NodeClaim, so it is written down before anything is made.

@@ -70,7 +70,36 @@ pub(crate) async fn resolve(
         resolved.in_zone.insert(zone.id.clone(), in_zone);
     }
     resolved.find_problems();
+    look_for_names(&mut resolved, catalogue).await?;
     Ok(resolved)
+}
+
+/// What is only named: whether it is there, before a deployment is refused for it.
+async fn look_for_names(resolved: &mut Resolved, catalogue: &Catalogue) -> Result<(), ApiError> {
+    let mut problems = Vec::new();
+    let mut missing = |field: &str, what: &str, name: &str| {
+        problems.push(Problem {
+            condition: crate::nodeclass::VALIDATION_SUCCEEDED,
+            reason: "NotFound",
+            message: format!("{field}: there is no {what} {name:?} in this account or project"),
+        });
+    };
+    let (spec, scope) = (&resolved.spec, &resolved.scope);
+    for name in spec.ssh_key_pair.iter().chain(&spec.ssh_key_pairs) {
+        if !catalogue.key_pairs(name, scope).await?.iter().any(|pair| pair.name == *name) {
+            missing("spec.sshKeyPair, spec.sshKeyPairs", "key pair", name);
+        }
+    }
+    if !spec.security_groups.is_empty() {
+        let there = catalogue.security_groups(scope).await?;
+        for name in &spec.security_groups {
+            if !there.iter().any(|group| group.id == *name || group.name == *name) {
+                missing("spec.securityGroups", "security group", name);
+            }
+        }
+    }
+    resolved.problems.extend(problems);
+    Ok(())
 }
 
 async fn look_into(zone: &Zone, resolved: &Resolved, catalogue: &Catalogue) -> Result<InZone, ApiError> {
@@ -197,13 +226,14 @@ impl Resolved {
     /// The extra disks in a zone.
     pub(crate) fn new_disks(&self, zone: &str) -> Vec<NewDisk> {
         let disks = self.in_zone.get(zone).map(|zone| zone.disks.as_slice()).unwrap_or_default();
-        let origin = self.spec.disk_offering.iter().map(|offering| (offering, None));
+        let origin = self.spec.disk_offering.iter().map(|offering| (offering, None, None));
         origin
-            .chain(self.spec.data_disks.iter().map(|disk| (&disk.offering, disk.size)))
-            .filter_map(|(wanted, size)| {
+            .chain(self.spec.data_disks.iter().map(|disk| (&disk.offering, disk.size, disk.iops)))
+            .filter_map(|(wanted, size, iops)| {
                 let offering = disks.iter().find(|disk| disk.id == *wanted || disk.name == *wanted)?;
                 let size_gb = size.filter(|_| offering.iscustomized);
-                Some(NewDisk { offering_id: offering.id.clone(), size_gb, iops: None })
+                let iops = iops.map(|iops| (iops.min, iops.max));
+                Some(NewDisk { offering_id: offering.id.clone(), size_gb, iops })
             })
             .collect()
     }

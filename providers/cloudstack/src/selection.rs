@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::client::model::Tag;
-use crate::nodeclass::SelectorTerm;
+use crate::client::model::{ServiceOffering, Tag};
+use crate::nodeclass::{OfferingSelectorTerm, SelectorTerm};
 
 /// Whether a text is what a pattern says; `*` stands for anything.
 pub(crate) fn glob(pattern: &str, text: &str) -> bool {
@@ -26,6 +26,28 @@ pub(crate) fn matches(term: &SelectorTerm, id: &str, name: &str, tag: impl Fn(&s
         && tags.iter().all(|(key, wanted)| tag(key).iter().any(|value| wanted == "*" || value == wanted))
 }
 
+/// Whether a term selects a service offering: by id, name and tags as everything else, and by its size.
+pub(crate) fn matches_offering(
+    term: &OfferingSelectorTerm,
+    offering: &ServiceOffering,
+    tag: impl Fn(&str) -> Vec<String>,
+) -> bool {
+    let plain = SelectorTerm { id: term.id.clone(), name: term.name.clone(), tags: term.tags.clone() };
+    // A customised offering has no size of its own: its sizes are bounded by its details.
+    let within = |value: Option<i64>, least: Option<i64>, most: Option<i64>| {
+        value.is_none_or(|value| {
+            least.is_none_or(|least| value >= least) && most.is_none_or(|most| value <= most)
+        })
+    };
+    matches(&plain, &offering.id, &offering.name, tag)
+        && within(offering.cpunumber, term.min_cpu, term.max_cpu)
+        && within(offering.memory, term.min_memory, term.max_memory)
+        && term
+            .gpu
+            .as_deref()
+            .is_none_or(|gpu| (gpu == "Required") == offering.gpucount.is_some_and(|count| count > 0))
+}
+
 /// The values of a tag.
 pub(crate) fn tag_values(tags: &[Tag], key: &str) -> Vec<String> {
     tags.iter().filter(|tag| tag.key == key).map(|tag| tag.value.clone()).collect()
@@ -46,6 +68,24 @@ mod tests {
         ] {
             assert_eq!(glob(pattern, text), yes, "{pattern} {text}");
         }
+    }
+
+    #[test]
+    fn offerings_are_selected_by_size_too() {
+        let offering: ServiceOffering = serde_json::from_value(
+            serde_json::json!({"id": "1", "name": "a", "cpunumber": 4, "memory": 8192}),
+        )
+        .expect("an offering");
+        let selects = |term: OfferingSelectorTerm| {
+            let term = OfferingSelectorTerm { name: Some("*".into()), ..term };
+            matches_offering(&term, &offering, |_| Vec::new())
+        };
+        let any = OfferingSelectorTerm::default;
+        assert!(selects(OfferingSelectorTerm { min_cpu: Some(4), max_memory: Some(8192), ..any() }));
+        assert!(!selects(OfferingSelectorTerm { min_cpu: Some(5), ..any() }));
+        assert!(!selects(OfferingSelectorTerm { max_memory: Some(4096), ..any() }));
+        assert!(!selects(OfferingSelectorTerm { gpu: Some("Required".into()), ..any() }));
+        assert!(selects(OfferingSelectorTerm { gpu: Some("Excluded".into()), ..any() }));
     }
 
     #[test]

@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use karpenter_api::NodeClaim;
 use karpenter_runtime::clock::SharedClock;
 use karpenter_runtime::entropy::Stream;
 use karpenter_runtime::environment::Environment;
-use karpenter_runtime::metrics::{CounterVec, GaugeVec, Registry};
+use karpenter_runtime::metrics::{CounterVec, DURATION_BUCKETS, GaugeVec, HistogramVec, Registry};
 use karpenter_runtime::object_key::ObjectKey;
 use karpenter_runtime::store::Store;
 
@@ -17,9 +18,18 @@ use crate::client::Client;
 use crate::client::request::Scope;
 use crate::instances::{Deletions, Unexplained};
 use crate::inventory::Inventory;
+use crate::launches::Launches;
 use crate::naming::{Naming, ProviderIdFormat};
 use crate::nodeclass::CloudStackNodeClass;
-use crate::unavailable::Unavailable;
+use crate::unavailable::{RefusedQuota, Unavailable};
+use crate::voice::Voice;
+
+/// How long a broken node is borne, as in the Go provider.
+const REPAIR_AFTER: Duration = Duration::from_secs(30 * 60);
+
+/// Calls under way at once. More deployments would only wait at the server, where each runs into its time limit.
+const MAX_DEPLOYING: usize = 8;
+const MAX_DESTROYING: usize = 16;
 
 /// What the provider is told.
 #[derive(Clone, Debug)]
@@ -36,6 +46,40 @@ pub struct ProviderOptions {
     pub expunge: bool,
     /// How long what CloudStack said is remembered.
     pub lifetimes: Lifetimes,
+    /// What to do with machines that stand still.
+    pub on_stopped: OnStopped,
+    /// What to do with machines nobody wants.
+    pub collect_orphans: CollectOrphans,
+    /// How long a node may be NotReady before it is repaired.
+    pub repair_after: Duration,
+    /// The region of all zones; without it each zone is its own.
+    pub region: Option<String>,
+    /// Whether Karpenter names Nodes, because no cloud controller manager does.
+    pub name_nodes: bool,
+}
+
+/// What to do with a machine that stands still.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnStopped {
+    /// Start it once, then replace it: what a crash of the server stopped comes back by itself.
+    #[default]
+    Start,
+    /// Replace it.
+    Replace,
+    /// Leave it to whoever stopped it.
+    Ignore,
+}
+
+/// What to do with machines nobody wants.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CollectOrphans {
+    /// Destroy them.
+    #[default]
+    Destroy,
+    /// Only tell.
+    Tell,
+    /// Nothing.
+    Never,
 }
 
 impl ProviderOptions {
@@ -48,6 +92,11 @@ impl ProviderOptions {
             scope: Scope::Own,
             expunge: true,
             lifetimes: Lifetimes::default(),
+            on_stopped: OnStopped::default(),
+            collect_orphans: CollectOrphans::default(),
+            repair_after: REPAIR_AFTER,
+            region: None,
+            name_nodes: false,
         }
     }
 }
@@ -93,6 +142,12 @@ pub(crate) struct Metrics {
     pub(crate) orphans: CounterVec,
     pub(crate) unavailable: GaugeVec,
     pub(crate) credentials: GaugeVec,
+    pub(crate) launch_duration: HistogramVec,
+    pub(crate) quota: GaugeVec,
+    pub(crate) jobs: GaugeVec,
+    pub(crate) type_price: GaugeVec,
+    pub(crate) type_cpu: GaugeVec,
+    pub(crate) type_memory: GaugeVec,
 }
 
 impl Metrics {
@@ -123,6 +178,37 @@ impl Metrics {
                 "Whether CloudStack takes our keys.",
                 &[],
             ),
+            launch_duration: registry.histogram(
+                "karpenter_cloudstack_vm_launch_duration_seconds",
+                "Duration of launches, by phase: accept until the server has taken the order, job until the virtual machine runs.",
+                &["phase"],
+                DURATION_BUCKETS,
+            ),
+            quota: registry.gauge(
+                "karpenter_cloudstack_quota_available",
+                "What is left of the account's limits, by resource; absent where there is no limit.",
+                &["resource"],
+            ),
+            jobs: registry.gauge(
+                "karpenter_cloudstack_async_jobs",
+                "Number of jobs that make or destroy virtual machines, by state.",
+                &["state"],
+            ),
+            type_price: registry.gauge(
+                "karpenter_cloudstack_instance_type_price",
+                "Price per hour, by instance type and zone.",
+                &["instance_type", "zone"],
+            ),
+            type_cpu: registry.gauge(
+                "karpenter_cloudstack_instance_type_cpu_cores",
+                "Number of cores, by instance type.",
+                &["instance_type"],
+            ),
+            type_memory: registry.gauge(
+                "karpenter_cloudstack_instance_type_memory_bytes",
+                "Memory, by instance type.",
+                &["instance_type"],
+            ),
         }
     }
 }
@@ -136,11 +222,18 @@ pub(crate) struct Shared {
     pub(crate) catalogue: Catalogue,
     pub(crate) inventory: Inventory,
     pub(crate) unavailable: Unavailable,
+    pub(crate) refused_quota: RefusedQuota,
     pub(crate) unexplained: Unexplained,
     pub(crate) deletions: Deletions,
+    pub(crate) launches: Launches,
+    pub(crate) voice: Voice,
     pub(crate) expunge_denied: AtomicBool,
     pub(crate) turns: Mutex<BTreeMap<String, Arc<tokio::sync::Mutex<()>>>>,
     pub(crate) started: Mutex<BTreeMap<String, u32>>,
+    /// How many deployments may wait at the server: it takes those of an account one by one.
+    pub(crate) deploying: tokio::sync::Semaphore,
+    /// How many machines may be destroyed at once.
+    pub(crate) destroying: tokio::sync::Semaphore,
     pub(crate) clock: SharedClock,
     pub(crate) metrics: Metrics,
     ids: Mutex<Stream>,
@@ -151,6 +244,7 @@ impl Shared {
         client: Client,
         options: ProviderOptions,
         objects: Arc<dyn Objects>,
+        voice: Voice,
         environment: &Environment,
     ) -> Self {
         let naming = Naming::new(&options.name_prefix, &options.cluster_name);
@@ -161,11 +255,16 @@ impl Shared {
             options,
             objects,
             unavailable: Unavailable::default(),
+            refused_quota: RefusedQuota::default(),
             unexplained: Unexplained::default(),
             deletions: Deletions::default(),
+            launches: Launches::default(),
+            voice,
             expunge_denied: AtomicBool::new(false),
             turns: Mutex::default(),
             started: Mutex::default(),
+            deploying: tokio::sync::Semaphore::new(MAX_DEPLOYING),
+            destroying: tokio::sync::Semaphore::new(MAX_DESTROYING),
             clock: environment.clock.clone(),
             metrics: Metrics::new(&environment.registry),
             ids: Mutex::new(environment.entropy.stream("cloudstack/jobs")),

@@ -1,8 +1,10 @@
 //! What a NodeClass's status says: whether it can be used, and what was found for it.
 
 use karpenter_api::conditions::ConditionSet;
+use karpenter_engine::instance_type::InstanceType;
 
 use crate::client::error::{ApiError, ErrorKind};
+use crate::labels;
 use crate::nodeclass::{
     CREDENTIALS_READY, CloudStackNodeClass, NETWORK_READY, NETWORKS_READY, Network, QUOTA_AVAILABLE,
     SERVICE_OFFERINGS_READY, ServiceOffering, TEMPLATES_READY, Template, VALIDATION_SUCCEEDED, ZONES_READY,
@@ -31,13 +33,41 @@ impl CloudStackProvider {
             .metrics
             .credentials
             .set(&[], f64::from(u8::from(!matches!(&resolved, Err(error) if error.kind == ErrorKind::Auth))));
+        let types = match &resolved {
+            Ok(resolved) if resolved.problems.is_empty() => self.types(resolved).await.unwrap_or_default(),
+            _ => Vec::new(),
+        };
         if let Ok(resolved) = &resolved {
-            fill(class, resolved);
+            fill(class, resolved, &types);
+        }
+        if let Some(budget) = &budget {
+            for (resource, left) in [
+                ("user_vm", budget.vmavailable),
+                ("cpu", budget.cpuavailable),
+                ("memory", budget.memoryavailable),
+                ("volume", budget.volumeavailable),
+                ("gpu", budget.gpuavailable),
+            ] {
+                if let Some(left) = left {
+                    self.shared.metrics.quota.set(&[resource], left as f64);
+                }
+            }
+        }
+        if let Err(error) = &resolved
+            && error.kind == ErrorKind::Auth
+        {
+            self.shared.voice.warn(class, "CredentialsRefused", error.to_string());
         }
         let mut conditions = ConditionSet::of(class, now);
         let error = match resolved {
             Ok(resolved) => {
-                conditions.set_true(CREDENTIALS_READY);
+                match self.shared.client.notice() {
+                    // Not False: that would stop launches although the old keys work.
+                    Some(notice) => {
+                        conditions.set_true_with_reason(CREDENTIALS_READY, "NewKeysRefused", &notice)
+                    }
+                    None => conditions.set_true(CREDENTIALS_READY),
+                };
                 for condition in LOOKED_UP {
                     match resolved.problems.iter().find(|problem| problem.condition == condition) {
                         Some(problem) => conditions.set_false(condition, problem.reason, &problem.message),
@@ -58,8 +88,13 @@ impl CloudStackProvider {
                         }
                     }
                 }
+                let refused = self.shared.refused_quota.recent();
                 match budget.filter(|budget| budget.vmavailable == Some(0) || budget.cpuavailable == Some(0))
                 {
+                    None if refused.is_some() => {
+                        let message = refused.unwrap_or_default();
+                        conditions.set_false(QUOTA_AVAILABLE, "QuotaExceeded", &message)
+                    }
                     Some(budget) => {
                         let message = format!(
                             "the account's limits leave {} virtual machines and {} cores; ask for more, or delete what is not needed",
@@ -96,8 +131,28 @@ impl CloudStackProvider {
     }
 }
 
+/// The instance types of an offering.
+fn types_of<'a>(offering: &'a str, types: &'a [InstanceType]) -> impl Iterator<Item = &'a InstanceType> {
+    types.iter().filter(move |it| {
+        it.requirements.get(labels::SERVICE_OFFERING_ID).is_some_and(|requirement| requirement.has(offering))
+    })
+}
+
+fn cheapest(offering: &str, types: &[InstanceType]) -> Option<f64> {
+    let prices = types_of(offering, types).flat_map(|it| &it.offerings).map(|offering| offering.price);
+    prices.min_by(f64::total_cmp)
+}
+
+/// Whether any size can be had in any zone; nothing if it has no size.
+fn is_available(offering: &str, types: &[InstanceType]) -> Option<String> {
+    let mut offerings = types_of(offering, types).flat_map(|it| &it.offerings).peekable();
+    offerings.peek()?;
+    let available = offerings.any(|offering| offering.available);
+    Some(if available { "True" } else { "False" }.to_owned())
+}
+
 /// What was found, for people to read.
-fn fill(class: &mut CloudStackNodeClass, resolved: &Resolved) {
+fn fill(class: &mut CloudStackNodeClass, resolved: &Resolved, types: &[InstanceType]) {
     let mut networks = Vec::new();
     let mut templates = Vec::new();
     let mut offerings: Vec<ServiceOffering> = Vec::new();
@@ -125,6 +180,8 @@ fn fill(class: &mut CloudStackNodeClass, resolved: &Resolved) {
                     cpu_speed: offering.cpuspeed,
                     memory: offering.memory.unwrap_or(0),
                     network_rate: offering.networkrate,
+                    price: cheapest(&offering.id, types).map(|price| format!("{price:.4}")),
+                    available: is_available(&offering.id, types),
                 });
             }
         }

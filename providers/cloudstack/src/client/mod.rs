@@ -21,6 +21,7 @@ pub mod transport;
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -58,6 +59,9 @@ const PAGE_SIZE: usize = 500;
 /// More pages than this are a server that never ends.
 const MAX_PAGES: usize = 1000;
 
+/// The metric that says when the server last answered; readiness looks at it.
+pub const LAST_SUCCESS: &str = "karpenter_cloudstack_api_last_success_timestamp_seconds";
+
 /// Where the server is and who we are there.
 #[derive(Clone)]
 pub struct Session {
@@ -85,6 +89,9 @@ struct Shared {
     jitter: Mutex<Stream>,
     throttle: Throttle,
     metrics: Metrics,
+    /// What is wrong with the keys although calls work.
+    notice: Mutex<Option<String>>,
+    calls: AtomicU64,
 }
 
 struct Metrics {
@@ -92,6 +99,7 @@ struct Metrics {
     duration: HistogramVec,
     throttled: CounterVec,
     inflight: GaugeVec,
+    last_success: GaugeVec,
 }
 
 impl Metrics {
@@ -119,6 +127,11 @@ impl Metrics {
                 "Number of calls to the CloudStack API without an answer yet.",
                 &[],
             ),
+            last_success: registry.gauge(
+                LAST_SUCCESS,
+                "When the CloudStack API last did what it was asked, in seconds since 1970; 0 before it ever did.",
+                &[],
+            ),
         }
     }
 }
@@ -138,7 +151,18 @@ impl Client {
             jitter: Mutex::new(environment.entropy.stream("cloudstack/client")),
             throttle: Throttle::new(rate),
             metrics: Metrics::new(environment),
+            notice: Mutex::default(),
+            calls: AtomicU64::new(0),
         }))
+    }
+
+    /// What is wrong with the keys although calls work: new ones that are not taken.
+    pub fn notice(&self) -> Option<String> {
+        self.0.notice.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn set_notice(&self, notice: Option<String>) {
+        *self.0.notice.lock().unwrap_or_else(PoisonError::into_inner) = notice;
     }
 
     /// Who we are at the moment.
@@ -303,7 +327,20 @@ impl Client {
         let code = answer.as_ref().map_or_else(|error| error.code, |_| 200);
         metrics.requests.inc(&[command, &code.to_string()]);
         metrics.duration.with(&[command]).observe_duration(started.elapsed());
-        tracing::trace!(command, code, elapsed = ?started.elapsed(), "called CloudStack");
+        if answer.is_ok() {
+            metrics.last_success.set(&[], self.0.clock.now().as_second() as f64);
+        }
+        // The id of a call stands with the job it began: who follows a machine finds all of it by either.
+        let job = answer.as_ref().ok().and_then(|answer| answer["jobid"].as_str()).unwrap_or_default();
+        tracing::debug!(
+            call = self.0.calls.fetch_add(1, Ordering::Relaxed) + 1,
+            command,
+            code,
+            jobid = job,
+            about = request.about(),
+            elapsed = ?started.elapsed(),
+            "called CloudStack"
+        );
         answer
     }
 }

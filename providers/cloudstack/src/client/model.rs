@@ -130,6 +130,19 @@ pub struct Named {
     pub kind: String,
 }
 
+/// An affinity group.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct AffinityGroup {
+    /// Id.
+    pub id: String,
+    /// Name.
+    pub name: String,
+    /// Its machines.
+    #[serde(rename = "virtualmachineIds")]
+    pub virtual_machine_ids: Vec<String>,
+}
+
 /// A zone.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]

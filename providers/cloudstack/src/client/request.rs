@@ -88,6 +88,13 @@ impl Request {
         &self.parameters
     }
 
+    /// What it is about, for logs: a name or an id.
+    pub(crate) fn about(&self) -> &str {
+        let names = ["name", "id", "resourceids", "jobid", "keyword", "zoneid"];
+        let value = |name: &&str| self.parameters.iter().find(|(key, _)| key == name);
+        names.iter().find_map(|name| value(name)).map_or("", |(_, value)| value.as_str())
+    }
+
     /// Whether it only reads: the server's own rule goes by the name.
     pub fn is_read(&self) -> bool {
         ["list", "get", "query", "find", "quotaTariffList"].iter().any(|p| self.command.starts_with(p))

@@ -220,6 +220,11 @@ pub fn query_job(id: &str) -> Request {
     Request::new("queryAsyncJobResult").with("jobid", id)
 }
 
+/// How far the last job of a virtual machine is; for servers since 4.22.1.
+pub fn query_job_of_machine(id: &str) -> Request {
+    Request::new("queryAsyncJobResult").with("resourcetype", "VirtualMachine").with("resourceid", id)
+}
+
 /// Tags virtual machines or volumes: all of the tags or none, and none may be there yet.
 pub fn create_tags(resource_type: &str, ids: &[String], tags: &BTreeMap<String, String>) -> Request {
     Request::new("createTags")
@@ -231,6 +236,11 @@ pub fn create_tags(resource_type: &str, ids: &[String], tags: &BTreeMap<String, 
 /// Affinity groups by name.
 pub fn list_affinity_groups(name: &str, scope: &Scope) -> Request {
     Request::new("listAffinityGroups").with("name", name).within(scope)
+}
+
+/// Affinity groups in whose name this occurs.
+pub fn list_affinity_groups_by_keyword(keyword: &str, scope: &Scope) -> Request {
+    Request::new("listAffinityGroups").with("keyword", keyword).within(scope)
 }
 
 /// Makes an affinity group.

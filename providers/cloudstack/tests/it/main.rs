@@ -4,8 +4,11 @@
 
 mod cloud;
 mod deleting;
+mod documents;
+mod go_faults;
 mod launching;
 mod looking_after;
 mod requests;
 mod resolving;
+mod tls;
 mod wire;

@@ -52,6 +52,8 @@ fn every_request() -> Vec<Request> {
         requests::destroy("v", true, &ids),
         requests::start("v"),
         requests::reboot("v"),
+        requests::query_job_of_machine("1"),
+        requests::list_affinity_groups_by_keyword("k", &Scope::Own),
         requests::query_job("j"),
         requests::create_tags("UserVm", &ids, &tags),
     ];

@@ -1,0 +1,319 @@
+//! What can be found out before anything is launched: whether keys, rights and limits will do, and what a NodeClass comes to.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use karpenter_api::{NodeClaim, labels as well_known};
+use karpenter_runtime::environment::Environment;
+use kube::ResourceExt as _;
+
+use crate::catalogue::Catalogue;
+use crate::client::Client;
+use crate::client::error::{ApiError, ErrorKind};
+use crate::client::model::{Budget, Capabilities, Named};
+use crate::client::requests;
+use crate::client::throttle::{Lane, Rate};
+use crate::provider::CloudStackProvider;
+use crate::resolved::resolve;
+use crate::shared::{Objects, ProviderOptions};
+use crate::userdata::{self, Variables};
+use crate::{CloudStackNodeClass, labels};
+
+/// Commands without which nothing works.
+const NEEDED: [&str; 11] = [
+    "deployVirtualMachine",
+    "destroyVirtualMachine",
+    "listVirtualMachines",
+    "queryAsyncJobResult",
+    "createTags",
+    "listZones",
+    "listNetworks",
+    "listTemplates",
+    "listServiceOfferings",
+    "listAccounts",
+    "listCapabilities",
+];
+/// Commands that some features need, and which.
+const USEFUL: [(&str, &str); 8] = [
+    ("startVirtualMachine", "machines that were stopped stay so"),
+    ("rebootVirtualMachine", "nodes are replaced where a reboot might do"),
+    ("expungeVirtualMachine", "machines are destroyed and stay until the server expunges them"),
+    ("listVolumes", "data disks would outlive their machines"),
+    ("listDiskOfferings", "spec.dataDisks cannot be used"),
+    ("createAffinityGroup", "spec.affinity cannot be used"),
+    ("listProjects", "the limits of projects are not known beforehand"),
+    ("listSecurityGroups", "spec.securityGroups cannot be used"),
+];
+
+/// How something looks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// As it should.
+    Good,
+    /// Something will not be possible.
+    Odd,
+    /// Karpenter would not work.
+    Bad,
+}
+
+/// Something that was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// What was looked at.
+    pub what: &'static str,
+    /// How it looks.
+    pub verdict: Verdict,
+    /// What there is to say, with the remedy.
+    pub text: String,
+}
+
+struct Findings(Vec<Finding>);
+
+impl Findings {
+    fn add(&mut self, what: &'static str, verdict: Verdict, text: impl Into<String>) {
+        self.0.push(Finding { what, verdict, text: text.into() });
+    }
+}
+
+/// Looks at everything that can be looked at.
+pub async fn examine(
+    client: &Client,
+    options: &ProviderOptions,
+    class: Option<&CloudStackNodeClass>,
+    environment: &Environment,
+) -> Vec<Finding> {
+    let mut findings = Findings(Vec::new());
+    let capabilities = match client.capabilities().await {
+        Ok(capabilities) => capabilities,
+        Err(error) => {
+            let (what, remedy) = match error.kind {
+                ErrorKind::Auth => ("credentials", "check API key, secret key and this machine's clock"),
+                _ => ("server", "check the address, proxies and certificates (CLOUDSTACK_CA_FILE)"),
+            };
+            findings.add(what, Verdict::Bad, format!("{error}; {remedy}"));
+            return findings.0;
+        }
+    };
+    findings.add("server", Verdict::Good, format!("CloudStack {}", capabilities.cloudstackversion));
+    findings.add("credentials", Verdict::Good, "taken");
+    let commands = rights(client, &mut findings).await;
+    limits(&capabilities, &commands, options, &mut findings);
+    let catalogue = Catalogue::new(client.clone(), &options.lifetimes, &environment.registry);
+    match catalogue.budget(&options.scope).await {
+        Ok(budget) => quota(&budget, &mut findings),
+        Err(error) => findings.add("quota", Verdict::Odd, format!("what is left is not known: {error}")),
+    }
+    match class {
+        None => match catalogue.zones().await {
+            Ok(zones) if zones.is_empty() => {
+                findings.add("zones", Verdict::Bad, "the account sees no zone that is enabled");
+            }
+            Ok(zones) => {
+                let names: Vec<&str> = zones.iter().map(|zone| zone.name.as_str()).collect();
+                findings.add("zones", Verdict::Good, names.join(", "));
+            }
+            Err(error) => findings.add("zones", Verdict::Bad, error.to_string()),
+        },
+        Some(class) => {
+            if let Err(error) = look_at_class(options, class, &catalogue, &mut findings).await {
+                findings.add("nodeclass", Verdict::Bad, error.to_string());
+            }
+        }
+    }
+    findings.0
+}
+
+async fn rights(client: &Client, findings: &mut Findings) -> BTreeSet<String> {
+    let listed: Result<Vec<Named>, ApiError> = client.list(&requests::list_apis(None), Lane::Action).await;
+    let commands: BTreeSet<String> = match listed {
+        Ok(commands) => commands.into_iter().map(|command| command.name).collect(),
+        Err(error) => {
+            findings.add("rights", Verdict::Odd, format!("cannot be listed: {error}"));
+            return BTreeSet::new();
+        }
+    };
+    let missing: Vec<&str> = NEEDED.into_iter().filter(|command| !commands.contains(*command)).collect();
+    if missing.is_empty() {
+        findings.add("rights", Verdict::Good, format!("{} commands, all that are needed", commands.len()));
+    } else {
+        let text = format!("the role may not call {}; ask for a role like User", missing.join(", "));
+        findings.add("rights", Verdict::Bad, text);
+    }
+    for (command, without) in USEFUL.iter().filter(|(command, _)| !commands.contains(*command)) {
+        findings.add("rights", Verdict::Odd, format!("without {command} {without}"));
+    }
+    commands
+}
+
+fn limits(
+    capabilities: &Capabilities,
+    commands: &BTreeSet<String>,
+    options: &ProviderOptions,
+    findings: &mut Findings,
+) {
+    match (capabilities.apilimitmax, capabilities.apilimitinterval) {
+        (Some(max), Some(interval)) => {
+            let ours = Rate::under_limit(max, interval).map_or(0.0, |rate| rate.per_second);
+            let text = format!("{max} calls in {interval} s; Karpenter keeps to {ours:.1} a second");
+            findings.add("throttling", if ours < 2.0 { Verdict::Odd } else { Verdict::Good }, text);
+        }
+        _ => findings.add("throttling", Verdict::Good, "none that the server tells of"),
+    }
+    let may = capabilities.allowuserexpungerecovervm && commands.contains("expungeVirtualMachine");
+    let (verdict, text) = match (options.expunge, may) {
+        (true, true) => (Verdict::Good, "machines are expunged at once"),
+        (true, false) => (
+            Verdict::Odd,
+            "not allowed: destroyed machines keep name, disk and limits until the server expunges them (expunge.delay)",
+        ),
+        (false, _) => (Verdict::Odd, "switched off (CLOUDSTACK_EXPUNGE)"),
+    };
+    findings.add("expunging", verdict, text);
+}
+
+fn quota(budget: &Budget, findings: &mut Findings) {
+    let all = [
+        ("virtual machines", budget.vmavailable),
+        ("cores", budget.cpuavailable),
+        ("MiB of memory", budget.memoryavailable),
+        ("volumes", budget.volumeavailable),
+    ];
+    let left: Vec<String> =
+        all.iter().filter_map(|(what, left)| Some(format!("{} {what}", (*left)?))).collect();
+    let none = all.iter().any(|(_, left)| *left == Some(0));
+    let text = if left.is_empty() { "no limits".to_owned() } else { format!("{} left", left.join(", ")) };
+    findings.add("quota", if none { Verdict::Odd } else { Verdict::Good }, text);
+}
+
+async fn look_at_class(
+    options: &ProviderOptions,
+    class: &CloudStackNodeClass,
+    catalogue: &Catalogue,
+    findings: &mut Findings,
+) -> Result<(), ApiError> {
+    let resolved = resolve(class, &options.scope, catalogue).await?;
+    for problem in &resolved.problems {
+        findings.add("nodeclass", Verdict::Bad, problem.message.clone());
+    }
+    for zone in &resolved.zones {
+        let Some(in_zone) = resolved.in_zone.get(&zone.id) else { continue };
+        let names = |names: Vec<&str>| names.join(", ");
+        findings.add(
+            "zone",
+            Verdict::Good,
+            format!(
+                "{}: networks {}; templates {}; offerings {}",
+                zone.name,
+                names(in_zone.networks.iter().map(|network| network.name.as_str()).collect()),
+                names(in_zone.templates.iter().map(|template| template.name.as_str()).collect()),
+                names(in_zone.offerings.iter().map(|offering| offering.name.as_str()).collect()),
+            ),
+        );
+        for network in &in_zone.networks {
+            if resolved.spec.user_data.is_some() && !network.service.iter().any(|s| s.name == "UserData") {
+                let text = format!(
+                    "network {:?} has no service UserData: machines get spec.userData only by a config drive",
+                    network.name
+                );
+                findings.add("network", Verdict::Odd, text);
+            }
+        }
+    }
+    if let Some(text) = &resolved.spec.user_data
+        && let Err(error) = userdata::render(text, &Variables::default())
+    {
+        findings.add("user data", Verdict::Bad, error.to_string());
+    }
+    if resolved.problems.is_empty() {
+        findings.add("nodeclass", Verdict::Good, format!("{} can be used", class.name_any()));
+    }
+    Ok(())
+}
+
+/// An instance type in a zone.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Row {
+    /// Its name.
+    pub name: String,
+    /// The zone.
+    pub zone: String,
+    /// Cores.
+    pub cpu: i64,
+    /// Memory for pods and system.
+    pub memory_mib: i64,
+    /// GPUs.
+    pub gpus: i64,
+    /// `on-demand` or `spot`.
+    pub capacity_type: String,
+    /// Per hour.
+    pub price: f64,
+    /// Whether the account's limits allow one more.
+    pub available: bool,
+    /// Name of the service offering.
+    pub offering: String,
+}
+
+/// What a NodeClass could buy, cheapest first.
+///
+/// # Errors
+///
+/// If CloudStack does not say what there is.
+pub async fn what_can_be_bought(
+    client: Client,
+    options: ProviderOptions,
+    class: CloudStackNodeClass,
+    environment: &Environment,
+) -> Result<Vec<Row>, ApiError> {
+    let snapshot = Snapshot { classes: vec![Arc::new(class.clone())], claims: Vec::new() };
+    let provider = CloudStackProvider::new(client, options, Arc::new(snapshot), environment);
+    let shared = &provider.shared;
+    let resolved = resolve(&class, &shared.options.scope, &shared.catalogue).await?;
+    let mut rows = Vec::new();
+    for it in provider.types(&resolved).await? {
+        let of_type = |key: &str| value(&it.requirements, key);
+        for offering in &it.offerings {
+            rows.push(Row {
+                name: it.name.to_string(),
+                zone: value(&offering.requirements, well_known::TOPOLOGY_ZONE),
+                cpu: of_type(labels::INSTANCE_CPU).parse().unwrap_or(0),
+                memory_mib: of_type(labels::INSTANCE_MEMORY).parse().unwrap_or(0),
+                gpus: of_type(labels::INSTANCE_GPU_COUNT).parse().unwrap_or(0),
+                capacity_type: value(&offering.requirements, well_known::CAPACITY_TYPE),
+                price: offering.price,
+                available: offering.available,
+                offering: of_type(labels::SERVICE_OFFERING_NAME),
+            });
+        }
+    }
+    rows.sort_by(|a, b| {
+        a.price.total_cmp(&b.price).then_with(|| (&a.name, &a.zone).cmp(&(&b.name, &b.zone)))
+    });
+    Ok(rows)
+}
+
+fn value(requirements: &karpenter_engine::requirements::Requirements, key: &str) -> String {
+    let requirement = requirements.get(key).and_then(|requirement| requirement.values.first());
+    requirement.map(ToString::to_string).unwrap_or_default()
+}
+
+/// Objects of a cluster at one moment.
+pub struct Snapshot {
+    /// NodeClasses.
+    pub classes: Vec<Arc<CloudStackNodeClass>>,
+    /// NodeClaims, all of them.
+    pub claims: Vec<Arc<NodeClaim>>,
+}
+
+impl Objects for Snapshot {
+    fn node_class(&self, name: &str) -> Option<Arc<CloudStackNodeClass>> {
+        self.classes.iter().find(|class| class.metadata.name.as_deref() == Some(name)).cloned()
+    }
+
+    fn node_classes(&self) -> Vec<Arc<CloudStackNodeClass>> {
+        self.classes.clone()
+    }
+
+    fn node_claims(&self) -> Option<Vec<Arc<NodeClaim>>> {
+        Some(self.claims.clone())
+    }
+}

@@ -1,0 +1,172 @@
+//! Watches launches to their end. A launch returns once its machine is on a host; what goes wrong after that is found here:
+//! the reason is remembered, the machine goes, and so does its NodeClaim, so that the core tries something else at once
+//! instead of when its patience ends.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use karpenter_api::conditions::HasConditions as _;
+use karpenter_api::{ConditionStatus, NodeClaim, labels as well_known, nodeclaim};
+use kube::ResourceExt as _;
+use tokio_util::sync::CancellationToken;
+
+use crate::GROUP;
+use crate::client::error::{ApiError, CapacityKind, ErrorKind};
+use crate::client::job::JobState;
+use crate::client::model::VirtualMachine;
+use crate::client::request::Scope;
+use crate::client::requests;
+use crate::labels;
+use crate::naming::machine_id;
+use crate::provider::CloudStackProvider;
+use crate::unavailable::Refused;
+
+/// How often launches are looked at while there are any.
+const INTERVAL: Duration = Duration::from_secs(5);
+
+/// Jobs that make machines, by the machine's id, and whether the machine was seen running.
+#[derive(Debug, Default)]
+pub(crate) struct Launches(Mutex<BTreeMap<String, Launching>>);
+
+#[derive(Clone, Debug, Default)]
+struct Launching {
+    job: Option<String>,
+    ran: bool,
+}
+
+impl Launches {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Launching>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A machine is being made by this job.
+    pub(crate) fn begun(&self, machine: &str, job: &str) {
+        self.lock().entry(machine.to_owned()).or_default().job = Some(job.to_owned());
+    }
+
+    fn job_of(&self, machine: &str) -> Option<String> {
+        self.lock().get(machine).and_then(|launching| launching.job.clone())
+    }
+
+    /// Whether it is seen running for the first time.
+    fn first_runs(&self, machine: &str) -> bool {
+        let mut launches = self.lock();
+        let launching = launches.entry(machine.to_owned()).or_default();
+        !std::mem::replace(&mut launching.ran, true)
+    }
+
+    /// How many machines are being made.
+    pub(crate) fn count(&self) -> usize {
+        self.lock().values().filter(|launching| !launching.ran).count()
+    }
+}
+
+/// A NodeClaim of ours that has a machine and no node yet.
+fn is_under_way(claim: &NodeClaim) -> bool {
+    claim.spec.node_class_ref.group == GROUP
+        && claim.metadata.deletion_timestamp.is_none()
+        && claim.condition_status(nodeclaim::REGISTERED) != ConditionStatus::True
+}
+
+fn machine_of(claim: &NodeClaim) -> Option<&str> {
+    machine_id(claim.status.as_ref()?.provider_id.as_deref()?)
+}
+
+impl CloudStackProvider {
+    /// Goes on until stopped.
+    pub async fn watch_launches(&self, stop: CancellationToken) {
+        while stop.run_until_cancelled(tokio::time::sleep(INTERVAL)).await.is_some() {
+            if let Err(error) = self.look_at_launches().await {
+                tracing::warn!(%error, "launches could not be looked at");
+            }
+        }
+    }
+
+    /// Looks at every launch once.
+    ///
+    /// # Errors
+    ///
+    /// If CloudStack cannot say what there is.
+    pub async fn look_at_launches(&self) -> Result<(), ApiError> {
+        let shared = &self.shared;
+        let Some(claims) = shared.objects.node_claims() else { return Ok(()) };
+        let under_way: Vec<&Arc<NodeClaim>> = claims.iter().filter(|claim| is_under_way(claim)).collect();
+        let ids: BTreeSet<&str> = under_way.iter().filter_map(|claim| machine_of(claim)).collect();
+        // A launch whose id is not written down yet is one too, so what is new is kept a while: until its claim is.
+        if under_way.iter().all(|claim| machine_of(claim).is_some()) {
+            shared.launches.lock().retain(|id, _| ids.contains(id.as_str()));
+        }
+        shared.metrics.jobs.set(&["pending"], shared.launches.count() as f64);
+        let mut by_scope: BTreeMap<Scope, Vec<&Arc<NodeClaim>>> = BTreeMap::new();
+        for claim in under_way.iter().filter(|claim| machine_of(claim).is_some()) {
+            for scope in self.scopes_of(claim) {
+                by_scope.entry(scope).or_default().push(claim);
+            }
+        }
+        for (scope, claims) in by_scope {
+            let machines = shared.inventory.recent(&scope, INTERVAL).await?;
+            for claim in claims {
+                let machine = machines.iter().find(|machine| Some(machine.id.as_str()) == machine_of(claim));
+                if let Some(machine) = machine {
+                    self.look_at_launch(claim, machine).await;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn look_at_launch(&self, claim: &NodeClaim, machine: &VirtualMachine) {
+        let shared = &self.shared;
+        match machine.state.as_str() {
+            "Running" if shared.launches.first_runs(&machine.id) => {
+                if let Some(created) = machine.created() {
+                    let took = shared.clock.since(created);
+                    shared.metrics.launch_duration.with(&["job"]).observe_duration(took);
+                }
+            }
+            "Error" => {
+                let error = self.why_it_failed(&machine.id).await;
+                self.remember_failure(claim, machine, &error);
+                // With its NodeClaim goes the machine: nothing of a living NodeClaim is destroyed.
+                let why = format!("virtual machine {} could not be started: {error}", machine.name);
+                shared.voice.give_up(claim, "LaunchFailed", &why).await;
+            }
+            _ => {}
+        }
+    }
+
+    async fn why_it_failed(&self, machine: &str) -> ApiError {
+        let known = self.shared.launches.job_of(machine);
+        match known {
+            Some(job) => self.shared.reason(&job).await,
+            // After a restart: servers since 4.22.1 know the last job of a machine.
+            None => match self.shared.client.call(&requests::query_job_of_machine(machine)).await {
+                Ok(answer) => match crate::client::job::Job::from_answer(&answer).map(|job| job.state) {
+                    Ok(JobState::Failed(error)) => error,
+                    _ => unknown(),
+                },
+                Err(_) => unknown(),
+            },
+        }
+    }
+
+    /// What failed is not offered again for a while.
+    fn remember_failure(&self, claim: &NodeClaim, machine: &VirtualMachine, error: &ApiError) {
+        let label = |key: &str| claim.labels().get(key).cloned().unwrap_or_default();
+        let this = Refused::Type { zone: machine.zoneid.clone(), name: label(well_known::INSTANCE_TYPE) };
+        let refused = match &error.kind {
+            ErrorKind::Capacity(CapacityKind::Storage) => Refused::Zone(label(labels::ZONE_ID)),
+            ErrorKind::Capacity(CapacityKind::Affinity) => {
+                let group = machine.affinitygroup.first();
+                group.map_or(this, |group| Refused::Pool(group.id.clone()))
+            }
+            _ => this,
+        };
+        self.shared.unavailable.refuse(refused);
+    }
+}
+
+fn unknown() -> ApiError {
+    ApiError::new("deployVirtualMachine", ErrorKind::Internal, "the server does not say why")
+}

@@ -1,0 +1,125 @@
+//! Names Nodes where no cloud controller manager does: provider id, zone, region, instance type, and the taint away that waits
+//! for one. A Node is a machine's only if it has its name and its address, and the machine is provably ours.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Node;
+use karpenter_api::labels as well_known;
+use karpenter_runtime::controller::{Outcome, ReconcileResult, Reconciler};
+use karpenter_runtime::error::ReconcileError;
+use karpenter_runtime::object_key::ObjectKey;
+use karpenter_runtime::store::Store;
+use karpenter_runtime::writes::{self, Lock};
+use kube::{Api, ResourceExt as _};
+
+use crate::client::model::VirtualMachine;
+use crate::labels;
+use crate::naming::label_value;
+use crate::provider::CloudStackProvider;
+
+/// Kept on a Node until somebody has named it.
+const UNINITIALIZED: &str = "node.cloudprovider.kubernetes.io/uninitialized";
+/// A list of machines no older than this will do.
+const RECENT: Duration = Duration::from_secs(2);
+/// When to look again at a Node whose machine is not known.
+const AGAIN: Duration = Duration::from_secs(10);
+
+/// Names Nodes.
+pub(crate) struct NodeNames {
+    pub(crate) provider: Arc<CloudStackProvider>,
+    pub(crate) nodes: Store<Node>,
+    pub(crate) api: Api<Node>,
+}
+
+impl Reconciler for NodeNames {
+    type Key = ObjectKey;
+
+    async fn reconcile(&self, key: ObjectKey) -> ReconcileResult {
+        let shared = &self.provider.shared;
+        let Some(node) = self.nodes.get(&key) else { return Ok(Outcome::Done) };
+        let named =
+            node.spec.as_ref().and_then(|spec| spec.provider_id.as_deref()).is_some_and(|id| !id.is_empty());
+        if named || !key.name.starts_with(shared.naming.prefix()) {
+            return Ok(Outcome::Done);
+        }
+        for scope in shared.scopes() {
+            let machines = match shared.inventory.recent(&scope, RECENT).await {
+                Ok(machines) => machines,
+                Err(error) => {
+                    tracing::warn!(%error, Node = %key, "whose node this is cannot be found out yet");
+                    return Ok(Outcome::After(AGAIN));
+                }
+            };
+            if let Some(machine) = machines.iter().find(|machine| is_of(&node, machine)) {
+                let named = self.named(&node, machine);
+                let written = writes::patch(&self.api, &node, &named, Lock::Optimistic)
+                    .await
+                    .map_err(ReconcileError::from)?;
+                return Ok(if written.is_conflict() { Outcome::Requeue } else { Outcome::Done });
+            }
+        }
+        Ok(Outcome::After(AGAIN))
+    }
+}
+
+/// Whether this Node is this machine: the same name is not enough, anybody can take one.
+fn is_of(node: &Node, machine: &VirtualMachine) -> bool {
+    let addresses = node.status.iter().flat_map(|status| status.addresses.iter().flatten());
+    node.name_any() == machine.name
+        && addresses.into_iter().any(|address| {
+            machine.nic.iter().any(|nic| !nic.ipaddress.is_empty() && nic.ipaddress == address.address)
+        })
+}
+
+impl NodeNames {
+    fn named(&self, node: &Node, machine: &VirtualMachine) -> Node {
+        let options = &self.provider.shared.options;
+        let mut named = node.clone();
+        let zone = label_value(&machine.zonename);
+        let region = options.region.as_deref().map_or_else(|| zone.clone(), label_value);
+        let node_labels = named.metadata.labels.get_or_insert_default();
+        for (key, value) in [
+            (well_known::TOPOLOGY_ZONE, zone),
+            (well_known::TOPOLOGY_REGION, region),
+            (well_known::INSTANCE_TYPE, label_value(&machine.serviceofferingname)),
+            (labels::ZONE_ID, machine.zoneid.clone()),
+        ] {
+            // What Karpenter or its user said already stays.
+            node_labels.entry(key.to_owned()).or_insert(value);
+        }
+        let spec = named.spec.get_or_insert_default();
+        spec.provider_id = Some(options.provider_id.write(&machine.zonename, &machine.id));
+        if let Some(taints) = &mut spec.taints {
+            taints.retain(|taint| taint.key != UNINITIALIZED);
+        }
+        named
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_node_is_a_machines_only_with_its_name_and_its_address() {
+        let machine: VirtualMachine = serde_json::from_value(
+            json!({"id": "1", "name": "karpenter-x-a", "nic": [{"networkid": "n", "ipaddress": "10.1.1.4"}]}),
+        )
+        .expect("a machine");
+        let node = |name: &str, address: &str| -> Node {
+            serde_json::from_value(json!({"metadata": {"name": name},
+                "status": {"addresses": [{"type": "InternalIP", "address": address}]}}))
+            .expect("a node")
+        };
+        assert!(is_of(&node("karpenter-x-a", "10.1.1.4"), &machine));
+        assert!(!is_of(&node("karpenter-x-a", "10.1.1.5"), &machine));
+        assert!(!is_of(&node("karpenter-x-b", "10.1.1.4"), &machine));
+        let without: VirtualMachine =
+            serde_json::from_value(json!({"id": "1", "name": "karpenter-x-a", "nic": [{"networkid": "n"}]}))
+                .expect("a machine");
+        assert!(!is_of(&node("karpenter-x-a", ""), &without));
+    }
+}

@@ -1,0 +1,321 @@
+//! What the environment says about the provider, read once at the start. Pure: variables are looked up by a given function.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use karpenter_api::duration::Duration as GoDuration;
+use karpenter_runtime::options::CloudStackOptions;
+
+use crate::client::http::HttpSettings;
+use crate::client::request::Scope;
+use crate::client::signature::Credentials;
+use crate::client::throttle::Rate;
+use crate::credentials::Keys;
+use crate::naming::ProviderIdFormat;
+use crate::shared::{CollectOrphans, OnStopped, ProviderOptions};
+
+/// A variable of the environment as the documentation lists it.
+pub const VARIABLES: [(&str, &str); 26] = [
+    (
+        "CLOUDSTACK_CREDENTIALS_SECRET",
+        "Secret with api-url, api-key and secret-key, as `NAMESPACE/NAME`; watched, so keys can be exchanged. Used when nothing else gives keys; default `cloudstack-credentials` in Karpenter's namespace",
+    ),
+    ("CLOUDSTACK_CREDENTIALS_DIR", "directory of a mounted Secret with the same keys; watched too"),
+    ("CLOUDSTACK_CA_FILE", "certificates in PEM to trust besides the system's"),
+    (
+        "CLOUDSTACK_TLS_SERVER_NAME",
+        "the name the server's certificate carries, where it is not the host of the address",
+    ),
+    (
+        "CLOUDSTACK_CLIENT_CERTIFICATE_FILE",
+        "a certificate in PEM of our own, with CLOUDSTACK_CLIENT_KEY_FILE",
+    ),
+    ("CLOUDSTACK_CLIENT_KEY_FILE", "its key"),
+    ("CLOUDSTACK_PROXY", "a proxy, where HTTPS_PROXY is not to decide"),
+    ("CLOUDSTACK_NO_PROXY", "hosts not to use that proxy for"),
+    ("CLOUDSTACK_ALLOW_INSECURE_HTTP", "`true` to take an address without TLS"),
+    ("CLOUDSTACK_PROJECT_ID", "the project everything belongs to, where a NodeClass names none"),
+    (
+        "CLOUDSTACK_ACCOUNT",
+        "for administrators: the account everything belongs to, with CLOUDSTACK_DOMAIN_ID",
+    ),
+    ("CLOUDSTACK_DOMAIN_ID", "its domain"),
+    (
+        "CLOUDSTACK_PROVIDER_ID",
+        "how provider ids are written: `external-cloudstack://{id}` (the cloud controller manager's; default), `cloudstack:///{id}` (Cluster API's), `cloudstack://{zone}/{id}` (the Go provider's)",
+    ),
+    (
+        "CLOUDSTACK_NAME_NODES",
+        "`true` where no cloud controller manager runs: Karpenter gives Nodes their provider id, zone, region and instance type",
+    ),
+    ("CLOUDSTACK_REGION", "the region of all zones; without it each zone is its own"),
+    ("CLOUDSTACK_NAME_PREFIX", "what names of machines begin with; default `karpenter`"),
+    ("CLOUDSTACK_EXPUNGE", "`false` to destroy machines without expunging them even where that is allowed"),
+    (
+        "CLOUDSTACK_ON_STOPPED",
+        "what to do with a machine that stands still: `Start` (once, then replace; default), `Replace`, `Ignore`",
+    ),
+    (
+        "CLOUDSTACK_COLLECT_ORPHANS",
+        "what to do with machines nobody wants: `true` (destroy; default), `dry-run` (only tell), `false`",
+    ),
+    (
+        "CLOUDSTACK_REPAIR_AFTER",
+        "how long a node may be NotReady, with the feature gate NodeRepair; default `30m`",
+    ),
+    (
+        "CLOUDSTACK_CALLS_PER_SECOND",
+        "calls to the API in the long run; default 10, less where the server says so",
+    ),
+    ("CLOUDSTACK_CALLS_BURST", "calls at once; default 20"),
+    ("CLOUDSTACK_CACHE_ZONES", "how long zones are remembered; default `1h`"),
+    ("CLOUDSTACK_CACHE_OFFERINGS", "service and disk offerings; default `5m`"),
+    ("CLOUDSTACK_CACHE_TEMPLATES", "templates; default `5m`"),
+    ("CLOUDSTACK_CACHE_NETWORKS", "networks and security groups; default `1m`"),
+];
+
+/// Where keys come from.
+#[derive(Clone)]
+pub(crate) enum Source {
+    /// They do not change.
+    Given(Box<Keys>),
+    /// The files of a mounted Secret.
+    Directory(PathBuf),
+    /// A Secret of the cluster.
+    Secret { namespace: String, name: String },
+}
+
+/// What was said.
+pub(crate) struct Settings {
+    pub(crate) options: ProviderOptions,
+    pub(crate) http: HttpSettings,
+    pub(crate) rate: Rate,
+    pub(crate) source: Source,
+}
+
+/// Where and under which name the keys are, if nobody says.
+const DEFAULT_SECRET: &str = "cloudstack-credentials";
+const DEFAULT_NAMESPACE: &str = "karpenter";
+
+impl Settings {
+    /// Reads everything; which variable is wrong, and what to write, otherwise.
+    pub(crate) fn read(
+        given: &CloudStackOptions,
+        own_namespace: Option<&str>,
+        variable: &dyn Fn(&str) -> Option<String>,
+    ) -> Result<Self, String> {
+        if given.cluster_name.is_empty() {
+            return Err(
+                "CLUSTER_NAME is not set; it tells this cluster's machines from those of others".to_owned()
+            );
+        }
+        let variable = |name: &str| variable(name).filter(|value| !value.is_empty());
+        Ok(Self {
+            options: options(&given.cluster_name, &variable)?,
+            http: http(given, &variable)?,
+            rate: rate(&variable)?,
+            source: source(given, own_namespace, &variable)?,
+        })
+    }
+}
+
+fn choice<T: Copy>(
+    name: &str,
+    value: Option<String>,
+    choices: &[(&str, T)],
+    otherwise: T,
+) -> Result<T, String> {
+    let Some(value) = value else { return Ok(otherwise) };
+    let found = choices.iter().find(|(word, _)| word.eq_ignore_ascii_case(&value));
+    found.map(|(_, choice)| *choice).ok_or_else(|| {
+        let words: Vec<&str> = choices.iter().map(|(word, _)| *word).collect();
+        format!("{name} is {value:?}; it can be {}", words.join(", "))
+    })
+}
+
+const YES_OR_NO: [(&str, bool); 2] = [("true", true), ("false", false)];
+
+fn options(cluster: &str, variable: &dyn Fn(&str) -> Option<String>) -> Result<ProviderOptions, String> {
+    let mut options = ProviderOptions::new(cluster);
+    let span = |name: &str, otherwise: Duration| match variable(name) {
+        None => Ok(otherwise),
+        Some(text) => GoDuration::parse(&text)
+            .map(|duration| duration.to_std())
+            .map_err(|error| format!("{name} is {text:?}: {error}; write it as 5m or 1h30m")),
+    };
+    let lifetimes = &mut options.lifetimes;
+    lifetimes.zones = span("CLOUDSTACK_CACHE_ZONES", lifetimes.zones)?;
+    lifetimes.offerings = span("CLOUDSTACK_CACHE_OFFERINGS", lifetimes.offerings)?;
+    lifetimes.templates = span("CLOUDSTACK_CACHE_TEMPLATES", lifetimes.templates)?;
+    lifetimes.networks = span("CLOUDSTACK_CACHE_NETWORKS", lifetimes.networks)?;
+    options.repair_after = span("CLOUDSTACK_REPAIR_AFTER", options.repair_after)?;
+    options.scope = match (
+        variable("CLOUDSTACK_PROJECT_ID"),
+        variable("CLOUDSTACK_ACCOUNT"),
+        variable("CLOUDSTACK_DOMAIN_ID"),
+    ) {
+        (None, None, None) => Scope::Own,
+        (Some(project), None, None) => Scope::Project(project),
+        (None, Some(account), Some(domain_id)) => Scope::Account { account, domain_id },
+        _ => {
+            return Err(
+                "CLOUDSTACK_PROJECT_ID, or CLOUDSTACK_ACCOUNT and CLOUDSTACK_DOMAIN_ID together: not a mixture".to_owned()
+            );
+        }
+    };
+    if let Some(form) = variable("CLOUDSTACK_PROVIDER_ID") {
+        options.provider_id = ProviderIdFormat::parse(&form).ok_or_else(|| {
+            format!("CLOUDSTACK_PROVIDER_ID is {form:?}; it needs {{id}}, as in external-cloudstack://{{id}}")
+        })?;
+    }
+    if let Some(prefix) = variable("CLOUDSTACK_NAME_PREFIX") {
+        options.name_prefix = prefix;
+    }
+    options.region = variable("CLOUDSTACK_REGION");
+    let yes = |name: &str, otherwise| choice(name, variable(name), &YES_OR_NO, otherwise);
+    options.expunge = yes("CLOUDSTACK_EXPUNGE", true)?;
+    options.name_nodes = yes("CLOUDSTACK_NAME_NODES", false)?;
+    let stopped =
+        [("Start", OnStopped::Start), ("Replace", OnStopped::Replace), ("Ignore", OnStopped::Ignore)];
+    options.on_stopped =
+        choice("CLOUDSTACK_ON_STOPPED", variable("CLOUDSTACK_ON_STOPPED"), &stopped, OnStopped::Start)?;
+    let orphans = [
+        ("true", CollectOrphans::Destroy),
+        ("dry-run", CollectOrphans::Tell),
+        ("false", CollectOrphans::Never),
+    ];
+    let given = variable("CLOUDSTACK_COLLECT_ORPHANS");
+    options.collect_orphans = choice("CLOUDSTACK_COLLECT_ORPHANS", given, &orphans, CollectOrphans::Destroy)?;
+    Ok(options)
+}
+
+fn file(name: &str, path: &str) -> Result<String, String> {
+    std::fs::read_to_string(path).map_err(|error| format!("{name} {path}: {error}"))
+}
+
+fn http(
+    given: &CloudStackOptions,
+    variable: &dyn Fn(&str) -> Option<String>,
+) -> Result<HttpSettings, String> {
+    let text_of = |name: &str| variable(name).map(|path| file(name, &path)).transpose();
+    let certificate = text_of("CLOUDSTACK_CLIENT_CERTIFICATE_FILE")?;
+    let key = text_of("CLOUDSTACK_CLIENT_KEY_FILE")?;
+    if certificate.is_some() != key.is_some() {
+        return Err(
+            "CLOUDSTACK_CLIENT_CERTIFICATE_FILE and CLOUDSTACK_CLIENT_KEY_FILE go together".to_owned()
+        );
+    }
+    let insecure = variable("CLOUDSTACK_ALLOW_INSECURE_HTTP");
+    Ok(HttpSettings {
+        verify: given.verify_ssl,
+        ca_bundle: text_of("CLOUDSTACK_CA_FILE")?,
+        tls_server_name: variable("CLOUDSTACK_TLS_SERVER_NAME"),
+        client_certificate: certificate.zip(key),
+        proxy: variable("CLOUDSTACK_PROXY"),
+        no_proxy: variable("CLOUDSTACK_NO_PROXY").unwrap_or_default(),
+        allow_insecure_http: choice("CLOUDSTACK_ALLOW_INSECURE_HTTP", insecure, &YES_OR_NO, false)?,
+    })
+}
+
+fn rate(variable: &dyn Fn(&str) -> Option<String>) -> Result<Rate, String> {
+    let usual = Rate::default();
+    let number = |name: &str, otherwise: f64| match variable(name) {
+        None => Ok(otherwise),
+        Some(text) => match text.parse::<f64>() {
+            Ok(number) if number.is_finite() && number > 0.0 => Ok(number),
+            _ => Err(format!("{name} is {text:?}; give a number above 0")),
+        },
+    };
+    let burst = number("CLOUDSTACK_CALLS_BURST", f64::from(usual.burst))?;
+    Ok(Rate {
+        per_second: number("CLOUDSTACK_CALLS_PER_SECOND", usual.per_second)?,
+        burst: burst.clamp(1.0, 1000.0) as u32,
+    })
+}
+
+fn source(
+    given: &CloudStackOptions,
+    own_namespace: Option<&str>,
+    variable: &dyn Fn(&str) -> Option<String>,
+) -> Result<Source, String> {
+    if let Some(directory) = variable("CLOUDSTACK_CREDENTIALS_DIR") {
+        return Ok(Source::Directory(PathBuf::from(directory)));
+    }
+    let parts = [
+        ("CLOUDSTACK_API_URL", given.api_url.as_str()),
+        ("CLOUDSTACK_API_KEY", given.api_key.reveal()),
+        ("CLOUDSTACK_SECRET_KEY", given.secret_key.reveal()),
+    ];
+    let named = variable("CLOUDSTACK_CREDENTIALS_SECRET");
+    if named.is_none() && parts.iter().any(|(_, value)| !value.is_empty()) {
+        if let Some((name, _)) = parts.iter().find(|(_, value)| value.is_empty()) {
+            return Err(format!("{name} is not set"));
+        }
+        let [(_, url), (_, key), (_, secret)] = parts;
+        let credentials = Credentials::new(key.to_owned(), secret.to_owned());
+        return Ok(Source::Given(Box::new(Keys { api_url: url.to_owned(), credentials })));
+    }
+    let own = own_namespace.unwrap_or(DEFAULT_NAMESPACE).to_owned();
+    Ok(match named.as_deref().unwrap_or(DEFAULT_SECRET).split_once('/') {
+        Some((namespace, name)) => Source::Secret { namespace: namespace.to_owned(), name: name.to_owned() },
+        None => Source::Secret { namespace: own, name: named.unwrap_or_else(|| DEFAULT_SECRET.to_owned()) },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use karpenter_runtime::options::Options;
+
+    use super::*;
+
+    fn read(variables: &[(&str, &str)]) -> Result<Settings, String> {
+        let environ = [("CLUSTER_NAME".to_owned(), "prod".to_owned())].into();
+        let given = Options::parse([], &environ).expect("options").cloudstack;
+        Settings::read(&given, Some("infra"), &|name| {
+            variables.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned())
+        })
+    }
+
+    fn wrong(variables: &[(&str, &str)]) -> String {
+        read(variables).err().unwrap_or_default()
+    }
+
+    #[test]
+    fn without_anything_the_secret_of_the_first_design_is_used() {
+        let settings = read(&[]).expect("settings");
+        let Source::Secret { namespace, name } = settings.source else { panic!("a Secret") };
+        assert_eq!((namespace.as_str(), name.as_str()), ("infra", "cloudstack-credentials"));
+        let elsewhere = read(&[("CLOUDSTACK_CREDENTIALS_SECRET", "a/b")]).expect("settings");
+        assert!(
+            matches!(elsewhere.source, Source::Secret { namespace, name } if namespace == "a" && name == "b")
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_used_names_the_variable_and_what_to_write() {
+        assert!(wrong(&[("CLOUDSTACK_ON_STOPPED", "x")]).contains("Start, Replace, Ignore"));
+        assert!(wrong(&[("CLOUDSTACK_CACHE_ZONES", "soon")]).contains("CLOUDSTACK_CACHE_ZONES"));
+        assert!(wrong(&[("CLOUDSTACK_PROJECT_ID", "p"), ("CLOUDSTACK_ACCOUNT", "a")]).contains("mixture"));
+        assert!(wrong(&[("CLOUDSTACK_CALLS_PER_SECOND", "0")]).contains("above 0"));
+        assert!(wrong(&[("CLOUDSTACK_PROVIDER_ID", "cloudstack://")]).contains("{id}"));
+        assert!(wrong(&[("CLOUDSTACK_CA_FILE", "/nonexistent")]).contains("CLOUDSTACK_CA_FILE"));
+        assert!(wrong(&[("CLOUDSTACK_CLIENT_KEY_FILE", "/dev/null")]).contains("go together"));
+    }
+
+    #[test]
+    fn everything_that_is_said_is_heard() {
+        let settings = read(&[
+            ("CLOUDSTACK_CACHE_OFFERINGS", "90s"),
+            ("CLOUDSTACK_COLLECT_ORPHANS", "dry-run"),
+            ("CLOUDSTACK_NAME_NODES", "true"),
+            ("CLOUDSTACK_PROVIDER_ID", "cloudstack:///{id}"),
+            ("CLOUDSTACK_CALLS_PER_SECOND", "5"),
+        ])
+        .expect("settings");
+        assert_eq!(settings.options.lifetimes.offerings, Duration::from_secs(90));
+        assert_eq!(settings.options.collect_orphans, CollectOrphans::Tell);
+        assert!(settings.options.name_nodes);
+        assert_eq!(settings.options.provider_id.write("z", "1"), "cloudstack:///1");
+        assert_eq!(settings.rate.per_second, 5.0);
+    }
+}

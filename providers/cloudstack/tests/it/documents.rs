@@ -1,0 +1,15 @@
+//! What the documentation says is what there is.
+
+use karpenter_provider_cloudstack::settings::VARIABLES;
+
+const GUIDE: &str = include_str!("../../../../docs/cloudstack.md");
+
+#[test]
+fn the_guide_lists_every_variable_with_what_it_does() {
+    for (name, what) in VARIABLES {
+        assert!(
+            GUIDE.contains(&format!("| `{name}` | {what} |")),
+            "{name} is not in docs/cloudstack.md as it is"
+        );
+    }
+}
