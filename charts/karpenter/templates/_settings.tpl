@@ -42,7 +42,16 @@ What is null or an empty text is left to the program; what `controller.env` sets
 {{- end -}}
 {{- end -}}
 {{- if has "cloudstack" .Values.providers -}}
-{{- $plain = append $plain (list "CLOUDSTACK_VERIFY_SSL" .Values.cloudstack.verifySSL) -}}
+{{- $plain = concat $plain (list
+  (list "CLOUDSTACK_VERIFY_SSL" .Values.cloudstack.verifySSL)
+  (list "CLOUDSTACK_CREDENTIALS_DIR" (ternary "/etc/karpenter/cloudstack" "" (ne .Values.cloudstack.credentialsSecret "")))
+  (list "CLOUDSTACK_CA_FILE" (ternary "/etc/karpenter/cloudstack-ca/ca.crt" "" (ne .Values.cloudstack.caConfigMap "")))
+  (list "CLOUDSTACK_PROXY" .Values.cloudstack.proxy)
+  (list "CLOUDSTACK_NO_PROXY" .Values.cloudstack.noProxy)
+) -}}
+{{- range $name, $value := .Values.cloudstack.settings -}}
+{{- $plain = append $plain (list $name $value) -}}
+{{- end -}}
 {{- end -}}
 {{- if and (has "kwok" .Values.providers) .Values.kwok.instanceTypes -}}
 {{- $plain = append $plain (list "INSTANCE_TYPES_FILE_PATH" "/etc/karpenter/kwok/instance-types.json") -}}
@@ -66,7 +75,7 @@ What is null or an empty text is left to the program; what `controller.env` sets
 {{- $secret = dict "name" (include "karpenter.secretName" (dict "root" . "provider" "cluster-api" "values" .Values.clusterAPI)) -}}
 {{- $env = append $env (dict "name" "CLUSTER_API_TOKEN" "valueFrom" (dict "secretKeyRef" (merge (dict "key" "token") $secret))) -}}
 {{- end -}}
-{{- if has "cloudstack" .Values.providers -}}
+{{- if and (has "cloudstack" .Values.providers) (not .Values.cloudstack.credentialsSecret) -}}
 {{- $secret = dict "name" (include "karpenter.secretName" (dict "root" . "provider" "cloudstack" "values" .Values.cloudstack)) -}}
 {{- range $name, $key := dict "CLOUDSTACK_API_URL" "apiUrl" "CLOUDSTACK_API_KEY" "apiKey" "CLOUDSTACK_SECRET_KEY" "secretKey" -}}
 {{- $env = append $env (dict "name" $name "valueFrom" (dict "secretKeyRef" (merge (dict "key" $key) $secret))) -}}
@@ -88,6 +97,14 @@ What is null or an empty text is left to the program; what `controller.env` sets
 {{- if and (has "cluster-api" .Values.providers) (include "karpenter.clusterAPIKubeconfig" .) -}}
 {{- $secret := include "karpenter.secretName" (dict "root" . "provider" "cluster-api" "values" .Values.clusterAPI) -}}
 {{- $volumes = append $volumes (dict "name" "cluster-api" "secret" (dict "secretName" $secret "items" (list (dict "key" "kubeconfig" "path" "kubeconfig")))) -}}
+{{- end -}}
+{{- if has "cloudstack" .Values.providers -}}
+{{- with .Values.cloudstack.credentialsSecret -}}
+{{- $volumes = append $volumes (dict "name" "cloudstack" "secret" (dict "secretName" .)) -}}
+{{- end -}}
+{{- with .Values.cloudstack.caConfigMap -}}
+{{- $volumes = append $volumes (dict "name" "cloudstack-ca" "configMap" (dict "name" .)) -}}
+{{- end -}}
 {{- end -}}
 {{- toYaml $volumes -}}
 {{- end -}}
