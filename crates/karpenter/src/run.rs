@@ -10,6 +10,7 @@ use futures_util::FutureExt as _;
 use karpenter_cloudprovider::{CloudProvider, Measured, Registry, Surroundings};
 use karpenter_controllers::operator::COMPONENT;
 use karpenter_controllers::{Given, Stores, assemble, check_repair_policies};
+use karpenter_provider_cloudstack::client::LAST_SUCCESS as CLOUDSTACK_LAST_SUCCESS;
 use karpenter_runtime::client::{self, Limits};
 use karpenter_runtime::compute::Compute;
 use karpenter_runtime::environment::Environment;
@@ -145,14 +146,24 @@ async fn serve(
     let leading = (!options.disable_leader_election).then(|| {
         metrics.gauge("leader_election_master_status", "", &["name"]).with(&[&options.leader_election_name])
     });
-    let probes = Arc::new(Probes {
-        healthz: Checks::new().with_ping("healthz"),
-        // That the definitions are there was seen to before anything started.
-        readyz: Checks::new().with_ping("readyz").with_ping("crd").with("manager", move || {
-            let leads = leading.as_ref().is_none_or(|leading| leading.get() > 0.0);
-            if !leads || stores.are_synced() { Ok(()) } else { Err("failed to sync caches".to_owned()) }
-        }),
+    let leads = move || leading.as_ref().is_none_or(|leading| leading.get() > 0.0);
+    let manager_leads = leads.clone();
+    // That the definitions are there was seen to before anything started.
+    let mut readyz = Checks::new().with_ping("readyz").with_ping("crd").with("manager", move || {
+        if !manager_leads() || stores.are_synced() { Ok(()) } else { Err("failed to sync caches".to_owned()) }
     });
+    if options.providers.iter().any(|provider| provider == "cloudstack") {
+        // Only until the first answer: a controller that is taken away while the API is down helps nobody.
+        let reached = metrics.gauge(CLOUDSTACK_LAST_SUCCESS, "", &[]).with(&[]);
+        readyz = readyz.with("cloudstack", move || {
+            if !leads() || reached.get() > 0.0 {
+                Ok(())
+            } else {
+                Err("CloudStack has not answered yet".to_owned())
+            }
+        });
+    }
+    let probes = Arc::new(Probes { healthz: Checks::new().with_ping("healthz"), readyz });
     program.always("probes", move |stop| http::serve(listener, probes, stop).boxed());
     Ok(())
 }

@@ -17,6 +17,7 @@ use karpenter_api::{ConditionStatus, NodePool};
 use karpenter_cloudprovider::{CloudProvider, Measured, Registry, Surroundings};
 use karpenter_controllers::operator::COMPONENT;
 use karpenter_controllers::{Given, assemble};
+use karpenter_provider_cloudstack::ProviderOptions;
 use karpenter_provider_kwok::KWOKNodeClass;
 use karpenter_runtime::compute::Compute;
 use karpenter_runtime::environment::Environment;
@@ -24,6 +25,8 @@ use karpenter_runtime::events;
 use karpenter_runtime::metrics::Registry as Metrics;
 use karpenter_runtime::options::{Environ, Options};
 use karpenter_sim::chance::Span;
+use karpenter_sim::cloudstack::guests::GuestOptions;
+use karpenter_sim::cloudstack::road::Road;
 use karpenter_sim::kubelet::Timing;
 use karpenter_sim::objects::is_deleting;
 use karpenter_sim::traffic::{Act, Script};
@@ -31,11 +34,13 @@ use karpenter_sim::{Objects, World, WorldOptions};
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
+use crate::cloudstack::stage;
 use crate::providers;
 use observer::Observer;
 use screen::Screen;
 
 const POOL: &str = include_str!("../../../../examples/demo/nodepool.yaml");
+const CLOUDSTACK_POOL: &str = include_str!("../../../../examples/demo/cloudstack.yaml");
 const WORKLOAD: &str = include_str!("../../../../examples/demo/workload.yaml");
 
 /// How much virtual time passes between two looks.
@@ -53,9 +58,9 @@ pub struct Args {
     /// Where to serve; port 0 picks a free one.
     #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:0", requires = "serve")]
     listen: SocketAddr,
-    /// How many times faster than on the wall time runs.
-    #[arg(long, value_name = "TIMES", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=10_000))]
-    speed: u32,
+    /// How many times faster than on the wall time runs; 16, and 24 where machines boot as slowly as CloudStack's.
+    #[arg(long, value_name = "TIMES", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    speed: Option<u32>,
     /// Another seed is another run; the same one is the same.
     #[arg(long, default_value_t = 7, hide = true)]
     seed: u64,
@@ -63,8 +68,8 @@ pub struct Args {
 
 /// Shows it from the first pod to the summary.
 pub fn cmd(args: &Args) -> anyhow::Result<ExitCode> {
-    if args.provider != "kwok" {
-        bail!("the demo plays with provider kwok only, not {:?}; leave --provider out", args.provider);
+    if !["kwok", "cloudstack"].contains(&args.provider.as_str()) {
+        bail!("the demo plays with provider kwok or cloudstack, not {:?}", args.provider);
     }
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -90,7 +95,17 @@ async fn show(args: &Args) -> anyhow::Result<()> {
     .await?;
     let cluster = world.cluster().clone();
     let stop = CancellationToken::new();
-    world.create(KWOKNodeClass::crd().to_json()).await?;
+    let on_cloudstack = args.provider == "cloudstack";
+    let cloud = if on_cloudstack {
+        let guests = GuestOptions { boot: Span::secs(8, 20), ..GuestOptions::default() };
+        let (cloud, guests) = stage::beside(&world, guests).await?;
+        stage::furnish(&cloud, 4);
+        stage::apply_credentials(&world).await?;
+        Some((cloud, guests))
+    } else {
+        world.create(KWOKNodeClass::crd().to_json()).await?;
+        None
+    };
     let environment = Environment {
         clock: Arc::new(cluster.clock().clone()),
         entropy: cluster.entropy().child("karpenter"),
@@ -105,7 +120,13 @@ async fn show(args: &Args) -> anyhow::Result<()> {
         options: Arc::clone(&options),
         recorder: recorder.clone(),
     };
-    let installation = providers::install(&args.provider, &around).await?;
+    let installation = match &cloud {
+        Some((cloud, _)) => {
+            let road = Road::open(cloud, &cluster, "karpenter");
+            stage::install(road, ProviderOptions::new("demo"), &around)
+        }
+        None => providers::install(&args.provider, &around).await?,
+    };
     let measured = Arc::new(Measured::new(installation.provider, &environment.registry));
     let (mut program, context) = assemble(Given {
         client,
@@ -120,10 +141,10 @@ async fn show(args: &Args) -> anyhow::Result<()> {
     }
     let karpenter = tokio::spawn(program.run(stop.clone(), None));
 
-    let screen = Screen::new(args.speed);
+    let screen = Screen::new(args.speed.unwrap_or(if on_cloudstack { 24 } else { 16 }));
     let mut story = Story { world: &world, observer: Observer::new(cluster.clone(), screen) };
     story.observer.say("An empty cluster. Karpenter is running; there is not one node.");
-    for object in documents(POOL)? {
+    for object in documents(if on_cloudstack { CLOUDSTACK_POOL } else { POOL })? {
         world.create(object).await?;
     }
     story
@@ -134,7 +155,11 @@ async fn show(args: &Args) -> anyhow::Result<()> {
     for pool in &pools {
         story.observer.learn_prices(&measured.get_instance_types(pool).await?);
     }
-    story.observer.say("Applied NodePool default: amd64, spot or on-demand, consolidate after 10s.");
+    story.observer.say(if on_cloudstack {
+        "Applied the keys, a CloudStackNodeClass of two zones, and a NodePool: consolidate after 10s."
+    } else {
+        "Applied NodePool default: amd64, spot or on-demand, consolidate after 10s."
+    });
     for object in documents(WORKLOAD)? {
         world.create(object).await?;
     }

@@ -3,6 +3,7 @@
 //! everything has healed the cluster must come right. The same seed always gives the same tape.
 
 mod cloud;
+mod cloudstack;
 mod core;
 mod disruption;
 mod operator;
@@ -53,6 +54,8 @@ enum World {
     Core,
     /// Nodes are consolidated, drift, expire and break while budgets and pods' wishes change.
     Disruption,
+    /// Nodes are virtual machines of a CloudStack that has bad days.
+    Cloudstack,
     /// Every world there is.
     All,
 }
@@ -109,7 +112,8 @@ pub fn cmd(args: &Args) -> anyhow::Result<ExitCode> {
     let worlds: &[&'static str] = match args.world {
         World::Core => &["core"],
         World::Disruption => &["disruption"],
-        World::All => &["core", "disruption"],
+        World::Cloudstack => &["cloudstack"],
+        World::All => &["core", "disruption", "cloudstack"],
     };
     let mut failed = 0u64;
     for seed in seeds.from..seeds.to {
@@ -119,6 +123,7 @@ pub fn cmd(args: &Args) -> anyhow::Result<ExitCode> {
                 let _logging = args.log.then(log_to_stderr);
                 match run.world {
                     "disruption" => disruption::simulate(run).await,
+                    "cloudstack" => cloudstack::simulate(run).await,
                     _ => core::simulate(run).await,
                 }
             };

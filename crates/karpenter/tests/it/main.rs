@@ -1,6 +1,8 @@
 //! The one integration-test binary of the program: its commands, and the rules of the repository.
 
 mod chart;
+mod cloudstack;
+mod cloudstack_commands;
 mod crd_types;
 mod decisions;
 mod demo;

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-fn sim(arguments: &[&str]) -> (bool, String) {
+pub(crate) fn sim(arguments: &[&str]) -> (bool, String) {
     let run = Command::new(env!("CARGO_BIN_EXE_karpenter"))
         .arg("sim")
         .args(arguments)

@@ -1,0 +1,290 @@
+//! Karpenter on the simulated CloudStack, from manifests to running pods: what a new user does, and a hundred nodes.
+
+use std::time::Duration;
+
+use karpenter::cloudstack::stage::{Stage, apply_credentials, furnish, node_class, node_class_ref};
+use karpenter_provider_cloudstack::ProviderOptions;
+use karpenter_provider_cloudstack::naming::ProviderIdFormat;
+use karpenter_sim::chance::{Chance, Span};
+use karpenter_sim::cloudstack::accidents::Accidents;
+use karpenter_sim::cloudstack::checks::{self, MachinesAreWanted};
+use karpenter_sim::cloudstack::faults::Rates;
+use karpenter_sim::cloudstack::guests::{GuestOptions, NamedBy};
+use karpenter_sim::cloudstack::settings::Throttle;
+use karpenter_sim::faults::FaultPlan;
+use karpenter_sim::invariants::Invariant;
+use karpenter_sim::objects::{is_active, is_ready, node_ready};
+use karpenter_sim::traffic::{Act, Script};
+use karpenter_sim::{Objects, WorldOptions, in_virtual_time};
+use serde_json::{Value, json};
+
+/// The manifests of the provider's first design, word for word.
+const SECRET: &str = "
+apiVersion: v1
+kind: Secret
+metadata:
+  name: cloudstack-credentials
+  namespace: karpenter
+type: Opaque
+stringData:
+  api-url: https://cloudstack.example.com/client/api
+  api-key: your-api-key
+  secret-key: your-secret-key
+";
+const NODE_CLASS: &str = "
+apiVersion: karpenter.k8s.cloudstack/v1
+kind: CloudStackNodeClass
+metadata:
+  name: default
+spec:
+  zone: zone-01
+  networkSelectorTerms:
+    - name: k8s-network
+  serviceOfferingSelectorTerms:
+    - tags:
+        compute-type: general-purpose
+  templateSelectorTerms:
+    - name: ubuntu-22.04-k8s
+  userData: |
+    #!/bin/bash
+    # Bootstrap script
+";
+
+fn yaml(text: &str) -> Value {
+    serde_saphyr::from_str(text).expect("YAML")
+}
+
+fn pool(disruption: Value) -> Value {
+    json!({
+        "apiVersion": "karpenter.sh/v1", "kind": "NodePool", "metadata": {"name": "default"},
+        "spec": {"template": {"spec": {"nodeClassRef": node_class_ref(), "requirements": []}}, "disruption": disruption},
+    })
+}
+
+/// A NodePool whose nodes hold one pod of 1500m each.
+fn small_nodes(disruption: Value) -> Value {
+    let mut pool = pool(disruption);
+    pool["spec"]["template"]["spec"]["requirements"] =
+        json!([{"key": "karpenter.k8s.cloudstack/instance-cpu", "operator": "In", "values": ["2"]}]);
+    pool
+}
+
+fn deployment(name: &str, replicas: u64, cpu: &str) -> Value {
+    json!({
+        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name},
+        "spec": {"replicas": replicas, "selector": {"matchLabels": {"app": name}}, "template": {
+            "metadata": {"labels": {"app": name}},
+            "spec": {"terminationGracePeriodSeconds": 1, "containers": [
+                {"name": "c", "image": "registry.k8s.io/pause", "resources": {"requests": {"cpu": cpu}}},
+            ]},
+        }},
+    })
+}
+
+fn all_run(objects: &Objects, count: usize) -> bool {
+    objects.pods.values().filter(|pod| is_active(pod) && is_ready(pod)).count() == count
+}
+
+/// A user applies a Secret, a NodeClass, a NodePool and a workload; who gives Nodes their names differs from cloud to cloud.
+fn a_new_user(named_by: NamedBy, options: ProviderOptions) {
+    let done = in_virtual_time(async {
+        let guests = GuestOptions { named_by, ..GuestOptions::default() };
+        let stage = Stage::new(WorldOptions { seed: 6, ..WorldOptions::default() }, guests).await?;
+        furnish(&stage.cloud, 2);
+        let world = &stage.world;
+        let karpenter = stage.karpenter(FaultPlan::none(), options);
+        karpenter.start();
+        world
+            .create(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "karpenter"}}))
+            .await?;
+        // In any order: the NodeClass first says that there are no keys.
+        world.create(yaml(NODE_CLASS)).await?;
+        world.run_for(Duration::from_secs(5)).await?;
+        for object in [yaml(SECRET), pool(json!({})), deployment("web", 3, "1")] {
+            world.create(object).await?;
+        }
+        let within = Duration::from_secs(5 * 60);
+        world.wait_until("the pods run", within, |objects| all_run(objects, 3)).await?;
+        world.cluster().read(|objects| {
+            for node in objects.nodes.values() {
+                let labels = node.metadata.labels.clone().unwrap_or_default();
+                let label = |key: &str| labels.get(key).map(String::as_str).unwrap_or_default().to_owned();
+                assert_eq!(label("karpenter.sh/registered"), "true");
+                assert_eq!(label("karpenter.sh/initialized"), "true");
+                assert_eq!(label("topology.kubernetes.io/zone"), "zone-01");
+                let taints = node.spec.clone().unwrap_or_default().taints.unwrap_or_default();
+                assert!(taints.is_empty(), "{taints:?}");
+            }
+        });
+        assert_eq!(stage.guests.problems(), Vec::<String>::new());
+        karpenter.stop(Duration::from_secs(60)).await;
+        Ok::<(), karpenter_sim::Trouble>(())
+    });
+    done.expect("a runtime").unwrap_or_else(|trouble| panic!("{trouble}"));
+}
+
+#[test]
+fn the_origins_secret_and_node_class_with_a_node_pool_end_in_running_pods() {
+    a_new_user(GuestOptions::default().named_by, ProviderOptions::new("prod"));
+}
+
+#[test]
+fn nodes_named_by_their_kubelet_as_cluster_api_does_it_are_recognised() {
+    let options =
+        ProviderOptions { provider_id: ProviderIdFormat::ClusterApi, ..ProviderOptions::new("prod") };
+    a_new_user(NamedBy::Kubelet, options);
+}
+
+#[test]
+fn without_a_cloud_controller_manager_karpenter_names_the_nodes() {
+    a_new_user(NamedBy::Nobody, ProviderOptions { name_nodes: true, ..ProviderOptions::new("prod") });
+}
+
+/// What a hundred nodes took.
+#[derive(Debug)]
+struct Figures {
+    up_secs: f64,
+    down_secs: f64,
+    calls_per_node: f64,
+}
+
+#[test]
+#[ignore = "a minute of CPU in debug builds: by command, with --ignored"]
+fn a_hundred_nodes_come_and_go_near_the_lower_bound_with_few_calls() {
+    const NODES: usize = 100;
+    let figures = in_virtual_time(async {
+        let stage =
+            Stage::new(WorldOptions { seed: 5, ..WorldOptions::default() }, GuestOptions::default()).await?;
+        furnish(&stage.cloud, 8);
+        // As measured: 25 calls a second, each counted twice.
+        let throttle = Throttle { max: 25, interval: Duration::from_secs(1), counts_twice: true };
+        stage.cloud.configure(|settings| settings.throttle = Some(throttle));
+        let world = &stage.world;
+        apply_credentials(&stage.world).await?;
+        world.create(node_class()).await?;
+        let eager = json!({"consolidationPolicy": "WhenEmpty", "consolidateAfter": "0s", "budgets": [{"nodes": "100%"}]});
+        world.create(small_nodes(eager)).await?;
+        let karpenter = stage.karpenter(FaultPlan::none(), ProviderOptions::new("scale"));
+        karpenter.start();
+        world.run_for(Duration::from_secs(60)).await?;
+        let before: usize = stage.cloud.calls().values().sum();
+        world.create(deployment("big", NODES as u64, "1500m")).await?;
+        let ready = |objects: &Objects| {
+            objects.nodes.values().filter(|node| node_ready(node) == Some("True")).count() == NODES
+                && all_run(objects, NODES)
+        };
+        let hour = Duration::from_secs(3600);
+        let up = world.wait_until("a hundred nodes are ready", hour, ready).await?;
+        let delete = Act::Delete { kind: "Deployment", name: "big".to_owned() };
+        Script { acts: vec![(Duration::ZERO, delete)] }.play(world).await?;
+        let none = |objects: &Objects| objects.nodes.is_empty() && objects.node_claims.is_empty();
+        let down = world.wait_until("no node is left", hour, none).await?;
+        assert_eq!(stage.cloud.live_machines().len(), 0);
+        let calls = stage.cloud.calls().values().sum::<usize>() - before;
+        eprintln!("{:?}", stage.cloud.calls());
+        let refused = stage.cloud.log().iter().filter(|entry| entry.status == 429).count();
+        assert!(refused * 100 <= calls, "{refused} of {calls} calls were too many");
+        karpenter.stop(Duration::from_secs(60)).await;
+        Ok::<_, karpenter_sim::Trouble>(Figures {
+            up_secs: up.as_secs_f64(),
+            down_secs: down.as_secs_f64(),
+            calls_per_node: calls as f64 / NODES as f64,
+        })
+    });
+    let figures = figures.expect("a runtime").unwrap_or_else(|trouble| panic!("{trouble}"));
+    let bound = lower_bound_secs(NODES as f64);
+    eprintln!("{figures:?}, lower bound {bound:.0} s up");
+    assert!(figures.up_secs <= bound * 1.3, "{figures:?}, at best {bound:.0} s");
+    assert!(figures.calls_per_node <= 6.0, "{figures:?}");
+    assert!(figures.down_secs <= 180.0, "{figures:?}");
+}
+
+/// What the latencies allow: the server accepts one deployment after the other; then the last one is placed, starts, boots,
+/// is named and becomes ready, each taking its mean.
+fn lower_bound_secs(nodes: f64) -> f64 {
+    let latencies = karpenter_sim::cloudstack::settings::Latencies::MEASURED;
+    let mean = |span: Span| (span.least + span.most).as_secs_f64() / 2.0;
+    let guests = GuestOptions::default();
+    let NamedBy::CloudControllerManager(naming) = guests.named_by else { unreachable!("the default") };
+    let ready = karpenter_sim::kubelet::Timing::default();
+    nodes * mean(latencies.accept)
+        + [latencies.place, latencies.start, guests.boot, naming, ready.ready, ready.start]
+            .map(mean)
+            .iter()
+            .sum::<f64>()
+}
+
+/// A number from the environment, for longer runs by command.
+fn given(name: &str, otherwise: u64) -> u64 {
+    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(otherwise)
+}
+
+/// `SOAK_NODES=500 SOAK_HOURS=24` is the long one.
+#[test]
+#[ignore = "minutes of CPU in debug builds: by command, with --ignored"]
+fn a_soak_with_random_faults_leaks_nothing_and_deletes_nothing_that_lives() {
+    let (nodes, hours) = (given("SOAK_NODES", 25), given("SOAK_HOURS", 2));
+    let done = in_virtual_time(async {
+        let stage =
+            Stage::new(WorldOptions { seed: 8, ..WorldOptions::default() }, GuestOptions::default()).await?;
+        furnish(&stage.cloud, 40);
+        let world = &stage.world;
+        let wanted = MachinesAreWanted::within(&stage.cloud, Duration::from_secs(15 * 60)).always();
+        world.cluster().watch_over(checks::all(&stage.cloud));
+        world.cluster().watch_over([Box::new(wanted) as Box<dyn Invariant>]);
+        apply_credentials(&stage.world).await?;
+        world.create(node_class()).await?;
+        let eager = json!({"consolidationPolicy": "WhenEmpty", "consolidateAfter": "30s", "budgets": [{"nodes": "100%"}]});
+        world.create(small_nodes(eager)).await?;
+        let karpenter = stage.karpenter(FaultPlan::none(), ProviderOptions::new("soak"));
+        karpenter.start();
+        world.create(deployment("app", nodes, "1500m")).await?;
+        let accidents = Accidents::new(&stage.cloud, world.cluster(), Rates::mild()).gentle();
+        let accidents = tokio::spawn(accidents.every(Span::secs(300, 1200)).happen());
+        let mut chance = Chance::new(world.cluster().entropy(), "soak");
+        for _ in 0..hours * 2 {
+            // The load goes up and down.
+            let replicas = chance.between(nodes / 2, nodes);
+            let act = Act::Scale { kind: "Deployment", name: "app".to_owned(), replicas };
+            Script { acts: vec![(Duration::ZERO, act)] }.play(world).await?;
+            world.run_for(Duration::from_secs(1800)).await?;
+        }
+        stage.cloud.heal();
+        let _ = accidents.await;
+        let content =
+            |objects: &Objects| objects.pods.values().filter(|pod| is_active(pod)).all(|pod| is_ready(pod));
+        world.wait_until("every pod runs", Duration::from_secs(5400), content).await?;
+        world.run_for(Duration::from_secs(900)).await?;
+        world.cluster().check_at_rest(Duration::from_secs(900))?;
+        let calls: usize = stage.cloud.calls().values().sum();
+        let deployed = stage.cloud.calls().get("deployVirtualMachine").copied().unwrap_or(0);
+        let minutes = usize::try_from(world.cluster().elapsed().as_secs() / 60).unwrap_or(0);
+        let budget = 12 * deployed + 20 * minutes + 200;
+        eprintln!("{calls} calls, {deployed} deployments, {minutes} minutes: {:?}", stage.cloud.calls());
+        assert!(calls <= budget, "{calls} calls for {deployed} deployments in {minutes} minutes");
+        karpenter.stop(Duration::from_secs(60)).await;
+        Ok::<(), karpenter_sim::Trouble>(())
+    });
+    done.expect("a runtime").unwrap_or_else(|trouble| panic!("{trouble}"));
+}
+
+#[test]
+fn seeds_of_the_cloudstack_world_keep_every_rule_and_converge() {
+    let (ok, text) = crate::sim::sim(&["--world", "cloudstack", "--seeds", "0..2"]);
+    assert!(ok, "{text}");
+    assert_eq!(text.lines().filter(|line| line.contains(" result=ok")).count(), 2, "{text}");
+    let again = crate::sim::sim(&["--world", "cloudstack", "--seed", "1"]).1;
+    assert!(text.contains(again.trim()), "the same seed, the same tape: {again} in {text}");
+}
+
+#[test]
+fn the_demo_plays_on_cloudstack_too() {
+    let run = std::process::Command::new(env!("CARGO_BIN_EXE_karpenter"))
+        .args(["demo", "--provider", "cloudstack", "--speed", "10000"])
+        .output()
+        .expect("the binary runs");
+    let text = String::from_utf8_lossy(&run.stdout);
+    assert!(run.status.success(), "{text}\n{}", String::from_utf8_lossy(&run.stderr));
+    assert!(text.contains("CloudStackNodeClass") && text.contains("zone-02"), "{text}");
+    assert!(text.contains("$0.000/h now"), "an empty cluster costs nothing: {text}");
+}
