@@ -1,6 +1,7 @@
 //! Whether the cluster knows the kinds we work with: asked once before anything starts, by discovery, which needs no rights.
 
 use karpenter_cloudprovider::CloudProvider;
+use karpenter_runtime::error::ApiError;
 use karpenter_runtime::options::Options;
 use kube::Client;
 
@@ -21,7 +22,7 @@ pub(crate) enum DefinitionError {
     },
     /// Could not find out.
     #[error("cannot ask the cluster which kinds it serves: {0}")]
-    Unknown(#[source] Box<kube::Error>),
+    Unknown(ApiError),
 }
 
 /// Karpenter's own kinds, and those of the feature gates that are open.
@@ -62,7 +63,7 @@ async fn check(
     let served = match client.list_api_group_resources(api_version).await {
         Ok(list) => list.resources.iter().any(|served| served.name == resource),
         Err(kube::Error::Api(status)) if status.code == 404 => false,
-        Err(error) => return Err(DefinitionError::Unknown(Box::new(error))),
+        Err(error) => return Err(DefinitionError::Unknown(error.into())),
     };
     if served {
         return Ok(());
@@ -72,4 +73,43 @@ async fn check(
         api_version: api_version.to_owned(),
         needed_by: needed_by.to_owned(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use karpenter_runtime::options::Environ;
+    use karpenter_sim::Cluster;
+    use karpenter_sim::World;
+
+    use super::*;
+
+    fn options(flags: &[&str]) -> Options {
+        Options::parse(flags.iter().copied(), &Environ::new()).expect("settings")
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_cluster_without_the_definitions_is_refused_with_the_kind_and_the_remedy() {
+        let client = Cluster::new(1).client("karpenter");
+        let error = check_core(&client, &options(&[])).await.expect_err("nothing is installed").to_string();
+        assert!(
+            error.contains("nodepools of karpenter.sh/v1") && error.contains("karpenter crds"),
+            "{error}"
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_gates_definitions_are_needed_only_when_it_is_open() {
+        let world = World::bare(karpenter_sim::WorldOptions::default());
+        for definition in karpenter_api::crds() {
+            let definition = definition.to_json();
+            if definition["metadata"]["name"] != "capacitybuffers.autoscaling.x-k8s.io" {
+                world.create(definition).await.expect("a definition");
+            }
+        }
+        let client = world.cluster().client("karpenter");
+        check_core(&client, &options(&[])).await.expect("all that is needed is there");
+        let open = options(&["--feature-gates=CapacityBuffer=true"]);
+        let error = check_core(&client, &open).await.expect_err("one is missing").to_string();
+        assert!(error.contains("feature gate CapacityBuffer"), "{error}");
+    }
 }

@@ -18,10 +18,8 @@ use karpenter_runtime::lease::{self, Elector, LeaseConfig};
 use karpenter_runtime::metrics::Registry as Metrics;
 use karpenter_runtime::options::{Environ, Options, OptionsError};
 use karpenter_runtime::probes::{Checks, MetricsPage, Probes};
-use karpenter_runtime::program::Program;
+use karpenter_runtime::program::{self, Program};
 use karpenter_runtime::{events, http, logging, surroundings};
-use tokio::signal::unix::{SignalKind, signal};
-use tokio_util::sync::CancellationToken;
 
 use crate::definitions;
 use crate::providers;
@@ -67,7 +65,7 @@ pub fn cmd(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 async fn run(options: Arc<Options>, environment: Environment) -> anyhow::Result<ExitCode> {
-    let stop = stop_on_signal()?;
+    let stop = program::stop_on_signal().context("cannot listen for SIGTERM and SIGINT")?;
     for warning in &options.warnings {
         tracing::warn!("{warning}");
     }
@@ -138,7 +136,7 @@ async fn serve(
     stores: Stores,
 ) -> anyhow::Result<()> {
     let listener = http::bind(options.metrics_port, "--metrics-port, METRICS_PORT").await?;
-    let page = Arc::new(MetricsPage(metrics.clone()));
+    let page = Arc::new(MetricsPage { registry: metrics.clone(), profiling: options.enable_profiling });
     program.always("metrics", move |stop| http::serve(listener, page, stop).boxed());
 
     let listener = http::bind(options.health_probe_port, "--health-probe-port, HEALTH_PROBE_PORT").await?;
@@ -166,26 +164,4 @@ async fn serve(
     let probes = Arc::new(Probes { healthz: Checks::new().with_ping("healthz"), readyz });
     program.always("probes", move |stop| http::serve(listener, probes, stop).boxed());
     Ok(())
-}
-
-/// A token that is cancelled by SIGTERM or SIGINT; a second signal ends the process where it stands.
-fn stop_on_signal() -> anyhow::Result<CancellationToken> {
-    let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
-    let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
-    let stop = CancellationToken::new();
-    let token = stop.clone();
-    tokio::spawn(async move {
-        for again in [false, true] {
-            tokio::select! {
-                biased;
-                _ = terminate.recv() => {}
-                _ = interrupt.recv() => {}
-            }
-            if again {
-                std::process::exit(1);
-            }
-            token.cancel();
-        }
-    });
-    Ok(stop)
 }

@@ -50,6 +50,45 @@ pub(crate) fn object_json(key: &ObjectKey) -> Value {
     Value::Object(reference)
 }
 
+/// An error of the API client in few words: what the server said, with code and reason, not the whole answer it was in.
+#[derive(Debug)]
+pub struct ApiError(kube::Error);
+
+impl From<kube::Error> for ApiError {
+    fn from(error: kube::Error) -> Self {
+        Self(error)
+    }
+}
+
+impl fmt::Display for ApiError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&told(&self.0))
+    }
+}
+
+/// The text of an [`ApiError`].
+pub fn told(error: &kube::Error) -> String {
+    match error {
+        kube::Error::Api(status) => format!("{} ({} {})", status.message, status.code, status.reason),
+        other => other.to_string(),
+    }
+}
+
+impl Error for ApiError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        // An answer of the server has no cause but itself.
+        if matches!(self.0, kube::Error::Api(_)) { None } else { self.0.source() }
+    }
+}
+
+/// Puts an error of the API client into few words, wherever it comes from.
+fn in_few_words(error: BoxError) -> BoxError {
+    match error.downcast::<kube::Error>() {
+        Ok(error) => Box::new(ApiError(*error)),
+        Err(other) => other,
+    }
+}
+
 /// An error with values: `<error> (<key>=<value>, …)`, keys in order.
 #[derive(Debug)]
 pub struct Structured {
@@ -60,7 +99,7 @@ pub struct Structured {
 impl Structured {
     /// This error, values to follow.
     pub fn new(source: impl Into<BoxError>) -> Self {
-        Self { source: source.into(), fields: BTreeMap::new() }
+        Self { source: in_few_words(source.into()), fields: BTreeMap::new() }
     }
 
     /// Attaches a value.
@@ -113,7 +152,7 @@ impl ReconcileError {
 
     /// An error that trying again cannot mend; the object is looked at again when it changes.
     pub fn terminal(source: impl Into<BoxError>) -> Self {
-        Self { source: source.into(), terminal: true }
+        Self { source: in_few_words(source.into()), terminal: true }
     }
 
     /// Says what was being done: `<doing>, <error>`.
@@ -188,7 +227,7 @@ impl fmt::Display for ReconcileError {
 /// `?` on any error. For this to work `ReconcileError` itself is not one.
 impl<E: Error + Send + Sync + 'static> From<E> for ReconcileError {
     fn from(error: E) -> Self {
-        Self { source: Box::new(error), terminal: false }
+        Self { source: in_few_words(Box::new(error)), terminal: false }
     }
 }
 
@@ -253,6 +292,21 @@ mod tests {
             ReconcileError::combine([blocked("a").into(), blocked("b").into()]).expect_err("two errors");
         assert_eq!(both.fields()["attempts"], json!(["2", "2"]));
         assert!(both.to_string().contains("attempt=2); pdb prevents"), "{both}");
+    }
+
+    #[test]
+    fn a_refusal_of_the_server_is_told_with_code_and_reason_and_without_the_whole_answer() {
+        let status: kube::core::Status = serde_json::from_value(json!({
+            "kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 403, "reason": "Forbidden",
+            "message": "nodeclaims.karpenter.sh is forbidden: no", "details": {"kind": "nodeclaims"},
+        }))
+        .expect("a status");
+        let refused = || kube::Error::Api(Box::new(status.clone()));
+        let told = "nodeclaims.karpenter.sh is forbidden: no (403 Forbidden)";
+        let error = ReconcileError::from(refused()).context("creating node claim");
+        assert_eq!(error.to_string(), format!("creating node claim, {told}"));
+        let error = Structured::new(refused()).with("taint", Field::text("t"));
+        assert_eq!(error.to_string(), format!("{told} (taint=t)"));
     }
 
     #[test]

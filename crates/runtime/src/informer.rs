@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::controller::Runnable;
 use crate::entropy::{Entropy, Stream};
+use crate::error;
 use crate::lenient::Lenient;
 use crate::object_key::ObjectKey;
 use crate::store::Store;
@@ -157,7 +158,7 @@ where
                     None => break,
                 };
                 let pause = self.backoff.next(Instant::now());
-                tracing::warn!(kind = self.kind, %error, pause = %crate::go_duration::GoDuration::from(pause), "watch failed, will retry");
+                tracing::warn!(kind = self.kind, error = told(&error), pause = %crate::go_duration::GoDuration::from(pause), "watch failed, will retry");
                 tokio::select! {
                     biased;
                     () = stop.cancelled() => return,
@@ -179,6 +180,29 @@ where
     fn run(self: Box<Self>, stop: CancellationToken) -> BoxFuture<'static, ()> {
         Self::run(*self, stop).boxed()
     }
+}
+
+/// What went wrong with a watch, without the whole answer of the server.
+fn told(problem: &watcher::Error) -> String {
+    let what = match problem {
+        watcher::Error::InitialListFailed(_) => "cannot list",
+        watcher::Error::WatchStartFailed(_) => "cannot start watching",
+        _ => "watch broke off",
+    };
+    let why = match problem {
+        watcher::Error::InitialListFailed(error)
+        | watcher::Error::WatchStartFailed(error)
+        | watcher::Error::WatchFailed(error) => error::told(error),
+        watcher::Error::WatchError(status) => error::told(&kube::Error::Api(status.clone())),
+        other => other.to_string(),
+    };
+    let forbidden = matches!(
+        problem,
+        watcher::Error::InitialListFailed(kube::Error::Api(status))
+        | watcher::Error::WatchStartFailed(kube::Error::Api(status)) if status.code == 403
+    );
+    let remedy = if forbidden { "; grant it to this account, as the chart's roles do" } else { "" };
+    format!("{what}: {why}{remedy}")
 }
 
 /// The server has forgotten the version we want to go on from. kube starts over by itself only when told so inside a watch,

@@ -208,3 +208,18 @@ async fn a_watch_refused_as_gone_is_answered_with_a_new_list() {
     assert!(requests[0].contains("resourceVersion=0"), "the first list may be cached: {requests:?}");
     assert!(!requests[2].contains("resourceVersion=0"), "a later one may not: {requests:?}");
 }
+
+#[test]
+fn a_watch_that_is_forbidden_says_who_may_not_do_what_and_what_to_do_about_it() {
+    let status: kube::core::Status = serde_json::from_value(serde_json::json!({
+        "kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 403, "reason": "Forbidden",
+        "message": "nodes is forbidden: User \"k\" cannot list resource \"nodes\"",
+    }))
+    .expect("a status");
+    let problem = watcher::Error::InitialListFailed(kube::Error::Api(Box::new(status)));
+    assert_eq!(
+        told(&problem),
+        "cannot list: nodes is forbidden: User \"k\" cannot list resource \"nodes\" (403 Forbidden); \
+         grant it to this account, as the chart's roles do"
+    );
+}

@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 use crate::clock::SharedClock;
 use crate::entropy::Stream;
 use crate::environment::Environment;
+use crate::error::ApiError;
 use crate::events::{Event, EventType, Recorder, reference};
 use crate::metrics::Gauge;
 
@@ -228,7 +229,7 @@ impl Elector {
             match self.write(renewed).await {
                 Ok(()) => return Ok(Attempt::Held),
                 Err(error) => {
-                    tracing::debug!(%error, lock = self.describe(), "cannot renew from the version written last")
+                    tracing::debug!(error = %ApiError::from(error), lock = self.describe(), "cannot renew from the version written last")
                 }
             }
         }
@@ -273,8 +274,7 @@ impl Elector {
         match tokio::time::timeout(self.config.renew_deadline, released).await {
             Ok(Ok(())) => tracing::info!(lock = self.describe(), "released lease"),
             Ok(Err(error)) => {
-                let error = error as kube::Error;
-                tracing::error!(%error, lock = self.describe(), "Failed to release lease");
+                tracing::error!(error = %ApiError::from(error), lock = self.describe(), "Failed to release lease");
             }
             Err(_) => tracing::error!(lock = self.describe(), "Failed to release lease: no answer"),
         }

@@ -33,6 +33,7 @@ pub mod metrics;
 pub mod object_key;
 pub mod options;
 pub mod probes;
+mod profiling;
 pub mod program;
 pub mod rate_limit;
 pub mod store;

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use crate::sync::lock;
 
-mod process;
+pub(crate) mod process;
 pub mod queue;
 mod series_store;
 mod summary;

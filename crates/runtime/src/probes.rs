@@ -10,6 +10,7 @@ use http::StatusCode;
 
 use crate::http::{Answer, Handler};
 use crate::metrics::Registry;
+use crate::profiling;
 
 /// Says whether something is as it should be, and if not, why.
 pub type Check = Arc<dyn Fn() -> BoxFuture<'static, Result<(), String>> + Send + Sync>;
@@ -138,21 +139,28 @@ impl Handler for Probes {
 
 /// What is served on the metrics port.
 #[derive(Clone, Debug)]
-pub struct MetricsPage(pub Registry);
+pub struct MetricsPage {
+    /// Behind `/metrics`.
+    pub registry: Registry,
+    /// Whether `/debug/pprof/` is served too.
+    pub profiling: bool,
+}
 
 impl Handler for MetricsPage {
-    fn get<'a>(&'a self, path: &'a str, _query: &'a str) -> BoxFuture<'a, Answer> {
-        let answer = if path == "/metrics" {
-            self.0.observe_process();
-            Answer {
-                status: StatusCode::OK,
-                content_type: "text/plain; version=0.0.4; charset=utf-8",
-                body: self.0.encode(),
+    fn get<'a>(&'a self, path: &'a str, query: &'a str) -> BoxFuture<'a, Answer> {
+        async move {
+            if path == "/metrics" {
+                self.registry.observe_process();
+                return Answer {
+                    status: StatusCode::OK,
+                    content_type: "text/plain; version=0.0.4; charset=utf-8",
+                    body: self.registry.encode(),
+                };
             }
-        } else {
-            Answer::not_found()
-        };
-        std::future::ready(answer).boxed()
+            let profile = if self.profiling { profiling::page(path, query).await } else { None };
+            profile.unwrap_or_else(Answer::not_found)
+        }
+        .boxed()
     }
 }
 
@@ -173,6 +181,18 @@ mod tests {
             readyz: Checks::new().with_ping("readyz").with_ping("crd").with("manager", move || {
                 if synced.load(Ordering::Relaxed) { Ok(()) } else { Err("failed to sync caches".to_owned()) }
             }),
+        }
+    }
+
+    fn page(registry: Registry) -> MetricsPage {
+        MetricsPage { registry, profiling: false }
+    }
+
+    #[tokio::test]
+    async fn profiles_are_served_only_when_asked_for() {
+        for (profiling, code) in [(false, 404), (true, 200)] {
+            let page = MetricsPage { registry: Registry::new(), profiling };
+            assert_eq!(page.get("/debug/pprof/heap", "").await.status, code);
         }
     }
 
@@ -214,7 +234,7 @@ mod tests {
         for path in ["/", "/metrics", "/healthzz", "/healthz/nothing"] {
             assert_eq!(get(&probes, path, "").await.0, 404, "{path}");
         }
-        assert_eq!(MetricsPage(Registry::new()).get("/", "").await.status, 404);
+        assert_eq!(page(Registry::new()).get("/", "").await.status, 404);
         assert_eq!(get(&Probes::default(), "/healthz/ping", "").await.0, 200);
     }
 
@@ -225,7 +245,7 @@ mod tests {
         let listener = bind(0, "--metrics-port, METRICS_PORT").await.expect("a port");
         let port = listener.local_addr().expect("an address").port();
         let stop = CancellationToken::new();
-        let serving = tokio::spawn(serve(listener, Arc::new(MetricsPage(registry)), stop.clone()));
+        let serving = tokio::spawn(serve(listener, Arc::new(page(registry)), stop.clone()));
         let mut connection = tokio::net::TcpStream::connect(("127.0.0.1", port)).await.expect("connects");
         connection
             .write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")

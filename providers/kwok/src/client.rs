@@ -3,7 +3,7 @@
 use k8s_openapi::api::core::v1::Node;
 use karpenter_api::NodeClaim;
 use karpenter_cloudprovider::error::ProviderError;
-use karpenter_runtime::error::{Field, Structured};
+use karpenter_runtime::error::{ApiError, Field, Structured};
 use karpenter_runtime::object_key::ObjectKey;
 use karpenter_runtime::store::Store;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions};
@@ -112,9 +112,9 @@ impl Wire {
 #[error("{doing}, {source}")]
 struct Failed {
     doing: &'static str,
-    source: kube::Error,
+    source: ApiError,
 }
 
 fn failed(doing: &'static str, source: kube::Error) -> ProviderError {
-    ProviderError::other(Failed { doing, source })
+    ProviderError::other(Failed { doing, source: source.into() })
 }

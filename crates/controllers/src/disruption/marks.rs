@@ -13,6 +13,7 @@ use karpenter_api::conditions::{ConditionSet, HasConditions};
 use karpenter_api::nodepool::DisruptionReason;
 use karpenter_api::taints::DISRUPTED;
 use karpenter_api::{NodeClaim, annotations, nodeclaim};
+use karpenter_runtime::error::ApiError;
 use karpenter_runtime::object_key::ObjectKey;
 use karpenter_runtime::writes::{Lock, Written, patch, patch_status};
 use kube::{Api, Resource};
@@ -34,7 +35,7 @@ pub(super) enum MarkError {
     Conflict(String),
     /// The server did not do it.
     #[error(transparent)]
-    Server(#[from] kube::Error),
+    Server(#[from] ApiError),
 }
 
 /// Whether there was something to mark.

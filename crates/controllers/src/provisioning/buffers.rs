@@ -8,6 +8,7 @@ use karpenter_api::{CapacityBuffer, ConditionStatus};
 use karpenter_engine::labels::Text;
 use karpenter_engine::pod::Pod;
 use karpenter_engine::{Plan, StateNode};
+use karpenter_runtime::error::ApiError;
 use karpenter_runtime::object_key::ObjectKey;
 use karpenter_runtime::writes::{Lock, patch_status};
 use kube::Api;
@@ -38,7 +39,7 @@ pub(super) async fn update(context: &Context, decision: Option<&Decision>) {
         buffer.set_condition(PROVISIONING, status, reason, &message, context.now());
         let api: Api<CapacityBuffer> = Api::namespaced(context.client.clone(), &key.namespace);
         if let Err(error) = patch_status(&api, &stored, &buffer, Lock::Optimistic).await {
-            tracing::error!(%error, buffer = %key, "updating CapacityBuffer provisioning status");
+            tracing::error!(error = %ApiError::from(error), buffer = %key, "updating CapacityBuffer provisioning status");
         }
     }
 }

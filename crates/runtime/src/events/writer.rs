@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 use super::correlator::{Correlator, Verdict};
 use crate::entropy::Stream;
 use crate::environment::Environment;
+use crate::error::ApiError;
 use crate::sync::lock;
 
 /// Attempts to reach the server for one event.
@@ -88,15 +89,15 @@ impl EventWriter {
                 }
                 Err(kube::Error::Api(status)) if status.code == 409 => return,
                 Err(error @ kube::Error::Api(_)) => {
-                    tracing::error!(%error, reason = event.reason, "Server rejected event (will not retry!)");
+                    tracing::error!(error = %ApiError::from(error), reason = event.reason, "Server rejected event (will not retry!)");
                     return;
                 }
                 Err(error) if attempt == TRIES || stop.is_cancelled() => {
-                    tracing::error!(%error, reason = event.reason, "Unable to write event (retry limit exceeded!)");
+                    tracing::error!(error = %ApiError::from(error), reason = event.reason, "Unable to write event (retry limit exceeded!)");
                     return;
                 }
                 Err(error) => {
-                    tracing::error!(%error, reason = event.reason, "Unable to write event (may retry after sleeping)");
+                    tracing::error!(error = %ApiError::from(error), reason = event.reason, "Unable to write event (may retry after sleeping)");
                 }
             }
             // The first pause is random so that clients do not come back all at once.

@@ -6,7 +6,7 @@ use std::fs;
 use super::Registry;
 
 /// Clock ticks per second in `/proc`; 100 on every Linux that matters.
-const TICKS_PER_SECOND: f64 = 100.0;
+pub(crate) const TICKS_PER_SECOND: f64 = 100.0;
 const PAGE_BYTES: f64 = 4096.0;
 
 impl Registry {
