@@ -89,6 +89,7 @@ struct State {
     rules: SchedulingRules,
     waker: Option<LaunchWaker>,
     launch_timeout: Option<Duration>,
+    secretive: bool,
     hooks: Vec<Arc<dyn RegistrationHook>>,
 }
 
@@ -120,6 +121,11 @@ impl FakeProvider {
             Some(behaviour) => state.standing.insert(method, behaviour),
             None => state.standing.remove(&method),
         };
+    }
+
+    /// Says of launches under way nothing of what they will come to.
+    pub fn keep_secrets(&self) {
+        self.state().secretive = true;
     }
 
     /// Offers these to every NodePool that has no list of its own.
@@ -330,6 +336,14 @@ impl CloudProvider for FakeProvider {
             .map(LaunchHandle)
     }
 
+    fn expected_instance(&self, claim: &NodeClaim) -> Option<LaunchedInstance> {
+        let state = self.state();
+        if state.secretive {
+            return None;
+        }
+        state.describe("", claim).ok()
+    }
+
     fn launch_timeout(&self) -> Duration {
         self.state().launch_timeout.unwrap_or(DEFAULT_LAUNCH_TIMEOUT)
     }
@@ -345,19 +359,23 @@ impl CloudProvider for FakeProvider {
 
 impl State {
     /// The instance of this NodeClaim, launched if it is not there yet.
-    fn launch(&mut self, provider: &str, claim: &NodeClaim) -> Result<LaunchedInstance, ProviderError> {
-        let pool = claim.metadata.labels.as_ref().and_then(|labels| labels.get(labels::NODEPOOL)).cloned();
-        let types = pool.and_then(|pool| self.types_of_pool.get(&pool)).unwrap_or(&self.instance_types);
-        let types = Arc::clone(types);
-        let choices = selection::by_price(&types, claim, &[]).map_err(ProviderError::other)?;
+    /// The cheapest instance that fits a NodeClaim.
+    fn describe(&self, id: &str, claim: &NodeClaim) -> Result<LaunchedInstance, ProviderError> {
+        let pool = claim.metadata.labels.as_ref().and_then(|labels| labels.get(labels::NODEPOOL));
+        let types = pool.and_then(|pool| self.types_of_pool.get(pool)).unwrap_or(&self.instance_types);
+        let choices = selection::by_price(types, claim, &[]).map_err(ProviderError::other)?;
         let (instance_type, offering) = *choices
             .first()
             .ok_or_else(|| ProviderError::insufficient_capacity("no instance type fits the NodeClaim"))?;
+        Ok(selection::describe(id, instance_type, offering))
+    }
+
+    fn launch(&mut self, provider: &str, claim: &NodeClaim) -> Result<LaunchedInstance, ProviderError> {
         let (id, new) = match self.launched.get(&uid_of(claim)) {
             Some(id) => (id.clone(), false),
             None => (format!("{provider}:///{}", self.launches + 1), true),
         };
-        let instance = selection::describe(&id, instance_type, offering);
+        let instance = self.describe(&id, claim)?;
         if new {
             self.launches += 1;
             let mut launched = claim.clone();

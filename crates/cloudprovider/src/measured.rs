@@ -16,7 +16,8 @@ use tokio::time::Instant;
 
 use crate::error::ProviderError;
 use crate::provider::{
-    CloudProvider, Launch, LaunchHandle, LaunchWaker, NodeClassKind, ProviderFuture, RegistrationHook,
+    CloudProvider, Launch, LaunchHandle, LaunchWaker, LaunchedInstance, NodeClassKind, ProviderFuture,
+    RegistrationHook,
 };
 use crate::repair::RepairPolicy;
 
@@ -125,6 +126,10 @@ impl CloudProvider for Measured {
 
     fn launch_handle(&self, claim: &NodeClaim) -> Option<LaunchHandle> {
         self.inner.launch_handle(claim)
+    }
+
+    fn expected_instance(&self, claim: &NodeClaim) -> Option<LaunchedInstance> {
+        self.inner.expected_instance(claim)
     }
 
     fn launch_timeout(&self) -> Duration {

@@ -82,6 +82,12 @@ pub trait CloudProvider: Send + Sync + 'static {
         None
     }
 
+    /// What a launch that is under way will come to, as far as the provider can tell: labels, capacity, what pods may use.
+    /// Decisions count on it; without it they all wait until the launch is done.
+    fn expected_instance(&self, _claim: &NodeClaim) -> Option<LaunchedInstance> {
+        None
+    }
+
     /// How long a launch may take before the NodeClaim is given up.
     fn launch_timeout(&self) -> Duration {
         DEFAULT_LAUNCH_TIMEOUT

@@ -71,7 +71,7 @@ pub(crate) fn register(context: &Context, watches: &mut Watches, program: &mut P
             }
         }
     });
-    program.while_leading(NAME, controller);
+    context.run(program, controller);
     cost
 }
 
@@ -156,8 +156,6 @@ struct Pricing {
 
 impl Singleton for Pricing {
     async fn reconcile(&self) -> ReconcileResult {
-        self.context.stores.node_pools.wait_synced().await;
-        self.context.stores.node_claims.wait_synced().await;
         let mut errors = Vec::new();
         for pool in self.context.stores.node_pools.list() {
             if let Err(error) = self.refresh(&pool).await {

@@ -103,10 +103,21 @@ extern crate self as karpenter_engine;
 
 /// Decides where every pod of the snapshot that needs a place goes.
 pub fn solve(snapshot: &Snapshot, options: &SolveOptions) -> Plan {
+    solve_within(snapshot, options, &|| false).0
+}
+
+/// As [`solve`], but stops when it is out of time: a safety net. What has a place by then keeps it; also says how many pods it
+/// did not get to, of which the plan says nothing.
+pub fn solve_within(
+    snapshot: &Snapshot,
+    options: &SolveOptions,
+    out_of_time: &dyn Fn() -> bool,
+) -> (Plan, usize) {
     let mut plan = Plan::default();
+    let mut left = 0;
     if let Some(mut solver) = Solver::prepare(snapshot, options, &Assumptions::default(), &mut plan) {
-        solver.solve();
+        left = solver.solve(out_of_time);
         solver.finish(&mut plan);
     }
-    plan
+    (plan, left)
 }

@@ -115,13 +115,17 @@ pub(crate) struct Candidate {
 
 impl Solver<'_> {
     /// Places every pod that can be placed.
-    pub(crate) fn solve(&mut self) {
+    /// Finds places for all pods; how many it did not get to because it was out of time.
+    pub(crate) fn solve(&mut self, out_of_time: &dyn Fn() -> bool) -> usize {
         let mut queue: VecDeque<u32> = self.queue().into();
         let mut last_len: Vec<usize> = vec![0; self.pods.len()];
         while let Some(pod) = queue.pop_front() {
             // A full round without progress: what is left cannot be placed.
             if last_len[pod as usize] == queue.len() + 1 {
                 break;
+            }
+            if out_of_time() {
+                return queue.len() + 1;
             }
             match self.attempt(pod) {
                 Ok(()) => self.errors[pod as usize] = None,
@@ -136,6 +140,7 @@ impl Solver<'_> {
                 }
             }
         }
+        0
     }
 
     /// Largest first: by CPU, memory, age, UID.

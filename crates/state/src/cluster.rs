@@ -128,6 +128,14 @@ impl Cluster {
         Ok(())
     }
 
+    /// A NodeClaim whose launch is under way, with the labels, capacity and allocatable it is expected to have once that is
+    /// done. Decisions then count on it instead of waiting. Forgotten when it is launched or gone.
+    pub fn expect_launch(&mut self, claim: &karpenter_api::NodeClaim) -> Result<(), FieldError> {
+        let claim = crate::karpenter::node_claim(&mut self.ingest, claim)?;
+        self.machines.expect(claim);
+        Ok(())
+    }
+
     /// A NodeClaim is gone.
     pub fn delete_node_claim(&mut self, name: &str) {
         self.machines.delete_claim(name);

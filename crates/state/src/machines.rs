@@ -10,12 +10,15 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use karpenter_engine::StateNode;
-use karpenter_engine::labels::{INITIALIZED, INSTANCE_TYPE, NODE_POOL, Text};
+use karpenter_engine::labels::{INITIALIZED, INSTANCE_TYPE, Labels, NODE_POOL, Text};
 use karpenter_engine::node::{Node, NodeClaim};
 use karpenter_engine::resources::Resources;
 
 use crate::convert::CsiLimits;
 use crate::pool_nodes::PoolNodes;
+
+/// Stands for a provider id, with the NodeClaim's name, while the launch is under way.
+const PENDING: &str = "pending:///";
 
 /// Every machine by provider id, with what is only in memory.
 #[derive(Default)]
@@ -27,8 +30,10 @@ pub(crate) struct Machines {
     others: BTreeMap<Text, Node>,
     /// Provider id of each NodeClaim, empty while it is not launched.
     claims: BTreeMap<Text, Text>,
-    /// NodeClaims that have not been launched.
+    /// NodeClaims that have not been launched, and of which nobody knows what they will bring.
     unlaunched: BTreeMap<Text, Arc<NodeClaim>>,
+    /// What the launch of a NodeClaim will come to, while it is under way.
+    expected: BTreeMap<Text, Expected>,
     /// Until when a pass counts on the machine, by provider id.
     nominated_until: BTreeMap<Text, Timestamp>,
     csi: BTreeMap<Text, CsiLimits>,
@@ -40,6 +45,13 @@ pub(crate) struct Machines {
     pub(crate) pool_nodes: PoolNodes,
     /// Counts what consolidation should look at again for.
     pub(crate) changes: u64,
+}
+
+/// What a launch will come to.
+struct Expected {
+    labels: Labels,
+    capacity: Resources,
+    allocatable: Resources,
 }
 
 /// What about a machine is kept account of.
@@ -154,10 +166,33 @@ impl Machines {
         });
     }
 
-    pub(crate) fn apply_claim(&mut self, claim: NodeClaim) {
+    /// Counts on what the launch of a NodeClaim will come to, until it is done or the claim is gone.
+    pub(crate) fn expect(&mut self, mut claim: NodeClaim) {
+        if !self.is_unlaunched(&claim.name) {
+            return;
+        }
+        let expected = Expected {
+            labels: claim.labels.clone(),
+            capacity: claim.capacity.clone(),
+            allocatable: claim.allocatable.clone(),
+        };
+        self.expected.insert(claim.name.clone(), expected);
+        claim.provider_id = Text::default();
+        self.apply_claim(claim);
+    }
+
+    pub(crate) fn apply_claim(&mut self, mut claim: NodeClaim) {
+        if !claim.provider_id.is_empty() {
+            self.expected.remove(&claim.name);
+        } else if let Some(expected) = self.expected.get(&claim.name) {
+            claim.provider_id = format!("{PENDING}{}", claim.name).into();
+            claim.labels = expected.labels.clone();
+            claim.capacity = expected.capacity.clone();
+            claim.allocatable = expected.allocatable.clone();
+        }
         let (name, id) = (claim.name.clone(), claim.provider_id.clone());
         if self.claims.get(&name).is_some_and(|known| *known != id) {
-            self.delete_claim(&name);
+            self.forget_claim(&name);
         }
         self.claims.insert(name.clone(), id.clone());
         let pool = claim.labels.get(NODE_POOL).cloned();
@@ -174,6 +209,11 @@ impl Machines {
     }
 
     pub(crate) fn delete_claim(&mut self, name: &str) {
+        self.expected.remove(name);
+        self.forget_claim(name);
+    }
+
+    fn forget_claim(&mut self, name: &str) {
         self.pool_nodes.remove(name);
         self.unlaunched.remove(name);
         let Some(id) = self.claims.remove(name) else { return };
@@ -257,7 +297,7 @@ impl Machines {
     }
 
     pub(crate) fn is_unlaunched(&self, claim: &str) -> bool {
-        self.claims.get(claim).is_some_and(|id| id.is_empty())
+        self.claims.get(claim).is_some_and(|id| id.is_empty()) || self.expected.contains_key(claim)
     }
 
     pub(crate) fn knows_node(&self, name: &str) -> bool {

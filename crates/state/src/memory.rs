@@ -109,7 +109,7 @@ impl Cluster {
             || self.buffers.wants_pods()
     }
 
-    /// Whether some NodeClaim has not been launched: what it will bring is unknown, so decisions wait for it.
+    /// Whether some NodeClaim has not been launched and what it will bring is unknown, so that decisions wait for it.
     pub fn has_unlaunched_claims(&self) -> bool {
         self.machines.has_unlaunched_claims()
     }

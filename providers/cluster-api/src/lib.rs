@@ -27,8 +27,8 @@ use futures_util::FutureExt as _;
 use karpenter_api::label_rules::LabelRules;
 use karpenter_api::{NodeClaim, NodePool};
 use karpenter_cloudprovider::{
-    CloudProvider, Launch, LaunchHandle, LaunchWaker, NodeClassKind, ProviderError, ProviderFuture,
-    RepairAction, RepairPolicy,
+    CloudProvider, Launch, LaunchHandle, LaunchWaker, LaunchedInstance, NodeClassKind, ProviderError,
+    ProviderFuture, RepairAction, RepairPolicy,
 };
 use karpenter_engine::Provider as SchedulingRules;
 use karpenter_engine::instance_type::InstanceType;
@@ -125,6 +125,10 @@ impl CloudProvider for ClusterApi {
                 action: RepairAction::ReplaceNode,
             })
             .into()
+    }
+
+    fn expected_instance(&self, claim: &NodeClaim) -> Option<LaunchedInstance> {
+        launch::expected(&self.fleet, claim)
     }
 
     fn launch_handle(&self, claim: &NodeClaim) -> Option<LaunchHandle> {

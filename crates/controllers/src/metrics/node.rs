@@ -42,7 +42,7 @@ pub(crate) fn register(context: &Context, program: &mut Program) {
         }
     });
     let controller = Controller::singleton(NAME, Tick(metrics), &context.environment);
-    program.while_leading(NAME, controller);
+    context.run(program, controller);
 }
 
 /// Well-known labels as labels of metrics: what stands behind the slash, in snake case. Of equal names the first counts.

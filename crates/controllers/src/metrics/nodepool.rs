@@ -27,7 +27,7 @@ pub(crate) fn register(context: &Context, cost: &ClusterCost, watches: &mut Watc
     let controller =
         Controller::for_objects(NAME, karpenter_api::GROUP, "NodePool", metrics).build(&context.environment);
     watches.node_pools.feed(&controller.queue(), own_key);
-    program.while_leading(NAME, controller);
+    context.run(program, controller);
 }
 
 struct Families {

@@ -49,7 +49,7 @@ pub(crate) fn register(context: &Context, watches: &mut Watches, program: &mut P
             Vec::new()
         }
     });
-    program.while_leading(NAME, controller);
+    context.run(program, controller);
 }
 
 struct Families {

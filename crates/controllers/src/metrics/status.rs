@@ -124,7 +124,7 @@ where
         .workers(WORKERS)
         .build(&context.environment);
     informer.feed(&controller.queue(), own_key);
-    program.while_leading(controller_name, controller);
+    context.run(program, controller);
 }
 
 /// The six families of a kind, or of all kinds together.

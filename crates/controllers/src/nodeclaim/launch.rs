@@ -43,6 +43,7 @@ impl Lifecycle {
                 }
                 Ok(Launch::Pending { reason, message, .. }) => {
                     // The provider wakes us when there is more to know.
+                    self.expect(pass);
                     let message = truncated(message);
                     pass.conditions(&self.context).set_unknown_with_reason(LAUNCHED, &reason, &message);
                     return Ok(Stage::Next(Outcome::Done));
@@ -53,6 +54,16 @@ impl Lifecycle {
         instance.write_into(&mut pass.claim);
         pass.conditions(&self.context).set_true(LAUNCHED);
         Ok(Stage::Next(Outcome::Done))
+    }
+
+    /// Lets decisions count on what a launch will come to: they need not wait for it.
+    fn expect(&self, pass: &Pass) {
+        let Some(expected) = pass.provider.expected_instance(&pass.claim) else { return };
+        let mut claim = pass.claim.clone();
+        expected.write_into(&mut claim);
+        if let Err(error) = self.context.cluster.update(|cluster| cluster.expect_launch(&claim)) {
+            tracing::debug!(%error, "what the launch will come to makes no sense, decisions wait for it");
+        }
     }
 
     async fn launch_failed(&self, pass: &mut Pass, error: ProviderError) -> Result<Stage, ReconcileError> {

@@ -26,7 +26,7 @@ pub(super) fn register(context: &Context, program: &mut Program) -> WorkQueue<Cr
     let controller =
         Controller::builder("state.nodeclaimgc", Leftovers(context.clone())).build(&context.environment);
     let queue = controller.queue();
-    program.while_leading("state.nodeclaimgc", controller);
+    context.run(program, controller);
     queue
 }
 

@@ -90,6 +90,6 @@ pub(crate) fn register(context: &Context, watches: &mut Watches, program: &mut P
         options: Arc::new(solve_options(options)),
         ids: Mutex::new(context.environment.entropy.stream("scheduling ids")),
     };
-    program.while_leading(NAME, Controller::singleton(NAME, provisioner, &context.environment));
+    context.run(program, Controller::singleton(NAME, provisioner, &context.environment));
     provisioning
 }

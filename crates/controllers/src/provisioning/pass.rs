@@ -12,6 +12,7 @@ use karpenter_engine::{FeatureGates, MinValuesPolicy, Plan, PreferencePolicy, Sn
 use karpenter_runtime::controller::{IMMEDIATELY, Outcome, ReconcileResult, Singleton};
 use karpenter_runtime::entropy::Stream;
 use karpenter_runtime::error::ReconcileError;
+use karpenter_runtime::logging;
 use karpenter_runtime::options::{self, Options};
 use tokio::time::Instant;
 
@@ -28,6 +29,8 @@ use crate::sync::Sync;
 pub(super) const NAME: &str = "provisioner";
 /// Why its NodeClaims are created.
 const PROVISIONED: &str = "provisioned";
+/// How long a decision may take. What is placed by then is carried out; who was not looked at asks again.
+const SOLVE_LIMIT: Duration = Duration::from_secs(60);
 /// How soon to look again whether the state is complete. Launches are all it usually waits for.
 const UNTIL_SYNCED: Duration = Duration::from_secs(1);
 
@@ -106,10 +109,16 @@ impl Provisioner {
         self.metrics.unschedulable_pods.delete_matching(&[("controller", NAME)]);
         let unfinished = self.metrics.unfinished_work.with(&[NAME, &id]);
         unfinished.set(started.elapsed().as_secs_f64());
-        let plan = {
+        let (plan, left) = {
             let (snapshot, options) = (Arc::clone(&snapshot), Arc::clone(&self.options));
-            self.context.compute.run(move || karpenter_engine::solve(&snapshot, &options)).await
+            let late = move || started.elapsed() > SOLVE_LIMIT;
+            let solve = move || karpenter_engine::solve_within(&snapshot, &options, &late);
+            self.context.compute.run(solve).await
         };
+        if left > 0 {
+            let duration = logging::duration(Duration::from_secs(started.elapsed().as_secs()));
+            tracing::info!(%duration, "scheduling-id" = id, "pods-left" = left, "scheduling simulation timed out");
+        }
         self.metrics.unfinished_work.delete(&[NAME, &id]);
         self.metrics.queue_depth.set(&[NAME, &id], plan.pod_errors.len() as f64);
         self.metrics.duration.observe(&[NAME], started.elapsed().as_secs_f64());

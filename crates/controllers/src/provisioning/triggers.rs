@@ -36,7 +36,7 @@ pub(super) fn register(
         let keys = own_key(delta).into_iter();
         keys.filter(|key| is_provisionable(&cluster, key)).collect()
     });
-    program.while_leading("provisioner.trigger.pod", pods);
+    context.run(program, pods);
 
     let nodes = NodeTrigger { context: context.clone(), batcher: Arc::clone(batcher) };
     let nodes = Controller::for_objects("provisioner.trigger.node", "", "Node", nodes)
@@ -45,7 +45,7 @@ pub(super) fn register(
     watches
         .nodes
         .feed(&nodes.queue(), |delta| if is_disrupted(delta.object()) { own_key(delta) } else { Vec::new() });
-    program.while_leading("provisioner.trigger.node", nodes);
+    context.run(program, nodes);
 }
 
 struct PodTrigger {

@@ -376,3 +376,41 @@ async fn pending_pods_are_counted_by_the_zone_they_have_to_be_in() {
         assert!(metrics.contains(&series), "{metrics}");
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_launch_under_way_holds_nobody_up_and_its_room_is_counted_on() {
+    let rig = rig().await;
+    rig.provider.launch_within(Duration::from_secs(3600));
+    rig.provider.next(Method::Create, Behaviour::Pending);
+    rig.create(node_pool("default")).await;
+    rig.create(pending_pod("first", "1500m")).await;
+    expect_claims(&rig, 1).await;
+    rig.pass(Duration::from_secs(30)).await;
+    assert_eq!(claims(&rig).len(), 1, "the pod has a place on what is being launched");
+    rig.create(pending_pod("second", "4")).await;
+    let made = expect_claims(&rig, 2).await;
+    let launched = made.iter().filter(|claim| claim.status.as_ref().is_some_and(|s| s.provider_id.is_some()));
+    rig.pass(Duration::from_secs(5)).await;
+    assert!(
+        launched.count() <= 1 && rig.provider.launches() == 1,
+        "the second is launched, the first is not"
+    );
+    rig.pass(Duration::from_secs(60)).await;
+    assert_eq!(claims(&rig).len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_launch_of_which_nobody_knows_what_it_will_bring_is_waited_for() {
+    let rig = rig().await;
+    rig.provider.keep_secrets();
+    rig.provider.launch_within(Duration::from_secs(3600));
+    rig.provider.next(Method::Create, Behaviour::Pending);
+    rig.create(node_pool("default")).await;
+    rig.create(pending_pod("first", "1500m")).await;
+    let first = expect_claims(&rig, 1).await;
+    rig.create(pending_pod("second", "4")).await;
+    rig.pass(Duration::from_secs(60)).await;
+    assert_eq!(claims(&rig).len(), 1);
+    rig.provider.finish(first[0].metadata.name.as_deref().expect("a name"));
+    expect_claims(&rig, 2).await;
+}

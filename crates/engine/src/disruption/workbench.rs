@@ -65,7 +65,7 @@ impl<'s> Workbench<'s> {
         let shared = self.options.solve.caching && !matches!(purpose, Purpose::TerminateFirst { .. });
         if let Some(compiled) = self.compiled.as_mut().filter(|c| shared && c.reusable()) {
             compiled.assume(census, purpose, candidates, &leaving);
-            compiled.solver.solve();
+            compiled.solver.solve(&|| false);
             let seen = look(&mut Solved::new(&mut compiled.solver));
             compiled.restore();
             return Ok(seen);
@@ -100,7 +100,7 @@ impl<'s> Workbench<'s> {
         let mut plan = Plan::default();
         let mut solver = Solver::prepare(census.snapshot, &self.options.solve, &assumptions, &mut plan)
             .ok_or(SimulationError::NoNodePools)?;
-        solver.solve();
+        solver.solve(&|| false);
         Ok(look(&mut Solved::new(&mut solver)))
     }
 }

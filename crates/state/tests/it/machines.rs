@@ -42,6 +42,37 @@ fn a_claim_that_is_not_launched_is_no_machine_and_decisions_wait_for_it() {
 }
 
 #[test]
+fn a_claim_whose_launch_is_under_way_counts_for_what_is_expected_of_it() {
+    let mut cluster = Cluster::new();
+    apply_claim(&mut cluster, "default-1", "");
+    let expected = |name: &str| {
+        let claim = serde_json::json!({
+            "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim",
+            "metadata": {"name": name, "labels": {"karpenter.sh/nodepool": "default", "topology.kubernetes.io/zone": "a"}},
+            "spec": {"nodeClassRef": {"group": "g", "kind": "k", "name": "n"}, "requirements": []},
+            "status": {"capacity": {"cpu": "4"}, "allocatable": {"cpu": "3"}},
+        });
+        serde_json::from_value(claim).expect("a NodeClaim")
+    };
+    cluster.expect_launch(&expected("default-1")).expect("a valid claim");
+    assert!(!cluster.has_unlaunched_claims() && cluster.is_unlaunched("default-1"));
+    // What the watch says of it meanwhile changes nothing about that.
+    apply_claim(&mut cluster, "default-1", "");
+    let machine = only_machine(&cluster);
+    assert_eq!(machine.labels().get("topology.kubernetes.io/zone").map(AsRef::as_ref), Some("a"));
+    assert!(!machine.capacity().is_empty());
+    apply_claim(&mut cluster, "default-1", "id-1");
+    assert!(!cluster.is_unlaunched("default-1"));
+    assert_eq!(only_machine(&cluster).labels().get("topology.kubernetes.io/zone"), None);
+    // It is too late to expect anything of one that is launched or gone.
+    cluster.expect_launch(&expected("default-1")).expect("a valid claim");
+    assert_eq!(only_machine(&cluster).labels().get("topology.kubernetes.io/zone"), None);
+    cluster.delete_node_claim("default-1");
+    cluster.expect_launch(&expected("default-1")).expect("a valid claim");
+    assert!(snapshot(&cluster).nodes.is_empty());
+}
+
+#[test]
 fn the_machine_stays_while_one_half_is_left() {
     let mut cluster = Cluster::new();
     apply_claim(&mut cluster, "default-1", "id-1");

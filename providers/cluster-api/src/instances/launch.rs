@@ -202,6 +202,21 @@ pub(super) fn progress(fleet: &Fleet, claim: &NodeClaim, machine: &Machine) -> R
     })))
 }
 
+/// What the launch of a NodeClaim that has a target will come to.
+pub(crate) fn expected(fleet: &Fleet, claim: &NodeClaim) -> Option<LaunchedInstance> {
+    let target = fleet.node_claims.target(claim)?;
+    let class = fleet.node_class(&claim.spec.node_class_ref.name)?;
+    let offers = fleet.offers(&class);
+    let entry = offers.catalog.entry(&target.id, target.failure_domain.as_deref())?;
+    let instance_type = &offers.catalog.types[entry.instance_type];
+    Some(LaunchedInstance {
+        labels: entry.labels.clone(),
+        capacity: conversion::resource_list(&instance_type.capacity),
+        allocatable: conversion::resource_list(&conversion::allocatable(instance_type)),
+        ..LaunchedInstance::default()
+    })
+}
+
 /// How long this NodeClaim's launch may take.
 pub(super) fn timeout(fleet: &Fleet, claim: &NodeClaim) -> Duration {
     let class = fleet.node_class(&claim.spec.node_class_ref.name);
