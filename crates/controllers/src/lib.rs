@@ -15,6 +15,7 @@
 //! | `sync` | whether decisions can be made now |
 //! | `nodeclaim`, `node`, `nodepool` | controllers of these kinds |
 //! | `pods`, `pairing`, `times`, `totals` | what they share: predicates, who belongs to whom, texts of times, counters |
+//! | [`planted`] | bugs made on purpose, for tests only |
 //! | `watches`, `mirror` | one watch per kind; what is seen goes into the state |
 
 mod capacity_buffer;
@@ -29,6 +30,7 @@ mod nodeclaim;
 mod nodepool;
 pub mod operator;
 mod pairing;
+pub mod planted;
 mod pod_deletion_cost;
 mod pods;
 mod provisioning;

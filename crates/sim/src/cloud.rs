@@ -72,6 +72,8 @@ pub struct CloudFaults {
     pub stillborn: f64,
     /// A call takes very long.
     pub slow: f64,
+    /// A list leaves out what it likes, or everything, and says nothing about it.
+    pub forgetful_list: f64,
 }
 
 impl CloudFaults {
@@ -92,6 +94,7 @@ impl CloudFaults {
             vanish: draw() / 2.0,
             stillborn: draw() / 2.0,
             slow: draw(),
+            forgetful_list: draw(),
         }
     }
 }
@@ -155,6 +158,16 @@ impl State {
         let rate = if self.healed { 0.0 } else { rate(&self.options.faults) };
         // Drawn even when healed, so that healing does not shift what follows.
         self.chance.happens(rate)
+    }
+
+    /// Leaves all, or some, out of a list if that was drawn; how many.
+    fn forget(&mut self, list: &mut Vec<Instance>) -> usize {
+        let before = list.len();
+        if self.strikes(|faults| faults.forgetful_list) {
+            let all = self.chance.happens(0.5);
+            list.retain(|_| !all && self.chance.happens(0.5));
+        }
+        before - list.len()
     }
 }
 
@@ -243,7 +256,7 @@ impl Cloud {
         let bought = instance.clone();
         self.cluster.change_inventory(caller, format!("cloud: launch {id}"), |inventory| {
             inventory.insert(bought);
-            ((), "launched".to_owned())
+            ((), if stillborn { "stillborn" } else { "launched" }.to_owned())
         });
         if !stillborn {
             let (cloud, id) = (self.clone(), id.clone());
@@ -457,7 +470,17 @@ impl CloudHandle {
             let gone = instance.listed_until.is_some_and(|until| until <= now);
             instance.listed_from <= now && !gone
         };
-        let list = self.cloud.cluster.inventory(|inventory| inventory.all().filter(shown).cloned().collect());
+        let mut list: Vec<Instance> =
+            self.cloud.cluster.inventory(|inventory| inventory.all().filter(shown).cloned().collect());
+        let late = |instance: &&Instance| instance.state.is_live() != shown(instance);
+        let late = self.cloud.cluster.inventory(|inventory| inventory.all().filter(late).count());
+        if late > 0 {
+            self.tell("cloud: a list lags", format!("{late} instances"));
+        }
+        let forgotten = self.cloud.lock().forget(&mut list);
+        if forgotten > 0 {
+            self.tell("cloud: a list forgets", format!("{forgotten} instances"));
+        }
         self.leave(Ok(list)).await
     }
 
@@ -467,16 +490,21 @@ impl CloudHandle {
     }
 
     fn note(&self, deed: &str, outcome: &CloudError) {
-        self.cloud.cluster.record(&self.caller, deed.to_owned(), outcome.to_string(), &[]);
+        self.tell(deed, outcome.to_string());
+    }
+
+    fn tell(&self, deed: &str, outcome: String) {
+        self.cloud.cluster.record(&self.caller, deed.to_owned(), outcome, &[]);
     }
 
     /// The way to the cloud, on which a request may be lost or refused.
     async fn arrive(&self) -> Result<(), CloudError> {
         self.gate.pass().await;
-        let (delay, refused) = {
+        let (delay, slow, refused) = {
             let mut state = self.cloud.lock();
             let mut delay = state.draw(|options| options.call) / 2;
-            if state.strikes(|faults| faults.slow) {
+            let slow = state.strikes(|faults| faults.slow);
+            if slow {
                 delay += state.chance.duration(&Span::secs(10, 90));
             }
             let refused = if state.strikes(|faults| faults.throttled) {
@@ -484,8 +512,11 @@ impl CloudHandle {
             } else {
                 state.strikes(|faults| faults.unavailable).then_some(CloudError::Unavailable)
             };
-            (delay, refused)
+            (delay, slow, refused)
         };
+        if slow {
+            self.tell("cloud: a call is slow", format!("{delay:?}"));
+        }
         tokio::time::sleep(delay).await;
         self.gate.pass().await;
         if let Some(error) = refused {

@@ -8,6 +8,7 @@ pub mod disruption;
 pub mod drain;
 pub mod identity;
 pub mod lifecycle;
+pub mod reasons;
 pub mod replacements;
 
 use std::fmt;
@@ -144,6 +145,7 @@ pub fn all(karpenter: &str) -> Vec<Box<dyn Invariant>> {
         Box::new(lifecycle::InitializedNodesAreLabelled),
         Box::new(lifecycle::ClaimsOutliveTheirInstance),
         Box::new(lifecycle::NodesAreDrainedFirst),
+        Box::new(reasons::WorkingNodesStay::new(karpenter)),
         Box::new(disruption::BudgetsAreKept),
         Box::new(disruption::PodsAreEvicted::new(karpenter)),
         Box::new(disruption::TerminationTimesStay),

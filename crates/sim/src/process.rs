@@ -41,6 +41,12 @@ pub struct Life {
 }
 
 impl Life {
+    /// Puts something that happens to the process on the tape.
+    pub fn note(&self, what: &str) {
+        let deed = format!("process {} {what}", self.wire.actor());
+        self.wire.cluster().record(self.wire.actor(), deed, "done".to_owned(), &[]);
+    }
+
     /// Another client of the process, with faults of its own: to a second cluster, say.
     pub fn client_behind(&self, faults: &Faults) -> kube::Client {
         kube::Client::new(FaultyWire::new(self.wire.clone(), faults.clone(), self.gate.clone()), "default")

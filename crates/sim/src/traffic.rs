@@ -118,6 +118,9 @@ impl Script {
         };
         for (at, act) in &self.acts {
             tokio::time::sleep_until(started + *at).await;
+            if let Some(violation) = world.cluster().violation() {
+                return Err(violation.into());
+            }
             let done = match act {
                 Act::Create(object) => {
                     world.create(object.clone()).await?;

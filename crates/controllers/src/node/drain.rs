@@ -7,6 +7,7 @@ use k8s_openapi::api::core::v1::Pod;
 
 use super::eviction::{Deadline, EvictionQueue};
 use crate::context::Context;
+use crate::planted::{Bug, is_planted};
 use crate::pods;
 
 /// What a drain does with pods that are still there at its deadline.
@@ -69,7 +70,8 @@ pub(crate) fn is_force_due(pod: &Pod, deadline: Option<Timestamp>, now: Timestam
 fn first_tier(waiting: Vec<Arc<Pod>>) -> Vec<Arc<Pod>> {
     let tier = |pod: &Pod| (is_critical(pod), pods::is_daemon(pod));
     let first = waiting.iter().map(|pod| tier(pod)).min();
-    waiting.into_iter().filter(|pod| Some(tier(pod)) == first).collect()
+    let now = |pod: &Pod| Some(tier(pod)) == first || is_planted(Bug::KeepsNoOrder);
+    waiting.into_iter().filter(|pod| now(pod)).collect()
 }
 
 /// By the name of its priority class alone, as kubelet's graceful shutdown has it.

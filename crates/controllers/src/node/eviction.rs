@@ -25,6 +25,7 @@ use serde_json::{Value, json};
 
 use super::drain::is_force_due;
 use crate::context::Context;
+use crate::planted::{Bug, is_planted};
 use crate::pods;
 use crate::times::go_default;
 
@@ -155,6 +156,7 @@ impl Reconciler for Evictor {
             Some(_) if !pods::is_active(&pod) => self.complete(&id),
             // It asked not to be disrupted: until it no longer does, or the deadline.
             Some(_) if !pods::is_evictable(&pod, now, &self.context.recorder) => Ok(Outcome::Requeue),
+            Some(_) if is_planted(Bug::DeletesPods) => self.force_delete(&pod, now, now).await,
             Some(_) => self.evict(&pod).await,
         }
     }

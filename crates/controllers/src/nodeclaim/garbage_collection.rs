@@ -22,6 +22,7 @@ use kube::Api;
 use super::initialization::is_ready;
 use crate::context::Context;
 use crate::pairing::provider_id;
+use crate::planted::{Bug, is_planted};
 use crate::pods;
 use crate::totals::{Totals, reason};
 
@@ -80,21 +81,26 @@ impl GarbageCollection {
         results.into_iter().filter_map(Result::err).collect()
     }
 
+    /// Whether there is proof that an instance is no more: that it was not listed is none.
+    async fn is_gone(&self, provider: &Arc<dyn CloudProvider>, id: &str) -> Result<bool, ReconcileError> {
+        if self.context.stores.nodes_of(id).iter().any(|node| is_ready(node)) {
+            return Ok(false);
+        }
+        match provider.get(id).await {
+            Err(error) if error.is_not_found() => Ok(true),
+            Ok(instance) => Ok(instance.metadata.deletion_timestamp.is_some()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
     async fn look_at(
         &self,
         provider: &Arc<dyn CloudProvider>,
         claim: &NodeClaim,
     ) -> Result<(), ReconcileError> {
         let id = provider_id(claim);
-        let nodes = self.context.stores.nodes_of(id);
-        if nodes.iter().any(|node| is_ready(node)) {
+        if !self.is_gone(provider, id).await? && !is_planted(Bug::TrustsLists) {
             return Ok(());
-        }
-        match provider.get(id).await {
-            Err(error) if error.is_not_found() => {}
-            Ok(instance) if instance.metadata.deletion_timestamp.is_some() => {}
-            Ok(_) => return Ok(()),
-            Err(error) => return Err(error.into()),
         }
         if !writes::delete(&self.claims, claim).await? {
             return Ok(());

@@ -28,6 +28,7 @@ use tracing::field::Empty;
 use crate::context::Context;
 use crate::nodepool::health::RegistrationHealth;
 use crate::pairing::{provider_id, provider_id_of_node};
+use crate::planted::{Bug, is_planted};
 use crate::totals::Totals;
 use crate::watches::Watches;
 
@@ -211,7 +212,8 @@ impl Lifecycle {
     async fn hold(&self, claim: &NodeClaim) -> Result<Written<NodeClaim>, kube::Error> {
         let mut held = claim.clone();
         let finalizers = held.metadata.finalizers.get_or_insert_default();
-        if finalizers.iter().any(|finalizer| finalizer == finalizers::TERMINATION) {
+        let known = finalizers.iter().any(|finalizer| finalizer == finalizers::TERMINATION);
+        if known || is_planted(Bug::LaunchesUnheld) {
             return Ok(Written::Unchanged);
         }
         finalizers.push(finalizers::TERMINATION.to_owned());

@@ -18,6 +18,7 @@ use kube::{Api, Resource as _};
 
 use super::lifecycle::{Lifecycle, News, Pass, Stage};
 use crate::pairing::Paired;
+use crate::planted::{Bug, is_planted};
 use crate::totals::label;
 
 /// What the hooks say together.
@@ -66,7 +67,9 @@ impl Lifecycle {
         let hooks = check_hooks(pass).await;
         let ready = hooks.pending.is_empty();
         if ready {
-            if let Some(taints) = synced.spec.as_mut().and_then(|spec| spec.taints.as_mut()) {
+            if let Some(taints) = synced.spec.as_mut().and_then(|spec| spec.taints.as_mut())
+                && !is_planted(Bug::LeavesTheTaint)
+            {
                 taints.retain(|taint| !taints::UNREGISTERED.matches(taint));
             }
             let node_labels = synced.metadata.labels.get_or_insert_default();

@@ -7,7 +7,10 @@ mod cloudstack;
 mod core;
 mod disruption;
 mod operator;
+#[cfg(test)]
+mod planted_tests;
 mod plants;
+mod tally;
 
 use std::fmt;
 use std::process::ExitCode;
@@ -21,6 +24,7 @@ use karpenter_sim::in_virtual_time;
 use tracing::level_filters::LevelFilter;
 
 use self::plants::Plant;
+use self::tally::Tally;
 
 /// Run Karpenter in simulated worlds with faults; exit status 1 if a rule is broken.
 #[derive(Debug, clap::Args)]
@@ -115,7 +119,7 @@ pub fn cmd(args: &Args) -> anyhow::Result<ExitCode> {
         World::Cloudstack => &["cloudstack"],
         World::All => &["core", "disruption", "cloudstack"],
     };
-    let mut failed = 0u64;
+    let (mut failed, mut tally) = (0u64, Tally::default());
     for seed in seeds.from..seeds.to {
         for world in worlds {
             let run = Run { world, seed, calm: args.calm, plant: args.plant };
@@ -131,6 +135,7 @@ pub fn cmd(args: &Args) -> anyhow::Result<ExitCode> {
             if args.tape {
                 print!("{}", report.tape);
             }
+            tally.add(&report.tape);
             let Report { digest, summary, failure, .. } = report;
             match failure {
                 None => println!("seed={seed} world={world} tape={digest} result=ok {summary}"),
@@ -142,6 +147,7 @@ pub fn cmd(args: &Args) -> anyhow::Result<ExitCode> {
             }
         }
     }
+    eprintln!("what happened: {tally}");
     Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 

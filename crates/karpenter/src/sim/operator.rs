@@ -55,6 +55,7 @@ async fn live(life: Life, options: Arc<Options>, platform: Platform) {
         if program.run(life.stop.clone(), Some(elector)).await.is_ok() {
             return;
         }
+        life.note("loses the lease");
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
 }

@@ -40,7 +40,7 @@ impl FaultyWire {
     /// Draws whether a fault happens to a request; the tape tells.
     fn strikes(&self, fault: Fault, request: &str) -> bool {
         let strikes = self.faults.strikes(fault);
-        if strikes && fault != Fault::Latency {
+        if strikes {
             self.note(fault, request);
         }
         strikes
@@ -51,8 +51,8 @@ impl FaultyWire {
         self.wire.cluster().record(self.wire.actor(), deed, "injected".to_owned(), &[]);
     }
 
-    async fn delay(&self) {
-        if self.faults.strikes(Fault::Latency) {
+    async fn delay(&self, request: &str) {
+        if self.strikes(Fault::Latency, request) {
             let delay = self.faults.duration(&DELAY);
             tokio::time::sleep(delay).await;
             self.gate.pass().await;
@@ -77,7 +77,7 @@ impl FaultyWire {
         if reads && is_watch(&request) {
             return self.watch(request, &what).await;
         }
-        self.delay().await;
+        self.delay(&what).await;
         let changes = matches!(*request.method(), Method::PUT | Method::PATCH);
         if changes && self.strikes(Fault::Conflict, &what) {
             return Ok(refusal(
@@ -121,7 +121,7 @@ impl FaultyWire {
         if !reads && self.strikes(Fault::LostReply, &what) {
             return Err(broken(io::ErrorKind::ConnectionReset));
         }
-        self.delay().await;
+        self.delay(&what).await;
         match lens {
             Some(lens) => Ok(seen_through(&*lens, answer).await),
             None => Ok(answer.map(whole)),

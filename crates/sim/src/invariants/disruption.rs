@@ -125,7 +125,7 @@ impl Invariant for PodsAreEvicted {
 }
 
 /// Whether the termination time of the pod's node leaves it no more than its grace period.
-fn overdue(step: &Step<'_>, pod: &Pod) -> bool {
+pub(super) fn overdue(step: &Step<'_>, pod: &Pod) -> bool {
     let node = node_of(pod).and_then(|name| step.objects.node(name));
     let Some(time) =
         node.and_then(|node| claim_of(step.objects, node)).and_then(|claim| termination_time(claim))

@@ -6,7 +6,8 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Pod;
 use karpenter_runtime::object_key::ObjectKey;
 
-use super::lifecycle::is_drainable;
+use super::disruption::overdue;
+use super::lifecycle::{is_drainable, may_stay};
 use super::{Invariant, Step};
 use crate::objects::{Change, is_deleting, node_of};
 
@@ -66,13 +67,16 @@ impl Invariant for TiersLeaveInOrder {
                 continue;
             }
             let Some(node) = node_of(old) else { continue };
-            if !is_drainable(old) {
+            // One that has ended by itself may be evicted by someone who has not heard of it: nobody misses it.
+            if may_stay(old) {
                 return Err(format!("pod {} was evicted although it may stay", edit.key));
             }
             let first = step.objects.pods_on(node).find(|pod| {
                 let since = self.bound.get(&ObjectKey::of(&***pod)).copied().unwrap_or(Timestamp::MIN);
                 let known = step.now.duration_since(since) > LAG;
-                known && tier(pod) < tier(old) && !is_deleting(&***pod) && is_drainable(pod)
+                // One whose time is up is forced out beside all tiers, and holds up nobody.
+                let waits = !is_deleting(&***pod) && is_drainable(pod) && !overdue(step, pod);
+                known && tier(pod) < tier(old) && waits
             });
             if let Some(first) = first {
                 let first = ObjectKey::of(&**first);

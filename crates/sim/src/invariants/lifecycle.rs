@@ -35,12 +35,16 @@ pub(super) fn termination_time(claim: &NodeClaim) -> Option<Timestamp> {
 
 /// Whether Karpenter has to see a pod off before its node goes.
 pub(super) fn is_drainable(pod: &Pod) -> bool {
+    is_active(pod) && !may_stay(pod)
+}
+
+/// Whether a pod goes down with its node: the image of a static pod, or one that tolerates the drain.
+pub(super) fn may_stay(pod: &Pod) -> bool {
     let disrupted = taints::DISRUPTED.to_taint();
     let mirror =
         pod.metadata.annotations.iter().flatten().any(|(key, _)| key == "kubernetes.io/config.mirror");
     let tolerations = pod.spec.iter().flat_map(|spec| spec.tolerations.iter().flatten());
-    let stays = tolerations.into_iter().any(|toleration| placement::tolerates(toleration, &disrupted));
-    is_active(pod) && !mirror && !stays
+    mirror || tolerations.into_iter().any(|toleration| placement::tolerates(toleration, &disrupted))
 }
 
 /// The label says registered in the same write that takes the taint off.

@@ -205,3 +205,57 @@ async fn a_violation_names_the_rule_and_the_write() {
     );
     assert!(text.contains("karpenter: POST /api/v1/namespaces/default/pods/p/eviction"), "{text}");
 }
+
+/// Evicts a pod as Karpenter does.
+async fn evict(world: &World, name: &str) {
+    let pods: Api<Pod> = Api::default_namespaced(world.cluster().client("karpenter"));
+    let uid = pods.get(name).await.unwrap().metadata.uid;
+    let eviction = json!({
+        "apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name},
+        "deleteOptions": {"preconditions": {"uid": uid}},
+    });
+    let _: serde_json::Value =
+        pods.create_subresource("eviction", name, &Default::default(), &eviction).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_evicted_before_those_of_an_earlier_tier_is_noticed_unless_their_time_is_up() {
+    for overdue in [false, true] {
+        let (world, _) = running().await;
+        let mut critical = cpu_pod("critical", "1");
+        critical["spec"]["priorityClassName"] = "system-cluster-critical".into();
+        world.create(critical).await.unwrap();
+        world.run_for(10 * MINUTE).await.unwrap();
+        if overdue {
+            let time = world.cluster().now().to_string();
+            let patch =
+                json!({"metadata": {"annotations": {"karpenter.sh/nodeclaim-termination-timestamp": time}}});
+            claims(&world, "karpenter")
+                .patch("claim", &PatchParams::default(), &Patch::Merge(patch))
+                .await
+                .unwrap();
+        }
+        evict(&world, "critical").await;
+        assert_eq!(broken(&world).as_deref(), (!overdue).then_some("I14,I15"));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_working_node_given_up_without_a_reason_is_noticed() {
+    let disrupted = json!({"status": {"conditions": [
+        {"type": "Registered", "status": "True", "reason": "Registered", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"},
+        {"type": "DisruptionReason", "status": "True", "reason": "Empty", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"},
+    ]}});
+    for (actor, why, noticed) in
+        [("karpenter", None, true), ("karpenter", Some(disrupted), false), ("user", None, false)]
+    {
+        let (world, _) = running().await;
+        if let Some(why) = why {
+            let api = claims(&world, "karpenter");
+            api.patch_status("claim", &PatchParams::default(), &Patch::Merge(why)).await.unwrap();
+        }
+        claims(&world, actor).delete("claim", &DeleteParams::default()).await.unwrap();
+        let named = world.cluster().violation().map(|violation| violation.invariant);
+        assert_eq!(named, noticed.then_some("a node that works is given up only for a reason"));
+    }
+}
