@@ -1,6 +1,7 @@
 //! The controllers on the embedded API server, under virtual time.
 
 mod capacity_buffer;
+mod consolidation_events;
 mod disruption;
 mod disruption_doubts;
 mod disruption_words;

@@ -149,6 +149,33 @@ async fn a_pod_that_must_not_be_disrupted_is_waited_for() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_pod_protected_for_a_time_is_evicted_after_it_and_told_so() {
+    let protected = |value: &str| {
+        json!({
+            "metadata": {"annotations": {"karpenter.sh/do-not-disrupt": value}},
+            "status": {"startTime": "2026-01-01T00:00:00Z"},
+        })
+    };
+    let timed = pod_on("c", "timed", "1m").with(protected("5m"));
+    let nonsense = pod_on("c", "nonsense", "1m").with(protected("soon"));
+    let rig = ending(the_claim(), held_node(), vec![timed, nonsense]).await;
+    rig.pass(120 * SECOND).await;
+    assert_eq!(leaving(&rig), ["nonsense"]);
+    let told = rig.events("Pod", "nonsense").await;
+    let wrong = "InvalidDoNotDisruptAnnotation: Invalid karpenter.sh/do-not-disrupt annotation: ";
+    assert!(told.iter().any(|said| said.starts_with(wrong)), "{told:?}");
+    let told = rig.events("Pod", "timed").await;
+    let until =
+        "DoNotDisruptUntil: The karpenter.sh/do-not-disrupt grace period will elapse at 2026-01-01T00:05:00Z";
+    assert!(told.iter().any(|said| said == until), "{told:?}");
+    kill(&rig, "nonsense").await;
+    rig.pass(240 * SECOND).await;
+    assert_eq!(leaving(&rig), ["timed"]);
+    let told = rig.events("Pod", "timed").await;
+    assert!(told.iter().any(|said| said.starts_with("DoNotDisruptGracePeriodElapsed: ")), "{told:?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_budget_that_is_used_up_is_respected_told_and_tried_again() {
     let rig = Rig::quiet(&[]).await;
     rig.create(the_claim()).await;

@@ -1,4 +1,5 @@
-//! The table that says which of our tests stand for upstream's names only tests that exist.
+//! The table that says which of our tests stand for upstream's names only tests that exist, and every event of upstream is in
+//! a test.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -25,7 +26,17 @@ fn functions(folder: &Path, into: &mut BTreeSet<String>) {
 #[test]
 fn every_behaviour_of_upstream_names_tests_that_exist() {
     let mut known = BTreeSet::new();
-    for folder in ["crates/engine", "crates/state", "crates/api", "crates/controllers", "crates/karpenter"] {
+    let folders = [
+        "crates/api",
+        "crates/cloudprovider",
+        "crates/controllers",
+        "crates/engine",
+        "crates/karpenter",
+        "crates/runtime",
+        "crates/state",
+        "providers/kwok",
+    ];
+    for folder in folders {
         functions(&root().join(folder), &mut known);
     }
     let table = fs::read_to_string(root().join("docs/upstream-tests.md")).expect("the table");
@@ -44,4 +55,36 @@ fn every_behaviour_of_upstream_names_tests_that_exist() {
         }
     }
     assert!(rows > 50, "{rows} rows");
+}
+
+/// The text of every file of tests below `folder`.
+fn tests_of(folder: &Path, into: &mut String) {
+    for entry in fs::read_dir(folder).expect("a folder of tests") {
+        let path = entry.expect("an entry").path();
+        if path.is_dir() {
+            tests_of(&path, into);
+        } else if path.extension().is_some_and(|e| e == "rs") {
+            into.push_str(&fs::read_to_string(&path).expect("source"));
+        }
+    }
+}
+
+#[test]
+fn every_event_of_upstream_is_in_a_test() {
+    let recorded: serde_json::Value =
+        serde_json::from_str(include_str!("../../../../conformance/events/events.json")).expect("JSON");
+    let mut tests = String::new();
+    tests_of(&root().join("crates/controllers/tests"), &mut tests);
+    tests.push_str(&fs::read_to_string(root().join("crates/runtime/src/events_tests.rs")).expect("source"));
+    let mut seen = 0;
+    for event in recorded["events"].as_array().expect("events") {
+        let reason = event["reason"].as_str().expect("a reason");
+        // Conditions that change are told under their own name, which `a_condition_that_changes_is_counted_timed_and_told` has.
+        if event["emitted"] == false || reason.starts_with('<') {
+            continue;
+        }
+        seen += 1;
+        assert!(tests.contains(reason), "no test sees an event {reason}");
+    }
+    assert!(seen > 25, "{seen} events");
 }
