@@ -330,7 +330,7 @@ impl House {
             "spec": {"providerID": format!("external-cloudstack://{}", inside.id), "taints": taints},
         });
         let written = nodes.patch(&inside.name, &PatchParams::default(), &Patch::Merge(patch)).await;
-        matches!(unless_gone(written), Ok(_))
+        unless_gone(written).is_ok()
     }
 
     async fn leave(&mut self, id: &str) {

@@ -92,7 +92,7 @@ impl Request {
     pub(crate) fn about(&self) -> &str {
         let names = ["name", "id", "resourceids", "jobid", "keyword", "zoneid"];
         let value = |name: &&str| self.parameters.iter().find(|(key, _)| key == name);
-        names.iter().find_map(|name| value(name)).map_or("", |(_, value)| value.as_str())
+        names.iter().find_map(value).map_or("", |(_, value)| value.as_str())
     }
 
     /// Whether it only reads: the server's own rule goes by the name.
