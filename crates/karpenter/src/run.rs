@@ -70,9 +70,15 @@ async fn run(options: Arc<Options>, environment: Environment) -> anyhow::Result<
         tracing::warn!("{warning}");
     }
     tracing::debug!(version = VERSION, "discovered karpenter version");
-    let config = surroundings::cluster(options.kubeconfig.as_deref()).await?;
+    // Where we run, and the lease is; with Cluster API we may work for another cluster.
+    let own = surroundings::cluster(options.kubeconfig.as_deref()).await?;
+    let config = if options.cluster_api.in_management_cluster {
+        karpenter_provider_cluster_api::wiring::workload(own.clone(), &options).await?
+    } else {
+        own.clone()
+    };
     let limits = Limits { qps: options.kube_client_qps, burst: options.kube_client_burst };
-    let client = client::build(config.clone(), VERSION, limits, &environment.registry)
+    let client = client::build(config, VERSION, limits, &environment.registry)
         .context("cannot make a client of the cluster")?;
     definitions::check_core(&client, &options).await?;
 
@@ -109,7 +115,7 @@ async fn run(options: Arc<Options>, environment: Environment) -> anyhow::Result<
         true => None,
         false => {
             // With a client of its own: renewals never wait behind other requests.
-            let client = client::build(config, VERSION, limits, &Metrics::new())
+            let client = client::build(own, VERSION, limits, &Metrics::new())
                 .context("cannot make a client for the lease")?;
             let namespace = surroundings::lease_namespace(&options.leader_election_namespace)?;
             let identity = lease::identity(&surroundings::host_name(), &environment);

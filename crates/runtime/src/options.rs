@@ -182,12 +182,18 @@ pub struct ClusterApiOptions {
     pub certificate_authority_data: String,
     /// `--cluster-api-skip-tls-verify`.
     pub skip_tls_verify: bool,
+    /// `--cluster-api-in-management-cluster`: the cluster we run in is the management cluster, not the one we work for.
+    pub in_management_cluster: bool,
     /// `CLUSTER_NAMESPACE`.
     pub cluster_namespace: String,
     /// `--cluster-api-default-arch`.
     pub default_arch: String,
     /// `--cluster-api-sync-labels`.
     pub sync_labels: String,
+    /// `--cluster-api-qps`.
+    pub qps: i64,
+    /// `--cluster-api-burst`.
+    pub burst: i64,
 }
 
 /// Settings of the CloudStack provider. Whether they are needed is for the provider to say.
@@ -272,9 +278,12 @@ static SETTINGS: &[Setting] = &[
     setting("cluster-api-token", "CLUSTER_API_TOKEN", Kind::Secret, "", "Cluster API: bearer token for the management cluster"),
     setting("cluster-api-certificate-authority-data", "CLUSTER_API_CERTIFICATE_AUTHORITY_DATA", Kind::Text, "", "Cluster API: certificates of the management cluster, as PEM"),
     setting("cluster-api-skip-tls-verify", "CLUSTER_API_SKIP_TLS_VERIFY", Kind::Bool, "false", "Cluster API: trust any certificate of the management cluster"),
+    setting("cluster-api-in-management-cluster", "CLUSTER_API_IN_MANAGEMENT_CLUSTER", Kind::Bool, "false", "Cluster API: Karpenter runs in the management cluster and works for CLUSTER_NAME, by its Secret CLUSTER_NAME-kubeconfig"),
     setting("cluster-api-default-arch", "CLUSTER_API_DEFAULT_ARCH", Kind::Text, "amd64", "Cluster API: architecture of nodes whose template does not say"),
     setting("cluster-api-sync-labels", "CLUSTER_API_SYNC_LABELS", Kind::Text, "", "Cluster API: prefixes of further Machine labels that it copies to Nodes, separated by commas"),
     env_only("CLUSTER_NAMESPACE", Kind::Text, "", "Cluster API: namespace of this cluster's Cluster"),
+    setting("cluster-api-qps", "CLUSTER_API_QPS", Kind::Int, "50", "Cluster API: requests per second to the management cluster in the long run"),
+    setting("cluster-api-burst", "CLUSTER_API_BURST", Kind::Int, "100", "Cluster API: requests to the management cluster at once"),
     env_only("CLOUDSTACK_API_URL", Kind::Text, "", "CloudStack: URL of the API"),
     env_only("CLOUDSTACK_API_KEY", Kind::Secret, "", "CloudStack: API key"),
     env_only("CLOUDSTACK_SECRET_KEY", Kind::Secret, "", "CloudStack: secret key"),
@@ -396,9 +405,12 @@ impl Reader {
                 token: Secret(self.string("cluster-api-token")),
                 certificate_authority_data: self.string("cluster-api-certificate-authority-data"),
                 skip_tls_verify: self.bool("cluster-api-skip-tls-verify"),
+                in_management_cluster: self.bool("cluster-api-in-management-cluster"),
                 cluster_namespace: self.string("CLUSTER_NAMESPACE"),
                 default_arch: self.string("cluster-api-default-arch"),
                 sync_labels: self.string("cluster-api-sync-labels"),
+                qps: self.int("cluster-api-qps"),
+                burst: self.int("cluster-api-burst"),
             },
             cloudstack: CloudStackOptions {
                 api_url: self.string("CLOUDSTACK_API_URL"),

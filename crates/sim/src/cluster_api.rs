@@ -10,15 +10,24 @@
 //! | `deployments` | MachineDeployments: revisions, rollouts |
 //! | `sets` | MachineSets: preflight checks, creation, the order of deletion, remediation |
 //! | `machines` | Machines: from bootstrap data to a Node, and back |
-//! | `infrastructure` | what a template's machines do, and how they fail |
-//! | `checks` | rules every run must keep |
+//! | `health` | a MachineHealthCheck over all of them |
+//! | `infrastructure`, `misfortune` | what a template's machines do, and what becomes of them |
+//! | `moving` | all objects made anew, as `clusterctl move` does |
+//! | `unrest` | what people and their tools do while Karpenter works |
+//! | `checks`, `economy`, `darkness` | rules every run must keep |
 
 mod checks;
+mod darkness;
 mod deployments;
+mod economy;
+mod health;
 mod infrastructure;
 pub(crate) mod kinds;
 mod machines;
+mod misfortune;
+mod moving;
 mod sets;
+pub mod unrest;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -31,7 +40,10 @@ use crate::cluster::Cluster;
 use crate::world::{Trouble, World};
 
 pub use checks::{ClaimedMachinesLive, LevelsWithinBounds, OneMachinePerClaim};
+pub use darkness::NothingGoesInTheDark;
+pub use economy::FewWrites;
 pub use kinds::{Kind, definitions};
+pub use misfortune::Misfortune;
 
 /// On a Cluster: its control plane is being upgraded, so MachineSets hold back (the value is what they say about it).
 pub const UPGRADING: &str = "sim.karpenter.sh/control-plane-upgrading";
@@ -41,6 +53,7 @@ pub struct ClusterApi {
     cluster: Cluster,
     controllers: Vec<JoinHandle<()>>,
     switches: Switches,
+    misfortune: Misfortune,
 }
 
 /// Which controllers run. A controller that is switched off does nothing and misses nothing.
@@ -48,6 +61,7 @@ pub struct ClusterApi {
 pub(crate) struct Switches {
     sets_off: Arc<AtomicBool>,
     all_off: Arc<AtomicBool>,
+    health_on: Arc<AtomicBool>,
 }
 
 impl Switches {
@@ -57,6 +71,10 @@ impl Switches {
 
     pub(crate) fn all_run(&self) -> bool {
         !self.all_off.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn health_is_checked(&self) -> bool {
+        self.health_on.load(Ordering::Relaxed) && self.all_run()
     }
 }
 
@@ -80,13 +98,15 @@ impl ClusterApi {
         }
         let cluster = world.cluster();
         let switches = Switches::default();
+        let misfortune = Misfortune::none(cluster.entropy());
         let controllers = vec![
             employ(cluster, deployments::Deployments::new(cluster, switches.clone())),
             employ(cluster, sets::Sets::new(cluster, switches.clone())),
             employ(cluster, machines::Machines::new(cluster, switches.clone())),
-            employ(cluster, infrastructure::Infrastructure::new(cluster)),
+            employ(cluster, infrastructure::Infrastructure::new(cluster, misfortune.clone())),
+            employ(cluster, health::HealthChecks::new(cluster, switches.clone())),
         ];
-        Ok(Self { cluster: cluster.clone(), controllers, switches })
+        Ok(Self { cluster: cluster.clone(), controllers, switches, misfortune })
     }
 
     /// Stops or starts the MachineSet controller.
@@ -97,6 +117,16 @@ impl ClusterApi {
     /// Stops or starts all controllers of Cluster API; the infrastructure goes on.
     pub fn run_controllers(&self, run: bool) {
         self.switches.all_off.store(!run, Ordering::Relaxed);
+    }
+
+    /// Starts or stops checking the health of Machines; nobody does at first.
+    pub fn check_health(&self, check: bool) {
+        self.switches.health_on.store(check, Ordering::Relaxed);
+    }
+
+    /// What becomes of machines.
+    pub fn misfortune(&self) -> &Misfortune {
+        &self.misfortune
     }
 
     /// The cluster it runs in.

@@ -193,7 +193,8 @@ impl Faults {
         self.lock().counts.clone()
     }
 
-    fn is_cut_off(&self) -> bool {
+    /// Whether the client is cut off.
+    pub fn is_cut_off(&self) -> bool {
         self.lock().unreachable_until.is_some_and(|until| Instant::now() < until)
     }
 

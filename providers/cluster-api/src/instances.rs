@@ -13,12 +13,16 @@
 //! | [`holds`] | what keeps a resource from being scaled: pause, preflight, owners of its replicas |
 //! | [`backoff`] | which offerings have failed of late |
 //! | [`launch`], [`removal`], [`lookup`] | what the core asks for: create, delete, get and list |
-//! | [`standalone`] | Machine mode |
+//! | [`standalone`], `care` | Machine mode, and looking after its Machines |
+//! | [`pace`] | how fast nodes may be launched |
+//! | [`adoption`] | NodeClaims for Machines that were there before |
 //! | [`succession`] | what becomes of NodeClaims whose Machines Cluster API replaces |
 //! | [`drift`] | whether a Machine is what its template says |
 
 pub mod actor;
+pub mod adoption;
 pub mod backoff;
+pub(crate) mod care;
 pub mod drift;
 pub mod fleet;
 pub mod holds;
@@ -26,6 +30,7 @@ pub mod launch;
 pub mod ledger;
 pub mod lookup;
 pub mod node_claims;
+pub mod pace;
 pub mod removal;
 pub mod standalone;
 pub mod succession;

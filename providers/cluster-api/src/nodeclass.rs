@@ -83,6 +83,9 @@ pub struct ClusterAPINodeClassSpec {
     /// How long things may take.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeouts: Option<Timeouts>,
+    /// How many nodes may be launched at a time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub launch_limits: Option<LaunchLimits>,
 }
 
 /// How the selector and the member label go together.
@@ -113,6 +116,8 @@ pub enum Adoption {
     Never,
     /// Those that nobody has claimed may serve NodeClaims.
     Unclaimed,
+    /// Every Machine that has a Node gets a NodeClaim: the way from cluster-autoscaler to Karpenter.
+    Existing,
 }
 
 /// Who replaces nodes whose template has changed.
@@ -193,6 +198,18 @@ pub struct PriceModel {
     /// Of one of any other resource but pods and storage.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu: Option<String>,
+}
+
+/// How many nodes may be launched at a time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct LaunchLimits {
+    /// On their way at once, per scalable resource.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub per_resource: Option<u32>,
+    /// Per minute, over all resources of the NodeClass.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub per_minute: Option<u32>,
 }
 
 /// How long things may take.

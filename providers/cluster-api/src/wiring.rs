@@ -1,10 +1,10 @@
 //! Puts the provider together: which Cluster is ours, the watches on both clusters, the controllers. Knows no decision.
 
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
-use k8s_openapi::api::core::v1::Namespace;
+use k8s_openapi::api::core::v1::{Namespace, Secret};
 use karpenter_api::NodeClaim;
 use karpenter_cloudprovider::{InstallError, Installation, Part, Surroundings};
 use karpenter_runtime::client::{self, Limits};
@@ -13,27 +13,26 @@ use karpenter_runtime::environment::Environment;
 use karpenter_runtime::events::Recorder;
 use karpenter_runtime::informer::{Informer, own_key};
 use karpenter_runtime::object_key::ObjectKey;
-use karpenter_runtime::rate_limit;
+use karpenter_runtime::options::Options;
+use karpenter_runtime::{rate_limit, surroundings};
 use kube::api::{DynamicObject, ListParams};
 use kube::runtime::watcher;
-use kube::{Api, Client};
-use tokio_util::sync::CancellationToken;
+use kube::config::KubeConfigOptions;
+use kube::{Api, Client, Config};
 
 use crate::client::hub::{Hub, Scope};
 use crate::client::mirror::{Mirror, News};
-use crate::client::settings::{Access, Settings};
+use crate::client::settings::{Access, Settings, workload_kubeconfig};
 use crate::client::versions::{VersionError, Versions};
 use crate::client::watching::Watching;
 use crate::instances::actor::{Actor, concerned};
+use crate::instances::care::care;
 use crate::instances::fleet::Fleet;
 use crate::instances::node_claims::NodeClaims;
 use crate::metrics::Metrics;
 use crate::names::CAPI_GROUP;
 use crate::nodeclass::status::StatusController;
 use crate::{ClusterAPINodeClass, ClusterApi, GROUP};
-
-/// How often the core is reminded of pending launches.
-const REMINDER: Duration = Duration::from_secs(15);
 
 /// Why the provider cannot start.
 #[derive(Debug, thiserror::Error)]
@@ -83,11 +82,18 @@ pub struct Parts {
 pub async fn install(around: &Surroundings) -> Result<Installation, InstallError> {
     let failed = |problem: String| InstallError { provider: "cluster-api", problem };
     let settings = settings(around).map_err(|error| failed(error.to_string()))?;
-    let management = match settings.management().await.map_err(|error| failed(error.to_string()))? {
+    let options = &around.options;
+    let config = if options.cluster_api.in_management_cluster {
+        // The client we are given is of the cluster we work for; the one we run in is the other.
+        let own = surroundings::cluster(options.kubeconfig.as_deref()).await;
+        Some(own.map_err(|error| failed(error.to_string()))?)
+    } else {
+        settings.management().await.map_err(|error| failed(error.to_string()))?
+    };
+    let management = match config {
         None => around.client.clone(),
         Some(config) => {
-            let options = &around.options;
-            let limits = Limits { qps: options.kube_client_qps, burst: options.kube_client_burst };
+            let limits = Limits { qps: options.cluster_api.qps, burst: options.cluster_api.burst };
             let version = env!("CARGO_PKG_VERSION");
             let made = client::build(config, version, limits, &around.environment.registry);
             made.map_err(|error| failed(format!("cannot make a client of the management cluster: {error}")))?
@@ -102,6 +108,26 @@ pub async fn install(around: &Surroundings) -> Result<Installation, InstallError
     };
     let (provider, parts) = assemble(parts).await.map_err(|error| failed(with_causes(&error)))?;
     Ok(Installation { provider, parts })
+}
+
+/// The cluster to work for, when we run in the management cluster: by the Secret that Cluster API keeps its kubeconfig in.
+pub async fn workload(own: Config, options: &Options) -> Result<Config, InstallError> {
+    let failed = |problem: String| InstallError { provider: "cluster-api", problem };
+    let (name, namespace) = (&options.cloudstack.cluster_name, &options.cluster_api.cluster_namespace);
+    for (value, setting) in [(name, "CLUSTER_NAME"), (namespace, "CLUSTER_NAMESPACE")] {
+        if value.is_empty() {
+            return Err(failed(format!(
+                "{setting} is not set; with CLUSTER_API_IN_MANAGEMENT_CLUSTER it says which Cluster to work for"
+            )));
+        }
+    }
+    let client = Client::try_from(own).map_err(|error| failed(with_causes(&error)))?;
+    let secret = format!("{name}-kubeconfig");
+    let found = Api::<Secret>::namespaced(client, namespace).get(&secret).await;
+    let found = found.map_err(|error| failed(format!("secret {namespace}/{secret}: {}", with_causes(&error))))?;
+    let kubeconfig = workload_kubeconfig(&found).map_err(|error| failed(error.to_string()))?;
+    let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await;
+    config.map_err(|error| failed(format!("secret {namespace}/{secret}: {error}")))
 }
 
 /// What the program's options say about us.
@@ -203,32 +229,17 @@ pub async fn assemble(parts: Parts) -> Result<(Arc<ClusterApi>, Vec<Part>), Star
         }
     });
 
-    let asking = Arc::downgrade(&fleet);
+    let caring = Arc::downgrade(&fleet);
     let watching = Watching::new(hub, mirror, entropy);
     let parts = vec![
         Part::new("cluster-api.nodeclaims", move |stop| node_claims.run(stop).boxed()),
         Part::new("cluster-api.nodeclasses", move |stop| node_classes.run(stop).boxed()),
         Part::new("cluster-api.management", move |stop| watching.run(stop).boxed()),
-        Part::new("cluster-api.reminders", move |stop| remind(asking, stop).boxed()),
+        Part::new("cluster-api.care", move |stop| care(caring, stop).boxed()),
         Part::new("cluster-api.machines", move |stop| actor.run(stop).boxed()),
         Part::new("nodeclass.cluster-api.status", move |stop| status.run(stop).boxed()),
     ];
     Ok((Arc::new(ClusterApi::new(fleet)), parts))
-}
-
-/// Has the core ask about pending launches now and then: nothing happens to one that is stuck, and its time runs out all the same.
-async fn remind(fleet: Weak<Fleet>, stop: CancellationToken) {
-    loop {
-        tokio::select! {
-            biased;
-            () = stop.cancelled() => return,
-            () = tokio::time::sleep(REMINDER) => {}
-        }
-        let Some(fleet) = fleet.upgrade() else { return };
-        for name in fleet.node_claims.pending() {
-            fleet.wake(&name);
-        }
-    }
 }
 
 /// The workload cluster's name for itself: the uid of a namespace that is never deleted.

@@ -4,6 +4,7 @@
 
 mod cloud;
 mod cloudstack;
+mod cluster_api;
 mod core;
 mod disruption;
 mod operator;
@@ -60,6 +61,8 @@ enum World {
     Disruption,
     /// Nodes are virtual machines of a CloudStack that has bad days.
     Cloudstack,
+    /// Nodes are Machines of Cluster API, which has a life of its own.
+    ClusterApi,
     /// Every world there is.
     All,
 }
@@ -117,7 +120,8 @@ pub fn cmd(args: &Args) -> anyhow::Result<ExitCode> {
         World::Core => &["core"],
         World::Disruption => &["disruption"],
         World::Cloudstack => &["cloudstack"],
-        World::All => &["core", "disruption", "cloudstack"],
+        World::ClusterApi => &["cluster-api"],
+        World::All => &["core", "disruption", "cluster-api", "cloudstack"],
     };
     let (mut failed, mut tally) = (0u64, Tally::default());
     for seed in seeds.from..seeds.to {
@@ -126,6 +130,7 @@ pub fn cmd(args: &Args) -> anyhow::Result<ExitCode> {
             let simulation = async {
                 let _logging = args.log.then(log_to_stderr);
                 match run.world {
+                    "cluster-api" => cluster_api::simulate(run).await,
                     "disruption" => disruption::simulate(run).await,
                     "cloudstack" => cloudstack::simulate(run).await,
                     _ => core::simulate(run).await,

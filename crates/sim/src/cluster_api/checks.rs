@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jiff::Timestamp;
+use karpenter_runtime::object_key::ObjectKey;
 use kube::api::DynamicObject;
 
 use super::kinds::{Kind, annotation, condition, controller_of, is_paused, label, number};
@@ -82,9 +83,39 @@ impl Invariant for OneMachinePerClaim {
 }
 
 /// O2 and O6: outside a rollout no Machine of a live NodeClaim is deleted, nor one that was there before Karpenter, unless a person
-/// or a health check wanted that.
+/// or a health check wanted that: deleted it or its owner, or set fewer replicas than there were Machines.
 #[derive(Default)]
-pub struct ClaimedMachinesLive;
+pub struct ClaimedMachinesLive {
+    /// Who set the replicas of a MachineDeployment last.
+    set_by: BTreeMap<ObjectKey, Arc<str>>,
+    /// MachineDeployments whose replicas somebody else lowered: until Karpenter has set them again, and for a moment after, for
+    /// MachineSets may not have caught up.
+    lowered: BTreeMap<ObjectKey, Timestamp>,
+}
+
+/// For how long MachineSets may still follow what somebody set before Karpenter put it right.
+const CATCHING_UP_SECONDS: i64 = 60;
+
+impl ClaimedMachinesLive {
+    /// Whether somebody else's replicas are what counts for a MachineDeployment, or did a moment ago.
+    fn is_meddled_with(&self, key: &ObjectKey, now: Timestamp) -> bool {
+        let since = |at: &Timestamp| now.as_second() - at.as_second() < CATCHING_UP_SECONDS;
+        self.set_by.get(key).is_some_and(|actor| &**actor == "user") || self.lowered.get(key).is_some_and(since)
+    }
+
+    fn note_levels(&mut self, step: &Step<'_>) {
+        for change in step.changes {
+            let Change::MachineDeployment(edit) = &**change else { continue };
+            let (Some(old), Some(new)) = (&edit.old, &edit.new) else { continue };
+            if number(old, "/spec/replicas") != number(new, "/spec/replicas") {
+                let before = self.set_by.insert(edit.key.clone(), step.entry.actor.clone());
+                if before.is_some_and(|before| &*before == "user") {
+                    self.lowered.insert(edit.key.clone(), step.now);
+                }
+            }
+        }
+    }
+}
 
 impl Invariant for ClaimedMachinesLive {
     fn name(&self) -> &'static str {
@@ -97,11 +128,20 @@ impl Invariant for ClaimedMachinesLive {
 
     fn check(&mut self, step: &Step<'_>) -> Result<(), String> {
         let objects = step.objects;
+        self.note_levels(step);
         for change in step.changes {
             let Change::Machine(edit) = &**change else { continue };
             let (Some(old), Some(new)) = (&edit.old, &edit.new) else { continue };
             let begins = !is_deleting(&**old) && is_deleting(&**new);
             if !begins || &*step.entry.actor == "user" || condition(new, "HealthCheckSucceeded") == "False" {
+                continue;
+            }
+            // Whoever deletes the MachineDeployment wants its Machines gone.
+            let deployment = deployment_of(objects, new);
+            if deployment.is_none_or(|deployment| is_deleting(&**deployment)) && is_scaled(new) {
+                continue;
+            }
+            if deployment.is_some_and(|found| self.is_meddled_with(&ObjectKey::of(&**found), step.now)) {
                 continue;
             }
             // A rollout takes Machines of older revisions; nothing but a level that is too low takes those of the newest.
@@ -142,10 +182,15 @@ fn has_twin(objects: &Objects, machine: &DynamicObject, claim: &str) -> bool {
     })
 }
 
+/// Whether a Machine belongs to a MachineSet.
+fn is_scaled(machine: &DynamicObject) -> bool {
+    controller_of(machine, Kind::MachineSet).is_some()
+}
+
 fn deployment_of<'a>(objects: &'a Objects, machine: &DynamicObject) -> Option<&'a Arc<DynamicObject>> {
     let name = label(machine, "cluster.x-k8s.io/deployment-name");
     let namespace = machine.metadata.namespace.as_deref().unwrap_or_default();
-    let key = karpenter_runtime::object_key::ObjectKey::namespaced(namespace, name);
+    let key = ObjectKey::namespaced(namespace, name);
     objects.machine_deployments.get(&key)
 }
 
@@ -249,7 +294,10 @@ impl Invariant for LevelsWithinBounds {
             let claimed = machines
                 .iter()
                 .filter(|m| annotation(m, CLAIM).is_some_and(|c| live_claim(rest.objects, c).is_some()));
-            let wanted = i64::try_from(claimed.count()).unwrap_or(0) + protected;
+            // Where those that were there before may be adopted, none is protected, and all stay.
+            let before = machines.iter().filter(|m| annotation(m, CLAIM).is_none() && is_foreign(rest.objects, m));
+            let before = i64::try_from(before.count()).unwrap_or(0);
+            let wanted = i64::try_from(claimed.count()).unwrap_or(0) + protected.max(before);
             let there = i64::try_from(machines.len()).unwrap_or(0);
             let replicas = number(deployment, "/spec/replicas");
             if there != wanted || replicas != wanted {

@@ -11,13 +11,14 @@ use tokio::time::Instant;
 
 use super::Switches;
 use super::kinds::{
-    Kind, annotation, condition, controller_of, create, is_paused, label, number, owned_by, patch,
-    patch_status, text, with_conditions,
+    Kind, annotation, condition, controller_of, create, delete, is_paused, keep, label, number, owned_by,
+    patch, patch_status, text, with_conditions,
 };
 use crate::actor::{Actor, Agenda};
 use crate::cluster::Cluster;
 use crate::objects::{Change, Objects, is_deleting, uid};
 
+const FINALIZER: &str = "cluster.x-k8s.io/machinedeployment";
 const REVISION: &str = "machinedeployment.clusters.x-k8s.io/revision";
 const DISABLE_CREATE: &str = "cluster.x-k8s.io/disable-machine-create";
 /// Cluster API reconciles each object at most once a second.
@@ -96,6 +97,22 @@ impl Deployments {
             ]),
         });
         patch_status(&self.client, Kind::MachineDeployment, deployment, status).await
+    }
+
+    /// Its MachineSets go first, and with them their Machines.
+    async fn take_down(&self, deployment: &DynamicObject) -> Result<(), kube::Error> {
+        let sets: Vec<Arc<DynamicObject>> = self.cluster.read(|objects| {
+            let owned = objects.machine_sets.values();
+            owned.filter(|set| controller_of(set, Kind::MachineDeployment) == Some(uid(deployment))).cloned().collect()
+        });
+        if sets.is_empty() {
+            let free = json!({"metadata": {"finalizers": null}});
+            return patch(&self.client, Kind::MachineDeployment, &ObjectKey::of(deployment), free).await;
+        }
+        for set in sets.iter().filter(|set| !is_deleting(&***set)) {
+            delete(&self.client, Kind::MachineSet, set).await?;
+        }
+        Ok(())
     }
 
     fn template_exists(&self, deployment: &DynamicObject) -> bool {
@@ -270,8 +287,12 @@ impl Actor for Deployments {
             let paused = deployment.as_ref().is_some_and(|d| is_paused(d, cluster_of(objects, d)));
             (deployment, paused)
         });
-        match deployment.filter(|deployment| !paused && !is_deleting(&**deployment)) {
-            Some(deployment) => self.reconcile(&deployment).await,
+        match deployment.filter(|_| !paused) {
+            Some(deployment) if is_deleting(&*deployment) => self.take_down(&deployment).await,
+            Some(deployment) => match keep(&self.client, Kind::MachineDeployment, &deployment, FINALIZER).await? {
+                true => self.reconcile(&deployment).await,
+                false => Ok(()),
+            },
             None => Ok(()),
         }
     }

@@ -11,6 +11,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::kinds::{Kind, patch, patch_status, text};
+use super::misfortune::Misfortune;
 use crate::actor::{Actor, Agenda, code};
 use crate::cluster::Cluster;
 use crate::objects::{Change, Objects, is_deleting};
@@ -41,6 +42,8 @@ pub(super) struct Behaviour {
     node_labels: Option<Value>,
     /// The Node joins without the taint that Karpenter waits for.
     untainted: bool,
+    /// So many seconds after its Node joined it is dead, and nobody says so.
+    dies_seconds: Option<u64>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -58,6 +61,7 @@ pub(super) enum Key {
     Provision(ObjectKey),
     Fail(ObjectKey),
     Join(ObjectKey),
+    Die(ObjectKey),
     Vanish(ObjectKey),
 }
 
@@ -65,11 +69,12 @@ pub(super) enum Key {
 pub(super) struct Infrastructure {
     cluster: Cluster,
     client: kube::Client,
+    misfortune: Misfortune,
 }
 
 impl Infrastructure {
-    pub(super) fn new(cluster: &Cluster) -> Self {
-        Self { cluster: cluster.clone(), client: cluster.client(Self::NAME) }
+    pub(super) fn new(cluster: &Cluster, misfortune: Misfortune) -> Self {
+        Self { cluster: cluster.clone(), client: cluster.client(Self::NAME), misfortune }
     }
 
     fn machine(&self, key: &ObjectKey) -> Option<Arc<DynamicObject>> {
@@ -153,8 +158,12 @@ impl Actor for Infrastructure {
     }
 
     async fn act(&mut self, key: &Key, agenda: &mut Agenda<Key>) -> Result<(), kube::Error> {
-        let (Key::Look(name) | Key::Provision(name) | Key::Fail(name) | Key::Join(name) | Key::Vanish(name)) =
-            key;
+        let (Key::Look(name)
+        | Key::Provision(name)
+        | Key::Fail(name)
+        | Key::Join(name)
+        | Key::Die(name)
+        | Key::Vanish(name)) = key;
         let Some(machine) = self.machine(name) else { return Ok(()) };
         let behaviour = behaviour(&machine);
         let later = |agenda: &mut Agenda<Key>, key: Key, seconds: u64| {
@@ -167,13 +176,10 @@ impl Actor for Infrastructure {
             Key::Look(_) if deleting => later(agenda, Key::Vanish(name.clone()), behaviour.delete_seconds),
             Key::Look(_) => {
                 if machine.metadata.finalizers.as_ref().is_none_or(Vec::is_empty) {
-                    return patch(
-                        &self.client,
-                        Kind::SimMachine,
-                        name,
-                        json!({"metadata": {"finalizers": [FINALIZER]}}),
-                    )
-                    .await;
+                    // What becomes of it is decided at its birth, and stands in it.
+                    let change =
+                        json!({"metadata": {"finalizers": [FINALIZER]}, "spec": self.misfortune.draw()});
+                    return patch(&self.client, Kind::SimMachine, name, change).await;
                 }
                 let full = behaviour.quota.is_some_and(|quota| self.earlier(&machine) >= quota);
                 if full && text(&machine, "/status/failureReason").is_empty() {
@@ -196,12 +202,17 @@ impl Actor for Infrastructure {
             Key::Join(_) if !deleting => {
                 self.join(&machine, &behaviour).await?;
                 patch_status(&self.client, Kind::SimMachine, &machine, json!({"joined": true})).await?;
+                if let Some(seconds) = behaviour.dies_seconds {
+                    later(agenda, Key::Die(name.clone()), seconds);
+                }
             }
             Key::Fail(_) if !deleting => {
                 let fails = behaviour.fails.unwrap_or_default();
                 let status = json!({"failureReason": fails.reason, "failureMessage": fails.message});
                 patch_status(&self.client, Kind::SimMachine, &machine, status).await?;
             }
+            // Its Node stays behind.
+            Key::Die(_) => self.cluster.set_kubelet(&name.name, false),
             Key::Vanish(_) => self.vanish(&machine).await?,
             Key::Provision(_) | Key::Join(_) | Key::Fail(_) => {}
         }

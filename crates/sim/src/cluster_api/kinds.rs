@@ -190,6 +190,20 @@ pub(crate) async fn patch(
     unless_gone(api.patch(&key.name, &PatchParams::default(), &patch).await).map(drop)
 }
 
+/// Whether an object has this finalizer; one that has not gets it.
+pub(crate) async fn keep(
+    client: &kube::Client,
+    kind: Kind,
+    object: &DynamicObject,
+    finalizer: &str,
+) -> Result<bool, kube::Error> {
+    if object.metadata.finalizers.iter().flatten().any(|found| found == finalizer) {
+        return Ok(true);
+    }
+    patch(client, kind, &ObjectKey::of(object), json!({"metadata": {"finalizers": [finalizer]}})).await?;
+    Ok(false)
+}
+
 /// Merges into an object's status, unless it is so already.
 pub(crate) async fn patch_status(
     client: &kube::Client,

@@ -10,7 +10,7 @@ use serde_json::json;
 
 use super::deployments::{Pace, RATE, cluster_of, merge};
 use super::kinds::{
-    Kind, annotation, condition, controller_of, create, delete, is_paused, label, number, owned_by,
+    Kind, annotation, condition, controller_of, create, delete, is_paused, keep, label, number, owned_by, patch,
     patch_status, text, with_conditions,
 };
 use super::{Switches, UPGRADING};
@@ -18,6 +18,8 @@ use crate::actor::{Actor, Agenda};
 use crate::chance::Chance;
 use crate::cluster::Cluster;
 use crate::objects::{Change, Objects, is_deleting, uid};
+
+const FINALIZER: &str = "cluster.x-k8s.io/machineset";
 
 /// How often a MachineSet that is held back looks again.
 const PREFLIGHT_AGAIN: Duration = Duration::from_secs(15);
@@ -106,6 +108,19 @@ impl Sets {
         });
         patch_status(&self.client, Kind::MachineSet, set, status).await?;
         Ok(again)
+    }
+
+    /// Its Machines go first.
+    async fn take_down(&self, set: &DynamicObject) -> Result<(), kube::Error> {
+        let machines = self.cluster.read(|objects| machines_of(objects, set));
+        if machines.is_empty() {
+            let free = json!({"metadata": {"finalizers": null}});
+            return patch(&self.client, Kind::MachineSet, &ObjectKey::of(set), free).await;
+        }
+        for machine in machines.iter().filter(|machine| !is_deleting(&***machine)) {
+            delete(&self.client, Kind::Machine, machine).await?;
+        }
+        Ok(())
     }
 
     async fn create_machine(&mut self, set: &DynamicObject) -> Result<(), kube::Error> {
@@ -242,7 +257,13 @@ impl Actor for Sets {
             let paused = set.as_ref().is_some_and(|set| is_paused(set, cluster_of(objects, set)));
             (set, paused)
         });
-        let Some(set) = set.filter(|set| !paused && !is_deleting(&**set)) else { return Ok(()) };
+        let Some(set) = set.filter(|_| !paused) else { return Ok(()) };
+        if is_deleting(&*set) {
+            return self.take_down(&set).await;
+        }
+        if !keep(&self.client, Kind::MachineSet, &set, FINALIZER).await? {
+            return Ok(());
+        }
         if let Some(again) = self.reconcile(&set).await? {
             agenda.after(key.clone(), again);
         }

@@ -211,6 +211,22 @@ impl Hub {
         Ok(Machine::read(&patched)?)
     }
 
+    /// Has Cluster API wait no longer for the drain of a Machine's node, for its volumes, and for the Node to go.
+    pub async fn stop_waiting(&self, machine: &Machine) -> Result<(), HubError> {
+        let api = self.api(CAPI_GROUP, "Machine", &machine.key.name).await?;
+        let spec = match self.versions.of(&self.client, CAPI_GROUP).await?.as_str() {
+            "v1beta1" => json!({
+                "nodeDrainTimeout": "1s", "nodeVolumeDetachTimeout": "1s", "nodeDeletionTimeout": "1s",
+            }),
+            _ => json!({"deletion": {
+                "nodeDrainTimeoutSeconds": 1, "nodeVolumeDetachTimeoutSeconds": 1, "nodeDeletionTimeoutSeconds": 1,
+            }}),
+        };
+        let patch = json!({"metadata": {"resourceVersion": machine.resource_version}, "spec": spec});
+        let patched = api.api.patch(&machine.key.name, &PatchParams::default(), &Patch::Merge(patch)).await;
+        api.settle(patched).map(drop)
+    }
+
     /// Deletes this very Machine and no later one of its name.
     pub async fn delete_machine(&self, machine: &Machine) -> Result<(), HubError> {
         self.delete(&machine_reference(&machine.key), Some(&machine.uid)).await

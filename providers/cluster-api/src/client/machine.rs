@@ -46,6 +46,8 @@ pub struct Machine {
     pub conditions: Vec<Condition>,
     /// Why it will never be, if so.
     pub failure: Option<Failure>,
+    /// Whether Cluster API does not wait for its node to be drained any more, once it is being deleted.
+    pub gives_up_waiting: bool,
 }
 
 /// Why a Machine cannot come to be.
@@ -103,6 +105,8 @@ impl Machine {
             node_name: fields.text("status.nodeRef.name")?,
             phase: fields.text("status.phase")?.unwrap_or_default(),
             failure: failure(&fields, &conditions)?,
+            gives_up_waiting: fields.int("spec.deletion.nodeDrainTimeoutSeconds")? == Some(1)
+                || fields.text("spec.nodeDrainTimeout")?.as_deref() == Some("1s"),
             conditions,
         })
     }

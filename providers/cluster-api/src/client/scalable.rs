@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use jiff::Timestamp;
 use karpenter_primitives::LabelSelector;
 use karpenter_runtime::object_key::ObjectKey;
 use kube::api::DynamicObject;
@@ -90,6 +91,8 @@ pub struct Scalable {
     pub uid: String,
     /// Its version.
     pub resource_version: String,
+    /// When it was made.
+    pub created: Timestamp,
     /// Whether it is on its way out.
     pub deleting: bool,
     /// Labels.
@@ -136,6 +139,7 @@ impl Scalable {
             id: ScalableKey { kind, key: fields.key() },
             uid: fields.uid(),
             resource_version: fields.resource_version(),
+            created: fields.created(),
             deleting: fields.deleting(),
             labels: fields.labels(),
             annotations: fields.annotations(),

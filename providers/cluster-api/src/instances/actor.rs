@@ -15,6 +15,7 @@ use karpenter_runtime::object_key::ObjectKey;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
+use super::adoption;
 use super::fleet::Fleet;
 use super::holds::{self, HoldKind};
 use super::ledger::{self, ClaimFacts, Plan, Rules, Sightings, Situation};
@@ -24,7 +25,7 @@ use crate::client::machine::Machine;
 use crate::client::mirror::News;
 use crate::client::scalable::{Scalable, ScalableKey, ScalableKind};
 use crate::names;
-use crate::nodeclass::{Adoption, DEFAULT_SURPLUS_TIMEOUT};
+use crate::nodeclass::{Adoption, ClusterAPINodeClass, DEFAULT_SURPLUS_TIMEOUT};
 
 /// Cluster API looks at an object at most once a second; looking more often buys nothing.
 const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
@@ -74,6 +75,7 @@ impl Actor {
         let machines = fleet.machines_of(id);
         let look = Look { scalable: Scalable::clone(&seen), machines, gone: BTreeSet::new() };
         self.succeed(&look).await;
+        self.adopt(&look).await;
         let (first, _) = self.plan(&look);
         let suspects = self.suspects(id, &look.machines);
         if !first.writes() && suspects.is_empty() {
@@ -114,6 +116,10 @@ impl Actor {
             adopt_unclaimed: adoption != Adoption::Never,
             surplus_after: class.as_ref().map_or(DEFAULT_SURPLUS_TIMEOUT, |class| class.surplus_timeout()),
             may_raise: hold.as_ref().is_none_or(|hold| hold.kind == HoldKind::Waiting),
+            most_launching: spec
+                .launch_limits
+                .and_then(|limits| limits.per_resource)
+                .and_then(|most| usize::try_from(most).ok()),
         };
         let sets = fleet.mirror.sets_of(id);
         let rollout = holds::rollout(&look.scalable, &sets, &look.machines);
@@ -207,6 +213,33 @@ impl Actor {
         }
     }
 
+    /// Makes NodeClaims for Machines that were there before, where that is wanted. What fails is done at the next look.
+    async fn adopt(&self, look: &Look) {
+        let fleet = &self.fleet;
+        let Some(class) = fleet.node_class_of(&look.scalable) else { return };
+        if class.spec().adoption != Some(Adoption::Existing) || fleet.hold(&look.scalable).is_some() {
+            return;
+        }
+        let id = &look.scalable.id;
+        let bound: BTreeSet<ObjectKey> = fleet.node_claims.bound_by_go().into_iter().map(|(key, _)| key).collect();
+        let fresh = |machine: &&Machine| adoption::is_adoptable(machine) && !bound.contains(&machine.key);
+        let machines: Vec<&Machine> = look.machines.iter().filter(fresh).collect();
+        if machines.is_empty() {
+            return;
+        }
+        let Ok(pools) = fleet.node_claims.node_pools().await else { return };
+        let offers = fleet.offers(&class);
+        for machine in machines {
+            let Some(entry) = fleet.entry_of(&offers, machine, id) else { continue };
+            let Some(pool) = adoption::pool_for(&pools, class.name(), &entry.labels) else { continue };
+            let Ok(claim) = adoption::adopt(pool, machine, &succession::target(id), &entry.labels) else { continue };
+            tracing::info!(resource = %id, machine = %machine.key, "a Machine that was there before gets a NodeClaim");
+            if let Err(error) = fleet.node_claims.create(&claim).await {
+                tracing::warn!(resource = %id, %error, "cannot make a NodeClaim for a Machine that was there before");
+            }
+        }
+    }
+
     /// Writes what the plan says; whether to look again because someone else wrote too.
     async fn carry_out(&self, look: &Look, plan: &Plan, batch: usize) -> Result<bool, HubError> {
         let fleet = &self.fleet;
@@ -242,9 +275,19 @@ impl Actor {
                 return Ok(true);
             }
         }
-        if let Some(replicas) = plan.replicas {
+        if let Some(wanted) = plan.replicas {
+            let class = fleet.node_class_of(&look.scalable);
+            let (replicas, granted) = self.at_our_pace(class.as_deref(), scalable.replicas, wanted);
+            // The rest at another look.
+            again |= replicas != wanted;
+            if replicas == scalable.replicas {
+                return Ok(again);
+            }
             tracing::info!(resource = %scalable.id, from = scalable.replicas, to = replicas, "scaling");
             let written = fleet.hub.scale(&scalable, replicas).await;
+            if !matches!(written, Ok(())) && let Some(class) = &class {
+                fleet.pace.give_back(class.name(), granted);
+            }
             if self.written("scale", written)?.is_none() {
                 return Ok(true);
             }
@@ -258,6 +301,18 @@ impl Actor {
             again |= self.written("delete", written)?.is_none();
         }
         Ok(again)
+    }
+
+    /// The level as far as it may rise now, and how many launches that takes.
+    fn at_our_pace(&self, class: Option<&ClusterAPINodeClass>, from: i32, to: i32) -> (i32, usize) {
+        let Some(class) = class.filter(|_| to > from) else { return (to, 0) };
+        let per_minute = class.spec().launch_limits.and_then(|limits| limits.per_minute);
+        if per_minute.is_none() {
+            return (to, 0);
+        }
+        let wanted = usize::try_from(to - from).unwrap_or(0);
+        let (granted, _) = self.fleet.pace.take(class.name(), per_minute, wanted);
+        (from + i32::try_from(granted).unwrap_or(0), granted)
     }
 
     /// `None` if someone else was first and everything is to be looked at again.

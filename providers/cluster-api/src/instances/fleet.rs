@@ -18,6 +18,7 @@ use super::backoff::Backoff;
 use super::holds::{self, Hold, HoldKind};
 use super::ledger::ClaimFacts;
 use super::node_claims::NodeClaims;
+use super::pace::Pace;
 use crate::client::fields::Malformed;
 use crate::client::hub::Hub;
 use crate::client::machine::Machine;
@@ -44,6 +45,8 @@ pub struct Fleet {
     pub settings: Settings,
     /// What failed of late.
     pub backoff: Backoff,
+    /// How fast nodes may be launched.
+    pub pace: Pace,
     /// The workload cluster, by the uid of its namespace kube-system.
     pub owner: String,
     /// Tells the time.
@@ -103,6 +106,7 @@ impl Fleet {
             node_classes,
             settings,
             backoff: Backoff::default(),
+            pace: Pace::default(),
             owner,
             clock,
             recorder,

@@ -10,6 +10,7 @@ use karpenter_cloudprovider::{Launch, LaunchHandle, LaunchedInstance, ProviderEr
 use super::fleet::Fleet;
 use super::node_claims::{AssignError, Target};
 use super::standalone;
+use crate::client::fields::Fields;
 use crate::client::machine::Machine;
 use crate::names;
 use crate::nodeclass::{ClusterAPINodeClass, LaunchMode};
@@ -18,6 +19,9 @@ use crate::nodeclass::{ClusterAPINodeClass, LaunchMode};
 const SLOW: Duration = Duration::from_secs(60);
 /// After this long without an answer the management cluster counts as away; it is asked every half minute.
 const AWAY: Duration = Duration::from_secs(75);
+
+/// Launches that may take longer than this are known by what Cluster API says alone.
+const PATIENT: Duration = Duration::from_secs(15 * 60);
 
 /// Launches what the NodeClaim asks for, or says how far that is.
 pub async fn create(fleet: &Arc<Fleet>, claim: &NodeClaim) -> Result<Launch, ProviderError> {
@@ -33,7 +37,7 @@ pub async fn create(fleet: &Arc<Fleet>, claim: &NodeClaim) -> Result<Launch, Pro
         return Err(ProviderError::other("the NodeClaim has no uid: it has not been created yet"));
     }
     if let Some(machine) = fleet.mirror.machine_of(uid) {
-        return progress(fleet, claim, &machine);
+        return progress(fleet, claim, &machine).await;
     }
     let target = match fleet.node_claims.target(claim) {
         Some(target) => target,
@@ -151,7 +155,11 @@ fn away(fleet: &Fleet) -> Option<String> {
 }
 
 /// How far a NodeClaim with a Machine is.
-pub(super) fn progress(fleet: &Fleet, claim: &NodeClaim, machine: &Machine) -> Result<Launch, ProviderError> {
+pub(super) async fn progress(
+    fleet: &Fleet,
+    claim: &NodeClaim,
+    machine: &Machine,
+) -> Result<Launch, ProviderError> {
     let id =
         fleet.node_claims.target(claim).map(|target| target.id).or_else(|| fleet.mirror.scalable_of(machine));
     let Some(id) = id else {
@@ -170,7 +178,11 @@ pub(super) fn progress(fleet: &Fleet, claim: &NodeClaim, machine: &Machine) -> R
         let why = format!("Machine {}: {}: {}", machine.key, failure.reason, failure.message);
         return Err(failed(fleet, &target, &failure.reason, &why));
     }
-    let Some(provider_id) = &machine.provider_id else {
+    let provider_id = match &machine.provider_id {
+        Some(id) => Some(id.clone()),
+        None => early_id(fleet, claim, machine).await,
+    };
+    let Some(provider_id) = &provider_id else {
         let age = claim.metadata.creation_timestamp.as_ref().map(|created| fleet.clock.since(created.0));
         let (reason, message) = machine.waits_for();
         let handle = LaunchHandle(target.to_string());
@@ -215,6 +227,17 @@ pub(crate) fn expected(fleet: &Fleet, claim: &NodeClaim) -> Option<LaunchedInsta
         allocatable: conversion::resource_list(&conversion::allocatable(instance_type)),
         ..LaunchedInstance::default()
     })
+}
+
+/// The id that the infrastructure knows before Cluster API has copied it to the Machine. Not for machines that take long: once
+/// launched, a node has to register within the core's own time.
+async fn early_id(fleet: &Fleet, claim: &NodeClaim, machine: &Machine) -> Option<String> {
+    let infrastructure = machine.infrastructure.as_ref()?;
+    if timeout(fleet, claim) > PATIENT {
+        return None;
+    }
+    let found = fleet.hub.get(infrastructure).await.ok()?;
+    Fields::of(&infrastructure.kind, &found).text("spec.providerID").ok().flatten()
 }
 
 /// How long this NodeClaim's launch may take.

@@ -23,7 +23,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use karpenter_runtime::object_key::ObjectKey;
 use tokio::time::Instant;
 
@@ -58,6 +58,8 @@ pub struct Rules {
     pub surplus_after: Duration,
     /// Whether the level may rise.
     pub may_raise: bool,
+    /// How many Machines may be on their way at once.
+    pub most_launching: Option<usize>,
 }
 
 /// A rollout: Machines of several MachineSets at once.
@@ -182,7 +184,15 @@ pub fn plan(situation: &Situation<'_>) -> Plan {
         }
     };
     if epoch.is_none() {
-        plan.enrol = Some(Enrolment { epoch: situation.now, protected });
+        // By the management cluster's own times: our clock may be off, and then we would take Machines of others for ours, or
+        // ours for theirs. Times have whole seconds, so what is born in the same second has to be told apart by waiting.
+        let newest = situation.machines.iter().map(|machine| machine.created).max();
+        if newest.is_some_and(|newest| situation.now.duration_since(newest).abs() < SignedDuration::from_secs(2)) {
+            return Plan { look_again: Some(Duration::from_secs(2)), counts: counts(&sorted, &waiting), ..plan };
+        }
+        let epoch = newest.map(|newest| newest.saturating_add(SignedDuration::from_secs(1)));
+        let epoch = epoch.and_then(Result::ok).unwrap_or(situation.scalable.created);
+        plan.enrol = Some(Enrolment { epoch, protected });
     }
     let reserve = usize::try_from(protected).unwrap_or(0).saturating_sub(sorted.foreign.len());
 
@@ -329,7 +339,10 @@ fn mark_surplus(
     let spare = free.len().saturating_sub(reserve + unserved);
     let surplus_after = situation.rules.surplus_after;
     // Those that failed go first, then the youngest.
-    let mut candidates: Vec<&&Machine> = free.iter().collect();
+    // What was there before us may serve, and is never surplus.
+    let epoch = epoch(situation.scalable);
+    let ours = |m: &&&Machine| epoch.is_some_and(|epoch| m.created.as_second() >= epoch.as_second());
+    let mut candidates: Vec<&&Machine> = free.iter().filter(ours).collect();
     candidates.sort_by_key(|m| (m.failure.is_none(), std::cmp::Reverse((m.created, m.key.clone()))));
     for machine in candidates.into_iter().take(spare) {
         // While Machines are being replaced there is one more at times; its time starts when that is over.
@@ -376,6 +389,11 @@ fn level(
             wanted -= refused.len();
             plan.refused = refused;
         }
+    }
+    if let Some(most) = situation.rules.most_launching {
+        // The others wait for their turn: theirs comes as soon as one that is on its way has an id.
+        let launching = sorted.claimed.iter().filter(|m| m.provider_id.is_none()).count() + plan.claims.len();
+        wanted = wanted.min(plan.claims.len() + most.saturating_sub(launching)).max(spare.min(wanted));
     }
     let leaving = sorted.deleting + sorted.marked.len() + newly_marked.len();
     // What is spare is there without our asking (in a rollout there is one more at times): it never raises the level.

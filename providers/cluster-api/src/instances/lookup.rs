@@ -15,9 +15,10 @@ use crate::names;
 /// Every instance this cluster has.
 pub async fn list(fleet: &Arc<Fleet>) -> Result<Vec<NodeClaim>, ProviderError> {
     ready(fleet)?;
+    all_is_there(fleet).await?;
     let machines = fleet.hub.machines(None).await.map_err(ProviderError::other)?;
-    let ours = machines.iter().filter(|m| is_ours(fleet, m) && m.provider_id.is_some());
-    Ok(ours.map(|machine| node_claim(fleet, machine)).collect())
+    let ours = machines.iter().filter(|m| is_ours(fleet, m)).map(|machine| node_claim(fleet, machine));
+    Ok(ours.filter(|claim| claim.status.as_ref().is_some_and(|s| s.provider_id.is_some())).collect())
 }
 
 /// The instance of this id.
@@ -36,8 +37,9 @@ pub async fn get(fleet: &Arc<Fleet>, provider_id: &str) -> Result<NodeClaim, Pro
             Err(error) => return Err(ProviderError::other(error)),
         }
     }
+    all_is_there(fleet).await?;
     let machines = fleet.hub.machines(None).await.map_err(ProviderError::other)?;
-    let found = machines.iter().find(|machine| machine.provider_id.as_deref() == Some(provider_id));
+    let found = machines.iter().find(|machine| id_of(fleet, machine).as_deref() == Some(provider_id));
     let missing = || ProviderError::not_found(format!("no Machine has the provider id {provider_id:?}"));
     found.map(|machine| node_claim(fleet, machine)).ok_or_else(missing)
 }
@@ -48,6 +50,25 @@ fn ready(fleet: &Fleet) -> Result<(), ProviderError> {
     } else {
         Err(ProviderError::other("the management cluster is not known yet"))
     }
+}
+
+/// While the Cluster is paused its objects may be on the move to another management cluster, and without it nothing is known: what
+/// is not listed then is not known to be gone. Asked before the list, for whoever moves objects pauses first.
+pub(super) async fn all_is_there(fleet: &Fleet) -> Result<(), ProviderError> {
+    let cluster = fleet.hub.cluster().await.map_err(ProviderError::other)?;
+    if cluster.paused {
+        let why = "the Cluster is paused: its Machines may be on the move, and none is known to be gone";
+        return Err(ProviderError::other(why));
+    }
+    Ok(())
+}
+
+/// The id of a Machine: its own, or the one its NodeClaim was launched with before Cluster API copied it.
+fn id_of(fleet: &Fleet, machine: &Machine) -> Option<String> {
+    machine.provider_id.clone().or_else(|| {
+        let claim = machine.claim().filter(|claim| claim.owner == fleet.owner)?;
+        fleet.node_claims.provider_id(&claim.node_claim, &claim.uid)
+    })
 }
 
 /// Claimed by us, or by the Go provider that was here before.
@@ -70,7 +91,7 @@ fn node_claim(fleet: &Fleet, machine: &Machine) -> NodeClaim {
     let instance_type = entry.as_ref().zip(offers.as_ref()).map(|(e, o)| &o.catalog.types[e.instance_type]);
     let claim = machine.claim();
     let status = NodeClaimStatus {
-        provider_id: machine.provider_id.clone(),
+        provider_id: id_of(fleet, machine),
         node_name: machine.node_name.clone(),
         capacity: instance_type.map(|t| conversion::resource_list(&t.capacity)),
         allocatable: instance_type.map(|t| conversion::resource_list(&conversion::allocatable(t))),

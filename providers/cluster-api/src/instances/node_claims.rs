@@ -8,14 +8,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use karpenter_api::NodeClaim;
+use karpenter_api::{NodeClaim, NodePool};
 use karpenter_runtime::object_key::ObjectKey;
 use karpenter_runtime::store::Store;
 use kube::Api;
-use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions};
 use serde_json::json;
 use tokio::time::Instant;
 
+use super::adoption::EXISTING;
 use super::ledger::ClaimFacts;
 use crate::client::fields::parse_key;
 use crate::client::scalable::ScalableKey;
@@ -217,6 +218,12 @@ impl NodeClaims {
         }
     }
 
+    /// The NodePools, as they are now.
+    pub async fn node_pools(&self) -> Result<Vec<NodePool>, kube::Error> {
+        let pools: Api<NodePool> = Api::all(self.api.clone().into_client());
+        Ok(pools.list(&ListParams::default()).await?.items)
+    }
+
     /// Starts deleting this NodeClaim and no later one of its name.
     pub async fn delete(&self, claim: &NodeClaim) -> Result<(), kube::Error> {
         let preconditions = Preconditions { uid: claim.metadata.uid.clone(), resource_version: None };
@@ -244,10 +251,22 @@ impl NodeClaims {
         Ok(now.is_none_or(|now| now.metadata.uid.as_deref() != Some(uid)))
     }
 
+    /// The NodeClaim of this name and uid, if the watch shows it.
+    pub fn seen(&self, name: &str, uid: &str) -> Option<Arc<NodeClaim>> {
+        self.store.get(&ObjectKey::cluster(name)).filter(|claim| claim.metadata.uid.as_deref() == Some(uid))
+    }
+
     /// Whether the watch shows a NodeClaim of this uid.
     pub fn is_seen(&self, name: &str, uid: &str) -> bool {
         let seen = self.store.get(&ObjectKey::cluster(name));
         seen.is_some_and(|claim| claim.metadata.uid.as_deref() == Some(uid)) || self.lock().contains_key(uid)
+    }
+
+    /// The id of the NodeClaim of this name and uid, as the watch shows it.
+    pub fn provider_id(&self, name: &str, uid: &str) -> Option<String> {
+        let seen = self.store.get(&ObjectKey::cluster(name))?;
+        let same = seen.metadata.uid.as_deref() == Some(uid);
+        seen.status.as_ref().filter(|_| same)?.provider_id.clone()
     }
 
     /// Counts changes of what we wrote.
@@ -287,7 +306,12 @@ pub fn facts(claim: &NodeClaim) -> ClaimFacts {
         uid: meta.uid.clone().unwrap_or_default(),
         created: meta.creation_timestamp.as_ref().map_or(Timestamp::MIN, |time| time.0),
         provider_id: claim.status.as_ref().and_then(|status| status.provider_id.clone()),
-        bound_to: annotation(names::GO_MACHINE).and_then(|text| parse_key(text)),
+        bound_to: annotation(names::GO_MACHINE)
+            .or_else(|| {
+                let adopted = annotation(names::ADOPTED).is_some_and(|how| how == EXISTING);
+                annotation(names::MACHINE).filter(|_| adopted)
+            })
+            .and_then(|text| parse_key(text)),
     }
 }
 

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use karpenter_api::NodeClaim;
+use karpenter_api::annotations::NODECLAIM_TERMINATION_TIMESTAMP;
 use karpenter_cloudprovider::ProviderError;
 use karpenter_runtime::events::{Event, EventType, reference};
 use serde_json::json;
@@ -25,6 +26,7 @@ pub async fn delete(fleet: &Arc<Fleet>, claim: &NodeClaim) -> Result<(), Provide
         fleet.node_claims.forget(uid);
     }
     let Some(machine) = find(fleet, claim).await.map_err(ProviderError::other)? else {
+        super::lookup::all_is_there(fleet).await?;
         if let Some(target) = &target {
             if target.standalone {
                 super::standalone::sweep(fleet, claim, target).await.map_err(ProviderError::other)?;
@@ -41,6 +43,15 @@ pub async fn delete(fleet: &Arc<Fleet>, claim: &NodeClaim) -> Result<(), Provide
             fleet.poke(id);
         }
         tell_what_blocks(fleet, claim, &machine);
+        if is_overdue(fleet, claim) && !machine.gives_up_waiting {
+            // Its finalizers are Cluster API's; how long it waits for the node is for us to say.
+            match fleet.hub.stop_waiting(&machine).await {
+                Err(error) if !error.is_conflict() && !error.is_not_found() => {
+                    return Err(ProviderError::other(error));
+                }
+                _ => fleet.metrics.writes.inc(&["hurry"]),
+            }
+        }
         return Ok(());
     }
     let standalone = target.as_ref().is_some_and(|target| target.standalone) || id.is_none();
@@ -118,6 +129,14 @@ async fn find(fleet: &Fleet, claim: &NodeClaim) -> Result<Option<Machine>, HubEr
         .into_iter()
         .filter(|machine| ours(machine))
         .min_by_key(|m| (m.deleting, m.created, m.key.clone())))
+}
+
+/// Whether the time that the NodeClaim's termination may take is over.
+fn is_overdue(fleet: &Fleet, claim: &NodeClaim) -> bool {
+    let annotations = claim.metadata.annotations.as_ref();
+    let by = annotations.and_then(|all| all.get(NODECLAIM_TERMINATION_TIMESTAMP));
+    let by = by.and_then(|text| text.parse::<jiff::Timestamp>().ok());
+    by.is_some_and(|by| fleet.clock.now() > by)
 }
 
 /// Tells what holds back a Machine that is being deleted.

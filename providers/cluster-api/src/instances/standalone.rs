@@ -39,14 +39,25 @@ pub async fn launch(fleet: &Arc<Fleet>, claim: &NodeClaim, target: &Target) -> R
     if cluster.paused {
         return Ok(pending("Paused", "the Cluster is paused".to_owned()));
     }
+    let class = &claim.spec.node_class_ref.name;
+    let limits = fleet.node_class(class).and_then(|class| class.spec().launch_limits);
+    if !is_begun(fleet, claim) && fleet.pace.take(class, limits.and_then(|l| l.per_minute), 1).0 == 0 {
+        return Ok(pending("LaunchRate", format!("as many launches as ClusterAPINodeClass {class} allows per minute")));
+    }
     match make(fleet, claim, target, &blueprint, &cluster).await {
-        Ok(machine) => launch::progress(fleet, claim, &machine),
+        Ok(machine) => launch::progress(fleet, claim, &machine).await,
         Err(error @ HubError::Refused { .. }) => {
             Err(launch::failed(fleet, target, "Refused", &error.to_string()))
         }
         Err(error @ HubError::NotFound(_)) => Ok(pending("TemplateMissing", error.to_string())),
         Err(error) => Err(ProviderError::other(error)),
     }
+}
+
+/// Whether a launch has taken its turn before: a Machine of its name is there.
+fn is_begun(fleet: &Fleet, claim: &NodeClaim) -> bool {
+    let uid = claim.metadata.uid.as_deref().unwrap_or_default();
+    fleet.mirror.machine_of(uid).is_some()
 }
 
 async fn make(

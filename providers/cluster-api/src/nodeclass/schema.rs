@@ -48,8 +48,8 @@ fn spec() -> Schema {
         .optional(
             "adoption",
             Schema::string()
-                .describe("Which Machines that Karpenter did not ask for become its own: none (Never, the default), or those that nobody has claimed, once a NodeClaim waits (Unclaimed).")
-                .one_of(&["Never", "Unclaimed"]),
+                .describe("Which Machines that Karpenter did not ask for become its own: none (Never, the default), those that nobody has claimed, once a NodeClaim waits (Unclaimed), or every one that has a Node, at once (Existing).")
+                .one_of(&["Never", "Unclaimed", "Existing"]),
         )
         .optional(
             "drift",
@@ -71,6 +71,14 @@ fn spec() -> Schema {
         .optional("kubelet", kubelet())
         .optional("pricing", pricing())
         .optional("timeouts", timeouts())
+        .optional("launchLimits", launch_limits())
+}
+
+fn launch_limits() -> Schema {
+    Schema::object()
+        .describe("How many nodes may be launched at a time; without it, as many as are needed.")
+        .optional("perResource", Schema::int32().describe("On their way at once, per MachineDeployment.").minimum(1))
+        .optional("perMinute", Schema::int32().describe("Per minute, over all MachineDeployments of the NodeClass.").minimum(1))
 }
 
 fn selector() -> Schema {

@@ -74,7 +74,7 @@ impl Rig {
         let rig = Self::made(seed, node_class, workload, hub).await;
         rig.world.cluster().watch_over([
             Box::new(OneMachinePerClaim) as Box<dyn karpenter_sim::invariants::Invariant>,
-            Box::new(ClaimedMachinesLive),
+            Box::new(ClaimedMachinesLive::default()),
             Box::new(LevelsWithinBounds::new("karpenter")),
         ]);
         rig

@@ -1,0 +1,348 @@
+//! The Cluster API world: users come and go while the workload cluster, the management cluster and the process fail, Machines meet
+//! every misfortune, and people and their tools do to the Cluster what they do; then everything heals and must come right, and
+//! when all work is gone so must be every Machine that is Karpenter's.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
+use jiff::{SignedDuration, Timestamp};
+use karpenter_api::{NodeClaim, NodePool};
+use karpenter_cloudprovider::{CloudProvider, Measured, Registry};
+use karpenter_controllers::operator::COMPONENT;
+use karpenter_controllers::{Given, assemble};
+use karpenter_provider_cluster_api::ClusterAPINodeClass;
+use karpenter_provider_cluster_api::client::settings::Settings;
+use karpenter_provider_cluster_api::wiring::{self, Parts};
+use karpenter_runtime::compute::Compute;
+use karpenter_runtime::clock::{Clock, SharedClock};
+use karpenter_runtime::entropy::Entropy;
+use karpenter_runtime::environment::Environment;
+use karpenter_runtime::events;
+use karpenter_runtime::lease::{Elector, LeaseConfig};
+use karpenter_runtime::options::{Environ, Options};
+use karpenter_sim::chance::{Chance, Span};
+use karpenter_sim::cluster_api::{
+    self, ClaimedMachinesLive, ClusterApi, FewWrites, LevelsWithinBounds, NothingGoesInTheDark, OneMachinePerClaim,
+};
+use karpenter_sim::faults::{FaultPlan, Faults};
+use karpenter_sim::invariants::Invariant;
+use karpenter_sim::process::Life;
+use karpenter_sim::cluster_api::unrest::Unrest;
+use karpenter_sim::traffic::{self, Act, Script, Volume};
+use karpenter_sim::{Objects, Process, Trouble, World, WorldOptions, invariants};
+use kube::api::DynamicObject;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::core::{delete_all, discontent, failed_to_begin, farewell};
+use super::{Report, Run};
+
+const SECOND: Duration = Duration::from_secs(1);
+const MINUTE: Duration = Duration::from_secs(60);
+const CLAIM: &str = "karpenter.cluster.x-k8s.io/nodeclaim-uid";
+const NAMESPACE: &str = "fleet";
+const CLUSTER: &str = "c";
+const MAX_SIZE: &str = "cluster.x-k8s.io/cluster-api-autoscaler-node-group-max-size";
+
+/// Lives through one seed.
+pub(super) async fn simulate(run: Run) -> Report {
+    let entropy = Entropy::from_seed(run.seed);
+    let world = match World::new(WorldOptions { seed: run.seed, ..WorldOptions::default() }).await {
+        Ok(world) => world,
+        Err(trouble) => return failed_to_begin(&trouble),
+    };
+    let capi = match ClusterApi::install(&world).await {
+        Ok(capi) => capi,
+        Err(trouble) => return failed_to_begin(&trouble),
+    };
+    let plan = |name: &str| {
+        if run.calm { FaultPlan::none() } else { FaultPlan::swarm(&entropy.child(name)) }
+    };
+    let hub = Faults::new(plan("hub"), world.cluster().entropy(), "hub");
+    world.cluster().watch_over(rules(&hub));
+    let behind = hub.clone();
+    let process =
+        world.process("karpenter", plan("workload"), move |life| karpenter(life, behind.clone(), true));
+    let result = live(&world, &capi, &process, &hub, run).await;
+    let failure = result.err().map(|trouble| {
+        let state = world.cluster().read(discontent);
+        format!("{trouble}\n{}", state.join("\n"))
+    });
+    let machines = world.cluster().read(|objects| objects.machines.len());
+    world.cluster().tape(|tape| Report {
+        tape: tape.entries().iter().map(|entry| format!("{entry}\n")).collect(),
+        digest: tape.digest(),
+        summary: format!(
+            "writes={} machines={machines} lives={} virtual={}s",
+            tape.entries().len(),
+            process.lives(),
+            world.cluster().elapsed().as_secs()
+        ),
+        failure,
+    })
+}
+
+/// O1 to O8 of the Cluster API study, and O9: the budgets of the core's own rules.
+fn rules(hub: &Faults) -> Vec<Box<dyn Invariant>> {
+    let mut rules: Vec<Box<dyn Invariant>> = vec![
+        Box::new(OneMachinePerClaim),
+        Box::new(ClaimedMachinesLive::default()),
+        Box::new(LevelsWithinBounds::new("karpenter")),
+        Box::new(FewWrites::new("karpenter")),
+        Box::new(NothingGoesInTheDark::new("karpenter", hub)),
+    ];
+    rules.extend(invariants::all("karpenter"));
+    rules
+}
+
+/// How far the provider's clock may be off, either way.
+const CLOCK_SKEW_SECONDS: u64 = 90;
+
+/// Karpenter as `karpenter run --provider cluster-api` starts it, again and again as a kubelet would. One that does not stand for
+/// election believes that it leads.
+fn karpenter(life: Life, hub: Faults, elected: bool) -> BoxFuture<'static, ()> {
+    async move {
+        let options = match Options::parse([], &Environ::new()) {
+            Ok(options) => Arc::new(options),
+            Err(error) => unreachable!("no settings at all are valid: {error}"),
+        };
+        for start in 0u32.. {
+            let mut environment = life.environment.clone();
+            environment.entropy = environment.entropy.child(&format!("start {start}"));
+            environment.registry = karpenter_runtime::metrics::Registry::new();
+            let (recorder, writer) = events::recorder(COMPONENT, &environment);
+            let parts = Parts {
+                workload: life.client.clone(),
+                management: life.client_behind(&hub),
+                settings: Settings {
+                    cluster_name: Some(CLUSTER.to_owned()),
+                    cluster_namespace: Some(NAMESPACE.to_owned()),
+                    ..Settings::default()
+                },
+                environment: Environment { clock: skewed(&environment), ..environment.clone() },
+                recorder: recorder.clone(),
+            };
+            let Ok((provider, parts)) = wiring::assemble(parts).await else {
+                tokio::time::sleep(Duration::from_secs(1)).await;
+                continue;
+            };
+            let measured = Measured::new(provider, &environment.registry);
+            let Ok(providers) = Registry::of([Arc::new(measured) as Arc<dyn CloudProvider>]) else {
+                unreachable!("one provider is not contested")
+            };
+            let identity = karpenter_runtime::lease::identity("karpenter", &environment);
+            let lease = LeaseConfig::new("kube-system", "karpenter-leader-election", identity);
+            let elector = Elector::new(life.client.clone(), lease, &environment, &recorder);
+            let (mut program, _) = assemble(Given {
+                client: life.client.clone(),
+                environment,
+                options: Arc::clone(&options),
+                providers,
+                events: (recorder, writer),
+                compute: Compute::Inline,
+            });
+            for part in parts {
+                program.while_leading(part.name, part.run);
+            }
+            // Losing the lease ends a process; the next one starts a moment later.
+            if program.run(life.stop.clone(), elected.then_some(elector)).await.is_ok() {
+                return;
+            }
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+    }
+    .boxed()
+}
+
+/// A clock that is off by as much as the life's entropy says.
+fn skewed(environment: &Environment) -> SharedClock {
+    let mut chance = Chance::new(&environment.entropy, "clock skew");
+    let ahead = SignedDuration::from_secs(i64::try_from(chance.below(2 * CLOCK_SKEW_SECONDS)).unwrap_or(0));
+    let behind = SignedDuration::from_secs(i64::try_from(CLOCK_SKEW_SECONDS).unwrap_or(0));
+    Arc::new(Skewed { clock: Arc::clone(&environment.clock), by: ahead - behind })
+}
+
+#[derive(Debug)]
+struct Skewed {
+    clock: SharedClock,
+    by: SignedDuration,
+}
+
+impl Clock for Skewed {
+    fn now(&self) -> Timestamp {
+        self.clock.now().saturating_add(self.by).unwrap_or_else(|_| self.clock.now())
+    }
+}
+
+async fn live(
+    world: &World,
+    capi: &ClusterApi,
+    process: &Arc<Process>,
+    hub: &Faults,
+    run: Run,
+) -> Result<(), Trouble> {
+    let mut chance = Chance::new(world.cluster().entropy(), "traffic");
+    let plan = Setting::draw(&mut chance);
+    for object in plan.objects(&mut chance) {
+        world.create(object).await?;
+    }
+    capi.check_health(true);
+    // Machines that are not Karpenter's.
+    world.run_for(30 * SECOND).await?;
+    process.start();
+    let volume = Volume { deployments: 3, replicas: 6, period: 10 * MINUTE };
+    let script = Script::draw(&mut chance, &volume);
+    if run.calm {
+        script.play(world).await?;
+        world.run_for(3 * MINUTE).await?;
+    } else {
+        capi.misfortune().swarm(world.cluster().entropy());
+        let danger = process.endanger(Span::secs(60, 300), Span::secs(1, 20));
+        let claims = tokio::spawn(traffic::delete_claims(world.cluster().clone(), process.faults().clone()));
+        let mut unrest = Unrest::new(capi, hub, NAMESPACE, CLUSTER);
+        let (played, ()) = tokio::join!(script.play(world), unrest.reign(12 * MINUTE));
+        played?;
+        if chance.happens(0.3) {
+            lead_twice(world, hub, &mut chance).await?;
+        }
+        world.run_for(MINUTE).await?;
+        process.faults().heal();
+        hub.heal();
+        capi.misfortune().heal();
+        // They end at their next turn, with the process running.
+        let _ = (danger.await, claims.await);
+    }
+    let healed = Instant::now();
+    world.wait_until("every pod is ready", 120 * MINUTE, |objects| discontent(objects).is_empty()).await?;
+    world.run_for(20 * MINUTE).await?;
+    let ready = |objects: &Objects| discontent(objects).is_empty() && all_is_calm(objects);
+    world.wait_until("every pod is ready still", 90 * MINUTE, ready).await?;
+    world.cluster().check_at_rest(healed.elapsed())?;
+
+    // Everyone goes home.
+    let acts = script.acts.iter().filter_map(|(_, act)| match act {
+        Act::Create(object) => farewell(object),
+        _ => None,
+    });
+    Script { acts: acts.map(|act| (Duration::ZERO, act)).collect() }.play(world).await?;
+    delete_all::<NodePool>(world.cluster()).await;
+    delete_all::<NodeClaim>(world.cluster()).await;
+    let empty = |objects: &Objects| {
+        objects.node_claims.is_empty() && objects.machines.values().all(|machine| !is_claimed(machine))
+    };
+    world.wait_until("every Machine of Karpenter's is gone", 90 * MINUTE, empty).await?;
+    world.run_for(15 * MINUTE).await?;
+    world.cluster().check_at_rest(healed.elapsed())?;
+    process.stop(MINUTE).await;
+    Ok(())
+}
+
+/// A second Karpenter believes for a while that it leads.
+async fn lead_twice(world: &World, hub: &Faults, chance: &mut Chance) -> Result<(), Trouble> {
+    let hub = hub.clone();
+    let second = world.process("karpenter-2", FaultPlan::none(), move |life| karpenter(life, hub.clone(), false));
+    second.start();
+    world.run_for(chance.duration(&Span::secs(5, 15))).await?;
+    second.kill();
+    Ok(())
+}
+
+fn is_claimed(machine: &DynamicObject) -> bool {
+    let ours = |namespace: &String| namespace == NAMESPACE;
+    machine.metadata.namespace.as_ref().is_some_and(ours)
+        && machine.metadata.annotations.as_ref().is_some_and(|all| all.contains_key(CLAIM))
+}
+
+/// Nobody waits for a Machine, and none is on its way out.
+fn all_is_calm(objects: &Objects) -> bool {
+    let launched = objects.node_claims.values().all(|claim| {
+        claim.status.as_ref().is_some_and(|status| status.provider_id.is_some())
+    });
+    launched && objects.machines.values().all(|machine| machine.metadata.deletion_timestamp.is_none())
+}
+
+/// What a seed decides about the Cluster.
+struct Setting {
+    machine_mode: bool,
+    drift: &'static str,
+    remediation: &'static str,
+    adoption: &'static str,
+    /// Replicas that were there before Karpenter.
+    foreign: u64,
+}
+
+impl Setting {
+    fn draw(chance: &mut Chance) -> Self {
+        let mut one_of = |of: &[&'static str]| chance.pick(of).copied().unwrap_or_default();
+        let drift = one_of(&["Off", "ClusterAPI", "Karpenter"]);
+        let remediation = one_of(&["Karpenter", "ClusterAPI"]);
+        let adoption = one_of(&["Never", "Never", "Unclaimed"]);
+        Self {
+            machine_mode: chance.happens(0.25),
+            drift,
+            remediation,
+            adoption,
+            foreign: if chance.happens(0.3) { chance.between(1, 3) } else { 0 },
+        }
+    }
+
+    /// A Cluster with three MachineDeployments: one with a quota, a slow one, a dear one.
+    fn objects(&self, chance: &mut Chance) -> Vec<Value> {
+        let price = |text: &'static str| ("karpenter.cluster.x-k8s.io/price", text);
+        let quota = json!({"quota": chance.between(1, 4), "provisionSeconds": 5});
+        let slow = json!({
+            "provisionSeconds": chance.between(1, 120), "joinSeconds": 5, "deleteSeconds": chance.between(0, 60),
+        });
+        let deployment = |name: &str, annotations: &[(&str, &str)]| {
+            cluster_api::machine_deployment(NAMESPACE, CLUSTER, name, name, annotations)
+        };
+        let mut dear = deployment("dear", &[(MAX_SIZE, "100"), price("0.3")]);
+        dear["spec"]["replicas"] = self.foreign.into();
+        if self.drift == "Karpenter" {
+            dear["spec"]["rollout"] = json!({"strategy": {"type": "OnDelete"}});
+        }
+        let consolidate = chance.pick(&["0s", "30s", "5m", "Never"]).copied().unwrap_or_default();
+        let policy = if chance.happens(0.5) { "WhenEmpty" } else { "WhenEmptyOrUnderutilized" };
+        let nodes = chance.pick(&["1", "10%", "50%", "100%"]).copied().unwrap_or_default();
+        let mut class = json!({
+            "timeouts": {"launch": "8m", "surplus": "3m"},
+            "drift": self.drift, "remediation": self.remediation, "adoption": self.adoption,
+        });
+        if self.machine_mode {
+            class["launchMode"] = "Machine".into();
+        }
+        vec![
+            ClusterAPINodeClass::crd().to_json(),
+            json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}),
+            json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": format!("{NAMESPACE}-2")}}),
+            cluster_api::cluster(NAMESPACE, CLUSTER),
+            cluster_api::template(NAMESPACE, "quota", quota),
+            cluster_api::template(NAMESPACE, "slow", slow),
+            cluster_api::template(NAMESPACE, "dear", json!({"provisionSeconds": 3, "joinSeconds": 2})),
+            deployment("quota", &[(MAX_SIZE, "8"), price("0.1")]),
+            deployment("slow", &[(MAX_SIZE, "4"), price("0.2")]),
+            dear,
+            json!({
+                "apiVersion": "karpenter.cluster.x-k8s.io/v1alpha1", "kind": "ClusterAPINodeClass",
+                "metadata": {"name": "default"}, "spec": class,
+            }),
+            json!({
+                "apiVersion": "karpenter.sh/v1", "kind": "NodePool", "metadata": {"name": "default"},
+                "spec": {
+                    "disruption": {
+                        "consolidationPolicy": policy, "consolidateAfter": consolidate,
+                        "budgets": [{"nodes": nodes}],
+                    },
+                    "template": {"spec": {
+                        "requirements": [],
+                        "nodeClassRef": {
+                            "group": "karpenter.cluster.x-k8s.io", "kind": "ClusterAPINodeClass", "name": "default",
+                        },
+                    }},
+                },
+            }),
+        ]
+    }
+}

@@ -1,0 +1,89 @@
+//! O8: while the management cluster cannot be reached, nothing is known to have gone, so no NodeClaim and no Node is deleted but by
+//! people and by what was decided in the workload cluster alone.
+
+use jiff::{SignedDuration, Timestamp};
+use karpenter_api::NodeClaim;
+use karpenter_api::conditions::HasConditions as _;
+
+use crate::faults::Faults;
+use crate::invariants::{Invariant, Step};
+use crate::objects::{Change, is_deleting};
+
+/// What was decided before the lights went out may be carried out for so long.
+const DECIDED: SignedDuration = SignedDuration::from_secs(60);
+/// How long the core gives a node to register.
+const REGISTRATION: SignedDuration = SignedDuration::from_mins(15);
+
+/// See the module.
+pub struct NothingGoesInTheDark {
+    provider: String,
+    hub: Faults,
+    since: Option<Timestamp>,
+}
+
+impl NothingGoesInTheDark {
+    /// For a provider whose writes stand under names that start with `provider` and who reaches the management cluster through
+    /// `hub`.
+    pub fn new(provider: &str, hub: &Faults) -> Self {
+        Self { provider: provider.to_owned(), hub: hub.clone(), since: None }
+    }
+}
+
+/// Whether the workload cluster alone is reason enough: disruption, expiry, a node that never registered, a launch given up.
+fn for_its_own_reasons(claim: &NodeClaim, now: Timestamp) -> bool {
+    let holds = |kind: &str| claim.condition(kind).is_some_and(|c| c.status.as_str() == "True");
+    let age = claim.metadata.creation_timestamp.as_ref().map_or(SignedDuration::ZERO, |t| now.duration_since(t.0));
+    let lifetime = claim.spec.expire_after.as_ref().and_then(|after| after.as_duration());
+    let expired = lifetime.is_some_and(|lifetime| age >= lifetime.to_signed());
+    holds("DisruptionReason") || expired || (!holds("Registered") && age >= REGISTRATION)
+}
+
+impl Invariant for NothingGoesInTheDark {
+    fn name(&self) -> &'static str {
+        "nothing goes in the dark"
+    }
+
+    fn rules(&self) -> &'static [&'static str] {
+        &["O8"]
+    }
+
+    fn check(&mut self, step: &Step<'_>) -> Result<(), String> {
+        self.since = match (self.hub.is_cut_off(), self.since) {
+            (false, _) => None,
+            (true, since) => since.or(Some(step.now)),
+        };
+        let dark = self.since.is_some_and(|since| step.now.duration_since(since) > DECIDED);
+        if !dark || !step.entry.actor.starts_with(&self.provider) {
+            return Ok(());
+        }
+        for change in step.changes {
+            match &**change {
+                Change::NodeClaim(edit) => {
+                    let (Some(old), Some(new)) = (&edit.old, &edit.new) else { continue };
+                    if !is_deleting(&**old) && is_deleting(&**new) && !for_its_own_reasons(new, step.now) {
+                        return Err(format!(
+                            "NodeClaim {} is deleted and the management cluster cannot be reached",
+                            edit.key
+                        ));
+                    }
+                }
+                Change::Node(edit) => {
+                    let (Some(old), Some(new)) = (&edit.old, &edit.new) else { continue };
+                    let id = new.spec.as_ref().and_then(|spec| spec.provider_id.as_ref());
+                    let live = step.objects.node_claims.values().any(|claim| {
+                        let theirs = claim.status.as_ref().and_then(|status| status.provider_id.as_ref());
+                        theirs == id && id.is_some() && !is_deleting(&**claim)
+                    });
+                    if !is_deleting(&**old) && is_deleting(&**new) && live {
+                        return Err(format!(
+                            "Node {} of a live NodeClaim is deleted and the management cluster cannot be reached",
+                            edit.key
+                        ));
+                    }
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,118 @@
+//! A MachineHealthCheck over all Machines: one whose Node has been unready for five minutes, or has not come within twenty, is
+//! condemned. Who replaces it is its owner's affair.
+
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use karpenter_runtime::object_key::ObjectKey;
+use kube::api::DynamicObject;
+
+use super::Switches;
+use super::deployments::cluster_of;
+use super::kinds::{Kind, annotation, condition, is_paused, patch_status, text, with_conditions};
+use crate::actor::{Actor, Agenda};
+use crate::cluster::Cluster;
+use crate::objects::{Change, Objects, is_deleting};
+
+/// How often an unhealthy Machine is looked at.
+const AGAIN: Duration = Duration::from_secs(30);
+/// For how long a Node may be unready.
+const UNREADY: SignedDuration = SignedDuration::from_mins(5);
+/// How long a Node may take to come.
+const STARTUP: SignedDuration = SignedDuration::from_mins(20);
+
+/// The controller.
+pub(super) struct HealthChecks {
+    cluster: Cluster,
+    client: kube::Client,
+    switches: Switches,
+}
+
+impl HealthChecks {
+    pub(super) fn new(cluster: &Cluster, switches: Switches) -> Self {
+        Self { cluster: cluster.clone(), client: cluster.client(Self::NAME), switches }
+    }
+
+    /// What is wrong with a Machine, or when to look again.
+    fn judge(&self, machine: &DynamicObject) -> Verdict {
+        if condition(machine, "NodeHealthy") == "True" || annotation(machine, SKIP).is_some() {
+            return Verdict::Fine;
+        }
+        let now = self.cluster.now();
+        let born = machine.metadata.creation_timestamp.as_ref().map_or(now, |time| time.0);
+        let node = text(machine, "/status/nodeRef/name");
+        if node.is_empty() {
+            return if now.duration_since(born) >= STARTUP { Verdict::Condemned } else { Verdict::Later };
+        }
+        let unready_since = self.cluster.read(|objects| Some(unready_since(objects.node(node)?)));
+        match unready_since {
+            // The Node is gone.
+            None => Verdict::Condemned,
+            Some(None) => Verdict::Later,
+            Some(Some(since)) if now.duration_since(since) >= UNREADY => Verdict::Condemned,
+            Some(Some(_)) => Verdict::Later,
+        }
+    }
+}
+
+const SKIP: &str = "cluster.x-k8s.io/skip-remediation";
+
+enum Verdict {
+    Fine,
+    Later,
+    Condemned,
+}
+
+/// Since when a Node has not been ready.
+fn unready_since(node: &k8s_openapi::api::core::v1::Node) -> Option<Timestamp> {
+    let conditions = node.status.as_ref()?.conditions.as_ref()?;
+    let ready = conditions.iter().find(|condition| condition.type_ == "Ready")?;
+    if ready.status == "True" {
+        return None;
+    }
+    ready.last_transition_time.as_ref().map(|time| time.0)
+}
+
+impl Actor for HealthChecks {
+    type Key = ObjectKey;
+    const NAME: &'static str = "machinehealthcheck-controller";
+
+    fn observe(&mut self, change: &Change, _: &Objects, agenda: &mut Agenda<ObjectKey>) {
+        if let Change::Machine(edit) = change
+            && edit.new.is_some()
+        {
+            agenda.after(edit.key.clone(), Duration::from_secs(1));
+        }
+    }
+
+    async fn act(&mut self, key: &ObjectKey, agenda: &mut Agenda<ObjectKey>) -> Result<(), kube::Error> {
+        let (machine, paused) = self.cluster.read(|objects| {
+            let machine = objects.machines.get(key).cloned();
+            let paused = machine.as_ref().is_some_and(|m| is_paused(m, cluster_of(objects, m)));
+            (machine, paused)
+        });
+        let Some(machine) = machine.filter(|machine| !is_deleting(&**machine)) else { return Ok(()) };
+        if paused || !self.switches.health_is_checked() {
+            agenda.after(key.clone(), AGAIN);
+            return Ok(());
+        }
+        match self.judge(&machine) {
+            Verdict::Fine => {}
+            Verdict::Later => agenda.after(key.clone(), AGAIN),
+            Verdict::Condemned => {
+                let conditions = with_conditions(
+                    &machine,
+                    &[
+                        ("HealthCheckSucceeded", false, "UnhealthyNode", "its Node is unhealthy"),
+                        ("OwnerRemediated", false, "WaitingForRemediation", ""),
+                    ],
+                );
+                let status = serde_json::json!({"conditions": conditions});
+                patch_status(&self.client, Kind::Machine, &machine, status).await?;
+                // Another writer may have had older conditions in hand.
+                agenda.after(key.clone(), AGAIN);
+            }
+        }
+        Ok(())
+    }
+}

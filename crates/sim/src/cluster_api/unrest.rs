@@ -1,0 +1,334 @@
+//! What people and their tools do to a Cluster while Karpenter works: pauses, upgrades, rollouts, labels and annotations that come and
+//! go, Machines deleted by hand, replicas set by someone else, controllers that are down, objects moved. Everything that can be
+//! undone is undone in the end.
+
+use std::time::Duration;
+
+use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams};
+use serde_json::{Value, json};
+use tokio::time::sleep;
+
+use super::kinds::{Kind, create, with_conditions};
+use super::{ClusterApi, UPGRADING, moving};
+use crate::chance::{Chance, Span};
+use crate::faults::Faults;
+use crate::objects::is_deleting;
+
+const MEMBER: &str = "node.cluster.x-k8s.io/karpenter-member";
+const CPU: &str = "capacity.cluster-autoscaler.kubernetes.io/cpu";
+const HOOK: &str = "pre-terminate.delete.hook.machine.cluster.x-k8s.io/backup";
+
+/// One thing that is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Act {
+    PauseCluster,
+    PauseDeployment,
+    PauseRollout,
+    UpgradeControlPlane,
+    StopMachineSets,
+    StopControllers,
+    CutOffHub,
+    RollOut,
+    DeleteMachine,
+    DeleteInfrastructure,
+    DeleteDeployment,
+    SetReplicas,
+    RemoveMemberLabel,
+    SpoilAnnotation,
+    RemoveTemplate,
+    HookMachine,
+    CondemnMachines,
+    CopyElsewhere,
+    Move,
+}
+
+impl Act {
+    const ALL: [Self; 19] = [
+        Self::PauseCluster,
+        Self::PauseDeployment,
+        Self::PauseRollout,
+        Self::UpgradeControlPlane,
+        Self::StopMachineSets,
+        Self::StopControllers,
+        Self::CutOffHub,
+        Self::RollOut,
+        Self::DeleteMachine,
+        Self::DeleteInfrastructure,
+        Self::DeleteDeployment,
+        Self::SetReplicas,
+        Self::RemoveMemberLabel,
+        Self::SpoilAnnotation,
+        Self::RemoveTemplate,
+        Self::HookMachine,
+        Self::CondemnMachines,
+        Self::CopyElsewhere,
+        Self::Move,
+    ];
+}
+
+/// Unrest in one Cluster.
+pub struct Unrest<'a> {
+    capi: &'a ClusterApi,
+    hub: Faults,
+    client: kube::Client,
+    chance: Chance,
+    namespace: String,
+    cluster: String,
+}
+
+impl<'a> Unrest<'a> {
+    /// In this Cluster; `hub` is how the program under test reaches it.
+    pub fn new(capi: &'a ClusterApi, hub: &Faults, namespace: &str, cluster: &str) -> Self {
+        let world = capi.cluster();
+        Self {
+            capi,
+            hub: hub.clone(),
+            client: world.client("user"),
+            chance: Chance::new(world.entropy(), "unrest"),
+            namespace: namespace.to_owned(),
+            cluster: cluster.to_owned(),
+        }
+    }
+
+    /// Does things for this long, one after another: about half of the kinds there are.
+    pub async fn reign(&mut self, period: Duration) {
+        let acts: Vec<Act> = Act::ALL.into_iter().filter(|_| self.chance.happens(0.5)).collect();
+        let end = tokio::time::Instant::now() + period;
+        while tokio::time::Instant::now() < end {
+            sleep(self.chance.duration(&Span::secs(5, 90))).await;
+            let Some(act) = self.chance.pick(&acts).copied() else { return };
+            self.note(act);
+            if let Err(error) = self.act(act).await {
+                // Somebody else was first: what was to be changed is gone or was changed.
+                tracing::debug!(?act, %error, "came to nothing");
+            }
+        }
+    }
+
+    fn note(&self, act: Act) {
+        let deed = format!("somebody: {act:?}");
+        self.capi.cluster().record(&"user".into(), deed, "done".to_owned(), &[]);
+    }
+
+    async fn act(&mut self, act: Act) -> Result<(), kube::Error> {
+        let set = |key: &str, value: Value| json!({"metadata": {"annotations": {key: value}}});
+        let paused = "cluster.x-k8s.io/paused";
+        match act {
+            Act::PauseCluster => {
+                let change = |paused: bool| json!({"spec": {"paused": paused}});
+                self.for_a_while(Kind::Cluster, &self.cluster.clone(), change(true), change(false)).await
+            }
+            Act::UpgradeControlPlane => {
+                let (hold, free) = (set(UPGRADING, "the control plane".into()), set(UPGRADING, Value::Null));
+                self.for_a_while(Kind::Cluster, &self.cluster.clone(), hold, free).await
+            }
+            Act::PauseDeployment => {
+                let Some(name) = self.deployment() else { return Ok(()) };
+                let (hold, free) = (set(paused, "".into()), set(paused, Value::Null));
+                self.for_a_while(Kind::MachineDeployment, &name, hold, free).await
+            }
+            Act::PauseRollout => {
+                let Some(name) = self.deployment() else { return Ok(()) };
+                let change = |paused: bool| json!({"spec": {"paused": paused}});
+                self.for_a_while(Kind::MachineDeployment, &name, change(true), change(false)).await
+            }
+            Act::RemoveMemberLabel => {
+                let Some(name) = self.deployment() else { return Ok(()) };
+                let label = |value: Value| json!({"metadata": {"labels": {MEMBER: value}}});
+                self.for_a_while(Kind::MachineDeployment, &name, label(Value::Null), label("".into())).await
+            }
+            Act::SpoilAnnotation => {
+                let Some(name) = self.deployment() else { return Ok(()) };
+                let (bad, good) = (set(CPU, "sixteen".into()), set(CPU, "4".into()));
+                self.for_a_while(Kind::MachineDeployment, &name, bad, good).await
+            }
+            Act::HookMachine => {
+                let Some(name) = self.machine() else { return Ok(()) };
+                let (hook, free) = (set(HOOK, "".into()), set(HOOK, Value::Null));
+                self.for_a_while(Kind::Machine, &name, hook, free).await
+            }
+            Act::StopMachineSets => {
+                self.capi.run_machine_sets(false);
+                self.wait().await;
+                self.capi.run_machine_sets(true);
+                Ok(())
+            }
+            Act::StopControllers => {
+                self.capi.run_controllers(false);
+                self.wait().await;
+                self.capi.run_controllers(true);
+                Ok(())
+            }
+            Act::CutOffHub => {
+                self.hub.cut_off(self.chance.duration(&Span::secs(30, 420)));
+                Ok(())
+            }
+            Act::RollOut => {
+                let Some(name) = self.deployment() else { return Ok(()) };
+                let version = format!("v1.36.{}", self.chance.between(1, 30));
+                let change = json!({"spec": {"template": {"spec": {"version": version}}}});
+                self.patch(Kind::MachineDeployment, &name, change).await
+            }
+            Act::SetReplicas => {
+                let Some(name) = self.deployment() else { return Ok(()) };
+                // As a tool does that applies what is in its repository.
+                let replicas = self.chance.below(3);
+                for _ in 0..self.chance.between(1, 3) {
+                    let change = json!({"spec": {"replicas": replicas}});
+                    self.patch(Kind::MachineDeployment, &name, change).await?;
+                    sleep(self.chance.duration(&Span::secs(20, 180))).await;
+                }
+                Ok(())
+            }
+            Act::DeleteMachine => {
+                let Some(name) = self.machine() else { return Ok(()) };
+                self.delete(Kind::Machine, &name).await
+            }
+            Act::DeleteInfrastructure => {
+                let Some(name) = self.machine() else { return Ok(()) };
+                self.delete(Kind::SimMachine, &name).await
+            }
+            Act::DeleteDeployment => self.delete_deployment().await,
+            Act::RemoveTemplate => self.remove_template().await,
+            Act::CondemnMachines => self.condemn().await,
+            Act::CopyElsewhere => self.copy_elsewhere().await,
+            Act::Move => self.move_everything().await,
+        }
+    }
+
+    async fn for_a_while(&mut self, kind: Kind, name: &str, change: Value, back: Value) -> Result<(), kube::Error> {
+        self.patch(kind, name, change).await?;
+        self.wait().await;
+        self.patch(kind, name, back).await
+    }
+
+    async fn wait(&mut self) {
+        sleep(self.chance.duration(&Span::secs(5, 240))).await;
+    }
+
+    async fn patch(&self, kind: Kind, name: &str, change: Value) -> Result<(), kube::Error> {
+        let api = kind.api(&self.client, &self.namespace);
+        api.patch(name, &PatchParams::default(), &Patch::Merge(change)).await.map(drop)
+    }
+
+    async fn delete(&self, kind: Kind, name: &str) -> Result<(), kube::Error> {
+        kind.api(&self.client, &self.namespace).delete(name, &DeleteParams::background()).await.map(drop)
+    }
+
+    fn deployment(&mut self) -> Option<String> {
+        let names: Vec<String> = self.capi.cluster().read(|objects| {
+            let ours = objects.machine_deployments.keys().filter(|key| *key.namespace == *self.namespace);
+            ours.map(|key| key.name.to_string()).collect()
+        });
+        self.chance.pick(&names).cloned()
+    }
+
+    fn machine(&mut self) -> Option<String> {
+        let names: Vec<String> = self.capi.cluster().read(|objects| {
+            let ours = objects.machines.iter().filter(|(key, machine)| {
+                *key.namespace == *self.namespace && !is_deleting(&***machine)
+            });
+            ours.map(|(key, _)| key.name.to_string()).collect()
+        });
+        self.chance.pick(&names).cloned()
+    }
+
+    /// Deletes a MachineDeployment with all its Machines, and makes it anew a while later.
+    async fn delete_deployment(&mut self) -> Result<(), kube::Error> {
+        let Some(name) = self.deployment() else { return Ok(()) };
+        let api = Kind::MachineDeployment.api(&self.client, &self.namespace);
+        let found = api.get(&name).await?;
+        self.delete(Kind::MachineDeployment, &name).await?;
+        loop {
+            self.wait().await;
+            if api.get_opt(&name).await?.is_none() {
+                break;
+            }
+        }
+        create(&self.client, Kind::MachineDeployment, as_applied(&found)).await
+    }
+
+    async fn remove_template(&mut self) -> Result<(), kube::Error> {
+        let templates: Vec<_> =
+            self.capi.cluster().read(|objects| objects.sim_machine_templates.values().cloned().collect());
+        let Some(template) = self.chance.pick(&templates).cloned() else { return Ok(()) };
+        self.delete(Kind::SimMachineTemplate, template.metadata.name.as_deref().unwrap_or_default()).await?;
+        self.wait().await;
+        create(&self.client, Kind::SimMachineTemplate, as_applied(&template)).await
+    }
+
+    /// A health check that takes offence at healthy Machines.
+    async fn condemn(&mut self) -> Result<(), kube::Error> {
+        for _ in 0..self.chance.between(1, 3) {
+            let Some(name) = self.machine() else { return Ok(()) };
+            let api = Kind::Machine.api(&self.client, &self.namespace);
+            let machine = api.get(&name).await?;
+            let conditions = with_conditions(
+                &machine,
+                &[
+                    ("HealthCheckSucceeded", false, "UnhealthyNode", "so it is said"),
+                    ("OwnerRemediated", false, "WaitingForRemediation", ""),
+                ],
+            );
+            let status = Patch::Merge(json!({"status": {"conditions": conditions}}));
+            api.patch_status(&name, &PatchParams::default(), &status).await?;
+        }
+        Ok(())
+    }
+
+    /// A Machine of the same name and id in a Cluster of the same name in another namespace.
+    async fn copy_elsewhere(&mut self) -> Result<(), kube::Error> {
+        let Some(name) = self.machine() else { return Ok(()) };
+        let elsewhere = format!("{}-2", self.namespace);
+        let mut cluster = super::cluster(&elsewhere, &self.cluster);
+        cluster["spec"]["paused"] = true.into();
+        create(&self.client, Kind::Cluster, cluster).await?;
+        let found = Kind::Machine.api(&self.client, &self.namespace).get(&name).await?;
+        let mut copy = as_applied(&found);
+        copy["metadata"]["namespace"] = elsewhere.into();
+        create(&self.client, Kind::Machine, copy).await
+    }
+
+    async fn move_everything(&mut self) -> Result<(), kube::Error> {
+        let name = self.cluster.clone();
+        self.patch(Kind::Cluster, &name, json!({"spec": {"paused": true}})).await?;
+        // Who is at work finishes.
+        sleep(Duration::from_secs(10)).await;
+        let moved = moving::make_anew(self.capi.cluster(), &self.client, &self.namespace).await;
+        sleep(self.chance.duration(&Span::secs(1, 120))).await;
+        self.patch(Kind::Cluster, &name, json!({"spec": {"paused": false}})).await?;
+        moved
+    }
+}
+
+/// An object as somebody would apply it again: without what the server, its controllers and Karpenter added.
+fn as_applied(object: &DynamicObject) -> Value {
+    let mut copy = serde_json::to_value(object).unwrap_or_default();
+    if let Some(copy) = copy.as_object_mut() {
+        copy.remove("status");
+    }
+    let annotations: serde_json::Map<String, Value> = object
+        .metadata
+        .annotations
+        .iter()
+        .flatten()
+        .filter(|(key, _)| {
+            let own = ["/price", "/instance-type", "/capacity-type"].iter().any(|end| key.ends_with(end));
+            own || !(key.starts_with("karpenter.cluster.x-k8s.io/") || key.contains("revision"))
+        })
+        .map(|(key, value)| (key.clone(), value.as_str().into()))
+        .collect();
+    if let Some(metadata) = copy.get_mut("metadata").and_then(Value::as_object_mut) {
+        for given in
+            ["uid", "resourceVersion", "creationTimestamp", "generation", "managedFields", "finalizers", "ownerReferences"]
+        {
+            metadata.remove(given);
+        }
+        metadata.insert("annotations".to_owned(), Value::Object(annotations));
+    }
+    // Replicas are Karpenter's from here on.
+    if let Some(spec) = copy.get_mut("spec").filter(|spec| spec.get("replicas").is_some()) {
+        spec["replicas"] = 0.into();
+    }
+    copy
+}

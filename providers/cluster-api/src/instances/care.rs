@@ -1,0 +1,95 @@
+//! Looks after Machines of their own: no MachineSet remediates them and none collects those that nobody wants any more.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use karpenter_api::NodeClaim;
+use karpenter_runtime::events::{Event, EventType, reference};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::fleet::Fleet;
+use crate::client::machine::{Claim, Machine};
+use crate::nodeclass::LaunchMode;
+
+/// How often they are looked at, and the core is reminded of pending launches: nothing happens to one that is stuck, and its time
+/// runs out all the same.
+const PERIOD: Duration = Duration::from_secs(10);
+/// How long a Machine's NodeClaim must be out of sight before the server is asked whether it exists.
+const OUT_OF_SIGHT: Duration = Duration::from_secs(60);
+
+/// Looks after them until stopped.
+pub(crate) async fn care(fleet: Weak<Fleet>, stop: CancellationToken) {
+    let mut unseen: BTreeMap<String, Instant> = BTreeMap::new();
+    loop {
+        tokio::select! {
+            biased;
+            () = stop.cancelled() => return,
+            () = tokio::time::sleep(PERIOD) => {}
+        }
+        let Some(fleet) = fleet.upgrade() else { return };
+        for name in fleet.node_claims.pending() {
+            fleet.wake(&name);
+        }
+        let paused = fleet.mirror.cluster().is_none_or(|cluster| cluster.paused);
+        if paused || !fleet.is_synced() {
+            continue;
+        }
+        let standalone = standalone(&fleet);
+        unseen.retain(|uid, _| standalone.iter().any(|(_, claim)| claim.uid == *uid));
+        for (machine, claim) in standalone {
+            match fleet.node_claims.seen(&claim.node_claim, &claim.uid) {
+                Some(found) => {
+                    unseen.remove(&claim.uid);
+                    if machine.is_condemned() && found.metadata.deletion_timestamp.is_none() {
+                        give_up(&fleet, &found).await;
+                    }
+                }
+                None => {
+                    let since = *unseen.entry(claim.uid.clone()).or_insert_with(Instant::now);
+                    if since.elapsed() >= OUT_OF_SIGHT {
+                        collect(&fleet, &machine, &claim).await;
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Live Machines of ours that belong to no MachineSet.
+fn standalone(fleet: &Fleet) -> Vec<(Arc<Machine>, Claim)> {
+    let machines = fleet.mirror.machines();
+    let ours = machines.into_iter().filter(|machine| !machine.deleting);
+    ours.filter_map(|machine| {
+        let claim = machine.claim().filter(|claim| claim.owner == fleet.owner)?;
+        fleet.mirror.scalable_of(&machine).is_none().then_some((machine, claim))
+    })
+    .collect()
+}
+
+/// A health check condemned its Machine, and the NodeClaim is the owner of it.
+async fn give_up(fleet: &Fleet, claim: &NodeClaim) {
+    let class = fleet.node_class(&claim.spec.node_class_ref.name);
+    if class.is_none_or(|class| class.spec().launch_mode != Some(LaunchMode::Machine)) {
+        return;
+    }
+    let message = "a health check condemned its Machine".to_owned();
+    let event = Event::new(reference(claim), EventType::Warning, "MachineUnhealthy", message);
+    fleet.recorder.publish(event.dedupe_by([claim.metadata.uid.clone().unwrap_or_default()]));
+    if let Err(error) = fleet.node_claims.delete(claim).await {
+        tracing::warn!(%error, "cannot delete the NodeClaim of a condemned Machine, will retry");
+    }
+}
+
+/// Deletes a Machine whose NodeClaim is gone: the server says so, not only the watch.
+async fn collect(fleet: &Fleet, machine: &Machine, claim: &Claim) {
+    if !matches!(fleet.node_claims.is_gone(&claim.node_claim, &claim.uid).await, Ok(true)) {
+        return;
+    }
+    tracing::info!(machine = %machine.key, "deleting a Machine whose NodeClaim is gone");
+    match fleet.hub.delete_machine(machine).await {
+        Ok(()) => fleet.metrics.writes.inc(&["delete"]),
+        Err(error) => tracing::warn!(%error, "cannot delete a Machine whose NodeClaim is gone, will retry"),
+    }
+}
