@@ -78,6 +78,32 @@ annotations:
 {{- end -}}
 {{- end -}}
 
+{{/* Whether the cluster the chart is installed in is the management cluster. */}}
+{{- define "karpenter.clusterAPIJoined" -}}
+{{- if not (or .Values.clusterAPI.url (include "karpenter.clusterAPIKubeconfig" .)) -}}true{{- end -}}
+{{- end -}}
+
+{{/* What Karpenter may do in the management cluster. */}}
+{{- define "karpenter.clusterAPIRules" -}}
+- apiGroups: ["cluster.x-k8s.io"]
+  resources: ["machines", "machinedeployments", "machinesets", "clusters"]
+  verbs: ["get", "list", "watch"]
+- apiGroups: ["cluster.x-k8s.io"]
+  resources: ["machines", "machinedeployments", "machinesets"]
+  verbs: ["patch"]
+# Machines of its own: where a lower number of replicas would not name them, and in Machine mode.
+- apiGroups: ["cluster.x-k8s.io"]
+  resources: ["machines"]
+  verbs: ["create", "delete"]
+- apiGroups: ["cluster.x-k8s.io"]
+  resources: ["machinedeployments/scale", "machinesets/scale"]
+  verbs: ["patch"]
+# Templates tell what a node has; in Machine mode they are cloned.
+- apiGroups: ["infrastructure.cluster.x-k8s.io", "bootstrap.cluster.x-k8s.io"]
+  resources: ["*"]
+  verbs: ["get", "create", "delete"]
+{{- end -}}
+
 {{/* The terms of a list as YAML, each with the selector of our pods if it has none. Takes the root and `terms`. */}}
 {{- define "karpenter.selectingUs" -}}
 {{- $ours := dict "labelSelector" (dict "matchLabels" (include "karpenter.selectorLabels" .root | fromYaml)) -}}

@@ -33,9 +33,12 @@ What is null or an empty text is left to the program; what `controller.env` sets
   (list "CLUSTER_API_URL" .Values.clusterAPI.url)
   (list "CLUSTER_API_CERTIFICATE_AUTHORITY_DATA" .Values.clusterAPI.certificateAuthorityData)
   (list "CLUSTER_API_SKIP_TLS_VERIFY" (ternary true nil .Values.clusterAPI.skipTLSVerify))
+  (list "CLUSTER_API_IN_MANAGEMENT_CLUSTER" (ternary true nil .Values.clusterAPI.inManagementCluster))
+  (list "CLUSTER_NAMESPACE" .Values.clusterAPI.clusterNamespace)
   (list "CLUSTER_API_DEFAULT_ARCH" .Values.clusterAPI.defaultArch)
   (list "CLUSTER_API_SYNC_LABELS" (join "," .Values.clusterAPI.syncLabels))
-  (list "CLUSTER_NAMESPACE" .Values.clusterAPI.clusterNamespace)
+  (list "CLUSTER_API_QPS" .Values.clusterAPI.qps)
+  (list "CLUSTER_API_BURST" .Values.clusterAPI.burst)
 ) -}}
 {{- if include "karpenter.clusterAPIKubeconfig" . -}}
 {{- $plain = append $plain (list "CLUSTER_API_KUBECONFIG" "/etc/karpenter/cluster-api/kubeconfig") -}}

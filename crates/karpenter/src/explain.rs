@@ -1,8 +1,11 @@
-//! `karpenter explain node NAME`: why a node is not taken away, or what would take it away.
+//! `karpenter explain node NAME`: why a node is not taken away, or what would take it away. For MachineDeployments see
+//! [`machine_deployment`].
 //!
 //! The answer is computed on the spot, from a cluster (by kubeconfig) or from files as `karpenter simulate` reads them, by the
 //! same code that decides in the operator. What only a running operator knows (commands under way, nominations) is not part
 //! of it.
+
+mod machine_deployment;
 
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
@@ -30,6 +33,8 @@ pub struct Args {
 enum What {
     /// Why a node is not taken away, or what would take it away.
     Node(NodeArgs),
+    /// Why a MachineDeployment of Cluster API is offered, or is not.
+    MachineDeployment(machine_deployment::Args),
 }
 
 #[derive(Debug, clap::Args)]
@@ -74,7 +79,10 @@ pub fn cmd(args: &Args) -> anyhow::Result<()> {
 
 /// The answer, without touching stdout.
 pub fn report(args: &Args) -> anyhow::Result<String> {
-    let What::Node(args) = &args.what;
+    let args = match &args.what {
+        What::Node(args) => args,
+        What::MachineDeployment(args) => return machine_deployment::report(args),
+    };
     let types = args.instance_types.as_deref();
     let cluster = if args.files.is_empty() {
         let (dump, now) = read_cluster(args)?;

@@ -32,6 +32,9 @@ pub mod unrest;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::Api;
+use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
@@ -122,6 +125,22 @@ impl ClusterApi {
     /// Starts or stops checking the health of Machines; nobody does at first.
     pub fn check_health(&self, check: bool) {
         self.switches.health_on.store(check, Ordering::Relaxed);
+    }
+
+    /// From now on only these versions are served, as when Cluster API is upgraded.
+    ///
+    /// # Errors
+    ///
+    /// If the server refuses a definition.
+    pub async fn serve(&self, versions: &[&str]) -> Result<(), kube::Error> {
+        let api: Api<CustomResourceDefinition> = Api::all(self.cluster.client("user"));
+        for kind in kinds::Kind::ALL {
+            let definition = kinds::serving(kind, versions);
+            let name = definition["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+            let patch = Patch::Merge(json!({"spec": {"versions": definition["spec"]["versions"]}}));
+            api.patch(&name, &PatchParams::default(), &patch).await?;
+        }
+        Ok(())
     }
 
     /// What becomes of machines.

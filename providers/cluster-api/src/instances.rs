@@ -14,6 +14,8 @@
 //! | [`backoff`] | which offerings have failed of late |
 //! | [`launch`], [`removal`], [`lookup`] | what the core asks for: create, delete, get and list |
 //! | [`standalone`], `care` | Machine mode, and looking after its Machines |
+//! | [`customization`] | what Machine mode changes in clones |
+//! | [`learning`] | what Nodes and ConfigMaps tell |
 //! | [`pace`] | how fast nodes may be launched |
 //! | [`adoption`] | NodeClaims for Machines that were there before |
 //! | [`succession`] | what becomes of NodeClaims whose Machines Cluster API replaces |
@@ -23,10 +25,12 @@ pub mod actor;
 pub mod adoption;
 pub mod backoff;
 pub(crate) mod care;
+pub mod customization;
 pub mod drift;
 pub mod fleet;
 pub mod holds;
 pub mod launch;
+pub mod learning;
 pub mod ledger;
 pub mod lookup;
 pub mod node_claims;

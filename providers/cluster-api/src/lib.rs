@@ -7,9 +7,11 @@
 //! | [`instances`] | what was bought |
 //! | [`client`] | the management cluster: what it has, what is written to it |
 //! | [`wiring`] | puts it together |
+//! | [`explanation`] | why a resource is offered, or is not |
 //! | [`labels`], [`names`], [`metrics`] | names on the wire; what is counted |
 
 pub mod client;
+pub mod explanation;
 #[cfg(test)]
 mod fixtures;
 pub mod instances;

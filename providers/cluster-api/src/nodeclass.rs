@@ -86,6 +86,52 @@ pub struct ClusterAPINodeClassSpec {
     /// How many nodes may be launched at a time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub launch_limits: Option<LaunchLimits>,
+    /// What is changed in the clone of a bootstrap template, in Machine mode.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bootstrap_patches: Option<Vec<ClonePatch>>,
+    /// What is changed in the clone of an infrastructure template, in Machine mode.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub infrastructure_patches: Option<Vec<ClonePatch>>,
+}
+
+/// A change to the `spec` of a clone.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ClonePatch {
+    /// What is done.
+    #[serde(default)]
+    pub op: PatchOperation,
+    /// Where, as a JSON pointer.
+    pub path: String,
+    /// With what, as JSON.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub value: Option<String>,
+    /// With what of the NodeClaim.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub value_from: Option<PatchValue>,
+}
+
+/// What a patch does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum PatchOperation {
+    /// Sets a field, or adds to a list.
+    #[default]
+    Add,
+    /// Sets a field that is there.
+    Replace,
+    /// Removes a field.
+    Remove,
+}
+
+/// What of the NodeClaim a patch takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum PatchValue {
+    /// Its labels.
+    Labels,
+    /// Its taints, its start-up taints and the one that nodes register with.
+    Taints,
+    /// Its name.
+    Name,
 }
 
 /// How the selector and the member label go together.
@@ -180,9 +226,21 @@ pub struct Pricing {
     /// Prices by `instance-type`, `instance-type/zone` or `instance-type/zone/capacity-type`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub table: Option<BTreeMap<String, String>>,
+    /// A ConfigMap of the workload cluster with further entries of the table.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub config_map_ref: Option<ConfigMapReference>,
     /// Prices worked out from resources.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<PriceModel>,
+}
+
+/// A ConfigMap.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ConfigMapReference {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
 }
 
 /// Prices per hour of single resources.

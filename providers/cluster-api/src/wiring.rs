@@ -16,8 +16,8 @@ use karpenter_runtime::object_key::ObjectKey;
 use karpenter_runtime::options::Options;
 use karpenter_runtime::{rate_limit, surroundings};
 use kube::api::{DynamicObject, ListParams};
-use kube::runtime::watcher;
 use kube::config::KubeConfigOptions;
+use kube::runtime::watcher;
 use kube::{Api, Client, Config};
 
 use crate::client::hub::{Hub, Scope};
@@ -124,7 +124,8 @@ pub async fn workload(own: Config, options: &Options) -> Result<Config, InstallE
     let client = Client::try_from(own).map_err(|error| failed(with_causes(&error)))?;
     let secret = format!("{name}-kubeconfig");
     let found = Api::<Secret>::namespaced(client, namespace).get(&secret).await;
-    let found = found.map_err(|error| failed(format!("secret {namespace}/{secret}: {}", with_causes(&error))))?;
+    let found =
+        found.map_err(|error| failed(format!("secret {namespace}/{secret}: {}", with_causes(&error))))?;
     let kubeconfig = workload_kubeconfig(&found).map_err(|error| failed(error.to_string()))?;
     let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await;
     config.map_err(|error| failed(format!("secret {namespace}/{secret}: {error}")))

@@ -5,6 +5,7 @@
 mod observer;
 mod screen;
 mod serving;
+mod stage;
 
 use std::net::SocketAddr;
 use std::process::ExitCode;
@@ -17,16 +18,12 @@ use karpenter_api::{ConditionStatus, NodePool};
 use karpenter_cloudprovider::{CloudProvider, Measured, Registry, Surroundings};
 use karpenter_controllers::operator::COMPONENT;
 use karpenter_controllers::{Given, assemble};
-use karpenter_provider_cloudstack::ProviderOptions;
-use karpenter_provider_kwok::KWOKNodeClass;
 use karpenter_runtime::compute::Compute;
 use karpenter_runtime::environment::Environment;
 use karpenter_runtime::events;
 use karpenter_runtime::metrics::Registry as Metrics;
 use karpenter_runtime::options::{Environ, Options};
 use karpenter_sim::chance::Span;
-use karpenter_sim::cloudstack::guests::GuestOptions;
-use karpenter_sim::cloudstack::road::Road;
 use karpenter_sim::kubelet::Timing;
 use karpenter_sim::objects::is_deleting;
 use karpenter_sim::traffic::{Act, Script};
@@ -34,13 +31,9 @@ use karpenter_sim::{Objects, World, WorldOptions};
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
-use crate::cloudstack::stage;
-use crate::providers;
 use observer::Observer;
 use screen::Screen;
 
-const POOL: &str = include_str!("../../../../examples/demo/nodepool.yaml");
-const CLOUDSTACK_POOL: &str = include_str!("../../../../examples/demo/cloudstack.yaml");
 const WORKLOAD: &str = include_str!("../../../../examples/demo/workload.yaml");
 
 /// How much virtual time passes between two looks.
@@ -49,7 +42,7 @@ const STEP: Duration = Duration::from_millis(250);
 /// Karpenter at work on a cluster in memory.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Whose machines to play with.
+    /// Whose machines to play with: kwok, cluster-api or cloudstack.
     #[arg(long, default_value = "kwok", value_name = "PROVIDER")]
     provider: String,
     /// Stay up at the end, for kubectl.
@@ -68,9 +61,6 @@ pub struct Args {
 
 /// Shows it from the first pod to the summary.
 pub fn cmd(args: &Args) -> anyhow::Result<ExitCode> {
-    if !["kwok", "cloudstack"].contains(&args.provider.as_str()) {
-        bail!("the demo plays with provider kwok or cloudstack, not {:?}", args.provider);
-    }
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .start_paused(true)
@@ -95,17 +85,7 @@ async fn show(args: &Args) -> anyhow::Result<()> {
     .await?;
     let cluster = world.cluster().clone();
     let stop = CancellationToken::new();
-    let on_cloudstack = args.provider == "cloudstack";
-    let cloud = if on_cloudstack {
-        let guests = GuestOptions { boot: Span::secs(8, 20), ..GuestOptions::default() };
-        let (cloud, guests) = stage::beside(&world, guests).await?;
-        stage::furnish(&cloud, 4);
-        stage::apply_credentials(&world).await?;
-        Some((cloud, guests))
-    } else {
-        world.create(KWOKNodeClass::crd().to_json()).await?;
-        None
-    };
+    let stage = stage::set(&world, &args.provider).await?;
     let environment = Environment {
         clock: Arc::new(cluster.clock().clone()),
         entropy: cluster.entropy().child("karpenter"),
@@ -120,13 +100,7 @@ async fn show(args: &Args) -> anyhow::Result<()> {
         options: Arc::clone(&options),
         recorder: recorder.clone(),
     };
-    let installation = match &cloud {
-        Some((cloud, _)) => {
-            let road = Road::open(cloud, &cluster, "karpenter");
-            stage::install(road, ProviderOptions::new("demo"), &around)
-        }
-        None => providers::install(&args.provider, &around).await?,
-    };
+    let installation = stage.install(&world, &around).await?;
     let measured = Arc::new(Measured::new(installation.provider, &environment.registry));
     let (mut program, context) = assemble(Given {
         client,
@@ -141,10 +115,10 @@ async fn show(args: &Args) -> anyhow::Result<()> {
     }
     let karpenter = tokio::spawn(program.run(stop.clone(), None));
 
-    let screen = Screen::new(args.speed.unwrap_or(if on_cloudstack { 24 } else { 16 }));
+    let screen = Screen::new(args.speed.unwrap_or(stage.speed));
     let mut story = Story { world: &world, observer: Observer::new(cluster.clone(), screen) };
     story.observer.say("An empty cluster. Karpenter is running; there is not one node.");
-    for object in documents(if on_cloudstack { CLOUDSTACK_POOL } else { POOL })? {
+    for object in documents(stage.pool)? {
         world.create(object).await?;
     }
     story
@@ -155,11 +129,7 @@ async fn show(args: &Args) -> anyhow::Result<()> {
     for pool in &pools {
         story.observer.learn_prices(&measured.get_instance_types(pool).await?);
     }
-    story.observer.say(if on_cloudstack {
-        "Applied the keys, a CloudStackNodeClass of two zones, and a NodePool: consolidate after 10s."
-    } else {
-        "Applied NodePool default: amd64, spot or on-demand, consolidate after 10s."
-    });
+    story.observer.say(stage.told);
     for object in documents(WORKLOAD)? {
         world.create(object).await?;
     }

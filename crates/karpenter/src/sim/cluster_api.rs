@@ -15,21 +15,22 @@ use karpenter_controllers::{Given, assemble};
 use karpenter_provider_cluster_api::ClusterAPINodeClass;
 use karpenter_provider_cluster_api::client::settings::Settings;
 use karpenter_provider_cluster_api::wiring::{self, Parts};
-use karpenter_runtime::compute::Compute;
 use karpenter_runtime::clock::{Clock, SharedClock};
+use karpenter_runtime::compute::Compute;
 use karpenter_runtime::entropy::Entropy;
 use karpenter_runtime::environment::Environment;
 use karpenter_runtime::events;
 use karpenter_runtime::lease::{Elector, LeaseConfig};
 use karpenter_runtime::options::{Environ, Options};
 use karpenter_sim::chance::{Chance, Span};
+use karpenter_sim::cluster_api::unrest::Unrest;
 use karpenter_sim::cluster_api::{
-    self, ClaimedMachinesLive, ClusterApi, FewWrites, LevelsWithinBounds, NothingGoesInTheDark, OneMachinePerClaim,
+    self, ClaimedMachinesLive, ClusterApi, FewWrites, LevelsWithinBounds, NothingGoesInTheDark,
+    OneMachinePerClaim,
 };
 use karpenter_sim::faults::{FaultPlan, Faults};
 use karpenter_sim::invariants::Invariant;
 use karpenter_sim::process::Life;
-use karpenter_sim::cluster_api::unrest::Unrest;
 use karpenter_sim::traffic::{self, Act, Script, Volume};
 use karpenter_sim::{Objects, Process, Trouble, World, WorldOptions, invariants};
 use kube::api::DynamicObject;
@@ -41,6 +42,7 @@ use super::{Report, Run};
 
 const SECOND: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_secs(60);
+const NODE_LABELS: &str = "capacity.cluster-autoscaler.kubernetes.io/labels";
 const CLAIM: &str = "karpenter.cluster.x-k8s.io/nodeclaim-uid";
 const NAMESPACE: &str = "fleet";
 const CLUSTER: &str = "c";
@@ -242,7 +244,8 @@ async fn live(
 /// A second Karpenter believes for a while that it leads.
 async fn lead_twice(world: &World, hub: &Faults, chance: &mut Chance) -> Result<(), Trouble> {
     let hub = hub.clone();
-    let second = world.process("karpenter-2", FaultPlan::none(), move |life| karpenter(life, hub.clone(), false));
+    let second =
+        world.process("karpenter-2", FaultPlan::none(), move |life| karpenter(life, hub.clone(), false));
     second.start();
     world.run_for(chance.duration(&Span::secs(5, 15))).await?;
     second.kill();
@@ -257,9 +260,10 @@ fn is_claimed(machine: &DynamicObject) -> bool {
 
 /// Nobody waits for a Machine, and none is on its way out.
 fn all_is_calm(objects: &Objects) -> bool {
-    let launched = objects.node_claims.values().all(|claim| {
-        claim.status.as_ref().is_some_and(|status| status.provider_id.is_some())
-    });
+    let launched = objects
+        .node_claims
+        .values()
+        .all(|claim| claim.status.as_ref().is_some_and(|status| status.provider_id.is_some()));
     launched && objects.machines.values().all(|machine| machine.metadata.deletion_timestamp.is_none())
 }
 
@@ -288,17 +292,23 @@ impl Setting {
         }
     }
 
-    /// A Cluster with three MachineDeployments: one with a quota, a slow one, a dear one.
+    /// A Cluster with two zones: in each a cheap MachineDeployment that is short or slow, and a dear one that is not.
     fn objects(&self, chance: &mut Chance) -> Vec<Value> {
         let price = |text: &'static str| ("karpenter.cluster.x-k8s.io/price", text);
-        let quota = json!({"quota": chance.between(1, 4), "provisionSeconds": 5});
+        let zone = |zone: &str| json!({"topology.kubernetes.io/zone": zone});
+        let quota = json!({"quota": chance.between(1, 4), "provisionSeconds": 5, "nodeLabels": zone("a")});
         let slow = json!({
             "provisionSeconds": chance.between(1, 120), "joinSeconds": 5, "deleteSeconds": chance.between(0, 60),
+            "nodeLabels": zone("b"),
         });
-        let deployment = |name: &str, annotations: &[(&str, &str)]| {
-            cluster_api::machine_deployment(NAMESPACE, CLUSTER, name, name, annotations)
+        let plain = |place: &str| json!({"provisionSeconds": 3, "joinSeconds": 2, "nodeLabels": zone(place)});
+        let deployment = |name: &str, zone: &str, annotations: &[(&str, &str)]| {
+            let labels = format!("topology.kubernetes.io/zone={zone}");
+            let mut all = annotations.to_vec();
+            all.push((NODE_LABELS, &labels));
+            cluster_api::machine_deployment(NAMESPACE, CLUSTER, name, name, &all)
         };
-        let mut dear = deployment("dear", &[(MAX_SIZE, "100"), price("0.3")]);
+        let mut dear = deployment("dear", "a", &[(MAX_SIZE, "100"), price("0.3")]);
         dear["spec"]["replicas"] = self.foreign.into();
         if self.drift == "Karpenter" {
             dear["spec"]["rollout"] = json!({"strategy": {"type": "OnDelete"}});
@@ -320,10 +330,12 @@ impl Setting {
             cluster_api::cluster(NAMESPACE, CLUSTER),
             cluster_api::template(NAMESPACE, "quota", quota),
             cluster_api::template(NAMESPACE, "slow", slow),
-            cluster_api::template(NAMESPACE, "dear", json!({"provisionSeconds": 3, "joinSeconds": 2})),
-            deployment("quota", &[(MAX_SIZE, "8"), price("0.1")]),
-            deployment("slow", &[(MAX_SIZE, "4"), price("0.2")]),
+            cluster_api::template(NAMESPACE, "dear", plain("a")),
+            cluster_api::template(NAMESPACE, "far", plain("b")),
+            deployment("quota", "a", &[(MAX_SIZE, "8"), price("0.1")]),
+            deployment("slow", "b", &[(MAX_SIZE, "4"), price("0.2")]),
             dear,
+            deployment("far", "b", &[(MAX_SIZE, "100"), price("0.35")]),
             json!({
                 "apiVersion": "karpenter.cluster.x-k8s.io/v1alpha1", "kind": "ClusterAPINodeClass",
                 "metadata": {"name": "default"}, "spec": class,

@@ -4,8 +4,17 @@ use std::process::Command;
 
 #[test]
 fn the_demo_launches_nodes_for_pods_and_removes_them_again() {
+    tells_its_story("kwok");
+}
+
+#[test]
+fn the_demo_does_so_with_machines_of_cluster_api() {
+    tells_its_story("cluster-api");
+}
+
+fn tells_its_story(provider: &str) {
     let run = Command::new(env!("CARGO_BIN_EXE_karpenter"))
-        .args(["demo", "--speed", "10000"])
+        .args(["demo", "--speed", "10000", "--provider", provider])
         .output()
         .expect("the binary runs");
     let text = String::from_utf8_lossy(&run.stdout);

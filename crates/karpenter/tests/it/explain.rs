@@ -57,3 +57,15 @@ fn a_node_that_is_not_there_is_named_with_some_that_are() {
     let error = explain(&["node", "nobody", &example()]).expect_err("no such node");
     assert!(error.starts_with("there is no node \"nobody\"; there are 12 nodes, such as "), "{error}");
 }
+
+#[test]
+fn a_machine_deployment_is_told_apart_by_node_class() {
+    let file = |name: &str| root().join("examples/cluster-api").join(name).to_string_lossy().into_owned();
+    let files = [file("machine-deployment.yaml"), file("nodepool.yaml"), file("machine-mode.yaml")];
+    let text = explain(&["machine-deployment", "fleet/workers", &files[0], &files[1], &files[2]])
+        .expect("an answer");
+    assert!(text.contains("ClusterAPINodeClass default: offered as workers, 4 cpu, 16Gi memory"), "{text}");
+    assert!(text.contains("ClusterAPINodeClass metal: not offered: its labels do not match"), "{text}");
+    let error = explain(&["machine-deployment", "other", &files[0]]).expect_err("there is no such");
+    assert!(error.contains("there are fleet/workers"), "{error}");
+}

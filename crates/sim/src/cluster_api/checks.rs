@@ -100,7 +100,8 @@ impl ClaimedMachinesLive {
     /// Whether somebody else's replicas are what counts for a MachineDeployment, or did a moment ago.
     fn is_meddled_with(&self, key: &ObjectKey, now: Timestamp) -> bool {
         let since = |at: &Timestamp| now.as_second() - at.as_second() < CATCHING_UP_SECONDS;
-        self.set_by.get(key).is_some_and(|actor| &**actor == "user") || self.lowered.get(key).is_some_and(since)
+        self.set_by.get(key).is_some_and(|actor| &**actor == "user")
+            || self.lowered.get(key).is_some_and(since)
     }
 
     fn note_levels(&mut self, step: &Step<'_>) {
@@ -295,7 +296,8 @@ impl Invariant for LevelsWithinBounds {
                 .iter()
                 .filter(|m| annotation(m, CLAIM).is_some_and(|c| live_claim(rest.objects, c).is_some()));
             // Where those that were there before may be adopted, none is protected, and all stay.
-            let before = machines.iter().filter(|m| annotation(m, CLAIM).is_none() && is_foreign(rest.objects, m));
+            let before =
+                machines.iter().filter(|m| annotation(m, CLAIM).is_none() && is_foreign(rest.objects, m));
             let before = i64::try_from(before.count()).unwrap_or(0);
             let wanted = i64::try_from(claimed.count()).unwrap_or(0) + protected.max(before);
             let there = i64::try_from(machines.len()).unwrap_or(0);

@@ -32,7 +32,8 @@ impl NothingGoesInTheDark {
 /// Whether the workload cluster alone is reason enough: disruption, expiry, a node that never registered, a launch given up.
 fn for_its_own_reasons(claim: &NodeClaim, now: Timestamp) -> bool {
     let holds = |kind: &str| claim.condition(kind).is_some_and(|c| c.status.as_str() == "True");
-    let age = claim.metadata.creation_timestamp.as_ref().map_or(SignedDuration::ZERO, |t| now.duration_since(t.0));
+    let age =
+        claim.metadata.creation_timestamp.as_ref().map_or(SignedDuration::ZERO, |t| now.duration_since(t.0));
     let lifetime = claim.spec.expire_after.as_ref().and_then(|after| after.as_duration());
     let expired = lifetime.is_some_and(|lifetime| age >= lifetime.to_signed());
     holds("DisruptionReason") || expired || (!holds("Registered") && age >= REGISTRATION)

@@ -103,7 +103,10 @@ impl Deployments {
     async fn take_down(&self, deployment: &DynamicObject) -> Result<(), kube::Error> {
         let sets: Vec<Arc<DynamicObject>> = self.cluster.read(|objects| {
             let owned = objects.machine_sets.values();
-            owned.filter(|set| controller_of(set, Kind::MachineDeployment) == Some(uid(deployment))).cloned().collect()
+            owned
+                .filter(|set| controller_of(set, Kind::MachineDeployment) == Some(uid(deployment)))
+                .cloned()
+                .collect()
         });
         if sets.is_empty() {
             let free = json!({"metadata": {"finalizers": null}});
@@ -289,10 +292,12 @@ impl Actor for Deployments {
         });
         match deployment.filter(|_| !paused) {
             Some(deployment) if is_deleting(&*deployment) => self.take_down(&deployment).await,
-            Some(deployment) => match keep(&self.client, Kind::MachineDeployment, &deployment, FINALIZER).await? {
-                true => self.reconcile(&deployment).await,
-                false => Ok(()),
-            },
+            Some(deployment) => {
+                match keep(&self.client, Kind::MachineDeployment, &deployment, FINALIZER).await? {
+                    true => self.reconcile(&deployment).await,
+                    false => Ok(()),
+                }
+            }
             None => Ok(()),
         }
     }

@@ -24,6 +24,8 @@ const FINALIZER: &str = "simmachine.infrastructure.cluster.x-k8s.io";
 pub(super) struct Behaviour {
     /// Seconds until it has an id and is provisioned.
     provision_seconds: u64,
+    /// Seconds until it has an id, if that is before it is provisioned.
+    id_seconds: Option<u64>,
     /// Seconds from there until its Node joins.
     join_seconds: u64,
     /// Seconds it takes to be deleted.
@@ -58,6 +60,7 @@ struct Fails {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Key {
     Look(ObjectKey),
+    Identify(ObjectKey),
     Provision(ObjectKey),
     Fail(ObjectKey),
     Join(ObjectKey),
@@ -81,12 +84,17 @@ impl Infrastructure {
         self.cluster.read(|objects| objects.sim_machines.get(key).cloned())
     }
 
-    async fn provision(&self, machine: &DynamicObject) -> Result<(), kube::Error> {
+    async fn identify(&self, machine: &DynamicObject) -> Result<(), kube::Error> {
         let key = ObjectKey::of(machine);
         if text(machine, "/spec/providerID").is_empty() {
             let id = format!("sim://{}/{}", key.namespace, key.name);
             patch(&self.client, Kind::SimMachine, &key, json!({"spec": {"providerID": id}})).await?;
         }
+        Ok(())
+    }
+
+    async fn provision(&self, machine: &DynamicObject) -> Result<(), kube::Error> {
+        self.identify(machine).await?;
         let status = json!({"initialization": {"provisioned": true}});
         patch_status(&self.client, Kind::SimMachine, machine, status).await
     }
@@ -140,6 +148,10 @@ impl Infrastructure {
     }
 }
 
+fn is_provisioned(machine: &DynamicObject) -> bool {
+    machine.data.pointer("/status/initialization/provisioned") == Some(&Value::Bool(true))
+}
+
 fn behaviour(machine: &DynamicObject) -> Behaviour {
     let spec = machine.data.get("spec").cloned().unwrap_or_default();
     serde_json::from_value(spec).unwrap_or_default()
@@ -159,6 +171,7 @@ impl Actor for Infrastructure {
 
     async fn act(&mut self, key: &Key, agenda: &mut Agenda<Key>) -> Result<(), kube::Error> {
         let (Key::Look(name)
+        | Key::Identify(name)
         | Key::Provision(name)
         | Key::Fail(name)
         | Key::Join(name)
@@ -189,15 +202,19 @@ impl Actor for Infrastructure {
                 }
                 if let Some(fails) = &behaviour.fails {
                     later(agenda, Key::Fail(name.clone()), fails.seconds);
-                } else if !behaviour.never && !full && text(&machine, "/spec/providerID").is_empty() {
+                } else if !behaviour.never && !full && !is_provisioned(&machine) {
                     later(agenda, Key::Provision(name.clone()), behaviour.provision_seconds);
-                } else if !text(&machine, "/spec/providerID").is_empty()
+                    if let Some(seconds) = behaviour.id_seconds {
+                        later(agenda, Key::Identify(name.clone()), seconds);
+                    }
+                } else if is_provisioned(&machine)
                     && !behaviour.never_joins
                     && machine.data.pointer("/status/joined").is_none()
                 {
                     later(agenda, Key::Join(name.clone()), behaviour.join_seconds);
                 }
             }
+            Key::Identify(_) if !deleting => self.identify(&machine).await?,
             Key::Provision(_) if !deleting => self.provision(&machine).await?,
             Key::Join(_) if !deleting => {
                 self.join(&machine, &behaviour).await?;
@@ -214,7 +231,7 @@ impl Actor for Infrastructure {
             // Its Node stays behind.
             Key::Die(_) => self.cluster.set_kubelet(&name.name, false),
             Key::Vanish(_) => self.vanish(&machine).await?,
-            Key::Provision(_) | Key::Join(_) | Key::Fail(_) => {}
+            Key::Identify(_) | Key::Provision(_) | Key::Join(_) | Key::Fail(_) => {}
         }
         Ok(())
     }

@@ -31,7 +31,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    const ALL: [Self; 8] = [
+    pub(super) const ALL: [Self; 8] = [
         Self::Cluster,
         Self::MachineDeployment,
         Self::MachineSet,
@@ -66,12 +66,60 @@ impl Kind {
     }
 
     pub(crate) fn resource(self) -> ApiResource {
-        ApiResource::from_gvk(&GroupVersionKind::gvk(self.group(), "v1beta2", self.as_str()))
+        self.resource_of("v1beta2")
+    }
+
+    fn resource_of(self, version: &str) -> ApiResource {
+        ApiResource::from_gvk(&GroupVersionKind::gvk(self.group(), version, self.as_str()))
     }
 
     pub(crate) fn api(self, client: &kube::Client, namespace: &str) -> Api<DynamicObject> {
         Api::namespaced_with(client.clone(), namespace, &self.resource())
     }
+
+    /// Asks in the version that is served: the controllers of one release know both.
+    async fn ask<T, F>(
+        self,
+        client: &kube::Client,
+        namespace: &str,
+        question: impl Fn(Api<DynamicObject>) -> F,
+    ) -> Result<T, kube::Error>
+    where
+        F: Future<Output = Result<T, kube::Error>>,
+    {
+        match question(self.api(client, namespace)).await {
+            Err(error) if is_not_served(&error) => {
+                let older = self.resource_of("v1beta1");
+                question(Api::namespaced_with(client.clone(), namespace, &older)).await
+            }
+            answer => answer,
+        }
+    }
+}
+
+/// Whether the server does not know the version, as opposed to the object.
+fn is_not_served(error: &kube::Error) -> bool {
+    match error {
+        kube::Error::Api(status) => {
+            status.code == 404 && status.details.as_ref().is_none_or(|details| details.name.is_empty())
+        }
+        _ => false,
+    }
+}
+
+/// The version that a handle asks in, which is part of its address.
+fn version_of(api: &Api<DynamicObject>) -> &str {
+    api.resource_url().split('/').nth(3).unwrap_or("v1beta2")
+}
+
+/// The definition of a kind with only these versions served.
+pub(super) fn serving(kind: Kind, versions: &[&str]) -> Value {
+    let mut definition = definition(kind, &["v1beta2", "v1beta1"]);
+    for version in definition["spec"]["versions"].as_array_mut().into_iter().flatten() {
+        let served = version["name"].as_str().is_some_and(|name| versions.contains(&name));
+        version["served"] = served.into();
+    }
+    definition
 }
 
 /// The definitions, in these versions, the first one stored.
@@ -185,9 +233,12 @@ pub(crate) async fn patch(
     key: &ObjectKey,
     change: Value,
 ) -> Result<(), kube::Error> {
-    let api = kind.api(client, &key.namespace);
-    let patch = Patch::Merge(change);
-    unless_gone(api.patch(&key.name, &PatchParams::default(), &patch).await).map(drop)
+    let patch = &Patch::Merge(change);
+    let name = &*key.name;
+    let asked = kind.ask(client, &key.namespace, |api| async move {
+        api.patch(name, &PatchParams::default(), patch).await
+    });
+    unless_gone(asked.await).map(drop)
 }
 
 /// Whether an object has this finalizer; one that has not gets it.
@@ -217,16 +268,28 @@ pub(crate) async fn patch_status(
         return Ok(());
     }
     let key = ObjectKey::of(object);
-    let api = kind.api(client, &key.namespace);
-    let patch = Patch::Merge(json!({"status": status}));
-    unless_gone(api.patch_status(&key.name, &PatchParams::default(), &patch).await).map(drop)
+    let patch = &Patch::Merge(json!({"status": status}));
+    let name = &*key.name;
+    let asked = kind.ask(client, &key.namespace, |api| async move {
+        api.patch_status(name, &PatchParams::default(), patch).await
+    });
+    unless_gone(asked.await).map(drop)
 }
 
 /// Creates an object; one of that name is as good.
 pub(crate) async fn create(client: &kube::Client, kind: Kind, object: Value) -> Result<(), kube::Error> {
     let object: DynamicObject = serde_json::from_value(object).map_err(kube::Error::SerdeError)?;
     let namespace = object.metadata.namespace.clone().unwrap_or_default();
-    match kind.api(client, &namespace).create(&PostParams::default(), &object).await {
+    let object = &object;
+    let asked = kind.ask(client, &namespace, |api| async move {
+        let mut object = object.clone();
+        // It says which version it is in.
+        if let Some(types) = &mut object.types {
+            types.api_version = format!("{}/{}", kind.group(), version_of(&api));
+        }
+        api.create(&PostParams::default(), &object).await
+    });
+    match asked.await {
         Err(error) if code(&error) == 409 => Ok(()),
         other => other.map(drop),
     }
@@ -241,7 +304,9 @@ pub(crate) async fn delete(
     let key = ObjectKey::of(object);
     let preconditions = Preconditions { uid: object.metadata.uid.clone(), resource_version: None };
     let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::background() };
-    match kind.api(client, &key.namespace).delete(&key.name, &params).await {
+    let (name, params) = (&*key.name, &params);
+    let asked = kind.ask(client, &key.namespace, |api| async move { api.delete(name, params).await });
+    match asked.await {
         Err(error) if code(&error) == 409 => Ok(()),
         other => unless_gone(other).map(drop),
     }

@@ -11,7 +11,7 @@ use crate::chance::Chance;
 
 /// What can become of a machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Fate {
+pub(crate) enum Fate {
     /// It is never provisioned.
     Never,
     /// It fails for good, and says so.

@@ -26,7 +26,10 @@ fn all(objects: &Objects, kind: Kind, namespace: &str) -> Vec<Arc<DynamicObject>
         Kind::SimMachineTemplate => &objects.sim_machine_templates,
         Kind::Cluster | Kind::SimConfigTemplate => return Vec::new(),
     };
-    kept.iter().filter(|(key, _)| &*key.namespace == namespace).map(|(_, object)| Arc::clone(object)).collect()
+    kept.iter()
+        .filter(|(key, _)| &*key.namespace == namespace)
+        .map(|(_, object)| Arc::clone(object))
+        .collect()
 }
 
 /// Makes everything of the namespace anew. Its Clusters have to be paused, or controllers take what is gone for gone.
@@ -34,7 +37,11 @@ fn all(objects: &Objects, kind: Kind, namespace: &str) -> Vec<Arc<DynamicObject>
 /// # Errors
 ///
 /// If the server refuses something.
-pub(super) async fn make_anew(cluster: &Cluster, client: &kube::Client, namespace: &str) -> Result<(), kube::Error> {
+pub(super) async fn make_anew(
+    cluster: &Cluster,
+    client: &kube::Client,
+    namespace: &str,
+) -> Result<(), kube::Error> {
     let mut uids: BTreeMap<String, String> = BTreeMap::new();
     let everything: Vec<(Kind, Vec<Arc<DynamicObject>>)> =
         cluster.read(|objects| ORDER.map(|kind| (kind, all(objects, kind, namespace))).into());
@@ -56,7 +63,9 @@ pub(super) async fn make_anew(cluster: &Cluster, client: &kube::Client, namespac
                 for given in ["uid", "resourceVersion", "creationTimestamp", "generation", "managedFields"] {
                     metadata.remove(given);
                 }
-                for owner in metadata.get_mut("ownerReferences").and_then(Value::as_array_mut).into_iter().flatten() {
+                for owner in
+                    metadata.get_mut("ownerReferences").and_then(Value::as_array_mut).into_iter().flatten()
+                {
                     let new = owner["uid"].as_str().and_then(|old| uids.get(old)).cloned();
                     if let Some(new) = new {
                         owner["uid"] = new.into();
@@ -70,7 +79,10 @@ pub(super) async fn make_anew(cluster: &Cluster, client: &kube::Client, namespac
                 api.patch_status(name, &PatchParams::default(), &patch).await?;
             }
             let made = api.get(name).await?;
-            uids.insert(object.metadata.uid.clone().unwrap_or_default(), made.metadata.uid.unwrap_or_default());
+            uids.insert(
+                object.metadata.uid.clone().unwrap_or_default(),
+                made.metadata.uid.unwrap_or_default(),
+            );
         }
     }
     Ok(())

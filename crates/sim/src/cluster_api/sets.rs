@@ -10,8 +10,8 @@ use serde_json::json;
 
 use super::deployments::{Pace, RATE, cluster_of, merge};
 use super::kinds::{
-    Kind, annotation, condition, controller_of, create, delete, is_paused, keep, label, number, owned_by, patch,
-    patch_status, text, with_conditions,
+    Kind, annotation, condition, controller_of, create, delete, is_paused, keep, label, number, owned_by,
+    patch, patch_status, text, with_conditions,
 };
 use super::{Switches, UPGRADING};
 use crate::actor::{Actor, Agenda};

@@ -84,7 +84,7 @@ impl<'a> Unrest<'a> {
             capi,
             hub: hub.clone(),
             client: world.client("user"),
-            chance: Chance::new(world.entropy(), "unrest"),
+            chance: Chance::new(world.entropy(), "cluster-api unrest"),
             namespace: namespace.to_owned(),
             cluster: cluster.to_owned(),
         }
@@ -196,7 +196,13 @@ impl<'a> Unrest<'a> {
         }
     }
 
-    async fn for_a_while(&mut self, kind: Kind, name: &str, change: Value, back: Value) -> Result<(), kube::Error> {
+    async fn for_a_while(
+        &mut self,
+        kind: Kind,
+        name: &str,
+        change: Value,
+        back: Value,
+    ) -> Result<(), kube::Error> {
         self.patch(kind, name, change).await?;
         self.wait().await;
         self.patch(kind, name, back).await
@@ -225,9 +231,10 @@ impl<'a> Unrest<'a> {
 
     fn machine(&mut self) -> Option<String> {
         let names: Vec<String> = self.capi.cluster().read(|objects| {
-            let ours = objects.machines.iter().filter(|(key, machine)| {
-                *key.namespace == *self.namespace && !is_deleting(&***machine)
-            });
+            let ours = objects
+                .machines
+                .iter()
+                .filter(|(key, machine)| *key.namespace == *self.namespace && !is_deleting(&***machine));
             ours.map(|(key, _)| key.name.to_string()).collect()
         });
         self.chance.pick(&names).cloned()
@@ -289,7 +296,12 @@ impl<'a> Unrest<'a> {
         create(&self.client, Kind::Machine, copy).await
     }
 
-    async fn move_everything(&mut self) -> Result<(), kube::Error> {
+    /// Moves the Cluster to another management cluster, as far as its objects show it: paused, made anew, set free.
+    ///
+    /// # Errors
+    ///
+    /// If the server refuses something.
+    pub async fn move_everything(&mut self) -> Result<(), kube::Error> {
         let name = self.cluster.clone();
         self.patch(Kind::Cluster, &name, json!({"spec": {"paused": true}})).await?;
         // Who is at work finishes.
@@ -319,9 +331,15 @@ fn as_applied(object: &DynamicObject) -> Value {
         .map(|(key, value)| (key.clone(), value.as_str().into()))
         .collect();
     if let Some(metadata) = copy.get_mut("metadata").and_then(Value::as_object_mut) {
-        for given in
-            ["uid", "resourceVersion", "creationTimestamp", "generation", "managedFields", "finalizers", "ownerReferences"]
-        {
+        for given in [
+            "uid",
+            "resourceVersion",
+            "creationTimestamp",
+            "generation",
+            "managedFields",
+            "finalizers",
+            "ownerReferences",
+        ] {
             metadata.remove(given);
         }
         metadata.insert("annotations".to_owned(), Value::Object(annotations));

@@ -221,7 +221,8 @@ impl Actor {
             return;
         }
         let id = &look.scalable.id;
-        let bound: BTreeSet<ObjectKey> = fleet.node_claims.bound_by_go().into_iter().map(|(key, _)| key).collect();
+        let bound: BTreeSet<ObjectKey> =
+            fleet.node_claims.bound_by_go().into_iter().map(|(key, _)| key).collect();
         let fresh = |machine: &&Machine| adoption::is_adoptable(machine) && !bound.contains(&machine.key);
         let machines: Vec<&Machine> = look.machines.iter().filter(fresh).collect();
         if machines.is_empty() {
@@ -232,7 +233,9 @@ impl Actor {
         for machine in machines {
             let Some(entry) = fleet.entry_of(&offers, machine, id) else { continue };
             let Some(pool) = adoption::pool_for(&pools, class.name(), &entry.labels) else { continue };
-            let Ok(claim) = adoption::adopt(pool, machine, &succession::target(id), &entry.labels) else { continue };
+            let Ok(claim) = adoption::adopt(pool, machine, &succession::target(id), &entry.labels) else {
+                continue;
+            };
             tracing::info!(resource = %id, machine = %machine.key, "a Machine that was there before gets a NodeClaim");
             if let Err(error) = fleet.node_claims.create(&claim).await {
                 tracing::warn!(resource = %id, %error, "cannot make a NodeClaim for a Machine that was there before");
@@ -285,7 +288,9 @@ impl Actor {
             }
             tracing::info!(resource = %scalable.id, from = scalable.replicas, to = replicas, "scaling");
             let written = fleet.hub.scale(&scalable, replicas).await;
-            if !matches!(written, Ok(())) && let Some(class) = &class {
+            if !matches!(written, Ok(()))
+                && let Some(class) = &class
+            {
                 fleet.pace.give_back(class.name(), granted);
             }
             if self.written("scale", written)?.is_none() {

@@ -47,9 +47,8 @@ pub fn pool_for<'a>(
         });
         spec.node_class_ref.name == node_class && pool.metadata.deletion_timestamp.is_none() && meets
     };
-    let weight = |pool: &&NodePool| {
-        (std::cmp::Reverse(pool.spec.weight.unwrap_or(0)), pool.metadata.name.clone())
-    };
+    let weight =
+        |pool: &&NodePool| (std::cmp::Reverse(pool.spec.weight.unwrap_or(0)), pool.metadata.name.clone());
     pools.iter().filter(fits).min_by_key(weight)
 }
 
@@ -76,9 +75,9 @@ pub fn adopt(
     notes.insert(names::MACHINE.to_owned(), machine.key.to_string());
     notes.insert(names::ADOPTED.to_owned(), EXISTING.to_owned());
     let mut spec = serde_json::to_value(&template.spec)?;
-    let known = [INSTANCE_TYPE, CAPACITY_TYPE, TOPOLOGY_ZONE].into_iter().filter_map(|key| {
-        Some(json!({"key": key, "operator": "In", "values": [node_labels.get(key)?]}))
-    });
+    let known = [INSTANCE_TYPE, CAPACITY_TYPE, TOPOLOGY_ZONE]
+        .into_iter()
+        .filter_map(|key| Some(json!({"key": key, "operator": "In", "values": [node_labels.get(key)?]})));
     if let Some(requirements) = spec.get_mut("requirements").and_then(Value::as_array_mut) {
         requirements.extend(known);
     }
@@ -126,13 +125,19 @@ mod tests {
 
     #[test]
     fn an_adopted_machine_is_named_by_its_node_claim() {
-        let target =
-            Target::new(ScalableKey::from_annotation("default/m").expect("a key"), LaunchMode::MachineDeployment, None);
+        let target = Target::new(
+            ScalableKey::from_annotation("default/m").expect("a key"),
+            LaunchMode::MachineDeployment,
+            None,
+        );
         let any = json!({"key": "kubernetes.io/os", "operator": "Exists"});
         let labels = BTreeMap::from([(INSTANCE_TYPE.to_owned(), "m".to_owned())]);
         let made = adopt(&pool("p", 1, any), &machine("m-x", 0, &[]), &target, &labels).expect("a NodeClaim");
         assert_eq!(made.metadata.name.as_deref(), Some("m-x"));
-        assert_eq!(made.metadata.labels.as_ref().and_then(|l| l.get(NODEPOOL)).map(String::as_str), Some("p"));
+        assert_eq!(
+            made.metadata.labels.as_ref().and_then(|l| l.get(NODEPOOL)).map(String::as_str),
+            Some("p")
+        );
         let facts = super::super::node_claims::facts(&made);
         assert_eq!(facts.bound_to.map(|key| key.to_string()).as_deref(), Some("default/m-x"));
     }

@@ -1,4 +1,5 @@
-//! Looks after Machines of their own: no MachineSet remediates them and none collects those that nobody wants any more.
+//! Looks after what nobody else does, now and then: Machines of their own, which no MachineSet remediates or collects; launches that
+//! the core has to be reminded of; lessons to be learnt.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
@@ -10,6 +11,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::fleet::Fleet;
+use super::learning;
 use crate::client::machine::{Claim, Machine};
 use crate::nodeclass::LaunchMode;
 
@@ -19,7 +21,7 @@ const PERIOD: Duration = Duration::from_secs(10);
 /// How long a Machine's NodeClaim must be out of sight before the server is asked whether it exists.
 const OUT_OF_SIGHT: Duration = Duration::from_secs(60);
 
-/// Looks after them until stopped.
+/// Looks after all of it until stopped.
 pub(crate) async fn care(fleet: Weak<Fleet>, stop: CancellationToken) {
     let mut unseen: BTreeMap<String, Instant> = BTreeMap::new();
     loop {
@@ -36,6 +38,7 @@ pub(crate) async fn care(fleet: Weak<Fleet>, stop: CancellationToken) {
         if paused || !fleet.is_synced() {
             continue;
         }
+        learning::learn(&fleet).await;
         let standalone = standalone(&fleet);
         unseen.retain(|uid, _| standalone.iter().any(|(_, claim)| claim.uid == *uid));
         for (machine, claim) in standalone {

@@ -2,10 +2,12 @@
 
 use karpenter_api::NodeClaim;
 
+use super::customization::blueprint_hash;
 use super::fleet::Fleet;
 use super::holds;
 use crate::client::fields::condition;
 use crate::client::machine::Machine;
+use crate::names;
 use crate::nodeclass::Drift;
 
 /// The template has changed.
@@ -33,6 +35,10 @@ pub fn drifted(fleet: &Fleet, claim: &NodeClaim) -> Option<&'static str> {
     }
     if scalable.failure_domain.is_some() && scalable.failure_domain != machine.failure_domain {
         return Some(FAILURE_DOMAIN);
+    }
+    // A Machine of its own carries what it was made from.
+    if let Some(made_from) = machine.annotations.get(names::BLUEPRINT_HASH) {
+        return (*made_from != blueprint_hash(&scalable, &class.spec())).then_some(TEMPLATE);
     }
     is_stale(fleet, &machine, &scalable).then_some(TEMPLATE)
 }

@@ -16,6 +16,7 @@ use tokio::time::Instant;
 
 use super::backoff::Backoff;
 use super::holds::{self, Hold, HoldKind};
+use super::learning::Lessons;
 use super::ledger::ClaimFacts;
 use super::node_claims::NodeClaims;
 use super::pace::Pace;
@@ -47,6 +48,8 @@ pub struct Fleet {
     pub backoff: Backoff,
     /// How fast nodes may be launched.
     pub pace: Pace,
+    /// What has been learnt.
+    pub lessons: Lessons,
     /// The workload cluster, by the uid of its namespace kube-system.
     pub owner: String,
     /// Tells the time.
@@ -69,7 +72,7 @@ struct State {
     catalogs: BTreeMap<String, (CatalogVersion, Arc<Offers>)>,
 }
 
-type CatalogVersion = (Option<String>, u64, (u64, usize), u64, bool);
+type CatalogVersion = (Option<String>, u64, (u64, usize), u64, u64, bool);
 
 /// What a NodeClass offers, and what it cannot offer.
 #[derive(Clone, Debug, Default)]
@@ -107,6 +110,7 @@ impl Fleet {
             settings,
             backoff: Backoff::default(),
             pace: Pace::default(),
+            lessons: Lessons::default(),
             owner,
             clock,
             recorder,
@@ -168,6 +172,7 @@ impl Fleet {
             self.mirror.version(),
             self.backoff.version(),
             self.node_claims.version(),
+            self.lessons.version(),
             silent,
         );
         if let Some((known, offers)) = self.state().catalogs.get(class.name())
@@ -181,7 +186,15 @@ impl Fleet {
     }
 
     fn work_out_offers(&self, class: &ClusterAPINodeClass, silent: bool) -> Offers {
-        let spec = class.spec();
+        let mut spec = class.spec();
+        if let Some(prices) = self.lessons.prices(class.name()) {
+            // What stands in the NodeClass goes before what stands elsewhere.
+            let table = spec.pricing.get_or_insert_default().table.get_or_insert_default();
+            for (key, price) in prices {
+                table.entry(key).or_insert(price);
+            }
+        }
+        let learnt = self.lessons.nodes();
         let cluster = self.mirror.cluster();
         let around = Surroundings {
             node_class: class.name(),
@@ -189,6 +202,7 @@ impl Fleet {
             failure_domains: cluster.as_ref().map(|c| c.failure_domains.as_slice()).unwrap_or_default(),
             sync_labels: &self.settings.sync_labels,
             default_arch: &self.settings.default_arch,
+            learnt: &learnt,
         };
         let mut offers = Offers::default();
         let mut blueprints = Vec::new();

@@ -187,8 +187,14 @@ pub fn plan(situation: &Situation<'_>) -> Plan {
         // By the management cluster's own times: our clock may be off, and then we would take Machines of others for ours, or
         // ours for theirs. Times have whole seconds, so what is born in the same second has to be told apart by waiting.
         let newest = situation.machines.iter().map(|machine| machine.created).max();
-        if newest.is_some_and(|newest| situation.now.duration_since(newest).abs() < SignedDuration::from_secs(2)) {
-            return Plan { look_again: Some(Duration::from_secs(2)), counts: counts(&sorted, &waiting), ..plan };
+        if newest
+            .is_some_and(|newest| situation.now.duration_since(newest).abs() < SignedDuration::from_secs(2))
+        {
+            return Plan {
+                look_again: Some(Duration::from_secs(2)),
+                counts: counts(&sorted, &waiting),
+                ..plan
+            };
         }
         let epoch = newest.map(|newest| newest.saturating_add(SignedDuration::from_secs(1)));
         let epoch = epoch.and_then(Result::ok).unwrap_or(situation.scalable.created);

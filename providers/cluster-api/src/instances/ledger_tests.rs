@@ -31,7 +31,12 @@ impl Case {
             machines: Vec::new(),
             targeting: Vec::new(),
             gone: BTreeSet::new(),
-            rules: Rules { adopt_unclaimed: false, surplus_after: Duration::from_secs(300), may_raise: true, most_launching: None },
+            rules: Rules {
+                adopt_unclaimed: false,
+                surplus_after: Duration::from_secs(300),
+                may_raise: true,
+                most_launching: None,
+            },
             rollout: None,
             sightings: Sightings::default(),
             instant: Instant::now(),

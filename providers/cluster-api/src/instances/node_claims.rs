@@ -11,8 +11,8 @@ use jiff::Timestamp;
 use karpenter_api::{NodeClaim, NodePool};
 use karpenter_runtime::object_key::ObjectKey;
 use karpenter_runtime::store::Store;
-use kube::Api;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::{Api, Client};
 use serde_json::json;
 use tokio::time::Instant;
 
@@ -218,9 +218,14 @@ impl NodeClaims {
         }
     }
 
+    /// A client of the workload cluster.
+    pub fn client(&self) -> Client {
+        self.api.clone().into_client()
+    }
+
     /// The NodePools, as they are now.
     pub async fn node_pools(&self) -> Result<Vec<NodePool>, kube::Error> {
-        let pools: Api<NodePool> = Api::all(self.api.clone().into_client());
+        let pools: Api<NodePool> = Api::all(self.client());
         Ok(pools.list(&ListParams::default()).await?.items)
     }
 

@@ -21,7 +21,12 @@ struct Bucket {
 
 impl Pace {
     /// Of `wanted` launches, how many may start now; the rest after the time that comes back with it.
-    pub fn take(&self, node_class: &str, per_minute: Option<u32>, wanted: usize) -> (usize, Option<Duration>) {
+    pub fn take(
+        &self,
+        node_class: &str,
+        per_minute: Option<u32>,
+        wanted: usize,
+    ) -> (usize, Option<Duration>) {
         let Some(per_minute) = per_minute.map(|rate| f64::from(rate.max(1))) else { return (wanted, None) };
         let now = Instant::now();
         let mut buckets = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -33,9 +38,8 @@ impl Pace {
             bucket.left -= 1.0;
             granted += 1;
         }
-        let wait = (granted < wanted).then(|| {
-            Duration::from_secs_f64(((1.0 - bucket.left) * MINUTE / per_minute).max(1.0))
-        });
+        let wait = (granted < wanted)
+            .then(|| Duration::from_secs_f64(((1.0 - bucket.left) * MINUTE / per_minute).max(1.0)));
         (granted, wait)
     }
 

@@ -10,16 +10,18 @@ use karpenter_cloudprovider::{Launch, LaunchHandle, ProviderError};
 use kube::api::DynamicObject;
 use serde_json::{Map, Value, json};
 
+use super::customization;
 use super::fleet::Fleet;
 use super::launch;
 use super::node_claims::Target;
 use crate::client::cluster::Cluster;
-use crate::client::fields::{Fields, Reference};
+use crate::client::fields::{Fields, Malformed, Reference};
 use crate::client::hub::{HubError, machine_reference};
 use crate::client::machine::Machine;
 use crate::client::scalable::Scalable;
 use crate::instancetypes::node_labels::is_copied;
 use crate::names;
+use crate::nodeclass::ClusterAPINodeClassSpec;
 
 /// Makes a NodeClaim's Machine, clones first: Cluster API looks for a missing infrastructure only every half a minute.
 pub async fn launch(fleet: &Arc<Fleet>, claim: &NodeClaim, target: &Target) -> Result<Launch, ProviderError> {
@@ -42,7 +44,10 @@ pub async fn launch(fleet: &Arc<Fleet>, claim: &NodeClaim, target: &Target) -> R
     let class = &claim.spec.node_class_ref.name;
     let limits = fleet.node_class(class).and_then(|class| class.spec().launch_limits);
     if !is_begun(fleet, claim) && fleet.pace.take(class, limits.and_then(|l| l.per_minute), 1).0 == 0 {
-        return Ok(pending("LaunchRate", format!("as many launches as ClusterAPINodeClass {class} allows per minute")));
+        return Ok(pending(
+            "LaunchRate",
+            format!("as many launches as ClusterAPINodeClass {class} allows per minute"),
+        ));
     }
     match make(fleet, claim, target, &blueprint, &cluster).await {
         Ok(machine) => launch::progress(fleet, claim, &machine).await,
@@ -67,10 +72,12 @@ async fn make(
     blueprint: &Scalable,
     cluster: &Cluster,
 ) -> Result<Machine, HubError> {
-    let clones = Clones { fleet, claim, blueprint, cluster };
+    let spec =
+        fleet.node_class(&claim.spec.node_class_ref.name).map(|class| class.spec()).unwrap_or_default();
+    let clones = Clones { fleet, claim, blueprint, cluster, spec: &spec };
     let bootstrap = match &blueprint.bootstrap {
         Some(template) => {
-            let clone = clones.clone_of(template).await?;
+            let clone = clones.clone_of(template, "bootstrapPatches").await?;
             json!({"configRef": clones.reference(&clone).await?})
         }
         None => json!({"dataSecretName": blueprint.bootstrap_secret}),
@@ -79,17 +86,19 @@ async fn make(
         let problem = "is missing: there is nothing to clone a machine from";
         return Err(blueprint.malformed("spec.template.spec.infrastructureRef", problem).into());
     };
-    let infrastructure = clones.clone_of(template).await?;
+    let infrastructure = clones.clone_of(template, "infrastructurePatches").await?;
     let labels = clones.machine_labels()?;
     let version = fleet.hub.versions().of(fleet.hub.client(), names::CAPI_GROUP).await?;
-    let mut spec = json!({
+    let mut annotations = clones.annotations();
+    annotations[names::BLUEPRINT_HASH] = customization::blueprint_hash(blueprint, &spec).into();
+    let mut machine = json!({
         "clusterName": cluster.key.name.to_string(),
         "bootstrap": bootstrap,
         "infrastructureRef": clones.reference(&infrastructure).await?,
     });
     for (key, value) in [("version", &blueprint.version), ("failureDomain", &target.failure_domain)] {
         if let Some(value) = value {
-            spec[key] = value.as_str().into();
+            machine[key] = value.as_str().into();
         }
     }
     let name = clones.name();
@@ -101,9 +110,9 @@ async fn make(
         "apiVersion": format!("{}/{version}", names::CAPI_GROUP), "kind": "Machine",
         "metadata": {
             "name": name, "namespace": &*cluster.key.namespace, "labels": labels,
-            "annotations": clones.annotations(), "ownerReferences": [clones.owner()],
+            "annotations": annotations, "ownerReferences": [clones.owner()],
         },
-        "spec": spec,
+        "spec": machine,
     });
     let made = fleet.hub.create_or_get(&reference, object).await?;
     clones.is_ours("Machine", &made)?;
@@ -116,7 +125,8 @@ pub async fn sweep(fleet: &Arc<Fleet>, claim: &NodeClaim, target: &Target) -> Re
     let (Some(blueprint), Some(cluster)) = (fleet.mirror.scalable(&target.id), fleet.mirror.cluster()) else {
         return Ok(());
     };
-    let clones = Clones { fleet, claim, blueprint: &blueprint, cluster: &cluster };
+    let spec = ClusterAPINodeClassSpec::default();
+    let clones = Clones { fleet, claim, blueprint: &blueprint, cluster: &cluster, spec: &spec };
     for template in [&blueprint.infrastructure, &blueprint.bootstrap].into_iter().flatten() {
         let clone = clones.named(template);
         match fleet.hub.get(&clone).await {
@@ -137,6 +147,7 @@ struct Clones<'a> {
     claim: &'a NodeClaim,
     blueprint: &'a Scalable,
     cluster: &'a Cluster,
+    spec: &'a ClusterAPINodeClassSpec,
 }
 
 impl Clones<'_> {
@@ -154,12 +165,23 @@ impl Clones<'_> {
         Reference { kind: kind.to_owned(), name: self.name().to_owned(), ..template.clone() }
     }
 
-    async fn clone_of(&self, template: &Reference) -> Result<Reference, HubError> {
+    async fn clone_of(&self, template: &Reference, field: &'static str) -> Result<Reference, HubError> {
         let hub = &self.fleet.hub;
         let clone = self.named(template);
         let found = hub.get(template).await?;
         let fields = Fields::of(&template.kind, &found);
-        let spec = fields.at("spec.template.spec").cloned().unwrap_or_else(|| json!({}));
+        let mut spec = fields.at("spec.template.spec").cloned().unwrap_or_else(|| json!({}));
+        customization::register_with_taints(&clone.kind, &mut spec, self.claim);
+        let patches = match field {
+            "bootstrapPatches" => &self.spec.bootstrap_patches,
+            _ => &self.spec.infrastructure_patches,
+        };
+        let patches = patches.as_deref().unwrap_or_default();
+        customization::patch(&mut spec, field, patches, self.claim).map_err(|error| Malformed {
+            object: format!("ClusterAPINodeClass {}", self.claim.spec.node_class_ref.name),
+            key: format!("spec.{}[{}]", error.field, error.index),
+            problem: error.problem,
+        })?;
         let labels = fields.texts("spec.template.metadata.labels")?;
         let mut labels: Map<String, Value> =
             labels.into_iter().map(|(key, value)| (key, value.into())).collect();

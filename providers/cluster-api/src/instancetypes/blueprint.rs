@@ -67,6 +67,17 @@ pub struct Surroundings<'a> {
     pub sync_labels: &'a [String],
     /// The architecture of nodes whose template does not say.
     pub default_arch: &'a str,
+    /// What Nodes of resources tell.
+    pub learnt: &'a BTreeMap<ScalableKey, Learnt>,
+}
+
+/// What a Node told about its siblings.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Learnt {
+    /// What it has.
+    pub capacity: ResourceList,
+    /// What of it pods may use.
+    pub allocatable: ResourceList,
 }
 
 impl Blueprint {
@@ -88,8 +99,20 @@ impl Blueprint {
             .flatten()
             .find(|entry| entry.name == name || entry.name == *scalable.id.key.name);
         let max_pods = spec.kubelet.as_ref().and_then(|kubelet| kubelet.max_pods);
-        let override_capacity = entry.and_then(|entry| entry.capacity.as_ref());
-        let capacity = capacity::capacity(scalable, template, override_capacity, max_pods)?;
+        let told = entry.and_then(|entry| entry.capacity.as_ref());
+        let (capacity, learnt) = match capacity::capacity(scalable, template, told, max_pods) {
+            Ok(capacity) => (capacity, None),
+            // A Node tells only what nobody else does: resources that are described alike are of one type, whether or not one of
+            // them has had a Node to look at.
+            Err(missing) => {
+                let learnt = around.learnt.get(&scalable.id).ok_or(missing)?;
+                let mut told = told.cloned().unwrap_or_default();
+                for (resource, quantity) in &learnt.capacity {
+                    told.entry(resource.clone()).or_insert_with(|| quantity.clone());
+                }
+                (capacity::capacity(scalable, template, Some(&told), max_pods)?, Some(learnt))
+            }
+        };
         let capacity_type = capacity_type(scalable, template, labels.remove(CAPACITY_TYPE))?;
         let reservation = match own(names::RESERVATION) {
             None => 0,
@@ -112,7 +135,10 @@ impl Blueprint {
         }
         Ok(Self {
             id: scalable.id.clone(),
-            overhead: overhead::overhead(spec.kubelet.as_ref(), &capacity, around.node_class)?,
+            overhead: match learnt.filter(|learnt| spec.kubelet.is_none() && !learnt.allocatable.is_empty()) {
+                Some(learnt) => overhead::learnt(&learnt.capacity, &learnt.allocatable),
+                None => overhead::overhead(spec.kubelet.as_ref(), &capacity, around.node_class)?,
+            },
             volume_limits: capacity::volume_limits(scalable)?,
             taints: taints::taints(scalable)?,
             named,

@@ -40,7 +40,7 @@ pub fn capacity(
     for needed in ["cpu", "memory"] {
         if !capacity.contains_key(needed) {
             let problem = format!(
-                "is missing: how much {needed} a node has is told neither by this annotation, nor by the infrastructure template's status.capacity, nor by the NodeClass's instanceTypes"
+                "is missing: how much {needed} a node has is told neither by this annotation, nor by the infrastructure template's status.capacity, nor by the NodeClass's instanceTypes, nor by a Node of it"
             );
             return Err(scalable.malformed(format!("{CAPACITY_DOMAIN}{needed}"), problem));
         }

@@ -50,6 +50,20 @@ pub fn overhead(
     })
 }
 
+/// The overhead that a Node shows: the difference between what it has and what pods may use.
+pub fn learnt(capacity: &ResourceList, allocatable: &ResourceList) -> Overhead {
+    let (capacity, allocatable) = (conversion::resources(capacity), conversion::resources(allocatable));
+    let mut kube_reserved = Resources::new();
+    for resource in ["cpu", "memory", "ephemeral-storage"] {
+        let Some(whole) = capacity.get(resource) else { continue };
+        let kept = whole.minus(allocatable.amount(resource));
+        if !kept.is_negative() && !kept.is_zero() {
+            kube_reserved.set(resource, kept);
+        }
+    }
+    Overhead { kube_reserved, ..Overhead::default() }
+}
+
 fn threshold(text: &str, whole: Amount) -> Option<Amount> {
     if let Some(percent) = text.strip_suffix('%') {
         let percent: f64 = percent.trim().parse().ok().filter(|percent| (0.0..=100.0).contains(percent))?;

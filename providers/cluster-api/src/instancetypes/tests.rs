@@ -6,7 +6,7 @@ use karpenter_api::{NodeClaim, NodeClassReference};
 use karpenter_cloudprovider::conversion;
 use serde_json::json;
 
-use super::blueprint::{Blueprint, Surroundings};
+use super::blueprint::{Blueprint, Learnt, Surroundings};
 use super::catalog::{Catalog, NoOffer};
 use super::price::Source;
 use crate::client::fields::Malformed;
@@ -26,6 +26,8 @@ fn blueprint_of(
     template: Option<&Template>,
     spec: &ClusterAPINodeClassSpec,
 ) -> Result<Blueprint, Malformed> {
+    static LEARNT: std::collections::BTreeMap<crate::client::scalable::ScalableKey, Learnt> =
+        std::collections::BTreeMap::new();
     let domains = ["a".to_owned(), "b".to_owned()];
     let around = Surroundings {
         node_class: "default",
@@ -33,6 +35,7 @@ fn blueprint_of(
         failure_domains: &domains,
         sync_labels: &["team.example/".to_owned()],
         default_arch: "amd64",
+        learnt: &LEARNT,
     };
     Blueprint::of(scalable, template, around)
 }

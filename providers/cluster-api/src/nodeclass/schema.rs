@@ -72,13 +72,39 @@ fn spec() -> Schema {
         .optional("pricing", pricing())
         .optional("timeouts", timeouts())
         .optional("launchLimits", launch_limits())
+        .optional("bootstrapPatches", patches("In Machine mode: what is changed in the spec of a bootstrap template's clone."))
+        .optional("infrastructurePatches", patches("In Machine mode: what is changed in the spec of an infrastructure template's clone."))
+}
+
+fn patches(text: &str) -> Schema {
+    let patch = Schema::object()
+        .describe("A change, as of JSON Patch.")
+        .optional(
+            "op",
+            Schema::string().describe("What is done: Add (the default), Replace or Remove.").one_of(&["Add", "Replace", "Remove"]),
+        )
+        .required("path", Schema::string().describe("Where in the clone's spec, as a JSON pointer.").pattern("^/"))
+        .optional("value", Schema::string().describe("With what, as JSON."))
+        .optional(
+            "valueFrom",
+            Schema::string()
+                .describe("With what of the NodeClaim: its labels, its taints (with the one that nodes register with), or its name.")
+                .one_of(&["Labels", "Taints", "Name"]),
+        );
+    Schema::list_of(patch).describe(text).atomic_list()
 }
 
 fn launch_limits() -> Schema {
     Schema::object()
         .describe("How many nodes may be launched at a time; without it, as many as are needed.")
-        .optional("perResource", Schema::int32().describe("On their way at once, per MachineDeployment.").minimum(1))
-        .optional("perMinute", Schema::int32().describe("Per minute, over all MachineDeployments of the NodeClass.").minimum(1))
+        .optional(
+            "perResource",
+            Schema::int32().describe("On their way at once, per MachineDeployment.").minimum(1),
+        )
+        .optional(
+            "perMinute",
+            Schema::int32().describe("Per minute, over all MachineDeployments of the NodeClass.").minimum(1),
+        )
 }
 
 fn selector() -> Schema {
@@ -143,6 +169,13 @@ fn pricing() -> Schema {
             Schema::map_of(Schema::string()).describe(
                 "Prices per hour by instance type, instance-type/zone or instance-type/zone/capacity-type.",
             ),
+        )
+        .optional(
+            "configMapRef",
+            Schema::object()
+                .describe("A ConfigMap of the cluster that pods run in, with further entries of the table.")
+                .required("namespace", Schema::string().describe("Its namespace.").min_length(1))
+                .required("name", Schema::string().describe("Its name.").min_length(1)),
         )
         .optional(
             "model",

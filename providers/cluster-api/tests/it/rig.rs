@@ -176,6 +176,12 @@ impl Rig {
         let _ = api.delete(name, &DeleteParams::default()).await;
     }
 
+    pub(crate) async fn annotate_claim(&self, name: &str, key: &str, value: &str) {
+        let api: Api<NodeClaim> = Api::all(self.world.cluster().client("user"));
+        let change = Patch::Merge(json!({"metadata": {"annotations": {key: value}}}));
+        api.patch(name, &PatchParams::default(), &change).await.expect("a NodeClaim");
+    }
+
     pub(crate) async fn delete_claim(&self, name: &str) {
         let api: Api<NodeClaim> = Api::all(self.world.cluster().client("user"));
         api.delete(name, &DeleteParams::default()).await.expect("a deletion");

@@ -1,0 +1,120 @@
+//! `karpenter explain machine-deployment NAME`: whether each ClusterAPINodeClass offers it, and why not.
+
+use std::fs;
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+use karpenter_provider_cluster_api::GROUP;
+use karpenter_provider_cluster_api::client::scalable::{Scalable, ScalableKind};
+use karpenter_provider_cluster_api::client::versions::Versions;
+use karpenter_provider_cluster_api::explanation::Evidence;
+use karpenter_provider_cluster_api::names::CAPI_GROUP;
+use kube::api::{DynamicObject, ListParams};
+use kube::core::{ApiResource, GroupVersionKind};
+use kube::{Api, Client};
+use serde_json::Value;
+
+/// What was asked.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// The MachineDeployment or MachineSet, with or without its namespace
+    #[arg(value_name = "[NAMESPACE/]NAME")]
+    name: String,
+
+    /// Manifests instead of running clusters: NodeClasses, MachineDeployments, Clusters, templates
+    #[arg(value_name = "FILE")]
+    files: Vec<PathBuf>,
+
+    /// The cluster that pods run in [default: KUBECONFIG, or where it is usually found]
+    #[arg(long, value_name = "FILE", conflicts_with = "files")]
+    kubeconfig: Option<PathBuf>,
+
+    /// The management cluster, if it is another [default: CLUSTER_API_KUBECONFIG]
+    #[arg(long, value_name = "FILE", conflicts_with = "files")]
+    cluster_api_kubeconfig: Option<PathBuf>,
+}
+
+/// The answer.
+pub(super) fn report(args: &Args) -> anyhow::Result<String> {
+    let objects = if args.files.is_empty() { read_clusters(args)? } else { read_files(&args.files)? };
+    Ok(Evidence::of(objects).explain(&args.name)?)
+}
+
+fn read_files(files: &[PathBuf]) -> anyhow::Result<Vec<Value>> {
+    let mut objects = Vec::new();
+    for file in files {
+        let text = fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
+        let documents: Vec<Value> = serde_saphyr::from_multiple(&text)
+            .with_context(|| format!("{} is neither YAML nor JSON", file.display()))?;
+        for mut document in documents {
+            match document.get_mut("items").map(Value::take) {
+                Some(Value::Array(items)) => objects.extend(items),
+                _ => objects.push(document),
+            }
+        }
+    }
+    Ok(objects)
+}
+
+fn read_clusters(args: &Args) -> anyhow::Result<Vec<Value>> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("cannot start the async runtime")?;
+    let named = |given: &Option<PathBuf>, env: &str| {
+        given.clone().or_else(|| std::env::var_os(env).map(PathBuf::from))
+    };
+    let workload = named(&args.kubeconfig, "KUBECONFIG");
+    let management =
+        named(&args.cluster_api_kubeconfig, "CLUSTER_API_KUBECONFIG").or_else(|| workload.clone());
+    runtime.block_on(async {
+        let client = |file: Option<PathBuf>| async move {
+            let config = karpenter_runtime::surroundings::cluster(file.as_deref()).await?;
+            Client::try_from(config).context("cannot make a client of the cluster")
+        };
+        let (workload, management) = (client(workload).await?, client(management).await?);
+        let class = GroupVersionKind::gvk(GROUP, "v1alpha1", "ClusterAPINodeClass");
+        let mut objects = list(&workload, &ApiResource::from_gvk(&class), "ClusterAPINodeClass").await?;
+        let versions = Versions::default();
+        for kind in ["Cluster", "MachineDeployment", "MachineSet"] {
+            let resource = versions.resource(&management, CAPI_GROUP, kind).await?;
+            objects.extend(list(&management, &resource, kind).await?);
+        }
+        let templates = templates(&management, &versions, &objects).await?;
+        objects.extend(templates);
+        Ok(objects)
+    })
+}
+
+async fn list(client: &Client, resource: &ApiResource, kind: &str) -> anyhow::Result<Vec<Value>> {
+    let api: Api<DynamicObject> = Api::all_with(client.clone(), resource);
+    let found =
+        api.list(&ListParams::default()).await.with_context(|| format!("cannot list {}", resource.plural))?;
+    found.items.into_iter().map(|object| typed(object, resource, kind)).collect()
+}
+
+fn typed(object: DynamicObject, resource: &ApiResource, kind: &str) -> anyhow::Result<Value> {
+    let mut value = serde_json::to_value(object)?;
+    value["apiVersion"] = resource.api_version.clone().into();
+    value["kind"] = kind.into();
+    Ok(value)
+}
+
+/// The infrastructure templates that MachineDeployments refer to. One that cannot be had tells nothing.
+async fn templates(client: &Client, versions: &Versions, objects: &[Value]) -> anyhow::Result<Vec<Value>> {
+    let mut found = Vec::new();
+    for object in objects.iter().filter(|object| object["kind"] == "MachineDeployment") {
+        let object: DynamicObject = serde_json::from_value(object.clone())?;
+        let Ok(scalable) = Scalable::read(ScalableKind::MachineDeployment, &object) else { continue };
+        let Some(reference) = scalable.infrastructure else { continue };
+        let Ok(resource) = versions.resource(client, &reference.group, &reference.kind).await else {
+            continue;
+        };
+        let namespace = &*scalable.id.key.namespace;
+        let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), namespace, &resource);
+        if let Ok(template) = api.get(&reference.name).await {
+            found.push(typed(template, &resource, &reference.kind)?);
+        }
+    }
+    Ok(found)
+}

@@ -1,0 +1,168 @@
+//! What Machine mode changes in the clones of templates: the NodeClass's patches, and the taint that nodes register with; and a hash
+//! of everything a Machine was made from, by which it is known to be out of date. Pure.
+
+use k8s_openapi::api::core::v1::Taint;
+use karpenter_api::{NodeClaim, structure_hash, taints};
+use serde_json::{Value, json};
+
+use crate::client::scalable::Scalable;
+use crate::nodeclass::{ClonePatch, ClusterAPINodeClassSpec, PatchOperation, PatchValue};
+
+/// Why a patch cannot be applied.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("spec.{field}[{index}]: {problem}")]
+pub struct PatchError {
+    /// bootstrapPatches or infrastructurePatches.
+    pub field: &'static str,
+    /// Which.
+    pub index: usize,
+    /// What is wrong with it.
+    pub problem: String,
+}
+
+/// Applies patches to the `spec` of a clone.
+pub fn patch(
+    spec: &mut Value,
+    field: &'static str,
+    patches: &[ClonePatch],
+    claim: &NodeClaim,
+) -> Result<(), PatchError> {
+    for (index, patch) in patches.iter().enumerate() {
+        let failed = |problem: String| PatchError { field, index, problem };
+        let value = match (&patch.value, patch.value_from) {
+            (Some(text), None) => serde_json::from_str(text).map_err(|error| {
+                failed(format!("value {text:?} is not JSON: {error}; a text wants quotes"))
+            })?,
+            (None, Some(PatchValue::Labels)) => json!(claim.metadata.labels.clone().unwrap_or_default()),
+            (None, Some(PatchValue::Taints)) => json!(taints_of(claim)),
+            (None, Some(PatchValue::Name)) => json!(claim.metadata.name),
+            (None, None) => Value::Null,
+            (Some(_), Some(_)) => {
+                return Err(failed("value and valueFrom are both set; keep one".to_owned()));
+            }
+        };
+        let operation = match patch.op {
+            PatchOperation::Add => json!([{"op": "add", "path": patch.path, "value": value}]),
+            PatchOperation::Replace => json!([{"op": "replace", "path": patch.path, "value": value}]),
+            PatchOperation::Remove => json!([{"op": "remove", "path": patch.path}]),
+        };
+        let operation: json_patch::Patch = serde_json::from_value(operation)
+            .map_err(|error| failed(format!("path {:?}: {error}", patch.path)))?;
+        json_patch::patch(spec, &operation).map_err(|error| failed(error.to_string()))?;
+    }
+    Ok(())
+}
+
+fn taints_of(claim: &NodeClaim) -> Vec<Taint> {
+    let all = [&claim.spec.taints, &claim.spec.startup_taints];
+    let mut found: Vec<Taint> = all.into_iter().flatten().flatten().cloned().collect();
+    found.push(taints::UNREGISTERED.to_taint());
+    found
+}
+
+/// Has the nodes of a kubeadm configuration register with Karpenter's taint, and with those of the NodeClaim. Other kinds of
+/// configuration want a patch.
+pub fn register_with_taints(kind: &str, spec: &mut Value, claim: &NodeClaim) {
+    if kind != "KubeadmConfig" {
+        return;
+    }
+    if !spec.is_object() {
+        *spec = json!({});
+    }
+    let registration = &mut spec["joinConfiguration"]["nodeRegistration"];
+    if !registration.is_object() {
+        *registration = json!({});
+    }
+    let list = &mut registration["taints"];
+    if !list.is_array() {
+        // Kubeadm sets none on workers by itself.
+        *list = json!([]);
+    }
+    let Some(list) = list.as_array_mut() else { return };
+    for taint in taints_of(claim) {
+        let same =
+            |known: &Value| known["key"] == taint.key.as_str() && known["effect"] == taint.effect.as_str();
+        if !list.iter().any(same) {
+            list.push(json!(taint));
+        }
+    }
+}
+
+/// What a Machine was made from, in short.
+pub fn blueprint_hash(blueprint: &Scalable, spec: &ClusterAPINodeClassSpec) -> String {
+    let reference = |reference: &Option<crate::client::fields::Reference>| {
+        reference.as_ref().map(|r| json!([r.group, r.kind, r.name])).unwrap_or_default()
+    };
+    let made_from = json!([
+        reference(&blueprint.infrastructure),
+        reference(&blueprint.bootstrap),
+        blueprint.bootstrap_secret,
+        blueprint.version,
+        spec.bootstrap_patches,
+        spec.infrastructure_patches,
+    ]);
+    format!("{:016x}", structure_hash::text(&made_from.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixtures::deployment;
+
+    fn claim() -> NodeClaim {
+        serde_json::from_value(json!({
+            "metadata": {"name": "n1", "labels": {"team": "a"}},
+            "spec": {
+                "requirements": [], "taints": [{"key": "gpu", "effect": "NoSchedule"}],
+                "nodeClassRef": {"group": "g", "kind": "k", "name": "n"},
+            },
+        }))
+        .expect("a NodeClaim")
+    }
+
+    #[test]
+    fn patches_change_a_clone_with_values_of_the_node_claim() {
+        let patches: Vec<ClonePatch> = serde_json::from_value(json!([
+            {"op": "Add", "path": "/files", "value": "[{\"path\": \"/etc/x\"}]"},
+            {"op": "Add", "path": "/nodeName", "valueFrom": "Name"},
+            {"op": "Add", "path": "/labels", "valueFrom": "Labels"},
+            {"op": "Remove", "path": "/old"},
+        ]))
+        .expect("patches");
+        let mut spec = json!({"old": 1});
+        patch(&mut spec, "bootstrapPatches", &patches, &claim()).expect("applied");
+        assert_eq!(spec, json!({"files": [{"path": "/etc/x"}], "nodeName": "n1", "labels": {"team": "a"}}));
+        let bad: Vec<ClonePatch> =
+            serde_json::from_value(json!([{"op": "Add", "path": "/x", "value": "words"}])).expect("a patch");
+        let error = patch(&mut spec, "bootstrapPatches", &bad, &claim()).expect_err("refused").to_string();
+        assert!(error.starts_with("spec.bootstrapPatches[0]: value \"words\" is not JSON"), "{error}");
+    }
+
+    #[test]
+    fn kubeadm_nodes_register_with_the_taints_of_their_node_claim() {
+        let mut spec = json!({"joinConfiguration": {"nodeRegistration": {"taints": [{"key": "own", "effect": "NoSchedule"}]}}});
+        register_with_taints("KubeadmConfig", &mut spec, &claim());
+        let keys: Vec<&str> = spec["joinConfiguration"]["nodeRegistration"]["taints"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(|taint| taint["key"].as_str())
+            .collect();
+        assert_eq!(keys, ["own", "gpu", "karpenter.sh/unregistered"]);
+        let mut other = json!({"a": 1});
+        register_with_taints("TalosConfig", &mut other, &claim());
+        assert_eq!(other, json!({"a": 1}));
+    }
+
+    #[test]
+    fn another_version_or_patch_is_another_hash() {
+        let spec = ClusterAPINodeClassSpec::default();
+        let mut changed = deployment("m", &[]);
+        assert_eq!(
+            blueprint_hash(&changed, &spec),
+            blueprint_hash(&deployment("m", &[("any", "note")]), &spec)
+        );
+        changed.version = Some("v1.37.0".to_owned());
+        assert_ne!(blueprint_hash(&changed, &spec), blueprint_hash(&deployment("m", &[]), &spec));
+    }
+}

@@ -1,0 +1,190 @@
+//! Single features that no acceptance scenario is about: versions, pace, early ids, adoption, moves, deadlines.
+
+use karpenter_sim::cluster_api::unrest::Unrest;
+use karpenter_sim::cluster_api::{self, Kind};
+use serde_json::{Value, json};
+
+use crate::rig::{CLUSTER, MAX, MINUTE, NAMESPACE, Rig, SECOND, claimed, initialized, launched, scenario};
+
+#[test]
+fn a24_a_management_cluster_may_change_the_version_it_serves() {
+    scenario(async {
+        let rig = Rig::new(json!({})).await;
+        let mut deployment = cluster_api::machine_deployment(NAMESPACE, CLUSTER, "m", "t", &[(MAX, "20")]);
+        let unknown = json!({"of a later release": [1, {"two": null}], "text": "as it is"});
+        deployment["spec"]["unknownToUs"] = unknown.clone();
+        rig.create(deployment).await;
+        rig.capi.serve(&["v1beta1"]).await.expect("the old version");
+        rig.karpenter.start();
+        rig.want(5);
+        rig.until("five nodes in the old version", 10 * MINUTE, |objects| initialized(objects) == 5).await;
+        rig.capi.serve(&["v1beta1", "v1beta2"]).await.expect("both versions");
+        rig.want(8);
+        rig.pass(5 * SECOND).await;
+        rig.capi.serve(&["v1beta2"]).await.expect("the new version");
+        rig.until("launches finish", 15 * MINUTE, |objects| initialized(objects) == 8).await;
+        rig.want(10);
+        rig.until("and go on", 15 * MINUTE, |objects| initialized(objects) == 10).await;
+        rig.pass(MINUTE).await;
+        let puts = rig.world.cluster().tape(|tape| {
+            let ours = tape.entries().iter().filter(|entry| entry.actor.starts_with("karpenter"));
+            ours.filter(|entry| {
+                entry.deed.starts_with("PUT") && entry.deed.contains("/apis/cluster.x-k8s.io")
+            })
+            .count()
+        });
+        assert_eq!((puts, rig.replicas("m")), (0, 10), "no object was written as a whole");
+        let kept = rig.read(|objects| {
+            let deployment = objects.machine_deployments.values().next().cloned();
+            deployment.and_then(|found| found.data.pointer("/spec/unknownToUs").cloned())
+        });
+        assert_eq!(kept, Some(unknown), "what we do not know is as it was");
+        rig.at_rest();
+    });
+}
+
+#[test]
+fn an_id_that_the_infrastructure_knows_early_is_used_early() {
+    scenario(async {
+        let rig = Rig::new(json!({})).await;
+        let slow = json!({"idSeconds": 5, "provisionSeconds": 200, "joinSeconds": 2});
+        rig.create(cluster_api::template(NAMESPACE, "slow", slow)).await;
+        rig.create(cluster_api::machine_deployment(NAMESPACE, CLUSTER, "m", "slow", &[(MAX, "10")])).await;
+        rig.karpenter.start();
+        rig.want(1);
+        let known = |objects: &karpenter_sim::Objects| {
+            objects.node_claims.values().any(|c| c.status.as_ref().is_some_and(|s| s.provider_id.is_some()))
+        };
+        let took = rig.until("its id is known", 5 * MINUTE, known).await;
+        assert!(took < MINUTE, "{took:?}");
+        rig.until("the node is ready", 10 * MINUTE, |objects| initialized(objects) == 1).await;
+        rig.pass(5 * MINUTE).await;
+        assert_eq!((rig.replicas("m"), rig.read(claimed)), (1, 1), "one Machine all along");
+        rig.at_rest();
+    });
+}
+
+#[test]
+fn launches_keep_to_their_limits() {
+    for limits in [json!({"perMinute": 4}), json!({"perResource": 4})] {
+        scenario(async {
+            let rig = Rig::new(json!({"launchLimits": limits, "timeouts": {"launch": "30m"}})).await;
+            let slow = json!({"provisionSeconds": 50, "joinSeconds": 2});
+            rig.create(cluster_api::template(NAMESPACE, "slow", slow)).await;
+            rig.create(cluster_api::machine_deployment(NAMESPACE, CLUSTER, "m", "slow", &[(MAX, "50")]))
+                .await;
+            rig.karpenter.start();
+            rig.want(10);
+            rig.pass(30 * SECOND).await;
+            let begun = rig.replicas("m");
+            assert!((1..=6).contains(&begun), "{limits}: {begun} at once");
+            rig.until("all nodes are ready", 20 * MINUTE, |objects| initialized(objects) == 10).await;
+            rig.pass(2 * MINUTE).await;
+            assert_eq!(rig.replicas("m"), 10, "{limits}");
+            rig.at_rest();
+        });
+    }
+}
+
+#[test]
+fn machines_that_were_there_before_are_adopted_where_that_is_wanted() {
+    scenario(async {
+        let rig = Rig::new(json!({"adoption": "Existing"})).await;
+        rig.deployment("m", &[(MAX, "10")]).await;
+        rig.patch(Kind::MachineDeployment, "m", json!({"spec": {"replicas": 3}})).await;
+        rig.until("three nodes by hand", 5 * MINUTE, |objects| objects.nodes.len() == 3).await;
+        rig.create(json!({
+            "apiVersion": "karpenter.sh/v1", "kind": "NodePool", "metadata": {"name": "default"},
+            "spec": {"template": {"spec": {
+                "requirements": [{"key": "kubernetes.io/arch", "operator": "In", "values": ["amd64"]}],
+                "nodeClassRef": {
+                    "group": "karpenter.cluster.x-k8s.io", "kind": "ClusterAPINodeClass", "name": "default",
+                },
+            }}},
+        }))
+        .await;
+        rig.pass(10 * SECOND).await;
+        rig.karpenter.start();
+        rig.until("each has a NodeClaim", 5 * MINUTE, |objects| initialized(objects) == 3).await;
+        rig.pass(15 * MINUTE).await;
+        assert_eq!((rig.replicas("m"), rig.read(claimed)), (3, 3), "and no other Machine came or went");
+        let pools = rig.read(|objects| {
+            let pool = |claim: &std::sync::Arc<karpenter_api::NodeClaim>| {
+                claim.metadata.labels.as_ref()?.get("karpenter.sh/nodepool").cloned()
+            };
+            objects.node_claims.values().filter_map(pool).collect::<Vec<_>>()
+        });
+        assert_eq!(pools, ["default"; 3]);
+        rig.at_rest();
+    });
+}
+
+#[test]
+fn objects_that_move_to_another_management_cluster_are_not_taken_for_gone() {
+    scenario(async {
+        let rig = Rig::new(json!({})).await;
+        rig.deployment("m", &[(MAX, "10")]).await;
+        rig.karpenter.start();
+        rig.want(4);
+        rig.until("all nodes are ready", 10 * MINUTE, |objects| initialized(objects) == 4).await;
+        let names = |rig: &Rig| rig.read(|objects| objects.node_claims.keys().cloned().collect::<Vec<_>>());
+        let before = names(&rig);
+        Unrest::new(&rig.capi, &rig.hub, NAMESPACE, CLUSTER).move_everything().await.expect("a move");
+        rig.pass(15 * MINUTE).await;
+        assert_eq!(names(&rig), before, "the same NodeClaims");
+        assert_eq!((rig.replicas("m"), rig.read(claimed)), (4, 4));
+        rig.at_rest();
+    });
+}
+
+#[test]
+fn a_termination_that_is_overdue_makes_cluster_api_wait_no_longer() {
+    scenario(async {
+        let rig = Rig::new(json!({})).await;
+        rig.deployment("m", &[(MAX, "10")]).await;
+        rig.karpenter.start();
+        rig.want(1);
+        rig.until("the node is ready", 5 * MINUTE, |objects| initialized(objects) == 1).await;
+        let hook = "pre-terminate.delete.hook.machine.cluster.x-k8s.io/backup";
+        let machine = rig.read(|objects| objects.machines.keys().next().map(|key| key.name.to_string()));
+        let machine = machine.expect("a Machine");
+        let annotate = |value: Value| json!({"metadata": {"annotations": {hook: value}}});
+        rig.patch(Kind::Machine, &machine, annotate("".into())).await;
+        let by = rig.world.cluster().now() + jiff::SignedDuration::from_mins(2);
+        rig.annotate_claim("n1", "karpenter.sh/nodeclaim-termination-timestamp", &by.to_string()).await;
+        rig.want(0);
+        rig.delete_claim("n1").await;
+        let timeout = |rig: &Rig| {
+            rig.read(|objects| {
+                let machine = objects.machines.values().next()?;
+                machine.data.pointer("/spec/deletion/nodeDrainTimeoutSeconds").and_then(Value::as_i64)
+            })
+        };
+        rig.pass(MINUTE).await;
+        assert_eq!(timeout(&rig), None, "there is time left");
+        rig.pass(2 * MINUTE).await;
+        assert_eq!(timeout(&rig), Some(1));
+        rig.patch(Kind::Machine, &machine, annotate(Value::Null)).await;
+        rig.until("it goes when the hook does", 5 * MINUTE, |objects| objects.machines.is_empty()).await;
+    });
+}
+
+#[test]
+fn a_condemned_machine_of_its_own_is_replaced_by_its_node_claim() {
+    scenario(async {
+        let rig = Rig::new(json!({"launchMode": "Machine"})).await;
+        rig.deployment("m", &[(MAX, "10")]).await;
+        rig.karpenter.start();
+        rig.want(1);
+        rig.until("the node is ready", 5 * MINUTE, |objects| initialized(objects) == 1).await;
+        let first = rig.read(|objects| objects.machines.keys().next().map(|key| key.name.to_string()));
+        rig.capi.check_health(true);
+        rig.world.cluster().set_kubelet(first.as_deref().unwrap_or_default(), false);
+        rig.until("another takes its place", 30 * MINUTE, |objects| {
+            let other = objects.machines.keys().any(|key| Some(key.name.to_string()) != first);
+            other && objects.machines.len() == 1 && initialized(objects) == 1
+        })
+        .await;
+        assert!(rig.read(launched).iter().all(|(reason, _)| reason != "LaunchFailed"));
+    });
+}
