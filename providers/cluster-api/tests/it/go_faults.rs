@@ -4,10 +4,11 @@
 use karpenter_api::NodeClaim;
 use karpenter_sim::cluster_api::{Kind, UPGRADING};
 use kube::Api;
-use kube::api::{ListParams, Patch, PatchParams};
+use kube::api::{DynamicObject, ListParams, Patch, PatchParams};
+use kube::core::{ApiResource, GroupVersionKind};
 use serde_json::json;
 
-use crate::rig::{MAX, MINUTE, Rig, SECOND, scenario};
+use crate::rig::{MAX, MINUTE, NAMESPACE, Rig, SECOND, scenario};
 
 /// What the Go provider does, in single steps, under a name that rules watch.
 struct Go<'a> {
@@ -28,7 +29,16 @@ impl<'a> Go<'a> {
 
     async fn scale(&self, by: i64) {
         let replicas = (self.rig.replicas("m") + by).max(0);
-        self.rig.patch(Kind::MachineDeployment, "m", json!({"spec": {"replicas": replicas}})).await;
+        // By its own hand: what people set is theirs to answer for.
+        let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(
+            Kind::MachineDeployment.group(),
+            "v1beta2",
+            Kind::MachineDeployment.as_str(),
+        ));
+        let client = self.rig.world.cluster().client("karpenter-go");
+        let api: Api<DynamicObject> = Api::namespaced_with(client, NAMESPACE, &resource);
+        let change = Patch::Merge(json!({"spec": {"replicas": replicas}}));
+        api.patch("m", &PatchParams::default(), &change).await.expect("a level");
     }
 
     async fn uid(&self, claim: &str) -> String {
