@@ -7,7 +7,7 @@ use karpenter_provider_cluster_api::ClusterAPINodeClass;
 use karpenter_provider_kwok::KWOKNodeClass;
 use karpenter_sim::World;
 use karpenter_sim::chance::Span;
-use karpenter_sim::cloudstack::Cloud;
+use karpenter_sim::cloudstack::CloudStack;
 use karpenter_sim::cloudstack::guests::{GuestOptions, Guests};
 use karpenter_sim::cloudstack::road::Road;
 use karpenter_sim::cluster_api::{self, ClusterApi};
@@ -37,7 +37,7 @@ pub(super) struct Stage {
 enum Source {
     Kwok,
     ClusterApi { _controllers: ClusterApi },
-    CloudStack { cloud: Cloud, _guests: Guests },
+    CloudStack { cloud: CloudStack, _guests: Guests },
 }
 
 /// Sets the stage for a provider.
