@@ -8,7 +8,7 @@ use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use jiff::SignedDuration;
 use k8s_openapi::api::core::v1::{Node, Pod, Taint};
-use karpenter_api::{NodeClaim, finalizers, labels, nodeclaim, taints};
+use karpenter_api::{NodeClaim, annotations, finalizers, labels, nodeclaim, taints};
 use karpenter_sim::chance::{Chance, Span};
 use karpenter_sim::cloud::{CloudError, CloudFaults, CloudHandle, CloudOptions};
 use karpenter_sim::faults::FaultPlan;
@@ -17,7 +17,7 @@ use karpenter_sim::objects::{condition, is_active, is_deleting, is_ready, node_o
 use karpenter_sim::process::Life;
 use karpenter_sim::traffic::{self, Script, Volume};
 use karpenter_sim::{Objects, Process, Tape, Trouble, World, WorldOptions, in_virtual_time, invariants};
-use kube::Api;
+use kube::{Api, ResourceExt as _};
 use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::core::{ApiResource, GroupVersionKind, Status};
 use serde_json::json;
@@ -276,6 +276,9 @@ impl Autoscaler {
             pods.iter().filter(|pod| node_of(pod) == Some(node_name) && is_active(pod) && !tolerant(pod))
         {
             empty = false;
+            if pod.annotations().get(annotations::DO_NOT_DISRUPT).is_some_and(|wish| wish == "true") {
+                continue;
+            }
             let api: Api<Pod> =
                 Api::namespaced(self.client.clone(), pod.metadata.namespace.as_deref().unwrap_or_default());
             let preconditions = Preconditions { uid: pod.metadata.uid.clone(), ..Preconditions::default() };

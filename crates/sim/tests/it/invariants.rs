@@ -242,17 +242,13 @@ async fn a_pod_evicted_before_those_of_an_earlier_tier_is_noticed_unless_their_t
 
 #[tokio::test(start_paused = true)]
 async fn a_working_node_given_up_without_a_reason_is_noticed() {
-    let disrupted = json!({"status": {"conditions": [
-        {"type": "Registered", "status": "True", "reason": "Registered", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"},
-        {"type": "DisruptionReason", "status": "True", "reason": "Empty", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"},
-    ]}});
+    let disrupted = ["Launched", "Registered", "DisruptionReason"];
     for (actor, why, noticed) in
         [("karpenter", None, true), ("karpenter", Some(disrupted), false), ("user", None, false)]
     {
-        let (world, _) = running().await;
-        if let Some(why) = why {
-            let api = claims(&world, "karpenter");
-            api.patch_status("claim", &PatchParams::default(), &Patch::Merge(why)).await.unwrap();
+        let (world, instance) = running().await;
+        if let Some(conditions) = why {
+            set_status(&world, &instance.provider_id, &conditions).await;
         }
         claims(&world, actor).delete("claim", &DeleteParams::default()).await.unwrap();
         let named = world.cluster().violation().map(|violation| violation.invariant);
