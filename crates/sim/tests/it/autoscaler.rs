@@ -17,9 +17,9 @@ use karpenter_sim::objects::{condition, is_active, is_deleting, is_ready, node_o
 use karpenter_sim::process::Life;
 use karpenter_sim::traffic::{self, Script, Volume};
 use karpenter_sim::{Objects, Process, Tape, Trouble, World, WorldOptions, in_virtual_time, invariants};
-use kube::{Api, ResourceExt as _};
 use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::core::{ApiResource, GroupVersionKind, Status};
+use kube::{Api, ResourceExt as _};
 use serde_json::json;
 
 use crate::objects::MINUTE;
