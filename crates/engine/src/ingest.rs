@@ -3,7 +3,7 @@
 //! Meant to be kept for as long as objects are read: pods of one workload then share one spec and one set of labels, which is
 //! both small and how the solver recognises them quickly. Nothing here decides anything.
 
-use std::hash::BuildHasher;
+use std::hash::{BuildHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use hashbrown::{HashMap, HashTable};
@@ -52,6 +52,7 @@ pub struct Ingest {
     hasher: FixedState,
     texts: HashTable<Text>,
     labels: HashTable<Labels>,
+    nothing: Labels,
     specs: HashTable<Arc<PodSpec>>,
     amounts: HashMap<String, Amount, FixedState>,
 }
@@ -77,17 +78,23 @@ impl Ingest {
         self.text(text.map_or("", String::as_str))
     }
 
-    fn share_labels(&mut self, labels: Labels) -> Labels {
-        let hash = self.hasher.hash_one(&labels);
-        let hasher = &self.hasher;
-        self.labels.entry(hash, |l| *l == labels, |l| hasher.hash_one(l)).or_insert(labels).get().clone()
-    }
-
     /// The shared copy of a label or annotation map.
     pub fn map(&mut self, map: Option<&OpenMap>) -> Labels {
-        let pairs: Vec<(Text, Text)> =
-            map.into_iter().flatten().map(|(k, v)| (self.text(k), self.text(v))).collect();
-        self.share_labels(Labels::new(pairs))
+        let Some(map) = map.filter(|m| !m.is_empty()) else { return self.nothing.clone() };
+        let hash = hash_pairs(&self.hasher, map.iter().map(|(k, v)| (k.as_str(), v.as_str())));
+        let same = |labels: &Labels| {
+            labels.iter().len() == map.len()
+                && labels.iter().zip(map).all(|((k, v), (key, value))| **k == **key && **v == **value)
+        };
+        if let Some(known) = self.labels.find(hash, same) {
+            return known.clone();
+        }
+        let pairs: Vec<(Text, Text)> = map.iter().map(|(k, v)| (self.text(k), self.text(v))).collect();
+        let labels = Labels::new(pairs);
+        let hasher = &self.hasher;
+        let rehash = |l: &Labels| hash_pairs(hasher, l.iter().map(|(k, v)| (k.as_ref(), v.as_ref())));
+        self.labels.insert_unique(hash, labels.clone(), rehash);
+        labels
     }
 
     /// The exact amount a quantity stands for.
@@ -104,11 +111,19 @@ impl Ingest {
 
     /// A resource list.
     pub fn resources(&mut self, list: Option<&OpenResources>, field: &str) -> Result<Resources, FieldError> {
+        self.resources_at(list, || field.to_owned())
+    }
+
+    fn resources_at(
+        &mut self,
+        list: Option<&OpenResources>,
+        field: impl Fn() -> String,
+    ) -> Result<Resources, FieldError> {
         let mut resources = Resources::new();
         for (name, quantity) in list.into_iter().flatten() {
             let amount = self
                 .amount(&quantity.0)
-                .map_err(|problem| FieldError { field: format!("{field}[{name}]"), problem })?;
+                .map_err(|problem| FieldError { field: format!("{}[{name}]", field()), problem })?;
             resources.set(self.text(name), amount);
         }
         Ok(resources)
@@ -173,12 +188,9 @@ impl Ingest {
         let spec = pod.spec.as_ref().unwrap_or(&default_spec);
         let status = pod.status.as_ref();
         let shared = self.pod_spec(spec, status)?;
-        let condition = |type_: &str| {
-            status
-                .into_iter()
-                .flat_map(|s| s.conditions.iter().flatten())
-                .filter(move |c| c.type_ == type_)
-                .collect::<Vec<_>>()
+        let some_condition = |type_: &str, is: fn(&core::PodCondition) -> bool| {
+            let conditions = status.into_iter().flat_map(|s| s.conditions.iter().flatten());
+            conditions.filter(|c| c.type_ == type_).any(is)
         };
         let annotation = |key: &str| pod.metadata.annotations.as_ref().and_then(|a| a.get(key));
         let owners = self.owners(pod.metadata.owner_references.as_deref().unwrap_or_default());
@@ -192,14 +204,14 @@ impl Ingest {
             node_name: spec.node_name.as_ref().filter(|n| !n.is_empty()).map(|n| self.text(n)),
             status: PodStatus {
                 phase: status.and_then(|s| s.phase.as_deref()).map_or(Phase::Unset, phase),
-                unschedulable: condition("PodScheduled")
-                    .iter()
-                    .any(|c| c.reason.as_deref() == Some("Unschedulable")),
+                unschedulable: some_condition("PodScheduled", |c| {
+                    c.reason.as_deref() == Some("Unschedulable")
+                }),
                 nominated: status
                     .and_then(|s| s.nominated_node_name.as_deref())
                     .is_some_and(|n| !n.is_empty()),
                 terminating: pod.metadata.deletion_timestamp.is_some(),
-                unready: condition("Ready").iter().any(|c| c.status == "False"),
+                unready: some_condition("Ready", |c| c.status == "False"),
                 started_seconds: status.and_then(|s| s.start_time.as_ref()).map(|t| t.0.as_second()),
             },
             owners,
@@ -395,15 +407,15 @@ impl Ingest {
     ) -> Result<Resources, FieldError> {
         let mut total = Resources::new();
         for (i, container) in spec.containers.iter().enumerate() {
-            let field = format!("spec.containers[{i}]");
-            total.add(&self.container_requests(container, status, true, &field)?);
+            let field = || format!("spec.containers[{i}].resources.requests");
+            total.add(&self.container_requests(container, status, true, field)?);
         }
         let mut sidecars = Resources::new();
         let mut peak = Resources::new();
         for (i, container) in spec.init_containers.iter().flatten().enumerate() {
-            let field = format!("spec.initContainers[{i}]");
             let sidecar = container.restart_policy.as_deref() == Some("Always");
-            let requests = self.container_requests(container, status, sidecar, &field)?;
+            let field = || format!("spec.initContainers[{i}].resources.requests");
+            let requests = self.container_requests(container, status, sidecar, field)?;
             if sidecar {
                 total.add(&requests);
                 sidecars.add(&requests);
@@ -414,7 +426,9 @@ impl Ingest {
                 peak = peak.max_of_all(&with_sidecars);
             }
         }
-        total = total.max_of_all(&peak);
+        if !peak.is_empty() {
+            total = total.max_of_all(&peak);
+        }
         if let Some(pod_level) = &spec.resources {
             let requests = self.resources(pod_level.requests.as_ref(), "spec.resources.requests")?;
             for (name, amount) in requests.iter() {
@@ -433,10 +447,10 @@ impl Ingest {
         container: &core::Container,
         status: Option<&core::PodStatus>,
         use_status: bool,
-        field: &str,
+        field: impl Fn() -> String,
     ) -> Result<Resources, FieldError> {
         let of_spec = container.resources.as_ref().and_then(|r| r.requests.as_ref());
-        let spec = self.resources(of_spec, &format!("{field}.resources.requests"))?;
+        let spec = self.resources_at(of_spec, field)?;
         let Some(status) = status.filter(|_| use_status) else { return Ok(spec) };
         let mut statuses =
             status.init_container_statuses.iter().flatten().chain(status.container_statuses.iter().flatten());
@@ -485,6 +499,12 @@ fn has_resource_claims(spec: &core::PodSpec) -> bool {
 pub fn is_ready(status: Option<&core::NodeStatus>) -> bool {
     let mut conditions = status.into_iter().flat_map(|s| s.conditions.iter().flatten());
     conditions.find(|c| c.type_ == "Ready").is_some_and(|c| c.status == "True")
+}
+
+fn hash_pairs<'a>(hasher: &FixedState, pairs: impl Iterator<Item = (&'a str, &'a str)>) -> u64 {
+    let mut state = hasher.build_hasher();
+    pairs.for_each(|pair| pair.hash(&mut state));
+    state.finish()
 }
 
 /// Reads a plain decimal as billionths. A quantity never has more than nine decimals.

@@ -250,8 +250,9 @@ impl StateNode {
 
     /// What the machine has, counting itself as one node.
     pub fn capacity(&self) -> Resources {
+        static NODE: std::sync::OnceLock<Text> = std::sync::OnceLock::new();
         let mut capacity = self.status(self.initialized(), |n| &n.capacity, |c| &c.capacity).into_owned();
-        capacity.set(NODES, Amount::units(1));
+        capacity.set(NODE.get_or_init(|| NODES.into()).clone(), Amount::units(1));
         capacity
     }
 

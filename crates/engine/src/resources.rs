@@ -3,9 +3,6 @@
 //! An [`Amount`] counts billionths (the finest unit a Kubernetes quantity can express) in 128 bits, so every comparison
 //! and sum of real quantities is exact, and anything absurd saturates instead of wrapping.
 
-use std::collections::BTreeMap;
-use std::collections::btree_map;
-
 use crate::labels::Text;
 
 /// CPU cores.
@@ -88,8 +85,10 @@ fn div_away(value: i128, by: i128) -> i128 {
 }
 
 /// Amounts by resource name. A missing resource is not the same as zero: some rules look at which names are present.
+///
+/// Kept as a short sorted list: an object has a handful, and a cluster has tens of thousands of objects.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Resources(BTreeMap<Text, Amount>);
+pub struct Resources(Vec<(Text, Amount)>);
 
 impl Resources {
     /// No resources at all.
@@ -97,9 +96,13 @@ impl Resources {
         Resources::default()
     }
 
+    fn slot(&self, name: &str) -> Option<usize> {
+        self.0.iter().position(|(n, _)| n.as_ref() == name)
+    }
+
     /// The amount of `name`, if present.
     pub fn get(&self, name: &str) -> Option<Amount> {
-        self.0.get(name).copied()
+        self.slot(name).map(|at| self.0[at].1)
     }
 
     /// The amount of `name`, absent read as zero.
@@ -109,17 +112,24 @@ impl Resources {
 
     /// Sets one amount.
     pub fn set(&mut self, name: impl Into<Text>, amount: Amount) {
-        self.0.insert(name.into(), amount);
+        let name = name.into();
+        match self.slot(&name) {
+            Some(at) => self.0[at].1 = amount,
+            None => {
+                let at = self.0.partition_point(|(n, _)| *n < name);
+                self.0.insert(at, (name, amount));
+            }
+        }
     }
 
     /// Removes one resource.
     pub fn remove(&mut self, name: &str) {
-        self.0.remove(name);
+        self.0.retain(|(n, _)| n.as_ref() != name);
     }
 
     /// All amounts, by name.
-    pub fn iter(&self) -> btree_map::Iter<'_, Text, Amount> {
-        self.0.iter()
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = (&Text, &Amount)> {
+        self.0.iter().map(|(name, amount)| (name, amount))
     }
 
     /// Whether no resource is present.
@@ -129,9 +139,15 @@ impl Resources {
 
     /// Adds every amount of `other`.
     pub fn add(&mut self, other: &Resources) {
+        if self.0.is_empty() {
+            self.0.clone_from(&other.0);
+            return;
+        }
         for (name, amount) in &other.0 {
-            let sum = self.amount(name).plus(*amount);
-            self.0.insert(name.clone(), sum);
+            match self.slot(name) {
+                Some(at) => self.0[at].1 = self.0[at].1.plus(*amount),
+                None => self.set(name.clone(), *amount),
+            }
         }
     }
 
@@ -145,7 +161,9 @@ impl Resources {
     #[must_use]
     pub fn overridden_by(&self, other: &Resources) -> Resources {
         let mut merged = self.clone();
-        merged.0.extend(other.0.iter().map(|(name, amount)| (name.clone(), *amount)));
+        for (name, amount) in &other.0 {
+            merged.set(name.clone(), *amount);
+        }
         merged
     }
 
@@ -166,19 +184,24 @@ impl Resources {
         let mut merged = self.clone();
         for (name, b) in &other.0 {
             let larger = merged.get(name).map_or(*b, |a| a.max(*b));
-            merged.0.insert(name.clone(), larger);
+            merged.set(name.clone(), larger);
         }
         merged
     }
 
     /// Whether `self` fits into `total`. Nothing fits into an overcommitted total, whatever it asks for.
     pub fn fits(&self, total: &Resources) -> bool {
-        total.0.values().all(|a| !a.is_negative()) && self.0.iter().all(|(name, a)| *a <= total.amount(name))
+        total.0.iter().all(|(_, a)| !a.is_negative())
+            && self.0.iter().all(|(name, a)| *a <= total.amount(name))
     }
 }
 
 impl<K: Into<Text>> FromIterator<(K, Amount)> for Resources {
     fn from_iter<I: IntoIterator<Item = (K, Amount)>>(iter: I) -> Self {
-        Resources(iter.into_iter().map(|(k, v)| (k.into(), v)).collect())
+        let mut all = Resources::new();
+        for (name, amount) in iter {
+            all.set(name, amount);
+        }
+        all
     }
 }

@@ -165,13 +165,13 @@ impl Explanation {
                 };
                 writeln!(text, "goes: {} {}{others}", method.as_str(), does(*decision))
             }
-            Verdict::Stays { why, .. } => writeln!(text, "stays: {}", sentence(why)),
+            Verdict::Stays { why, .. } => writeln!(text, "stays: {why}"),
         };
         if !self.methods.is_empty() {
             let _ = writeln!(text, "\nWhat each method says:");
         }
         for (method, why) in &self.methods {
-            let _ = writeln!(text, "  {:<24} {}", method.as_str(), sentence(why));
+            let _ = writeln!(text, "  {:<24} {why}", method.as_str());
         }
         text
     }
@@ -194,20 +194,6 @@ impl Explanation {
             "verdict": verdict, "methods": methods.collect::<Vec<_>>(),
         })
     }
-}
-
-/// A reason, with what several NodePools say alike said once.
-fn sentence(why: &Why) -> String {
-    let text = why.to_string();
-    let mut parts: Vec<&str> = Vec::new();
-    let (before, reasons) = text.split_once(": ").unwrap_or(("", &text));
-    for part in reasons.split("; ") {
-        if !parts.contains(&part) {
-            parts.push(part);
-        }
-    }
-    let reasons = parts.join("; ");
-    if before.is_empty() { reasons } else { format!("{before}: {reasons}") }
 }
 
 fn does(decision: Decision) -> &'static str {

@@ -66,25 +66,24 @@ impl Cluster {
 
     /// A Pod. One that makes no sense is forgotten, whatever was known of it before.
     pub fn apply_pod(&mut self, pod: &core::Pod) -> Result<(), FieldError> {
-        let key = (
-            convert::text(&mut self.ingest, pod.metadata.namespace.as_ref()),
-            // Names of pods do not repeat: no use in sharing them.
-            pod.metadata.name.as_deref().unwrap_or_default().into(),
-        );
         match self.ingest.pod(pod) {
-            Ok(pod) => {
-                let now_on = pod.node_name.clone();
-                let was_on = self.pods.insert(key, pod).and_then(|old| old.node_name.clone());
-                if now_on.is_some() && was_on != now_on {
-                    self.mark_unconsolidated();
-                }
-            }
+            Ok(pod) => self.put_pod(pod),
             Err(error) => {
-                self.pods.remove(&key);
+                let name = pod.metadata.name.as_deref().unwrap_or_default();
+                let namespace = convert::text(&mut self.ingest, pod.metadata.namespace.as_ref());
+                self.pods.remove(&(namespace, name.into()));
                 return Err(error);
             }
         }
         Ok(())
+    }
+
+    pub(crate) fn put_pod(&mut self, pod: Arc<Pod>) {
+        let on = pod.node_name.is_some();
+        let old = self.pods.insert((pod.namespace.clone(), pod.name.clone()), pod.clone());
+        if on && old.is_none_or(|old| old.node_name != pod.node_name) {
+            self.mark_unconsolidated();
+        }
     }
 
     /// A Pod is gone.

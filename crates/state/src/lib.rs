@@ -11,6 +11,7 @@
 //! | module | what it holds |
 //! |---|---|
 //! | `cluster` | the mirror: everything by kind and key, and the snapshot |
+//! | `facts` | a whole cluster's pods and machines, read but not taken in yet |
 //! | `machines` | Nodes and NodeClaims, paired by provider id |
 //! | `memory` | what no object says: marks, nominations, when what was thought; whether everything has been seen |
 //! | `pod_timings`, `pool_nodes` | parts of that memory: pods that wait, NodeClaims by NodePool |
@@ -20,6 +21,7 @@
 mod buffers;
 mod cluster;
 mod convert;
+mod facts;
 mod karpenter;
 mod machines;
 mod memory;
@@ -28,6 +30,7 @@ mod pool_nodes;
 
 pub use buffers::{TemplateFacts, TemplateKind, TemplateRef, TemplateRefError, desired_replicas};
 pub use cluster::{Cluster, Key};
+pub use facts::Facts;
 pub use memory::ConsolidationState;
 pub use pod_timings::{PodTiming, PodTimings};
 pub use pool_nodes::{PoolCounts, PoolNodes};

@@ -125,6 +125,59 @@ impl Machines {
         }
     }
 
+    /// Claims and Nodes of a cluster nobody has looked at before, in the same state as if applied one by one. The usual ones
+    /// (launched, each with an id and a name of its own) are put in order once instead of finding each its place.
+    pub(crate) fn find_all(&mut self, claims: Vec<NodeClaim>, nodes: Vec<Node>) {
+        let (claims, odd_claims): (Vec<_>, Vec<_>) =
+            claims.into_iter().partition(|c| !c.provider_id.is_empty());
+        let (nodes, odd_nodes): (Vec<_>, Vec<_>) =
+            nodes.into_iter().partition(|n| !n.provider_id.is_empty() && !is_unfinished(n));
+        let new = self.by_provider.is_empty() && self.claims.is_empty() && self.nodes.is_empty();
+        let distinct = all_distinct(claims.iter().map(|c| &c.name))
+            && all_distinct(claims.iter().map(|c| &c.provider_id))
+            && all_distinct(nodes.iter().map(|n| &n.name))
+            && all_distinct(nodes.iter().map(|n| &n.provider_id));
+        if new && distinct {
+            self.claims = claims.iter().map(|c| (c.name.clone(), c.provider_id.clone())).collect();
+            self.nodes = nodes.iter().map(|n| (n.name.clone(), n.provider_id.clone())).collect();
+            let machine = |claim: NodeClaim| {
+                let id = claim.provider_id.clone();
+                (id, StateNode { claim: Some(Arc::new(claim)), ..StateNode::default() })
+            };
+            self.by_provider = claims.into_iter().map(machine).collect();
+            for mut node in nodes {
+                if let Some(limits) = self.csi.get(&node.name) {
+                    node.csi_limits = limits.clone();
+                }
+                self.others.remove(&node.name);
+                let id = node.provider_id.clone();
+                self.by_provider.entry(id).or_default().node = Some(Arc::new(node));
+            }
+            self.open_books();
+        } else {
+            claims.into_iter().for_each(|claim| self.apply_claim(claim));
+            nodes.into_iter().for_each(|node| self.apply_node(node));
+        }
+        odd_claims.into_iter().for_each(|claim| self.apply_claim(claim));
+        odd_nodes.into_iter().for_each(|node| self.apply_node(node));
+    }
+
+    /// Takes account of all machines there are.
+    fn open_books(&mut self) {
+        for account in self.by_provider.values().filter_map(Account::of) {
+            self.changes += 1;
+            if let Some((pool, capacity)) = account.usage {
+                self.usage.entry(pool).or_default().add(&capacity);
+            }
+        }
+        let claims = self.by_provider.values().filter_map(|machine| {
+            let claim = machine.claim.as_ref()?;
+            let pool = claim.labels.get(NODE_POOL).filter(|pool| !pool.is_empty())?;
+            Some((pool, &claim.name, machine.deleting()))
+        });
+        self.pool_nodes.find_all(claims);
+    }
+
     pub(crate) fn apply_node(&mut self, mut node: Node) {
         let managed = !node.labels.get_or_empty(NODE_POOL).is_empty();
         if node.provider_id.is_empty() {
@@ -134,8 +187,7 @@ impl Machines {
             }
             node.provider_id = node.name.clone();
         }
-        let initialized = !node.labels.get_or_empty(INITIALIZED).is_empty();
-        if managed && !initialized && node.labels.get_or_empty(INSTANCE_TYPE).is_empty() {
+        if is_unfinished(&node) {
             return self.set_aside(node);
         }
         self.others.remove(&node.name);
@@ -329,4 +381,16 @@ impl Machines {
             })
             .collect()
     }
+}
+
+/// Whether it is one of ours that does not say its instance type yet.
+fn is_unfinished(node: &Node) -> bool {
+    let lacks = |label| node.labels.get_or_empty(label).is_empty();
+    !lacks(NODE_POOL) && lacks(INITIALIZED) && lacks(INSTANCE_TYPE)
+}
+
+fn all_distinct<'a>(names: impl Iterator<Item = &'a Text>) -> bool {
+    let mut sorted: Vec<&Text> = names.collect();
+    sorted.sort_unstable();
+    sorted.windows(2).all(|pair| pair[0] != pair[1])
 }

@@ -48,6 +48,20 @@ impl PoolNodes {
         to.insert(claim.clone());
     }
 
+    /// NodeClaims, each with its NodePool and whether it is going away, where there were none before.
+    pub(crate) fn find_all<'a>(&mut self, claims: impl Iterator<Item = (&'a Text, &'a Text, bool)> + Clone) {
+        self.pool_of = claims.clone().map(|(pool, claim, _)| (claim.clone(), pool.clone())).collect();
+        let mut by_pool: BTreeMap<&Text, [Vec<Text>; 2]> = BTreeMap::new();
+        for (pool, claim, deleting) in claims {
+            by_pool.entry(pool).or_default()[usize::from(deleting)].push(claim.clone());
+        }
+        for (pool, [active, deleting]) in by_pool {
+            let entry = self.pools.entry(pool.clone()).or_default();
+            entry.active = active.into_iter().collect();
+            entry.deleting = deleting.into_iter().collect();
+        }
+    }
+
     /// A NodeClaim is gone. With the last one that counts the NodePool's reservations go too.
     pub(crate) fn remove(&mut self, claim: &str) {
         let Some(name) = self.pool_of.remove(claim) else { return };

@@ -175,6 +175,22 @@ pub enum PodTroubleReason {
     },
 }
 
+impl PodTroubleReason {
+    /// As it reads, with what several NodePools say alike said once.
+    fn said_once(&self) -> String {
+        let PodTroubleReason::Unplaceable(Unplaceable::AllPools(pools)) = self else {
+            return self.to_string();
+        };
+        let mut said: Vec<String> = Vec::new();
+        for text in pools.iter().map(ToString::to_string) {
+            if !said.contains(&text) {
+                said.push(text);
+            }
+        }
+        said.join("; ")
+    }
+}
+
 impl fmt::Display for PodTroubleReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -455,7 +471,7 @@ impl fmt::Display for Why {
                     0 | 1 => write!(f, "pod {first} would find no place")?,
                     n => write!(f, "pod {first} and {} more would find no place", n - 1)?,
                 }
-                shown.first().map_or(Ok(()), |t| write!(f, ": {}", t.reason))
+                shown.first().map_or(Ok(()), |t| write!(f, ": {}", t.reason.said_once()))
             }
             Why::NeedsSeveralNodes(count) => write!(f, "it would take {count} new nodes to replace it"),
             Why::MinValues(labels) => {

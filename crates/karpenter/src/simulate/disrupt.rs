@@ -20,7 +20,7 @@ pub(crate) fn decide(
     mut timings: Option<&mut Timings>,
 ) -> Vec<Outcome> {
     let memory = Memory::default();
-    let start = timings.as_ref().map(|_| Timings::now());
+    let start = timings.as_ref().map(|t| t.set_out());
     let snapshot = snapshot();
     let mut pass = Pass::new(&snapshot, options, &memory);
     // Whatever comes before the first method is part of it.

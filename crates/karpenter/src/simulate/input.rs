@@ -68,7 +68,7 @@ pub(crate) struct Input {
     pub(crate) rejected: Vec<Rejected>,
     /// Kinds scheduling does not look at, with how many objects of each there were.
     pub(crate) passed_over: Vec<(String, usize)>,
-    /// Time it took to mirror the objects once parsed.
+    /// Times how the parsed objects were mirrored.
     pub(crate) mirroring: Stopwatch,
 }
 
@@ -100,7 +100,7 @@ impl Input {
         types_file: Option<&SourceFile>,
         now: Option<&str>,
         otherwise: Option<fn() -> Catalogue>,
-        mirroring: Stopwatch,
+        mut mirroring: Stopwatch,
     ) -> Result<Self, InputError> {
         let scenario = Scenario::parse(files)?;
         let header = &scenario.header;
@@ -117,7 +117,7 @@ impl Input {
         let mut rejected = Vec::new();
         // A scenario speaks of the kwok provider only; a dump's pools may belong to any.
         let managed = scenario.header_file.map(|_| ManagedBy::KWOK);
-        let mut loaded = Loaded::read(&scenario.objects, managed, mirroring, &mut rejected);
+        let mut loaded = Loaded::read(&scenario.objects, managed, &mut rejected);
         let ingest = loaded.cluster.ingest();
         let options = decision_options(&header.options, ingest)
             .map_err(|source| InputError::Setting { file: header_file.into(), source })?;
@@ -132,6 +132,8 @@ impl Input {
         rejected.extend(faulty.into_iter().map(|error| {
             Rejected::new(from, format!("InstanceType/{}", error.entry), error.field, error.problem)
         }));
+        let facts = std::mem::take(&mut loaded.facts);
+        mirroring.time(|| loaded.cluster.take_in(facts));
         for (field, names) in
             [("markedForDeletion", &header.state.marked_for_deletion), ("nominated", &header.state.nominated)]
         {
@@ -162,7 +164,7 @@ impl Input {
             unreadable_pods: loaded.unreadable_pods,
             rejected,
             passed_over: loaded.passed_over.into_iter().collect(),
-            mirroring: loaded.mirroring,
+            mirroring,
         })
     }
 

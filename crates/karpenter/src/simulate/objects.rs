@@ -11,9 +11,9 @@ use k8s_openapi::api::policy::v1 as policy;
 use k8s_openapi::api::storage::v1 as storage;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use karpenter_api::conditions::HasConditions;
-use karpenter_api::{CapacityBuffer, Condition, ConditionStatus, NodeClaim, NodeOverlay, NodePool};
+use karpenter_api::{CapacityBuffer, Condition, ConditionStatus, NodeOverlay, NodePool};
 use karpenter_engine::ingest::FieldError;
-use karpenter_state::Cluster;
+use karpenter_state::{Cluster, Facts};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
@@ -21,7 +21,6 @@ use uuid::Uuid;
 
 use super::rejected::Rejected;
 use super::scenario::Origin;
-use super::timing::Stopwatch;
 
 /// What became of the objects.
 #[derive(Default)]
@@ -31,8 +30,8 @@ pub(crate) struct Loaded {
     pub(crate) unreadable_pods: Vec<(String, String)>,
     /// Objects passed over, by kind.
     pub(crate) passed_over: BTreeMap<String, usize>,
-    /// Time spent on the mirror, that is on everything but parsing.
-    pub(crate) mirroring: Stopwatch,
+    /// What was read of the kinds there are many of; the mirror takes them in together.
+    pub(crate) facts: Facts,
     seen: BTreeSet<(String, String, String)>,
 }
 
@@ -84,10 +83,9 @@ impl Loaded {
     pub(crate) fn read(
         objects: &[(Origin<'_>, &RawValue)],
         only: Option<ManagedBy>,
-        mirroring: Stopwatch,
         rejected: &mut Vec<Rejected>,
     ) -> Self {
-        let mut out = Self { mirroring, ..Self::default() };
+        let mut out = Self::default();
         for (origin, raw) in objects {
             let head: Head = match serde_json::from_str(raw.get()) {
                 Ok(head) => head,
@@ -96,10 +94,7 @@ impl Loaded {
                     continue;
                 }
             };
-            out.mirroring.start();
-            let applied = out.apply(&head, raw, only);
-            out.mirroring.stop();
-            if let Err(problem) = applied {
+            if let Err(problem) = out.apply(&head, raw, only) {
                 if head.kind == "Pod" && waits(raw) {
                     let namespace = head.metadata.namespace.as_deref().unwrap_or_default();
                     let text = format!("{}: {}", problem.field, problem.problem);
@@ -125,44 +120,42 @@ impl Loaded {
                 "there is another object of this kind and name; the first one counts",
             ));
         }
-        let (cluster, mirroring) = (&mut self.cluster, &mut self.mirroring);
+        let (cluster, facts) = (&mut self.cluster, &mut self.facts);
         match (head.api_version.as_str(), head.kind.as_str()) {
             ("v1", "Pod") => {
-                let mut pod: core::Pod = typed(raw, mirroring)?;
+                let mut pod: core::Pod = parsed(raw)?;
                 ensure_uid(&mut pod.metadata, "Pod");
-                cluster.apply_pod(&pod)?;
+                cluster.read_pod(&pod, facts)?;
             }
-            ("v1", "Node") => cluster.apply_node(&typed(raw, mirroring)?)?,
-            ("v1", "Namespace") => cluster.apply_namespace(&typed(raw, mirroring)?),
-            ("v1", "PersistentVolumeClaim") => cluster.apply_volume_claim(&typed(raw, mirroring)?),
-            ("v1", "PersistentVolume") => cluster.apply_volume(&typed(raw, mirroring)?),
-            ("v1", "Service") => cluster.apply_service(&typed(raw, mirroring)?),
-            ("v1", "ReplicationController") => cluster.apply_replication_controller(&typed(raw, mirroring)?),
+            ("v1", "Node") => cluster.read_node(&parsed(raw)?, facts)?,
+            ("v1", "Namespace") => cluster.apply_namespace(&parsed(raw)?),
+            ("v1", "PersistentVolumeClaim") => cluster.apply_volume_claim(&parsed(raw)?),
+            ("v1", "PersistentVolume") => cluster.apply_volume(&parsed(raw)?),
+            ("v1", "Service") => cluster.apply_service(&parsed(raw)?),
+            ("v1", "ReplicationController") => cluster.apply_replication_controller(&parsed(raw)?),
             ("apps/v1", "DaemonSet") => {
-                let mut daemon_set: apps::DaemonSet = typed(raw, mirroring)?;
+                let mut daemon_set: apps::DaemonSet = parsed(raw)?;
                 ensure_uid(&mut daemon_set.metadata, "DaemonSet");
                 cluster.apply_daemon_set(&daemon_set)?;
             }
-            ("apps/v1", "ReplicaSet") => cluster.apply_replica_set(&typed(raw, mirroring)?)?,
-            ("apps/v1", "StatefulSet") => cluster.apply_stateful_set(&typed(raw, mirroring)?)?,
-            ("apps/v1", "Deployment") => cluster.apply_deployment(&typed(raw, mirroring)?)?,
-            ("v1", "PodTemplate") => cluster.apply_pod_template(&typed(raw, mirroring)?)?,
+            ("apps/v1", "ReplicaSet") => cluster.apply_replica_set(&parsed(raw)?)?,
+            ("apps/v1", "StatefulSet") => cluster.apply_stateful_set(&parsed(raw)?)?,
+            ("apps/v1", "Deployment") => cluster.apply_deployment(&parsed(raw)?)?,
+            ("v1", "PodTemplate") => cluster.apply_pod_template(&parsed(raw)?)?,
             ("autoscaling.x-k8s.io/v1beta1", "CapacityBuffer") => {
-                let mut buffer: CapacityBuffer = typed(raw, mirroring)?;
+                let mut buffer: CapacityBuffer = parsed(raw)?;
                 ensure_uid(&mut buffer.metadata, "CapacityBuffer");
                 cluster.apply_capacity_buffer(&buffer);
             }
             ("storage.k8s.io/v1", "StorageClass") => {
-                cluster.apply_storage_class(&typed::<storage::StorageClass>(raw, mirroring)?);
+                cluster.apply_storage_class(&parsed::<storage::StorageClass>(raw)?);
             }
-            ("storage.k8s.io/v1", "CSINode") => {
-                cluster.apply_csi_node(&typed::<storage::CSINode>(raw, mirroring)?)
-            }
+            ("storage.k8s.io/v1", "CSINode") => cluster.apply_csi_node(&parsed::<storage::CSINode>(raw)?),
             ("policy/v1", "PodDisruptionBudget") => {
-                cluster.apply_disruption_budget(&typed::<policy::PodDisruptionBudget>(raw, mirroring)?);
+                cluster.apply_disruption_budget(&parsed::<policy::PodDisruptionBudget>(raw)?);
             }
             ("karpenter.sh/v1", "NodePool") => {
-                let mut pool: NodePool = typed(raw, mirroring)?;
+                let mut pool: NodePool = parsed(raw)?;
                 ensure_uid(&mut pool.metadata, "NodePool");
                 if only.is_some_and(|only| !only.manages(&pool)) {
                     return Err(problem(
@@ -173,11 +166,9 @@ impl Loaded {
                 make_ready_unless_said(&mut pool);
                 cluster.apply_node_pool(&pool)?;
             }
-            ("karpenter.sh/v1", "NodeClaim") => {
-                cluster.apply_node_claim(&typed::<NodeClaim>(raw, mirroring)?)?
-            }
+            ("karpenter.sh/v1", "NodeClaim") => cluster.read_node_claim(&parsed(raw)?, facts)?,
             ("karpenter.sh/v1alpha1", "NodeOverlay") => {
-                cluster.apply_node_overlay(&typed::<NodeOverlay>(raw, mirroring)?)?
+                cluster.apply_node_overlay(&parsed::<NodeOverlay>(raw)?)?
             }
             (version, kind) => {
                 unknown(version, kind)?;
@@ -203,14 +194,6 @@ impl ManagedBy {
         let class = &pool.spec.template.spec.node_class_ref;
         class.group == self.group && class.kind == self.kind
     }
-}
-
-/// Reads an object of a known kind, while the mirror's time stands still.
-fn typed<T: DeserializeOwned>(raw: &RawValue, mirroring: &mut Stopwatch) -> Result<T, Problem> {
-    mirroring.stop();
-    let parsed = parsed(raw);
-    mirroring.start();
-    parsed
 }
 
 /// Reads an object of a known kind; where that fails, once more to learn at which field.
@@ -335,7 +318,7 @@ mod tests {
         let listed: Vec<_> =
             raws.iter().enumerate().map(|(i, r)| (Origin { file: "f.json", index: i + 1 }, &**r)).collect();
         let mut rejected = Vec::new();
-        let loaded = Loaded::read(&listed, Some(ManagedBy::KWOK), Stopwatch::default(), &mut rejected);
+        let loaded = Loaded::read(&listed, Some(ManagedBy::KWOK), &mut rejected);
         (loaded, rejected.iter().map(ToString::to_string).collect())
     }
 
@@ -379,14 +362,14 @@ mod tests {
             r#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"p","namespace":"d"},"spec":{"containers":[{"name":"c","resources":{"requests":{"cpu":"lots"}}}]},"status":{"conditions":[{"type":"PodScheduled","status":"False","reason":"Unschedulable"}]}}"#,
         ]);
         assert_eq!(loaded.unreadable_pods[0].0, "d/p");
-        assert_eq!(loaded.cluster.pods().len(), 0);
+        assert_eq!(loaded.facts.pod_count(), 0);
     }
 
     #[test]
     fn the_first_of_two_objects_with_one_name_counts() {
         let pod = r#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"p","namespace":"d"}}"#;
         let (loaded, rejected) = load(&[pod, pod]);
-        assert_eq!(loaded.cluster.pods().len(), 1);
+        assert_eq!(loaded.facts.pod_count(), 1);
         assert!(rejected[0].contains("object 2: Pod/d/p: metadata.name: there is another"), "{rejected:?}");
     }
 

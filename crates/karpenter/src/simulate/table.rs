@@ -93,17 +93,19 @@ fn new_nodes(out: &mut String, plan: &Plan) -> fmt::Result {
     let total: f64 = priced.fold(0.0, |sum, p| sum + p);
     writeln!(
         out,
-        "\n{}, from {} per hour (about {:.2} per month)",
+        "\n{}, from {} per hour (about {:.2} per month, if each is of its cheapest type)",
         plural(plan.new_claims.len(), "new node", "new nodes"),
         price(total),
         total * HOURS_PER_MONTH
     )?;
-    let mut rows =
-        vec![row(["NODEPOOL", "CHEAPEST TYPE", "PER HOUR", "CAPACITY", "ZONE", "CPU", "MEMORY", "PODS"])];
+    let mut rows = vec![row(["NODEPOOL", "TYPE", "PER HOUR", "CAPACITY", "ZONE", "PODS ASK FOR", "PODS"])];
     for (_, claim) in listed_claims(plan) {
         let more = claim.instance_types.len().saturating_sub(1);
         let cheapest = claim.instance_types.first().map_or("none", |t| t.as_ref());
-        let types = if more > 0 { format!("{cheapest} (+{more})") } else { cheapest.to_owned() };
+        let types = match more {
+            0 => cheapest.to_owned(),
+            more => format!("{cheapest} or {}", plural(more, "other", "others")),
+        };
         let amount = |name: &str| amount_text(name, claim.requests.amount(name));
         rows.push([
             claim.node_pool.to_string(),
@@ -111,8 +113,7 @@ fn new_nodes(out: &mut String, plan: &Plan) -> fmt::Result {
             claim.cheapest_price.map_or("-".into(), price),
             values(claim, CAPACITY_TYPE),
             values(claim, ZONE),
-            amount(CPU),
-            amount(MEMORY),
+            format!("{} cpu, {} memory", amount(CPU), amount(MEMORY)),
             names(&pod_keys(&claim.pods)),
         ]);
     }
@@ -141,7 +142,7 @@ fn passed_over(out: &mut String, plan: &Plan) -> fmt::Result {
         }
         _ => None,
     });
-    told_together(out, "NodePools passed over", passed)
+    told_together(out, "NodePools that come first but could not take a pod", passed)
 }
 
 /// Wishes that could not be met.
