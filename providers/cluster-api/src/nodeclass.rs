@@ -98,9 +98,9 @@ pub struct ClusterAPINodeClassSpec {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ClonePatch {
-    /// What is done.
-    #[serde(default)]
-    pub op: PatchOperation,
+    /// What is done; [`PatchOperation::Add`] where it is not said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub op: Option<PatchOperation>,
     /// Where, as a JSON pointer.
     pub path: String,
     /// With what, as JSON.

@@ -224,6 +224,13 @@ impl Autoscaler {
         let here =
             |pod: &&Pod| node_of(pod) == node.metadata.name.as_deref() && is_active(pod) && !is_daemon(pod);
         if age > SignedDuration::from_mins(5) && !pods.iter().any(|pod| here(&pod)) {
+            let conditions = [
+                nodeclaim::LAUNCHED,
+                nodeclaim::REGISTERED,
+                nodeclaim::INITIALIZED,
+                nodeclaim::DISRUPTION_REASON,
+            ];
+            self.set_status(claim, id, &conditions).await?;
             self.give_up(claim).await?;
         }
         Ok(())

@@ -41,7 +41,7 @@ pub fn patch(
                 return Err(failed("value and valueFrom are both set; keep one".to_owned()));
             }
         };
-        let operation = match patch.op {
+        let operation = match patch.op.unwrap_or_default() {
             PatchOperation::Add => json!([{"op": "add", "path": patch.path, "value": value}]),
             PatchOperation::Replace => json!([{"op": "replace", "path": patch.path, "value": value}]),
             PatchOperation::Remove => json!([{"op": "remove", "path": patch.path}]),
