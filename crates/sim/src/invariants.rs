@@ -1,7 +1,7 @@
 //! Rules that must hold after every write, whatever goes wrong.
 //!
 //! An [`Invariant`] sees each entry of the tape with what it changed, and may remember. A rule that concerns Karpenter names
-//! the numbers of the lifecycle specification's invariants it covers; only those that are really checked are named.
+//! the numbers of the lifecycle's invariants it covers; only those that are really checked are named.
 
 pub mod commands;
 pub mod disruption;
@@ -73,7 +73,7 @@ pub trait Invariant: Send {
     /// What the rule is called.
     fn name(&self) -> &'static str;
 
-    /// Which invariants of the lifecycle specification it covers.
+    /// Which of the lifecycle's invariants it covers, by number.
     fn rules(&self) -> &'static [&'static str] {
         &[]
     }

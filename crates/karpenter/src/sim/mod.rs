@@ -1,5 +1,5 @@
 //! `karpenter sim`: Karpenter in a simulated world in which things go wrong, seed by seed. Each seed is an hour or so of
-//! virtual time in about a second; the rules of the lifecycle specification are checked after every write, and once
+//! virtual time in about a second; the rules of the lifecycle are checked after every write, and once
 //! everything has healed the cluster must come right. The same seed always gives the same tape.
 
 mod cloud;
