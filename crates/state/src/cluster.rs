@@ -128,11 +128,18 @@ impl Cluster {
     }
 
     /// A NodeClaim whose launch is under way, with the labels, capacity and allocatable it is expected to have once that is
-    /// done. Decisions then count on it instead of waiting. Forgotten when it is launched or gone.
+    /// done. Decisions then count on it instead of waiting, until it is launched or gone. Nothing else is taken from this copy
+    /// of it; without allocatable it is as good as [`expect_nothing`](Self::expect_nothing).
     pub fn expect_launch(&mut self, claim: &karpenter_api::NodeClaim) -> Result<(), FieldError> {
         let claim = crate::karpenter::node_claim(&mut self.ingest, claim)?;
         self.machines.expect(claim);
         Ok(())
+    }
+
+    /// What the launch of this NodeClaim will come to is not known any more. Decisions wait for it.
+    pub fn expect_nothing(&mut self, claim: &karpenter_api::NodeClaim) {
+        let name = claim.metadata.name.as_deref().unwrap_or_default();
+        self.machines.expect_nothing(name, claim.metadata.uid.as_deref().unwrap_or_default());
     }
 
     /// A NodeClaim is gone.

@@ -32,7 +32,7 @@ pub(crate) struct Machines {
     claims: BTreeMap<Text, Text>,
     /// NodeClaims that have not been launched, and of which nobody knows what they will bring.
     unlaunched: BTreeMap<Text, Arc<NodeClaim>>,
-    /// What the launch of a NodeClaim will come to, while it is under way.
+    /// What the launch of a NodeClaim will come to, until the claim itself says so.
     expected: BTreeMap<Text, Expected>,
     /// Until when a pass counts on the machine, by provider id.
     nominated_until: BTreeMap<Text, Timestamp>,
@@ -47,11 +47,24 @@ pub(crate) struct Machines {
     pub(crate) changes: u64,
 }
 
-/// What a launch will come to.
+/// What the launch of a NodeClaim will come to.
 struct Expected {
+    /// The claim as it was last told, without what is expected of it.
+    told: NodeClaim,
     labels: Labels,
     capacity: Resources,
     allocatable: Resources,
+}
+
+impl Expected {
+    /// Gives the claim what it does not say itself yet.
+    fn complete(&self, claim: &mut NodeClaim) {
+        let news = self.labels.iter().filter(|(key, _)| claim.labels.get(key).is_none());
+        let labels = claim.labels.iter().chain(news).map(|(key, value)| (key.clone(), value.clone()));
+        claim.labels = Labels::new(labels);
+        claim.capacity = self.capacity.clone();
+        claim.allocatable = self.allocatable.clone();
+    }
 }
 
 /// What about a machine is kept account of.
@@ -218,29 +231,49 @@ impl Machines {
         });
     }
 
-    /// Counts on what the launch of a NodeClaim will come to, until it is done or the claim is gone.
-    pub(crate) fn expect(&mut self, mut claim: NodeClaim) {
+    /// Counts on what the launch of a NodeClaim will come to, until the claim says so itself, is gone, or nothing is expected
+    /// any more. Of `claim` only that is taken: whoever expects something may hold an old copy, and a claim that ends must not
+    /// come back to life by it.
+    pub(crate) fn expect(&mut self, claim: NodeClaim) {
+        // What pods cannot use is nothing to count on.
+        if claim.allocatable.is_empty() {
+            return self.expect_nothing(&claim.name, &claim.uid);
+        }
         if !self.is_unlaunched(&claim.name) {
             return;
         }
-        let expected = Expected {
-            labels: claim.labels.clone(),
-            capacity: claim.capacity.clone(),
-            allocatable: claim.allocatable.clone(),
-        };
-        self.expected.insert(claim.name.clone(), expected);
-        claim.provider_id = Text::default();
-        self.apply_claim(claim);
+        let waiting = self.unlaunched.get(&claim.name).map(|told| (**told).clone());
+        let told = waiting.or_else(|| self.expected.get(&claim.name).map(|expected| expected.told.clone()));
+        let Some(told) = told.filter(|told| told.uid == claim.uid) else { return };
+        let NodeClaim { name, labels, capacity, allocatable, .. } = claim;
+        self.expected.insert(name, Expected { told: told.clone(), labels, capacity, allocatable });
+        self.apply_claim(told);
+    }
+
+    /// What the launch of this NodeClaim will come to is no longer known: decisions wait for it again.
+    pub(crate) fn expect_nothing(&mut self, name: &str, uid: &str) {
+        if !self.is_unlaunched(name) || self.expected.get(name).is_none_or(|known| *known.told.uid != *uid) {
+            return;
+        }
+        if let Some(expected) = self.expected.remove(name) {
+            self.apply_claim(expected.told);
+        }
     }
 
     pub(crate) fn apply_claim(&mut self, mut claim: NodeClaim) {
-        if !claim.provider_id.is_empty() {
+        let launched = !claim.provider_id.is_empty();
+        if self.expected.get(&claim.name).is_some_and(|expected| expected.told.uid != claim.uid)
+            || (launched && !claim.capacity.is_empty())
+        {
             self.expected.remove(&claim.name);
-        } else if let Some(expected) = self.expected.get(&claim.name) {
-            claim.provider_id = format!("{PENDING}{}", claim.name).into();
-            claim.labels = expected.labels.clone();
-            claim.capacity = expected.capacity.clone();
-            claim.allocatable = expected.allocatable.clone();
+        }
+        // A provider may know the machine's id before it knows what the machine has.
+        if let Some(expected) = self.expected.get_mut(&claim.name) {
+            expected.told = claim.clone();
+            expected.complete(&mut claim);
+            if !launched {
+                claim.provider_id = format!("{PENDING}{}", claim.name).into();
+            }
         }
         let (name, id) = (claim.name.clone(), claim.provider_id.clone());
         if self.claims.get(&name).is_some_and(|known| *known != id) {
@@ -349,7 +382,7 @@ impl Machines {
     }
 
     pub(crate) fn is_unlaunched(&self, claim: &str) -> bool {
-        self.claims.get(claim).is_some_and(|id| id.is_empty()) || self.expected.contains_key(claim)
+        self.claims.get(claim).is_some_and(|id| id.is_empty() || id.starts_with(PENDING))
     }
 
     pub(crate) fn knows_node(&self, name: &str) -> bool {

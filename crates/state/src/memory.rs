@@ -124,8 +124,8 @@ impl Cluster {
         self.memory.has_synced
     }
 
-    /// Whether decisions can be made: every NodeClaim is launched and, the first time, every NodeClaim and Node of the cluster
-    /// is known here. From then on what the watches say is believed.
+    /// Whether decisions can be made: of every NodeClaim it is known what its launch has come or will come to and, the first
+    /// time, every NodeClaim and Node of the cluster is known here. From then on what the watches say is believed.
     pub fn synced<'a>(
         &mut self,
         claims: impl IntoIterator<Item = &'a str>,

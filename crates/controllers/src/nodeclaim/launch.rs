@@ -56,17 +56,25 @@ impl Lifecycle {
         Ok(Stage::Next(Outcome::Done))
     }
 
-    /// Lets decisions count on what a launch will come to: they need not wait for it.
+    /// Lets decisions count on what a launch will come to: they need not wait for it, as long as that is known.
     fn expect(&self, pass: &Pass) {
-        let Some(expected) = pass.provider.expected_instance(&pass.claim) else { return };
+        let Some(expected) = pass.provider.expected_instance(&pass.claim) else {
+            return self.expect_nothing(pass);
+        };
         let mut claim = pass.claim.clone();
         expected.write_into(&mut claim);
         if let Err(error) = self.context.cluster.update(|cluster| cluster.expect_launch(&claim)) {
             tracing::debug!(%error, "what the launch will come to makes no sense, decisions wait for it");
+            self.expect_nothing(pass);
         }
     }
 
+    fn expect_nothing(&self, pass: &Pass) {
+        self.context.cluster.update(|cluster| cluster.expect_nothing(&pass.claim));
+    }
+
     async fn launch_failed(&self, pass: &mut Pass, error: ProviderError) -> Result<Stage, ReconcileError> {
+        self.expect_nothing(pass);
         match error.launch_failure() {
             LaunchFailure::GiveUp { counted_as, told } => {
                 if told {

@@ -1,6 +1,7 @@
 //! Nodes and NodeClaims become machines, whatever the order in which they come and go.
 
 use jiff::ToSpan;
+use karpenter_api::NodeClaim;
 use karpenter_engine::resources::{Amount, CPU, MEMORY, NODES};
 use karpenter_state::Cluster;
 use serde_json::json;
@@ -41,19 +42,32 @@ fn a_claim_that_is_not_launched_is_no_machine_and_decisions_wait_for_it() {
     assert!(!cluster.has_unlaunched_claims());
 }
 
+/// A NodeClaim with what its launch will come to.
+fn expected(name: &str) -> NodeClaim {
+    object(json!({
+        "metadata": {"name": name, "labels": {"karpenter.sh/nodepool": "default", "topology.kubernetes.io/zone": "a"}},
+        "spec": {"nodeClassRef": {"group": "g", "kind": "k", "name": "n"}, "requirements": []},
+        "status": {"capacity": {"cpu": "4"}, "allocatable": {"cpu": "3"}},
+    }))
+}
+
+/// `default-1` as the watch tells it: being deleted or not, of this UID and provider id, without capacity.
+fn told(deleting: bool, uid: &str, provider_id: &str) -> NodeClaim {
+    let deleted = deleting.then_some("2026-01-01T00:00:00Z");
+    object(json!({
+        "metadata": {
+            "name": "default-1", "uid": uid, "deletionTimestamp": deleted, "finalizers": ["f"],
+            "labels": {"karpenter.sh/nodepool": "default"},
+        },
+        "spec": {"nodeClassRef": {"group": "g", "kind": "k", "name": "n"}, "requirements": []},
+        "status": {"providerID": provider_id},
+    }))
+}
+
 #[test]
 fn a_claim_whose_launch_is_under_way_counts_for_what_is_expected_of_it() {
     let mut cluster = Cluster::new();
     apply_claim(&mut cluster, "default-1", "");
-    let expected = |name: &str| {
-        let claim = serde_json::json!({
-            "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim",
-            "metadata": {"name": name, "labels": {"karpenter.sh/nodepool": "default", "topology.kubernetes.io/zone": "a"}},
-            "spec": {"nodeClassRef": {"group": "g", "kind": "k", "name": "n"}, "requirements": []},
-            "status": {"capacity": {"cpu": "4"}, "allocatable": {"cpu": "3"}},
-        });
-        serde_json::from_value(claim).expect("a NodeClaim")
-    };
     cluster.expect_launch(&expected("default-1")).expect("a valid claim");
     assert!(!cluster.has_unlaunched_claims() && cluster.is_unlaunched("default-1"));
     // What the watch says of it meanwhile changes nothing about that.
@@ -70,6 +84,55 @@ fn a_claim_whose_launch_is_under_way_counts_for_what_is_expected_of_it() {
     cluster.delete_node_claim("default-1");
     cluster.expect_launch(&expected("default-1")).expect("a valid claim");
     assert!(snapshot(&cluster).nodes.is_empty());
+}
+
+#[test]
+fn a_claim_that_ends_is_not_brought_back_by_what_is_expected_of_an_old_copy_of_it() {
+    let mut cluster = Cluster::new();
+    cluster.apply_node_claim(&told(true, "", "")).expect("a valid claim");
+    cluster.expect_launch(&expected("default-1")).expect("a valid claim");
+    assert!(only_machine(&cluster).deleting());
+    cluster.expect_launch(&expected("default-1")).expect("a valid claim");
+    assert!(only_machine(&cluster).deleting());
+}
+
+#[test]
+fn what_was_expected_of_a_launch_can_be_taken_back() {
+    let mut cluster = Cluster::new();
+    let pending = told(false, "", "");
+    cluster.apply_node_claim(&pending).expect("a valid claim");
+    cluster.expect_launch(&expected("default-1")).expect("a valid claim");
+    cluster.expect_nothing(&told(false, "another", ""));
+    assert!(!cluster.has_unlaunched_claims(), "nothing was said of this one");
+    cluster.expect_nothing(&pending);
+    assert!(cluster.has_unlaunched_claims() && snapshot(&cluster).nodes.is_empty());
+    // Nor is a machine counted on that pods cannot use.
+    cluster.expect_launch(&expected("default-1")).expect("a valid claim");
+    cluster.expect_launch(&pending).expect("a valid claim");
+    assert!(cluster.has_unlaunched_claims() && snapshot(&cluster).nodes.is_empty());
+}
+
+#[test]
+fn what_is_expected_of_a_claim_is_not_expected_of_another_of_its_name() {
+    let mut cluster = Cluster::new();
+    cluster.apply_node_claim(&told(false, "", "")).expect("a valid claim");
+    cluster.expect_launch(&expected("default-1")).expect("a valid claim");
+    cluster.apply_node_claim(&told(false, "another", "")).expect("a valid claim");
+    assert!(cluster.has_unlaunched_claims() && snapshot(&cluster).nodes.is_empty());
+    cluster.expect_launch(&expected("default-1")).expect("a valid claim");
+    assert!(cluster.has_unlaunched_claims() && snapshot(&cluster).nodes.is_empty());
+}
+
+#[test]
+fn a_machine_whose_id_is_known_first_has_what_was_expected_until_it_says_what_it_has() {
+    let mut cluster = Cluster::new();
+    cluster.apply_node_claim(&told(false, "", "")).expect("a valid claim");
+    cluster.expect_launch(&expected("default-1")).expect("a valid claim");
+    cluster.apply_node_claim(&told(false, "", "id-1")).expect("a valid claim");
+    assert!(!cluster.is_unlaunched("default-1"));
+    assert_eq!(only_machine(&cluster).capacity().get(CPU), Some(Amount::units(4)));
+    apply_claim(&mut cluster, "default-1", "id-1");
+    assert_eq!(only_machine(&cluster).capacity().get(CPU), Some(Amount::units(8)));
 }
 
 #[test]
