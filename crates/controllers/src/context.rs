@@ -117,7 +117,7 @@ pub struct Stores {
 
 /// Index of pods by `spec.nodeName`.
 pub const PODS_BY_NODE: &str = "spec.nodeName";
-/// Index of nodes and claims by their provider id.
+/// Index of nodes and claims by their provider id; those that have none, or an empty one, are not in it.
 pub const BY_PROVIDER_ID: &str = "providerID";
 /// Index of claims by the label of their NodePool.
 pub const BY_NODE_POOL: &str = "karpenter.sh/nodepool";

@@ -75,11 +75,13 @@ impl Watches {
             pod.spec.iter().filter_map(|spec| spec.node_name.clone()).collect()
         });
         nodes.store().add_index(BY_PROVIDER_ID, |node| {
-            node.spec.iter().filter_map(|spec| spec.provider_id.clone()).collect()
+            let ids = node.spec.iter().filter_map(|spec| spec.provider_id.clone());
+            ids.filter(|id| !id.is_empty()).collect()
         });
         let node_claims = all::<NodeClaim>(client, entropy);
         node_claims.store().add_index(BY_PROVIDER_ID, |claim| {
-            claim.status.iter().filter_map(|status| status.provider_id.clone()).collect()
+            let ids = claim.status.iter().filter_map(|status| status.provider_id.clone());
+            ids.filter(|id| !id.is_empty()).collect()
         });
         node_claims.store().add_index(BY_NODE_POOL, |claim| {
             claim.metadata.labels.iter().filter_map(|labels| labels.get(labels::NODEPOOL).cloned()).collect()

@@ -87,8 +87,10 @@ struct Termination {
 struct Pass {
     node: Arc<Node>,
     provider: Arc<dyn CloudProvider>,
-    /// Its claim with what changed in this pass; none if there is none or it cannot be told which.
+    /// Its claim with what changed in this pass, if there is one; of several, the oldest.
     claim: Option<NodeClaim>,
+    /// The other claims that name this machine: they end with it.
+    twins: Vec<NodeClaim>,
     /// When its pods must be gone.
     deadline: Option<Timestamp>,
 }
@@ -96,6 +98,10 @@ struct Pass {
 impl Pass {
     fn name(&self) -> &str {
         self.node.metadata.name.as_deref().unwrap_or_default()
+    }
+
+    fn claims(&self) -> impl Iterator<Item = &NodeClaim> {
+        self.claim.iter().chain(&self.twins)
     }
 }
 
@@ -159,21 +165,13 @@ impl Reconciler for Termination {
         let Some(provider) = self.context.providers.provider_of_node(node.metadata.labels.as_ref()) else {
             return Ok(Outcome::Done);
         };
-        // Should several NodeClaims name this machine, it is the end of all of them: none may be left without a Node, nor the
-        // machine without anyone to remove it.
-        let mut claims = self.context.stores.claims_of(provider_id_of_node(&node));
-        claims.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
-        for other in claims.iter().skip(1).filter(|other| other.metadata.deletion_timestamp.is_none()) {
-            let deleted = writes::delete(&self.claims, &**other).await;
-            deleted.map_err(|error| ReconcileError::from(error).context("deleting nodeclaim"))?;
-        }
-        let claim = claims.into_iter().next();
+        let mut claims = self.claims_ending_with(&node, provider).into_iter();
+        let (claim, twins) = (claims.next(), claims.collect());
         let span = tracing::error_span!("node", NodeClaim = Empty);
         if let Some(claim) = &claim {
-            span.record("NodeClaim", tracing::field::display(logging::object(&ObjectKey::of(&**claim))));
+            span.record("NodeClaim", tracing::field::display(logging::object(&ObjectKey::of(claim))));
         }
-        let claim = claim.map(|claim| (*claim).clone());
-        let pass = Pass { node, provider: Arc::clone(provider), claim, deadline: None };
+        let pass = Pass { node, provider: Arc::clone(provider), claim, twins, deadline: None };
         self.finalize(pass).instrument(span).await
     }
 }
@@ -183,8 +181,31 @@ fn is_held(node: &Node) -> bool {
 }
 
 impl Termination {
+    /// The NodeClaims whose machine this Node is, oldest first. Should several name it, it is the end of all of them: none may
+    /// be left without a Node, nor the machine without anyone to remove it. But a provider id alone does not prove that: the
+    /// claim may be another Karpenter's, may have got the id of a machine that is gone, or may have come to another Node.
+    fn claims_ending_with(&self, node: &Node, provider: &Arc<dyn CloudProvider>) -> Vec<NodeClaim> {
+        let ended = node.metadata.deletion_timestamp.as_ref().map(|time| time.0);
+        let is_its = |claim: &Arc<NodeClaim>| {
+            let served = self.context.providers.for_claim(claim);
+            let created = claim.metadata.creation_timestamp.as_ref().map(|time| time.0);
+            let came_to = claim.status.as_ref().and_then(|status| status.node_name.as_deref());
+            served.is_ok_and(|served| Arc::ptr_eq(served, provider))
+                && created.zip(ended).is_none_or(|(created, ended)| created <= ended)
+                && came_to.is_none_or(|name| name.is_empty() || Some(name) == node.metadata.name.as_deref())
+        };
+        let mut claims = self.context.stores.claims_of(provider_id_of_node(node));
+        claims.retain(is_its);
+        let age_and_name = |claim: &NodeClaim| {
+            let created = claim.metadata.creation_timestamp.as_ref().map(|time| time.0);
+            (created, claim.metadata.name.clone())
+        };
+        claims.sort_by_cached_key(|claim| age_and_name(claim));
+        claims.into_iter().map(|claim| (*claim).clone()).collect()
+    }
+
     async fn finalize(&self, mut pass: Pass) -> ReconcileResult {
-        if let Some(claim) = pass.claim.as_ref().filter(|claim| claim.metadata.deletion_timestamp.is_none()) {
+        for claim in pass.claims().filter(|claim| claim.metadata.deletion_timestamp.is_none()) {
             let deleted = writes::delete(&self.claims, claim).await;
             deleted.map_err(|error| ReconcileError::from(error).context("deleting nodeclaim"))?;
         }
@@ -244,19 +265,25 @@ impl Termination {
         }
     }
 
+    /// The earliest its claims know of.
     fn deadline(&self, pass: &Pass) -> Result<Option<Timestamp>, ReconcileError> {
-        let annotations = pass.claim.as_ref().and_then(|claim| claim.metadata.annotations.as_ref());
         let key = annotations::NODECLAIM_TERMINATION_TIMESTAMP;
-        let Some(text) = annotations.and_then(|annotations| annotations.get(key)) else { return Ok(None) };
+        let mut earliest: Option<(Timestamp, &str)> = None;
+        for text in pass.claims().filter_map(|claim| claim.metadata.annotations.as_ref()?.get(key)) {
+            let parsed = text.parse().map_err(|error: jiff::Error| {
+                let error = Structured::new(error).with("annotation", Field::text(text));
+                ReconcileError::from(error).context(format!("parsing {key} annotation"))
+            })?;
+            if earliest.is_none_or(|(known, _)| parsed < known) {
+                earliest = Some((parsed, text));
+            }
+        }
+        let Some((deadline, text)) = earliest else { return Ok(None) };
         let message = format!("All pods will be deleted by {text}");
         let event =
             Event::new(reference(&*pass.node), EventType::Warning, "TerminationGracePeriodExpiring", message);
         self.context.recorder.publish(event.dedupe_by(pass.node.metadata.name.clone()));
-        let parsed = text.parse().map_err(|error: jiff::Error| {
-            let error = Structured::new(error).with("annotation", Field::text(text));
-            ReconcileError::from(error).context(format!("parsing {key} annotation"))
-        })?;
-        Ok(Some(parsed))
+        Ok(Some(deadline))
     }
 
     /// Keeps new pods and new connections away.
@@ -351,12 +378,15 @@ impl Termination {
     }
 
     async fn await_instance(&self, pass: &mut Pass) -> ReconcileResult {
+        let mut gone = true;
+        for claim in pass.claims() {
+            match pass.provider.delete(claim).await {
+                Ok(()) => gone = false,
+                Err(error) if error.is_not_found() => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
         let Some(claim) = &mut pass.claim else { return Ok(Outcome::Done) };
-        let gone = match pass.provider.delete(claim).await {
-            Ok(()) => false,
-            Err(error) if error.is_not_found() => true,
-            Err(error) => return Err(error.into()),
-        };
         ConditionSet::of(claim, self.context.now()).set_true(INSTANCE_TERMINATING);
         Ok(if gone { Outcome::Done } else { Outcome::After(INSTANCE_POLL) })
     }

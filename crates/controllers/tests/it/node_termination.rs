@@ -423,8 +423,7 @@ async fn in_a_cluster_that_works_pods_move_before_their_node_and_its_instance_go
 async fn a_node_that_several_claims_name_is_the_end_of_all_of_them_and_of_the_machine() {
     let rig = Rig::quiet(&[]).await;
     rig.create(the_claim()).await;
-    let twin = claim("twin", "default", 1).with(json!({"status": {"providerID": provider_id("c")}}));
-    rig.create(twin).await;
+    rig.create(twin()).await;
     rig.create(held_node()).await;
     rig.pass(2 * SECOND).await;
     rig.delete(&held_node()).await;
@@ -433,4 +432,78 @@ async fn a_node_that_several_claims_name_is_the_end_of_all_of_them_and_of_the_ma
     })
     .await;
     assert_eq!(rig.provider.instances().len(), 0, "nobody would remove it any more");
+}
+
+/// Another claim that names the machine of `c`.
+fn twin() -> Value {
+    claim("twin", "default", 1)
+        .with(json!({"status": {"providerID": provider_id("c"), "nodeName": node_name("c")}}))
+}
+
+/// Whether the claim lives and nobody wants it gone.
+async fn is_untouched(rig: &Rig, claim: &Value) -> bool {
+    rig.get(claim).await.is_some_and(|claim| claim["metadata"]["deletionTimestamp"].is_null())
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_several_claims_the_earliest_deadline_holds() {
+    let protected = json!({"metadata": {"annotations": {"karpenter.sh/do-not-disrupt": "true"}}});
+    let patient = the_claim().with(json!({"spec": {"terminationGracePeriod": "1h"}}));
+    let hurried = twin().with(json!({"spec": {"terminationGracePeriod": "60s"}}));
+    let rig = Rig::quiet(&[]).await;
+    rig.create(patient).await;
+    rig.create(hurried).await;
+    rig.create(held_node()).await;
+    rig.create(pod_on("c", "p", "1m").with(protected)).await;
+    rig.pass(2 * SECOND).await;
+    rig.delete(&held_node()).await;
+    rig.pass(70 * SECOND).await;
+    assert_eq!(leaving(&rig), ["p"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_of_another_karpenter_is_left_alone_whatever_machine_it_names() {
+    let foreign = twin().with(json!({"spec": {"nodeClassRef": {"kind": "OtherNodeClass"}}}));
+    let rig = Rig::quiet(&[]).await;
+    rig.create(foreign.clone()).await;
+    rig.create(the_claim()).await;
+    rig.create(held_node()).await;
+    rig.pass(2 * SECOND).await;
+    rig.delete(&held_node()).await;
+    rig.pass(30 * SECOND).await;
+    assert!(is_gone(&rig));
+    assert_eq!(rig.get(&the_claim()).await, None, "ours has ended");
+    assert!(is_untouched(&rig, &foreign).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_that_came_to_another_node_is_left_alone() {
+    let elsewhere = twin().with(json!({"status": {"nodeName": "elsewhere"}}));
+    let rig = ending(elsewhere.clone(), held_node(), vec![]).await;
+    rig.pass(30 * SECOND).await;
+    assert!(is_gone(&rig));
+    assert!(is_untouched(&rig, &elsewhere).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_made_after_the_nodes_deletion_has_only_got_the_id_of_a_machine_that_went() {
+    let protected = json!({"metadata": {"annotations": {"karpenter.sh/do-not-disrupt": "true"}}});
+    let rig = ending(the_claim(), held_node(), vec![pod_on("c", "p", "1m").with(protected)]).await;
+    rig.pass(5 * SECOND).await;
+    let recycled = twin().with(json!({"status": {"nodeName": null}}));
+    rig.create(recycled.clone()).await;
+    rig.pass(5 * SECOND).await;
+    kill(&rig, "p").await;
+    rig.eventually("the node is gone", is_gone).await;
+    assert!(is_untouched(&rig, &recycled).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_empty_provider_id_belongs_to_nothing() {
+    let unlaunched = the_claim().with(json!({"status": {"providerID": "", "nodeName": null}}));
+    let unseen = held_node().with(json!({"spec": {"providerID": ""}}));
+    let rig = ending(unlaunched.clone(), unseen, vec![]).await;
+    rig.pass(30 * SECOND).await;
+    assert!(is_gone(&rig));
+    assert!(is_untouched(&rig, &unlaunched).await);
 }
