@@ -228,6 +228,8 @@ pub struct Description {
 pub const PROVIDERS: [&str; 3] = ["kwok", "cluster-api", "cloudstack"];
 
 const DEFAULT_CPU_MILLICORES: i64 = 1000;
+/// Shown instead of a secret.
+const CONCEALED: &str = "redacted";
 
 const fn setting(
     flag: &'static str,
@@ -292,6 +294,25 @@ static SETTINGS: &[Setting] = &[
     env_only("KUBERNETES_MIN_VERSION", Kind::Text, "", "Accepted for old charts; used by nothing"),
     env_only("SYSTEM_NAMESPACE", Kind::Text, "", "Accepted for old charts; used by nothing"),
 ];
+
+/// These arguments with the values of secret flags left out, for people to see.
+pub(crate) fn without_secrets<'a>(args: impl IntoIterator<Item = &'a str>) -> Vec<String> {
+    let mut value_follows = false;
+    let shown = args.into_iter().map(|arg| {
+        if std::mem::take(&mut value_follows) {
+            return CONCEALED.to_owned();
+        }
+        let (flag, value) = arg.split_once('=').map_or((arg, None), |(flag, value)| (flag, Some(value)));
+        let name = flag.strip_prefix("--").or_else(|| flag.strip_prefix('-'));
+        let is_secret = |setting: &Setting| setting.kind == Kind::Secret && setting.flag == name;
+        if name.is_none() || !SETTINGS.iter().any(is_secret) {
+            return arg.to_owned();
+        }
+        value_follows = value.is_none();
+        if value.is_some() { format!("{flag}={CONCEALED}") } else { arg.to_owned() }
+    });
+    shown.collect()
+}
 
 impl Options {
     /// Reads arguments (without the program's name) and environment.
@@ -494,7 +515,7 @@ impl Reader {
             .map(|setting| {
                 let text = self.typed.text(key(setting));
                 let hidden = setting.kind == Kind::Secret && !text.is_empty();
-                (key(setting), if hidden { "redacted".to_owned() } else { text.to_owned() })
+                (key(setting), if hidden { CONCEALED.to_owned() } else { text.to_owned() })
             })
             .collect()
     }

@@ -12,13 +12,14 @@ use tokio::time::Instant;
 
 use crate::http::Answer;
 use crate::metrics::process::TICKS_PER_SECOND;
+use crate::options;
 
 /// How long CPU is watched unless the request says otherwise, and at most.
 const DEFAULT_SECONDS: u64 = 30;
 const MOST_SECONDS: u64 = 300;
 
 const INDEX: &str = "\
-/debug/pprof/cmdline            the command line
+/debug/pprof/cmdline            the command line, secrets left out
 /debug/pprof/heap               memory of the process
 /debug/pprof/threadcreate       its threads, with the CPU each has used
 /debug/pprof/profile?seconds=N  CPU of each thread during the next N seconds (30)
@@ -33,7 +34,8 @@ pub(crate) async fn page(path: &str, query: &str) -> Option<Answer> {
     let text = match name.trim_matches('/') {
         "" => INDEX.to_owned(),
         "cmdline" => {
-            fs::read_to_string("/proc/self/cmdline").map(|text| text.replace('\0', " ")).unwrap_or_default()
+            let line = fs::read("/proc/self/cmdline").unwrap_or_default();
+            command_line(&String::from_utf8_lossy(&line))
         }
         "heap" | "allocs" => memory(),
         "threadcreate" | "goroutine" => table(&threads()),
@@ -49,6 +51,12 @@ pub(crate) async fn page(path: &str, query: &str) -> Option<Answer> {
         }
     };
     Some(Answer::text(StatusCode::OK, text))
+}
+
+/// The arguments, each ended by a zero byte, as a line.
+fn command_line(arguments: &str) -> String {
+    let arguments = arguments.strip_suffix('\0').unwrap_or(arguments);
+    options::without_secrets(arguments.split('\0')).join(" ")
 }
 
 fn seconds(query: &str) -> Result<u64, String> {
@@ -118,6 +126,15 @@ mod tests {
         assert!(get("/debug/pprof/heap", "").await.1.contains("VmRSS:"));
         let (code, profile) = get("/debug/pprof/profile", "seconds=7").await;
         assert!(code == 200 && profile.starts_with("in 7.0 s: "), "{profile}");
+    }
+
+    #[test]
+    fn the_command_line_is_shown_without_secrets() {
+        let given = "karpenter\0--provider=kwok\0--cluster-api-token=s3cret\0-cluster-api-token\0s3cret\0--log-level\0debug\0";
+        let shown = "karpenter --provider=kwok --cluster-api-token=redacted -cluster-api-token redacted --log-level debug";
+        assert_eq!(command_line(given), shown);
+        assert_eq!(command_line("karpenter\0--cluster-api-token\0"), "karpenter --cluster-api-token");
+        assert_eq!(command_line(""), "");
     }
 
     #[tokio::test]
