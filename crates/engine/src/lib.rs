@@ -106,8 +106,8 @@ pub fn solve(snapshot: &Snapshot, options: &SolveOptions) -> Plan {
     solve_within(snapshot, options, &|| false).0
 }
 
-/// As [`solve`], but stops when it is out of time: a safety net. What has a place by then keeps it; also says how many pods it
-/// did not get to, of which the plan says nothing.
+/// As [`solve`], but stops when it is out of time: a safety net. At least one pod is tried, and what has a place by then keeps
+/// it. Also says how many pods it was not done with, of which the plan says nothing.
 pub fn solve_within(
     snapshot: &Snapshot,
     options: &SolveOptions,

@@ -114,19 +114,26 @@ pub(crate) struct Candidate {
 }
 
 impl Solver<'_> {
-    /// Places every pod that can be placed.
-    /// Finds places for all pods; how many it did not get to because it was out of time.
+    /// Places every pod that can be placed; says how many it was not done with when it was out of time.
     pub(crate) fn solve(&mut self, out_of_time: &dyn Fn() -> bool) -> usize {
         let mut queue: VecDeque<u32> = self.queue().into();
         let mut last_len: Vec<usize> = vec![0; self.pods.len()];
+        let mut tried_any = false;
         while let Some(pod) = queue.pop_front() {
             // A full round without progress: what is left cannot be placed.
             if last_len[pod as usize] == queue.len() + 1 {
                 break;
             }
-            if out_of_time() {
-                return queue.len() + 1;
+            // However late it is, a pass gets somewhere.
+            if tried_any && out_of_time() {
+                queue.push_front(pod);
+                // Who would have been tried again has not been refused for good.
+                for pod in &queue {
+                    self.errors[*pod as usize] = None;
+                }
+                return queue.len();
             }
+            tried_any = true;
             match self.attempt(pod) {
                 Ok(()) => self.errors[pod as usize] = None,
                 Err(reason) => {

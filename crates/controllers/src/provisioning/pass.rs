@@ -29,7 +29,7 @@ use crate::sync::Sync;
 pub(super) const NAME: &str = "provisioner";
 /// Why its NodeClaims are created.
 const PROVISIONED: &str = "provisioned";
-/// How long a decision may take. What is placed by then is carried out; who was not looked at asks again.
+/// How long the engine may think. What is placed by then is carried out; the next pass is for who is left.
 const SOLVE_LIMIT: Duration = Duration::from_secs(60);
 /// How soon to look again whether the state is complete. Launches are all it usually waits for.
 const UNTIL_SYNCED: Duration = Duration::from_secs(1);
@@ -111,13 +111,17 @@ impl Provisioner {
         unfinished.set(started.elapsed().as_secs_f64());
         let (plan, left) = {
             let (snapshot, options) = (Arc::clone(&snapshot), Arc::clone(&self.options));
-            let late = move || started.elapsed() > SOLVE_LIMIT;
-            let solve = move || karpenter_engine::solve_within(&snapshot, &options, &late);
+            let solve = move || {
+                // Waiting for its turn is not thinking.
+                let begun = Instant::now();
+                karpenter_engine::solve_within(&snapshot, &options, &|| begun.elapsed() > SOLVE_LIMIT)
+            };
             self.context.compute.run(solve).await
         };
         if left > 0 {
             let duration = logging::duration(Duration::from_secs(started.elapsed().as_secs()));
             tracing::info!(%duration, "scheduling-id" = id, "pods-left" = left, "scheduling simulation timed out");
+            self.batcher.trigger_now();
         }
         self.metrics.unfinished_work.delete(&[NAME, &id]);
         self.metrics.queue_depth.set(&[NAME, &id], plan.pod_errors.len() as f64);

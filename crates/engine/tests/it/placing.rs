@@ -9,7 +9,7 @@ use karpenter_engine::reasons::{Rejection, Unplaceable};
 use karpenter_engine::requirement::{Operator, SelectorRequirement};
 use karpenter_engine::resources::{Amount, CPU};
 use karpenter_engine::taints::Taint;
-use karpenter_engine::{Snapshot, SolveOptions, solve};
+use karpenter_engine::{Snapshot, SolveOptions, solve, solve_within};
 
 use crate::cluster::{node, pod, pool, snapshot, spread, term, types, with};
 
@@ -20,6 +20,16 @@ fn pods_share_a_claim_whose_types_hold_them_all() {
     assert_eq!(plan.new_claims[0].pods.len(), 2);
     let names: Vec<&str> = plan.new_claims[0].instance_types.iter().map(|t| t.as_ref()).collect();
     assert_eq!(names, ["size-2", "size-4", "size-8", "size-16"], "one core less overhead is too small");
+}
+
+#[test]
+fn out_of_time_a_pass_still_gets_somewhere_and_says_nothing_of_who_is_left() {
+    let late = |pods| solve_within(&snapshot(pods), &SolveOptions::default(), &|| true);
+    let (plan, left) = late(vec![pod("a", "web", 500), pod("b", "web", 500)]);
+    assert_eq!((plan.new_claims[0].pods.len(), left), (1, 1));
+    // The large one was refused, but might have been tried again.
+    let (plan, left) = late(vec![pod("a", "web", 500), pod("large", "web", 1_000_000)]);
+    assert_eq!((plan.new_claims.len(), plan.pod_errors.len(), left), (0, 0, 2));
 }
 
 #[test]
