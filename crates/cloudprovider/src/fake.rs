@@ -358,7 +358,6 @@ impl CloudProvider for FakeProvider {
 }
 
 impl State {
-    /// The instance of this NodeClaim, launched if it is not there yet.
     /// The cheapest instance that fits a NodeClaim.
     fn describe(&self, id: &str, claim: &NodeClaim) -> Result<LaunchedInstance, ProviderError> {
         let pool = claim.metadata.labels.as_ref().and_then(|labels| labels.get(labels::NODEPOOL));
@@ -370,6 +369,7 @@ impl State {
         Ok(selection::describe(id, instance_type, offering))
     }
 
+    /// The instance of this NodeClaim, launched if it is not there yet.
     fn launch(&mut self, provider: &str, claim: &NodeClaim) -> Result<LaunchedInstance, ProviderError> {
         let (id, new) = match self.launched.get(&uid_of(claim)) {
             Some(id) => (id.clone(), false),

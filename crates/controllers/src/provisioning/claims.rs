@@ -147,7 +147,7 @@ impl ClaimFactory {
     }
 
     /// Creates a NodeClaim for `reason`, unless its NodePool has more than it may already. As soon as it exists the state
-    /// knows it: until it is launched, nothing else is decided.
+    /// knows it: until it is launched, or its provider says what the launch will come to, nothing else is decided.
     pub(crate) async fn create(
         &self,
         claim: NodeClaim,
