@@ -29,8 +29,8 @@ mod moving;
 mod sets;
 pub mod unrest;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::Api;
@@ -65,6 +65,7 @@ pub(crate) struct Switches {
     sets_off: Arc<AtomicBool>,
     all_off: Arc<AtomicBool>,
     health_on: Arc<AtomicBool>,
+    most_unhealthy: Arc<Mutex<Option<usize>>>,
 }
 
 impl Switches {
@@ -78,6 +79,10 @@ impl Switches {
 
     pub(crate) fn health_is_checked(&self) -> bool {
         self.health_on.load(Ordering::Relaxed) && self.all_run()
+    }
+
+    pub(crate) fn most_unhealthy(&self) -> Option<usize> {
+        *self.most_unhealthy.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -125,6 +130,11 @@ impl ClusterApi {
     /// Starts or stops checking the health of Machines; nobody does at first.
     pub fn check_health(&self, check: bool) {
         self.switches.health_on.store(check, Ordering::Relaxed);
+    }
+
+    /// While more Machines than this are unhealthy, none is to be replaced; without a number all are.
+    pub fn remediate_at_most(&self, unhealthy: Option<usize>) {
+        *self.switches.most_unhealthy.lock().unwrap_or_else(PoisonError::into_inner) = unhealthy;
     }
 
     /// From now on only these versions are served, as when Cluster API is upgraded.

@@ -134,7 +134,9 @@ impl Invariant for ClaimedMachinesLive {
             let Change::Machine(edit) = &**change else { continue };
             let (Some(old), Some(new)) = (&edit.old, &edit.new) else { continue };
             let begins = !is_deleting(&**old) && is_deleting(&**new);
-            if !begins || &*step.entry.actor == "user" || condition(new, "HealthCheckSucceeded") == "False" {
+            let condemned = condition(new, "HealthCheckSucceeded") == "False"
+                && condition(new, "OwnerRemediated") == "False";
+            if !begins || &*step.entry.actor == "user" || condemned {
                 continue;
             }
             // Whoever deletes the MachineDeployment wants its Machines gone.

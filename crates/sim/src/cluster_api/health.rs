@@ -1,5 +1,6 @@
 //! A MachineHealthCheck over all Machines: one whose Node has been unready for five minutes, or has not come within twenty, is
-//! condemned. Who replaces it is its owner's affair.
+//! condemned. Who replaces it is its owner's affair. When too many are unhealthy at once that is said of each, and none is condemned:
+//! more likely something else is broken.
 
 use std::time::Duration;
 
@@ -53,6 +54,17 @@ impl HealthChecks {
             Some(Some(_)) => Verdict::Later,
         }
     }
+
+    /// Whether so many Machines are unhealthy that none is to be replaced.
+    fn is_short_circuited(&self) -> bool {
+        let Some(most) = self.switches.most_unhealthy() else { return false };
+        let machines: Vec<_> = self.cluster.read(|objects| objects.machines.values().cloned().collect());
+        let unhealthy = machines
+            .iter()
+            .filter(|machine| !is_deleting(&***machine))
+            .filter(|machine| matches!(self.judge(machine), Verdict::Condemned));
+        unhealthy.count() > most
+    }
 }
 
 const SKIP: &str = "cluster.x-k8s.io/skip-remediation";
@@ -100,13 +112,12 @@ impl Actor for HealthChecks {
             Verdict::Fine => {}
             Verdict::Later => agenda.after(key.clone(), AGAIN),
             Verdict::Condemned => {
-                let conditions = with_conditions(
-                    &machine,
-                    &[
-                        ("HealthCheckSucceeded", false, "UnhealthyNode", "its Node is unhealthy"),
-                        ("OwnerRemediated", false, "WaitingForRemediation", ""),
-                    ],
-                );
+                let said = [
+                    ("HealthCheckSucceeded", false, "UnhealthyNode", "its Node is unhealthy"),
+                    ("OwnerRemediated", false, "WaitingForRemediation", ""),
+                ];
+                let said = if self.is_short_circuited() { &said[..1] } else { &said[..] };
+                let conditions = with_conditions(&machine, said);
                 let status = serde_json::json!({"conditions": conditions});
                 patch_status(&self.client, Kind::Machine, &machine, status).await?;
                 // Another writer may have had older conditions in hand.

@@ -17,7 +17,7 @@ use super::fields::{Malformed, Reference};
 use super::machine::Machine;
 use super::scalable::{Scalable, ScalableKey};
 use super::versions::{VersionError, Versions};
-use crate::names::{self, CAPI_GROUP, CLUSTER_NAME, DEPLOYMENT_NAME};
+use crate::names::{self, CAPI_GROUP, CLUSTER_NAME};
 
 /// Which Cluster is ours.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -157,15 +157,6 @@ impl Hub {
         Ok(listed.items.iter().map(Machine::read).collect::<Result<_, _>>()?)
     }
 
-    /// The MachineSets of a MachineDeployment, as they are now.
-    pub async fn machine_sets(&self, of: &ScalableKey) -> Result<Vec<Scalable>, HubError> {
-        let labels = format!("{CLUSTER_NAME}={},{}={}", self.scope.cluster, DEPLOYMENT_NAME, of.key.name);
-        let api = self.api(CAPI_GROUP, "MachineSet", &labels).await?;
-        let listed = api.settle(api.api.list(&ListParams::default().labels(&labels)).await)?;
-        let read = |object| Scalable::read(super::scalable::ScalableKind::MachineSet, object);
-        Ok(listed.items.iter().map(read).collect::<Result<_, _>>()?)
-    }
-
     /// A Machine, as it is now.
     pub async fn machine(&self, name: &str) -> Result<Machine, HubError> {
         let api = self.api(CAPI_GROUP, "Machine", name).await?;
@@ -204,7 +195,13 @@ impl Hub {
         let patched = match guarded(machine, &metadata) {
             Some(patch) => {
                 let patch = Patch::Json::<()>(patch);
-                api.settle(api.api.patch(name, &PatchParams::default(), &patch).await)?
+                match api.api.patch(name, &PatchParams::default(), &patch).await {
+                    Err(kube::Error::Api(status)) if is_unfit(&status) => {
+                        self.answered();
+                        return Err(HubError::Conflict(api.what));
+                    }
+                    other => api.settle(other)?,
+                }
             }
             None => api.patch_metadata(name, &machine.resource_version, metadata).await?,
         };
@@ -342,7 +339,8 @@ pub(super) fn guarded(machine: &Machine, metadata: &Value) -> Option<json_patch:
     serde_json::from_value(operations.into()).ok()
 }
 
-/// Whether a JSON patch did not fit; the server keeps the reason to itself, other than one that finds an object invalid.
+/// Whether a JSON patch did not fit; the server keeps the reason to itself, other than one that finds an object invalid. Of any
+/// other request the same answer is a refusal.
 fn is_unfit(status: &Status) -> bool {
     status.code == 422 && status.details.as_ref().is_none_or(|d| d.name.is_empty() && d.causes.is_empty())
 }
@@ -382,7 +380,7 @@ impl Scoped<'_> {
                 self.hub.answered();
                 Err(HubError::NotFound(self.what.clone()))
             }
-            code if code == 409 || is_unfit(status) => {
+            409 => {
                 self.hub.answered();
                 Err(HubError::Conflict(self.what.clone()))
             }

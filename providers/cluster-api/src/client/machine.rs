@@ -36,8 +36,6 @@ pub struct Machine {
     pub version: Option<String>,
     /// Its infrastructure.
     pub infrastructure: Option<Reference>,
-    /// Its bootstrap configuration.
-    pub bootstrap: Option<Reference>,
     /// Its Node, once it has joined.
     pub node_name: Option<String>,
     /// How far it has come, in one word.
@@ -101,7 +99,6 @@ impl Machine {
             failure_domain: fields.first_text(&["status.failureDomain", "spec.failureDomain"])?,
             version: fields.text("spec.version")?,
             infrastructure: fields.reference("spec.infrastructureRef")?,
-            bootstrap: fields.reference("spec.bootstrap.configRef")?,
             node_name: fields.text("status.nodeRef.name")?,
             phase: fields.text("status.phase")?.unwrap_or_default(),
             failure: failure(&fields, &conditions)?,
@@ -132,9 +129,11 @@ impl Machine {
         self.annotations.contains_key(names::PAUSED)
     }
 
-    /// Whether a health check wants it replaced.
+    /// Whether a health check wants it replaced, by the same two conditions that MachineSets go by. An unhealthy Machine alone is
+    /// not condemned: a health check that finds too many of them at once holds remediation back, and so must everyone else.
     pub fn is_condemned(&self) -> bool {
-        condition(&self.conditions, "HealthCheckSucceeded").is_some_and(Condition::is_false)
+        let is_false = |kind| condition(&self.conditions, kind).is_some_and(Condition::is_false);
+        is_false("HealthCheckSucceeded") && is_false("OwnerRemediated")
     }
 
     /// Whether it is being changed in place.

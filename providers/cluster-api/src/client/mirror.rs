@@ -110,11 +110,6 @@ impl Mirror {
         self.read().cluster.clone()
     }
 
-    /// A Machine.
-    pub fn machine(&self, key: &ObjectKey) -> Option<Arc<Machine>> {
-        self.read().machines.get(key).cloned()
-    }
-
     /// All Machines, by namespace and name.
     pub fn machines(&self) -> Vec<Arc<Machine>> {
         self.read().machines.values().cloned().collect()

@@ -79,6 +79,7 @@ impl Actor {
         let (first, _) = self.plan(&look);
         let suspects = self.suspects(id, &look.machines);
         if !first.writes() && suspects.is_empty() {
+            self.give_turns(&look.scalable, &first, 0);
             return Ok(self.settle(id, first));
         }
         let mut look = Look {
@@ -278,34 +279,49 @@ impl Actor {
                 return Ok(true);
             }
         }
+        let mut short = 0;
         if let Some(wanted) = plan.replicas {
             let class = fleet.node_class_of(&look.scalable);
             let (replicas, granted) = self.at_our_pace(class.as_deref(), scalable.replicas, wanted);
             // The rest at another look.
             again |= replicas != wanted;
-            if replicas == scalable.replicas {
-                return Ok(again);
-            }
-            tracing::info!(resource = %scalable.id, from = scalable.replicas, to = replicas, "scaling");
-            let written = fleet.hub.scale(&scalable, replicas).await;
-            if !matches!(written, Ok(()))
-                && let Some(class) = &class
-            {
-                fleet.pace.give_back(class.name(), granted);
-            }
-            if self.written("scale", written)?.is_none() {
-                return Ok(true);
-            }
-            if replicas > scalable.replicas {
-                fleet.metrics.batch_size.observe(&[&scalable.id.to_string()], batch as f64);
+            short = usize::try_from(wanted - replicas).unwrap_or(0);
+            if replicas != scalable.replicas {
+                tracing::info!(resource = %scalable.id, from = scalable.replicas, to = replicas, "scaling");
+                let written = fleet.hub.scale(&scalable, replicas).await;
+                if !matches!(written, Ok(()))
+                    && let Some(class) = &class
+                {
+                    fleet.pace.give_back(class.name(), granted);
+                }
+                if self.written("scale", written)?.is_none() {
+                    return Ok(true);
+                }
+                if replicas > scalable.replicas {
+                    fleet.metrics.batch_size.observe(&[&scalable.id.to_string()], batch as f64);
+                }
             }
         }
+        self.give_turns(&look.scalable, plan, short);
         for key in &plan.removals {
             let Some(machine) = machine(key) else { continue };
             let written = fleet.hub.delete_machine(machine).await;
             again |= self.written("delete", written)?.is_none();
         }
         Ok(again)
+    }
+
+    /// Notes whose turn has come: all that wait but the last ones, for whom the limits leave nothing now.
+    fn give_turns(&self, scalable: &Scalable, plan: &Plan, short: usize) {
+        let limited = self.fleet.is_limited(scalable);
+        let admitted = plan.unserved.len().saturating_sub(plan.held_back + short);
+        for (place, uid) in plan.unserved.iter().enumerate() {
+            match limited {
+                false => self.fleet.pace.forget(uid),
+                true if place < admitted => self.fleet.pace.admit(uid),
+                true => self.fleet.pace.hold(uid),
+            }
+        }
     }
 
     /// The level as far as it may rise now, and how many launches that takes.

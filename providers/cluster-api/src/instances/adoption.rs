@@ -4,13 +4,19 @@
 use std::collections::BTreeMap;
 
 use karpenter_api::labels::{CAPACITY_TYPE, INSTANCE_TYPE, NODEPOOL, TOPOLOGY_ZONE};
-use karpenter_api::requirement::Operator;
 use karpenter_api::{NodeClaim, NodePool, annotations, finalizers};
+use karpenter_cloudprovider::conversion;
+use karpenter_engine::requirement::{Operator, SelectorRequirement};
+use karpenter_engine::requirements::Requirements;
 use serde_json::{Value, json};
 
 use super::node_claims::Target;
+use crate::GROUP;
 use crate::client::machine::Machine;
 use crate::names;
+
+/// The kind of NodeClass that NodePools of ours refer to.
+const NODE_CLASS_KIND: &str = "ClusterAPINodeClass";
 
 /// In the annotation of an adopted NodeClaim: it was made for the Machine it names.
 pub const EXISTING: &str = "existing";
@@ -26,7 +32,7 @@ pub fn is_adoptable(machine: &Machine) -> bool {
 }
 
 /// The NodePool an adopted node belongs to: of those that name the NodeClass and whose requirements its labels meet, the one of the
-/// greatest weight, then by name.
+/// greatest weight, then by name. A static NodePool has the number of nodes it wants, and would delete what is added.
 pub fn pool_for<'a>(
     pools: &'a [NodePool],
     node_class: &str,
@@ -34,22 +40,28 @@ pub fn pool_for<'a>(
 ) -> Option<&'a NodePool> {
     let fits = |pool: &&NodePool| {
         let spec = &pool.spec.template.spec;
-        let meets = spec.requirements.iter().all(|requirement| {
-            let value = labels.get(&requirement.key);
-            let named = |value: &String| requirement.values.iter().flatten().any(|known| known == value);
-            match requirement.operator {
-                Operator::In => value.is_some_and(named),
-                Operator::NotIn => !value.is_some_and(named),
-                Operator::DoesNotExist => value.is_none(),
-                // Numbers are compared when somebody needs them.
-                _ => value.is_some(),
-            }
-        });
-        spec.node_class_ref.name == node_class && pool.metadata.deletion_timestamp.is_none() && meets
+        let class = &spec.node_class_ref;
+        class.name == node_class
+            && class.group == GROUP
+            && class.kind == NODE_CLASS_KIND
+            && !pool.is_static()
+            && pool.metadata.deletion_timestamp.is_none()
+            && meets(pool, labels)
     };
     let weight =
         |pool: &&NodePool| (std::cmp::Reverse(pool.spec.weight.unwrap_or(0)), pool.metadata.name.clone());
     pools.iter().filter(fits).min_by_key(weight)
+}
+
+/// Whether labels meet the requirements of a NodePool; requirements that cannot be read are met by none.
+fn meets(pool: &NodePool, labels: &BTreeMap<String, String>) -> bool {
+    let selectors: Vec<SelectorRequirement> =
+        pool.spec.template.spec.requirements.iter().map(conversion::selector).collect();
+    let Ok(requirements) = Requirements::from_selectors(&selectors) else { return false };
+    requirements.iter().all(|requirement| match labels.get(&*requirement.key) {
+        Some(value) => requirement.has(value),
+        None => matches!(requirement.operator(), Operator::NotIn | Operator::DoesNotExist),
+    })
 }
 
 /// The NodeClaim of an adopted Machine, named after it so that it is made once.
@@ -121,6 +133,30 @@ mod tests {
         let found = pool_for(&pools, "default", &labels).and_then(|pool| pool.metadata.name.clone());
         assert_eq!(found.as_deref(), Some("c"));
         assert!(pool_for(&pools, "other", &labels).is_none());
+    }
+
+    #[test]
+    fn a_pool_of_another_provider_or_of_fixed_size_adopts_nothing() {
+        let any = || json!({"key": TOPOLOGY_ZONE, "operator": "Exists"});
+        let labels = BTreeMap::from([(TOPOLOGY_ZONE.to_owned(), "a".to_owned())]);
+        let mut pools = [pool("group", 9, any()), pool("kind", 8, any()), pool("static", 7, any())];
+        pools[0].spec.template.spec.node_class_ref.group = "karpenter.k8s.aws".to_owned();
+        pools[1].spec.template.spec.node_class_ref.kind = "EC2NodeClass".to_owned();
+        pools[2].spec.replicas = Some(3);
+        assert!(pool_for(&pools, "default", &labels).is_none());
+    }
+
+    #[test]
+    fn numbers_are_compared_as_numbers() {
+        let labels = BTreeMap::from([("cores".to_owned(), "8".to_owned())]);
+        let fits = |operator: &str, value: &str| {
+            let pools = [pool("p", 1, json!({"key": "cores", "operator": operator, "values": [value]}))];
+            pool_for(&pools, "default", &labels).is_some()
+        };
+        let met = [("Gt", "7"), ("Lt", "16"), ("Gte", "8"), ("Lte", "8")];
+        let unmet = [("Gt", "8"), ("Lt", "8"), ("Gte", "16"), ("Lte", "7"), ("Gt", "many")];
+        assert!(met.iter().all(|(operator, value)| fits(operator, value)));
+        assert!(unmet.iter().all(|(operator, value)| !fits(operator, value)));
     }
 
     #[test]

@@ -13,7 +13,6 @@ use tokio_util::sync::CancellationToken;
 use super::fleet::Fleet;
 use super::learning;
 use crate::client::machine::{Claim, Machine};
-use crate::nodeclass::LaunchMode;
 
 /// How often they are looked at, and the core is reminded of pending launches: nothing happens to one that is stuck, and its time
 /// runs out all the same.
@@ -73,8 +72,8 @@ fn standalone(fleet: &Fleet) -> Vec<(Arc<Machine>, Claim)> {
 
 /// A health check condemned its Machine, and the NodeClaim is the owner of it.
 async fn give_up(fleet: &Fleet, claim: &NodeClaim) {
-    let class = fleet.node_class(&claim.spec.node_class_ref.name);
-    if class.is_none_or(|class| class.spec().launch_mode != Some(LaunchMode::Machine)) {
+    // By what it was launched as: the NodeClass may have changed its mode since.
+    if !fleet.node_claims.target(claim).is_some_and(|target| target.standalone) {
         return;
     }
     let message = "a health check condemned its Machine".to_owned();
@@ -87,7 +86,9 @@ async fn give_up(fleet: &Fleet, claim: &NodeClaim) {
 
 /// Deletes a Machine whose NodeClaim is gone: the server says so, not only the watch.
 async fn collect(fleet: &Fleet, machine: &Machine, claim: &Claim) {
-    if !matches!(fleet.node_claims.is_gone(&claim.node_claim, &claim.uid).await, Ok(true)) {
+    if machine.is_paused()
+        || !matches!(fleet.node_claims.is_gone(&claim.node_claim, &claim.uid).await, Ok(true))
+    {
         return;
     }
     tracing::info!(machine = %machine.key, "deleting a Machine whose NodeClaim is gone");

@@ -60,25 +60,35 @@ fn taints_of(claim: &NodeClaim) -> Vec<Taint> {
     found
 }
 
+/// A field of a template that is not of the shape it has to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("{field}: must be {wanted}")]
+pub struct Misshapen {
+    /// Which, from the root of the template.
+    pub field: &'static str,
+    /// What it should be.
+    pub wanted: &'static str,
+}
+
 /// Has the nodes of a kubeadm configuration register with Karpenter's taint, and with those of the NodeClaim. Other kinds of
 /// configuration want a patch.
-pub fn register_with_taints(kind: &str, spec: &mut Value, claim: &NodeClaim) {
+pub fn register_with_taints(kind: &str, spec: &mut Value, claim: &NodeClaim) -> Result<(), Misshapen> {
     if kind != "KubeadmConfig" {
-        return;
+        return Ok(());
     }
-    if !spec.is_object() {
-        *spec = json!({});
-    }
-    let registration = &mut spec["joinConfiguration"]["nodeRegistration"];
-    if !registration.is_object() {
-        *registration = json!({});
-    }
+    let spec = object(spec, "spec.template.spec")?;
+    let join = object(&mut spec["joinConfiguration"], "spec.template.spec.joinConfiguration")?;
+    let registration =
+        object(&mut join["nodeRegistration"], "spec.template.spec.joinConfiguration.nodeRegistration")?;
     let list = &mut registration["taints"];
-    if !list.is_array() {
+    if list.is_null() {
         // Kubeadm sets none on workers by itself.
         *list = json!([]);
     }
-    let Some(list) = list.as_array_mut() else { return };
+    let Some(list) = list.as_array_mut() else {
+        let field = "spec.template.spec.joinConfiguration.nodeRegistration.taints";
+        return Err(Misshapen { field, wanted: "a list" });
+    };
     for taint in taints_of(claim) {
         let same =
             |known: &Value| known["key"] == taint.key.as_str() && known["effect"] == taint.effect.as_str();
@@ -86,6 +96,15 @@ pub fn register_with_taints(kind: &str, spec: &mut Value, claim: &NodeClaim) {
             list.push(json!(taint));
         }
     }
+    Ok(())
+}
+
+/// A field that holds an object, made if it is not there.
+fn object<'a>(value: &'a mut Value, field: &'static str) -> Result<&'a mut Value, Misshapen> {
+    if value.is_null() {
+        *value = json!({});
+    }
+    if value.is_object() { Ok(value) } else { Err(Misshapen { field, wanted: "an object" }) }
 }
 
 /// What a Machine was made from, in short.
@@ -141,7 +160,7 @@ mod tests {
     #[test]
     fn kubeadm_nodes_register_with_the_taints_of_their_node_claim() {
         let mut spec = json!({"joinConfiguration": {"nodeRegistration": {"taints": [{"key": "own", "effect": "NoSchedule"}]}}});
-        register_with_taints("KubeadmConfig", &mut spec, &claim());
+        register_with_taints("KubeadmConfig", &mut spec, &claim()).expect("registered");
         let keys: Vec<&str> = spec["joinConfiguration"]["nodeRegistration"]["taints"]
             .as_array()
             .into_iter()
@@ -150,8 +169,25 @@ mod tests {
             .collect();
         assert_eq!(keys, ["own", "gpu", "karpenter.sh/unregistered"]);
         let mut other = json!({"a": 1});
-        register_with_taints("TalosConfig", &mut other, &claim());
+        register_with_taints("TalosConfig", &mut other, &claim()).expect("left alone");
         assert_eq!(other, json!({"a": 1}));
+    }
+
+    #[test]
+    fn a_misshapen_template_is_told_by_its_field() {
+        let join = "spec.template.spec.joinConfiguration";
+        for (mut spec, field) in [
+            (json!([]), "spec.template.spec".to_owned()),
+            (json!({"joinConfiguration": "words"}), join.to_owned()),
+            (json!({"joinConfiguration": {"nodeRegistration": []}}), format!("{join}.nodeRegistration")),
+            (
+                json!({"joinConfiguration": {"nodeRegistration": {"taints": {}}}}),
+                format!("{join}.nodeRegistration.taints"),
+            ),
+        ] {
+            let error = register_with_taints("KubeadmConfig", &mut spec, &claim()).expect_err("refused");
+            assert_eq!(error.field, field);
+        }
     }
 
     #[test]

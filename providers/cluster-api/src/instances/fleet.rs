@@ -136,6 +136,11 @@ impl Fleet {
         self.node_classes.list().into_iter().find(|class| takes_part(class, scalable))
     }
 
+    /// Whether launches of a resource wait for their turn.
+    pub(crate) fn is_limited(&self, scalable: &Scalable) -> bool {
+        self.node_class_of(scalable).is_some_and(|class| class.spec().launch_limits.is_some())
+    }
+
     /// What holds a resource.
     pub fn hold(&self, scalable: &Scalable) -> Option<Hold> {
         holds::hold(scalable, &self.mirror.sets_of(&scalable.id), self.mirror.cluster().as_deref())
@@ -320,6 +325,7 @@ impl Fleet {
     pub fn forget(&self, claim: &NodeClaim) {
         if let Some(uid) = claim.metadata.uid.as_deref() {
             self.state().refused.remove(uid);
+            self.pace.forget(uid);
             self.node_claims.forget(uid);
         }
     }

@@ -9,6 +9,7 @@ use karpenter_cloudprovider::{Launch, LaunchHandle, LaunchedInstance, ProviderEr
 
 use super::fleet::Fleet;
 use super::node_claims::{AssignError, Target};
+use super::pace::Turn;
 use super::standalone;
 use crate::client::fields::Fields;
 use crate::client::machine::Machine;
@@ -37,6 +38,7 @@ pub async fn create(fleet: &Arc<Fleet>, claim: &NodeClaim) -> Result<Launch, Pro
         return Err(ProviderError::other("the NodeClaim has no uid: it has not been created yet"));
     }
     if let Some(machine) = fleet.mirror.machine_of(uid) {
+        fleet.pace.forget(uid);
         return progress(fleet, claim, &machine).await;
     }
     let target = match fleet.node_claims.target(claim) {
@@ -117,9 +119,17 @@ async fn choose(
 /// A NodeClaim that has a target and no Machine yet.
 fn waiting(fleet: &Fleet, claim: &NodeClaim, target: &Target) -> Result<Launch, ProviderError> {
     let id = &target.id;
-    let age = claim.metadata.creation_timestamp.as_ref().map(|created| fleet.clock.since(created.0));
-    let age = age.unwrap_or_default();
+    let uid = claim.metadata.uid.as_deref().unwrap_or_default();
     let scalable = fleet.mirror.scalable(id);
+    let turn = fleet.pace.turn(uid);
+    let age = match turn {
+        // Its clock starts at its turn.
+        Some(Turn::Waits) => Duration::ZERO,
+        Some(Turn::Came(at)) => at.elapsed(),
+        // Nobody has looked yet whether its turn has come.
+        None if scalable.as_ref().is_some_and(|scalable| fleet.is_limited(scalable)) => Duration::ZERO,
+        None => age(fleet, claim),
+    };
     let hold = scalable.as_ref().and_then(|scalable| fleet.hold(scalable));
     let handle = LaunchHandle(target.to_string());
     if let Some(message) = away(fleet) {
@@ -134,6 +144,10 @@ fn waiting(fleet: &Fleet, claim: &NodeClaim, target: &Target) -> Result<Launch, 
     }
     let (reason, message) = match hold {
         Some(hold) => (hold.reason.to_owned(), hold.message),
+        None if turn == Some(Turn::Waits) => (
+            "LaunchRate".to_owned(),
+            format!("{id} has as many launches under way as its ClusterAPINodeClass allows"),
+        ),
         None => {
             if age >= SLOW {
                 fleet.backoff.failed(id, None, "no Machine appears");
@@ -146,12 +160,18 @@ fn waiting(fleet: &Fleet, claim: &NodeClaim, target: &Target) -> Result<Launch, 
 }
 
 /// That the management cluster is away, if it is: then nothing is known to have failed.
-fn away(fleet: &Fleet) -> Option<String> {
+pub(super) fn away(fleet: &Fleet) -> Option<String> {
     let silent = fleet.hub.silent_for()?;
     (silent >= AWAY).then(|| {
         let why = fleet.hub.trouble().unwrap_or_default();
         format!("the management cluster has not answered for {} s: {why}", silent.as_secs())
     })
+}
+
+/// How long ago a NodeClaim was made.
+pub(super) fn age(fleet: &Fleet, claim: &NodeClaim) -> Duration {
+    let created = claim.metadata.creation_timestamp.as_ref();
+    created.map(|created| fleet.clock.since(created.0)).unwrap_or_default()
 }
 
 /// How far a NodeClaim with a Machine is.
@@ -183,13 +203,18 @@ pub(super) async fn progress(
         None => early_id(fleet, claim, machine).await,
     };
     let Some(provider_id) = &provider_id else {
-        let age = claim.metadata.creation_timestamp.as_ref().map(|created| fleet.clock.since(created.0));
+        // Where launches wait for their turn, the Machine's own time counts.
+        let limits = fleet.node_class(&claim.spec.node_class_ref.name).and_then(|c| c.spec().launch_limits);
+        let age = match limits {
+            Some(_) => age(fleet, claim).min(fleet.clock.since(machine.created)),
+            None => age(fleet, claim),
+        };
         let (reason, message) = machine.waits_for();
         let handle = LaunchHandle(target.to_string());
         if let Some(message) = away(fleet) {
             return Ok(Launch::Pending { reason: "ManagementUnavailable".to_owned(), message, handle });
         }
-        if age.unwrap_or_default() >= timeout(fleet, claim) {
+        if age >= timeout(fleet, claim) {
             return Err(failed(fleet, &target, "NoProviderID", &message));
         }
         return Ok(Launch::Pending { reason: reason.to_owned(), message, handle });

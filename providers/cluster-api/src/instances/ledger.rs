@@ -129,6 +129,10 @@ pub struct Plan {
     pub removals: Vec<ObjectKey>,
     /// These NodeClaims find no room here.
     pub refused: Vec<ClaimFacts>,
+    /// The uids of NodeClaims that have no Machine after this and are not refused, those first whose turn is first.
+    pub unserved: Vec<String>,
+    /// How many of the last of these the limit of launches at once holds back.
+    pub held_back: usize,
     /// Look again after this long, even if nothing happens.
     pub look_again: Option<Duration>,
     /// To be kept for the next look.
@@ -399,8 +403,15 @@ fn level(
     if let Some(most) = situation.rules.most_launching {
         // The others wait for their turn: theirs comes as soon as one that is on its way has an id.
         let launching = sorted.claimed.iter().filter(|m| m.provider_id.is_none()).count() + plan.claims.len();
+        let all = wanted;
         wanted = wanted.min(plan.claims.len() + most.saturating_sub(launching)).max(spare.min(wanted));
+        plan.held_back = all - wanted;
     }
+    let served = |uid: &str| {
+        let mut claims = plan.claims.iter().map(|(_, claim)| claim).chain(&plan.refused);
+        claims.any(|claim| claim.uid == uid)
+    };
+    plan.unserved = waiting.iter().map(|claim| claim.uid.clone()).filter(|uid| !served(uid)).collect();
     let leaving = sorted.deleting + sorted.marked.len() + newly_marked.len();
     // What is spare is there without our asking (in a rollout there is one more at times): it never raises the level.
     let needed = count(settled + wanted).max(min).min(max.unwrap_or(i32::MAX));

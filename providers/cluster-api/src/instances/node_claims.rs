@@ -250,10 +250,19 @@ impl NodeClaims {
         claims.iter().filter(pending).filter_map(|claim| claim.metadata.name.clone()).collect()
     }
 
-    /// Whether the NodeClaim of this name and uid is known not to exist: the server said so just now.
+    /// Whether the NodeClaim of this name and uid is known not to exist: the server said so just now. A server that does not serve
+    /// NodeClaims at all answers 404 as well, and names none.
     pub async fn is_gone(&self, name: &str, uid: &str) -> Result<bool, kube::Error> {
-        let now = self.api.get_opt(name).await?;
-        Ok(now.is_none_or(|now| now.metadata.uid.as_deref() != Some(uid)))
+        match self.api.get(name).await {
+            Ok(now) => Ok(now.metadata.uid.as_deref() != Some(uid)),
+            Err(kube::Error::Api(status))
+                if status.code == 404
+                    && status.details.as_ref().is_some_and(|details| details.name == name) =>
+            {
+                Ok(true)
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// The NodeClaim of this name and uid, if the watch shows it.

@@ -2,21 +2,48 @@
 //! NodeClass. How many a single resource may have on their way at once is the ledger's affair.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 const MINUTE: f64 = 60.0;
 
-/// The launches of late, by NodeClass.
+/// The launches of late, by NodeClass, and who waits for a turn.
 #[derive(Debug, Default)]
-pub struct Pace(Mutex<BTreeMap<String, Bucket>>);
+pub struct Pace(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    buckets: BTreeMap<String, Bucket>,
+    /// By the uid of the NodeClaim, where there are limits.
+    turns: BTreeMap<String, Turn>,
+}
 
 #[derive(Clone, Copy, Debug)]
 struct Bucket {
     left: f64,
     at: Instant,
+}
+
+/// Whether a launch is held back by the limits. The time it may take starts when it is not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turn {
+    /// It is.
+    Waits,
+    /// Not since then.
+    Came(Instant),
+}
+
+impl Bucket {
+    /// The bucket of a NodeClass as it is now.
+    fn of<'a>(state: &'a mut State, node_class: &str, per_minute: f64) -> &'a mut Self {
+        let now = Instant::now();
+        let bucket = state.buckets.entry(node_class.to_owned()).or_insert(Self { left: per_minute, at: now });
+        let gained = now.saturating_duration_since(bucket.at).as_secs_f64() * per_minute / MINUTE;
+        *bucket = Self { left: (bucket.left + gained).min(per_minute), at: now };
+        bucket
+    }
 }
 
 impl Pace {
@@ -28,11 +55,8 @@ impl Pace {
         wanted: usize,
     ) -> (usize, Option<Duration>) {
         let Some(per_minute) = per_minute.map(|rate| f64::from(rate.max(1))) else { return (wanted, None) };
-        let now = Instant::now();
-        let mut buckets = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let bucket = buckets.entry(node_class.to_owned()).or_insert(Bucket { left: per_minute, at: now });
-        let gained = now.saturating_duration_since(bucket.at).as_secs_f64() * per_minute / MINUTE;
-        *bucket = Bucket { left: (bucket.left + gained).min(per_minute), at: now };
+        let mut state = self.lock();
+        let bucket = Bucket::of(&mut state, node_class, per_minute);
         let mut granted = 0;
         while granted < wanted && bucket.left >= 1.0 {
             bucket.left -= 1.0;
@@ -45,10 +69,64 @@ impl Pace {
 
     /// Gives back what was taken and not used.
     pub fn give_back(&self, node_class: &str, count: usize) {
-        let mut buckets = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(bucket) = buckets.get_mut(node_class) {
+        if let Some(bucket) = self.lock().buckets.get_mut(node_class) {
             bucket.left += count as f64;
         }
+    }
+
+    /// Whether a single launch may start now. One whose turn has come keeps it, however often it has to be tried.
+    pub fn begin(&self, node_class: &str, per_minute: Option<u32>, uid: &str) -> bool {
+        if per_minute.is_none() {
+            self.forget(uid);
+            return true;
+        }
+        if matches!(self.turn(uid), Some(Turn::Came(_))) {
+            return true;
+        }
+        let granted = self.take(node_class, per_minute, 1).0 > 0;
+        if granted {
+            self.admit(uid)
+        } else {
+            self.hold(uid)
+        }
+        granted
+    }
+
+    /// Gives back the turn of a single launch that came to nothing.
+    pub fn give_back_turn(&self, node_class: &str, uid: &str) {
+        let turn = self.lock().turns.remove(uid);
+        if matches!(turn, Some(Turn::Came(_))) {
+            self.give_back(node_class, 1);
+        }
+    }
+
+    /// The limits leave nothing for this NodeClaim now.
+    pub fn hold(&self, uid: &str) {
+        self.lock().turns.entry(uid.to_owned()).or_insert(Turn::Waits);
+    }
+
+    /// The limits do not hold this NodeClaim back (any more).
+    pub fn admit(&self, uid: &str) {
+        let turn = Turn::Came(Instant::now());
+        let mut state = self.lock();
+        let known = state.turns.entry(uid.to_owned()).or_insert(turn);
+        if *known == Turn::Waits {
+            *known = turn;
+        }
+    }
+
+    /// Whether the limits hold a NodeClaim back; `None` if it is not known, or there are none.
+    pub fn turn(&self, uid: &str) -> Option<Turn> {
+        self.lock().turns.get(uid).copied()
+    }
+
+    /// A NodeClaim waits for no turn any more.
+    pub fn forget(&self, uid: &str) {
+        self.lock().turns.remove(uid);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -65,5 +143,19 @@ mod tests {
         assert_eq!(pace.take("slow", Some(10), 15).0, 5);
         pace.give_back("slow", 5);
         assert_eq!(pace.take("slow", Some(10), 5), (5, None));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_launch_takes_one_turn_however_often_it_is_tried() {
+        let pace = Pace::default();
+        assert!(pace.begin("slow", Some(1), "a") && pace.begin("slow", Some(1), "a"));
+        assert!(!pace.begin("slow", Some(1), "b"));
+        assert_eq!(pace.turn("b"), Some(Turn::Waits));
+        pace.give_back_turn("slow", "a");
+        assert!(pace.begin("slow", Some(1), "b"));
+        assert_eq!(pace.turn("b"), Some(Turn::Came(Instant::now())), "its time starts now");
+        assert!(!pace.begin("slow", Some(1), "c"));
+        assert!(pace.begin("slow", None, "c"), "the limit was lifted");
+        assert_eq!(pace.turn("c"), None);
     }
 }

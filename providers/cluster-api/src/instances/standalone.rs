@@ -14,6 +14,7 @@ use super::customization;
 use super::fleet::Fleet;
 use super::launch;
 use super::node_claims::Target;
+use super::pace::Turn;
 use crate::client::cluster::Cluster;
 use crate::client::fields::{Fields, Malformed, Reference};
 use crate::client::hub::{HubError, machine_reference};
@@ -30,28 +31,41 @@ pub async fn launch(fleet: &Arc<Fleet>, claim: &NodeClaim, target: &Target) -> R
         message,
         handle: LaunchHandle(target.to_string()),
     };
-    let (Some(blueprint), Some(cluster)) = (fleet.mirror.scalable(&target.id), fleet.mirror.cluster()) else {
-        let why = format!("{} does not exist any more", target.id);
-        return Err(launch::failed(fleet, target, "NoBlueprint", &why));
-    };
-    let age = claim.metadata.creation_timestamp.as_ref().map(|created| fleet.clock.since(created.0));
-    if age.unwrap_or_default() >= launch::timeout(fleet, claim) {
-        return Err(launch::failed(fleet, target, "NoMachine", "the Machine could not be made in time"));
+    if let Some(message) = launch::away(fleet) {
+        return Ok(pending("ManagementUnavailable", message));
     }
+    let cluster = match fleet.mirror.cluster() {
+        Some(cluster) => cluster,
+        None => there(fleet, target, fleet.hub.cluster().await)?,
+    };
     if cluster.paused {
         return Ok(pending("Paused", "the Cluster is paused".to_owned()));
     }
+    let blueprint = match fleet.mirror.scalable(&target.id) {
+        Some(blueprint) => blueprint,
+        None => there(fleet, target, fleet.hub.scalable(&target.id).await)?,
+    };
     let class = &claim.spec.node_class_ref.name;
     let limits = fleet.node_class(class).and_then(|class| class.spec().launch_limits);
-    if !is_begun(fleet, claim) && fleet.pace.take(class, limits.and_then(|l| l.per_minute), 1).0 == 0 {
+    let uid = claim.metadata.uid.as_deref().unwrap_or_default();
+    if !fleet.pace.begin(class, limits.and_then(|limits| limits.per_minute), uid) {
         return Ok(pending(
             "LaunchRate",
             format!("as many launches as ClusterAPINodeClass {class} allows per minute"),
         ));
     }
+    let age = match fleet.pace.turn(uid) {
+        Some(Turn::Came(at)) => at.elapsed(),
+        _ => launch::age(fleet, claim),
+    };
+    if age >= launch::timeout(fleet, claim) {
+        return Err(launch::failed(fleet, target, "NoMachine", "the Machine could not be made in time"));
+    }
     match make(fleet, claim, target, &blueprint, &cluster).await {
         Ok(machine) => launch::progress(fleet, claim, &machine).await,
         Err(error @ HubError::Refused { .. }) => {
+            // Nothing was launched, and this NodeClaim will not ask again.
+            fleet.pace.give_back_turn(class, uid);
             Err(launch::failed(fleet, target, "Refused", &error.to_string()))
         }
         Err(error @ HubError::NotFound(_)) => Ok(pending("TemplateMissing", error.to_string())),
@@ -59,10 +73,15 @@ pub async fn launch(fleet: &Arc<Fleet>, claim: &NodeClaim, target: &Target) -> R
     }
 }
 
-/// Whether a launch has taken its turn before: a Machine of its name is there.
-fn is_begun(fleet: &Fleet, claim: &NodeClaim) -> bool {
-    let uid = claim.metadata.uid.as_deref().unwrap_or_default();
-    fleet.mirror.machine_of(uid).is_some()
+/// What is out of sight, as the server has it: only what the server says does not exist is a failure.
+fn there<T>(fleet: &Fleet, target: &Target, found: Result<T, HubError>) -> Result<Arc<T>, ProviderError> {
+    match found {
+        Ok(found) => Ok(Arc::new(found)),
+        Err(error) if error.is_not_found() => {
+            Err(launch::failed(fleet, target, "NoBlueprint", &error.to_string()))
+        }
+        Err(error) => Err(ProviderError::other(error)),
+    }
 }
 
 async fn make(
@@ -120,10 +139,29 @@ async fn make(
     Ok(Machine::read(&made)?)
 }
 
-/// Deletes what was made for a NodeClaim that never got its Machine.
+/// Deletes what was made for a NodeClaim that never got its Machine. What is out of sight is asked for: without the blueprint
+/// nobody knows of which kinds the clones are.
 pub async fn sweep(fleet: &Arc<Fleet>, claim: &NodeClaim, target: &Target) -> Result<(), HubError> {
-    let (Some(blueprint), Some(cluster)) = (fleet.mirror.scalable(&target.id), fleet.mirror.cluster()) else {
-        return Ok(());
+    let cluster = match fleet.mirror.cluster() {
+        Some(cluster) => cluster,
+        None => match fleet.hub.cluster().await {
+            Ok(cluster) => Arc::new(cluster),
+            // It owned the clones: they have gone with it.
+            Err(error) if error.is_not_found() => return Ok(()),
+            Err(error) => return Err(error),
+        },
+    };
+    let blueprint = match fleet.mirror.scalable(&target.id) {
+        Some(blueprint) => blueprint,
+        None => match fleet.hub.scalable(&target.id).await {
+            Ok(blueprint) => Arc::new(blueprint),
+            Err(error) if error.is_not_found() => {
+                let name = claim.metadata.name.as_deref().unwrap_or_default();
+                tracing::warn!(blueprint = %target.id, name, "a blueprint is gone; clones of its templates may be left over");
+                return Ok(());
+            }
+            Err(error) => return Err(error),
+        },
     };
     let spec = ClusterAPINodeClassSpec::default();
     let clones = Clones { fleet, claim, blueprint: &blueprint, cluster: &cluster, spec: &spec };
@@ -171,7 +209,8 @@ impl Clones<'_> {
         let found = hub.get(template).await?;
         let fields = Fields::of(&template.kind, &found);
         let mut spec = fields.at("spec.template.spec").cloned().unwrap_or_else(|| json!({}));
-        customization::register_with_taints(&clone.kind, &mut spec, self.claim);
+        customization::register_with_taints(&clone.kind, &mut spec, self.claim)
+            .map_err(|error| fields.malformed(error.field, format!("must be {}", error.wanted)))?;
         let patches = match field {
             "bootstrapPatches" => &self.spec.bootstrap_patches,
             _ => &self.spec.infrastructure_patches,

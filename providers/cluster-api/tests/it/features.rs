@@ -188,3 +188,73 @@ fn a_condemned_machine_of_its_own_is_replaced_by_its_node_claim() {
         assert!(rig.read(launched).iter().all(|(reason, _)| reason != "LaunchFailed"));
     });
 }
+
+#[test]
+fn machines_whose_remediation_is_held_back_are_left_alone() {
+    for class in [json!({"launchMode": "Machine"}), json!({"remediation": "Karpenter"})] {
+        scenario(async {
+            let rig = Rig::new(class.clone()).await;
+            rig.deployment("m", &[(MAX, "10")]).await;
+            rig.karpenter.start();
+            rig.want(3);
+            rig.until("all nodes are ready", 10 * MINUTE, |objects| initialized(objects) == 3).await;
+            let claims =
+                |rig: &Rig| rig.read(|objects| objects.node_claims.keys().cloned().collect::<Vec<_>>());
+            let before = claims(&rig);
+            let nodes =
+                rig.read(|objects| objects.nodes.keys().map(|key| key.name.to_string()).collect::<Vec<_>>());
+            rig.capi.check_health(true);
+            // They need not become unhealthy in the same moment.
+            rig.capi.remediate_at_most(Some(0));
+            for node in &nodes[..2] {
+                rig.world.cluster().set_kubelet(node, false);
+            }
+            let unhealthy = |objects: &karpenter_sim::Objects| {
+                let unhealthy = |machine: &&std::sync::Arc<kube::api::DynamicObject>| {
+                    let conditions = machine.data.pointer("/status/conditions").and_then(Value::as_array);
+                    conditions.into_iter().flatten().any(|condition| {
+                        condition["type"] == "HealthCheckSucceeded" && condition["status"] == "False"
+                    })
+                };
+                objects.machines.values().filter(unhealthy).count()
+            };
+            rig.until("two are unhealthy", 20 * MINUTE, |objects| unhealthy(objects) == 2).await;
+            rig.capi.remediate_at_most(Some(1));
+            rig.pass(20 * MINUTE).await;
+            assert_eq!(claims(&rig), before, "{class}: too many at once");
+            assert_eq!(rig.read(|objects| objects.machines.len()), 3, "{class}");
+            rig.world.cluster().set_kubelet(&nodes[0], true);
+            rig.until("the one that is left is replaced", 30 * MINUTE, |objects| {
+                let kept = objects.node_claims.keys().filter(|key| before.contains(key)).count();
+                kept == 2 && initialized(objects) == 3 && objects.machines.len() == 3
+            })
+            .await;
+        });
+    }
+}
+
+#[test]
+fn launches_that_wait_for_their_turn_do_not_fail() {
+    for (mode, limits) in [
+        ("MachineDeployment", json!({"perMinute": 2})),
+        ("Machine", json!({"perMinute": 2})),
+        ("MachineDeployment", json!({"perResource": 1})),
+    ] {
+        scenario(async {
+            let class = json!({"launchMode": mode, "launchLimits": limits, "timeouts": {"launch": "90s"}});
+            let rig = Rig::new(class).await;
+            let slow = json!({"provisionSeconds": 40, "joinSeconds": 2});
+            rig.create(cluster_api::template(NAMESPACE, "slow", slow)).await;
+            rig.create(cluster_api::machine_deployment(NAMESPACE, CLUSTER, "m", "slow", &[(MAX, "50")]))
+                .await;
+            rig.karpenter.start();
+            rig.want(8);
+            rig.pass(30 * SECOND).await;
+            let waiting = rig.read(launched).iter().filter(|(reason, _)| reason == "LaunchRate").count();
+            assert!(waiting >= 4, "{mode} {limits}: {waiting} wait for their turn");
+            rig.until("all nodes are ready", 20 * MINUTE, |objects| initialized(objects) == 8).await;
+            let last = rig.read(|objects| objects.node_claims.keys().map(|key| key.name.to_string()).max());
+            assert_eq!(last.as_deref(), Some("n8"), "{mode} {limits}: none was given up");
+        });
+    }
+}
