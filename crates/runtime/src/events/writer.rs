@@ -72,7 +72,8 @@ impl EventWriter {
             let written = match &patch {
                 Some(patch) => {
                     let name = event.metadata.name.as_deref().unwrap_or_default();
-                    api.patch(name, &PatchParams::default(), &Patch::Strategic(patch)).await
+                    // Nothing but plain fields: a merge is the same as the strategic merge of Go's recorder, and every server knows it.
+                    api.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await
                 }
                 None => api.create(&PostParams::default(), &event).await,
             };

@@ -2,8 +2,8 @@
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
-use karpenter_api::NodeClaim;
 use karpenter_api::nodeclaim::{DISRUPTION_REASON, REGISTERED};
+use karpenter_api::{NodeClaim, taints};
 
 use super::identity::{has_condition, provider_id};
 use super::{Invariant, Step};
@@ -49,7 +49,9 @@ impl Invariant for WorkingNodesStay {
                 node.spec.as_ref().and_then(|spec| spec.provider_id.as_deref()).is_some_and(|of| of == id)
             });
             let works = node.is_some_and(|node| works(node)) && has_condition(old, REGISTERED) && runs;
-            if works && !has_reason(step.objects, old, step.now) {
+            let announced =
+                node.is_some_and(|node| is_disrupted(node)) || has_condition(old, DISRUPTION_REASON);
+            if works && !announced && !has_reason(step.objects, old, step.now) {
                 return Err(format!("NodeClaim {} was given up while its node is ready", edit.key));
             }
         }
@@ -65,11 +67,18 @@ fn works(node: &Node) -> bool {
         && conditions.into_iter().all(|condition| known(&condition.type_))
 }
 
+/// A new leader takes back what another began and may begin it anew before it has seen its own write on the NodeClaim: the taint
+/// tells the command then.
+fn is_disrupted(node: &Node) -> bool {
+    let mut all = node.spec.iter().flat_map(|spec| spec.taints.iter().flatten());
+    all.any(|taint| taints::DISRUPTED.matches(taint))
+}
+
 fn has_reason(objects: &Objects, claim: &NodeClaim, now: Timestamp) -> bool {
     let created = claim.metadata.creation_timestamp.as_ref().map_or(now, |time| time.0);
     let expired =
         claim.spec.expire_after().is_some_and(|after| now.duration_since(created) >= after.to_signed());
     let name = claim.metadata.labels.as_ref().and_then(|labels| labels.get(karpenter_api::labels::NODEPOOL));
     let mut pools = objects.node_pools.values().filter(|pool| pool.metadata.name.as_ref() == name);
-    has_condition(claim, DISRUPTION_REASON) || expired || pools.any(|pool| pool.is_static())
+    expired || pools.any(|pool| pool.is_static())
 }
