@@ -2,26 +2,19 @@
 //! `karpenter run` starts it. The demo, the simulation and tests play on it; what they play is theirs.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use http::{Request, Response};
-use karpenter_cloudprovider::{CloudProvider, Installation, Measured, Registry, Surroundings};
-use karpenter_controllers::operator::COMPONENT;
-use karpenter_controllers::{Given, assemble};
+use karpenter_cloudprovider::{Installation, Surroundings};
 use karpenter_provider_cloudstack::client::throttle::Rate;
 use karpenter_provider_cloudstack::client::transport::{Transport, TransportError};
 use karpenter_provider_cloudstack::credentials::Roads;
 use karpenter_provider_cloudstack::installation::install_from_secret;
 use karpenter_provider_cloudstack::{CloudStackNodeClass, ProviderOptions};
-use karpenter_runtime::compute::Compute;
 use karpenter_runtime::environment::Environment;
-use karpenter_runtime::events;
-use karpenter_runtime::lease::{Elector, LeaseConfig};
 use karpenter_runtime::metrics::Registry as Metrics;
-use karpenter_runtime::options::{Environ, Options};
 use karpenter_sim::cloudstack::guests::{GuestOptions, Guests};
 use karpenter_sim::cloudstack::road::Road;
 use karpenter_sim::cloudstack::{CloudStack, Lost};
@@ -30,7 +23,9 @@ use karpenter_sim::process::Life;
 use karpenter_sim::{Process, Trouble, World, WorldOptions};
 use serde_json::{Value, json};
 
-/// The Secret of the provider's first design: where the keys are, and what they are on this stage.
+use crate::sim::operator::{self, Leads};
+
+/// The Secret of a new user: where the keys are, and what they are on this stage.
 const SECRET: (&str, &str) = ("karpenter", "cloudstack-credentials");
 const KEYS: (&str, &str) = ("your-api-key", "your-secret-key");
 
@@ -59,7 +54,7 @@ impl Stage {
     /// Karpenter with the CloudStack provider, not started yet.
     pub fn karpenter(&self, plan: FaultPlan, options: ProviderOptions) -> Arc<Process> {
         let cloud = self.cloud.clone();
-        self.world.process("karpenter", plan, move |life| live(life, cloud.clone(), options.clone()))
+        self.world.process("karpenter", plan, move |life| live(life, &cloud, options.clone()))
     }
 }
 
@@ -80,7 +75,7 @@ pub async fn beside(world: &World, guests: GuestOptions) -> Result<(CloudStack, 
     Ok((cloud, guests))
 }
 
-/// Furnishes a cloud as the provider's first design supposes it, twice: `zone-01` and `zone-02` with this many hosts each, a
+/// Furnishes a cloud as the manifests of a new user suppose it, twice: `zone-01` and `zone-02` with this many hosts each, a
 /// network `k8s-network`, a template `ubuntu-22.04-k8s`, general-purpose offerings, and no limits.
 pub fn furnish(cloud: &CloudStack, hosts: usize) {
     let (key, secret) = KEYS;
@@ -123,7 +118,7 @@ pub fn furnish(cloud: &CloudStack, hosts: usize) {
     }
 }
 
-/// What a new user applies first: a namespace, and the Secret of the provider's first design.
+/// What a new user applies first: a namespace, and the Secret with the keys.
 ///
 /// # Errors
 ///
@@ -183,50 +178,11 @@ pub fn install(road: Road, options: ProviderOptions, around: &Surroundings) -> I
     install_from_secret(SECRET, &roads, Rate::default(), options, around)
 }
 
-/// One life of Karpenter, which is started again and again as a kubelet would when it ends by itself.
-fn live(life: Life, cloud: CloudStack, options: ProviderOptions) -> BoxFuture<'static, ()> {
-    async move {
-        let settings = match Options::parse(["--provider", "cloudstack"], &Environ::new()) {
-            Ok(settings) => Arc::new(settings),
-            Err(error) => unreachable!("these settings are valid: {error}"),
-        };
-        let road = life.road_to(&cloud);
-        for start in 0u32.. {
-            let mut environment = life.environment.clone();
-            environment.entropy = environment.entropy.child(&format!("start {start}"));
-            environment.registry = Metrics::new();
-            let (recorder, writer) = events::recorder(COMPONENT, &environment);
-            let around = Surroundings {
-                client: life.client.clone(),
-                environment: environment.clone(),
-                options: Arc::clone(&settings),
-                recorder: recorder.clone(),
-            };
-            let installation = install(road.clone(), options.clone(), &around);
-            let measured = Measured::new(installation.provider, &environment.registry);
-            let Ok(providers) = Registry::of([Arc::new(measured) as Arc<dyn CloudProvider>]) else {
-                unreachable!("one provider is not contested")
-            };
-            let identity = karpenter_runtime::lease::identity("karpenter", &environment);
-            let lease = LeaseConfig::new("kube-system", "karpenter-leader-election", identity);
-            let elector = Elector::new(life.client.clone(), lease, &environment, &recorder);
-            let (mut program, _) = assemble(Given {
-                client: life.client.clone(),
-                environment,
-                options: Arc::clone(&settings),
-                providers,
-                events: (recorder, writer),
-                compute: Compute::Inline,
-            });
-            for part in installation.parts {
-                program.while_leading(part.name, part.run);
-            }
-            // Losing the lease ends a process; the next one starts a moment later.
-            if program.run(life.stop.clone(), Some(elector)).await.is_ok() {
-                return;
-            }
-            tokio::time::sleep(Duration::from_secs(1)).await;
-        }
-    }
-    .boxed()
+fn live(life: Life, cloud: &CloudStack, options: ProviderOptions) -> BoxFuture<'static, ()> {
+    let road = life.road_to(cloud);
+    let install = move |around: Surroundings| {
+        let installation = install(road.clone(), options.clone(), &around);
+        async move { Some(installation) }.boxed()
+    };
+    operator::live(life, operator::settings(&["--provider", "cloudstack"]), Leads::IfElected, install).boxed()
 }

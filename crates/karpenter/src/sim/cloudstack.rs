@@ -3,10 +3,7 @@
 //! be every machine.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use k8s_openapi::api::core::v1::Pod;
-use karpenter_api::{NodeClaim, NodePool};
 use karpenter_provider_cloudstack::ProviderOptions;
 use karpenter_runtime::entropy::Entropy;
 use karpenter_sim::chance::{Chance, Span};
@@ -15,18 +12,14 @@ use karpenter_sim::cloudstack::checks;
 use karpenter_sim::cloudstack::faults::Rates;
 use karpenter_sim::cloudstack::guests::{GuestOptions, NamedBy};
 use karpenter_sim::faults::FaultPlan;
-use karpenter_sim::objects::{is_active, is_ready, node_of};
-use karpenter_sim::traffic::{self, Act, Script, Volume};
+use karpenter_sim::traffic::{self, Script, Volume};
 use karpenter_sim::{Objects, Process, Trouble, WorldOptions, invariants};
-use kube::Api;
-use kube::api::{DeleteParams, ListParams};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
+use super::course::{MINUTE, discontent, go_home, told};
 use super::{Report, Run};
 use crate::cloudstack::stage::{Stage, apply_credentials, furnish, node_class, node_class_ref};
-
-const MINUTE: Duration = Duration::from_secs(60);
 
 /// Lives through one seed.
 pub(super) async fn simulate(run: Run) -> Report {
@@ -42,10 +35,7 @@ pub(super) async fn simulate(run: Run) -> Report {
     let options = WorldOptions { seed: run.seed, ..WorldOptions::default() };
     let stage = match Stage::new(options, guests).await {
         Ok(stage) => stage,
-        Err(trouble) => {
-            let (tape, digest, summary) = (String::new(), "-".to_owned(), String::new());
-            return Report { tape, digest, summary, failure: Some(trouble.to_string()) };
-        }
+        Err(trouble) => return Report::failed_to_begin(&trouble),
     };
     furnish(&stage.cloud, 3);
     let cluster = stage.world.cluster();
@@ -54,21 +44,13 @@ pub(super) async fn simulate(run: Run) -> Report {
     let plan = if run.calm { FaultPlan::default() } else { FaultPlan::swarm(cluster.entropy()) };
     let options = ProviderOptions { name_nodes: by_kubelet, ..ProviderOptions::new("sim") };
     let process = stage.karpenter(plan, options);
+    run.plant_into(&process);
     let result = live(&stage, &process, run).await;
-    let failure = result.err().map(|trouble| format!("{trouble}\n{}", unrest(&stage).join("\n")));
+    let failure = result.err().map(|trouble| told(&trouble, &unrest(&stage)));
     let calls: usize = stage.cloud.calls().values().sum();
-    let machines = stage.cloud.calls().get("deployVirtualMachine").copied().unwrap_or(0);
-    cluster.tape(|tape| Report {
-        tape: tape.entries().iter().map(|entry| format!("{entry}\n")).collect(),
-        digest: tape.digest(),
-        summary: format!(
-            "writes={} deployments={machines} calls={calls} lives={} virtual={}s",
-            tape.entries().len(),
-            process.lives(),
-            cluster.elapsed().as_secs()
-        ),
-        failure,
-    })
+    let deployments = stage.cloud.calls().get("deployVirtualMachine").copied().unwrap_or(0);
+    let counts = format!("deployments={deployments} calls={calls}");
+    Report::of(cluster, &process, &counts, failure)
 }
 
 async fn live(stage: &Stage, process: &Arc<Process>, run: Run) -> Result<(), Trouble> {
@@ -106,17 +88,7 @@ async fn live(stage: &Stage, process: &Arc<Process>, run: Run) -> Result<(), Tro
     world.run_for((12 * MINUTE).saturating_sub(healed.elapsed())).await?;
     world.cluster().check_at_rest(healed.elapsed())?;
 
-    // Everyone goes home.
-    let acts = script.acts.iter().filter_map(|(_, act)| match act {
-        Act::Create(object) => farewell(object),
-        _ => None,
-    });
-    Script { acts: acts.map(|act| (Duration::ZERO, act)).collect() }.play(world).await?;
-    let user = world.cluster().client("user");
-    let (pools, claims): (Api<NodePool>, Api<NodeClaim>) = (Api::all(user.clone()), Api::all(user));
-    // The world's own clients are never refused; what is gone by itself is gone.
-    let _ = pools.delete_collection(&DeleteParams::background(), &ListParams::default()).await;
-    let _ = claims.delete_collection(&DeleteParams::background(), &ListParams::default()).await;
+    go_home(world, &script).await?;
     let empty = |objects: &Objects| objects.node_claims.is_empty();
     world.wait_until("every NodeClaim is gone", 90 * MINUTE, empty).await?;
     let started = Instant::now();
@@ -138,12 +110,6 @@ fn machines(stage: &Stage) -> Vec<String> {
     ours.map(|machine| format!("{} ({})", machine.name, machine.state)).collect()
 }
 
-fn farewell(object: &Value) -> Option<Act> {
-    let name = object.pointer("/metadata/name")?.as_str()?.to_owned();
-    let kind = ["Deployment", "StatefulSet", "Job"].into_iter().find(|kind| object["kind"] == *kind)?;
-    Some(Act::Delete { kind, name })
-}
-
 fn node_pool(chance: &mut Chance, name: &str) -> Value {
     let after = ["0s", "30s", "5m", "Never"][usize::try_from(chance.below(4)).unwrap_or(0)];
     let policy = if chance.happens(0.5) { "WhenEmpty" } else { "WhenEmptyOrUnderutilized" };
@@ -162,18 +128,6 @@ fn node_pool(chance: &mut Chance, name: &str) -> Value {
             }},
         },
     })
-}
-
-/// Pods that should run and do not.
-fn discontent(objects: &Objects) -> Vec<String> {
-    let is_daemon =
-        |pod: &Pod| pod.metadata.owner_references.iter().flatten().any(|owner| owner.kind == "DaemonSet");
-    let waiting = objects.pods.values().filter(|pod| is_active(pod) && !is_ready(pod) && !is_daemon(pod));
-    let tell = |pod: &Arc<Pod>| {
-        let name = pod.metadata.name.as_deref().unwrap_or_default();
-        format!("pod {name} on {} is not ready", node_of(pod).unwrap_or("no node"))
-    };
-    waiting.map(tell).collect()
 }
 
 /// What does not look right, for whoever reads a failure.

@@ -8,20 +8,13 @@ use std::time::Duration;
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use jiff::{SignedDuration, Timestamp};
-use karpenter_api::{NodeClaim, NodePool};
-use karpenter_cloudprovider::{CloudProvider, Measured, Registry};
-use karpenter_controllers::operator::COMPONENT;
-use karpenter_controllers::{Given, assemble};
+use karpenter_cloudprovider::{Installation, Surroundings};
 use karpenter_provider_cluster_api::ClusterAPINodeClass;
 use karpenter_provider_cluster_api::client::settings::Settings;
 use karpenter_provider_cluster_api::wiring::{self, Parts};
 use karpenter_runtime::clock::{Clock, SharedClock};
-use karpenter_runtime::compute::Compute;
 use karpenter_runtime::entropy::Entropy;
 use karpenter_runtime::environment::Environment;
-use karpenter_runtime::events;
-use karpenter_runtime::lease::{Elector, LeaseConfig};
-use karpenter_runtime::options::{Environ, Options};
 use karpenter_sim::chance::{Chance, Span};
 use karpenter_sim::cluster_api::unrest::Unrest;
 use karpenter_sim::cluster_api::{
@@ -31,17 +24,17 @@ use karpenter_sim::cluster_api::{
 use karpenter_sim::faults::{FaultPlan, Faults};
 use karpenter_sim::invariants::Invariant;
 use karpenter_sim::process::Life;
-use karpenter_sim::traffic::{self, Act, Script, Volume};
+use karpenter_sim::traffic::{self, Script, Volume};
 use karpenter_sim::{Objects, Process, Trouble, World, WorldOptions, invariants};
 use kube::api::DynamicObject;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::core::{delete_all, discontent, failed_to_begin, farewell};
+use super::course::{MINUTE, discontent, go_home, told};
+use super::operator::{self, Leads};
 use super::{Report, Run};
 
 const SECOND: Duration = Duration::from_secs(1);
-const MINUTE: Duration = Duration::from_secs(60);
 const NODE_LABELS: &str = "capacity.cluster-autoscaler.kubernetes.io/labels";
 const CLAIM: &str = "karpenter.cluster.x-k8s.io/nodeclaim-uid";
 const NAMESPACE: &str = "fleet";
@@ -53,11 +46,11 @@ pub(super) async fn simulate(run: Run) -> Report {
     let entropy = Entropy::from_seed(run.seed);
     let world = match World::new(WorldOptions { seed: run.seed, ..WorldOptions::default() }).await {
         Ok(world) => world,
-        Err(trouble) => return failed_to_begin(&trouble),
+        Err(trouble) => return Report::failed_to_begin(&trouble),
     };
     let capi = match ClusterApi::install(&world).await {
         Ok(capi) => capi,
-        Err(trouble) => return failed_to_begin(&trouble),
+        Err(trouble) => return Report::failed_to_begin(&trouble),
     };
     let plan = |name: &str| {
         if run.calm { FaultPlan::none() } else { FaultPlan::swarm(&entropy.child(name)) }
@@ -65,28 +58,17 @@ pub(super) async fn simulate(run: Run) -> Report {
     let hub = Faults::new(plan("hub"), world.cluster().entropy(), "hub");
     world.cluster().watch_over(rules(&hub));
     let behind = hub.clone();
-    let process =
-        world.process("karpenter", plan("workload"), move |life| karpenter(life, behind.clone(), true));
-    let result = live(&world, &capi, &process, &hub, run).await;
-    let failure = result.err().map(|trouble| {
-        let state = world.cluster().read(discontent);
-        format!("{trouble}\n{}", state.join("\n"))
+    let process = world.process("karpenter", plan("workload"), move |life| {
+        karpenter(life, behind.clone(), Leads::IfElected)
     });
+    run.plant_into(&process);
+    let result = live(&world, &capi, &process, &hub, run).await;
+    let failure = result.err().map(|trouble| told(&trouble, &world.cluster().read(discontent)));
     let machines = world.cluster().read(|objects| objects.machines.len());
-    world.cluster().tape(|tape| Report {
-        tape: tape.entries().iter().map(|entry| format!("{entry}\n")).collect(),
-        digest: tape.digest(),
-        summary: format!(
-            "writes={} machines={machines} lives={} virtual={}s",
-            tape.entries().len(),
-            process.lives(),
-            world.cluster().elapsed().as_secs()
-        ),
-        failure,
-    })
+    Report::of(world.cluster(), &process, &format!("machines={machines}"), failure)
 }
 
-/// O1 to O8 of the Cluster API study, and O9: the budgets of the core's own rules.
+/// O1 to O8, which are about Cluster API, and O9: the budgets of the core's own rules.
 fn rules(hub: &Faults) -> Vec<Box<dyn Invariant>> {
     let mut rules: Vec<Box<dyn Invariant>> = vec![
         Box::new(OneMachinePerClaim),
@@ -102,60 +84,28 @@ fn rules(hub: &Faults) -> Vec<Box<dyn Invariant>> {
 /// How far the provider's clock may be off, either way.
 const CLOCK_SKEW_SECONDS: u64 = 90;
 
-/// Karpenter as `karpenter run --provider cluster-api` starts it, again and again as a kubelet would. One that does not stand for
-/// election believes that it leads.
-fn karpenter(life: Life, hub: Faults, elected: bool) -> BoxFuture<'static, ()> {
-    async move {
-        let options = match Options::parse([], &Environ::new()) {
-            Ok(options) => Arc::new(options),
-            Err(error) => unreachable!("no settings at all are valid: {error}"),
+/// Karpenter as `karpenter run --provider cluster-api` starts it, with a management cluster of its own behind `hub`.
+fn karpenter(life: Life, hub: Faults, leads: Leads) -> BoxFuture<'static, ()> {
+    let management = life.client_behind(&hub);
+    let install = move |around: Surroundings| {
+        let parts = Parts {
+            workload: around.client,
+            management: management.clone(),
+            settings: Settings {
+                cluster_name: Some(CLUSTER.to_owned()),
+                cluster_namespace: Some(NAMESPACE.to_owned()),
+                ..Settings::default()
+            },
+            environment: Environment { clock: skewed(&around.environment), ..around.environment },
+            recorder: around.recorder,
         };
-        for start in 0u32.. {
-            let mut environment = life.environment.clone();
-            environment.entropy = environment.entropy.child(&format!("start {start}"));
-            environment.registry = karpenter_runtime::metrics::Registry::new();
-            let (recorder, writer) = events::recorder(COMPONENT, &environment);
-            let parts = Parts {
-                workload: life.client.clone(),
-                management: life.client_behind(&hub),
-                settings: Settings {
-                    cluster_name: Some(CLUSTER.to_owned()),
-                    cluster_namespace: Some(NAMESPACE.to_owned()),
-                    ..Settings::default()
-                },
-                environment: Environment { clock: skewed(&environment), ..environment.clone() },
-                recorder: recorder.clone(),
-            };
-            let Ok((provider, parts)) = wiring::assemble(parts).await else {
-                tokio::time::sleep(Duration::from_secs(1)).await;
-                continue;
-            };
-            let measured = Measured::new(provider, &environment.registry);
-            let Ok(providers) = Registry::of([Arc::new(measured) as Arc<dyn CloudProvider>]) else {
-                unreachable!("one provider is not contested")
-            };
-            let identity = karpenter_runtime::lease::identity("karpenter", &environment);
-            let lease = LeaseConfig::new("kube-system", "karpenter-leader-election", identity);
-            let elector = Elector::new(life.client.clone(), lease, &environment, &recorder);
-            let (mut program, _) = assemble(Given {
-                client: life.client.clone(),
-                environment,
-                options: Arc::clone(&options),
-                providers,
-                events: (recorder, writer),
-                compute: Compute::Inline,
-            });
-            for part in parts {
-                program.while_leading(part.name, part.run);
-            }
-            // Losing the lease ends a process; the next one starts a moment later.
-            if program.run(life.stop.clone(), elected.then_some(elector)).await.is_ok() {
-                return;
-            }
-            tokio::time::sleep(Duration::from_secs(1)).await;
+        async move {
+            let (provider, parts) = wiring::assemble(parts).await.ok()?;
+            Some(Installation { provider, parts })
         }
-    }
-    .boxed()
+        .boxed()
+    };
+    operator::live(life, operator::settings(&[]), leads, install).boxed()
 }
 
 /// A clock that is off by as much as the life's entropy says.
@@ -223,14 +173,7 @@ async fn live(
     world.wait_until("every pod is ready still", 90 * MINUTE, ready).await?;
     world.cluster().check_at_rest(healed.elapsed())?;
 
-    // Everyone goes home.
-    let acts = script.acts.iter().filter_map(|(_, act)| match act {
-        Act::Create(object) => farewell(object),
-        _ => None,
-    });
-    Script { acts: acts.map(|act| (Duration::ZERO, act)).collect() }.play(world).await?;
-    delete_all::<NodePool>(world.cluster()).await;
-    delete_all::<NodeClaim>(world.cluster()).await;
+    go_home(world, &script).await?;
     let empty = |objects: &Objects| {
         objects.node_claims.is_empty() && objects.machines.values().all(|machine| !is_claimed(machine))
     };
@@ -244,8 +187,8 @@ async fn live(
 /// A second Karpenter believes for a while that it leads.
 async fn lead_twice(world: &World, hub: &Faults, chance: &mut Chance) -> Result<(), Trouble> {
     let hub = hub.clone();
-    let second =
-        world.process("karpenter-2", FaultPlan::none(), move |life| karpenter(life, hub.clone(), false));
+    let second = world
+        .process("karpenter-2", FaultPlan::none(), move |life| karpenter(life, hub.clone(), Leads::Always));
     second.start();
     world.run_for(chance.duration(&Span::secs(5, 15))).await?;
     second.kill();

@@ -11,13 +11,13 @@ use karpenter_api::conditions::{ConditionStatus, HasConditions as _};
 use karpenter_api::{NodeClaim, NodePool, annotations, nodeclaim, taints};
 use karpenter_cloudprovider::{RepairAction, RepairPolicy};
 use karpenter_runtime::entropy::Entropy;
-use karpenter_runtime::options::{Environ, Options};
+use karpenter_runtime::options::Options;
 use karpenter_sim::chance::{Chance, Span};
 use karpenter_sim::cloud::{CloudFaults, CloudOptions};
 use karpenter_sim::faults::{FaultPlan, Faults};
 use karpenter_sim::invariants::replacements::{ReplacementsAreCheaper, ReplacementsComeFirst};
 use karpenter_sim::objects::{is_active, is_deleting, node_of};
-use karpenter_sim::traffic::{Act, Script, Volume};
+use karpenter_sim::traffic::{Script, Volume};
 use karpenter_sim::{Cluster, Objects, Process, Trouble, World, WorldOptions, invariants};
 use kube::api::{DynamicObject, Patch, PatchParams};
 use kube::core::{ApiResource, GroupVersionKind};
@@ -26,11 +26,9 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::cloud::{Platform, node_class_objects, node_class_ref, prices};
-use super::core::{delete_all, discontent, failed_to_begin, farewell};
+use super::course::{MINUTE, discontent, go_home, told, wait_until_nothing_is_left};
 use super::plants::Plant;
 use super::{Report, Run, operator};
-
-const MINUTE: Duration = Duration::from_secs(60);
 
 /// What a monitor says about machines it finds broken; restarting them helps, or not.
 const BROKEN: &str = "example.com/MachineBroken";
@@ -46,7 +44,7 @@ pub(super) async fn simulate(run: Run) -> Report {
     let cloud = CloudOptions { list_lag: Span::secs(0, 5), faults, ..CloudOptions::default() };
     let world = match World::new(WorldOptions { seed: run.seed, cloud, ..WorldOptions::default() }).await {
         Ok(world) => world,
-        Err(trouble) => return failed_to_begin(&trouble),
+        Err(trouble) => return Report::failed_to_begin(&trouble),
     };
     world.cluster().watch_over(invariants::all("karpenter"));
     world.cluster().watch_over([
@@ -60,26 +58,11 @@ pub(super) async fn simulate(run: Run) -> Report {
     let options = options(&mut Chance::new(&entropy, "options"));
     let plan = if run.calm { FaultPlan::default() } else { FaultPlan::swarm(world.cluster().entropy()) };
     let process = world.process("karpenter", plan, operator::karpenter(options, platform.clone()));
-    if let Some(plant) = run.plant {
-        process.faults().plant(Arc::new(plant));
-    }
+    run.plant_into(&process);
     let result = live(&world, &process, &platform, run).await;
     let instances = world.cluster().inventory(|inventory| inventory.len());
-    let failure = result.err().map(|trouble| {
-        let state = world.cluster().read(unfinished);
-        format!("{trouble}\n{}", state.join("\n"))
-    });
-    world.cluster().tape(|tape| Report {
-        tape: tape.entries().iter().map(|entry| format!("{entry}\n")).collect(),
-        digest: tape.digest(),
-        summary: format!(
-            "writes={} instances={instances} lives={} virtual={}s",
-            tape.entries().len(),
-            process.lives(),
-            world.cluster().elapsed().as_secs()
-        ),
-        failure,
-    })
+    let failure = result.err().map(|trouble| told(&trouble, &world.cluster().read(unfinished)));
+    Report::of(world.cluster(), &process, &format!("instances={instances}"), failure)
 }
 
 /// Everything that disrupts is on; what changes how is drawn.
@@ -88,10 +71,7 @@ fn options(chance: &mut Chance) -> Arc<Options> {
     for gate in ["SpotToSpotConsolidation", "TerminateFirstDrift", "TerminateFirstRepair"] {
         gates += &format!(",{gate}={}", chance.happens(0.5));
     }
-    match Options::parse([format!("--feature-gates={gates}").as_str()], &Environ::new()) {
-        Ok(options) => Arc::new(options),
-        Err(error) => unreachable!("these gates exist: {error}"),
-    }
+    operator::settings(&[&format!("--feature-gates={gates}")])
 }
 
 fn repair_policies() -> Vec<RepairPolicy> {
@@ -152,25 +132,8 @@ async fn live(world: &World, process: &Arc<Process>, platform: &Platform, run: R
     world.wait_until("everything is still right", 60 * MINUTE, done).await?;
     world.cluster().check_at_rest(healed.elapsed())?;
 
-    // Everyone goes home.
-    let acts = script.acts.iter().filter_map(|(_, act)| match act {
-        Act::Create(object) => farewell(object),
-        _ => None,
-    });
-    Script { acts: acts.map(|act| (Duration::ZERO, act)).collect() }.play(world).await?;
-    delete_all::<NodePool>(world.cluster()).await;
-    delete_all::<NodeClaim>(world.cluster()).await;
-    let empty = |objects: &Objects| objects.node_claims.is_empty() && objects.nodes.is_empty();
-    world.wait_until("every node is gone", 90 * MINUTE, empty).await?;
-    world.run_for(MINUTE).await?;
-    let left = world.cluster().inventory(|inventory| inventory.live().count());
-    if left > 0 {
-        return Err(Trouble::TooLong {
-            what: format!("{left} machines without a NodeClaim being removed"),
-            within: 90 * MINUTE,
-            at: world.cluster().elapsed(),
-        });
-    }
+    go_home(world, &script).await?;
+    wait_until_nothing_is_left(world).await?;
     process.stop(MINUTE).await;
     Ok(())
 }
@@ -385,10 +348,21 @@ impl People {
             "type": BROKEN, "status": "True", "reason": reason, "message": "found by the monitor",
             "lastTransitionTime": self.cluster.now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
         });
+        let found = self.cluster.read(|objects| {
+            let node = objects.nodes.iter().find(|(key, _)| *key.name == *node);
+            node.map(|(_, node)| (json!(node.status), node.metadata.resource_version.clone()))
+        });
+        let Some((mut status, version)) = found else { return };
+        if let Some(conditions) = status["conditions"].as_array_mut() {
+            conditions.retain(|known| known["type"] != BROKEN);
+            conditions.push(condition);
+        }
+        let patch = json!({
+            "metadata": {"resourceVersion": version}, "status": {"conditions": status["conditions"]},
+        });
         let api: Api<Node> = Api::all(self.cluster.client("monitor"));
-        let patch = Patch::Strategic(json!({"status": {"conditions": [condition]}}));
-        // It may be gone by now.
-        let _ = api.patch_status(node, &PatchParams::default(), &patch).await;
+        // It may be gone or changed by now.
+        let _ = api.patch_status(node, &PatchParams::default(), &Patch::Merge(patch)).await;
     }
 
     /// Nobody minds anything any more: whatever is to be done can be done.

@@ -6,8 +6,9 @@ mod cloud;
 mod cloudstack;
 mod cluster_api;
 mod core;
+mod course;
 mod disruption;
-mod operator;
+pub(crate) mod operator;
 #[cfg(test)]
 mod planted_tests;
 mod plants;
@@ -18,10 +19,10 @@ use std::process::ExitCode;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use karpenter_runtime::clock::TokioClock;
 use karpenter_runtime::logging;
-use karpenter_sim::in_virtual_time;
+use karpenter_sim::{Process, in_virtual_time};
 use tracing::level_filters::LevelFilter;
 
 use self::plants::Plant;
@@ -109,6 +110,15 @@ impl fmt::Display for Run {
     }
 }
 
+impl Run {
+    /// Has the process make the mistake that was asked for.
+    fn plant_into(&self, process: &Process) {
+        if let Some(plant) = self.plant {
+            process.faults().plant(Arc::new(plant));
+        }
+    }
+}
+
 /// Runs the seeds; whether all kept every rule.
 pub fn cmd(args: &Args) -> anyhow::Result<ExitCode> {
     let seeds = match (args.seed, args.seeds) {
@@ -123,6 +133,11 @@ pub fn cmd(args: &Args) -> anyhow::Result<ExitCode> {
         World::ClusterApi => &["cluster-api"],
         World::All => &["core", "disruption", "cluster-api", "cloudstack"],
     };
+    if let Some(plant) = args.plant
+        && let Some(world) = worlds.iter().find(|world| !plant.works_in(world))
+    {
+        bail!("--plant {} does nothing in the world {world}; give --world disruption", plant.name());
+    }
     let (mut failed, mut tally) = (0u64, Tally::default());
     for seed in seeds.from..seeds.to {
         for world in worlds {

@@ -30,6 +30,11 @@ impl Plant {
     pub(super) fn name(self) -> String {
         self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
     }
+
+    /// Whether it changes anything there: only the cloud of the disruption world can lie about prices.
+    pub(super) fn works_in(self, world: &str) -> bool {
+        self != Self::PricesWrong || world == "disruption"
+    }
 }
 
 impl Lens for Plant {

@@ -1,4 +1,4 @@
-//! Rules a provider must keep towards Cluster API, whatever goes wrong. Their numbers are those of the Cluster API study (O1 to O9).
+//! Rules a provider must keep towards Cluster API, whatever goes wrong. They are numbered O1 to O9.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
