@@ -4,12 +4,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
+use karpenter_api::NodeClaim;
+use karpenter_api::annotations::DO_NOT_DISRUPT;
 use karpenter_runtime::object_key::ObjectKey;
 use kube::api::DynamicObject;
 
 use super::kinds::{Kind, annotation, condition, controller_of, is_paused, label, number};
 use crate::invariants::{Invariant, Rest, Step};
-use crate::objects::{Change, Objects, is_deleting, uid};
+use crate::objects::{Change, Objects, is_active, is_deleting, node_of, uid};
 
 const CLAIM: &str = "karpenter.cluster.x-k8s.io/nodeclaim-uid";
 const EPOCH: &str = "karpenter.cluster.x-k8s.io/epoch";
@@ -18,9 +21,26 @@ const MARK: &str = "cluster.x-k8s.io/delete-machine";
 const MAX_SIZE: &str = "cluster.x-k8s.io/cluster-api-autoscaler-node-group-max-size";
 
 /// The NodeClaim of this uid, unless it is on its way out.
-fn live_claim<'a>(objects: &'a Objects, claim_uid: &str) -> Option<&'a karpenter_api::NodeClaim> {
+fn live_claim<'a>(objects: &'a Objects, claim_uid: &str) -> Option<&'a NodeClaim> {
     let mut claims = objects.node_claims.values();
     claims.find(|claim| uid(&***claim) == claim_uid && !is_deleting(&***claim)).map(|claim| &**claim)
+}
+
+/// Whether a NodeClaim of this uid wants its Machine, now that nothing goes wrong any more: it is there to stay, or on its way out
+/// and held up by a pod that refuses to be moved, which without a grace period it waits for as long as it takes.
+fn wants_its_machine(objects: &Objects, claim_uid: &str) -> bool {
+    let claim = objects.node_claims.values().find(|claim| uid(&***claim) == claim_uid);
+    claim.is_some_and(|claim| !is_deleting(&**claim) || is_held_up(objects, claim))
+}
+
+/// Whether a pod that must not be disrupted runs on a NodeClaim's Node.
+fn is_held_up(objects: &Objects, claim: &NodeClaim) -> bool {
+    let node = claim.status.as_ref().and_then(|status| status.node_name.as_deref());
+    let refuses = |pod: &Pod| {
+        let wish = pod.metadata.annotations.as_ref().and_then(|all| all.get(DO_NOT_DISRUPT));
+        is_active(pod) && wish.is_some_and(|wish| wish == "true")
+    };
+    node.is_some_and(|node| objects.pods.values().any(|pod| node_of(pod) == Some(node) && refuses(pod)))
 }
 
 /// O1: a Machine is claimed once and for all, and at rest every NodeClaim has one Machine.
@@ -51,7 +71,7 @@ impl Invariant for OneMachinePerClaim {
                 }
                 Change::NodeClaim(edit) => {
                     let Some(new) = &edit.new else { continue };
-                    let id = |claim: &karpenter_api::NodeClaim| claim.status.as_ref()?.provider_id.clone();
+                    let id = |claim: &NodeClaim| claim.status.as_ref()?.provider_id.clone();
                     let Some(ours) = id(new) else { continue };
                     let twin = step.objects.node_claims.iter().find(|(key, other)| {
                         **key != edit.key && id(other).as_ref() == Some(&ours) && !is_deleting(&***other)
@@ -74,7 +94,7 @@ impl Invariant for OneMachinePerClaim {
             if let Some(other) = owners.insert(claim, name) {
                 return Err(format!("Machines {other} and {name} are both claimed for {claim}"));
             }
-            if live_claim(rest.objects, claim).is_none() {
+            if !wants_its_machine(rest.objects, claim) {
                 return Err(format!("Machine {name} outlives its NodeClaim {claim}"));
             }
         }
@@ -296,7 +316,7 @@ impl Invariant for LevelsWithinBounds {
             let machines: Vec<_> = machines.collect();
             let claimed = machines
                 .iter()
-                .filter(|m| annotation(m, CLAIM).is_some_and(|c| live_claim(rest.objects, c).is_some()));
+                .filter(|m| annotation(m, CLAIM).is_some_and(|claim| wants_its_machine(rest.objects, claim)));
             // Where those that were there before may be adopted, none is protected, and all stay.
             let before =
                 machines.iter().filter(|m| annotation(m, CLAIM).is_none() && is_foreign(rest.objects, m));
@@ -321,5 +341,52 @@ impl Invariant for LevelsWithinBounds {
             }
             None => Ok(()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn read<K: serde::de::DeserializeOwned>(object: serde_json::Value) -> Arc<K> {
+        Arc::new(serde_json::from_value(object).unwrap())
+    }
+
+    /// A NodeClaim on its way out, its Machine, and a pod on its Node with this wish not to be disrupted.
+    fn draining(wish: &str) -> Objects {
+        let mut objects = Objects::default();
+        let claim = json!({
+            "metadata": {"name": "n", "uid": "n-uid", "deletionTimestamp": "2026-01-01T00:00:00Z"},
+            "spec": {"nodeClassRef": {"group": "g", "kind": "k", "name": "n"}, "requirements": []},
+            "status": {"nodeName": "node", "providerID": "sim://m"},
+        });
+        objects.node_claims.insert(ObjectKey::cluster("n"), read(claim));
+        let machine = json!({
+            "apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Machine",
+            "metadata": {"name": "m", "namespace": "fleet", "annotations": {CLAIM: "n-uid"}},
+        });
+        objects.machines.insert(ObjectKey::namespaced("fleet", "m"), read(machine));
+        let pod = json!({
+            "metadata": {"name": "p", "namespace": "default", "annotations": {DO_NOT_DISRUPT: wish}},
+            "spec": {"nodeName": "node", "containers": []}, "status": {"phase": "Running"},
+        });
+        objects.pods.insert(ObjectKey::namespaced("default", "p"), read(pod));
+        objects
+    }
+
+    #[test]
+    fn a_machine_may_stay_for_as_long_as_a_pod_on_it_refuses_to_be_moved() {
+        assert!(wants_its_machine(&draining("true"), "n-uid"));
+    }
+
+    #[test]
+    fn a_machine_whose_node_claim_is_on_its_way_out_must_go_when_nothing_holds_it_up() {
+        assert!(!wants_its_machine(&draining("false"), "n-uid"));
+        let mut drained = draining("true");
+        drained.pods.clear();
+        assert!(!wants_its_machine(&drained, "n-uid"));
+        assert!(!wants_its_machine(&draining("true"), "another"));
     }
 }
