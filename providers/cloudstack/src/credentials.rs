@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use crate::client::http::{HttpError, HttpSettings, HttpTransport};
 use crate::client::signature::Credentials;
 use crate::client::transport::{Transport, TransportError};
-use crate::client::{Client, Session};
+use crate::client::{Accounts, Client, Session};
 
 /// How often files are looked at; Kubernetes itself takes about a minute to change them.
 const INTERVAL: Duration = Duration::from_secs(5);
@@ -133,7 +133,8 @@ pub(crate) async fn follow(
 ) {
     while stop.run_until_cancelled(tokio::time::sleep(INTERVAL)).await.is_some() {
         match read(&directory) {
-            Ok(keys) if keys == current => {}
+            // Put back, perhaps, after others were refused.
+            Ok(keys) if keys == current => client.set_notice(None),
             Ok(keys) => {
                 if exchange(&client, keys.clone(), &roads).await {
                     current = keys;
@@ -144,12 +145,26 @@ pub(crate) async fn follow(
     }
 }
 
-/// Tries new keys and uses them if they work; whether they do.
+/// Tries new keys and uses them if they work and see the same machines, that is, are of the same account; whether they do.
+/// Where the old ones never worked, so that nobody knows whose they were, there is nothing to hold them against.
 async fn exchange(client: &Client, keys: Keys, roads: &Roads) -> bool {
     let tried = async {
         let session = keys.session(roads).map_err(|error| error.to_string())?;
         client.probe(&session).await.map_err(|error| error.to_string())?;
+        let theirs = client.account_of(&session).await.map_err(|error| error.to_string())?;
+        if let Ok(ours) = client.account().await
+            && ours != theirs
+        {
+            let names = |accounts: &Accounts| accounts.values().cloned().collect::<Vec<_>>().join(", ");
+            return Err(format!(
+                "they are of account {} at {}, the machines are of account {}; restart Karpenter if that is meant",
+                names(&theirs),
+                session.endpoint,
+                names(&ours)
+            ));
+        }
         client.become_session(session);
+        client.set_account(Some(theirs));
         Ok::<(), String>(())
     };
     match tried.await {
@@ -195,12 +210,17 @@ impl Reconciler for SecretKeys {
         };
         let before = current().clone();
         if before.as_ref() == Some(&keys) {
+            // Put back, perhaps, after others were refused.
+            self.client.set_notice(None);
             return Ok(Outcome::Done);
         }
         if before.is_none() {
             // The first keys are better than none: whatever is wrong with them, conditions will say it.
             match keys.clone().session(&self.roads) {
-                Ok(session) => self.client.become_session(session),
+                Ok(session) => {
+                    self.client.become_session(session);
+                    self.client.set_notice(None);
+                }
                 Err(error) => {
                     tracing::error!(%error, "the keys cannot be used");
                     self.client.become_session(no_session(error.to_string()));
@@ -248,5 +268,102 @@ mod tests {
         assert_eq!((keys.api_url.as_str(), keys.credentials.api_key()), ("https://cloud/client/api", "key"));
         let error = of_secret("Secret x", &Secret::default()).err().expect("nothing").to_string();
         assert!(error.contains("Secret x") && error.contains("cloud-config"), "{error}");
+    }
+
+    /// A server that knows the accounts of some keys.
+    #[derive(Default)]
+    struct Doorman(Mutex<std::collections::BTreeMap<&'static str, &'static str>>);
+
+    impl Doorman {
+        fn knows(&self, keys: &[(&'static str, &'static str)]) {
+            *self.0.lock().expect("a lock") = keys.iter().copied().collect();
+        }
+    }
+
+    impl Transport for Doorman {
+        fn send(
+            &self,
+            request: http::Request<bytes::Bytes>,
+        ) -> BoxFuture<'_, Result<http::Response<bytes::Bytes>, TransportError>> {
+            let asked =
+                format!("{}&{}", request.uri(), String::from_utf8_lossy(request.body())).to_lowercase();
+            let known = self.0.lock().expect("a lock");
+            let account = known.iter().find(|(key, _)| asked.contains(&format!("apikey={key}")));
+            let (status, body) = match account {
+                None => {
+                    (401, r#"{"errorcode":401,"errortext":"unable to verify user credentials"}"#.to_owned())
+                }
+                Some((_, account)) if asked.contains("listaccounts") => {
+                    (200, format!(r#"{{"count":1,"account":[{{"id":"id-{account}","name":"{account}"}}]}}"#))
+                }
+                Some(_) => (200, r#"{"capability":{}}"#.to_owned()),
+            };
+            let answer = http::Response::builder().status(status);
+            let answer = answer.body(format!(r#"{{"xresponse":{body}}}"#).into()).expect("an answer");
+            std::future::ready(Ok(answer)).boxed()
+        }
+    }
+
+    fn pair(key: &str) -> Keys {
+        Keys { api_url: "https://cloud/client/api".into(), credentials: Credentials::new(key, "secret") }
+    }
+
+    /// A client with the keys "old" of account "ours".
+    fn at_the_door() -> (Arc<Doorman>, Roads, Client) {
+        let doorman = Arc::new(Doorman::default());
+        doorman.knows(&[("old", "ours"), ("new", "ours"), ("foreign", "theirs")]);
+        let there = Arc::clone(&doorman);
+        let roads: Roads = Arc::new(move |_| Ok(Arc::clone(&there) as Arc<dyn Transport>));
+        let environment = karpenter_runtime::environment::Environment::seeded(
+            "2026-01-01T00:00:00Z".parse().expect("a time"),
+            1,
+        );
+        let session = pair("old").session(&roads).expect("a session");
+        let client = Client::new(session, crate::client::throttle::Rate::default(), &environment);
+        (doorman, roads, client)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn keys_of_another_account_are_not_taken_and_those_of_the_same_are() {
+        let (doorman, roads, client) = at_the_door();
+        assert!(!exchange(&client, pair("foreign"), &roads).await, "its machines are others");
+        let notice = client.notice().expect("a notice");
+        assert!(notice.contains("account theirs") && notice.contains("account ours"), "{notice}");
+        assert_eq!(client.session().credentials.api_key(), "old");
+        // Revoked meanwhile: whose they were is remembered.
+        doorman.knows(&[("new", "ours"), ("foreign", "theirs")]);
+        assert!(!exchange(&client, pair("foreign"), &roads).await);
+        assert!(exchange(&client, pair("new"), &roads).await);
+        assert_eq!((client.notice(), client.session().credentials.api_key()), (None, "new"));
+        assert!(!exchange(&client, pair("foreign"), &roads).await, "held against the new ones now");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn keys_that_never_worked_do_not_stand_in_the_way_of_those_that_do() {
+        let (doorman, roads, client) = at_the_door();
+        doorman.knows(&[("new", "ours")]);
+        assert!(exchange(&client, pair("new"), &roads).await);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nothing_is_refused_any_more_once_the_old_keys_are_back() {
+        let (_, roads, client) = at_the_door();
+        let directory = std::env::temp_dir().join(format!("karpenter-keys-back-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).expect("a directory");
+        let write = |name: &str, text: &str| std::fs::write(directory.join(name), text).expect("a file");
+        write("api-url", "https://cloud/client/api");
+        write("secret-key", "secret");
+        write("api-key", "wrong");
+        let stop = CancellationToken::new();
+        let follows =
+            tokio::spawn(follow(directory.clone(), pair("old"), roads, client.clone(), stop.clone()));
+        tokio::time::sleep(INTERVAL * 3).await;
+        assert!(client.notice().is_some(), "wrong keys are told of");
+        write("api-key", "old");
+        tokio::time::sleep(INTERVAL * 3).await;
+        assert_eq!(client.notice(), None);
+        stop.cancel();
+        follows.await.expect("it ends");
+        std::fs::remove_dir_all(&directory).expect("removed");
     }
 }

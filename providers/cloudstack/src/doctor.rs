@@ -34,13 +34,15 @@ const NEEDED: [&str; 11] = [
     "listCapabilities",
 ];
 /// Commands that some features need, and which.
-const USEFUL: [(&str, &str); 8] = [
+const USEFUL: [(&str, &str); 10] = [
     ("startVirtualMachine", "machines that were stopped stay so"),
     ("rebootVirtualMachine", "nodes are replaced where a reboot might do"),
     ("expungeVirtualMachine", "machines are destroyed and stay until the server expunges them"),
     ("listVolumes", "data disks would outlive their machines"),
     ("listDiskOfferings", "spec.dataDisks cannot be used"),
+    ("listAffinityGroups", "spec.affinity cannot be used"),
     ("createAffinityGroup", "spec.affinity cannot be used"),
+    ("deleteAffinityGroup", "affinity groups outlive their NodePools"),
     ("listProjects", "the limits of projects are not known beforehand"),
     ("listSecurityGroups", "spec.securityGroups cannot be used"),
 ];
@@ -309,8 +311,8 @@ impl Objects for Snapshot {
         self.classes.iter().find(|class| class.metadata.name.as_deref() == Some(name)).cloned()
     }
 
-    fn node_classes(&self) -> Vec<Arc<CloudStackNodeClass>> {
-        self.classes.clone()
+    fn node_classes(&self) -> Option<Vec<Arc<CloudStackNodeClass>>> {
+        Some(self.classes.clone())
     }
 
     fn node_claims(&self) -> Option<Vec<Arc<NodeClaim>>> {

@@ -9,6 +9,7 @@ use crate::naming::machine_id;
 use crate::nodeclass::HASH_VERSION;
 use crate::provider::CloudStackProvider;
 use crate::resolved::{Resolved, resolve};
+use crate::shared::launched_in;
 use crate::{labels, templates};
 
 impl CloudStackProvider {
@@ -33,9 +34,10 @@ impl CloudStackProvider {
         if !resolved.problems.is_empty() {
             return Ok(None);
         }
+        let scope = launched_in(claim).unwrap_or_else(|| resolved.scope.clone());
         let machines = shared
             .inventory
-            .recent(&resolved.scope, std::time::Duration::from_secs(30))
+            .recent(&scope, std::time::Duration::from_secs(30))
             .await
             .map_err(ProviderError::other)?;
         let machine = machines.iter().find(|machine| machine.id == id);

@@ -54,6 +54,10 @@ impl CloudStackProvider {
             }
         }
         loop {
+            // While the keys work, so that new ones can be held against them after these are revoked.
+            if let Err(error) = self.shared.client.account().await {
+                tracing::warn!(%error, "whose the keys are is not known yet");
+            }
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return,
@@ -75,7 +79,7 @@ impl CloudStackProvider {
     pub async fn orphans(&self) -> Result<Vec<VirtualMachine>, ApiError> {
         let Some(claims) = self.shared.objects.node_claims() else { return Ok(Vec::new()) };
         let mut orphans = Vec::new();
-        for scope in self.shared.scopes() {
+        for scope in self.shared.scopes()? {
             let machines = self.ours(&scope).await?;
             orphans.extend(machines.into_iter().filter(|machine| self.is_orphan(machine, &claims)));
         }
@@ -121,7 +125,7 @@ impl CloudStackProvider {
         let mut round = Round::default();
         // Not knowing what is wanted is no reason to destroy anything.
         let Some(claims) = self.shared.objects.node_claims() else { return Ok(round) };
-        for scope in self.shared.scopes() {
+        for scope in self.shared.scopes()? {
             let machines = self.ours(&scope).await?;
             let ids: BTreeSet<&str> = machines.iter().map(|machine| machine.id.as_str()).collect();
             self.shared
@@ -139,35 +143,28 @@ impl CloudStackProvider {
                 }
             }
         }
-        self.remove_empty_groups(&claims).await;
+        self.remove_empty_groups().await?;
         Ok(round)
     }
 
     /// Affinity groups go with the last NodeClaim of their NodePool. Nothing is asked where no NodeClass wants any.
-    async fn remove_empty_groups(&self, claims: &[Arc<NodeClaim>]) {
+    async fn remove_empty_groups(&self) -> Result<(), ApiError> {
         let shared = &self.shared;
         let wants = |class: &Arc<CloudStackNodeClass>| {
             class.spec.as_ref().is_some_and(|spec| spec.affinity.is_some())
         };
-        if !shared.objects.node_classes().iter().any(wants) {
-            return;
+        if !shared.objects.node_classes().unwrap_or_default().iter().any(wants) {
+            return Ok(());
         }
         let prefix = shared.naming.prefix();
-        let pools: BTreeSet<&str> = claims
-            .iter()
-            .filter_map(|claim| claim.labels().get(well_known::NODEPOOL))
-            .map(String::as_str)
-            .collect();
-        for scope in shared.scopes() {
+        for scope in shared.scopes()? {
             let request = requests::list_affinity_groups_by_keyword(prefix, &scope);
             let Ok(groups) = shared.client.list::<AffinityGroup>(&request, Lane::Refresh).await else {
                 continue;
             };
             for group in groups {
-                let Some(pool) = group.name.strip_prefix(prefix) else { continue };
-                let soft = pool.strip_prefix("soft-").unwrap_or(pool);
-                let wanted = pools.contains(pool) || pools.contains(soft);
-                if wanted || !group.virtual_machine_ids.is_empty() {
+                let Some(rest) = group.name.strip_prefix(prefix) else { continue };
+                if !group.virtual_machine_ids.is_empty() || self.may_want_group(rest) {
                     continue;
                 }
                 if let Err(error) =
@@ -177,6 +174,22 @@ impl CloudStackProvider {
                 }
             }
         }
+        Ok(())
+    }
+
+    /// Whether a NodeClaim may be about to use the group of this name, as of now: claims come while groups are listed.
+    fn may_want_group(&self, name: &str) -> bool {
+        let Some(claims) = self.shared.objects.node_claims() else { return true };
+        // A NodePool may itself be called soft-something: whoever could be meant keeps the group.
+        let hard = name.strip_prefix("soft-").unwrap_or(name);
+        let names = [
+            name,
+            hard,
+            name.strip_prefix("near-").unwrap_or(name),
+            hard.strip_prefix("near-").unwrap_or(hard),
+        ];
+        let pools = claims.iter().filter_map(|claim| claim.labels().get(well_known::NODEPOOL));
+        pools.into_iter().any(|pool| names.contains(&pool.as_str()))
     }
 
     /// Sees to a machine that nobody wants.

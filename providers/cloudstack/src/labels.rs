@@ -24,6 +24,9 @@ pub const NODE_CLASS_HASH: &str = "karpenter.k8s.cloudstack/nodeclass-hash";
 /// Annotation of a NodeClaim: the version of that hash.
 pub const NODE_CLASS_HASH_VERSION: &str = "karpenter.k8s.cloudstack/nodeclass-hash-version";
 
+/// Annotation of a NodeClaim: the account or project its machine was made in, where it is looked for ever after.
+pub const SCOPE: &str = "karpenter.k8s.cloudstack/scope";
+
 /// Cores.
 pub const INSTANCE_CPU: &str = "karpenter.k8s.cloudstack/instance-cpu";
 /// Mebibytes of memory.

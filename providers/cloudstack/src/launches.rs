@@ -17,7 +17,6 @@ use crate::client::job::JobState;
 use crate::client::model::VirtualMachine;
 use crate::client::request::Scope;
 use crate::client::requests;
-use crate::labels;
 use crate::naming::machine_id;
 use crate::provider::CloudStackProvider;
 use crate::unavailable::Refused;
@@ -100,7 +99,7 @@ impl CloudStackProvider {
         shared.metrics.jobs.set(&["pending"], shared.launches.count() as f64);
         let mut by_scope: BTreeMap<Scope, Vec<&Arc<NodeClaim>>> = BTreeMap::new();
         for claim in under_way.iter().filter(|claim| machine_of(claim).is_some()) {
-            for scope in self.scopes_of(claim) {
+            for scope in self.scopes_of(claim)? {
                 by_scope.entry(scope).or_default().push(claim);
             }
         }
@@ -156,7 +155,7 @@ impl CloudStackProvider {
         let label = |key: &str| claim.labels().get(key).cloned().unwrap_or_default();
         let this = Refused::Type { zone: machine.zoneid.clone(), name: label(well_known::INSTANCE_TYPE) };
         let refused = match &error.kind {
-            ErrorKind::Capacity(CapacityKind::Storage) => Refused::Zone(label(labels::ZONE_ID)),
+            ErrorKind::Capacity(CapacityKind::Storage) => Refused::Zone(machine.zoneid.clone()),
             ErrorKind::Capacity(CapacityKind::Affinity) => {
                 let group = machine.affinitygroup.first();
                 group.map_or(this, |group| Refused::Pool(group.id.clone()))

@@ -1,5 +1,7 @@
 //! Names Nodes where no cloud controller manager does: provider id, zone, region, instance type, and the taint away that waits
-//! for one. A Node is a machine's only if it has its name and its address, and the machine is provably ours.
+//! for one. A Node is a machine's only if it has its name and its address, and the machine is provably ours. A Node that never
+//! got a name and whose machine is gone goes too: nobody else would remove it, and Karpenter waits for its name before it
+//! decides anything.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,6 +13,7 @@ use karpenter_runtime::error::ReconcileError;
 use karpenter_runtime::object_key::ObjectKey;
 use karpenter_runtime::store::Store;
 use karpenter_runtime::writes::{self, Lock};
+use kube::api::{DeleteParams, Preconditions};
 use kube::{Api, ResourceExt as _};
 
 use crate::client::model::VirtualMachine;
@@ -22,6 +25,8 @@ use crate::provider::CloudStackProvider;
 const UNINITIALIZED: &str = "node.cloudprovider.kubernetes.io/uninitialized";
 /// A list of machines no older than this will do.
 const RECENT: Duration = Duration::from_secs(2);
+/// How long a Node without a machine may still be one that is coming.
+const ABANDONED: Duration = Duration::from_secs(2 * 60);
 /// When to look again at a Node whose machine is not known.
 const AGAIN: Duration = Duration::from_secs(10);
 
@@ -43,7 +48,14 @@ impl Reconciler for NodeNames {
         if named || !key.name.starts_with(shared.naming.prefix()) {
             return Ok(Outcome::Done);
         }
-        for scope in shared.scopes() {
+        let scopes = match shared.scopes() {
+            Ok(scopes) => scopes,
+            Err(error) => {
+                tracing::debug!(%error, Node = %key, "whose node this is cannot be found out yet");
+                return Ok(Outcome::After(AGAIN));
+            }
+        };
+        for scope in scopes {
             let machines = match shared.inventory.recent(&scope, RECENT).await {
                 Ok(machines) => machines,
                 Err(error) => {
@@ -59,6 +71,9 @@ impl Reconciler for NodeNames {
                 return Ok(if written.is_conflict() { Outcome::Requeue } else { Outcome::Done });
             }
         }
+        if self.is_abandoned(&node) && self.machine_is_gone(&key.name).await {
+            return self.remove(&node).await;
+        }
         Ok(Outcome::After(AGAIN))
     }
 }
@@ -73,6 +88,41 @@ fn is_of(node: &Node, machine: &VirtualMachine) -> bool {
 }
 
 impl NodeNames {
+    /// Whether nobody has heard of the Node's kubelet for a while.
+    fn is_abandoned(&self, node: &Node) -> bool {
+        let clock = &self.provider.shared.clock;
+        let old = node.metadata.creation_timestamp.as_ref().is_some_and(|at| clock.since(at.0) >= ABANDONED);
+        let mut conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
+        old && !conditions.any(|condition| condition.type_ == "Ready" && condition.status == "True")
+    }
+
+    /// Whether the server says, for every account and project we know, that there is no machine of this name.
+    async fn machine_is_gone(&self, name: &str) -> bool {
+        let shared = &self.provider.shared;
+        let Ok(scopes) = shared.scopes() else { return false };
+        for scope in scopes {
+            match shared.inventory.fresh(&scope).await {
+                Ok(machines) if machines.iter().all(|machine| machine.name != name) => {}
+                _ => return false,
+            }
+        }
+        true
+    }
+
+    async fn remove(&self, node: &Node) -> ReconcileResult {
+        let name = node.name_any();
+        // As it was looked at: a kubelet that comes back in this moment keeps its Node.
+        let only_this = Preconditions { uid: node.uid(), resource_version: node.resource_version() };
+        let how = DeleteParams { preconditions: Some(only_this), ..DeleteParams::default() };
+        match self.api.delete(&name, &how).await {
+            Ok(_) => tracing::info!(Node = name, "removed: its machine is gone and it never got a name"),
+            Err(kube::Error::Api(status)) if status.code == 404 => {}
+            Err(kube::Error::Api(status)) if status.code == 409 => return Ok(Outcome::Requeue),
+            Err(error) => return Err(ReconcileError::from(error)),
+        }
+        Ok(Outcome::Done)
+    }
+
     fn named(&self, node: &Node, machine: &VirtualMachine) -> Node {
         let options = &self.provider.shared.options;
         let mut named = node.clone();

@@ -19,7 +19,7 @@ pub const CREDENTIALS_READY: &str = "CredentialsReady";
 pub const ZONES_READY: &str = "ZonesReady";
 /// Networks were found.
 pub const NETWORKS_READY: &str = "NetworksReady";
-/// The same under the name the provider's first design gave it.
+/// The same under its older name, for who waits for that.
 pub const NETWORK_READY: &str = "NetworkReady";
 /// Templates were found.
 pub const TEMPLATES_READY: &str = "TemplatesReady";
@@ -160,12 +160,24 @@ pub struct Bootstrap {
     pub api_server: String,
     /// Where the token is.
     pub token_secret_ref: ValueRef,
-    /// Hash of the cluster's authority, for kubeadm.
+    /// Hash of the cluster's authority; kubeadm needs it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ca_cert_hash: Option<String>,
+    /// `Skip` to join without the hash: whoever answers as the API server is believed. `Required` otherwise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ca_verification: Option<String>,
     /// Further arguments of kubelet.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub kubelet_extra_args: BTreeMap<String, String>,
+}
+
+impl Bootstrap {
+    /// Whether kubeadm would join without knowing whom, and nobody said that it may.
+    pub(crate) fn trusts_anybody(&self) -> bool {
+        self.mode == "Kubeadm"
+            && self.ca_cert_hash.is_none()
+            && self.ca_verification.as_deref() != Some("Skip")
+    }
 }
 
 /// An additional disk.
@@ -478,7 +490,11 @@ fn spec_schema() -> Schema {
             )
             .optional("groupIDs", texts("Ids of groups that are there already, such as one that dedicates hosts.")),
         )
-        .optional("projectID", text("Id of the project everything belongs to."))
+        .optional(
+            "projectID",
+            text("Id of the project everything belongs to. Machines cannot follow to another.")
+                .cel("self == oldSelf", "projectID is immutable"),
+        )
         .optional("customSizes", custom_sizes())
         .optional("pricing", pricing())
         .optional("maxPods", Schema::int64().describe("Pods per node.").minimum(1).maximum(1000))
@@ -500,6 +516,7 @@ fn spec_schema() -> Schema {
         .optional("userDataRef", value_ref("Secret or ConfigMap with the user data, instead of userData."))
         .optional("bootstrap", bootstrap())
         .optional("userDataID", text("Id of user data registered with CloudStack, instead of userData."))
+        .cel("has(self.projectID) == has(oldSelf.projectID)", "projectID is immutable")
         .cel("!(has(self.userData) && has(self.userDataID))", "userData and userDataID exclude each other")
         .cel("!(has(self.userDataRef) && (has(self.userData) || has(self.userDataID)))", "userDataRef excludes userData and userDataID")
         .cel("!(has(self.bootstrap) && has(self.userDataID))", "bootstrap and userDataID exclude each other")
@@ -524,7 +541,12 @@ fn bootstrap() -> Schema {
         .required("tokenSecretRef", value_ref("Where the token is."))
         .optional(
             "caCertHash",
-            text("Hash of the cluster's authority, for kubeadm.").pattern("^sha256:[0-9a-f]+$"),
+            text("Hash of the cluster's authority, which kubeadm needs.").pattern("^sha256:[0-9a-f]+$"),
+        )
+        .optional(
+            "caVerification",
+            text("Skip to let kubeadm join whoever answers as the API server, without a hash.")
+                .one_of(&["Required", "Skip"]),
         )
         .optional(
             "kubeletExtraArgs",

@@ -31,7 +31,7 @@ use crate::instancetypes;
 use crate::naming::{label_value, machine_id};
 use crate::nodeclass::{CloudStackNodeClass, CloudStackNodeClassSpec, HASH_VERSION};
 use crate::resolved::{Resolved, resolve};
-use crate::shared::{Objects, ProviderOptions, Shared};
+use crate::shared::{Objects, ProviderOptions, Shared, launched_in};
 use crate::unavailable::Refused;
 use crate::userdata::{self, Variables};
 use crate::voice::Voice;
@@ -187,7 +187,9 @@ impl CloudStackProvider {
         }
         let tags = self.tags(claim, &class);
         let machine = shared.launch(claim, &resolved.scope, candidates, &tags).await?;
-        Ok(Launch::Launched(Box::new(self.describe(&machine, claim, &class, &types))))
+        let mut instance = self.describe(&machine, claim, &class, &types);
+        instance.annotations.insert(labels::SCOPE.to_owned(), resolved.scope.write());
+        Ok(Launch::Launched(Box::new(instance)))
     }
 
     /// How the machine of this choice would be deployed; nothing if the choice names what is not there.
@@ -376,21 +378,32 @@ impl CloudStackProvider {
             _ => "non-strict host anti-affinity",
         };
         let pool = claim.labels().get(well_known::NODEPOOL).cloned().unwrap_or_default();
+        // One name per kind: names are unique in an account whatever the type of the group.
         let soft = if kind.starts_with("non-strict") { "soft-" } else { "" };
-        let name = format!("{}{soft}{pool}", self.shared.naming.prefix());
+        let near = if kind.ends_with("host affinity") { "near-" } else { "" };
+        let name = format!("{}{soft}{near}{pool}", self.shared.naming.prefix());
         let client = &self.shared.client;
         let list = requests::list_affinity_groups(&name, &resolved.scope);
-        let found = |groups: Vec<model::Named>| {
-            groups.into_iter().find(|group| group.name == name).map(|group| group.id)
+        let found = |groups: Vec<model::AffinityGroup>| {
+            let Some(group) = groups.into_iter().find(|group| group.name == name) else { return Ok(None) };
+            if group.type_ == kind {
+                return Ok(Some(group.id));
+            }
+            // Machines in a group of another type would be placed otherwise than the NodeClass says.
+            let text = format!(
+                "spec.affinity: the affinity group {name:?} is of type {:?}, not {kind:?}; delete it",
+                group.type_
+            );
+            Err(ApiError::new("listAffinityGroups", ErrorKind::Parameter, text))
         };
-        if let Some(id) = found(client.list(&list, Lane::Action).await?) {
+        if let Some(id) = found(client.list(&list, Lane::Action).await?)? {
             return Ok(Some(id));
         }
         match client.call(&requests::create_affinity_group(&name, kind, &resolved.scope)).await {
             Ok(answer) => Ok(answer["id"].as_str().map(str::to_owned)),
             // Somebody else was faster, or our answer was lost.
             Err(error) if error.kind == ErrorKind::Parameter || error.outcome_unknown() => {
-                found(client.list(&list, Lane::Action).await?).map(Some).ok_or(error)
+                found(client.list(&list, Lane::Action).await?)?.map(Some).ok_or(error)
             }
             Err(error) => Err(error),
         }
@@ -490,7 +503,7 @@ impl CloudStackProvider {
         let id = machine_id(provider_id).ok_or_else(|| {
             ProviderError::other(format!("provider id {provider_id:?} is none of CloudStack's"))
         })?;
-        for scope in self.shared.scopes() {
+        for scope in self.shared.scopes().map_err(ProviderError::other)? {
             if let Some(machine) = self.shared.machine(id, &scope).await.map_err(ProviderError::other)? {
                 // A machine that failed to start is none, and garbage collection sees to it.
                 if machine.state != "Error" {
@@ -503,7 +516,7 @@ impl CloudStackProvider {
 
     async fn list_all(&self) -> Result<Vec<NodeClaim>, ProviderError> {
         let mut claims = Vec::new();
-        for scope in self.shared.scopes() {
+        for scope in self.shared.scopes().map_err(ProviderError::other)? {
             let machines = self.shared.all_machines(&scope).await.map_err(ProviderError::other)?;
             let there = machines.iter().filter(|machine| machine.state != "Error");
             claims.extend(there.map(|machine| self.as_claim(machine)));
@@ -534,15 +547,19 @@ impl CloudStackProvider {
         }
     }
 
-    /// The scopes a claim's machine may be in.
-    pub(crate) fn scopes_of(&self, claim: &NodeClaim) -> Vec<Scope> {
-        let spec = self
-            .shared
-            .objects
-            .node_class(&claim.spec.node_class_ref.name)
-            .and_then(|class| class.spec.clone());
-        match spec {
-            Some(spec) => vec![crate::resolved::scope_of(&spec, &self.shared.options.scope)],
+    /// The scopes a claim's machine may be in: where it was launched, if that is written down; where it would be, otherwise.
+    ///
+    /// # Errors
+    ///
+    /// If that depends on NodeClasses and they are not known yet.
+    pub(crate) fn scopes_of(&self, claim: &NodeClaim) -> Result<Vec<Scope>, ApiError> {
+        // Nowhere else: a NodeClass that names a project that does not exist must not keep its machines from going.
+        if let Some(scope) = launched_in(claim) {
+            return Ok(vec![scope]);
+        }
+        let class = self.shared.objects.node_class(&claim.spec.node_class_ref.name);
+        match class.and_then(|class| class.spec.clone()) {
+            Some(spec) => Ok(vec![crate::resolved::scope_of(&spec, &self.shared.options.scope)]),
             None => self.shared.scopes(),
         }
     }
@@ -562,7 +579,11 @@ impl CloudProvider for CloudStackProvider {
     }
 
     fn delete<'a>(&'a self, claim: &'a NodeClaim) -> ProviderFuture<'a, ()> {
-        async move { self.shared.remove(claim, &self.scopes_of(claim)).await }.boxed()
+        async move {
+            let scopes = self.scopes_of(claim).map_err(ProviderError::other)?;
+            self.shared.remove(claim, &scopes).await
+        }
+        .boxed()
     }
 
     fn get<'a>(&'a self, provider_id: &'a str) -> ProviderFuture<'a, NodeClaim> {

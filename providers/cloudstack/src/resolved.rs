@@ -8,7 +8,7 @@ use crate::client::model::{DiskOffering, Network, ServiceOffering, Template, Zon
 use crate::client::request::Scope;
 use crate::client::requests::NewDisk;
 use crate::instancetypes::{self, Market};
-use crate::nodeclass::{CloudStackNodeClass, CloudStackNodeClassSpec};
+use crate::nodeclass::{Bootstrap, CloudStackNodeClass, CloudStackNodeClassSpec};
 use crate::{networks, templates, zones};
 
 /// A part of the NodeClass that leads nowhere: which field, and what to do.
@@ -97,6 +97,13 @@ async fn look_for_names(resolved: &mut Resolved, catalogue: &Catalogue) -> Resul
                 missing("spec.securityGroups", "security group", name);
             }
         }
+    }
+    if spec.bootstrap.as_ref().is_some_and(Bootstrap::trusts_anybody) {
+        problems.push(Problem {
+            condition: crate::nodeclass::VALIDATION_SUCCEEDED,
+            reason: "CACertHashMissing",
+            message: "spec.bootstrap.caCertHash: kubeadm needs it to know the API server; write it, or caVerification: Skip to do without".to_owned(),
+        });
     }
     resolved.problems.extend(problems);
     Ok(())

@@ -17,10 +17,13 @@ use crate::shared::{CollectOrphans, OnStopped, ProviderOptions};
 /// A variable of the environment as the documentation lists it.
 pub const VARIABLES: [(&str, &str); 26] = [
     (
-        "CLOUDSTACK_CREDENTIALS_SECRET",
-        "Secret with api-url, api-key and secret-key, as `NAMESPACE/NAME`; watched, so keys can be exchanged. Used when nothing else gives keys; default `cloudstack-credentials` in Karpenter's namespace",
+        "CLOUDSTACK_CREDENTIALS_DIR",
+        "directory of a mounted Secret with api-url, api-key and secret-key; watched, so keys can be exchanged",
     ),
-    ("CLOUDSTACK_CREDENTIALS_DIR", "directory of a mounted Secret with the same keys; watched too"),
+    (
+        "CLOUDSTACK_CREDENTIALS_SECRET",
+        "Secret with the same keys, as `NAMESPACE/NAME`; watched too. Where it is named, CLOUDSTACK_API_URL and its kind are not looked at; without any keys `cloudstack-credentials` in Karpenter's namespace",
+    ),
     ("CLOUDSTACK_CA_FILE", "certificates in PEM to trust besides the system's"),
     (
         "CLOUDSTACK_TLS_SERVER_NAME",
@@ -281,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn without_anything_the_secret_of_the_first_design_is_used() {
+    fn without_anything_the_secret_in_our_namespace_is_used() {
         let settings = read(&[]).expect("settings");
         let Source::Secret { namespace, name } = settings.source else { panic!("a Secret") };
         assert_eq!((namespace.as_str(), name.as_str()), ("infra", "cloudstack-credentials"));

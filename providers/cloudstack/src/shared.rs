@@ -15,6 +15,7 @@ use karpenter_runtime::store::Store;
 
 use crate::catalogue::{Catalogue, Lifetimes};
 use crate::client::Client;
+use crate::client::error::{ApiError, ErrorKind};
 use crate::client::request::Scope;
 use crate::instances::{Deletions, Unexplained};
 use crate::inventory::Inventory;
@@ -106,11 +107,16 @@ pub trait Objects: Send + Sync + 'static {
     /// A NodeClass.
     fn node_class(&self, name: &str) -> Option<Arc<CloudStackNodeClass>>;
 
-    /// All NodeClasses.
-    fn node_classes(&self) -> Vec<Arc<CloudStackNodeClass>>;
+    /// All NodeClasses; none while they are not known.
+    fn node_classes(&self) -> Option<Vec<Arc<CloudStackNodeClass>>>;
 
     /// All NodeClaims; none while they are not known.
     fn node_claims(&self) -> Option<Vec<Arc<NodeClaim>>>;
+}
+
+/// The scope a NodeClaim's machine was made in, as its launch wrote it down.
+pub(crate) fn launched_in(claim: &NodeClaim) -> Option<Scope> {
+    claim.metadata.annotations.as_ref()?.get(crate::labels::SCOPE).and_then(|text| Scope::read(text))
 }
 
 /// What two watches keep.
@@ -127,8 +133,8 @@ impl Objects for Watched {
         self.classes.get(&ObjectKey::cluster(name))
     }
 
-    fn node_classes(&self) -> Vec<Arc<CloudStackNodeClass>> {
-        self.classes.list()
+    fn node_classes(&self) -> Option<Vec<Arc<CloudStackNodeClass>>> {
+        self.classes.is_synced().then(|| self.classes.list())
     }
 
     fn node_claims(&self) -> Option<Vec<Arc<NodeClaim>>> {
@@ -277,17 +283,26 @@ impl Shared {
         self.ids.lock().unwrap_or_else(PoisonError::into_inner).uuid().to_string()
     }
 
-    /// Every scope machines may be in, each once.
-    pub(crate) fn scopes(&self) -> Vec<Scope> {
+    /// Every scope machines may be in, each once: ours, those of the NodeClasses, and those NodeClaims were launched in.
+    ///
+    /// # Errors
+    ///
+    /// While the NodeClasses or NodeClaims are not known: a project nobody thought of would look empty.
+    pub(crate) fn scopes(&self) -> Result<Vec<Scope>, ApiError> {
+        let unknown = |what: &str| {
+            ApiError::new("listVirtualMachines", ErrorKind::NotSent, format!("the {what} are not known yet"))
+        };
+        let classes = self.objects.node_classes().ok_or_else(|| unknown("CloudStackNodeClasses"))?;
+        let claims = self.objects.node_claims().ok_or_else(|| unknown("NodeClaims"))?;
+        let of_classes = classes.iter().filter_map(|class| class.spec.as_ref());
+        let of_classes = of_classes.map(|spec| crate::resolved::scope_of(spec, &self.options.scope));
+        let of_claims = claims.iter().filter_map(|claim| launched_in(claim));
         let mut scopes = vec![self.options.scope.clone()];
-        for class in self.objects.node_classes() {
-            if let Some(spec) = &class.spec {
-                let scope = crate::resolved::scope_of(spec, &self.options.scope);
-                if !scopes.contains(&scope) {
-                    scopes.push(scope);
-                }
+        for scope in of_classes.chain(of_claims) {
+            if !scopes.contains(&scope) {
+                scopes.push(scope);
             }
         }
-        scopes
+        Ok(scopes)
     }
 }

@@ -79,7 +79,7 @@ impl CloudStackProvider {
                             ),
                         None => conditions.set_true(condition),
                     };
-                    // The name of the provider's first design, for who waits for it.
+                    // Under its older name too, for who waits for that.
                     if condition == NETWORKS_READY {
                         let copy = conditions.get(condition).cloned();
                         if let Some(copy) = copy {

@@ -25,7 +25,7 @@ use serde_json::{Value, json};
 
 use crate::sim::operator::{self, Leads};
 
-/// The Secret of a new user: where the keys are, and what they are on this stage.
+/// The Secret Karpenter looks for by default: where the keys are, and what they are on this stage.
 const SECRET: (&str, &str) = ("karpenter", "cloudstack-credentials");
 const KEYS: (&str, &str) = ("your-api-key", "your-secret-key");
 
@@ -75,7 +75,7 @@ pub async fn beside(world: &World, guests: GuestOptions) -> Result<(CloudStack, 
     Ok((cloud, guests))
 }
 
-/// Furnishes a cloud as the manifests of a new user suppose it, twice: `zone-01` and `zone-02` with this many hosts each, a
+/// Furnishes a cloud as the examples suppose it, twice: `zone-01` and `zone-02` with this many hosts each, a
 /// network `k8s-network`, a template `ubuntu-22.04-k8s`, general-purpose offerings, and no limits.
 pub fn furnish(cloud: &CloudStack, hosts: usize) {
     let (key, secret) = KEYS;

@@ -18,7 +18,7 @@ use karpenter_sim::traffic::{Act, Script};
 use karpenter_sim::{Objects, WorldOptions, in_virtual_time};
 use serde_json::{Value, json};
 
-/// The manifests of the provider's first design, word for word.
+/// Manifests as users have them, word for word.
 const SECRET: &str = "
 apiVersion: v1
 kind: Secret

@@ -19,7 +19,7 @@ pub mod signature;
 pub mod throttle;
 pub mod transport;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -83,6 +83,9 @@ impl fmt::Debug for Session {
 #[derive(Clone)]
 pub struct Client(Arc<Shared>);
 
+/// Accounts a session stands for, usually one: names by id.
+pub(crate) type Accounts = BTreeMap<String, String>;
+
 struct Shared {
     session: RwLock<Session>,
     clock: SharedClock,
@@ -91,6 +94,8 @@ struct Shared {
     metrics: Metrics,
     /// What is wrong with the keys although calls work.
     notice: Mutex<Option<String>>,
+    /// Whose the session is, once it said so.
+    account: Mutex<Option<Accounts>>,
     calls: AtomicU64,
 }
 
@@ -152,6 +157,7 @@ impl Client {
             throttle: Throttle::new(rate),
             metrics: Metrics::new(environment),
             notice: Mutex::default(),
+            account: Mutex::default(),
             calls: AtomicU64::new(0),
         }))
     }
@@ -172,7 +178,42 @@ impl Client {
 
     /// From now on as somebody else: calls under way end as they began.
     pub fn become_session(&self, session: Session) {
+        self.set_account(None);
         *self.0.session.write().unwrap_or_else(PoisonError::into_inner) = session;
+    }
+
+    /// Whose the current session is: asked once, remembered even after its keys are revoked.
+    pub(crate) async fn account(&self) -> Result<Accounts, ApiError> {
+        if let Some(known) = self.known_account() {
+            return Ok(known);
+        }
+        let session = self.session();
+        let account = self.account_of(&session).await?;
+        if self.session().credentials == session.credentials {
+            self.set_account(Some(account.clone()));
+        }
+        Ok(account)
+    }
+
+    pub(crate) fn set_account(&self, account: Option<Accounts>) {
+        *self.0.account.lock().unwrap_or_else(PoisonError::into_inner) = account;
+    }
+
+    fn known_account(&self) -> Option<Accounts> {
+        self.0.account.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Whose a session is, without becoming it.
+    pub(crate) async fn account_of(&self, session: &Session) -> Result<Accounts, ApiError> {
+        let request = requests::list_accounts();
+        let answer = self.attempts(session, &request, Lane::Action).await?;
+        let (_, rows) = rows(request.command(), answer)?;
+        let text = |row: &Value, key: &str| row[key].as_str().unwrap_or_default().to_owned();
+        let accounts: Accounts = rows.iter().map(|row| (text(row, "id"), text(row, "name"))).collect();
+        if accounts.is_empty() {
+            return Err(ApiError::new(request.command(), ErrorKind::Internal, "the server shows no account"));
+        }
+        Ok(accounts)
     }
 
     /// Whether a session would be let in, without becoming it.

@@ -138,6 +138,9 @@ pub struct AffinityGroup {
     pub id: String,
     /// Name.
     pub name: String,
+    /// Type, such as `host anti-affinity`.
+    #[serde(rename = "type")]
+    pub type_: String,
     /// Its machines.
     #[serde(rename = "virtualmachineIds")]
     pub virtual_machine_ids: Vec<String>,

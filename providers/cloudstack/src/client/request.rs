@@ -19,6 +19,30 @@ pub enum Scope {
     },
 }
 
+impl Scope {
+    /// In one word, to be written down.
+    pub(crate) fn write(&self) -> String {
+        match self {
+            Self::Own => "own".to_owned(),
+            Self::Project(id) => format!("project/{id}"),
+            Self::Account { account, domain_id } => format!("account/{domain_id}/{account}"),
+        }
+    }
+
+    /// As it was written down; nothing if that is none.
+    pub(crate) fn read(text: &str) -> Option<Self> {
+        match text.split_once('/') {
+            None => (text == "own").then_some(Self::Own),
+            Some(("project", id)) if !id.is_empty() => Some(Self::Project(id.to_owned())),
+            Some(("account", rest)) => {
+                let (domain_id, account) = rest.split_once('/')?;
+                Some(Self::Account { account: account.to_owned(), domain_id: domain_id.to_owned() })
+            }
+            Some(_) => None,
+        }
+    }
+}
+
 /// A command with its parameters.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Request {
@@ -115,6 +139,17 @@ impl fmt::Debug for Request {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_scope_is_read_as_it_was_written() {
+        let account = Scope::Account { account: "a/b".into(), domain_id: "d".into() };
+        for scope in [Scope::Own, Scope::Project("p".into()), account] {
+            assert_eq!(Scope::read(&scope.write()), Some(scope));
+        }
+        for text in ["", "project/", "account/x", "else/x"] {
+            assert_eq!(Scope::read(text), None, "{text}");
+        }
+    }
 
     #[test]
     fn user_data_does_not_show() {

@@ -42,6 +42,8 @@ impl Transport for Wire {
 pub(crate) struct Cluster {
     pub(crate) classes: Mutex<BTreeMap<String, Arc<CloudStackNodeClass>>>,
     pub(crate) claims: Mutex<BTreeMap<String, Arc<NodeClaim>>>,
+    /// The watch of NodeClasses has not caught up yet.
+    pub(crate) classes_unknown: Mutex<bool>,
 }
 
 impl Objects for Cluster {
@@ -49,8 +51,9 @@ impl Objects for Cluster {
         self.classes.lock().unwrap().get(name).cloned()
     }
 
-    fn node_classes(&self) -> Vec<Arc<CloudStackNodeClass>> {
-        self.classes.lock().unwrap().values().cloned().collect()
+    fn node_classes(&self) -> Option<Vec<Arc<CloudStackNodeClass>>> {
+        let known = !*self.classes_unknown.lock().unwrap();
+        known.then(|| self.classes.lock().unwrap().values().cloned().collect())
     }
 
     fn node_claims(&self) -> Option<Vec<Arc<NodeClaim>>> {
@@ -66,7 +69,7 @@ pub(crate) struct World {
     pub(crate) environment: Environment,
 }
 
-/// The NodeClass of the provider's first design, on the networks and templates of the simulated cloud.
+/// A NodeClass with the fields most have, on the networks and templates of the simulated cloud.
 pub(crate) fn spec() -> Value {
     json!({
         "zone": "sim-zone-1",

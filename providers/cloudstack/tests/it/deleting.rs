@@ -5,7 +5,7 @@ use karpenter_cloudprovider::provider::CloudProvider;
 use karpenter_sim::chance::Span;
 use serde_json::json;
 
-use crate::cloud::{World, seconds};
+use crate::cloud::{World, seconds, spec};
 
 async fn running(world: &World, name: &str) -> std::sync::Arc<NodeClaim> {
     world.launch(&world.claim(name, json!({"cpu": "1"}))).await.expect("a machine");
@@ -95,4 +95,39 @@ async fn scenario_18_a_delete_during_a_slow_start_is_sent_once() {
     assert!(took.as_secs() >= 60, "it waited for the start: {took:?}");
     assert_eq!(world.calls("destroyVirtualMachine"), 1);
     assert!(world.live().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_machine_is_found_where_it_was_launched_after_its_class_names_a_project() {
+    let world = World::new().await;
+    let claim = world.claim("np-a", json!({"cpu": "1"}));
+    let instance = world.launch(&claim).await.expect("launched");
+    assert_eq!(instance.annotations["karpenter.k8s.cloudstack/scope"], "own");
+    // As if the definition had let it through.
+    let mut elsewhere = spec();
+    elsewhere["projectID"] = "11111111-0000-4000-8000-000000000000".into();
+    world.class("default", elsewhere).await;
+    world.provider.get(&instance.provider_id).await.expect("still there");
+    world.delete(&world.current("np-a")).await.expect("gone");
+    assert!(world.live().is_empty(), "it was not forgotten: {:?}", world.live());
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_said_to_be_gone_while_the_node_classes_are_not_known() {
+    let world = World::new().await;
+    let instance = world.launch(&world.claim("np-a", json!({"cpu": "1"}))).await.expect("launched");
+    let classes = std::mem::take(&mut *world.cluster.classes.lock().unwrap());
+    *world.cluster.classes_unknown.lock().unwrap() = true;
+    world.provider.list().await.expect_err("which projects there are is not known");
+    let absent = "external-cloudstack://22222222-0000-4000-8000-000000000000";
+    assert!(!world.provider.get(absent).await.expect_err("nobody knows").is_not_found());
+    // A claim that does not say where it was launched, as those of earlier releases.
+    let mut silent = (*world.current("np-a")).clone();
+    silent.metadata.annotations.as_mut().unwrap().remove("karpenter.k8s.cloudstack/scope");
+    let error = world.provider.delete(&silent).await.expect_err("nobody knows");
+    assert!(!error.is_not_found(), "{error}");
+    assert_eq!(world.live().len(), 1);
+    *world.cluster.classes.lock().unwrap() = classes;
+    *world.cluster.classes_unknown.lock().unwrap() = false;
+    world.provider.get(&instance.provider_id).await.expect("there it is");
 }

@@ -385,3 +385,24 @@ async fn scenario_25_gpu_two_interfaces_data_disks_and_a_customised_offering_in_
         world.cloud.data_disks()
     );
 }
+
+#[tokio::test(start_paused = true)]
+async fn each_kind_of_affinity_has_a_group_of_its_type() {
+    use karpenter_provider_cloudstack::client::model::AffinityGroup;
+    use karpenter_provider_cloudstack::client::requests::list_affinity_groups_by_keyword;
+    use karpenter_provider_cloudstack::client::throttle::Lane;
+
+    let world = World::new().await;
+    let kinds = ["hostAntiAffinity", "hostAffinity", "softHostAntiAffinity", "softHostAffinity"];
+    for (i, kind) in kinds.into_iter().enumerate() {
+        let mut class = spec();
+        class["affinity"] = json!({"type": kind});
+        world.class("default", class).await;
+        world.launch(&world.claim(&format!("np-{i}"), json!({"cpu": "1"}))).await.expect(kind);
+        seconds(30).await;
+    }
+    let request = list_affinity_groups_by_keyword("karpenter", &Default::default());
+    let groups: Vec<AffinityGroup> = world.client.list(&request, Lane::Action).await.expect("groups");
+    let types: std::collections::BTreeSet<&str> = groups.iter().map(|group| group.type_.as_str()).collect();
+    assert_eq!((groups.len(), types.len()), (4, 4), "{groups:?}");
+}

@@ -10,7 +10,7 @@ use serde_json::json;
 
 use crate::cloud::{World, seconds, spec};
 
-/// The manifest of the provider's first design, word for word.
+/// A manifest as users of the Go provider have it.
 const ORIGIN: &str = "
 apiVersion: karpenter.k8s.cloudstack/v1
 kind: CloudStackNodeClass
@@ -149,4 +149,22 @@ async fn revoked_keys_are_a_condition_that_says_so() {
     let (status, reason, message) = condition(&class, "CredentialsReady");
     assert_eq!((status, reason), ("False", "CredentialsRefused"), "{message}");
     assert!(message.contains("cloudstack-credentials"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn kubeadm_joins_nobody_unknown_unless_it_is_told_to() {
+    let world = World::new().await;
+    let mut class = spec();
+    class["bootstrap"] = json!({"mode": "Kubeadm", "apiServer": "api:6443",
+        "tokenSecretRef": {"namespace": "n", "name": "s", "key": "token"}});
+    let refused = world.class("default", class.clone()).await;
+    let condition = refused.condition("ValidationSucceeded").expect("a condition");
+    assert_eq!(condition.reason(), "CACertHashMissing");
+    assert!(condition.message().contains("spec.bootstrap.caCertHash"), "{}", condition.message());
+    class["bootstrap"]["caVerification"] = "Skip".into();
+    let skipped = world.class("default", class.clone()).await;
+    assert_eq!(
+        skipped.condition("ValidationSucceeded").expect("a condition").reason(),
+        "ValidationSucceeded"
+    );
 }
