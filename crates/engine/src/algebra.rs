@@ -216,6 +216,12 @@ impl Algebra {
         Demand { set: self.intern_set(entries), host }
     }
 
+    /// Makes room for the labels of so many nodes, each with a hostname of its own.
+    pub(crate) fn expect_labels(&mut self, nodes: usize) {
+        self.label_demands.reserve(nodes);
+        self.label_reqs.reserve(nodes);
+    }
+
     /// What labels say; the hostname is kept apart. Labels that share storage are worked out once, and so are shared strings:
     /// the labels must stay alive for as long as the algebra.
     pub(crate) fn labels(&mut self, labels: &Labels) -> Demand {

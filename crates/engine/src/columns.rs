@@ -1,5 +1,7 @@
 //! Resources as numbered columns, so that amounts are vectors.
 
+use std::sync::Arc;
+
 use hashbrown::HashMap;
 use smallvec::SmallVec;
 
@@ -25,6 +27,10 @@ pub(crate) struct Columns {
 
 impl Columns {
     pub(crate) fn column(&mut self, name: &Text) -> u32 {
+        // There are few columns and names are mostly shared, so the address tells before the text does.
+        if let Some(column) = self.names.iter().position(|known| Arc::ptr_eq(known, name)) {
+            return column as u32;
+        }
         if let Some(column) = self.by_name.get(name) {
             return *column;
         }

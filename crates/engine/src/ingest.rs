@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1 as meta;
 use karpenter_primitives::Quantity;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::hashing::FixedState;
 use crate::labels::{DISRUPTION_COST, DO_NOT_DISRUPT, Labels, POD_DELETION_COST, Text};
@@ -22,6 +22,7 @@ use crate::pod::{
     PodAffinityTerm, PodSpec, PodStatus, PodVolume, PreferredNodeTerm, TopologySpread, WhenUnsatisfiable,
 };
 use crate::requirement::SelectorRequirement;
+use crate::requirements::Requirements;
 use crate::resources::{Amount, PODS, Resources};
 use crate::selector::{Expression, LabelSelector};
 use crate::taints::{Taint, Toleration};
@@ -54,6 +55,7 @@ pub struct Ingest {
     labels: HashTable<Labels>,
     nothing: Labels,
     specs: HashTable<Arc<PodSpec>>,
+    requirements: BTreeSet<Requirements>,
     amounts: HashMap<String, Amount, FixedState>,
 }
 
@@ -72,6 +74,15 @@ impl Ingest {
             .or_insert_with(|| text.into())
             .get()
             .clone()
+    }
+
+    /// The shared copy of requirements: instance types mostly offer the same zones in the same ways.
+    pub fn requirements(&mut self, requirements: Requirements) -> Requirements {
+        if let Some(known) = self.requirements.get(&requirements) {
+            return known.clone();
+        }
+        self.requirements.insert(requirements.clone());
+        requirements
     }
 
     fn optional(&mut self, text: Option<&String>) -> Text {

@@ -251,9 +251,14 @@ impl StateNode {
     /// What the machine has, counting itself as one node.
     pub fn capacity(&self) -> Resources {
         static NODE: std::sync::OnceLock<Text> = std::sync::OnceLock::new();
-        let mut capacity = self.status(self.initialized(), |n| &n.capacity, |c| &c.capacity).into_owned();
+        let mut capacity = self.capacity_at(self.initialized()).into_owned();
         capacity.set(NODE.get_or_init(|| NODES.into()).clone(), Amount::units(1));
         capacity
+    }
+
+    /// What the machine has, itself not counted.
+    pub(crate) fn capacity_at(&self, initialized: bool) -> Cow<'_, Resources> {
+        self.status(initialized, |n| &n.capacity, |c| &c.capacity)
     }
 
     /// What pods may use in all.

@@ -2,13 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 
 use crate::labels::{HOSTNAME, Labels, Text};
 use crate::requirement::{Operator, Requirement, RequirementError, SelectorRequirement};
 
-/// Requirements by label key. A key that is absent accepts anything (or nothing: see [`Requirements::compatible`]).
+/// Requirements by label key. A key that is absent accepts anything (or nothing: see [`Requirements::compatible`]). Copies share
+/// what they hold until one of them is changed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Requirements(BTreeMap<Text, Requirement>);
+pub struct Requirements(Arc<BTreeMap<Text, Requirement>>);
 
 /// Why one set of requirements cannot be met by another.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, thiserror::Error)]
@@ -63,7 +65,7 @@ impl Requirements {
             Some(existing) => requirement.intersection(existing),
             None => requirement,
         };
-        self.0.insert(narrowed.key.clone(), narrowed);
+        Arc::make_mut(&mut self.0).insert(narrowed.key.clone(), narrowed);
     }
 
     /// Narrows by every requirement of `other`.
@@ -75,12 +77,12 @@ impl Requirements {
 
     /// Replaces the requirement on the key.
     pub fn replace(&mut self, requirement: Requirement) {
-        self.0.insert(requirement.key.clone(), requirement);
+        Arc::make_mut(&mut self.0).insert(requirement.key.clone(), requirement);
     }
 
     /// Forgets the requirement on `key`.
     pub fn remove(&mut self, key: &str) {
-        self.0.remove(key);
+        Arc::make_mut(&mut self.0).remove(key);
     }
 
     /// The requirement on `key`.

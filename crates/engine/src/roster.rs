@@ -8,6 +8,7 @@ use crate::eligibility::is_provisionable;
 use crate::hashing::FixedState;
 use crate::labels::Text;
 use crate::pod::Pod;
+use crate::snapshot::Snapshot;
 
 /// The cluster's pods.
 pub(crate) struct Roster<'s> {
@@ -27,7 +28,8 @@ pub(crate) struct Roster<'s> {
 }
 
 impl<'s> Roster<'s> {
-    pub(crate) fn new(pods: &'s [Arc<Pod>]) -> Self {
+    pub(crate) fn new(snapshot: &'s Snapshot) -> Self {
+        let pods = &snapshot.pods;
         let mut listed: Vec<&Arc<Pod>> = pods.iter().collect();
         let in_order = |a: &&Arc<Pod>, b: &&Arc<Pod>| {
             let same_namespace = Arc::ptr_eq(&a.namespace, &b.namespace);
@@ -40,7 +42,7 @@ impl<'s> Roster<'s> {
             waiting: Vec::new(),
             keeps_away: false,
             constrained: false,
-            nodes: HashMap::default(),
+            nodes: HashMap::with_capacity_and_hasher(snapshot.nodes.len(), FixedState::default()),
             starts: Vec::new(),
             placed: Vec::new(),
             listed,
@@ -51,7 +53,8 @@ impl<'s> Roster<'s> {
 
     fn place(&mut self) {
         // Pods of a node mostly share the string that names it, so its address is looked up before its text.
-        let mut by_address: HashMap<usize, u32, FixedState> = HashMap::default();
+        let mut by_address: HashMap<usize, u32, FixedState> =
+            HashMap::with_capacity_and_hasher(self.nodes.capacity(), FixedState::default());
         let mut node_of: Vec<u32> = Vec::with_capacity(self.listed.len());
         let mut counts: Vec<u32> = Vec::new();
         for pod in &self.listed {

@@ -25,6 +25,7 @@ use crate::overlay::{self, Overlaid};
 use crate::plan::{IgnoredPod, Plan};
 use crate::pod::{HostPort, Phase, Pod, PodSpec};
 use crate::reasons::{SkipReason, SkippedPool};
+use crate::resources::{Amount, NODES};
 use crate::roster::Roster;
 use crate::scan::Lessons;
 use crate::snapshot::{MinValuesPolicy, ReservedMode, Snapshot, SolveOptions};
@@ -104,7 +105,7 @@ impl<'s> Solver<'s> {
         let (deleting, active): (Vec<Machine<'s>>, Vec<Machine<'s>>) =
             machines.into_iter().partition(|m| m.state.deleting());
         let roster = assumptions.roster.clone();
-        let roster = roster.unwrap_or_else(|| Arc::new(Roster::new(&snapshot.pods)));
+        let roster = roster.unwrap_or_else(|| Arc::new(Roster::new(snapshot)));
         let batch = batch(snapshot, options, &roster, &deleting, &assumptions.moving, plan);
         if batch.is_empty() && !assumptions.simulated {
             return None;
@@ -302,7 +303,9 @@ impl<'s> Solver<'s> {
 
     fn add_counted_nodes(&mut self, active: &[Machine<'s>]) {
         let snapshot = self.snapshot;
-        let mut numbers: HashMap<*const crate::node::Node, u32, FixedState> = HashMap::default();
+        let mut numbers: HashMap<*const crate::node::Node, u32, FixedState> =
+            HashMap::with_capacity_and_hasher(snapshot.nodes.len(), FixedState::default());
+        self.algebra.expect_labels(snapshot.nodes.len());
         let of_state = snapshot.nodes.iter().filter_map(|n| n.node.as_deref());
         for node in of_state.chain(&snapshot.other_nodes) {
             let demand = self.algebra.labels(&node.labels);
@@ -429,7 +432,9 @@ impl<'s> Solver<'s> {
         let pool_numbers: BTreeMap<Text, usize> =
             self.pools.iter().enumerate().map(|(i, p)| (p.source.name.clone(), i)).collect();
         let type_limits = self.type_limits();
+        let node_count = self.columns.find(NODES);
         let mut needs = Needs::default();
+        self.existing.reserve(active.len());
         for machine in active {
             let node = self.existing_node(machine, roster, daemon_pods, &type_limits, &mut needs);
             self.existing.push(node);
@@ -437,9 +442,12 @@ impl<'s> Solver<'s> {
             if let Some(pool) = pool
                 && !self.pools[pool].remaining.is_empty()
             {
-                let capacity = self.columns.need(&machine.state.capacity());
-                self.pools[pool]
-                    .take(|column| capacity.iter().find(|(c, _)| *c == column).map_or(0, |(_, cell)| *cell));
+                let capacity = self.columns.need(&machine.state.capacity_at(machine.standing.initialized));
+                self.pools[pool].take(|column| match capacity.iter().find(|(c, _)| *c == column) {
+                    _ if Some(column) == node_count => Amount::units(1).as_nanos(),
+                    Some((_, cell)) => *cell,
+                    None => 0,
+                });
             }
         }
         let in_order = |a: &ExistingNode, b: &ExistingNode| {

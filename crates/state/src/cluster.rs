@@ -23,6 +23,7 @@ use crate::buffers::{Buffers, TemplateFacts, TemplateKind, TemplateRef};
 use crate::convert;
 use crate::machines::Machines;
 use crate::memory::Memory;
+use crate::pods::Pods;
 
 /// Namespace and name.
 pub type Key = (Text, Text);
@@ -34,7 +35,7 @@ pub struct Cluster {
     pub(crate) machines: Machines,
     pub(crate) node_pools: BTreeMap<Text, NodePool>,
     pub(crate) overlays: BTreeMap<Text, NodeOverlay>,
-    pub(crate) pods: BTreeMap<Key, Arc<Pod>>,
+    pub(crate) pods: Pods,
     pub(crate) daemon_sets: BTreeMap<Key, DaemonSet>,
     pub(crate) namespaces: BTreeMap<Text, Labels>,
     pub(crate) storage: Storage,
@@ -71,7 +72,7 @@ impl Cluster {
             Err(error) => {
                 let name = pod.metadata.name.as_deref().unwrap_or_default();
                 let namespace = convert::text(&mut self.ingest, pod.metadata.namespace.as_ref());
-                self.pods.remove(&(namespace, name.into()));
+                self.pods.remove(&namespace, name);
                 return Err(error);
             }
         }
@@ -80,7 +81,7 @@ impl Cluster {
 
     pub(crate) fn put_pod(&mut self, pod: Arc<Pod>) {
         let on = pod.node_name.is_some();
-        let old = self.pods.insert((pod.namespace.clone(), pod.name.clone()), pod.clone());
+        let old = self.pods.insert(pod.clone());
         if on && old.is_none_or(|old| old.node_name != pod.node_name) {
             self.mark_unconsolidated();
         }
@@ -88,7 +89,7 @@ impl Cluster {
 
     /// A Pod is gone.
     pub fn delete_pod(&mut self, namespace: &str, name: &str) {
-        self.pods.remove(&(namespace.into(), name.into()));
+        self.pods.remove(namespace, name);
         self.memory.timings.forget(namespace, name);
         self.mark_unconsolidated();
     }
@@ -397,12 +398,12 @@ impl Cluster {
 
     /// The pod of this name.
     pub fn pod(&self, namespace: &str, name: &str) -> Option<&Arc<Pod>> {
-        self.pods.get(&(namespace.into(), name.into()))
+        self.pods.get(namespace, name)
     }
 
     /// Every pod, in (namespace, name) order.
     pub fn pods(&self) -> impl ExactSizeIterator<Item = &Arc<Pod>> {
-        self.pods.values()
+        self.pods.iter()
     }
 
     /// The cluster at this moment, for the engine. `offered` says what each NodePool can buy.
@@ -429,7 +430,7 @@ impl Cluster {
             nodes: self.machines.snapshot(now),
             other_nodes: self.machines.others(),
             unlaunched: self.machines.unlaunched(),
-            pods: self.pods.values().cloned().collect(),
+            pods: self.pods.iter().cloned().collect(),
             buffer_pods: self.buffers.pods(now),
             daemon_sets: self.daemon_sets.values().cloned().collect(),
             namespaces: self.namespaces.clone(),

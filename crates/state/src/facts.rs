@@ -17,8 +17,8 @@ use crate::convert;
 #[derive(Default)]
 pub struct Facts {
     pods: Vec<Arc<Pod>>,
-    nodes: Vec<Node>,
-    claims: Vec<NodeClaim>,
+    nodes: Vec<Arc<Node>>,
+    claims: Vec<Arc<NodeClaim>>,
 }
 
 impl Facts {
@@ -37,7 +37,7 @@ impl Cluster {
 
     /// Reads a Node into `facts`.
     pub fn read_node(&mut self, node: &core::Node, facts: &mut Facts) -> Result<(), FieldError> {
-        facts.nodes.push(convert::node(&mut self.ingest, node)?);
+        facts.nodes.push(Arc::new(convert::node(&mut self.ingest, node)?));
         Ok(())
     }
 
@@ -47,7 +47,7 @@ impl Cluster {
         claim: &karpenter_api::NodeClaim,
         facts: &mut Facts,
     ) -> Result<(), FieldError> {
-        facts.claims.push(crate::karpenter::node_claim(&mut self.ingest, claim)?);
+        facts.claims.push(Arc::new(crate::karpenter::node_claim(&mut self.ingest, claim)?));
         Ok(())
     }
 
@@ -64,8 +64,7 @@ impl Cluster {
             if facts.pods.iter().any(|pod| pod.node_name.is_some()) {
                 self.mark_unconsolidated();
             }
-            let keyed = facts.pods.into_iter().map(|pod| ((pod.namespace.clone(), pod.name.clone()), pod));
-            self.pods = keyed.collect();
+            self.pods = facts.pods.into_iter().collect();
         } else {
             facts.pods.into_iter().for_each(|pod| self.put_pod(pod));
         }

@@ -26,6 +26,7 @@ mod karpenter;
 mod machines;
 mod memory;
 mod pod_timings;
+mod pods;
 mod pool_nodes;
 
 pub use buffers::{TemplateFacts, TemplateKind, TemplateRef, TemplateRefError, desired_replicas};

@@ -140,7 +140,7 @@ impl Machines {
 
     /// Claims and Nodes of a cluster nobody has looked at before, in the same state as if applied one by one. The usual ones
     /// (launched, each with an id and a name of its own) are put in order once instead of finding each its place.
-    pub(crate) fn find_all(&mut self, claims: Vec<NodeClaim>, nodes: Vec<Node>) {
+    pub(crate) fn find_all(&mut self, claims: Vec<Arc<NodeClaim>>, nodes: Vec<Arc<Node>>) {
         let (claims, odd_claims): (Vec<_>, Vec<_>) =
             claims.into_iter().partition(|c| !c.provider_id.is_empty());
         let (nodes, odd_nodes): (Vec<_>, Vec<_>) =
@@ -153,26 +153,26 @@ impl Machines {
         if new && distinct {
             self.claims = claims.iter().map(|c| (c.name.clone(), c.provider_id.clone())).collect();
             self.nodes = nodes.iter().map(|n| (n.name.clone(), n.provider_id.clone())).collect();
-            let machine = |claim: NodeClaim| {
+            let machine = |claim: Arc<NodeClaim>| {
                 let id = claim.provider_id.clone();
-                (id, StateNode { claim: Some(Arc::new(claim)), ..StateNode::default() })
+                (id, StateNode { claim: Some(claim), ..StateNode::default() })
             };
             self.by_provider = claims.into_iter().map(machine).collect();
             for mut node in nodes {
                 if let Some(limits) = self.csi.get(&node.name) {
-                    node.csi_limits = limits.clone();
+                    Arc::make_mut(&mut node).csi_limits = limits.clone();
                 }
                 self.others.remove(&node.name);
                 let id = node.provider_id.clone();
-                self.by_provider.entry(id).or_default().node = Some(Arc::new(node));
+                self.by_provider.entry(id).or_default().node = Some(node);
             }
             self.open_books();
         } else {
-            claims.into_iter().for_each(|claim| self.apply_claim(claim));
-            nodes.into_iter().for_each(|node| self.apply_node(node));
+            claims.into_iter().for_each(|claim| self.apply_claim(Arc::unwrap_or_clone(claim)));
+            nodes.into_iter().for_each(|node| self.apply_node(Arc::unwrap_or_clone(node)));
         }
-        odd_claims.into_iter().for_each(|claim| self.apply_claim(claim));
-        odd_nodes.into_iter().for_each(|node| self.apply_node(node));
+        odd_claims.into_iter().for_each(|claim| self.apply_claim(Arc::unwrap_or_clone(claim)));
+        odd_nodes.into_iter().for_each(|node| self.apply_node(Arc::unwrap_or_clone(node)));
     }
 
     /// Takes account of all machines there are.

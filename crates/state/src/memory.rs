@@ -104,7 +104,7 @@ impl Cluster {
 
     /// Whether there is anything to find a place for: a pod that waits, a machine whose pods will have to move, room to keep.
     pub fn has_scheduling_work(&self) -> bool {
-        self.pods.values().any(|pod| is_provisionable(pod))
+        self.pods.iter().any(|pod| is_provisionable(pod))
             || self.machines.iter().any(StateNode::deleting)
             || self.buffers.wants_pods()
     }

@@ -43,7 +43,7 @@ impl RankedNode {
 
 /// Sorts Karpenter's nodes by what should become of their pods.
 pub fn deletion_order(snapshot: &Snapshot, node_overlay: bool, own_cost: bool) -> DeletionOrder {
-    let roster = Roster::new(&snapshot.pods);
+    let roster = Roster::new(snapshot);
     let offers = Offers::new(snapshot, node_overlay);
     let limits = EvictionLimits::new(&snapshot.budgets);
     let mut nodes: Vec<(&StateNode, f64)> = snapshot
@@ -143,7 +143,7 @@ fn savings_ratio(machine: &StateNode, roster: &Roster<'_>, offers: &Offers<'_>, 
 /// The NodeClaims of a static pool's machines in the order it gives them up: nodes without pods first, then those whose pods
 /// are cheapest to move, those with pods that must not be disrupted last.
 pub fn scale_down_order(snapshot: &Snapshot, pool: &str, own_cost: bool) -> Vec<Text> {
-    let roster = Roster::new(&snapshot.pods);
+    let roster = Roster::new(snapshot);
     let now = snapshot.now.as_second();
     let of_pool = |machine: &&StateNode| {
         !machine.deleting() && machine.labels().get(NODE_POOL).is_some_and(|name| name.as_ref() == pool)

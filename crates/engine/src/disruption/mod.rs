@@ -126,7 +126,7 @@ pub(crate) struct Judge<'s> {
 impl<'s> Pass<'s> {
     /// Looks at every node once.
     pub fn new(snapshot: &'s Snapshot, options: &'s DisruptionOptions, memory: &'s Memory) -> Self {
-        let roster = Arc::new(Roster::new(&snapshot.pods));
+        let roster = Arc::new(Roster::new(snapshot));
         let census = Census::new(snapshot, &roster, options, memory);
         let scales = Scales::new(&census, &roster, options.gates.pod_deletion_cost_management);
         let judge = Judge { census, options, memory, scales };

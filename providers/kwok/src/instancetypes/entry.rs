@@ -174,7 +174,7 @@ pub(super) fn resolve(
             None => None,
         };
         offerings.push(Offering {
-            requirements,
+            requirements: ingest.requirements(requirements),
             price: offering.price,
             available: offering.available.unwrap_or(true),
             reservation_capacity: offering.reservation_capacity,
