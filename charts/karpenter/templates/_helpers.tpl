@@ -49,9 +49,15 @@ annotations:
 {{- end -}}
 {{- end -}}
 
-{{/* The name of the lease and the namespace it is in. */}}
+{{/* The name of the lease and the namespace it is in. In a management cluster each Karpenter has its own, as the program has it. */}}
 {{- define "karpenter.leaseName" -}}
-{{- default "karpenter-leader-election" .Values.settings.leaderElectionName -}}
+{{- $name := default "karpenter-leader-election" .Values.settings.leaderElectionName -}}
+{{- with .Values.clusterAPI -}}
+{{- if and (has "cluster-api" $.Values.providers) .inManagementCluster (eq $name "karpenter-leader-election") -}}
+{{- $name = printf "%s-%s-%s" $name .clusterNamespace $.Values.settings.clusterName -}}
+{{- end -}}
+{{- end -}}
+{{- $name -}}
 {{- end -}}
 {{- define "karpenter.leaseNamespace" -}}
 {{- default .Release.Namespace .Values.settings.leaderElectionNamespace -}}
@@ -91,17 +97,26 @@ annotations:
 - apiGroups: ["cluster.x-k8s.io"]
   resources: ["machines", "machinedeployments", "machinesets"]
   verbs: ["patch"]
-# Machines of its own: where a lower number of replicas would not name them, and in Machine mode.
+# Where a lower number of replicas would not name the Machine that is to go; and in Machine mode.
 - apiGroups: ["cluster.x-k8s.io"]
   resources: ["machines"]
-  verbs: ["create", "delete"]
+  verbs: [{{ if .Values.clusterAPI.machineMode }}"create", {{ end }}"delete"]
 - apiGroups: ["cluster.x-k8s.io"]
   resources: ["machinedeployments/scale", "machinesets/scale"]
   verbs: ["patch"]
-# Templates tell what a node has; in Machine mode they are cloned.
+# Templates tell what a node has, and machines their ids.
+- apiGroups: ["infrastructure.cluster.x-k8s.io"]
+  resources: ["*"]
+  verbs: ["get"]
+{{- if .Values.clusterAPI.machineMode }}
+# Machine mode clones templates.
+- apiGroups: ["bootstrap.cluster.x-k8s.io"]
+  resources: ["*"]
+  verbs: ["get"]
 - apiGroups: ["infrastructure.cluster.x-k8s.io", "bootstrap.cluster.x-k8s.io"]
   resources: ["*"]
-  verbs: ["get", "create", "delete"]
+  verbs: ["create", "delete"]
+{{- end }}
 {{- end -}}
 
 {{/* The terms of a list as YAML, each with the selector of our pods if it has none. Takes the root and `terms`. */}}

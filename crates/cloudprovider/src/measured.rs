@@ -136,6 +136,10 @@ impl CloudProvider for Measured {
         self.inner.launch_timeout()
     }
 
+    fn registration_timeout(&self, claim: &NodeClaim) -> Option<Duration> {
+        self.inner.registration_timeout(claim)
+    }
+
     fn wake_with(&self, waker: LaunchWaker) {
         self.inner.wake_with(waker);
     }

@@ -93,6 +93,13 @@ pub trait CloudProvider: Send + Sync + 'static {
         DEFAULT_LAUNCH_TIMEOUT
     }
 
+    /// How long a node may take to register once its instance is launched, where the provider knows better than the core, which
+    /// counts from the NodeClaim's creation.
+    fn registration_timeout(&self, claim: &NodeClaim) -> Option<Duration> {
+        let _ = claim;
+        None
+    }
+
     /// Keeps `waker` to be called when something happens to a pending launch. Called once, before anything else.
     fn wake_with(&self, _waker: LaunchWaker) {}
 

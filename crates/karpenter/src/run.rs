@@ -119,7 +119,7 @@ async fn run(options: Arc<Options>, environment: Environment) -> anyhow::Result<
                 .context("cannot make a client for the lease")?;
             let namespace = surroundings::lease_namespace(&options.leader_election_namespace)?;
             let identity = lease::identity(&surroundings::host_name(), &environment);
-            let config = LeaseConfig::new(namespace, &options.leader_election_name, identity);
+            let config = LeaseConfig::new(namespace, options.lease_name(), identity);
             Some(Elector::new(client, config, &environment, &recorder))
         }
     };
@@ -148,7 +148,7 @@ async fn serve(
     let listener = http::bind(options.health_probe_port, "--health-probe-port, HEALTH_PROBE_PORT").await?;
     // Who stands by has nothing to sync: it is ready to take over.
     let leading = (!options.disable_leader_election).then(|| {
-        metrics.gauge("leader_election_master_status", "", &["name"]).with(&[&options.leader_election_name])
+        metrics.gauge("leader_election_master_status", "", &["name"]).with(&[&options.lease_name()])
     });
     let leads = move || leading.as_ref().is_none_or(|leading| leading.get() > 0.0);
     let manager_leads = leads.clone();

@@ -123,7 +123,7 @@ pub struct Options {
     pub disable_leader_election: bool,
     /// `--disable-cluster-state-observability`.
     pub disable_cluster_state_observability: bool,
-    /// `--leader-election-name`.
+    /// `--leader-election-name`; see [`lease_name`](Self::lease_name).
     pub leader_election_name: String,
     /// `--leader-election-namespace`; empty means the pod's own.
     pub leader_election_namespace: String,
@@ -151,6 +151,8 @@ pub struct Options {
     pub feature_gates: FeatureGates,
     /// `--scheduler-config`: the spread constraints of pods that have none.
     pub default_topology_spread: Vec<TopologySpreadConstraint>,
+    /// `CLUSTER_NAME`: the name of the cluster we work for.
+    pub cluster_name: String,
     /// Settings of the kwok provider.
     pub kwok: KwokOptions,
     /// Settings of the Cluster API provider.
@@ -207,7 +209,7 @@ pub struct CloudStackOptions {
     pub secret_key: Secret,
     /// `CLOUDSTACK_VERIFY_SSL`: only the word `false` turns it off.
     pub verify_ssl: bool,
-    /// `CLUSTER_NAME`.
+    /// [`Options::cluster_name`], which tells this cluster's machines from those of others.
     pub cluster_name: String,
 }
 
@@ -227,6 +229,7 @@ pub struct Description {
 /// The providers there are.
 pub const PROVIDERS: [&str; 3] = ["kwok", "cluster-api", "cloudstack"];
 
+const DEFAULT_LEASE: &str = "karpenter-leader-election";
 const DEFAULT_CPU_MILLICORES: i64 = 1000;
 /// Shown instead of a secret.
 const CONCEALED: &str = "redacted";
@@ -259,7 +262,7 @@ static SETTINGS: &[Setting] = &[
     setting("disable-controller-warmup", "DISABLE_CONTROLLER_WARMUP", Kind::Bool, "true", "Open watches only once leading"),
     setting("disable-leader-election", "DISABLE_LEADER_ELECTION", Kind::Bool, "false", "Run without a lease; only ever one replica then"),
     setting("disable-cluster-state-observability", "DISABLE_CLUSTER_STATE_OBSERVABILITY", Kind::Bool, "false", "No metrics and events about pods, nodes, NodePools and conditions"),
-    setting("leader-election-name", "LEADER_ELECTION_NAME", Kind::Text, "karpenter-leader-election", "Name of the lease"),
+    setting("leader-election-name", "LEADER_ELECTION_NAME", Kind::Text, DEFAULT_LEASE, "Name of the lease; in a management cluster the default carries CLUSTER_NAMESPACE and CLUSTER_NAME"),
     setting("leader-election-namespace", "LEADER_ELECTION_NAMESPACE", Kind::Text, "", "Namespace of the lease; by default the pod's own"),
     setting("memory-limit", "MEMORY_LIMIT", Kind::Int, "-1", "Memory limit of the container in bytes"),
     setting("cpu-requests", "CPU_REQUESTS", Kind::Int, "1000", "CPU request of the container in millicores; more means more reconciles at once"),
@@ -321,6 +324,16 @@ impl Options {
         environ: &Environ,
     ) -> Result<Self, OptionsError> {
         Reader { typed: Typed::read(SETTINGS, args, environ)? }.options()
+    }
+
+    /// The name of the lease by which one replica leads. In a management cluster several Karpenters may share a namespace, each for
+    /// a cluster of its own: there it carries that cluster's name, unless somebody chose another.
+    pub fn lease_name(&self) -> String {
+        let name = &self.leader_election_name;
+        if !self.cluster_api.in_management_cluster || name != DEFAULT_LEASE {
+            return name.clone();
+        }
+        format!("{name}-{}-{}", self.cluster_api.cluster_namespace, self.cluster_name)
     }
 
     /// The text for `--help`.
@@ -440,6 +453,7 @@ impl Reader {
                 verify_ssl: self.typed.text("CLOUDSTACK_VERIFY_SSL") != "false",
                 cluster_name: self.string("CLUSTER_NAME"),
             },
+            cluster_name: self.string("CLUSTER_NAME"),
             effective: self.effective(),
             warnings: self.typed.warnings,
         })

@@ -288,3 +288,20 @@ fn a_scheduler_configuration_is_held_to_kube_schedulers_rules() {
         );
     }
 }
+
+#[test]
+fn karpenters_that_share_a_management_cluster_do_not_share_a_lease() {
+    let name = |pairs: &[(&str, &str)]| parse(&[], pairs).expect("options").lease_name();
+    let of = |cluster| {
+        [
+            ("CLUSTER_API_IN_MANAGEMENT_CLUSTER", "true"),
+            ("CLUSTER_NAMESPACE", "fleet"),
+            ("CLUSTER_NAME", cluster),
+        ]
+    };
+    assert_eq!(name(&[("CLUSTER_NAME", "a")]), "karpenter-leader-election", "in a cluster of its own");
+    assert_eq!(name(&of("a")), "karpenter-leader-election-fleet-a");
+    assert_ne!(name(&of("a")), name(&of("b")));
+    let chosen = [of("a").as_slice(), &[("LEADER_ELECTION_NAME", "mine")]].concat();
+    assert_eq!(name(&chosen), "mine");
+}

@@ -10,6 +10,7 @@
 //! | [`settings`] | where the management cluster is |
 //! | [`versions`] | which versions it serves |
 //! | [`hub`] | requests to it |
+//! | [`prices`] | what endpoints tell about prices |
 //! | [`mirror`], [`watching`] | what it has, as last seen |
 
 pub mod cluster;
@@ -17,6 +18,7 @@ pub mod fields;
 pub mod hub;
 pub mod machine;
 pub mod mirror;
+pub mod prices;
 pub mod scalable;
 pub mod settings;
 pub mod template;

@@ -1,28 +1,38 @@
 //! Why a MachineDeployment or MachineSet is offered, or is not: by the code that decides in the operator, on objects as they are. What
-//! only a running operator knows (what failed of late, what was learnt from Nodes) is not part of it. Pure.
+//! only a running operator knows (what failed of late, what was learnt from Nodes, what an endpoint tells) is not part of it. Pure.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
+use karpenter_api::NodeClaim;
+use karpenter_api::labels::CAPACITY_TYPE;
 use kube::api::DynamicObject;
 use serde_json::Value;
 
 use crate::ClusterAPINodeClass;
 use crate::client::fields::Reference;
 use crate::client::mirror::{Mirror, Watched};
-use crate::client::scalable::Scalable;
+use crate::client::scalable::{Scalable, ScalableKey};
+use crate::client::settings::Settings;
 use crate::client::template::Template;
-use crate::instances::fleet::takes_part;
-use crate::instances::holds;
-use crate::instancetypes::blueprint::{Blueprint, Surroundings};
+use crate::instances::holds::HoldKind;
+use crate::instances::ledger::ClaimFacts;
+use crate::instances::node_claims::{Target, facts};
+use crate::instances::offers::{Market, takes_part};
+use crate::instancetypes::price::Told;
 use crate::names;
 
-/// What is known about a Cluster.
+/// What is known.
 #[derive(Default)]
 pub struct Evidence {
+    settings: Settings,
     node_classes: Vec<ClusterAPINodeClass>,
-    mirror: Mirror,
+    node_claims: Vec<NodeClaim>,
+    /// Prices by the namespace and name of their ConfigMap.
+    config_maps: BTreeMap<(String, String), BTreeMap<String, String>>,
+    /// What the management cluster has of each Cluster, by its namespace and name.
+    clusters: BTreeMap<(String, String), Mirror>,
 }
 
 /// Why nothing can be said.
@@ -42,9 +52,9 @@ pub enum NoEvidence {
 }
 
 impl Evidence {
-    /// What these objects tell; those of other kinds tell nothing.
-    pub fn of(objects: impl IntoIterator<Item = Value>) -> Self {
-        let mut evidence = Self::default();
+    /// What these objects tell to an operator with these settings; those of other kinds tell nothing.
+    pub fn of(settings: Settings, objects: impl IntoIterator<Item = Value>) -> Self {
+        let mut evidence = Self { settings, ..Self::default() };
         // Templates are known by what refers to them.
         let is_template =
             |value: &Value| value["kind"].as_str().is_some_and(|kind| kind.ends_with("Template"));
@@ -56,43 +66,58 @@ impl Evidence {
     }
 
     fn add(&mut self, value: Value) {
-        let kind = value["kind"].as_str().unwrap_or_default().to_owned();
-        let group =
-            value["apiVersion"].as_str().unwrap_or_default().split('/').next().unwrap_or_default().to_owned();
-        if kind == "ClusterAPINodeClass" {
-            let Ok(class) = serde_json::from_value::<ClusterAPINodeClass>(value) else { return };
-            // What is applied later counts.
-            self.node_classes.retain(|known| known.name() != class.name());
-            self.node_classes.push(class);
-            return;
-        }
-        let Ok(object) = serde_json::from_value::<DynamicObject>(value) else { return };
-        let watched = Watched::ALL.into_iter().find(|watched| watched.as_str() == kind);
-        if let Some(watched) = watched.filter(|_| group == names::CAPI_GROUP) {
-            self.mirror.apply(watched, &object);
-        } else if kind.ends_with("Template") {
-            let name = object.metadata.name.clone().unwrap_or_default();
-            let read = Template::read(&kind, &object).map_err(|error| error.to_string());
-            for reference in self.references(&group, &kind, &name) {
-                self.mirror.set_template(reference, read.clone());
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let kind = text(&value["kind"]);
+        let group = text(&value["apiVersion"]).split('/').next().unwrap_or_default().to_owned();
+        let (namespace, name) = (text(&value["metadata"]["namespace"]), text(&value["metadata"]["name"]));
+        match kind.as_str() {
+            "ClusterAPINodeClass" => {
+                let Ok(class) = serde_json::from_value::<ClusterAPINodeClass>(value) else { return };
+                // What is applied later counts.
+                self.node_classes.retain(|known| known.name() != class.name());
+                self.node_classes.push(class);
             }
+            "NodeClaim" => self.node_claims.extend(serde_json::from_value::<NodeClaim>(value)),
+            "ConfigMap" => {
+                let data = serde_json::from_value(value["data"].clone()).unwrap_or_default();
+                self.config_maps.insert((namespace, name), data);
+            }
+            _ if kind.ends_with("Template") => {
+                let Ok(object) = serde_json::from_value::<DynamicObject>(value) else { return };
+                let read = Template::read(&kind, &object).map_err(|error| error.to_string());
+                for (_, mirror) in self.clusters.iter().filter(|((place, _), _)| *place == namespace) {
+                    for reference in references(mirror, &group, &kind, &name) {
+                        mirror.set_template(reference, read.clone());
+                    }
+                }
+            }
+            _ if group == names::CAPI_GROUP => {
+                let watched = Watched::ALL.into_iter().find(|watched| watched.as_str() == kind);
+                let Some(watched) = watched else { return };
+                let cluster = match watched {
+                    Watched::Cluster => name,
+                    _ => text(&value["spec"]["clusterName"]),
+                };
+                let Ok(object) = serde_json::from_value::<DynamicObject>(value) else { return };
+                self.clusters.entry((namespace, cluster)).or_default().apply(watched, &object);
+            }
+            _ => {}
         }
-    }
-
-    /// How scalable resources refer to a template.
-    fn references(&self, group: &str, kind: &str, name: &str) -> Vec<Reference> {
-        let all = self.mirror.template_references().into_iter();
-        all.filter(|r| r.group == group && r.kind == kind && r.name == name).collect()
     }
 
     /// Whether each NodeClass offers the resource of this name (`name` or `namespace/name`), and why.
     pub fn explain(&self, name: &str) -> Result<String, NoEvidence> {
-        let all = self.mirror.scalables();
-        let is_it =
-            |scalable: &&Arc<Scalable>| *scalable.id.key.name == *name || scalable.id.key.to_string() == name;
-        let found: Vec<&Arc<Scalable>> = all.iter().filter(is_it).collect();
+        let all: Vec<(&Mirror, Arc<Scalable>)> = self
+            .clusters
+            .values()
+            .flat_map(|mirror| mirror.scalables().into_iter().map(move |scalable| (mirror, scalable)))
+            .collect();
+        let is_it = |(_, scalable): &&(&Mirror, Arc<Scalable>)| {
+            *scalable.id.key.name == *name || scalable.id.key.to_string() == name
+        };
+        let found: Vec<_> = all.iter().filter(is_it).collect();
         if found.is_empty() {
-            let mut known: Vec<String> = all.iter().map(|s| s.id.key.to_string()).take(5).collect();
+            let mut known: Vec<String> = all.iter().map(|(_, s)| s.id.key.to_string()).take(5).collect();
             if known.is_empty() {
                 known.push("none".to_owned());
             }
@@ -102,11 +127,11 @@ impl Evidence {
             return Err(NoEvidence::NoNodeClass);
         }
         let mut text = String::new();
-        for scalable in found {
+        for (mirror, scalable) in found {
             // Writing to a String does not fail.
             let _ = writeln!(text, "{}", scalable.id);
             for class in &self.node_classes {
-                let verdict = match self.verdict(scalable, class) {
+                let verdict = match self.verdict(mirror, scalable, class) {
                     Ok(offered) => format!("offered as {offered}"),
                     Err(why) => format!("not offered: {why}"),
                 };
@@ -116,7 +141,12 @@ impl Evidence {
         Ok(text)
     }
 
-    fn verdict(&self, scalable: &Scalable, class: &ClusterAPINodeClass) -> Result<String, String> {
+    fn verdict(
+        &self,
+        mirror: &Mirror,
+        scalable: &Scalable,
+        class: &ClusterAPINodeClass,
+    ) -> Result<String, String> {
         if !takes_part(class, scalable) {
             return Err(match scalable.labels.get(names::MEMBER).map(String::as_str) {
                 None => format!("it has no label {}", names::MEMBER),
@@ -124,45 +154,73 @@ impl Evidence {
                 Some(_) => "its labels do not match spec.scalableResourceSelector".to_owned(),
             });
         }
-        let cluster = self.mirror.cluster();
-        let spec = class.spec();
-        let around = Surroundings {
-            node_class: class.name(),
-            spec: &spec,
-            failure_domains: cluster.as_ref().map(|c| c.failure_domains.as_slice()).unwrap_or_default(),
-            sync_labels: &[],
-            default_arch: "amd64",
-            learnt: &BTreeMap::new(),
+        let market = Market {
+            mirror,
+            settings: &self.settings,
+            learnt: BTreeMap::new(),
+            told: self.told(class),
+            silent: false,
+            targeting: &|id| self.targeting(id),
+            failed: &|_, _| None,
         };
-        let template = scalable.infrastructure.as_ref().and_then(|r| self.mirror.template(r));
-        let template = template.as_ref().and_then(|template| template.as_ref().as_ref().ok());
-        let blueprint = Blueprint::of(scalable, template, around)
-            .map_err(|error| format!("{}: {}", error.key, error.problem))?;
-        let (_, max) = scalable.bounds().map_err(|error| format!("{}: {}", error.key, error.problem))?;
-        if let Some(hold) = holds::hold(scalable, &self.mirror.sets_of(&scalable.id), cluster.as_deref()) {
-            return Err(format!("{}: {}", hold.reason, hold.message));
+        let offers = market.offers(class);
+        let id = &scalable.id;
+        let subject = id.to_string();
+        if let Some(malformed) = offers.excluded.iter().find(|malformed| malformed.object == subject) {
+            return Err(format!("{}: {}", malformed.key, malformed.problem));
         }
-        if max.is_some_and(|max| scalable.replicas >= max) {
-            return Err(format!("it has {} replicas, its greatest size", scalable.replicas));
+        let Some(blueprint) = offers.blueprints.iter().find(|blueprint| blueprint.id == *id) else {
+            // What is wrong is said of the NodeClass it stands in.
+            let problems: Vec<String> = offers.excluded.iter().map(ToString::to_string).collect();
+            return Err(problems.join("; "));
+        };
+        let entries: Vec<_> = offers.catalog.entries.iter().filter(|entry| entry.id == *id).collect();
+        if let Some(why) = entries.iter().find_map(|entry| entry.unavailable.clone()) {
+            return Err(why);
         }
+        let Some(first) = entries.first() else { return Err("it has no place for a node".to_owned()) };
         let amount = |name: &str| blueprint.capacity.get(name).map(ToString::to_string).unwrap_or_default();
-        let places: Vec<String> = blueprint
-            .places
+        let places: Vec<String> = entries
             .iter()
-            .map(|place| {
-                let zone = place.zone.as_deref().unwrap_or("no zone");
-                format!("{zone} at {:.4} per hour by {}", place.price.per_hour, place.price.source)
+            .map(|entry| {
+                let zone = entry.zone.as_deref().unwrap_or("no zone");
+                format!("{zone} at {:.4} per hour by {}", entry.price.per_hour, entry.price.source)
             })
             .collect();
-        let name = blueprint.named.clone().unwrap_or_else(|| scalable.id.key.name.to_string());
-        Ok(format!(
-            "{name}, {} cpu, {} memory, {}; {}",
+        let mut text = format!(
+            "{}, {} cpu, {} memory, {}; {}",
+            offers.catalog.types[first.instance_type].name,
             amount("cpu"),
             amount("memory"),
-            blueprint.capacity_type,
+            first.labels.get(CAPACITY_TYPE).map(String::as_str).unwrap_or_default(),
             places.join(", ")
-        ))
+        );
+        if let Some(hold) = market.hold(scalable).filter(|hold| hold.kind == HoldKind::Waiting) {
+            let _ = write!(text, "; its Machines will have to wait: {}: {}", hold.reason, hold.message);
+        }
+        Ok(text)
     }
+
+    /// Prices of the ConfigMap that a NodeClass names.
+    fn told(&self, class: &ClusterAPINodeClass) -> Told {
+        let reference = class.spec().pricing.and_then(|pricing| pricing.config_map_ref);
+        let config_map = reference.and_then(|r| self.config_maps.get(&(r.namespace, r.name)).cloned());
+        Told { config_map: config_map.unwrap_or_default(), ..Told::default() }
+    }
+
+    fn targeting(&self, id: &ScalableKey) -> Vec<ClaimFacts> {
+        let waits = |claim: &&NodeClaim| {
+            claim.metadata.deletion_timestamp.is_none()
+                && Target::of(claim).is_some_and(|target| target.id == *id && !target.standalone)
+        };
+        self.node_claims.iter().filter(waits).map(facts).collect()
+    }
+}
+
+/// How scalable resources refer to a template.
+fn references(mirror: &Mirror, group: &str, kind: &str, name: &str) -> Vec<Reference> {
+    let all = mirror.template_references().into_iter();
+    all.filter(|r| r.group == group && r.kind == kind && r.name == name).collect()
 }
 
 #[cfg(test)]
@@ -179,11 +237,14 @@ mod tests {
                 "metadata": {"name": name}, "spec": spec,
             })
         };
-        Evidence::of([
-            class("default", json!({})),
-            class("gpu", json!({"scalableResourceSelector": {"matchLabels": {"gpu": "yes"}}})),
-            deployment,
-        ])
+        Evidence::of(
+            Settings::default(),
+            [
+                class("default", json!({})),
+                class("gpu", json!({"scalableResourceSelector": {"matchLabels": {"gpu": "yes"}}})),
+                deployment,
+            ],
+        )
     }
 
     #[test]
@@ -204,7 +265,7 @@ mod tests {
             told(bad).contains("not offered: capacity.cluster-autoscaler.kubernetes.io/cpu: \"sixteen\"")
         );
         let full = deployment_json("m", &[(names::MAX_SIZE, "0")]);
-        assert!(told(full).contains("not offered: it has 0 replicas, its greatest size"));
+        assert!(told(full).contains("not offered: it has its greatest size"));
         let paused = deployment_json("m", &[(names::PAUSED, "")]);
         assert!(told(paused).contains("not offered: Paused:"));
         let mut other = deployment_json("m", &[]);
@@ -216,5 +277,75 @@ mod tests {
     fn a_name_that_is_not_there_is_answered_with_those_that_are() {
         let error = evidence(deployment_json("m", &[])).explain("n").expect_err("no such").to_string();
         assert_eq!(error, "there is no MachineDeployment or MachineSet \"n\"; there are default/m");
+    }
+
+    /// One resource and what else there is.
+    fn explained(spec: Value, deployment: Value, others: impl IntoIterator<Item = Value>) -> String {
+        let class = json!({
+            "apiVersion": "karpenter.cluster.x-k8s.io/v1alpha1", "kind": "ClusterAPINodeClass",
+            "metadata": {"name": "default"}, "spec": spec,
+        });
+        let objects = [class, deployment].into_iter().chain(others);
+        Evidence::of(Settings::default(), objects).explain("m").expect("an explanation")
+    }
+
+    #[test]
+    fn what_cluster_api_will_do_by_itself_is_no_reason_not_to_offer() {
+        let mut waiting = deployment_json("m", &[]);
+        waiting["status"] = json!({"conditions": [{
+            "type": "ScalingUp", "status": "True", "message": "Scaling up is blocked because: no template",
+        }]});
+        let told = explained(json!({}), waiting, []);
+        assert!(
+            told.contains("offered as m,") && told.contains("will have to wait: ScalingUpBlocked"),
+            "{told}"
+        );
+    }
+
+    #[test]
+    fn a_blueprint_whose_replicas_are_not_ours_gives_machines_of_their_own() {
+        let managed =
+            || deployment_json("m", &[(names::REPLICAS_MANAGED_BY, "another"), (names::MAX_SIZE, "0")]);
+        assert!(explained(json!({}), managed(), []).contains("not offered: ReplicasManagedByAnother"));
+        assert!(explained(json!({"launchMode": "Machine"}), managed(), []).contains("offered as m,"));
+    }
+
+    #[test]
+    fn places_that_node_claims_wait_for_are_taken() {
+        let claim = json!({
+            "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim",
+            "metadata": {"name": "n", "uid": "n", "annotations": {names::TARGET: "default/m"}},
+            "spec": {"requirements": [], "nodeClassRef": {"group": "g", "kind": "k", "name": "default"}},
+        });
+        let deployment = || deployment_json("m", &[(names::MAX_SIZE, "1")]);
+        assert!(explained(json!({}), deployment(), []).contains("offered as m,"));
+        assert!(
+            explained(json!({}), deployment(), [claim]).contains("not offered: it has its greatest size")
+        );
+    }
+
+    #[test]
+    fn another_cluster_of_the_management_cluster_is_none_of_its_business() {
+        let cluster = |name: &str, paused: bool| {
+            json!({
+                "apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Cluster",
+                "metadata": {"name": name, "namespace": "default", "uid": name}, "spec": {"paused": paused},
+            })
+        };
+        let told = explained(json!({}), deployment_json("m", &[]), [cluster("c", false), cluster("d", true)]);
+        assert!(told.contains("offered as m,"), "{told}");
+        let told = explained(json!({}), deployment_json("m", &[]), [cluster("c", true), cluster("d", false)]);
+        assert!(told.contains("not offered: Paused"), "{told}");
+    }
+
+    #[test]
+    fn the_config_map_that_the_node_class_names_tells_prices() {
+        let map = json!({
+            "apiVersion": "v1", "kind": "ConfigMap",
+            "metadata": {"namespace": "kube-system", "name": "prices"}, "data": {"m": "0.75"},
+        });
+        let spec = json!({"pricing": {"configMapRef": {"namespace": "kube-system", "name": "prices"}}});
+        let told = explained(spec, deployment_json("m", &[]), [map]);
+        assert!(told.contains("at 0.7500 per hour by table"), "{told}");
     }
 }

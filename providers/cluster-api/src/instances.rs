@@ -7,6 +7,7 @@
 //! | Module | What it is |
 //! |---|---|
 //! | [`ledger`] | the pure part: what is to be claimed, marked, removed, and the level |
+//! | [`offers`] | what a NodeClass offers at the moment |
 //! | [`node_claims`] | the NodeClaims, with what was written a moment ago |
 //! | [`fleet`] | what all parts share: NodeClasses, catalogs, who is waiting |
 //! | [`actor`] | carries the ledger's plan out, one scalable resource at a time |
@@ -15,7 +16,7 @@
 //! | [`launch`], [`removal`], [`lookup`] | what the core asks for: create, delete, get and list |
 //! | [`standalone`], `care` | Machine mode, and looking after its Machines |
 //! | [`customization`] | what Machine mode changes in clones |
-//! | [`learning`] | what Nodes and ConfigMaps tell |
+//! | [`learning`] | what Nodes tell, and what ConfigMaps and endpoints tell about prices |
 //! | [`pace`] | how fast nodes may be launched |
 //! | [`adoption`] | NodeClaims for Machines that were there before |
 //! | [`succession`] | what becomes of NodeClaims whose Machines Cluster API replaces |
@@ -34,6 +35,7 @@ pub mod learning;
 pub mod ledger;
 pub mod lookup;
 pub mod node_claims;
+pub mod offers;
 pub mod pace;
 pub mod removal;
 pub mod standalone;

@@ -147,6 +147,11 @@ impl CloudProvider for ClusterApi {
         LAUNCH_TIMEOUT
     }
 
+    fn registration_timeout(&self, claim: &NodeClaim) -> Option<Duration> {
+        let class = self.fleet.node_class(&claim.spec.node_class_ref.name);
+        Some(class.map_or(nodeclass::DEFAULT_REGISTRATION_TIMEOUT, |class| class.registration_timeout()))
+    }
+
     fn wake_with(&self, waker: LaunchWaker) {
         // Called once.
         let _ = self.fleet.waker.set(waker);

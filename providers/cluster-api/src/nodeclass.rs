@@ -229,6 +229,9 @@ pub struct Pricing {
     /// A ConfigMap of the workload cluster with further entries of the table.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config_map_ref: Option<ConfigMapReference>,
+    /// The URL of an endpoint that tells prices which neither table tells.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub endpoint: Option<String>,
     /// Prices worked out from resources.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<PriceModel>,
@@ -276,6 +279,9 @@ pub struct Timeouts {
     /// From NodeClaim to instance.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub launch: Option<ApiDuration>,
+    /// From instance to registered node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub registration: Option<ApiDuration>,
     /// For how long a Machine nobody waits for is kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub surplus: Option<ApiDuration>,
@@ -355,6 +361,13 @@ impl ClusterAPINodeClass {
         launch.map_or(karpenter_cloudprovider::provider::DEFAULT_LAUNCH_TIMEOUT, ApiDuration::to_std)
     }
 
+    /// How long a launched node may take to register.
+    pub fn registration_timeout(&self) -> Duration {
+        let timeouts = self.spec.as_ref().and_then(|spec| spec.timeouts.as_ref());
+        let registration = timeouts.and_then(|timeouts| timeouts.registration.as_ref());
+        registration.map_or(DEFAULT_REGISTRATION_TIMEOUT, ApiDuration::to_std)
+    }
+
     /// For how long a Machine nobody waits for is kept.
     pub fn surplus_timeout(&self) -> Duration {
         let timeouts = self.spec.as_ref().and_then(|spec| spec.timeouts.as_ref());
@@ -363,5 +376,7 @@ impl ClusterAPINodeClass {
     }
 }
 
+/// How long a launched node may take to register when the NodeClass does not say.
+pub const DEFAULT_REGISTRATION_TIMEOUT: Duration = Duration::from_secs(15 * 60);
 /// For how long a Machine nobody waits for is kept when the NodeClass does not say.
 pub const DEFAULT_SURPLUS_TIMEOUT: Duration = Duration::from_secs(5 * 60);

@@ -22,6 +22,7 @@ use kube::{Api, Client, Config};
 
 use crate::client::hub::{Hub, Scope};
 use crate::client::mirror::{Mirror, News};
+use crate::client::prices::{self, Fetch};
 use crate::client::settings::{Access, Settings, workload_kubeconfig};
 use crate::client::versions::{VersionError, Versions};
 use crate::client::watching::Watching;
@@ -76,6 +77,8 @@ pub struct Parts {
     pub environment: Environment,
     /// Tells users.
     pub recorder: Recorder,
+    /// Asks endpoints for prices.
+    pub fetch: Fetch,
 }
 
 /// How the provider joins the program.
@@ -105,6 +108,7 @@ pub async fn install(around: &Surroundings) -> Result<Installation, InstallError
         settings,
         environment: around.environment.clone(),
         recorder: around.recorder.clone(),
+        fetch: prices::over_http(),
     };
     let (provider, parts) = assemble(parts).await.map_err(|error| failed(with_causes(&error)))?;
     Ok(Installation { provider, parts })
@@ -113,7 +117,7 @@ pub async fn install(around: &Surroundings) -> Result<Installation, InstallError
 /// The cluster to work for, when we run in the management cluster: by the Secret that Cluster API keeps its kubeconfig in.
 pub async fn workload(own: Config, options: &Options) -> Result<Config, InstallError> {
     let failed = |problem: String| InstallError { provider: "cluster-api", problem };
-    let (name, namespace) = (&options.cloudstack.cluster_name, &options.cluster_api.cluster_namespace);
+    let (name, namespace) = (&options.cluster_name, &options.cluster_api.cluster_namespace);
     for (value, setting) in [(name, "CLUSTER_NAME"), (namespace, "CLUSTER_NAMESPACE")] {
         if value.is_empty() {
             return Err(failed(format!(
@@ -140,7 +144,7 @@ fn settings(around: &Surroundings) -> Result<Settings, crate::client::settings::
         "CLUSTER_API_DEFAULT_ARCH" => text(&options.default_arch),
         "CLUSTER_API_SYNC_LABELS" => text(&options.sync_labels),
         "CLUSTER_NAMESPACE" => text(&options.cluster_namespace),
-        "CLUSTER_NAME" => text(&around.options.cloudstack.cluster_name),
+        "CLUSTER_NAME" => text(&around.options.cluster_name),
         // A kubeconfig goes before the rest, as in the Go provider.
         _ if options.kubeconfig.is_some() => None,
         "CLUSTER_API_URL" => text(&options.url),
@@ -167,7 +171,7 @@ fn with_causes(error: &dyn std::error::Error) -> String {
 
 /// The provider, and what keeps it going.
 pub async fn assemble(parts: Parts) -> Result<(Arc<ClusterApi>, Vec<Part>), StartError> {
-    let Parts { workload, management, settings, environment, recorder } = parts;
+    let Parts { workload, management, settings, environment, recorder, fetch } = parts;
     let scope = scope(&management, &settings).await?;
     let owner = owner(&workload).await?;
     let entropy = &environment.entropy;
@@ -187,6 +191,7 @@ pub async fn assemble(parts: Parts) -> Result<(Arc<ClusterApi>, Vec<Part>), Star
         Arc::clone(&environment.clock),
         recorder,
         Metrics::new(&environment.registry),
+        fetch,
     ));
 
     let actor = Controller::builder("cluster-api.machines", Actor::new(Arc::clone(&fleet)))

@@ -18,17 +18,21 @@ const REGISTRATION_TIMEOUT: Duration = Duration::from_secs(15 * 60);
 impl Lifecycle {
     pub(super) async fn liveness(&self, pass: &mut Pass) -> Result<Stage, ReconcileError> {
         let launch_timeout = pass.provider.launch_timeout();
+        let registration = pass.provider.registration_timeout(&pass.claim);
         let conditions = pass.conditions(&self.context);
         if conditions.is_true(&[REGISTERED]) {
             return Ok(Stage::Next(Outcome::Done));
         }
-        let (condition, timeout, reason) = if conditions.is_true(&[LAUNCHED]) {
+        let (condition, timeout, reason) = if !conditions.is_true(&[LAUNCHED]) {
+            (LAUNCHED, launch_timeout, reason::LAUNCH_TIMEOUT)
+        } else if let Some(timeout) = registration {
+            // From the launch on, however long that took.
+            (LAUNCHED, timeout, reason::REGISTRATION_TIMEOUT)
+        } else {
             // Both times count from the claim's creation: a provider that needs longer to launch must not lose the time its
             // nodes need to register.
             let slower = launch_timeout.saturating_sub(DEFAULT_LAUNCH_TIMEOUT);
             (REGISTERED, REGISTRATION_TIMEOUT + slower, reason::REGISTRATION_TIMEOUT)
-        } else {
-            (LAUNCHED, launch_timeout, reason::LAUNCH_TIMEOUT)
         };
         let since =
             conditions.get(condition).map_or_else(|| self.context.now(), |condition| condition.since());

@@ -78,9 +78,13 @@ impl<'s> Judge<'s> {
         }
         solver.keep_cheaper(offer, price)?;
         if !spot_to_spot {
-            // It is chosen because spot is cheap; if there is no spot it must not become on-demand.
+            // It is chosen because spot is cheap; if there is no spot it must not become on-demand. Where none of the types is sold
+            // as spot it is chosen for its price on demand, and Go's replacement, which asks for spot all the same, never comes.
             if solver.allows(offer.set, SPOT) && solver.allows(offer.set, ON_DEMAND) {
-                offer.set = solver.only(offer.set, SPOT);
+                let spot = solver.only(offer.set, SPOT);
+                if solver.is_offered(offer, spot) {
+                    offer.set = spot;
+                }
             }
             return Ok(());
         }
@@ -160,6 +164,14 @@ impl Solver<'_> {
         let (key, value) = self.capacity_type_value(capacity_type);
         let req = self.algebra.exactly(key, value);
         self.algebra.narrow(set, req)
+    }
+
+    /// Whether a type has an available offering for these requirements.
+    fn is_offered(&mut self, offer: &Offer, set: SetId) -> bool {
+        let (table, algebra) = (&self.tables[offer.table], &mut self.algebra);
+        let offerings = |t: &u32| table.offerings_of(*t as usize).iter().filter(|o| o.available);
+        let mut offered = offer.types.iter().flat_map(offerings);
+        offered.any(|o| algebra.compatible(set, o.set, Undefined::AllowedIfWellKnown))
     }
 
     /// Keeps types with an available offering for the requirements.

@@ -154,3 +154,42 @@ fn a_budget_nobody_understands_allows_nothing_and_says_so() {
     );
     assert!(outcome.stays[0].why.to_string().contains("cannot be understood"), "{}", outcome.stays[0].why);
 }
+
+/// Whether the replacement of a half-empty node on demand asks for spot, where types are sold as `sold`.
+fn asks_for_spot(sold: &[&str]) -> bool {
+    let mut cluster = packed(1);
+    let mut large = node("large", "size-8", 8);
+    for labels in [
+        &mut Arc::make_mut(large.node.as_mut().expect("a node")).labels,
+        &mut Arc::make_mut(large.claim.as_mut().expect("a claim")).labels,
+    ] {
+        *labels = labels
+            .iter()
+            .map(|(key, value)| (&**key, if &**key == CAPACITY_TYPE { "on-demand" } else { &**value }))
+            .collect();
+    }
+    cluster.nodes.push(large);
+    cluster.pods.push(Arc::new(running("small", 1_500, "large")));
+    let mut types = types().to_vec();
+    for kind in &mut types {
+        kind.offerings.retain(|offering| {
+            offering.requirements.iter().any(|r| &*r.key == CAPACITY_TYPE && sold.iter().any(|s| r.has(s)))
+        });
+    }
+    cluster.node_pools = vec![karpenter_engine::node_pool::NodePool {
+        consolidate_after_seconds: Some(0),
+        ..pool("default", &types.into())
+    }];
+    let (options, memory) = (DisruptionOptions::default(), Memory::default());
+    let outcome = Pass::new(&cluster, &options, &memory).run(Method::SingleNodeConsolidation);
+    let [command] = outcome.commands.as_slice() else { panic!("{:?}", outcome.stays) };
+    let [replacement] = command.replacements.as_slice() else { panic!("{command:?}") };
+    let wanted = replacement.requirements.iter().find(|requirement| &*requirement.key == CAPACITY_TYPE);
+    wanted.is_some_and(|requirement| requirement.values.iter().map(|value| &**value).eq(["spot"]))
+}
+
+#[test]
+fn a_replacement_asks_for_spot_only_where_it_is_sold() {
+    assert!(asks_for_spot(&["spot", "on-demand"]), "it is cheaper as spot, and must not become on-demand");
+    assert!(!asks_for_spot(&["on-demand"]), "it would never come");
+}

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use anyhow::Context as _;
 use karpenter_provider_cluster_api::GROUP;
 use karpenter_provider_cluster_api::client::scalable::{Scalable, ScalableKind};
+use karpenter_provider_cluster_api::client::settings::Settings;
 use karpenter_provider_cluster_api::client::versions::Versions;
 use karpenter_provider_cluster_api::explanation::Evidence;
 use karpenter_provider_cluster_api::names::CAPI_GROUP;
@@ -21,7 +22,7 @@ pub(super) struct Args {
     #[arg(value_name = "[NAMESPACE/]NAME")]
     name: String,
 
-    /// Manifests instead of running clusters: NodeClasses, MachineDeployments, Clusters, templates
+    /// Manifests instead of running clusters: NodeClasses, MachineDeployments, Clusters, templates, Machines, NodeClaims
     #[arg(value_name = "FILE")]
     files: Vec<PathBuf>,
 
@@ -37,7 +38,12 @@ pub(super) struct Args {
 /// The answer.
 pub(super) fn report(args: &Args) -> anyhow::Result<String> {
     let objects = if args.files.is_empty() { read_clusters(args)? } else { read_files(&args.files)? };
-    Ok(Evidence::of(objects).explain(&args.name)?)
+    // As the operator has them: only what decides about offers is read.
+    let settings = Settings::read(|name| match name {
+        "CLUSTER_API_DEFAULT_ARCH" | "CLUSTER_API_SYNC_LABELS" => std::env::var(name).ok(),
+        _ => None,
+    })?;
+    Ok(Evidence::of(settings, objects).explain(&args.name)?)
 }
 
 fn read_files(files: &[PathBuf]) -> anyhow::Result<Vec<Value>> {
@@ -76,7 +82,10 @@ fn read_clusters(args: &Args) -> anyhow::Result<Vec<Value>> {
         let class = GroupVersionKind::gvk(GROUP, "v1alpha1", "ClusterAPINodeClass");
         let mut objects = list(&workload, &ApiResource::from_gvk(&class), "ClusterAPINodeClass").await?;
         let versions = Versions::default();
-        for kind in ["Cluster", "MachineDeployment", "MachineSet"] {
+        let claim = GroupVersionKind::gvk("karpenter.sh", "v1", "NodeClaim");
+        objects.extend(list(&workload, &ApiResource::from_gvk(&claim), "NodeClaim").await?);
+        objects.extend(price_tables(&workload, &objects).await?);
+        for kind in ["Cluster", "MachineDeployment", "MachineSet", "Machine"] {
             let resource = versions.resource(&management, CAPI_GROUP, kind).await?;
             objects.extend(list(&management, &resource, kind).await?);
         }
@@ -98,6 +107,20 @@ fn typed(object: DynamicObject, resource: &ApiResource, kind: &str) -> anyhow::R
     value["apiVersion"] = resource.api_version.clone().into();
     value["kind"] = kind.into();
     Ok(value)
+}
+
+/// The ConfigMaps of prices that NodeClasses name. One that cannot be had tells nothing.
+async fn price_tables(client: &Client, objects: &[Value]) -> anyhow::Result<Vec<Value>> {
+    let resource = ApiResource::from_gvk(&GroupVersionKind::gvk("", "v1", "ConfigMap"));
+    let mut found = Vec::new();
+    for reference in objects.iter().filter_map(|object| object.pointer("/spec/pricing/configMapRef")) {
+        let text = |key: &str| reference[key].as_str().unwrap_or_default();
+        let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), text("namespace"), &resource);
+        if let Ok(map) = api.get(text("name")).await {
+            found.push(typed(map, &resource, "ConfigMap")?);
+        }
+    }
+    Ok(found)
 }
 
 /// The infrastructure templates that MachineDeployments refer to. One that cannot be had tells nothing.

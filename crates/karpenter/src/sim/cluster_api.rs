@@ -8,6 +8,7 @@ use std::time::Duration;
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use jiff::{SignedDuration, Timestamp};
+use karpenter_api::NodeClaim;
 use karpenter_cloudprovider::{Installation, Surroundings};
 use karpenter_provider_cluster_api::ClusterAPINodeClass;
 use karpenter_provider_cluster_api::client::settings::Settings;
@@ -19,10 +20,11 @@ use karpenter_sim::chance::{Chance, Span};
 use karpenter_sim::cluster_api::unrest::Unrest;
 use karpenter_sim::cluster_api::{
     self, ClaimedMachinesLive, ClusterApi, FewWrites, LevelsWithinBounds, NothingGoesInTheDark,
-    OneMachinePerClaim,
+    OneMachinePerClaim, is_held_up,
 };
 use karpenter_sim::faults::{FaultPlan, Faults};
 use karpenter_sim::invariants::Invariant;
+use karpenter_sim::objects::is_deleting;
 use karpenter_sim::process::Life;
 use karpenter_sim::traffic::{self, Script, Volume};
 use karpenter_sim::{Objects, Process, Trouble, World, WorldOptions, invariants};
@@ -98,6 +100,8 @@ fn karpenter(life: Life, hub: Faults, leads: Leads) -> BoxFuture<'static, ()> {
             },
             environment: Environment { clock: skewed(&around.environment), ..around.environment },
             recorder: around.recorder,
+            // No prices are told by endpoints in this world.
+            fetch: Arc::new(|_| std::future::ready(Err("there is no network".to_owned())).boxed()),
         };
         async move {
             let (provider, parts) = wiring::assemble(parts).await.ok()?;
@@ -201,13 +205,14 @@ fn is_claimed(machine: &DynamicObject) -> bool {
         && machine.metadata.annotations.as_ref().is_some_and(|all| all.contains_key(CLAIM))
 }
 
-/// Nobody waits for a Machine, and none is on its way out.
+/// Nobody waits for a Machine, and none is on its way out, nor a NodeClaim but for those that a pod holds up.
 fn all_is_calm(objects: &Objects) -> bool {
-    let launched = objects
-        .node_claims
-        .values()
-        .all(|claim| claim.status.as_ref().is_some_and(|status| status.provider_id.is_some()));
-    launched && objects.machines.values().all(|machine| machine.metadata.deletion_timestamp.is_none())
+    let settled = |claim: &NodeClaim| {
+        claim.status.as_ref().is_some_and(|status| status.provider_id.is_some())
+            && (!is_deleting(claim) || is_held_up(objects, claim))
+    };
+    objects.node_claims.values().all(|claim| settled(claim))
+        && objects.machines.values().all(|machine| machine.metadata.deletion_timestamp.is_none())
 }
 
 /// What a seed decides about the Cluster.

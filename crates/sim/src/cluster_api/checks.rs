@@ -34,7 +34,7 @@ fn wants_its_machine(objects: &Objects, claim_uid: &str) -> bool {
 }
 
 /// Whether a pod that must not be disrupted runs on a NodeClaim's Node.
-fn is_held_up(objects: &Objects, claim: &NodeClaim) -> bool {
+pub fn is_held_up(objects: &Objects, claim: &NodeClaim) -> bool {
     let node = claim.status.as_ref().and_then(|status| status.node_name.as_deref());
     let refuses = |pod: &Pod| {
         let wish = pod.metadata.annotations.as_ref().and_then(|all| all.get(DO_NOT_DISRUPT));

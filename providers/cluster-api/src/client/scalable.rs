@@ -127,6 +127,8 @@ pub struct Scalable {
     pub rollout_paused: bool,
     /// Its conditions.
     pub conditions: Vec<Condition>,
+    /// Who of others set the replicas last, as the server has it; watches leave that out.
+    pub replicas_set_by: Option<String>,
 }
 
 impl Scalable {
@@ -160,6 +162,7 @@ impl Scalable {
             on_delete: strategy.as_deref() == Some("OnDelete"),
             rollout_paused: fields.flag("spec.paused")?,
             conditions: fields.conditions(),
+            replicas_set_by: replicas_set_by(object),
         })
     }
 
@@ -205,5 +208,43 @@ impl Scalable {
     /// An error about one of its keys.
     pub fn malformed(&self, key: impl Into<String>, problem: impl fmt::Display) -> Malformed {
         Malformed { object: self.id.to_string(), key: key.into(), problem: problem.to_string() }
+    }
+}
+
+/// The field manager other than Karpenter that wrote `spec.replicas` last.
+fn replicas_set_by(object: &DynamicObject) -> Option<String> {
+    let entries = object.metadata.managed_fields.as_deref().unwrap_or_default();
+    let theirs = entries.iter().filter(|entry| {
+        let fields = entry.fields_v1.as_ref().map(|fields| &fields.0);
+        let replicas = fields.is_some_and(|fields| fields.pointer("/f:spec/f:replicas").is_some());
+        replicas && !entry.manager.as_deref().unwrap_or_default().starts_with("karpenter")
+    });
+    theirs.max_by_key(|entry| entry.time.as_ref().map(|time| time.0))?.manager.clone()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use crate::fixtures::{deployment_json, read_deployment};
+
+    #[test]
+    fn who_set_the_replicas_last_is_told_by_their_managers() {
+        let entry = |manager: &str, time: &str, fields: serde_json::Value| {
+            json!({
+                "manager": manager, "time": time, "operation": "Update", "apiVersion": "cluster.x-k8s.io/v1beta2",
+                "fieldsType": "FieldsV1", "fieldsV1": fields,
+            })
+        };
+        let replicas = || json!({"f:spec": {"f:replicas": {}}});
+        let mut deployment = deployment_json("m", &[]);
+        deployment["metadata"]["managedFields"] = json!([
+            entry("kubectl", "2026-01-01T00:00:00Z", replicas()),
+            entry("argocd-controller", "2026-01-02T00:00:00Z", replicas()),
+            entry("karpenter", "2026-01-03T00:00:00Z", replicas()),
+            entry("manager", "2026-01-04T00:00:00Z", json!({"f:status": {"f:replicas": {}}})),
+        ]);
+        assert_eq!(read_deployment(deployment).replicas_set_by.as_deref(), Some("argocd-controller"));
+        assert_eq!(read_deployment(deployment_json("m", &[])).replicas_set_by, None);
     }
 }

@@ -48,6 +48,8 @@ struct Memory {
     out_of_sight: BTreeMap<String, Instant>,
     /// Since when somebody has been waiting without a Machine.
     waiting: Option<Instant>,
+    /// The replicas we set, until somebody else does.
+    level: Option<i32>,
 }
 
 /// A resource and everything a plan is made from.
@@ -76,7 +78,9 @@ impl Actor {
         let look = Look { scalable: Scalable::clone(&seen), machines, gone: BTreeSet::new() };
         self.succeed(&look).await;
         self.adopt(&look).await;
+        self.take_over(&look).await;
         let (first, _) = self.plan(&look);
+        self.part(&first.doubles).await;
         let suspects = self.suspects(id, &look.machines);
         if !first.writes() && suspects.is_empty() {
             self.give_turns(&look.scalable, &first, 0);
@@ -88,6 +92,7 @@ impl Actor {
             gone: BTreeSet::new(),
         };
         look.gone = self.gone(suspects).await;
+        self.notice(&look.scalable);
         let (plan, targeting) = self.plan(&look);
         let hold = holds::hold(&look.scalable, &fleet.mirror.sets_of(id), Some(&fleet.hub.cluster().await?));
         if hold.is_some_and(|hold| hold.kind == HoldKind::NoWrites) {
@@ -200,7 +205,7 @@ impl Actor {
         };
         for successor in estate.successors(&succession::target(id)) {
             tracing::info!(resource = %id, name = successor.metadata.name, "a replaced Machine gets a NodeClaim");
-            if let Err(error) = fleet.node_claims.create(&successor).await {
+            if let Err(error) = fleet.node_claims.adopt(&successor).await {
                 tracing::warn!(resource = %id, %error, "cannot make a NodeClaim for a replaced Machine");
             }
         }
@@ -222,6 +227,10 @@ impl Actor {
             return;
         }
         let id = &look.scalable.id;
+        // While Machines are replaced, the new ones are for the successors of those that go.
+        if holds::rollout(&look.scalable, &fleet.mirror.sets_of(id), &look.machines).is_some() {
+            return;
+        }
         let bound: BTreeSet<ObjectKey> =
             fleet.node_claims.bound_by_go().into_iter().map(|(key, _)| key).collect();
         let fresh = |machine: &&Machine| adoption::is_adoptable(machine) && !bound.contains(&machine.key);
@@ -238,10 +247,64 @@ impl Actor {
                 continue;
             };
             tracing::info!(resource = %id, machine = %machine.key, "a Machine that was there before gets a NodeClaim");
-            if let Err(error) = fleet.node_claims.create(&claim).await {
+            if let Err(error) = fleet.node_claims.adopt(&claim).await {
                 tracing::warn!(resource = %id, %error, "cannot make a NodeClaim for a Machine that was there before");
             }
         }
+    }
+
+    /// Makes NodeClaims that the Go provider bound, and whose Machines carry our claim by now, like any other: its annotation, which
+    /// would overwrite Cluster API's own on Nodes, goes.
+    async fn take_over(&self, look: &Look) {
+        let fleet = &self.fleet;
+        for claim in fleet.node_claims.store().list() {
+            let annotations = claim.metadata.annotations.as_ref();
+            let bound = annotations.and_then(|all| all.get(names::GO_MACHINE));
+            let ours = |machine: &&Machine| {
+                machine.claim().is_some_and(|held| {
+                    held.owner == fleet.owner && Some(&held.uid) == claim.metadata.uid.as_ref()
+                })
+            };
+            let Some(machine) = bound.and_then(|_| look.machines.iter().find(ours)) else { continue };
+            let target = succession::target(&look.scalable.id);
+            if let Err(error) = fleet.node_claims.take_over(&claim, &machine.key, &target).await {
+                tracing::warn!(%error, "cannot take a NodeClaim of the Go provider over, will retry");
+            }
+        }
+    }
+
+    /// Ends NodeClaims that the Go provider bound to a Machine of another one. They let go of the Machine's id first, for the Node
+    /// that has it is not theirs.
+    async fn part(&self, doubles: &[ClaimFacts]) {
+        let fleet = &self.fleet;
+        for double in doubles {
+            let Some(claim) = fleet.node_claims.seen(&double.name, &double.uid) else { continue };
+            let machine = double.bound_to.as_ref().map(ToString::to_string).unwrap_or_default();
+            let message =
+                format!("Machine {machine} is another NodeClaim's as well, which is older and keeps it");
+            let event = Event::new(reference(&*claim), EventType::Warning, "DuplicateMachine", message);
+            fleet.recorder.publish(event.dedupe_by([double.uid.clone()]));
+            if let Err(error) = fleet.node_claims.part(&claim).await {
+                tracing::warn!(%error, "cannot end a NodeClaim whose Machine is another's, will retry");
+            }
+        }
+    }
+
+    /// Tells when somebody else has set the replicas we had set.
+    fn notice(&self, scalable: &Scalable) {
+        let mut memory = self.lock();
+        let Some(memory) = memory.get_mut(&scalable.id) else { return };
+        let Some(ours) = memory.level.filter(|level| *level != scalable.replicas) else { return };
+        memory.level = None;
+        let Some(class) = self.fleet.node_class_of(scalable) else { return };
+        let message = format!(
+            "{}: {} set {} replicas where Karpenter had set {ours}; leave replicas out of what is applied there",
+            scalable.id,
+            scalable.replicas_set_by.as_deref().unwrap_or("somebody"),
+            scalable.replicas,
+        );
+        let event = Event::new(reference(&*class), EventType::Warning, "ReplicasChangedByAnother", message);
+        self.fleet.recorder.publish(event.dedupe_by([scalable.id.to_string()]));
     }
 
     /// Writes what the plan says; whether to look again because someone else wrote too.
@@ -289,6 +352,9 @@ impl Actor {
             if replicas != scalable.replicas {
                 tracing::info!(resource = %scalable.id, from = scalable.replicas, to = replicas, "scaling");
                 let written = fleet.hub.scale(&scalable, replicas).await;
+                // Of a write that may or may not have been made nothing is known.
+                self.lock().entry(scalable.id.clone()).or_default().level =
+                    written.is_ok().then_some(replicas);
                 if !matches!(written, Ok(()))
                     && let Some(class) = &class
                 {

@@ -56,11 +56,14 @@ impl Backoff {
         }
     }
 
-    /// Why an offering is unavailable, if it failed of late.
+    /// Why an offering is unavailable, if it failed of late: there, or wherever its resource puts Machines.
     pub fn why(&self, id: &ScalableKey, failure_domain: Option<&str>) -> Option<String> {
-        let state = self.lock();
-        let failed = state.failed.get(&(id.clone(), failure_domain.map(str::to_owned)))?;
-        (failed.until > Instant::now()).then(|| format!("failed of late: {}", failed.why))
+        let (state, now) = (self.lock(), Instant::now());
+        let failed = |domain: Option<&str>| {
+            let failed = state.failed.get(&(id.clone(), domain.map(str::to_owned)))?;
+            (failed.until > now).then(|| format!("failed of late: {}", failed.why))
+        };
+        failed(failure_domain).or_else(|| failed(None))
     }
 
     /// Counts changes, those that time brings included.
@@ -107,5 +110,7 @@ mod tests {
         let backoff = Backoff::default();
         backoff.failed(&id, Some("a"), "no host");
         assert!(backoff.why(&id, Some("a")).is_some() && backoff.why(&id, Some("b")).is_none());
+        backoff.failed(&id, None, "no Machine appears");
+        assert!(backoff.why(&id, Some("b")).is_some(), "where its Machines come is not for us to say");
     }
 }

@@ -6,7 +6,6 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use karpenter_api::NodeClaim;
 use karpenter_cloudprovider::LaunchWaker;
-use karpenter_primitives::Selector;
 use karpenter_runtime::clock::SharedClock;
 use karpenter_runtime::events::Recorder;
 use karpenter_runtime::object_key::ObjectKey;
@@ -15,22 +14,21 @@ use karpenter_runtime::work_queue::WorkQueue;
 use tokio::time::Instant;
 
 use super::backoff::Backoff;
-use super::holds::{self, Hold, HoldKind};
+use super::holds::Hold;
 use super::learning::Lessons;
 use super::ledger::ClaimFacts;
 use super::node_claims::NodeClaims;
+use super::offers::{self, Market, Offers, takes_part};
 use super::pace::Pace;
-use crate::client::fields::Malformed;
 use crate::client::hub::Hub;
 use crate::client::machine::Machine;
 use crate::client::mirror::Mirror;
+use crate::client::prices::Fetch;
 use crate::client::scalable::{Scalable, ScalableKey};
 use crate::client::settings::Settings;
-use crate::instancetypes::blueprint::{Blueprint, Surroundings};
-use crate::instancetypes::catalog::{Catalog, Entry};
+use crate::instancetypes::catalog::Entry;
 use crate::metrics::Metrics;
-use crate::names;
-use crate::nodeclass::{ClusterAPINodeClass, LaunchMode, SelectorMode};
+use crate::nodeclass::ClusterAPINodeClass;
 
 /// See the module.
 pub struct Fleet {
@@ -58,6 +56,8 @@ pub struct Fleet {
     pub recorder: Recorder,
     /// Counts.
     pub metrics: Metrics,
+    /// Asks endpoints for prices.
+    pub fetch: Fetch,
     pub(crate) queue: OnceLock<WorkQueue<ScalableKey>>,
     pub(crate) waker: OnceLock<LaunchWaker>,
     state: Mutex<State>,
@@ -73,17 +73,6 @@ struct State {
 }
 
 type CatalogVersion = (Option<String>, u64, (u64, usize), u64, u64, bool);
-
-/// What a NodeClass offers, and what it cannot offer.
-#[derive(Clone, Debug, Default)]
-pub struct Offers {
-    /// Types and offerings.
-    pub catalog: Catalog,
-    /// What takes part.
-    pub members: Vec<Arc<Scalable>>,
-    /// What takes part and cannot be offered.
-    pub excluded: Vec<Malformed>,
-}
 
 impl Fleet {
     /// Of these parts.
@@ -101,6 +90,7 @@ impl Fleet {
         clock: SharedClock,
         recorder: Recorder,
         metrics: Metrics,
+        fetch: Fetch,
     ) -> Self {
         Self {
             hub,
@@ -115,6 +105,7 @@ impl Fleet {
             clock,
             recorder,
             metrics,
+            fetch,
             queue: OnceLock::new(),
             waker: OnceLock::new(),
             state: Mutex::default(),
@@ -143,16 +134,12 @@ impl Fleet {
 
     /// What holds a resource.
     pub fn hold(&self, scalable: &Scalable) -> Option<Hold> {
-        holds::hold(scalable, &self.mirror.sets_of(&scalable.id), self.mirror.cluster().as_deref())
+        offers::hold(&self.mirror, scalable)
     }
 
     /// The Machines of a resource, as last seen.
     pub fn machines_of(&self, id: &ScalableKey) -> Vec<Machine> {
-        let theirs = |machine: &Arc<Machine>| {
-            machine.key.namespace == id.key.namespace
-                && machine.labels.get(id.kind.machine_label()).map(String::as_str) == Some(&*id.key.name)
-        };
-        self.mirror.machines().iter().filter(|machine| theirs(machine)).map(|m| Machine::clone(m)).collect()
+        offers::machines_of(&self.mirror, id)
     }
 
     /// The NodeClaims that concern a resource: those that target it, and those the Go provider bound to its Machines.
@@ -185,85 +172,23 @@ impl Fleet {
         {
             return Arc::clone(offers);
         }
-        let offers = Arc::new(self.work_out_offers(class, silent));
+        let market = Market {
+            mirror: &self.mirror,
+            settings: &self.settings,
+            learnt: self.lessons.learnt(&self.mirror.scalables()),
+            told: self.lessons.told(class),
+            silent,
+            targeting: &|id| self.node_claims.targeting(id),
+            failed: &|id, failure_domain| self.backoff.why(id, failure_domain),
+        };
+        let offers = Arc::new(market.offers(class));
         self.state().catalogs.insert(class.name().to_owned(), (version, Arc::clone(&offers)));
         offers
     }
 
-    fn work_out_offers(&self, class: &ClusterAPINodeClass, silent: bool) -> Offers {
-        let mut spec = class.spec();
-        if let Some(prices) = self.lessons.prices(class.name()) {
-            // What stands in the NodeClass goes before what stands elsewhere.
-            let table = spec.pricing.get_or_insert_default().table.get_or_insert_default();
-            for (key, price) in prices {
-                table.entry(key).or_insert(price);
-            }
-        }
-        let learnt = self.lessons.nodes();
-        let cluster = self.mirror.cluster();
-        let around = Surroundings {
-            node_class: class.name(),
-            spec: &spec,
-            failure_domains: cluster.as_ref().map(|c| c.failure_domains.as_slice()).unwrap_or_default(),
-            sync_labels: &self.settings.sync_labels,
-            default_arch: &self.settings.default_arch,
-            learnt: &learnt,
-        };
-        let mut offers = Offers::default();
-        let mut blueprints = Vec::new();
-        let mut reasons: BTreeMap<ScalableKey, Option<String>> = BTreeMap::new();
-        for scalable in self.mirror.scalables() {
-            if !takes_part(class, &scalable) {
-                continue;
-            }
-            let template = scalable.infrastructure.as_ref().and_then(|r| self.mirror.template(r));
-            let template = template.as_ref().and_then(|template| template.as_ref().as_ref().ok());
-            match Blueprint::of(&scalable, template, around).and_then(|blueprint| {
-                scalable.bounds()?;
-                Ok(blueprint)
-            }) {
-                Ok(blueprint) => blueprints.push(blueprint),
-                Err(malformed) => offers.excluded.push(malformed),
-            }
-            reasons.insert(scalable.id.clone(), self.unavailable(&scalable, &spec.launch_mode, silent));
-            offers.members.push(scalable);
-        }
-        offers.catalog = Catalog::of(&blueprints, |id, place| {
-            let reason = reasons.get(id).cloned().flatten();
-            reason.or_else(|| self.backoff.why(id, place.failure_domain.as_deref()))
-        });
-        offers
-    }
-
-    /// Why a resource cannot give a node at the moment.
-    fn unavailable(&self, scalable: &Scalable, mode: &Option<LaunchMode>, silent: bool) -> Option<String> {
-        if silent {
-            return Some("the management cluster has not answered for long".to_owned());
-        }
-        if let Some(hold) = self.hold(scalable)
-            && (hold.kind != HoldKind::Waiting)
-            && (hold.kind != HoldKind::NotOurs || *mode != Some(LaunchMode::Machine))
-        {
-            return Some(format!("{}: {}", hold.reason, hold.message));
-        }
-        (self.room(scalable) == Some(0)).then(|| "it has its greatest size".to_owned())
-    }
-
     /// How many more nodes a resource may give; `None` is any number.
     pub fn room(&self, scalable: &Scalable) -> Option<usize> {
-        let max = scalable.bounds().ok()?.1?;
-        let machines = self.machines_of(&scalable.id);
-        let claims = self.node_claims.targeting(&scalable.id);
-        let served: BTreeSet<String> =
-            machines.iter().filter_map(|m| m.claim().map(|claim| claim.uid)).collect();
-        let waiting = claims.iter().filter(|claim| !served.contains(&claim.uid)).count();
-        let standing = machines.iter().filter(|machine| !machine.deleting && !machine.is_marked());
-        let (claimed, others): (Vec<_>, Vec<_>) = standing.partition(|machine| machine.claim().is_some());
-        let epoch = super::ledger::epoch(scalable);
-        let free =
-            others.iter().filter(|m| epoch.is_some_and(|e| m.created.as_second() >= e.as_second())).count();
-        let taken = claimed.len() + others.len() - free + free.max(waiting);
-        Some(usize::try_from(max).unwrap_or(0).saturating_sub(taken))
+        offers::room(scalable, &self.machines_of(&scalable.id), &self.node_claims.targeting(&scalable.id))
     }
 
     /// The entry a Machine was bought as.
@@ -333,18 +258,4 @@ impl Fleet {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// Whether a resource takes part in a NodeClass: it carries the member label and the selector matches, or the selector alone
-/// decides. A selector that means nothing matches nothing.
-pub fn takes_part(class: &ClusterAPINodeClass, scalable: &Scalable) -> bool {
-    let spec = class.spec.as_ref();
-    let selector = spec.and_then(|spec| spec.scalable_resource_selector.as_ref());
-    let selected = match selector.map(|selector| selector.to_selector()) {
-        None => return scalable.is_member(),
-        Some(selector) => selector.unwrap_or_else(|_| Selector::nothing()).matches(&scalable.labels),
-    };
-    let replace = spec.and_then(|spec| spec.selector_mode) == Some(SelectorMode::Replace);
-    let refused = scalable.labels.get(names::MEMBER).is_some_and(|value| value == "false");
-    selected && !refused && (replace || scalable.is_member())
 }

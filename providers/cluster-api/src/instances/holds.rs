@@ -21,6 +21,16 @@ pub struct Hold {
     pub message: String,
 }
 
+impl Hold {
+    /// Whether Cluster API will not go on unless somebody mends something, such as a template that does not exist.
+    pub fn is_broken(&self) -> bool {
+        self.kind == HoldKind::Waiting && self.reason == BLOCKED
+    }
+}
+
+/// Why Cluster API makes no Machines when it is none of the checks that pass by themselves.
+const BLOCKED: &str = "ScalingUpBlocked";
+
 /// What a hold means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum HoldKind {
@@ -96,7 +106,7 @@ fn blocked(scalable: &Scalable, sets: &[Arc<Scalable>]) -> Option<Hold> {
         let reason = match (preflight, upgrading) {
             (_, true) => "ControlPlaneUpgrading",
             (true, false) => "PreflightCheckFailed",
-            (false, false) => "ScalingUpBlocked",
+            (false, false) => BLOCKED,
         };
         let message = format!("{}: {}", resource.id, told.message.replace('\n', " "));
         return Some(Hold { kind: HoldKind::Waiting, reason, message });

@@ -138,12 +138,18 @@ fn waiting(fleet: &Fleet, claim: &NodeClaim, target: &Target) -> Result<Launch, 
     if age >= timeout(fleet, claim) {
         // What Cluster API holds back is not broken: nobody need stay away from it.
         return Err(match hold {
+            Some(hold) if hold.is_broken() => failed(fleet, target, hold.reason, &hold.message),
             Some(hold) => ProviderError::insufficient_capacity(hold.message),
             None => failed(fleet, target, "NoMachine", &format!("{id} gave no Machine")),
         });
     }
     let (reason, message) = match hold {
-        Some(hold) => (hold.reason.to_owned(), hold.message),
+        Some(hold) => {
+            if hold.is_broken() && age >= SLOW {
+                fleet.backoff.failed(id, None, &hold.message);
+            }
+            (hold.reason.to_owned(), hold.message)
+        }
         None if turn == Some(Turn::Waits) => (
             "LaunchRate".to_owned(),
             format!("{id} has as many launches under way as its ClusterAPINodeClass allows"),

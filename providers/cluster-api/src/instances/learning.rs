@@ -1,5 +1,6 @@
 //! What is learnt by looking: the Node of a Machine tells what its siblings will have, where nothing else does, and what kubelet keeps
-//! for itself; a ConfigMap tells prices. Looked at now and then, kept until something newer is known.
+//! for itself; a ConfigMap and an endpoint tell prices. Looked at now and then, and kept while its source is what it was: until
+//! something newer is known, the source is known to be gone, or another one is named.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,18 +9,26 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{ConfigMap, Node};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as WireQuantity;
 use karpenter_api::{Quantity, ResourceList};
+use karpenter_runtime::events::{Event, EventType, reference};
 use kube::{Api, Client};
 use tokio::time::Instant;
 
 use super::fleet::Fleet;
 use crate::client::machine::Machine;
+use crate::client::prices;
 use crate::client::scalable::{Scalable, ScalableKey};
 use crate::instancetypes::blueprint::Learnt;
+use crate::instancetypes::price::Told;
+use crate::nodeclass::{ClusterAPINodeClass, ConfigMapReference};
 
 /// How long it is until a Node is looked at again.
 const NODE_PERIOD: Duration = Duration::from_secs(60 * 60);
-/// How long it is until prices are looked at again.
-const PRICE_PERIOD: Duration = Duration::from_secs(5 * 60);
+/// How long it is until a ConfigMap of prices is looked at again.
+const CONFIG_MAP_PERIOD: Duration = Duration::from_secs(5 * 60);
+/// How long it is until an endpoint is asked for prices again.
+const ENDPOINT_PERIOD: Duration = Duration::from_secs(15 * 60);
+/// How long it is until an endpoint that failed is asked again.
+const ENDPOINT_RETRY: Duration = Duration::from_secs(60);
 
 /// What has been learnt.
 #[derive(Debug, Default)]
@@ -29,7 +38,10 @@ pub struct Lessons(Mutex<State>);
 struct State {
     version: u64,
     nodes: BTreeMap<ScalableKey, Lesson>,
-    prices: BTreeMap<String, (Instant, BTreeMap<String, String>)>,
+    /// By NodeClass.
+    config_maps: BTreeMap<String, Source<ConfigMapReference, String>>,
+    /// By NodeClass.
+    endpoints: BTreeMap<String, Source<String, f64>>,
 }
 
 #[derive(Clone, Debug)]
@@ -40,15 +52,38 @@ struct Lesson {
     learnt: Learnt,
 }
 
+/// Prices, and who told them.
+#[derive(Clone, Debug)]
+struct Source<N, P> {
+    /// As the NodeClass names it.
+    name: N,
+    /// When it is to be asked again.
+    due: Instant,
+    prices: BTreeMap<String, P>,
+}
+
 impl Lessons {
-    /// What is known about the nodes of each resource.
-    pub fn nodes(&self) -> BTreeMap<ScalableKey, Learnt> {
-        self.lock().nodes.iter().map(|(id, lesson)| (id.clone(), lesson.learnt.clone())).collect()
+    /// What is known about the nodes of these resources as they are: what was learnt of another template is another node's.
+    pub fn learnt(&self, scalables: &[Arc<Scalable>]) -> BTreeMap<ScalableKey, Learnt> {
+        let state = self.lock();
+        let lesson = |scalable: &Arc<Scalable>| {
+            let lesson = state.nodes.get(&scalable.id)?;
+            let same = lesson.template == template_of(scalable);
+            same.then(|| (scalable.id.clone(), lesson.learnt.clone()))
+        };
+        scalables.iter().filter_map(lesson).collect()
     }
 
-    /// The prices that a NodeClass's ConfigMap tells.
-    pub fn prices(&self, node_class: &str) -> Option<BTreeMap<String, String>> {
-        self.lock().prices.get(node_class).map(|(_, prices)| prices.clone())
+    /// The prices that the ConfigMap and the endpoint tell which the NodeClass names now.
+    pub fn told(&self, class: &ClusterAPINodeClass) -> Told {
+        let state = self.lock();
+        let pricing = class.spec.as_ref().and_then(|spec| spec.pricing.as_ref());
+        let config_map = pricing.and_then(|pricing| pricing.config_map_ref.as_ref());
+        let endpoint = pricing.and_then(|pricing| pricing.endpoint.as_ref());
+        Told {
+            config_map: prices_of(&state.config_maps, class.name(), config_map),
+            endpoint: prices_of(&state.endpoints, class.name(), endpoint),
+        }
     }
 
     /// Counts changes.
@@ -66,7 +101,10 @@ impl Lessons {
     fn learn(&self, scalable: &Scalable, learnt: Learnt) {
         let mut state = self.lock();
         let lesson = Lesson { template: template_of(scalable), at: Instant::now(), learnt };
-        let changed = state.nodes.get(&scalable.id).is_none_or(|known| known.learnt != lesson.learnt);
+        let changed = state
+            .nodes
+            .get(&scalable.id)
+            .is_none_or(|known| (&known.learnt, &known.template) != (&lesson.learnt, &lesson.template));
         state.nodes.insert(scalable.id.clone(), lesson);
         state.version += u64::from(changed);
     }
@@ -74,6 +112,20 @@ impl Lessons {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn prices_of<N: PartialEq, P: Clone>(
+    sources: &BTreeMap<String, Source<N, P>>,
+    class: &str,
+    name: Option<&N>,
+) -> BTreeMap<String, P> {
+    let source = sources.get(class).filter(|source| Some(&source.name) == name);
+    source.map(|source| source.prices.clone()).unwrap_or_default()
+}
+
+/// Whether a source that was asked before need not be asked yet.
+fn is_known<N: PartialEq, P>(sources: &BTreeMap<String, Source<N, P>>, class: &str, name: &N) -> bool {
+    sources.get(class).is_some_and(|source| source.name == *name && source.due > Instant::now())
 }
 
 fn template_of(scalable: &Scalable) -> Option<String> {
@@ -88,9 +140,12 @@ pub(crate) async fn learn(fleet: &Fleet) {
         for scalable in offers.members.iter().filter(|scalable| !fleet.lessons.is_fresh(scalable)) {
             learn_from_node(fleet, &client, scalable).await;
         }
-        let reference = class.spec().pricing.and_then(|pricing| pricing.config_map_ref);
-        if let Some(reference) = reference {
-            learn_prices(fleet, &client, class.name(), &reference.namespace, &reference.name).await;
+        let Some(pricing) = class.spec().pricing else { continue };
+        if let Some(reference) = pricing.config_map_ref {
+            read_config_map(fleet, &client, &class, reference).await;
+        }
+        if let Some(url) = pricing.endpoint {
+            ask_endpoint(fleet, &class, url).await;
         }
     }
 }
@@ -116,20 +171,57 @@ fn quantities(list: Option<BTreeMap<String, WireQuantity>>) -> ResourceList {
     list.unwrap_or_default().into_iter().filter_map(read).collect()
 }
 
-async fn learn_prices(fleet: &Fleet, client: &Client, class: &str, namespace: &str, name: &str) {
-    let known = fleet.lessons.lock().prices.get(class).is_some_and(|(at, _)| at.elapsed() < PRICE_PERIOD);
-    if known {
+async fn read_config_map(
+    fleet: &Fleet,
+    client: &Client,
+    class: &ClusterAPINodeClass,
+    name: ConfigMapReference,
+) {
+    if is_known(&fleet.lessons.lock().config_maps, class.name(), &name) {
         return;
     }
-    let found = Api::<ConfigMap>::namespaced(client.clone(), namespace).get_opt(name).await;
-    let prices = match found {
-        Ok(Some(map)) => map.data.unwrap_or_default(),
+    let what = format!("ConfigMap {}/{}", name.namespace, name.name);
+    let prices = match Api::<ConfigMap>::namespaced(client.clone(), &name.namespace).get(&name.name).await {
+        Ok(map) => map.data.unwrap_or_default(),
+        // Whoever deletes it takes its prices back.
+        Err(kube::Error::Api(status))
+            if status.code == 404 && status.details.as_ref().is_some_and(|d| d.name == name.name) =>
+        {
+            tell(fleet, class, &format!("{what}, which spec.pricing.configMapRef names, does not exist"));
+            BTreeMap::new()
+        }
         // The last good ones stay.
-        Ok(None) => return tracing::warn!(class, namespace, name, "there is no such ConfigMap of prices"),
-        Err(error) => return tracing::warn!(class, %error, "cannot read the ConfigMap of prices"),
+        Err(error) => return tell(fleet, class, &format!("cannot read {what}: {error}")),
     };
+    let due = Instant::now() + CONFIG_MAP_PERIOD;
     let mut state = fleet.lessons.lock();
-    let changed = state.prices.get(class).is_none_or(|(_, before)| *before != prices);
-    state.prices.insert(class.to_owned(), (Instant::now(), prices));
-    state.version += u64::from(changed);
+    let before = prices_of(&state.config_maps, class.name(), Some(&name));
+    state.version += u64::from(before != prices);
+    state.config_maps.insert(class.name().to_owned(), Source { name, due, prices });
+}
+
+async fn ask_endpoint(fleet: &Fleet, class: &ClusterAPINodeClass, url: String) {
+    if is_known(&fleet.lessons.lock().endpoints, class.name(), &url) {
+        return;
+    }
+    let told = (fleet.fetch)(url.clone()).await.and_then(|text| prices::read(&text));
+    let now = Instant::now();
+    let mut state = fleet.lessons.lock();
+    let before = prices_of(&state.endpoints, class.name(), Some(&url));
+    let (prices, due) = match told {
+        Ok(prices) => (prices, now + ENDPOINT_PERIOD),
+        Err(problem) => {
+            tell(fleet, class, &format!("spec.pricing.endpoint {url}: {problem}"));
+            // The last good ones stay.
+            (before.clone(), now + ENDPOINT_RETRY)
+        }
+    };
+    state.version += u64::from(before != prices);
+    state.endpoints.insert(class.name().to_owned(), Source { name: url, due, prices });
+}
+
+/// Prices cannot be had from where the NodeClass says: its owner is told, and launches go on.
+fn tell(fleet: &Fleet, class: &ClusterAPINodeClass, problem: &str) {
+    let event = Event::new(reference(class), EventType::Warning, "PricesUnknown", problem.to_owned());
+    fleet.recorder.publish(event.dedupe_by([problem.to_owned()]));
 }

@@ -133,6 +133,8 @@ pub struct Plan {
     pub unserved: Vec<String>,
     /// How many of the last of these the limit of launches at once holds back.
     pub held_back: usize,
+    /// NodeClaims that the Go provider bound to a Machine that is another NodeClaim's.
+    pub doubles: Vec<ClaimFacts>,
     /// Look again after this long, even if nothing happens.
     pub look_again: Option<Duration>,
     /// To be kept for the next look.
@@ -207,13 +209,14 @@ pub fn plan(situation: &Situation<'_>) -> Plan {
     let reserve = usize::try_from(protected).unwrap_or(0).saturating_sub(sorted.foreign.len());
 
     let keep = claims(situation, &sorted, &waiting, reserve, &mut plan);
+    plan.doubles = doubles(situation);
     // Of two that the Go provider bound to one Machine, the younger has none and gets none.
     let mut waiting = waiting;
     waiting.retain(|claim| {
         claim.bound_to.is_none() || plan.claims.iter().any(|(_, served)| served.uid == claim.uid)
     });
     mark_doubles_and_orphans(situation, &sorted, &mut plan);
-    mark_surplus(situation, &keep, reserve, waiting.len(), &mut plan);
+    mark_surplus(situation, &sorted, &keep, reserve, waiting.len(), &mut plan);
     level(situation, &sorted, &waiting, reserve, &mut plan);
     plan.counts = counts(&sorted, &waiting);
     plan
@@ -273,6 +276,15 @@ fn waiting<'a>(situation: &Situation<'a>) -> Vec<&'a ClaimFacts> {
         situation.targeting.iter().filter(|claim| !served.contains(&claim.uid) && may_wait(claim)).collect();
     waiting.sort_by(|a, b| (a.created, &a.name).cmp(&(b.created, &b.name)));
     waiting
+}
+
+/// NodeClaims bound to a Machine that carries the claim of another one of ours.
+fn doubles(situation: &Situation<'_>) -> Vec<ClaimFacts> {
+    let is_double = |claim: &&ClaimFacts| {
+        let bound = situation.machines.iter().filter(|machine| is_bound(claim, machine));
+        bound.filter_map(Machine::claim).any(|held| held.owner == situation.owner && held.uid != claim.uid)
+    };
+    situation.targeting.iter().filter(is_double).cloned().collect()
 }
 
 /// Whether the Go provider bound a NodeClaim to this Machine, and their ids agree.
@@ -339,6 +351,7 @@ fn mark_doubles_and_orphans(situation: &Situation<'_>, sorted: &Sorted<'_>, plan
 
 fn mark_surplus(
     situation: &Situation<'_>,
+    sorted: &Sorted<'_>,
     free: &[&Machine],
     reserve: usize,
     waiting: usize,
@@ -346,7 +359,10 @@ fn mark_surplus(
 ) {
     // Machines that waiting NodeClaims may still get (they are not eligible yet) are no surplus.
     let unserved = waiting - plan.claims.len();
-    let spare = free.len().saturating_sub(reserve + unserved);
+    // Nor are those that the owner's least size asks for: they would be made again.
+    let settled = sorted.claimed.len() + sorted.foreign.len() + plan.claims.len() - plan.marks.len();
+    let floor = usize::try_from(situation.bounds.0).unwrap_or(0).saturating_sub(settled);
+    let spare = free.len().saturating_sub((reserve + unserved).max(floor));
     let surplus_after = situation.rules.surplus_after;
     // Those that failed go first, then the youngest.
     // What was there before us may serve, and is never surplus.

@@ -327,3 +327,18 @@ fn a_node_claim_whose_machine_has_vanished_is_not_given_another() {
     case.targeting[0].provider_id = Some("fake://lost".into());
     assert!(!case.plan().writes());
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_machine_that_the_least_size_asks_for_is_no_surplus() {
+    let seen = Sightings { free: [("uid-x".to_owned(), Instant::now())].into(), unborn: None };
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    let look = |min: i32| {
+        let mut case = Case::new(2).claimed(&["a"]).free(&["x"]);
+        case.min = min;
+        case.sightings = seen.clone();
+        case.plan()
+    };
+    assert_eq!(look(2).marks, []);
+    assert_eq!(look(2).replicas, None);
+    assert_eq!(look(1).marks.len(), 1, "beyond the least size it goes");
+}

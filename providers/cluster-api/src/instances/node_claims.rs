@@ -186,11 +186,11 @@ impl NodeClaims {
                     self.remember(&written, target);
                     return Ok(target.clone());
                 }
-                Err(kube::Error::Api(status)) if status.code == 404 => return Err(AssignError::Gone(name)),
+                Err(error) if is_missing(&error, &name) => return Err(AssignError::Gone(name)),
                 Err(kube::Error::Api(status)) if status.code == 409 => {}
                 Err(error) => return Err(failed(error)),
             }
-            let now = self.api.get_opt(&name).await.map_err(failed)?;
+            let now = self.get(&name).await.map_err(failed)?;
             let now = now.filter(|now| {
                 now.metadata.uid == claim.metadata.uid && now.metadata.deletion_timestamp.is_none()
             });
@@ -204,16 +204,71 @@ impl NodeClaims {
         Err(failed(kube::Error::Service("it is changed all the time".into())))
     }
 
-    /// Makes a NodeClaim; one of that name is as good.
-    pub async fn create(&self, claim: &NodeClaim) -> Result<(), kube::Error> {
-        match self.api.create(&PostParams::default(), claim).await {
-            Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
-            Ok(made) => {
-                if let Some(target) = Target::of(&made) {
-                    self.remember(&made, &target);
+    /// Makes a NodeClaim that takes a Machine over, unless it was made before. Where its name belongs to a NodeClaim that was made
+    /// for something else, it is made under one of its own, which is the same every time.
+    pub async fn adopt(&self, claim: &NodeClaim) -> Result<(), kube::Error> {
+        let name = claim.metadata.name.clone().unwrap_or_default();
+        let another = format!("{name}-{}", fingerprint(&origin(claim)));
+        for name in [name, another] {
+            let mut named = claim.clone();
+            named.metadata.name = Some(name.clone());
+            match self.api.create(&PostParams::default(), &named).await {
+                Ok(made) => {
+                    if let Some(target) = Target::of(&made) {
+                        self.remember(&made, &target);
+                    }
+                    return Ok(());
                 }
-                Ok(())
+                Err(kube::Error::Api(status)) if status.code == 409 => {}
+                Err(error) => return Err(error),
             }
+            if self.get(&name).await?.is_some_and(|there| origin(&there) == origin(claim)) {
+                return Ok(());
+            }
+        }
+        Err(kube::Error::Service("both names it could have are taken by NodeClaims of other origin".into()))
+    }
+
+    /// Records the Machine of a NodeClaim that the Go provider bound, in place of what that wrote.
+    pub async fn take_over(
+        &self,
+        claim: &NodeClaim,
+        machine: &ObjectKey,
+        target: &Target,
+    ) -> Result<(), kube::Error> {
+        let patch = json!({"metadata": {
+            "resourceVersion": claim.metadata.resource_version,
+            "annotations": {
+                names::GO_MACHINE: null, names::MACHINE: machine.to_string(), names::TARGET: target.to_string(),
+            },
+        }});
+        let name = claim.metadata.name.as_deref().unwrap_or_default();
+        match self.api.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await {
+            // Changed in between: the next look knows more.
+            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(()),
+            other => other.map(drop),
+        }
+    }
+
+    /// Deletes a NodeClaim that must not take the instance along whose id it has.
+    pub async fn part(&self, claim: &NodeClaim) -> Result<(), kube::Error> {
+        let patch = json!({
+            "metadata": {"resourceVersion": claim.metadata.resource_version},
+            "status": {"providerID": null, "nodeName": null},
+        });
+        let name = claim.metadata.name.as_deref().unwrap_or_default();
+        match self.api.patch_status(name, &PatchParams::default(), &Patch::Merge(patch)).await {
+            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(()),
+            Err(error) => Err(error),
+            Ok(_) => self.delete(claim).await,
+        }
+    }
+
+    /// The NodeClaim of this name, if the server has one.
+    async fn get(&self, name: &str) -> Result<Option<NodeClaim>, kube::Error> {
+        match self.api.get(name).await {
+            Ok(found) => Ok(Some(found)),
+            Err(error) if is_missing(&error, name) => Ok(None),
             Err(error) => Err(error),
         }
     }
@@ -250,19 +305,25 @@ impl NodeClaims {
         claims.iter().filter(pending).filter_map(|claim| claim.metadata.name.clone()).collect()
     }
 
-    /// Whether the NodeClaim of this name and uid is known not to exist: the server said so just now. A server that does not serve
-    /// NodeClaims at all answers 404 as well, and names none.
+    /// Whether the NodeClaim of this name and uid is known not to exist: the server said so just now.
     pub async fn is_gone(&self, name: &str, uid: &str) -> Result<bool, kube::Error> {
-        match self.api.get(name).await {
-            Ok(now) => Ok(now.metadata.uid.as_deref() != Some(uid)),
-            Err(kube::Error::Api(status))
-                if status.code == 404
-                    && status.details.as_ref().is_some_and(|details| details.name == name) =>
-            {
-                Ok(true)
-            }
-            Err(error) => Err(error),
-        }
+        Ok(self.get(name).await?.is_none_or(|now| now.metadata.uid.as_deref() != Some(uid)))
+    }
+
+    /// NodeClaims before this one in the line for Machines of their own from a blueprint: older ones that have no instance yet.
+    pub fn ahead(&self, claim: &NodeClaim, id: &ScalableKey) -> usize {
+        let place = |claim: &NodeClaim| {
+            let facts = facts(claim);
+            (facts.created, facts.name)
+        };
+        let ours = place(claim);
+        let before = |other: &&Arc<NodeClaim>| {
+            other.metadata.deletion_timestamp.is_none()
+                && other.status.as_ref().is_none_or(|status| status.provider_id.is_none())
+                && Target::of(other).is_some_and(|target| target.standalone)
+                && place(other) < ours
+        };
+        self.store.by_index(BY_TARGET, &id.to_annotation()).iter().filter(before).count()
     }
 
     /// The NodeClaim of this name and uid, if the watch shows it.
@@ -309,6 +370,30 @@ impl NodeClaims {
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Recent>> {
         self.recent.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Whether the server says that an object of this name does not exist. One that does not serve its kind, or a proxy before it,
+/// answers 404 as well, and names none.
+fn is_missing(error: &kube::Error, name: &str) -> bool {
+    let kube::Error::Api(status) = error else { return false };
+    status.code == 404 && status.details.as_ref().is_some_and(|details| details.name == name)
+}
+
+/// What an adopting NodeClaim was made for: the NodeClaim it succeeds, or the Machine that was there before.
+fn origin(claim: &NodeClaim) -> Option<(String, String)> {
+    let annotations = claim.metadata.annotations.as_ref()?;
+    let adopted = annotations.get(names::ADOPTED)?;
+    let machine = annotations.get(names::MACHINE).filter(|_| adopted == EXISTING);
+    Some((adopted.clone(), machine.cloned().unwrap_or_default()))
+}
+
+/// Five letters that tell origins apart.
+fn fingerprint(origin: &Option<(String, String)>) -> String {
+    // FNV-1a: the same on every machine and in every version.
+    let hash = format!("{origin:?}")
+        .bytes()
+        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3));
+    format!("{:05x}", hash & 0xf_ffff)
 }
 
 /// A NodeClaim, as far as the ledger cares.

@@ -1,11 +1,13 @@
 //! How fast nodes may be launched, so that a burst does not overwhelm the infrastructure: so many per minute over all resources of a
-//! NodeClass. How many a single resource may have on their way at once is the ledger's affair.
+//! NodeClass. How many a single resource may have on their way at once is the ledger's affair, but for Machines of their own.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
+
+use crate::nodeclass::LaunchLimits;
 
 const MINUTE: f64 = 60.0;
 
@@ -74,16 +76,19 @@ impl Pace {
         }
     }
 
-    /// Whether a single launch may start now. One whose turn has come keeps it, however often it has to be tried.
-    pub fn begin(&self, node_class: &str, per_minute: Option<u32>, uid: &str) -> bool {
-        if per_minute.is_none() {
+    /// Whether a single launch may start now that has so many before it at its resource. One whose turn has come keeps it, however
+    /// often it has to be tried.
+    pub fn begin(&self, node_class: &str, limits: Option<LaunchLimits>, ahead: usize, uid: &str) -> bool {
+        let Some(limits) = limits else {
             self.forget(uid);
             return true;
-        }
+        };
         if matches!(self.turn(uid), Some(Turn::Came(_))) {
             return true;
         }
-        let granted = self.take(node_class, per_minute, 1).0 > 0;
+        let most = limits.per_resource.and_then(|most| usize::try_from(most).ok());
+        let granted =
+            most.is_none_or(|most| ahead < most) && self.take(node_class, limits.per_minute, 1).0 > 0;
         if granted {
             self.admit(uid)
         } else {
@@ -148,14 +153,25 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_launch_takes_one_turn_however_often_it_is_tried() {
         let pace = Pace::default();
-        assert!(pace.begin("slow", Some(1), "a") && pace.begin("slow", Some(1), "a"));
-        assert!(!pace.begin("slow", Some(1), "b"));
+        let one = Some(LaunchLimits { per_minute: Some(1), per_resource: None });
+        assert!(pace.begin("slow", one, 0, "a") && pace.begin("slow", one, 0, "a"));
+        assert!(!pace.begin("slow", one, 1, "b"));
         assert_eq!(pace.turn("b"), Some(Turn::Waits));
         pace.give_back_turn("slow", "a");
-        assert!(pace.begin("slow", Some(1), "b"));
+        assert!(pace.begin("slow", one, 1, "b"));
         assert_eq!(pace.turn("b"), Some(Turn::Came(Instant::now())), "its time starts now");
-        assert!(!pace.begin("slow", Some(1), "c"));
-        assert!(pace.begin("slow", None, "c"), "the limit was lifted");
+        assert!(!pace.begin("slow", one, 2, "c"));
+        assert!(pace.begin("slow", None, 2, "c"), "the limit was lifted");
         assert_eq!(pace.turn("c"), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn launches_beyond_those_a_resource_may_have_at_once_wait_in_line() {
+        let pace = Pace::default();
+        let two = Some(LaunchLimits { per_minute: None, per_resource: Some(2) });
+        assert!(pace.begin("slow", two, 0, "a") && pace.begin("slow", two, 1, "b"));
+        assert!(!pace.begin("slow", two, 2, "c"));
+        assert_eq!(pace.turn("c"), Some(Turn::Waits));
+        assert!(pace.begin("slow", two, 1, "c"), "one before it has its instance");
     }
 }

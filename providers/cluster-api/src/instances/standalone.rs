@@ -48,11 +48,10 @@ pub async fn launch(fleet: &Arc<Fleet>, claim: &NodeClaim, target: &Target) -> R
     let class = &claim.spec.node_class_ref.name;
     let limits = fleet.node_class(class).and_then(|class| class.spec().launch_limits);
     let uid = claim.metadata.uid.as_deref().unwrap_or_default();
-    if !fleet.pace.begin(class, limits.and_then(|limits| limits.per_minute), uid) {
-        return Ok(pending(
-            "LaunchRate",
-            format!("as many launches as ClusterAPINodeClass {class} allows per minute"),
-        ));
+    let ahead = fleet.node_claims.ahead(claim, &target.id);
+    if !fleet.pace.begin(class, limits, ahead, uid) {
+        let message = format!("as many launches are under way as ClusterAPINodeClass {class} allows");
+        return Ok(pending("LaunchRate", message));
     }
     let age = match fleet.pace.turn(uid) {
         Some(Turn::Came(at)) => at.elapsed(),

@@ -10,7 +10,7 @@ use karpenter_api::labels::{
 };
 use karpenter_engine::instance_type::Overhead;
 
-use super::price::{Price, Sources, price};
+use super::price::{Price, Sources, Told, price};
 use super::{capacity, node_labels, overhead, taints};
 use crate::client::fields::Malformed;
 use crate::client::scalable::{Scalable, ScalableKey};
@@ -69,6 +69,8 @@ pub struct Surroundings<'a> {
     pub default_arch: &'a str,
     /// What Nodes of resources tell.
     pub learnt: &'a BTreeMap<ScalableKey, Learnt>,
+    /// Prices that are told outside the NodeClass.
+    pub told: &'a Told,
 }
 
 /// What a Node told about its siblings.
@@ -125,6 +127,7 @@ impl Blueprint {
             template,
             entry,
             pricing: spec.pricing.as_ref(),
+            told: around.told,
             node_class: around.node_class,
         };
         let zone_label = labels.remove(TOPOLOGY_ZONE);

@@ -26,8 +26,10 @@ pub struct Price {
 pub enum Source {
     /// An annotation of the scalable resource or its infrastructure template.
     Annotation,
-    /// The NodeClass's instance type or table.
+    /// The NodeClass's instance type or table, or its ConfigMap.
     Table,
+    /// The NodeClass's endpoint.
+    Endpoint,
     /// Worked out from resources.
     Model,
 }
@@ -37,6 +39,7 @@ impl fmt::Display for Source {
         f.write_str(match self {
             Self::Annotation => "annotation",
             Self::Table => "table",
+            Self::Endpoint => "endpoint",
             Self::Model => "model",
         })
     }
@@ -49,6 +52,15 @@ const ANNOTATIONS: &[&str] =
 /// Prices of the resource model when the NodeClass names none: the ratios at which clouds sell.
 const DEFAULT_MODEL: (f64, f64, f64) = (0.03, 0.004, 1.0);
 
+/// Prices that are told outside the NodeClass, by the keys its table has.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Told {
+    /// By its ConfigMap.
+    pub config_map: BTreeMap<String, String>,
+    /// By its endpoint.
+    pub endpoint: BTreeMap<String, f64>,
+}
+
 /// What there is to ask.
 #[derive(Clone, Copy, Debug)]
 pub struct Sources<'a> {
@@ -60,6 +72,8 @@ pub struct Sources<'a> {
     pub entry: Option<&'a InstanceTypeOverride>,
     /// The NodeClass's prices.
     pub pricing: Option<&'a Pricing>,
+    /// Prices from elsewhere.
+    pub told: &'a Told,
     /// The NodeClass, for messages.
     pub node_class: &'a str,
 }
@@ -85,10 +99,16 @@ pub fn price(
     }
     let tabled = sources.entry.and_then(|entry| entry.price.as_ref());
     let tabled = tabled.map(|text| (format!("spec.instanceTypes[{instance_type}].price"), text));
+    let keys = keys(instance_type, zone, capacity_type);
     let tabled = tabled.or_else(|| {
-        let table = sources.pricing?.table.as_ref()?;
-        let (key, text) = lookup(table, instance_type, zone, capacity_type)?;
-        Some((format!("spec.pricing.table[{key}]"), text))
+        let table = sources.pricing.and_then(|pricing| pricing.table.as_ref());
+        keys.iter().find_map(|key| {
+            // What stands in the NodeClass goes before what stands elsewhere.
+            let own = table.and_then(|table| table.get(key));
+            let own = own.map(|text| (format!("spec.pricing.table[{key}]"), text));
+            let mapped = || sources.told.config_map.get(key);
+            own.or_else(|| Some((format!("spec.pricing.configMapRef, its data[{key}]"), mapped()?)))
+        })
     });
     if let Some((key, text)) = tabled {
         let per_hour = parse(text).ok_or_else(|| Malformed {
@@ -98,24 +118,21 @@ pub fn price(
         })?;
         return Ok(Price { per_hour, source: Source::Table });
     }
+    if let Some(per_hour) = keys.iter().find_map(|key| sources.told.endpoint.get(key)) {
+        return Ok(Price { per_hour: *per_hour, source: Source::Endpoint });
+    }
     let model = sources.pricing.and_then(|pricing| pricing.model.as_ref());
     Ok(Price { per_hour: modelled(model, capacity), source: Source::Model })
 }
 
-/// The most particular entry of the table.
-fn lookup<'a>(
-    table: &'a BTreeMap<String, String>,
-    instance_type: &str,
-    zone: Option<&str>,
-    capacity_type: &str,
-) -> Option<(String, &'a String)> {
+/// The keys of an offering in a table of prices, the most particular one first.
+fn keys(instance_type: &str, zone: Option<&str>, capacity_type: &str) -> [String; 3] {
     let zone = zone.unwrap_or_default();
-    let keys = [
+    [
         format!("{instance_type}/{zone}/{capacity_type}"),
         format!("{instance_type}/{zone}"),
         instance_type.to_owned(),
-    ];
-    keys.into_iter().find_map(|key| table.get(&key).map(|text| (key, text)))
+    ]
 }
 
 fn modelled(model: Option<&PriceModel>, capacity: &ResourceList) -> f64 {
@@ -142,6 +159,7 @@ fn modelled(model: Option<&PriceModel>, capacity: &ResourceList) -> f64 {
         .sum()
 }
 
-fn parse(text: &str) -> Option<f64> {
+/// A price per hour, if that is what it is.
+pub(crate) fn parse(text: &str) -> Option<f64> {
     text.trim().parse::<f64>().ok().filter(|price| price.is_finite() && *price >= 0.0)
 }

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::blueprint::{Blueprint, Learnt, Surroundings};
 use super::catalog::{Catalog, NoOffer};
-use super::price::Source;
+use super::price::{Source, Told};
 use crate::client::fields::Malformed;
 use crate::client::scalable::Scalable;
 use crate::client::template::Template;
@@ -36,6 +36,7 @@ fn blueprint_of(
         sync_labels: &["team.example/".to_owned()],
         default_arch: "amd64",
         learnt: &LEARNT,
+        told: &Told::default(),
     };
     Blueprint::of(scalable, template, around)
 }

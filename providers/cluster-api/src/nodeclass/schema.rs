@@ -178,6 +178,15 @@ fn pricing() -> Schema {
                 .required("name", Schema::string().describe("Its name.").min_length(1)),
         )
         .optional(
+            "endpoint",
+            Schema::string()
+                .describe(
+                    "The URL of an endpoint that tells prices which neither table tells: a JSON object with the table's keys, or OpenCost's metric node_total_hourly_cost. Asked every 15 minutes; what it told last stays.",
+                )
+                .pattern("^https?://")
+                .max_length(2048),
+        )
+        .optional(
             "model",
             Schema::object()
                 .describe(
@@ -194,6 +203,7 @@ fn timeouts() -> Schema {
     Schema::object()
         .describe("How long things may take.")
         .optional("launch", duration("From NodeClaim to instance (default 5m); bare metal wants an hour."))
+        .optional("registration", duration("From instance to registered node (default 15m)."))
         .optional("surplus", duration("For how long a Machine nobody waits for is kept (default 5m)."))
 }
 

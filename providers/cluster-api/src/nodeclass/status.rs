@@ -15,7 +15,8 @@ use super::{
     ClusterAPINodeClass, INSTANCE_TYPES_RESOLVED, MANAGEMENT_CLUSTER_READY, ResourceStatus,
     SCALABLE_RESOURCES_RESOLVED,
 };
-use crate::instances::fleet::{Fleet, Offers};
+use crate::instances::fleet::Fleet;
+use crate::instances::offers::Offers;
 
 /// How often a NodeClass is looked at.
 const PERIOD: Duration = Duration::from_secs(60);

@@ -239,6 +239,7 @@ fn launches_that_wait_for_their_turn_do_not_fail() {
         ("MachineDeployment", json!({"perMinute": 2})),
         ("Machine", json!({"perMinute": 2})),
         ("MachineDeployment", json!({"perResource": 1})),
+        ("Machine", json!({"perResource": 1})),
     ] {
         scenario(async {
             let class = json!({"launchMode": mode, "launchLimits": limits, "timeouts": {"launch": "90s"}});
@@ -252,9 +253,59 @@ fn launches_that_wait_for_their_turn_do_not_fail() {
             rig.pass(30 * SECOND).await;
             let waiting = rig.read(launched).iter().filter(|(reason, _)| reason == "LaunchRate").count();
             assert!(waiting >= 4, "{mode} {limits}: {waiting} wait for their turn");
+            let begun = rig.read(|objects| objects.machines.len());
+            assert!(begun <= 4, "{mode} {limits}: {begun} at once");
             rig.until("all nodes are ready", 20 * MINUTE, |objects| initialized(objects) == 8).await;
             let last = rig.read(|objects| objects.node_claims.keys().map(|key| key.name.to_string()).max());
             assert_eq!(last.as_deref(), Some("n8"), "{mode} {limits}: none was given up");
         });
     }
+}
+
+#[test]
+fn an_adopted_machine_that_cluster_api_replaces_is_followed_by_another() {
+    for adoption in ["Existing", "Never"] {
+        scenario(replace_adopted(adoption));
+    }
+}
+
+/// Adopts two Machines and has them replaced, with this rule for further ones.
+async fn replace_adopted(adoption: &str) {
+    let rig = Rig::new(json!({"adoption": "Existing"})).await;
+    let plain = json!({"provisionSeconds": 3, "joinSeconds": 2, "deleteSeconds": 5});
+    rig.create(cluster_api::template(NAMESPACE, "plain", plain)).await;
+    rig.create(cluster_api::machine_deployment(NAMESPACE, CLUSTER, "m", "plain", &[(MAX, "10")])).await;
+    rig.patch(Kind::MachineDeployment, "m", json!({"spec": {"replicas": 2}})).await;
+    rig.until("two nodes by hand", 5 * MINUTE, |objects| objects.nodes.len() == 2).await;
+    rig.create(json!({
+        "apiVersion": "karpenter.sh/v1", "kind": "NodePool", "metadata": {"name": "default"},
+        "spec": {"template": {"spec": {
+            "requirements": [{"key": "kubernetes.io/arch", "operator": "In", "values": ["amd64"]}],
+            "nodeClassRef": {
+                "group": "karpenter.cluster.x-k8s.io", "kind": "ClusterAPINodeClass", "name": "default",
+            },
+        }}},
+    }))
+    .await;
+    rig.pass(10 * SECOND).await;
+    rig.karpenter.start();
+    rig.until("each has a NodeClaim of its name", 5 * MINUTE, |objects| {
+        initialized(objects) == 2
+            && objects.machines.keys().all(|m| objects.node_claims.keys().any(|claim| claim.name == m.name))
+    })
+    .await;
+    rig.patch_node_class(json!({"spec": {"adoption": adoption}})).await;
+    let before = rig.read(|objects| objects.machines.keys().cloned().collect::<Vec<_>>());
+    let change = json!({"spec": {"template": {"spec": {"version": "v1.36.9"}}}});
+    rig.patch(Kind::MachineDeployment, "m", change).await;
+    rig.until("both were replaced and have NodeClaims", 30 * MINUTE, |objects| {
+        objects.machines.len() == 2
+            && objects.machines.keys().all(|machine| !before.contains(machine))
+            && initialized(objects) == 2
+            && objects.node_claims.len() == 2
+    })
+    .await;
+    rig.pass(15 * MINUTE).await;
+    assert_eq!((rig.replicas("m"), rig.read(claimed)), (2, 2), "and none is left alone");
+    rig.at_rest();
 }

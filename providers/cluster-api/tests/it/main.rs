@@ -3,6 +3,7 @@
 mod core;
 mod features;
 mod go_faults;
+mod lessons;
 mod rig;
 mod rollouts;
 mod safety;

@@ -9,8 +9,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
+use k8s_openapi::api::core::v1::Event;
 use karpenter_api::NodeClaim;
 use karpenter_provider_cluster_api::ClusterAPINodeClass;
+use karpenter_provider_cluster_api::nodeclass::ResourceStatus;
 use karpenter_sim::cluster_api::{
     self, ClaimedMachinesLive, ClusterApi, Kind, LevelsWithinBounds, OneMachinePerClaim,
 };
@@ -18,7 +20,7 @@ use karpenter_sim::faults::{FaultPlan, Faults};
 use karpenter_sim::kubelet::Timing;
 use karpenter_sim::{Cluster, Objects, Process, World, WorldOptions, in_virtual_time};
 use kube::Api;
-use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
+use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
@@ -135,6 +137,29 @@ impl Rig {
     pub(crate) fn api(&self, kind: Kind) -> Api<DynamicObject> {
         let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(kind.group(), "v1beta2", kind.as_str()));
         Api::namespaced_with(self.world.cluster().client("user"), NAMESPACE, &resource)
+    }
+
+    /// What the NodeClass's status says about a resource.
+    pub(crate) async fn resource(&self, name: &str) -> ResourceStatus {
+        let api: Api<ClusterAPINodeClass> = Api::all(self.world.cluster().client("user"));
+        let class = api.get("default").await.expect("the NodeClass");
+        let resources = class.status.and_then(|status| status.resources).unwrap_or_default();
+        let found = resources.into_iter().find(|resource| resource.name.ends_with(&format!("/{name}")));
+        found.unwrap_or_else(|| panic!("the NodeClass tells nothing about {name}"))
+    }
+
+    /// The messages of events of this reason.
+    pub(crate) async fn events(&self, reason: &str) -> Vec<String> {
+        let api: Api<Event> = Api::all(self.world.cluster().client("user"));
+        let events = api.list(&ListParams::default()).await.expect("events").items;
+        let of_reason = events.into_iter().filter(|event| event.reason.as_deref() == Some(reason));
+        of_reason.filter_map(|event| event.message).collect()
+    }
+
+    /// Changes the NodeClass.
+    pub(crate) async fn patch_node_class(&self, change: Value) {
+        let api: Api<ClusterAPINodeClass> = Api::all(self.world.cluster().client("user"));
+        api.patch("default", &PatchParams::default(), &Patch::Merge(change)).await.expect("a patch");
     }
 
     async fn node_class_condition(&self, kind: &str) -> Option<karpenter_api::Condition> {

@@ -57,6 +57,35 @@ fn a25_two_leaders_for_a_while_launch_no_node_twice() {
 }
 
 #[test]
+fn a25_replicas_that_somebody_keeps_resetting_are_set_again_once_and_that_is_told() {
+    scenario(async {
+        let rig = Rig::new(json!({})).await;
+        rig.deployment("m", &[(MAX, "10")]).await;
+        rig.karpenter.start();
+        rig.want(4);
+        rig.until("all nodes are ready", 10 * MINUTE, |objects| initialized(objects) == 4).await;
+        rig.capi.run_machine_sets(false);
+        let scales = || rig.writes("machinedeployments/m/scale");
+        for _ in 0..3 {
+            let before = scales();
+            rig.patch(Kind::MachineDeployment, "m", json!({"spec": {"replicas": 2}})).await;
+            rig.until("it is put right", MINUTE, |objects| replicas(objects, "m") == 4).await;
+            rig.pass(3 * MINUTE).await;
+            assert_eq!((rig.replicas("m"), scales()), (4, before + 1), "by one write");
+        }
+        rig.capi.run_machine_sets(true);
+        rig.pass(5 * MINUTE).await;
+        assert_eq!((rig.read(claimed), rig.read(initialized)), (4, 4), "no node was lost");
+        let told = rig.events("ReplicasChangedByAnother").await;
+        assert!(
+            told.iter().any(|text| text.contains("set 2 replicas where Karpenter had set 4")),
+            "{told:?}"
+        );
+        rig.at_rest();
+    });
+}
+
+#[test]
 fn a16_a_management_cluster_that_is_away_costs_no_node() {
     scenario(async {
         let rig = Rig::new(json!({})).await;

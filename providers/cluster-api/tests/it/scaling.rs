@@ -158,19 +158,44 @@ fn a12_a_machine_that_never_comes_is_given_up_with_its_node_claim() {
 
 #[test]
 fn a13_a_terminal_failure_is_answered_at_once() {
+    for failure_domain in [None, Some("rack-1")] {
+        scenario(async {
+            let rig = Rig::new(json!({})).await;
+            let fails = json!({"fails": {"seconds": 20, "reason": "InsufficientResources", "message": "no host has room"}});
+            rig.create(cluster_api::template(NAMESPACE, "full", fails)).await;
+            let cheap = [(MAX, "10"), ("karpenter.cluster.x-k8s.io/price", "0.1")];
+            let mut deployment = cluster_api::machine_deployment(NAMESPACE, "c", "m", "full", &cheap);
+            deployment["spec"]["template"]["spec"]["failureDomain"] = failure_domain.into();
+            rig.create(deployment).await;
+            rig.deployment("m2", &[(MAX, "10"), ("karpenter.cluster.x-k8s.io/price", "0.2")]).await;
+            rig.karpenter.start();
+            rig.want(1);
+            let took = rig.until("another serves", 5 * MINUTE, |objects| initialized(objects) == 1).await;
+            assert!(took < 2 * MINUTE, "{failure_domain:?}: {took:?}");
+            rig.pass(5 * MINUTE).await;
+            assert_eq!((rig.replicas("m"), rig.replicas("m2")), (0, 1), "{failure_domain:?}");
+            rig.at_rest();
+        });
+    }
+}
+
+#[test]
+fn what_cluster_api_cannot_make_by_itself_is_left_for_the_next_dearest() {
     scenario(async {
         let rig = Rig::new(json!({})).await;
-        let fails = json!({"fails": {"seconds": 20, "reason": "InsufficientResources", "message": "no host has room"}});
-        rig.create(cluster_api::template(NAMESPACE, "full", fails)).await;
         let cheap = [(MAX, "10"), ("karpenter.cluster.x-k8s.io/price", "0.1")];
-        rig.create(cluster_api::machine_deployment(NAMESPACE, "c", "m", "full", &cheap)).await;
+        // Its template does not exist.
+        rig.create(cluster_api::machine_deployment(NAMESPACE, "c", "m", "nowhere", &cheap)).await;
         rig.deployment("m2", &[(MAX, "10"), ("karpenter.cluster.x-k8s.io/price", "0.2")]).await;
         rig.karpenter.start();
         rig.want(1);
-        let took = rig.until("another serves", 5 * MINUTE, |objects| initialized(objects) == 1).await;
+        rig.pass(2 * MINUTE).await;
+        rig.want(2);
+        let took = rig.until("those that come later go elsewhere", 5 * MINUTE, |o| initialized(o) == 1).await;
         assert!(took < 2 * MINUTE, "{took:?}");
-        rig.pass(5 * MINUTE).await;
-        assert_eq!((rig.replicas("m"), rig.replicas("m2")), (0, 1));
+        rig.until("so does the first in the end", 20 * MINUTE, |objects| initialized(objects) == 2).await;
+        rig.pass(10 * MINUTE).await;
+        assert_eq!((rig.replicas("m"), rig.replicas("m2")), (0, 2));
         rig.at_rest();
     });
 }

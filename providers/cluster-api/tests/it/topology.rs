@@ -126,9 +126,17 @@ fn a25_what_the_go_provider_bound_keeps_its_machine() {
             objects.machines.values().filter_map(owner).collect::<std::collections::BTreeSet<_>>()
         });
         assert_eq!(owners.into_iter().collect::<Vec<_>>(), ["g1", "g2"], "the older keeps it");
-        rig.delete_claim("g3").await;
         rig.until("the younger ends", 5 * MINUTE, |objects| objects.node_claims.len() == 2).await;
         rig.pass(MINUTE).await;
+        let told = rig.events("DuplicateMachine").await;
+        assert!(told.iter().any(|message| message.contains(&bound[0].0)), "{told:?}");
+        assert_eq!(rig.read(|objects| objects.nodes.len()), 2, "and leaves the Node to the other");
+        let old = rig.read(|objects| {
+            let annotations =
+                objects.node_claims.values().filter_map(|claim| claim.metadata.annotations.clone());
+            annotations.filter(|all| all.contains_key("cluster.x-k8s.io/machine")).count()
+        });
+        assert_eq!(old, 0, "on Nodes that key is Cluster API's");
         assert_eq!(
             rig.read(|objects| (objects.machines.len(), replicas(objects, "m"))),
             (2, 2),

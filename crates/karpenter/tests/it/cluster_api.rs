@@ -1,0 +1,244 @@
+//! The whole of Karpenter on a simulated Cluster API: what the provider's own tests, with their small core, cannot show.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use karpenter_cloudprovider::{CloudProvider, Measured, Registry, Surroundings};
+use karpenter_controllers::operator::COMPONENT;
+use karpenter_controllers::{Given, assemble};
+use karpenter_provider_cluster_api::ClusterAPINodeClass;
+use karpenter_runtime::compute::Compute;
+use karpenter_runtime::environment::Environment;
+use karpenter_runtime::events;
+use karpenter_runtime::metrics::Registry as Metrics;
+use karpenter_runtime::options::{Environ, Options};
+use karpenter_sim::cluster_api::{self, ClusterApi, Kind};
+use karpenter_sim::objects::{is_active, is_deleting, is_ready};
+use karpenter_sim::traffic::{Act, Script};
+use karpenter_sim::{Objects, World, WorldOptions, in_virtual_time};
+use kube::Api;
+use kube::api::{DynamicObject, Patch, PatchParams};
+use kube::core::{ApiResource, GroupVersionKind};
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+
+const MINUTE: Duration = Duration::from_secs(60);
+const NAMESPACE: &str = "fleet";
+const PRICE: &str = "karpenter.cluster.x-k8s.io/price";
+
+/// A cluster with two sizes of nodes, large and small, at these prices.
+struct Stage {
+    world: World,
+    _controllers: ClusterApi,
+    stop: CancellationToken,
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
+}
+
+impl Stage {
+    async fn new(prices: Option<[&str; 2]>) -> Self {
+        let world = World::new(WorldOptions::default()).await.expect("a world");
+        let controllers = ClusterApi::install(&world).await.expect("Cluster API");
+        let mut objects = vec![
+            ClusterAPINodeClass::crd().to_json(),
+            json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}),
+            cluster_api::cluster(NAMESPACE, "c"),
+            json!({
+                "apiVersion": "karpenter.cluster.x-k8s.io/v1alpha1", "kind": "ClusterAPINodeClass",
+                "metadata": {"name": "default"}, "spec": {"drift": "Karpenter"},
+            }),
+            json!({
+                "apiVersion": "karpenter.sh/v1", "kind": "NodePool", "metadata": {"name": "default"},
+                "spec": {
+                    "disruption": {
+                        "consolidationPolicy": "WhenEmptyOrUnderutilized", "consolidateAfter": "30s",
+                        "budgets": [{"nodes": "1"}],
+                    },
+                    "template": {"spec": {"requirements": [], "nodeClassRef": {
+                        "group": "karpenter.cluster.x-k8s.io", "kind": "ClusterAPINodeClass", "name": "default",
+                    }}},
+                },
+            }),
+        ];
+        for (index, (name, cpu, memory)) in
+            [("large", "8", "32Gi"), ("small", "4", "16Gi")].into_iter().enumerate()
+        {
+            let machine = json!({
+                "provisionSeconds": 3, "joinSeconds": 2,
+                "capacity": {"cpu": cpu, "memory": memory, "pods": "110"},
+                // Without a zone a node is consolidated only when it is empty.
+                "nodeLabels": {"topology.kubernetes.io/zone": "a"},
+            });
+            objects.push(cluster_api::template(NAMESPACE, name, machine));
+            let mut annotations = vec![
+                ("capacity.cluster-autoscaler.kubernetes.io/cpu", cpu),
+                ("capacity.cluster-autoscaler.kubernetes.io/memory", memory),
+                ("capacity.cluster-autoscaler.kubernetes.io/labels", "topology.kubernetes.io/zone=a"),
+            ];
+            annotations.extend(prices.map(|prices| (PRICE, prices[index])));
+            objects.push(cluster_api::machine_deployment(NAMESPACE, "c", name, name, &annotations));
+        }
+        for object in objects {
+            world.create(object).await.expect("an object");
+        }
+        let stop = CancellationToken::new();
+        run_karpenter(&world, stop.clone()).await;
+        Self { world, _controllers: controllers, stop }
+    }
+
+    async fn apply(&self, name: &str, replicas: u64, cpu: &str, apart: bool) {
+        let mut spec = json!({"terminationGracePeriodSeconds": 0, "containers": [{
+            "name": "main", "image": "registry.k8s.io/pause", "resources": {"requests": {"cpu": cpu}},
+        }]});
+        if apart {
+            spec["affinity"] = json!({"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [
+                {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"app": name}}},
+            ]}});
+        }
+        let deployment = json!({
+            "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name},
+            "spec": {
+                "replicas": replicas, "selector": {"matchLabels": {"app": name}},
+                "template": {"metadata": {"labels": {"app": name}}, "spec": spec},
+            },
+        });
+        self.world.create(deployment).await.expect("a Deployment");
+    }
+
+    async fn delete(&self, name: &str) {
+        let act = Act::Delete { kind: "Deployment", name: name.to_owned() };
+        Script { acts: vec![(Duration::ZERO, act)] }.play(&self.world).await.expect("it goes");
+    }
+
+    async fn until(&self, what: &str, holds: impl Fn(&Objects) -> bool) {
+        self.world.wait_until(what, 30 * MINUTE, holds).await.expect(what);
+    }
+
+    /// The nodes there are, by instance type.
+    fn nodes(&self) -> Vec<String> {
+        self.world.cluster().read(types)
+    }
+
+    /// The names of the NodeClaims there are.
+    fn names(&self) -> Vec<String> {
+        self.world.cluster().read(|objects| objects.node_claims.keys().map(ToString::to_string).collect())
+    }
+
+    async fn annotate(&self, name: &str, key: &str, value: &str) {
+        let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(
+            Kind::MachineDeployment.group(),
+            "v1beta2",
+            Kind::MachineDeployment.as_str(),
+        ));
+        let api: Api<DynamicObject> =
+            Api::namespaced_with(self.world.cluster().client("user"), NAMESPACE, &resource);
+        let change = Patch::Merge(json!({"metadata": {"annotations": {key: value}}}));
+        api.patch(name, &PatchParams::default(), &change).await.expect("an annotation");
+    }
+}
+
+fn types(objects: &Objects) -> Vec<String> {
+    let mut types: Vec<String> = objects
+        .node_claims
+        .values()
+        .filter(|claim| !is_deleting(&***claim))
+        .filter_map(|claim| claim.metadata.labels.as_ref()?.get("node.kubernetes.io/instance-type").cloned())
+        .collect();
+    types.sort();
+    types
+}
+
+fn all_run(objects: &Objects) -> bool {
+    !objects.pods.is_empty() && objects.pods.values().all(|pod| !is_active(pod) || is_ready(pod))
+}
+
+async fn run_karpenter(world: &World, stop: CancellationToken) {
+    let cluster = world.cluster();
+    let environment = Environment {
+        clock: Arc::new(cluster.clock().clone()),
+        entropy: cluster.entropy().child("karpenter"),
+        registry: Metrics::new(),
+    };
+    let client = cluster.client("karpenter");
+    let options = Arc::new(Options::parse(["--provider", "cluster-api"], &Environ::new()).expect("options"));
+    let (recorder, writer) = events::recorder(COMPONENT, &environment);
+    let around = Surroundings {
+        client: client.clone(),
+        environment: environment.clone(),
+        options: Arc::clone(&options),
+        recorder: recorder.clone(),
+    };
+    let installation = karpenter_provider_cluster_api::install(&around).await.expect("the provider");
+    let measured = Arc::new(Measured::new(installation.provider, &environment.registry));
+    let (mut program, _) = assemble(Given {
+        client,
+        environment,
+        options,
+        providers: Registry::of([measured as Arc<dyn CloudProvider>]).expect("one provider"),
+        events: (recorder, writer),
+        compute: Compute::Inline,
+    });
+    for part in installation.parts {
+        program.while_leading(part.name, part.run);
+    }
+    tokio::spawn(program.run(stop, None));
+}
+
+/// Three large nodes, half empty, whose pods then shrink.
+async fn shrink(prices: Option<[&str; 2]>) -> Stage {
+    let stage = Stage::new(prices).await;
+    stage.apply("big", 3, "5", true).await;
+    stage.until("three large nodes", |objects| types(objects) == ["large"; 3] && all_run(objects)).await;
+    stage.apply("little", 3, "1", false).await;
+    stage.until("the little ones run", all_run).await;
+    stage.delete("big").await;
+    let settled =
+        |objects: &Objects| types(objects) == ["small"] && objects.node_claims.len() == 1 && all_run(objects);
+    stage.until("one small node is enough", settled).await;
+    stage
+}
+
+#[test]
+fn a23_nodes_become_the_cheapest_that_will_do_by_price_and_by_size() {
+    for prices in [Some(["0.40", "0.15"]), None] {
+        in_virtual_time(async {
+            let stage = shrink(prices).await;
+            let before = stage.names();
+            stage.annotate("small", PRICE, "0.16").await;
+            stage.world.run_for(15 * MINUTE).await.expect("time passes");
+            assert_eq!(
+                (stage.nodes(), stage.names()),
+                (vec!["small".to_owned()], before),
+                "a price is no drift"
+            );
+        })
+        .expect("a runtime");
+    }
+}
+
+#[test]
+fn a_node_that_never_joins_is_given_up_after_the_time_it_has_to_register() {
+    in_virtual_time(async {
+        let stage = Stage::new(Some(["0.40", "0.15"])).await;
+        let lost =
+            json!({"provisionSeconds": 3, "neverJoins": true, "capacity": {"cpu": "4", "memory": "16Gi"}});
+        stage.world.create(cluster_api::template(NAMESPACE, "lost", lost)).await.expect("a template");
+        let cheap = [(PRICE, "0.01")];
+        let lost = cluster_api::machine_deployment(NAMESPACE, "c", "lost", "lost", &cheap);
+        stage.world.create(lost).await.expect("a MachineDeployment");
+        stage.world.run_for(MINUTE).await.expect("time passes");
+        stage.apply("app", 1, "1", false).await;
+        stage.until("it is launched and does not come", |objects| types(objects) == ["lost"]).await;
+        stage.world.run_for(14 * MINUTE).await.expect("time passes");
+        assert_eq!(stage.nodes(), ["lost"], "there is time left");
+        let first = stage.names();
+        let given_up =
+            move |objects: &Objects| objects.node_claims.keys().all(|key| !first.contains(&key.to_string()));
+        stage.world.wait_until("it is given up", 3 * MINUTE, given_up).await.expect("it is given up");
+    })
+    .expect("a runtime");
+}

@@ -1,0 +1,151 @@
+//! Prices from an endpoint: a JSON object with the keys of the NodeClass's price table, or what OpenCost and other exporters serve to
+//! Prometheus. What is asked and how often is decided elsewhere (see [`crate::instances::learning`]).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
+use http_body_util::{BodyExt as _, Limited};
+use kube::client::Body;
+use kube::{Client, Config};
+use serde_json::Value;
+
+use crate::instancetypes::price::parse;
+
+/// Gets the text at a URL, or says why it cannot be had.
+pub type Fetch = Arc<dyn Fn(String) -> BoxFuture<'static, Result<String, String>> + Send + Sync>;
+
+/// How long an endpoint may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How much is read of what it says.
+const MOST_BYTES: usize = 4 * 1024 * 1024;
+/// What OpenCost calls the price of a node.
+const METRIC: &str = "node_total_hourly_cost";
+
+/// Over the network, trusting what the system trusts.
+pub fn over_http() -> Fetch {
+    Arc::new(|url| {
+        async move {
+            let got = tokio::time::timeout(PATIENCE, get(&url)).await;
+            got.unwrap_or_else(|_| Err(format!("no answer within {} s", PATIENCE.as_secs())))
+        }
+        .boxed()
+    })
+}
+
+async fn get(url: &str) -> Result<String, String> {
+    let uri: http::Uri = url.parse().map_err(|error| format!("this is no URL: {error}"))?;
+    let path = uri.path_and_query().map_or("/", |path| path.as_str()).to_owned();
+    let mut base = uri.into_parts();
+    base.path_and_query = Some(http::uri::PathAndQuery::from_static("/"));
+    let base = http::Uri::from_parts(base).map_err(|error| format!("this is no URL: {error}"))?;
+    let client = Client::try_from(Config::new(base)).map_err(|error| error.to_string())?;
+    let request = http::Request::get(path).body(Body::empty()).map_err(|error| error.to_string())?;
+    let answer = client.send(request).await.map_err(|error| error.to_string())?;
+    if !answer.status().is_success() {
+        return Err(format!("it answers {}", answer.status()));
+    }
+    let body = Limited::new(answer.into_body(), MOST_BYTES).collect().await;
+    let body = body.map_err(|error| error.to_string())?.to_bytes();
+    String::from_utf8(body.to_vec()).map_err(|_| "it answers with something that is no text".to_owned())
+}
+
+/// The prices in what an endpoint said, by the keys of a price table.
+pub fn read(text: &str) -> Result<BTreeMap<String, f64>, String> {
+    if text.trim_start().starts_with('{') { from_json(text) } else { from_metrics(text) }
+}
+
+fn from_json(text: &str) -> Result<BTreeMap<String, f64>, String> {
+    let all: BTreeMap<String, Value> =
+        serde_json::from_str(text).map_err(|error| format!("it answers with broken JSON: {error}"))?;
+    let price = |(key, value): (String, Value)| {
+        let price = match &value {
+            Value::Number(number) => parse(&number.to_string()),
+            Value::String(text) => parse(text),
+            _ => None,
+        };
+        let price = price.ok_or_else(|| format!("its {key:?} is {value}, which is no price per hour"))?;
+        Ok((key, price))
+    };
+    all.into_iter().map(price).collect()
+}
+
+/// Each node's price, by its instance type and, where they are told, zone and capacity type. Of several nodes the mean.
+fn from_metrics(text: &str) -> Result<BTreeMap<String, f64>, String> {
+    let mut sums: BTreeMap<String, (f64, f64)> = BTreeMap::new();
+    for line in text.lines().map(str::trim).filter(|line| line.starts_with(METRIC)) {
+        let Some((labels, rest)) =
+            line[METRIC.len()..].strip_prefix('{').and_then(|rest| rest.split_once('}'))
+        else {
+            continue;
+        };
+        let labels = labels_of(labels);
+        let value = rest.split_whitespace().next().and_then(parse);
+        let (Some(instance_type), Some(value)) = (labels.get("instance_type"), value) else { continue };
+        let mut key = instance_type.clone();
+        for label in ["zone", "capacity_type"] {
+            let Some(value) = labels.get(label).filter(|value| !value.is_empty()) else { break };
+            key.push('/');
+            key.push_str(value);
+        }
+        let (sum, count) = sums.entry(key).or_default();
+        *sum += value;
+        *count += 1.0;
+    }
+    if sums.is_empty() {
+        return Err(format!("it answers neither with a JSON object nor with the metric {METRIC}"));
+    }
+    Ok(sums.into_iter().map(|(key, (sum, count))| (key, sum / count)).collect())
+}
+
+/// `a="b",c="d"`, as exporters write it; escapes stay as they are, for no name of a type has any.
+fn labels_of(text: &str) -> BTreeMap<String, String> {
+    let mut labels = BTreeMap::new();
+    let mut rest = text;
+    while let Some((key, after)) = rest.split_once("=\"") {
+        let Some((value, after)) = after.split_once('"') else { break };
+        labels.insert(key.trim_matches([',', ' ']).to_owned(), value.to_owned());
+        rest = after;
+    }
+    labels
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prices_are_read_from_json_by_the_keys_of_the_table() {
+        let told = read(r#" {"large": 0.4, "small/a": "0.15"}"#).expect("prices");
+        assert_eq!(told, BTreeMap::from([("large".to_owned(), 0.4), ("small/a".to_owned(), 0.15)]));
+    }
+
+    #[test]
+    fn prices_are_read_from_what_exporters_serve() {
+        let told = read(concat!(
+            "# HELP node_total_hourly_cost what a node costs\n",
+            "node_total_hourly_cost{arch=\"amd64\",instance=\"n1\",instance_type=\"large\"} 0.3\n",
+            "node_total_hourly_cost{instance=\"n2\",instance_type=\"large\"} 0.5\n",
+            "node_total_hourly_cost{instance_type=\"small\",zone=\"a\",capacity_type=\"spot\"} 0.05 1700000000\n",
+            "node_total_hourly_cost{instance=\"n4\"} 9\n",
+            "node_cpu_hourly_cost{instance_type=\"large\"} 0.03\n",
+        ))
+        .expect("prices");
+        assert_eq!(told, BTreeMap::from([("large".to_owned(), 0.4), ("small/a/spot".to_owned(), 0.05)]));
+    }
+
+    #[test]
+    fn what_holds_no_prices_is_said_to_hold_none() {
+        for (text, problem) in [
+            ("<html>", "neither with a JSON object"),
+            ("{\"large\": ", "broken JSON"),
+            ("{\"large\": -1}", "\"large\" is -1"),
+            ("{\"large\": [1]}", "no price per hour"),
+        ] {
+            let error = read(text).expect_err("no prices");
+            assert!(error.contains(problem), "{error}");
+        }
+    }
+}

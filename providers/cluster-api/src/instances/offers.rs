@@ -1,0 +1,158 @@
+//! What a NodeClass offers at the moment, worked out from what the management cluster has: by the operator, and by `explain` in the
+//! same way. Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use karpenter_primitives::Selector;
+
+use super::holds::{self, Hold, HoldKind};
+use super::ledger::{self, ClaimFacts};
+use crate::client::fields::Malformed;
+use crate::client::machine::Machine;
+use crate::client::mirror::Mirror;
+use crate::client::scalable::{Scalable, ScalableKey};
+use crate::client::settings::Settings;
+use crate::instancetypes::blueprint::{Blueprint, Learnt, Surroundings};
+use crate::instancetypes::catalog::Catalog;
+use crate::instancetypes::price::Told;
+use crate::names;
+use crate::nodeclass::{ClusterAPINodeClass, LaunchMode, SelectorMode};
+
+/// What a NodeClass offers, and what it cannot offer.
+#[derive(Clone, Debug, Default)]
+pub struct Offers {
+    /// Types and offerings.
+    pub catalog: Catalog,
+    /// What the offerings were made from.
+    pub blueprints: Vec<Blueprint>,
+    /// What takes part.
+    pub members: Vec<std::sync::Arc<Scalable>>,
+    /// What takes part and cannot be offered.
+    pub excluded: Vec<Malformed>,
+}
+
+/// What offers are worked out from.
+pub struct Market<'a> {
+    /// What the management cluster has of our Cluster.
+    pub mirror: &'a Mirror,
+    /// What users set.
+    pub settings: &'a Settings,
+    /// What Nodes of resources tell.
+    pub learnt: BTreeMap<ScalableKey, Learnt>,
+    /// Prices that are told outside the NodeClass.
+    pub told: Told,
+    /// Whether the management cluster has been silent for longer than what was seen of it is believed.
+    pub silent: bool,
+    /// Live NodeClaims that wait for a resource to be scaled.
+    pub targeting: &'a dyn Fn(&ScalableKey) -> Vec<ClaimFacts>,
+    /// What failed of late at a resource, in a failure domain.
+    pub failed: &'a dyn Fn(&ScalableKey, Option<&str>) -> Option<String>,
+}
+
+impl Market<'_> {
+    /// What a NodeClass offers.
+    pub fn offers(&self, class: &ClusterAPINodeClass) -> Offers {
+        let spec = class.spec();
+        let cluster = self.mirror.cluster();
+        let around = Surroundings {
+            node_class: class.name(),
+            spec: &spec,
+            failure_domains: cluster.as_ref().map(|c| c.failure_domains.as_slice()).unwrap_or_default(),
+            sync_labels: &self.settings.sync_labels,
+            default_arch: &self.settings.default_arch,
+            learnt: &self.learnt,
+            told: &self.told,
+        };
+        let mode = spec.launch_mode.unwrap_or_default();
+        let mut offers = Offers::default();
+        let mut reasons: BTreeMap<ScalableKey, Option<String>> = BTreeMap::new();
+        for scalable in self.mirror.scalables() {
+            if !takes_part(class, &scalable) {
+                continue;
+            }
+            let template = scalable.infrastructure.as_ref().and_then(|r| self.mirror.template(r));
+            let template = template.as_ref().and_then(|template| template.as_ref().as_ref().ok());
+            match Blueprint::of(&scalable, template, around).and_then(|blueprint| {
+                scalable.bounds()?;
+                Ok(blueprint)
+            }) {
+                Ok(blueprint) => offers.blueprints.push(blueprint),
+                Err(malformed) => offers.excluded.push(malformed),
+            }
+            reasons.insert(scalable.id.clone(), self.unavailable(&scalable, mode));
+            offers.members.push(scalable);
+        }
+        offers.catalog = Catalog::of(&offers.blueprints, |id, place| {
+            let reason = reasons.get(id).cloned().flatten();
+            reason.or_else(|| (self.failed)(id, place.failure_domain.as_deref()))
+        });
+        offers
+    }
+
+    /// What holds a resource.
+    pub fn hold(&self, scalable: &Scalable) -> Option<Hold> {
+        hold(self.mirror, scalable)
+    }
+
+    /// Why a resource cannot give a node at the moment.
+    fn unavailable(&self, scalable: &Scalable, mode: LaunchMode) -> Option<String> {
+        if self.silent {
+            return Some("the management cluster has not answered for long".to_owned());
+        }
+        let alone = mode == LaunchMode::Machine;
+        if let Some(hold) = self.hold(scalable)
+            && hold.kind != HoldKind::Waiting
+            // Machines of their own are no replicas of it, whosever they are.
+            && !(alone && hold.kind == HoldKind::NotOurs)
+        {
+            return Some(format!("{}: {}", hold.reason, hold.message));
+        }
+        let room =
+            || room(scalable, &machines_of(self.mirror, &scalable.id), &(self.targeting)(&scalable.id));
+        (!alone && room() == Some(0)).then(|| "it has its greatest size".to_owned())
+    }
+}
+
+/// What holds a resource.
+pub fn hold(mirror: &Mirror, scalable: &Scalable) -> Option<Hold> {
+    holds::hold(scalable, &mirror.sets_of(&scalable.id), mirror.cluster().as_deref())
+}
+
+/// The Machines of a resource, as last seen.
+pub fn machines_of(mirror: &Mirror, id: &ScalableKey) -> Vec<Machine> {
+    let machines = mirror.machines();
+    let theirs = machines.iter().filter(|machine| {
+        machine.key.namespace == id.key.namespace
+            && machine.labels.get(id.kind.machine_label()).map(String::as_str) == Some(&*id.key.name)
+    });
+    theirs.map(|machine| Machine::clone(machine)).collect()
+}
+
+/// How many more nodes a resource may give to NodeClaims besides those that wait for it; `None` is any number.
+pub fn room(scalable: &Scalable, machines: &[Machine], targeting: &[ClaimFacts]) -> Option<usize> {
+    let max = scalable.bounds().ok()?.1?;
+    let served: BTreeSet<String> =
+        machines.iter().filter_map(|machine| machine.claim().map(|claim| claim.uid)).collect();
+    let waiting = targeting.iter().filter(|claim| !served.contains(&claim.uid)).count();
+    let standing = machines.iter().filter(|machine| !machine.deleting && !machine.is_marked());
+    let (claimed, others): (Vec<_>, Vec<_>) = standing.partition(|machine| machine.claim().is_some());
+    let epoch = ledger::epoch(scalable);
+    let free =
+        others.iter().filter(|m| epoch.is_some_and(|e| m.created.as_second() >= e.as_second())).count();
+    let taken = claimed.len() + others.len() - free + free.max(waiting);
+    Some(usize::try_from(max).unwrap_or(0).saturating_sub(taken))
+}
+
+/// Whether a resource takes part in a NodeClass: it carries the member label and the selector matches, or the selector alone
+/// decides. A selector that means nothing matches nothing.
+pub fn takes_part(class: &ClusterAPINodeClass, scalable: &Scalable) -> bool {
+    let spec = class.spec.as_ref();
+    let selector = spec.and_then(|spec| spec.scalable_resource_selector.as_ref());
+    let selected = match selector.map(|selector| selector.to_selector()) {
+        None => return scalable.is_member(),
+        Some(selector) => selector.unwrap_or_else(|_| Selector::nothing()).matches(&scalable.labels),
+    };
+    let replace = spec.and_then(|spec| spec.selector_mode) == Some(SelectorMode::Replace);
+    let refused = scalable.labels.get(names::MEMBER).is_some_and(|value| value == "false");
+    selected && !refused && (replace || scalable.is_member())
+}
