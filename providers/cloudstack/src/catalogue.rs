@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use crate::client::error::ApiError;
 use crate::client::model::{
-    Budget, Capabilities, DiskOffering, Named, Network, ServiceOffering, Template, Zone,
+    Budget, Capabilities, DiskOffering, Host, Named, Network, ServiceOffering, Template, Zone,
 };
 use crate::client::request::Scope;
 use crate::client::throttle::Lane;
@@ -53,6 +53,11 @@ impl Default for Lifetimes {
     }
 }
 
+/// How long it is remembered how full hosts are.
+const HOSTS: Duration = Duration::from_secs(15);
+/// The type of account that sees everything.
+const ROOT_ADMINISTRATOR: i64 = 1;
+
 type Key = (String, Scope);
 
 /// One kind of thing, by zone and scope.
@@ -89,26 +94,41 @@ impl<T> Shelf<T> {
     where
         F: Future<Output = Result<Vec<T>, ApiError>>,
     {
+        self.get_since(key, stale, asked, ask).await.map(|(_, value)| value)
+    }
+
+    /// What there is, and when it was asked for.
+    async fn get_since<F>(
+        &self,
+        key: Key,
+        stale: Duration,
+        asked: &CounterVec,
+        ask: F,
+    ) -> Result<(Instant, Arc<Vec<T>>), ApiError>
+    where
+        F: Future<Output = Result<Vec<T>, ApiError>>,
+    {
         let slot = self.slot(key);
         let mut known = slot.lock().await;
         if let Some((since, value)) = &*known
             && since.elapsed() < self.lifetime
         {
             asked.inc(&[self.name, "hit"]);
-            return Ok(Arc::clone(value));
+            return Ok((*since, Arc::clone(value)));
         }
+        let begun = Instant::now();
         match ask.await {
             Ok(fresh) => {
                 asked.inc(&[self.name, "miss"]);
                 let fresh = Arc::new(fresh);
-                *known = Some((Instant::now(), Arc::clone(&fresh)));
-                Ok(fresh)
+                *known = Some((begun, Arc::clone(&fresh)));
+                Ok((begun, fresh))
             }
             Err(error) => match &*known {
                 Some((since, value)) if error.read_again() && since.elapsed() < self.lifetime + stale => {
                     asked.inc(&[self.name, "stale"]);
                     tracing::warn!(kind = self.name, %error, "using what CloudStack said before");
-                    Ok(Arc::clone(value))
+                    Ok((*since, Arc::clone(value)))
                 }
                 _ => Err(error),
             },
@@ -127,6 +147,9 @@ pub(crate) struct Catalogue {
     networks: Shelf<Network>,
     templates: Shelf<Template>,
     security_groups: Shelf<Named>,
+    affinity_groups: Shelf<Named>,
+    hosts: Shelf<Host>,
+    owners: Shelf<Budget>,
     key_pairs: Shelf<Named>,
     capabilities: Shelf<Capabilities>,
     budgets: Shelf<Budget>,
@@ -148,6 +171,9 @@ impl Catalogue {
             networks: Shelf::new("networks", lifetimes.networks),
             templates: Shelf::new("templates", lifetimes.templates),
             security_groups: Shelf::new("security-groups", lifetimes.networks),
+            affinity_groups: Shelf::new("affinity-groups", lifetimes.networks),
+            hosts: Shelf::new("hosts", HOSTS),
+            owners: Shelf::new("owners", lifetimes.capabilities),
             key_pairs: Shelf::new("key-pairs", lifetimes.networks),
             capabilities: Shelf::new("capabilities", lifetimes.capabilities),
             budgets: Shelf::new("budgets", lifetimes.budgets),
@@ -190,6 +216,28 @@ impl Catalogue {
         self.security_groups.get((String::new(), scope.clone()), self.stale, &self.asked, ask).await
     }
 
+    pub(crate) async fn affinity_groups(&self, scope: &Scope) -> Result<Arc<Vec<Named>>, ApiError> {
+        let request = requests::list_all_affinity_groups(scope);
+        let ask = self.client.list(&request, Lane::Refresh);
+        self.affinity_groups.get((String::new(), scope.clone()), self.stale, &self.asked, ask).await
+    }
+
+    /// The hosts of a zone, if we may know: only root administrators see them, and nobody else is made to ask.
+    pub(crate) async fn hosts(&self, zone: &str) -> Option<Arc<Vec<Host>>> {
+        let own = (String::new(), Scope::Own);
+        let request = requests::list_accounts();
+        let ask = self.client.list(&request, Lane::Refresh);
+        let owners = self.owners.get(own, self.stale, &self.asked, ask).await.ok()?;
+        if !owners.iter().any(|owner| owner.accounttype == Some(ROOT_ADMINISTRATOR)) {
+            return None;
+        }
+        let request = requests::list_hosts(zone);
+        let ask = self.client.list(&request, Lane::Refresh);
+        // What is older than that says nothing about room.
+        let key = (zone.to_owned(), Scope::Own);
+        self.hosts.get(key, Duration::ZERO, &self.asked, ask).await.ok()
+    }
+
     /// The key pairs of a name: one or none.
     pub(crate) async fn key_pairs(&self, name: &str, scope: &Scope) -> Result<Arc<Vec<Named>>, ApiError> {
         let request = requests::list_ssh_key_pairs(name, scope);
@@ -203,24 +251,26 @@ impl Catalogue {
         Ok(known.first().cloned().unwrap_or_default())
     }
 
-    /// What is left of the limits; empty where there are none.
-    pub(crate) async fn budget(&self, scope: &Scope) -> Result<Budget, ApiError> {
+    /// What is left of the limits, empty where there are none, and when that was asked for.
+    pub(crate) async fn budget(&self, scope: &Scope) -> Result<(Instant, Budget), ApiError> {
         let request = match scope {
             Scope::Project(id) => requests::list_project(id),
             _ => requests::list_accounts(),
         };
         let ask = self.client.list(&request, Lane::Refresh);
-        let known = self.budgets.get((String::new(), scope.clone()), self.stale, &self.asked, ask).await?;
+        let key = (String::new(), scope.clone());
+        let (since, known) = self.budgets.get_since(key, self.stale, &self.asked, ask).await?;
         let mine = |budget: &&Budget| match scope {
             Scope::Account { account, .. } => budget.name == *account,
             _ => true,
         };
-        Ok(known.iter().find(mine).cloned().unwrap_or_default())
+        Ok((since, known.iter().find(mine).cloned().unwrap_or_default()))
     }
 
     /// The limits changed: somebody was refused, or something went away.
     pub(crate) fn forget_budgets(&self) {
         self.budgets.clear();
+        self.hosts.clear();
     }
 
     /// Something named by id does not exist any more.
@@ -232,5 +282,6 @@ impl Catalogue {
         self.templates.clear();
         self.security_groups.clear();
         self.key_pairs.clear();
+        self.affinity_groups.clear();
     }
 }

@@ -11,7 +11,7 @@ use karpenter_runtime::object_key::ObjectKey;
 use karpenter_runtime::writes::{self, Lock, Written};
 use kube::{Api, ResourceExt as _};
 
-use crate::nodeclass::{CloudStackNodeClass, HASH_VERSION};
+use crate::nodeclass::{CloudStackNodeClass, HASH_VERSION, NETWORK_READY};
 use crate::provider::CloudStackProvider;
 use crate::{labels, shared};
 
@@ -61,6 +61,7 @@ impl Reconciler for NodeClassController {
             };
         let mut after = before.clone();
         let resolved = self.provider.resolve_status(&mut after).await;
+        self.tell(&before, &after);
         let written =
             writes::patch_status(&self.api, &before, &after, Lock::Optimistic).await.map_err(failed)?;
         if written.is_conflict() {
@@ -78,6 +79,27 @@ impl Reconciler for NodeClassController {
 }
 
 impl NodeClassController {
+    /// An event for whatever is wrong now and was not, or otherwise, before: who looks at events finds the field and the remedy.
+    fn tell(&self, before: &CloudStackNodeClass, after: &CloudStackNodeClass) {
+        for condition in after.conditions() {
+            let said_by_others = condition.type_ == READY || condition.type_ == NETWORK_READY;
+            let untold = ["AwaitingReconciliation", "AwaitingZone"].contains(&condition.reason());
+            if said_by_others || untold || condition.status == ConditionStatus::True {
+                continue;
+            }
+            let known = before.conditions().iter().find(|known| known.type_ == condition.type_);
+            let same = known.is_some_and(|known| {
+                known.status == condition.status
+                    && known.reason() == condition.reason()
+                    && known.message() == condition.message()
+            });
+            if !same {
+                let (reason, message) = (condition.reason().to_owned(), condition.message().to_owned());
+                self.provider.shared.voice.warn(after, reason, message);
+            }
+        }
+    }
+
     /// Lets a NodeClass go when nothing needs it any more: machines are destroyed by what it says.
     async fn finalize(&self, class: &CloudStackNodeClass) -> ReconcileResult {
         let key = ObjectKey::cluster(class.name_any());

@@ -126,21 +126,57 @@ impl Transport for Nowhere {
 /// Watches the files and changes the client's session when they change, until stopped.
 pub(crate) async fn follow(
     directory: PathBuf,
-    mut current: Keys,
+    current: Keys,
     roads: Roads,
     client: Client,
     stop: CancellationToken,
 ) {
-    while stop.run_until_cancelled(tokio::time::sleep(INTERVAL)).await.is_some() {
-        match read(&directory) {
-            // Put back, perhaps, after others were refused.
-            Ok(keys) if keys == current => client.set_notice(None),
-            Ok(keys) => {
-                if exchange(&client, keys.clone(), &roads).await {
-                    current = keys;
-                }
+    let files = Arc::new(Files { directory, roads, current: Mutex::new(current), client: client.clone() });
+    let look = Arc::downgrade(&files);
+    client.look_for_keys_by(Arc::new(move || {
+        let look = look.upgrade();
+        async move {
+            match look {
+                Some(files) => files.follow().await,
+                None => false,
             }
-            Err(error) => tracing::error!(%error, "the keys cannot be read; the old ones go on"),
+        }
+        .boxed()
+    }));
+    while stop.run_until_cancelled(tokio::time::sleep(INTERVAL)).await.is_some() {
+        files.follow().await;
+    }
+}
+
+/// The files of a mounted Secret.
+struct Files {
+    directory: PathBuf,
+    roads: Roads,
+    client: Client,
+    current: Mutex<Keys>,
+}
+
+impl Files {
+    /// Takes up what the files say; whether that is something new.
+    async fn follow(&self) -> bool {
+        let current = || self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        match read(&self.directory) {
+            Ok(keys) if keys == *current() => {
+                // Put back, perhaps, after others were refused.
+                self.client.set_notice(None);
+                false
+            }
+            Ok(keys) => {
+                let taken = exchange(&self.client, keys.clone(), &self.roads).await;
+                if taken {
+                    *current() = keys;
+                }
+                taken
+            }
+            Err(error) => {
+                tracing::error!(%error, "the keys cannot be read; the old ones go on");
+                false
+            }
         }
     }
 }
@@ -189,10 +225,34 @@ pub(crate) struct SecretKeys {
     pub(crate) current: Mutex<Option<Keys>>,
 }
 
-impl Reconciler for SecretKeys {
+/// Follows the Secret as it changes.
+pub(crate) struct FollowsSecret(pub(crate) Arc<SecretKeys>);
+
+impl Reconciler for FollowsSecret {
     type Key = ObjectKey;
 
     async fn reconcile(&self, key: ObjectKey) -> ReconcileResult {
+        self.0.follow(key).await
+    }
+}
+
+impl SecretKeys {
+    /// Has the client look here before it passes a refusal on: the Secret may have changed a moment ago.
+    pub(crate) fn be_asked_for(self: &Arc<Self>, key: ObjectKey) {
+        let look = Arc::downgrade(self);
+        self.client.look_for_keys_by(Arc::new(move || {
+            let (look, key) = (look.upgrade(), key.clone());
+            async move {
+                let Some(look) = look else { return false };
+                let before = look.client.session().credentials;
+                let _ = look.follow(key).await;
+                look.client.session().credentials != before
+            }
+            .boxed()
+        }));
+    }
+
+    async fn follow(&self, key: ObjectKey) -> ReconcileResult {
         let place = format!("Secret {key}");
         let Some(secret) = self.secrets.get(&key) else {
             // Whoever deletes it may be about to write it anew; what runs goes on.

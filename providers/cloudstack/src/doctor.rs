@@ -102,7 +102,7 @@ pub async fn examine(
     limits(&capabilities, &commands, options, &mut findings);
     let catalogue = Catalogue::new(client.clone(), &options.lifetimes, &environment.registry);
     match catalogue.budget(&options.scope).await {
-        Ok(budget) => quota(&budget, &mut findings),
+        Ok((_, budget)) => quota(&budget, &mut findings),
         Err(error) => findings.add("quota", Verdict::Odd, format!("what is left is not known: {error}")),
     }
     match class {
@@ -271,7 +271,7 @@ pub async fn what_can_be_bought(
     let shared = &provider.shared;
     let resolved = resolve(&class, &shared.options.scope, &shared.catalogue).await?;
     let mut rows = Vec::new();
-    for it in provider.types(&resolved).await? {
+    for it in provider.types(&resolved, None).await? {
         let of_type = |key: &str| value(&it.requirements, key);
         for offering in &it.offerings {
             rows.push(Row {

@@ -49,10 +49,27 @@ impl CloudStackProvider {
 
 /// What about the machine is not as it should be.
 fn reason(machine: &VirtualMachine, claim: &NodeClaim, resolved: &Resolved) -> Option<&'static str> {
-    let Some(in_zone) = resolved.in_zone.get(&machine.zoneid) else { return Some("ZoneDrift") };
+    let Some(in_zone) = resolved.in_zone.get(&machine.zoneid) else {
+        // A zone that is disabled at the moment looks as if it were not there; what runs in it may go on.
+        let spec = &resolved.spec;
+        let named =
+            spec.zones.iter().chain([&spec.zone]).any(|z| [&machine.zoneid, &machine.zonename].contains(&z));
+        return (!named).then_some("ZoneDrift");
+    };
+    // What the zone does not have at the moment could not replace anything.
+    if !in_zone.lacks.is_empty() {
+        return None;
+    }
     let launched_as = |key: &str| claim.labels().get(key).map(String::as_str);
     if launched_as(labels::SERVICE_OFFERING_ID).is_some_and(|offering| offering != machine.serviceofferingid)
     {
+        return Some("VMDrift");
+    }
+    // A customised offering can be changed in place.
+    let resized = |key: &str, now: Option<i64>| {
+        now.is_some_and(|now| launched_as(key).is_some_and(|then| then != now.to_string()))
+    };
+    if resized(labels::INSTANCE_CPU, machine.cpunumber) || resized(labels::INSTANCE_MEMORY, machine.memory) {
         return Some("VMDrift");
     }
     if !in_zone.offerings.iter().any(|offering| offering.id == machine.serviceofferingid) {
@@ -77,9 +94,8 @@ fn reason(machine: &VirtualMachine, claim: &NodeClaim, resolved: &Resolved) -> O
         return Some("NetworkDrift");
     }
     let has_group = |id: &String| machine.affinitygroup.iter().any(|group| group.id == *id);
-    let affinity = resolved.spec.affinity.as_ref();
-    if affinity
-        .is_some_and(|affinity| machine.affinitygroup.is_empty() || !affinity.group_ids.iter().all(has_group))
+    if resolved.spec.affinity.is_some()
+        && (machine.affinitygroup.is_empty() || !resolved.affinity_groups.iter().all(has_group))
     {
         return Some("AffinityDrift");
     }

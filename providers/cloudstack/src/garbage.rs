@@ -7,19 +7,17 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use karpenter_api::{NodeClaim, labels as well_known};
+use karpenter_api::NodeClaim;
 use kube::ResourceExt as _;
 use tokio_util::sync::CancellationToken;
 
 use crate::client::error::ApiError;
-use crate::client::model::{AffinityGroup, VirtualMachine};
+use crate::client::model::VirtualMachine;
 use crate::client::request::Scope;
 use crate::client::requests;
-use crate::client::throttle::Lane;
 use crate::instances::is_alive;
 use crate::labels;
 use crate::naming::{Naming, machine_id};
-use crate::nodeclass::CloudStackNodeClass;
 use crate::provider::CloudStackProvider;
 use crate::shared::{CollectOrphans, OnStopped};
 
@@ -125,71 +123,30 @@ impl CloudStackProvider {
         let mut round = Round::default();
         // Not knowing what is wanted is no reason to destroy anything.
         let Some(claims) = self.shared.objects.node_claims() else { return Ok(round) };
+        let mut seen = BTreeSet::new();
         for scope in self.shared.scopes()? {
             let machines = self.ours(&scope).await?;
-            let ids: BTreeSet<&str> = machines.iter().map(|machine| machine.id.as_str()).collect();
-            self.shared
-                .started
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .retain(|id, _| ids.contains(id.as_str()));
+            seen.extend(machines.iter().map(|machine| machine.id.clone()));
             for machine in &machines {
                 if self.is_orphan(machine, &claims) {
                     if round.destroyed.len() < MAX_PER_ROUND {
                         self.collect(machine, &scope, &mut round).await;
                     }
                 } else if let Some(claim) = claims.iter().find(|claim| self.wants(claim, machine)) {
-                    self.tend(machine, claim, &mut round).await;
+                    self.tend(machine, &scope, claim, &mut round).await;
                 }
             }
         }
+        self.forget_all_but(&seen);
         self.remove_empty_groups().await?;
         Ok(round)
     }
 
-    /// Affinity groups go with the last NodeClaim of their NodePool. Nothing is asked where no NodeClass wants any.
-    async fn remove_empty_groups(&self) -> Result<(), ApiError> {
-        let shared = &self.shared;
-        let wants = |class: &Arc<CloudStackNodeClass>| {
-            class.spec.as_ref().is_some_and(|spec| spec.affinity.is_some())
-        };
-        if !shared.objects.node_classes().unwrap_or_default().iter().any(wants) {
-            return Ok(());
-        }
-        let prefix = shared.naming.prefix();
-        for scope in shared.scopes()? {
-            let request = requests::list_affinity_groups_by_keyword(prefix, &scope);
-            let Ok(groups) = shared.client.list::<AffinityGroup>(&request, Lane::Refresh).await else {
-                continue;
-            };
-            for group in groups {
-                let Some(rest) = group.name.strip_prefix(prefix) else { continue };
-                if !group.virtual_machine_ids.is_empty() || self.may_want_group(rest) {
-                    continue;
-                }
-                if let Err(error) =
-                    shared.client.call(&requests::delete_affinity_group(&group.id, &scope)).await
-                {
-                    tracing::warn!(group = group.name, %error, "an affinity group will be removed later");
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Whether a NodeClaim may be about to use the group of this name, as of now: claims come while groups are listed.
-    fn may_want_group(&self, name: &str) -> bool {
-        let Some(claims) = self.shared.objects.node_claims() else { return true };
-        // A NodePool may itself be called soft-something: whoever could be meant keeps the group.
-        let hard = name.strip_prefix("soft-").unwrap_or(name);
-        let names = [
-            name,
-            hard,
-            name.strip_prefix("near-").unwrap_or(name),
-            hard.strip_prefix("near-").unwrap_or(hard),
-        ];
-        let pools = claims.iter().filter_map(|claim| claim.labels().get(well_known::NODEPOOL));
-        pools.into_iter().any(|pool| names.contains(&pool.as_str()))
+    /// What is remembered of machines that are gone goes too.
+    fn forget_all_but(&self, seen: &BTreeSet<String>) {
+        let mut started = self.shared.started.lock().unwrap_or_else(PoisonError::into_inner);
+        started.retain(|id, _| seen.contains(id));
+        self.shared.tagged_disks.keep(seen);
     }
 
     /// Sees to a machine that nobody wants.
@@ -216,12 +173,17 @@ impl CloudStackProvider {
     }
 
     /// Sees to a machine that is wanted.
-    async fn tend(&self, machine: &VirtualMachine, claim: &NodeClaim, round: &mut Round) {
+    async fn tend(&self, machine: &VirtualMachine, scope: &Scope, claim: &NodeClaim, round: &mut Round) {
         if !is_alive(machine) || machine.has_pending_job() || claim.metadata.deletion_timestamp.is_some() {
             return;
         }
         if let Some(class) = self.shared.objects.node_class(&claim.spec.node_class_ref.name) {
-            self.shared.repair_tags(machine, &self.tags(claim, &class)).await;
+            let tags = self.tags(claim, &class);
+            self.shared.repair_tags(machine, &tags).await;
+            // What the machine says, not the NodeClass, which may have got its disks later.
+            if machine.tag(labels::TAG_DATA_DISKS).is_some() {
+                self.shared.tag_disks(machine, scope, &tags).await;
+            }
         }
         let settled = self.age(machine).is_some_and(|age| age >= INTERVAL);
         if machine.state != "Stopped" || !settled {

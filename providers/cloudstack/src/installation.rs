@@ -9,15 +9,16 @@ use karpenter_cloudprovider::{InstallError, Installation, Part, Surroundings};
 use karpenter_runtime::controller::Controller;
 use karpenter_runtime::environment::Environment;
 use karpenter_runtime::informer::{Informer, own_key};
+use karpenter_runtime::object_key::ObjectKey;
 use karpenter_runtime::options::CloudStackOptions;
 use karpenter_runtime::surroundings;
-use kube::Api;
 use kube::runtime::watcher;
+use kube::{Api, ResourceExt as _};
 
 use crate::client::Client;
 use crate::client::throttle::Rate;
 use crate::controller::{NodeClassController, class_of};
-use crate::credentials::{self, Roads, SecretKeys, http_roads, no_session};
+use crate::credentials::{self, FollowsSecret, Roads, SecretKeys, http_roads, no_session};
 use crate::node_names::NodeNames;
 use crate::nodeclass::CloudStackNodeClass;
 use crate::settings::{Settings, Source};
@@ -103,8 +104,10 @@ pub fn install_from_secret(
         Informer::new(Api::namespaced(around.client.clone(), namespace), only, &around.environment.entropy);
     let keys =
         SecretKeys { secrets: secrets.store(), roads: Arc::clone(roads), client, current: Mutex::default() };
-    let controller =
-        Controller::for_objects("cloudstack.credentials", "", "Secret", keys).build(&around.environment);
+    let keys = Arc::new(keys);
+    keys.be_asked_for(ObjectKey::namespaced(namespace, name));
+    let controller = Controller::for_objects("cloudstack.credentials", "", "Secret", FollowsSecret(keys))
+        .build(&around.environment);
     secrets.feed(&controller.queue(), own_key);
     installation.parts.push(Part::new("watch the cloudstack credentials", move |stop| {
         Informer::run(secrets, stop).boxed()
@@ -131,6 +134,13 @@ pub fn install_with(client: Client, options: ProviderOptions, around: &Surroundi
         Controller::for_objects("nodeclass.cloudstack", GROUP, "CloudStackNodeClass", reconciler)
             .build(&around.environment);
     classes.feed(&controller.queue(), own_key);
+    // What NodeClasses say about the keys is said at once.
+    let (queue, known) = (controller.queue(), classes.store());
+    provider.shared.client.watch_keys(move || {
+        for class in known.list() {
+            queue.add(ObjectKey::cluster(class.name_any()));
+        }
+    });
     claims.feed(&controller.queue(), |delta| class_of(delta.object()).into_iter().collect());
     let (garbage, launches) = (Arc::clone(&provider), Arc::clone(&provider));
     let mut parts = vec![

@@ -23,14 +23,15 @@ use tokio::time::Instant;
 
 use crate::client::error::{ApiError, CapacityKind, ErrorKind};
 use crate::client::job::JobState;
-use crate::client::model::{Nic, VirtualMachine, Volume};
+use crate::client::model::{Nic, VirtualMachine};
 use crate::client::request::Scope;
 use crate::client::requests::{self, Deploy};
 use crate::client::throttle::Lane;
 use crate::labels;
 use crate::naming::{Naming, machine_id};
+use crate::quota::Need;
 use crate::shared::Shared;
-use crate::unavailable::{Refused, Unavailable};
+use crate::unavailable::Refused;
 
 /// How many sizes a launch tries.
 const MAX_CANDIDATES: usize = 60;
@@ -53,8 +54,10 @@ pub(crate) struct Candidate {
     pub(crate) zone_id: String,
     pub(crate) zone_name: String,
     pub(crate) offering_name: String,
-    pub(crate) cpu: i64,
-    pub(crate) memory_mib: i64,
+    pub(crate) network_name: String,
+    pub(crate) need: Need,
+    /// What is refused when no host is left for its affinity groups.
+    pub(crate) group_refused_as: Option<Refused>,
     pub(crate) deploy: Deploy,
 }
 
@@ -124,7 +127,7 @@ impl Shared {
             if attempt >= MAX_ATTEMPTS {
                 break;
             }
-            if candidate.is_hopeless(&self.unavailable) {
+            if self.is_hopeless(&candidate) {
                 continue;
             }
             match self.attempt(claim, &candidate, &base, &mut attempt, tags).await? {
@@ -141,6 +144,15 @@ impl Shared {
             refusals.join("; ")
         };
         Err(ProviderError::insufficient_capacity(why))
+    }
+
+    /// Whether an earlier candidate showed that this one would be refused too.
+    fn is_hopeless(&self, candidate: &Candidate) -> bool {
+        let refused = |what: Refused| self.unavailable.is_refused(&what);
+        refused(Refused::Zone(candidate.zone_id.clone()))
+            || refused(Refused::Network(candidate.network()))
+            || candidate.group_refused_as.clone().is_some_and(refused)
+            || self.quota_hits.refuse(&candidate.deploy.scope, &candidate.need)
     }
 
     /// One at a time per NodeClaim.
@@ -242,11 +254,13 @@ impl Shared {
         *attempt += 1;
         let machine = candidate.accepted(id, &job);
         self.launches.begun(&machine.id, &job);
+        self.ordered.add(&scope, candidate.need);
         self.repair_tags(&machine, tags).await;
         match self.placed(&machine, &job, &scope).await {
             Ok(machine) => {
                 self.unexplained.forget(&candidate.key());
                 self.unavailable.allow(&candidate.refused());
+                self.tag_disks(&machine, &scope, tags).await;
                 Ok(Attempt::Launched(Box::new(machine)))
             }
             Err(error) => {
@@ -335,32 +349,39 @@ impl Shared {
         let refused = || Ok(Attempt::Refused(error.to_string()));
         match &error.kind {
             ErrorKind::Capacity(kind) => {
-                self.unavailable.refuse(match kind {
-                    CapacityKind::Storage => Refused::Zone(candidate.zone_id.clone()),
-                    CapacityKind::Affinity => Refused::Pool(candidate.pool()),
-                    CapacityKind::Hosts | CapacityKind::Start => candidate.refused(),
-                });
+                let this = || candidate.refused();
+                let (what, why) = match kind {
+                    CapacityKind::Storage => {
+                        (Refused::Zone(candidate.zone_id.clone()), "its storage is full")
+                    }
+                    CapacityKind::Affinity => (
+                        candidate.group_refused_as.clone().unwrap_or_else(this),
+                        "every host that spec.affinity leaves is taken: a strict group takes one machine per host, a soft type would give way",
+                    ),
+                    CapacityKind::Hosts | CapacityKind::Start => (this(), "no host has room for it"),
+                };
+                let text = format!("{} in zone {}: {why}", candidate.type_name, candidate.zone_name);
+                self.voice.warn(claim, "InsufficientCapacity", text);
+                self.unavailable.refuse(what);
                 refused()
             }
             ErrorKind::Quota(excess) => {
                 self.catalogue.forget_budgets();
-                self.unavailable.refuse(candidate.refused());
-                let number = |number: Option<i64>| number.map_or("?".to_owned(), |number| number.to_string());
-                let text = format!(
-                    "the limit of {} is {}, {} are used and {} more were asked for; ask for more, or delete what is not needed",
-                    if excess.resource.is_empty() { "a resource" } else { excess.resource.as_str() },
-                    number(excess.limit),
-                    number(excess.used),
-                    number(excess.requested),
-                );
-                self.voice.warn(claim, "QuotaExceeded", text.clone());
-                self.refused_quota.hit(text);
+                let (text, general) = self.quota_hits.add(&candidate.deploy.scope, excess, &candidate.need);
+                if !general {
+                    self.unavailable.refuse(candidate.refused());
+                }
+                self.voice.warn(claim, "QuotaExceeded", text);
                 refused()
             }
             // Nobody says why. Addresses running out looks like this to tenants, so another network may do.
             ErrorKind::Internal if self.unexplained.too_many(&candidate.key()) => {
-                let network = candidate.deploy.network_ids.first().cloned().unwrap_or_default();
-                self.unavailable.refuse(Refused::Network(network));
+                let text = format!(
+                    "machines in network {:?} fail and CloudStack does not say why, which is how it looks when addresses run out; the network is left alone for a while",
+                    candidate.network_name
+                );
+                self.voice.warn(claim, "NetworkExhausted", text);
+                self.unavailable.refuse(Refused::Network(candidate.network()));
                 refused()
             }
             ErrorKind::NotFound => {
@@ -372,7 +393,12 @@ impl Shared {
                 ))
             }
             ErrorKind::Denied if error.code == 531 => {
-                self.unavailable.refuse(candidate.refused());
+                if error.text.contains("Zone is currently disabled") {
+                    self.unavailable.refuse(Refused::Zone(candidate.zone_id.clone()));
+                    self.catalogue.forget();
+                } else {
+                    self.unavailable.refuse(candidate.refused());
+                }
                 refused()
             }
             ErrorKind::Parameter | ErrorKind::Denied => {
@@ -412,14 +438,9 @@ impl Shared {
         scope: &Scope,
         reason: &'static str,
     ) -> Result<(), ApiError> {
-        let mut volumes = Vec::new();
-        // A machine without any tag may have disks all the same.
-        if machine.tag(labels::TAG_DATA_DISKS).is_some() || machine.tags.is_empty() {
-            let request = requests::list_data_disks(&machine.id, scope);
-            let disks: Vec<Volume> = self.client.list(&request, Lane::Action).await?;
-            volumes = disks.into_iter().map(|disk| disk.id).collect();
-        }
-        let expunge = self.may_expunge().await;
+        let disks = self.disks_of(machine, scope).await?;
+        let volumes: Vec<String> = disks.into_iter().map(|disk| disk.id).collect();
+        let expunge = self.may_expunge(machine).await;
         let _turn = self.destroying.acquire().await;
         let answer = self.client.call(&requests::destroy(&machine.id, expunge, &volumes)).await?;
         if let Some(job) = answer["jobid"].as_str() {
@@ -430,9 +451,12 @@ impl Shared {
         Ok(())
     }
 
-    async fn may_expunge(&self) -> bool {
+    async fn may_expunge(&self, machine: &VirtualMachine) -> bool {
         use std::sync::atomic::Ordering::Relaxed;
+        let class = machine.tag(labels::TAG_NODE_CLASS).and_then(|name| self.objects.node_class(name));
+        let spec = class.and_then(|class| class.spec.clone()).unwrap_or_default();
         self.options.expunge
+            && spec.deletion_policy.as_deref() != Some("Destroy")
             && !self.expunge_denied.load(Relaxed)
             && self.catalogue.capabilities().await.is_ok_and(|can| can.allowuserexpungerecovervm)
     }
@@ -599,8 +623,8 @@ impl Candidate {
             serviceofferingid: self.deploy.service_offering_id.clone(),
             serviceofferingname: self.offering_name.clone(),
             templateid: self.deploy.template_id.clone(),
-            cpunumber: Some(self.cpu),
-            memory: Some(self.memory_mib),
+            cpunumber: Some(self.need.cpu),
+            memory: Some(self.need.memory_mib),
             nic: self.deploy.network_ids.iter().map(nic).collect(),
             ..VirtualMachine::default()
         }
@@ -610,21 +634,11 @@ impl Candidate {
         Refused::Type { zone: self.zone_id.clone(), name: self.type_name.clone() }
     }
 
-    /// Whether an earlier candidate showed that this one would be refused too.
-    fn is_hopeless(&self, unavailable: &Unavailable) -> bool {
-        let network = self.deploy.network_ids.first().cloned().unwrap_or_default();
-        unavailable.is_refused(&Refused::Zone(self.zone_id.clone()))
-            || unavailable.is_refused(&Refused::Network(network))
-            || (!self.deploy.affinity_group_ids.is_empty()
-                && unavailable.is_refused(&Refused::Pool(self.pool())))
+    fn network(&self) -> String {
+        self.deploy.network_ids.first().cloned().unwrap_or_default()
     }
 
     fn key(&self) -> String {
-        let network = self.deploy.network_ids.first().map(String::as_str).unwrap_or_default();
-        format!("{}/{}/{network}", self.zone_id, self.type_name)
-    }
-
-    fn pool(&self) -> String {
-        self.deploy.affinity_group_ids.first().cloned().unwrap_or_default()
+        format!("{}/{}/{}", self.zone_id, self.type_name, self.network())
     }
 }

@@ -8,9 +8,9 @@ use karpenter_engine::requirement::Requirement;
 use karpenter_engine::requirements::Requirements;
 use karpenter_engine::resources::{Amount, Resources};
 
-use crate::client::model::{Budget, ServiceOffering, Zone};
+use crate::client::model::{ServiceOffering, Zone};
 use crate::labels;
-use crate::naming::label_value;
+use crate::naming::{digest, label_value};
 use crate::nodeclass::{CloudStackNodeClassSpec, Pricing};
 use crate::selection::{self, glob};
 
@@ -49,21 +49,59 @@ pub(crate) struct Market {
     pub(crate) zones: Vec<(Zone, Vec<Size>)>,
 }
 
+impl Market {
+    /// Gives offerings that share a name without being the same thing names of their own: two in one zone, or of different
+    /// sizes in different zones. The same size in several zones stays one instance type.
+    pub(crate) fn tell_apart(&mut self) {
+        let shape = |size: &Size| {
+            let Size { offering, cpu, memory_mib, .. } = size;
+            let gpus = (offering.gpucount, offering.gpucardname.clone());
+            (*cpu, *memory_mib, gpus, offering.storagetype.clone(), capacity_type(offering))
+        };
+        let mut shapes = BTreeMap::new();
+        let mut ambiguous = BTreeSet::new();
+        for (_, sizes) in &self.zones {
+            let mut here = BTreeSet::new();
+            for size in sizes {
+                let known = shapes.entry(size.name.clone()).or_insert_with(|| shape(size));
+                if !here.insert(&size.name) || *known != shape(size) {
+                    ambiguous.insert(size.name.clone());
+                }
+            }
+        }
+        for size in self.zones.iter_mut().flat_map(|(_, sizes)| sizes) {
+            if ambiguous.contains(&size.name) {
+                size.name = label_value(&format!("{}.{}", size.name, digest(&size.offering.id, 6)));
+            }
+        }
+    }
+
+    /// The size an instance type stands for in a zone.
+    pub(crate) fn size(&self, zone: &str, instance_type: &str) -> Option<&Size> {
+        let (_, sizes) = self.zones.iter().find(|(there, _)| there.id == zone)?;
+        sizes.iter().find(|size| size.name == instance_type)
+    }
+}
+
 /// Whether the NodeClass selects this offering. CloudStack has no tags on offerings: details stand for them.
 pub(crate) fn selects(spec: &CloudStackNodeClassSpec, offering: &ServiceOffering) -> bool {
-    let words = |text: &str| text.split(',').map(|word| word.trim().to_owned()).collect::<Vec<_>>();
-    let tag = |key: &str| match key {
-        "hosttag" => words(&offering.hosttags),
-        "storagetag" => words(&offering.storagetags),
-        other => offering.detail(other).into_iter().collect(),
-    };
     let usable =
         !offering.issystem && !offering.isvolatile && matches!(offering.state.as_str(), "" | "Active");
     usable
         && spec
             .service_offering_selector_terms
             .iter()
-            .any(|term| selection::matches_offering(term, offering, tag))
+            .any(|term| selection::matches_offering(term, offering, |key| tag(offering, key)))
+}
+
+/// What stands for a tag of an offering.
+fn tag(offering: &ServiceOffering, key: &str) -> Vec<String> {
+    let words = |text: &str| text.split(',').map(|word| word.trim().to_owned()).collect::<Vec<_>>();
+    match key {
+        "hosttag" => words(&offering.hosttags),
+        "storagetag" => words(&offering.storagetags),
+        other => offering.detail(other).into_iter().collect(),
+    }
 }
 
 /// The sizes of an offering: one, or several if it is customised.
@@ -78,6 +116,13 @@ pub(crate) fn sizes(spec: &CloudStackNodeClassSpec, offering: &ServiceOffering) 
     let bound = |key: &str, otherwise: i64| {
         offering.detail(key).and_then(|value| value.parse().ok()).unwrap_or(otherwise)
     };
+    let terms = &spec.service_offering_selector_terms;
+    let wanted = |cpu: i64, memory_mib: i64| {
+        terms.iter().any(|term| {
+            selection::matches_offering(term, offering, |key| tag(offering, key))
+                && selection::is_size(term, cpu, memory_mib)
+        })
+    };
     let custom = spec.custom_sizes.clone().unwrap_or_default();
     let or_ladder = |given: Option<Vec<i64>>, ladder: &[i64]| {
         given.filter(|sizes| !sizes.is_empty()).unwrap_or_else(|| ladder.to_vec())
@@ -90,7 +135,7 @@ pub(crate) fn sizes(spec: &CloudStackNodeClassSpec, offering: &ServiceOffering) 
             let memory_mib = cpu.saturating_mul(*gib).saturating_mul(1024);
             let fits = (bound("mincpunumber", 1)..=bound("maxcpunumber", i64::MAX)).contains(&cpu)
                 && (bound("minmemory", 1)..=bound("maxmemory", i64::MAX)).contains(&memory_mib);
-            if !fits {
+            if !fits || !wanted(cpu, memory_mib) {
                 continue;
             }
             let mut details: BTreeMap<String, String> =
@@ -141,16 +186,6 @@ fn gpu_resource(name: &str) -> &'static str {
     }
 }
 
-/// Whether what is left of the limits allows one more of this size.
-pub(crate) fn within(budget: &Budget, size: &Size) -> bool {
-    let enough = |left: Option<i64>, needed: i64| left.is_none_or(|left| left >= needed);
-    enough(budget.vmavailable, 1)
-        && enough(budget.cpuavailable, size.cpu)
-        && enough(budget.memoryavailable, size.memory_mib)
-        && enough(budget.volumeavailable, 1)
-        && enough(budget.gpuavailable, size.offering.gpucount.unwrap_or(0))
-}
-
 /// What kubelet and runtime keep: less of each further core, and a share of the memory.
 fn overhead(cpu: i64, memory_mib: i64) -> Overhead {
     let of_cores = |cores: i64, millis: i64| cores.max(0) * millis;
@@ -174,16 +209,18 @@ pub(crate) fn build(
     template_gb: i64,
     available: impl Fn(&Zone, &Size) -> bool,
 ) -> Vec<InstanceType> {
-    let mut types: BTreeMap<&str, (&Size, Vec<&Zone>)> = BTreeMap::new();
+    let mut types: BTreeMap<&str, Vec<(&Zone, &Size)>> = BTreeMap::new();
     for (zone, sizes) in &market.zones {
         for size in sizes {
-            types.entry(&size.name).or_insert((size, Vec::new())).1.push(zone);
+            types.entry(&size.name).or_default().push((zone, size));
         }
     }
     types
         .into_values()
+        .filter_map(|zones| zones.first().map(|(_, size)| (*size, zones.clone())))
         .map(|(size, zones)| {
-            let zone_labels: Vec<String> = zones.iter().map(|zone| label_value(&zone.name)).collect();
+            let zone_labels: Vec<String> = zones.iter().map(|(zone, _)| label_value(&zone.name)).collect();
+            let ids: BTreeSet<String> = zones.iter().map(|(_, size)| size.offering.id.clone()).collect();
             let capacity_type = capacity_type(&size.offering);
             let mut requirements = Requirements::new();
             let mut put = |key: &str, values: Vec<String>| requirements.add(Requirement::one_of(key, values));
@@ -192,7 +229,7 @@ pub(crate) fn build(
             put(well_known::OS, vec!["linux".to_owned()]);
             put(well_known::TOPOLOGY_ZONE, zone_labels);
             put(well_known::CAPACITY_TYPE, vec![capacity_type.to_owned()]);
-            put(labels::SERVICE_OFFERING_ID, vec![size.offering.id.clone()]);
+            put(labels::SERVICE_OFFERING_ID, ids.into_iter().collect());
             put(labels::SERVICE_OFFERING_NAME, vec![label_value(&size.offering.name)]);
             put(labels::INSTANCE_CPU, vec![size.cpu.to_string()]);
             put(labels::INSTANCE_MEMORY, vec![size.memory_mib.to_string()]);
@@ -234,13 +271,14 @@ pub(crate) fn build(
             }
             let offerings = zones
                 .iter()
-                .map(|zone| {
+                .map(|(zone, size)| {
                     let mut requirements = Requirements::new();
                     let mut put =
                         |key: &str, value: &str| requirements.add(Requirement::one_of(key, [value]));
                     put(well_known::TOPOLOGY_ZONE, &label_value(&zone.name));
                     put(well_known::CAPACITY_TYPE, capacity_type);
                     put(labels::ZONE_ID, &zone.id);
+                    put(labels::SERVICE_OFFERING_ID, &size.offering.id);
                     Offering {
                         requirements,
                         price: price(size, spec.pricing.as_ref()),
@@ -357,10 +395,38 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_hides_what_it_does_not_allow() {
-        let big = offering(json!({"id": "1", "name": "big", "cpunumber": 64, "memory": 4096}));
-        let size = &sizes(&spec(), &big)[0];
-        assert!(within(&Budget::default(), size));
-        assert!(!within(&Budget { cpuavailable: Some(40), ..Budget::default() }, size));
+    fn offerings_of_one_name_that_differ_are_told_apart_and_the_same_in_two_zones_are_one_type() {
+        let zone = |id: &str| Zone { id: id.into(), name: id.into(), ..Zone::default() };
+        let of = |id: &str, cpu: i64| {
+            let one = offering(json!({"id": id, "name": "small", "cpunumber": cpu, "memory": 4096}));
+            sizes(&spec(), &one)
+        };
+        let mut market = Market { zones: vec![(zone("a"), of("1", 2)), (zone("b"), of("2", 2))] };
+        market.tell_apart();
+        let types = build(&spec(), &market, &BTreeSet::new(), 20, |_, _| true);
+        assert_eq!(types.iter().map(|it| it.name.to_string()).collect::<Vec<_>>(), ["small"]);
+        let ids: Vec<String> = types[0]
+            .offerings
+            .iter()
+            .filter_map(|o| {
+                o.requirements.get(labels::SERVICE_OFFERING_ID)?.values.first().map(ToString::to_string)
+            })
+            .collect();
+        assert_eq!(ids, ["1", "2"], "each zone has its own");
+        let mut market =
+            Market { zones: vec![(zone("a"), [of("1", 2), of("3", 2)].concat()), (zone("b"), of("2", 4))] };
+        market.tell_apart();
+        let types = build(&spec(), &market, &BTreeSet::new(), 20, |_, _| true);
+        assert_eq!(types.len(), 3, "{types:?}");
+    }
+
+    #[test]
+    fn sizes_of_a_customised_offering_keep_to_the_bounds_of_the_term() {
+        let custom = offering(json!({"id": "1", "name": "c", "iscustomized": true, "cpuspeed": 1000}));
+        let mut spec = spec();
+        spec.service_offering_selector_terms[0].min_cpu = Some(4);
+        spec.service_offering_selector_terms[0].max_memory = Some(16384);
+        let names: Vec<String> = sizes(&spec, &custom).into_iter().map(|size| size.name).collect();
+        assert_eq!(names, ["c.4c-8g", "c.4c-16g", "c.8c-16g"]);
     }
 }

@@ -11,7 +11,6 @@ use karpenter_api::{ConditionStatus, NodeClaim, labels as well_known, nodeclaim}
 use kube::ResourceExt as _;
 use tokio_util::sync::CancellationToken;
 
-use crate::GROUP;
 use crate::client::error::{ApiError, CapacityKind, ErrorKind};
 use crate::client::job::JobState;
 use crate::client::model::VirtualMachine;
@@ -20,6 +19,7 @@ use crate::client::requests;
 use crate::naming::machine_id;
 use crate::provider::CloudStackProvider;
 use crate::unavailable::Refused;
+use crate::{GROUP, affinity};
 
 /// How often launches are looked at while there are any.
 const INTERVAL: Duration = Duration::from_secs(5);
@@ -157,8 +157,9 @@ impl CloudStackProvider {
         let refused = match &error.kind {
             ErrorKind::Capacity(CapacityKind::Storage) => Refused::Zone(machine.zoneid.clone()),
             ErrorKind::Capacity(CapacityKind::Affinity) => {
-                let group = machine.affinitygroup.first();
-                group.map_or(this, |group| Refused::Pool(group.id.clone()))
+                let class = self.shared.objects.node_class(&claim.spec.node_class_ref.name);
+                let spec = class.and_then(|class| class.spec.clone()).unwrap_or_default();
+                affinity::refused_as(&spec, &label(well_known::NODEPOOL)).unwrap_or(this)
             }
             _ => this,
         };

@@ -4,9 +4,10 @@
 //! |---|---|
 //! | [`nodeclass`], [`labels`] | the CloudStackNodeClass, and the labels and tags of nodes and machines |
 //! | `instancetypes` | what could be bought: service offerings |
-//! | `zones`, `networks`, `templates` | where, with what, from what |
+//! | `zones`, `networks`, `templates`, `affinity` | where, with what, from what, beside whom |
 //! | `instances` | what was bought: virtual machines |
 //! | `bootstrap`, `userdata` | how they join the cluster, and what they are told |
+//! | `disks`, `quota` | which disks go with a machine, and what machines take of the account's limits |
 //! | `garbage`, `drift` | what nobody wants any more, what is no longer as it should be |
 //! | `catalogue`, `inventory`, `unavailable` | what is remembered, and for how long |
 //! | [`client`], [`credentials`] | the wire, and the keys |
@@ -18,11 +19,13 @@
 //! | [`installation`] | how it joins the program |
 //! | [`provider`] | the CloudProvider |
 
+mod affinity;
 mod bootstrap;
 mod catalogue;
 pub mod client;
 mod controller;
 pub mod credentials;
+mod disks;
 pub mod doctor;
 mod drift;
 pub mod garbage;
@@ -37,6 +40,7 @@ mod networks;
 mod node_names;
 pub mod nodeclass;
 pub mod provider;
+mod quota;
 mod resolved;
 mod selection;
 pub mod settings;

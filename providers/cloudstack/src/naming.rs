@@ -60,7 +60,7 @@ impl Naming {
 }
 
 /// So many hexadecimal digits of a text's hash: the last ones, since the first hardly differ for short texts.
-fn digest(text: &str, digits: usize) -> String {
+pub(crate) fn digest(text: &str, digits: usize) -> String {
     let hash = format!("{:016x}", structure_hash::text(text));
     hash[hash.len() - digits..].to_owned()
 }

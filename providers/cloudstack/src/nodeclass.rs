@@ -13,7 +13,8 @@ use crate::GROUP;
 
 /// The spec makes sense.
 pub const VALIDATION_SUCCEEDED: &str = "ValidationSucceeded";
-/// CloudStack takes our keys.
+/// CloudStack takes the keys it is to be called with. Readiness does not depend on it: while new ones are wrong, the old ones
+/// work. Where none work, nothing can be looked up, and that is what readiness depends on.
 pub const CREDENTIALS_READY: &str = "CredentialsReady";
 /// At least one of the zones is there and enabled.
 pub const ZONES_READY: &str = "ZonesReady";
@@ -25,6 +26,8 @@ pub const NETWORK_READY: &str = "NetworkReady";
 pub const TEMPLATES_READY: &str = "TemplatesReady";
 /// Service offerings were found.
 pub const SERVICE_OFFERINGS_READY: &str = "ServiceOfferingsReady";
+/// The affinity groups the NodeClass names were found.
+pub const AFFINITY_READY: &str = "AffinityReady";
 /// The account's limits leave room. Readiness does not depend on it: limits come and go.
 pub const QUOTA_AVAILABLE: &str = "QuotaAvailable";
 
@@ -205,12 +208,18 @@ pub struct Iops {
 /// How machines of a NodePool keep apart or together.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Affinity {
-    /// `hostAntiAffinity`, `hostAffinity`, `softHostAntiAffinity` or `softHostAffinity`.
-    #[serde(rename = "type")]
-    pub type_: String,
+    /// Of a group of Karpenter's own: `hostAntiAffinity`, `hostAffinity`, `softHostAntiAffinity` or `softHostAffinity`.
+    #[serde(default, rename = "type", skip_serializing_if = "Option::is_none")]
+    pub type_: Option<String>,
+    /// Whose machines that group holds: those of a `NodePool` (default), or all of the `NodeClass`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scope: Option<String>,
     /// Groups that are there already, by id, besides: such as one that dedicates hosts.
     #[serde(default, rename = "groupIDs", skip_serializing_if = "Vec::is_empty")]
     pub group_ids: Vec<String>,
+    /// The same by name.
+    #[serde(default, rename = "groupNames", skip_serializing_if = "Vec::is_empty")]
+    pub group_names: Vec<String>,
 }
 
 /// Sizes of customised offerings: every number of cores with every amount of memory per core, within the offering's bounds.
@@ -380,11 +389,11 @@ pub struct Template {
 impl HasConditions for CloudStackNodeClass {
     const TYPES: ConditionTypes = ConditionTypes::ready(&[
         VALIDATION_SUCCEEDED,
-        CREDENTIALS_READY,
         ZONES_READY,
         NETWORKS_READY,
         TEMPLATES_READY,
         SERVICE_OFFERINGS_READY,
+        AFFINITY_READY,
     ]);
 
     fn conditions(&self) -> &[Condition] {
@@ -475,21 +484,7 @@ fn spec_schema() -> Schema {
         .optional("sshKeyPairs", texts("Names of further SSH key pairs."))
         .optional("rootDiskOffering", text("Disk offering of the root disk, by name or id."))
         .optional("dataDisks", data_disks())
-        .optional(
-            "affinity",
-            Schema::object().describe("How machines of a NodePool keep apart or together.").required(
-                "type",
-                Schema::string()
-                    .describe("Kind of affinity; the soft ones give way when hosts are full.")
-                    .one_of(&[
-                        "hostAntiAffinity",
-                        "hostAffinity",
-                        "softHostAntiAffinity",
-                        "softHostAffinity",
-                    ]),
-            )
-            .optional("groupIDs", texts("Ids of groups that are there already, such as one that dedicates hosts.")),
-        )
+        .optional("affinity", affinity())
         .optional(
             "projectID",
             text("Id of the project everything belongs to. Machines cannot follow to another.")
@@ -520,6 +515,31 @@ fn spec_schema() -> Schema {
         .cel("!(has(self.userData) && has(self.userDataID))", "userData and userDataID exclude each other")
         .cel("!(has(self.userDataRef) && (has(self.userData) || has(self.userDataID)))", "userDataRef excludes userData and userDataID")
         .cel("!(has(self.bootstrap) && has(self.userDataID))", "bootstrap and userDataID exclude each other")
+}
+
+fn affinity() -> Schema {
+    let kinds = ["hostAntiAffinity", "hostAffinity", "softHostAntiAffinity", "softHostAffinity"];
+    let kind = Schema::string()
+        .describe("Kind of a group of Karpenter's own; the soft ones give way when hosts are full.")
+        .one_of(&kinds);
+    Schema::object()
+        .describe("How machines keep apart or together.")
+        .optional("type", kind)
+        .optional(
+            "scope",
+            Schema::string()
+                .describe("Whose machines that group holds; of a NodePool unless said otherwise.")
+                .one_of(&["NodePool", "NodeClass"]),
+        )
+        .optional(
+            "groupIDs",
+            texts("Ids of groups that are there already, such as one that dedicates hosts."),
+        )
+        .optional("groupNames", texts("Names of groups that are there already."))
+        .cel(
+            "has(self.type) || has(self.groupIDs) || has(self.groupNames)",
+            "expected at least one, got none, ['type', 'groupIDs', 'groupNames']",
+        )
 }
 
 fn value_ref(description: &str) -> Schema {

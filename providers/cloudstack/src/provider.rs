@@ -20,22 +20,22 @@ use karpenter_engine::instance_type::{InstanceType, Offering};
 use karpenter_runtime::environment::Environment;
 use kube::ResourceExt as _;
 
-use crate::client::error::{ApiError, ErrorKind};
+use crate::affinity::Groups;
+use crate::client::error::ApiError;
 use crate::client::model::VirtualMachine;
 use crate::client::request::Scope;
 use crate::client::requests::{self, Deploy};
-use crate::client::throttle::Lane;
 use crate::client::{Client, model};
 use crate::instances::{Candidate, is_alive};
-use crate::instancetypes;
+use crate::instancetypes::{self, Market};
 use crate::naming::{label_value, machine_id};
-use crate::nodeclass::{CloudStackNodeClass, CloudStackNodeClassSpec, HASH_VERSION};
-use crate::resolved::{Resolved, resolve};
+use crate::nodeclass::{CloudStackNodeClass, CloudStackNodeClassSpec, HASH_VERSION, VALIDATION_SUCCEEDED};
+use crate::resolved::{Problem, Resolved, resolve};
 use crate::shared::{Objects, ProviderOptions, Shared, launched_in};
 use crate::unavailable::Refused;
 use crate::userdata::{self, Variables};
-use crate::voice::Voice;
-use crate::{GROUP, bootstrap, labels, templates};
+use crate::voice::{NoValue, Voice};
+use crate::{GROUP, affinity, bootstrap, labels, templates};
 
 /// How long a launch may take, queueing for the server included.
 const LAUNCH_TIMEOUT: Duration = Duration::from_secs(15 * 60);
@@ -113,9 +113,28 @@ impl CloudStackProvider {
     }
 
     /// The instance types of a NodeClass, with what of them can be had.
-    pub(crate) async fn types(&self, resolved: &Resolved) -> Result<Vec<InstanceType>, ApiError> {
+    /// With a NodePool, what is refused to its machines only is not available.
+    pub(crate) async fn types(
+        &self,
+        resolved: &Resolved,
+        pool: Option<&str>,
+    ) -> Result<Vec<InstanceType>, ApiError> {
         let shared = &self.shared;
-        let budget = shared.catalogue.budget(&resolved.scope).await?;
+        let (since, budget) = shared.catalogue.budget(&resolved.scope).await?;
+        let left = shared.ordered.rest(&resolved.scope, since, budget);
+        let pool = pool.and_then(|pool| affinity::refused_as(&resolved.spec, pool));
+        let pool_refused = pool.is_some_and(|pool| shared.unavailable.is_refused(&pool));
+        let mut hosts = BTreeMap::new();
+        for zone in &resolved.zones {
+            hosts.insert(zone.id.clone(), shared.catalogue.hosts(&zone.id).await);
+        }
+        // A sum over the zone would lie: what counts is a single host.
+        let has_host = |zone: &model::Zone, size: &instancetypes::Size| {
+            let known = hosts.get(&zone.id).and_then(Option::as_ref);
+            known.is_none_or(|hosts| {
+                hosts.iter().any(|host| host.has_room(&size.offering, size.cpu, size.memory_mib))
+            })
+        };
         let refused_zone = |zone: &model::Zone| {
             let networks =
                 resolved.in_zone.get(&zone.id).map(|zone| zone.networks.as_slice()).unwrap_or_default();
@@ -126,7 +145,11 @@ impl CloudStackProvider {
         };
         let available = |zone: &model::Zone, size: &instancetypes::Size| {
             let this = Refused::Type { zone: zone.id.clone(), name: size.name.clone() };
-            instancetypes::within(&budget, size)
+            let need = resolved.need(&zone.id, size);
+            need.is_within(&left)
+                && !shared.quota_hits.refuse(&resolved.scope, &need)
+                && !pool_refused
+                && has_host(zone, size)
                 && !refused_zone(zone)
                 && !shared.unavailable.is_refused(&this)
         };
@@ -165,29 +188,39 @@ impl CloudStackProvider {
         if let Some(problem) = resolved.problems.first() {
             return Err(ProviderError::node_class_not_ready(problem.message.clone()));
         }
-        let types = self.types(&resolved).await.map_err(|error| {
+        let pool = claim.labels().get(well_known::NODEPOOL).map(String::as_str);
+        let types = self.types(&resolved, pool).await.map_err(|error| {
             let text = error.to_string();
             ProviderError::create(error, "InstanceTypeResolutionFailed", text)
         })?;
         let choices =
             selection::by_price(&types, claim, &labels::WELL_KNOWN).map_err(ProviderError::other)?;
-        let group = self.affinity_group(claim, &resolved).await.map_err(ProviderError::other)?;
+        let groups = self.groups(claim, &class, &resolved).await.map_err(ProviderError::other)?;
+        let market = resolved.market();
         let security_groups = self.security_groups(&resolved).await?;
-        let told = self.told(&resolved).await?;
+        let told = self.told(&resolved).await.map_err(|(field, problem)| {
+            let text = format!("{field}: {problem}");
+            ProviderError::create(text.clone(), "UserDataNotFound", text)
+        })?;
         let mut candidates = Vec::new();
         for (instance_type, offering) in &choices {
             candidates.extend(self.candidate(
                 claim,
-                &resolved,
-                instance_type,
-                offering,
-                (&group, security_groups.as_slice()),
+                (&resolved, &market),
+                (instance_type, offering),
+                (&groups, security_groups.as_slice()),
                 &told,
             )?);
         }
         let tags = self.tags(claim, &class);
         let machine = shared.launch(claim, &resolved.scope, candidates, &tags).await?;
         let mut instance = self.describe(&machine, claim, &class, &types);
+        let of_zone = resolved.in_zone.get(&machine.zoneid).map(|zone| zone.templates.as_slice());
+        let template = of_zone.unwrap_or_default().iter().find(|template| template.id == machine.templateid);
+        if let Some(template) = template {
+            let arch = templates::arch(template, &resolved.spec).to_owned();
+            instance.labels.insert(well_known::ARCH.to_owned(), arch);
+        }
         instance.annotations.insert(labels::SCOPE.to_owned(), resolved.scope.write());
         Ok(Launch::Launched(Box::new(instance)))
     }
@@ -196,10 +229,9 @@ impl CloudStackProvider {
     fn candidate(
         &self,
         claim: &NodeClaim,
-        resolved: &Resolved,
-        instance_type: &InstanceType,
-        offering: &Offering,
-        (group, security_groups): (&Option<String>, &[String]),
+        (resolved, market): (&Resolved, &Market),
+        (instance_type, offering): (&InstanceType, &Offering),
+        (groups, security_groups): (&Groups, &[String]),
         told: &Told,
     ) -> Result<Option<Candidate>, ProviderError> {
         let value = |key: &str| {
@@ -212,11 +244,7 @@ impl CloudStackProvider {
         else {
             return Ok(None);
         };
-        let sizes =
-            in_zone.offerings.iter().flat_map(|offering| instancetypes::sizes(&resolved.spec, offering));
-        let Some(size) = sizes.into_iter().find(|size| size.name == *instance_type.name) else {
-            return Ok(None);
-        };
+        let Some(size) = market.size(&zone_id, &instance_type.name) else { return Ok(None) };
         let wanted_archs =
             karpenter_cloudprovider::conversion::requirements(claim).map_err(ProviderError::other)?;
         let template = resolved
@@ -240,11 +268,7 @@ impl CloudStackProvider {
         };
         let network = usable.get(turn).copied();
         let (Some(template), Some(network)) = (template, network) else { return Ok(None) };
-        if group.as_ref().is_some_and(|group| unavailable.is_refused(&Refused::Pool(group.clone()))) {
-            return Ok(None);
-        }
         let spec = &resolved.spec;
-        let given_groups = spec.affinity.iter().flat_map(|affinity| &affinity.group_ids);
         let mut details = spec.details.clone().unwrap_or_default();
         details.extend(size.details.clone());
         let variables = self.variables(claim, &zone.name, &size.name);
@@ -269,15 +293,16 @@ impl CloudStackProvider {
             zone_id: zone_id.clone(),
             zone_name: zone.name.clone(),
             offering_name: size.offering.name.clone(),
-            cpu: size.cpu,
-            memory_mib: size.memory_mib,
+            network_name: network.name.clone(),
+            need: resolved.need(&zone_id, size),
+            group_refused_as: groups.refused_as.clone(),
             deploy: Deploy {
                 zone_id: zone_id.clone(),
                 service_offering_id: size.offering.id.clone(),
                 template_id: template.id.clone(),
                 network_ids: networks.map(|network| network.id.clone()).collect(),
                 security_group_ids: security_groups.to_vec(),
-                affinity_group_ids: group.iter().chain(given_groups).cloned().collect(),
+                affinity_group_ids: groups.ids.clone(),
                 key_pairs: spec.ssh_key_pair.iter().chain(&spec.ssh_key_pairs).cloned().collect(),
                 user_data,
                 user_data_id: spec.user_data_id.clone(),
@@ -295,26 +320,46 @@ impl CloudStackProvider {
     }
 
     /// What machines of this NodeClass are told besides what is known of each.
-    async fn told(&self, resolved: &Resolved) -> Result<Told, ProviderError> {
+    async fn told(&self, resolved: &Resolved) -> Result<Told, (&'static str, NoValue)> {
         let voice = &self.shared.voice;
-        let missing = |field: &'static str| {
-            move |problem: String| {
-                let text = format!("{field}: {problem}");
-                ProviderError::create(text.clone(), "UserDataNotFound", text)
-            }
-        };
         let user_data = match &resolved.spec.user_data_ref {
-            Some(wanted) => Some(voice.value_of(wanted).await.map_err(missing("spec.userDataRef"))?),
+            Some(wanted) => {
+                let value = voice.value_of(wanted).await;
+                Some(value.map_err(|problem| ("spec.userDataRef", problem))?)
+            }
             None => resolved.spec.user_data.clone(),
         };
         let token = match &resolved.spec.bootstrap {
             Some(bootstrap) => {
-                let wanted = &bootstrap.token_secret_ref;
-                Some(voice.value_of(wanted).await.map_err(missing("spec.bootstrap.tokenSecretRef"))?)
+                let value = voice.value_of(&bootstrap.token_secret_ref).await;
+                Some(value.map_err(|problem| ("spec.bootstrap.tokenSecretRef", problem))?)
             }
             None => None,
         };
         Ok(Told { user_data, token })
+    }
+
+    /// What is wrong with what machines of this NodeClass would be told, before any is made.
+    pub(crate) async fn user_data_problem(&self, resolved: &Resolved) -> Option<Problem> {
+        let problem = |reason: &'static str, message: String| {
+            Some(Problem { condition: VALIDATION_SUCCEEDED, reason, message })
+        };
+        let told = match self.told(resolved).await {
+            Ok(told) => told,
+            Err((field, NoValue::Missing(text))) => {
+                return problem("UserDataNotFound", format!("{field}: {text}"));
+            }
+            // Not knowing is no verdict.
+            Err((_, NoValue::Unreadable(_))) => return None,
+        };
+        let variables = Variables::default();
+        match told.text(&resolved.spec, &variables) {
+            Err(error) => problem("UserDataInvalid", error.to_string()),
+            Ok(text) => match userdata::render(&text?, &variables) {
+                Err(error) => problem("UserDataTooLong", error.to_string()),
+                Ok(_) => None,
+            },
+        }
     }
 
     fn variables(&self, claim: &NodeClaim, zone: &str, instance_type: &str) -> Variables {
@@ -362,51 +407,6 @@ impl CloudStackProvider {
             put(labels::TAG_DATA_DISKS, disks.to_string());
         }
         tags
-    }
-
-    /// The affinity group of the claim's NodePool, made when there is none yet.
-    async fn affinity_group(
-        &self,
-        claim: &NodeClaim,
-        resolved: &Resolved,
-    ) -> Result<Option<String>, ApiError> {
-        let Some(affinity) = &resolved.spec.affinity else { return Ok(None) };
-        let kind = match affinity.type_.as_str() {
-            "hostAntiAffinity" => "host anti-affinity",
-            "hostAffinity" => "host affinity",
-            "softHostAffinity" => "non-strict host affinity",
-            _ => "non-strict host anti-affinity",
-        };
-        let pool = claim.labels().get(well_known::NODEPOOL).cloned().unwrap_or_default();
-        // One name per kind: names are unique in an account whatever the type of the group.
-        let soft = if kind.starts_with("non-strict") { "soft-" } else { "" };
-        let near = if kind.ends_with("host affinity") { "near-" } else { "" };
-        let name = format!("{}{soft}{near}{pool}", self.shared.naming.prefix());
-        let client = &self.shared.client;
-        let list = requests::list_affinity_groups(&name, &resolved.scope);
-        let found = |groups: Vec<model::AffinityGroup>| {
-            let Some(group) = groups.into_iter().find(|group| group.name == name) else { return Ok(None) };
-            if group.type_ == kind {
-                return Ok(Some(group.id));
-            }
-            // Machines in a group of another type would be placed otherwise than the NodeClass says.
-            let text = format!(
-                "spec.affinity: the affinity group {name:?} is of type {:?}, not {kind:?}; delete it",
-                group.type_
-            );
-            Err(ApiError::new("listAffinityGroups", ErrorKind::Parameter, text))
-        };
-        if let Some(id) = found(client.list(&list, Lane::Action).await?)? {
-            return Ok(Some(id));
-        }
-        match client.call(&requests::create_affinity_group(&name, kind, &resolved.scope)).await {
-            Ok(answer) => Ok(answer["id"].as_str().map(str::to_owned)),
-            // Somebody else was faster, or our answer was lost.
-            Err(error) if error.kind == ErrorKind::Parameter || error.outcome_unknown() => {
-                found(client.list(&list, Lane::Action).await?)?.map(Some).ok_or(error)
-            }
-            Err(error) => Err(error),
-        }
     }
 
     /// The ids of the security groups the NodeClass names.
@@ -469,8 +469,10 @@ impl CloudStackProvider {
         put(labels::SERVICE_OFFERING_ID, &machine.serviceofferingid);
         put(labels::SERVICE_OFFERING_NAME, &machine.serviceofferingname);
         put(labels::TEMPLATE_ID, &machine.templateid);
+        put(labels::TEMPLATE_NAME, &machine.templatename);
         if let Some(nic) = machine.nic.iter().find(|nic| nic.isdefault).or(machine.nic.first()) {
             put(labels::NETWORK_ID, &nic.networkid);
+            put(labels::NETWORK_NAME, &nic.networkname);
         }
         put(well_known::OS, "linux");
         let pool = machine
@@ -532,7 +534,7 @@ impl CloudStackProvider {
         let shared = &self.shared;
         let resolved =
             resolve(&class, &shared.options.scope, &shared.catalogue).await.map_err(ProviderError::other)?;
-        Ok(self.types(&resolved).await.map_err(ProviderError::other)?.into())
+        Ok(self.types(&resolved, Some(&pool.name_any())).await.map_err(ProviderError::other)?.into())
     }
 
     async fn restart(&self, claim: &NodeClaim) -> Result<(), ProviderError> {

@@ -4,11 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::catalogue::Catalogue;
 use crate::client::error::ApiError;
-use crate::client::model::{DiskOffering, Network, ServiceOffering, Template, Zone};
+use crate::client::model::{DiskOffering, Named, Network, ServiceOffering, Template, Zone};
 use crate::client::request::Scope;
 use crate::client::requests::NewDisk;
-use crate::instancetypes::{self, Market};
-use crate::nodeclass::{Bootstrap, CloudStackNodeClass, CloudStackNodeClassSpec};
+use crate::instancetypes::{self, Market, Size};
+use crate::nodeclass::{Bootstrap, CloudStackNodeClass, CloudStackNodeClassSpec, Iops};
+use crate::quota::Need;
 use crate::{networks, templates, zones};
 
 /// A part of the NodeClass that leads nowhere: which field, and what to do.
@@ -25,6 +26,8 @@ pub(crate) struct Problem {
 pub(crate) struct InZone {
     pub(crate) networks: Vec<Network>,
     pub(crate) additional: Vec<Network>,
+    /// What a machine needs and the zone does not have, by the field that asks for it.
+    pub(crate) lacks: Vec<&'static str>,
     pub(crate) templates: Vec<Template>,
     pub(crate) offerings: Vec<ServiceOffering>,
     pub(crate) disks: Vec<DiskOffering>,
@@ -37,6 +40,8 @@ pub(crate) struct Resolved {
     pub(crate) scope: Scope,
     pub(crate) zones: Vec<Zone>,
     pub(crate) in_zone: BTreeMap<String, InZone>,
+    /// Ids of the affinity groups the NodeClass names.
+    pub(crate) affinity_groups: Vec<String>,
     pub(crate) problems: Vec<Problem>,
 }
 
@@ -105,6 +110,30 @@ async fn look_for_names(resolved: &mut Resolved, catalogue: &Catalogue) -> Resul
             message: "spec.bootstrap.caCertHash: kubeadm needs it to know the API server; write it, or caVerification: Skip to do without".to_owned(),
         });
     }
+    let mut groups = Vec::new();
+    if let Some(affinity) = &spec.affinity
+        && !(affinity.group_ids.is_empty() && affinity.group_names.is_empty())
+    {
+        let there = catalogue.affinity_groups(scope).await?;
+        let by_id = affinity.group_ids.iter().map(|id| ("spec.affinity.groupIDs", id));
+        let by_name = affinity.group_names.iter().map(|name| ("spec.affinity.groupNames", name));
+        for (field, wanted) in by_id.chain(by_name) {
+            let is = |group: &&Named| {
+                if field.ends_with("IDs") { group.id == *wanted } else { group.name == *wanted }
+            };
+            match there.iter().find(is) {
+                Some(group) => groups.push(group.id.clone()),
+                None => problems.push(Problem {
+                    condition: crate::nodeclass::AFFINITY_READY,
+                    reason: "AffinityGroupNotFound",
+                    message: format!(
+                        "{field}: there is no affinity group {wanted:?} in this account or project"
+                    ),
+                }),
+            }
+        }
+    }
+    resolved.affinity_groups = groups;
     resolved.problems.extend(problems);
     Ok(())
 }
@@ -115,13 +144,27 @@ async fn look_into(zone: &Zone, resolved: &Resolved, catalogue: &Catalogue) -> R
     let needs_disks =
         !spec.data_disks.is_empty() || spec.disk_offering.is_some() || spec.root_disk_offering.is_some();
     let offerings = catalogue.offerings(&zone.id).await?;
-    Ok(InZone {
+    let additional = networks::additional(spec, &there);
+    let mut in_zone = InZone {
         networks: networks::primary(spec, &there),
-        additional: networks::additional(spec, &there).unwrap_or_default(),
         templates: templates::resolve(spec, &catalogue.templates(&zone.id, scope).await?),
         offerings: offerings.iter().filter(|o| instancetypes::selects(spec, o)).cloned().collect(),
         disks: if needs_disks { catalogue.disk_offerings(&zone.id).await?.to_vec() } else { Vec::new() },
-    })
+        ..InZone::default()
+    };
+    let has_disk =
+        |wanted: &String| in_zone.disks.iter().any(|disk| disk.id == *wanted || disk.name == *wanted);
+    in_zone.lacks = [
+        ("networkSelectorTerms", in_zone.networks.is_empty()),
+        ("additionalNetworkSelectorTerms", additional.is_err()),
+        ("templateSelectorTerms", in_zone.templates.is_empty()),
+        ("dataDisks, diskOffering, rootDiskOffering", !resolved.disk_names().iter().all(has_disk)),
+    ]
+    .into_iter()
+    .filter_map(|(field, lacks)| lacks.then_some(field))
+    .collect();
+    in_zone.additional = additional.unwrap_or_default();
+    Ok(in_zone)
 }
 
 fn quoted(names: &[String]) -> String {
@@ -193,6 +236,18 @@ impl Resolved {
                 );
             }
         }
+        // Each thing is somewhere, but nowhere are all of them.
+        if problems.is_empty() && nowhere(&|zone| zone.lacks.is_empty()) {
+            let lacks = self.zones.iter().filter_map(|zone| {
+                let lacks = &self.in_zone.get(&zone.id)?.lacks;
+                Some(format!("{:?} has nothing for spec.{}", zone.name, lacks.join(", spec.")))
+            });
+            problems.push(Problem {
+                condition: crate::nodeclass::ZONES_READY,
+                reason: "NoZoneHasEverything",
+                message: format!("no zone has all a machine needs: {}", lacks.collect::<Vec<_>>().join("; ")),
+            });
+        }
         self.problems.extend(problems);
     }
 
@@ -211,11 +266,28 @@ impl Resolved {
     pub(crate) fn market(&self) -> Market {
         let usable = self.zones.iter().filter_map(|zone| {
             let in_zone = self.in_zone.get(&zone.id)?;
-            let complete = !in_zone.networks.is_empty() && !in_zone.templates.is_empty();
             let sizes = in_zone.offerings.iter().flat_map(|o| instancetypes::sizes(&self.spec, o)).collect();
-            complete.then(|| (zone.clone(), sizes))
+            // Half a machine, without its second interface or its disks, is none.
+            in_zone.lacks.is_empty().then(|| (zone.clone(), sizes))
         });
-        Market { zones: usable.collect() }
+        let mut market = Market { zones: usable.collect() };
+        market.tell_apart();
+        market
+    }
+
+    /// What a machine of this size takes of the limits.
+    pub(crate) fn need(&self, zone: &str, size: &Size) -> Need {
+        let disks = self.disks(zone);
+        let offered = size.offering.rootdisksize.filter(|gb| *gb > 0);
+        let root_gb = self.spec.root_disk_size.or(offered).unwrap_or_else(|| self.template_gb());
+        let disk_gb = disks.iter().map(|(offering, size, _)| size.or(offering.disksize).unwrap_or(0));
+        Need {
+            cpu: size.cpu,
+            memory_mib: size.memory_mib,
+            gpus: size.offering.gpucount.unwrap_or(0),
+            volumes: 1 + i64::try_from(disks.len()).unwrap_or(i64::MAX - 1),
+            storage_gb: root_gb.saturating_add(disk_gb.sum()),
+        }
     }
 
     /// The architectures templates exist for.
@@ -230,17 +302,26 @@ impl Resolved {
         newest.and_then(|template| template.size).map_or(0, |bytes| (bytes + (1 << 30) - 1) >> 30)
     }
 
-    /// The extra disks in a zone.
-    pub(crate) fn new_disks(&self, zone: &str) -> Vec<NewDisk> {
+    /// The extra disks in a zone: offering, size where it is left open, operations per second.
+    fn disks(&self, zone: &str) -> Vec<(&DiskOffering, Option<i64>, Option<Iops>)> {
         let disks = self.in_zone.get(zone).map(|zone| zone.disks.as_slice()).unwrap_or_default();
-        let origin = self.spec.disk_offering.iter().map(|offering| (offering, None, None));
-        origin
+        let single = self.spec.disk_offering.iter().map(|offering| (offering, None, None));
+        single
             .chain(self.spec.data_disks.iter().map(|disk| (&disk.offering, disk.size, disk.iops)))
             .filter_map(|(wanted, size, iops)| {
                 let offering = disks.iter().find(|disk| disk.id == *wanted || disk.name == *wanted)?;
-                let size_gb = size.filter(|_| offering.iscustomized);
+                Some((offering, size.filter(|_| offering.iscustomized), iops))
+            })
+            .collect()
+    }
+
+    /// The extra disks in a zone, to be deployed.
+    pub(crate) fn new_disks(&self, zone: &str) -> Vec<NewDisk> {
+        let disks = self.disks(zone).into_iter();
+        disks
+            .map(|(offering, size_gb, iops)| {
                 let iops = iops.map(|iops| (iops.min, iops.max));
-                Some(NewDisk { offering_id: offering.id.clone(), size_gb, iops })
+                NewDisk { offering_id: offering.id.clone(), size_gb, iops }
             })
             .collect()
     }

@@ -33,19 +33,23 @@ pub(crate) fn matches_offering(
     tag: impl Fn(&str) -> Vec<String>,
 ) -> bool {
     let plain = SelectorTerm { id: term.id.clone(), name: term.name.clone(), tags: term.tags.clone() };
-    // A customised offering has no size of its own: its sizes are bounded by its details.
-    let within = |value: Option<i64>, least: Option<i64>, most: Option<i64>| {
-        value.is_none_or(|value| {
-            least.is_none_or(|least| value >= least) && most.is_none_or(|most| value <= most)
-        })
-    };
     matches(&plain, &offering.id, &offering.name, tag)
-        && within(offering.cpunumber, term.min_cpu, term.max_cpu)
-        && within(offering.memory, term.min_memory, term.max_memory)
+        // A customised offering has no size of its own: each of its sizes is held against the term.
+        && offering.cpunumber.is_none_or(|cpu| within(cpu, term.min_cpu, term.max_cpu))
+        && offering.memory.is_none_or(|mib| within(mib, term.min_memory, term.max_memory))
         && term
             .gpu
             .as_deref()
             .is_none_or(|gpu| (gpu == "Required") == offering.gpucount.is_some_and(|count| count > 0))
+}
+
+fn within(value: i64, least: Option<i64>, most: Option<i64>) -> bool {
+    least.is_none_or(|least| value >= least) && most.is_none_or(|most| value <= most)
+}
+
+/// Whether a size is one the term allows.
+pub(crate) fn is_size(term: &OfferingSelectorTerm, cpu: i64, memory_mib: i64) -> bool {
+    within(cpu, term.min_cpu, term.max_cpu) && within(memory_mib, term.min_memory, term.max_memory)
 }
 
 /// The values of a tag.

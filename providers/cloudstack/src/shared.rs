@@ -17,12 +17,14 @@ use crate::catalogue::{Catalogue, Lifetimes};
 use crate::client::Client;
 use crate::client::error::{ApiError, ErrorKind};
 use crate::client::request::Scope;
+use crate::disks::Tagged;
 use crate::instances::{Deletions, Unexplained};
 use crate::inventory::Inventory;
 use crate::launches::Launches;
 use crate::naming::{Naming, ProviderIdFormat};
 use crate::nodeclass::CloudStackNodeClass;
-use crate::unavailable::{RefusedQuota, Unavailable};
+use crate::quota::{Hits, Ordered};
+use crate::unavailable::Unavailable;
 use crate::voice::Voice;
 
 /// How long a broken node is borne, as in the Go provider.
@@ -148,6 +150,7 @@ pub(crate) struct Metrics {
     pub(crate) orphans: CounterVec,
     pub(crate) unavailable: GaugeVec,
     pub(crate) credentials: GaugeVec,
+    pub(crate) credentials_age: GaugeVec,
     pub(crate) launch_duration: HistogramVec,
     pub(crate) quota: GaugeVec,
     pub(crate) jobs: GaugeVec,
@@ -182,6 +185,11 @@ impl Metrics {
             credentials: registry.gauge(
                 "karpenter_cloudstack_credentials_valid",
                 "Whether CloudStack takes our keys.",
+                &[],
+            ),
+            credentials_age: registry.gauge(
+                "karpenter_cloudstack_credentials_age_seconds",
+                "How long the keys are in use.",
                 &[],
             ),
             launch_duration: registry.histogram(
@@ -228,13 +236,17 @@ pub(crate) struct Shared {
     pub(crate) catalogue: Catalogue,
     pub(crate) inventory: Inventory,
     pub(crate) unavailable: Unavailable,
-    pub(crate) refused_quota: RefusedQuota,
+    pub(crate) quota_hits: Hits,
+    pub(crate) ordered: Ordered,
+    pub(crate) tagged_disks: Tagged,
     pub(crate) unexplained: Unexplained,
     pub(crate) deletions: Deletions,
     pub(crate) launches: Launches,
     pub(crate) voice: Voice,
     pub(crate) expunge_denied: AtomicBool,
     pub(crate) turns: Mutex<BTreeMap<String, Arc<tokio::sync::Mutex<()>>>>,
+    /// Whether a list showed that no affinity group of ours is left.
+    pub(crate) no_groups: AtomicBool,
     pub(crate) started: Mutex<BTreeMap<String, u32>>,
     /// How many deployments may wait at the server: it takes those of an account one by one.
     pub(crate) deploying: tokio::sync::Semaphore,
@@ -261,13 +273,16 @@ impl Shared {
             options,
             objects,
             unavailable: Unavailable::default(),
-            refused_quota: RefusedQuota::default(),
+            quota_hits: Hits::default(),
+            ordered: Ordered::default(),
+            tagged_disks: Tagged::default(),
             unexplained: Unexplained::default(),
             deletions: Deletions::default(),
             launches: Launches::default(),
             voice,
             expunge_denied: AtomicBool::new(false),
             turns: Mutex::default(),
+            no_groups: AtomicBool::new(false),
             started: Mutex::default(),
             deploying: tokio::sync::Semaphore::new(MAX_DEPLOYING),
             destroying: tokio::sync::Semaphore::new(MAX_DESTROYING),

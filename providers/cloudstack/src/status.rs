@@ -1,20 +1,31 @@
 //! What a NodeClass's status says: whether it can be used, and what was found for it.
 
-use karpenter_api::conditions::ConditionSet;
+use karpenter_api::ConditionStatus;
+use karpenter_api::conditions::{Condition, ConditionSet};
 use karpenter_engine::instance_type::InstanceType;
 
 use crate::client::error::{ApiError, ErrorKind};
 use crate::labels;
 use crate::nodeclass::{
-    CREDENTIALS_READY, CloudStackNodeClass, NETWORK_READY, NETWORKS_READY, Network, QUOTA_AVAILABLE,
-    SERVICE_OFFERINGS_READY, ServiceOffering, TEMPLATES_READY, Template, VALIDATION_SUCCEEDED, ZONES_READY,
+    AFFINITY_READY, CREDENTIALS_READY, CloudStackNodeClass, NETWORK_READY, NETWORKS_READY, Network,
+    QUOTA_AVAILABLE, SERVICE_OFFERINGS_READY, ServiceOffering, TEMPLATES_READY, Template,
+    VALIDATION_SUCCEEDED, ZONES_READY,
 };
 use crate::provider::CloudStackProvider;
 use crate::resolved::{Resolved, resolve};
 
+/// What is said when no keys work.
+const REFUSED: &str = "CloudStack does not take the API key and secret; check the Secret cloudstack-credentials and the clock of this machine";
+
 /// The conditions that come from looking things up.
-const LOOKED_UP: [&str; 5] =
-    [VALIDATION_SUCCEEDED, ZONES_READY, NETWORKS_READY, TEMPLATES_READY, SERVICE_OFFERINGS_READY];
+const LOOKED_UP: [&str; 6] = [
+    VALIDATION_SUCCEEDED,
+    ZONES_READY,
+    NETWORKS_READY,
+    TEMPLATES_READY,
+    SERVICE_OFFERINGS_READY,
+    AFFINITY_READY,
+];
 
 impl CloudStackProvider {
     /// Writes into the NodeClass what there is for it. What cannot be found out leaves what was known.
@@ -24,9 +35,15 @@ impl CloudStackProvider {
     /// If CloudStack does not answer; the conditions then say so, and nothing that was resolved is taken away.
     pub async fn resolve_status(&self, class: &mut CloudStackNodeClass) -> Result<(), ApiError> {
         let now = self.shared.clock.now();
-        let resolved = resolve(class, &self.shared.options.scope, &self.shared.catalogue).await;
+        let mut resolved = resolve(class, &self.shared.options.scope, &self.shared.catalogue).await;
+        if let Ok(resolved) = &mut resolved {
+            let problem = self.user_data_problem(resolved).await;
+            resolved.problems.extend(problem);
+        }
+        let age = self.shared.client.age_of_keys();
+        self.shared.metrics.credentials_age.set(&[], age.as_secs_f64());
         let budget = match &resolved {
-            Ok(resolved) => self.shared.catalogue.budget(&resolved.scope).await.ok(),
+            Ok(resolved) => self.shared.catalogue.budget(&resolved.scope).await.ok().map(|(_, left)| left),
             Err(_) => None,
         };
         self.shared
@@ -34,7 +51,9 @@ impl CloudStackProvider {
             .credentials
             .set(&[], f64::from(u8::from(!matches!(&resolved, Err(error) if error.kind == ErrorKind::Auth))));
         let types = match &resolved {
-            Ok(resolved) if resolved.problems.is_empty() => self.types(resolved).await.unwrap_or_default(),
+            Ok(resolved) if resolved.problems.is_empty() => {
+                self.types(resolved, None).await.unwrap_or_default()
+            }
             _ => Vec::new(),
         };
         if let Ok(resolved) = &resolved {
@@ -53,19 +72,12 @@ impl CloudStackProvider {
                 }
             }
         }
-        if let Err(error) = &resolved
-            && error.kind == ErrorKind::Auth
-        {
-            self.shared.voice.warn(class, "CredentialsRefused", error.to_string());
-        }
+        let project = class.spec.as_ref().and_then(|spec| spec.project_id.clone());
         let mut conditions = ConditionSet::of(class, now);
         let error = match resolved {
             Ok(resolved) => {
                 match self.shared.client.notice() {
-                    // Not False: that would stop launches although the old keys work.
-                    Some(notice) => {
-                        conditions.set_true_with_reason(CREDENTIALS_READY, "NewKeysRefused", &notice)
-                    }
+                    Some(notice) => conditions.set_false(CREDENTIALS_READY, "NewKeysRefused", &notice),
                     None => conditions.set_true(CREDENTIALS_READY),
                 };
                 for condition in LOOKED_UP {
@@ -88,7 +100,7 @@ impl CloudStackProvider {
                         }
                     }
                 }
-                let refused = self.shared.refused_quota.recent();
+                let refused = self.shared.quota_hits.recent(&resolved.scope);
                 match budget.filter(|budget| budget.vmavailable == Some(0) || budget.cpuavailable == Some(0))
                 {
                     None if refused.is_some() => {
@@ -108,21 +120,33 @@ impl CloudStackProvider {
                 None
             }
             Err(error) if error.kind == ErrorKind::Auth => {
-                conditions.set_false(
-                    CREDENTIALS_READY,
-                    "CredentialsRefused",
-                    "CloudStack does not take the API key and secret; check the Secret cloudstack-credentials and the clock of this machine",
+                conditions.set_false(CREDENTIALS_READY, "CredentialsRefused", REFUSED);
+                // Nothing can be launched with them either.
+                conditions.set_unknown_with_reason(ZONES_READY, "CredentialsRefused", REFUSED);
+                Some(error)
+            }
+            Err(error)
+                if project.is_some() && matches!(error.kind, ErrorKind::NotFound | ErrorKind::Denied) =>
+            {
+                conditions.set_true(CREDENTIALS_READY);
+                let project = project.unwrap_or_default();
+                let message = format!(
+                    "spec.projectID: there is no project {project:?}, or it is none of this account's ({error}); it cannot be changed, so make another NodeClass"
                 );
+                conditions.set_false(VALIDATION_SUCCEEDED, "ProjectNotFound", &message);
                 Some(error)
             }
             Err(error) => {
                 // What was ready stays so: readiness must not flap with the API.
-                if conditions.get(CREDENTIALS_READY).is_none_or(|c| c.status.as_str() == "Unknown") {
-                    conditions.set_unknown_with_reason(
-                        CREDENTIALS_READY,
-                        "CloudStackUnreachable",
-                        &error.to_string(),
-                    );
+                for condition in [CREDENTIALS_READY, ZONES_READY] {
+                    let known = conditions.get(condition);
+                    let unreached = |c: &Condition| {
+                        c.status == ConditionStatus::Unknown && c.reason() != "CredentialsRefused"
+                    };
+                    if known.is_none_or(unreached) {
+                        let text = error.to_string();
+                        conditions.set_unknown_with_reason(condition, "CloudStackUnreachable", &text);
+                    }
                 }
                 Some(error)
             }

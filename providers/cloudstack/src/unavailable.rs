@@ -19,28 +19,8 @@ pub(crate) enum Refused {
     Zone(String),
     /// A network: it has no addresses, or nobody says what it has not.
     Network(String),
-    /// A NodePool whose affinity group has no host left.
-    Pool(String),
-}
-
-/// How long a limit that was hit is told of.
-const TOLD: Duration = Duration::from_secs(5 * 60);
-
-/// The last limit that was hit, in words.
-#[derive(Debug, Default)]
-pub(crate) struct RefusedQuota(Mutex<Option<(Instant, String)>>);
-
-impl RefusedQuota {
-    /// A limit was hit.
-    pub(crate) fn hit(&self, what: String) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((Instant::now(), what));
-    }
-
-    /// The last one, if it is not long ago.
-    pub(crate) fn recent(&self) -> Option<String> {
-        let last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        last.as_ref().filter(|(at, _)| at.elapsed() < TOLD).map(|(_, what)| what.clone())
-    }
+    /// A NodePool, with its kind of affinity: the hosts that leaves are full.
+    Pool { name: String, affinity: String },
 }
 
 /// What was refused, until when.

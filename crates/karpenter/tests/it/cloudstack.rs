@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
+use k8s_openapi::api::core::v1::{Event, Secret};
 use karpenter::cloudstack::stage::{Stage, apply_credentials, furnish, node_class, node_class_ref};
-use karpenter_provider_cloudstack::ProviderOptions;
+use karpenter_api::conditions::HasConditions as _;
 use karpenter_provider_cloudstack::naming::ProviderIdFormat;
+use karpenter_provider_cloudstack::{CloudStackNodeClass, ProviderOptions};
 use karpenter_sim::chance::{Chance, Span};
 use karpenter_sim::cloudstack::accidents::Accidents;
 use karpenter_sim::cloudstack::checks::{self, MachinesAreWanted};
@@ -16,39 +18,13 @@ use karpenter_sim::invariants::Invariant;
 use karpenter_sim::objects::{is_active, is_ready, node_ready};
 use karpenter_sim::traffic::{Act, Script};
 use karpenter_sim::{Objects, WorldOptions, in_virtual_time};
+use kube::Api;
+use kube::api::{ListParams, Patch, PatchParams};
 use serde_json::{Value, json};
 
-/// Manifests as users have them, word for word.
-const SECRET: &str = "
-apiVersion: v1
-kind: Secret
-metadata:
-  name: cloudstack-credentials
-  namespace: karpenter
-type: Opaque
-stringData:
-  api-url: https://cloudstack.example.com/client/api
-  api-key: your-api-key
-  secret-key: your-secret-key
-";
-const NODE_CLASS: &str = "
-apiVersion: karpenter.k8s.cloudstack/v1
-kind: CloudStackNodeClass
-metadata:
-  name: default
-spec:
-  zone: zone-01
-  networkSelectorTerms:
-    - name: k8s-network
-  serviceOfferingSelectorTerms:
-    - tags:
-        compute-type: general-purpose
-  templateSelectorTerms:
-    - name: ubuntu-22.04-k8s
-  userData: |
-    #!/bin/bash
-    # Bootstrap script
-";
+/// Manifests as users of the Go provider have them, word for word.
+const SECRET: &str = include_str!("../../../../conformance/cloudstack/credentials.yaml");
+const NODE_CLASS: &str = include_str!("../../../../conformance/cloudstack/nodeclass.yaml");
 
 fn yaml(text: &str) -> Value {
     serde_saphyr::from_str(text).expect("YAML")
@@ -124,7 +100,7 @@ fn a_new_user(named_by: NamedBy, options: ProviderOptions) {
 }
 
 #[test]
-fn the_origins_secret_and_node_class_with_a_node_pool_end_in_running_pods() {
+fn the_secret_and_node_class_users_have_with_a_node_pool_end_in_running_pods() {
     a_new_user(GuestOptions::default().named_by, ProviderOptions::new("prod"));
 }
 
@@ -138,6 +114,86 @@ fn nodes_named_by_their_kubelet_as_cluster_api_does_it_are_recognised() {
 #[test]
 fn without_a_cloud_controller_manager_karpenter_names_the_nodes() {
     a_new_user(NamedBy::Nobody, ProviderOptions { name_nodes: true, ..ProviderOptions::new("prod") });
+}
+
+/// The condition of the NodeClass about keys: status, reason, and whether the NodeClass is ready.
+async fn about_keys(stage: &Stage) -> (String, String, String) {
+    let classes: Api<CloudStackNodeClass> = Api::all(stage.world.cluster().client("user"));
+    let class = classes.get("default").await.expect("the NodeClass");
+    let of = |kind: &str| class.condition(kind).cloned().unwrap_or_default();
+    let keys = of("CredentialsReady");
+    (keys.status.as_str().to_owned(), keys.reason().to_owned(), of("Ready").status.as_str().to_owned())
+}
+
+/// Writes other keys into the Secret.
+async fn write_keys(stage: &Stage, api_key: &str, secret_key: &str) {
+    let secrets: Api<Secret> = Api::namespaced(stage.world.cluster().client("user"), "karpenter");
+    let patch = json!({"stringData": {"api-key": api_key, "secret-key": secret_key}});
+    let how = PatchParams::default();
+    secrets.patch("cloudstack-credentials", &how, &Patch::Merge(patch)).await.expect("written");
+}
+
+async fn scale(stage: &Stage, replicas: u64) -> Result<(), karpenter_sim::Trouble> {
+    let act = Act::Scale { kind: "Deployment", name: "web".to_owned(), replicas };
+    Script { acts: vec![(Duration::ZERO, act)] }.play(&stage.world).await?;
+    let count = usize::try_from(replicas).unwrap_or(usize::MAX);
+    let within = Duration::from_secs(5 * 60);
+    stage.world.wait_until("the pods run", within, |objects| all_run(objects, count)).await.map(drop)
+}
+
+#[test]
+fn scenario_21_keys_are_exchanged_while_karpenter_runs_and_wrong_ones_are_told_of_and_not_used() {
+    let done = in_virtual_time(async {
+        let stage =
+            Stage::new(WorldOptions { seed: 21, ..WorldOptions::default() }, GuestOptions::default()).await?;
+        furnish(&stage.cloud, 4);
+        let world = &stage.world;
+        apply_credentials(world).await?;
+        world.create(node_class()).await?;
+        world.create(small_nodes(json!({}))).await?;
+        world.create(deployment("web", 1, "1500m")).await?;
+        let karpenter = stage.karpenter(FaultPlan::none(), ProviderOptions::new("keys"));
+        karpenter.start();
+        scale(&stage, 2).await?;
+        let refused = |stage: &Stage| stage.cloud.log().iter().filter(|entry| entry.status == 401).count();
+
+        // New keys in the Secret, the old ones revoked five seconds later.
+        stage.cloud.add_keys("new-api-key", "new-secret-key");
+        write_keys(&stage, "new-api-key", "new-secret-key").await;
+        world.run_for(Duration::from_secs(5)).await?;
+        stage.cloud.revoke_all_keys_but("new-api-key");
+        scale(&stage, 4).await?;
+        assert_eq!(refused(&stage), 0, "nobody noticed");
+
+        // The other way round: revoked first. One call is refused at most, and sent again with what the Secret says then.
+        stage.cloud.add_keys("third-api-key", "third-secret-key");
+        stage.cloud.revoke_all_keys_but("third-api-key");
+        write_keys(&stage, "third-api-key", "third-secret-key").await;
+        scale(&stage, 5).await?;
+        let so_far = refused(&stage);
+        assert!(so_far <= 2, "{so_far} calls were refused");
+        assert_eq!(about_keys(&stage).await, ("True".into(), "CredentialsReady".into(), "True".into()));
+
+        // Wrong ones: told of at once, the old ones go on.
+        write_keys(&stage, "wrong-api-key", "wrong-secret-key").await;
+        world.run_for(Duration::from_secs(5)).await?;
+        assert_eq!(about_keys(&stage).await, ("False".into(), "NewKeysRefused".into(), "True".into()));
+        scale(&stage, 6).await?;
+
+        // Put right.
+        write_keys(&stage, "third-api-key", "third-secret-key").await;
+        world.run_for(Duration::from_secs(5)).await?;
+        assert_eq!(about_keys(&stage).await, ("True".into(), "CredentialsReady".into(), "True".into()));
+        let events: Api<Event> = Api::all(world.cluster().client("user"));
+        let events = events.list(&ListParams::default()).await.expect("events").items;
+        let told = events.iter().any(|event| event.reason.as_deref() == Some("NewKeysRefused"));
+        assert!(told, "an event says so too");
+        let text = serde_json::to_string(&events).expect("JSON");
+        assert!(!text.contains("-secret-key"), "no secret is told");
+        karpenter.stop(Duration::from_secs(60)).await;
+        Ok::<(), karpenter_sim::Trouble>(())
+    });
+    done.expect("a runtime").unwrap_or_else(|trouble| panic!("{trouble}"));
 }
 
 /// What a hundred nodes took.

@@ -46,10 +46,13 @@ pub struct Account {
     pub api_key: String,
     /// Secret of its user.
     pub secret_key: String,
+    /// Further pairs of its user that work as well: servers since 4.23 know several.
+    pub(crate) more_keys: BTreeMap<String, String>,
     pub(crate) id: String,
     pub(crate) number: i64,
     pub(crate) user_id: String,
-    pub(crate) domain_id: String,
+    /// Id of its domain.
+    pub domain_id: String,
     pub(crate) domain: String,
     pub(crate) domain_path: String,
     pub(crate) domain_number: i64,
@@ -80,6 +83,7 @@ impl Account {
         Self {
             api_key: format!("{name}-api-key"),
             secret_key: format!("{name}-secret-key"),
+            more_keys: BTreeMap::new(),
             role,
             id: text("id"),
             number: value["number"].as_i64().unwrap_or_default(),
@@ -95,6 +99,14 @@ impl Account {
             user: value["user"].clone(),
             name,
         }
+    }
+
+    /// The secret that belongs to a key, if the key is one of this account.
+    pub(crate) fn secret_of(&self, key: &str) -> Option<&str> {
+        if self.api_key == key {
+            return Some(&self.secret_key);
+        }
+        self.more_keys.get(key).map(String::as_str)
     }
 
     /// As `listAccounts` shows it, without the numbers of what it uses.

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::CloudStack;
 use super::account::Role;
-use super::state::{Machine, Owner, State};
+use super::state::{Machine, Owner, State, Volume};
 
 /// A machine as a test looks at it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -250,6 +250,26 @@ impl CloudStack {
         }
     }
 
+    /// Another pair of keys for the ordinary tenant, beside those that work already.
+    pub fn add_keys(&self, api_key: &str, secret_key: &str) {
+        let mut state = self.state();
+        for account in state.accounts.iter_mut().filter(|account| account.role == Role::User) {
+            account.more_keys.insert(api_key.to_owned(), secret_key.to_owned());
+        }
+    }
+
+    /// All pairs of the ordinary tenant but this one are revoked.
+    pub fn revoke_all_keys_but(&self, api_key: &str) {
+        let mut state = self.state();
+        for account in state.accounts.iter_mut().filter(|account| account.role == Role::User) {
+            if let Some(secret) = account.secret_of(api_key).map(str::to_owned) {
+                account.api_key = api_key.to_owned();
+                account.secret_key = secret;
+            }
+            account.more_keys.clear();
+        }
+    }
+
     /// Hosts that fail to start anything.
     pub fn break_hosts(&self, broken: bool) {
         let mut state = self.state();
@@ -268,6 +288,41 @@ impl CloudStack {
                 (disk.id.clone(), machine.map(|machine| machine.id.clone()))
             })
             .collect()
+    }
+
+    /// The tags of the volumes [`Self::data_disks`] names.
+    pub fn tags_of_disks(&self) -> BTreeMap<String, BTreeMap<String, String>> {
+        let state = self.state();
+        let disks = state.volumes.iter().filter(|volume| !volume.root && !volume.destroyed);
+        disks.map(|disk| (disk.id.clone(), disk.tags.iter().cloned().collect())).collect()
+    }
+
+    /// Somebody, such as a storage driver, makes a volume and attaches it to a machine; gives back its id.
+    pub fn attach_disk(&self, machine: &str, name: &str) -> Option<String> {
+        let now = self.0.clock.now();
+        let mut state = self.state();
+        let (number, owner, zone) = {
+            let machine = state.machine(machine)?;
+            (machine.number, machine.owner.clone(), machine.zone.clone())
+        };
+        let id = state.uuid();
+        let offering = state.disk_offerings.first().and_then(|offering| offering["id"].as_str());
+        let disk = Volume {
+            id: id.clone(),
+            name: name.to_owned(),
+            root: false,
+            owner,
+            zone,
+            created: now,
+            machine: Some(number),
+            device: 9,
+            size_bytes: 8 << 30,
+            offering: offering.unwrap_or_default().to_owned(),
+            destroyed: false,
+            tags: Vec::new(),
+        };
+        state.volumes.push(disk);
+        Some(id)
     }
 
     /// Names of the affinity groups.

@@ -69,7 +69,8 @@ impl State {
             "listTemplates" => ("template", self.list_templates(role, call)?),
             "listNetworks" => ("network", self.list_networks(caller, role, call)?),
             "listHosts" => {
-                let hosts = self.hosts.iter().filter(|host| selected(host, call));
+                let in_zone = |host: &&Value| call.get("zoneid").is_none_or(|zone| host["zoneid"] == zone);
+                let hosts = self.hosts.iter().filter(|host| selected(host, call)).filter(in_zone);
                 ("host", hosts.map(|host| self.render_host(host)).collect())
             }
             "listCapacity" => ("capacity", self.list_capacity(call)),
@@ -240,13 +241,14 @@ impl State {
     fn list_networks(&self, caller: usize, role: Role, call: &Call) -> Result<Vec<Value>, Refusal> {
         let tags = call.pairs("tags")?;
         let name = self.accounts.get(caller).map(|account| account.name.clone());
+        let on_behalf_of = call.get("account").filter(|_| role != Role::User);
         let wanted = self.networks.iter().filter(|network| {
             let mine = match call.get("projectid") {
                 Some("-1") => !network["projectid"].is_null(),
                 Some(project) => network["projectid"] == project,
                 None => {
                     network["projectid"].is_null()
-                        && (network["account"].as_str() == name.as_deref()
+                        && (network["account"].as_str() == on_behalf_of.or(name.as_deref())
                             || network["acltype"] == "Domain"
                             || (role != Role::User && (call.flag("listall") || call.get("id").is_some())))
                 }
@@ -277,6 +279,7 @@ impl State {
         let percent = |used: i64, of: i64| {
             if of == 0 { "0.00%".to_owned() } else { format!("{:.2}%", used as f64 * 100.0 / of as f64) }
         };
+        host["memorywithoverprovisioning"] = memory.to_string().into();
         host["memoryallocated"] = used_memory.into();
         host["memoryallocatedbytes"] = used_memory.into();
         host["memoryallocatedpercentage"] = percent(used_memory, memory).into();

@@ -252,7 +252,7 @@ impl CloudStack {
 
     fn caller(&self, call: &Call) -> Option<usize> {
         let key = call.get("apikey")?;
-        self.state().accounts.iter().position(|account| account.api_key == key)
+        self.state().accounts.iter().position(|account| account.secret_of(key).is_some())
     }
 
     /// Who calls, if the request may pass: signature, rate, permission, parameters.

@@ -159,8 +159,8 @@ impl Call {
             .collect::<Vec<_>>()
             .join("&")
             .to_lowercase();
-        let key =
-            ring::hmac::Key::new(ring::hmac::HMAC_SHA1_FOR_LEGACY_USE_ONLY, account.secret_key.as_bytes());
+        let secret = self.get("apikey").and_then(|key| account.secret_of(key)).unwrap_or_default();
+        let key = ring::hmac::Key::new(ring::hmac::HMAC_SHA1_FOR_LEGACY_USE_ONLY, secret.as_bytes());
         let Ok(given) = base64::engine::general_purpose::STANDARD.decode(signature) else { return false };
         ring::hmac::verify(&key, text.as_bytes(), &given).is_ok()
     }

@@ -21,12 +21,13 @@ pub mod transport;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use ::http::{Method, header};
 use bytes::Bytes;
+use futures_util::future::BoxFuture;
 use jiff::{SignedDuration, Timestamp};
 use karpenter_runtime::clock::SharedClock;
 use karpenter_runtime::entropy::Stream;
@@ -86,6 +87,9 @@ pub struct Client(Arc<Shared>);
 /// Accounts a session stands for, usually one: names by id.
 pub(crate) type Accounts = BTreeMap<String, String>;
 
+/// Looks for newer keys and takes them up if they are any good; whether it did.
+pub(crate) type NewerKeys = Arc<dyn Fn() -> BoxFuture<'static, bool> + Send + Sync>;
+
 struct Shared {
     session: RwLock<Session>,
     clock: SharedClock,
@@ -94,6 +98,16 @@ struct Shared {
     metrics: Metrics,
     /// What is wrong with the keys although calls work.
     notice: Mutex<Option<String>>,
+    /// Whether the keys in use are refused.
+    refused: AtomicBool,
+    /// Since when they are in use.
+    since: Mutex<Timestamp>,
+    /// Looks for newer keys where keys come from, before a refusal is passed on.
+    newer_keys: Mutex<Option<NewerKeys>>,
+    /// One at a time.
+    looking: tokio::sync::Mutex<()>,
+    /// Told when what is to be said about the keys changes.
+    watcher: Mutex<Option<Arc<dyn Fn() + Send + Sync>>>,
     /// Whose the session is, once it said so.
     account: Mutex<Option<Accounts>>,
     calls: AtomicU64,
@@ -157,6 +171,11 @@ impl Client {
             throttle: Throttle::new(rate),
             metrics: Metrics::new(environment),
             notice: Mutex::default(),
+            refused: AtomicBool::new(false),
+            since: Mutex::new(environment.clock.now()),
+            newer_keys: Mutex::default(),
+            looking: tokio::sync::Mutex::default(),
+            watcher: Mutex::default(),
             account: Mutex::default(),
             calls: AtomicU64::new(0),
         }))
@@ -168,7 +187,54 @@ impl Client {
     }
 
     pub(crate) fn set_notice(&self, notice: Option<String>) {
-        *self.0.notice.lock().unwrap_or_else(PoisonError::into_inner) = notice;
+        let before = std::mem::replace(
+            &mut *self.0.notice.lock().unwrap_or_else(PoisonError::into_inner),
+            notice.clone(),
+        );
+        if before != notice {
+            self.tell();
+        }
+    }
+
+    /// Calls this whenever what is to be said about the keys changes.
+    pub(crate) fn watch_keys(&self, watcher: impl Fn() + Send + Sync + 'static) {
+        *self.0.watcher.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(watcher));
+    }
+
+    fn tell(&self) {
+        let watcher = self.0.watcher.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(watcher) = watcher {
+            watcher();
+        }
+    }
+
+    /// Where newer keys are looked for before a refusal is passed on.
+    pub(crate) fn look_for_keys_by(&self, newer: NewerKeys) {
+        *self.0.newer_keys.lock().unwrap_or_else(PoisonError::into_inner) = Some(newer);
+    }
+
+    /// How long the keys are in use.
+    pub(crate) fn age_of_keys(&self) -> Duration {
+        self.0.clock.since(*self.0.since.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn set_refused(&self, refused: bool) {
+        if self.0.refused.swap(refused, Ordering::Relaxed) != refused {
+            self.tell();
+        }
+    }
+
+    /// Whether there are other keys by now than those that were refused.
+    async fn has_other_keys(&self, refused: &Session) -> bool {
+        let _turn = self.0.looking.lock().await;
+        if self.session().credentials != refused.credentials {
+            return true;
+        }
+        let newer = self.0.newer_keys.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        match newer {
+            Some(look) => look().await && self.session().credentials != refused.credentials,
+            None => false,
+        }
     }
 
     /// Who we are at the moment.
@@ -179,7 +245,9 @@ impl Client {
     /// From now on as somebody else: calls under way end as they began.
     pub fn become_session(&self, session: Session) {
         self.set_account(None);
+        *self.0.since.lock().unwrap_or_else(PoisonError::into_inner) = self.0.clock.now();
         *self.0.session.write().unwrap_or_else(PoisonError::into_inner) = session;
+        self.tell();
     }
 
     /// Whose the current session is: asked once, remembered even after its keys are revoked.
@@ -241,11 +309,30 @@ impl Client {
 
     async fn call_in(&self, request: &Request, lane: Lane) -> Result<Value, ApiError> {
         let session = self.session();
-        let answer = self.attempts(&session, request, lane).await;
+        match self.call_as(&session, request, lane).await {
+            // Nothing was done, so it can be sent again by whoever is let in.
+            Err(error) if error.kind == ErrorKind::Auth => {
+                if self.has_other_keys(&session).await {
+                    return self.call_as(&self.session(), request, lane).await;
+                }
+                self.set_refused(true);
+                Err(error)
+            }
+            answer => {
+                if answer.is_ok() {
+                    self.set_refused(false);
+                }
+                answer
+            }
+        }
+    }
+
+    async fn call_as(&self, session: &Session, request: &Request, lane: Lane) -> Result<Value, ApiError> {
+        let answer = self.attempts(session, request, lane).await;
         match answer {
             // Unknown commands and those of disabled plug-ins look like wrong keys. Whoever is let in has the right ones.
             Err(error) if error.kind == ErrorKind::Auth && request.command() != "listCapabilities" => {
-                match self.probe(&session).await {
+                match self.probe(session).await {
                     Ok(_) => Err(ApiError { kind: ErrorKind::Denied, ..error }),
                     Err(probe) if probe.kind == ErrorKind::Auth => Err(error),
                     Err(probe) => Err(probe),

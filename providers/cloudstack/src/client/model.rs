@@ -319,6 +319,13 @@ pub struct Volume {
     pub tags: Vec<Tag>,
 }
 
+impl Volume {
+    /// The value of a tag.
+    pub fn tag(&self, key: &str) -> Option<&str> {
+        self.tags.iter().find(|tag| tag.key == key).map(|tag| tag.value.as_str())
+    }
+}
+
 /// What is left of an account's or project's limits; `None` is no limit.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
@@ -343,6 +350,9 @@ pub struct Budget {
     pub gpuavailable: Option<i64>,
     /// Name.
     pub name: String,
+    /// Of accounts: 0 users, 1 root administrators, 2 administrators of a domain.
+    #[serde(deserialize_with = "number")]
+    pub accounttype: Option<i64>,
 }
 
 /// What the server is and the caller may do.
@@ -373,6 +383,9 @@ pub struct Host {
     /// Bytes.
     #[serde(deserialize_with = "number")]
     pub memorytotal: Option<i64>,
+    /// Bytes with overcommitment, where there is any.
+    #[serde(deserialize_with = "number")]
+    pub memorywithoverprovisioning: Option<i64>,
     /// Bytes.
     #[serde(deserialize_with = "number")]
     pub memoryallocatedbytes: Option<i64>,
@@ -384,6 +397,26 @@ pub struct Host {
     pub cpuallocatedvalue: Option<i64>,
     /// Tags, separated by commas.
     pub hosttags: String,
+}
+
+impl Host {
+    /// Whether a machine of this offering and size would find room.
+    pub fn has_room(&self, offering: &ServiceOffering, cpu: i64, memory_mib: i64) -> bool {
+        let words = |text: &str| {
+            let words = text.split(',').map(|word| word.trim().to_owned());
+            words.filter(|word| !word.is_empty()).collect::<std::collections::BTreeSet<_>>()
+        };
+        let enough = |total: Option<i64>, used: Option<i64>, needed: i64| {
+            total.is_none_or(|total| total.saturating_sub(used.unwrap_or(0)) >= needed)
+        };
+        let memory = self.memorywithoverprovisioning.or(self.memorytotal);
+        let mhz = offering.cpuspeed.unwrap_or(0).saturating_mul(cpu);
+        self.state == "Up"
+            && self.resourcestate == "Enabled"
+            && words(&offering.hosttags).is_subset(&words(&self.hosttags))
+            && enough(memory, self.memoryallocatedbytes, memory_mib << 20)
+            && enough(self.cpuwithoverprovisioning, self.cpuallocatedvalue, mhz)
+    }
 }
 
 /// A number that may come as a text, with a fraction, or as `Unlimited`.

@@ -238,6 +238,11 @@ pub fn list_affinity_groups(name: &str, scope: &Scope) -> Request {
     Request::new("listAffinityGroups").with("name", name).within(scope)
 }
 
+/// All affinity groups.
+pub fn list_all_affinity_groups(scope: &Scope) -> Request {
+    Request::new("listAffinityGroups").within(scope)
+}
+
 /// Affinity groups in whose name this occurs.
 pub fn list_affinity_groups_by_keyword(keyword: &str, scope: &Scope) -> Request {
     Request::new("listAffinityGroups").with("keyword", keyword).within(scope)

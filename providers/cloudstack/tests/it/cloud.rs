@@ -12,6 +12,7 @@ use karpenter_api::conditions::ConditionSet;
 use karpenter_api::{NodeClaim, NodePool};
 use karpenter_cloudprovider::error::ProviderError;
 use karpenter_cloudprovider::provider::{CloudProvider, Launch, LaunchedInstance};
+use karpenter_provider_cloudstack::client::request::Scope;
 use karpenter_provider_cloudstack::client::signature::Credentials;
 use karpenter_provider_cloudstack::client::throttle::Rate;
 use karpenter_provider_cloudstack::client::transport::{Transport, TransportError};
@@ -93,7 +94,8 @@ impl World {
             cloud.add("host", json!({"name": format!("big-{i}"), "memorytotal": 64i64 << 30, "cpuwithoverprovisioning": "64000", "memoryallocatedbytes": 0, "cpuallocatedvalue": 0}));
         }
         let cluster = Arc::new(Cluster::default());
-        let (client, provider) = provider(&cloud, &cluster, &environment);
+        let options = ProviderOptions::new("test");
+        let (client, provider) = provider(&cloud, &cluster, &environment, Role::User, options);
         let world = Self { cloud, cluster, provider, client, environment };
         world.class("default", spec()).await;
         world
@@ -106,7 +108,17 @@ impl World {
             registry: karpenter_runtime::metrics::Registry::new(),
             ..self.environment.clone()
         };
-        provider(&self.cloud, &self.cluster, &environment).1
+        provider(&self.cloud, &self.cluster, &environment, Role::User, ProviderOptions::new("test")).1
+    }
+
+    /// A provider with the keys of a root administrator, who makes machines for the tenant.
+    pub(crate) fn as_root(&self) -> CloudStackProvider {
+        let environment =
+            Environment { registry: karpenter_runtime::metrics::Registry::new(), ..self.environment.clone() };
+        let tenant = self.cloud.account(Role::User).unwrap();
+        let scope = Scope::Account { account: tenant.name, domain_id: tenant.domain_id };
+        let options = ProviderOptions { scope, ..ProviderOptions::new("test") };
+        provider(&self.cloud, &self.cluster, &environment, Role::Root, options).1
     }
 
     /// Applies a NodeClass and sees to its status, as its controller does.
@@ -203,8 +215,10 @@ fn provider(
     cloud: &CloudStack,
     cluster: &Arc<Cluster>,
     environment: &Environment,
+    role: Role,
+    options: ProviderOptions,
 ) -> (Client, CloudStackProvider) {
-    let account = cloud.account(Role::User).unwrap();
+    let account = cloud.account(role).unwrap();
     let session = Session {
         endpoint: "http://cloud/client/api".into(),
         credentials: Credentials::new(account.api_key, account.secret_key),
@@ -212,8 +226,7 @@ fn provider(
     };
     let client = Client::new(session, Rate::default(), environment);
     let objects = Arc::clone(cluster) as Arc<dyn Objects>;
-    let provider =
-        CloudStackProvider::new(client.clone(), ProviderOptions::new("test"), objects, environment);
+    let provider = CloudStackProvider::new(client.clone(), options, objects, environment);
     (client, provider)
 }
 

@@ -131,3 +131,64 @@ async fn nothing_is_said_to_be_gone_while_the_node_classes_are_not_known() {
     *world.cluster.classes_unknown.lock().unwrap() = false;
     world.provider.get(&instance.provider_id).await.expect("there it is");
 }
+
+/// A claim with a machine that was made with two disks.
+async fn with_disks(world: &World, name: &str) -> std::sync::Arc<NodeClaim> {
+    let mut class = spec();
+    class["dataDisks"] = json!([{"offering": "k8s.data20"}, {"offering": "k8s.datacustom", "size": 5}]);
+    world.class("default", class).await;
+    running(world, name).await
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_disk_of_others_survives_the_machine_it_is_attached_to() {
+    let world = World::new().await;
+    let claim = with_disks(&world, "np-a").await;
+    let machine = world.live()[0].id.clone();
+    let volume = world.cloud.attach_disk(&machine, "pvc-5f0a7f0e").expect("a volume");
+    // Called as the server calls those of new machines, but made later.
+    seconds(3600).await;
+    let odd = world.cloud.attach_disk(&machine, "DATA-99").expect("a volume");
+    world.delete(&claim).await.expect("gone");
+    let left: Vec<String> = world.cloud.data_disks().into_iter().map(|(id, _)| id).collect();
+    assert_eq!(left, [volume, odd], "ours went, theirs stay");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_disks_a_machine_is_made_with_are_tagged_as_its_own_at_once_or_by_the_next_round() {
+    use karpenter_sim::cloudstack::faults::{Fault, Trouble};
+
+    let world = World::new().await;
+    with_disks(&world, "np-a").await;
+    let tags = |world: &World| world.cloud.tags_of_disks();
+    assert_eq!(tags(&world).len(), 2);
+    for tags in tags(&world).values() {
+        assert_eq!(tags["karpenter.k8s.cloudstack/nodeclaim-uid"], "uid-np-a");
+        assert_eq!(tags["kubernetes.io/cluster/test"], "owned");
+    }
+    world.cloud.inject(Fault::times("listVolumes", 6, Trouble::Proxy(502)));
+    running(&world, "np-b").await;
+    let tagged = |world: &World| tags(world).values().filter(|tags| !tags.is_empty()).count();
+    assert_eq!(tagged(&world), 2, "those of the first");
+    seconds(120).await;
+    world.provider.round().await.expect("a round");
+    seconds(5).await;
+    assert_eq!(tagged(&world), 4);
+    let asked = world.calls("listVolumes");
+    world.provider.round().await.expect("a round");
+    assert_eq!(world.calls("listVolumes"), asked, "and nobody asks again");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_class_that_says_destroy_has_its_machines_destroyed_only() {
+    let world = World::new().await;
+    world.cloud.configure(|settings| settings.user_may_expunge = true);
+    let mut class = spec();
+    class["deletionPolicy"] = "Destroy".into();
+    world.class("default", class).await;
+    let claim = running(&world, "np-a").await;
+    world.delete(&claim).await.expect("gone");
+    assert!(world.live().is_empty());
+    let expunges = world.cloud.log().iter().filter(|e| e.parameters.contains_key("expunge")).count();
+    assert_eq!(expunges, 0);
+}

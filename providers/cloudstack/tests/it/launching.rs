@@ -3,8 +3,11 @@
 use std::time::Duration;
 
 use base64::Engine as _;
+use karpenter_api::conditions::HasConditions as _;
 use karpenter_cloudprovider::error::ProviderError;
 use karpenter_cloudprovider::provider::CloudProvider;
+use karpenter_engine::instance_type::InstanceType;
+use karpenter_provider_cloudstack::client::requests;
 use karpenter_sim::cloudstack::faults::{Fault, Trouble};
 use karpenter_sim::cloudstack::settings::Throttle;
 use serde_json::json;
@@ -151,6 +154,96 @@ async fn scenario_7_a_535_in_between_is_insufficient_capacity() {
     let error = world.launch(&claim).await.expect_err("over the limit");
     assert!(matches!(&error, ProviderError::InsufficientCapacity(_)), "{error}");
     assert!(error.to_string().contains("Resource Limit = 3"), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn scenario_7_a_limit_that_was_hit_is_forgotten_within_a_minute_and_not_asked_for_by_others() {
+    let world = World::new().await;
+    world.provider.get_instance_types(&world.pool("default")).await.expect("types");
+    world.cloud.limit("cpu", 3);
+    let claim = world.claim("np-a", json!({"cpu": "3"}));
+    world.launch(&claim).await.expect_err("over the limit");
+    world.launch(&world.claim("np-b", json!({"cpu": "3"}))).await.expect_err("as much is not asked for");
+    assert_eq!(world.calls("deployVirtualMachine"), 1);
+    world.launch(&world.claim("np-c", json!({"cpu": "1"}))).await.expect("less is");
+    world.cloud.limit("cpu", 100);
+    seconds(61).await;
+    world.launch(&claim).await.expect("the limit was raised");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_ordered_meanwhile_is_taken_off_what_the_server_said_is_left() {
+    let world = World::new().await;
+    world.cloud.limit("user_vm", 2);
+    seconds(61).await;
+    for name in ["np-a", "np-b"] {
+        world.launch(&world.claim(name, json!({"cpu": "1"}))).await.expect("within the limit");
+    }
+    world.launch(&world.claim("np-c", json!({"cpu": "1"}))).await.expect_err("the limit is reached");
+    assert_eq!(world.calls("deployVirtualMachine"), 2, "and everybody knows it");
+}
+
+#[tokio::test(start_paused = true)]
+async fn scenario_6_root_keys_see_that_no_host_has_room_and_never_ask() {
+    let world = World::new().await;
+    for host in ["big-0", "big-1"] {
+        world.cloud.edit("host", host, |host| host["memoryallocatedbytes"] = (60i64 << 30).into());
+    }
+    let mut large = spec();
+    large["serviceOfferingSelectorTerms"] = json!([{"name": "k8s large*"}]);
+    world.class("default", large).await;
+    let root = world.as_root();
+    let types = root.get_instance_types(&world.pool("default")).await.expect("types");
+    assert_eq!(types.len(), 1, "{:?}", world.cloud.calls());
+    assert!(!types[0].offerings[0].available, "{:?}", world.cloud.calls());
+    let error = world.launch_by(&root, &world.claim("np-a", json!({"cpu": "7"}))).await.expect_err("full");
+    assert!(matches!(error, ProviderError::InsufficientCapacity(_)), "{error}");
+    assert_eq!(world.calls("deployVirtualMachine"), 0);
+    world.cloud.edit("host", "big-0", |host| host["memoryallocatedbytes"] = 0.into());
+    seconds(16).await;
+    world.launch_by(&root, &world.claim("np-b", json!({"cpu": "7"}))).await.expect("room again");
+    assert_eq!(world.calls("listHosts"), 2);
+    world.provider.get_instance_types(&world.pool("default")).await.expect("types");
+    assert_eq!(world.calls("listHosts"), 2, "a tenant does not ask for what it may not see");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_zone_that_was_disabled_is_left_alone_and_what_runs_in_it_has_not_drifted() {
+    let world = World::new().await;
+    world.launch(&world.claim("np-a", json!({"cpu": "1"}))).await.expect("a machine");
+    world.cloud.edit("zone", "sim-zone-1", |zone| zone["allocationstate"] = "Disabled".into());
+    let error = world.launch(&world.claim("np-b", json!({"cpu": "1"}))).await.expect_err("disabled");
+    assert!(matches!(error, ProviderError::InsufficientCapacity(_)), "{error}");
+    assert_eq!(world.calls("deployVirtualMachine"), 2, "one refusal is enough for the zone");
+    let mut elsewhere = spec();
+    elsewhere["zones"] = json!(["zone-2"]);
+    world.cloud.add("zone", json!({"name": "zone-2", "allocationstate": "Enabled"}));
+    world.class("default", elsewhere).await;
+    assert_eq!(world.provider.is_drifted(&world.current("np-a")).await.expect("known"), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_zone_that_lacks_a_disk_or_an_interface_gets_no_half_machines() {
+    let world = World::new().await;
+    let second = world.cloud.add("zone", json!({"name": "zone-2", "allocationstate": "Enabled"}));
+    for (kind, name) in [("network", "k8s-net"), ("template", "CentOS 5.6 (64-bit) no GUI (Simulator)")] {
+        world.cloud.add(kind, json!({"name": name, "zoneid": second, "zonename": "zone-2"}));
+    }
+    seconds(3601).await;
+    let mut class = spec();
+    class["zones"] = json!(["zone-2"]);
+    class["additionalNetworkSelectorTerms"] = json!([{"name": "k8s-storage"}]);
+    let class = world.class("default", class).await;
+    assert_eq!(class.condition_status("Ready"), karpenter_api::ConditionStatus::True);
+    let types = world.provider.get_instance_types(&world.pool("default")).await.expect("types");
+    let zones: std::collections::BTreeSet<String> = types
+        .iter()
+        .flat_map(|it| &it.offerings)
+        .filter_map(|o| {
+            o.requirements.get("topology.kubernetes.io/zone")?.values.first().map(ToString::to_string)
+        })
+        .collect();
+    assert_eq!(zones.into_iter().collect::<Vec<_>>(), ["sim-zone-1"]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -341,6 +434,12 @@ async fn scenario_24_strict_anti_affinity_is_full_when_hosts_are_and_the_soft_ki
         seconds(30).await;
     }
     assert_eq!(placed, 6, "one per host");
+    let types = world.provider.get_instance_types(&world.pool("default")).await.expect("types");
+    let available = |types: &[InstanceType]| types.iter().flat_map(|it| &it.offerings).any(|o| o.available);
+    assert!(!available(&types), "nothing is offered to the pool whose hosts are all taken");
+    let deployed = world.calls("deployVirtualMachine");
+    world.launch(&world.claim("np-9", json!({"cpu": "500m"}))).await.expect_err("full");
+    assert_eq!(world.calls("deployVirtualMachine"), deployed, "and nothing asked for");
     let hosts: std::collections::BTreeSet<_> =
         world.live().into_iter().filter_map(|machine| machine.host).collect();
     assert_eq!(hosts.len(), 6);
@@ -405,4 +504,42 @@ async fn each_kind_of_affinity_has_a_group_of_its_type() {
     let groups: Vec<AffinityGroup> = world.client.list(&request, Lane::Action).await.expect("groups");
     let types: std::collections::BTreeSet<&str> = groups.iter().map(|group| group.type_.as_str()).collect();
     assert_eq!((groups.len(), types.len()), (4, 4), "{groups:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn groups_that_are_there_already_are_used_and_those_that_are_not_are_told_of() {
+    let world = World::new().await;
+    let mut class = spec();
+    class["affinity"] = json!({"groupNames": ["dedicated"]});
+    let unready = world.class("default", class.clone()).await;
+    let condition = unready.condition("AffinityReady").expect("a condition");
+    assert_eq!((condition.status.as_str(), condition.reason()), ("False", "AffinityGroupNotFound"));
+    assert!(condition.message().contains("spec.affinity.groupNames"), "{}", condition.message());
+    let request = requests::create_affinity_group("dedicated", "host anti-affinity", &Default::default());
+    world.client.call(&request).await.expect("a group");
+    seconds(61).await;
+    let ready = world.class("default", class.clone()).await;
+    assert_eq!(ready.condition_status("Ready"), karpenter_api::ConditionStatus::True);
+    world.launch(&world.claim("np-a", json!({"cpu": "1"}))).await.expect("a machine");
+    assert_eq!(world.cloud.affinity_groups(), ["dedicated"], "no group of our own beside it");
+    // A group of all machines of the class, which goes when nobody uses it, even if no class wants any group any more.
+    class["affinity"] = json!({"type": "softHostAntiAffinity", "scope": "NodeClass"});
+    world.class("default", class).await;
+    world.launch(&world.claim("np-b", json!({"cpu": "1"}))).await.expect("a machine");
+    let ours = world.cloud.affinity_groups().into_iter().find(|name| name != "dedicated").expect("ours");
+    assert!(ours.ends_with("-soft-class-default"), "{ours}");
+    world.class("default", spec()).await;
+    for name in ["np-a", "np-b"] {
+        seconds(30).await;
+        world.delete(&world.current(name)).await.expect("gone");
+        world.cluster.claims.lock().unwrap().remove(name);
+    }
+    world.cloud.expunge_all_destroyed();
+    world.provider.round().await.expect("a round");
+    seconds(5).await;
+    assert_eq!(world.cloud.affinity_groups(), ["dedicated"]);
+    world.provider.round().await.expect("a round");
+    let asked = world.calls("listAffinityGroups");
+    world.provider.round().await.expect("a round");
+    assert_eq!(world.calls("listAffinityGroups"), asked, "nobody asks again");
 }

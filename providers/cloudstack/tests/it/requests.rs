@@ -70,6 +70,7 @@ fn every_request() -> Vec<Request> {
             requests::list_virtual_machine("v", &scope),
             requests::list_data_disks("v", &scope),
             requests::list_affinity_groups("n", &scope),
+            requests::list_all_affinity_groups(&scope),
             requests::create_affinity_group("n", "host anti-affinity", &scope),
             requests::delete_affinity_group("g", &scope),
             requests::deploy(&deploy(scope.clone())),

@@ -10,25 +10,8 @@ use serde_json::json;
 
 use crate::cloud::{World, seconds, spec};
 
-/// A manifest as users of the Go provider have it.
-const ORIGIN: &str = "
-apiVersion: karpenter.k8s.cloudstack/v1
-kind: CloudStackNodeClass
-metadata:
-  name: default
-spec:
-  zone: zone-01
-  networkSelectorTerms:
-    - name: k8s-network
-  serviceOfferingSelectorTerms:
-    - tags:
-        compute-type: general-purpose
-  templateSelectorTerms:
-    - name: ubuntu-22.04-k8s
-  userData: |
-    #!/bin/bash
-    # Bootstrap script
-";
+/// A NodeClass as users of the Go provider have it.
+const NODE_CLASS: &str = include_str!("../../../../conformance/cloudstack/nodeclass.yaml");
 
 fn condition<'a>(class: &'a CloudStackNodeClass, name: &str) -> (&'static str, &'a str, &'a str) {
     let condition = class.condition(name).unwrap_or_else(|| panic!("{name} of {:?}", class.status));
@@ -36,13 +19,13 @@ fn condition<'a>(class: &'a CloudStackNodeClass, name: &str) -> (&'static str, &
 }
 
 #[tokio::test(start_paused = true)]
-async fn scenario_2_the_origins_manifest_becomes_ready_with_all_conditions() {
+async fn scenario_2_the_manifest_users_have_becomes_ready_with_all_conditions() {
     let world = World::new().await;
     world.cloud.edit("zone", "sim-zone-1", |zone| zone["name"] = "zone-01".into());
     world.cloud.edit("network", "k8s-net", |network| network["name"] = "k8s-network".into());
     world.cloud.add("template", json!({"name": "ubuntu-22.04-k8s"}));
     seconds(3700).await;
-    let manifest: serde_json::Value = serde_saphyr::from_str(ORIGIN).expect("YAML");
+    let manifest: serde_json::Value = serde_saphyr::from_str(NODE_CLASS).expect("YAML");
     let class = world.class("default", manifest["spec"].clone()).await;
     for name in [
         "Ready",
@@ -107,12 +90,12 @@ async fn user_data_that_is_too_long_is_refused_before_anything_is_made() {
     }
     let mut long = spec();
     long["userData"] = noise.into();
-    world.class("default", long).await;
+    let class = world.class("default", long).await;
+    let (status, reason, message) = condition(&class, "ValidationSucceeded");
+    assert_eq!((status, reason), ("False", "UserDataTooLong"), "{message}");
+    assert!(message.contains("spec.userData") && message.contains("32768"), "{message}");
     let error = world.launch(&world.claim("np-a", json!({"cpu": "1"}))).await.expect_err("too long");
-    assert!(
-        matches!(&error, ProviderError::Create { condition_reason, .. } if condition_reason == "UserDataTooLong"),
-        "{error}"
-    );
+    assert!(matches!(&error, ProviderError::NodeClassNotReady(_)), "{error}");
     assert_eq!(world.calls("deployVirtualMachine"), 0);
 }
 
@@ -149,6 +132,35 @@ async fn revoked_keys_are_a_condition_that_says_so() {
     let (status, reason, message) = condition(&class, "CredentialsReady");
     assert_eq!((status, reason), ("False", "CredentialsRefused"), "{message}");
     assert!(message.contains("cloudstack-credentials"));
+    let (status, reason, _) = condition(&class, "Ready");
+    assert_eq!((status, reason), ("Unknown", "ReconcilingDependents"), "nothing can be launched with them");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_project_that_is_not_there_is_told_of_with_its_field() {
+    let world = World::new().await;
+    let mut elsewhere = spec();
+    elsewhere["projectID"] = "11111111-0000-4000-8000-000000000000".into();
+    let class = world.class("elsewhere", elsewhere).await;
+    let (status, reason, message) = condition(&class, "ValidationSucceeded");
+    assert_eq!((status, reason), ("False", "ProjectNotFound"), "{message}");
+    assert!(message.contains("spec.projectID"), "{message}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_page_of_a_proxy_and_half_an_answer_are_told_of_without_keys() {
+    for trouble in [Trouble::Proxy(502), Trouble::Truncate] {
+        let world = World::new().await;
+        world.cloud.inject(Fault { command: None, after: 0, times: 10_000, what: trouble });
+        seconds(4000).await;
+        let class = world.class("fresh", spec()).await;
+        let (status, reason, message) = condition(&class, "ZonesReady");
+        assert_eq!((status, reason), ("Unknown", "CloudStackUnreachable"), "{message}");
+        let account =
+            world.cloud.account(karpenter_sim::cloudstack::account::Role::User).expect("an account");
+        let text = serde_json::to_string(&class.status).expect("JSON");
+        assert!(!text.contains(&account.api_key) && !text.contains(&account.secret_key), "{text}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,0 +1,163 @@
+//! Affinity groups: those the NodeClass names, and one of our own per NodePool or NodeClass, made when it is needed and
+//! removed when nobody uses it.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use karpenter_api::{NodeClaim, labels as well_known};
+use kube::ResourceExt as _;
+
+use crate::client::error::{ApiError, ErrorKind};
+use crate::client::model::AffinityGroup;
+use crate::client::requests;
+use crate::client::throttle::Lane;
+use crate::nodeclass::{Affinity, CloudStackNodeClass, CloudStackNodeClassSpec};
+use crate::provider::CloudStackProvider;
+use crate::resolved::Resolved;
+use crate::unavailable::Refused;
+
+/// What the names of groups say besides whose they are.
+const SOFT: &str = "soft-";
+const NEAR: &str = "near-";
+const OF_CLASS: &str = "class-";
+
+/// The groups of one machine.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Groups {
+    pub(crate) ids: Vec<String>,
+    /// What is refused when no host is left for them.
+    pub(crate) refused_as: Option<Refused>,
+}
+
+/// CloudStack's word for a kind of affinity.
+fn kind(affinity: &Affinity) -> Option<&'static str> {
+    Some(match affinity.type_.as_deref()? {
+        "hostAntiAffinity" => "host anti-affinity",
+        "hostAffinity" => "host affinity",
+        "softHostAffinity" => "non-strict host affinity",
+        _ => "non-strict host anti-affinity",
+    })
+}
+
+/// What is refused when no host is left for the machines of a NodePool; nothing where no group keeps them from any.
+pub(crate) fn refused_as(spec: &CloudStackNodeClassSpec, pool: &str) -> Option<Refused> {
+    let affinity = spec.affinity.as_ref()?;
+    let kind = kind(affinity).unwrap_or("given");
+    Some(Refused::Pool { name: pool.to_owned(), affinity: kind.to_owned() })
+}
+
+impl CloudStackProvider {
+    /// The groups a claim's machine belongs to.
+    ///
+    /// # Errors
+    ///
+    /// If ours is not there and cannot be made.
+    pub(crate) async fn groups(
+        &self,
+        claim: &NodeClaim,
+        class: &CloudStackNodeClass,
+        resolved: &Resolved,
+    ) -> Result<Groups, ApiError> {
+        let Some(affinity) = &resolved.spec.affinity else { return Ok(Groups::default()) };
+        let pool = claim.labels().get(well_known::NODEPOOL).cloned().unwrap_or_default();
+        let refused_as = refused_as(&resolved.spec, &pool);
+        let mut ids = Vec::new();
+        if let Some(kind) = kind(affinity) {
+            // One name per kind: names are unique in an account whatever the type of the group.
+            let soft = if kind.starts_with("non-strict") { SOFT } else { "" };
+            let near = if kind.ends_with("host affinity") { NEAR } else { "" };
+            let of = match affinity.scope.as_deref() {
+                Some("NodeClass") => format!("{OF_CLASS}{}", class.name_any()),
+                _ => pool,
+            };
+            let name = format!("{}{soft}{near}{of}", self.shared.naming.prefix());
+            ids.push(self.own_group(&name, kind, resolved).await?);
+        }
+        ids.extend(resolved.affinity_groups.iter().cloned());
+        Ok(Groups { ids, refused_as })
+    }
+
+    /// The group of this name, made when there is none yet.
+    async fn own_group(&self, name: &str, kind: &str, resolved: &Resolved) -> Result<String, ApiError> {
+        let client = &self.shared.client;
+        let list = requests::list_affinity_groups(name, &resolved.scope);
+        let found = |groups: Vec<AffinityGroup>| {
+            let Some(group) = groups.into_iter().find(|group| group.name == name) else { return Ok(None) };
+            if group.type_ == kind {
+                return Ok(Some(group.id));
+            }
+            // Machines in a group of another type would be placed otherwise than the NodeClass says.
+            let text = format!(
+                "spec.affinity: the affinity group {name:?} is of type {:?}, not {kind:?}; delete it",
+                group.type_
+            );
+            Err(ApiError::new("listAffinityGroups", ErrorKind::Parameter, text))
+        };
+        if let Some(id) = found(client.list(&list, Lane::Action).await?)? {
+            return Ok(id);
+        }
+        self.shared.no_groups.store(false, Relaxed);
+        match client.call(&requests::create_affinity_group(name, kind, &resolved.scope)).await {
+            Ok(answer) => answer["id"].as_str().map(str::to_owned).ok_or_else(|| {
+                ApiError::new("createAffinityGroup", ErrorKind::Internal, "the server names no group")
+            }),
+            // Somebody else was faster, or our answer was lost.
+            Err(error) if error.kind == ErrorKind::Parameter || error.outcome_unknown() => {
+                found(client.list(&list, Lane::Action).await?)?.ok_or(error)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Our groups go with the last NodeClaim of their NodePool or NodeClass. Once none is left and no NodeClass wants any,
+    /// nobody asks again.
+    pub(crate) async fn remove_empty_groups(&self) -> Result<(), ApiError> {
+        let shared = &self.shared;
+        let wants = |class: &Arc<CloudStackNodeClass>| {
+            class.spec.as_ref().is_some_and(|spec| spec.affinity.is_some())
+        };
+        let Some(classes) = shared.objects.node_classes() else { return Ok(()) };
+        let wanted = classes.iter().any(wants);
+        if !wanted && shared.no_groups.load(Relaxed) {
+            return Ok(());
+        }
+        let prefix = shared.naming.prefix();
+        let mut left = false;
+        for scope in shared.scopes()? {
+            let request = requests::list_affinity_groups_by_keyword(prefix, &scope);
+            let Ok(groups) = shared.client.list::<AffinityGroup>(&request, Lane::Refresh).await else {
+                left = true;
+                continue;
+            };
+            for group in groups {
+                let Some(rest) = group.name.strip_prefix(prefix) else { continue };
+                left = true;
+                if !group.virtual_machine_ids.is_empty() || self.may_want_group(rest) {
+                    continue;
+                }
+                let request = requests::delete_affinity_group(&group.id, &scope);
+                if let Err(error) = shared.client.call(&request).await {
+                    tracing::warn!(group = group.name, %error, "an affinity group will be removed later");
+                }
+            }
+        }
+        shared.no_groups.store(!left && !wanted, Relaxed);
+        Ok(())
+    }
+
+    /// Whether a NodeClaim may be about to use the group of this name, as of now: claims come while groups are listed.
+    fn may_want_group(&self, name: &str) -> bool {
+        let Some(claims) = self.shared.objects.node_claims() else { return true };
+        // A NodePool may itself be called soft-something: whoever could be meant keeps the group.
+        let hard = name.strip_prefix(SOFT).unwrap_or(name);
+        let far = |name: &'_ str| name.strip_prefix(NEAR).unwrap_or(name).to_owned();
+        let mut names = vec![name.to_owned(), hard.to_owned(), far(name), far(hard)];
+        let of_classes: Vec<String> =
+            names.iter().filter_map(|name| name.strip_prefix(OF_CLASS)).map(str::to_owned).collect();
+        names.extend(of_classes);
+        claims.iter().any(|claim| {
+            let pool = claim.labels().get(well_known::NODEPOOL);
+            pool.is_some_and(|pool| names.contains(pool)) || names.contains(&claim.spec.node_class_ref.name)
+        })
+    }
+}
