@@ -13,7 +13,7 @@
 //! | `client` | the wire |
 //! | [`installation`] | how it joins the program |
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -27,6 +27,7 @@ use karpenter_engine::Provider as SchedulingRules;
 use karpenter_engine::instance_type::InstanceType;
 use karpenter_runtime::environment::Environment;
 use karpenter_runtime::informer::Informer;
+use karpenter_runtime::ttl_cache::TtlCache;
 use kube::ResourceExt as _;
 
 mod boot;
@@ -49,6 +50,9 @@ pub const UNHEALTHY: &str = "KWOKUnhealthy";
 /// A node condition that stands for a fault a reboot mends.
 pub const REBOOT_REQUIRED: &str = "KWOKRebootRequired";
 
+/// How long it is remembered that an instance has been removed: longer than a NodeClaim outlives its Node.
+const REMEMBERED: Duration = Duration::from_mins(10);
+
 /// Simulated instances.
 pub struct KwokProvider {
     kinds: [NodeClassKind; 1],
@@ -56,6 +60,8 @@ pub struct KwokProvider {
     catalogue: Arc<Catalogue>,
     wire: client::Wire,
     boots: Arc<boot::Boots>,
+    /// UIDs of NodeClaims whose instance has been removed of late.
+    removed: Mutex<TtlCache<String, ()>>,
 }
 
 impl KwokProvider {
@@ -75,6 +81,7 @@ impl KwokProvider {
             catalogue,
             wire,
             boots: Arc::new(boots),
+            removed: Mutex::new(TtlCache::new(REMEMBERED)),
         };
         (provider, watch)
     }
@@ -104,6 +111,11 @@ impl KwokProvider {
     async fn remove(&self, claim: &NodeClaim) -> Result<(), ProviderError> {
         self.boots.cancel(claim);
         let name = instances::node_name(claim)?;
+        let uid = claim.metadata.uid.clone().unwrap_or_default();
+        // Draining a Node and letting its NodeClaim go both ask; what is gone for a claim does not come back for it.
+        if self.removed().get(&uid).is_some() {
+            return Err(ProviderError::not_found("instance terminated"));
+        }
         let Some(node) = self.wire.node(&name).await?.filter(instances::is_instance) else {
             return Err(ProviderError::not_found(format!("nodes {name:?} not found")));
         };
@@ -111,7 +123,14 @@ impl KwokProvider {
         if node.metadata.deletion_timestamp.is_none() {
             self.wire.delete_node(&node).await?;
         }
+        if !uid.is_empty() {
+            self.removed().insert(uid, ());
+        }
         Err(ProviderError::not_found("instance terminated"))
+    }
+
+    fn removed(&self) -> MutexGuard<'_, TtlCache<String, ()>> {
+        self.removed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn find(&self, provider_id: &str) -> Result<NodeClaim, ProviderError> {

@@ -28,6 +28,7 @@ use karpenter_state::ConsolidationState;
 use tokio::time::Instant;
 
 use super::marks::{self, MarkError};
+use super::patience::Patience;
 use super::queue::{Pools, Queue, policy_name};
 use super::{events, log, metrics};
 use crate::context::Context;
@@ -59,6 +60,7 @@ struct Remembered {
     consolidated: BTreeMap<Method, ConsolidationState>,
     unseen_pools: BTreeSet<Text>,
     last_run: Option<Timestamp>,
+    patience: Patience,
 }
 
 /// One look at the cluster, and what goes with it.
@@ -411,9 +413,10 @@ impl Disruption {
         }
     }
 
-    /// Validates what needs it and starts it; whether anything was started. Afterwards `look` is as new as the decision.
+    /// Validates what needs it and starts it; whether anything was started, or is to be decided again at once. Afterwards `look` is as new as the decision.
     async fn carry_out(&self, look: &mut Look, commands: Vec<Command>) -> Result<bool, ReconcileError> {
         let mut good = Vec::new();
+        let mut put_off = false;
         for command in commands {
             if !command.method.is_consolidation() {
                 good.push(command);
@@ -421,16 +424,36 @@ impl Disruption {
             }
             tokio::time::sleep(VALIDATION_DELAY).await;
             *look = self.look().await;
+            if self.puts_off(look, &command).await {
+                put_off = true;
+                continue;
+            }
             good.extend(self.validated(look, command).await?);
         }
         if good.is_empty() {
-            return Ok(false);
+            return Ok(put_off);
         }
         let results = join_all(good.into_iter().map(|command| self.queue.start(command, &look.pools))).await;
         let errors = results.into_iter().filter_map(Result::err);
         ReconcileError::combine(errors.map(|error| error.context("disrupting candidates")))
             .map_err(|error| error.context("disrupting"))?;
         Ok(true)
+    }
+
+    /// Whether the command has become so much better meanwhile that it is to be decided again.
+    async fn puts_off(&self, look: &Look, command: &Command) -> bool {
+        let method = command.method;
+        if method == Method::Emptiness {
+            return false;
+        }
+        let (now, options) = (look.clone(), Arc::clone(&self.options));
+        let search = move || Pass::new(&now.snapshot, &options, &now.memory).run(method);
+        let found = self.context.compute.run(search).await;
+        let put_off = self.remembered().patience.puts_off(command, found.commands.first());
+        if put_off {
+            tracing::debug!(command = command.text(), "looking again, fewer pods need to move by now");
+        }
+        put_off
     }
 
     /// The command as it is good now; none if it is not any more.

@@ -12,6 +12,7 @@ mod events;
 mod log;
 mod marks;
 mod metrics;
+mod patience;
 mod queue;
 mod reboot;
 

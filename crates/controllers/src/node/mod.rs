@@ -11,5 +11,6 @@
 pub(crate) mod drain;
 pub(crate) mod eviction;
 pub(crate) mod health;
+mod last_look;
 pub(crate) mod termination;
 mod volumes;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::Node;
 use karpenter_api::conditions::{ConditionSet, ConditionStatus, HasConditions as _};
 use karpenter_api::nodeclaim::{DRAINED, INSTANCE_TERMINATING, VOLUMES_DETACHED};
 use karpenter_api::{NodeClaim, annotations, finalizers, labels, taints};
@@ -22,18 +22,17 @@ use karpenter_runtime::program::Program;
 use karpenter_runtime::rate_limit::{bucket, exponential_and_bucket, scale};
 use karpenter_runtime::writes::{self, Lock, Written};
 use kube::Api;
-use kube::api::ListParams;
 use tracing::Instrument as _;
 use tracing::field::Empty;
 
 use super::drain::{Mode, drain};
 use super::eviction::{EvictionQueue, failed_draining};
+use super::last_look::LastLook;
 use super::volumes;
 use crate::context::Context;
 use crate::nodeclaim::initialization::is_ready;
 use crate::pairing::provider_id_of_node;
 use crate::planted::{Bug, is_planted};
-use crate::pods;
 use crate::totals::{Totals, label};
 use crate::watches::Watches;
 
@@ -77,6 +76,7 @@ struct Termination {
     nodes: Api<Node>,
     claims: Api<NodeClaim>,
     evictions: EvictionQueue,
+    last_look: LastLook,
     totals: Totals,
     duration: SummaryVec,
     drained: CounterVec,
@@ -118,6 +118,11 @@ pub(crate) fn register(
         nodes: Api::all(context.client.clone()),
         claims: Api::all(context.client.clone()),
         evictions: evictions.clone(),
+        last_look: LastLook::new(
+            context.client.clone(),
+            context.stores.pods.clone(),
+            Arc::clone(&context.environment.clock),
+        ),
         totals: Totals::new(registry),
         duration: registry.summary(
             "karpenter_nodes_termination_duration_seconds",
@@ -336,22 +341,13 @@ impl Termination {
             return Ok(Outcome::After(DRAIN_POLL));
         }
         // The instance goes next. That must not be because a watch lags behind: the server is asked, once.
-        if known != Some(ConditionStatus::True) && self.has_unseen_pods(name).await? {
+        if known != Some(ConditionStatus::True) && self.last_look.finds_pods_on(name).await? {
             return Ok(Outcome::After(DRAIN_POLL));
         }
         if let Some(claim) = &mut pass.claim {
             ConditionSet::of(claim, now).set_true(DRAINED);
         }
         Ok(Outcome::Done)
-    }
-
-    async fn has_unseen_pods(&self, node: &str) -> Result<bool, ReconcileError> {
-        let api: Api<Pod> = Api::all(self.context.client.clone());
-        let on_node = ListParams::default().fields(&format!("spec.nodeName={node}"));
-        let listed = api.list(&on_node).await;
-        let listed = listed.map_err(|error| ReconcileError::from(error).context("listing pods on node"))?;
-        let now = self.context.now();
-        Ok(listed.items.iter().any(|pod| pods::is_waiting_eviction(pod, now)))
     }
 
     fn await_volumes(&self, pass: &mut Pass) -> Outcome {

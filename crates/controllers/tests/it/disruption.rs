@@ -255,6 +255,25 @@ async fn nodes_whose_pods_fit_elsewhere_are_deleted() {
     assert_eq!(replacements(&rig, &["a", "b"]), Vec::<String>::new());
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_consolidation_that_needs_fewer_evictions_by_the_time_it_is_validated_is_decided_again() {
+    let rig = rig_with(node_pool("default"), &[("a", 4), ("b", 4)]).await;
+    let stays = json!({"metadata": {"annotations": {"karpenter.sh/do-not-disrupt": "true"}}});
+    rig.create(pod_on("a", "p", "1").with(stays)).await;
+    let at_once = json!({"spec": {"terminationGracePeriodSeconds": 0}});
+    for pod in ["q", "r", "s", "t"] {
+        rig.create(pod_on("b", pod, "100m").with(at_once.clone())).await;
+    }
+    rig.pass(10 * SECOND).await;
+    for pod in ["q", "r", "s"] {
+        rig.delete(&pod_on("b", pod, "100m")).await;
+    }
+    rig.pass(17 * SECOND).await;
+    assert_eq!(going(&rig, &["b"]), 0, "one pod moves now, it were four when it was decided");
+    rig.pass(15 * SECOND).await;
+    assert_eq!(going(&rig, &["b"]), 1);
+}
+
 /// A drifted node `a` whose pod fits nowhere else; the command that replaces it is under way.
 pub(crate) async fn replacing() -> (Rig, String) {
     let rig = rig_with(node_pool("default"), &[]).await;

@@ -1,0 +1,147 @@
+//! The last look at a drained node: does the server know of pods there that the watch has not brought yet?
+//!
+//! An instance must not go because a watch lags behind, so the server is asked before. When many nodes are drained at the same
+//! time (a workload goes, and with it its nodes), those that wait for an answer share the next question if that is less to read.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use futures_util::future::try_join_all;
+use k8s_openapi::api::core::v1::Pod;
+use karpenter_runtime::clock::Clock;
+use karpenter_runtime::error::ReconcileError;
+use karpenter_runtime::store::Store;
+use kube::api::ListParams;
+use kube::{Api, Client};
+
+use crate::pods;
+
+/// As many pods as a node may have: a list of all pods is not longer than the lists of so many nodes.
+const PODS_PER_NODE: usize = 110;
+
+/// Asks the server about the pods of nodes.
+pub(crate) struct LastLook {
+    pods: Api<Pod>,
+    /// What the watch has brought.
+    known: Store<Pod>,
+    clock: Arc<dyn Clock>,
+    /// Who waits for an answer, by ticket.
+    asking: Mutex<Asking>,
+    /// Held while the server is asked: what it answered to whom, by ticket.
+    answers: tokio::sync::Mutex<BTreeMap<u64, bool>>,
+}
+
+#[derive(Default)]
+struct Asking {
+    next_ticket: u64,
+    nodes: BTreeMap<u64, String>,
+}
+
+impl LastLook {
+    pub(crate) fn new(client: Client, known: Store<Pod>, clock: Arc<dyn Clock>) -> Self {
+        Self {
+            pods: Api::all(client),
+            known,
+            clock,
+            asking: Mutex::default(),
+            answers: tokio::sync::Mutex::default(),
+        }
+    }
+
+    /// Whether the server has pods on this node that must be evicted first. The answer is never older than the question.
+    pub(crate) async fn finds_pods_on(&self, node: &str) -> Result<bool, ReconcileError> {
+        let ticket = self.asking().take_ticket(node);
+        let mut answers = self.answers.lock().await;
+        if let Some(answer) = answers.remove(&ticket) {
+            return Ok(answer);
+        }
+        let asking = std::mem::take(&mut self.asking().nodes);
+        let nodes: BTreeSet<&str> = asking.values().map(String::as_str).chain([node]).collect();
+        let occupied = self.occupied(&nodes).await?;
+        let others = asking.iter().filter(|(other, _)| **other != ticket);
+        answers.extend(others.map(|(other, name)| (*other, occupied.contains(name))));
+        Ok(occupied.contains(node))
+    }
+
+    fn asking(&self) -> std::sync::MutexGuard<'_, Asking> {
+        self.asking.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Those of the nodes that have pods to be evicted.
+    async fn occupied(&self, nodes: &BTreeSet<&str>) -> Result<BTreeSet<String>, ReconcileError> {
+        let together = nodes.len() > 1 && self.known.len() <= nodes.len() * PODS_PER_NODE;
+        let selectors: Vec<String> = if together {
+            vec!["spec.nodeName!=".to_owned()]
+        } else {
+            nodes.iter().map(|node| format!("spec.nodeName={node}")).collect()
+        };
+        let lists = selectors.iter().map(|selector| async {
+            let listed = self.pods.list(&ListParams::default().fields(selector)).await;
+            listed.map_err(|error| ReconcileError::from(error).context("listing pods on node"))
+        });
+        let lists = try_join_all(lists).await?;
+        let now = self.clock.now();
+        let waiting = lists.iter().flatten().filter(|pod| pods::is_waiting_eviction(pod, now));
+        Ok(waiting.filter_map(|pod| pods::node_name(pod).map(str::to_owned)).collect())
+    }
+}
+
+impl Asking {
+    fn take_ticket(&mut self, node: &str) -> u64 {
+        self.next_ticket += 1;
+        self.nodes.insert(self.next_ticket, node.to_owned());
+        self.next_ticket
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use http::{Request, Response};
+    use karpenter_runtime::clock::TokioClock;
+    use kube::client::Body;
+    use serde_json::json;
+
+    use super::*;
+
+    /// A server with one pod, on node `b`, that takes a second to answer and notes what it was asked.
+    fn server(asked: &Arc<Mutex<Vec<String>>>) -> Client {
+        let asked = Arc::clone(asked);
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let asked = Arc::clone(&asked);
+            async move {
+                let query = request.uri().query().unwrap_or_default().to_owned();
+                let pod = json!({"metadata": {"name": "p", "namespace": "default"}, "spec": {"nodeName": "b", "containers": []}});
+                let found = if query.contains("nodeName%21%3D") || query.ends_with("%3Db") {
+                    vec![pod]
+                } else {
+                    vec![]
+                };
+                asked.lock().unwrap_or_else(PoisonError::into_inner).push(query);
+                tokio::time::sleep(Duration::from_secs(1)).await;
+                let list = json!({"kind": "PodList", "apiVersion": "v1", "metadata": {"resourceVersion": "1"}, "items": found});
+                Ok::<_, std::convert::Infallible>(Response::new(Body::from(list.to_string().into_bytes())))
+            }
+        });
+        Client::new(service, "default")
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nodes_that_wait_for_an_answer_share_the_next_question() {
+        let asked = Arc::default();
+        let clock = Arc::new(TokioClock::starting_at(jiff::Timestamp::UNIX_EPOCH));
+        let look = LastLook::new(server(&asked), Store::new(), clock);
+        let (a, b, c, d) = tokio::join!(
+            look.finds_pods_on("a"),
+            look.finds_pods_on("b"),
+            look.finds_pods_on("c"),
+            look.finds_pods_on("d")
+        );
+        let found: Vec<bool> = [a, b, c, d].into_iter().map(|found| found.expect("an answer")).collect();
+        assert_eq!(found, [false, true, false, false]);
+        assert_eq!(asked.lock().expect("the questions").len(), 2, "one for the first, one for all others");
+        assert!(look.finds_pods_on("b").await.expect("an answer"));
+        assert_eq!(asked.lock().expect("the questions").len(), 3, "an old answer is none");
+    }
+}
