@@ -105,7 +105,8 @@ impl CloudProvider for ClusterApi {
             }
             let class = self.fleet.node_class(name);
             let missing = || ProviderError::other(format!("ClusterAPINodeClass {name:?} does not exist"));
-            Ok(Arc::clone(&self.fleet.offers(&*class.ok_or_else(missing)?).catalog.types))
+            let offers = self.fleet.offers(&*class.ok_or_else(missing)?);
+            Ok(offers.types_for(pool))
         }
         .boxed()
     }

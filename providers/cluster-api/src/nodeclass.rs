@@ -1,6 +1,7 @@
 //! ClusterAPINodeClass: which MachineDeployments Karpenter may scale, and how it lives with Cluster API. `spec: {}` is what the
 //! Go provider knows; every other field is optional. The schema is in [`schema`], the status is written by [`status`].
 
+pub mod permissions;
 pub mod schema;
 pub mod status;
 
@@ -22,6 +23,11 @@ pub const MANAGEMENT_CLUSTER_READY: &str = "ManagementClusterReady";
 pub const SCALABLE_RESOURCES_RESOLVED: &str = "ScalableResourcesResolved";
 /// All that take part can be offered.
 pub const INSTANCE_TYPES_RESOLVED: &str = "InstanceTypesResolved";
+
+/// We may do in the management cluster what we have to.
+pub const PERMISSIONS_READY: &str = "PermissionsReady";
+/// The NodePools declare the taints of the nodes they could get. Nothing depends on it.
+pub const TAINTS_DECLARED: &str = "TaintsDeclared";
 
 /// Which MachineDeployments may be scaled, and how.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
@@ -319,6 +325,12 @@ pub struct ResourceStatus {
     /// How many replicas it has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replicas: Option<i32>,
+    /// How many it has at least.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub min_replicas: Option<i32>,
+    /// How many of its Machines are not Karpenter's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unmanaged_machines: Option<i32>,
     /// How many it may have.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_replicas: Option<i32>,
@@ -332,6 +344,7 @@ impl HasConditions for ClusterAPINodeClass {
         MANAGEMENT_CLUSTER_READY,
         SCALABLE_RESOURCES_RESOLVED,
         INSTANCE_TYPES_RESOLVED,
+        PERMISSIONS_READY,
     ]);
 
     fn conditions(&self) -> &[Condition] {

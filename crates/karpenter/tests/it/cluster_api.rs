@@ -242,3 +242,25 @@ fn a_node_that_never_joins_is_given_up_after_the_time_it_has_to_register() {
     })
     .expect("a runtime");
 }
+
+#[test]
+fn nodes_with_a_taint_that_a_pool_does_not_declare_are_not_made_for_it() {
+    in_virtual_time(async {
+        let stage = Stage::new(Some(["0.40", "0.15"])).await;
+        stage
+            .annotate("small", "capacity.cluster-autoscaler.kubernetes.io/taints", "team=x:NoSchedule")
+            .await;
+        stage.world.run_for(MINUTE).await.expect("time passes");
+        stage.apply("app", 1, "1", false).await;
+        stage
+            .until("it runs on the dearer one", |objects| types(objects) == ["large"] && all_run(objects))
+            .await;
+        let classes: Api<ClusterAPINodeClass> = Api::all(stage.world.cluster().client("user"));
+        let status = classes.get("default").await.expect("the NodeClass").status.expect("a status");
+        let told = status.conditions.unwrap_or_default().into_iter().find(|c| c.type_ == "TaintsDeclared");
+        let told = told.expect("a condition");
+        assert_eq!(told.reason(), "TaintsNotDeclared");
+        assert!(told.message().contains("NodePool default lacks team=x:NoSchedule"), "{}", told.message());
+    })
+    .expect("a runtime");
+}

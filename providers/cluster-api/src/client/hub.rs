@@ -132,6 +132,17 @@ impl Hub {
         self.health().trouble.clone()
     }
 
+    /// Takes note of something that went wrong elsewhere.
+    pub fn note(&self, error: &HubError) {
+        let mut text = error.to_string();
+        let mut cause = std::error::Error::source(error);
+        while let Some(error) = cause {
+            text.push_str(&format!(": {error}"));
+            cause = error.source();
+        }
+        self.health().trouble = Some(text);
+    }
+
     /// Our Cluster.
     pub async fn cluster(&self) -> Result<Cluster, HubError> {
         let scope = &self.scope;
@@ -155,6 +166,13 @@ impl Hub {
         let api = self.api(CAPI_GROUP, "Machine", &labels).await?;
         let listed = api.settle(api.api.list(&ListParams::default().labels(&labels)).await)?;
         Ok(listed.items.iter().map(Machine::read).collect::<Result<_, _>>()?)
+    }
+
+    /// Whether a kind of our Cluster can be listed.
+    pub async fn list(&self, kind: &str) -> Result<(), HubError> {
+        let labels = format!("{CLUSTER_NAME}={}", self.scope.cluster);
+        let api = self.api(CAPI_GROUP, kind, &labels).await?;
+        api.settle(api.api.list(&ListParams::default().labels(&labels).limit(1)).await).map(drop)
     }
 
     /// A Machine, as it is now.

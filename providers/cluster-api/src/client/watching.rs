@@ -57,6 +57,7 @@ impl Watching {
                 watched = self.watch(&stop) => watched,
             };
             if let Err(error) = watched {
+                self.hub.note(&error);
                 tracing::warn!(%error, "cannot watch the management cluster, will retry");
                 tokio::select! {
                     biased;
@@ -80,7 +81,16 @@ impl Watching {
             tokio::spawn(informer.run(over.clone()));
         }
         for (watched, store) in stores {
-            store.wait_synced().await;
+            // What keeps a watch from its first list is found out, and told, by asking for the same.
+            while tokio::time::timeout(HEARTBEAT, store.wait_synced()).await.is_err() {
+                let probed = match watched {
+                    Watched::Cluster => self.hub.cluster().await.map(drop),
+                    _ => self.hub.list(watched.as_str()).await,
+                };
+                if let Err(error) = probed {
+                    tracing::warn!(%error, kind = watched.as_str(), "the management cluster is not known yet");
+                }
+            }
             let keys: BTreeSet<ObjectKey> =
                 store.list().iter().map(|object| ObjectKey::of(&**object)).collect();
             self.mirror.keep_only(watched, &keys);

@@ -2,7 +2,10 @@
 //! same way. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
+use karpenter_api::NodePool;
+use karpenter_engine::instance_type::InstanceType;
 use karpenter_primitives::Selector;
 
 use super::holds::{self, Hold, HoldKind};
@@ -15,6 +18,7 @@ use crate::client::settings::Settings;
 use crate::instancetypes::blueprint::{Blueprint, Learnt, Surroundings};
 use crate::instancetypes::catalog::Catalog;
 use crate::instancetypes::price::Told;
+use crate::instancetypes::taints;
 use crate::names;
 use crate::nodeclass::{ClusterAPINodeClass, LaunchMode, SelectorMode};
 
@@ -26,9 +30,30 @@ pub struct Offers {
     /// What the offerings were made from.
     pub blueprints: Vec<Blueprint>,
     /// What takes part.
-    pub members: Vec<std::sync::Arc<Scalable>>,
+    pub members: Vec<Arc<Scalable>>,
     /// What takes part and cannot be offered.
     pub excluded: Vec<Malformed>,
+}
+
+impl Offers {
+    /// What a NodePool is offered: nothing whose nodes have a taint that it does not declare, for its pods are planned without that, and
+    /// would never run there.
+    pub fn types_for(&self, pool: &NodePool) -> Arc<[InstanceType]> {
+        let tainted: BTreeSet<&ScalableKey> = self
+            .blueprints
+            .iter()
+            .filter(|blueprint| !taints::undeclared(&blueprint.taints, taints::of_pool(pool)).is_empty())
+            .map(|blueprint| &blueprint.id)
+            .collect();
+        if tainted.is_empty() {
+            return Arc::clone(&self.catalog.types);
+        }
+        let mut types = self.catalog.types.to_vec();
+        for entry in self.catalog.entries.iter().filter(|entry| tainted.contains(&entry.id)) {
+            types[entry.instance_type].offerings[entry.offering].available = false;
+        }
+        types.into()
+    }
 }
 
 /// What offers are worked out from.

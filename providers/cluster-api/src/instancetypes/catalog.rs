@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use k8s_openapi::api::core::v1::Taint;
 use karpenter_api::NodeClaim;
 use karpenter_api::labels::{CAPACITY_TYPE, CAPACITY_TYPE_RESERVED, INSTANCE_TYPE, TOPOLOGY_ZONE};
 use karpenter_cloudprovider::conversion;
@@ -16,6 +17,7 @@ use karpenter_engine::requirements::Requirements;
 
 use super::blueprint::{Blueprint, Place};
 use super::price::Price;
+use super::taints;
 use crate::client::scalable::ScalableKey;
 
 /// What a NodeClass offers.
@@ -48,6 +50,8 @@ pub struct Entry {
     pub unavailable: Option<String>,
     /// All labels of its node.
     pub labels: BTreeMap<String, String>,
+    /// All taints of its node.
+    pub taints: Vec<Taint>,
 }
 
 /// Why nothing in the catalog will do.
@@ -130,6 +134,7 @@ impl Catalog {
                     price: place.price,
                     unavailable: unavailable.clone(),
                     labels,
+                    taints: blueprint.taints.clone(),
                 });
                 offerings.push(Offering {
                     requirements,
@@ -177,7 +182,12 @@ impl Catalog {
         for entry in &self.entries {
             let instance_type = &self.types[entry.instance_type];
             let allocatable = conversion::allocatable(instance_type);
-            let refusal = refusal(entry, &requirements, &own_labels).or_else(|| {
+            let refusal = refusal(entry, &requirements, &own_labels);
+            let tainted = || {
+                let undeclared = taints::undeclared(&entry.taints, taints::of_claim(claim));
+                undeclared.first().map(|taint| format!("its nodes have the taint {}", taints::display(taint)))
+            };
+            let refusal = refusal.or_else(tainted).or_else(|| {
                 (!requests.fits(&allocatable)).then(|| "the requested resources do not fit".to_owned())
             });
             match refusal.or_else(|| entry.unavailable.clone()) {

@@ -2,12 +2,17 @@
 //! Cluster API sets from the template.
 
 use k8s_openapi::api::core::v1::Taint;
+use karpenter_api::{NodeClaim, NodePool};
 use serde_json::Value;
 
 use crate::client::fields::Malformed;
 use crate::client::scalable::Scalable;
 use crate::names::CAPACITY_DOMAIN;
 
+/// The taint nodes register with.
+const UNREGISTERED: &str = "karpenter.sh/unregistered";
+/// Cluster API takes it off when it has labelled the node.
+const UNINITIALIZED: &str = "node.cluster.x-k8s.io/uninitialized";
 const EFFECTS: &[&str] = &["NoSchedule", "PreferNoSchedule", "NoExecute"];
 
 /// The taints of its nodes.
@@ -22,6 +27,40 @@ pub fn taints(scalable: &Scalable) -> Result<Vec<Taint>, Malformed> {
     }
     taints.extend(scalable.taints.iter().filter_map(templated));
     Ok(taints)
+}
+
+/// The taints that a NodePool declares.
+pub fn of_pool(pool: &NodePool) -> impl Iterator<Item = &Taint> + Clone {
+    let spec = &pool.spec.template.spec;
+    spec.taints.iter().flatten().chain(spec.startup_taints.iter().flatten())
+}
+
+/// The taints that a NodeClaim declares.
+pub fn of_claim(claim: &NodeClaim) -> impl Iterator<Item = &Taint> + Clone {
+    claim.spec.taints.iter().flatten().chain(claim.spec.startup_taints.iter().flatten())
+}
+
+/// Those of a node's taints that nobody declared: its pods are planned without them. What only puts pods off, and what Cluster API
+/// takes off itself, need not be declared.
+pub fn undeclared<'a, 'b>(
+    taints: &'a [Taint],
+    declared: impl Iterator<Item = &'b Taint> + Clone,
+) -> Vec<&'a Taint> {
+    let is_declared = |taint: &Taint| {
+        declared.clone().any(|known| (&known.key, &known.effect) == (&taint.key, &taint.effect))
+    };
+    let matters = |taint: &&Taint| {
+        taint.effect != "PreferNoSchedule" && taint.key != UNREGISTERED && taint.key != UNINITIALIZED
+    };
+    taints.iter().filter(matters).filter(|taint| !is_declared(taint)).collect()
+}
+
+/// As the annotation has it.
+pub fn display(taint: &Taint) -> String {
+    match &taint.value {
+        Some(value) => format!("{}={value}:{}", taint.key, taint.effect),
+        None => format!("{}:{}", taint.key, taint.effect),
+    }
 }
 
 /// `key[=value]:Effect`.

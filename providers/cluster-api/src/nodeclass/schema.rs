@@ -217,6 +217,11 @@ fn status() -> Schema {
         .optional("price", text("Its price per hour."))
         .optional("priceSource", text("Where the price comes from."))
         .optional("replicas", Schema::int32().describe("How many replicas it has."))
+        .optional("minReplicas", Schema::int32().describe("How many it has at least."))
+        .optional(
+            "unmanagedMachines",
+            Schema::int32().describe("How many of its Machines are not Karpenter's."),
+        )
         .optional("maxReplicas", Schema::int32().describe("How many it may have."))
         .optional("unavailable", text("Why it is not offered at the moment."));
     Schema::object()

@@ -1,25 +1,33 @@
-//! The status of a NodeClass: whether the management cluster answers, what takes part, what is left out and which key is to
-//! blame. Written when something changed, looked at once a minute.
+//! The status of a NodeClass: whether the management cluster answers and lets us do what we do, what takes part, what is left out and
+//! which key is to blame. Written when something changed, looked at once a minute.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use karpenter_api::NodePool;
 use karpenter_api::conditions::ConditionSet;
 use karpenter_runtime::controller::{Outcome, ReconcileResult, Reconciler};
 use karpenter_runtime::events::{Event, EventType, reference};
 use karpenter_runtime::object_key::ObjectKey;
 use karpenter_runtime::writes::{Lock, patch_status};
 use kube::Api;
+use tokio::time::Instant;
 
+use super::permissions::Permissions;
 use super::{
-    ClusterAPINodeClass, INSTANCE_TYPES_RESOLVED, MANAGEMENT_CLUSTER_READY, ResourceStatus,
-    SCALABLE_RESOURCES_RESOLVED,
+    ClusterAPINodeClass, INSTANCE_TYPES_RESOLVED, MANAGEMENT_CLUSTER_READY, PERMISSIONS_READY,
+    ResourceStatus, SCALABLE_RESOURCES_RESOLVED, TAINTS_DECLARED,
 };
 use crate::instances::fleet::Fleet;
+use crate::instances::ledger;
 use crate::instances::offers::Offers;
+use crate::instancetypes::taints;
 
 /// How often a NodeClass is looked at.
 const PERIOD: Duration = Duration::from_secs(60);
+/// How long it is at least between two writes of a NodeClass: another one that believes it leads may see things differently.
+const BETWEEN_WRITES: Duration = Duration::from_secs(1);
 /// After how long without an answer the management cluster counts as away.
 const SILENCE: Duration = Duration::from_secs(90);
 /// How many resources the status lists; more would not be read.
@@ -29,29 +37,65 @@ const MOST_RESOURCES: usize = 100;
 pub struct StatusController {
     fleet: Arc<Fleet>,
     api: Api<ClusterAPINodeClass>,
+    started: Instant,
+    permissions: Permissions,
+    /// When each NodeClass was last written.
+    written: Mutex<BTreeMap<String, Instant>>,
+}
+
+/// How the management cluster is doing.
+enum Reach {
+    /// It answers.
+    There,
+    /// Nobody has heard of it yet.
+    Unknown,
+    /// It does not answer, and why.
+    Away(String),
 }
 
 impl StatusController {
     /// For this fleet's NodeClasses.
     pub fn new(fleet: Arc<Fleet>, api: Api<ClusterAPINodeClass>) -> Self {
-        Self { fleet, api }
+        let permissions = Permissions::default();
+        Self { fleet, api, started: Instant::now(), permissions, written: Mutex::default() }
     }
 
-    fn judge(&self, class: &mut ClusterAPINodeClass) {
+    fn judge(&self, class: &mut ClusterAPINodeClass, missing: Option<Vec<String>>, pools: &[NodePool]) {
         let fleet = &self.fleet;
         let offers = fleet.offers(class);
         let resources = resources(fleet, &offers);
-        let trouble = self.trouble();
+        let undeclared = undeclared(class, &offers, pools);
         let mut conditions = ConditionSet::of(class, fleet.clock.now());
-        match &trouble {
-            None => conditions.set_true(MANAGEMENT_CLUSTER_READY),
-            Some(why) => conditions.set_false(MANAGEMENT_CLUSTER_READY, "Unreachable", why),
-        };
+        match self.reach() {
+            Reach::There => drop(conditions.set_true(MANAGEMENT_CLUSTER_READY)),
+            Reach::Away(why) => drop(conditions.set_false(MANAGEMENT_CLUSTER_READY, "Unreachable", &why)),
+            Reach::Unknown => {}
+        }
+        match missing.as_deref() {
+            // Nobody can say: what cannot be found out is no reason to stop.
+            None => drop(conditions.set_true_with_reason(
+                PERMISSIONS_READY,
+                "NotReviewed",
+                "the management cluster does not say what we may do",
+            )),
+            Some([]) => drop(conditions.set_true(PERMISSIONS_READY)),
+            Some(missing) => {
+                let message = format!("not allowed in the management cluster: {}", missing.join("; "));
+                conditions.set_false(PERMISSIONS_READY, "Forbidden", &message);
+            }
+        }
         if !fleet.is_synced() {
             return;
         }
-        if offers.members.is_empty() {
-            let scope = fleet.hub.scope();
+        let scope = fleet.hub.scope();
+        if fleet.mirror.cluster().is_none() {
+            let message = format!(
+                "there is no Cluster {}/{} in the management cluster; set CLUSTER_NAME and CLUSTER_NAMESPACE to the one this cluster is",
+                scope.namespace, scope.cluster
+            );
+            conditions.set_false(SCALABLE_RESOURCES_RESOLVED, "NoCluster", &message);
+            conditions.set_false(INSTANCE_TYPES_RESOLVED, "NoCluster", "there is nothing to offer");
+        } else if offers.members.is_empty() {
             let message = format!(
                 "no MachineDeployment or MachineSet of Cluster {}/{} carries the label {} and matches spec.scalableResourceSelector",
                 scope.namespace,
@@ -62,28 +106,43 @@ impl StatusController {
             conditions.set_false(INSTANCE_TYPES_RESOLVED, "NoScalableResources", "there is nothing to offer");
         } else {
             conditions.set_true(SCALABLE_RESOURCES_RESOLVED);
-            let left_out: Vec<String> = offers.excluded.iter().map(ToString::to_string).collect();
+            let broken = fleet.mirror.broken();
+            let left_out: Vec<String> =
+                offers.excluded.iter().chain(&broken).map(ToString::to_string).collect();
             if offers.catalog.types.is_empty() {
                 conditions.set_false(INSTANCE_TYPES_RESOLVED, "MissingCapacity", &left_out.join("; "));
-            } else if left_out.is_empty() {
-                conditions.set_true(INSTANCE_TYPES_RESOLVED);
-            } else {
+            } else if !left_out.is_empty() {
                 // The others work; what is left out is told all the same.
                 let message = format!("left out: {}", left_out.join("; "));
                 conditions.set_true_with_reason(INSTANCE_TYPES_RESOLVED, "SomeLeftOut", &message);
+            } else if !offers.catalog.renamed.is_empty() {
+                let message = offers.catalog.renamed.join("; ");
+                conditions.set_true_with_reason(INSTANCE_TYPES_RESOLVED, "SomeRenamed", &message);
+            } else {
+                conditions.set_true(INSTANCE_TYPES_RESOLVED);
             }
+        }
+        if undeclared.is_empty() {
+            conditions.set_true(TAINTS_DECLARED);
+        } else {
+            conditions.set_false(TAINTS_DECLARED, "TaintsNotDeclared", &undeclared.join("; "));
         }
         class.status.get_or_insert_default().resources = Some(resources);
     }
 
-    fn trouble(&self) -> Option<String> {
+    fn reach(&self) -> Reach {
         let hub = &self.fleet.hub;
         match hub.silent_for() {
-            None => Some(hub.trouble().unwrap_or_else(|| "it has not answered yet".to_owned())),
-            Some(silent) if silent > SILENCE => Some(
+            None => match hub.trouble() {
+                Some(trouble) => Reach::Away(trouble),
+                // Who has only just come knows nothing.
+                None if self.started.elapsed() < SILENCE => Reach::Unknown,
+                None => Reach::Away("it has not answered yet".to_owned()),
+            },
+            Some(silent) if silent > SILENCE => Reach::Away(
                 hub.trouble().unwrap_or_else(|| format!("it has not answered for {} s", silent.as_secs())),
             ),
-            Some(_) => None,
+            Some(_) => Reach::There,
         }
     }
 
@@ -100,6 +159,14 @@ impl StatusController {
             self.fleet.recorder.publish(event.dedupe_by([renamed.clone()]));
         }
     }
+
+    /// The NodePools, where it matters what they declare. `None` if they cannot be had just now.
+    async fn node_pools(&self, class: &ClusterAPINodeClass) -> Option<Vec<NodePool>> {
+        if self.fleet.offers(class).blueprints.iter().all(|blueprint| blueprint.taints.is_empty()) {
+            return Some(Vec::new());
+        }
+        self.fleet.node_claims.node_pools().await.ok()
+    }
 }
 
 impl Reconciler for StatusController {
@@ -107,12 +174,51 @@ impl Reconciler for StatusController {
 
     async fn reconcile(&self, key: ObjectKey) -> ReconcileResult {
         let Some(before) = self.fleet.node_class(&key.name) else { return Ok(Outcome::Done) };
+        let missing = self.permissions.missing(&self.fleet, &before).await;
+        let Some(pools) = self.node_pools(&before).await else { return Ok(Outcome::After(BETWEEN_WRITES)) };
         let mut after = ClusterAPINodeClass::clone(&before);
-        self.judge(&mut after);
+        self.judge(&mut after, missing, &pools);
         self.tell(&before);
+        if after == *before {
+            return Ok(Outcome::After(PERIOD));
+        }
+        let now = Instant::now();
+        {
+            let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+            let since = written.get(before.name()).map(|at| now.saturating_duration_since(*at));
+            if let Some(rest) =
+                since.and_then(|since| BETWEEN_WRITES.checked_sub(since)).filter(|r| !r.is_zero())
+            {
+                return Ok(Outcome::After(rest));
+            }
+            written.insert(before.name().to_owned(), now);
+        }
         let written = patch_status(&self.api, &*before, &after, Lock::Optimistic).await?;
-        Ok(if written.is_conflict() { Outcome::Requeue } else { Outcome::After(PERIOD) })
+        Ok(if written.is_conflict() { Outcome::After(BETWEEN_WRITES) } else { Outcome::After(PERIOD) })
     }
+}
+
+/// NodePools of this NodeClass that do not declare taints which nodes of it have: they are not offered those nodes.
+fn undeclared(class: &ClusterAPINodeClass, offers: &Offers, pools: &[NodePool]) -> Vec<String> {
+    let ours = pools.iter().filter(|pool| {
+        let class_ref = &pool.spec.template.spec.node_class_ref;
+        class_ref.group == crate::GROUP && class_ref.name == class.name()
+    });
+    ours.flat_map(|pool| {
+        let name = pool.metadata.name.as_deref().unwrap_or_default();
+        offers.blueprints.iter().filter_map(move |blueprint| {
+            let missing = taints::undeclared(&blueprint.taints, taints::of_pool(pool));
+            let missing: Vec<String> = missing.into_iter().map(taints::display).collect();
+            (!missing.is_empty()).then(|| {
+                format!(
+                    "NodePool {name} lacks {} of {}, and is not offered it",
+                    missing.join(", "),
+                    blueprint.id
+                )
+            })
+        })
+    })
+    .collect()
 }
 
 /// What takes part, by name.
@@ -134,9 +240,22 @@ fn resources(fleet: &Fleet, offers: &Offers) -> Vec<ResourceStatus> {
             price: entry.map(|entry| format!("{:.6}", entry.price.per_hour)),
             price_source: entry.map(|entry| entry.price.source.to_string()),
             replicas: Some(scalable.replicas),
+            min_replicas: scalable.bounds().ok().map(|(min, _)| min).filter(|min| *min > 0),
+            unmanaged_machines: Some(unmanaged(fleet, scalable)).filter(|count| *count > 0),
             max_replicas: scalable.bounds().ok().and_then(|(_, max)| max),
             unavailable,
         });
     }
     resources
+}
+
+/// How many Machines of a resource are not ours: they were there before us, or are another cluster's.
+fn unmanaged(fleet: &Fleet, scalable: &crate::client::scalable::Scalable) -> i32 {
+    let epoch = ledger::epoch(scalable);
+    let machines = fleet.machines_of(&scalable.id);
+    let theirs = machines.iter().filter(|machine| match machine.claim() {
+        Some(claim) => claim.owner != fleet.owner,
+        None => !epoch.is_some_and(|epoch| machine.created.as_second() >= epoch.as_second()),
+    });
+    i32::try_from(theirs.count()).unwrap_or(i32::MAX)
 }

@@ -67,6 +67,20 @@ impl Rig {
             .process("karpenter-2", FaultPlan::none(), move |life| core::live(life, hub.clone()).boxed())
     }
 
+    /// Another process that believes it leads, with another way to the management cluster.
+    pub(crate) fn leader_behind(&self, hub: &Faults) -> Arc<Process> {
+        let hub = hub.clone();
+        self.world
+            .process("karpenter-2", FaultPlan::none(), move |life| core::live(life, hub.clone()).boxed())
+    }
+
+    /// A way to the management cluster on which nothing comes through.
+    pub(crate) fn cut_off_hub(&self) -> Faults {
+        let hub = Faults::new(FaultPlan::none(), self.world.cluster().entropy(), "elsewhere");
+        hub.cut_off(60 * MINUTE);
+        hub
+    }
+
     /// As [`new`](Self::new), in a world where a rule has been broken before we came.
     pub(crate) async fn without_rules(node_class: Value) -> Self {
         Self::made(1, node_class, FaultPlan::none(), FaultPlan::none()).await

@@ -57,6 +57,25 @@ fn a25_two_leaders_for_a_while_launch_no_node_twice() {
 }
 
 #[test]
+fn leaders_who_see_different_things_do_not_write_against_each_other_without_pause() {
+    scenario(async {
+        let rig = Rig::new(json!({})).await;
+        rig.deployment("m", &[(MAX, "20")]).await;
+        rig.karpenter.start();
+        rig.pass(MINUTE).await;
+        let second = rig.leader_behind(&rig.cut_off_hub());
+        second.start();
+        let writes = || rig.writes("clusterapinodeclasses/default/status");
+        let before = writes();
+        rig.pass(5 * MINUTE).await;
+        second.kill();
+        assert!(writes() - before <= 2 * 5 * 60, "{} writes", writes() - before);
+        rig.pass(2 * MINUTE).await;
+        assert_eq!(rig.read_node_class_condition("ManagementClusterReady").await.as_deref(), Some("True"));
+    });
+}
+
+#[test]
 fn a25_replicas_that_somebody_keeps_resetting_are_set_again_once_and_that_is_told() {
     scenario(async {
         let rig = Rig::new(json!({})).await;

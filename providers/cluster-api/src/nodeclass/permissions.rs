@@ -1,0 +1,167 @@
+//! Whether we may do in the management cluster what a NodeClass needs: asked in one request, now and then.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::time::Duration;
+
+use k8s_openapi::api::authorization::v1::{ResourceRule, SelfSubjectRulesReview, SelfSubjectRulesReviewSpec};
+use kube::Api;
+use kube::api::PostParams;
+use tokio::time::Instant;
+
+use super::{ClusterAPINodeClass, LaunchMode};
+use crate::instances::fleet::Fleet;
+use crate::names::CAPI_GROUP;
+
+/// How long an answer holds if all is well.
+const PERIOD: Duration = Duration::from_secs(10 * 60);
+/// How long an answer holds if something is missing.
+const RETRY: Duration = Duration::from_secs(60);
+
+/// What is needed: verbs, and the resources of a group.
+type Need = (&'static [&'static str], String, &'static str);
+
+/// What was found out, by NodeClass.
+#[derive(Debug, Default)]
+pub struct Permissions(Mutex<BTreeMap<String, (Instant, Option<Vec<String>>)>>);
+
+impl Permissions {
+    /// What a NodeClass needs and we may not do; `None` if the management cluster does not say.
+    pub async fn missing(&self, fleet: &Fleet, class: &ClusterAPINodeClass) -> Option<Vec<String>> {
+        let now = Instant::now();
+        let mode = class.spec().launch_mode.unwrap_or_default();
+        let key = format!("{}/{mode:?}", class.name());
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&key).cloned();
+        if let Some((due, missing)) = &known
+            && *due > now
+        {
+            return missing.clone();
+        }
+        let review = SelfSubjectRulesReview {
+            spec: SelfSubjectRulesReviewSpec { namespace: Some(fleet.hub.scope().namespace.clone()) },
+            ..SelfSubjectRulesReview::default()
+        };
+        let api: Api<SelfSubjectRulesReview> = Api::all(fleet.hub.client().clone());
+        let missing = match api.create(&PostParams::default(), &review).await.map(|review| review.status) {
+            Ok(Some(status)) => {
+                let missing = missing(&status.resource_rules, &needs(fleet, mode));
+                // What the server does not know of it cannot deny.
+                (!status.incomplete || missing.is_empty()).then_some(missing)
+            }
+            Ok(None) => None,
+            // Away, or it does not review: what was known stays.
+            Err(_) => known.and_then(|(_, missing)| missing),
+        };
+        let well = missing.as_ref().is_none_or(Vec::is_empty);
+        let due = now + if well { PERIOD } else { RETRY };
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(key, (due, missing.clone()));
+        missing
+    }
+}
+
+/// What the mode needs, with the kinds that its resources refer to.
+fn needs(fleet: &Fleet, mode: LaunchMode) -> Vec<Need> {
+    let group = || CAPI_GROUP.to_owned();
+    let read: &[&str] = &["get", "list", "watch"];
+    let mut needs: Vec<Need> = vec![
+        (read, group(), "clusters"),
+        (read, group(), "machinedeployments"),
+        (read, group(), "machinesets"),
+        (read, group(), "machines"),
+        (&["patch", "delete"], group(), "machines"),
+    ];
+    match mode {
+        LaunchMode::MachineDeployment => {
+            needs.push((&["patch"], group(), "machinedeployments"));
+            needs.push((&["patch"], group(), "machinedeployments/scale"));
+        }
+        LaunchMode::Machine => needs.push((&["create"], group(), "machines")),
+    }
+    let mut groups: Vec<String> =
+        fleet.mirror.template_references().into_iter().map(|reference| reference.group).collect();
+    groups.sort();
+    groups.dedup();
+    // Their resources are named by their providers; whoever may touch any of a group may touch what is needed.
+    for group in groups {
+        let verbs: &[&str] = match mode {
+            LaunchMode::MachineDeployment => &["get"],
+            LaunchMode::Machine => &["get", "create", "delete"],
+        };
+        needs.push((verbs, group, ANY));
+    }
+    needs
+}
+
+/// Any resource of a group.
+const ANY: &str = "";
+
+/// Those of the needs that no rule meets, in words.
+fn missing(rules: &[ResourceRule], needs: &[Need]) -> Vec<String> {
+    let has = |list: Option<&Vec<String>>, wanted: &str| {
+        list.is_some_and(|list| list.iter().any(|known| known == wanted || known == "*"))
+    };
+    let met = |verb: &str, group: &str, resource: &str| {
+        rules.iter().any(|rule| {
+            let resources = rule.resources.as_ref();
+            let reaches = match resource {
+                ANY => resources.is_some_and(|resources| !resources.is_empty()),
+                resource => has(resources, resource),
+            };
+            let everywhere = rule.resource_names.as_ref().is_none_or(Vec::is_empty);
+            rule.verbs.iter().any(|known| known == verb || known == "*")
+                && has(rule.api_groups.as_ref(), group)
+                && reaches
+                && everywhere
+        })
+    };
+    let mut missing = Vec::new();
+    for (verbs, group, resource) in needs {
+        let lacking: Vec<&str> = verbs.iter().copied().filter(|verb| !met(verb, group, resource)).collect();
+        if !lacking.is_empty() {
+            let what =
+                if resource.is_empty() { format!("any of {group}") } else { format!("{resource}.{group}") };
+            missing.push(format!("{} {what}", lacking.join(", ")));
+        }
+    }
+    missing
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rule(groups: &[&str], resources: &[&str], verbs: &[&str]) -> ResourceRule {
+        let owned = |list: &[&str]| list.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
+        ResourceRule {
+            api_groups: Some(owned(groups)),
+            resources: Some(owned(resources)),
+            verbs: owned(verbs),
+            resource_names: None,
+        }
+    }
+
+    #[test]
+    fn what_we_may_not_do_is_named_by_verb_and_resource() {
+        let needs: Vec<Need> = vec![
+            (&["get", "patch"], "cluster.x-k8s.io".to_owned(), "machines"),
+            (&["patch"], "cluster.x-k8s.io".to_owned(), "machinedeployments/scale"),
+            (&["get"], "infra.x".to_owned(), ANY),
+        ];
+        let all = rule(&["*"], &["*"], &["*"]);
+        assert_eq!(missing(&[all], &needs), Vec::<String>::new());
+        let read = rule(&["cluster.x-k8s.io"], &["machines"], &["get", "list"]);
+        let infra = rule(&["infra.x"], &["fakemachinetemplates"], &["get"]);
+        assert_eq!(
+            missing(&[read.clone(), infra], &needs),
+            ["patch machines.cluster.x-k8s.io", "patch machinedeployments/scale.cluster.x-k8s.io"]
+        );
+        let mut named = read;
+        named.resource_names = Some(vec!["one".to_owned()]);
+        assert_eq!(
+            missing(&[named], &needs)[0],
+            "get, patch machines.cluster.x-k8s.io",
+            "one object is not all"
+        );
+    }
+}
