@@ -11,9 +11,9 @@ use karpenter_runtime::metrics::{CounterVec, Registry};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-use crate::client::error::ApiError;
+use crate::client::error::{ApiError, ErrorKind};
 use crate::client::model::{
-    Budget, Capabilities, DiskOffering, Host, Named, Network, ServiceOffering, Template, Zone,
+    Budget, Capabilities, DiskOffering, Host, Named, Network, ServiceOffering, Tariff, Template, Zone,
 };
 use crate::client::request::Scope;
 use crate::client::throttle::Lane;
@@ -150,6 +150,7 @@ pub(crate) struct Catalogue {
     affinity_groups: Shelf<Named>,
     hosts: Shelf<Host>,
     owners: Shelf<Budget>,
+    tariffs: Shelf<Tariff>,
     key_pairs: Shelf<Named>,
     capabilities: Shelf<Capabilities>,
     budgets: Shelf<Budget>,
@@ -174,6 +175,7 @@ impl Catalogue {
             affinity_groups: Shelf::new("affinity-groups", lifetimes.networks),
             hosts: Shelf::new("hosts", HOSTS),
             owners: Shelf::new("owners", lifetimes.capabilities),
+            tariffs: Shelf::new("tariffs", lifetimes.zones),
             key_pairs: Shelf::new("key-pairs", lifetimes.networks),
             capabilities: Shelf::new("capabilities", lifetimes.capabilities),
             budgets: Shelf::new("budgets", lifetimes.budgets),
@@ -236,6 +238,19 @@ impl Catalogue {
         // What is older than that says nothing about room.
         let key = (zone.to_owned(), Scope::Own);
         self.hosts.get(key, Duration::ZERO, &self.asked, ask).await.ok()
+    }
+
+    /// The tariffs of the quota plug-in; none where there is no plug-in, which looks like wrong keys, or nobody knows.
+    pub(crate) async fn tariffs(&self) -> Arc<Vec<Tariff>> {
+        let ask = async {
+            match self.client.call(&requests::quota_tariff_list()).await {
+                Ok(answer) => Ok(serde_json::from_value(answer["quotatariff"].clone()).unwrap_or_default()),
+                Err(error) if error.kind == ErrorKind::Denied => Ok(Vec::new()),
+                Err(error) => Err(error),
+            }
+        };
+        let key = (String::new(), Scope::Own);
+        self.tariffs.get(key, self.stale, &self.asked, ask).await.unwrap_or_default()
     }
 
     /// The key pairs of a name: one or none.

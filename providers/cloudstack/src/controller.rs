@@ -1,10 +1,11 @@
 //! Keeps the status of NodeClasses: `nodeclass.cloudstack`.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use karpenter_api::conditions::{HasConditions as _, READY};
-use karpenter_api::{ConditionStatus, NodeClaim};
+use karpenter_api::{ConditionStatus, NodeClaim, nodeclaim};
 use karpenter_runtime::controller::{Outcome, ReconcileResult, Reconciler};
 use karpenter_runtime::error::ReconcileError;
 use karpenter_runtime::object_key::ObjectKey;
@@ -26,6 +27,7 @@ const IN_USE: Duration = Duration::from_secs(10);
 pub(crate) struct NodeClassController {
     pub(crate) provider: Arc<CloudStackProvider>,
     pub(crate) api: Api<CloudStackNodeClass>,
+    pub(crate) claims: Api<NodeClaim>,
 }
 
 /// The NodeClass a NodeClaim is of.
@@ -42,6 +44,9 @@ impl Reconciler for NodeClassController {
         let Some(class) = objects.node_class(&key.name) else { return Ok(Outcome::Done) };
         if class.metadata.deletion_timestamp.is_some() {
             return self.finalize(&class).await;
+        }
+        if !self.migrate_hashes(&class).await? {
+            return Ok(Outcome::After(IN_USE));
         }
         let mut wanted = (*class).clone();
         let finalizers = wanted.metadata.finalizers.get_or_insert_default();
@@ -79,6 +84,35 @@ impl Reconciler for NodeClassController {
 }
 
 impl NodeClassController {
+    /// A release that computes hashes otherwise stamps the NodeClaims anew before it stamps the NodeClass: what was launched from
+    /// what the NodeClass says has not drifted. What has drifted already stays so. Whether all are stamped.
+    async fn migrate_hashes(&self, class: &CloudStackNodeClass) -> Result<bool, ReconcileError> {
+        let version = |annotations: &BTreeMap<String, String>| {
+            annotations.get(labels::NODE_CLASS_HASH_VERSION).is_some_and(|version| version != HASH_VERSION)
+        };
+        if !version(class.annotations()) {
+            return Ok(true);
+        }
+        let key = ObjectKey::cluster(class.name_any());
+        let Some(claims) = self.provider.shared.objects.node_claims() else { return Ok(false) };
+        for claim in claims.iter().filter(|claim| class_of(claim).as_ref() == Some(&key)) {
+            if !version(claim.annotations()) {
+                continue;
+            }
+            let mut stamped = (**claim).clone();
+            let annotations = stamped.metadata.annotations.get_or_insert_default();
+            annotations.insert(labels::NODE_CLASS_HASH_VERSION.to_owned(), HASH_VERSION.to_owned());
+            if claim.condition_status(nodeclaim::DRIFTED) != ConditionStatus::True {
+                annotations.insert(labels::NODE_CLASS_HASH.to_owned(), class.hash());
+            }
+            let written = writes::patch(&self.claims, claim, &stamped, Lock::Optimistic).await;
+            if written.map_err(failed)?.is_conflict() {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
     /// An event for whatever is wrong now and was not, or otherwise, before: who looks at events finds the field and the remedy.
     fn tell(&self, before: &CloudStackNodeClass, after: &CloudStackNodeClass) {
         for condition in after.conditions() {

@@ -51,6 +51,9 @@ impl CloudStackProvider {
                 return;
             }
         }
+        if let Some(text) = self.shared.voice.provider_id_of_some_node(self.shared.naming.prefix()).await {
+            self.shared.form.learn(&text);
+        }
         loop {
             // While the keys work, so that new ones can be held against them after these are revoked.
             if let Err(error) = self.shared.client.account().await {
@@ -184,6 +187,9 @@ impl CloudStackProvider {
             if machine.tag(labels::TAG_DATA_DISKS).is_some() {
                 self.shared.tag_disks(machine, scope, &tags).await;
             }
+        }
+        if self.leaves_before_interruption(machine, claim).await {
+            return;
         }
         let settled = self.age(machine).is_some_and(|age| age >= INTERVAL);
         if machine.state != "Stopped" || !settled {

@@ -129,7 +129,8 @@ pub fn install_with(client: Client, options: ProviderOptions, around: &Surroundi
     let name_nodes = options.name_nodes;
     let provider =
         Arc::new(CloudStackProvider::speaking(client, options, objects, voice, &around.environment));
-    let reconciler = NodeClassController { provider: Arc::clone(&provider), api };
+    let reconciler =
+        NodeClassController { provider: Arc::clone(&provider), api, claims: Api::all(around.client.clone()) };
     let controller =
         Controller::for_objects("nodeclass.cloudstack", GROUP, "CloudStackNodeClass", reconciler)
             .build(&around.environment);

@@ -23,15 +23,15 @@ use tokio::time::Instant;
 
 use crate::client::error::{ApiError, CapacityKind, ErrorKind};
 use crate::client::job::JobState;
-use crate::client::model::{Nic, VirtualMachine};
+use crate::client::model::{Nic, Tag, VirtualMachine};
 use crate::client::request::Scope;
 use crate::client::requests::{self, Deploy};
 use crate::client::throttle::Lane;
-use crate::labels;
 use crate::naming::{Naming, machine_id};
 use crate::quota::Need;
 use crate::shared::Shared;
 use crate::unavailable::Refused;
+use crate::{labels, reservations};
 
 /// How many sizes a launch tries.
 const MAX_CANDIDATES: usize = 60;
@@ -56,6 +56,8 @@ pub(crate) struct Candidate {
     pub(crate) offering_name: String,
     pub(crate) network_name: String,
     pub(crate) need: Need,
+    /// The reservation it would count against, and how many that is for.
+    pub(crate) reservation: Option<(String, i64)>,
     /// What is refused when no host is left for its affinity groups.
     pub(crate) group_refused_as: Option<Refused>,
     pub(crate) deploy: Deploy,
@@ -130,6 +132,10 @@ impl Shared {
             if self.is_hopeless(&candidate) {
                 continue;
             }
+            let Some(_slot) = self.reserve(&uid, &candidate).await.map_err(|error| failed(&error))? else {
+                refusals.push(format!("{}: the reservation is used up", candidate.type_name));
+                continue;
+            };
             match self.attempt(claim, &candidate, &base, &mut attempt, tags).await? {
                 Attempt::Launched(machine) => {
                     self.metrics.created.inc(&[&machine.zonename, &machine.serviceofferingname]);
@@ -206,6 +212,11 @@ impl Shared {
         let scope = candidate.deploy.scope.clone();
         let uid = claim.uid().unwrap_or_default();
         let uid = uid.as_str();
+        let mut tags = tags.clone();
+        if let Some((reservation, _)) = &candidate.reservation {
+            tags.insert(labels::TAG_RESERVATION.to_owned(), reservation.clone());
+        }
+        let tags = &tags;
         let mut names_taken = 0;
         let (id, job) = loop {
             let deploy = Deploy {
@@ -257,7 +268,11 @@ impl Shared {
         self.ordered.add(&scope, candidate.need);
         self.repair_tags(&machine, tags).await;
         match self.placed(&machine, &job, &scope).await {
-            Ok(machine) => {
+            Ok(mut machine) => {
+                // They are ordered, but the list may not show them yet.
+                let shown: Vec<String> = machine.tags.iter().map(|tag| tag.key.clone()).collect();
+                let missing = tags.iter().filter(|(key, _)| !shown.contains(key));
+                machine.tags.extend(missing.map(|(k, v)| Tag { key: k.clone(), value: v.clone() }));
                 self.unexplained.forget(&candidate.key());
                 self.unavailable.allow(&candidate.refused());
                 self.tag_disks(&machine, &scope, tags).await;
@@ -631,7 +646,11 @@ impl Candidate {
     }
 
     fn refused(&self) -> Refused {
-        Refused::Type { zone: self.zone_id.clone(), name: self.type_name.clone() }
+        let reservation = self.reservation.as_ref().map(|(name, _)| name.as_str());
+        Refused::Type {
+            zone: self.zone_id.clone(),
+            name: reservations::refused_name(&self.type_name, reservation),
+        }
     }
 
     fn network(&self) -> String {

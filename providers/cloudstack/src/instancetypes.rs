@@ -11,7 +11,7 @@ use karpenter_engine::resources::{Amount, Resources};
 use crate::client::model::{ServiceOffering, Zone};
 use crate::labels;
 use crate::naming::{digest, label_value};
-use crate::nodeclass::{CloudStackNodeClassSpec, Pricing};
+use crate::nodeclass::{CloudStackNodeClassSpec, Reservation};
 use crate::selection::{self, glob};
 
 /// Pods per node where the NodeClass does not say.
@@ -22,10 +22,6 @@ const MEMORY_LOST_PERCENT: i64 = 5;
 const EVICTION_MIB: i64 = 100;
 /// Root disk where nobody says.
 const ROOT_DISK_GB: i64 = 20;
-/// Prices per hour where nobody says: per core, per gigabyte, per GPU.
-const PRICES: (f64, f64, f64) = (0.04, 0.005, 1.0);
-/// Detail of an offering: its price per hour.
-const PRICE_DETAIL: &str = "karpenter.sh/price";
 /// Sizes of customised offerings where the NodeClass does not say.
 const LADDER_CPUS: [i64; 5] = [1, 2, 4, 8, 16];
 const LADDER_GIB_PER_CPU: [i64; 3] = [2, 4, 8];
@@ -56,7 +52,13 @@ impl Market {
         let shape = |size: &Size| {
             let Size { offering, cpu, memory_mib, .. } = size;
             let gpus = (offering.gpucount, offering.gpucardname.clone());
-            (*cpu, *memory_mib, gpus, offering.storagetype.clone(), capacity_type(offering))
+            (
+                *cpu,
+                *memory_mib,
+                gpus,
+                offering.storagetype.clone(),
+                offering.detail(well_known::CAPACITY_TYPE),
+            )
         };
         let mut shapes = BTreeMap::new();
         let mut ambiguous = BTreeSet::new();
@@ -152,28 +154,6 @@ pub(crate) fn sizes(spec: &CloudStackNodeClassSpec, offering: &ServiceOffering) 
     sizes
 }
 
-/// What an hour of it costs.
-pub(crate) fn price(size: &Size, pricing: Option<&Pricing>) -> f64 {
-    let number = |text: &str| text.parse::<f64>().ok().filter(|price| price.is_finite() && *price >= 0.0);
-    let nothing = Pricing::default();
-    let pricing = pricing.unwrap_or(&nothing);
-    let of_pattern = |pattern: &&String| glob(pattern, &size.offering.name);
-    // The longest pattern says most.
-    let override_ = pricing.overrides.keys().filter(of_pattern).max_by_key(|pattern| pattern.len());
-    if let Some(price) = override_.and_then(|pattern| number(&pricing.overrides[pattern])) {
-        return price;
-    }
-    if let Some(price) = size.offering.detail(PRICE_DETAIL).and_then(|text| number(&text)) {
-        return price;
-    }
-    let part =
-        |given: &Option<String>, otherwise: f64| given.as_deref().and_then(number).unwrap_or(otherwise);
-    let gib = size.memory_mib as f64 / 1024.0;
-    size.cpu as f64 * part(&pricing.cpu, PRICES.0)
-        + gib * part(&pricing.memory, PRICES.1)
-        + size.offering.gpucount.unwrap_or(0) as f64 * part(&pricing.gpu, PRICES.2)
-}
-
 /// The resource GPUs of this name are asked for by.
 fn gpu_resource(name: &str) -> &'static str {
     let name = name.to_lowercase();
@@ -201,14 +181,32 @@ fn overhead(cpu: i64, memory_mib: i64) -> Overhead {
     Overhead { kube_reserved, system_reserved: Resources::new(), eviction_threshold }
 }
 
-/// The instance types of a market. `available` says whether a size can be had in a zone.
-pub(crate) fn build(
+/// What is known of the sizes of a market in its zones.
+pub(crate) struct Told<P, A, S> {
+    /// What an hour costs.
+    pub(crate) price: P,
+    /// Whether it can be had, by itself or from a reservation.
+    pub(crate) available: A,
+    /// How much a reservation has left.
+    pub(crate) slots: S,
+}
+
+/// What is reserved is paid for already: it is taken before anything else, the cheaper ones first all the same.
+const RESERVED_PRICE_FACTOR: f64 = 1e-7;
+
+/// The instance types of a market.
+pub(crate) fn build<P, A, S>(
     spec: &CloudStackNodeClassSpec,
     market: &Market,
     architectures: &BTreeSet<String>,
     template_gb: i64,
-    available: impl Fn(&Zone, &Size) -> bool,
-) -> Vec<InstanceType> {
+    told: Told<P, A, S>,
+) -> Vec<InstanceType>
+where
+    P: Fn(&Zone, &Size) -> f64,
+    A: Fn(&Zone, &Size, Option<&Reservation>) -> bool,
+    S: Fn(&Reservation) -> i64,
+{
     let mut types: BTreeMap<&str, Vec<(&Zone, &Size)>> = BTreeMap::new();
     for (zone, sizes) in &market.zones {
         for size in sizes {
@@ -221,14 +219,18 @@ pub(crate) fn build(
         .map(|(size, zones)| {
             let zone_labels: Vec<String> = zones.iter().map(|(zone, _)| label_value(&zone.name)).collect();
             let ids: BTreeSet<String> = zones.iter().map(|(_, size)| size.offering.id.clone()).collect();
-            let capacity_type = capacity_type(&size.offering);
+            let capacity_type = capacity_type(spec, &size.offering);
+            let is_of =
+                |r: &&Reservation| glob(&r.offering, &size.offering.name) || r.offering == size.offering.id;
+            let reservations: Vec<&Reservation> = spec.reservations.iter().filter(is_of).collect();
             let mut requirements = Requirements::new();
             let mut put = |key: &str, values: Vec<String>| requirements.add(Requirement::one_of(key, values));
             put(well_known::INSTANCE_TYPE, vec![size.name.clone()]);
             put(well_known::ARCH, architectures.iter().cloned().collect());
             put(well_known::OS, vec!["linux".to_owned()]);
             put(well_known::TOPOLOGY_ZONE, zone_labels);
-            put(well_known::CAPACITY_TYPE, vec![capacity_type.to_owned()]);
+            let reserved = reservations.first().map(|_| well_known::CAPACITY_TYPE_RESERVED.to_owned());
+            put(well_known::CAPACITY_TYPE, [capacity_type.to_owned()].into_iter().chain(reserved).collect());
             put(labels::SERVICE_OFFERING_ID, ids.into_iter().collect());
             put(labels::SERVICE_OFFERING_NAME, vec![label_value(&size.offering.name)]);
             put(labels::INSTANCE_CPU, vec![size.cpu.to_string()]);
@@ -269,24 +271,37 @@ pub(crate) fn build(
                 }
                 capacity.set(resource, Amount::units(count));
             }
-            let offerings = zones
-                .iter()
-                .map(|(zone, size)| {
-                    let mut requirements = Requirements::new();
-                    let mut put =
-                        |key: &str, value: &str| requirements.add(Requirement::one_of(key, [value]));
-                    put(well_known::TOPOLOGY_ZONE, &label_value(&zone.name));
-                    put(well_known::CAPACITY_TYPE, capacity_type);
-                    put(labels::ZONE_ID, &zone.id);
-                    put(labels::SERVICE_OFFERING_ID, &size.offering.id);
-                    Offering {
+            let described = |zone: &Zone, size: &Size, capacity_type: &str| {
+                let mut requirements = Requirements::new();
+                let mut put = |key: &str, value: &str| requirements.add(Requirement::one_of(key, [value]));
+                put(well_known::TOPOLOGY_ZONE, &label_value(&zone.name));
+                put(well_known::CAPACITY_TYPE, capacity_type);
+                put(labels::ZONE_ID, &zone.id);
+                put(labels::SERVICE_OFFERING_ID, &size.offering.id);
+                requirements
+            };
+            let mut offerings = Vec::new();
+            for (zone, size) in zones {
+                let price = (told.price)(zone, size);
+                offerings.push(Offering {
+                    requirements: described(zone, size, capacity_type),
+                    price,
+                    available: (told.available)(zone, size, None),
+                    ..Offering::default()
+                });
+                for reservation in &reservations {
+                    let mut requirements = described(zone, size, well_known::CAPACITY_TYPE_RESERVED);
+                    requirements
+                        .add(Requirement::one_of(labels::RESERVATION_ID, [reservation.name.as_str()]));
+                    offerings.push(Offering {
                         requirements,
-                        price: price(size, spec.pricing.as_ref()),
-                        available: available(zone, size),
+                        price: price * RESERVED_PRICE_FACTOR,
+                        available: (told.available)(zone, size, Some(*reservation)),
+                        reservation_capacity: (told.slots)(reservation),
                         ..Offering::default()
-                    }
-                })
-                .collect();
+                    });
+                }
+            }
             InstanceType {
                 name: size.name.as_str().into(),
                 requirements,
@@ -304,9 +319,14 @@ fn family(name: &str) -> &str {
     name.split(|c: char| !c.is_alphanumeric()).find(|word| !word.is_empty()).unwrap_or(name)
 }
 
-/// On demand, unless the offering's maker says otherwise: CloudStack itself has nothing that can be taken away again.
-fn capacity_type(offering: &ServiceOffering) -> &'static str {
-    match offering.detail(well_known::CAPACITY_TYPE).as_deref() {
+/// On demand, unless the NodeClass or the offering's maker says otherwise: CloudStack itself has nothing that can be taken away
+/// again.
+fn capacity_type(spec: &CloudStackNodeClassSpec, offering: &ServiceOffering) -> &'static str {
+    let of_pattern = |pattern: &&String| glob(pattern, &offering.name);
+    // The longest pattern says most.
+    let pattern = spec.capacity_types.keys().filter(of_pattern).max_by_key(|pattern| pattern.len());
+    let said = pattern.map(|pattern| spec.capacity_types[pattern].clone());
+    match said.or_else(|| offering.detail(well_known::CAPACITY_TYPE)).as_deref() {
         Some(well_known::CAPACITY_TYPE_SPOT) => well_known::CAPACITY_TYPE_SPOT,
         _ => well_known::CAPACITY_TYPE_ON_DEMAND,
     }
@@ -331,6 +351,43 @@ mod tests {
             }],
             ..CloudStackNodeClassSpec::default()
         }
+    }
+
+    fn types_of(spec: &CloudStackNodeClassSpec, market: &Market) -> Vec<InstanceType> {
+        let told = Told {
+            price: |_: &Zone, size: &Size| size.cpu as f64,
+            available: |_: &Zone, _: &Size, _: Option<&Reservation>| true,
+            slots: |reservation: &Reservation| reservation.count,
+        };
+        build(spec, market, &BTreeSet::new(), 20, told)
+    }
+
+    #[test]
+    fn the_node_class_says_what_is_spot_and_what_is_reserved() {
+        let zone = Zone { id: "a".into(), name: "a".into(), ..Zone::default() };
+        let one = offering(json!({"id": "1", "name": "small", "cpunumber": 2, "memory": 4096}));
+        let mut spec = spec();
+        spec.capacity_types = [("*".into(), "on-demand".into()), ("sm*".into(), "spot".into())].into();
+        let market = Market { zones: vec![(zone, sizes(&spec, &one))] };
+        let capacity_types = |types: &[InstanceType]| -> Vec<String> {
+            let of = |o: &Offering| {
+                o.requirements
+                    .get(well_known::CAPACITY_TYPE)
+                    .and_then(|r| r.values.first())
+                    .map(ToString::to_string)
+            };
+            types[0].offerings.iter().filter_map(of).collect()
+        };
+        assert_eq!(capacity_types(&types_of(&spec, &market)), ["spot"]);
+        spec.capacity_types.clear();
+        let reservation =
+            Reservation { name: "r".into(), offering: "small".into(), count: 3, ..Reservation::default() };
+        spec.reservations = vec![reservation];
+        let types = types_of(&spec, &market);
+        assert_eq!(capacity_types(&types), ["on-demand", "reserved"]);
+        let reserved = &types[0].offerings[1];
+        assert_eq!(reserved.reservation_capacity, 3);
+        assert!(reserved.price < types[0].offerings[0].price, "taken first");
     }
 
     #[test]
@@ -380,21 +437,6 @@ mod tests {
     }
 
     #[test]
-    fn prices_come_from_the_most_particular_source() {
-        let one = offering(json!({"id": "1", "name": "k8s.small", "cpunumber": 2, "memory": 4096}));
-        let size = &sizes(&spec(), &one)[0];
-        assert_eq!(price(size, None), 2.0 * 0.04 + 4.0 * 0.005);
-        let detailed = offering(
-            json!({"id": "1", "name": "k8s.small", "cpunumber": 2, "memory": 4096, "serviceofferingdetails": {"karpenter.sh/price": "0.5"}}),
-        );
-        let detailed = &sizes(&spec(), &detailed)[0];
-        assert_eq!(price(detailed, None), 0.5);
-        let overrides = [("k8s.*".to_owned(), "0.7".to_owned()), ("*".to_owned(), "0.9".to_owned())].into();
-        let pricing = Pricing { overrides, ..Pricing::default() };
-        assert_eq!(price(detailed, Some(&pricing)), 0.7, "the longest pattern");
-    }
-
-    #[test]
     fn offerings_of_one_name_that_differ_are_told_apart_and_the_same_in_two_zones_are_one_type() {
         let zone = |id: &str| Zone { id: id.into(), name: id.into(), ..Zone::default() };
         let of = |id: &str, cpu: i64| {
@@ -403,7 +445,7 @@ mod tests {
         };
         let mut market = Market { zones: vec![(zone("a"), of("1", 2)), (zone("b"), of("2", 2))] };
         market.tell_apart();
-        let types = build(&spec(), &market, &BTreeSet::new(), 20, |_, _| true);
+        let types = types_of(&spec(), &market);
         assert_eq!(types.iter().map(|it| it.name.to_string()).collect::<Vec<_>>(), ["small"]);
         let ids: Vec<String> = types[0]
             .offerings
@@ -416,7 +458,7 @@ mod tests {
         let mut market =
             Market { zones: vec![(zone("a"), [of("1", 2), of("3", 2)].concat()), (zone("b"), of("2", 4))] };
         market.tell_apart();
-        let types = build(&spec(), &market, &BTreeSet::new(), 20, |_, _| true);
+        let types = types_of(&spec(), &market);
         assert_eq!(types.len(), 3, "{types:?}");
     }
 

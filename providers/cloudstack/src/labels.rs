@@ -50,8 +50,12 @@ pub const INSTANCE_GPU_COUNT: &str = "karpenter.k8s.cloudstack/instance-gpu-coun
 /// Which GPU.
 pub const INSTANCE_GPU_NAME: &str = "karpenter.k8s.cloudstack/instance-gpu-name";
 
+/// Which reservation of the NodeClass.
+pub const RESERVATION_ID: &str = "karpenter.k8s.cloudstack/reservation-id";
+
 /// Labels whose values the instance types describe.
-pub const WELL_KNOWN: [&str; 15] = [
+pub const WELL_KNOWN: [&str; 16] = [
+    RESERVATION_ID,
     ZONE_ID,
     ZONE_NAME,
     SERVICE_OFFERING_ID,
@@ -83,6 +87,9 @@ pub const TAG_NODE_CLAIM_UID: &str = "karpenter.k8s.cloudstack/nodeclaim-uid";
 pub const TAG_NODE_CLASS_HASH: &str = "karpenter.k8s.cloudstack/nodeclass-hash";
 /// Tag of a virtual machine: it was made with disks that go with it.
 pub const TAG_DATA_DISKS: &str = "karpenter.k8s.cloudstack/data-disks";
+
+/// Tag of a virtual machine: the reservation it counts against.
+pub const TAG_RESERVATION: &str = "karpenter.k8s.cloudstack/reservation";
 
 /// The tag that says which cluster a virtual machine belongs to; its value is `owned`.
 pub fn cluster_tag(cluster: &str) -> String {

@@ -9,6 +9,7 @@ use std::time::Duration;
 use karpenter_api::conditions::HasConditions as _;
 use karpenter_api::{ConditionStatus, NodeClaim, labels as well_known, nodeclaim};
 use kube::ResourceExt as _;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::client::error::{ApiError, CapacityKind, ErrorKind};
@@ -19,10 +20,13 @@ use crate::client::requests;
 use crate::naming::machine_id;
 use crate::provider::CloudStackProvider;
 use crate::unavailable::Refused;
-use crate::{GROUP, affinity};
+use crate::{GROUP, affinity, labels, reservations};
 
 /// How often launches are looked at while there are any.
 const INTERVAL: Duration = Duration::from_secs(5);
+
+/// How long a running machine may be without a registered Node before it is looked for, and how often then.
+const LOOK_FOR_NODE: Duration = Duration::from_secs(30);
 
 /// Jobs that make machines, by the machine's id, and whether the machine was seen running.
 #[derive(Debug, Default)]
@@ -32,6 +36,8 @@ pub(crate) struct Launches(Mutex<BTreeMap<String, Launching>>);
 struct Launching {
     job: Option<String>,
     ran: bool,
+    /// When its Node was last looked for.
+    looked: Option<Instant>,
 }
 
 impl Launches {
@@ -53,6 +59,17 @@ impl Launches {
         let mut launches = self.lock();
         let launching = launches.entry(machine.to_owned()).or_default();
         !std::mem::replace(&mut launching.ran, true)
+    }
+
+    /// Whether it is time to look for its Node: it has run a while and nobody has registered it.
+    fn node_is_due(&self, machine: &str) -> bool {
+        let mut launches = self.lock();
+        let looked = &mut launches.entry(machine.to_owned()).or_default().looked;
+        let due = looked.is_some_and(|looked| looked.elapsed() >= LOOK_FOR_NODE);
+        if due || looked.is_none() {
+            *looked = Some(Instant::now());
+        }
+        due
     }
 
     /// How many machines are being made.
@@ -124,6 +141,7 @@ impl CloudStackProvider {
                     shared.metrics.launch_duration.with(&["job"]).observe_duration(took);
                 }
             }
+            "Running" if shared.launches.node_is_due(&machine.id) => self.match_node(claim, machine).await,
             "Error" => {
                 let error = self.why_it_failed(&machine.id).await;
                 self.remember_failure(claim, machine, &error);
@@ -132,6 +150,18 @@ impl CloudStackProvider {
                 shared.voice.give_up(claim, "LaunchFailed", &why).await;
             }
             _ => {}
+        }
+    }
+
+    /// A Node that names this machine in another form is this machine's all the same. Its provider id cannot be changed, so the
+    /// NodeClaim carries it from now on, and so do those that come after.
+    async fn match_node(&self, claim: &NodeClaim, machine: &VirtualMachine) {
+        let voice = &self.shared.voice;
+        let Some(named) = voice.provider_id_of(&machine.name).await else { return };
+        let carried = claim.status.as_ref().and_then(|status| status.provider_id.as_ref());
+        if machine_id(&named) == Some(machine.id.as_str()) && carried != Some(&named) {
+            self.shared.form.learn(&named);
+            voice.carry(claim, &named).await;
         }
     }
 
@@ -153,7 +183,11 @@ impl CloudStackProvider {
     /// What failed is not offered again for a while.
     fn remember_failure(&self, claim: &NodeClaim, machine: &VirtualMachine, error: &ApiError) {
         let label = |key: &str| claim.labels().get(key).cloned().unwrap_or_default();
-        let this = Refused::Type { zone: machine.zoneid.clone(), name: label(well_known::INSTANCE_TYPE) };
+        let name = reservations::refused_name(
+            &label(well_known::INSTANCE_TYPE),
+            machine.tag(labels::TAG_RESERVATION),
+        );
+        let this = Refused::Type { zone: machine.zoneid.clone(), name };
         let refused = match &error.kind {
             ErrorKind::Capacity(CapacityKind::Storage) => Refused::Zone(machine.zoneid.clone()),
             ErrorKind::Capacity(CapacityKind::Affinity) => {

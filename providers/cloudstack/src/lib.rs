@@ -3,12 +3,12 @@
 //! | Module | What it is |
 //! |---|---|
 //! | [`nodeclass`], [`labels`] | the CloudStackNodeClass, and the labels and tags of nodes and machines |
-//! | `instancetypes` | what could be bought: service offerings |
+//! | `instancetypes`, `prices`, `reservations` | what could be bought: service offerings, and at what price |
 //! | `zones`, `networks`, `templates`, `affinity` | where, with what, from what, beside whom |
-//! | `instances` | what was bought: virtual machines |
+//! | `candidates`, `instances`, `description` | what was bought: virtual machines, how they are made and told of |
 //! | `bootstrap`, `userdata` | how they join the cluster, and what they are told |
 //! | `disks`, `quota` | which disks go with a machine, and what machines take of the account's limits |
-//! | `garbage`, `drift` | what nobody wants any more, what is no longer as it should be |
+//! | `garbage`, `drift`, `interruptions` | what nobody wants any more, what is no longer as it should be |
 //! | `catalogue`, `inventory`, `unavailable` | what is remembered, and for how long |
 //! | [`client`], [`credentials`] | the wire, and the keys |
 //! | [`doctor`] | what can be found out before anything is launched |
@@ -21,10 +21,12 @@
 
 mod affinity;
 mod bootstrap;
+mod candidates;
 mod catalogue;
 pub mod client;
 mod controller;
 pub mod credentials;
+mod description;
 mod disks;
 pub mod doctor;
 mod drift;
@@ -32,6 +34,7 @@ pub mod garbage;
 pub mod installation;
 mod instances;
 mod instancetypes;
+mod interruptions;
 mod inventory;
 pub mod labels;
 mod launches;
@@ -39,8 +42,10 @@ pub mod naming;
 mod networks;
 mod node_names;
 pub mod nodeclass;
+mod prices;
 pub mod provider;
 mod quota;
+mod reservations;
 mod resolved;
 mod selection;
 pub mod settings;

@@ -3,6 +3,8 @@
 //! The name of a machine follows from its NodeClaim, so that whoever comes after a lost reply or a crash finds it. It holds a
 //! digest of the cluster's name: what another cluster made is never taken for ours.
 
+use std::sync::{Mutex, PoisonError};
+
 use karpenter_api::NodeClaim;
 use karpenter_api::structure_hash;
 use kube::ResourceExt as _;
@@ -130,6 +132,47 @@ impl ProviderIdFormat {
     }
 }
 
+impl ProviderIdFormat {
+    /// The form a provider id is written in, if it is one that is known.
+    fn of(provider_id: &str) -> Option<Self> {
+        machine_id(provider_id)?;
+        match provider_id.split_once("://")? {
+            ("external-cloudstack", rest) if !rest.contains('/') => Some(Self::CloudControllerManager),
+            ("cloudstack", rest) if rest.starts_with('/') => Some(Self::ClusterApi),
+            ("cloudstack", rest) if rest.split('/').count() == 2 => Some(Self::Zoned),
+            _ => None,
+        }
+    }
+}
+
+/// How provider ids of new machines are written: as it was set, until Nodes show that whatever names them does it otherwise.
+#[derive(Debug)]
+pub(crate) struct Form(Mutex<ProviderIdFormat>);
+
+impl Form {
+    pub(crate) fn new(format: ProviderIdFormat) -> Self {
+        Self(Mutex::new(format))
+    }
+
+    pub(crate) fn write(&self, zone: &str, id: &str) -> String {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).write(zone, id)
+    }
+
+    /// A Node carries this provider id.
+    pub(crate) fn learn(&self, provider_id: &str) {
+        let Some(seen) = ProviderIdFormat::of(provider_id) else { return };
+        let mut format = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        // A form of the user's own is told from its likes by nobody else.
+        if *format != seen && !matches!(*format, ProviderIdFormat::Template(_)) {
+            tracing::info!(
+                provider_id,
+                "Nodes carry provider ids of another form, which is used from now on"
+            );
+            *format = seen;
+        }
+    }
+}
+
 /// The machine's id in a provider id of any form.
 pub fn machine_id(provider_id: &str) -> Option<&str> {
     let (scheme, rest) = provider_id.split_once("://")?;
@@ -142,6 +185,20 @@ pub fn machine_id(provider_id: &str) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_form_of_ids_is_learnt_from_nodes_unless_it_is_the_users_own() {
+        let form = Form::new(ProviderIdFormat::default());
+        form.learn("aws:///eu/i-1");
+        assert_eq!(form.write("z", "1"), "external-cloudstack://1");
+        form.learn("cloudstack:///2");
+        assert_eq!(form.write("z", "1"), "cloudstack:///1");
+        form.learn("cloudstack://zone/2");
+        assert_eq!(form.write("z", "1"), "cloudstack://z/1");
+        let own = Form::new(ProviderIdFormat::Template("cloudstack://region/{id}".into()));
+        own.learn("cloudstack:///2");
+        assert_eq!(own.write("z", "1"), "cloudstack://region/1");
+    }
 
     fn claim(name: &str, uid: &str) -> NodeClaim {
         let mut claim = NodeClaim::default();

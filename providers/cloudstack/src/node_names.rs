@@ -139,7 +139,10 @@ impl NodeNames {
             node_labels.entry(key.to_owned()).or_insert(value);
         }
         let spec = named.spec.get_or_insert_default();
-        spec.provider_id = Some(options.provider_id.write(&machine.zonename, &machine.id));
+        // As its NodeClaim has it: they find each other by that.
+        let shared = &self.provider.shared;
+        let carried = self.provider.carried().remove(&machine.id);
+        spec.provider_id = Some(carried.unwrap_or_else(|| shared.form.write(&machine.zonename, &machine.id)));
         if let Some(taints) = &mut spec.taints {
             taints.retain(|taint| taint.key != UNINITIALIZED);
         }

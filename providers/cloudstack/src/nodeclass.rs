@@ -110,6 +110,12 @@ pub struct CloudStackNodeClassSpec {
     /// What machines cost.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pricing: Option<Pricing>,
+    /// `spot` or `on-demand`, by name of the offering; `*` stands for anything.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub capacity_types: BTreeMap<String, String>,
+    /// Room that is set aside for this account.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub reservations: Vec<Reservation>,
     /// Pods per node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_pods: Option<i64>,
@@ -234,6 +240,29 @@ pub struct CustomSizes {
     pub memory_per_cpu: Option<Vec<i64>>,
 }
 
+/// Room for some machines of an offering that is set aside for this account.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reservation {
+    /// Its name: the value of the label `karpenter.k8s.cloudstack/reservation-id`.
+    pub name: String,
+    /// The service offering, by name or id; `*` stands for anything.
+    pub offering: String,
+    /// For how many machines.
+    pub count: i64,
+    /// The affinity group that leads to its hosts.
+    #[serde(default, rename = "groupID", skip_serializing_if = "Option::is_none")]
+    pub group_id: Option<String>,
+}
+
+/// A ConfigMap.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct ConfigMapRef {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+}
+
 /// What machines cost per hour, in decimal numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pricing {
@@ -246,9 +275,18 @@ pub struct Pricing {
     /// Per GPU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu: Option<String>,
+    /// Per gigabyte of the disks a machine is made with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub storage: Option<String>,
     /// Of offerings by name; `*` stands for anything.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub overrides: BTreeMap<String, String>,
+    /// Prices by name of offering or instance type.
+    #[serde(default, rename = "configMapRef", skip_serializing_if = "Option::is_none")]
+    pub config_map_ref: Option<ConfigMapRef>,
+    /// `Use` to take what CloudStack's quota plug-in says of machines and volumes.
+    #[serde(default, rename = "quotaTariff", skip_serializing_if = "Option::is_none")]
+    pub quota_tariff: Option<String>,
 }
 
 /// Selects things by id, name or tags; terms of a list are alternatives.
@@ -492,6 +530,13 @@ fn spec_schema() -> Schema {
         )
         .optional("customSizes", custom_sizes())
         .optional("pricing", pricing())
+        .optional(
+            "capacityTypes",
+            Schema::map_of(text("Capacity type of the offering.").one_of(&["spot", "on-demand"]))
+                .describe("Capacity types of offerings by name; * stands for anything.")
+                .max_properties(100),
+        )
+        .optional("reservations", reservations())
         .optional("maxPods", Schema::int64().describe("Pods per node.").minimum(1).maximum(1000))
         .optional(
             "deletionPolicy",
@@ -599,6 +644,28 @@ fn data_disks() -> Schema {
     Schema::list_of(disk).describe("Additional disks, which go with the machine.").max_items(10)
 }
 
+fn reservations() -> Schema {
+    let text = |description: &str| Schema::string().describe(description).min_length(1);
+    let reservation = Schema::object()
+        .describe("Room for some machines that is set aside for this account.")
+        .required(
+            "name",
+            text("Its name, as the label karpenter.k8s.cloudstack/reservation-id has it.")
+                .max_length(63)
+                .pattern("^[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?$"),
+        )
+        .required(
+            "offering",
+            text("The service offering, by name or id; * stands for anything.").max_length(255),
+        )
+        .required("count", Schema::int64().describe("For how many machines.").minimum(0))
+        .optional("groupID", text("Id of the affinity group that leads to its hosts.").max_length(64));
+    Schema::list_of(reservation)
+        .describe("Room that is set aside for this account, taken before anything else.")
+        .max_items(30)
+        .cel("self.all(x, self.exists_one(y, x.name == y.name))", "names of reservations must be unique")
+}
+
 fn custom_sizes() -> Schema {
     let numbers = |description: &str| {
         Schema::list_of(Schema::int64().describe("A number.").minimum(1)).describe(description).max_items(20)
@@ -618,6 +685,23 @@ fn pricing() -> Schema {
         .optional("cpu", price("Per core."))
         .optional("memory", price("Per gigabyte of memory."))
         .optional("gpu", price("Per GPU."))
+        .optional("storage", price("Per gigabyte of the disks a machine is made with."))
+        .optional(
+            "configMapRef",
+            Schema::object()
+                .describe("ConfigMap with prices by name of offering or instance type.")
+                .required(
+                    "namespace",
+                    Schema::string().describe("Its namespace.").min_length(1).max_length(63),
+                )
+                .required("name", Schema::string().describe("Its name.").min_length(1).max_length(253)),
+        )
+        .optional(
+            "quotaTariff",
+            Schema::string()
+                .describe("Whether to take what the quota plug-in says of machines and volumes.")
+                .one_of(&["Use", "Ignore"]),
+        )
         .optional(
             "overrides",
             Schema::map_of(price("Price of the offering."))
@@ -715,6 +799,8 @@ impl CloudStackNodeClass {
         spec.template_selector_terms.clear();
         spec.tags = None;
         spec.pricing = None;
+        spec.capacity_types.clear();
+        spec.reservations.clear();
         spec.custom_sizes = None;
         spec.deletion_policy = None;
         let text = serde_json::to_string(&spec).unwrap_or_default();

@@ -42,6 +42,8 @@ pub(crate) struct Resolved {
     pub(crate) in_zone: BTreeMap<String, InZone>,
     /// Ids of the affinity groups the NodeClass names.
     pub(crate) affinity_groups: Vec<String>,
+    /// Whether the server can make one extra disk only.
+    pub(crate) single_disk: bool,
     pub(crate) problems: Vec<Problem>,
 }
 
@@ -75,8 +77,35 @@ pub(crate) async fn resolve(
         resolved.in_zone.insert(zone.id.clone(), in_zone);
     }
     resolved.find_problems();
+    check_disks(&mut resolved, catalogue).await?;
     look_for_names(&mut resolved, catalogue).await?;
     Ok(resolved)
+}
+
+/// Servers before 4.21 make one extra disk with a machine, not several.
+async fn check_disks(resolved: &mut Resolved, catalogue: &Catalogue) -> Result<(), ApiError> {
+    let spec = &resolved.spec;
+    let disks = spec.data_disks.len() + usize::from(spec.disk_offering.is_some());
+    if disks == 0 {
+        return Ok(());
+    }
+    let version = catalogue.capabilities().await?.cloudstackversion;
+    let mut numbers = version.split(['.', '-']).map_while(|part| part.parse::<u32>().ok());
+    let known = numbers.next().zip(numbers.next());
+    if known.is_none_or(|version| version >= (4, 21)) {
+        return Ok(());
+    }
+    resolved.single_disk = true;
+    if disks > 1 {
+        resolved.problems.push(Problem {
+            condition: crate::nodeclass::VALIDATION_SUCCEEDED,
+            reason: "DataDisksNotSupported",
+            message: format!(
+                "spec.dataDisks, spec.diskOffering: CloudStack {version} makes one extra disk with a machine, 4.21 and later several; leave one"
+            ),
+        });
+    }
+    Ok(())
 }
 
 /// What is only named: whether it is there, before a deployment is refused for it.
@@ -111,18 +140,22 @@ async fn look_for_names(resolved: &mut Resolved, catalogue: &Catalogue) -> Resul
         });
     }
     let mut groups = Vec::new();
-    if let Some(affinity) = &spec.affinity
-        && !(affinity.group_ids.is_empty() && affinity.group_names.is_empty())
-    {
+    let affinity = spec.affinity.clone().unwrap_or_default();
+    let of_reservations = spec.reservations.iter().filter_map(|reservation| reservation.group_id.as_ref());
+    let wanted: Vec<(&str, &String)> = (affinity.group_ids.iter().map(|id| ("spec.affinity.groupIDs", id)))
+        .chain(affinity.group_names.iter().map(|name| ("spec.affinity.groupNames", name)))
+        .chain(of_reservations.map(|id| ("spec.reservations.groupID", id)))
+        .collect();
+    if !wanted.is_empty() {
         let there = catalogue.affinity_groups(scope).await?;
-        let by_id = affinity.group_ids.iter().map(|id| ("spec.affinity.groupIDs", id));
-        let by_name = affinity.group_names.iter().map(|name| ("spec.affinity.groupNames", name));
-        for (field, wanted) in by_id.chain(by_name) {
-            let is = |group: &&Named| {
-                if field.ends_with("IDs") { group.id == *wanted } else { group.name == *wanted }
-            };
+        for (field, wanted) in wanted {
+            let by_name = field.ends_with("groupNames");
+            let is =
+                |group: &&Named| *wanted == if by_name { group.name.as_str() } else { group.id.as_str() };
             match there.iter().find(is) {
-                Some(group) => groups.push(group.id.clone()),
+                // Those of reservations are for their machines only.
+                Some(group) if field.starts_with("spec.affinity") => groups.push(group.id.clone()),
+                Some(_) => {}
                 None => problems.push(Problem {
                     condition: crate::nodeclass::AFFINITY_READY,
                     reason: "AffinityGroupNotFound",

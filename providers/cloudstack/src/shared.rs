@@ -21,9 +21,11 @@ use crate::disks::Tagged;
 use crate::instances::{Deletions, Unexplained};
 use crate::inventory::Inventory;
 use crate::launches::Launches;
-use crate::naming::{Naming, ProviderIdFormat};
+use crate::naming::{Form, Naming, ProviderIdFormat};
 use crate::nodeclass::CloudStackNodeClass;
+use crate::prices::Books;
 use crate::quota::{Hits, Ordered};
+use crate::reservations::Slots;
 use crate::unavailable::Unavailable;
 use crate::voice::Voice;
 
@@ -239,6 +241,10 @@ pub(crate) struct Shared {
     pub(crate) quota_hits: Hits,
     pub(crate) ordered: Ordered,
     pub(crate) tagged_disks: Tagged,
+    pub(crate) slots: Slots,
+    pub(crate) books: Books,
+    /// How provider ids of new machines are written.
+    pub(crate) form: Form,
     pub(crate) unexplained: Unexplained,
     pub(crate) deletions: Deletions,
     pub(crate) launches: Launches,
@@ -265,6 +271,7 @@ impl Shared {
         voice: Voice,
         environment: &Environment,
     ) -> Self {
+        let form = Form::new(options.provider_id.clone());
         let naming = Naming::new(&options.name_prefix, &options.cluster_name);
         Self {
             catalogue: Catalogue::new(client.clone(), &options.lifetimes, &environment.registry),
@@ -276,6 +283,9 @@ impl Shared {
             quota_hits: Hits::default(),
             ordered: Ordered::default(),
             tagged_disks: Tagged::default(),
+            slots: Slots::default(),
+            books: Books::default(),
+            form,
             unexplained: Unexplained::default(),
             deletions: Deletions::default(),
             launches: Launches::default(),

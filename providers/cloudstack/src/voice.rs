@@ -2,13 +2,16 @@
 //! whose machine will never come.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use k8s_openapi::api::core::v1::{ConfigMap, Node, Secret};
 use karpenter_api::NodeClaim;
 use karpenter_runtime::events::{Event, EventType, Recorder, reference};
-use kube::api::{DeleteParams, Preconditions};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, Preconditions};
 use kube::{Api, Resource, ResourceExt as _};
+use serde_json::json;
 
+use crate::naming::machine_id;
 use crate::nodeclass::ValueRef;
 
 /// Why a value of the cluster cannot be had.
@@ -64,6 +67,24 @@ impl Voice {
         value.filter(|value| !value.is_empty()).ok_or_else(|| missing(format!("{place} has no key {key}")))
     }
 
+    /// What a ConfigMap says.
+    pub(crate) async fn config_map(
+        &self,
+        namespace: &str,
+        name: &str,
+    ) -> Result<BTreeMap<String, String>, NoValue> {
+        let place = format!("ConfigMap {namespace}/{name}");
+        let client = self
+            .client
+            .clone()
+            .ok_or_else(|| NoValue::Unreadable(format!("no cluster to read {place} from")))?;
+        match Api::<ConfigMap>::namespaced(client, namespace).get_opt(name).await {
+            Ok(Some(object)) => Ok(object.data.unwrap_or_default()),
+            Ok(None) => Err(NoValue::Missing(format!("there is no {place}"))),
+            Err(error) => Err(NoValue::Unreadable(format!("{place} cannot be read: {error}"))),
+        }
+    }
+
     /// Something that somebody should look at.
     pub(crate) fn warn<K: Resource<DynamicType = ()>>(
         &self,
@@ -95,6 +116,39 @@ impl Voice {
             let name = object.meta().name.clone().unwrap_or_default();
             let values = [name, message.clone()];
             recorder.publish(Event::new(reference(object), kind, reason, message).dedupe_by(values));
+        }
+    }
+
+    /// The provider id some Node carries, of ours if there are any: how whatever names Nodes here writes them.
+    pub(crate) async fn provider_id_of_some_node(&self, prefix: &str) -> Option<String> {
+        let nodes: Api<Node> = Api::all(self.client.clone()?);
+        let listed = nodes.list(&ListParams::default().limit(100)).await.ok()?;
+        let named =
+            |node: &Node| node.spec.as_ref()?.provider_id.clone().filter(|id| machine_id(id).is_some());
+        let mut ours = listed.items.iter().filter(|node| node.name_any().starts_with(prefix));
+        ours.find_map(named).or_else(|| listed.items.iter().find_map(named))
+    }
+
+    /// The provider id of a Node, if it has one.
+    pub(crate) async fn provider_id_of(&self, node: &str) -> Option<String> {
+        let nodes: Api<Node> = Api::all(self.client.clone()?);
+        nodes.get_opt(node).await.ok()??.spec?.provider_id.filter(|id| !id.is_empty())
+    }
+
+    /// Has a NodeClaim carry the provider id its Node has, which cannot be changed.
+    pub(crate) async fn carry(&self, claim: &NodeClaim, provider_id: &str) {
+        let Some(claims) = &self.claims else { return };
+        let patch = json!({
+            "metadata": {"resourceVersion": claim.resource_version()},
+            "status": {"providerID": provider_id},
+        });
+        let how = PatchParams::default();
+        match claims.patch_status(&claim.name_any(), &how, &Patch::Merge(patch)).await {
+            Ok(_) => {
+                tracing::info!(NodeClaim = claim.name_any(), provider_id, "carries its Node's provider id")
+            }
+            // Looked at again in a moment.
+            Err(error) => tracing::debug!(NodeClaim = claim.name_any(), %error, "cannot carry it yet"),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{Event, Secret};
+use k8s_openapi::api::core::v1::{ConfigMap, Event, Secret};
 use karpenter::cloudstack::stage::{Stage, apply_credentials, furnish, node_class, node_class_ref};
 use karpenter_api::conditions::HasConditions as _;
 use karpenter_provider_cloudstack::naming::ProviderIdFormat;
@@ -81,6 +81,13 @@ fn a_new_user(named_by: NamedBy, options: ProviderOptions) {
         }
         let within = Duration::from_secs(5 * 60);
         world.wait_until("the pods run", within, |objects| all_run(objects, 3)).await?;
+        // Which may be before the Nodes are registered, since these machines bring no taints.
+        let initialized = |objects: &Objects| {
+            objects.nodes.values().all(|node| {
+                node.metadata.labels.as_ref().is_some_and(|l| l.contains_key("karpenter.sh/initialized"))
+            })
+        };
+        world.wait_until("the nodes are initialised", within, initialized).await?;
         world.cluster().read(|objects| {
             for node in objects.nodes.values() {
                 let labels = node.metadata.labels.clone().unwrap_or_default();
@@ -109,6 +116,11 @@ fn nodes_named_by_their_kubelet_as_cluster_api_does_it_are_recognised() {
     let options =
         ProviderOptions { provider_id: ProviderIdFormat::ClusterApi, ..ProviderOptions::new("prod") };
     a_new_user(NamedBy::Kubelet, options);
+}
+
+#[test]
+fn nodes_that_carry_ids_of_another_form_than_expected_are_recognised_all_the_same() {
+    a_new_user(NamedBy::Kubelet, ProviderOptions::new("prod"));
 }
 
 #[test]
@@ -190,6 +202,74 @@ fn scenario_21_keys_are_exchanged_while_karpenter_runs_and_wrong_ones_are_told_o
         assert!(told, "an event says so too");
         let text = serde_json::to_string(&events).expect("JSON");
         assert!(!text.contains("-secret-key"), "no secret is told");
+        karpenter.stop(Duration::from_secs(60)).await;
+        Ok::<(), karpenter_sim::Trouble>(())
+    });
+    done.expect("a runtime").unwrap_or_else(|trouble| panic!("{trouble}"));
+}
+
+#[test]
+fn a_machine_whose_lease_ends_is_replaced_before_it_does() {
+    let done = in_virtual_time(async {
+        let stage =
+            Stage::new(WorldOptions { seed: 25, ..WorldOptions::default() }, GuestOptions::default()).await?;
+        furnish(&stage.cloud, 4);
+        let world = &stage.world;
+        apply_credentials(world).await?;
+        world.create(node_class()).await?;
+        world.create(small_nodes(json!({}))).await?;
+        world.create(deployment("web", 1, "1500m")).await?;
+        let karpenter = stage.karpenter(FaultPlan::none(), ProviderOptions::new("lease"));
+        karpenter.start();
+        scale(&stage, 1).await?;
+        let leased = stage.cloud.live_machines()[0].id.clone();
+        let now = world.cluster().now();
+        stage.cloud.lease_machine(&leased, now + Duration::from_secs(3600));
+        world.run_for(Duration::from_secs(25 * 60)).await?;
+        assert_eq!(stage.cloud.live_machines()[0].id, leased, "there is time yet");
+        world.run_for(Duration::from_secs(30 * 60)).await?;
+        let machines = stage.cloud.live_machines();
+        assert!(machines.len() == 1 && machines[0].id != leased, "{machines:?}");
+        assert!(world.cluster().read(|objects| all_run(objects, 1)), "and the pod runs on another");
+        karpenter.stop(Duration::from_secs(60)).await;
+        Ok::<(), karpenter_sim::Trouble>(())
+    });
+    done.expect("a runtime").unwrap_or_else(|trouble| panic!("{trouble}"));
+}
+
+#[test]
+fn prices_of_a_config_map_are_followed_while_karpenter_runs() {
+    let done = in_virtual_time(async {
+        let stage =
+            Stage::new(WorldOptions { seed: 26, ..WorldOptions::default() }, GuestOptions::default()).await?;
+        furnish(&stage.cloud, 4);
+        let world = &stage.world;
+        apply_credentials(world).await?;
+        let book = |small: &str| {
+            json!({
+                "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "prices", "namespace": "karpenter"},
+                "data": {"k8s.small": small, "k8s.medium": "a lot"},
+            })
+        };
+        world.create(book("9.5")).await?;
+        let mut class = node_class();
+        class["spec"]["pricing"] = json!({"configMapRef": {"namespace": "karpenter", "name": "prices"}});
+        world.create(class).await?;
+        let karpenter = stage.karpenter(FaultPlan::none(), ProviderOptions::new("prices"));
+        karpenter.start();
+        let price = async |name: &str| {
+            let classes: Api<CloudStackNodeClass> = Api::all(stage.world.cluster().client("user"));
+            let status = classes.get("default").await.expect("the NodeClass").status.unwrap_or_default();
+            let found = status.service_offerings.unwrap_or_default().into_iter().find(|o| o.name == name);
+            found.and_then(|offering| offering.price).unwrap_or_default()
+        };
+        world.run_for(Duration::from_secs(120)).await?;
+        assert_eq!(price("k8s.small").await, "9.5000");
+        assert_eq!(price("k8s.medium").await, "0.2000", "what is no price is left out");
+        let maps: Api<ConfigMap> = Api::namespaced(world.cluster().client("user"), "karpenter");
+        maps.patch("prices", &PatchParams::default(), &Patch::Merge(book("0.01"))).await.expect("written");
+        world.run_for(Duration::from_secs(360)).await?;
+        assert_eq!(price("k8s.small").await, "0.0100");
         karpenter.stop(Duration::from_secs(60)).await;
         Ok::<(), karpenter_sim::Trouble>(())
     });

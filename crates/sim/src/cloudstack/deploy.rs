@@ -150,6 +150,7 @@ impl State {
                 key_pairs: call.list("keypairs"),
                 group: call.get("group").map(str::to_owned),
                 protected: false,
+                lease_ends: None,
                 jobs: VecDeque::new(),
             },
             disks,

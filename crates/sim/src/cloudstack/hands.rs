@@ -130,6 +130,11 @@ impl CloudStack {
         self.change(id, |machine| machine.protected = protected);
     }
 
+    /// A machine gets a lease that ends then.
+    pub fn lease_machine(&self, id: &str, ends: Timestamp) {
+        self.change(id, |machine| machine.lease_ends = Some(ends));
+    }
+
     /// Somebody gives a machine another offering.
     pub fn rescale_machine(&self, id: &str, offering: &str) {
         self.change(id, |machine| machine.offering = offering.to_owned());
@@ -190,6 +195,7 @@ impl CloudStack {
             key_pairs: Vec::new(),
             group: None,
             protected: false,
+            lease_ends: None,
             jobs: std::collections::VecDeque::new(),
         };
         state.machine_ids.insert(id.clone(), number);
@@ -231,6 +237,24 @@ impl CloudStack {
         let mut state = self.state();
         let entry = state.catalogue(kind).iter().find(|entry| entry["name"] == name)?;
         entry["id"].as_str().map(str::to_owned)
+    }
+
+    /// What the quota plug-in, which there is from now on, takes per month for a running machine and a gigabyte of volume.
+    pub fn set_tariffs(&self, machine: f64, gigabyte: f64) {
+        let mut state = self.state();
+        state.settings.quota_plugin = true;
+        for tariff in &mut state.tariffs {
+            match tariff["usageType"].as_i64() {
+                Some(1) => tariff["tariffValue"] = machine.into(),
+                Some(6) => tariff["tariffValue"] = gigabyte.into(),
+                _ => {}
+            }
+        }
+    }
+
+    /// The version the server says it has.
+    pub fn set_version(&self, version: &str) {
+        self.state().capability["cloudstackversion"] = version.into();
     }
 
     /// Sets a limit of the ordinary tenant; negative is none.

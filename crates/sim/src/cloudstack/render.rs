@@ -146,6 +146,10 @@ impl State {
         put("affinitygroup", if shows_groups { affinity.into() } else { json!([]) });
         put("isdynamicallyscalable", false.into());
         put("deleteprotection", machine.protected.into());
+        if let Some(ends) = machine.lease_ends {
+            put("leaseexpirydate", stamp(ends).into());
+            put("leaseexpiryaction", "STOP".into());
+        }
         if machine.state == "Running" && machine.details.is_empty() {
             put("bootmode", text("legacy"));
             put("boottype", text("Bios"));

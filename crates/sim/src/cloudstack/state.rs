@@ -49,6 +49,8 @@ pub(crate) struct Machine {
     pub(crate) key_pairs: Vec<String>,
     pub(crate) group: Option<String>,
     pub(crate) protected: bool,
+    /// When its lease ends.
+    pub(crate) lease_ends: Option<Timestamp>,
     /// Jobs that work on it, in the order they came; the first is at work.
     pub(crate) jobs: VecDeque<String>,
 }

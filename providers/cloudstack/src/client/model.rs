@@ -61,6 +61,10 @@ pub struct VirtualMachine {
     pub arch: String,
     /// `UserVm`, `cksnode`, …
     pub vmtype: String,
+    /// The host it is on; administrators only.
+    pub hostid: String,
+    /// When its lease ends, if it has one.
+    pub leaseexpirydate: String,
     /// Whether it must not be deleted.
     #[serde(deserialize_with = "truth")]
     pub deleteprotection: bool,
@@ -376,6 +380,8 @@ pub struct Capabilities {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Host {
+    /// Id.
+    pub id: String,
     /// `Up`, `Down`, …
     pub state: String,
     /// `Enabled`, `Maintenance`, …
@@ -416,6 +422,30 @@ impl Host {
             && words(&offering.hosttags).is_subset(&words(&self.hosttags))
             && enough(memory, self.memoryallocatedbytes, memory_mib << 20)
             && enough(self.cpuwithoverprovisioning, self.cpuallocatedvalue, mhz)
+    }
+}
+
+/// What the quota plug-in takes for something.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct Tariff {
+    /// For what.
+    #[serde(rename = "usageType", deserialize_with = "number")]
+    pub usage_type: Option<i64>,
+    /// How much, per month where it is used over time.
+    #[serde(rename = "tariffValue")]
+    pub tariff_value: Value,
+}
+
+impl Tariff {
+    /// How much, if that is a number.
+    pub fn value(&self) -> Option<f64> {
+        let value = match &self.tariff_value {
+            Value::Number(number) => number.as_f64(),
+            Value::String(text) => text.trim().parse().ok(),
+            _ => None,
+        };
+        value.filter(|value| value.is_finite() && *value >= 0.0)
     }
 }
 

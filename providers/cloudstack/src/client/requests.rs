@@ -146,6 +146,8 @@ pub struct Deploy {
     pub root_disk_offering_id: Option<String>,
     /// Extra disks.
     pub data_disks: Vec<NewDisk>,
+    /// Whether the server is too old to make more than one, and wants that one told otherwise.
+    pub single_disk: bool,
     /// Settings such as `cpuNumber` and `memory` of a customised offering.
     pub details: BTreeMap<String, String>,
     /// Group shown in the user interface.
@@ -184,6 +186,14 @@ pub fn deploy(new: &Deploy) -> Request {
         .maybe("hypervisor", new.hypervisor.as_deref());
     for (key, value) in &new.details {
         request = request.with(&format!("details[0].{key}"), value.as_str());
+    }
+    if new.single_disk
+        && let Some(disk) = new.data_disks.first()
+    {
+        request = request
+            .with("diskofferingid", disk.offering_id.as_str())
+            .maybe("size", disk.size_gb.map(|size| size.to_string()));
+        return request.with("customjobid", new.job_id.as_str()).within(&new.scope);
     }
     for (i, disk) in new.data_disks.iter().enumerate() {
         let field = |name: &str| format!("datadisksdetails[{i}].{name}");

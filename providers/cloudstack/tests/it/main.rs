@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on may panic")]
 
+mod buying;
 mod cloud;
 mod deleting;
 mod documents;

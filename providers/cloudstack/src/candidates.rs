@@ -1,0 +1,257 @@
+//! How the machine of a NodeClaim would be made: everything a deployment says, and the tags the machine gets.
+
+use std::collections::BTreeMap;
+
+use karpenter_api::{NodeClaim, labels as well_known, taints};
+use karpenter_cloudprovider::error::ProviderError;
+use karpenter_engine::instance_type::{InstanceType, Offering};
+use kube::ResourceExt as _;
+
+use crate::affinity::Groups;
+use crate::client::model;
+use crate::client::requests::Deploy;
+use crate::instances::Candidate;
+use crate::instancetypes::Market;
+use crate::nodeclass::{CloudStackNodeClass, CloudStackNodeClassSpec, VALIDATION_SUCCEEDED};
+use crate::provider::CloudStackProvider;
+use crate::resolved::{Problem, Resolved};
+use crate::unavailable::Refused;
+use crate::userdata::{self, Variables};
+use crate::voice::NoValue;
+use crate::{bootstrap, labels, templates};
+
+/// What machines are told, as far as it is the same for all of a NodeClass.
+pub(crate) struct Told {
+    user_data: Option<String>,
+    token: Option<String>,
+}
+
+impl Told {
+    /// The user data of one machine, before its variables are filled in.
+    fn text(
+        &self,
+        spec: &CloudStackNodeClassSpec,
+        variables: &Variables,
+    ) -> Result<Option<String>, bootstrap::CannotMerge> {
+        match (&spec.bootstrap, &self.token) {
+            (Some(how), Some(token)) => {
+                let ours = bootstrap::script(how, token.trim(), spec.max_pods, variables);
+                bootstrap::merge(&ours, self.user_data.as_deref()).map(Some)
+            }
+            _ => Ok(self.user_data.clone()),
+        }
+    }
+}
+
+impl CloudStackProvider {
+    /// How the machine of this choice would be deployed; nothing if the choice names what is not there.
+    pub(crate) fn candidate(
+        &self,
+        claim: &NodeClaim,
+        (resolved, market): (&Resolved, &Market),
+        (instance_type, offering): (&InstanceType, &Offering),
+        (groups, security_groups): (&Groups, &[String]),
+        told: &Told,
+    ) -> Result<Option<Candidate>, ProviderError> {
+        let value = |key: &str| {
+            let requirement = offering.requirements.get(key)?;
+            requirement.values.first().map(ToString::to_string)
+        };
+        let Some(zone_id) = value(labels::ZONE_ID) else { return Ok(None) };
+        let reservation = value(labels::RESERVATION_ID);
+        let reservation = resolved.spec.reservations.iter().find(|r| Some(&r.name) == reservation.as_ref());
+        let (Some(in_zone), Some(zone)) =
+            (resolved.in_zone.get(&zone_id), resolved.zones.iter().find(|zone| zone.id == zone_id))
+        else {
+            return Ok(None);
+        };
+        let Some(size) = market.size(&zone_id, &instance_type.name) else { return Ok(None) };
+        let wanted_archs =
+            karpenter_cloudprovider::conversion::requirements(claim).map_err(ProviderError::other)?;
+        let template = resolved
+            .architectures()
+            .into_iter()
+            .filter(|arch| wanted_archs.get(well_known::ARCH).is_none_or(|wanted| wanted.has(arch)))
+            .find_map(|arch| templates::for_arch(&in_zone.templates, &resolved.spec, &arch));
+        let unavailable = &self.shared.unavailable;
+        let usable: Vec<&model::Network> = in_zone
+            .networks
+            .iter()
+            .filter(|network| !unavailable.is_refused(&Refused::Network(network.id.clone())))
+            .collect();
+        // Spread by the claim's name: whoever asks again for the same claim gets the same network.
+        let turn = match resolved.spec.network_selection.as_deref() {
+            Some("Spread") if !usable.is_empty() => {
+                let hash = karpenter_api::structure_hash::text(&claim.name_any());
+                usize::try_from(hash % usable.len() as u64).unwrap_or(0)
+            }
+            _ => 0,
+        };
+        let network = usable.get(turn).copied();
+        let (Some(template), Some(network)) = (template, network) else { return Ok(None) };
+        let spec = &resolved.spec;
+        let mut details = spec.details.clone().unwrap_or_default();
+        details.extend(size.details.clone());
+        let variables = self.variables(claim, &zone.name, &size.name);
+        let told = told.text(spec, &variables).map_err(|error| {
+            let text = error.to_string();
+            ProviderError::create(error, "UserDataInvalid", text)
+        })?;
+        let user_data = match told {
+            Some(text) => {
+                let rendered = userdata::render(&text, &variables).map_err(|error| {
+                    let text = error.to_string();
+                    self.shared.voice.warn(claim, "UserDataTooLong", text.clone());
+                    ProviderError::create(error, "UserDataTooLong", text)
+                })?;
+                Some(rendered)
+            }
+            None => None,
+        };
+        let networks = std::iter::once(network).chain(&in_zone.additional);
+        Ok(Some(Candidate {
+            type_name: size.name.clone(),
+            zone_id: zone_id.clone(),
+            zone_name: zone.name.clone(),
+            offering_name: size.offering.name.clone(),
+            network_name: network.name.clone(),
+            need: resolved.need(&zone_id, size),
+            group_refused_as: groups.refused_as.clone(),
+            reservation: reservation.map(|r| (r.name.clone(), r.count)),
+            deploy: Deploy {
+                zone_id: zone_id.clone(),
+                service_offering_id: size.offering.id.clone(),
+                template_id: template.id.clone(),
+                network_ids: networks.map(|network| network.id.clone()).collect(),
+                security_group_ids: security_groups.to_vec(),
+                affinity_group_ids: groups
+                    .ids
+                    .iter()
+                    .chain(reservation.and_then(|r| r.group_id.as_ref()))
+                    .cloned()
+                    .collect(),
+                key_pairs: spec.ssh_key_pair.iter().chain(&spec.ssh_key_pairs).cloned().collect(),
+                user_data,
+                user_data_id: spec.user_data_id.clone(),
+                root_disk_size_gb: spec.root_disk_size,
+                root_disk_offering_id: resolved.root_disk_offering(&zone_id),
+                data_disks: resolved.new_disks(&zone_id),
+                details,
+                group: Some(self.shared.options.cluster_name.clone()),
+                boot_type: spec.boot_type.clone(),
+                boot_mode: spec.boot_mode.clone(),
+                single_disk: resolved.single_disk,
+                scope: resolved.scope.clone(),
+                ..Deploy::default()
+            },
+        }))
+    }
+
+    /// What machines of this NodeClass are told besides what is known of each.
+    pub(crate) async fn told(&self, resolved: &Resolved) -> Result<Told, (&'static str, NoValue)> {
+        let voice = &self.shared.voice;
+        let user_data = match &resolved.spec.user_data_ref {
+            Some(wanted) => {
+                let value = voice.value_of(wanted).await;
+                Some(value.map_err(|problem| ("spec.userDataRef", problem))?)
+            }
+            None => resolved.spec.user_data.clone(),
+        };
+        let token = match &resolved.spec.bootstrap {
+            Some(bootstrap) => {
+                let value = voice.value_of(&bootstrap.token_secret_ref).await;
+                Some(value.map_err(|problem| ("spec.bootstrap.tokenSecretRef", problem))?)
+            }
+            None => None,
+        };
+        Ok(Told { user_data, token })
+    }
+
+    /// What is wrong with what machines of this NodeClass would be told, before any is made.
+    pub(crate) async fn user_data_problem(&self, resolved: &Resolved) -> Option<Problem> {
+        let problem = |reason: &'static str, message: String| {
+            Some(Problem { condition: VALIDATION_SUCCEEDED, reason, message })
+        };
+        let told = match self.told(resolved).await {
+            Ok(told) => told,
+            Err((field, NoValue::Missing(text))) => {
+                return problem("UserDataNotFound", format!("{field}: {text}"));
+            }
+            // Not knowing is no verdict.
+            Err((_, NoValue::Unreadable(_))) => return None,
+        };
+        let variables = Variables::default();
+        match told.text(&resolved.spec, &variables) {
+            Err(error) => problem("UserDataInvalid", error.to_string()),
+            Ok(text) => match userdata::render(&text?, &variables) {
+                Err(error) => problem("UserDataTooLong", error.to_string()),
+                Ok(_) => None,
+            },
+        }
+    }
+
+    fn variables(&self, claim: &NodeClaim, zone: &str, instance_type: &str) -> Variables {
+        let pool = claim.labels().get(well_known::NODEPOOL).cloned().unwrap_or_default();
+        let mut labels: Vec<String> =
+            claim.labels().iter().map(|(key, value)| format!("{key}={value}")).collect();
+        labels.sort();
+        let mut all_taints = vec![taints::UNREGISTERED.to_taint()];
+        all_taints.extend(claim.spec.taints().iter().chain(claim.spec.startup_taints()).cloned());
+        let taints: Vec<String> = all_taints
+            .iter()
+            .map(|taint| {
+                format!("{}={}:{}", taint.key, taint.value.as_deref().unwrap_or_default(), taint.effect)
+            })
+            .collect();
+        Variables {
+            cluster: self.shared.options.cluster_name.clone(),
+            node_claim: claim.name_any(),
+            node_pool: pool,
+            zone: zone.to_owned(),
+            instance_type: instance_type.to_owned(),
+            labels: labels.join(","),
+            taints: taints.join(","),
+        }
+    }
+
+    /// What a machine of this claim is tagged with. Nothing of the user's overrides what says whose it is.
+    pub(crate) fn tags(&self, claim: &NodeClaim, class: &CloudStackNodeClass) -> BTreeMap<String, String> {
+        let spec = class.spec.clone().unwrap_or_default();
+        let mut tags = spec.tags.clone().unwrap_or_default();
+        let mut put = |key: &str, value: String| {
+            if !value.is_empty() {
+                tags.insert(key.to_owned(), value);
+            }
+        };
+        put(labels::TAG_MANAGED_BY, "karpenter".to_owned());
+        put(&labels::cluster_tag(&self.shared.options.cluster_name), "owned".to_owned());
+        put(labels::TAG_NODE_CLAIM, claim.name_any());
+        put(labels::TAG_NODE_POOL, claim.labels().get(well_known::NODEPOOL).cloned().unwrap_or_default());
+        put(labels::TAG_NODE_CLASS, class.name_any());
+        put(labels::TAG_NODE_CLAIM_UID, claim.uid().unwrap_or_default());
+        put(labels::TAG_NODE_CLASS_HASH, class.hash());
+        put(labels::TAG_RESERVATION, claim.labels().get(labels::RESERVATION_ID).cloned().unwrap_or_default());
+        let disks = spec.data_disks.len() + usize::from(spec.disk_offering.is_some());
+        if disks > 0 {
+            put(labels::TAG_DATA_DISKS, disks.to_string());
+        }
+        tags
+    }
+
+    /// The ids of the security groups the NodeClass names.
+    pub(crate) async fn security_groups(&self, resolved: &Resolved) -> Result<Vec<String>, ProviderError> {
+        if resolved.spec.security_groups.is_empty() {
+            return Ok(Vec::new());
+        }
+        let there =
+            self.shared.catalogue.security_groups(&resolved.scope).await.map_err(ProviderError::other)?;
+        let named = |wanted: &String| {
+            let group = there.iter().find(|group| group.id == *wanted || group.name == *wanted);
+            group.map(|group| group.id.clone()).ok_or_else(|| {
+                let text = format!("spec.securityGroups: there is no security group {wanted:?}");
+                ProviderError::create(text.clone(), "SecurityGroupNotFound", text)
+            })
+        };
+        resolved.spec.security_groups.iter().map(named).collect()
+    }
+}

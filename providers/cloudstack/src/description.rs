@@ -1,0 +1,114 @@
+//! Machines as the core hears of them.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use karpenter_api::{NodeClaim, labels as well_known};
+use karpenter_cloudprovider::provider::LaunchedInstance;
+use karpenter_cloudprovider::selection;
+use karpenter_engine::instance_type::{InstanceType, Offering};
+use kube::ResourceExt as _;
+
+use crate::client::model::VirtualMachine;
+use crate::instances::is_alive;
+use crate::labels;
+use crate::naming::{label_value, machine_id};
+use crate::nodeclass::{CloudStackNodeClass, HASH_VERSION};
+use crate::provider::CloudStackProvider;
+
+/// The provider ids NodeClaims carry, by the machine they name.
+pub(crate) type Carried = BTreeMap<String, String>;
+
+impl CloudStackProvider {
+    /// The provider ids that NodeClaims carry. One that is written differently, by another release or another setting, is
+    /// still the machine's: whoever compares texts must not take it for gone.
+    pub(crate) fn carried(&self) -> Carried {
+        let claims = self.shared.objects.node_claims().unwrap_or_default();
+        let id = |claim: &NodeClaim| {
+            let text = claim.status.as_ref()?.provider_id.clone()?;
+            Some((machine_id(&text)?.to_owned(), text))
+        };
+        claims.iter().filter_map(|claim| id(claim)).collect()
+    }
+
+    /// The machine as the core wants to hear of it.
+    pub(crate) fn describe(
+        &self,
+        machine: &VirtualMachine,
+        claim: &NodeClaim,
+        class: &CloudStackNodeClass,
+        types: &[InstanceType],
+    ) -> LaunchedInstance {
+        let provider_id = self.shared.form.write(&machine.zonename, &machine.id);
+        let is_size = |it: &&InstanceType| {
+            let is = |key: &str, wanted: &str| {
+                it.requirements.get(key).is_some_and(|requirement| requirement.has(wanted))
+            };
+            let number = |number: Option<i64>| number.map_or_else(String::new, |number| number.to_string());
+            is(labels::SERVICE_OFFERING_ID, &machine.serviceofferingid)
+                && is(labels::INSTANCE_CPU, &number(machine.cpunumber))
+                && is(labels::INSTANCE_MEMORY, &number(machine.memory))
+        };
+        let zone = label_value(&machine.zonename);
+        let chosen = types.iter().find(is_size).and_then(|it| {
+            let value = |offering: &Offering, key: &str| {
+                let requirement = offering.requirements.get(key)?;
+                requirement.values.first().map(ToString::to_string)
+            };
+            let reservation = machine.tag(labels::TAG_RESERVATION);
+            let is_it = |offering: &&Offering| {
+                value(offering, well_known::TOPOLOGY_ZONE).as_deref() == Some(zone.as_str())
+                    && value(offering, labels::RESERVATION_ID).as_deref() == reservation
+            };
+            Some((it, it.offerings.iter().find(is_it)?))
+        });
+        let mut instance = match chosen {
+            Some((it, offering)) => selection::describe(&provider_id, it, offering),
+            None => LaunchedInstance { provider_id, ..LaunchedInstance::default() },
+        };
+        let mut put = |key: &str, value: &str| {
+            if !value.is_empty() {
+                instance.labels.insert(key.to_owned(), label_value(value));
+            }
+        };
+        put(well_known::TOPOLOGY_ZONE, &machine.zonename);
+        put(labels::ZONE_ID, &machine.zoneid);
+        put(labels::ZONE_NAME, &machine.zonename);
+        put(labels::SERVICE_OFFERING_ID, &machine.serviceofferingid);
+        put(labels::SERVICE_OFFERING_NAME, &machine.serviceofferingname);
+        put(labels::TEMPLATE_ID, &machine.templateid);
+        put(labels::TEMPLATE_NAME, &machine.templatename);
+        if let Some(nic) = machine.nic.iter().find(|nic| nic.isdefault).or(machine.nic.first()) {
+            put(labels::NETWORK_ID, &nic.networkid);
+            put(labels::NETWORK_NAME, &nic.networkname);
+        }
+        put(well_known::OS, "linux");
+        let pool = machine
+            .tag(labels::TAG_NODE_POOL)
+            .or_else(|| Some(claim.labels().get(well_known::NODEPOOL)?.as_str()));
+        put(well_known::NODEPOOL, pool.unwrap_or_default());
+        instance.image_id = machine.templateid.clone();
+        instance.annotations.insert(labels::NODE_CLASS_HASH.to_owned(), class.hash());
+        instance.annotations.insert(labels::NODE_CLASS_HASH_VERSION.to_owned(), HASH_VERSION.to_owned());
+        instance
+    }
+
+    /// The machine as a NodeClaim, which is how instances are listed.
+    pub(crate) fn as_claim(&self, machine: &VirtualMachine, carried: &Carried) -> NodeClaim {
+        let mut claim = NodeClaim::default();
+        let nothing = CloudStackNodeClass::default();
+        let mut instance = self.describe(machine, &claim, &nothing, &[]);
+        instance.annotations.clear();
+        if let Some(text) = carried.get(&machine.id) {
+            instance.provider_id.clone_from(text);
+        }
+        instance.write_into(&mut claim);
+        claim.metadata.name = machine.tag(labels::TAG_NODE_CLAIM).map(str::to_owned);
+        claim.metadata.creation_timestamp = machine.created().map(Time);
+        if !is_alive(machine) {
+            claim.metadata.deletion_timestamp = Some(Time(self.shared.clock.now()));
+        }
+        claim.status.get_or_insert_default().node_name = Some(machine.name.clone());
+        claim
+    }
+}

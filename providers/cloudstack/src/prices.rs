@@ -1,0 +1,179 @@
+//! What an hour of a machine costs: from the most particular source that says something.
+//!
+//! 1. the overrides of the NodeClass, the longest pattern first,
+//! 2. the ConfigMap it names,
+//! 3. the offering's detail `karpenter.sh/price`,
+//! 4. the tariffs of CloudStack's quota plug-in, where the NodeClass wants them,
+//! 5. so much per core, gigabyte of memory, GPU and gigabyte of storage.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::client::model::Tariff;
+use crate::instancetypes::Size;
+use crate::naming::label_value;
+use crate::nodeclass::{CloudStackNodeClassSpec, ConfigMapRef, Pricing};
+use crate::selection::glob;
+use crate::shared::Shared;
+use crate::voice::NoValue;
+
+/// Prices per hour where nobody says: per core, per gigabyte, per GPU.
+const PRICES: (f64, f64, f64) = (0.04, 0.005, 1.0);
+/// Detail of an offering: its price per hour.
+const PRICE_DETAIL: &str = "karpenter.sh/price";
+/// Hours of a month, as the quota plug-in counts them.
+const HOURS_PER_MONTH: f64 = 720.0;
+/// Usage types of tariffs: a running machine, a gigabyte of a volume.
+const RUNNING_VM: i64 = 1;
+const VOLUME: i64 = 6;
+/// How long a ConfigMap is believed.
+const REREAD: Duration = Duration::from_secs(60);
+
+/// A price somebody wrote.
+pub(crate) fn number(text: &str) -> Option<f64> {
+    text.trim().parse::<f64>().ok().filter(|price| price.is_finite() && *price >= 0.0)
+}
+
+/// What is known besides the NodeClass and the offering.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Prices {
+    /// By name of instance type or offering.
+    pub(crate) book: Arc<BTreeMap<String, f64>>,
+    /// Per month: a machine, a gigabyte.
+    pub(crate) tariff: Option<(f64, f64)>,
+}
+
+impl Prices {
+    /// What an hour of a machine of this size with so much storage costs.
+    pub(crate) fn of(&self, size: &Size, storage_gb: i64, pricing: Option<&Pricing>) -> f64 {
+        let nothing = Pricing::default();
+        let pricing = pricing.unwrap_or(&nothing);
+        let of_pattern = |pattern: &&String| glob(pattern, &size.offering.name);
+        // The longest pattern says most.
+        let override_ = pricing.overrides.keys().filter(of_pattern).max_by_key(|pattern| pattern.len());
+        if let Some(price) = override_.and_then(|pattern| number(&pricing.overrides[pattern])) {
+            return price;
+        }
+        let names = [&size.name, &size.offering.name, &label_value(&size.offering.name)];
+        if let Some(price) = names.into_iter().find_map(|name| self.book.get(name)) {
+            return *price;
+        }
+        if let Some(price) = size.offering.detail(PRICE_DETAIL).and_then(|text| number(&text)) {
+            return price;
+        }
+        let tariff = self.tariff.filter(|(machine, gigabyte)| machine + gigabyte > 0.0);
+        // What the tariffs do not know of is added only where somebody says how much.
+        let usual = if tariff.is_some() { (0.0, 0.0, 0.0) } else { PRICES };
+        let part =
+            |given: &Option<String>, otherwise: f64| given.as_deref().and_then(number).unwrap_or(otherwise);
+        let (machine, gigabyte) = tariff.unwrap_or_default();
+        let gib = size.memory_mib as f64 / 1024.0;
+        machine / HOURS_PER_MONTH
+            + storage_gb as f64 * (part(&pricing.storage, 0.0) + gigabyte / HOURS_PER_MONTH)
+            + size.cpu as f64 * part(&pricing.cpu, usual.0)
+            + gib * part(&pricing.memory, usual.1)
+            + size.offering.gpucount.unwrap_or(0) as f64 * part(&pricing.gpu, usual.2)
+    }
+}
+
+type Book = (Instant, Arc<BTreeMap<String, f64>>);
+
+/// The ConfigMaps that were read.
+#[derive(Debug, Default)]
+pub(crate) struct Books(Mutex<BTreeMap<ConfigMapRef, Book>>);
+
+impl Shared {
+    /// What is known of prices besides the NodeClass. Prices nobody can read now are as they were.
+    pub(crate) async fn prices(&self, spec: &CloudStackNodeClassSpec) -> Prices {
+        let Some(pricing) = &spec.pricing else { return Prices::default() };
+        let book = match &pricing.config_map_ref {
+            Some(wanted) => self.book(wanted).await,
+            None => Arc::default(),
+        };
+        let tariff = if pricing.quota_tariff.as_deref() == Some("Use") { self.tariff().await } else { None };
+        Prices { book, tariff }
+    }
+
+    async fn book(&self, wanted: &ConfigMapRef) -> Arc<BTreeMap<String, f64>> {
+        let known = {
+            let books = self.books.0.lock().unwrap_or_else(PoisonError::into_inner);
+            books.get(wanted).cloned()
+        };
+        if let Some((at, book)) = &known
+            && at.elapsed() < REREAD
+        {
+            return Arc::clone(book);
+        }
+        let book = match self.voice.config_map(&wanted.namespace, &wanted.name).await {
+            Ok(data) => {
+                let price = |(name, text): (String, String)| match number(&text) {
+                    Some(price) => Some((name, price)),
+                    None => {
+                        tracing::warn!(ConfigMap = %wanted.name, key = name, "is no price per hour and left out");
+                        None
+                    }
+                };
+                Arc::new(data.into_iter().filter_map(price).collect())
+            }
+            // One that is gone tells nothing any more.
+            Err(NoValue::Missing(problem)) => {
+                tracing::warn!(%problem, "no prices from spec.pricing.configMapRef");
+                Arc::default()
+            }
+            Err(NoValue::Unreadable(problem)) => {
+                tracing::warn!(%problem, "prices stay as they were");
+                known.map(|(_, book)| book).unwrap_or_default()
+            }
+        };
+        let mut books = self.books.0.lock().unwrap_or_else(PoisonError::into_inner);
+        books.insert(wanted.clone(), (Instant::now(), Arc::clone(&book)));
+        book
+    }
+
+    /// What the quota plug-in takes per month for a machine and for a gigabyte; nothing without it.
+    async fn tariff(&self) -> Option<(f64, f64)> {
+        let tariffs = self.catalogue.tariffs().await;
+        let of = |kind: i64| {
+            let mine = tariffs.iter().filter(|tariff: &&Tariff| tariff.usage_type == Some(kind));
+            mine.filter_map(|tariff| tariff.value()).sum::<f64>()
+        };
+        (!tariffs.is_empty()).then(|| (of(RUNNING_VM), of(VOLUME)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::client::model::ServiceOffering;
+
+    fn size(details: serde_json::Value) -> Size {
+        let offering = json!({"id": "1", "name": "k8s small", "cpunumber": 2, "memory": 4096, "serviceofferingdetails": details});
+        let offering: ServiceOffering = serde_json::from_value(offering).expect("an offering");
+        let name = label_value(&offering.name);
+        Size { name, offering, cpu: 2, memory_mib: 4096, details: BTreeMap::new() }
+    }
+
+    #[test]
+    fn prices_come_from_the_most_particular_source() {
+        let plain = size(json!({}));
+        let nothing = Prices::default();
+        assert_eq!(nothing.of(&plain, 20, None), 2.0 * 0.04 + 4.0 * 0.005);
+        let storage = Pricing { storage: Some("0.001".into()), ..Pricing::default() };
+        assert!((nothing.of(&plain, 20, Some(&storage)) - 0.12).abs() < 1e-9);
+        let tariff = Prices { tariff: Some((72.0, 0.72)), ..Prices::default() };
+        assert!((tariff.of(&plain, 20, None) - (0.1 + 0.02)).abs() < 1e-9, "{}", tariff.of(&plain, 20, None));
+        assert_eq!(Prices { tariff: Some((0.0, 0.0)), ..Prices::default() }.of(&plain, 20, None), 0.1);
+        let detailed = size(json!({"karpenter.sh/price": "0.5"}));
+        assert_eq!(tariff.of(&detailed, 20, None), 0.5);
+        let book = Prices { book: Arc::new([(detailed.name.clone(), 0.6)].into()), ..tariff };
+        assert_eq!(book.of(&detailed, 20, None), 0.6, "by the name labels can hold");
+        let overrides = [("k8s *".to_owned(), "0.7".to_owned()), ("*".to_owned(), "0.9".to_owned())].into();
+        let pricing = Pricing { overrides, ..Pricing::default() };
+        assert_eq!(book.of(&detailed, 20, Some(&pricing)), 0.7, "the longest pattern");
+    }
+}

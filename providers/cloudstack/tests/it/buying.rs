@@ -1,0 +1,121 @@
+//! What can be bought besides plain machines on demand: spot, reservations, prices of several sources.
+
+use karpenter_api::conditions::HasConditions as _;
+use karpenter_cloudprovider::provider::CloudProvider;
+use karpenter_engine::instance_type::{InstanceType, Offering};
+use serde_json::json;
+
+use crate::cloud::{World, seconds, spec};
+
+fn value(offering: &Offering, key: &str) -> String {
+    let requirement = offering.requirements.get(key).and_then(|requirement| requirement.values.first());
+    requirement.map(ToString::to_string).unwrap_or_default()
+}
+
+fn offerings<'a>(types: &'a [InstanceType], capacity_type: &str) -> Vec<(&'a str, &'a Offering)> {
+    let all = types.iter().flat_map(|it| it.offerings.iter().map(|offering| (&*it.name, offering)));
+    all.filter(|(_, offering)| value(offering, "karpenter.sh/capacity-type") == capacity_type).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn offerings_the_class_calls_spot_are_launched_as_spot_at_their_own_price() {
+    let world = World::new().await;
+    let mut class = spec();
+    class["capacityTypes"] = json!({"k8s.sm*": "spot"});
+    class["pricing"] = json!({"overrides": {"k8s.small": "0.01"}});
+    world.class("default", class).await;
+    let types = world.provider.get_instance_types(&world.pool("default")).await.expect("types");
+    let spot = offerings(&types, "spot");
+    assert_eq!(spot.iter().map(|(name, o)| (*name, o.price)).collect::<Vec<_>>(), [("k8s.small", 0.01)]);
+    assert_eq!(offerings(&types, "on-demand").len(), 1);
+    let instance = world.launch(&world.claim("np-a", json!({"cpu": "1"}))).await.expect("a machine");
+    assert_eq!(instance.labels["karpenter.sh/capacity-type"], "spot");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reservation_is_taken_first_and_for_no_more_machines_than_it_has() {
+    let world = World::new().await;
+    let mut class = spec();
+    class["serviceOfferingSelectorTerms"] = json!([{"name": "k8s.small"}]);
+    class["reservations"] = json!([{"name": "rack-7", "offering": "k8s.small", "count": 2}]);
+    world.class("default", class).await;
+    let slots = async |world: &World| {
+        let types = world.provider.get_instance_types(&world.pool("default")).await.expect("types");
+        offerings(&types, "reserved")[0].1.reservation_capacity
+    };
+    assert_eq!(slots(&world).await, 2);
+    let claims: Vec<_> = (0..4).map(|i| world.claim(&format!("np-{i}"), json!({"cpu": "1"}))).collect();
+    // All at once: nobody counts on the slot of another.
+    let launches = claims.iter().map(|claim| world.launch(claim));
+    let instances = futures_util::future::join_all(launches).await;
+    let mut kinds: Vec<String> = instances
+        .into_iter()
+        .map(|instance| instance.expect("a machine").labels["karpenter.sh/capacity-type"].clone())
+        .collect();
+    kinds.sort();
+    assert_eq!(kinds, ["on-demand", "on-demand", "reserved", "reserved"]);
+    assert_eq!(slots(&world).await, 0);
+    let reserved = (0..4)
+        .map(|i| world.current(&format!("np-{i}")))
+        .find(|claim| {
+            let labels = claim.metadata.labels.clone().unwrap_or_default();
+            labels.get("karpenter.k8s.cloudstack/reservation-id").is_some_and(|id| id == "rack-7")
+        })
+        .expect("one that says which");
+    world.delete(&reserved).await.expect("gone");
+    assert_eq!(slots(&world).await, 1, "free again");
+}
+
+#[tokio::test(start_paused = true)]
+async fn tariffs_of_the_quota_plug_in_count_where_the_class_wants_them_and_only_if_it_is_there() {
+    let world = World::new().await;
+    let mut class = spec();
+    class["rootDiskSize"] = 100.into();
+    class["pricing"] = json!({"quotaTariff": "Use"});
+    let ready = world.class("default", class.clone()).await;
+    let price = async |world: &World| {
+        let types = world.provider.get_instance_types(&world.pool("default")).await.expect("types");
+        offerings(&types, "on-demand")[0].1.price
+    };
+    // No plug-in: the server answers as to wrong keys. That is believed of the command, not of the keys.
+    assert!((price(&world).await - (4.0 * 0.04 + 8.0 * 0.005)).abs() < 1e-9, "{}", price(&world).await);
+    assert_eq!(ready.condition("CredentialsReady").expect("a condition").status.as_str(), "True");
+    world.cloud.set_tariffs(72.0, 0.72);
+    seconds(3601).await;
+    assert!((price(&world).await - (0.1 + 0.1)).abs() < 1e-9, "{}", price(&world).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_before_4_21_makes_one_extra_disk_and_says_no_to_more() {
+    let world = World::new().await;
+    world.cloud.set_version("4.20.2.0");
+    seconds(601).await;
+    let mut class = spec();
+    class["dataDisks"] = json!([{"offering": "k8s.data20"}, {"offering": "k8s.datacustom", "size": 5}]);
+    let two = world.class("default", class.clone()).await;
+    let condition = two.condition("ValidationSucceeded").expect("a condition");
+    assert_eq!(condition.reason(), "DataDisksNotSupported");
+    assert!(condition.message().contains("4.20.2.0"), "{}", condition.message());
+    class["dataDisks"] = json!([{"offering": "k8s.datacustom", "size": 5}]);
+    world.class("default", class).await;
+    world.launch(&world.claim("np-a", json!({"cpu": "1"}))).await.expect("a machine");
+    let log = world.cloud.log();
+    let deploy = log.iter().find(|entry| entry.command == "deployVirtualMachine").expect("a deployment");
+    assert!(!deploy.parameters.keys().any(|key| key.starts_with("datadisksdetails")), "{deploy:?}");
+    assert_eq!(deploy.parameters["size"], "5");
+    assert_eq!(world.cloud.data_disks().len(), 1);
+    world.delete(&world.current("np-a")).await.expect("gone");
+    assert!(world.cloud.data_disks().is_empty(), "and goes with it");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_group_of_a_reservation_that_is_not_there_is_told_of() {
+    let world = World::new().await;
+    let mut class = spec();
+    class["reservations"] = json!([{"name": "gone", "offering": "k8s.small", "count": 2,
+        "groupID": "11111111-0000-4000-8000-000000000000"}]);
+    let class = world.class("default", class).await;
+    let condition = class.condition("AffinityReady").expect("a condition");
+    assert_eq!((condition.status.as_str(), condition.reason()), ("False", "AffinityGroupNotFound"));
+    assert!(condition.message().contains("spec.reservations.groupID"), "{}", condition.message());
+}
