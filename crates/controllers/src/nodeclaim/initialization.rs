@@ -2,6 +2,8 @@
 //!
 //! What DRA drivers publish is not looked at: dynamic resources are not simulated yet, which start-up says.
 
+use std::sync::Arc;
+
 use k8s_openapi::api::core::v1::{Node, Taint};
 use karpenter_api::conditions::ConditionStatus;
 use karpenter_api::nodeclaim::{INITIALIZED, REBOOTING, REGISTERED};
@@ -10,10 +12,11 @@ use karpenter_runtime::controller::Outcome;
 use karpenter_runtime::error::ReconcileError;
 use karpenter_runtime::object_key::ObjectKey;
 use karpenter_runtime::writes::{self, Lock, Written};
-use kube::Api;
+use kube::{Api, ResourceExt as _};
 
 use super::lifecycle::{Lifecycle, News, Pass, Stage};
 use super::registration::{same_taint, taints_of};
+use crate::totals::label;
 
 /// Why a node is not ready for pods yet: reason and message of the condition.
 type NotYet = (&'static str, String);
@@ -43,10 +46,19 @@ impl Lifecycle {
                 return stay;
             }
         };
+        let nodes: Api<Node> = Api::all(self.context.client.clone());
+        let node = if label(&*node, labels::INITIALIZED) == labels::TRUE {
+            // Labelled already: somebody was here before us, or this is the node before its reboot and the watch lags behind.
+            match nodes.get_opt(&node.name_any()).await? {
+                Some(node) if check(&node, &pass.claim).is_ok() => Arc::new(node),
+                _ => return stay,
+            }
+        } else {
+            node
+        };
         let mut labelled = (*node).clone();
         let node_labels = labelled.metadata.labels.get_or_insert_default();
         node_labels.insert(labels::INITIALIZED.to_owned(), labels::TRUE.to_owned());
-        let nodes: Api<Node> = Api::all(self.context.client.clone());
         match writes::patch(&nodes, &node, &labelled, Lock::None).await? {
             Written::Done(_) | Written::Unchanged => {}
             Written::Gone | Written::Conflict => return stay,

@@ -2,6 +2,7 @@
 //! policies and the wishes of pods and nodes change, machines expire and break, and everything fails that can. Then it heals,
 //! people stop asking for anything, and whatever had drifted, broken or lain idle must have been put right.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -154,8 +155,7 @@ fn unfinished(objects: &Objects) -> Vec<String> {
         if tainted.any(|taint| taints::DISRUPTED.matches(taint)) {
             all.push(format!("node {key} is tainted as disrupted"));
         }
-        let mut conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
-        if conditions.any(|condition| condition.type_ == BROKEN) {
+        if is_broken(node) {
             all.push(format!("node {key} is broken"));
         }
     }
@@ -172,6 +172,11 @@ fn unfinished(objects: &Objects) -> Vec<String> {
         }
     }
     all
+}
+
+fn is_broken(node: &Node) -> bool {
+    let mut conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    conditions.any(|condition| condition.type_ == BROKEN)
 }
 
 /// One of several, as chance has it.
@@ -365,8 +370,34 @@ impl People {
         let _ = api.patch_status(node, &PatchParams::default(), &Patch::Merge(patch)).await;
     }
 
+    /// The monitor finds fault with one machine of a NodePool at most: where more than a fifth is broken, repair holds off for good.
+    async fn agree_with_most(&self) {
+        let mut kept = BTreeSet::new();
+        let withdrawn: Vec<(String, Value)> = self.cluster.read(|objects| {
+            let broken = objects.nodes.iter().filter(|(_, node)| is_broken(node));
+            let more = broken.filter(|(_, node)| {
+                let pool =
+                    node.metadata.labels.as_ref().and_then(|all| all.get(karpenter_api::labels::NODEPOOL));
+                !kept.insert(pool.cloned())
+            });
+            more.map(|(key, node)| {
+                let mut conditions = json!(node.status.as_ref().and_then(|status| status.conditions.clone()));
+                if let Some(conditions) = conditions.as_array_mut() {
+                    conditions.retain(|known| known["type"] != BROKEN);
+                }
+                (key.name.to_string(), json!({"status": {"conditions": conditions}}))
+            })
+            .collect()
+        });
+        let api: Api<Node> = Api::all(self.cluster.client("monitor"));
+        for (node, patch) in withdrawn {
+            let _ = api.patch_status(&node, &PatchParams::default(), &Patch::Merge(patch)).await;
+        }
+    }
+
     /// Nobody minds anything any more: whatever is to be done can be done.
     async fn make_peace(&self) {
+        self.agree_with_most().await;
         let pools = self.names(|objects| objects.node_pools.keys().map(|key| key.name.to_string()).collect());
         for pool in pools {
             let disruption = json!({"budgets": [{"nodes": "100%"}], "consolidateAfter": "0s"});

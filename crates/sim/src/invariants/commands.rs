@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
-use karpenter_api::conditions::HasConditions as _;
+use karpenter_api::conditions::{ConditionStatus, HasConditions as _};
 use karpenter_api::nodepool::DisruptionReason;
 use karpenter_api::{NodeClaim, NodePool, annotations, labels, nodeclaim, taints};
 use karpenter_runtime::object_key::ObjectKey;
@@ -132,8 +132,15 @@ impl Invariant for BudgetsHold {
                 ));
             };
             let others = step.objects.node_claims.values();
-            let disrupting =
-                others.filter(|claim| pool_of(claim) == Some(name) && reason_of(claim).is_some());
+            // A node that reboots is not up and counts on neither side; nor does one that has just come up, for who watches it.
+            let is_up = |claim: &NodeClaim| {
+                let condition = claim.condition(nodeclaim::INITIALIZED);
+                condition.is_some_and(|c| {
+                    c.status == ConditionStatus::True && step.now.duration_since(c.since()) > LAG
+                })
+            };
+            let disrupting = others
+                .filter(|claim| pool_of(claim) == Some(name) && reason_of(claim).is_some() && is_up(claim));
             let disrupting = i64::try_from(disrupting.count()).unwrap_or(i64::MAX);
             if disrupting > allowed {
                 return Err(format!(

@@ -1,11 +1,13 @@
 //! How pods are removed: through the eviction API, within budgets, each as the pod it was meant to be.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use jiff::SignedDuration;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::Value;
 
+use super::identity::provider_id;
 use super::lifecycle::{claim_of, termination_time};
 use super::{Invariant, Step};
 use crate::objects::{Change, Objects, is_active, is_ready, node_of, phase, uid};
@@ -73,12 +75,14 @@ pub(super) fn budgets_of(
 /// Karpenter removes pods by eviction only, and by force only when the node's time is up; never a pod it did not mean.
 pub struct PodsAreEvicted {
     karpenter: String,
+    /// When the time of a machine is up, also after its NodeClaim has gone before its Node.
+    times: BTreeMap<String, Timestamp>,
 }
 
 impl PodsAreEvicted {
     /// For writes under names that start with `karpenter`.
     pub fn new(karpenter: &str) -> Self {
-        Self { karpenter: karpenter.to_owned() }
+        Self { karpenter: karpenter.to_owned(), times: BTreeMap::new() }
     }
 }
 
@@ -92,6 +96,12 @@ impl Invariant for PodsAreEvicted {
     }
 
     fn check(&mut self, step: &Step<'_>) -> Result<(), String> {
+        for change in step.changes {
+            let Change::NodeClaim(edit) = &**change else { continue };
+            let claim = edit.new.as_deref().or(edit.old.as_deref());
+            let time = claim.and_then(|claim| provider_id(claim).zip(termination_time(claim)));
+            self.times.extend(time.map(|(id, time)| (id.to_owned(), time)));
+        }
         if !step.entry.actor.starts_with(self.karpenter.as_str()) {
             return Ok(());
         }
@@ -113,10 +123,15 @@ impl Invariant for PodsAreEvicted {
             if grace.is_none_or(|grace| grace < 1) || !by_uid {
                 return Err(format!("pod {} was deleted without its uid or with no grace", edit.key));
             }
-            if !overdue(step, old) {
+            let node = node_of(old).and_then(|name| step.objects.node(name));
+            let id = node.and_then(|node| node.spec.as_ref()?.provider_id.as_deref());
+            let time = id.and_then(|id| self.times.get(id)).copied();
+            if !overdue(step, old) && !time.is_some_and(|time| is_past(step, old, time)) {
                 return Err(format!(
-                    "pod {} was deleted, not evicted, before its node's time was up",
-                    edit.key
+                    "pod {} on machine {} was deleted, not evicted, before its node's time was up ({})",
+                    edit.key,
+                    id.unwrap_or("unknown"),
+                    time.map_or("it has none".to_owned(), |time| time.to_string())
                 ));
             }
         }
@@ -132,6 +147,11 @@ pub(super) fn overdue(step: &Step<'_>, pod: &Pod) -> bool {
     else {
         return false;
     };
+    is_past(step, pod, time)
+}
+
+/// Whether this time leaves the pod no more than its grace period.
+fn is_past(step: &Step<'_>, pod: &Pod, time: Timestamp) -> bool {
     let grace = pod.spec.as_ref().and_then(|spec| spec.termination_grace_period_seconds).unwrap_or(30);
     let starts = time.saturating_sub(SignedDuration::from_secs(grace)).unwrap_or(time);
     let late = pod.metadata.deletion_timestamp.as_ref().is_some_and(|deletion| deletion.0 > time);

@@ -32,6 +32,8 @@ struct Mark {
     price: Option<f64>,
     /// Deleted by Karpenter without any other reason than the command.
     taken: bool,
+    /// Its command was taken back: a later deletion is of another one.
+    withdrawn: bool,
 }
 
 /// A NodeClaim that Karpenter created.
@@ -50,13 +52,15 @@ impl Newcomer {
     fn certain(&self) -> Vec<&Mark> {
         let Some(reason) = self.replaces else { return Vec::new() };
         let same = self.marks.iter().filter(|mark| mark.reason == reason);
-        match reason {
+        let mut certain: Vec<&Mark> = match reason {
             DisruptionReason::Underutilized => {
                 same.filter(|mark| self.at.duration_since(mark.at) < ONE_COMMAND).collect()
             }
             // One node per command, marked last.
             _ => same.max_by_key(|mark| mark.at).into_iter().collect(),
-        }
+        };
+        certain.retain(|mark| !mark.withdrawn);
+        certain
     }
 }
 
@@ -76,8 +80,15 @@ impl Commands {
         let by_karpenter = step.entry.actor.starts_with(self.karpenter.as_str());
         for (key, claim, reason) in entering(step) {
             let uid = claim.metadata.uid.clone().unwrap_or_default();
-            let mark =
-                Mark { claim: key.clone(), uid, reason, at: step.now, price: price(claim), taken: false };
+            let mark = Mark {
+                claim: key.clone(),
+                uid,
+                reason,
+                at: step.now,
+                price: price(claim),
+                taken: false,
+                withdrawn: false,
+            };
             self.marks.insert(key.clone(), mark);
         }
         for change in step.changes {
@@ -108,8 +119,9 @@ impl Commands {
             if !is_deleting(new) && reason_of(new).is_none() {
                 // Taken back, or never in a command: later deletions are of another one.
                 self.marks.remove(&edit.key);
-                for newcomer in self.newcomers.values_mut() {
-                    newcomer.marks.retain(|mark| mark.claim != edit.key);
+                let marks = self.newcomers.values_mut().flat_map(|newcomer| &mut newcomer.marks);
+                for mark in marks.filter(|mark| mark.claim == edit.key) {
+                    mark.withdrawn = true;
                 }
             }
             let deleted_now = is_deleting(new) && old.is_some_and(|old| !is_deleting(old));
@@ -251,11 +263,14 @@ impl Invariant for ReplacementsAreCheaper {
             let Some(price) = claim.and_then(|claim| price_of(prices, step, claim)) else { continue };
             newcomer.priced = true;
             // All that can be of the command: too many rather than too few.
-            let replaced =
-                newcomer.marks.iter().filter(|mark| mark.reason == DisruptionReason::Underutilized);
+            let replaced = newcomer
+                .marks
+                .iter()
+                .filter(|mark| mark.reason == DisruptionReason::Underutilized && !mark.withdrawn);
             let replaced: Vec<&Mark> = replaced.collect();
             let before: Option<f64> = replaced.iter().map(|mark| mark.price).sum();
-            if let Some(before) = before.filter(|before| !replaced.is_empty() && price >= *before - 1e-9) {
+            // Sums of prices that are equal on paper differ by their last digit.
+            if let Some(before) = before.filter(|before| !replaced.is_empty() && price > *before + 1e-9) {
                 let names: Vec<String> = replaced.iter().map(|mark| mark.claim.to_string()).collect();
                 return Err(format!(
                     "NodeClaim {key} costs {price} an hour and replaces {}, which cost {before}",
