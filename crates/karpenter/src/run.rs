@@ -11,6 +11,7 @@ use karpenter_cloudprovider::{CloudProvider, Measured, Registry, Surroundings};
 use karpenter_controllers::operator::COMPONENT;
 use karpenter_controllers::{Given, Stores, assemble, check_repair_policies};
 use karpenter_provider_cloudstack::client::LAST_SUCCESS as CLOUDSTACK_LAST_SUCCESS;
+use karpenter_provider_cluster_api::wiring;
 use karpenter_runtime::client::{self, Limits};
 use karpenter_runtime::compute::Compute;
 use karpenter_runtime::environment::Environment;
@@ -19,7 +20,7 @@ use karpenter_runtime::metrics::Registry as Metrics;
 use karpenter_runtime::options::{Environ, Options, OptionsError};
 use karpenter_runtime::probes::{Checks, MetricsPage, Probes};
 use karpenter_runtime::program::{self, Program};
-use karpenter_runtime::{events, http, logging, surroundings};
+use karpenter_runtime::{events, http, logging, renewal, surroundings};
 
 use crate::definitions;
 use crate::providers;
@@ -73,13 +74,20 @@ async fn run(options: Arc<Options>, environment: Environment) -> anyhow::Result<
     // Where we run, and the lease is; with Cluster API we may work for another cluster.
     let own = surroundings::cluster(options.kubeconfig.as_deref()).await?;
     let config = if options.cluster_api.in_management_cluster {
-        karpenter_provider_cluster_api::wiring::workload(own.clone(), &options).await?
+        wiring::workload(own.clone(), &options).await?
     } else {
         own.clone()
     };
     let limits = Limits { qps: options.kube_client_qps, burst: options.kube_client_burst };
-    let client = client::build(config, VERSION, limits, &environment.registry)
-        .context("cannot make a client of the cluster")?;
+    let metrics = environment.registry.clone();
+    let make = move |config| client::build(config, VERSION, limits, &metrics);
+    let mut client = make(config).context("cannot make a client of the cluster")?;
+    let mut switch = None;
+    if options.cluster_api.in_management_cluster {
+        let (renewable, of) = renewal::renewable(client);
+        client = renewable;
+        switch = Some(of);
+    }
     definitions::check_core(&client, &options).await?;
 
     let (recorder, writer) = events::recorder(COMPONENT, &environment);
@@ -110,6 +118,12 @@ async fn run(options: Arc<Options>, environment: Environment) -> anyhow::Result<
     });
     for part in parts {
         program.while_leading(part.name, part.run);
+    }
+    if let Some(switch) = switch {
+        let (own, options) = (own.clone(), Arc::clone(&options));
+        program.always("workload credentials", move |stop| {
+            wiring::follow_workload(own, options, switch, Box::new(make), stop).boxed()
+        });
     }
     let elector = match options.disable_leader_election {
         true => None,

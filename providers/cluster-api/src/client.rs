@@ -8,12 +8,14 @@
 //! | [`fields`] | reading fields, with errors that name object and key |
 //! | [`machine`], [`scalable`], [`cluster`], [`template`] | what is read of each kind |
 //! | [`settings`] | where the management cluster is |
+//! | [`credentials`] | credentials that are renewed while we run |
 //! | [`versions`] | which versions it serves |
 //! | [`hub`] | requests to it |
 //! | [`prices`] | what endpoints tell about prices |
 //! | [`mirror`], [`watching`] | what it has, as last seen |
 
 pub mod cluster;
+pub mod credentials;
 pub mod fields;
 pub mod hub;
 pub mod machine;

@@ -17,6 +17,7 @@
 //! | [`standalone`], `care` | Machine mode, and looking after its Machines |
 //! | [`customization`] | what Machine mode changes in clones |
 //! | [`learning`] | what Nodes tell, and what ConfigMaps and endpoints tell about prices |
+//! | `interruptible` | what turns out to be spot |
 //! | [`pace`] | how fast nodes may be launched |
 //! | [`adoption`] | NodeClaims for Machines that were there before |
 //! | [`succession`] | what becomes of NodeClaims whose Machines Cluster API replaces |
@@ -30,6 +31,7 @@ pub mod customization;
 pub mod drift;
 pub mod fleet;
 pub mod holds;
+pub(crate) mod interruptible;
 pub mod launch;
 pub mod learning;
 pub mod ledger;

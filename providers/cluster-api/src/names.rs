@@ -40,6 +40,8 @@ pub const UPDATE_IN_PROGRESS: &str = "in-place-updates.internal.cluster.x-k8s.io
 pub const CLONED_FROM_NAME: &str = "cluster.x-k8s.io/cloned-from-name";
 /// The kind of what a clone was made from.
 pub const CLONED_FROM_KIND: &str = "cluster.x-k8s.io/cloned-from-groupkind";
+/// On a Node: its machine may be taken away at any time.
+pub const INTERRUPTIBLE: &str = "cluster.x-k8s.io/interruptible";
 /// The domain of the annotations cluster-autoscaler scales from zero with.
 pub const CAPACITY_DOMAIN: &str = "capacity.cluster-autoscaler.kubernetes.io/";
 /// A price some tools write.

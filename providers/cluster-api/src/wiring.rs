@@ -14,12 +14,15 @@ use karpenter_runtime::events::Recorder;
 use karpenter_runtime::informer::{Informer, own_key};
 use karpenter_runtime::object_key::ObjectKey;
 use karpenter_runtime::options::Options;
+use karpenter_runtime::renewal::{Switch, renewable};
 use karpenter_runtime::{rate_limit, surroundings};
 use kube::api::{DynamicObject, ListParams};
 use kube::config::KubeConfigOptions;
 use kube::runtime::watcher;
 use kube::{Api, Client, Config};
+use tokio_util::sync::CancellationToken;
 
+use crate::client::credentials::{Make, follow_files, follow_secret};
 use crate::client::hub::{Hub, Scope};
 use crate::client::mirror::{Mirror, News};
 use crate::client::prices::{self, Fetch};
@@ -93,13 +96,24 @@ pub async fn install(around: &Surroundings) -> Result<Installation, InstallError
     } else {
         settings.management().await.map_err(|error| failed(error.to_string()))?
     };
+    let limits = Limits { qps: options.cluster_api.qps, burst: options.cluster_api.burst };
+    let metrics = around.environment.registry.clone();
+    let make: Make =
+        Box::new(move |config| client::build(config, env!("CARGO_PKG_VERSION"), limits, &metrics));
+    let mut renewal = None;
     let management = match config {
         None => around.client.clone(),
         Some(config) => {
-            let limits = Limits { qps: options.cluster_api.qps, burst: options.cluster_api.burst };
-            let version = env!("CARGO_PKG_VERSION");
-            let made = client::build(config, version, limits, &around.environment.registry);
-            made.map_err(|error| failed(format!("cannot make a client of the management cluster: {error}")))?
+            let made = make(config);
+            let made = made.map_err(|error| {
+                failed(format!("cannot make a client of the management cluster: {error}"))
+            })?;
+            let (client, switch) = renewable(made);
+            let settings = settings.clone();
+            renewal = Some(Part::new("cluster-api.credentials", move |stop| {
+                follow_files(settings, switch, make, stop).boxed()
+            }));
+            client
         }
     };
     let parts = Parts {
@@ -110,7 +124,8 @@ pub async fn install(around: &Surroundings) -> Result<Installation, InstallError
         recorder: around.recorder.clone(),
         fetch: prices::over_http(),
     };
-    let (provider, parts) = assemble(parts).await.map_err(|error| failed(with_causes(&error)))?;
+    let (provider, mut parts) = assemble(parts).await.map_err(|error| failed(with_causes(&error)))?;
+    parts.extend(renewal);
     Ok(Installation { provider, parts })
 }
 
@@ -133,6 +148,19 @@ pub async fn workload(own: Config, options: &Options) -> Result<Config, InstallE
     let kubeconfig = workload_kubeconfig(&found).map_err(|error| failed(error.to_string()))?;
     let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await;
     config.map_err(|error| failed(format!("secret {namespace}/{secret}: {error}")))
+}
+
+/// Keeps the way to the cluster that [`workload`] found: Cluster API writes the Secret anew before its certificate ends.
+pub async fn follow_workload(
+    own: Config,
+    options: Arc<Options>,
+    switch: Switch,
+    make: Make,
+    stop: CancellationToken,
+) {
+    let Ok(client) = Client::try_from(own) else { return };
+    let secrets = Api::namespaced(client, &options.cluster_api.cluster_namespace);
+    follow_secret(secrets, format!("{}-kubeconfig", options.cluster_name), switch, make, stop).await;
 }
 
 /// What the program's options say about us.

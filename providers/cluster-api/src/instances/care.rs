@@ -11,6 +11,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::fleet::Fleet;
+use super::interruptible::Interruptible;
 use super::learning;
 use crate::client::machine::{Claim, Machine};
 
@@ -23,6 +24,7 @@ const OUT_OF_SIGHT: Duration = Duration::from_secs(60);
 /// Looks after all of it until stopped.
 pub(crate) async fn care(fleet: Weak<Fleet>, stop: CancellationToken) {
     let mut unseen: BTreeMap<String, Instant> = BTreeMap::new();
+    let mut interruptible = Interruptible::default();
     loop {
         tokio::select! {
             biased;
@@ -38,6 +40,7 @@ pub(crate) async fn care(fleet: Weak<Fleet>, stop: CancellationToken) {
             continue;
         }
         learning::learn(&fleet).await;
+        interruptible.correct(&fleet).await;
         let standalone = standalone(&fleet);
         unseen.retain(|uid, _| standalone.iter().any(|(_, claim)| claim.uid == *uid));
         for (machine, claim) in standalone {

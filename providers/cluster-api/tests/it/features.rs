@@ -309,3 +309,30 @@ async fn replace_adopted(adoption: &str) {
     assert_eq!((rig.replicas("m"), rig.read(claimed)), (2, 2), "and none is left alone");
     rig.at_rest();
 }
+
+#[test]
+fn a_node_whose_machine_turns_out_to_be_interruptible_counts_as_spot() {
+    scenario(async {
+        let rig = Rig::new(json!({})).await;
+        let spot = json!({
+            "provisionSeconds": 3, "joinSeconds": 2, "nodeLabels": {"cluster.x-k8s.io/interruptible": ""},
+        });
+        rig.create(cluster_api::template(NAMESPACE, "spot", spot)).await;
+        rig.create(cluster_api::machine_deployment(NAMESPACE, CLUSTER, "m", "spot", &[(MAX, "10")])).await;
+        rig.karpenter.start();
+        rig.want(1);
+        rig.until("the node is ready", 5 * MINUTE, |objects| initialized(objects) == 1).await;
+        let is_spot = |labels: &Option<std::collections::BTreeMap<String, String>>| {
+            let kind = labels.as_ref().and_then(|labels| labels.get("karpenter.sh/capacity-type"));
+            kind.is_some_and(|kind| kind == "spot")
+        };
+        rig.until("NodeClaim and Node say so", 3 * MINUTE, |objects| {
+            objects.node_claims.values().all(|claim| is_spot(&claim.metadata.labels))
+                && objects.nodes.values().all(|node| is_spot(&node.metadata.labels))
+        })
+        .await;
+        rig.pass(5 * MINUTE).await;
+        assert_eq!(rig.events("CapacityTypeCorrected").await.len(), 1);
+        rig.at_rest();
+    });
+}

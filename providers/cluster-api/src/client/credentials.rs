@@ -1,0 +1,159 @@
+//! Credentials that are renewed while we run: the kubeconfig of the management cluster when its file changes, that of the workload cluster
+//! when Cluster API writes its Secret anew. What cannot be used is told, and the old ones are kept.
+
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Secret;
+use karpenter_runtime::renewal::Switch;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Api, Client, Config};
+use tokio_util::sync::CancellationToken;
+
+use super::settings::{Access, Settings, workload_kubeconfig};
+
+/// How often files are looked at.
+const FILES: Duration = Duration::from_secs(10);
+/// How often the Secret is looked at.
+const SECRET: Duration = Duration::from_secs(60);
+
+/// Makes a client by a configuration.
+pub type Make = Box<dyn Fn(Config) -> Result<Client, kube::Error> + Send + Sync>;
+
+/// Follows the files that `settings` name, until stopped.
+pub async fn follow_files(settings: Settings, switch: Switch, make: Make, stop: CancellationToken) {
+    let mut known = contents(&settings);
+    while passes(FILES, &stop).await {
+        let now = contents(&settings);
+        if now.is_none() || now == known {
+            continue;
+        }
+        let renewed = match settings.management().await {
+            Ok(Some(config)) => make(config).map_err(|error| error.to_string()),
+            Ok(None) => return,
+            Err(error) => Err(error.to_string()),
+        };
+        match renewed {
+            Ok(client) => {
+                tracing::info!("the management cluster's credentials were renewed");
+                switch.point_at(client);
+                known = now;
+            }
+            Err(error) => tracing::warn!(error, "cannot use the management cluster's new credentials"),
+        }
+    }
+}
+
+/// Follows the Secret that Cluster API keeps the workload cluster's kubeconfig in, until stopped.
+pub async fn follow_secret(
+    secrets: Api<Secret>,
+    name: String,
+    switch: Switch,
+    make: Make,
+    stop: CancellationToken,
+) {
+    let mut known = None;
+    while passes(SECRET, &stop).await {
+        // Away, or not to be had: the old ones are good for as long as they are.
+        let Ok(secret) = secrets.get(&name).await else { continue };
+        let Some(now) = secret.data.as_ref().and_then(|data| data.get("value")).cloned() else { continue };
+        // The one we started with was read a moment ago.
+        if *known.get_or_insert_with(|| now.clone()) == now {
+            continue;
+        }
+        let renewed = async {
+            let kubeconfig = workload_kubeconfig(&secret).map_err(|error| error.to_string())?;
+            let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await;
+            make(config.map_err(|error| error.to_string())?).map_err(|error| error.to_string())
+        };
+        match renewed.await {
+            Ok(client) => {
+                tracing::info!(secret = name, "the workload cluster's credentials were renewed");
+                switch.point_at(client);
+                known = Some(now);
+            }
+            Err(error) => tracing::warn!(secret = name, error, "cannot use the new credentials"),
+        }
+    }
+}
+
+/// Whether time has passed, and not the end come.
+async fn passes(time: Duration, stop: &CancellationToken) -> bool {
+    tokio::select! {
+        biased;
+        () = stop.cancelled() => false,
+        () = tokio::time::sleep(time) => true,
+    }
+}
+
+/// What the kubeconfig and the files it names hold; `None` if it cannot be read, or there is none. Files with tokens are followed by the
+/// client itself.
+fn contents(settings: &Settings) -> Option<Vec<Vec<u8>>> {
+    let Access::Kubeconfig(path) = &settings.access else { return None };
+    let text = std::fs::read(path).ok()?;
+    let mut files = Vec::new();
+    if let Ok(kubeconfig) = Kubeconfig::from_yaml(&String::from_utf8_lossy(&text)) {
+        files
+            .extend(kubeconfig.clusters.into_iter().filter_map(|named| named.cluster?.certificate_authority));
+        for user in kubeconfig.auth_infos.into_iter().filter_map(|named| named.auth_info) {
+            files.extend([user.client_certificate, user.client_key].into_iter().flatten());
+        }
+    }
+    let folder = path.parent();
+    let read = |file: String| {
+        let place = folder.map_or_else(|| file.clone().into(), |folder| folder.join(&file));
+        std::fs::read(place).unwrap_or_default()
+    };
+    Some(std::iter::once(text).chain(files.into_iter().map(read)).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use karpenter_runtime::renewal::renewable;
+    use kube::client::Body;
+
+    use super::*;
+
+    fn kubeconfig(server: &str) -> String {
+        format!(
+            "apiVersion: v1\nkind: Config\ncurrent-context: c\ncontexts:\n- {{name: c, context: {{cluster: c, user: u}}}}\nclusters:\n- {{name: c, cluster: {{server: \"{server}\"}}}}\nusers:\n- {{name: u, user: {{token: t}}}}\n"
+        )
+    }
+
+    fn nowhere() -> Client {
+        let answer = |_: http::Request<Body>| async { Err::<http::Response<Body>, _>("nobody is there") };
+        Client::new(tower::service_fn(answer), "default")
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_kubeconfig_that_changes_is_used_and_one_that_is_broken_is_not() {
+        let path = std::env::temp_dir().join(format!("karpenter-credentials-{}", std::process::id()));
+        std::fs::write(&path, kubeconfig("https://old")).expect("a file");
+        let settings = Settings { access: Access::Kubeconfig(path.clone()), ..Settings::default() };
+        let made: Arc<Mutex<Vec<String>>> = Arc::default();
+        let making = Arc::clone(&made);
+        let make: Make = Box::new(move |config| {
+            making.lock().expect("a list").push(config.cluster_url.to_string());
+            Ok(nowhere())
+        });
+        let (_, switch) = renewable(nowhere());
+        let stop = CancellationToken::new();
+        let following = tokio::spawn(follow_files(settings, switch, make, stop.clone()));
+        for (text, expected) in [
+            (kubeconfig("https://old"), 0),
+            ("not a kubeconfig".to_owned(), 0),
+            (kubeconfig("https://new"), 1),
+            (kubeconfig("https://new"), 1),
+        ] {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            std::fs::write(&path, &text).expect("a file");
+            tokio::time::sleep(2 * FILES).await;
+            assert_eq!(made.lock().expect("a list").len(), expected, "{text}");
+        }
+        assert_eq!(*made.lock().expect("a list"), ["https://new/"]);
+        stop.cancel();
+        following.await.expect("it ends");
+        std::fs::remove_file(&path).expect("the file");
+    }
+}

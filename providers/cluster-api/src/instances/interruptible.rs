@@ -1,0 +1,74 @@
+//! Nodes of machines that may be taken away at any time: Cluster API labels them when the infrastructure says so, which no template does.
+//! Their NodeClaims are spot from then on, whatever they were launched as.
+
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Node;
+use karpenter_api::NodeClaim;
+use karpenter_api::labels::{CAPACITY_TYPE, CAPACITY_TYPE_SPOT};
+use karpenter_runtime::events::{Event, EventType, reference};
+use kube::Api;
+use kube::api::{ListParams, Patch, PatchParams};
+use serde_json::json;
+use tokio::time::Instant;
+
+use super::fleet::Fleet;
+use crate::names;
+
+/// How often Nodes are looked at.
+const PERIOD: Duration = Duration::from_secs(60);
+
+/// When Nodes were last looked at.
+#[derive(Debug, Default)]
+pub(crate) struct Interruptible(Option<Instant>);
+
+impl Interruptible {
+    /// Makes spot what turned out to be. What fails is done the next time.
+    pub(crate) async fn correct(&mut self, fleet: &Fleet) {
+        if self.0.is_some_and(|at| at.elapsed() < PERIOD) {
+            return;
+        }
+        let nodes: Api<Node> = Api::all(fleet.node_claims.client());
+        let labelled = ListParams::default().labels(names::INTERRUPTIBLE);
+        let Ok(found) = nodes.list(&labelled).await else { return };
+        self.0 = Some(Instant::now());
+        for node in found.items {
+            let spot = |labels: &Option<std::collections::BTreeMap<String, String>>| {
+                labels
+                    .as_ref()
+                    .and_then(|all| all.get(CAPACITY_TYPE))
+                    .is_some_and(|is| is == CAPACITY_TYPE_SPOT)
+            };
+            let Some(claim) = claim_of(fleet, &node) else { continue };
+            if spot(&node.metadata.labels) && spot(&claim.metadata.labels) {
+                continue;
+            }
+            let change = Patch::Merge(json!({"metadata": {"labels": {CAPACITY_TYPE: CAPACITY_TYPE_SPOT}}}));
+            let claims: Api<NodeClaim> = Api::all(fleet.node_claims.client());
+            let name = |name: &Option<String>| name.clone().unwrap_or_default();
+            let params = PatchParams::default();
+            let written = match claims.patch(&name(&claim.metadata.name), &params, &change).await {
+                Ok(_) => nodes.patch(&name(&node.metadata.name), &params, &change).await.map(drop),
+                Err(error) => Err(error),
+            };
+            match written {
+                Ok(()) => {
+                    let message = "its machine may be taken away at any time: it counts as spot".to_owned();
+                    let event =
+                        Event::new(reference(&*claim), EventType::Normal, "CapacityTypeCorrected", message);
+                    fleet.recorder.publish(event.dedupe_by([name(&claim.metadata.uid)]));
+                }
+                Err(error) => tracing::warn!(%error, "cannot correct a capacity type, will retry"),
+            }
+        }
+    }
+}
+
+/// The live NodeClaim of a Node, if its Machine is claimed by us.
+fn claim_of(fleet: &Fleet, node: &Node) -> Option<std::sync::Arc<NodeClaim>> {
+    let id = node.spec.as_ref()?.provider_id.as_deref()?;
+    let machine = fleet.mirror.machine_by_provider_id(id)?;
+    let claim = machine.claim().filter(|claim| claim.owner == fleet.owner)?;
+    let found = fleet.node_claims.seen(&claim.node_claim, &claim.uid)?;
+    found.metadata.deletion_timestamp.is_none().then_some(found)
+}
