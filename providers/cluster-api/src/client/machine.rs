@@ -129,6 +129,12 @@ impl Machine {
         self.annotations.contains_key(names::PAUSED)
     }
 
+    /// Whether it has a Node that is not known to be unhealthy: a MachineSet that shrinks takes others first.
+    pub fn is_steady(&self) -> bool {
+        let sick = |kind: &str| condition(&self.conditions, kind).is_some_and(|c| c.is_false());
+        self.node_name.is_some() && !sick("NodeHealthy") && !sick("HealthCheckSucceeded")
+    }
+
     /// Whether a health check wants it replaced, by the same two conditions that MachineSets go by. An unhealthy Machine alone is
     /// not condemned: a health check that finds too many of them at once holds remediation back, and so must everyone else.
     pub fn is_condemned(&self) -> bool {

@@ -14,6 +14,10 @@
 //! never set below that less the marked and the deleting ones, except when replicas have stayed unborn for so long that
 //! they are not on their way.
 //!
+//! One that is being deleted may be gone, and its replacement born, before the MachineSet hears of the lower level. It then takes
+//! one that has no healthy Node: the replacement, if all others have. Where they have not, deleting ones do not count; the
+//! replacement comes, and goes as surplus.
+//!
 //! # Why a mark is not enough
 //!
 //! A mark only matters to a MachineSet that shrinks. When a NodeClaim waits for the place that a marked Machine leaves, the
@@ -304,9 +308,9 @@ fn claims<'a>(
     let mut free = sorted.free.clone();
     // The oldest ones make up for foreign Machines that were replaced.
     let reserved: BTreeSet<&str> = free.iter().take(reserve).map(|machine| machine.uid.as_str()).collect();
-    let eligible = |machine: &Machine| {
+    let eligible = |machine: &Machine, failed: bool| {
         let newest = situation.rollout.and_then(|rollout| rollout.newest_set.as_deref());
-        machine.failure.is_none()
+        machine.failure.is_some() == failed
             && !machine.is_updating()
             && !machine.is_paused()
             && !reserved.contains(machine.uid.as_str())
@@ -317,7 +321,10 @@ fn claims<'a>(
         let bound = free.iter().position(|machine| is_bound(claim, machine));
         let place = match (bound, claim.provider_id.is_some() || claim.bound_to.is_some()) {
             (None, true) => None,
-            (bound, _) => bound.or_else(|| free.iter().position(|machine| eligible(machine))),
+            // One that failed before it was claimed fails the NodeClaim that waits for it, and goes with it.
+            (bound, _) => bound
+                .or_else(|| free.iter().position(|machine| eligible(machine, false)))
+                .or_else(|| free.iter().position(|machine| eligible(machine, true))),
         };
         if let Some(place) = place {
             let machine = free.remove(place);
@@ -428,7 +435,10 @@ fn level(
         claims.any(|claim| claim.uid == uid)
     };
     plan.unserved = waiting.iter().map(|claim| claim.uid.clone()).filter(|uid| !served(uid)).collect();
-    let leaving = sorted.deleting + sorted.marked.len() + newly_marked.len();
+    let stays = sorted.claimed.iter().chain(&sorted.foreign).filter(|m| !newly_marked.contains(&m.key));
+    let steady = plan.claims.is_empty() && stays.clone().all(|machine| machine.is_steady());
+    let deleting = if steady { sorted.deleting } else { 0 };
+    let leaving = deleting + sorted.marked.len() + newly_marked.len();
     // What is spare is there without our asking (in a rollout there is one more at times): it never raises the level.
     let needed = count(settled + wanted).max(min).min(max.unwrap_or(i32::MAX));
     let want = count(settled + wanted.max(spare)).max(min);

@@ -78,6 +78,14 @@ impl Case {
         self
     }
 
+    /// All that are there by now have healthy Nodes.
+    fn up(mut self) -> Self {
+        for machine in &mut self.machines {
+            machine.node_name = Some(machine.key.name.to_string());
+        }
+        self
+    }
+
     fn deleting(mut self, name: &str) -> Self {
         self.machines.iter_mut().find(|m| &*m.key.name == name).expect("a Machine").deleting = true;
         self
@@ -190,8 +198,28 @@ fn a_marked_machine_lowers_the_level_once() {
 
 #[test]
 fn a_machine_that_someone_deletes_is_not_replaced() {
-    let case = Case::new(3).claimed(&["a", "b", "c"]).deleting("m-b");
+    let case = Case::new(3).claimed(&["a", "b", "c"]).up().deleting("m-b");
     assert_eq!(case.plan().replicas, Some(2));
+}
+
+#[test]
+fn a_machine_that_someone_deletes_may_be_replaced_while_another_has_no_node_yet() {
+    // It may be gone, and its replacement there, before the MachineSet hears of the level; which of the two without a Node it would take
+    // then is for nobody to say.
+    let mut case = Case::new(3).claimed(&["a", "b"]).up().claimed(&["c"]).deleting("m-b");
+    assert_eq!(case.plan().replicas, None);
+    case.machines.retain(|machine| !machine.deleting);
+    assert_eq!(case.plan().replicas, None, "nor is it lowered before the replacement");
+    let case = case.free(&["replacement"]);
+    let first = case.plan();
+    assert_eq!((first.replicas, marked(&first)), (None, vec![]));
+    let late = Case { sightings: first.sightings, instant: case.instant + Duration::from_secs(300), ..case };
+    let plan = late.plan();
+    assert_eq!(
+        (marked(&plan), plan.replicas),
+        (vec![("replacement", SURPLUS_MARK)], Some(2)),
+        "it goes by name"
+    );
 }
 
 #[test]
@@ -248,8 +276,8 @@ fn replicas_that_were_never_born_are_taken_back_only_after_a_while() {
     case.sightings = first.sightings;
     case.instant += Duration::from_secs(300);
     assert_eq!(case.plan().replicas, Some(2));
-    // With a deleting Machine in its place it cannot be born before that is gone.
-    let taken = Case::new(3).claimed(&["a", "b", "c"]).deleting("m-c");
+    // Where a deleting Machine is in its place, what is born in between has no Node and is what the MachineSet takes.
+    let taken = Case::new(3).claimed(&["a", "b", "c"]).up().deleting("m-c");
     assert_eq!(taken.plan().replicas, Some(2));
 }
 
@@ -294,12 +322,14 @@ fn what_another_cluster_claimed_is_foreign() {
 }
 
 #[test]
-fn a_machine_that_failed_serves_nobody() {
+fn a_machine_that_failed_is_given_to_who_waits_only_if_there_is_no_other() {
     let mut case = Case::new(1).free(&["broken"]).waiting(&["a"]);
     case.machines[0].failure =
         Some(crate::client::machine::Failure { reason: "CreateError".into(), message: String::new() });
-    let plan = case.plan();
-    assert!(plan.claims.is_empty());
+    let given =
+        |case: &Case| case.plan().claims.iter().map(|(key, _)| key.name.to_string()).collect::<Vec<_>>();
+    assert_eq!(given(&case), ["broken"], "its NodeClaim fails at once, and takes it along");
+    assert_eq!(given(&case.free(&["well"])), ["well"]);
 }
 
 #[test]

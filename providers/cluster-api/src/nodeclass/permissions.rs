@@ -24,7 +24,10 @@ type Need = (&'static [&'static str], String, &'static str);
 
 /// What was found out, by NodeClass.
 #[derive(Debug, Default)]
-pub struct Permissions(Mutex<BTreeMap<String, (Instant, Option<Vec<String>>)>>);
+pub struct Permissions(Mutex<BTreeMap<String, Answer>>);
+
+/// Until when an answer holds, and what was missing.
+type Answer = (Instant, Option<Vec<String>>);
 
 impl Permissions {
     /// What a NodeClass needs and we may not do; `None` if the management cluster does not say.

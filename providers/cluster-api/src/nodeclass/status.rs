@@ -255,7 +255,7 @@ fn unmanaged(fleet: &Fleet, scalable: &crate::client::scalable::Scalable) -> i32
     let machines = fleet.machines_of(&scalable.id);
     let theirs = machines.iter().filter(|machine| match machine.claim() {
         Some(claim) => claim.owner != fleet.owner,
-        None => !epoch.is_some_and(|epoch| machine.created.as_second() >= epoch.as_second()),
+        None => epoch.is_none_or(|epoch| machine.created.as_second() < epoch.as_second()),
     });
     i32::try_from(theirs.count()).unwrap_or(i32::MAX)
 }
