@@ -16,7 +16,7 @@ use crate::nodeclass::{CloudStackNodeClass, CloudStackNodeClassSpec, VALIDATION_
 use crate::provider::CloudStackProvider;
 use crate::resolved::{Problem, Resolved};
 use crate::unavailable::Refused;
-use crate::userdata::{self, Variables};
+use crate::userdata::{self, Packing, Variables};
 use crate::voice::NoValue;
 use crate::{bootstrap, labels, templates};
 
@@ -99,7 +99,7 @@ impl CloudStackProvider {
         })?;
         let user_data = match told {
             Some(text) => {
-                let rendered = userdata::render(&text, &variables).map_err(|error| {
+                let rendered = userdata::render(&text, &variables, self.packing(spec)).map_err(|error| {
                     let text = error.to_string();
                     self.shared.voice.warn(claim, "UserDataTooLong", text.clone());
                     ProviderError::create(error, "UserDataTooLong", text)
@@ -147,6 +147,11 @@ impl CloudStackProvider {
         }))
     }
 
+    fn packing(&self, spec: &CloudStackNodeClassSpec) -> Packing {
+        let always = spec.user_data_compression.as_deref() == Some("Always");
+        Packing { limit: self.shared.options.max_user_data, always }
+    }
+
     /// What machines of this NodeClass are told besides what is known of each.
     pub(crate) async fn told(&self, resolved: &Resolved) -> Result<Told, (&'static str, NoValue)> {
         let voice = &self.shared.voice;
@@ -183,7 +188,7 @@ impl CloudStackProvider {
         let variables = Variables::default();
         match told.text(&resolved.spec, &variables) {
             Err(error) => problem("UserDataInvalid", error.to_string()),
-            Ok(text) => match userdata::render(&text?, &variables) {
+            Ok(text) => match userdata::render(&text?, &variables, self.packing(&resolved.spec)) {
                 Err(error) => problem("UserDataTooLong", error.to_string()),
                 Ok(_) => None,
             },

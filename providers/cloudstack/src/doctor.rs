@@ -222,7 +222,7 @@ async fn look_at_class(
         }
     }
     if let Some(text) = &resolved.spec.user_data
-        && let Err(error) = userdata::render(text, &Variables::default())
+        && let Err(error) = userdata::render(text, &Variables::default(), userdata::Packing::default())
     {
         findings.add("user data", Verdict::Bad, error.to_string());
     }

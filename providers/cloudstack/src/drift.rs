@@ -54,7 +54,10 @@ fn reason(machine: &VirtualMachine, claim: &NodeClaim, resolved: &Resolved) -> O
         let spec = &resolved.spec;
         let named =
             spec.zones.iter().chain([&spec.zone]).any(|z| [&machine.zoneid, &machine.zonename].contains(&z));
-        return (!named).then_some("ZoneDrift");
+        // What terms once selected is not selected any more only if it can be seen.
+        let deselected =
+            spec.zone_selector_terms.is_empty() || resolved.visible_zones.contains(&machine.zoneid);
+        return (!named && deselected).then_some("ZoneDrift");
     };
     // What the zone does not have at the moment could not replace anything.
     if !in_zone.lacks.is_empty() {

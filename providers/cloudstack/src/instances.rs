@@ -35,8 +35,6 @@ use crate::{labels, reservations};
 
 /// How many sizes a launch tries.
 const MAX_CANDIDATES: usize = 60;
-/// How long a launch waits for the machine to be placed.
-const PLACEMENT_WAIT: Duration = Duration::from_secs(10);
 /// The first look at a new machine, and the pause between further ones.
 const FIRST_LOOK: Duration = Duration::from_millis(1000);
 const NEXT_LOOK: Duration = Duration::from_millis(1500);
@@ -313,7 +311,7 @@ impl Shared {
         job: &str,
         scope: &Scope,
     ) -> Result<VirtualMachine, ApiError> {
-        let deadline = Instant::now() + PLACEMENT_WAIT;
+        let deadline = Instant::now() + self.options.launch_wait;
         let id = accepted.id.as_str();
         // What was ordered, for as long as the server does not say what came of it.
         let mut last = accepted.clone();
@@ -545,7 +543,17 @@ impl Shared {
         machine: &VirtualMachine,
         scope: &Scope,
     ) -> Result<(), ProviderError> {
-        let under_way = self.deletions.lock().get(&machine.id).cloned();
+        let mut under_way = self.deletions.lock().get(&machine.id).cloned();
+        if under_way.is_none() && machine.has_pending_job() {
+            // Ordered by whoever led before us, perhaps: servers since 4.22.1 know the last job of a machine.
+            let asked = self.client.call(&requests::query_job_of_machine(&machine.id)).await;
+            let destroys =
+                asked.is_ok_and(|job| job["cmd"].as_str().is_some_and(|c| c.ends_with("DestroyVMCmd")));
+            if let Some(job) = machine.jobid.clone().filter(|_| destroys) {
+                self.deletions.lock().insert(machine.id.clone(), job.clone());
+                under_way = Some(job);
+            }
+        }
         if under_way.is_some() && machine.has_pending_job() {
             return Ok(());
         }

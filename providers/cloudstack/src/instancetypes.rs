@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use karpenter_api::labels as well_known;
+use karpenter_api::{ResourceList, labels as well_known};
+use karpenter_cloudprovider::conversion;
 use karpenter_engine::instance_type::{InstanceType, Offering, Overhead};
 use karpenter_engine::requirement::Requirement;
 use karpenter_engine::requirements::Requirements;
@@ -167,7 +168,7 @@ fn gpu_resource(name: &str) -> &'static str {
 }
 
 /// What kubelet and runtime keep: less of each further core, and a share of the memory.
-fn overhead(cpu: i64, memory_mib: i64) -> Overhead {
+fn overhead(spec: &CloudStackNodeClassSpec, cpu: i64, memory_mib: i64) -> Overhead {
     let of_cores = |cores: i64, millis: i64| cores.max(0) * millis;
     let cpu_millis = of_cores(cpu.min(1), 60)
         + of_cores((cpu - 1).min(1), 10)
@@ -176,9 +177,13 @@ fn overhead(cpu: i64, memory_mib: i64) -> Overhead {
     let mut kube_reserved = Resources::new();
     kube_reserved.set("cpu", Amount::milli(cpu_millis));
     kube_reserved.set("memory", Amount::units((256 + memory_mib * 3 / 100) << 20));
+    let given = |list: &Option<ResourceList>| list.as_ref().map(conversion::resources).unwrap_or_default();
+    for (name, amount) in given(&spec.kube_reserved).iter() {
+        kube_reserved.set(name.clone(), *amount);
+    }
     let mut eviction_threshold = Resources::new();
     eviction_threshold.set("memory", Amount::units(EVICTION_MIB << 20));
-    Overhead { kube_reserved, system_reserved: Resources::new(), eviction_threshold }
+    Overhead { kube_reserved, system_reserved: given(&spec.system_reserved), eviction_threshold }
 }
 
 /// What is known of the sizes of a market in its zones.
@@ -237,6 +242,12 @@ where
             put(labels::INSTANCE_MEMORY, vec![size.memory_mib.to_string()]);
             put(labels::OFFERING_FAMILY, vec![label_value(family(&size.offering.name))]);
             put(labels::HIGH_AVAILABILITY, vec![size.offering.offerha.to_string()]);
+            if !size.offering.hosttags.is_empty() {
+                put(
+                    labels::HOST_TAGS,
+                    tag(&size.offering, "hosttag").iter().map(|tag| label_value(tag)).collect(),
+                );
+            }
             if let Some(mhz) = size.offering.cpuspeed {
                 put(labels::INSTANCE_CPU_MHZ, vec![mhz.to_string()]);
             }
@@ -263,7 +274,8 @@ where
                 if !size.offering.gpucardname.is_empty() {
                     put(labels::INSTANCE_GPU_NAME, vec![label_value(&size.offering.gpucardname)]);
                 }
-                let resource = gpu_resource(&size.offering.gpucardname);
+                let guessed = gpu_resource(&size.offering.gpucardname);
+                let resource = spec.gpu_resource.as_deref().unwrap_or(guessed);
                 let maker = resource.split(['.', '/']).find(|word| *word != "gpu").unwrap_or_default();
                 put(labels::INSTANCE_GPU_MANUFACTURER, vec![maker.to_owned()]);
                 if let Some(memory) = size.offering.videoram.filter(|memory| *memory > 0) {
@@ -307,7 +319,7 @@ where
                 requirements,
                 offerings,
                 capacity,
-                overhead: overhead(size.cpu, size.memory_mib),
+                overhead: overhead(spec, size.cpu, size.memory_mib),
                 ..InstanceType::default()
             }
         })
@@ -388,6 +400,24 @@ mod tests {
         let reserved = &types[0].offerings[1];
         assert_eq!(reserved.reservation_capacity, 3);
         assert!(reserved.price < types[0].offerings[0].price, "taken first");
+    }
+
+    #[test]
+    fn what_kubelet_keeps_and_how_gpus_are_called_can_be_said() {
+        let zone = Zone { id: "a".into(), name: "a".into(), ..Zone::default() };
+        let one = offering(json!({"id": "1", "name": "gpu", "cpunumber": 2, "memory": 4096, "gpucount": 1,
+            "gpucardname": "MI300", "hosttags": "ssd"}));
+        let mut spec: CloudStackNodeClassSpec = serde_json::from_value(json!({"zone": "a",
+            "kubeReserved": {"cpu": "500m"}, "systemReserved": {"memory": "1Gi"}, "gpuResource": "amd.com/gpu"}))
+        .expect("a spec");
+        spec.service_offering_selector_terms = super::tests::spec().service_offering_selector_terms;
+        let market = Market { zones: vec![(zone, sizes(&spec, &one))] };
+        let it = &types_of(&spec, &market)[0];
+        assert_eq!(it.overhead.kube_reserved.get("cpu"), Some(Amount::milli(500)));
+        assert!(it.overhead.kube_reserved.get("memory").is_some(), "the rest is as usual");
+        assert_eq!(it.overhead.system_reserved.get("memory"), Some(Amount::units(1 << 30)));
+        assert_eq!(it.capacity.get("amd.com/gpu"), Some(Amount::units(1)));
+        assert!(it.requirements.get(labels::HOST_TAGS).is_some_and(|tags| tags.has("ssd")));
     }
 
     #[test]

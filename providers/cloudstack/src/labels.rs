@@ -50,11 +50,14 @@ pub const INSTANCE_GPU_COUNT: &str = "karpenter.k8s.cloudstack/instance-gpu-coun
 /// Which GPU.
 pub const INSTANCE_GPU_NAME: &str = "karpenter.k8s.cloudstack/instance-gpu-name";
 
+/// Tags of the hosts the offering needs.
+pub const HOST_TAGS: &str = "karpenter.k8s.cloudstack/host-tags";
 /// Which reservation of the NodeClass.
 pub const RESERVATION_ID: &str = "karpenter.k8s.cloudstack/reservation-id";
 
 /// Labels whose values the instance types describe.
-pub const WELL_KNOWN: [&str; 16] = [
+pub const WELL_KNOWN: [&str; 17] = [
+    HOST_TAGS,
     RESERVATION_ID,
     ZONE_ID,
     ZONE_NAME,

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use karpenter_api::api_resource;
 use karpenter_api::conditions::{self, Condition, ConditionTypes, HasConditions};
 use karpenter_api::crd::{Column, Crd, Scope};
 use karpenter_api::schema::Schema;
+use karpenter_api::{ResourceList, api_resource};
 use serde::{Deserialize, Serialize};
 
 use crate::GROUP;
@@ -80,6 +80,9 @@ pub struct CloudStackNodeClassSpec {
     /// More zones, by name or id.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub zones: Vec<String>,
+    /// More zones, by id, name or tags.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub zone_selector_terms: Vec<SelectorTerm>,
     /// Networks of further interfaces, one per term, in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub additional_network_selector_terms: Vec<SelectorTerm>,
@@ -137,6 +140,18 @@ pub struct CloudStackNodeClassSpec {
     /// Where the user data stands instead of `userData`: in a Secret or ConfigMap.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user_data_ref: Option<ValueRef>,
+    /// `Always` to compress user data however short it is; else where it is long.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user_data_compression: Option<String>,
+    /// What kubelet is told to keep for itself, per resource, where the usual is not it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kube_reserved: Option<ResourceList>,
+    /// What kubelet is told to keep for the system.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub system_reserved: Option<ResourceList>,
+    /// The resource GPUs are asked for by, where the name of the card does not tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu_resource: Option<String>,
     /// How the machine joins the cluster, where its image brings kubeadm, k3s or RKE2.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bootstrap: Option<Bootstrap>,
@@ -355,6 +370,9 @@ pub struct TemplateSelectorTerm {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CloudStackNodeClassStatus {
+    /// The zones.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub zones: Option<Vec<Zone>>,
     /// The networks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub networks: Option<Vec<Network>>,
@@ -367,6 +385,15 @@ pub struct CloudStackNodeClassStatus {
     /// Whether it can be used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub conditions: Option<Vec<Condition>>,
+}
+
+/// A zone that was found.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Zone {
+    /// Its id.
+    pub id: String,
+    /// Its name.
+    pub name: String,
 }
 
 /// A network that was found.
@@ -504,6 +531,13 @@ fn spec_schema() -> Schema {
         .optional("tags", tags)
         .optional("zones", texts("More zones, by name or id."))
         .optional(
+            "zoneSelectorTerms",
+            Schema::list_of(term("zone")).describe("More zones: whatever any of the terms selects.").max_items(30).cel(
+                "self.all(x, has(x.tags) || has(x.id) || has(x.name))",
+                "expected at least one, got none, ['tags', 'id', 'name']",
+            ),
+        )
+        .optional(
             "additionalNetworkSelectorTerms",
             Schema::list_of(term("network"))
                 .describe("Networks of further interfaces, one per term, in order.")
@@ -554,6 +588,18 @@ fn spec_schema() -> Schema {
         .optional("bootType", text("Firmware of the machines.").one_of(&["Bios", "UEFI"]))
         .optional("bootMode", text("How they boot.").one_of(&["Legacy", "Secure"]))
         .optional("userDataRef", value_ref("Secret or ConfigMap with the user data, instead of userData."))
+        .optional(
+            "userDataCompression",
+            text("Whether user data is compressed however short it is.").one_of(&["Always", "WhenLong"]),
+        )
+        .optional("kubeReserved", Schema::resource_list().describe("What kubelet keeps for itself."))
+        .optional("systemReserved", Schema::resource_list().describe("What kubelet keeps for the system."))
+        .optional(
+            "gpuResource",
+            text("Resource GPUs are asked for by, such as amd.com/gpu, where the card's name does not tell.")
+                .min_length(1)
+                .max_length(253),
+        )
         .optional("bootstrap", bootstrap())
         .optional("userDataID", text("Id of user data registered with CloudStack, instead of userData."))
         .cel("has(self.projectID) == has(oldSelf.projectID)", "projectID is immutable")
@@ -749,6 +795,10 @@ fn offering_term() -> Schema {
 fn status_schema() -> Schema {
     let text = |description| Schema::string().describe(description);
     let number = |description| Schema::integer().describe(description);
+    let zone = Schema::object()
+        .describe("A zone that was found.")
+        .required("id", text("Its id."))
+        .required("name", text("Its name."));
     let network = Schema::object()
         .describe("A network that was found.")
         .required("id", text("Its id."))
@@ -773,6 +823,7 @@ fn status_schema() -> Schema {
         .required("zone", text("Its zone."));
     Schema::object()
         .describe("What was found for the NodeClass.")
+        .optional("zones", Schema::list_of(zone).describe("The zones that were selected."))
         .optional("networks", Schema::list_of(network).describe("The networks that were selected."))
         .optional(
             "serviceOfferings",
@@ -792,6 +843,8 @@ impl CloudStackNodeClass {
         let mut spec = self.spec.clone().unwrap_or_default();
         spec.zone.clear();
         spec.zones.clear();
+        spec.zone_selector_terms.clear();
+        spec.user_data_compression = None;
         spec.network_selector_terms.clear();
         spec.network_selection = None;
         spec.additional_network_selector_terms.clear();

@@ -39,6 +39,10 @@ pub(crate) struct Resolved {
     pub(crate) spec: CloudStackNodeClassSpec,
     pub(crate) scope: Scope,
     pub(crate) zones: Vec<Zone>,
+    /// Ids of all zones that can be used, selected or not.
+    pub(crate) visible_zones: BTreeSet<String>,
+    /// Zones that are named and not there, or disabled.
+    pub(crate) missing_zones: Vec<String>,
     pub(crate) in_zone: BTreeMap<String, InZone>,
     /// Ids of the affinity groups the NodeClass names.
     pub(crate) affinity_groups: Vec<String>,
@@ -60,14 +64,23 @@ pub(crate) async fn resolve(
 ) -> Result<Resolved, ApiError> {
     let spec = class.spec.clone().unwrap_or_default();
     let scope = scope_of(&spec, default_scope);
-    let (found, missing) = zones::resolve(&class.zones(), &catalogue.zones().await?);
-    let mut resolved = Resolved { scope, zones: found, spec, ..Resolved::default() };
+    let there = catalogue.zones().await?;
+    let (found, missing) = zones::resolve(&class.zones(), &spec.zone_selector_terms, &there);
+    let visible = there.iter().filter(|zone| zone.allocationstate != "Disabled");
+    let mut resolved = Resolved {
+        scope,
+        zones: found,
+        visible_zones: visible.map(|zone| zone.id.clone()).collect(),
+        missing_zones: missing.clone(),
+        spec,
+        ..Resolved::default()
+    };
     if resolved.zones.is_empty() {
         resolved.problems.push(Problem {
             condition: crate::nodeclass::ZONES_READY,
             reason: "ZoneValidationFailed",
             message: format!(
-                "spec.zone: there is no enabled zone {}; the account sees other zones or none (listZones)",
+                "spec.zone, spec.zones, spec.zoneSelectorTerms: there is no enabled zone {}; the account sees other zones or none (listZones)",
                 quoted(&missing)
             ),
         });
@@ -200,7 +213,7 @@ async fn look_into(zone: &Zone, resolved: &Resolved, catalogue: &Catalogue) -> R
     Ok(in_zone)
 }
 
-fn quoted(names: &[String]) -> String {
+pub(crate) fn quoted(names: &[String]) -> String {
     names.iter().map(|name| format!("{name:?}")).collect::<Vec<_>>().join(", ")
 }
 

@@ -15,7 +15,7 @@ use crate::naming::ProviderIdFormat;
 use crate::shared::{CollectOrphans, OnStopped, ProviderOptions};
 
 /// A variable of the environment as the documentation lists it.
-pub const VARIABLES: [(&str, &str); 26] = [
+pub const VARIABLES: [(&str, &str); 31] = [
     (
         "CLOUDSTACK_CREDENTIALS_DIR",
         "directory of a mounted Secret with api-url, api-key and secret-key; watched, so keys can be exchanged",
@@ -67,6 +67,14 @@ pub const VARIABLES: [(&str, &str); 26] = [
         "how long a node may be NotReady, with the feature gate NodeRepair; default `30m`",
     ),
     (
+        "CLOUDSTACK_LAUNCH_WAIT",
+        "how long a launch waits for its machine to be placed, at most a minute, so that a refusal leads to the next size at once; default `10s`",
+    ),
+    (
+        "CLOUDSTACK_MAX_USER_DATA",
+        "how many characters of user data in base64 the server takes (its `vm.userdata.max.length`); default 32768",
+    ),
+    (
         "CLOUDSTACK_CALLS_PER_SECOND",
         "calls to the API in the long run; default 10, less where the server says so",
     ),
@@ -75,6 +83,12 @@ pub const VARIABLES: [(&str, &str); 26] = [
     ("CLOUDSTACK_CACHE_OFFERINGS", "service and disk offerings; default `5m`"),
     ("CLOUDSTACK_CACHE_TEMPLATES", "templates; default `5m`"),
     ("CLOUDSTACK_CACHE_NETWORKS", "networks and security groups; default `1m`"),
+    ("CLOUDSTACK_CACHE_CAPABILITIES", "what the server is and we may do there; default `10m`"),
+    ("CLOUDSTACK_CACHE_LIMITS", "what is left of the account's limits; default `1m`"),
+    (
+        "CLOUDSTACK_CACHE_STALE",
+        "how much longer anything is remembered while the server does not answer; default `30m`",
+    ),
 ];
 
 /// Where keys come from.
@@ -95,6 +109,9 @@ pub(crate) struct Settings {
     pub(crate) rate: Rate,
     pub(crate) source: Source,
 }
+
+/// The core waits for a launch; longer would only keep it from others.
+const MAX_LAUNCH_WAIT: Duration = Duration::from_secs(60);
 
 /// Where and under which name the keys are, if nobody says.
 const DEFAULT_SECRET: &str = "cloudstack-credentials";
@@ -151,6 +168,19 @@ fn options(cluster: &str, variable: &dyn Fn(&str) -> Option<String>) -> Result<P
     lifetimes.offerings = span("CLOUDSTACK_CACHE_OFFERINGS", lifetimes.offerings)?;
     lifetimes.templates = span("CLOUDSTACK_CACHE_TEMPLATES", lifetimes.templates)?;
     lifetimes.networks = span("CLOUDSTACK_CACHE_NETWORKS", lifetimes.networks)?;
+    lifetimes.capabilities = span("CLOUDSTACK_CACHE_CAPABILITIES", lifetimes.capabilities)?;
+    lifetimes.budgets = span("CLOUDSTACK_CACHE_LIMITS", lifetimes.budgets)?;
+    lifetimes.stale = span("CLOUDSTACK_CACHE_STALE", lifetimes.stale)?;
+    options.launch_wait = span("CLOUDSTACK_LAUNCH_WAIT", options.launch_wait)?;
+    if options.launch_wait > MAX_LAUNCH_WAIT {
+        return Err("CLOUDSTACK_LAUNCH_WAIT is more than a minute; give at most 60s".to_owned());
+    }
+    if let Some(text) = variable("CLOUDSTACK_MAX_USER_DATA") {
+        options.max_user_data = match text.parse() {
+            Ok(number) if number > 0 => number,
+            _ => return Err(format!("CLOUDSTACK_MAX_USER_DATA is {text:?}; give a number of characters")),
+        };
+    }
     options.repair_after = span("CLOUDSTACK_REPAIR_AFTER", options.repair_after)?;
     options.scope = match (
         variable("CLOUDSTACK_PROJECT_ID"),
@@ -297,6 +327,8 @@ mod tests {
     #[test]
     fn what_cannot_be_used_names_the_variable_and_what_to_write() {
         assert!(wrong(&[("CLOUDSTACK_ON_STOPPED", "x")]).contains("Start, Replace, Ignore"));
+        assert!(wrong(&[("CLOUDSTACK_LAUNCH_WAIT", "5m")]).contains("at most 60s"));
+        assert!(wrong(&[("CLOUDSTACK_MAX_USER_DATA", "much")]).contains("CLOUDSTACK_MAX_USER_DATA"));
         assert!(wrong(&[("CLOUDSTACK_CACHE_ZONES", "soon")]).contains("CLOUDSTACK_CACHE_ZONES"));
         assert!(wrong(&[("CLOUDSTACK_PROJECT_ID", "p"), ("CLOUDSTACK_ACCOUNT", "a")]).contains("mixture"));
         assert!(wrong(&[("CLOUDSTACK_CALLS_PER_SECOND", "0")]).contains("above 0"));
@@ -313,11 +345,14 @@ mod tests {
             ("CLOUDSTACK_NAME_NODES", "true"),
             ("CLOUDSTACK_PROVIDER_ID", "cloudstack:///{id}"),
             ("CLOUDSTACK_CALLS_PER_SECOND", "5"),
+            ("CLOUDSTACK_LAUNCH_WAIT", "0s"),
+            ("CLOUDSTACK_CACHE_LIMITS", "15s"),
         ])
         .expect("settings");
         assert_eq!(settings.options.lifetimes.offerings, Duration::from_secs(90));
         assert_eq!(settings.options.collect_orphans, CollectOrphans::Tell);
-        assert!(settings.options.name_nodes);
+        assert!(settings.options.name_nodes && settings.options.launch_wait.is_zero());
+        assert_eq!(settings.options.lifetimes.budgets, Duration::from_secs(15));
         assert_eq!(settings.options.provider_id.write("z", "1"), "cloudstack:///1");
         assert_eq!(settings.rate.per_second, 5.0);
     }

@@ -32,6 +32,9 @@ use crate::voice::Voice;
 /// How long a broken node is borne, as in the Go provider.
 const REPAIR_AFTER: Duration = Duration::from_secs(30 * 60);
 
+/// How long a launch waits for its machine to be placed: refusals for want of room come within three seconds.
+const LAUNCH_WAIT: Duration = Duration::from_secs(10);
+
 /// Calls under way at once. More deployments would only wait at the server, where each runs into its time limit.
 const MAX_DEPLOYING: usize = 8;
 const MAX_DESTROYING: usize = 16;
@@ -59,6 +62,10 @@ pub struct ProviderOptions {
     pub repair_after: Duration,
     /// The region of all zones; without it each zone is its own.
     pub region: Option<String>,
+    /// How long a launch waits for its machine to be placed, so that a refusal leads to the next size at once.
+    pub launch_wait: Duration,
+    /// How much user data the server takes, in base64.
+    pub max_user_data: usize,
     /// Whether Karpenter names Nodes, because no cloud controller manager does.
     pub name_nodes: bool,
 }
@@ -101,6 +108,8 @@ impl ProviderOptions {
             collect_orphans: CollectOrphans::default(),
             repair_after: REPAIR_AFTER,
             region: None,
+            launch_wait: LAUNCH_WAIT,
+            max_user_data: crate::userdata::MAX_LENGTH,
             name_nodes: false,
         }
     }

@@ -9,10 +9,10 @@ use crate::labels;
 use crate::nodeclass::{
     AFFINITY_READY, CREDENTIALS_READY, CloudStackNodeClass, NETWORK_READY, NETWORKS_READY, Network,
     QUOTA_AVAILABLE, SERVICE_OFFERINGS_READY, ServiceOffering, TEMPLATES_READY, Template,
-    VALIDATION_SUCCEEDED, ZONES_READY,
+    VALIDATION_SUCCEEDED, ZONES_READY, Zone,
 };
 use crate::provider::CloudStackProvider;
-use crate::resolved::{Resolved, resolve};
+use crate::resolved::{Resolved, quoted, resolve};
 
 /// What is said when no keys work.
 const REFUSED: &str = "CloudStack does not take the API key and secret; check the Secret cloudstack-credentials and the clock of this machine";
@@ -89,6 +89,13 @@ impl CloudStackProvider {
                                 "AwaitingZone",
                                 "there is no zone to look into",
                             ),
+                        None if condition == ZONES_READY && !resolved.missing_zones.is_empty() => {
+                            let message = format!(
+                                "spec.zone, spec.zones: there is no enabled zone {}; the others are used",
+                                quoted(&resolved.missing_zones)
+                            );
+                            conditions.set_true_with_reason(condition, "SomeZonesMissing", &message)
+                        }
                         None => conditions.set_true(condition),
                     };
                     // Under its older name too, for who waits for that.
@@ -210,7 +217,9 @@ fn fill(class: &mut CloudStackNodeClass, resolved: &Resolved, types: &[InstanceT
             }
         }
     }
+    let zones = resolved.zones.iter().map(|zone| Zone { id: zone.id.clone(), name: zone.name.clone() });
     let status = class.status.get_or_insert_default();
+    status.zones = Some(zones.collect());
     status.networks = Some(networks);
     status.templates = Some(templates);
     status.service_offerings = Some(offerings);

@@ -9,7 +9,22 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 
 /// What servers take in base64 unless configured otherwise.
-const MAX_LENGTH: usize = 32_768;
+pub(crate) const MAX_LENGTH: usize = 32_768;
+
+/// How user data is packed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Packing {
+    /// What the server takes in base64.
+    pub(crate) limit: usize,
+    /// Whether to compress what is short too.
+    pub(crate) always: bool,
+}
+
+impl Default for Packing {
+    fn default() -> Self {
+        Self { limit: MAX_LENGTH, always: false }
+    }
+}
 
 /// What is known of the machine when its user data is written.
 #[derive(Clone, Debug, Default)]
@@ -28,14 +43,15 @@ pub(crate) struct Variables {
 /// User data that no server would take.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "spec.userData has {length} characters in base64 even when compressed, and CloudStack takes {MAX_LENGTH}; shorten it, or register it with CloudStack and name it in spec.userDataID"
+    "spec.userData has {length} characters in base64 even when compressed, and CloudStack takes {limit} (CLOUDSTACK_MAX_USER_DATA); shorten it, or register it with CloudStack and name it in spec.userDataID"
 )]
 pub(crate) struct TooLong {
     length: usize,
+    limit: usize,
 }
 
 /// The user data in base64, compressed where it is long. cloud-init knows gzip by its first bytes.
-pub(crate) fn render(template: &str, variables: &Variables) -> Result<String, TooLong> {
+pub(crate) fn render(template: &str, variables: &Variables, packing: Packing) -> Result<String, TooLong> {
     let mut text = template.to_owned();
     for (name, value) in [
         ("clusterName", &variables.cluster),
@@ -49,14 +65,16 @@ pub(crate) fn render(template: &str, variables: &Variables) -> Result<String, To
         text = text.replace(&format!("{{{{{name}}}}}"), value).replace(&format!("{{{{ {name} }}}}"), value);
     }
     let plain = STANDARD.encode(&text);
-    if plain.len() <= MAX_LENGTH / 2 {
+    let Packing { limit, always } = packing;
+    if plain.len() <= limit / 2 && !always {
         return Ok(plain);
     }
     let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
     // Writing to memory cannot fail.
     let compressed = encoder.write_all(text.as_bytes()).and_then(|()| encoder.finish()).unwrap_or_default();
     let compressed = STANDARD.encode(compressed);
-    if compressed.len() <= MAX_LENGTH { Ok(compressed) } else { Err(TooLong { length: compressed.len() }) }
+    let length = compressed.len();
+    if length <= limit { Ok(compressed) } else { Err(TooLong { length, limit }) }
 }
 
 #[cfg(test)]
@@ -66,15 +84,17 @@ mod tests {
     #[test]
     fn variables_are_filled_in() {
         let variables = Variables { cluster: "prod".into(), labels: "a=b".into(), ..Variables::default() };
-        let data = render("{{clusterName}} {{ labels }} {{other}}", &variables).expect("short");
+        let data =
+            render("{{clusterName}} {{ labels }} {{other}}", &variables, Packing::default()).expect("short");
         assert_eq!(STANDARD.decode(data).expect("base64"), b"prod a=b {{other}}");
     }
 
     #[test]
     fn long_data_is_compressed_and_too_long_data_says_so() {
         let long = "echo hello\n".repeat(5000);
-        let data =
-            STANDARD.decode(render(&long, &Variables::default()).expect("compressible")).expect("base64");
+        let render = |text: &str, packing: Packing| render(text, &Variables::default(), packing);
+        let usual = Packing::default();
+        let data = STANDARD.decode(render(&long, usual).expect("compressible")).expect("base64");
         assert_eq!(&data[..2], b"\x1f\x8b", "gzip");
         let mut noise = String::new();
         let mut state = 1u64;
@@ -82,7 +102,10 @@ mod tests {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             noise.push_str(&format!("{:x}", state >> 16));
         }
-        let error = render(&noise, &Variables::default()).expect_err("too long").to_string();
+        let error = render(&noise, usual).expect_err("too long").to_string();
         assert!(error.contains("userDataID") && error.contains("32768"), "{error}");
+        render(&noise, Packing { limit: 1 << 20, ..usual }).expect("a server that takes more");
+        let short = render("echo hello", Packing { always: true, ..usual }).expect("short");
+        assert_eq!(&STANDARD.decode(short).expect("base64")[..2], b"\x1f\x8b", "gzip where it is wanted");
     }
 }

@@ -1,10 +1,12 @@
 //! Which zones a NodeClass may use.
 
 use crate::client::model::Zone;
+use crate::nodeclass::SelectorTerm;
+use crate::selection;
 
-/// The zones of these names or ids that can be used, and those that cannot be found. Tenants do not see disabled zones, so
+/// The zones of these names or ids, and those the terms select, that can be used, and those that cannot be found. Tenants do not see disabled zones, so
 /// missing and disabled are the same to us.
-pub(crate) fn resolve(wanted: &[String], there: &[Zone]) -> (Vec<Zone>, Vec<String>) {
+pub(crate) fn resolve(wanted: &[String], terms: &[SelectorTerm], there: &[Zone]) -> (Vec<Zone>, Vec<String>) {
     let mut found = Vec::new();
     let mut missing = Vec::new();
     for name in wanted {
@@ -12,6 +14,14 @@ pub(crate) fn resolve(wanted: &[String], there: &[Zone]) -> (Vec<Zone>, Vec<Stri
         match zone.filter(|zone| zone.allocationstate != "Disabled") {
             Some(zone) => found.push(zone.clone()),
             None => missing.push(name.clone()),
+        }
+    }
+    let usable = there.iter().filter(|zone| zone.allocationstate != "Disabled");
+    for zone in usable {
+        let tag = |key: &str| selection::tag_values(&zone.tags, key);
+        let selected = terms.iter().any(|term| selection::matches(term, &zone.id, &zone.name, tag));
+        if selected && !found.iter().any(|other: &Zone| other.id == zone.id) {
+            found.push(zone.clone());
         }
     }
     (found, missing)

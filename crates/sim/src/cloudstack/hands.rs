@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::CloudStack;
 use super::account::Role;
-use super::state::{Machine, Owner, State, Volume};
+use super::state::{Machine, Owner, Project, State, Volume};
 
 /// A machine as a test looks at it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -255,6 +255,23 @@ impl CloudStack {
     /// The version the server says it has.
     pub fn set_version(&self, version: &str) {
         self.state().capability["cloudstackversion"] = version.into();
+    }
+
+    /// A project of the ordinary tenant, without limits; gives back its id.
+    pub fn add_project(&self, name: &str) -> String {
+        let created = self.0.clock.now();
+        let mut state = self.state();
+        let owner = state.accounts.iter().position(|account| account.role == Role::User).unwrap_or(0);
+        let id = state.uuid();
+        state.projects.push(Project {
+            id: id.clone(),
+            name: name.to_owned(),
+            display_text: name.to_owned(),
+            owner,
+            created,
+            limits: BTreeMap::new(),
+        });
+        id
     }
 
     /// Sets a limit of the ordinary tenant; negative is none.

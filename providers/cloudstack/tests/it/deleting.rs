@@ -192,3 +192,17 @@ async fn a_class_that_says_destroy_has_its_machines_destroyed_only() {
     let expunges = world.cloud.log().iter().filter(|e| e.parameters.contains_key("expunge")).count();
     assert_eq!(expunges, 0);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_new_leader_does_not_order_again_what_the_old_one_has_ordered() {
+    let world = World::new().await;
+    world.cloud.configure(|settings| settings.latencies.destroy = Span::secs(60, 60));
+    let claim = running(&world, "np-a").await;
+    world.provider.delete(&claim).await.expect("ordered");
+    seconds(5).await;
+    let next = world.another(7);
+    next.delete(&claim).await.expect("under way");
+    assert_eq!(world.calls("destroyVirtualMachine"), 1);
+    seconds(90).await;
+    assert!(next.delete(&claim).await.expect_err("gone").is_not_found());
+}

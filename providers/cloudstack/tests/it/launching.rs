@@ -543,3 +543,39 @@ async fn groups_that_are_there_already_are_used_and_those_that_are_not_are_told_
     world.provider.round().await.expect("a round");
     assert_eq!(world.calls("listAffinityGroups"), asked, "nobody asks again");
 }
+
+#[tokio::test(start_paused = true)]
+async fn scenario_25_machines_of_a_project_are_made_listed_and_looked_after_there() {
+    let world = World::new().await;
+    let project = world.cloud.add_project("team");
+    world.cloud.add(
+        "network",
+        json!({"name": "team-net", "projectid": project, "account": null, "state": "Allocated"}),
+    );
+    let mut class = spec();
+    class["projectID"] = project.clone().into();
+    class["networkSelectorTerms"] = json!([{"name": "team-net"}]);
+    class["dataDisks"] = json!([{"offering": "k8s.data20"}]);
+    class["affinity"] = json!({"type": "softHostAntiAffinity"});
+    let class = world.class("default", class).await;
+    assert_eq!(class.condition_status("Ready"), karpenter_api::ConditionStatus::True, "{:?}", class.status);
+    let instance = world.launch(&world.claim("np-a", json!({"cpu": "1"}))).await.expect("a machine");
+    let scope = format!("project/{project}");
+    assert_eq!(instance.annotations["karpenter.k8s.cloudstack/scope"], scope);
+    let log = world.cloud.log();
+    let deploy = log.iter().find(|entry| entry.command == "deployVirtualMachine").expect("a deployment");
+    assert_eq!(deploy.parameters["projectid"], project);
+    seconds(400).await;
+    let listed = world.provider.list().await.expect("a list");
+    assert_eq!(listed.len(), 1, "nothing that is invisible without the project is lost");
+    assert!(world.provider.get(&instance.provider_id).await.is_ok());
+    assert!(world.provider.round().await.expect("a round").destroyed.is_empty(), "it is wanted");
+    assert_eq!(world.provider.is_drifted(&world.current("np-a")).await.expect("known"), None);
+    world.delete(&world.current("np-a")).await.expect("gone");
+    assert!(world.live().is_empty() && world.cloud.data_disks().is_empty());
+    // What nobody wants is found there too.
+    world.launch(&world.claim("np-b", json!({"cpu": "1"}))).await.expect("a machine");
+    world.cluster.claims.lock().unwrap().clear();
+    seconds(400).await;
+    assert_eq!(world.provider.round().await.expect("a round").destroyed.len(), 1);
+}

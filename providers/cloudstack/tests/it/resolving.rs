@@ -180,3 +180,25 @@ async fn kubeadm_joins_nobody_unknown_unless_it_is_told_to() {
         "ValidationSucceeded"
     );
 }
+
+#[tokio::test(start_paused = true)]
+async fn zones_are_selected_by_tags_too_and_those_that_are_missing_are_told_of() {
+    let world = World::new().await;
+    let tags = json!([{"key": "k8s", "value": "yes"}]);
+    let second =
+        world.cloud.add("zone", json!({"name": "zone-2", "allocationstate": "Enabled", "tags": tags}));
+    for (kind, name) in [("network", "k8s-net"), ("template", "CentOS 7")] {
+        world.cloud.add(kind, json!({"name": name, "zoneid": second, "zonename": "zone-2"}));
+    }
+    seconds(3601).await;
+    let mut class = spec();
+    class["zones"] = json!(["zone-3"]);
+    class["zoneSelectorTerms"] = json!([{"tags": {"k8s": "yes"}}]);
+    let class = world.class("default", class).await;
+    let zones = class.status.as_ref().unwrap().zones.clone().unwrap();
+    assert_eq!(zones.iter().map(|zone| zone.name.as_str()).collect::<Vec<_>>(), ["sim-zone-1", "zone-2"]);
+    let (status, reason, message) = condition(&class, "ZonesReady");
+    assert_eq!((status, reason), ("True", "SomeZonesMissing"), "{message}");
+    assert!(message.contains("\"zone-3\""), "{message}");
+    assert_eq!(class.condition_status("Ready"), ConditionStatus::True);
+}
