@@ -17,6 +17,7 @@
 //! | [`standalone`], `care` | Machine mode, and looking after its Machines |
 //! | [`customization`] | what Machine mode changes in clones |
 //! | [`learning`] | what Nodes tell, and what ConfigMaps and endpoints tell about prices |
+//! | `hook` | drains Nodes whose Machines somebody else deletes |
 //! | `interruptible` | what turns out to be spot |
 //! | [`pace`] | how fast nodes may be launched |
 //! | [`adoption`] | NodeClaims for Machines that were there before |
@@ -31,6 +32,7 @@ pub mod customization;
 pub mod drift;
 pub mod fleet;
 pub mod holds;
+pub(crate) mod hook;
 pub(crate) mod interruptible;
 pub mod launch;
 pub mod learning;

@@ -32,6 +32,8 @@ pub const REVISION: &str = "machinedeployment.clusters.x-k8s.io/revision";
 pub const EXCLUDE_DRAIN: &str = "machine.cluster.x-k8s.io/exclude-node-draining";
 /// Prefix of hooks that hold back the drain of a Machine.
 pub const PRE_DRAIN_HOOK: &str = "pre-drain.delete.hook.machine.cluster.x-k8s.io";
+/// Our own hook: Karpenter drains the Node of a Machine that somebody else deletes.
+pub const OWN_HOOK: &str = "pre-drain.delete.hook.machine.cluster.x-k8s.io/karpenter";
 /// Prefix of hooks that hold back the end of a Machine.
 pub const PRE_TERMINATE_HOOK: &str = "pre-terminate.delete.hook.machine.cluster.x-k8s.io";
 /// A Machine is being changed in place.

@@ -291,6 +291,9 @@ pub struct Timeouts {
     /// For how long a Machine nobody waits for is kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub surplus: Option<ApiDuration>,
+    /// For how long Cluster API waits for Karpenter to drain a Node whose Machine somebody else deletes; it does not where this is not said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hook: Option<ApiDuration>,
 }
 
 /// Whether the NodeClass can be used, and what it offers.
@@ -379,6 +382,12 @@ impl ClusterAPINodeClass {
         let timeouts = self.spec.as_ref().and_then(|spec| spec.timeouts.as_ref());
         let registration = timeouts.and_then(|timeouts| timeouts.registration.as_ref());
         registration.map_or(DEFAULT_REGISTRATION_TIMEOUT, ApiDuration::to_std)
+    }
+
+    /// For how long Cluster API waits for Karpenter's drain, if it does.
+    pub fn hook_timeout(&self) -> Option<Duration> {
+        let timeouts = self.spec.as_ref()?.timeouts.as_ref()?;
+        timeouts.hook.as_ref().map(ApiDuration::to_std)
     }
 
     /// For how long a Machine nobody waits for is kept.

@@ -223,6 +223,8 @@ struct Setting {
     adoption: &'static str,
     /// Replicas that were there before Karpenter.
     foreign: u64,
+    /// Whether Cluster API waits for Karpenter before it drains a node.
+    hook: bool,
 }
 
 impl Setting {
@@ -237,6 +239,7 @@ impl Setting {
             remediation,
             adoption,
             foreign: if chance.happens(0.3) { chance.between(1, 3) } else { 0 },
+            hook: chance.happens(0.3),
         }
     }
 
@@ -268,6 +271,9 @@ impl Setting {
             "timeouts": {"launch": "8m", "surplus": "3m"},
             "drift": self.drift, "remediation": self.remediation, "adoption": self.adoption,
         });
+        if self.hook {
+            class["timeouts"]["hook"] = "5m".into();
+        }
         if self.machine_mode {
             class["launchMode"] = "Machine".into();
         }

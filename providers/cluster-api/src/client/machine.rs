@@ -22,6 +22,8 @@ pub struct Machine {
     pub created: Timestamp,
     /// Whether it is on its way out.
     pub deleting: bool,
+    /// Since when.
+    pub deleting_since: Option<Timestamp>,
     /// Labels.
     pub labels: BTreeMap<String, String>,
     /// Annotations.
@@ -92,6 +94,7 @@ impl Machine {
             resource_version: fields.resource_version(),
             created: fields.created(),
             deleting: fields.deleting(),
+            deleting_since: object.metadata.deletion_timestamp.as_ref().map(|time| time.0),
             labels: fields.labels(),
             annotations: fields.annotations(),
             cluster_name: fields.text("spec.clusterName")?.unwrap_or_default(),
@@ -133,6 +136,11 @@ impl Machine {
     pub fn is_steady(&self) -> bool {
         let sick = |kind: &str| condition(&self.conditions, kind).is_some_and(|c| c.is_false());
         self.node_name.is_some() && !sick("NodeHealthy") && !sick("HealthCheckSucceeded")
+    }
+
+    /// Whether Cluster API waits for us before it drains its Node.
+    pub fn waits_for_us(&self) -> bool {
+        self.annotations.contains_key(names::OWN_HOOK)
     }
 
     /// Whether a health check wants it replaced, by the same two conditions that MachineSets go by. An unhealthy Machine alone is

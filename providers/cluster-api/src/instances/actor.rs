@@ -18,6 +18,7 @@ use tokio::time::Instant;
 use super::adoption;
 use super::fleet::Fleet;
 use super::holds::{self, HoldKind};
+use super::hook;
 use super::ledger::{self, ClaimFacts, Plan, Rules, Sightings, Situation};
 use super::succession::{self, Estate};
 use crate::client::hub::HubError;
@@ -322,9 +323,12 @@ impl Actor {
         }
         let machine = |key: &ObjectKey| look.machines.iter().find(|machine| machine.key == *key);
         let mut again = false;
+        let hooked = fleet.node_class_of(&scalable).is_some_and(|class| class.hook_timeout().is_some());
         for (key, claim) in &plan.claims {
             let Some(machine) = machine(key) else { continue };
-            let written = fleet.hub.annotate_machine(machine, claim_metadata(claim, &fleet.owner)).await;
+            let mut metadata = claim_metadata(claim, &fleet.owner);
+            hook::annotate(&mut metadata["annotations"], hooked);
+            let written = fleet.hub.annotate_machine(machine, metadata).await;
             match self.written("claim", written)? {
                 Some(_) => fleet.wake(&claim.name),
                 None => {

@@ -11,6 +11,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::fleet::Fleet;
+use super::hook;
 use super::interruptible::Interruptible;
 use super::learning;
 use crate::client::machine::{Claim, Machine};
@@ -41,6 +42,7 @@ pub(crate) async fn care(fleet: Weak<Fleet>, stop: CancellationToken) {
         }
         learning::learn(&fleet).await;
         interruptible.correct(&fleet).await;
+        hook::look_after(&fleet).await;
         let standalone = standalone(&fleet);
         unseen.retain(|uid, _| standalone.iter().any(|(_, claim)| claim.uid == *uid));
         for (machine, claim) in standalone {

@@ -37,6 +37,12 @@ pub async fn delete(fleet: &Arc<Fleet>, claim: &NodeClaim) -> Result<(), Provide
         return Err(ProviderError::not_found("its Machine does not exist"));
     };
     let id = fleet.mirror.scalable_of(&machine);
+    // We are asked when the node is drained: nothing is left to wait for.
+    if machine.waits_for_us() && !fleet.mirror.cluster().is_some_and(|cluster| cluster.paused) {
+        super::hook::let_go(fleet, &machine).await.map_err(ProviderError::other)?;
+        // The rest when the core asks again, of the Machine as it is then.
+        return Ok(());
+    }
     if machine.deleting {
         // The level follows what is deleting, whoever deleted it.
         if let Some(id) = &id {

@@ -12,6 +12,7 @@ use serde_json::{Map, Value, json};
 
 use super::customization;
 use super::fleet::Fleet;
+use super::hook;
 use super::launch;
 use super::node_claims::Target;
 use super::pace::Turn;
@@ -108,6 +109,7 @@ async fn make(
     let labels = clones.machine_labels()?;
     let version = fleet.hub.versions().of(fleet.hub.client(), names::CAPI_GROUP).await?;
     let mut annotations = clones.annotations();
+    hook::annotate(&mut annotations, spec.timeouts.as_ref().is_some_and(|timeouts| timeouts.hook.is_some()));
     annotations[names::BLUEPRINT_HASH] = customization::blueprint_hash(blueprint, &spec).into();
     let mut machine = json!({
         "clusterName": cluster.key.name.to_string(),

@@ -205,6 +205,7 @@ fn timeouts() -> Schema {
         .optional("launch", duration("From NodeClaim to instance (default 5m); bare metal wants an hour."))
         .optional("registration", duration("From instance to registered node (default 15m)."))
         .optional("surplus", duration("For how long a Machine nobody waits for is kept (default 5m)."))
+        .optional("hook", duration("For how long Cluster API waits for Karpenter to drain a Node whose Machine somebody else deletes. Left out, it does not wait."))
 }
 
 fn status() -> Schema {

@@ -336,3 +336,74 @@ fn a_node_whose_machine_turns_out_to_be_interruptible_counts_as_spot() {
         rig.at_rest();
     });
 }
+
+const OWN_HOOK: &str = "pre-drain.delete.hook.machine.cluster.x-k8s.io/karpenter";
+
+/// How many Machines wait for Karpenter before they are drained.
+fn hooked(objects: &karpenter_sim::Objects) -> usize {
+    let annotations = objects.machines.values().filter_map(|machine| machine.metadata.annotations.as_ref());
+    annotations.filter(|all| all.contains_key(OWN_HOOK)).count()
+}
+
+#[test]
+fn a_machine_that_somebody_deletes_waits_for_karpenter_to_drain_its_node() {
+    for class in
+        [json!({"timeouts": {"hook": "10m"}}), json!({"timeouts": {"hook": "10m"}, "launchMode": "Machine"})]
+    {
+        scenario(async {
+            let rig = Rig::new(class.clone()).await;
+            rig.deployment("m", &[(MAX, "10")]).await;
+            rig.karpenter.start();
+            rig.want(2);
+            rig.until("all nodes are ready", 10 * MINUTE, |objects| initialized(objects) == 2).await;
+            assert_eq!(rig.read(hooked), 2, "{class}");
+            let first = rig.read(|objects| objects.machines.keys().next().map(|key| key.name.to_string()));
+            let first = first.expect("a Machine");
+            rig.karpenter.kill();
+            let delete = kube::api::DeleteParams::default();
+            rig.api(Kind::Machine).delete(&first, &delete).await.expect("a deletion");
+            rig.pass(MINUTE).await;
+            assert_eq!(
+                rig.read(|objects| objects.nodes.len()),
+                2,
+                "{class}: nobody has drained its node yet"
+            );
+            rig.karpenter.start();
+            rig.until("its NodeClaim goes with it, and another comes", 15 * MINUTE, |objects| {
+                let gone = objects.machines.keys().all(|key| *key.name != *first);
+                gone && initialized(objects) == 2 && objects.machines.len() == 2
+            })
+            .await;
+            assert_eq!(rig.events("MachineDeleted").await.len(), 1, "{class}");
+            // What Karpenter removes itself waits for nothing.
+            rig.want(0);
+            for name in rig.read(|o| o.node_claims.keys().map(|key| key.name.to_string()).collect::<Vec<_>>())
+            {
+                rig.delete_claim(&name).await;
+            }
+            rig.until("all goes", 5 * MINUTE, |objects| objects.machines.is_empty()).await;
+        });
+    }
+}
+
+#[test]
+fn a_machine_whose_node_claim_is_gone_does_not_wait_for_a_drain() {
+    scenario(async {
+        let rig = Rig::new(json!({"timeouts": {"hook": "10m"}})).await;
+        rig.deployment("m", &[(MAX, "10")]).await;
+        rig.karpenter.start();
+        rig.want(1);
+        rig.until("the node is ready", 5 * MINUTE, |objects| initialized(objects) == 1).await;
+        rig.karpenter.kill();
+        rig.want(0);
+        let claims: kube::Api<karpenter_api::NodeClaim> = kube::Api::all(rig.world.cluster().client("user"));
+        let free = kube::api::Patch::Merge(json!({"metadata": {"finalizers": null}}));
+        claims.patch("n1", &kube::api::PatchParams::default(), &free).await.expect("a NodeClaim");
+        rig.delete_claim("n1").await;
+        let machine = rig.read(|objects| objects.machines.keys().next().map(|key| key.name.to_string()));
+        let delete = kube::api::DeleteParams::default();
+        rig.api(Kind::Machine).delete(&machine.expect("a Machine"), &delete).await.expect("a deletion");
+        rig.karpenter.start();
+        rig.until("it goes", 5 * MINUTE, |objects| objects.machines.is_empty()).await;
+    });
+}
