@@ -13,6 +13,7 @@ use kube::api::DynamicObject;
 use super::kinds::{Kind, annotation, condition, controller_of, is_paused, label, number};
 use crate::invariants::{Invariant, Rest, Step};
 use crate::objects::{Change, Objects, is_active, is_deleting, node_of, uid};
+use crate::selection::selects;
 
 const CLAIM: &str = "karpenter.cluster.x-k8s.io/nodeclaim-uid";
 const EPOCH: &str = "karpenter.cluster.x-k8s.io/epoch";
@@ -33,14 +34,25 @@ fn wants_its_machine(objects: &Objects, claim_uid: &str) -> bool {
     claim.is_some_and(|claim| !is_deleting(&**claim) || is_held_up(objects, claim))
 }
 
-/// Whether a pod that must not be disrupted runs on a NodeClaim's Node.
+/// Whether a pod runs on a NodeClaim's Node that must not be disrupted, or whose budget has nothing left.
 pub fn is_held_up(objects: &Objects, claim: &NodeClaim) -> bool {
     let node = claim.status.as_ref().and_then(|status| status.node_name.as_deref());
-    let refuses = |pod: &Pod| {
+    let Some(node) = node else { return false };
+    let mut pods = objects.pods.values().filter(|pod| node_of(pod) == Some(node) && is_active(pod));
+    pods.any(|pod| {
         let wish = pod.metadata.annotations.as_ref().and_then(|all| all.get(DO_NOT_DISRUPT));
-        is_active(pod) && wish.is_some_and(|wish| wish == "true")
-    };
-    node.is_some_and(|node| objects.pods.values().any(|pod| node_of(pod) == Some(node) && refuses(pod)))
+        wish.is_some_and(|wish| wish == "true") || is_guarded(objects, pod)
+    })
+}
+
+/// Whether a budget of the pod's has nothing left.
+fn is_guarded(objects: &Objects, pod: &Pod) -> bool {
+    let labels = pod.metadata.labels.clone().unwrap_or_default();
+    objects.disruption_budgets.values().any(|budget| {
+        budget.metadata.namespace == pod.metadata.namespace
+            && selects(budget.spec.as_ref().and_then(|spec| spec.selector.as_ref()), &labels)
+            && budget.status.as_ref().is_some_and(|status| status.disruptions_allowed.unwrap_or(0) <= 0)
+    })
 }
 
 /// O1: a Machine is claimed once and for all, and at rest every NodeClaim has one Machine.
@@ -379,6 +391,24 @@ mod tests {
     #[test]
     fn a_machine_may_stay_for_as_long_as_a_pod_on_it_refuses_to_be_moved() {
         assert!(wants_its_machine(&draining("true"), "n-uid"));
+    }
+
+    #[test]
+    fn a_machine_may_stay_for_as_long_as_a_budget_allows_no_eviction() {
+        let mut objects = draining("false");
+        let budget = |allowed: i32| {
+            json!({
+                "metadata": {"name": "b", "namespace": "default"}, "spec": {"selector": {}},
+                "status": {
+                    "disruptionsAllowed": allowed, "currentHealthy": 1, "desiredHealthy": 1, "expectedPods": 1,
+                },
+            })
+        };
+        let key = ObjectKey::namespaced("default", "b");
+        objects.disruption_budgets.insert(key.clone(), read(budget(0)));
+        assert!(wants_its_machine(&objects, "n-uid"));
+        objects.disruption_budgets.insert(key, read(budget(1)));
+        assert!(!wants_its_machine(&objects, "n-uid"));
     }
 
     #[test]
