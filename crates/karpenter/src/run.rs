@@ -138,7 +138,7 @@ async fn run(options: Arc<Options>, environment: Environment) -> anyhow::Result<
         }
     };
     // After the elector, which brings the gauge that readiness looks at.
-    serve(&mut program, &options, &environment.registry, context.stores.clone()).await?;
+    serve(&mut program, &options, &environment, context.stores.clone()).await?;
     match program.run(stop, elector).await {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err(error) => {
@@ -148,13 +148,17 @@ async fn run(options: Arc<Options>, environment: Environment) -> anyhow::Result<
     }
 }
 
+/// How long CloudStack may be silent before `/healthz/cloudstack` says so, in seconds.
+const CLOUDSTACK_SILENCE_SECS: f64 = 300.0;
+
 /// Metrics and probes, from the start to the very end.
 async fn serve(
     program: &mut Program,
     options: &Options,
-    metrics: &Metrics,
+    environment: &Environment,
     stores: Stores,
 ) -> anyhow::Result<()> {
+    let (metrics, clock) = (&environment.registry, &environment.clock);
     let listener = http::bind(options.metrics_port, "--metrics-port, METRICS_PORT").await?;
     let page = Arc::new(MetricsPage { registry: metrics.clone(), profiling: options.enable_profiling });
     program.always("metrics", move |stop| http::serve(listener, page, stop).boxed());
@@ -167,12 +171,22 @@ async fn serve(
     let leads = move || leading.as_ref().is_none_or(|leading| leading.get() > 0.0);
     let manager_leads = leads.clone();
     // That the definitions are there was seen to before anything started.
+    let mut healthz = Checks::new().with_ping("healthz");
     let mut readyz = Checks::new().with_ping("readyz").with_ping("crd").with("manager", move || {
         if !manager_leads() || stores.are_synced() { Ok(()) } else { Err("failed to sync caches".to_owned()) }
     });
     if options.providers.iter().any(|provider| provider == "cloudstack") {
         // Only until the first answer: a controller that is taken away while the API is down helps nobody.
         let reached = metrics.gauge(CLOUDSTACK_LAST_SUCCESS, "", &[]).with(&[]);
+        let (answered, acts, clock) = (reached.clone(), leads.clone(), Arc::clone(clock));
+        healthz = healthz.with_aside("cloudstack", move || {
+            let silent_secs = clock.now().as_second() as f64 - answered.get();
+            if !acts() || silent_secs <= CLOUDSTACK_SILENCE_SECS {
+                Ok(())
+            } else {
+                Err("CloudStack has not answered for more than five minutes".to_owned())
+            }
+        });
         readyz = readyz.with("cloudstack", move || {
             if !leads() || reached.get() > 0.0 {
                 Ok(())
@@ -181,7 +195,7 @@ async fn serve(
             }
         });
     }
-    let probes = Arc::new(Probes { healthz: Checks::new().with_ping("healthz"), readyz });
+    let probes = Arc::new(Probes { healthz, readyz });
     program.always("probes", move |stop| http::serve(listener, probes, stop).boxed());
     Ok(())
 }

@@ -17,11 +17,15 @@ pub type Check = Arc<dyn Fn() -> BoxFuture<'static, Result<(), String>> + Send +
 
 /// Named checks behind one path.
 #[derive(Clone, Default)]
-pub struct Checks(BTreeMap<String, Check>);
+pub struct Checks {
+    all: BTreeMap<String, Check>,
+    /// Answered only by name.
+    aside: BTreeMap<String, Check>,
+}
 
 impl fmt::Debug for Checks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_set().entries(self.0.keys()).finish()
+        f.debug_set().entries(self.all.keys().chain(self.aside.keys())).finish()
     }
 }
 
@@ -44,7 +48,18 @@ impl Checks {
         name: &str,
         check: impl Fn() -> BoxFuture<'static, Result<(), String>> + Send + Sync + 'static,
     ) -> Self {
-        self.0.insert(name.to_owned(), Arc::new(check));
+        self.all.insert(name.to_owned(), Arc::new(check));
+        self
+    }
+
+    /// With a check that is answered by its own name only: what it finds is worth knowing, but no reason to restart us.
+    #[must_use]
+    pub fn with_aside(
+        mut self,
+        name: &str,
+        check: impl Fn() -> Result<(), String> + Send + Sync + 'static,
+    ) -> Self {
+        self.aside.insert(name.to_owned(), Arc::new(move || std::future::ready(check()).boxed()));
         self
     }
 
@@ -61,7 +76,7 @@ impl Checks {
             parameters().filter(|(key, _)| *key == "exclude").map(|(_, name)| name).collect();
         let mut lines = String::new();
         let mut failed = false;
-        for (name, check) in &self.0 {
+        for (name, check) in &self.all {
             if excluded.remove(name.as_str()) {
                 lines.push_str(&format!("[+]{name} excluded: ok\n"));
                 continue;
@@ -75,7 +90,7 @@ impl Checks {
                 }
             }
         }
-        if self.0.is_empty() {
+        if self.all.is_empty() {
             lines.push_str("[+]ping ok\n");
         }
         if failed {
@@ -95,9 +110,9 @@ impl Checks {
     }
 
     async fn one(&self, name: &str) -> Answer {
-        let check = match self.0.get(name) {
+        let check = match self.all.get(name).or_else(|| self.aside.get(name)) {
             Some(check) => check,
-            None if self.0.is_empty() && name == "ping" => return Answer::text(StatusCode::OK, "ok"),
+            None if self.all.is_empty() && name == "ping" => return Answer::text(StatusCode::OK, "ok"),
             None => return Answer::not_found(),
         };
         match check().await {
@@ -226,6 +241,15 @@ mod tests {
             "[+]crd excluded: ok\n[+]manager ok\n[+]readyz ok\n\
              warn: some health checks cannot be excluded: no matches for \"x\"\nhealthz check passed\n"
         );
+    }
+
+    #[tokio::test]
+    async fn a_check_aside_is_answered_by_name_and_fails_nothing_else() {
+        let healthz = Checks::new().with_ping("healthz").with_aside("cloud", || Err("it is away".to_owned()));
+        let probes = Probes { healthz, readyz: Checks::new() };
+        assert_eq!(get(&probes, "/healthz", "").await.0, 200);
+        let (status, text) = get(&probes, "/healthz/cloud", "").await;
+        assert!(status == 500 && text.contains("it is away"), "{status} {text}");
     }
 
     #[tokio::test]

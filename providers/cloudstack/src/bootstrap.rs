@@ -5,7 +5,9 @@
 
 use std::collections::BTreeMap;
 
-use crate::nodeclass::Bootstrap;
+use karpenter_api::ResourceList;
+
+use crate::nodeclass::{Bootstrap, CloudStackNodeClassSpec};
 use crate::userdata::Variables;
 
 /// What separates the parts; no script holds it by accident.
@@ -30,18 +32,51 @@ pub(crate) fn merge(ours: &str, theirs: Option<&str>) -> Result<String, CannotMe
     ))
 }
 
-/// The script that joins.
+/// What kubelet must be told so that it offers what Karpenter counts on.
+pub(crate) fn kubelet_arguments(spec: &CloudStackNodeClassSpec) -> BTreeMap<String, String> {
+    let list = |list: &ResourceList| {
+        list.iter().map(|(name, amount)| format!("{name}={amount}")).collect::<Vec<_>>().join(",")
+    };
+    let told = [
+        ("max-pods", spec.max_pods.map(|pods| pods.to_string())),
+        ("kube-reserved", spec.kube_reserved.as_ref().map(list)),
+        ("system-reserved", spec.system_reserved.as_ref().map(list)),
+    ];
+    told.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()
+}
+
+/// Labels of Kubernetes' own domains that kubelet takes; it does not start with others. The core writes those later.
+pub(crate) fn kubelet_takes(label: &str) -> bool {
+    const TAKEN: [&str; 9] = [
+        "kubernetes.io/arch",
+        "kubernetes.io/hostname",
+        "kubernetes.io/instance-type",
+        "kubernetes.io/os",
+        "beta.kubernetes.io/arch",
+        "beta.kubernetes.io/instance-type",
+        "beta.kubernetes.io/os",
+        "topology.kubernetes.io/region",
+        "topology.kubernetes.io/zone",
+    ];
+    let Some((domain, _)) = label.split_once('/') else { return true };
+    let within = |parent: &str| domain == parent || domain.ends_with(&format!(".{parent}"));
+    let of_kubernetes = within("kubernetes.io") || within("k8s.io");
+    !of_kubernetes
+        || within("kubelet.kubernetes.io")
+        || within("node.kubernetes.io")
+        || TAKEN.contains(&label)
+}
+
+/// The script that joins. What the NodeClass says of kubelet's arguments goes before what follows from it.
 pub(crate) fn script(
     bootstrap: &Bootstrap,
     token: &str,
-    max_pods: Option<i64>,
+    implied: BTreeMap<String, String>,
     variables: &Variables,
 ) -> String {
     let api_server = bootstrap.api_server.as_str();
-    let mut arguments: BTreeMap<String, String> = bootstrap.kubelet_extra_args.clone();
-    if let Some(max_pods) = max_pods {
-        arguments.entry("max-pods".to_owned()).or_insert_with(|| max_pods.to_string());
-    }
+    let mut arguments = implied;
+    arguments.extend(bootstrap.kubelet_extra_args.clone());
     match bootstrap.mode.as_str() {
         "K3s" => agent("k3s", "https://", api_server, token, &arguments, variables),
         "RKE2" => agent("rke2", "https://", api_server, token, &arguments, variables),
@@ -115,16 +150,38 @@ mod tests {
             ("K3s", "server: \"https://api.example.com:6443\""),
             ("RKE2", "systemctl enable --now rke2-agent"),
         ] {
-            let script = script(&bootstrap(mode), "t", Some(50), &variables());
+            let spec: CloudStackNodeClassSpec = serde_json::from_value(serde_json::json!({
+                "zone": "z", "maxPods": 50, "kubeReserved": {"cpu": "200m", "memory": "1Gi"},
+            }))
+            .expect("a spec");
+            let script = script(&bootstrap(mode), "t", kubelet_arguments(&spec), &variables());
             for part in [
                 joins,
                 "node-labels=a=b",
                 "register-with-taints=karpenter.sh/unregistered=:NoExecute",
                 "max-pods=50",
+                "kube-reserved=cpu=200m,memory=1Gi",
                 "v=2",
             ] {
                 assert!(script.contains(part), "{mode}: {part} in {script}");
             }
+        }
+    }
+
+    #[test]
+    fn labels_kubelet_would_not_start_with_are_left_to_the_core() {
+        for (label, yes) in [
+            ("team", true),
+            ("example.com/team", true),
+            ("karpenter.sh/nodepool", true),
+            ("karpenter.k8s.cloudstack/zone-id", true),
+            ("node.kubernetes.io/instance-type", true),
+            ("topology.kubernetes.io/zone", true),
+            ("node-restriction.kubernetes.io/team", false),
+            ("kops.k8s.io/instancegroup", false),
+            ("node-role.kubernetes.io/worker", false),
+        ] {
+            assert_eq!(kubelet_takes(label), yes, "{label}");
         }
     }
 

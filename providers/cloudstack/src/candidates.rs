@@ -35,7 +35,8 @@ impl Told {
     ) -> Result<Option<String>, bootstrap::CannotMerge> {
         match (&spec.bootstrap, &self.token) {
             (Some(how), Some(token)) => {
-                let ours = bootstrap::script(how, token.trim(), spec.max_pods, variables);
+                let ours =
+                    bootstrap::script(how, token.trim(), bootstrap::kubelet_arguments(spec), variables);
                 bootstrap::merge(&ours, self.user_data.as_deref()).map(Some)
             }
             _ => Ok(self.user_data.clone()),
@@ -197,8 +198,12 @@ impl CloudStackProvider {
 
     fn variables(&self, claim: &NodeClaim, zone: &str, instance_type: &str) -> Variables {
         let pool = claim.labels().get(well_known::NODEPOOL).cloned().unwrap_or_default();
-        let mut labels: Vec<String> =
-            claim.labels().iter().map(|(key, value)| format!("{key}={value}")).collect();
+        let mut labels: Vec<String> = claim
+            .labels()
+            .iter()
+            .filter(|(key, _)| bootstrap::kubelet_takes(key))
+            .map(|(key, value)| format!("{key}={value}"))
+            .collect();
         labels.sort();
         let mut all_taints = vec![taints::UNREGISTERED.to_taint()];
         all_taints.extend(claim.spec.taints().iter().chain(claim.spec.startup_taints()).cloned());

@@ -107,6 +107,7 @@ impl CloudStackProvider {
     pub async fn look_at_launches(&self) -> Result<(), ApiError> {
         let shared = &self.shared;
         let Some(claims) = shared.objects.node_claims() else { return Ok(()) };
+        self.measure_registered(&claims);
         let under_way: Vec<&Arc<NodeClaim>> = claims.iter().filter(|claim| is_under_way(claim)).collect();
         let ids: BTreeSet<&str> = under_way.iter().filter_map(|claim| machine_of(claim)).collect();
         // A launch whose id is not written down yet is one too, so what is new is kept a while: until its claim is.
@@ -130,6 +131,21 @@ impl CloudStackProvider {
             }
         }
         Ok(())
+    }
+
+    /// How long it took to a registered Node, once for every machine whose launch was seen here.
+    fn measure_registered(&self, claims: &[Arc<NodeClaim>]) {
+        let shared = &self.shared;
+        for claim in claims.iter().filter(|claim| !is_under_way(claim)) {
+            let registered = claim.condition_status(nodeclaim::REGISTERED) == ConditionStatus::True;
+            let begun = claim.metadata.creation_timestamp.as_ref();
+            if let (true, Some(machine), Some(begun)) = (registered, machine_of(claim), begun)
+                && shared.launches.lock().remove(machine).is_some()
+            {
+                let took = shared.clock.since(begun.0);
+                shared.metrics.launch_duration.with(&["registered"]).observe_duration(took);
+            }
+        }
     }
 
     async fn look_at_launch(&self, claim: &NodeClaim, machine: &VirtualMachine) {

@@ -205,7 +205,7 @@ impl Metrics {
             ),
             launch_duration: registry.histogram(
                 "karpenter_cloudstack_vm_launch_duration_seconds",
-                "Duration of launches, by phase: accept until the server has taken the order, job until the virtual machine runs.",
+                "Duration of launches, by phase: accept until the server has taken the order, job until the virtual machine runs, registered from the NodeClaim to its Node.",
                 &["phase"],
                 DURATION_BUCKETS,
             ),
