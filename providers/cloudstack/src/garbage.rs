@@ -89,7 +89,10 @@ impl CloudStackProvider {
 
     async fn ours(&self, scope: &Scope) -> Result<Vec<VirtualMachine>, ApiError> {
         let prefix = self.shared.naming.prefix();
-        let machines = self.shared.all_machines(scope).await?;
+        let machines = match self.shared.all_machines(scope).await {
+            Err(error) if self.shared.may_leave_out(scope, &error) => return Ok(Vec::new()),
+            machines => machines?,
+        };
         Ok(machines.into_iter().filter(|machine| machine.name.starts_with(prefix)).collect())
     }
 

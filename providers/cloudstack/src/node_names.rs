@@ -58,6 +58,7 @@ impl Reconciler for NodeNames {
         for scope in scopes {
             let machines = match shared.inventory.recent(&scope, RECENT).await {
                 Ok(machines) => machines,
+                Err(error) if shared.may_leave_out(&scope, &error) => continue,
                 Err(error) => {
                     tracing::warn!(%error, Node = %key, "whose node this is cannot be found out yet");
                     return Ok(Outcome::After(AGAIN));

@@ -210,7 +210,11 @@ impl CloudStackProvider {
             ProviderError::other(format!("provider id {provider_id:?} is none of CloudStack's"))
         })?;
         for scope in self.shared.scopes().map_err(ProviderError::other)? {
-            if let Some(machine) = self.shared.machine(id, &scope).await.map_err(ProviderError::other)? {
+            let found = match self.shared.machine(id, &scope).await {
+                Err(error) if self.shared.may_leave_out(&scope, &error) => continue,
+                found => found.map_err(ProviderError::other)?,
+            };
+            if let Some(machine) = found {
                 // A machine that failed to start is none, and garbage collection sees to it.
                 if machine.state != "Error" {
                     return Ok(
@@ -226,7 +230,10 @@ impl CloudStackProvider {
         let mut claims = Vec::new();
         let carried = self.carried();
         for scope in self.shared.scopes().map_err(ProviderError::other)? {
-            let machines = self.shared.all_machines(&scope).await.map_err(ProviderError::other)?;
+            let machines = match self.shared.all_machines(&scope).await {
+                Err(error) if self.shared.may_leave_out(&scope, &error) => continue,
+                machines => machines.map_err(ProviderError::other)?,
+            };
             let there = machines.iter().filter(|machine| machine.state != "Error");
             claims.extend(there.map(|machine| self.as_claim(machine, &carried)));
         }

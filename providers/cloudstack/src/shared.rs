@@ -317,6 +317,23 @@ impl Shared {
         self.ids.lock().unwrap_or_else(PoisonError::into_inner).uuid().to_string()
     }
 
+    /// Whether a scope that cannot be asked may be left out: the server says that there is no such project for us, and no
+    /// NodeClaim can have been launched in it. A NodeClass with a wrong id must not keep everything else from being looked after.
+    pub(crate) fn may_leave_out(&self, scope: &Scope, error: &ApiError) -> bool {
+        let not_for_us = matches!(error.kind, ErrorKind::NotFound | ErrorKind::Denied);
+        let Some(claims) = self.objects.node_claims() else { return false };
+        let may_be_in = |claim: &Arc<NodeClaim>| match launched_in(claim) {
+            Some(launched) => launched == *scope,
+            // It does not say, so it may be wherever its NodeClass says, or said before it was deleted.
+            None => {
+                let class = self.objects.node_class(&claim.spec.node_class_ref.name);
+                let spec = class.and_then(|class| class.spec.clone());
+                spec.is_none_or(|spec| crate::resolved::scope_of(&spec, &self.options.scope) == *scope)
+            }
+        };
+        not_for_us && *scope != self.options.scope && !claims.iter().any(may_be_in)
+    }
+
     /// Every scope machines may be in, each once: ours, those of the NodeClasses, and those NodeClaims were launched in.
     ///
     /// # Errors

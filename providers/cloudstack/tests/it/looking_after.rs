@@ -135,3 +135,27 @@ async fn a_stopped_machine_that_was_deleted_outside_is_reported_gone_at_once() {
     world.cloud.expunge_machine(&world.live()[0].id);
     assert!(world.provider.get(&instance.provider_id).await.expect_err("gone").is_not_found());
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_class_with_a_project_that_is_not_there_keeps_nothing_else_from_being_looked_after() {
+    let world = World::new().await;
+    let instance = world.launch(&world.claim("np-a", json!({"cpu": "1"}))).await.expect("a machine");
+    let prefix = Naming::new("karpenter", "test").prefix().to_owned();
+    let orphan = world.cloud.add_machine(&format!("{prefix}np-x"), &[]);
+    let mut wrong = spec();
+    wrong["projectID"] = "11111111-0000-4000-8000-000000000000".into();
+    world.class("wrong", wrong).await;
+    seconds(310).await;
+    assert_eq!(world.provider.list().await.expect("a list").len(), 2);
+    world.provider.get(&instance.provider_id).await.expect("there");
+    let absent = "external-cloudstack://22222222-0000-4000-8000-000000000000";
+    assert!(world.provider.get(absent).await.expect_err("nowhere").is_not_found());
+    assert_eq!(world.provider.round().await.expect("a round").destroyed, [orphan]);
+    // A NodeClaim that may be there is another matter: what cannot be asked is not gone.
+    let mut claim = (*world.current("np-a")).clone();
+    claim.spec.node_class_ref.name = "wrong".into();
+    claim.metadata.annotations.as_mut().unwrap().remove("karpenter.k8s.cloudstack/scope");
+    world.cluster.claims.lock().unwrap().insert("np-a".into(), claim.into());
+    world.provider.list().await.expect_err("half a list is none");
+    assert!(!world.provider.get(absent).await.expect_err("nobody knows").is_not_found());
+}
