@@ -16,8 +16,8 @@ use tokio::time::Instant;
 
 use crate::error::ProviderError;
 use crate::provider::{
-    CloudProvider, Launch, LaunchHandle, LaunchWaker, LaunchedInstance, NodeClassKind, ProviderFuture,
-    RegistrationHook,
+    CloudProvider, HookResult, Launch, LaunchHandle, LaunchWaker, LaunchedInstance, NodeClassKind,
+    ProviderFuture, RegistrationHook,
 };
 use crate::repair::RepairPolicy;
 
@@ -68,6 +68,28 @@ impl Measured {
                 self.errors.inc(&[&controller, method, provider, error.metric_label(), pool]);
             }
             result
+        }
+        .boxed()
+    }
+}
+
+/// A hook with an end to questions that are never answered: it holds up its claim, not the worker that asks.
+struct Limited {
+    hook: Arc<dyn RegistrationHook>,
+    provider: String,
+}
+
+impl RegistrationHook for Limited {
+    fn name(&self) -> &str {
+        self.hook.name()
+    }
+
+    fn registered<'a>(&'a self, claim: &'a NodeClaim) -> ProviderFuture<'a, HookResult> {
+        async move {
+            tokio::time::timeout(CALL_LIMIT, self.hook.registered(claim)).await.unwrap_or_else(|_| {
+                let provider = self.provider.clone();
+                Err(ProviderError::Timeout { provider, method: "RegistrationHook", limit: CALL_LIMIT })
+            })
         }
         .boxed()
     }
@@ -145,7 +167,12 @@ impl CloudProvider for Measured {
     }
 
     fn registration_hooks(&self) -> Vec<Arc<dyn RegistrationHook>> {
-        self.inner.registration_hooks()
+        let limited = |hook| Arc::new(Limited { hook, provider: self.inner.name().to_owned() });
+        self.inner
+            .registration_hooks()
+            .into_iter()
+            .map(|hook| limited(hook) as Arc<dyn RegistrationHook>)
+            .collect()
     }
 
     fn scheduling_rules(&self) -> SchedulingRules {
@@ -225,5 +252,29 @@ mod tests {
         let error = provider.list().await.expect_err("no answer");
         assert_eq!(error.to_string(), "List of provider fake gave no answer within 300s");
         assert!(!error.is_not_found(), "no answer is not an absence");
+    }
+
+    /// A hook that never answers.
+    struct Silent;
+
+    impl RegistrationHook for Silent {
+        fn name(&self) -> &str {
+            "silent"
+        }
+
+        fn registered<'a>(&'a self, _: &'a NodeClaim) -> ProviderFuture<'a, HookResult> {
+            std::future::pending().boxed()
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_registration_hook_that_never_answers_fails_in_the_end() {
+        let fake = FakeProvider::new("fake");
+        fake.hook(Silent);
+        let provider = Measured::new(Arc::new(fake), &Registry::new());
+        let hooks = provider.registration_hooks();
+        assert_eq!(hooks.iter().map(|hook| hook.name()).collect::<Vec<_>>(), ["silent"]);
+        let error = hooks[0].registered(&claim("c")).await.expect_err("no answer");
+        assert_eq!(error.to_string(), "RegistrationHook of provider fake gave no answer within 300s");
     }
 }

@@ -41,5 +41,5 @@ mod totals;
 mod watches;
 
 pub use context::{Context, SharedCluster, Stores};
-pub use disruption::check_repair_policies;
+pub use disruption::{UnusableRepairPolicies, check_repair_policies};
 pub use operator::{Given, assemble};

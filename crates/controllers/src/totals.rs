@@ -111,3 +111,40 @@ pub(crate) fn termination_mode(claim: &NodeClaim) -> &'static str {
 pub(crate) fn label<'a, K: kube::Resource>(object: &'a K, key: &str) -> &'a str {
     object.meta().labels.as_ref().and_then(|labels| labels.get(key)).map(String::as_str).unwrap_or_default()
 }
+
+/// `BadNode` as `bad_node`, as labels of metrics have it: a word starts at a capital that follows a small letter or digit, or is followed by a small letter.
+pub(crate) fn snake_case(text: &str) -> String {
+    let chars: Vec<char> = text.chars().collect();
+    let mut out = String::with_capacity(text.len() + 4);
+    for (at, c) in chars.iter().enumerate() {
+        let before = at.checked_sub(1).and_then(|at| chars.get(at));
+        let word_starts = before.is_some_and(|before| {
+            let small_follows = chars.get(at + 1).is_some_and(char::is_ascii_lowercase);
+            before.is_ascii_lowercase() || before.is_ascii_digit() || small_follows
+        });
+        if c.is_ascii_uppercase() && word_starts {
+            out.push('_');
+        }
+        out.extend(c.to_lowercase());
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn condition_types_are_labels_in_snake_case() {
+        for (text, snake) in [
+            ("BadNode", "bad_node"),
+            ("Ready", "ready"),
+            ("HTTPServerDown", "http_server_down"),
+            ("Node2Bad", "node2_bad"),
+            ("KWOKUnhealthy", "kwok_unhealthy"),
+            ("WhenEmptyOrUnderutilized", "when_empty_or_underutilized"),
+        ] {
+            assert_eq!(snake_case(text), snake);
+        }
+    }
+}

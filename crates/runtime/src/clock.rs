@@ -1,14 +1,26 @@
 //! Time as controllers see it: tokio's clock plus an epoch, so that pausing tokio pauses everything.
 //!
-//! Waiting is tokio's business (`sleep`, `timeout`); this is only for asking what time it is. The wall clock is read once,
-//! in [`TokioClock::from_wall_clock`], which only the binary calls.
+//! Waiting is tokio's business (`sleep`, `timeout`); this is only for asking what time it is. The machine's own clock is read
+//! by [`WallClock::of_machine`], which only the binary calls. It may be wrong when the program starts, be set right later, or
+//! go on while the machine sleeps: [`WallClock`] follows it and says when it is to be doubted.
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use tokio::time::Instant;
+
+use crate::sync::lock;
+
+/// A step of the clock worth a word.
+const STEP: SignedDuration = SignedDuration::from_secs(2);
+/// A step ahead so large that deadlines pass by it alone.
+const LEAP: SignedDuration = SignedDuration::from_mins(1);
+/// How long a clock that leapt ahead is doubted: time synchronisation sets it back within that if it was wrong, and after a
+/// machine's sleep the watches have caught up.
+pub const DOUBT: Duration = Duration::from_secs(60);
 
 /// Tells the time.
 pub trait Clock: fmt::Debug + Send + Sync {
@@ -16,8 +28,14 @@ pub trait Clock: fmt::Debug + Send + Sync {
     fn now(&self) -> Timestamp;
 
     /// How long ago `then` was; zero if it lies ahead.
-    fn since(&self, then: Timestamp) -> std::time::Duration {
-        std::time::Duration::try_from(self.now().duration_since(then)).unwrap_or_default()
+    fn since(&self, then: Timestamp) -> Duration {
+        Duration::try_from(self.now().duration_since(then)).unwrap_or_default()
+    }
+
+    /// For how long nothing should be deleted for being too old or too late: the clock leapt ahead a moment ago. Zero when
+    /// there is no doubt.
+    fn doubted_for(&self) -> Duration {
+        Duration::ZERO
     }
 }
 
@@ -39,12 +57,6 @@ impl TokioClock {
         Self { started: Instant::now(), epoch_nanos: Arc::new(AtomicI64::new(nanos(epoch))) }
     }
 
-    /// A clock that reads the machine's time now and counts on from there.
-    #[expect(clippy::disallowed_methods, reason = "the one place where the wall clock enters the program")]
-    pub fn from_wall_clock() -> Self {
-        Self::starting_at(Timestamp::now())
-    }
-
     /// Moves the clock without moving tokio's: a machine that slept, a corrected wall clock, a fault in a simulation.
     pub fn step(&self, by: SignedDuration) {
         let by = i64::try_from(by.as_nanos()).unwrap_or(if by.is_negative() { i64::MIN } else { i64::MAX });
@@ -63,6 +75,71 @@ impl Clock for TokioClock {
     }
 }
 
+/// A clock that others set: followed wherever it goes, and doubted for a while after a leap ahead.
+///
+/// Clones share what they have seen.
+#[derive(Clone)]
+pub struct WallClock {
+    read: Arc<dyn Fn() -> Timestamp + Send + Sync>,
+    seen: Arc<Mutex<Seen>>,
+}
+
+/// The clock when it was last read, and tokio's, which nobody sets, at that moment.
+struct Seen {
+    wall: Timestamp,
+    at: Instant,
+    leapt: Option<Instant>,
+}
+
+impl WallClock {
+    /// Of the machine.
+    #[expect(clippy::disallowed_methods, reason = "the one place where the wall clock enters the program")]
+    pub fn of_machine() -> Self {
+        Self::reading(Timestamp::now)
+    }
+
+    /// That shows what `read` says.
+    pub fn reading(read: impl Fn() -> Timestamp + Send + Sync + 'static) -> Self {
+        let seen = Seen { wall: read(), at: Instant::now(), leapt: None };
+        Self { read: Arc::new(read), seen: Arc::new(Mutex::new(seen)) }
+    }
+
+    /// Reads the clock; by how much it was set since it was last read.
+    fn look(&self) -> (Timestamp, SignedDuration) {
+        let (wall, at) = ((self.read)(), Instant::now());
+        let mut seen = lock(&self.seen);
+        let passed = SignedDuration::try_from(at.saturating_duration_since(seen.at)).unwrap_or_default();
+        let step = wall.duration_since(seen.wall).saturating_sub(passed);
+        let leapt = if step >= LEAP { Some(at) } else { seen.leapt };
+        *seen = Seen { wall, at, leapt };
+        (wall, step)
+    }
+}
+
+impl Clock for WallClock {
+    fn now(&self) -> Timestamp {
+        let (wall, step) = self.look();
+        // Outside of the lock: a log line asks for the time too.
+        if step.abs() >= STEP {
+            let seconds = step.as_secs_f64();
+            tracing::warn!(seconds, "the clock was set, or the machine slept; ages and deadlines follow it");
+        }
+        wall
+    }
+
+    fn doubted_for(&self) -> Duration {
+        self.now();
+        let leapt = lock(&self.seen).leapt;
+        leapt.map_or(Duration::ZERO, |leapt| DOUBT.saturating_sub(leapt.elapsed()))
+    }
+}
+
+impl fmt::Debug for WallClock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WallClock").finish_non_exhaustive()
+    }
+}
+
 /// Nanoseconds since 1970; far beyond any year a cluster sees, the nearest that fits.
 fn nanos(time: Timestamp) -> i64 {
     let nanos = time.as_nanosecond();
@@ -71,8 +148,6 @@ fn nanos(time: Timestamp) -> i64 {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     fn epoch() -> Timestamp {
@@ -97,5 +172,26 @@ mod tests {
         assert_eq!(other.since(epoch()), Duration::ZERO);
         clock.step(SignedDuration::MAX);
         assert!(other.now() > epoch(), "an absurd step saturates instead of wrapping");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_wall_clock_follows_whoever_sets_it_and_is_doubted_after_a_leap_ahead() {
+        let machine = TokioClock::starting_at(epoch());
+        let clock = WallClock::reading({
+            let machine = machine.clone();
+            move || machine.now()
+        });
+        tokio::time::sleep(Duration::from_secs(3600)).await;
+        assert_eq!((clock.now(), clock.doubted_for()), (machine.now(), Duration::ZERO), "an hour passed");
+        machine.step(SignedDuration::from_mins(-30));
+        assert_eq!((clock.now(), clock.doubted_for()), (machine.now(), Duration::ZERO), "things come late");
+        machine.step(SignedDuration::from_secs(30));
+        assert_eq!((clock.now(), clock.doubted_for()), (machine.now(), Duration::ZERO), "a little ahead");
+        machine.step(SignedDuration::from_hours(8));
+        assert_eq!((clock.now(), clock.doubted_for()), (machine.now(), DOUBT), "the machine slept");
+        tokio::time::sleep(Duration::from_secs(20)).await;
+        assert_eq!(clock.clone().doubted_for(), DOUBT - Duration::from_secs(20));
+        tokio::time::sleep(DOUBT).await;
+        assert_eq!(clock.doubted_for(), Duration::ZERO);
     }
 }

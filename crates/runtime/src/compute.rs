@@ -3,6 +3,7 @@
 //! Under a paused clock a computation on a foreign thread would let virtual time run away, so simulations compute in place.
 
 use std::panic::resume_unwind;
+use std::time::Duration;
 
 /// How to run a computation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -12,6 +13,8 @@ pub enum Compute {
     Beside,
     /// Here and now: for simulations.
     Inline,
+    /// Here, after which so much time has passed: a simulated machine that thinks slowly.
+    Taking(Duration),
 }
 
 impl Compute {
@@ -19,6 +22,11 @@ impl Compute {
     pub async fn run<T: Send + 'static>(self, work: impl FnOnce() -> T + Send + 'static) -> T {
         match self {
             Self::Inline => work(),
+            Self::Taking(time) => {
+                let result = work();
+                tokio::time::sleep(time).await;
+                result
+            }
             Self::Beside => match tokio::task::spawn_blocking(work).await {
                 Ok(result) => result,
                 Err(error) => match error.try_into_panic() {
@@ -33,8 +41,6 @@ impl Compute {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use tokio::time::Instant;
 
     use super::*;
@@ -49,6 +55,8 @@ mod tests {
             assert_eq!(compute.run(|| (0..100_000_u64).sum::<u64>()).await, 4_999_950_000);
         }
         assert!(started.elapsed() < Duration::from_secs(1), "{:?}", started.elapsed());
+        assert_eq!(Compute::Taking(Duration::from_secs(60)).run(|| 1).await, 1);
+        assert!(started.elapsed() >= Duration::from_secs(60), "unless it is said to take time");
         timer.await.expect("no panic");
     }
 

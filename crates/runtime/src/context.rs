@@ -1,9 +1,13 @@
-//! Who is asking: the controller on whose behalf the current task runs, for metrics that say so.
+//! Who is asking, and until when: the controller on whose behalf the current task runs, for metrics that say so, and whether
+//! it has been asked to stop, for reconciles that wait.
 
 use std::sync::Arc;
 
+use tokio_util::sync::CancellationToken;
+
 tokio::task_local! {
     static CONTROLLER: Arc<str>;
+    static STOPPING: CancellationToken;
 }
 
 /// The name of the controller whose reconcile this task is part of; empty outside of one.
@@ -16,4 +20,17 @@ pub fn controller_name() -> Arc<str> {
 /// Runs a future on behalf of a controller.
 pub async fn on_behalf_of<F: Future>(controller: Arc<str>, future: F) -> F::Output {
     CONTROLLER.scope(controller, future).await
+}
+
+/// Cancelled once the controller whose reconcile this task is part of is to stop; never outside of one.
+///
+/// A reconcile under way may finish, but the watches end with the signal: what waits must give up, and what it saw before
+/// the wait is no ground for anything new.
+pub fn stopping() -> CancellationToken {
+    STOPPING.try_with(CancellationToken::clone).unwrap_or_default()
+}
+
+/// Runs a future that may ask whether it is [`stopping`].
+pub async fn until_stopped<F: Future>(stop: CancellationToken, future: F) -> F::Output {
+    STOPPING.scope(stop, future).await
 }

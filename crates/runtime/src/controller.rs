@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
-use crate::context::on_behalf_of;
+use crate::context::{on_behalf_of, until_stopped};
 use crate::entropy::Stream;
 use crate::environment::Environment;
 use crate::error::ReconcileError;
@@ -35,7 +35,8 @@ pub trait Reconciler: Send + Sync + 'static {
     /// What names the thing.
     type Key: Key;
 
-    /// Looks at the thing and does what is to be done. May be dropped at any await.
+    /// Looks at the thing and does what is to be done. May be dropped at any await. One that waits for long asks
+    /// [`stopping`](crate::context::stopping) whether it may.
     fn reconcile(&self, key: Self::Key) -> impl Future<Output = ReconcileResult> + Send;
 }
 
@@ -178,8 +179,8 @@ impl<R: Reconciler> Controller<R> {
                 item = self.queue.get(), if under_way.len() < self.workers => {
                     let Some((key, priority)) = item else { break };
                     let worker = self.worker.clone();
-                    let queue = self.queue.clone();
-                    under_way.spawn(async move { worker.process(&queue, key, priority).await });
+                    let (queue, stop) = (self.queue.clone(), stop.clone());
+                    under_way.spawn(until_stopped(stop, async move { worker.process(&queue, key, priority).await }));
                 }
             }
         }

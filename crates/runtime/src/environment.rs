@@ -1,6 +1,6 @@
 //! What a part of the program is given instead of reaching for it: time, randomness, and where to count.
 
-use crate::clock::{SharedClock, TokioClock};
+use crate::clock::{SharedClock, TokioClock, WallClock};
 use crate::entropy::Entropy;
 use crate::metrics::Registry;
 
@@ -19,7 +19,7 @@ impl Environment {
     /// For the binary: the machine's time and randomness.
     pub fn real() -> Self {
         Self {
-            clock: std::sync::Arc::new(TokioClock::from_wall_clock()),
+            clock: std::sync::Arc::new(WallClock::of_machine()),
             entropy: Entropy::from_os(),
             registry: Registry::new(),
         }

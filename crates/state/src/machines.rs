@@ -361,6 +361,10 @@ impl Machines {
         true
     }
 
+    pub(crate) fn is_nominated(&self, provider_id: &str, now: Timestamp) -> bool {
+        self.nominated_until.get(provider_id).is_some_and(|until| *until > now)
+    }
+
     pub(crate) fn set_buffer_pods(&mut self, counts: BTreeMap<Text, u32>) {
         self.buffer_pods = counts;
     }
@@ -408,10 +412,7 @@ impl Machines {
     pub(crate) fn snapshot(&self, now: Timestamp) -> Vec<StateNode> {
         self.by_provider
             .iter()
-            .map(|(id, machine)| StateNode {
-                nominated: self.nominated_until.get(id).is_some_and(|until| *until > now),
-                ..machine.clone()
-            })
+            .map(|(id, machine)| StateNode { nominated: self.is_nominated(id, now), ..machine.clone() })
             .collect()
     }
 }

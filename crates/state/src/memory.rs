@@ -52,6 +52,11 @@ impl Cluster {
         self.machines.nominate(name, until)
     }
 
+    /// Whether pods were promised the machine of this provider id.
+    pub fn is_nominated(&self, provider_id: &str, now: Timestamp) -> bool {
+        self.machines.is_nominated(provider_id, now)
+    }
+
     /// How many virtual pods of capacity buffers the last pass put on each machine, by provider id.
     pub fn set_buffer_pods(&mut self, counts: BTreeMap<Text, u32>) {
         self.machines.set_buffer_pods(counts);
@@ -62,7 +67,7 @@ impl Cluster {
         self.machines.buffer_pods(provider_id)
     }
 
-    /// The machine of this provider id. Whether it is nominated only a snapshot says.
+    /// The machine of this provider id. Whether it is nominated [`Self::is_nominated`] says, or a snapshot.
     pub fn machine(&self, provider_id: &str) -> Option<&StateNode> {
         self.machines.get(provider_id)
     }

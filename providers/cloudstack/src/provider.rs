@@ -323,16 +323,17 @@ impl CloudProvider for CloudStackProvider {
     }
 
     fn repair_policies(&self) -> Vec<RepairPolicy> {
-        let policy = |status: &str| RepairPolicy {
+        // Exactly one policy is the fallback: the one without a reason.
+        let policy = |status: &str, reasons: &str| RepairPolicy {
             condition_type: "Ready".to_owned(),
             condition_status: status.to_owned(),
-            reason_regex: String::new(),
+            reason_regex: reasons.to_owned(),
             toleration: self.shared.options.repair_after,
             termination_grace_period: None,
             priority: 0,
             action: RepairAction::ReplaceNode,
         };
-        vec![policy("False"), policy("Unknown")]
+        vec![policy("False", ""), policy("Unknown", ".*")]
     }
 
     /// The server takes deployments of an account one by one, about one a second: many at once take their time.

@@ -9,15 +9,16 @@ use futures_util::future::join_all;
 use jiff::Timestamp;
 use karpenter_api::conditions::{ConditionStatus, HasConditions};
 use karpenter_api::{NodePool, labels, nodeclaim};
-use karpenter_cloudprovider::Registry;
+use karpenter_cloudprovider::{CloudProvider, Registry};
 use karpenter_engine::Snapshot;
 use karpenter_engine::disruption::{
     Command, DisruptionGates, DisruptionOptions, Invalid, Memory, Method, Outcome as Found, Pass,
-    RepairPolicies, RepairPolicyError, VALIDATION_DELAY, Why,
+    ProviderRepair, RepairPolicies, RepairPolicyError, VALIDATION_DELAY, Valid, Why,
 };
 use karpenter_engine::labels::Text;
 use karpenter_engine::node_pool::InstanceTypes;
 use karpenter_runtime::compute::Compute;
+use karpenter_runtime::context::stopping;
 use karpenter_runtime::controller::{Controller, IMMEDIATELY, Outcome, ReconcileResult, Singleton};
 use karpenter_runtime::error::{Field, ReconcileError, Structured};
 use karpenter_runtime::logging;
@@ -29,7 +30,7 @@ use tokio::time::Instant;
 
 use super::marks::{self, MarkError};
 use super::patience::Patience;
-use super::queue::{Pools, Queue, policy_name};
+use super::queue::{Pools, Queue, Started, policy_name};
 use super::{events, log, metrics};
 use crate::context::Context;
 use crate::pairing;
@@ -63,6 +64,26 @@ struct Remembered {
     patience: Patience,
 }
 
+/// What became of a method's commands.
+enum Carried {
+    /// At least one is under way.
+    Started,
+    /// None is good any more.
+    Nothing,
+    /// The NodeClaims of these UIDs were to be rebooted and cannot be now.
+    NoReboot(Vec<Text>),
+    /// The program is to stop.
+    Stopped,
+}
+
+/// A method's answer.
+struct Asked {
+    found: Found,
+    /// Whether it found nothing in the same cluster before, and only said what it would choose from.
+    vain: bool,
+    took: Duration,
+}
+
 /// One look at the cluster, and what goes with it.
 #[derive(Clone)]
 struct Look {
@@ -94,16 +115,31 @@ impl Disruption {
     }
 }
 
-/// What is to be repaired and how; none when repair is off or left to the legacy controller.
+/// What each provider wants repaired and how; nothing when repair is off or left to the legacy controller.
 pub(super) fn repair_policies(
     options: &Options,
     providers: &Registry,
-) -> Result<Option<RepairPolicies>, RepairPolicyError> {
+) -> Result<Vec<ProviderRepair>, UnusableRepairPolicies> {
     if !options.feature_gates.node_repair || options.legacy_node_repair {
-        return Ok(None);
+        return Ok(Vec::new());
     }
-    let policies = providers.providers().iter().flat_map(|provider| provider.repair_policies());
-    RepairPolicies::new(policies.collect()).map(Some)
+    let of_provider = |provider: &Arc<dyn CloudProvider>| {
+        let policies = RepairPolicies::new(provider.repair_policies()).map_err(|error| {
+            UnusableRepairPolicies { provider: provider.name().to_owned(), source: error }
+        })?;
+        let classes = provider.supported_node_classes();
+        let node_class_labels = classes.iter().map(|class| class.label_key().into()).collect();
+        Ok(ProviderRepair { node_class_labels, policies })
+    };
+    providers.providers().iter().map(of_provider).collect()
+}
+
+/// A provider's repair policies make no sense.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("provider {provider}: {source}; turn the feature gate NodeRepair off, or set --legacy-node-repair")]
+pub struct UnusableRepairPolicies {
+    provider: String,
+    source: RepairPolicyError,
 }
 
 /// The settings that reach a decision.
@@ -111,7 +147,7 @@ fn disruption_options(context: &Context) -> DisruptionOptions {
     let gates = &context.options.feature_gates;
     let repair = repair_policies(&context.options, &context.providers).unwrap_or_else(|error| {
         tracing::error!(%error, "node repair is off, the provider's repair policies make no sense");
-        None
+        Vec::new()
     });
     DisruptionOptions {
         solve: solve_options(&context.options),
@@ -124,7 +160,7 @@ fn disruption_options(context: &Context) -> DisruptionOptions {
         },
         repair,
         threads: match context.compute {
-            Compute::Inline => 1,
+            Compute::Inline | Compute::Taking(_) => 1,
             Compute::Beside => std::thread::available_parallelism().map_or(1, usize::from),
         },
     }
@@ -134,6 +170,10 @@ impl Singleton for Disruption {
     async fn reconcile(&self) -> ReconcileResult {
         self.mention_long_pause();
         self.log_invalid_budgets();
+        let doubt = self.context.environment.clock.doubted_for();
+        if !doubt.is_zero() {
+            return Ok(Outcome::After(doubt));
+        }
         if !self.provisioning.sync.is_synced() {
             return Ok(Outcome::After(UNTIL_SYNCED));
         }
@@ -145,10 +185,10 @@ impl Singleton for Disruption {
         self.tell_wishes(&look);
         while !methods.is_empty() {
             let found = self.search(&look, &methods).await;
-            for (found, took) in &found {
-                self.tell(&look, found, *took);
+            for asked in &found {
+                self.tell(&look, asked);
             }
-            let Some((last, _)) = found.into_iter().next_back() else { break };
+            let Some(Asked { found: last, .. }) = found.into_iter().next_back() else { break };
             if let Some(error) = &last.error {
                 let failed = ReconcileError::message(format!("computing disruption decision, {error}"));
                 if last.method != Method::SingleNodeConsolidation {
@@ -157,10 +197,16 @@ impl Singleton for Disruption {
                 tracing::error!(error = %failed, "failed computing consolidation");
             }
             let method = last.method;
-            if self.carry_out(&mut look, last.commands).await? {
-                return Ok(Outcome::After(IMMEDIATELY));
+            match self.carry_out(&mut look, last.commands).await? {
+                Carried::Started => return Ok(Outcome::After(IMMEDIATELY)),
+                Carried::Stopped => return Ok(Outcome::Done),
+                Carried::Nothing => methods.retain(|other| *other > method),
+                // Another node may need its method as much.
+                Carried::NoReboot(nodes) => {
+                    Arc::make_mut(&mut look.memory).not_rebooted.extend(nodes);
+                    methods.retain(|other| *other >= method);
+                }
             }
-            methods.retain(|other| *other > method);
         }
         Ok(Outcome::After(PERIOD))
     }
@@ -277,6 +323,7 @@ impl Disruption {
             pending_disruption,
             reserved_nodes,
             recent_reboots: self.queue.recent_reboots(),
+            not_rebooted: BTreeSet::new(),
             unseen_pools: self.remembered().unseen_pools.clone(),
         };
         let named = |pool: Arc<NodePool>| (pool.metadata.name.clone().unwrap_or_default(), pool);
@@ -305,7 +352,7 @@ impl Disruption {
     }
 
     /// Asks the methods in order, up to the first that finds something or fails.
-    async fn search(&self, look: &Look, methods: &[Method]) -> Vec<(Found, Duration)> {
+    async fn search(&self, look: &Look, methods: &[Method]) -> Vec<Asked> {
         let consolidated = {
             let remembered = self.remembered();
             if !remembered.unseen_pools.is_empty() && methods.contains(&Method::SingleNodeConsolidation) {
@@ -317,8 +364,8 @@ impl Disruption {
             }
             remembered.consolidated.clone()
         };
-        let methods: Vec<Method> =
-            methods.iter().copied().filter(|method| consolidated.get(method) != Some(&look.state)).collect();
+        let vain = |method: &Method| consolidated.get(method) == Some(&look.state);
+        let methods: Vec<(Method, bool)> = methods.iter().map(|method| (*method, vain(method))).collect();
         let (look, options) = (look.clone(), Arc::clone(&self.options));
         self.context
             .compute
@@ -327,12 +374,12 @@ impl Disruption {
                 let stopwatch = || started.elapsed();
                 let mut pass = Pass::new(&look.snapshot, &options, &look.memory).with_stopwatch(&stopwatch);
                 let mut all = Vec::new();
-                for method in methods {
+                for (method, vain) in methods {
                     let started = Instant::now();
-                    let found = pass.run(method);
+                    let found = if vain { pass.survey(method) } else { pass.run(method) };
                     let ends = !found.commands.is_empty()
                         || (found.error.is_some() && method != Method::SingleNodeConsolidation);
-                    all.push((found, started.elapsed()));
+                    all.push(Asked { found, vain, took: started.elapsed() });
                     if ends {
                         break;
                     }
@@ -343,11 +390,11 @@ impl Disruption {
     }
 
     /// Tells what a method found and why nodes stay, and remembers what is worth remembering.
-    fn tell(&self, look: &Look, found: &Found, took: Duration) {
+    fn tell(&self, look: &Look, Asked { found, vain, took }: &Asked) {
         let (context, metrics, method) = (&self.context, self.queue.metrics(), found.method);
         let labels = [&*metrics::reason(method), method.consolidation_type()];
         metrics.evaluation_seconds.observe(&labels, took.as_secs_f64());
-        if !matches!(method, Method::Emptiness | Method::StaticDrift) {
+        if !vain && !matches!(method, Method::Emptiness | Method::StaticDrift) {
             self.provisioning.metrics.duration.observe(&[NAME], took.as_secs_f64());
         }
         metrics.eligible(method, found.candidates.len());
@@ -371,7 +418,7 @@ impl Disruption {
         let policy = |pool: &str| look.pools.get(pool).map(|pool| policy_name(pool)).unwrap_or_default();
         for stays in &found.stays {
             events::stays(context, stays);
-            if let Why::NotWorthIt { pool, score } = &stays.why {
+            if let Why::NotWorthIt { pool, score, at_best: false } = &stays.why {
                 metrics.weighed(pool, &policy(pool), Some(*score));
                 log::score(pool, *score, std::slice::from_ref(&stays.node));
             }
@@ -395,6 +442,12 @@ impl Disruption {
                 }
             }
         }
+        if let Some(command) = &found.rejected {
+            for pool in metrics::pools(command) {
+                let score = command.scores.iter().find(|(name, _)| &**name == pool).map(|(_, score)| *score);
+                metrics.rejected(pool, &policy(pool), score);
+            }
+        }
         for candidate in found.commands.iter().flat_map(|command| &command.candidates) {
             if let Some(repair) = &candidate.repair {
                 log::repair(&candidate.node, repair);
@@ -413,8 +466,9 @@ impl Disruption {
         }
     }
 
-    /// Validates what needs it and starts it; whether anything was started, or is to be decided again at once. Afterwards `look` is as new as the decision.
-    async fn carry_out(&self, look: &mut Look, commands: Vec<Command>) -> Result<bool, ReconcileError> {
+    /// Validates what needs it and starts it. Afterwards `look` is as new as the decision.
+    async fn carry_out(&self, look: &mut Look, commands: Vec<Command>) -> Result<Carried, ReconcileError> {
+        let stopping = stopping();
         let mut good = Vec::new();
         let mut put_off = false;
         for command in commands {
@@ -422,7 +476,11 @@ impl Disruption {
                 good.push(command);
                 continue;
             }
-            tokio::time::sleep(VALIDATION_DELAY).await;
+            tokio::select! {
+                biased;
+                () = stopping.cancelled() => return Ok(Carried::Stopped),
+                () = tokio::time::sleep(VALIDATION_DELAY) => {}
+            }
             *look = self.look().await;
             if self.puts_off(look, &command).await {
                 put_off = true;
@@ -430,14 +488,26 @@ impl Disruption {
             }
             good.extend(self.validated(look, command).await?);
         }
-        if good.is_empty() {
-            return Ok(put_off);
-        }
         let results = join_all(good.into_iter().map(|command| self.queue.start(command, &look.pools))).await;
-        let errors = results.into_iter().filter_map(Result::err);
-        ReconcileError::combine(errors.map(|error| error.context("disrupting candidates")))
-            .map_err(|error| error.context("disrupting"))?;
-        Ok(true)
+        // What is put off is decided on anew at once.
+        let (mut errors, mut started, mut not_rebooted) = (Vec::new(), put_off, Vec::new());
+        for result in results {
+            match result {
+                Ok(Started::Yes) => started = true,
+                Ok(Started::Stopping) => return Ok(Carried::Stopped),
+                Ok(Started::Stale(command)) => {
+                    self.tell_invalid(&command, &Invalid::Churn(command.candidates.len()))
+                }
+                Ok(Started::NoReboot(nodes)) => not_rebooted.extend(nodes),
+                Err(error) => errors.push(error.context("disrupting candidates")),
+            }
+        }
+        ReconcileError::combine(errors).map_err(|error| error.context("disrupting"))?;
+        Ok(match started {
+            true => Carried::Started,
+            false if not_rebooted.is_empty() => Carried::Nothing,
+            false => Carried::NoReboot(not_rebooted),
+        })
     }
 
     /// Whether the command has become so much better meanwhile that it is to be decided again.
@@ -458,7 +528,6 @@ impl Disruption {
 
     /// The command as it is good now; none if it is not any more.
     async fn validated(&self, look: &Look, command: Command) -> Result<Option<Command>, ReconcileError> {
-        let (method, count) = (command.method, command.candidates.len());
         let (now, options) = (look.clone(), Arc::clone(&self.options));
         let proposed = command.clone();
         let validated = self
@@ -466,22 +535,41 @@ impl Disruption {
             .compute
             .run(move || Pass::new(&now.snapshot, &options, &now.memory).validate(&proposed));
         match validated.await {
-            Ok(command) => Ok(Some(command)),
+            Ok(Valid { command, over_budget }) => {
+                self.queue.metrics().invalid(command.method, over_budget);
+                Ok(Some(command))
+            }
             Err(Invalid::Simulation(error)) => {
                 Err(ReconcileError::message(format!("validating consolidation, {error}"))
                     .context("disrupting"))
             }
             Err(invalid) => {
-                self.queue.metrics().invalid(method, count);
-                if method == Method::Emptiness {
-                    tracing::debug!(
-                        command = command.text(), reason = %invalid,
-                        "abandoning empty node consolidation attempt due to pod churn, command is no longer valid"
-                    );
-                } else {
-                    events::considered(&self.context, &command, Some(invalid.class()));
-                }
+                self.tell_invalid(&command, &invalid);
                 Ok(None)
+            }
+        }
+    }
+
+    /// Tells that a command is not good any more.
+    fn tell_invalid(&self, command: &Command, invalid: &Invalid) {
+        let method = command.method;
+        // As upstream: a simulation that comes out differently is not counted.
+        let nodes = match invalid {
+            Invalid::Churn(_) if method.is_consolidation() => command.candidates.len(),
+            Invalid::Budget(nodes) => *nodes,
+            _ => 0,
+        };
+        self.queue.metrics().invalid(method, nodes);
+        match method {
+            Method::MultiNodeConsolidation | Method::SingleNodeConsolidation => {
+                events::considered(&self.context, command, Some(invalid.class()));
+            }
+            Method::Emptiness => tracing::debug!(
+                command = command.text(), reason = %invalid,
+                "abandoning empty node consolidation attempt due to pod churn, command is no longer valid"
+            ),
+            Method::Repair | Method::StaticDrift | Method::Drift => {
+                tracing::debug!(command = command.text(), reason = %invalid, "abandoning disruption attempt");
             }
         }
     }

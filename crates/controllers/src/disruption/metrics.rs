@@ -119,6 +119,9 @@ impl Metrics {
 
     /// So many nodes were not good any more.
     pub(super) fn invalid(&self, method: Method, count: usize) {
+        if count == 0 {
+            return;
+        }
         self.failed_validations.with(&[method.consolidation_type()]).add(count as f64);
     }
 
@@ -144,12 +147,25 @@ impl Metrics {
 
     /// A consolidation was weighed by a NodePool's policy; Balanced ones give it a score.
     pub(super) fn weighed(&self, pool: &str, policy: &str, score: Option<Score>) {
-        let decision = if score.is_none_or(Score::approved) { "approved" } else { "rejected" };
+        let decision = verdict(score);
         self.moves.inc(&[decision, pool, policy]);
         if let Some(score) = score {
             self.score.observe(&[decision, pool, policy], score.value());
         }
     }
+
+    /// A consolidation of several nodes was not worth it to one of its NodePools, and so to none.
+    pub(super) fn rejected(&self, pool: &str, policy: &str, score: Option<Score>) {
+        self.moves.inc(&["rejected", pool, policy]);
+        if let Some(score) = score {
+            self.score.observe(&[verdict(Some(score)), pool, policy], score.value());
+        }
+    }
+}
+
+/// What a NodePool thinks of a consolidation; those that do not weigh approve.
+fn verdict(score: Option<Score>) -> &'static str {
+    if score.is_none_or(Score::approved) { "approved" } else { "rejected" }
 }
 
 /// A method's reason as metrics write it.
@@ -166,16 +182,4 @@ pub(super) fn pools(command: &Command) -> Vec<&str> {
         }
     }
     pools
-}
-
-/// `WhenEmpty` as `when_empty`.
-pub(super) fn snake_case(text: &str) -> String {
-    let mut snake = String::new();
-    for letter in text.chars() {
-        if letter.is_uppercase() && !snake.is_empty() {
-            snake.push('_');
-        }
-        snake.extend(letter.to_lowercase());
-    }
-    snake
 }

@@ -17,17 +17,17 @@ mod queue;
 mod reboot;
 
 use karpenter_cloudprovider::Registry;
-use karpenter_engine::disruption::RepairPolicyError;
 use karpenter_runtime::options::Options;
 use karpenter_runtime::program::Program;
 
 use self::controller::Disruption;
+pub use self::controller::UnusableRepairPolicies;
 use self::queue::Queue;
 use crate::context::Context;
 use crate::provisioning::Provisioning;
 
 /// Whether what the providers want repaired makes sense; repair stays off if it does not.
-pub fn check_repair_policies(options: &Options, providers: &Registry) -> Result<(), RepairPolicyError> {
+pub fn check_repair_policies(options: &Options, providers: &Registry) -> Result<(), UnusableRepairPolicies> {
     controller::repair_policies(options, providers).map(|_| ())
 }
 

@@ -15,11 +15,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use k8s_openapi::api::core::v1::Pod;
 use karpenter_api::conditions::{ConditionStatus, HasConditions};
 use karpenter_api::{NodeClaim, NodePool, nodeclaim};
 use karpenter_engine::PlannedClaim;
 use karpenter_engine::disruption::{Candidate, Command, Decision, Method};
 use karpenter_engine::labels::Text;
+use karpenter_runtime::context::stopping;
 use karpenter_runtime::controller::{Controller, Outcome, ReconcileResult, Reconciler};
 use karpenter_runtime::entropy::Stream;
 use karpenter_runtime::error::{Field, ReconcileError, Structured};
@@ -40,7 +42,7 @@ use crate::context::Context;
 use crate::pods;
 use crate::provisioning::claims::ClaimFactory;
 use crate::provisioning::{Nominations, Provisioning};
-use crate::totals::{Totals, label, termination_mode};
+use crate::totals::{Totals, label, snake_case, termination_mode};
 
 const NAME: &str = "disruption.queue";
 /// How soon a command is looked at again.
@@ -99,6 +101,18 @@ struct Replacement {
 /// NodePools as they were when a command was decided on, by name.
 pub(super) type Pools = BTreeMap<String, Arc<NodePool>>;
 
+/// What became of starting a command.
+pub(super) enum Started {
+    /// It is under way.
+    Yes,
+    /// Its nodes are not what they were: this is what was to be done.
+    Stale(Command),
+    /// The NodeClaims of these UIDs cannot be rebooted: they are rebooting or going, or have just changed.
+    NoReboot(Vec<Text>),
+    /// The program is to stop, and nothing new is begun.
+    Stopping,
+}
+
 /// What stands between a command and its end.
 enum Hold {
     /// It will pass.
@@ -151,18 +165,24 @@ impl Queue {
     }
 
     /// Starts a command. Whatever fails leaves no marks behind; replacements that were created stay as ordinary nodes.
-    pub(super) async fn start(&self, command: Command, pools: &Pools) -> Result<(), ReconcileError> {
+    pub(super) async fn start(&self, mut command: Command, pools: &Pools) -> Result<Started, ReconcileError> {
         let Inner { ids, metrics, .. } = &*self.0;
+        if stopping().is_cancelled() {
+            return Ok(Started::Stopping);
+        }
+        if let Some(stale) = self.keep_fresh(&mut command) {
+            return Ok(Started::Stale(stale));
+        }
         let id = ids.lock().unwrap_or_else(PoisonError::into_inner).uuid().to_string();
         if !self.reserve(&command, &id) {
             return Err(ReconcileError::message("candidate is being disrupted"));
         }
         let created = Instant::now();
-        log::command(&command, &id, pools);
         if command.decision() == Decision::Reboot {
             self.release(&command.candidates);
-            return self.reboot(&command).await;
+            return self.reboot(&command, &id, pools).await;
         }
+        log::command(&command, &id, pools);
         let mut candidates = match self.mark(&command).await {
             Ok(candidates) => candidates,
             Err(error) => {
@@ -170,6 +190,12 @@ impl Queue {
                 return Err(with_id(error.context("marking disrupted"), &id));
             }
         };
+        if stopping().is_cancelled() && !command.replacements.is_empty() {
+            // Nobody would wait for the replacements.
+            self.take_back(&mut candidates).await;
+            self.release(&command.candidates);
+            return Ok(Started::Stopping);
+        }
         let replacements = match self.launch(&command, pools).await {
             Ok(replacements) => replacements,
             Err(error) => {
@@ -191,7 +217,37 @@ impl Queue {
         if let Some(work) = &state.work {
             work.add(id);
         }
-        Ok(())
+        Ok(Started::Yes)
+    }
+
+    /// Looks at the nodes once more before the first write (rule D8.2, kubernetes-sigs/karpenter#1167): thinking took its time,
+    /// and meanwhile pods may have been promised a node or bound to it, or somebody may have begun to take it away. Empty nodes
+    /// that are not are left out; any other command is all or nothing, and comes back if it is stale.
+    fn keep_fresh(&self, command: &mut Command) -> Option<Command> {
+        let context = &self.0.context;
+        let now = context.now();
+        let moves_counted = command.method.is_consolidation();
+        let is_fresh = |candidate: &Arc<Candidate>| {
+            let untouched = context.cluster.read(|cluster| {
+                let machine = cluster.machine(&candidate.provider_id)?;
+                Some(!machine.deleting() && !cluster.is_nominated(&candidate.provider_id, now))
+            });
+            untouched == Some(true) && !(moves_counted && self.newcomer(candidate).is_some())
+        };
+        let fresh: Vec<Arc<Candidate>> = command.candidates.iter().filter(|c| is_fresh(c)).cloned().collect();
+        if fresh.len() == command.candidates.len() {
+            return None;
+        }
+        let stale = command.clone();
+        command.candidates = fresh;
+        (command.method != Method::Emptiness || command.candidates.is_empty()).then_some(stale)
+    }
+
+    /// A pod that will need another place and was not on the node when it was chosen.
+    fn newcomer(&self, candidate: &Candidate) -> Option<Arc<Pod>> {
+        let known = |uid: Option<&str>| candidate.pods.iter().any(|pod| Some(&*pod.uid) == uid);
+        let here = self.0.context.stores.pods_on(&candidate.node);
+        here.into_iter().find(|pod| pods::is_reschedulable(pod) && !known(pod.metadata.uid.as_deref()))
     }
 
     /// Takes the nodes for this command, unless one of them is taken.
@@ -213,19 +269,22 @@ impl Queue {
         }
     }
 
-    async fn reboot(&self, command: &Command) -> Result<(), ReconcileError> {
+    async fn reboot(&self, command: &Command, id: &str, pools: &Pools) -> Result<Started, ReconcileError> {
         let Inner { context, reboots, metrics, .. } = &*self.0;
+        let mut refused = Vec::new();
         for candidate in &command.candidates {
             if !reboot::commit(context, reboots, candidate).await? {
+                refused.push(candidate.claim_uid.clone());
                 continue;
             }
+            log::command(command, id, pools);
             if let Some(claim) = context.stores.node_claims.get(&ObjectKey::cluster(candidate.claim.clone()))
             {
                 self.count(command, candidate, &claim);
             }
             metrics.started(command);
         }
-        Ok(())
+        Ok(if refused.is_empty() { Started::Yes } else { Started::NoReboot(refused) })
     }
 
     /// Taints the nodes and writes down why. Without replacements those that could be marked are enough; with them it is all
@@ -409,16 +468,10 @@ impl Queue {
     /// Lets go of nodes that were empty when they were chosen and got a pod before they were tainted
     /// (kubernetes-sigs/karpenter#3185).
     async fn keep_occupied(&self, under_way: &mut UnderWay) {
-        let context = &self.0.context;
-        let newcomer = |taken: &Taken| {
-            let known = |uid: Option<&str>| taken.candidate.pods.iter().any(|pod| Some(&*pod.uid) == uid);
-            let here = context.stores.pods_on(&taken.candidate.node);
-            here.into_iter().find(|pod| pods::is_reschedulable(pod) && !known(pod.metadata.uid.as_deref()))
-        };
         let mut occupied: Vec<Taken> = under_way
             .candidates
             .extract_if(.., |taken| {
-                let Some(pod) = (if taken.deleted { None } else { newcomer(taken) }) else { return false };
+                let Some(pod) = (if taken.deleted { None } else { self.newcomer(&taken.candidate) }) else { return false };
                 let node = logging::object(&ObjectKey::cluster(taken.candidate.node.clone()));
                 let pod = logging::object(&ObjectKey::of(&*pod));
                 tracing::info!(Node = %node, Pod = %pod, "keeping node, a pod was bound to it before it was tainted");
@@ -451,7 +504,7 @@ impl Queue {
         let reason = metrics::reason(command.method);
         let pool = context.stores.node_pools.get(&ObjectKey::cluster(candidate.node_pool.clone()));
         let policy = pool.filter(|_| command.method.is_consolidation()).map(|pool| policy_name(&pool));
-        let policy = policy.map(|policy| metrics::snake_case(&policy)).unwrap_or_default();
+        let policy = policy.map(|policy| snake_case(&policy)).unwrap_or_default();
         totals.claim_disrupted(&reason, claim, &policy);
         totals.pods_disrupted(&reason, claim, &policy, candidate.pods.len());
         if let Some(repair) = candidate.repair.as_ref().filter(|_| command.method == Method::Repair) {
@@ -463,7 +516,7 @@ impl Queue {
             let image =
                 claim.status.as_ref().and_then(|status| status.image_id.as_deref()).unwrap_or_default();
             metrics.unhealthy_disrupted.inc(&[
-                &metrics::snake_case(&repair.condition),
+                &snake_case(&repair.condition),
                 label(claim, karpenter_api::labels::NODEPOOL),
                 label(claim, karpenter_api::labels::CAPACITY_TYPE),
                 image,

@@ -26,7 +26,7 @@ use regex::Regex;
 use crate::context::Context;
 use crate::pods;
 use crate::times::{after, rfc3339, until};
-use crate::totals::{Totals, label, reason, termination_mode};
+use crate::totals::{Totals, label, reason, snake_case, termination_mode};
 use crate::watches::Watches;
 
 /// How many of a pool's nodes, in percent and rounded up, may be sick before nothing is repaired any more.
@@ -135,7 +135,7 @@ impl Reconciler for Health {
         let Some(node) = self.context.stores.nodes.get(&key) else { return Ok(Outcome::Done) };
         let Some(claim) = self.context.stores.claim_of(&node).one() else { return Ok(Outcome::Done) };
         let Some((condition, due)) = self.sickness(&node) else { return Ok(Outcome::Done) };
-        let left = until(self.context.now(), due);
+        let left = until(self.context.now(), due).max(self.context.environment.clock.doubted_for());
         if !left.is_zero() {
             return Ok(Outcome::After(left));
         }
@@ -242,40 +242,5 @@ impl Health {
             image,
             termination_mode(claim),
         ]);
-    }
-}
-
-/// `BadNode` as `bad_node`: a word starts at a capital that follows a small letter or digit, or is followed by a small letter.
-pub(crate) fn snake_case(text: &str) -> String {
-    let chars: Vec<char> = text.chars().collect();
-    let mut out = String::with_capacity(text.len() + 4);
-    for (at, c) in chars.iter().enumerate() {
-        let before = at.checked_sub(1).and_then(|at| chars.get(at));
-        let word_starts = before.is_some_and(|before| {
-            let small_follows = chars.get(at + 1).is_some_and(char::is_ascii_lowercase);
-            before.is_ascii_lowercase() || before.is_ascii_digit() || small_follows
-        });
-        if c.is_ascii_uppercase() && word_starts {
-            out.push('_');
-        }
-        out.extend(c.to_lowercase());
-    }
-    out
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn condition_types_are_labels_in_snake_case() {
-        for (text, snake) in [
-            ("BadNode", "bad_node"),
-            ("Ready", "ready"),
-            ("HTTPServerDown", "http_server_down"),
-            ("Node2Bad", "node2_bad"),
-        ] {
-            assert_eq!(snake_case(text), snake);
-        }
     }
 }

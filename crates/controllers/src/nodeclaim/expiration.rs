@@ -53,7 +53,8 @@ impl Reconciler for Expiration {
         else {
             return Ok(Outcome::Done);
         };
-        let left = until(self.context.now(), after(created.0, lifetime.to_std()));
+        let clock = &self.context.environment.clock;
+        let left = until(clock.now(), after(created.0, lifetime.to_std())).max(clock.doubted_for());
         if !left.is_zero() {
             return Ok(Outcome::After(left));
         }

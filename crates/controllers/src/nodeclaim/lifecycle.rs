@@ -25,6 +25,7 @@ use kube::Api;
 use tracing::Instrument as _;
 use tracing::field::Empty;
 
+use super::launch::may_have_instance;
 use crate::context::Context;
 use crate::nodepool::health::RegistrationHealth;
 use crate::pairing::{provider_id, provider_id_of_node};
@@ -171,7 +172,7 @@ impl Lifecycle {
         match self.hold(&pass.claim).await? {
             Written::Unchanged => {}
             Written::Done(claim) => pass.claim = *claim,
-            Written::Gone => return Ok(Outcome::Done),
+            Written::Gone => return self.abandon(pass).await,
             Written::Conflict => return Ok(Outcome::Requeue),
         }
         let before = pass.claim.clone();
@@ -201,12 +202,37 @@ impl Lifecycle {
                 self.tell(&pass).await?;
                 tokio::time::sleep(OWN_WRITES).await;
             }
-            Ok(Written::Gone) => return Ok(Outcome::Done),
+            Ok(Written::Gone) => return self.abandon(pass).await,
             Ok(Written::Conflict) => outcomes.push(Outcome::Requeue),
             Err(error) => errors.push(error.into()),
         }
         ReconcileError::combine(errors)?;
         Ok(Outcome::combine(outcomes))
+    }
+
+    /// Removes what was launched for a claim that has gone meanwhile, its finalizer taken off by somebody: nothing points to the
+    /// instance any more. Should that fail, garbage collection finds what the provider lists.
+    async fn abandon(&self, mut pass: Pass) -> ReconcileResult {
+        let uid = pass.claim.metadata.uid.clone().unwrap_or_default();
+        if let Some(instance) = self.launches().remove(&uid) {
+            instance.write_into(&mut pass.claim);
+        }
+        self.context.cluster.update(|cluster| cluster.expect_nothing(&pass.claim));
+        if !may_have_instance(&pass) {
+            return Ok(Outcome::Done);
+        }
+        match pass.provider.delete(&pass.claim).await {
+            Err(error) if error.is_not_found() => Ok(Outcome::Done),
+            Err(error) => {
+                Err(ReconcileError::from(error).context("removing the instance of a nodeclaim that is gone"))
+            }
+            Ok(()) => {
+                tracing::warn!(
+                    "the nodeclaim went before its launch was written down, its instance was removed"
+                );
+                Ok(Outcome::Done)
+            }
+        }
     }
 
     async fn hold(&self, claim: &NodeClaim) -> Result<Written<NodeClaim>, kube::Error> {

@@ -40,6 +40,10 @@ impl Lifecycle {
         if !left.is_zero() {
             return Ok(Stage::Next(Outcome::After(left)));
         }
+        let doubt = self.context.environment.clock.doubted_for();
+        if !doubt.is_zero() {
+            return Ok(Stage::Next(Outcome::After(doubt)));
+        }
         self.record_launch(&pass.claim, false).await?;
         let deleted = writes::delete(&self.claims, &pass.claim).await;
         let deleted =

@@ -1,9 +1,13 @@
 //! Writes on each NodePool whether its NodeClass is there and ready (rule N2).
 
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+
 use karpenter_api::NodePool;
 use karpenter_api::conditions::{Condition, ConditionSet, ConditionStatus, READY};
 use karpenter_api::nodepool::NODE_CLASS_READY;
 use karpenter_runtime::controller::{Outcome, ReconcileResult, Reconciler};
+use karpenter_runtime::logging;
 use karpenter_runtime::object_key::ObjectKey;
 use karpenter_runtime::program::Program;
 use kube::api::DynamicObject;
@@ -14,11 +18,34 @@ use crate::watches::Watches;
 
 struct Readiness {
     context: Context,
+    unserved: Unserved,
+}
+
+/// NodePools of kinds no provider here serves, with the generation they were mentioned at. They may be another Karpenter's, so
+/// nothing is written on them; but where a name was mistyped nobody else would say so.
+#[derive(Default)]
+struct Unserved(Mutex<BTreeMap<String, Option<i64>>>);
+
+impl Unserved {
+    /// Whether this has not been said of the NodePool as it is.
+    fn is_news(&self, pool: &NodePool) -> bool {
+        let name = pool.metadata.name.clone().unwrap_or_default();
+        let mut mentioned = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        mentioned.insert(name, pool.metadata.generation) != Some(pool.metadata.generation)
+    }
+
+    fn forget(&self, key: &ObjectKey) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&*key.name);
+    }
 }
 
 /// Makes the controller part of the program.
 pub(crate) fn register(context: &Context, watches: &mut Watches, program: &mut Program) {
-    let controller = controller(context, "nodepool.readiness", Readiness { context: context.clone() });
+    let controller = controller(
+        context,
+        "nodepool.readiness",
+        Readiness { context: context.clone(), unserved: Unserved::default() },
+    );
     follow_with_class(context, watches, &controller.queue());
     context.run(program, controller);
 }
@@ -27,10 +54,20 @@ impl Reconciler for Readiness {
     type Key = ObjectKey;
 
     async fn reconcile(&self, key: ObjectKey) -> ReconcileResult {
-        let Some(pool) = self.context.stores.node_pools.get(&key) else { return Ok(Outcome::Done) };
-        if self.context.providers.for_pool(&pool).is_err() {
+        let Some(pool) = self.context.stores.node_pools.get(&key) else {
+            self.unserved.forget(&key);
+            return Ok(Outcome::Done);
+        };
+        if let Err(error) = self.context.providers.for_pool(&pool) {
+            if self.unserved.is_news(&pool) {
+                tracing::info!(
+                    NodePool = %logging::object(&key), field = "spec.template.spec.nodeClassRef", %error,
+                    "leaving nodepool alone"
+                );
+            }
             return Ok(Outcome::Done);
         }
+        self.unserved.forget(&key);
         let class = self.context.stores.node_class(&pool.spec.template.spec.node_class_ref);
         let mut judged: NodePool = (*pool).clone();
         let mut conditions = ConditionSet::of(&mut judged, self.context.now());
@@ -59,5 +96,24 @@ fn obstacle(class: Option<&DynamicObject>) -> Option<(String, String)> {
         Some(ready) if ready.status == ConditionStatus::True => None,
         Some(ready) if ready.status == ConditionStatus::False => said(ready.reason(), ready.message()),
         _ => said("NodeClassReadinessUnknown", "Node Class Readiness Unknown"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pool_nobody_serves_is_mentioned_once_and_again_when_it_has_changed_or_come_back() {
+        let unserved = Unserved::default();
+        let mut pool = NodePool::default();
+        pool.metadata.name = Some("mistyped".into());
+        pool.metadata.generation = Some(1);
+        assert!(unserved.is_news(&pool));
+        assert!(!unserved.is_news(&pool));
+        pool.metadata.generation = Some(2);
+        assert!(unserved.is_news(&pool));
+        unserved.forget(&ObjectKey::cluster("mistyped"));
+        assert!(unserved.is_news(&pool));
     }
 }

@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use karpenter_runtime::context::stopping;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout, timeout_at};
 
@@ -49,8 +50,17 @@ impl Batcher {
         self.news.notify_one();
     }
 
-    /// Waits for a window to open and close. False when nobody asks for a second.
+    /// Waits for a window to open and close. False when nobody asks for a second, or the program is to stop.
     pub(crate) async fn wait(&self) -> bool {
+        let stopping = stopping();
+        tokio::select! {
+            biased;
+            () = stopping.cancelled() => false,
+            closed = self.window() => closed,
+        }
+    }
+
+    async fn window(&self) -> bool {
         if timeout(QUIET, self.armed()).await.is_err() {
             return false;
         }
@@ -137,6 +147,22 @@ mod tests {
         assert!(batcher.wait().await);
         asker.abort();
         assert!(started.elapsed() < Duration::from_millis(1400), "{:?}", started.elapsed());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_batch_is_given_up_at_once_when_the_program_is_to_stop() {
+        let batcher = batcher();
+        batcher.trigger("a");
+        let stop = tokio_util::sync::CancellationToken::new();
+        let waiting = karpenter_runtime::context::until_stopped(stop.clone(), batcher.wait());
+        let started = Instant::now();
+        let stopping = async {
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            stop.cancel();
+        };
+        let (decides, ()) = tokio::join!(waiting, stopping);
+        assert!(!decides, "a decision now would be made from a view that no watch keeps");
+        assert_eq!(started.elapsed().as_millis(), 300);
     }
 
     #[tokio::test(start_paused = true)]

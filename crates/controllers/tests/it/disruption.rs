@@ -25,7 +25,10 @@ pub(crate) fn drifted() -> Value {
 
 /// A pool `default` with these nodes, each `fake-it-<size>`, up and empty.
 pub(crate) async fn rig_with(pool: Value, nodes: &[(&str, u32)]) -> Rig {
-    let rig = Rig::quiet(&[]).await;
+    furnish(Rig::quiet(&[]).await, pool, nodes).await
+}
+
+pub(crate) async fn furnish(rig: Rig, pool: Value, nodes: &[(&str, u32)]) -> Rig {
     rig.create(node_class()).await;
     rig.create(pool).await;
     for (name, size) in nodes {

@@ -1,9 +1,12 @@
 //! The controllers on the embedded API server, under virtual time.
 
 mod capacity_buffer;
+mod clock_leaps;
 mod consolidation_events;
 mod disruption;
+mod disruption_counts;
 mod disruption_doubts;
+mod disruption_start;
 mod disruption_words;
 mod metrics;
 mod mirror;

@@ -429,3 +429,16 @@ async fn two_launches_that_come_to_nothing_make_a_pool_unhealthy_until_one_regis
     }
     assert_eq!(health().await.0, "True");
 }
+
+#[tokio::test(start_paused = true)]
+async fn an_instance_whose_claim_vanished_while_it_was_launched_is_removed_at_once() {
+    let rig = Rig::quiet(&[]).await;
+    rig.provider.next(Method::Create, Behaviour::Slow(5 * SECOND));
+    rig.create(fresh_claim("c")).await;
+    rig.pass(2 * SECOND).await;
+    rig.patch(&fresh_claim("c"), json!({"metadata": {"finalizers": null}})).await;
+    rig.delete(&fresh_claim("c")).await;
+    rig.pass(8 * SECOND).await;
+    assert!(rig.get(&fresh_claim("c")).await.is_none());
+    assert_eq!((rig.provider.launches(), rig.provider.instances().len()), (1, 0));
+}

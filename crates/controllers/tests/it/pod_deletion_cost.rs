@@ -21,13 +21,12 @@ fn cost(rig: &Rig, pod: &str) -> Option<String> {
     pod.metadata.annotations.as_ref().and_then(|annotations| annotations.get(POD_DELETION_COST).cloned())
 }
 
-#[tokio::test(start_paused = true)]
-async fn pods_on_nodes_that_go_first_cost_least() {
+/// A cluster with the gate open and a ReplicaSet in it, and the reference pods have to that. Nothing is consolidated.
+async fn with_replica_set(disruption: Value) -> (Rig, Value) {
     let rig = Rig::quiet(&["--feature-gates=PodDeletionCostManagement=true"]).await;
     rig.create(node_class()).await;
-    let budgets =
-        json!({"spec": {"disruption": {"consolidateAfter": "87600h", "budgets": [{"nodes": "2"}]}}});
-    rig.create(node_pool("default").with(budgets)).await;
+    let spec = json!({"spec": {"disruption": {"consolidateAfter": "87600h"}}});
+    rig.create(node_pool("default").with(spec).with(json!({"spec": {"disruption": disruption}}))).await;
     let replica_set = rig
         .create(json!({
             "apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": {"name": "rs", "namespace": "default"},
@@ -40,6 +39,16 @@ async fn pods_on_nodes_that_go_first_cost_least() {
     let owner = json!({
         "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "rs", "uid": replica_set.metadata.uid, "controller": true,
     });
+    (rig, owner)
+}
+
+fn written(rig: &Rig) -> Option<f64> {
+    rig.metric("karpenter_pod_deletion_cost_pod_annotation_writes_total", &[("result", "updated")])
+}
+
+#[tokio::test(start_paused = true)]
+async fn pods_on_nodes_that_go_first_cost_least() {
+    let (rig, owner) = with_replica_set(json!({"budgets": [{"nodes": "2"}]})).await;
     for (name, size) in [("small", 1), ("middle", 3), ("large", 5), ("going", 2)] {
         occupied(&rig, &owner, name, size).await;
     }
@@ -59,4 +68,82 @@ async fn pods_on_nodes_that_go_first_cost_least() {
         metrics.contains(r#"karpenter_pod_deletion_cost_pod_annotation_writes_total{result="updated"} 5"#),
         "{metrics}"
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_users_wrote_gives_way_and_other_annotations_stay() {
+    let (rig, owner) = with_replica_set(json!({})).await;
+    occupied(&rig, &owner, "a", 1).await;
+    let theirs = json!({"metadata": {"annotations": {POD_DELETION_COST: "100", "example.com/note": "keep"}}});
+    rig.patch(&pod_on("a", "a", "100m"), theirs).await;
+    rig.pass(Duration::from_secs(90)).await;
+    let stored = rig.get(&pod_on("a", "a", "100m")).await.expect("the pod");
+    assert_eq!(
+        stored["metadata"]["annotations"],
+        json!({POD_DELETION_COST: "-1", "example.com/note": "keep"})
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_pods_of_replica_sets_are_written_to_and_pods_nobody_makes_anew_pin_their_node() {
+    let (rig, owner) = with_replica_set(json!({})).await;
+    occupied(&rig, &owner, "a", 1).await;
+    occupied(&rig, &owner, "b", 1).await;
+    // Not its controller: nobody would make it anew.
+    let mut other = owner.clone();
+    other["controller"] = json!(false);
+    rig.create(pod_on("b", "lonely", "100m").with(json!({"metadata": {"ownerReferences": [other]}}))).await;
+    rig.create(pod_on("a", "system", "100m").with(json!({"metadata": {"namespace": "kube-system"}}))).await;
+    rig.pass(Duration::from_secs(90)).await;
+    assert_eq!(cost(&rig, "a").as_deref(), Some("-1"), "what runs in kube-system pins nothing");
+    assert_eq!((cost(&rig, "b"), cost(&rig, "lonely"), cost(&rig, "system")), (None, None, None));
+}
+
+#[tokio::test(start_paused = true)]
+async fn nodes_that_must_stay_lose_their_rank_and_those_going_come_before_all() {
+    let (rig, owner) = with_replica_set(json!({})).await;
+    for name in ["a", "b", "c"] {
+        occupied(&rig, &owner, name, 1).await;
+    }
+    rig.pass(Duration::from_secs(90)).await;
+    let ranks = ["a", "b", "c"].map(|name| cost(&rig, name));
+    assert_eq!(ranks.each_ref().map(Option::as_deref), [Some("-3"), Some("-2"), Some("-1")], "ties by name");
+    let stay = json!({"metadata": {"annotations": {"karpenter.sh/do-not-disrupt": "true"}}});
+    for name in ["a", "b"] {
+        rig.patch(&node(name, "default", 1), stay.clone()).await;
+    }
+    // Tainted as disrupted, whatever it asks for.
+    let taint = json!([{"key": "karpenter.sh/disrupted", "effect": "NoSchedule"}]);
+    rig.context.cluster.update(|cluster| assert!(cluster.mark_for_deletion(&node_name("b"))));
+    rig.patch(&node("b", "default", 1), json!({"spec": {"taints": taint}})).await;
+    rig.pass(Duration::from_secs(400)).await;
+    let ranks = ["a", "b", "c"].map(|name| cost(&rig, name));
+    assert_eq!(ranks.each_ref().map(Option::as_deref), [None, Some("-2147483648"), Some("-1")]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn neither_pools_that_are_never_consolidated_nor_drifted_nodes_beyond_their_budget_are_ranked() {
+    let (rig, owner) = with_replica_set(json!({"consolidateAfter": "Never"})).await;
+    rig.provider.drift(Some("Test"));
+    occupied(&rig, &owner, "drifted", 1).await;
+    rig.pass(Duration::from_secs(5)).await;
+    rig.provider.drift(None);
+    rig.patch(
+        &node_pool("default"),
+        json!({"spec": {"disruption": {"budgets": [{"nodes": "0", "reasons": ["Drifted"]}]}}}),
+    )
+    .await;
+    occupied(&rig, &owner, "usual", 1).await;
+    rig.pass(Duration::from_secs(90)).await;
+    assert_eq!((cost(&rig, "drifted"), cost(&rig, "usual")), (None, None), "beyond the budget, and never");
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_written_again_while_nothing_changes() {
+    let (rig, owner) = with_replica_set(json!({})).await;
+    occupied(&rig, &owner, "a", 1).await;
+    rig.pass(Duration::from_secs(90)).await;
+    assert_eq!(written(&rig), Some(1.0));
+    rig.pass(Duration::from_secs(1200)).await;
+    assert_eq!(written(&rig), Some(1.0));
 }

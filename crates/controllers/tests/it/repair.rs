@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
+use karpenter_api::conditions::{ConditionStatus, HasConditions as _};
 use karpenter_cloudprovider::{RepairAction, RepairPolicy};
 use karpenter_runtime::object_key::ObjectKey;
 use serde_json::{Value, json};
 
+use crate::disruption::{going, has_reason};
 use crate::objects::{With, claim, condition_of, node, node_class, node_name, node_pool, pod_on};
 use crate::rig::Rig;
 
@@ -25,6 +27,10 @@ fn policy(condition: &str, action: RepairAction, reason_regex: &str) -> RepairPo
 
 /// Four nodes with a pod each. A broken disk calls for a replacement, a hung kernel for a reboot.
 async fn rig() -> Rig {
+    rig_of(&["a", "b", "c", "d"]).await
+}
+
+async fn rig_of(nodes: &[&str]) -> Rig {
     let rig = Rig::quiet_with(&["--feature-gates=NodeRepair=true"], |provider| {
         provider.repair(vec![
             policy("KernelHung", RepairAction::RebootNode, "^Hung$"),
@@ -35,7 +41,7 @@ async fn rig() -> Rig {
     rig.create(node_class()).await;
     let policy = json!({"spec": {"disruption": {"consolidateAfter": "Never"}}});
     rig.create(node_pool("default").with(policy)).await;
-    for name in ["a", "b", "c", "d"] {
+    for name in nodes {
         rig.create(node(name, "default", 2)).await;
         rig.patch(&node(name, "default", 2), json!({"spec": {"taints": null}})).await;
         rig.create(claim(name, "default", 2)).await;
@@ -80,6 +86,39 @@ async fn a_hung_node_is_handed_over_for_a_reboot_after_its_toleration() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_node_that_cannot_be_rebooted_now_does_not_keep_the_next_from_repair() {
+    let nodes = ["a", "b", "c", "d", "e", "f"];
+    let rig = rig_of(&nodes).await;
+    break_node(&rig, "a", "KernelHung", "Hung").await;
+    rig.pass(80 * SECOND).await;
+    let rebooting = stored(&rig, "a").await;
+    assert!(condition_of(&rebooting, "Rebooting").is_some());
+    break_node(&rig, "b", "DiskBroken", "Worn").await;
+    // The state lags behind: it has not heard of the reboot, and `a` is due for longer than `b`.
+    let mut late: karpenter_api::NodeClaim = serde_json::from_value(rebooting).expect("a claim");
+    let conditions = late.status.as_mut().and_then(|status| status.conditions.as_mut()).expect("conditions");
+    conditions.retain(|condition| !["Rebooting", "DisruptionReason"].contains(&condition.type_.as_str()));
+    let started = tokio::time::Instant::now();
+    while rig.see(|objects| objects.node_claims.len()) == nodes.len() {
+        assert!(started.elapsed() < 120 * SECOND, "the other node is not repaired");
+        rig.context
+            .cluster
+            .update(|cluster| cluster.apply_node_claim(&late))
+            .expect("a claim that makes sense");
+        rig.pass(SECOND / 20).await;
+    }
+    assert_eq!(
+        condition_of(&stored(&rig, "b").await, "DisruptionReason").expect("a reason")["reason"],
+        "Unhealthy"
+    );
+    let decided = rig.metric("karpenter_voluntary_disruption_decisions_total", &[("decision", "reboot")]);
+    assert_eq!(decided, Some(1.0), "what could not be done is not counted");
+    let looks = "karpenter_voluntary_disruption_decision_evaluation_duration_seconds_count";
+    let looks = rig.metric(looks, &[("reason", "unhealthy")]).expect("a count");
+    assert!(looks < 60.0, "it looks every ten seconds, and twice where a reboot was refused: {looks}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_broken_node_is_replaced_first_and_its_drain_is_bounded() {
     let rig = rig().await;
     break_node(&rig, "b", "DiskBroken", "Worn").await;
@@ -117,7 +156,7 @@ async fn a_node_that_asks_not_to_be_repaired_is_not() {
     rig.pass(300 * SECOND).await;
     assert_eq!(condition_of(&stored(&rig, "c").await, "DisruptionReason"), None);
     let told = rig.events("Node", &node_name("c")).await;
-    let said = "DisruptionBlocked: Repair is blocked through the \"karpenter.sh/do-not-repair\" annotation";
+    let said = "DisruptionBlocked: repair is blocked through the \"karpenter.sh/do-not-repair\" annotation";
     assert!(told.contains(&said.to_owned()), "{told:?}");
 }
 
@@ -132,6 +171,101 @@ async fn when_many_nodes_are_broken_at_once_none_is_repaired() {
         assert_eq!(condition_of(&stored(&rig, name).await, "DisruptionReason"), None);
     }
     let told = rig.events("Node", &node_name("a")).await;
-    let said = "NodeRepairBlocked: More than 20% of nodes in nodepool \"default\" are unhealthy";
-    assert!(told.iter().any(|told| told.eq_ignore_ascii_case(said)), "{told:?}");
+    let said = "NodeRepairBlocked: more than 20% of nodes in nodepool \"default\" are unhealthy";
+    assert!(told.contains(&said.to_owned()), "{told:?}");
+}
+
+/// As the reboot controller writes it once the node is back.
+async fn reboot_ends(rig: &Rig, name: &str) {
+    let now = rig.context.now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+    let mut conditions =
+        stored(rig, name).await["status"]["conditions"].as_array().expect("conditions").clone();
+    for condition in &mut conditions {
+        match condition["type"].as_str() {
+            Some("Rebooting") => {
+                *condition = json!({
+                    "type": "Rebooting", "status": "False", "reason": "RebootSucceeded", "message": "", "lastTransitionTime": now,
+                });
+            }
+            Some("Initialized" | "Ready") => condition["status"] = json!("True"),
+            _ => {}
+        }
+    }
+    rig.patch_status(&claim(name, "default", 2), json!({"status": {"conditions": conditions}})).await;
+    rig.patch(&node(name, "default", 2), json!({"spec": {"taints": null}})).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_two_reboots_did_not_help_is_replaced() {
+    let rig = rig().await;
+    break_node(&rig, "a", "KernelHung", "Hung").await;
+    for reboot in 1..=2 {
+        let is_asked = |rig: &Rig| {
+            rig.see(|objects| {
+                let claim = objects.node_claims.get(&ObjectKey::cluster("a")).expect("the claim");
+                claim.condition_status("Rebooting") == ConditionStatus::True
+            })
+        };
+        rig.eventually(&format!("reboot {reboot} is asked for"), is_asked).await;
+        reboot_ends(&rig, "a").await;
+    }
+    // The drains before the reboots have emptied it: nothing need come in its place.
+    rig.eventually("it is taken away", |rig| going(rig, &["a"]) == 1).await;
+    let decided = |decision| {
+        rig.metric(
+            "karpenter_voluntary_disruption_decisions_total",
+            &[("decision", decision), ("reason", "unhealthy")],
+        )
+    };
+    assert_eq!((decided("reboot"), decided("delete")), (Some(2.0), Some(1.0)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_never_came_up_is_repaired_whatever_the_budgets_say() {
+    let rig = rig().await;
+    rig.patch(&node_pool("default"), json!({"spec": {"disruption": {"budgets": [{"nodes": "0"}]}}})).await;
+    break_node(&rig, "a", "DiskBroken", "Worn").await;
+    rig.pass(200 * SECOND).await;
+    assert_eq!(
+        condition_of(&stored(&rig, "a").await, "DisruptionReason"),
+        None,
+        "a budget protects what runs"
+    );
+    break_node(&rig, "a", "Fine", "Again").await;
+    // What keeps it from coming up.
+    let wait = json!([{"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}]);
+    rig.patch(&node("b", "default", 2), json!({"spec": {"taints": wait}})).await;
+    let unready = json!({"metadata": {"labels": {"karpenter.sh/initialized": null}}});
+    rig.patch(&node("b", "default", 2), unready).await;
+    let mut conditions =
+        stored(&rig, "b").await["status"]["conditions"].as_array().expect("conditions").clone();
+    conditions.retain(|condition| condition["type"] != "Initialized" && condition["type"] != "Ready");
+    rig.patch_status(&claim("b", "default", 2), json!({"status": {"conditions": conditions}})).await;
+    break_node(&rig, "b", "DiskBroken", "Worn").await;
+    rig.eventually("it is repaired", |rig| rig.see(|objects| has_reason(objects, "b"))).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_broken_node_of_a_full_static_pool_goes_before_its_replacement_comes() {
+    let gates = "--feature-gates=NodeRepair=true,StaticCapacity=true,TerminateFirstRepair=true";
+    let rig = Rig::quiet_with(&[gates], |provider| {
+        provider.repair(vec![policy("DiskBroken", RepairAction::ReplaceNode, "")]);
+    })
+    .await;
+    rig.create(node_class()).await;
+    for name in ["a", "b"] {
+        rig.create(node(name, "default", 2)).await;
+        rig.patch(&node(name, "default", 2), json!({"spec": {"taints": null}})).await;
+        rig.create(claim(name, "default", 2)).await;
+    }
+    let spec = json!({
+        "replicas": 2, "limits": {"nodes": "2"},
+        "disruption": {"consolidateAfter": null, "consolidationPolicy": null},
+    });
+    rig.create(node_pool("default").with(json!({"spec": spec}))).await;
+    break_node(&rig, "a", "DiskBroken", "Worn").await;
+    rig.eventually("the broken node goes", |rig| going(rig, &["a"]) == 1).await;
+    let page = rig.context.environment.registry.encode();
+    let counted = page.lines().find(|line| line.contains("terminate_first") && line.contains("unhealthy"));
+    assert!(counted.is_some_and(|line| line.ends_with(" 1")), "{counted:?}");
 }

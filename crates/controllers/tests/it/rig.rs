@@ -10,7 +10,7 @@ use karpenter_cloudprovider::fake::FakeProvider;
 use karpenter_cloudprovider::{CloudProvider, Measured, Registry};
 use karpenter_controllers::operator::COMPONENT;
 use karpenter_controllers::{Context, Given, assemble};
-use karpenter_runtime::clock::TokioClock;
+use karpenter_runtime::clock::{Clock as _, TokioClock, WallClock};
 use karpenter_runtime::compute::Compute;
 use karpenter_runtime::environment::Environment;
 use karpenter_runtime::events;
@@ -21,7 +21,7 @@ use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, Pos
 use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Api, Client};
 use serde_json::{Value, json};
-use tokio::sync::RwLock;
+use tokio::sync::{RwLock, RwLockWriteGuard};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -55,12 +55,12 @@ impl Rig {
 
     /// The same; `prepare` tells the provider what it is before Karpenter asks.
     pub(crate) async fn quiet_with(flags: &[&str], prepare: impl FnOnce(&FakeProvider)) -> Self {
-        let cluster = Cluster::new(1);
-        let client = cluster.client("user");
-        for definition in karpenter_api::crds() {
-            create(&client, definition.to_json()).await;
-        }
-        Self::start(cluster, None, flags, prepare).await
+        Self::start(bare_cluster().await, None, flags, Compute::Inline, prepare).await
+    }
+
+    /// Karpenter alone with a server, taking so long over every decision.
+    pub(crate) async fn slow_witted(time: Duration) -> Self {
+        Self::start(bare_cluster().await, None, &[], Compute::Taking(time), |_| {}).await
     }
 
     /// Karpenter in the simulated world, watched over by its invariants.
@@ -68,13 +68,14 @@ impl Rig {
         let world = World::new(WorldOptions { seed: 1, ..WorldOptions::default() }).await.expect("a world");
         let cluster = world.cluster().clone();
         cluster.watch_over(invariants::all("karpenter"));
-        Self::start(cluster, Some(world), flags, |_| {}).await
+        Self::start(cluster, Some(world), flags, Compute::Inline, |_| {}).await
     }
 
     async fn start(
         cluster: Cluster,
         world: Option<World>,
         flags: &[&str],
+        compute: Compute,
         prepare: impl FnOnce(&FakeProvider),
     ) -> Self {
         let client = cluster.client("user");
@@ -84,7 +85,11 @@ impl Rig {
         let clock = TokioClock::starting_at(cluster.now());
         let options = Options::parse(flags.iter().copied(), &Environ::default()).expect("options");
         let environment = Environment {
-            clock: Arc::new(clock.clone()),
+            // As in the program: a clock others set.
+            clock: Arc::new(WallClock::reading({
+                let clock = clock.clone();
+                move || clock.now()
+            })),
             entropy: cluster.entropy().child("karpenter"),
             registry: karpenter_runtime::metrics::Registry::new(),
         };
@@ -97,7 +102,7 @@ impl Rig {
             environment,
             options: Arc::new(options),
             providers: Registry::of([Arc::new(measured) as Arc<dyn CloudProvider>]).expect("a registry"),
-            compute: Compute::Inline,
+            compute,
         };
         let (program, context) = assemble(given);
         let stop = CancellationToken::new();
@@ -216,10 +221,35 @@ impl Rig {
         self.clock.step(SignedDuration::from_secs(seconds));
     }
 
+    /// Keeps what Karpenter asks from the server until it is dropped. Its watches go on.
+    pub(crate) async fn hold_requests(&self) -> RwLockWriteGuard<'_, ()> {
+        self.gate.write().await
+    }
+
+    /// Asks Karpenter to stop, as SIGTERM does, and waits until it has; how long that took.
+    pub(crate) async fn stop(&self) -> Duration {
+        let started = Instant::now();
+        self.stop.cancel();
+        while !self.karpenter.is_finished() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        started.elapsed()
+    }
+
     /// Lets virtual time pass.
     pub(crate) async fn pass(&self, time: Duration) {
         tokio::time::sleep(time).await;
     }
+}
+
+/// A cluster with Karpenter's definitions and nobody in it.
+async fn bare_cluster() -> Cluster {
+    let cluster = Cluster::new(1);
+    let client = cluster.client("user");
+    for definition in karpenter_api::crds() {
+        create(&client, definition.to_json()).await;
+    }
+    cluster
 }
 
 /// A client whose requests wait while the gate is closed.

@@ -58,7 +58,7 @@ async fn a_pool_at_its_limit_cannot_stage_a_replacement_and_says_so() {
     rig.pass(120 * SECOND).await;
     assert_eq!((replacements(&rig), marked(&rig).await), (0, 0));
     let told = rig.events("Node", &node_name("a")).await;
-    let said = "DisruptionBlocked: Static NodePool is at its node limit and cannot stage a replacement";
+    let said = "DisruptionBlocked: static NodePool is at its node limit and cannot stage a replacement";
     assert!(told.contains(&said.to_owned()), "{told:?}");
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 pub use karpenter_api::nodepool::DisruptionReason;
 
-use super::policy::RepairPolicies;
+use super::policy::ProviderRepair;
 use crate::labels::Text;
 use crate::snapshot::SolveOptions;
 
@@ -126,8 +126,8 @@ pub struct DisruptionOptions {
     pub solve: SolveOptions,
     /// Feature gates.
     pub gates: DisruptionGates,
-    /// What to repair, and how; `None` when repair is off or left to the legacy controller.
-    pub repair: Option<RepairPolicies>,
+    /// What every provider wants repaired, and how; none when repair is off or left to the legacy controller.
+    pub repair: Vec<ProviderRepair>,
     /// How many threads may look for a single-node consolidation; the outcome is the same for any number.
     pub threads: usize,
 }
@@ -139,7 +139,7 @@ impl DisruptionOptions {
     }
 
     pub(crate) fn repairs(&self) -> bool {
-        self.gates.node_repair && self.repair.is_some()
+        self.gates.node_repair && !self.repair.is_empty()
     }
 }
 
@@ -156,6 +156,8 @@ pub struct Memory {
     pub reserved_nodes: BTreeMap<Text, i64>,
     /// Reboots of the last 24 hours by NodeClaim UID.
     pub recent_reboots: BTreeMap<Text, usize>,
+    /// UIDs of NodeClaims whose reboot was refused a moment ago: the next node is as urgent.
+    pub not_rebooted: BTreeSet<Text>,
     /// Pools a single-node pass that ran out of time did not come to; they go first.
     pub unseen_pools: BTreeSet<Text>,
 }

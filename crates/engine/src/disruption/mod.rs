@@ -66,10 +66,12 @@ pub use method::{
     Class, DisruptionGates, DisruptionOptions, DisruptionReason, MULTI_NODE_TIMEOUT, Memory, Method,
     SINGLE_NODE_TIMEOUT, Stopwatch, VALIDATION_DELAY,
 };
-pub use policy::{RepairAction, RepairDecision, RepairPolicies, RepairPolicy, RepairPolicyError};
+pub use policy::{
+    ProviderRepair, RepairAction, RepairDecision, RepairPolicies, RepairPolicy, RepairPolicyError,
+};
 pub use reasons::{EventKind, PodTrouble, PodTroubleReason, SPOT_TO_SPOT_TYPES, Stays, Why};
 pub use simulate::SimulationError;
-pub use validate::Invalid;
+pub use validate::{Invalid, Valid};
 pub use verdict::{Verdict, explain};
 
 use balanced::Scales;
@@ -92,6 +94,8 @@ pub struct Outcome {
     pub budgets: BTreeMap<Text, BudgetStanding>,
     /// What to do.
     pub commands: Vec<Command>,
+    /// The last batch of a multi-node pass that some Balanced pool did not find worth it, if no other was found.
+    pub rejected: Option<Box<Command>>,
     /// Every other node, in order of name, and why it stays.
     pub stays: Vec<Stays>,
     /// Whether nothing was found that a change in the cluster would not have to bring about: there is no use in asking
@@ -140,13 +144,26 @@ impl<'s> Pass<'s> {
         Pass { stopwatch: Some(stopwatch), ..self }
     }
 
+    /// What the method may choose from and where the budgets stand, without looking for anything to do: for a method that
+    /// found nothing in the same cluster before.
+    pub fn survey(&mut self, method: Method) -> Outcome {
+        self.prepare(method).outcome
+    }
+
+    fn prepare(&mut self, method: Method) -> Search<'_, 's> {
+        let mut search = Search::new(self, method);
+        if !search.candidates.is_empty() {
+            search.outcome.budgets = budgets::standings(search.judge.census.snapshot, method.reason());
+        }
+        search
+    }
+
     /// What the method would do.
     pub fn run(&mut self, method: Method) -> Outcome {
-        let mut search = Search::new(self, method);
+        let mut search = self.prepare(method);
         if search.candidates.is_empty() {
             return search.outcome;
         }
-        search.outcome.budgets = budgets::standings(search.judge.census.snapshot, method.reason());
         search.purse = Purse::new(&search.outcome.budgets);
         match method {
             Method::Repair => search.repair(),
@@ -161,7 +178,7 @@ impl<'s> Pass<'s> {
 
     /// The command as it is good now, after the wait: for empty nodes those that still are, for the others all or nothing.
     /// Commands of methods that do not wait are good as they are. Ask a pass over a new snapshot.
-    pub fn validate(&mut self, command: &Command) -> Result<Command, Invalid> {
+    pub fn validate(&mut self, command: &Command) -> Result<Valid, Invalid> {
         self.judge.validate(&mut self.bench, command)
     }
 }
@@ -212,6 +229,7 @@ impl<'a, 's> Search<'a, 's> {
                 candidates: candidates.clone(),
                 budgets: BTreeMap::new(),
                 commands: Vec::new(),
+                rejected: None,
                 stays,
                 consolidated: false,
                 timed_out: false,

@@ -45,10 +45,13 @@ impl Judge<'_> {
     }
 
     /// Scores the command where a Balanced pool is concerned; the first pool that finds it not worth it says no.
-    pub(super) fn approve(&self, mut command: Command) -> Result<Command, Why> {
+    pub(super) fn approve(&self, mut command: Command) -> Result<Command, (Box<Command>, Why)> {
         command.scores = self.scales.scores(&self.census, &command);
         match command.scores.iter().find(|(_, score)| !score.approved()) {
-            Some((pool, score)) => Err(Why::NotWorthIt { pool: pool.clone(), score: *score }),
+            Some((pool, score)) => {
+                let why = Why::NotWorthIt { pool: pool.clone(), score: *score, at_best: false };
+                Err((Box::new(command), why))
+            }
             None => Ok(command),
         }
     }
@@ -67,7 +70,7 @@ impl Search<'_, '_> {
                 held_back = true;
             }
         }
-        let mut found = None;
+        let (mut found, mut rejected) = (None, None);
         // One node alone is single-node consolidation's.
         let (mut low, mut high) = (1, MAX_INDEX.min(batch.len().saturating_sub(1)));
         while low <= high {
@@ -80,21 +83,28 @@ impl Search<'_, '_> {
             let answer =
                 match self.judge.consolidation(self.bench, Method::MultiNodeConsolidation, &batch[..=middle])
                 {
-                    Ok(answer) => answer.and_then(|command| self.judge.approve(command)),
+                    Ok(answer) => answer.ok().and_then(|command| match self.judge.approve(command) {
+                        Ok(command) => Some(command),
+                        Err((command, _)) => {
+                            rejected = Some(command);
+                            None
+                        }
+                    }),
                     Err(error) => {
                         self.outcome.error = Some(error);
                         return;
                     }
                 };
             match answer {
-                Ok(command) => {
+                Some(command) => {
                     found = Some(command);
                     low = middle + 1;
                 }
-                Err(_) => high = middle - 1,
+                None => high = middle - 1,
             }
         }
         self.outcome.consolidated = found.is_none() && !held_back && !self.outcome.timed_out;
+        self.outcome.rejected = rejected.filter(|_| found.is_none());
         self.outcome.commands.extend(found);
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use regex::Regex;
 
-use crate::labels::Text;
+use crate::labels::{Labels, Text};
 use crate::node::{Node, NodeCondition};
 
 /// What repair does, from the mildest on.
@@ -52,6 +52,25 @@ pub struct RepairPolicies {
     fallback: RepairPolicy,
     /// Distinct priorities in ascending order: a policy's rank is its position here.
     priorities: Vec<i32>,
+}
+
+/// What one provider wants repaired, and the label by which its nodes are known.
+#[derive(Clone, Debug)]
+pub struct ProviderRepair {
+    /// Label keys of its NodeClasses; a node carries the one of its own.
+    pub node_class_labels: Vec<Text>,
+    /// Its policies.
+    pub policies: RepairPolicies,
+}
+
+/// The policies that speak about a node with these labels: its provider's. One provider alone speaks about all, as upstream.
+pub(crate) fn policies_for<'p>(repair: &'p [ProviderRepair], labels: &Labels) -> Option<&'p RepairPolicies> {
+    let its_own =
+        |provider: &&ProviderRepair| provider.node_class_labels.iter().any(|key| labels.get(key).is_some());
+    match repair {
+        [only] => Some(&only.policies),
+        several => several.iter().find(its_own).map(|provider| &provider.policies),
+    }
 }
 
 /// Why policies cannot be used.
@@ -219,5 +238,38 @@ impl RepairPolicies {
 impl RepairPolicy {
     fn speaks_of(&self, condition: &NodeCondition) -> bool {
         self.condition_type == *condition.type_ && self.condition_status == *condition.status
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn provider(label: &str, condition: &str) -> ProviderRepair {
+        let policy = RepairPolicy {
+            condition_type: condition.to_owned(),
+            condition_status: "False".to_owned(),
+            reason_regex: String::new(),
+            toleration: Duration::ZERO,
+            termination_grace_period: None,
+            priority: 0,
+            action: RepairAction::ReplaceNode,
+        };
+        let policies = RepairPolicies::new(vec![policy]).expect("policies");
+        ProviderRepair { node_class_labels: vec![label.into()], policies }
+    }
+
+    #[test]
+    fn a_node_is_judged_by_the_policies_of_its_own_provider_and_by_those_of_the_only_one() {
+        let both = [provider("one.sh/class", "One"), provider("two.sh/class", "Two")];
+        let judged_by = |repair: &[ProviderRepair], labels: &[(&str, &str)]| {
+            let labels: Labels = labels.iter().copied().collect();
+            policies_for(repair, &labels).map(|policies| policies.fallback.condition_type.clone())
+        };
+        assert_eq!(judged_by(&both, &[("two.sh/class", "x")]), Some("Two".to_owned()));
+        assert_eq!(judged_by(&both, &[("one.sh/class", "")]), Some("One".to_owned()));
+        assert_eq!(judged_by(&both, &[("karpenter.sh/nodepool", "x")]), None);
+        assert_eq!(judged_by(&both[..1], &[("karpenter.sh/nodepool", "x")]), Some("One".to_owned()));
+        assert_eq!(judged_by(&[], &[("one.sh/class", "")]), None);
     }
 }

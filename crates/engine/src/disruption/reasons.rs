@@ -115,6 +115,8 @@ pub enum Why {
         pool: Text,
         /// Its score.
         score: Score,
+        /// Whether that is what taking the node away for nothing would score, so that no move had to be weighed.
+        at_best: bool,
     },
     /// Its pods would not all find a place.
     PodsWouldNotSchedule {
@@ -264,7 +266,17 @@ impl Why {
             Why::TooManyUnhealthy(_) => RepairBlocked,
             _ => Blocked,
         };
-        Some((kind, capitalized(self.event_text())))
+        // Upstream makes sentences of errors, and of nothing it wrote as a message.
+        let text = match self {
+            Why::RepairNeedsPool
+            | Why::DoNotRepair
+            | Why::RepairUnbounded
+            | Why::TooManyUnhealthy(_)
+            | Why::StaticAtLimit
+            | Why::StaticReservationsFull => self.event_text(),
+            _ => capitalized(self.event_text()),
+        };
+        Some((kind, text))
     }
 
     fn event_text(&self) -> String {
@@ -457,7 +469,7 @@ impl fmt::Display for Why {
                 write!(f, "more than 20 % of NodePool {pool} is unhealthy: something else is wrong")
             }
             Why::Budget { pool, reason, standing } => budget(f, pool, *reason, standing),
-            Why::NotWorthIt { pool, score } => write!(
+            Why::NotWorthIt { pool, score, .. } => write!(
                 f,
                 "it would save {:.1} % of what NodePool {pool} costs and disturb {:.1} % of its work: score {:.2}, at least {:.2} is wanted",
                 score.savings_fraction * 100.0,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::candidate::Candidate;
 use super::command::{Command, TerminateFirst};
 use super::method::Method;
-use super::policy::{RepairAction, RepairDecision, RepairPolicies};
+use super::policy::{RepairAction, RepairDecision, policies_for};
 use super::reasons::Why;
 use super::{Judge, Search};
 use crate::labels::{DO_NOT_REPAIR, NODE_POOL, Text};
@@ -17,11 +17,12 @@ const BREAKER_PERCENT: usize = 20;
 
 impl Judge<'_> {
     pub(super) fn chosen_by_repair(&self, candidate: &Arc<Candidate>) -> Result<Arc<Candidate>, Why> {
-        let Some(policies) = self.options.repair.as_ref().filter(|_| self.options.repairs()) else {
+        if !self.options.repairs() {
             return Err(Why::Healthy);
-        };
+        }
         let machine = &self.census.snapshot.nodes[candidate.machine];
         let (Some(node), Some(claim)) = (&machine.node, &machine.claim) else { return Err(Why::NoNode) };
+        let policies = policies_for(&self.options.repair, &node.labels).ok_or(Why::Healthy)?;
         let reboots = self.memory.recent_reboots.get(&claim.uid).copied().unwrap_or(0);
         let now = self.census.snapshot.now.as_second();
         let decision =
@@ -41,7 +42,7 @@ impl Judge<'_> {
 
     /// Pools in which so much is unhealthy that something else must be wrong. Every Node counts, and every condition some policy
     /// speaks of, however short it has lasted.
-    fn tripped_pools(&self, policies: &RepairPolicies) -> BTreeSet<Text> {
+    fn tripped_pools(&self) -> BTreeSet<Text> {
         let snapshot = self.census.snapshot;
         let mut counts: BTreeMap<&Text, (usize, usize)> = BTreeMap::new();
         let of_machines = snapshot.nodes.iter().filter_map(|m| m.node.as_deref());
@@ -49,7 +50,9 @@ impl Judge<'_> {
             let Some(pool) = node.labels.get(NODE_POOL).filter(|p| !p.is_empty()) else { continue };
             let (all, unhealthy) = counts.entry(pool).or_default();
             *all += 1;
-            *unhealthy += usize::from(node.conditions.iter().any(|c| policies.covers(c)));
+            let policies = policies_for(&self.options.repair, &node.labels);
+            let sick = policies.is_some_and(|policies| node.conditions.iter().any(|c| policies.covers(c)));
+            *unhealthy += usize::from(sick);
         }
         let too_many = |all: usize, unhealthy: usize| unhealthy > (all * BREAKER_PERCENT).div_ceil(100);
         counts.into_iter().filter(|(_, (all, u))| too_many(*all, *u)).map(|(pool, _)| pool.clone()).collect()
@@ -64,8 +67,7 @@ fn drain_bound(decision: &RepairDecision, of_claim: Option<i64>) -> Option<i64> 
 
 impl Search<'_, '_> {
     pub(super) fn repair(&mut self) {
-        let Some(policies) = &self.judge.options.repair else { return };
-        let tripped = self.judge.tripped_pools(policies);
+        let tripped = self.judge.tripped_pools();
         let score = |c: &Candidate| c.repair.as_ref().map_or(0.0, |r| r.score);
         let mut sorted = self.candidates.clone();
         sorted.sort_by(|a, b| {
@@ -84,6 +86,10 @@ impl Search<'_, '_> {
                 continue;
             }
             if candidate.repair.as_ref().is_some_and(|r| r.action == RepairAction::RebootNode) {
+                if self.judge.memory.not_rebooted.contains(&candidate.claim_uid) {
+                    self.stays(&candidate, Why::Rebooting);
+                    continue;
+                }
                 let mut command = Command::new(Method::Repair, vec![candidate]);
                 command.reboot = true;
                 command.savings = 0.0;

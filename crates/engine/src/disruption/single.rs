@@ -26,11 +26,11 @@ impl<'s> Judge<'s> {
     /// What becomes of the candidate alone.
     fn try_single(&self, bench: &mut Workbench<'s>, candidate: &Arc<Candidate>) -> Answer {
         if let Some(score) = self.scales.hopeless(&self.census, candidate) {
-            return Ok(Err(Why::NotWorthIt { pool: candidate.node_pool.clone(), score }));
+            return Ok(Err(Why::NotWorthIt { pool: candidate.node_pool.clone(), score, at_best: true }));
         }
         let alone = std::slice::from_ref(candidate);
         let answer = self.consolidation(bench, Method::SingleNodeConsolidation, alone)?;
-        Ok(answer.and_then(|command| self.approve(command)))
+        Ok(answer.and_then(|command| self.approve(command).map_err(|(_, why)| why)))
     }
 }
 

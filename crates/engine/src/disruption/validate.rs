@@ -18,9 +18,9 @@ pub enum Invalid {
     /// Nodes are no candidates any more.
     #[error("{0} candidates are no longer valid")]
     Churn(usize),
-    /// It would exceed a budget.
+    /// It would exceed a budget, by this many of its nodes at most.
     #[error("a candidate can no longer be disrupted without violating budgets")]
-    Budget,
+    Budget(usize),
     /// Pods would not find a place any more.
     #[error("{0}")]
     Unschedulable(String),
@@ -37,24 +37,34 @@ impl Invalid {
     pub const fn class(&self) -> &'static str {
         match self {
             Invalid::Churn(_) => "churn",
-            Invalid::Budget => "budget",
+            Invalid::Budget(_) => "budget",
             Invalid::Unschedulable(_) | Invalid::NewResults => "scheduling",
             Invalid::Simulation(_) => "unknown",
         }
     }
 }
 
+/// A command that is still good.
+#[derive(Clone, Debug)]
+pub struct Valid {
+    /// As it is good now.
+    pub command: Command,
+    /// How many empty nodes were left out for a budget.
+    pub over_budget: usize,
+}
+
 impl<'s> Judge<'s> {
     /// The command as it is good now, after the wait: for empty nodes those that still are, for the others all or nothing.
     /// Commands of methods that do not wait are good as they are.
-    pub(super) fn validate(&self, bench: &mut Workbench<'s>, command: &Command) -> Result<Command, Invalid> {
+    pub(super) fn validate(&self, bench: &mut Workbench<'s>, command: &Command) -> Result<Valid, Invalid> {
         if !command.method.is_consolidation() {
-            return Ok(command.clone());
+            return Ok(Valid { command: command.clone(), over_budget: 0 });
         }
-        let current = self.current(command)?;
+        let (current, over_budget) = self.current(command)?;
         if command.method == Method::Emptiness {
             let savings = current.iter().map(|c| c.price).sum();
-            return Ok(Command { candidates: current, savings, ..command.clone() });
+            let command = Command { candidates: current, savings, ..command.clone() };
+            return Ok(Valid { command, over_budget });
         }
         let simulated = bench.simulate(&self.census, Purpose::Consolidation, &current, |solved| {
             if !solved.all_scheduled() {
@@ -79,11 +89,11 @@ impl<'s> Judge<'s> {
             .iter()
             .filter_map(|old| current.iter().find(|c| c.node == old.node).cloned())
             .collect();
-        Ok(Command { candidates, ..command.clone() })
+        Ok(Valid { command: Command { candidates, ..command.clone() }, over_budget })
     }
 
-    /// The command's nodes as they are now, within budgets.
-    fn current(&self, command: &Command) -> Result<Vec<Arc<Candidate>>, Invalid> {
+    /// The command's nodes as they are now, within budgets, and how many are beyond.
+    fn current(&self, command: &Command) -> Result<(Vec<Arc<Candidate>>, usize), Invalid> {
         let method = command.method;
         let proposed: BTreeSet<&Text> = command.candidates.iter().map(|c| &c.node).collect();
         let still: Vec<Arc<Candidate>> = self
@@ -103,8 +113,9 @@ impl<'s> Judge<'s> {
         let before = still.len();
         let within: Vec<Arc<Candidate>> = still.into_iter().filter(|c| purse.take(&c.node_pool)).collect();
         if within.is_empty() || (!empties && within.len() != before) {
-            return Err(Invalid::Budget);
+            return Err(Invalid::Budget(before));
         }
-        Ok(within)
+        let over_budget = before - within.len();
+        Ok((within, over_budget))
     }
 }

@@ -40,7 +40,8 @@ pub(crate) fn decide(
 /// The method's outcome with only those commands that stand up to validation.
 fn validated(pass: &mut Pass<'_>, method: Method) -> Outcome {
     let mut outcome = pass.run(method);
-    outcome.commands = outcome.commands.iter().filter_map(|c| pass.validate(c).ok()).collect();
+    outcome.commands =
+        outcome.commands.iter().filter_map(|c| pass.validate(c).ok()).map(|valid| valid.command).collect();
     outcome
 }
 
