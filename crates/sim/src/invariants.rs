@@ -10,6 +10,7 @@ pub mod identity;
 pub mod lifecycle;
 pub mod reasons;
 pub mod replacements;
+pub mod restraint;
 
 use std::fmt;
 use std::sync::Arc;
@@ -155,5 +156,8 @@ pub fn all(karpenter: &str) -> Vec<Box<dyn Invariant>> {
         Box::new(commands::TheUndisturbedAreNotEvicted::new(karpenter)),
         Box::new(commands::NoTracesAreLeft::default()),
         Box::new(commands::ConditionsAreNotLost),
+        Box::new(restraint::RepairIsVetoed::default()),
+        Box::new(restraint::EmptyNodesWereEmpty::default()),
+        Box::new(restraint::StaticPoolsKeepTheirLimit::new(karpenter)),
     ]
 }

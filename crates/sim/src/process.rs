@@ -24,6 +24,9 @@ pub use crate::gate::CrashPoint;
 use crate::gate::Gate;
 use crate::wire::Wire;
 
+/// How long a kubelet waits for a process that is to stop.
+const PATIENCE: Duration = Duration::from_secs(30);
+
 /// What one life of a process is given.
 pub struct Life {
     /// Its client, with faults.
@@ -174,7 +177,8 @@ impl Process {
         self.note(if ended.is_ok() { "stops" } else { "is killed for not stopping" });
     }
 
-    /// Kills it again and again, at drawn moments and at drawn writes, and starts it again, until its faults are healed.
+    /// Ends it again and again and starts it again, until its faults are healed: kills it at drawn moments and at drawn writes,
+    /// or asks it to stop, as a rollout does.
     pub fn endanger(self: &Arc<Self>, life: Span, downtime: Span) -> JoinHandle<()> {
         let process = Arc::clone(self);
         let mut chance = Chance::new(process.cluster.entropy(), &format!("dangers/{}", process.name));
@@ -183,10 +187,13 @@ impl Process {
                 tokio::time::sleep(chance.duration(&life)).await;
                 let point = CrashPoint { writes: chance.below(12), after_commit: chance.happens(0.5) };
                 let at_write = chance.happens(0.5);
+                let politely = chance.happens(0.3);
                 if !process.faults.are_on() {
                     break;
                 }
-                if at_write {
+                if politely {
+                    process.stop(PATIENCE).await;
+                } else if at_write {
                     process.crash_at(point);
                     let _ = tokio::time::timeout(Duration::from_secs(30), process.death()).await;
                 }

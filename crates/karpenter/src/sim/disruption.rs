@@ -313,7 +313,8 @@ impl People {
             }
             5 => {
                 let wish = if chance.happens(0.6) { json!("true") } else { Value::Null };
-                self.patch::<Node>(&node, wish_of(wish)).await;
+                let about = one_of(chance, &[annotations::DO_NOT_DISRUPT, annotations::DO_NOT_REPAIR]);
+                self.patch::<Node>(&node, json!({"metadata": {"annotations": {about: wish}}})).await;
             }
             6 => {
                 let wish = one_of(chance, &["true", "true", "2m", ""]);
@@ -409,7 +410,8 @@ impl People {
         }
         delete_all_budgets(&self.cluster).await;
         for node in self.names(|objects| objects.nodes.keys().map(|key| key.name.to_string()).collect()) {
-            self.patch::<Node>(&node, wish_of(Value::Null)).await;
+            let wishes = json!({annotations::DO_NOT_DISRUPT: null, annotations::DO_NOT_REPAIR: null});
+            self.patch::<Node>(&node, json!({"metadata": {"annotations": wishes}})).await;
         }
         for kind in ["Deployment", "StatefulSet", "Job"] {
             self.drop_wishes_of_templates(kind).await;

@@ -12,6 +12,7 @@ use karpenter_runtime::compute::Compute;
 use karpenter_runtime::events;
 use karpenter_runtime::lease::{Elector, LeaseConfig};
 use karpenter_runtime::options::{Environ, Options};
+use karpenter_sim::chance::Chance;
 use karpenter_sim::process::Life;
 
 use super::cloud::{Platform, SimulatedCloud, collect_orphans};
@@ -64,6 +65,11 @@ pub(crate) async fn live(
         let mut environment = life.environment.clone();
         environment.entropy = environment.entropy.child(&format!("start {start}"));
         environment.registry = karpenter_runtime::metrics::Registry::new();
+        // Some machines think slowly: what they decide is of yesterday.
+        let compute = match Chance::new(&environment.entropy, "thinking").below(8) {
+            thoughts @ 5.. => Compute::Taking(Duration::from_millis(400 * thoughts)),
+            _ => Compute::Inline,
+        };
         let (recorder, writer) = events::recorder(COMPONENT, &environment);
         let around = Surroundings {
             client: life.client.clone(),
@@ -88,7 +94,7 @@ pub(crate) async fn live(
             options: Arc::clone(&options),
             providers,
             events: (recorder, writer),
-            compute: Compute::Inline,
+            compute,
         });
         for part in installation.parts {
             program.while_leading(part.name, part.run);

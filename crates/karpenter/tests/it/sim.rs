@@ -1,22 +1,43 @@
 //! `karpenter sim`: seeds keep every rule, converge, and give the same tape twice.
 
+use std::collections::BTreeSet;
 use std::process::Command;
 
 pub(crate) fn sim(arguments: &[&str]) -> (bool, String) {
+    let (ok, text, _) = sim_told(arguments);
+    (ok, text)
+}
+
+/// The same, with what it says of what happened.
+fn sim_told(arguments: &[&str]) -> (bool, String, String) {
     let run = Command::new(env!("CARGO_BIN_EXE_karpenter"))
         .arg("sim")
         .args(arguments)
         .output()
         .expect("the binary runs");
-    (run.status.success(), String::from_utf8_lossy(&run.stdout).into_owned())
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (run.status.success(), text(&run.stdout), text(&run.stderr))
 }
 
 #[test]
-fn seeds_with_all_faults_keep_every_rule_and_converge() {
-    let (ok, text) = sim(&["--world", "core", "--seeds", "0..6"]);
-    assert!(ok, "{text}");
-    let results: Vec<&str> = text.lines().filter(|line| line.contains(" result=ok")).collect();
-    assert_eq!(results.len(), 6, "{text}");
+fn seeds_with_all_faults_keep_every_rule_and_converge_and_no_kind_of_fault_is_missing_for_long() {
+    let mut missing = BTreeSet::new();
+    for (first, last) in [(0, 6), (6, 10), (10, 14), (14, 18), (18, 22)] {
+        let (ok, text, told) = sim_told(&["--world", "core", "--seeds", &format!("{first}..{last}")]);
+        assert!(ok, "{text}");
+        assert_eq!(text.lines().filter(|line| line.contains(" result=ok")).count(), last - first, "{text}");
+        let happened = told.lines().find_map(|line| line.strip_prefix("what happened: ")).expect("a count");
+        let absent = happened.split(' ').filter_map(|count| count.strip_suffix("=0"));
+        // One machine in fifty vanishes: not in every dozen of seeds.
+        let absent: BTreeSet<String> =
+            absent.filter(|kind| *kind != "cloud-vanished").map(str::to_owned).collect();
+        missing = if first == 0 { absent } else { &missing & &absent };
+        // Every seed draws what can go wrong in it: a few more have what the first ones lack.
+        if missing.is_empty() {
+            return;
+        }
+    }
+    panic!("nothing of the kind befell any of the seeds: {missing:?}");
 }
 
 #[test]

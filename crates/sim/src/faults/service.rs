@@ -142,7 +142,11 @@ impl FaultyWire {
         let lag =
             self.strikes(Fault::StaleWatch, what).then(|| self.faults.duration(&Span::millis(200, 15_000)));
         let conditions = watch::Conditions { ends, lag, gone };
-        Ok(answer.map(|body| watch::body(body, conditions, self.faults.clone(), self.gate.clone())))
+        let repeats = {
+            let (wire, what) = (self.clone(), what.to_owned());
+            move || wire.note(Fault::DuplicateEvent, &what)
+        };
+        Ok(answer.map(|body| watch::body(body, conditions, self.faults.clone(), self.gate.clone(), repeats)))
     }
 }
 

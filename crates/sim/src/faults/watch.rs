@@ -35,6 +35,8 @@ struct Stream {
     outages: Listener,
     ready: VecDeque<Bytes>,
     over: bool,
+    /// Puts on the tape that it repeats itself; once is enough.
+    repeats: Option<Box<dyn FnOnce() + Send>>,
 }
 
 /// The body of a watch under these conditions.
@@ -43,6 +45,7 @@ pub(super) fn body(
     conditions: Conditions,
     faults: Faults,
     gate: Gate,
+    repeats: impl FnOnce() + Send + 'static,
 ) -> Body {
     let outages = faults.outages();
     let stream = Stream {
@@ -55,6 +58,7 @@ pub(super) fn body(
         outages,
         ready: VecDeque::new(),
         over: false,
+        repeats: Some(Box::new(repeats)),
     };
     let chunks = stream::unfold(stream, |mut stream| async move {
         let chunk = stream.next().await?;
@@ -131,6 +135,9 @@ impl Stream {
                 line.starts_with(b"{\"type\":\"MODIFIED\"") || line.starts_with(b"{\"type\":\"DELETED\"");
             if repeatable && self.faults.strikes(Fault::DuplicateEvent) {
                 out.extend_from_slice(line);
+                if let Some(tell) = self.repeats.take() {
+                    tell();
+                }
             }
         }
         if self.gone && self.faults.are_on() {

@@ -18,12 +18,12 @@ use super::{Invariant, Rest, Step};
 use crate::objects::{Change, Objects, is_active, is_deleting, node_of};
 
 /// How far Karpenter's view may lag behind: what came up within this time it may not have seen.
-const LAG: SignedDuration = SignedDuration::from_secs(180);
+pub(super) const LAG: SignedDuration = SignedDuration::from_secs(180);
 
 /// How long a command may take, from the taint to the end or the way back.
 const LONGEST_COMMAND: SignedDuration = SignedDuration::from_mins(25);
 
-fn pool_of(claim: &NodeClaim) -> Option<&str> {
+pub(super) fn pool_of(claim: &NodeClaim) -> Option<&str> {
     claim.metadata.labels.as_ref()?.get(labels::NODEPOOL).map(String::as_str)
 }
 
@@ -173,7 +173,7 @@ pub(super) fn must_stay<K: kube::Resource>(object: &K) -> bool {
 }
 
 /// Notes since when something holds.
-fn since<K: Ord>(times: &mut BTreeMap<K, Timestamp>, key: K, holds: bool, now: Timestamp) {
+pub(super) fn since<K: Ord>(times: &mut BTreeMap<K, Timestamp>, key: K, holds: bool, now: Timestamp) {
     if holds {
         times.entry(key).or_insert(now);
     } else {
@@ -303,7 +303,8 @@ impl Invariant for TheUndisturbedAreNotEvicted {
     }
 }
 
-fn node_name<'a>(objects: &'a Objects, claim: &NodeClaim) -> Option<&'a str> {
+/// The Node of a NodeClaim, if it has one.
+pub(super) fn node_name<'a>(objects: &'a Objects, claim: &NodeClaim) -> Option<&'a str> {
     let id = provider_id(claim)?;
     let node = objects
         .nodes

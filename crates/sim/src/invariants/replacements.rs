@@ -44,6 +44,7 @@ struct Newcomer {
     marks: Vec<Mark>,
     replaces: Option<DisruptionReason>,
     initialized: bool,
+    vanished: bool,
     priced: bool,
 }
 
@@ -95,7 +96,11 @@ impl Commands {
             let Change::NodeClaim(edit) = &**change else { continue };
             let (old, Some(new)) = (edit.old.as_deref(), edit.new.as_deref()) else {
                 self.marks.remove(&edit.key);
-                self.newcomers.remove(&edit.key);
+                // One that never came up leaves its command without an end: the nodes must stay.
+                self.newcomers.retain(|key, newcomer| {
+                    newcomer.vanished |= *key == edit.key;
+                    !newcomer.vanished || !(newcomer.initialized || newcomer.marks.is_empty())
+                });
                 continue;
             };
             if old.is_none() && by_karpenter && !is_of_static_pool(step, new) {
@@ -109,6 +114,7 @@ impl Commands {
                     marks: marks.cloned().collect(),
                     replaces: None,
                     initialized: false,
+                    vanished: false,
                     priced: false,
                 };
                 self.newcomers.insert(edit.key.clone(), newcomer);
@@ -202,15 +208,16 @@ impl Invariant for ReplacementsComeFirst {
     }
 
     fn rules(&self) -> &'static [&'static str] {
-        &["I20"]
+        &["I20", "I21"]
     }
 
     fn check(&mut self, step: &Step<'_>) -> Result<(), String> {
         self.0.follow(step, |_| None);
         for (key, newcomer) in self.0.newcomers.iter().filter(|(_, newcomer)| !newcomer.initialized) {
             if let Some(mark) = newcomer.certain().into_iter().find(|mark| mark.taken) {
+                let missing = if newcomer.vanished { "which is gone, was ever up" } else { "was up" };
                 return Err(format!(
-                    "NodeClaim {} (uid {}) was deleted ({}) before its replacement {key} was up",
+                    "NodeClaim {} (uid {}) was deleted ({}) before its replacement {key} {missing}",
                     mark.claim,
                     mark.uid,
                     mark.reason.as_str()

@@ -170,3 +170,13 @@ fn a_seed_draws_which_faults_exist() {
     let sizes: BTreeSet<usize> = (0..50).map(|seed| plan(seed).kinds().count()).collect();
     assert!(sizes.len() > 3, "{sizes:?}");
 }
+
+#[test]
+fn over_some_seeds_every_kind_of_fault_is_drawn_and_left_out() {
+    let plans: Vec<FaultPlan> =
+        (0..20).map(|seed| FaultPlan::swarm(karpenter_sim::Cluster::new(seed).entropy())).collect();
+    for fault in Fault::ALL {
+        let drawn = plans.iter().filter(|plan| plan.rate(fault) > 0.0).count();
+        assert!((3..=17).contains(&drawn), "{fault} is in {drawn} of 20 seeds");
+    }
+}
