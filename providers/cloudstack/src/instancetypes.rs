@@ -242,11 +242,11 @@ where
             put(labels::INSTANCE_MEMORY, vec![size.memory_mib.to_string()]);
             put(labels::OFFERING_FAMILY, vec![label_value(family(&size.offering.name))]);
             put(labels::HIGH_AVAILABILITY, vec![size.offering.offerha.to_string()]);
-            if !size.offering.hosttags.is_empty() {
-                put(
-                    labels::HOST_TAGS,
-                    tag(&size.offering, "hosttag").iter().map(|tag| label_value(tag)).collect(),
-                );
+            // A node has one value of a label: of several tags none could be told.
+            if let [tag] = &tag(&size.offering, "hosttag")[..]
+                && !tag.is_empty()
+            {
+                put(labels::HOST_TAGS, vec![label_value(tag)]);
             }
             if let Some(mhz) = size.offering.cpuspeed {
                 put(labels::INSTANCE_CPU_MHZ, vec![mhz.to_string()]);

@@ -1,7 +1,7 @@
 //! Why a MachineDeployment or MachineSet is offered, or is not: by the code that decides in the operator, on objects as they are. What
 //! only a running operator knows (what failed of late, what was learnt from Nodes, what an endpoint tells) is not part of it. Pure.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::sync::Arc;
 
@@ -158,6 +158,7 @@ impl Evidence {
             mirror,
             settings: &self.settings,
             learnt: BTreeMap::new(),
+            spot: BTreeSet::new(),
             told: self.told(class),
             silent: false,
             targeting: &|id| self.targeting(id),

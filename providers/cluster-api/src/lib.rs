@@ -149,8 +149,9 @@ impl CloudProvider for ClusterApi {
     }
 
     fn registration_timeout(&self, claim: &NodeClaim) -> Option<Duration> {
-        let class = self.fleet.node_class(&claim.spec.node_class_ref.name);
-        Some(class.map_or(nodeclass::DEFAULT_REGISTRATION_TIMEOUT, |class| class.registration_timeout()))
+        // A NodeClass that has not been seen, perhaps not yet, may allow for hours.
+        let class = self.fleet.node_class(&claim.spec.node_class_ref.name)?;
+        Some(class.registration_timeout())
     }
 
     fn wake_with(&self, waker: LaunchWaker) {

@@ -176,6 +176,7 @@ impl Fleet {
             mirror: &self.mirror,
             settings: &self.settings,
             learnt: self.lessons.learnt(&self.mirror.scalables()),
+            spot: self.node_claims.spot_resources(),
             told: self.lessons.told(class),
             silent,
             targeting: &|id| self.node_claims.targeting(id),

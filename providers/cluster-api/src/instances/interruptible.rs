@@ -1,5 +1,5 @@
 //! Nodes of machines that may be taken away at any time: Cluster API labels them when the infrastructure says so, which no template does.
-//! Their NodeClaims are spot from then on, whatever they were launched as.
+//! Their NodeClaims are spot from then on, whatever they were launched as, and what they come from is offered as spot.
 
 use std::time::Duration;
 
@@ -13,6 +13,7 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use super::fleet::Fleet;
+use super::node_claims::Target;
 use crate::names;
 
 /// How often Nodes are looked at.
@@ -43,6 +44,16 @@ impl Interruptible {
             if spot(&node.metadata.labels) && spot(&claim.metadata.labels) {
                 continue;
             }
+            if is_sold_otherwise(fleet, &claim) {
+                let message = format!(
+                    "its machine may be taken away at any time, and what it comes from says that it is not spot: correct its annotation {}",
+                    names::CAPACITY_TYPE
+                );
+                let event =
+                    Event::new(reference(&*claim), EventType::Warning, "CapacityTypeDoubtful", message);
+                fleet.recorder.publish(event.dedupe_by([claim.metadata.uid.clone().unwrap_or_default()]));
+                continue;
+            }
             let change = Patch::Merge(json!({"metadata": {"labels": {CAPACITY_TYPE: CAPACITY_TYPE_SPOT}}}));
             let claims: Api<NodeClaim> = Api::all(fleet.node_claims.client());
             let name = |name: &Option<String>| name.clone().unwrap_or_default();
@@ -62,6 +73,18 @@ impl Interruptible {
             }
         }
     }
+}
+
+/// Whether the owner of what a NodeClaim was bought from says how it is paid for. A NodeClaim that says otherwise would be replaced by
+/// another of the same, again and again.
+fn is_sold_otherwise(fleet: &Fleet, claim: &NodeClaim) -> bool {
+    let target = Target::of(claim);
+    let class = fleet.node_class(&claim.spec.node_class_ref.name);
+    let Some((target, class)) = target.zip(class) else { return true };
+    let offers = fleet.offers(&class);
+    let blueprint = offers.blueprints.iter().find(|blueprint| blueprint.id == target.id);
+    blueprint
+        .is_none_or(|blueprint| blueprint.capacity_type_told && blueprint.capacity_type != CAPACITY_TYPE_SPOT)
 }
 
 /// The live NodeClaim of a Node, if its Machine is claimed by us.

@@ -1,13 +1,14 @@
 //! The NodeClaims of the workload cluster, as a watch shows them and with what we wrote a moment ago: a target that has just been
 //! recorded counts before the watch has told of it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use jiff::Timestamp;
+use karpenter_api::labels::{CAPACITY_TYPE, CAPACITY_TYPE_SPOT};
 use karpenter_api::{NodeClaim, NodePool};
 use karpenter_runtime::object_key::ObjectKey;
 use karpenter_runtime::store::Store;
@@ -130,6 +131,19 @@ impl NodeClaims {
             let seen = self.store.get(&ObjectKey::of(claim))?;
             if seen.metadata.uid == claim.metadata.uid { Target::of(&seen) } else { None }
         })
+    }
+
+    /// Resources of which live NodeClaims are spot: they were bought as that, or turned out to be.
+    pub fn spot_resources(&self) -> BTreeSet<ScalableKey> {
+        let is_spot = |claim: &NodeClaim| {
+            let labels = claim.metadata.labels.as_ref();
+            claim.metadata.deletion_timestamp.is_none()
+                && labels
+                    .and_then(|labels| labels.get(CAPACITY_TYPE))
+                    .is_some_and(|is| is == CAPACITY_TYPE_SPOT)
+        };
+        let claims = self.store.list().into_iter().filter(|claim| is_spot(claim));
+        claims.filter_map(|claim| Target::of(&claim).map(|target| target.id)).collect()
     }
 
     /// Live NodeClaims that wait for a resource to be scaled.

@@ -64,6 +64,8 @@ pub struct Market<'a> {
     pub settings: &'a Settings,
     /// What Nodes of resources tell.
     pub learnt: BTreeMap<ScalableKey, Learnt>,
+    /// Resources whose nodes turned out to be spot.
+    pub spot: BTreeSet<ScalableKey>,
     /// Prices that are told outside the NodeClass.
     pub told: Told,
     /// Whether the management cluster has been silent for longer than what was seen of it is believed.
@@ -86,6 +88,7 @@ impl Market<'_> {
             sync_labels: &self.settings.sync_labels,
             default_arch: &self.settings.default_arch,
             learnt: &self.learnt,
+            spot: &self.spot,
             told: &self.told,
         };
         let mode = spec.launch_mode.unwrap_or_default();

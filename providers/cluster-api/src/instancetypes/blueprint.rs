@@ -1,6 +1,6 @@
 //! What one scalable resource would give: name, labels, capacity, where, at what price; or which key keeps it from being offered.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::Taint;
 use karpenter_api::ResourceList;
@@ -37,6 +37,8 @@ pub struct Blueprint {
     pub taints: Vec<Taint>,
     /// How it is paid for.
     pub capacity_type: String,
+    /// Whether its owner says how, so that nothing else can.
+    pub capacity_type_told: bool,
     /// How many nodes of it are paid for in advance.
     pub reservation: i64,
     /// Where its nodes can be.
@@ -69,6 +71,8 @@ pub struct Surroundings<'a> {
     pub default_arch: &'a str,
     /// What Nodes of resources tell.
     pub learnt: &'a BTreeMap<ScalableKey, Learnt>,
+    /// Resources whose nodes turned out to be spot.
+    pub spot: &'a BTreeSet<ScalableKey>,
     /// Prices that are told outside the NodeClass.
     pub told: &'a Told,
 }
@@ -115,7 +119,10 @@ impl Blueprint {
                 (capacity::capacity(scalable, template, Some(&told), max_pods)?, Some(learnt))
             }
         };
-        let capacity_type = capacity_type(scalable, template, labels.remove(CAPACITY_TYPE))?;
+        let told_type = labels.remove(CAPACITY_TYPE).or_else(|| own(names::CAPACITY_TYPE));
+        let capacity_type_told = told_type.is_some();
+        let turned_out = around.spot.contains(&scalable.id);
+        let capacity_type = capacity_type(scalable, template, told_type, turned_out)?;
         let reservation = match own(names::RESERVATION) {
             None => 0,
             Some(text) => text.parse().map_err(|_| {
@@ -148,6 +155,7 @@ impl Blueprint {
             labels,
             capacity,
             capacity_type,
+            capacity_type_told,
             reservation,
             places,
         })
@@ -157,11 +165,12 @@ impl Blueprint {
 fn capacity_type(
     scalable: &Scalable,
     template: Option<&Template>,
-    label: Option<String>,
+    told: Option<String>,
+    turned_out_spot: bool,
 ) -> Result<String, Malformed> {
-    let annotated = scalable.annotations.get(names::CAPACITY_TYPE).cloned();
-    let hinted = template.filter(|template| template.spot).map(|_| CAPACITY_TYPE_SPOT.to_owned());
-    let found = label.or(annotated).or(hinted).unwrap_or_else(|| CAPACITY_TYPE_ON_DEMAND.to_owned());
+    let is_spot = turned_out_spot || template.is_some_and(|template| template.spot);
+    let otherwise = if is_spot { CAPACITY_TYPE_SPOT } else { CAPACITY_TYPE_ON_DEMAND };
+    let found = told.unwrap_or_else(|| otherwise.to_owned());
     let known = [CAPACITY_TYPE_ON_DEMAND, CAPACITY_TYPE_SPOT, CAPACITY_TYPE_RESERVED];
     if known.contains(&found.as_str()) {
         Ok(found)

@@ -1,6 +1,6 @@
 //! What is offered, from what was read.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use karpenter_api::{NodeClaim, NodeClassReference};
 use karpenter_cloudprovider::conversion;
@@ -36,6 +36,7 @@ fn blueprint_of(
         sync_labels: &["team.example/".to_owned()],
         default_arch: "amd64",
         learnt: &LEARNT,
+        spot: &BTreeSet::new(),
         told: &Told::default(),
     };
     Blueprint::of(scalable, template, around)

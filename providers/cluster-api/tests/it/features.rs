@@ -331,8 +331,11 @@ fn a_node_whose_machine_turns_out_to_be_interruptible_counts_as_spot() {
                 && objects.nodes.values().all(|node| is_spot(&node.metadata.labels))
         })
         .await;
-        rig.pass(5 * MINUTE).await;
+        let machines = rig.read(|objects| objects.machines.keys().cloned().collect::<Vec<_>>());
+        rig.pass(150 * MINUTE).await;
         assert_eq!(rig.events("CapacityTypeCorrected").await.len(), 1);
+        let now = rig.read(|objects| objects.machines.keys().cloned().collect::<Vec<_>>());
+        assert_eq!(now, machines, "what it comes from is offered as spot now: it is no reason to replace it");
         rig.at_rest();
     });
 }
