@@ -7,7 +7,7 @@ use karpenter_api::conditions::HasConditions as _;
 
 use crate::faults::Faults;
 use crate::invariants::{Invariant, Step};
-use crate::objects::{Change, is_deleting};
+use crate::objects::{Change, Objects, is_deleting};
 
 /// What was decided before the lights went out may be carried out for so long.
 const DECIDED: SignedDuration = SignedDuration::from_secs(60);
@@ -29,14 +29,23 @@ impl NothingGoesInTheDark {
     }
 }
 
-/// Whether the workload cluster alone is reason enough: disruption, expiry, a node that never registered, a launch given up.
-fn for_its_own_reasons(claim: &NodeClaim, now: Timestamp) -> bool {
+/// Whether the workload cluster alone is reason enough: disruption, expiry, a node that never registered, a launch given up, a Node that
+/// somebody deletes.
+fn for_its_own_reasons(objects: &Objects, claim: &NodeClaim, now: Timestamp) -> bool {
+    let id = claim.status.as_ref().and_then(|status| status.provider_id.as_ref());
+    let mut nodes = objects
+        .nodes
+        .values()
+        .filter(|node| id.is_some() && node.spec.as_ref().and_then(|spec| spec.provider_id.as_ref()) == id);
     let holds = |kind: &str| claim.condition(kind).is_some_and(|c| c.status.as_str() == "True");
     let age =
         claim.metadata.creation_timestamp.as_ref().map_or(SignedDuration::ZERO, |t| now.duration_since(t.0));
     let lifetime = claim.spec.expire_after.as_ref().and_then(|after| after.as_duration());
     let expired = lifetime.is_some_and(|lifetime| age >= lifetime.to_signed());
-    holds("DisruptionReason") || expired || (!holds("Registered") && age >= REGISTRATION)
+    nodes.any(|node| is_deleting(&**node))
+        || holds("DisruptionReason")
+        || expired
+        || (!holds("Registered") && age >= REGISTRATION)
 }
 
 impl Invariant for NothingGoesInTheDark {
@@ -61,7 +70,10 @@ impl Invariant for NothingGoesInTheDark {
             match &**change {
                 Change::NodeClaim(edit) => {
                     let (Some(old), Some(new)) = (&edit.old, &edit.new) else { continue };
-                    if !is_deleting(&**old) && is_deleting(&**new) && !for_its_own_reasons(new, step.now) {
+                    if !is_deleting(&**old)
+                        && is_deleting(&**new)
+                        && !for_its_own_reasons(step.objects, new, step.now)
+                    {
                         return Err(format!(
                             "NodeClaim {} is deleted and the management cluster cannot be reached",
                             edit.key

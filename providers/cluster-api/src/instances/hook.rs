@@ -44,6 +44,13 @@ async fn attend(fleet: &Fleet, machine: &Arc<Machine>, claim: &Claim) -> Result<
     match found {
         Some(_) if since >= patience => let_go(fleet, machine).await,
         Some(found) if found.metadata.deletion_timestamp.is_none() && since >= SUCCESSION => {
+            // What was seen a while ago is no reason to drain a node: the management cluster may be away.
+            match fleet.hub.machine(&machine.key.name).await {
+                Ok(now) if now.uid == machine.uid && now.deleting => {}
+                Ok(_) => return Ok(()),
+                Err(error) if error.is_not_found() => return Ok(()),
+                Err(error) => return Err(error),
+            }
             let message = format!("Machine {} is being deleted: its node is drained first", machine.key);
             let event = Event::new(reference(&*found), EventType::Normal, "MachineDeleted", message);
             fleet.recorder.publish(event.dedupe_by([claim.uid.clone()]));

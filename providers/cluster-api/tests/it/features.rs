@@ -410,3 +410,25 @@ fn a_machine_whose_node_claim_is_gone_does_not_wait_for_a_drain() {
         rig.until("it goes", 5 * MINUTE, |objects| objects.machines.is_empty()).await;
     });
 }
+
+#[test]
+fn a_node_is_not_drained_for_a_deletion_while_the_management_cluster_is_away() {
+    scenario(async {
+        let rig = Rig::new(json!({"timeouts": {"hook": "30m"}})).await;
+        rig.deployment("m", &[(MAX, "10")]).await;
+        rig.karpenter.start();
+        rig.want(1);
+        rig.until("the node is ready", 5 * MINUTE, |objects| initialized(objects) == 1).await;
+        let machine = rig.read(|objects| objects.machines.keys().next().map(|key| key.name.to_string()));
+        let delete = kube::api::DeleteParams::default();
+        rig.api(Kind::Machine).delete(&machine.expect("a Machine"), &delete).await.expect("a deletion");
+        rig.pass(SECOND).await;
+        rig.hub.cut_off(10 * MINUTE);
+        rig.pass(9 * MINUTE).await;
+        assert_eq!(rig.read(initialized), 1, "its NodeClaim is as it was");
+        let replaced = |objects: &karpenter_sim::Objects| {
+            initialized(objects) == 1 && objects.node_claims.keys().all(|key| *key.name != *"n1")
+        };
+        rig.until("it goes when that is over", 20 * MINUTE, replaced).await;
+    });
+}
