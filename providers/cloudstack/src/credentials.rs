@@ -15,6 +15,7 @@ use karpenter_runtime::object_key::ObjectKey;
 use karpenter_runtime::store::Store;
 use tokio_util::sync::CancellationToken;
 
+use crate::client::error::ErrorKind;
 use crate::client::http::{HttpError, HttpSettings, HttpTransport};
 use crate::client::signature::Credentials;
 use crate::client::transport::{Transport, TransportError};
@@ -188,9 +189,13 @@ async fn exchange(client: &Client, keys: Keys, roads: &Roads) -> bool {
         let session = keys.session(roads).map_err(|error| error.to_string())?;
         client.probe(&session).await.map_err(|error| error.to_string())?;
         let theirs = client.account_of(&session).await.map_err(|error| error.to_string())?;
-        if let Ok(ours) = client.account().await
-            && ours != theirs
-        {
+        let ours = match client.account().await {
+            Ok(ours) => ours,
+            // Refused from the beginning: they have made nothing.
+            Err(error) if error.kind == ErrorKind::Auth => theirs.clone(),
+            Err(error) => return Err(format!("whose the old ones are cannot be found out: {error}")),
+        };
+        if ours != theirs {
             let names = |accounts: &Accounts| accounts.values().cloned().collect::<Vec<_>>().join(", ");
             return Err(format!(
                 "they are of account {} at {}, the machines are of account {}; restart Karpenter if that is meant",

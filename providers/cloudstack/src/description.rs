@@ -7,14 +7,18 @@ use karpenter_api::{NodeClaim, labels as well_known};
 use karpenter_cloudprovider::provider::LaunchedInstance;
 use karpenter_cloudprovider::selection;
 use karpenter_engine::instance_type::{InstanceType, Offering};
+use karpenter_engine::requirement::Requirement;
+use karpenter_engine::requirements::Requirements;
 use kube::ResourceExt as _;
 
 use crate::client::model::VirtualMachine;
 use crate::instances::is_alive;
+use crate::instancetypes::Names;
 use crate::labels;
 use crate::naming::{label_value, machine_id};
 use crate::nodeclass::{CloudStackNodeClass, HASH_VERSION};
 use crate::provider::CloudStackProvider;
+use crate::resolved::Resolved;
 
 /// The provider ids NodeClaims carry, by the machine they name.
 pub(crate) type Carried = BTreeMap<String, String>;
@@ -29,6 +33,55 @@ impl CloudStackProvider {
             Some((machine_id(&text)?.to_owned(), text))
         };
         claims.iter().filter_map(|claim| id(claim)).collect()
+    }
+
+    /// The names of instance types that NodeClaims carry.
+    pub(crate) fn names_carried(&self) -> Names {
+        let claims = self.shared.objects.node_claims().unwrap_or_default();
+        let name = |claim: &NodeClaim| {
+            let label = |key: &str| claim.labels().get(key).cloned();
+            Some((label(well_known::INSTANCE_TYPE)?, label(labels::SERVICE_OFFERING_ID)?))
+        };
+        claims.iter().filter_map(|claim| name(claim)).collect()
+    }
+
+    /// Keeps what the NodeClass's machines were launched as among what is offered, though it cannot be had at the moment: a
+    /// zone that is disabled, another capacity type. Else the core would take them for something that is not sold any more.
+    pub(crate) fn keep_what_runs(&self, resolved: &Resolved, types: &mut [InstanceType]) {
+        for claim in self.shared.objects.node_claims().unwrap_or_default() {
+            let label = |key: &str| claim.labels().get(key).map_or("", String::as_str);
+            let (zone, zone_id) = (label(well_known::TOPOLOGY_ZONE), label(labels::ZONE_ID));
+            if claim.spec.node_class_ref.name != resolved.class || !resolved.lets_stay_in(zone_id, zone) {
+                continue;
+            }
+            let name = label(well_known::INSTANCE_TYPE);
+            let Some(it) = types.iter_mut().find(|it| &*it.name == name) else { continue };
+            // The core takes what was reserved for on demand once its reservation is gone.
+            let capacity_type = match label(well_known::CAPACITY_TYPE) {
+                well_known::CAPACITY_TYPE_RESERVED => well_known::CAPACITY_TYPE_ON_DEMAND,
+                other => other,
+            };
+            let wanted = [
+                (well_known::TOPOLOGY_ZONE, zone),
+                (well_known::CAPACITY_TYPE, capacity_type),
+                (labels::ZONE_ID, zone_id),
+                (labels::SERVICE_OFFERING_ID, label(labels::SERVICE_OFFERING_ID)),
+            ];
+            let is = |offering: &Offering, (key, value): (&str, &str)| {
+                offering.requirements.get(key).is_some_and(|requirement| requirement.has(value))
+            };
+            let known = |offering: &Offering| wanted.into_iter().all(|wanted| is(offering, wanted));
+            if wanted.iter().any(|(_, value)| value.is_empty()) || it.offerings.iter().any(known) {
+                continue;
+            }
+            let near = it.offerings.iter().find(|offering| is(offering, wanted[0])).or(it.offerings.first());
+            let price = near.map_or(0.0, |offering| offering.price);
+            let mut requirements = Requirements::new();
+            for (key, value) in wanted {
+                requirements.add(Requirement::one_of(key, [value]));
+            }
+            it.offerings.push(Offering { requirements, price, available: false, ..Offering::default() });
+        }
     }
 
     /// The machine as the core wants to hear of it.

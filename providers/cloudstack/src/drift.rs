@@ -50,14 +50,8 @@ impl CloudStackProvider {
 /// What about the machine is not as it should be.
 fn reason(machine: &VirtualMachine, claim: &NodeClaim, resolved: &Resolved) -> Option<&'static str> {
     let Some(in_zone) = resolved.in_zone.get(&machine.zoneid) else {
-        // A zone that is disabled at the moment looks as if it were not there; what runs in it may go on.
-        let spec = &resolved.spec;
-        let named =
-            spec.zones.iter().chain([&spec.zone]).any(|z| [&machine.zoneid, &machine.zonename].contains(&z));
-        // What terms once selected is not selected any more only if it can be seen.
-        let deselected =
-            spec.zone_selector_terms.is_empty() || resolved.visible_zones.contains(&machine.zoneid);
-        return (!named && deselected).then_some("ZoneDrift");
+        let stays = resolved.lets_stay_in(&machine.zoneid, &machine.zonename);
+        return (!stays).then_some("ZoneDrift");
     };
     // What the zone does not have at the moment could not replace anything.
     if !in_zone.lacks.is_empty() {

@@ -277,7 +277,10 @@ impl Shared {
                 Ok(Attempt::Launched(Box::new(machine)))
             }
             Err(error) => {
-                self.discard(&machine, &scope, "launch-failed").await;
+                // As it is listed: what is known of an order does not tell which disks are its own.
+                let machines = self.inventory.recent(&scope, RECENT).await.unwrap_or_default();
+                let listed = machines.iter().find(|listed| listed.id == machine.id).unwrap_or(&machine);
+                self.discard(listed, &scope, "launch-failed").await;
                 self.refused(claim, candidate, &error)
             }
         }
@@ -368,7 +371,12 @@ impl Shared {
                         (Refused::Zone(candidate.zone_id.clone()), "its storage is full")
                     }
                     CapacityKind::Affinity => (
-                        candidate.group_refused_as.clone().unwrap_or_else(this),
+                        // A reservation that is full says nothing of the hosts outside it.
+                        candidate
+                            .group_refused_as
+                            .clone()
+                            .filter(|_| candidate.reservation.is_none())
+                            .unwrap_or_else(this),
                         "every host that spec.affinity leaves is taken: a strict group takes one machine per host, a soft type would give way",
                     ),
                     CapacityKind::Hosts | CapacityKind::Start => (this(), "no host has room for it"),
@@ -548,7 +556,7 @@ impl Shared {
             // Ordered by whoever led before us, perhaps: servers since 4.22.1 know the last job of a machine.
             let asked = self.client.call(&requests::query_job_of_machine(&machine.id)).await;
             let destroys =
-                asked.is_ok_and(|job| job["cmd"].as_str().is_some_and(|c| c.ends_with("DestroyVMCmd")));
+                asked.is_ok_and(|job| job["cmd"].as_str().is_some_and(|c| c.contains("DestroyVMCmd")));
             if let Some(job) = machine.jobid.clone().filter(|_| destroys) {
                 self.deletions.lock().insert(machine.id.clone(), job.clone());
                 under_way = Some(job);

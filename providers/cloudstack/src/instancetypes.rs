@@ -44,12 +44,19 @@ pub(crate) struct Size {
 pub(crate) struct Market {
     /// Zones with their sizes.
     pub(crate) zones: Vec<(Zone, Vec<Size>)>,
+    /// Ids of those that have not all a machine needs: nothing can be had there, but what runs there is still sold.
+    pub(crate) lacking: BTreeSet<String>,
 }
+
+/// Names of instance types that machines run under, with the offerings they are of.
+pub(crate) type Names = BTreeSet<(String, String)>;
 
 impl Market {
     /// Gives offerings that share a name without being the same thing names of their own: two in one zone, or of different
     /// sizes in different zones. The same size in several zones stays one instance type.
-    pub(crate) fn tell_apart(&mut self) {
+    ///
+    /// What machines run under a name keeps it, whatever is added or removed beside it: renamed, all of them would be replaced.
+    pub(crate) fn tell_apart(&mut self, carried: &Names) {
         let shape = |size: &Size| {
             let Size { offering, cpu, memory_mib, .. } = size;
             let gpus = (offering.gpucount, offering.gpucardname.clone());
@@ -72,9 +79,22 @@ impl Market {
                 }
             }
         }
-        for size in self.zones.iter_mut().flat_map(|(_, sizes)| sizes) {
-            if ambiguous.contains(&size.name) {
-                size.name = label_value(&format!("{}.{}", size.name, digest(&size.offering.id, 6)));
+        let mut keepers = BTreeMap::new();
+        for (_, sizes) in &mut self.zones {
+            let mut here = BTreeSet::new();
+            for size in sizes {
+                let own = label_value(&format!("{}.{}", size.name, digest(&size.offering.id, 6)));
+                let runs_as = |name: &String| carried.contains(&(name.clone(), size.offering.id.clone()));
+                let keeps = if ambiguous.contains(&size.name) {
+                    runs_as(&size.name)
+                        && *keepers.entry(size.name.clone()).or_insert_with(|| shape(size)) == shape(size)
+                        && here.insert(size.name.clone())
+                } else {
+                    runs_as(&size.name) || !runs_as(&own)
+                };
+                if !keeps {
+                    size.name = own;
+                }
             }
         }
     }
@@ -222,7 +242,11 @@ where
         .into_values()
         .filter_map(|zones| zones.first().map(|(_, size)| (*size, zones.clone())))
         .map(|(size, zones)| {
-            let zone_labels: Vec<String> = zones.iter().map(|(zone, _)| label_value(&zone.name)).collect();
+            let lacks = |zone: &Zone| market.lacking.contains(&zone.id);
+            // Pods are not spread over a zone that has nothing for them, unless there is no other.
+            let nowhere = zones.iter().all(|(zone, _)| lacks(zone));
+            let sold_in = zones.iter().filter(|(zone, _)| nowhere || !lacks(zone));
+            let zone_labels: Vec<String> = sold_in.map(|(zone, _)| label_value(&zone.name)).collect();
             let ids: BTreeSet<String> = zones.iter().map(|(_, size)| size.offering.id.clone()).collect();
             let capacity_type = capacity_type(spec, &size.offering);
             let is_of =
@@ -298,7 +322,7 @@ where
                 offerings.push(Offering {
                     requirements: described(zone, size, capacity_type),
                     price,
-                    available: (told.available)(zone, size, None),
+                    available: !lacks(zone) && (told.available)(zone, size, None),
                     ..Offering::default()
                 });
                 for reservation in &reservations {
@@ -308,7 +332,7 @@ where
                     offerings.push(Offering {
                         requirements,
                         price: price * RESERVED_PRICE_FACTOR,
-                        available: (told.available)(zone, size, Some(*reservation)),
+                        available: !lacks(zone) && (told.available)(zone, size, Some(*reservation)),
                         reservation_capacity: (told.slots)(reservation),
                         ..Offering::default()
                     });
@@ -380,7 +404,7 @@ mod tests {
         let one = offering(json!({"id": "1", "name": "small", "cpunumber": 2, "memory": 4096}));
         let mut spec = spec();
         spec.capacity_types = [("*".into(), "on-demand".into()), ("sm*".into(), "spot".into())].into();
-        let market = Market { zones: vec![(zone, sizes(&spec, &one))] };
+        let market = Market { zones: vec![(zone, sizes(&spec, &one))], ..Market::default() };
         let capacity_types = |types: &[InstanceType]| -> Vec<String> {
             let of = |o: &Offering| {
                 o.requirements
@@ -411,7 +435,7 @@ mod tests {
             "kubeReserved": {"cpu": "500m"}, "systemReserved": {"memory": "1Gi"}, "gpuResource": "amd.com/gpu"}))
         .expect("a spec");
         spec.service_offering_selector_terms = super::tests::spec().service_offering_selector_terms;
-        let market = Market { zones: vec![(zone, sizes(&spec, &one))] };
+        let market = Market { zones: vec![(zone, sizes(&spec, &one))], ..Market::default() };
         let it = &types_of(&spec, &market)[0];
         assert_eq!(it.overhead.kube_reserved.get("cpu"), Some(Amount::milli(500)));
         assert!(it.overhead.kube_reserved.get("memory").is_some(), "the rest is as usual");
@@ -473,8 +497,9 @@ mod tests {
             let one = offering(json!({"id": id, "name": "small", "cpunumber": cpu, "memory": 4096}));
             sizes(&spec(), &one)
         };
-        let mut market = Market { zones: vec![(zone("a"), of("1", 2)), (zone("b"), of("2", 2))] };
-        market.tell_apart();
+        let mut market =
+            Market { zones: vec![(zone("a"), of("1", 2)), (zone("b"), of("2", 2))], ..Market::default() };
+        market.tell_apart(&Names::new());
         let types = types_of(&spec(), &market);
         assert_eq!(types.iter().map(|it| it.name.to_string()).collect::<Vec<_>>(), ["small"]);
         let ids: Vec<String> = types[0]
@@ -485,11 +510,48 @@ mod tests {
             })
             .collect();
         assert_eq!(ids, ["1", "2"], "each zone has its own");
-        let mut market =
-            Market { zones: vec![(zone("a"), [of("1", 2), of("3", 2)].concat()), (zone("b"), of("2", 4))] };
-        market.tell_apart();
+        let mut market = Market {
+            zones: vec![(zone("a"), [of("1", 2), of("3", 2)].concat()), (zone("b"), of("2", 4))],
+            ..Market::default()
+        };
+        market.tell_apart(&Names::new());
         let types = types_of(&spec(), &market);
         assert_eq!(types.len(), 3, "{types:?}");
+    }
+
+    #[test]
+    fn a_name_machines_run_under_stays_whatever_is_added_or_removed_beside_it() {
+        let zone = Zone { id: "a".into(), name: "a".into(), ..Zone::default() };
+        let of = |id: &str, cpu: i64| {
+            let one = offering(json!({"id": id, "name": "small", "cpunumber": cpu, "memory": 4096}));
+            sizes(&spec(), &one)
+        };
+        let names = |sizes: Vec<Size>, carried: &[(&str, &str)]| -> Vec<String> {
+            let carried = carried.iter().map(|(name, id)| ((*name).to_owned(), (*id).to_owned())).collect();
+            let mut market = Market { zones: vec![(zone.clone(), sizes)], ..Market::default() };
+            market.tell_apart(&carried);
+            market.zones[0].1.iter().map(|size| size.name.clone()).collect()
+        };
+        let apart = names([of("1", 2), of("0", 4)].concat(), &[]);
+        assert!(apart.iter().all(|name| name.starts_with("small.")), "{apart:?}");
+        let kept = names([of("0", 4), of("1", 2)].concat(), &[("small", "1")]);
+        assert_eq!(kept, [apart[1].as_str(), "small"], "only what came later is renamed");
+        assert_eq!(names(of("1", 2), &[(&apart[0], "1")]), [apart[0].as_str()], "nor is it renamed back");
+        assert_eq!(names(of("1", 2), &[]), ["small"]);
+        let both = names([of("0", 4), of("1", 2)].concat(), &[("small", "1"), ("small", "0")]);
+        assert_eq!(both, ["small", apart[0].as_str()], "two are never one");
+    }
+
+    #[test]
+    fn a_zone_that_lacks_something_is_still_sold_but_nothing_can_be_had_there() {
+        let zone = |id: &str| Zone { id: id.into(), name: id.into(), ..Zone::default() };
+        let one = offering(json!({"id": "1", "name": "small", "cpunumber": 2, "memory": 4096}));
+        let zones = vec![(zone("a"), sizes(&spec(), &one)), (zone("b"), sizes(&spec(), &one))];
+        let types = types_of(&spec(), &Market { zones, lacking: ["a".to_owned()].into() });
+        let available: Vec<bool> = types[0].offerings.iter().map(|offering| offering.available).collect();
+        assert_eq!(available, [false, true]);
+        let spread_over = types[0].requirements.get(well_known::TOPOLOGY_ZONE).expect("zones");
+        assert!(spread_over.has("b") && !spread_over.has("a"));
     }
 
     #[test]

@@ -206,7 +206,8 @@ impl CloudStackProvider {
         let this = Refused::Type { zone: machine.zoneid.clone(), name };
         let refused = match &error.kind {
             ErrorKind::Capacity(CapacityKind::Storage) => Refused::Zone(machine.zoneid.clone()),
-            ErrorKind::Capacity(CapacityKind::Affinity) => {
+            // A reservation that is full says nothing of the hosts outside it.
+            ErrorKind::Capacity(CapacityKind::Affinity) if machine.tag(labels::TAG_RESERVATION).is_none() => {
                 let class = self.shared.objects.node_class(&claim.spec.node_class_ref.name);
                 let spec = class.and_then(|class| class.spec.clone()).unwrap_or_default();
                 affinity::refused_as(&spec, &label(well_known::NODEPOOL)).unwrap_or(this)

@@ -845,6 +845,10 @@ impl CloudStackNodeClass {
         spec.zones.clear();
         spec.zone_selector_terms.clear();
         spec.user_data_compression = None;
+        // Said to the scheduler, not to machines.
+        spec.kube_reserved = None;
+        spec.system_reserved = None;
+        spec.gpu_resource = None;
         spec.network_selector_terms.clear();
         spec.network_selection = None;
         spec.additional_network_selector_terms.clear();

@@ -133,13 +133,14 @@ impl CloudStackProvider {
                     && !refused_zone(zone)
                     && !shared.unavailable.is_refused(&this)
             };
-        let types = instancetypes::build(
+        let mut types = instancetypes::build(
             &resolved.spec,
-            &resolved.market(),
+            &resolved.market(&self.names_carried()),
             &resolved.architectures(),
             resolved.template_gb(),
             instancetypes::Told { price, available, slots },
         );
+        self.keep_what_runs(resolved, &mut types);
         shared.metrics.unavailable.set(&[], shared.unavailable.count() as f64);
         self.measure(&types);
         Ok(types)
@@ -176,7 +177,7 @@ impl CloudStackProvider {
         let choices =
             selection::by_price(&types, claim, &labels::WELL_KNOWN).map_err(ProviderError::other)?;
         let groups = self.groups(claim, &class, &resolved).await.map_err(ProviderError::other)?;
-        let market = resolved.market();
+        let market = resolved.market(&self.names_carried());
         let security_groups = self.security_groups(&resolved).await?;
         let told = self.told(&resolved).await.map_err(|(field, problem)| {
             let text = format!("{field}: {problem}");
@@ -248,7 +249,16 @@ impl CloudStackProvider {
         let shared = &self.shared;
         let resolved =
             resolve(&class, &shared.options.scope, &shared.catalogue).await.map_err(ProviderError::other)?;
-        Ok(self.types(&resolved, Some(&pool.name_any())).await.map_err(ProviderError::other)?.into())
+        let types = self.types(&resolved, Some(&pool.name_any())).await.map_err(ProviderError::other)?;
+        // An empty answer would say of every node that its type is gone, and have it replaced.
+        if types.is_empty() {
+            let why: Vec<&str> = resolved.problems.iter().map(|problem| problem.message.as_str()).collect();
+            return Err(ProviderError::other(format!(
+                "CloudStackNodeClass {name:?} leads to no instance type: {}",
+                why.join("; ")
+            )));
+        }
+        Ok(types.into())
     }
 
     async fn restart(&self, claim: &NodeClaim) -> Result<(), ProviderError> {

@@ -6,8 +6,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use crate::client::error::ApiError;
+use crate::client::model::VirtualMachine;
 use crate::client::request::Scope;
 use crate::instances::{Candidate, is_alive};
 use crate::labels;
@@ -18,6 +20,9 @@ use crate::shared::Shared;
 pub(crate) fn refused_name(type_name: &str, reservation: Option<&str>) -> String {
     reservation.map_or_else(|| type_name.to_owned(), |reservation| format!("{type_name}/{reservation}"))
 }
+
+/// How old a count may be that only says what could be had: whoever takes a slot counts anew.
+const RECENT: Duration = Duration::from_secs(5);
 
 /// NodeClaims that use a reservation, by its name.
 type Used = BTreeMap<String, BTreeSet<String>>;
@@ -53,11 +58,11 @@ impl Shared {
         if resolved.spec.reservations.is_empty() {
             return Ok(Used::new());
         }
-        self.used_in(&resolved.scope).await
+        let machines = self.inventory.recent(&resolved.scope, RECENT).await?;
+        Ok(self.used_by(&machines, &resolved.scope))
     }
 
-    async fn used_in(&self, scope: &Scope) -> Result<Used, ApiError> {
-        let machines = self.inventory.fresh(scope).await?;
+    fn used_by(&self, machines: &[VirtualMachine], scope: &Scope) -> Used {
         let mut used = self.slots.lock().get(scope).cloned().unwrap_or_default();
         for machine in machines.iter().filter(|machine| is_alive(machine)) {
             if let Some(reservation) = machine.tag(labels::TAG_RESERVATION) {
@@ -65,7 +70,7 @@ impl Shared {
                 used.entry(reservation.to_owned()).or_default().insert(uid.to_owned());
             }
         }
-        Ok(used)
+        used
     }
 
     /// A slot for this claim's machine; nothing if the reservation is used up.
@@ -76,7 +81,8 @@ impl Shared {
     ) -> Result<Option<Slot<'_>>, ApiError> {
         let Some((reservation, count)) = &candidate.reservation else { return Ok(Some(Slot { of: None })) };
         let scope = &candidate.deploy.scope;
-        let mut used = self.used_in(scope).await?.remove(reservation).unwrap_or_default();
+        let machines = self.inventory.fresh(scope).await?;
+        let mut used = self.used_by(&machines, scope).remove(reservation).unwrap_or_default();
         let mut slots = self.slots.lock();
         let taken = slots.entry(scope.clone()).or_default().entry(reservation.clone()).or_default();
         used.extend(taken.iter().cloned());

@@ -2,12 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use kube::ResourceExt as _;
+
 use crate::catalogue::Catalogue;
 use crate::client::error::ApiError;
 use crate::client::model::{DiskOffering, Named, Network, ServiceOffering, Template, Zone};
 use crate::client::request::Scope;
 use crate::client::requests::NewDisk;
-use crate::instancetypes::{self, Market, Size};
+use crate::instancetypes::{self, Market, Names, Size};
+use crate::naming::label_value;
 use crate::nodeclass::{Bootstrap, CloudStackNodeClass, CloudStackNodeClassSpec, Iops};
 use crate::quota::Need;
 use crate::{networks, templates, zones};
@@ -36,6 +39,8 @@ pub(crate) struct InZone {
 /// What a NodeClass comes to.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Resolved {
+    /// Name of the NodeClass.
+    pub(crate) class: String,
     pub(crate) spec: CloudStackNodeClassSpec,
     pub(crate) scope: Scope,
     pub(crate) zones: Vec<Zone>,
@@ -68,6 +73,7 @@ pub(crate) async fn resolve(
     let (found, missing) = zones::resolve(&class.zones(), &spec.zone_selector_terms, &there);
     let visible = there.iter().filter(|zone| zone.allocationstate != "Disabled");
     let mut resolved = Resolved {
+        class: class.name_any(),
         scope,
         zones: found,
         visible_zones: visible.map(|zone| zone.id.clone()).collect(),
@@ -152,6 +158,7 @@ async fn look_for_names(resolved: &mut Resolved, catalogue: &Catalogue) -> Resul
             message: "spec.bootstrap.caCertHash: kubeadm needs it to know the API server; write it, or caVerification: Skip to do without".to_owned(),
         });
     }
+    problems.extend(invalid_resources(spec));
     let mut groups = Vec::new();
     let affinity = spec.affinity.clone().unwrap_or_default();
     let of_reservations = spec.reservations.iter().filter_map(|reservation| reservation.group_id.as_ref());
@@ -182,6 +189,37 @@ async fn look_for_names(resolved: &mut Resolved, catalogue: &Catalogue) -> Resul
     resolved.affinity_groups = groups;
     resolved.problems.extend(problems);
     Ok(())
+}
+
+/// What is said of resources and makes no sense.
+fn invalid_resources(spec: &CloudStackNodeClassSpec) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    let mut invalid = |message: String| {
+        let condition = crate::nodeclass::VALIDATION_SUCCEEDED;
+        problems.push(Problem { condition, reason: "InvalidResources", message });
+    };
+    for (field, list) in [("kubeReserved", &spec.kube_reserved), ("systemReserved", &spec.system_reserved)] {
+        for (name, amount) in list.iter().flatten() {
+            if amount.to_string().starts_with('-') {
+                invalid(format!("spec.{field}: {name} is {amount}; nothing less than 0 can be kept"));
+            }
+        }
+    }
+    if let Some(resource) = &spec.gpu_resource {
+        let is_word = |word: &str| {
+            let mut ends = word.chars().take(1).chain(word.chars().last());
+            !word.is_empty()
+                && ends.all(|c| c.is_ascii_alphanumeric())
+                && word.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
+        };
+        let parts: Vec<&str> = resource.split('/').collect();
+        if parts.len() != 2 || !parts.into_iter().all(is_word) {
+            invalid(format!(
+                "spec.gpuResource: {resource:?} is no name of an extended resource such as amd.com/gpu"
+            ));
+        }
+    }
+    problems
 }
 
 async fn look_into(zone: &Zone, resolved: &Resolved, catalogue: &Catalogue) -> Result<InZone, ApiError> {
@@ -308,17 +346,31 @@ impl Resolved {
             .collect()
     }
 
-    /// The sizes of all zones that have what a machine needs.
-    pub(crate) fn market(&self) -> Market {
-        let usable = self.zones.iter().filter_map(|zone| {
-            let in_zone = self.in_zone.get(&zone.id)?;
+    /// The sizes of all zones. Half a machine, without its second interface or its disks, is none: a zone that lacks something
+    /// sells nothing.
+    pub(crate) fn market(&self, carried: &Names) -> Market {
+        let mut market = Market::default();
+        for zone in &self.zones {
+            let Some(in_zone) = self.in_zone.get(&zone.id) else { continue };
             let sizes = in_zone.offerings.iter().flat_map(|o| instancetypes::sizes(&self.spec, o)).collect();
-            // Half a machine, without its second interface or its disks, is none.
-            in_zone.lacks.is_empty().then(|| (zone.clone(), sizes))
-        });
-        let mut market = Market { zones: usable.collect() };
-        market.tell_apart();
+            market.zones.push((zone.clone(), sizes));
+            if !in_zone.lacks.is_empty() {
+                market.lacking.insert(zone.id.clone());
+            }
+        }
+        market.tell_apart(carried);
         market
+    }
+
+    /// Whether the NodeClass has nothing against machines in this zone. One that is disabled at the moment looks as if it were
+    /// not there; what runs in it may go on.
+    pub(crate) fn lets_stay_in(&self, zone_id: &str, zone_name: &str) -> bool {
+        let spec = &self.spec;
+        let is = |zone: &String| zone == zone_id || zone == zone_name || label_value(zone) == zone_name;
+        let named = !zone_name.is_empty() && spec.zones.iter().chain([&spec.zone]).any(is);
+        // What terms once selected is not selected any more only if it can be seen.
+        let unseen = !spec.zone_selector_terms.is_empty() && !self.visible_zones.contains(zone_id);
+        self.in_zone.contains_key(zone_id) || named || unseen
     }
 
     /// What a machine of this size takes of the limits.

@@ -119,3 +119,18 @@ async fn the_group_of_a_reservation_that_is_not_there_is_told_of() {
     assert_eq!((condition.status.as_str(), condition.reason()), ("False", "AffinityGroupNotFound"));
     assert!(condition.message().contains("spec.reservations.groupID"), "{}", condition.message());
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_was_launched_as_another_capacity_type_stays_on_offer() {
+    let world = World::new().await;
+    let instance = world.launch(&world.claim("np-a", json!({"cpu": "1"}))).await.expect("a machine");
+    assert_eq!(instance.labels["karpenter.sh/capacity-type"], "on-demand");
+    let mut class = spec();
+    class["capacityTypes"] = json!({"*": "spot"});
+    world.class("default", class).await;
+    let types = world.provider.get_instance_types(&world.pool("default")).await.expect("types");
+    let kept = offerings(&types, "on-demand");
+    let name = instance.labels["node.kubernetes.io/instance-type"].as_str();
+    assert_eq!(kept.iter().map(|(name, o)| (*name, o.available)).collect::<Vec<_>>(), [(name, false)]);
+    assert_eq!(offerings(&types, "spot").len(), 2);
+}

@@ -220,6 +220,19 @@ async fn a_zone_that_was_disabled_is_left_alone_and_what_runs_in_it_has_not_drif
     world.cloud.add("zone", json!({"name": "zone-2", "allocationstate": "Enabled"}));
     world.class("default", elsewhere).await;
     assert_eq!(world.provider.is_drifted(&world.current("np-a")).await.expect("known"), None);
+    let types = world.provider.get_instance_types(&world.pool("default")).await.expect("types");
+    let claim = world.current("np-a");
+    let labels = claim.metadata.labels.as_ref().expect("labels");
+    let it =
+        types.iter().find(|it| *it.name == *labels["node.kubernetes.io/instance-type"]).expect("its type");
+    let zone = &labels["topology.kubernetes.io/zone"];
+    let there = |o: &&karpenter_engine::instance_type::Offering| {
+        o.requirements.get("topology.kubernetes.io/zone").is_some_and(|r| r.has(zone))
+    };
+    assert!(
+        it.offerings.iter().find(there).is_some_and(|o| !o.available),
+        "what runs there is still offered"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -239,6 +252,7 @@ async fn a_zone_that_lacks_a_disk_or_an_interface_gets_no_half_machines() {
     let zones: std::collections::BTreeSet<String> = types
         .iter()
         .flat_map(|it| &it.offerings)
+        .filter(|offering| offering.available)
         .filter_map(|o| {
             o.requirements.get("topology.kubernetes.io/zone")?.values.first().map(ToString::to_string)
         })

@@ -202,3 +202,43 @@ async fn zones_are_selected_by_tags_too_and_those_that_are_missing_are_told_of()
     assert!(message.contains("\"zone-3\""), "{message}");
     assert_eq!(class.condition_status("Ready"), ConditionStatus::True);
 }
+
+#[tokio::test(start_paused = true)]
+async fn types_are_unknown_and_not_none_while_the_only_zone_is_disabled() {
+    let world = World::new().await;
+    world.cloud.edit("zone", "sim-zone-1", |zone| zone["allocationstate"] = "Disabled".into());
+    seconds(3700).await;
+    let error = world.provider.get_instance_types(&world.pool("default")).await.expect_err("no zone");
+    assert!(error.to_string().contains("there is no enabled zone \"sim-zone-1\""), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_zone_without_a_template_still_offers_what_runs_there_but_nothing_new() {
+    let world = World::new().await;
+    let mut class = spec();
+    class["templateSelectorTerms"] = json!([{"name": "none"}]);
+    world.class("default", class).await;
+    let types = world.provider.get_instance_types(&world.pool("default")).await.expect("types");
+    assert!(!types.is_empty() && types.iter().all(|it| it.offerings.iter().all(|o| !o.available)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_said_of_resources_replaces_no_node_and_is_refused_where_it_makes_no_sense() {
+    let world = World::new().await;
+    let plain = world.class("default", spec()).await.hash();
+    let mut class = spec();
+    class["kubeReserved"] = json!({"cpu": "500m"});
+    class["gpuResource"] = "amd.com/gpu".into();
+    let said = world.class("default", class.clone()).await;
+    assert_eq!((said.hash(), said.condition_status("Ready")), (plain, ConditionStatus::True));
+    for (field, value) in
+        [("systemReserved", json!({"memory": "-1Gi"})), ("gpuResource", json!("gpu of mine"))]
+    {
+        let mut class = class.clone();
+        class[field] = value;
+        let class = world.class("default", class).await;
+        let (status, reason, message) = condition(&class, "ValidationSucceeded");
+        assert_eq!((status, reason), ("False", "InvalidResources"), "{message}");
+        assert!(message.contains(&format!("spec.{field}")), "{message}");
+    }
+}
