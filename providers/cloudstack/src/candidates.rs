@@ -149,8 +149,7 @@ impl CloudStackProvider {
     }
 
     fn packing(&self, spec: &CloudStackNodeClassSpec) -> Packing {
-        let always = spec.user_data_compression.as_deref() == Some("Always");
-        Packing { limit: self.shared.options.max_user_data, always }
+        Packing::of(spec, self.shared.options.max_user_data)
     }
 
     /// What machines of this NodeClass are told besides what is known of each.

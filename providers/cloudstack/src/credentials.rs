@@ -358,6 +358,9 @@ mod tests {
                 None => {
                     (401, r#"{"errorcode":401,"errortext":"unable to verify user credentials"}"#.to_owned())
                 }
+                Some((_, &"unknown")) if asked.contains("listaccounts") => {
+                    (530, r#"{"errorcode":530,"errortext":"internal error"}"#.to_owned())
+                }
                 Some((_, account)) if asked.contains("listaccounts") => {
                     (200, format!(r#"{{"count":1,"account":[{{"id":"id-{account}","name":"{account}"}}]}}"#))
                 }
@@ -408,6 +411,16 @@ mod tests {
         let (doorman, roads, client) = at_the_door();
         doorman.knows(&[("new", "ours")]);
         assert!(exchange(&client, pair("new"), &roads).await);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn keys_are_not_taken_while_nobody_can_say_whose_the_old_ones_are() {
+        let (doorman, roads, client) = at_the_door();
+        doorman.knows(&[("old", "unknown"), ("foreign", "theirs")]);
+        assert!(!exchange(&client, pair("foreign"), &roads).await);
+        let notice = client.notice().expect("a notice");
+        assert!(notice.contains("whose the old ones are"), "{notice}");
+        assert_eq!(client.session().credentials.api_key(), "old");
     }
 
     #[tokio::test(start_paused = true)]

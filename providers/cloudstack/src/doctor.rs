@@ -221,8 +221,9 @@ async fn look_at_class(
             }
         }
     }
+    let packing = userdata::Packing::of(&resolved.spec, options.max_user_data);
     if let Some(text) = &resolved.spec.user_data
-        && let Err(error) = userdata::render(text, &Variables::default(), userdata::Packing::default())
+        && let Err(error) = userdata::render(text, &Variables::default(), packing)
     {
         findings.add("user data", Verdict::Bad, error.to_string());
     }

@@ -116,8 +116,17 @@ impl Shared {
         let _turn = turn.lock().await;
         let base = self.naming.of_claim(claim);
         let mut attempt = match self.survey(&base, &uid, scope).await.map_err(|error| failed(&error))? {
-            Survey::Found(machine) => {
-                self.repair_tags(&machine, tags).await;
+            Survey::Found(mut machine) => {
+                let mut tags = tags.clone();
+                // Lost, perhaps, between its order and its tags: uncounted, its slot would be sold again.
+                if machine.tag(labels::TAG_RESERVATION).is_none()
+                    && let Some(reservation) = reservations::of_untagged(&machine, &candidates)
+                {
+                    tags.insert(labels::TAG_RESERVATION.to_owned(), reservation.to_owned());
+                }
+                self.repair_tags(&machine, &tags).await;
+                let reservation = tags.remove_entry(labels::TAG_RESERVATION);
+                machine.tags.extend(reservation.map(|(key, value)| Tag { key, value }));
                 return Ok(*machine);
             }
             Survey::Free(attempt) => attempt,

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::client::error::{ApiError, ErrorKind};
 use crate::client::model::Tariff;
 use crate::instancetypes::Size;
 use crate::naming::label_value;
@@ -87,17 +88,21 @@ pub(crate) struct Books(Mutex<BTreeMap<ConfigMapRef, Book>>);
 
 impl Shared {
     /// What is known of prices besides the NodeClass. Prices nobody can read now are as they were.
-    pub(crate) async fn prices(&self, spec: &CloudStackNodeClassSpec) -> Prices {
-        let Some(pricing) = &spec.pricing else { return Prices::default() };
+    ///
+    /// # Errors
+    ///
+    /// If there is a ConfigMap of prices that could not be read yet: by others the wrong machines would be bought and replaced.
+    pub(crate) async fn prices(&self, spec: &CloudStackNodeClassSpec) -> Result<Prices, ApiError> {
+        let Some(pricing) = &spec.pricing else { return Ok(Prices::default()) };
         let book = match &pricing.config_map_ref {
-            Some(wanted) => self.book(wanted).await,
+            Some(wanted) => self.book(wanted).await?,
             None => Arc::default(),
         };
         let tariff = if pricing.quota_tariff.as_deref() == Some("Use") { self.tariff().await } else { None };
-        Prices { book, tariff }
+        Ok(Prices { book, tariff })
     }
 
-    async fn book(&self, wanted: &ConfigMapRef) -> Arc<BTreeMap<String, f64>> {
+    async fn book(&self, wanted: &ConfigMapRef) -> Result<Arc<BTreeMap<String, f64>>, ApiError> {
         let known = {
             let books = self.books.0.lock().unwrap_or_else(PoisonError::into_inner);
             books.get(wanted).cloned()
@@ -105,7 +110,7 @@ impl Shared {
         if let Some((at, book)) = &known
             && at.elapsed() < REREAD
         {
-            return Arc::clone(book);
+            return Ok(Arc::clone(book));
         }
         let book = match self.voice.config_map(&wanted.namespace, &wanted.name).await {
             Ok(data) => {
@@ -124,13 +129,17 @@ impl Shared {
                 Arc::default()
             }
             Err(NoValue::Unreadable(problem)) => {
+                let Some((_, book)) = known else {
+                    let text = format!("spec.pricing.configMapRef: {problem}");
+                    return Err(ApiError::new("configMapRef", ErrorKind::Unavailable, text));
+                };
                 tracing::warn!(%problem, "prices stay as they were");
-                known.map(|(_, book)| book).unwrap_or_default()
+                book
             }
         };
         let mut books = self.books.0.lock().unwrap_or_else(PoisonError::into_inner);
         books.insert(wanted.clone(), (Instant::now(), Arc::clone(&book)));
-        book
+        Ok(book)
     }
 
     /// What the quota plug-in takes per month for a machine and for a gigabyte; nothing without it.

@@ -112,7 +112,7 @@ impl CloudStackProvider {
             no_network || shared.unavailable.is_refused(&Refused::Zone(zone.id.clone()))
         };
         let used = shared.used_reservations(resolved).await?;
-        let prices = shared.prices(&resolved.spec).await;
+        let prices = shared.prices(&resolved.spec).await?;
         let price = |zone: &model::Zone, size: &instancetypes::Size| {
             let storage_gb = resolved.need(&zone.id, size).storage_gb;
             prices.of(size, storage_gb, resolved.spec.pricing.as_ref())

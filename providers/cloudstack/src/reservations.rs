@@ -21,6 +21,25 @@ pub(crate) fn refused_name(type_name: &str, reservation: Option<&str>) -> String
     reservation.map_or_else(|| type_name.to_owned(), |reservation| format!("{type_name}/{reservation}"))
 }
 
+/// The reservation a machine was made from, where no tag says it: that of the candidates like it in offering, zone and affinity
+/// groups, unless one without a reservation is as much like it.
+pub(crate) fn of_untagged<'a>(machine: &VirtualMachine, candidates: &'a [Candidate]) -> Option<&'a str> {
+    // What was tagged as ours was tagged with all it needs.
+    if machine.tag(labels::TAG_NODE_CLAIM_UID).is_some() {
+        return None;
+    }
+    let groups: BTreeSet<&str> = machine.affinitygroup.iter().map(|group| group.id.as_str()).collect();
+    let is_like = |candidate: &&Candidate| {
+        let deploy = &candidate.deploy;
+        candidate.zone_id == machine.zoneid
+            && deploy.service_offering_id == machine.serviceofferingid
+            && deploy.affinity_group_ids.iter().map(String::as_str).collect::<BTreeSet<_>>() == groups
+    };
+    let mut alike = candidates.iter().filter(is_like).map(|candidate| candidate.reservation.as_ref());
+    let first = alike.next()??;
+    alike.all(|other| other == Some(first)).then_some(first.0.as_str())
+}
+
 /// How old a count may be that only says what could be had: whoever takes a slot counts anew.
 const RECENT: Duration = Duration::from_secs(5);
 
@@ -92,5 +111,49 @@ impl Shared {
         }
         taken.insert(uid.to_owned());
         Ok(Some(Slot { of: Some((&self.slots, scope.clone(), reservation.clone(), uid.to_owned())) }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::client::model::Named;
+    use crate::client::requests::Deploy;
+    use crate::quota::Need;
+
+    fn candidate(reservation: Option<&str>, groups: &[&str]) -> Candidate {
+        let deploy = Deploy {
+            service_offering_id: "small".into(),
+            affinity_group_ids: groups.iter().map(|group| (*group).to_owned()).collect(),
+            ..Deploy::default()
+        };
+        Candidate {
+            type_name: "small".into(),
+            zone_id: "a".into(),
+            zone_name: "a".into(),
+            offering_name: "small".into(),
+            network_name: "net".into(),
+            need: Need { cpu: 1, memory_mib: 1024, gpus: 0, volumes: 1, storage_gb: 10 },
+            reservation: reservation.map(|name| (name.to_owned(), 2)),
+            group_refused_as: None,
+            deploy,
+        }
+    }
+
+    #[test]
+    fn a_machine_whose_tags_were_lost_counts_against_the_reservation_only_it_can_be_of() {
+        let machine = VirtualMachine {
+            zoneid: "a".into(),
+            serviceofferingid: "small".into(),
+            affinitygroup: vec![Named { id: "rack".into(), ..Named::default() }],
+            ..VirtualMachine::default()
+        };
+        let reserved = candidate(Some("rack-7"), &["rack"]);
+        let plain = candidate(None, &[]);
+        assert_eq!(of_untagged(&machine, &[plain.clone(), reserved.clone()]), Some("rack-7"));
+        let outside = VirtualMachine { affinitygroup: Vec::new(), ..machine.clone() };
+        assert_eq!(of_untagged(&outside, &[reserved.clone(), plain]), None, "made outside of it");
+        let alike = candidate(None, &["rack"]);
+        assert_eq!(of_untagged(&machine, &[reserved, alike]), None, "nobody can tell");
     }
 }

@@ -133,7 +133,10 @@ impl CloudStackProvider {
                 Some(error)
             }
             Err(error)
-                if project.is_some() && matches!(error.kind, ErrorKind::NotFound | ErrorKind::Denied) =>
+                if project.is_some()
+                    && matches!(error.kind, ErrorKind::NotFound | ErrorKind::Denied)
+                    // Something else may be denied or gone, which the project cannot help.
+                    && error.text.to_lowercase().contains("project") =>
             {
                 conditions.set_true(CREDENTIALS_READY);
                 let project = project.unwrap_or_default();

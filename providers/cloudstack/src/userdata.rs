@@ -8,6 +8,8 @@ use base64::engine::general_purpose::STANDARD;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 
+use crate::nodeclass::CloudStackNodeClassSpec;
+
 /// What servers take in base64 unless configured otherwise.
 pub(crate) const MAX_LENGTH: usize = 32_768;
 
@@ -18,6 +20,13 @@ pub(crate) struct Packing {
     pub(crate) limit: usize,
     /// Whether to compress what is short too.
     pub(crate) always: bool,
+}
+
+impl Packing {
+    /// What a NodeClass wants of a server that takes so many characters.
+    pub(crate) fn of(spec: &CloudStackNodeClassSpec, limit: usize) -> Self {
+        Self { limit, always: spec.user_data_compression.as_deref() == Some("Always") }
+    }
 }
 
 impl Default for Packing {

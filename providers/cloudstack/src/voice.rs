@@ -74,10 +74,11 @@ impl Voice {
         name: &str,
     ) -> Result<BTreeMap<String, String>, NoValue> {
         let place = format!("ConfigMap {namespace}/{name}");
+        // Whoever looks at a cloud without a cluster does without.
         let client = self
             .client
             .clone()
-            .ok_or_else(|| NoValue::Unreadable(format!("no cluster to read {place} from")))?;
+            .ok_or_else(|| NoValue::Missing(format!("no cluster to read {place} from")))?;
         match Api::<ConfigMap>::namespaced(client, namespace).get_opt(name).await {
             Ok(Some(object)) => Ok(object.data.unwrap_or_default()),
             Ok(None) => Err(NoValue::Missing(format!("there is no {place}"))),
