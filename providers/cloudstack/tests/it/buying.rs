@@ -3,6 +3,7 @@
 use karpenter_api::conditions::HasConditions as _;
 use karpenter_cloudprovider::provider::CloudProvider;
 use karpenter_engine::instance_type::{InstanceType, Offering};
+use karpenter_sim::cloudstack::faults::{Fault, Trouble};
 use serde_json::json;
 
 use crate::cloud::{World, seconds, spec};
@@ -133,4 +134,32 @@ async fn what_was_launched_as_another_capacity_type_stays_on_offer() {
     let name = instance.labels["node.kubernetes.io/instance-type"].as_str();
     assert_eq!(kept.iter().map(|(name, o)| (*name, o.available)).collect::<Vec<_>>(), [(name, false)]);
     assert_eq!(offerings(&types, "spot").len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reservation_whose_hosts_are_full_says_nothing_of_the_others_of_the_pool() {
+    let world = World::new().await;
+    let mut class = spec();
+    class["serviceOfferingSelectorTerms"] = json!([{"name": "k8s.small"}]);
+    class["affinity"] = json!({"type": "hostAntiAffinity"});
+    class["reservations"] = json!([{"name": "rack-7", "offering": "k8s.small", "count": 2}]);
+    world.class("default", class).await;
+    let text = "No suitable host found, please check the affinity groups";
+    world.cloud.inject(Fault::once("deployVirtualMachine", Trouble::Fail(533, 4350, text.into())));
+    let instance =
+        world.launch(&world.claim("np-a", json!({"cpu": "1"}))).await.expect("a machine outside it");
+    assert_eq!(instance.labels["karpenter.sh/capacity-type"], "on-demand");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_reservations_have_left_is_not_counted_anew_for_everybody_who_asks() {
+    let world = World::new().await;
+    let mut class = spec();
+    class["reservations"] = json!([{"name": "rack-7", "offering": "k8s.small", "count": 2}]);
+    world.class("default", class).await;
+    let before = world.calls("listVirtualMachines");
+    for _ in 0..5 {
+        world.provider.get_instance_types(&world.pool("default")).await.expect("types");
+    }
+    assert!(world.calls("listVirtualMachines") <= before + 1);
 }

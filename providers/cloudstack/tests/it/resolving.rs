@@ -242,3 +242,15 @@ async fn what_is_said_of_resources_replaces_no_node_and_is_refused_where_it_make
         assert!(message.contains(&format!("spec.{field}")), "{message}");
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_project_is_not_blamed_for_what_else_is_denied() {
+    let world = World::new().await;
+    let denied = Trouble::Fail(531, 4365, "The account is not allowed to list networks".into());
+    world.cloud.inject(Fault::times("listNetworks", 10_000, denied));
+    let mut elsewhere = spec();
+    elsewhere["projectID"] = "11111111-0000-4000-8000-000000000000".into();
+    let class = world.class("elsewhere", elsewhere).await;
+    let blamed = class.condition("ValidationSucceeded").is_some_and(|c| c.reason() == "ProjectNotFound");
+    assert!(!blamed, "{:?}", class.status);
+}
