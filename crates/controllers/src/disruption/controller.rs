@@ -517,7 +517,11 @@ impl Disruption {
             return false;
         }
         let (now, options) = (look.clone(), Arc::clone(&self.options));
-        let search = move || Pass::new(&now.snapshot, &options, &now.memory).run(method);
+        let search = move || {
+            let started = Instant::now();
+            let stopwatch = || started.elapsed();
+            Pass::new(&now.snapshot, &options, &now.memory).with_stopwatch(&stopwatch).run(method)
+        };
         let found = self.context.compute.run(search).await;
         let put_off = self.remembered().patience.puts_off(command, found.commands.first());
         if put_off {

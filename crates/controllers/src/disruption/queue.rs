@@ -190,8 +190,8 @@ impl Queue {
                 return Err(with_id(error.context("marking disrupted"), &id));
             }
         };
-        if stopping().is_cancelled() && !command.replacements.is_empty() {
-            // Nobody would wait for the replacements.
+        if stopping().is_cancelled() {
+            // Nobody would see to the rest of it.
             self.take_back(&mut candidates).await;
             self.release(&command.candidates);
             return Ok(Started::Stopping);

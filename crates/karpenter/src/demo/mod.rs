@@ -156,7 +156,8 @@ async fn show(args: &Args) -> anyhow::Result<()> {
         for (kind, name) in [("Deployment", "web"), ("Deployment", "api"), ("StatefulSet", "db")] {
             delete(&world, kind, name).await?;
         }
-        story.play("every node is gone", 600, |objects| objects.nodes.is_empty()).await?;
+        let nothing_is_left = |objects: &Objects| objects.nodes.is_empty() && objects.node_claims.is_empty();
+        story.play("every node is gone", 600, nothing_is_left).await?;
         story.observer.summary();
     }
     stop.cancel();
