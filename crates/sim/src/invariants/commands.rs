@@ -132,11 +132,12 @@ impl Invariant for BudgetsHold {
                 ));
             };
             let others = step.objects.node_claims.values();
-            // A node that reboots is not up and counts on neither side; nor does one that has just come up, for who watches it.
+            // A node that reboots is not up and counts on neither side; nor does one that has just come back, for who watches it.
             let is_up = |claim: &NodeClaim| {
-                let condition = claim.condition(nodeclaim::INITIALIZED);
-                condition.is_some_and(|c| {
-                    c.status == ConditionStatus::True && step.now.duration_since(c.since()) > LAG
+                let rebooted = claim.condition(nodeclaim::REBOOTING).is_some();
+                claim.condition(nodeclaim::INITIALIZED).is_none_or(|c| {
+                    let settled = !rebooted || step.now.duration_since(c.since()) > LAG;
+                    c.status == ConditionStatus::True && settled
                 })
             };
             let disrupting = others

@@ -261,7 +261,7 @@ async fn tell(world: &World, name: &str, reason: &str) {
 
 #[tokio::test(start_paused = true)]
 async fn a_node_that_goes_before_its_replacement_is_up_is_noticed() {
-    for (up, rule) in [(true, None), (false, Some("I20"))] {
+    for (up, rule) in [(true, None), (false, Some("I20,I21"))] {
         let world = watched_for_replacements().await;
         launched(&world, "old", DEAR).await;
         mark(&world, "old", &[("DisruptionReason", "Drifted")]).await;
