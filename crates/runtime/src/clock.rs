@@ -32,8 +32,8 @@ pub trait Clock: fmt::Debug + Send + Sync {
         Duration::try_from(self.now().duration_since(then)).unwrap_or_default()
     }
 
-    /// For how long nothing should be deleted for being too old or too late: the clock leapt ahead a moment ago. Zero when
-    /// there is no doubt.
+    /// For how long nobody who asks should take anything away for being too old or too late: the clock leapt ahead a moment ago.
+    /// Zero when there is no doubt. Expiration, liveness, disruption and the health of nodes ask; drains with a deadline do not.
     fn doubted_for(&self) -> Duration {
         Duration::ZERO
     }

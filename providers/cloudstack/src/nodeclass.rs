@@ -451,15 +451,18 @@ pub struct Template {
     pub zone: String,
 }
 
+/// The conditions that come from looking things up: what makes it ready.
+pub(crate) const LOOKED_UP: [&str; 6] = [
+    VALIDATION_SUCCEEDED,
+    ZONES_READY,
+    NETWORKS_READY,
+    TEMPLATES_READY,
+    SERVICE_OFFERINGS_READY,
+    AFFINITY_READY,
+];
+
 impl HasConditions for CloudStackNodeClass {
-    const TYPES: ConditionTypes = ConditionTypes::ready(&[
-        VALIDATION_SUCCEEDED,
-        ZONES_READY,
-        NETWORKS_READY,
-        TEMPLATES_READY,
-        SERVICE_OFFERINGS_READY,
-        AFFINITY_READY,
-    ]);
+    const TYPES: ConditionTypes = ConditionTypes::ready(&LOOKED_UP);
 
     fn conditions(&self) -> &[Condition] {
         self.status.as_ref().and_then(|s| s.conditions.as_deref()).unwrap_or_default()

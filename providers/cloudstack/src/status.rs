@@ -7,25 +7,14 @@ use karpenter_engine::instance_type::InstanceType;
 use crate::client::error::{ApiError, ErrorKind};
 use crate::labels;
 use crate::nodeclass::{
-    AFFINITY_READY, CREDENTIALS_READY, CloudStackNodeClass, NETWORK_READY, NETWORKS_READY, Network,
-    QUOTA_AVAILABLE, SERVICE_OFFERINGS_READY, ServiceOffering, TEMPLATES_READY, Template,
-    VALIDATION_SUCCEEDED, ZONES_READY, Zone,
+    CREDENTIALS_READY, CloudStackNodeClass, LOOKED_UP, NETWORK_READY, NETWORKS_READY, Network,
+    QUOTA_AVAILABLE, ServiceOffering, Template, VALIDATION_SUCCEEDED, ZONES_READY, Zone,
 };
 use crate::provider::CloudStackProvider;
 use crate::resolved::{Resolved, quoted, resolve};
 
 /// What is said when no keys work.
 const REFUSED: &str = "CloudStack does not take the API key and secret; check the Secret cloudstack-credentials and the clock of this machine";
-
-/// The conditions that come from looking things up.
-const LOOKED_UP: [&str; 6] = [
-    VALIDATION_SUCCEEDED,
-    ZONES_READY,
-    NETWORKS_READY,
-    TEMPLATES_READY,
-    SERVICE_OFFERINGS_READY,
-    AFFINITY_READY,
-];
 
 impl CloudStackProvider {
     /// Writes into the NodeClass what there is for it. What cannot be found out leaves what was known.

@@ -1,5 +1,6 @@
 //! Karpenter on the simulated CloudStack, from manifests to running pods: what a new user does, and a hundred nodes.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{ConfigMap, Event, Secret};
@@ -17,7 +18,7 @@ use karpenter_sim::faults::FaultPlan;
 use karpenter_sim::invariants::Invariant;
 use karpenter_sim::objects::{is_active, is_ready, node_ready};
 use karpenter_sim::traffic::{Act, Script};
-use karpenter_sim::{Objects, WorldOptions, in_virtual_time};
+use karpenter_sim::{Objects, Process, Trouble, WorldOptions, in_virtual_time};
 use kube::Api;
 use kube::api::{ListParams, Patch, PatchParams};
 use serde_json::{Value, json};
@@ -153,19 +154,24 @@ async fn scale(stage: &Stage, replicas: u64) -> Result<(), karpenter_sim::Troubl
     stage.world.wait_until("the pods run", within, |objects| all_run(objects, count)).await.map(drop)
 }
 
+/// A cloud with Karpenter at work, and a Deployment of one pod that fills a node.
+async fn one_web_pod(seed: u64, cluster: &str) -> Result<(Stage, Arc<Process>), Trouble> {
+    let stage = Stage::new(WorldOptions { seed, ..WorldOptions::default() }, GuestOptions::default()).await?;
+    furnish(&stage.cloud, 4);
+    apply_credentials(&stage.world).await?;
+    for object in [node_class(), small_nodes(json!({})), deployment("web", 1, "1500m")] {
+        stage.world.create(object).await?;
+    }
+    let karpenter = stage.karpenter(FaultPlan::none(), ProviderOptions::new(cluster));
+    karpenter.start();
+    Ok((stage, karpenter))
+}
+
 #[test]
 fn scenario_21_keys_are_exchanged_while_karpenter_runs_and_wrong_ones_are_told_of_and_not_used() {
     let done = in_virtual_time(async {
-        let stage =
-            Stage::new(WorldOptions { seed: 21, ..WorldOptions::default() }, GuestOptions::default()).await?;
-        furnish(&stage.cloud, 4);
+        let (stage, karpenter) = one_web_pod(21, "keys").await?;
         let world = &stage.world;
-        apply_credentials(world).await?;
-        world.create(node_class()).await?;
-        world.create(small_nodes(json!({}))).await?;
-        world.create(deployment("web", 1, "1500m")).await?;
-        let karpenter = stage.karpenter(FaultPlan::none(), ProviderOptions::new("keys"));
-        karpenter.start();
         scale(&stage, 2).await?;
         let refused = |stage: &Stage| stage.cloud.log().iter().filter(|entry| entry.status == 401).count();
 
@@ -211,16 +217,8 @@ fn scenario_21_keys_are_exchanged_while_karpenter_runs_and_wrong_ones_are_told_o
 #[test]
 fn a_machine_whose_lease_ends_is_replaced_before_it_does() {
     let done = in_virtual_time(async {
-        let stage =
-            Stage::new(WorldOptions { seed: 25, ..WorldOptions::default() }, GuestOptions::default()).await?;
-        furnish(&stage.cloud, 4);
+        let (stage, karpenter) = one_web_pod(25, "lease").await?;
         let world = &stage.world;
-        apply_credentials(world).await?;
-        world.create(node_class()).await?;
-        world.create(small_nodes(json!({}))).await?;
-        world.create(deployment("web", 1, "1500m")).await?;
-        let karpenter = stage.karpenter(FaultPlan::none(), ProviderOptions::new("lease"));
-        karpenter.start();
         scale(&stage, 1).await?;
         let leased = stage.cloud.live_machines()[0].id.clone();
         let now = world.cluster().now();

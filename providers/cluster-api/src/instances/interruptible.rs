@@ -1,6 +1,8 @@
 //! Nodes of machines that may be taken away at any time: Cluster API labels them when the infrastructure says so, which no template does.
 //! Their NodeClaims are spot from then on, whatever they were launched as, and what they come from is offered as spot.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Node;
@@ -34,7 +36,7 @@ impl Interruptible {
         let Ok(found) = nodes.list(&labelled).await else { return };
         self.0 = Some(Instant::now());
         for node in found.items {
-            let spot = |labels: &Option<std::collections::BTreeMap<String, String>>| {
+            let spot = |labels: &Option<BTreeMap<String, String>>| {
                 labels
                     .as_ref()
                     .and_then(|all| all.get(CAPACITY_TYPE))
@@ -88,7 +90,7 @@ fn is_sold_otherwise(fleet: &Fleet, claim: &NodeClaim) -> bool {
 }
 
 /// The live NodeClaim of a Node, if its Machine is claimed by us.
-fn claim_of(fleet: &Fleet, node: &Node) -> Option<std::sync::Arc<NodeClaim>> {
+fn claim_of(fleet: &Fleet, node: &Node) -> Option<Arc<NodeClaim>> {
     let id = node.spec.as_ref()?.provider_id.as_deref()?;
     let machine = fleet.mirror.machine_by_provider_id(id)?;
     let claim = machine.claim().filter(|claim| claim.owner == fleet.owner)?;

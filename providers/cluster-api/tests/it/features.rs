@@ -93,16 +93,7 @@ fn machines_that_were_there_before_are_adopted_where_that_is_wanted() {
         rig.deployment("m", &[(MAX, "10")]).await;
         rig.patch(Kind::MachineDeployment, "m", json!({"spec": {"replicas": 3}})).await;
         rig.until("three nodes by hand", 5 * MINUTE, |objects| objects.nodes.len() == 3).await;
-        rig.create(json!({
-            "apiVersion": "karpenter.sh/v1", "kind": "NodePool", "metadata": {"name": "default"},
-            "spec": {"template": {"spec": {
-                "requirements": [{"key": "kubernetes.io/arch", "operator": "In", "values": ["amd64"]}],
-                "nodeClassRef": {
-                    "group": "karpenter.cluster.x-k8s.io", "kind": "ClusterAPINodeClass", "name": "default",
-                },
-            }}},
-        }))
-        .await;
+        rig.create(node_pool()).await;
         rig.pass(10 * SECOND).await;
         rig.karpenter.start();
         rig.until("each has a NodeClaim", 5 * MINUTE, |objects| initialized(objects) == 3).await;
@@ -269,6 +260,19 @@ fn an_adopted_machine_that_cluster_api_replaces_is_followed_by_another() {
     }
 }
 
+/// A NodePool for Machines that were there before it.
+fn node_pool() -> serde_json::Value {
+    json!({
+        "apiVersion": "karpenter.sh/v1", "kind": "NodePool", "metadata": {"name": "default"},
+        "spec": {"template": {"spec": {
+            "requirements": [{"key": "kubernetes.io/arch", "operator": "In", "values": ["amd64"]}],
+            "nodeClassRef": {
+                "group": "karpenter.cluster.x-k8s.io", "kind": "ClusterAPINodeClass", "name": "default",
+            },
+        }}},
+    })
+}
+
 /// Adopts two Machines and has them replaced, with this rule for further ones.
 async fn replace_adopted(adoption: &str) {
     let rig = Rig::new(json!({"adoption": "Existing"})).await;
@@ -277,16 +281,7 @@ async fn replace_adopted(adoption: &str) {
     rig.create(cluster_api::machine_deployment(NAMESPACE, CLUSTER, "m", "plain", &[(MAX, "10")])).await;
     rig.patch(Kind::MachineDeployment, "m", json!({"spec": {"replicas": 2}})).await;
     rig.until("two nodes by hand", 5 * MINUTE, |objects| objects.nodes.len() == 2).await;
-    rig.create(json!({
-        "apiVersion": "karpenter.sh/v1", "kind": "NodePool", "metadata": {"name": "default"},
-        "spec": {"template": {"spec": {
-            "requirements": [{"key": "kubernetes.io/arch", "operator": "In", "values": ["amd64"]}],
-            "nodeClassRef": {
-                "group": "karpenter.cluster.x-k8s.io", "kind": "ClusterAPINodeClass", "name": "default",
-            },
-        }}},
-    }))
-    .await;
+    rig.create(node_pool()).await;
     rig.pass(10 * SECOND).await;
     rig.karpenter.start();
     rig.until("each has a NodeClaim of its name", 5 * MINUTE, |objects| {
