@@ -16,6 +16,7 @@ use crate::volumes::{self, Volumes};
 pub(crate) struct ExistingNode {
     pub(crate) name: Text,
     pub(crate) initialized: bool,
+    pub(crate) rebooting: bool,
     pub(crate) host: ValueId,
     /// Its labels, and whatever pods placed on it brought along.
     pub(crate) set: SetId,

@@ -6,6 +6,8 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use jiff::Timestamp;
+
 use crate::labels::HOSTNAME;
 use crate::labels::{INITIALIZED, Labels, REGISTERED, Text};
 use crate::resources::{Amount, NODES, Resources};
@@ -108,6 +110,8 @@ pub struct ClaimConditions {
     pub instance_terminating: bool,
     /// `Rebooting` is True.
     pub rebooting: bool,
+    /// A reboot is wanted since these seconds since the epoch, and the node is still being drained for it.
+    pub reboot_waits_since_seconds: Option<i64>,
     /// `Rebooting` is False, since these seconds since the epoch: the last reboot has ended.
     pub reboot_ended_seconds: Option<i64>,
     /// `Consolidatable` is True.
@@ -123,11 +127,22 @@ pub struct ClaimConditions {
 pub(crate) struct Standing {
     pub(crate) registered: bool,
     pub(crate) initialized: bool,
+    /// It is rebooting, and its capacity counts as coming back.
+    pub(crate) returning: bool,
 }
 
+/// How long pods wait for a node that is being drained for a reboot. A drain may be held up by the budget of pods that have
+/// no place themselves; waiting longer for this node would hold up both for ever.
+const REBOOT_PATIENCE_SECONDS: i64 = 10 * 60;
+
 impl StateNode {
-    pub(crate) fn standing(&self) -> Standing {
-        Standing { registered: self.registered(), initialized: self.initialized() }
+    pub(crate) fn standing(&self, now: Timestamp) -> Standing {
+        let returning = self.claim.as_ref().is_some_and(|claim| {
+            let waits = claim.conditions.reboot_waits_since_seconds;
+            let soon = |since: i64| now.as_second().saturating_sub(since) < REBOOT_PATIENCE_SECONDS;
+            claim.conditions.rebooting && waits.is_none_or(soon)
+        });
+        Standing { registered: self.registered(), initialized: self.initialized(), returning }
     }
 
     /// The Node's name, or the NodeClaim's until the node has registered.
@@ -202,10 +217,6 @@ impl StateNode {
     }
 
     /// The taints pods will have to tolerate once the node is up.
-    pub fn taints(&self) -> Cow<'_, [Taint]> {
-        self.taints_at(self.standing())
-    }
-
     pub(crate) fn taints_at(&self, standing: Standing) -> Cow<'_, [Taint]> {
         let raw: &[Taint] = match (&self.node, &self.claim) {
             (Some(node), None) => &node.taints,
@@ -213,8 +224,7 @@ impl StateNode {
             (_, Some(claim)) => &claim.taints,
             (None, None) => &[],
         };
-        let Some(claim) = self.claim.as_ref().filter(|c| !standing.initialized || c.conditions.rebooting)
-        else {
+        let Some(claim) = self.claim.as_ref().filter(|_| !standing.initialized || standing.returning) else {
             return Cow::Borrowed(raw);
         };
         let passing = |taint: &&Taint| {

@@ -5,6 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use hashbrown::{HashMap, HashSet};
+use jiff::Timestamp;
 
 use crate::algebra::{Algebra, Demand, NO_HOST};
 use crate::bits::Bits;
@@ -49,8 +50,8 @@ struct Machine<'s> {
 }
 
 impl<'s> Machine<'s> {
-    fn new(state: &'s StateNode) -> Self {
-        let standing = state.standing();
+    fn new(state: &'s StateNode, now: Timestamp) -> Self {
+        let standing = state.standing(now);
         Machine {
             state,
             standing,
@@ -97,7 +98,7 @@ impl<'s> Solver<'s> {
             .filter(|(number, _)| assumptions.gone.binary_search(number).is_err())
             .map(|(_, machine)| machine)
             .filter(|n| n.node.is_some() || n.claim.is_some())
-            .map(Machine::new)
+            .map(|state| Machine::new(state, snapshot.now))
             .collect();
         if !machines.is_sorted_by_key(|m| m.name) {
             machines.sort_by_key(|m| m.name);
@@ -532,6 +533,7 @@ impl<'s> Solver<'s> {
         let mut node = ExistingNode {
             name: machine.name.clone(),
             initialized: machine.standing.initialized,
+            rebooting: machine.state.claim.as_ref().is_some_and(|c| c.conditions.rebooting),
             // The hostname is the label, or the name while the label is missing or empty.
             host: match label_host {
                 host if host != NO_HOST && !self.algebra.vocabulary.value_name(HOST, host).is_empty() => host,

@@ -63,6 +63,7 @@ pub(crate) fn node_claim(
         Some(condition.last_transition_time.as_ref().map_or(0, |t| t.0.as_second()))
     };
     let reboot_ended = claim.condition(nodeclaim::REBOOTING).filter(|c| c.status == ConditionStatus::False);
+    let rebooting = claim.condition(nodeclaim::REBOOTING).filter(|c| c.status == ConditionStatus::True);
     let initialized = claim.condition(nodeclaim::INITIALIZED).filter(|c| c.status == ConditionStatus::True);
     let seconds = |t: &Time| t.0.as_second();
     Ok(NodeClaim {
@@ -91,7 +92,11 @@ pub(crate) fn node_claim(
         conditions: ClaimConditions {
             initialized_since_seconds: initialized.and_then(|c| c.last_transition_time.as_ref()).map(seconds),
             instance_terminating: is_true(claim, nodeclaim::INSTANCE_TERMINATING),
-            rebooting: is_true(claim, nodeclaim::REBOOTING),
+            rebooting: rebooting.is_some(),
+            reboot_waits_since_seconds: rebooting
+                .filter(|c| c.reason() == nodeclaim::reboot::REQUESTED)
+                .and_then(|c| c.last_transition_time.as_ref())
+                .map(seconds),
             reboot_ended_seconds: reboot_ended.and_then(|c| c.last_transition_time.as_ref()).map(seconds),
             consolidatable: is_true(claim, nodeclaim::CONSOLIDATABLE),
             drifted_since_seconds: true_since(nodeclaim::DRIFTED),

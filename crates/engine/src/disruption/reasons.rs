@@ -168,12 +168,14 @@ pub struct PodTrouble {
 pub enum PodTroubleReason {
     /// Neither a node nor a new one would do.
     Unplaceable(Unplaceable),
-    /// It would go to a node that is not up yet, which is not certain enough.
-    Uninitialized {
+    /// It would go to a node that is not up yet or rebooting, which is not certain enough.
+    NotUp {
         /// The NodeClaim.
         claim: Text,
         /// The Node, once it exists.
         node: Option<Text>,
+        /// Whether it is rebooting.
+        rebooting: bool,
     },
 }
 
@@ -197,8 +199,9 @@ impl fmt::Display for PodTroubleReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             PodTroubleReason::Unplaceable(why) => write!(f, "{why}"),
-            PodTroubleReason::Uninitialized { claim, node } => {
-                write!(f, "would schedule against uninitialized nodeclaim/{claim}")?;
+            PodTroubleReason::NotUp { claim, node, rebooting } => {
+                let state = if *rebooting { "rebooting" } else { "uninitialized" };
+                write!(f, "would schedule against {state} nodeclaim/{claim}")?;
                 node.as_ref().map_or(Ok(()), |node| write!(f, ", node/{node}"))
             }
         }

@@ -72,7 +72,8 @@ pub(crate) struct Offer {
 enum Trouble {
     Failed,
     Truncated(Unplaceable),
-    Uninitialized(usize),
+    /// It would go to a node that is coming up, or coming back.
+    NotUp(usize),
 }
 
 /// A simulation's result, as numbers until somebody wants more.
@@ -95,10 +96,11 @@ impl<'a, 's> Solved<'a, 's> {
             solved.offer(position);
         }
         for node in 0..solved.solver.existing.len() {
-            if !solved.solver.existing[node].initialized {
+            let there = &solved.solver.existing[node];
+            if !there.initialized || there.rebooting {
                 for (pod, _) in solved.solver.existing[node].pods.clone() {
                     if !solved.solver.pods[pod as usize].leaving {
-                        solved.note(pod, || Trouble::Uninitialized(node));
+                        solved.note(pod, || Trouble::NotUp(node));
                     }
                 }
             }
@@ -156,14 +158,15 @@ impl<'a, 's> Solved<'a, 's> {
                     None => Unplaceable::NoPools,
                 })
             }
-            Trouble::Uninitialized(node) => {
+            Trouble::NotUp(node) => {
                 let name = &self.solver.existing[node].name;
                 let machine = self.solver.snapshot.nodes.iter().find(|m| m.name() == name);
-                PodTroubleReason::Uninitialized {
+                PodTroubleReason::NotUp {
                     claim: machine
                         .and_then(|m| m.claim.as_ref())
                         .map_or_else(|| name.clone(), |c| c.name.clone()),
                     node: machine.and_then(|m| m.node.as_ref()).map(|n| n.name.clone()),
+                    rebooting: self.solver.existing[node].rebooting,
                 }
             }
         };

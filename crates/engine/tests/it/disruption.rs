@@ -193,3 +193,54 @@ fn a_replacement_asks_for_spot_only_where_it_is_sold() {
     assert!(asks_for_spot(&["spot", "on-demand"]), "it is cheaper as spot, and must not become on-demand");
     assert!(!asks_for_spot(&["on-demand"]), "it would never come");
 }
+
+/// A node with room that has been waiting for its reboot, its scheduling fenced off, since the epoch.
+fn rebooting(name: &str) -> StateNode {
+    let mut machine = node(name, "size-4", 4);
+    Arc::make_mut(machine.node.as_mut().expect("a node")).taints = vec![karpenter_engine::taints::Taint {
+        key: "karpenter.sh/rebooting".into(),
+        value: "".into(),
+        effect: "NoSchedule".into(),
+    }];
+    let conditions = &mut Arc::make_mut(machine.claim.as_mut().expect("a claim")).conditions;
+    conditions.rebooting = true;
+    conditions.reboot_waits_since_seconds = Some(0);
+    machine
+}
+
+#[test]
+fn no_node_is_emptied_onto_one_that_reboots() {
+    let mut cluster = packed(1);
+    cluster.pods.push(Arc::new(running("small", 600, "spare")));
+    cluster.nodes.push(node("spare", "size-1", 1));
+    let goes = |cluster: &Snapshot| {
+        let (options, memory) = (DisruptionOptions::default(), Memory::default());
+        let outcome = Pass::new(cluster, &options, &memory).run(Method::SingleNodeConsolidation);
+        let why = explain(std::slice::from_ref(&outcome));
+        (outcome.commands.iter().any(|c| c.replacements.is_empty()), format!("{why:?}"))
+    };
+    cluster.nodes.push(node("room", "size-4", 4));
+    assert!(goes(&cluster).0, "beside a node with room it goes");
+    cluster.nodes[2] = rebooting("room");
+    let (gone, why) = goes(&cluster);
+    assert!(!gone, "nobody knows when the other is back");
+    assert!(why.contains("rebooting: true"), "{why}");
+}
+
+#[test]
+fn pods_wait_ten_minutes_for_a_node_whose_drain_before_a_reboot_does_not_end() {
+    let launches = |seconds: i64, issued: bool| {
+        let mut cluster = snapshot(vec![pod("waits", "web", 500)]);
+        cluster.node_pools = vec![consolidating()];
+        cluster.now = jiff::Timestamp::from_second(seconds).expect("a time");
+        cluster.nodes = vec![rebooting("room")];
+        if issued {
+            let claim = Arc::make_mut(cluster.nodes[0].claim.as_mut().expect("a claim"));
+            claim.conditions.reboot_waits_since_seconds = None;
+        }
+        karpenter_engine::solve(&cluster, &karpenter_engine::SolveOptions::default()).new_claims.len()
+    };
+    assert_eq!(launches(599, false), 0, "its room counts as coming back");
+    assert_eq!(launches(600, false), 1, "the drain may wait for this very pod");
+    assert_eq!(launches(6000, true), 0, "what the provider was told to do ends by itself");
+}
