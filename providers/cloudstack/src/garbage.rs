@@ -19,6 +19,7 @@ use crate::instances::is_alive;
 use crate::labels;
 use crate::naming::{Naming, machine_id};
 use crate::provider::CloudStackProvider;
+use crate::repair::GivenUp;
 use crate::shared::{CollectOrphans, OnStopped};
 
 /// How often.
@@ -39,6 +40,8 @@ pub struct Round {
     pub destroyed: Vec<String>,
     /// Ids of machines that were started.
     pub started: Vec<String>,
+    /// NodeClaims given up because their machines stand still, by NodePool.
+    pub(crate) given_up: GivenUp,
 }
 
 impl CloudStackProvider {
@@ -129,6 +132,7 @@ impl CloudStackProvider {
         let mut round = Round::default();
         // Not knowing what is wanted is no reason to destroy anything.
         let Some(claims) = self.shared.objects.node_claims() else { return Ok(round) };
+        self.recall_troubled().await;
         let mut seen = BTreeSet::new();
         for scope in self.shared.scopes()? {
             let machines = self.ours(&scope).await?;
@@ -139,7 +143,7 @@ impl CloudStackProvider {
                         self.collect(machine, &scope, &mut round).await;
                     }
                 } else if let Some(claim) = claims.iter().find(|claim| self.wants(claim, machine)) {
-                    self.tend(machine, &scope, claim, &mut round).await;
+                    self.tend(machine, &scope, (claim, &claims), &mut round).await;
                 }
             }
         }
@@ -153,6 +157,7 @@ impl CloudStackProvider {
         let mut started = self.shared.started.lock().unwrap_or_else(PoisonError::into_inner);
         started.retain(|id, _| seen.contains(id));
         self.shared.tagged_disks.keep(seen);
+        self.shared.troubled.keep(seen);
     }
 
     /// Sees to a machine that nobody wants.
@@ -179,7 +184,13 @@ impl CloudStackProvider {
     }
 
     /// Sees to a machine that is wanted.
-    async fn tend(&self, machine: &VirtualMachine, scope: &Scope, claim: &NodeClaim, round: &mut Round) {
+    async fn tend(
+        &self,
+        machine: &VirtualMachine,
+        scope: &Scope,
+        (claim, claims): (&NodeClaim, &[Arc<NodeClaim>]),
+        round: &mut Round,
+    ) {
         if !is_alive(machine) || machine.has_pending_job() || claim.metadata.deletion_timestamp.is_some() {
             return;
         }
@@ -195,8 +206,11 @@ impl CloudStackProvider {
             return;
         }
         let settled = self.age(machine).is_some_and(|age| age >= INTERVAL);
-        if machine.state != "Stopped" || !settled {
-            return;
+        match machine.state.as_str() {
+            "Running" => return self.runs(machine).await,
+            "Unknown" if settled => return self.is_unknown(machine).await,
+            "Stopped" if settled => {}
+            _ => return,
         }
         let policy = self.shared.options.on_stopped;
         if policy == OnStopped::Start && self.may_start(&machine.id) {
@@ -205,8 +219,7 @@ impl CloudStackProvider {
                 Err(error) => tracing::warn!(machine = machine.id, %error, "cannot start it"),
             }
         } else if policy != OnStopped::Ignore {
-            let why = format!("virtual machine {} stands still; it is replaced", machine.name);
-            self.shared.voice.give_up(claim, "VirtualMachineStopped", &why).await;
+            self.stands_still(machine, claim, claims, &mut round.given_up).await;
         }
     }
 

@@ -118,6 +118,7 @@ pub fn install_from_secret(
 
 /// As [`install`], over a client of its own: for simulations.
 pub fn install_with(client: Client, options: ProviderOptions, around: &Surroundings) -> Installation {
+    let options = ProviderOptions { node_repair: around.options.feature_gates.node_repair, ..options };
     let entropy = &around.environment.entropy;
     let api: Api<CloudStackNodeClass> = Api::all(around.client.clone());
     let mut classes: Informer<CloudStackNodeClass> =

@@ -8,7 +8,7 @@
 //! | `candidates`, `instances`, `description` | what was bought: virtual machines, how they are made and told of |
 //! | `bootstrap`, `userdata` | how they join the cluster, and what they are told |
 //! | `disks`, `quota` | which disks go with a machine, and what machines take of the account's limits |
-//! | `garbage`, `drift`, `interruptions` | what nobody wants any more, what is no longer as it should be |
+//! | `garbage`, `drift`, `interruptions`, [`repair`] | what nobody wants any more, what is no longer as it should be |
 //! | `catalogue`, `inventory`, `unavailable` | what is remembered, and for how long |
 //! | [`client`], [`credentials`] | the wire, and the keys |
 //! | [`doctor`] | what can be found out before anything is launched |
@@ -45,6 +45,7 @@ pub mod nodeclass;
 mod prices;
 pub mod provider;
 mod quota;
+pub mod repair;
 mod reservations;
 mod resolved;
 mod selection;

@@ -10,7 +10,7 @@ use karpenter_api::label_rules::LabelRules;
 use karpenter_api::{ConditionStatus, NodeClaim, NodePool, labels as well_known};
 use karpenter_cloudprovider::error::ProviderError;
 use karpenter_cloudprovider::provider::{CloudProvider, Launch, LaunchHandle, NodeClassKind, ProviderFuture};
-use karpenter_cloudprovider::repair::{RepairAction, RepairPolicy};
+use karpenter_cloudprovider::repair::RepairPolicy;
 use karpenter_cloudprovider::selection;
 use karpenter_engine::Provider as SchedulingRules;
 use karpenter_engine::instance_type::InstanceType;
@@ -26,7 +26,7 @@ use crate::resolved::{Resolved, resolve};
 use crate::shared::{Objects, ProviderOptions, Shared, launched_in};
 use crate::unavailable::Refused;
 use crate::voice::Voice;
-use crate::{GROUP, affinity, instancetypes, labels, reservations, templates};
+use crate::{GROUP, affinity, instancetypes, labels, repair, reservations, templates};
 
 /// How long a launch may take, queueing for the server included.
 const LAUNCH_TIMEOUT: Duration = Duration::from_secs(15 * 60);
@@ -333,17 +333,7 @@ impl CloudProvider for CloudStackProvider {
     }
 
     fn repair_policies(&self) -> Vec<RepairPolicy> {
-        // Exactly one policy is the fallback: the one without a reason.
-        let policy = |status: &str, reasons: &str| RepairPolicy {
-            condition_type: "Ready".to_owned(),
-            condition_status: status.to_owned(),
-            reason_regex: reasons.to_owned(),
-            toleration: self.shared.options.repair_after,
-            termination_grace_period: None,
-            priority: 0,
-            action: RepairAction::ReplaceNode,
-        };
-        vec![policy("False", ""), policy("Unknown", ".*")]
+        repair::policies(self.shared.options.repair_after)
     }
 
     /// The server takes deployments of an account one by one, about one a second: many at once take their time.

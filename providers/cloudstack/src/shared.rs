@@ -25,6 +25,7 @@ use crate::naming::{Form, Naming, ProviderIdFormat};
 use crate::nodeclass::CloudStackNodeClass;
 use crate::prices::Books;
 use crate::quota::{Hits, Ordered};
+use crate::repair::Troubled;
 use crate::reservations::Slots;
 use crate::unavailable::Unavailable;
 use crate::voice::Voice;
@@ -68,6 +69,8 @@ pub struct ProviderOptions {
     pub max_user_data: usize,
     /// Whether Karpenter names Nodes, because no cloud controller manager does.
     pub name_nodes: bool,
+    /// Whether the core repairs nodes (feature gate NodeRepair).
+    pub node_repair: bool,
 }
 
 /// What to do with a machine that stands still.
@@ -111,6 +114,7 @@ impl ProviderOptions {
             launch_wait: LAUNCH_WAIT,
             max_user_data: crate::userdata::MAX_LENGTH,
             name_nodes: false,
+            node_repair: false,
         }
     }
 }
@@ -250,6 +254,7 @@ pub(crate) struct Shared {
     pub(crate) quota_hits: Hits,
     pub(crate) ordered: Ordered,
     pub(crate) tagged_disks: Tagged,
+    pub(crate) troubled: Troubled,
     pub(crate) slots: Slots,
     pub(crate) books: Books,
     /// How provider ids of new machines are written.
@@ -292,6 +297,7 @@ impl Shared {
             quota_hits: Hits::default(),
             ordered: Ordered::default(),
             tagged_disks: Tagged::default(),
+            troubled: Troubled::default(),
             slots: Slots::default(),
             books: Books::default(),
             form,

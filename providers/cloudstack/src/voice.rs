@@ -2,17 +2,24 @@
 //! whose machine will never come.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use k8s_openapi::api::core::v1::{ConfigMap, Node, Secret};
-use karpenter_api::NodeClaim;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{self as core, ConfigMap, Node, Secret};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use karpenter_api::{NodeClaim, NodePool};
 use karpenter_runtime::events::{Event, EventType, Recorder, reference};
+use karpenter_runtime::writes::{self, Lock, Written};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, Preconditions};
 use kube::{Api, Resource, ResourceExt as _};
 use serde_json::json;
 
+use crate::client::model::VirtualMachine;
 use crate::naming::machine_id;
 use crate::nodeclass::ValueRef;
+
+/// How often a Node that others write at the same moment is marked again.
+const MARKING_ATTEMPTS: usize = 3;
 
 /// Why a value of the cluster cannot be had.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -23,6 +30,41 @@ pub(crate) enum NoValue {
     /// Nobody knows whether it is there.
     #[error("{0}")]
     Unreadable(String),
+}
+
+/// What a Node is to say of its machine.
+pub(crate) struct NodeCondition {
+    pub(crate) kind: &'static str,
+    pub(crate) status: &'static str,
+    pub(crate) reason: &'static str,
+    pub(crate) message: String,
+}
+
+impl NodeCondition {
+    /// The Node with this condition, since when it says so; a Node that says so already stays as it is.
+    fn on(&self, node: &Node, now: Timestamp) -> Node {
+        let mut marked = node.clone();
+        let conditions = marked.status.get_or_insert_default().conditions.get_or_insert_default();
+        let known = conditions.iter().position(|known| known.type_ == self.kind);
+        let same = known.map(|at| &conditions[at]).filter(|known| known.status == self.status);
+        if same.is_some_and(|known| known.reason.as_deref() == Some(self.reason)) {
+            return marked;
+        }
+        let since = same.and_then(|known| known.last_transition_time.clone());
+        let condition = core::NodeCondition {
+            type_: self.kind.to_owned(),
+            status: self.status.to_owned(),
+            reason: Some(self.reason.to_owned()),
+            message: Some(self.message.clone()),
+            last_heartbeat_time: Some(Time(now)),
+            last_transition_time: since.or(Some(Time(now))),
+        };
+        match known {
+            Some(at) => conditions[at] = condition,
+            None => conditions.push(condition),
+        }
+        marked
+    }
 }
 
 /// The provider's way to tell and to act. Without a cluster it keeps silent.
@@ -136,6 +178,56 @@ impl Voice {
         nodes.get_opt(node).await.ok()??.spec?.provider_id.filter(|id| !id.is_empty())
     }
 
+    /// The machines whose Nodes have a condition of this kind that is not True; nothing while the Nodes are not known.
+    pub(crate) async fn machines_marked(&self, kind: &str) -> Option<BTreeSet<String>> {
+        let nodes: Api<Node> = Api::all(self.client.clone()?);
+        let listed = match nodes.list(&ListParams::default()).await {
+            Ok(listed) => listed,
+            Err(error) => {
+                tracing::warn!(%error, "Nodes cannot be listed");
+                return None;
+            }
+        };
+        let marked = listed.items.iter().filter(|node| {
+            let mut conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
+            conditions.any(|condition| condition.type_ == kind && condition.status != "True")
+        });
+        Some(marked.filter_map(machine_of).collect())
+    }
+
+    /// Writes a condition on the Node of a machine, if it says something else; whether there is such a Node. What cannot be
+    /// done now is for the next round.
+    pub(crate) async fn mark_node(
+        &self,
+        machine: &VirtualMachine,
+        condition: &NodeCondition,
+        now: Timestamp,
+    ) -> Result<bool, ()> {
+        let Some(client) = self.client.clone() else { return Ok(false) };
+        let nodes: Api<Node> = Api::all(client);
+        let warn = |error: kube::Error| tracing::warn!(%error, Node = machine.name, "cannot be marked yet");
+        for _ in 0..MARKING_ATTEMPTS {
+            let Some(node) = nodes.get_opt(&machine.name).await.map_err(warn)? else { return Ok(false) };
+            // Of that name, but somebody else's.
+            if machine_of(&node).is_none_or(|id| id != machine.id) {
+                return Ok(false);
+            }
+            let marked = condition.on(&node, now);
+            match writes::patch_status(&nodes, &node, &marked, Lock::Optimistic).await.map_err(warn)? {
+                Written::Conflict => {}
+                Written::Gone => return Ok(false),
+                Written::Done(_) | Written::Unchanged => return Ok(true),
+            }
+        }
+        Err(())
+    }
+
+    /// A NodePool, if there is one.
+    pub(crate) async fn node_pool(&self, name: &str) -> Result<Option<NodePool>, kube::Error> {
+        let Some(client) = self.client.clone() else { return Ok(None) };
+        Api::<NodePool>::all(client).get_opt(name).await
+    }
+
     /// Has a NodeClaim carry the provider id its Node has, which cannot be changed.
     pub(crate) async fn carry(&self, claim: &NodeClaim, provider_id: &str) {
         let Some(claims) = &self.claims else { return };
@@ -165,4 +257,9 @@ impl Voice {
             Err(error) => tracing::warn!(NodeClaim = claim.name_any(), %error, "will give it up later"),
         }
     }
+}
+
+/// The machine a Node names.
+fn machine_of(node: &Node) -> Option<String> {
+    machine_id(node.spec.as_ref()?.provider_id.as_deref()?).map(str::to_owned)
 }

@@ -53,8 +53,18 @@ impl Stage {
 
     /// Karpenter with the CloudStack provider, not started yet.
     pub fn karpenter(&self, plan: FaultPlan, options: ProviderOptions) -> Arc<Process> {
+        self.karpenter_with(plan, options, &[])
+    }
+
+    /// The same with flags of `karpenter run`.
+    pub fn karpenter_with(
+        &self,
+        plan: FaultPlan,
+        options: ProviderOptions,
+        flags: &'static [&'static str],
+    ) -> Arc<Process> {
         let cloud = self.cloud.clone();
-        self.world.process("karpenter", plan, move |life| live(life, &cloud, options.clone()))
+        self.world.process("karpenter", plan, move |life| live(life, &cloud, options.clone(), flags))
     }
 }
 
@@ -178,11 +188,12 @@ pub fn install(road: Road, options: ProviderOptions, around: &Surroundings) -> I
     install_from_secret(SECRET, &roads, Rate::default(), options, around)
 }
 
-fn live(life: Life, cloud: &CloudStack, options: ProviderOptions) -> BoxFuture<'static, ()> {
+fn live(life: Life, cloud: &CloudStack, options: ProviderOptions, flags: &[&str]) -> BoxFuture<'static, ()> {
     let road = life.road_to(cloud);
     let install = move |around: Surroundings| {
         let installation = install(road.clone(), options.clone(), &around);
         async move { Some(installation) }.boxed()
     };
-    operator::live(life, operator::settings(&["--provider", "cloudstack"]), Leads::IfElected, install).boxed()
+    let flags = [&["--provider", "cloudstack"], flags].concat();
+    operator::live(life, operator::settings(&flags), Leads::IfElected, install).boxed()
 }

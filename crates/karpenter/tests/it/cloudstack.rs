@@ -39,14 +39,14 @@ fn pool(disruption: Value) -> Value {
 }
 
 /// A NodePool whose nodes hold one pod of 1500m each.
-fn small_nodes(disruption: Value) -> Value {
+pub(crate) fn small_nodes(disruption: Value) -> Value {
     let mut pool = pool(disruption);
     pool["spec"]["template"]["spec"]["requirements"] =
         json!([{"key": "karpenter.k8s.cloudstack/instance-cpu", "operator": "In", "values": ["2"]}]);
     pool
 }
 
-fn deployment(name: &str, replicas: u64, cpu: &str) -> Value {
+pub(crate) fn deployment(name: &str, replicas: u64, cpu: &str) -> Value {
     json!({
         "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name},
         "spec": {"replicas": replicas, "selector": {"matchLabels": {"app": name}}, "template": {
@@ -58,7 +58,7 @@ fn deployment(name: &str, replicas: u64, cpu: &str) -> Value {
     })
 }
 
-fn all_run(objects: &Objects, count: usize) -> bool {
+pub(crate) fn all_run(objects: &Objects, count: usize) -> bool {
     objects.pods.values().filter(|pod| is_active(pod) && is_ready(pod)).count() == count
 }
 

@@ -3,6 +3,7 @@
 mod chart;
 mod cloudstack;
 mod cloudstack_commands;
+mod cloudstack_repair;
 mod cluster_api;
 mod crd_types;
 mod decisions;

@@ -148,7 +148,8 @@ impl CloudStack {
                 Inside {
                     id: machine.id.clone(),
                     name: machine.name.clone(),
-                    running: machine.state == "Running",
+                    // What the server does not see goes on all the same.
+                    running: matches!(machine.state, "Running" | "Unknown"),
                     cpu: machine.cpu,
                     memory_mib: machine.memory,
                     disk_gb: root.map_or(1, |disk| (disk.size_bytes >> 30).max(1)),

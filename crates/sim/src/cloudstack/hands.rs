@@ -93,6 +93,16 @@ impl CloudStack {
         });
     }
 
+    /// The server loses sight of a machine, which goes on where it is.
+    pub fn lose_sight_of_machine(&self, id: &str) {
+        self.change(id, |machine| machine.state = "Unknown");
+    }
+
+    /// The server sees a machine again.
+    pub fn find_machine_again(&self, id: &str) {
+        self.change(id, |machine| machine.state = "Running");
+    }
+
     /// Somebody expunges a machine: nothing of it is left.
     pub fn expunge_machine(&self, id: &str) {
         let mut state = self.state();

@@ -58,7 +58,8 @@ pub(crate) struct Machine {
 impl Machine {
     /// Whether it holds its share of a host.
     pub(crate) fn occupies(&self) -> bool {
-        self.host.is_some() && matches!(self.state, "Starting" | "Running" | "Stopping" | "Migrating")
+        self.host.is_some()
+            && matches!(self.state, "Starting" | "Running" | "Stopping" | "Migrating" | "Unknown")
     }
 
     /// Whether it counts against limits.

@@ -1,0 +1,214 @@
+//! Machines that stand still, or of which the server does not know what they do: said on their Nodes, so that node repair and
+//! people see it, and replaced within the budgets of their NodePool.
+//!
+//! With the feature gate NodeRepair the core does the replacing, by [`policies`]. Without it nobody else would, so it is done
+//! here, by the same budgets. What has no Node yet runs nothing a budget could protect.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use karpenter_api::conditions::HasConditions as _;
+use karpenter_api::nodepool::DisruptionReason;
+use karpenter_api::{ConditionStatus, NodeClaim, labels as well_known, nodeclaim};
+use karpenter_cloudprovider::repair::{RepairAction, RepairPolicy};
+use kube::ResourceExt as _;
+
+use crate::client::model::VirtualMachine;
+use crate::provider::CloudStackProvider;
+use crate::voice::NodeCondition;
+
+/// Condition of a Node: whether CloudStack says that its machine runs.
+pub const MACHINE_RUNNING: &str = "CloudStackMachineRunning";
+
+/// How long a machine may stand still after Karpenter has given up starting it.
+const STANDS_STILL: Duration = Duration::from_secs(60);
+/// How long the drain of a machine that stands still may take: nothing runs there that could be asked to leave.
+const NOTHING_RUNS: Duration = Duration::from_secs(60);
+
+/// What of a node is repaired when it has been so for that long. Exactly one policy is the fallback: the one without a reason.
+pub(crate) fn policies(repair_after: Duration) -> Vec<RepairPolicy> {
+    let policy = |condition: &str, status: &str, reasons: &str| RepairPolicy {
+        condition_type: condition.to_owned(),
+        condition_status: status.to_owned(),
+        reason_regex: reasons.to_owned(),
+        toleration: repair_after,
+        termination_grace_period: None,
+        priority: 0,
+        action: RepairAction::ReplaceNode,
+    };
+    let stands_still = RepairPolicy {
+        toleration: STANDS_STILL,
+        termination_grace_period: Some(NOTHING_RUNS),
+        ..policy(MACHINE_RUNNING, "False", ".*")
+    };
+    vec![
+        policy("Ready", "False", ""),
+        policy("Ready", "Unknown", ".*"),
+        stands_still,
+        policy(MACHINE_RUNNING, "Unknown", ".*"),
+    ]
+}
+
+/// Machines whose Nodes say that they do not run. Unknown until the Nodes were looked at once: who wrote it may be gone.
+#[derive(Debug, Default)]
+pub(crate) struct Troubled(Mutex<Option<BTreeSet<String>>>);
+
+impl Troubled {
+    fn lock(&self) -> MutexGuard<'_, Option<BTreeSet<String>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn note(&self, id: &str, in_trouble: bool) {
+        if let Some(ids) = &mut *self.lock() {
+            if in_trouble {
+                ids.insert(id.to_owned());
+            } else {
+                ids.remove(id);
+            }
+        }
+    }
+
+    fn may_be(&self, id: &str) -> bool {
+        self.lock().as_ref().is_some_and(|ids| ids.contains(id))
+    }
+
+    /// Forgets all machines but these.
+    pub(crate) fn keep(&self, seen: &BTreeSet<String>) {
+        if let Some(ids) = &mut *self.lock() {
+            ids.retain(|id| seen.contains(id));
+        }
+    }
+}
+
+/// How many NodeClaims of each NodePool a round has given up: its list of NodeClaims does not show that yet.
+pub(crate) type GivenUp = BTreeMap<String, i64>;
+
+impl CloudStackProvider {
+    /// Finds out once which Nodes say that their machines do not run.
+    pub(crate) async fn recall_troubled(&self) {
+        let shared = &self.shared;
+        if shared.troubled.lock().is_some() {
+            return;
+        }
+        if let Some(ids) = shared.voice.machines_marked(MACHINE_RUNNING).await {
+            *shared.troubled.lock() = Some(ids);
+        }
+    }
+
+    /// The machine runs: a Node that says otherwise does so no more.
+    pub(crate) async fn runs(&self, machine: &VirtualMachine) {
+        if !self.shared.troubled.may_be(&machine.id) {
+            return;
+        }
+        let condition = NodeCondition {
+            kind: MACHINE_RUNNING,
+            status: "True",
+            reason: "Running",
+            message: format!("virtual machine {} runs", machine.name),
+        };
+        if self.shared.voice.mark_node(machine, &condition, self.shared.clock.now()).await.is_ok() {
+            self.shared.troubled.note(&machine.id, false);
+        }
+    }
+
+    /// The server does not know what the machine does. That may pass; if it does not, node repair replaces it.
+    pub(crate) async fn is_unknown(&self, machine: &VirtualMachine) {
+        let condition = NodeCondition {
+            kind: MACHINE_RUNNING,
+            status: "Unknown",
+            reason: "Unknown",
+            message: format!("CloudStack does not know whether virtual machine {} runs", machine.name),
+        };
+        if self.shared.voice.mark_node(machine, &condition, self.shared.clock.now()).await.is_ok() {
+            self.shared.troubled.note(&machine.id, true);
+        }
+    }
+
+    /// The machine stands still and is not to be started: it is replaced, by the core or here, within its NodePool's budgets.
+    pub(crate) async fn stands_still(
+        &self,
+        machine: &VirtualMachine,
+        claim: &NodeClaim,
+        claims: &[Arc<NodeClaim>],
+        given_up: &mut GivenUp,
+    ) {
+        let shared = &self.shared;
+        let why = format!("virtual machine {} stands still; it is replaced", machine.name);
+        let condition = NodeCondition {
+            kind: MACHINE_RUNNING,
+            status: "False",
+            reason: "Stopped",
+            message: format!("virtual machine {} is in state {}", machine.name, machine.state),
+        };
+        match shared.voice.mark_node(machine, &condition, shared.clock.now()).await {
+            Ok(true) => {
+                shared.troubled.note(&machine.id, true);
+                if shared.options.node_repair {
+                    return;
+                }
+                if !self.budgets_allow(claim, claims, given_up).await {
+                    let text = format!(
+                        "virtual machine {} stands still; it is replaced when the budgets of its NodePool allow it",
+                        machine.name
+                    );
+                    shared.voice.warn(claim, "VirtualMachineStopped", text);
+                    return;
+                }
+            }
+            // Nothing runs on it.
+            Ok(false) => {}
+            // Looked at again by the next round.
+            Err(()) => return,
+        }
+        let pool = claim.labels().get(well_known::NODEPOOL).cloned().unwrap_or_default();
+        *given_up.entry(pool).or_default() += 1;
+        shared.voice.give_up(claim, "VirtualMachineStopped", &why).await;
+    }
+
+    /// Whether the budgets of the claim's NodePool let it go now. What cannot be found out allows nothing.
+    async fn budgets_allow(&self, claim: &NodeClaim, claims: &[Arc<NodeClaim>], given_up: &GivenUp) -> bool {
+        if claim.condition_status(nodeclaim::INITIALIZED) != ConditionStatus::True {
+            return true;
+        }
+        let pool = claim.labels().get(well_known::NODEPOOL).map(String::as_str).unwrap_or_default();
+        let pool = match self.shared.voice.node_pool(pool).await {
+            Ok(Some(pool)) => pool,
+            // Its claims go with it.
+            Ok(None) => return true,
+            Err(error) => {
+                tracing::warn!(%error, NodePool = pool, "its budgets are not known");
+                return false;
+            }
+        };
+        let name = pool.name_any();
+        let of_pool = claims.iter().filter(|other| other.labels().get(well_known::NODEPOOL) == Some(&name));
+        let (mut nodes, mut disrupting) = (0, given_up.get(&name).copied().unwrap_or(0));
+        for other in of_pool {
+            let is = |condition| other.condition_status(condition) == ConditionStatus::True;
+            if !is(nodeclaim::INITIALIZED) || is(nodeclaim::INSTANCE_TERMINATING) {
+                continue;
+            }
+            nodes += 1;
+            // Standing still does not use up the budget for replacing what stands still.
+            if other.metadata.deletion_timestamp.is_some() || is(nodeclaim::DISRUPTION_REASON) {
+                disrupting += 1;
+            }
+        }
+        let now = self.shared.clock.now();
+        pool.allowed_disruptions(now, nodes, DisruptionReason::Unhealthy)
+            .is_ok_and(|allowed| disrupting < allowed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use karpenter_engine::disruption::RepairPolicies;
+
+    use super::*;
+
+    #[test]
+    fn the_policies_make_sense_to_the_core() {
+        RepairPolicies::new(policies(Duration::from_secs(1800))).expect("usable");
+    }
+}
