@@ -121,18 +121,30 @@ impl<'s> EvictionLimits<'s> {
     }
 }
 
+/// Whether a drain can still be counted on to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Drain {
+    InTime,
+    /// Pods that a budget holds now stay where they are.
+    Overdue,
+}
+
 /// Pods of nodes that are going away and that can move: in node order, then (namespace, name) order.
 pub(crate) fn reschedulable_from_deleting<'s>(
     snapshot: &'s Snapshot,
     pods_by_node: impl Fn(&str) -> Vec<&'s Arc<Pod>>,
-    deleting_nodes: impl Iterator<Item = &'s str>,
+    deleting_nodes: impl Iterator<Item = (&'s str, Drain)>,
 ) -> Vec<&'s Arc<Pod>> {
     let now = snapshot.now.as_second();
     let mut limits: Option<EvictionLimits<'_>> = None;
     let mut moving = Vec::new();
-    for node in deleting_nodes {
+    for (node, drain) in deleting_nodes {
         let limits = limits.get_or_insert_with(|| EvictionLimits::new(&snapshot.budgets));
-        moving.extend(pods_by_node(node).into_iter().filter(|pod| limits.lets_move(pod, now)));
+        let goes = |pod: &&Arc<Pod>| {
+            let held = || drain == Drain::Overdue && !limits.hindering(pod, now, Hindrance::Now).is_empty();
+            limits.lets_move(pod, now) && !held()
+        };
+        moving.extend(pods_by_node(node).into_iter().filter(goes));
     }
     moving
 }

@@ -91,7 +91,8 @@ pub use effective_zone::effective_zone;
 pub use node::StateNode;
 pub use plan::{IgnoredPod, NodePlacement, PlacedPod, Plan, PlannedClaim, PodError, RejectedObject, Why};
 pub use snapshot::{
-    FeatureGates, MinValuesPolicy, PreferencePolicy, Provider, ReservedMode, Snapshot, SolveOptions,
+    DrainPatience, FeatureGates, MinValuesPolicy, PreferencePolicy, Provider, ReservedMode, Snapshot,
+    SolveOptions,
 };
 
 use setup::Assumptions;

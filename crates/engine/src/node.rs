@@ -11,6 +11,7 @@ use jiff::Timestamp;
 use crate::labels::HOSTNAME;
 use crate::labels::{INITIALIZED, Labels, REGISTERED, Text};
 use crate::resources::{Amount, NODES, Resources};
+use crate::snapshot::DrainPatience;
 use crate::taints::{self, Taint};
 
 /// A machine: its Node, its NodeClaim, or both. One of the two is always present.
@@ -97,6 +98,8 @@ pub struct NodeClaim {
     pub allocatable: Resources,
     /// Whether it is being deleted.
     pub deleting: bool,
+    /// Since when, in seconds since the epoch.
+    pub deleting_since_seconds: Option<i64>,
     /// Conditions that matter.
     pub conditions: ClaimConditions,
 }
@@ -131,16 +134,11 @@ pub(crate) struct Standing {
     pub(crate) returning: bool,
 }
 
-/// How long pods wait for a node that is being drained for a reboot. A drain may be held up by the budget of pods that have
-/// no place themselves; waiting longer for this node would hold up both for ever.
-const REBOOT_PATIENCE_SECONDS: i64 = 10 * 60;
-
 impl StateNode {
-    pub(crate) fn standing(&self, now: Timestamp) -> Standing {
+    pub(crate) fn standing(&self, now: Timestamp, patience: DrainPatience) -> Standing {
         let returning = self.claim.as_ref().is_some_and(|claim| {
             let waits = claim.conditions.reboot_waits_since_seconds;
-            let soon = |since: i64| now.as_second().saturating_sub(since) < REBOOT_PATIENCE_SECONDS;
-            claim.conditions.rebooting && waits.is_none_or(soon)
+            claim.conditions.rebooting && !waits.is_some_and(|since| patience.is_over(since, now))
         });
         Standing { registered: self.registered(), initialized: self.initialized(), returning }
     }

@@ -13,7 +13,7 @@ use crate::classes::{Classes, Workshop, with_sorted_preferences};
 use crate::columns::{self, Columns, Need, Row};
 use crate::daemons::{self, DaemonPod};
 use crate::default_spread;
-use crate::eligibility::{self, is_terminal};
+use crate::eligibility::{self, Drain, is_terminal};
 use crate::existing::ExistingNode;
 use crate::finish::Launches;
 use crate::go_sort::ClaimOrder;
@@ -29,7 +29,7 @@ use crate::reasons::{SkipReason, SkippedPool};
 use crate::resources::{Amount, NODES};
 use crate::roster::Roster;
 use crate::scan::Lessons;
-use crate::snapshot::{MinValuesPolicy, ReservedMode, Snapshot, SolveOptions};
+use crate::snapshot::{DrainPatience, MinValuesPolicy, ReservedMode, Snapshot, SolveOptions};
 use crate::solver::{BatchPod, Solver};
 use crate::templates::{
     Pool, Template, domain_requirements, participating, template_labels, template_requirements,
@@ -50,8 +50,8 @@ struct Machine<'s> {
 }
 
 impl<'s> Machine<'s> {
-    fn new(state: &'s StateNode, now: Timestamp) -> Self {
-        let standing = state.standing(now);
+    fn new(state: &'s StateNode, now: Timestamp, patience: DrainPatience) -> Self {
+        let standing = state.standing(now, patience);
         Machine {
             state,
             standing,
@@ -98,7 +98,7 @@ impl<'s> Solver<'s> {
             .filter(|(number, _)| assumptions.gone.binary_search(number).is_err())
             .map(|(_, machine)| machine)
             .filter(|n| n.node.is_some() || n.claim.is_some())
-            .map(|state| Machine::new(state, snapshot.now))
+            .map(|state| Machine::new(state, snapshot.now, options.drain_patience))
             .collect();
         if !machines.is_sorted_by_key(|m| m.name) {
             machines.sort_by_key(|m| m.name);
@@ -661,8 +661,13 @@ fn batch<'s>(
         batch.extend(&snapshot.buffer_pods);
     }
     batch.extend(moving);
-    let deleting_names = deleting.iter().filter_map(|m| m.state.node.as_ref()).map(|n| n.name.as_ref());
+    let drains = deleting.iter().filter_map(|machine| {
+        let since = machine.state.claim.as_ref().and_then(|claim| claim.deleting_since_seconds);
+        let overdue = since.is_some_and(|since| options.drain_patience.is_over(since, snapshot.now));
+        let drain = if overdue { Drain::Overdue } else { Drain::InTime };
+        Some((machine.state.node.as_ref()?.name.as_ref(), drain))
+    });
     let on_node = |name: &str| roster.on(name).collect();
-    batch.extend(eligibility::reschedulable_from_deleting(snapshot, on_node, deleting_names));
+    batch.extend(eligibility::reschedulable_from_deleting(snapshot, on_node, drains));
     batch
 }

@@ -90,6 +90,8 @@ pub struct SolveOptions {
     pub default_spread: Vec<TopologySpread>,
     /// Most instance types a claim may list.
     pub max_instance_types: usize,
+    /// How long a drain may be counted on to end.
+    pub drain_patience: DrainPatience,
     /// Whether what was learned about one pod may be used for the next. Off, every question is asked anew: slow, and
     /// only good for checking that both ways give the same answer.
     pub caching: bool,
@@ -108,8 +110,32 @@ impl Default for SolveOptions {
             ignore_dra_requests: true,
             default_spread: Vec::new(),
             max_instance_types: 600,
+            drain_patience: DrainPatience::Endless,
             caching: true,
             explain: false,
+        }
+    }
+}
+
+/// How long a drain may be counted on to end: that the pods of a node being deleted will be wherever they are planned to
+/// be, and that a node drained for its reboot will be back.
+///
+/// A drain can be held up by the budget of pods that have no place themselves. A plan that counts on its end leaves these
+/// pods waiting for it, and it for them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DrainPatience {
+    /// For ever, as upstream does.
+    Endless,
+    /// So many seconds; then what a budget holds is planned for where it is.
+    Seconds(i64),
+}
+
+impl DrainPatience {
+    /// Whether a drain that began at these seconds since the epoch has lasted too long.
+    pub(crate) fn is_over(self, since: i64, now: Timestamp) -> bool {
+        match self {
+            DrainPatience::Endless => false,
+            DrainPatience::Seconds(patience) => now.as_second().saturating_sub(since) >= patience,
         }
     }
 }

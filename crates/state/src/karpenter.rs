@@ -89,6 +89,7 @@ pub(crate) fn node_claim(
         capacity: resources(ingest, status.and_then(|s| s.capacity.as_ref()), "status.capacity")?,
         allocatable: resources(ingest, status.and_then(|s| s.allocatable.as_ref()), "status.allocatable")?,
         deleting: claim.metadata.deletion_timestamp.is_some(),
+        deleting_since_seconds: claim.metadata.deletion_timestamp.as_ref().map(seconds),
         conditions: ClaimConditions {
             initialized_since_seconds: initialized.and_then(|c| c.last_transition_time.as_ref()).map(seconds),
             instance_terminating: is_true(claim, nodeclaim::INSTANCE_TERMINATING),

@@ -8,7 +8,9 @@ use futures_util::future::join_all;
 use karpenter_api::NodePool;
 use karpenter_api::conditions::{ConditionStatus, HasConditions, READY};
 use karpenter_engine::ingest::Ingest;
-use karpenter_engine::{FeatureGates, MinValuesPolicy, Plan, PreferencePolicy, Snapshot, SolveOptions};
+use karpenter_engine::{
+    DrainPatience, FeatureGates, MinValuesPolicy, Plan, PreferencePolicy, Snapshot, SolveOptions,
+};
 use karpenter_runtime::controller::{IMMEDIATELY, Outcome, ReconcileResult, Singleton};
 use karpenter_runtime::entropy::Stream;
 use karpenter_runtime::error::ReconcileError;
@@ -160,6 +162,9 @@ fn may_buy(pool: &NodePool) -> bool {
         && pool.condition_status(READY) == ConditionStatus::True
 }
 
+/// Longer than drains take that nothing holds up.
+const DRAIN_PATIENCE: DrainPatience = DrainPatience::Seconds(10 * 60);
+
 /// The settings that reach a decision.
 pub(crate) fn solve_options(options: &Options) -> SolveOptions {
     let mut ingest = Ingest::new();
@@ -178,6 +183,7 @@ pub(crate) fn solve_options(options: &Options) -> SolveOptions {
             capacity_buffer: options.feature_gates.capacity_buffer,
         },
         default_spread: options.default_topology_spread.iter().map(|c| ingest.spread(c)).collect(),
+        drain_patience: DRAIN_PATIENCE,
         ..SolveOptions::default()
     }
 }

@@ -2,15 +2,16 @@
 
 use std::sync::Arc;
 
-use karpenter_engine::Snapshot;
+use karpenter_engine::cluster::DisruptionBudget;
 use karpenter_engine::disruption::{DisruptionOptions, Memory, Method, Outcome, Pass, Verdict, Why, explain};
 use karpenter_engine::labels::{
     CAPACITY_TYPE, INITIALIZED, INSTANCE_TYPE, Labels, NODE_POOL, REGISTERED, Text, ZONE,
 };
 use karpenter_engine::node::{ClaimConditions, Node, NodeClaim, StateNode};
 use karpenter_engine::pod::{Phase, Pod, PodStatus};
+use karpenter_engine::{DrainPatience, Snapshot, SolveOptions, solve};
 
-use crate::cluster::{amounts, pod, pool, snapshot, types};
+use crate::cluster::{amounts, pod, pool, selector, snapshot, term, types, with};
 
 /// A node of instance type `kind`, fully up and long at rest.
 fn node(name: &str, kind: &str, cpus: i64) -> StateNode {
@@ -228,7 +229,7 @@ fn no_node_is_emptied_onto_one_that_reboots() {
 }
 
 #[test]
-fn pods_wait_ten_minutes_for_a_node_whose_drain_before_a_reboot_does_not_end() {
+fn pods_do_not_wait_for_ever_for_a_node_whose_drain_before_a_reboot_does_not_end() {
     let launches = |seconds: i64, issued: bool| {
         let mut cluster = snapshot(vec![pod("waits", "web", 500)]);
         cluster.node_pools = vec![consolidating()];
@@ -238,9 +239,53 @@ fn pods_wait_ten_minutes_for_a_node_whose_drain_before_a_reboot_does_not_end() {
             let claim = Arc::make_mut(cluster.nodes[0].claim.as_mut().expect("a claim"));
             claim.conditions.reboot_waits_since_seconds = None;
         }
-        karpenter_engine::solve(&cluster, &karpenter_engine::SolveOptions::default()).new_claims.len()
+        let drain_patience = DrainPatience::Seconds(600);
+        solve(&cluster, &SolveOptions { drain_patience, ..SolveOptions::default() }).new_claims.len()
     };
     assert_eq!(launches(599, false), 0, "its room counts as coming back");
     assert_eq!(launches(600, false), 1, "the drain may wait for this very pod");
     assert_eq!(launches(6000, true), 0, "what the provider was told to do ends by itself");
+}
+
+#[test]
+fn pods_that_a_budget_has_held_on_a_deleting_node_for_long_count_where_they_are() {
+    // Both want to be in one zone. The first is held in zone-a until the second, which has no place, is ready.
+    let together = |pod: Pod| with(pod, |spec| spec.pod_affinity.required = vec![term("web", ZONE)]);
+    let mut cluster =
+        snapshot(vec![together(running("held", 500, "goes")), together(pod("waits", "web", 500))]);
+    cluster.node_pools = vec![consolidating()];
+    cluster.now = jiff::Timestamp::from_second(600).expect("a time");
+    let mut goes = node("goes", "size-4", 4);
+    let claim = Arc::make_mut(goes.claim.as_mut().expect("a claim"));
+    (claim.deleting, claim.deleting_since_seconds) = (true, Some(0));
+    let mut room = node("room", "size-4", 4);
+    let there = Arc::make_mut(room.node.as_mut().expect("a node"));
+    let elsewhere = there.labels.iter().map(|(key, value)| match &**key {
+        ZONE => (ZONE, "zone-b"),
+        _ => (&**key, &**value),
+    });
+    there.labels = elsewhere.collect();
+    cluster.nodes = vec![goes, room];
+    cluster.budgets = vec![DisruptionBudget {
+        namespace: "default".into(),
+        name: "web".into(),
+        selector: Some(selector("web")),
+        disruptions_allowed: 0,
+        fully_blocking: false,
+        always_allows_unhealthy: false,
+    }];
+    let placed = |drain_patience| {
+        let plan = solve(&cluster, &SolveOptions { drain_patience, ..SolveOptions::default() });
+        let there: usize = plan.existing_nodes.iter().map(|node| node.pods.len()).sum();
+        (there, plan.new_claims.len())
+    };
+    assert_eq!(placed(DrainPatience::Endless), (2, 0), "upstream has both move to zone-b");
+    assert_eq!(placed(DrainPatience::Seconds(601)), (2, 0), "the drain may still end");
+    assert_eq!(placed(DrainPatience::Seconds(600)), (0, 1), "where the scheduler would let it go: to zone-a");
+    cluster.budgets[0].disruptions_allowed = 1;
+    let plan = solve(
+        &cluster,
+        &SolveOptions { drain_patience: DrainPatience::Seconds(600), ..SolveOptions::default() },
+    );
+    assert_eq!(plan.new_claims.len(), 0, "nothing holds it any more");
 }
