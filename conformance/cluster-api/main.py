@@ -8,7 +8,9 @@ import sys
 import time
 import traceback
 
+import faults
 import load
+import machine_mode
 import rights
 import rollouts
 import safety
@@ -16,7 +18,7 @@ import scaling
 import topology
 from world import Failed, World
 
-MODULES = [scaling, rollouts, safety, topology, load]
+MODULES = [scaling, rollouts, safety, topology, machine_mode, faults, load]
 
 
 def scenarios():
@@ -40,6 +42,7 @@ def main():
     parser.add_argument("--count", type=int, default=200, help="how many Machines the load scenarios go up to")
     parser.add_argument("--keep-going", action="store_true")
     parser.add_argument("--rights", help="the rendered chart whose rights Karpenter gets")
+    parser.add_argument("--inside", action="store_true", help="Karpenter runs in the management cluster")
     parser.add_argument("names", nargs="*")
     arguments = parser.parse_args()
     known = scenarios()
@@ -73,8 +76,8 @@ def main():
                 print(f"  FAILED after {time.time() - began:.0f} s: {error}", flush=True)
                 if not isinstance(error, Failed):
                     traceback.print_exc()
+                show(world, name)
                 if not arguments.keep_going:
-                    show(world, name)
                     break
             if rig:
                 rig.end()
@@ -84,7 +87,7 @@ def main():
             failed.append("rights")
     finally:
         world.stop()
-    json.dump(rows, open(f"{arguments.out}/rows.json", "w"), indent=1, ensure_ascii=False, default=sorted)
+        json.dump(rows, open(f"{arguments.out}/rows.json", "w"), indent=1, ensure_ascii=False, default=sorted)
     if failed:
         sys.exit(f"failed: {', '.join(failed)}")
 

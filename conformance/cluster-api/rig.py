@@ -2,6 +2,7 @@
 
 import signal
 import time
+from collections import Counter
 
 import rights
 from kube import Refused
@@ -21,8 +22,8 @@ class Rig:
         # A control plane that is kept may have one of an earlier run.
         if not self.hub.exists("Namespace", name):
             self.hub.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
-        if world.arguments.rights and not world.joined:
-            rights.enter(world, name)
+        if world.arguments.rights:
+            rights.enter(world, name, self.cluster)
         if not bare:
             self.add(*world_cluster(name, self.cluster, domains), template(name, "t"))
         self.api.create(node_class(name, **spec))
@@ -139,6 +140,11 @@ class Rig:
         told = [condition(c, "Launched") for c in self.claims()]
         return [(c["reason"], c.get("message", "")) for c in told if c and c["status"] != "True"]
 
+    def told(self, reason):
+        """What events of this reason say, since the scenario began."""
+        events = (e for e in self.api.list("Event") if e.get("reason") == reason)
+        return [e.get("message", "") for e in events if e["metadata"]["creationTimestamp"][:19] >= self.since[:19]]
+
     def class_condition(self, kind):
         return condition(self.api.get("ClusterAPINodeClass", self.name), kind) or {}
 
@@ -230,6 +236,10 @@ class Rig:
         levels = "; ".join((f"{md}: " if len(mds) > 1 else "") + "→".join(map(str, self.levels(md))) for md in mds)
         nodes = sum(1 for m in history.values() if m["claims"])
         accepted = sum(1 for _, _, code in writes if code and code < 400)
+        # The kind and the subresource of what was refused.
+        parts = lambda uri: "/".join(uri.split("?")[0].split("/")[6::2])
+        refused = Counter(f"{code} {parts(uri)}" for _, uri, code in writes if not code or code >= 400)
+        self.facts["refused"] = dict(refused)
         return {
             "levels": levels, "scale writes": len(self.writes("/scale")), "created": len(history),
             "gone": sum(1 for m in history.values() if m["goes"]), "taken": len(self.taken()), "nodes": nodes,

@@ -7,6 +7,8 @@ import subprocess
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ACCOUNT = "system:serviceaccount:kube-system:"
+# What `run` has the chart rendered for; every scenario has a Cluster of its own.
+NAMESPACE, CLUSTER = "scenario-namespace", "scenario-cluster"
 
 
 def objects(path):
@@ -23,7 +25,7 @@ def objects(path):
 
 def restrict(world, chart):
     """Takes away what the control plane gave Karpenter's account and gives it what the chart renders."""
-    world.roles, world.hub_roles = [], []
+    world.roles, world.hub_roles, world.of_each = [], [], []
     for api in {id(world.api): world.api, id(world.hub): world.hub}.values():
         api.delete("ClusterRoleBinding", "realcluster-controllers")
         for name in ("kwok", "capi"):
@@ -35,12 +37,26 @@ def restrict(world, chart):
     for item in objects(chart):
         if item["kind"] in ("Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"):
             item["metadata"].setdefault("namespace", "kube-system") if "Cluster" not in item["kind"] else None
-            world.api.create(item)
             world.roles.append(item)
+    # What is said of one Cluster is handed out with it, also the lease whose name has the Cluster's.
+    lists = lambda item: NAMESPACE in json.dumps(item)
+    mine = {(i["metadata"]["namespace"], i["metadata"]["name"]) for i in world.roles if i["kind"] == "Role" and lists(i)}
+    for item in world.roles:
+        of_each = (item["metadata"].get("namespace"), item["metadata"]["name"]) in mine
+        world.of_each.append(item) if of_each else world.home.create(item)
 
 
-def enter(world, namespace):
-    """The Role of the management cluster, in the namespace of a Cluster."""
+def enter(world, namespace, cluster):
+    """What Karpenter may do for one Cluster: in its namespace."""
+    for item in world.of_each:
+        item = json.loads(json.dumps(item).replace(NAMESPACE, namespace).replace(CLUSTER, cluster))
+        if item["metadata"]["namespace"] != namespace:
+            item["metadata"]["name"] += "-" + namespace
+            if "roleRef" in item:
+                item["roleRef"]["name"] += "-" + namespace
+        world.home.create(item)
+    if world.joined or world.arguments.inside:
+        return
     for item in objects(f"{HERE}/../../examples/cluster-api/rbac-management.yaml"):
         item["metadata"]["namespace"] = namespace
         for subject in item.get("subjects", []):
@@ -53,9 +69,12 @@ def enter(world, namespace):
 def judge(world):
     """Compares what was granted with what was asked, in each cluster."""
     bad = False
-    sides = [("workload" if world.hub_roles else "joined", world.roles, world.dir)]
-    if world.hub_roles:
-        sides.append(("management", world.hub_roles, world.hub_dir))
+    if world.arguments.inside:
+        sides = [("inside", world.roles, world.hub_dir)]
+    elif world.joined:
+        sides = [("joined", world.roles, world.dir)]
+    else:
+        sides = [("workload", world.roles, world.dir), ("management", world.hub_roles, world.hub_dir)]
     for side, roles, directory in sides:
         path = f"{world.arguments.out}/{side}-roles.json"
         json.dump({"items": roles}, open(path, "w"))

@@ -13,7 +13,7 @@ def _roll(rig, **change):
 
 
 def a8(world):
-    "a deletion during a rollout takes the right machine"
+    "deletions during a rollout take the right machines, an old one and a new one"
     rig = Rig(world, "a8")
     rig.template("slow", provisionSeconds=15)
     rig.deployment(notes={MAX: "20"})
@@ -29,10 +29,18 @@ def a8(world):
     rig.until("it is on its way out", 60, lambda: name not in {m["metadata"]["name"] for m in rig.machines()})
     left = {m["metadata"]["name"] for m in rig.in_set(newest=False) if not going(m)}
     rig.at_most("others that Cluster API took meanwhile", len(others - left), 1)
+    # And one of the new ones, which the rollout itself never takes.
+    used = lambda: {p["spec"].get("nodeName") for p in rig.pods()}
+    served = lambda: [m for m in rig.in_set(newest=True) if not going(m) and CLAIM in annotations(m) and m.get("status", {}).get("nodeRef", {}).get("name") in used()]
+    rig.until("a new one is in use", 180, served)
+    rig.same("the rollout goes on", bool(rig.in_set(newest=False)), True)
+    fresh = served()[0]["metadata"]["name"]
+    rig.give_up(annotations(served()[0])[CLAIM])
+    rig.until("the new one is on its way out", 60, lambda: fresh not in {m["metadata"]["name"] for m in rig.machines()})
     rig.until("the rollout is over", 300, lambda: not rig.in_set(newest=False))
-    rig.until("four are left", 180, lambda: len(rig.machines(all=True)) == 4 and rig.initialized() == 4)
-    rig.stays("four", 30, lambda: len(rig.machines()) == 4)
-    rig.same("replicas", rig.replicas(), 4)
+    rig.until("three are left", 180, lambda: len(rig.machines(all=True)) == 3 and rig.initialized() == 3 and rig.running() == 3)
+    rig.stays("three", 30, lambda: len(rig.machines()) == 3)
+    rig.same("replicas", rig.replicas(), 3)
     rig.at_rest(lost=5)  # the rollout itself takes the old ones
     return rig
 
@@ -145,10 +153,14 @@ def a19(world):
         time.sleep(2)
         rig.api.delete("NodeClaim", claim)
         rig.stays("the budget holds the drain", 40, lambda: len(rig.machines()) >= 2 and rig.running() >= 2)
+        rig.same("the drain that waits is told", bool(rig.told("FailedDraining")), True)
     finally:
         rig.api.delete("PodDisruptionBudget", "a19", "default")
     rig.until("the Machine is on its way out", 120, lambda: name not in {m["metadata"]["name"] for m in rig.machines()})
     rig.stays("the hook holds it", 40, lambda: name in {m["metadata"]["name"] for m in rig.machines(all=True)})
+    rig.same("the hook is told", any("backup" in text for text in rig.told("DeletionStalled")), True)
+    out = next(m for m in rig.machines(all=True) if m["metadata"]["name"] == name)
+    rig.same("Cluster API does not drain again", "machine.cluster.x-k8s.io/exclude-node-draining" in annotations(out), True)
     rig.same("its NodeClaim is there", claim in {c["metadata"]["name"] for c in rig.claims()}, True)
     rig.patch("Machine", name, {"metadata": {"annotations": {hook: None}}})
     rig.until("it is gone", 60, lambda: name not in {m["metadata"]["name"] for m in rig.machines(all=True)})

@@ -6,7 +6,7 @@ import threading
 import time
 
 from rig import CLAIM_UID, Rig
-from world import CAPACITY, GROUP, MAX, PRICE, annotations
+from world import CAPACITY, GROUP, MAX, PRICE, annotations, is_true
 
 
 def a5(world):
@@ -49,16 +49,24 @@ def a16(world):
     rig.want(5)
     rig.ready(5)
     nodes, claims = {n["metadata"]["uid"] for n in rig.nodes()}, {c["metadata"]["uid"] for c in rig.claims()}
-    server = _process(world.hub_dir, "kube-apiserver")
+    server, kubelets = _process(world.hub_dir, "kube-apiserver"), _process(world.dir, "kwok")
     os.kill(server, signal.SIGSTOP)
     try:
         rig.want(7)
         there = lambda: nodes <= {n["metadata"]["uid"] for n in rig.nodes()} and claims <= {c["metadata"]["uid"] for c in rig.claims() if not c["metadata"].get("deletionTimestamp")}
-        rig.stays("all nodes", 240, there)
+        rig.stays("all nodes", 60, there)
+        # Every node goes NotReady for a while.
+        os.kill(kubelets, signal.SIGSTOP)
+        try:
+            rig.until("nodes are not ready", 90, lambda: not any(is_true(n, "Ready") for n in rig.nodes()))
+            rig.stays("all nodes, none of them ready", 30, there)
+        finally:
+            os.kill(kubelets, signal.SIGCONT)
+        rig.stays("all nodes", 90, there)
         rig.same("ManagementClusterReady", rig.class_condition("ManagementClusterReady").get("status"), "False")
     finally:
         os.kill(server, signal.SIGCONT)
-    rig.ready(7, 240)
+    rig.facts["seconds until all are served afterwards"] = round(rig.ready(7, 240))
     rig.stays("seven", 25, lambda: rig.replicas() == 7 and len(rig.machines(all=True)) == 7)
     rig.until("the NodeClass is ready again", 120, lambda: rig.class_condition("ManagementClusterReady").get("status") == "True")
     rig.same("Machines ever", len(rig.history()), 7)
@@ -82,6 +90,17 @@ def a17(world):
     rig.patch("Cluster", rig.cluster, {"spec": {"paused": False}})
     rig.ready(3, 180)
     rig.stays("three", 20, lambda: rig.replicas() == 3 and len(rig.machines(all=True)) == 3)
+    # A deletion waits for the end of a pause.
+    rig.patch("Cluster", rig.cluster, {"spec": {"paused": True}})
+    time.sleep(2)
+    writes = len(rig.writes())
+    rig.give_up(rig.claims()[0]["metadata"]["name"])
+    rig.stays("nothing goes", 30, lambda: rig.replicas() == 3 and len(rig.machines()) == 3)
+    rig.same("writes for a deletion while paused", len(rig.writes()) - writes, 0)
+    rig.patch("Cluster", rig.cluster, {"spec": {"paused": False}})
+    rig.gone(2)
+    rig.want(3)
+    rig.ready(3, 180)
     # The MachineDeployment alone: what goes may go, nothing new comes.
     rig.patch("MachineDeployment", "m", {"spec": {"paused": True}})
     time.sleep(1)
@@ -160,11 +179,12 @@ def a25_go(world):
         time.sleep(1.2)
     rig.start()
     rig.until("they are claimed", 60, lambda: rig.claimed() == 2)
-    rig.stays("two", 30, lambda: rig.replicas() == 2 and len(rig.machines()) == 2)
+    rig.stays("two", 10, lambda: rig.replicas() == 2 and len(rig.machines()) == 2)
     owners = sorted(annotations(m)[GROUP + "nodeclaim"] for m in rig.machines())
     rig.same("owners", owners, ["g1", "g2"])
-    rig.api.delete("NodeClaim", "g3")
     rig.until("the younger ends", 60, lambda: len(rig.claims()) == 2)
+    rig.same("it is told", any(first["metadata"]["name"] in text for text in rig.told("DuplicateMachine")), True)
+    rig.same("Nodes", len(rig.nodes()), 2)
     rig.stays("without taking the Machine along", 20, lambda: rig.replicas() == 2 and len(rig.machines()) == 2)
     # Cluster API's own annotation on the Node holds the bare name.
     for node in rig.nodes():
@@ -194,5 +214,6 @@ def a25_gitops(world):
     rig.until("all is served again", 240, lambda: rig.initialized() == 4 and rig.running() == 4 and len(rig.machines(all=True)) == 4 and len(rig.claims()) == 4)
     rig.stays("four", 25, lambda: rig.replicas() == 4)
     rig.facts["levels"] = rig.levels()
+    rig.same("who it was is told", any("gitops" in text for text in rig.told("ReplicasChangedByAnother")), True)
     rig.at_rest(lost=99)
     return rig

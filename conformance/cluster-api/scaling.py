@@ -1,7 +1,7 @@
 """Launching by scaling MachineDeployments. Each outcome is that of the test of the same number in the provider's tests/it."""
 
 from rig import Rig
-from world import GROUP, MAX, PRICE, annotations
+from world import GROUP, MAX, PRICE, annotations, condition, is_true
 
 
 def a1(world):
@@ -57,8 +57,8 @@ def a3(world):
 
 
 def a4(world):
-    "a held creation does not run away (30 min as 90 s)"
-    rig = Rig(world, "a4")
+    "a held creation does not run away (30 min as 90 s, launches timing out every 25 s)"
+    rig = Rig(world, "a4", timeouts={"launch": "25s"})
     rig.deployment(notes={MAX: "10"})
     rig.patch("FakeControlPlane", rig.cluster, {"spec": {"version": "v1.37.0", "reported": "v1.36.3"}})
     rig.want(1)
@@ -124,7 +124,7 @@ def a12(world):
     "a machine that never comes is given up with its NodeClaim (10 min as 30 s)"
     rig = Rig(world, "a12", timeouts={"launch": "30s"})
     rig.template("stuck", never=True)
-    rig.deployment("m", {MAX: "10", PRICE: "0.1"}, template="stuck")
+    rig.deployment("m", {MAX: "10", PRICE: "0.1"}, template="stuck", domain="rack-1")
     rig.deployment("m2", {MAX: "10", PRICE: "0.2"})
     rig.want(1)
     rig.ready(1, 180)
@@ -138,13 +138,34 @@ def a13(world):
     "a terminal failure is answered at once"
     rig = Rig(world, "a13")
     rig.template("full", fails={"seconds": 5, "reason": "InsufficientResources", "message": "no host has room"})
-    rig.deployment("m", {MAX: "10", PRICE: "0.1"}, template="full")
+    rig.deployment("m", {MAX: "10", PRICE: "0.1"}, template="full", domain="rack-1")
     rig.deployment("m2", {MAX: "10", PRICE: "0.2"})
     rig.want(1)
+    failed = lambda: any((condition(m, "InfrastructureReady") or {}).get("reason") == "InsufficientResources" for m in rig.machines(all=True))
+    rig.until("it fails", 60, failed)
+    first = rig.claims()[0]["metadata"]["uid"]
+    rig.at_most("seconds until it is answered", round(rig.until("it is answered", 20, lambda: first not in {c["metadata"]["uid"] for c in rig.claims() if not c["metadata"].get("deletionTimestamp")})), 5)
+    rig.same("the reason is told", any("no host has room" in text for text in rig.told("InsufficientCapacityError")), True)
     rig.ready(1, 60)
     rig.until("the failed one is removed", 60, lambda: len(rig.machines(all=True)) == 1)
     rig.stays("the levels", 20, lambda: (rig.replicas("m"), rig.replicas("m2")) == (0, 1))
     rig.at_rest()
+    return rig
+
+
+def never_joins(world):
+    "a machine that never becomes a node is given up (15 min as 30 s), and another MachineDeployment serves"
+    rig = Rig(world, "never-joins", timeouts={"launch": "60s", "registration": "30s"})
+    rig.template("mute", neverJoins=True)
+    rig.deployment("m", {MAX: "10", PRICE: "0.1"}, template="mute")
+    rig.deployment("m2", {MAX: "10", PRICE: "0.2"})
+    rig.want(1)
+    rig.until("it is launched", 60, lambda: any(is_true(c, "Launched") for c in rig.claims()))
+    first = rig.claims()[0]["metadata"]["uid"]
+    there = lambda: first in {c["metadata"]["uid"] for c in rig.claims() if not c["metadata"].get("deletionTimestamp")}
+    rig.facts["seconds until it is given up"] = round(rig.until("it is given up", 120, lambda: not there()))
+    rig.until("nothing is left of it", 60, lambda: first not in {c["metadata"]["uid"] for c in rig.claims()})
+    rig.facts["Machines ever"] = len(rig.history())
     return rig
 
 

@@ -80,6 +80,7 @@ class World:
         self.api = Api(f"{self.dir}/admin.kubeconfig")
         self.hub = self.api if self.hub_dir == self.dir else Api(f"{self.hub_dir}/admin.kubeconfig")
         self.joined = self.hub is self.api
+        self.home = self.hub if arguments.inside else self.api  # where Karpenter runs
         self.moved = threading.Condition()
         self.processes = {}
         self.karpenters = []
@@ -139,7 +140,9 @@ class World:
             "HEALTH_PROBE_PORT": str(probes), "METRICS_PORT": str(free_port()),
             "BATCH_IDLE_DURATION": "1s", "LOG_LEVEL": "info", **settings, **(env or {}),
         }
-        if not self.joined:
+        if self.arguments.inside:
+            full.update(KUBECONFIG=f"{self.hub_dir}/karpenter.kubeconfig", CLUSTER_API_IN_MANAGEMENT_CLUSTER="true")
+        elif not self.joined:
             full.setdefault("CLUSTER_API_KUBECONFIG", f"{self.hub_dir}/karpenter.kubeconfig")
         process = Process("karpenter", [self.arguments.karpenter, "run", "--provider", "cluster-api"],
                           f"{self.arguments.out}/karpenter.log", full)
@@ -225,12 +228,14 @@ def template(namespace, name, **knobs):
             "metadata": {"name": name, "namespace": namespace}, "spec": {"template": {"spec": knobs}}}
 
 
-def machine_deployment(namespace, cluster, name, template="t", notes=None, cpu="4", memory="16Gi", replicas=0, **spec):
+def machine_deployment(namespace, cluster, name, template="t", notes=None, cpu="4", memory="16Gi", replicas=0, domain=None, **spec):
     notes = {CAPACITY + "cpu": cpu, CAPACITY + "memory": memory, CAPACITY + "maxPods": "110", **(notes or {})}
     inner = {
         "clusterName": cluster, "version": VERSION, "bootstrap": {"dataSecretName": cluster + "-bootstrap"},
         "infrastructureRef": {"apiGroup": "infrastructure.cluster.x-k8s.io", "kind": "FakeMachineTemplate", "name": template},
     }
+    if domain:
+        inner["failureDomain"] = domain
     return {
         "apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "MachineDeployment",
         "metadata": {"name": name, "namespace": namespace, "labels": {MEMBER: ""}, "annotations": {k: v for k, v in notes.items() if v is not None}},
