@@ -54,6 +54,11 @@ impl Context {
         self.environment.clock.now()
     }
 
+    /// Whether this moment has passed, and not by a leap of the clock that is doubted. For deadlines at which something ends.
+    pub(crate) fn is_past(&self, deadline: jiff::Timestamp) -> bool {
+        self.environment.clock.undoubted_now() > deadline
+    }
+
     /// Makes a controller part of the program. It starts once everything has been listed: from then on what is not in a store
     /// does not exist, and reconcilers may act on it.
     pub(crate) fn run<R: Reconciler>(&self, program: &mut Program, controller: Controller<R>) {

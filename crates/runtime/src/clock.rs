@@ -33,9 +33,14 @@ pub trait Clock: fmt::Debug + Send + Sync {
     }
 
     /// For how long nobody who asks should take anything away for being too old or too late: the clock leapt ahead a moment ago.
-    /// Zero when there is no doubt. Expiration, liveness, disruption and the health of nodes ask; drains with a deadline do not.
+    /// Zero when there is no doubt.
     fn doubted_for(&self) -> Duration {
         Duration::ZERO
+    }
+
+    /// The time without the leap that is doubted. A deadline that passes by the leap alone has not passed.
+    fn undoubted_now(&self) -> Timestamp {
+        self.now()
     }
 }
 
@@ -88,7 +93,23 @@ pub struct WallClock {
 struct Seen {
     wall: Timestamp,
     at: Instant,
-    leapt: Option<Instant>,
+    leap: Option<Leap>,
+}
+
+/// The clock was set ahead.
+#[derive(Clone, Copy)]
+struct Leap {
+    /// When it was last set.
+    at: Instant,
+    /// By how much in all since it came into doubt.
+    by: SignedDuration,
+}
+
+impl Leap {
+    /// For how long it is still doubted.
+    fn doubted_for(&self) -> Duration {
+        DOUBT.saturating_sub(self.at.elapsed())
+    }
 }
 
 impl WallClock {
@@ -100,7 +121,7 @@ impl WallClock {
 
     /// That shows what `read` says.
     pub fn reading(read: impl Fn() -> Timestamp + Send + Sync + 'static) -> Self {
-        let seen = Seen { wall: read(), at: Instant::now(), leapt: None };
+        let seen = Seen { wall: read(), at: Instant::now(), leap: None };
         Self { read: Arc::new(read), seen: Arc::new(Mutex::new(seen)) }
     }
 
@@ -110,8 +131,16 @@ impl WallClock {
         let mut seen = lock(&self.seen);
         let passed = SignedDuration::try_from(at.saturating_duration_since(seen.at)).unwrap_or_default();
         let step = wall.duration_since(seen.wall).saturating_sub(passed);
-        let leapt = if step >= LEAP { Some(at) } else { seen.leapt };
-        *seen = Seen { wall, at, leapt };
+        let doubted = seen.leap.filter(|leap| !leap.doubted_for().is_zero());
+        let leap = match doubted {
+            _ if step >= LEAP => {
+                Some(Leap { at, by: doubted.map_or(step, |leap| leap.by.saturating_add(step)) })
+            }
+            // Set right again, perhaps.
+            Some(leap) if step.abs() >= STEP => Some(Leap { by: leap.by.saturating_add(step), ..leap }),
+            doubted => doubted,
+        };
+        *seen = Seen { wall, at, leap };
         (wall, step)
     }
 }
@@ -129,8 +158,13 @@ impl Clock for WallClock {
 
     fn doubted_for(&self) -> Duration {
         self.now();
-        let leapt = lock(&self.seen).leapt;
-        leapt.map_or(Duration::ZERO, |leapt| DOUBT.saturating_sub(leapt.elapsed()))
+        lock(&self.seen).leap.map_or(Duration::ZERO, |leap| leap.doubted_for())
+    }
+
+    fn undoubted_now(&self) -> Timestamp {
+        let now = self.now();
+        let leap = lock(&self.seen).leap;
+        leap.and_then(|leap| now.checked_sub(leap.by.max(SignedDuration::ZERO)).ok()).unwrap_or(now)
     }
 }
 
@@ -193,5 +227,22 @@ mod tests {
         assert_eq!(clock.clone().doubted_for(), DOUBT - Duration::from_secs(20));
         tokio::time::sleep(DOUBT).await;
         assert_eq!(clock.doubted_for(), Duration::ZERO);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_doubted_leap_is_left_out_until_it_is_believed_or_taken_back() {
+        let machine = TokioClock::starting_at(epoch());
+        let read = machine.clone();
+        let clock = WallClock::reading(move || read.now());
+        machine.step(SignedDuration::from_hours(1));
+        assert_eq!(clock.undoubted_now(), epoch());
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        assert_eq!(clock.undoubted_now().to_string(), "2026-01-02T03:04:15Z");
+        machine.step(SignedDuration::from_hours(-1));
+        assert_eq!(clock.undoubted_now(), machine.now(), "set right again");
+        machine.step(SignedDuration::from_hours(2));
+        assert_eq!(clock.undoubted_now().to_string(), "2026-01-02T03:04:15Z");
+        tokio::time::sleep(DOUBT).await;
+        assert_eq!(clock.undoubted_now(), machine.now(), "it has stayed there");
     }
 }

@@ -23,6 +23,9 @@ const PODS_PER_NODE: usize = 110;
 /// How long to wait for others that ask. Nodes that are emptied together are drained within moments of each other.
 const GATHER: Duration = Duration::from_millis(250);
 
+/// How long an answer is waited for. One that never comes must not hold up the nodes that ask next.
+const PATIENCE: Duration = Duration::from_secs(30);
+
 /// Asks the server about the pods of nodes.
 pub(crate) struct LastLook {
     pods: Api<Pod>,
@@ -84,8 +87,13 @@ impl LastLook {
             let listed = self.pods.list(&ListParams::default().fields(selector)).await;
             listed.map_err(|error| ReconcileError::from(error).context("listing pods on node"))
         });
-        let lists = try_join_all(lists).await?;
-        let now = self.clock.now();
+        let lists = tokio::time::timeout(PATIENCE, try_join_all(lists)).await.map_err(|_| {
+            ReconcileError::message(format!(
+                "listing pods on node: no answer within {} s",
+                PATIENCE.as_secs()
+            ))
+        })??;
+        let now = self.clock.undoubted_now();
         let waiting = lists.iter().flatten().filter(|pod| pods::is_waiting_eviction(pod, now));
         Ok(waiting.filter_map(|pod| pods::node_name(pod).map(str::to_owned)).collect())
     }
@@ -108,8 +116,9 @@ mod tests {
 
     use super::*;
 
-    /// A server with one pod, on node `b`, that takes a second to answer and notes what it was asked.
-    fn server(asked: &Arc<Mutex<Vec<String>>>) -> Client {
+    /// A server with one pod, on node `b`, that takes a second to answer and notes what it was asked. The first of its
+    /// answers in vain never come.
+    fn server(asked: &Arc<Mutex<Vec<String>>>, in_vain: usize) -> Client {
         let asked = Arc::clone(asked);
         let service = tower::service_fn(move |request: Request<Body>| {
             let asked = Arc::clone(&asked);
@@ -121,7 +130,14 @@ mod tests {
                 } else {
                     vec![]
                 };
-                asked.lock().unwrap_or_else(PoisonError::into_inner).push(query);
+                let before = {
+                    let mut asked = asked.lock().unwrap_or_else(PoisonError::into_inner);
+                    asked.push(query);
+                    asked.len() - 1
+                };
+                if before < in_vain {
+                    std::future::pending::<()>().await;
+                }
                 tokio::time::sleep(Duration::from_secs(1)).await;
                 let list = json!({"kind": "PodList", "apiVersion": "v1", "metadata": {"resourceVersion": "1"}, "items": found});
                 Ok::<_, std::convert::Infallible>(Response::new(Body::from(list.to_string().into_bytes())))
@@ -134,7 +150,7 @@ mod tests {
     async fn nodes_that_ask_at_the_same_time_share_one_question() {
         let asked = Arc::default();
         let clock = Arc::new(TokioClock::starting_at(jiff::Timestamp::UNIX_EPOCH));
-        let look = LastLook::new(server(&asked), Store::new(), clock);
+        let look = LastLook::new(server(&asked, 0), Store::new(), clock);
         let later = async {
             tokio::time::sleep(Duration::from_millis(600)).await;
             look.finds_pods_on("b").await
@@ -148,5 +164,18 @@ mod tests {
             questions, 2,
             "one for the three; who asks while it is being answered needs a newer answer"
         );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_that_never_comes_is_an_error_and_holds_up_nobody_for_long() {
+        let asked = Arc::default();
+        let clock = Arc::new(TokioClock::starting_at(jiff::Timestamp::UNIX_EPOCH));
+        let look = LastLook::new(server(&asked, 1), Store::new(), clock);
+        let (a, b) = tokio::join!(look.finds_pods_on("a"), async {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            look.finds_pods_on("b").await
+        });
+        assert!(a.expect_err("no answer is not an empty node").to_string().contains("no answer within 30 s"));
+        assert!(b.expect("the next question is asked"));
     }
 }

@@ -353,7 +353,7 @@ impl Termination {
     fn await_volumes(&self, pass: &mut Pass) -> Outcome {
         let now = self.context.now();
         let pending = volumes::pending(&self.context.stores, pass.name(), now);
-        let elapsed = pass.deadline.is_some_and(|deadline| now > deadline);
+        let elapsed = pass.deadline.is_some_and(|deadline| self.context.is_past(deadline));
         let conditions = pass.claim.as_mut().map(|claim| ConditionSet::of(claim, now));
         if pending.is_empty() {
             conditions.map(|mut conditions| conditions.set_true(VOLUMES_DETACHED));

@@ -226,13 +226,13 @@ impl Reconciler for Reboot {
         let Some(mut node) = node else {
             // It may come back. Without it nothing can be drained, so the time counts from the wish.
             let deadline = deadline.unwrap_or_else(|| after(pass.requested_at(), ISSUANCE_TIMEOUT));
-            return if self.context.now() > deadline {
+            return if self.context.is_past(deadline) {
                 self.overdue(pass, None).await
             } else {
                 Ok(Outcome::After(POLL))
             };
         };
-        if deadline.is_some_and(|deadline| self.context.now() > deadline) {
+        if deadline.is_some_and(|deadline| self.context.is_past(deadline)) {
             return self.overdue(pass, Some(&mut node)).await;
         }
         match pass.rebooting.reason() {
@@ -330,7 +330,7 @@ impl Reboot {
             Grace::Unbounded => None,
             Grace::Bounded(period) => Some(after(pass.requested_at(), period.max(MIN_DRAIN_TIME))),
         };
-        let now = self.context.now();
+        let now = self.context.environment.clock.undoubted_now();
         let name = node.metadata.name.as_deref().unwrap_or_default();
         let (wait, at_most) = match drain(&self.context, &self.evictions, name, deadline, Mode::Timeout) {
             Ok(()) => (until(now, after(pass.requested_at(), MIN_DRAIN_TIME)), Duration::MAX),

@@ -249,6 +249,25 @@ async fn at_the_deadline_pods_are_deleted_with_what_time_is_left_whatever_they_s
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_leap_of_the_clock_ends_no_drain_before_it_is_believed() {
+    let protected = json!({"metadata": {"annotations": {"karpenter.sh/do-not-disrupt": "true"}}});
+    let bounded = the_claim().with(json!({"spec": {"terminationGracePeriod": "1h"}}));
+    let pods = vec![pod_on("c", "protected", "1m").with(protected), pod_on("c", "slow", "1m")];
+    let rig = ending(bounded, held_node(), pods).await;
+    rig.pass(10 * SECOND).await;
+    assert_eq!(leaving(&rig), ["slow"]);
+    rig.jump(2 * 3600);
+    rig.pass(50 * SECOND).await;
+    assert_eq!(leaving(&rig), ["slow"], "the deadline has passed by the leap alone");
+    rig.jump(-2 * 3600);
+    rig.pass(60 * SECOND).await;
+    assert_eq!(leaving(&rig), ["slow"], "the clock was wrong");
+    rig.jump(2 * 3600);
+    rig.pass(75 * SECOND).await;
+    assert_eq!(leaving(&rig), ["protected", "slow"], "the clock is believed");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_pod_stuck_on_its_way_out_is_not_waited_for_for_ever() {
     let rig = ending(the_claim(), held_node(), vec![pod_on("c", "p", "1m")]).await;
     rig.pass(60 * SECOND).await;
