@@ -27,7 +27,7 @@ pub enum Written<K> {
     Done(Box<K>),
     /// The object does not exist (any more).
     Gone,
-    /// The object changed in between: look again.
+    /// The object changed in between: look again. Only where the write depends on that.
     Conflict,
 }
 
@@ -46,7 +46,8 @@ where
     let Some(patch) = difference(before, after, lock, |key| key != "status")? else {
         return Ok(Written::Unchanged);
     };
-    settle(api.patch(&name(before), &PatchParams::default(), &Patch::Merge(patch)).await)
+    let answer = api.patch(&name(before), &PatchParams::default(), &Patch::Merge(patch)).await;
+    settle(answer, lock)
 }
 
 /// Writes what differs between the status of `before` and `after`.
@@ -62,7 +63,8 @@ where
     let Some(patch) = difference(before, after, lock, |key| key == "status")? else {
         return Ok(Written::Unchanged);
     };
-    settle(api.patch_status(&name(before), &PatchParams::default(), &Patch::Merge(patch)).await)
+    let answer = api.patch_status(&name(before), &PatchParams::default(), &Patch::Merge(patch)).await;
+    settle(answer, lock)
 }
 
 /// Deletes this very object, not another of its name that came after; whether there was anything to delete.
@@ -83,11 +85,14 @@ fn name<K: Resource>(object: &K) -> String {
     object.meta().name.clone().unwrap_or_default()
 }
 
-fn settle<K>(result: Result<K, kube::Error>) -> Result<Written<K>, kube::Error> {
+fn settle<K>(result: Result<K, kube::Error>, lock: Lock) -> Result<Written<K>, kube::Error> {
     match result {
         Ok(object) => Ok(Written::Done(Box::new(object))),
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(Written::Gone),
-        Err(kube::Error::Api(status)) if status.code == 409 => Ok(Written::Conflict),
+        // Without a lock nothing was overtaken: the server could not do it now, and nobody looks again unless told to.
+        Err(kube::Error::Api(status)) if status.code == 409 && lock == Lock::Optimistic => {
+            Ok(Written::Conflict)
+        }
         Err(error) => Err(error),
     }
 }
@@ -177,6 +182,16 @@ mod tests {
             None,
             "nothing to write"
         );
+    }
+
+    #[test]
+    fn a_refused_write_without_a_lock_is_an_error_so_that_somebody_looks_again() {
+        let refused = || {
+            let status = kube::core::Status::failure("try again", "Conflict").with_code(409);
+            Err::<Node, _>(kube::Error::Api(status.boxed()))
+        };
+        assert_eq!(settle(refused(), Lock::Optimistic).expect("no error"), Written::Conflict);
+        assert!(settle(refused(), Lock::None).is_err());
     }
 
     fn merged(target: &mut Value, patch: &Value) {

@@ -301,7 +301,8 @@ impl Reboot {
                 match writes::patch(&self.claims, &pass.claim, &noted, Lock::None).await? {
                     Written::Done(claim) => pass.claim = *claim,
                     Written::Unchanged => {}
-                    Written::Gone | Written::Conflict => return Ok(Outcome::Done),
+                    Written::Conflict => return Ok(Outcome::Requeue),
+                    Written::Gone => return Ok(Outcome::Done),
                 }
             }
         }

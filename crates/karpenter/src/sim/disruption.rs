@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
-use karpenter_api::conditions::{ConditionStatus, HasConditions as _};
+use karpenter_api::conditions::{Condition, ConditionStatus, HasConditions as _};
 use karpenter_api::{NodeClaim, NodePool, annotations, nodeclaim, taints};
 use karpenter_cloudprovider::{RepairAction, RepairPolicy};
 use karpenter_runtime::entropy::Entropy;
@@ -146,7 +146,8 @@ fn unfinished(objects: &Objects) -> Vec<String> {
         for kind in [nodeclaim::DRIFTED, nodeclaim::DISRUPTION_REASON, nodeclaim::REBOOTING] {
             if claim.condition_status(kind) == ConditionStatus::True {
                 let deleting = if is_deleting(&**claim) { ", which is being deleted," } else { "" };
-                all.push(format!("NodeClaim {key}{deleting} is {kind}"));
+                let reason = claim.condition(kind).map(Condition::reason).unwrap_or_default();
+                all.push(format!("NodeClaim {key}{deleting} is {kind}: {reason}"));
             }
         }
     }
@@ -156,7 +157,11 @@ fn unfinished(objects: &Objects) -> Vec<String> {
             all.push(format!("node {key} is tainted as disrupted"));
         }
         if is_broken(node) {
-            all.push(format!("node {key} is broken"));
+            let there = objects.pods.values().filter(|pod| {
+                pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()) == Some(&*key.name)
+            });
+            let there: Vec<&str> = there.filter_map(|pod| pod.metadata.name.as_deref()).collect();
+            all.push(format!("node {key} is broken; on it are {there:?}"));
         }
     }
     for (key, pool) in objects.node_pools.iter().filter(|(_, pool)| pool.is_static()) {
