@@ -25,6 +25,8 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::plants::Plant;
+
 /// How long an offering that had run dry is not asked for again.
 const DRY_FOR: Duration = Duration::from_secs(3 * 60);
 
@@ -38,7 +40,9 @@ const IMAGE_TAG: &str = "image";
 pub(super) struct Platform {
     image: Arc<AtomicU64>,
     repair: Vec<RepairPolicy>,
-    lies_about_prices: bool,
+    plant: Option<Plant>,
+    /// Orders so far.
+    orders: Arc<AtomicU64>,
 }
 
 impl Platform {
@@ -47,15 +51,15 @@ impl Platform {
         Self { repair, ..Self::default() }
     }
 
-    /// One that says of the dear that it is cheap.
-    pub(super) fn lying_about_prices(self) -> Self {
-        Self { lies_about_prices: true, ..self }
+    /// Whose provider makes this mistake, if it is one of its own.
+    pub(super) fn mistaken(self, plant: Option<Plant>) -> Self {
+        Self { plant, ..self }
     }
 
     /// What it says it offers.
     fn instance_types(&self) -> Vec<InstanceType> {
         let mut types = instance_types();
-        if self.lies_about_prices {
+        if self.plant == Some(Plant::PricesWrong) {
             for offering in types.iter_mut().flat_map(|it| &mut it.offerings) {
                 offering.price = 1.0 / (1.0 + offering.price);
             }
@@ -115,7 +119,11 @@ impl SimulatedCloud {
         let mut dry = None;
         for (instance_type, offering) in choices {
             let launched = selection::describe("", instance_type, offering);
-            let order = order(claim, &launched, &self.platform.image());
+            let mut order = order(claim, &launched, &self.platform.image());
+            if self.platform.plant == Some(Plant::LaunchesNotRepeatable) {
+                let number = self.platform.orders.fetch_add(1, Ordering::Relaxed);
+                order.token = format!("{}-{number}", order.token);
+            }
             let key = (order.instance_type.clone(), order.zone.clone(), order.capacity_type.clone());
             match self.cloud.launch(order).await {
                 Ok(instance) => {

@@ -31,8 +31,8 @@ pub(super) async fn simulate(run: Run) -> Report {
     };
     world.cluster().watch_over(invariants::all("karpenter"));
     let plan = if run.calm { FaultPlan::default() } else { FaultPlan::swarm(world.cluster().entropy()) };
-    let process =
-        world.process("karpenter", plan, operator::karpenter(operator::settings(&[]), Platform::default()));
+    let platform = Platform::default().mistaken(run.plant);
+    let process = world.process("karpenter", plan, operator::karpenter(operator::settings(&[]), platform));
     run.plant_into(&process);
     let result = live(&world, &process, run).await;
     let instances = world.cluster().inventory(|inventory| inventory.len());

@@ -28,7 +28,6 @@ use tokio::time::Instant;
 
 use super::cloud::{Platform, node_class_objects, node_class_ref, prices};
 use super::course::{MINUTE, discontent, go_home, told, wait_until_nothing_is_left};
-use super::plants::Plant;
 use super::{Report, Run, operator};
 
 /// What a monitor says about machines it finds broken; restarting them helps, or not.
@@ -52,10 +51,7 @@ pub(super) async fn simulate(run: Run) -> Report {
         Box::new(ReplacementsComeFirst::new("karpenter")) as _,
         Box::new(ReplacementsAreCheaper::new("karpenter", prices())) as _,
     ]);
-    let mut platform = Platform::repairing(repair_policies());
-    if run.plant == Some(Plant::PricesWrong) {
-        platform = platform.lying_about_prices();
-    }
+    let platform = Platform::repairing(repair_policies()).mistaken(run.plant);
     let options = options(&mut Chance::new(&entropy, "options"));
     let plan = if run.calm { FaultPlan::default() } else { FaultPlan::swarm(world.cluster().entropy()) };
     let process = world.process("karpenter", plan, operator::karpenter(options, platform.clone()));

@@ -134,9 +134,10 @@ pub fn cmd(args: &Args) -> anyhow::Result<ExitCode> {
         World::All => &["core", "disruption", "cluster-api", "cloudstack"],
     };
     if let Some(plant) = args.plant
-        && let Some(world) = worlds.iter().find(|world| !plant.works_in(world))
+        && let Some(world) = worlds.iter().find(|world| !plant.worlds().contains(world))
     {
-        bail!("--plant {} does nothing in the world {world}; give --world disruption", plant.name());
+        let useful = plant.worlds().join(" or ");
+        bail!("--plant {} does nothing in the world {world}; give --world {useful}", plant.name());
     }
     let (mut failed, mut tally) = (0u64, Tally::default());
     for seed in seeds.from..seeds.to {

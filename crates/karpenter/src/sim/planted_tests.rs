@@ -3,6 +3,7 @@
 use karpenter_controllers::planted::{Bug, plant};
 use karpenter_sim::in_virtual_time;
 
+use super::plants::Plant;
 use super::{Run, core};
 
 /// How many seeds may pass before a bug is found.
@@ -10,12 +11,21 @@ const SEEDS: u64 = 12;
 
 fn expect_found(bug: Bug, rule: &str) {
     let _planted = plant(bug);
+    expect_failure(None, &format!("{bug:?}"), rule);
+}
+
+fn expect_failure(plant: Option<Plant>, what: &str, rule: &str) {
     let failure = (0..SEEDS).find_map(|seed| {
-        let run = Run { world: "core", seed, calm: false, plant: None };
+        let run = Run { world: "core", seed, calm: false, plant };
         in_virtual_time(core::simulate(run)).expect("a runtime").failure
     });
-    let failure = failure.unwrap_or_else(|| panic!("{bug:?} is not found"));
-    assert!(failure.contains(rule), "{bug:?}: {failure}");
+    let failure = failure.unwrap_or_else(|| panic!("{what} is not found"));
+    assert!(failure.contains(rule), "{what}: {failure}");
+}
+
+#[test]
+fn a_launch_that_is_not_idempotent_is_found() {
+    expect_failure(Some(Plant::LaunchesNotRepeatable), "a second launch", "(I2)");
 }
 
 #[test]

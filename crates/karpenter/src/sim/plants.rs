@@ -23,6 +23,8 @@ pub(super) enum Plant {
     EvictionsForced,
     /// The dear is taken for cheap.
     PricesWrong,
+    /// A launch is asked for anew instead of once more.
+    LaunchesNotRepeatable,
 }
 
 impl Plant {
@@ -31,9 +33,13 @@ impl Plant {
         self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
     }
 
-    /// Whether it changes anything there: only the cloud of the disruption world can lie about prices.
-    pub(super) fn works_in(self, world: &str) -> bool {
-        self != Self::PricesWrong || world == "disruption"
+    /// The worlds in which it changes anything: some mistakes are made by the provider of the simulated cloud.
+    pub(super) fn worlds(self) -> &'static [&'static str] {
+        match self {
+            Self::PricesWrong => &["disruption"],
+            Self::LaunchesNotRepeatable => &["core", "disruption"],
+            _ => &["core", "disruption", "cloudstack", "cluster-api"],
+        }
     }
 }
 
