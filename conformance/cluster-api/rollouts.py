@@ -171,15 +171,24 @@ def a19(world):
 
 def a23(world):
     "consolidation by price"
+    return _consolidated(world, "a23", {PRICE: "0.40"}, {PRICE: "0.15"})
+
+
+def a23_no_prices(world):
+    "consolidation where nobody tells prices: the model of cores and memory gives the same order"
+    return _consolidated(world, "a23-no-prices", {}, {})
+
+
+def _consolidated(world, name, dear, cheap):
     often = {"consolidationPolicy": "WhenEmptyOrUnderutilized", "consolidateAfter": "5s", "budgets": [{"nodes": "100%"}]}
-    rig = Rig(world, "a23", disruption=often)
+    rig = Rig(world, name, disruption=often)
     # Without a zone nothing but empty nodes is consolidated.
     zone = "topology.kubernetes.io/zone"
     labels = {CAPACITY + "labels": f"{zone}=zone-a"}
     rig.template("big", capacity={"cpu": "8", "memory": "32Gi", "pods": "110"}, nodeLabels={zone: "zone-a"})
     rig.template("small", nodeLabels={zone: "zone-a"})
-    rig.deployment("m", {MAX: "10", PRICE: "0.40", **labels}, template="big", cpu="8", memory="32Gi")
-    rig.deployment("m2", {MAX: "10", PRICE: "0.15", **labels}, template="small")
+    rig.deployment("m", {MAX: "10", **dear, **labels}, template="big", cpu="8", memory="32Gi")
+    rig.deployment("m2", {MAX: "10", **cheap, **labels}, template="small")
     rig.want(3, cpu="7")
     rig.ready(3)
     rig.same("big ones first", (rig.replicas("m"), rig.replicas("m2")), (3, 0))
@@ -192,4 +201,28 @@ def a23(world):
     before = {m["metadata"]["uid"] for m in rig.machines()}
     rig.stays("a price disrupts nothing", 30, lambda: {m["metadata"]["uid"] for m in rig.machines(all=True)} == before)
     rig.at_rest()
+    return rig
+
+
+def own_hook(world):
+    "a Machine that somebody deletes waits until Karpenter has drained its node, by its own rules"
+    rig = Rig(world, "own-hook", timeouts={"hook": "10m"})
+    rig.deployment(notes={MAX: "20"})
+    rig.want(2)
+    rig.ready(2)
+    rig.api.create({"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": "own-hook", "namespace": "default"},
+                    "spec": {"maxUnavailable": 0, "selector": {"matchLabels": {"app": "own-hook"}}}})
+    machine = rig.machines()[0]
+    name, claim = machine["metadata"]["name"], annotations(machine)[CLAIM]
+    try:
+        rig.hub.delete("Machine", name, rig.namespace)
+        going = lambda: any(c["metadata"]["name"] == claim and c["metadata"].get("deletionTimestamp") for c in rig.claims())
+        rig.until("its NodeClaim is deleted", 60, going)
+        rig.stays("nobody drains past the budget", 40, lambda: rig.running() >= 2 and name in {m["metadata"]["name"] for m in rig.machines(all=True)})
+    finally:
+        rig.api.delete("PodDisruptionBudget", "own-hook", "default")
+    rig.until("it is gone", 120, lambda: name not in {m["metadata"]["name"] for m in rig.machines(all=True)})
+    rig.until("the pods run", 120, lambda: rig.running() == 2 and rig.initialized() == len(rig.claims()) == len(rig.machines(all=True)) == 2)
+    rig.stays("two", 25, lambda: (rig.replicas(), len(rig.machines(all=True))) == (2, 2))
+    rig.at_rest(lost=1)
     return rig

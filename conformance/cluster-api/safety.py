@@ -5,7 +5,7 @@ import signal
 import threading
 import time
 
-from rig import CLAIM_UID, Rig
+from rig import CLAIM, Rig
 from world import CAPACITY, GROUP, MAX, PRICE, annotations, is_true
 
 
@@ -216,4 +216,67 @@ def a25_gitops(world):
     rig.facts["levels"] = rig.levels()
     rig.same("who it was is told", any("gitops" in text for text in rig.told("ReplicasChangedByAnother")), True)
     rig.at_rest(lost=99)
+    return rig
+
+
+def by_hand_deleted(world):
+    "a Machine, a Node and a whole MachineDeployment deleted by hand"
+    rig = Rig(world, "by-hand-deleted")
+    rig.deployment("m", {MAX: "10", PRICE: "0.1"})
+    rig.deployment("m2", {MAX: "10", PRICE: "0.2"})
+    rig.want(3)
+    rig.ready(3)
+    settled = lambda m, m2: (rig.replicas("m"), rig.replicas("m2")) == (m, m2) and rig.initialized() == len(rig.claims()) == 3 and \
+        len(rig.machines(all=True)) == 3 and rig.running() == 3
+    for kind, api, namespace in (("Machine", rig.hub, rig.namespace), ("Node", rig.api, None)):
+        machine = rig.machines()[0]
+        name, claim = machine["metadata"]["name"], annotations(machine)[CLAIM]
+        api.delete(kind, name if kind == "Machine" else machine["status"]["nodeRef"]["name"], namespace)
+        rig.until(f"the NodeClaim of the {kind} ends", 120, lambda: claim not in {c["metadata"]["name"] for c in rig.claims()})
+        rig.facts[f"seconds until all is well after a {kind}"] = round(rig.until("three again", 180, lambda: settled(3, 0)))
+        rig.same(f"the Machine after its {kind}", name in {m["metadata"]["name"] for m in rig.machines(all=True)}, False)
+    # A MachineDeployment that nobody asks for any more: its nodes go elsewhere, nothing of it comes back.
+    rig.hub.delete("MachineDeployment", "m", rig.namespace)
+    rig.until("the other one serves", 240, lambda: settled(0, 3))
+    rig.stays("so it stays", 25, lambda: settled(0, 3))
+    rig.at_rest(lost=4)
+    return rig
+
+
+def moved(world):
+    "a paused Cluster whose objects are made anew with other uids, as clusterctl move does, keeps its nodes"
+    rig = Rig(world, "moved")
+    rig.deployment(notes={MAX: "10"})
+    rig.want(3)
+    rig.ready(3)
+    claims, nodes = {c["metadata"]["uid"] for c in rig.claims()}, {n["metadata"]["uid"] for n in rig.nodes()}
+    rig.patch("Cluster", rig.cluster, {"spec": {"paused": True}})
+    time.sleep(3)
+    kept = {kind: rig.hub.list(kind, rig.namespace) for kind in ("MachineDeployment", "MachineSet", "Machine", "FakeMachine")}
+    for kind in reversed(kept):
+        for value in kept[kind]:
+            name = value["metadata"]["name"]
+            rig.patch(kind, name, {"metadata": {"finalizers": None}})
+            rig.hub.delete(kind, name, rig.namespace)
+    there = lambda: claims == {c["metadata"]["uid"] for c in rig.claims() if not c["metadata"].get("deletionTimestamp")} and \
+        nodes == {n["metadata"]["uid"] for n in rig.nodes()}
+    rig.stays("nothing is taken for gone", 40, there)
+    uids = {}
+    for kind, values in kept.items():
+        for value in values:
+            meta = value["metadata"]
+            old = meta["uid"]
+            meta = {k: meta[k] for k in ("name", "namespace", "labels", "annotations", "finalizers", "ownerReferences") if k in meta}
+            for owner in meta.get("ownerReferences", []):
+                owner["uid"] = uids.get(owner["uid"], owner["uid"])
+            made = rig.hub.create({"apiVersion": value["apiVersion"], "kind": kind, "metadata": meta, "spec": value["spec"]})
+            uids[old] = made["metadata"]["uid"]
+    rig.patch("Cluster", rig.cluster, {"spec": {"paused": False}})
+    rig.until("Cluster API has them again", 120, lambda: all("nodeRef" in m.get("status", {}) for m in rig.machines()))
+    rig.stays("all as it was", 40, lambda: there() and (rig.replicas(), len(rig.machines(all=True))) == (3, 3))
+    rig.want(4)
+    rig.ready(4)
+    rig.give_up(rig.claims()[0]["metadata"]["name"])
+    rig.gone(3)
+    rig.stays("three", 20, lambda: (rig.replicas(), len(rig.machines(all=True))) == (3, 3))
     return rig

@@ -144,7 +144,8 @@ def a13(world):
     failed = lambda: any((condition(m, "InfrastructureReady") or {}).get("reason") == "InsufficientResources" for m in rig.machines(all=True))
     rig.until("it fails", 60, failed)
     first = rig.claims()[0]["metadata"]["uid"]
-    rig.at_most("seconds until it is answered", round(rig.until("it is answered", 20, lambda: first not in {c["metadata"]["uid"] for c in rig.claims() if not c["metadata"].get("deletionTimestamp")})), 5)
+    there = lambda: first in {c["metadata"]["uid"] for c in rig.claims() if not c["metadata"].get("deletionTimestamp")}
+    rig.at_most("seconds until it is answered", round(rig.until("it is answered", 20, lambda: not there())), 5)
     rig.same("the reason is told", any("no host has room" in text for text in rig.told("InsufficientCapacityError")), True)
     rig.ready(1, 60)
     rig.until("the failed one is removed", 60, lambda: len(rig.machines(all=True)) == 1)
@@ -165,7 +166,10 @@ def never_joins(world):
     there = lambda: first in {c["metadata"]["uid"] for c in rig.claims() if not c["metadata"].get("deletionTimestamp")}
     rig.facts["seconds until it is given up"] = round(rig.until("it is given up", 120, lambda: not there()))
     rig.until("nothing is left of it", 60, lambda: first not in {c["metadata"]["uid"] for c in rig.claims()})
+    rig.ready(1, 240)
+    rig.until("nothing else is left", 120, lambda: len(rig.machines(all=True)) == len(rig.claims()) == 1)
     rig.facts["Machines ever"] = len(rig.history())
+    rig.at_rest()
     return rig
 
 

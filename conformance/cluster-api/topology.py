@@ -3,12 +3,12 @@
 import json
 import time
 
-from rig import Rig
-from world import CAPACITY, MAX, MEMBER, MIN, PRICE, VERSION, cluster, is_true, machine_deployment, template
+from rig import CLAIM, Rig
+from world import CAPACITY, MAX, MEMBER, MIN, PRICE, VERSION, annotations, cluster, is_true, machine_deployment, template
 
 
 def a15(world):
-    "other clusters of the hub are neither read nor written"
+    "other clusters of the hub are neither read nor written, also where names and provider ids are the same"
     rig = Rig(world, "a15", start=False, cluster="c")
     rig.hub.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "a15-other"}})
     rig.add(*cluster("a15-other", "c"), template("a15-other", "t"), *cluster("a15", "d"))
@@ -17,9 +17,21 @@ def a15(world):
     rig.start()
     rig.want(3)
     rig.ready(3)
-    theirs = [k for k in world.machines.objects if k[0] == "a15-other" or k[1].startswith("x-")]
-    rig.same("Machines of others", len(theirs), 0)
+    theirs = lambda: [m for k, m in world.machines.objects.copy().items() if k[0] == "a15-other" or k[1].startswith("x-")]
+    rig.same("Machines of others", len(theirs()), 0)
     rig.same("replicas of others", (rig.replicas("x"), world.deployments.objects[("a15-other", "m")]["spec"]["replicas"]), (0, 0))
+    # A Machine of the other cluster that has the provider id of one of ours: ours goes, it stays.
+    claim = rig.claims()[0]
+    twin = claim["status"]["providerID"]
+    rig.add(template("a15-other", "twin", alias=twin, neverJoins=True))
+    rig.add(machine_deployment("a15-other", "c", "twins", template="twin", replicas=1))
+    rig.until("there are two of one id", 60, lambda: any(m["spec"].get("providerID") == twin for m in theirs()))
+    rig.kill()
+    rig.start()
+    rig.stays("nobody minds", 15, lambda: len(rig.claims()) == 3 and len(rig.machines()) == 3)
+    rig.give_up(claim["metadata"]["name"])
+    rig.gone(2)
+    rig.same("the twin", [bool(m["metadata"].get("deletionTimestamp")) for m in theirs()], [False])
     rig.same("writes to others", len([w for w in world.writes(rig.since) if "/a15-other/" in w[1] or "/x" in w[1]]), 0)
     told = [r["name"] for r in rig.api.get("ClusterAPINodeClass", "a15")["status"].get("resources", [])]
     rig.same("resources in the status", len(told), 1)
@@ -141,4 +153,62 @@ def a24(world):
         rig.at_rest()
     finally:
         serve("v1beta1", True)
+    return rig
+
+
+def a22_bootstrap(world):
+    "machines of their own with bootstrap configurations cloned from a template; all of it goes with the NodeClaim"
+    rig = Rig(world, "a22-bootstrap", launchMode="Machine")
+    rig.add({"apiVersion": "bootstrap.cluster.x-k8s.io/v1beta1", "kind": "FakeConfigTemplate", "metadata": {"name": "t", "namespace": rig.namespace},
+             "spec": {"template": {"spec": {}}}})
+    rig.deployment(notes={MAX: "10"}, config="t")
+    rig.want(2)
+    rig.ready(2)
+    configs = lambda: rig.hub.list("FakeConfig", rig.namespace)
+    parts = lambda: (len(rig.machines(all=True)), len(rig.here(world.infra)), len(configs()))
+    rig.same("Machines, clones and configurations", parts(), (2, 2, 2))
+    rig.same("they are their Machines'", all(any(o["kind"] == "Machine" for o in c["metadata"].get("ownerReferences", [])) for c in configs()), True)
+    rig.give_up(rig.claims()[0]["metadata"]["name"])
+    rig.until("one of each is left", 120, lambda: len(rig.claims()) == 1 and parts() == (1, 1, 1))
+    rig.at_rest()
+    return rig
+
+
+def machine_set(world):
+    "a MachineSet of no MachineDeployment is scaled like one"
+    rig = Rig(world, "machine-set")
+    value = machine_deployment(rig.namespace, rig.cluster, "s", notes={MAX: "10"})
+    value["kind"] = "MachineSet"
+    rig.add(value)
+    replicas = lambda: rig.hub.get("MachineSet", "s", rig.namespace)["spec"]["replicas"]
+    rig.want(3)
+    rig.ready(3)
+    rig.same("replicas", replicas(), 3)
+    victim = next(m for m in rig.machines())
+    rig.give_up(annotations(victim)[CLAIM])
+    rig.gone(2)
+    rig.same("the right one went", victim["metadata"]["name"] in {m["metadata"]["name"] for m in rig.machines(all=True)}, False)
+    rig.stays("two", 20, lambda: (replicas(), len(rig.machines(all=True))) == (2, 2))
+    rig.at_rest()
+    return rig
+
+
+def adopted(world):
+    "nodes that were there before become Karpenter's: each gets a NodeClaim, none is replaced, one can be deleted"
+    rig = Rig(world, "adopted", start=False, adoption="Existing")
+    rig.template("pool", nodeLabels={"karpenter.sh/nodepool": "adopted"}, untainted=True)
+    rig.deployment(notes={MAX: "10"}, template="pool", replicas=3)
+    rig.until("three nodes by hand", 60, lambda: len(rig.nodes()) == 3 and all("nodeRef" in m.get("status", {}) for m in rig.machines()))
+    nodes = {n["metadata"]["uid"] for n in rig.nodes()}
+    rig.start()
+    rig.until("each has a NodeClaim", 120, lambda: rig.initialized() == len(rig.claims()) == 3)
+    rig.stays("the same nodes", 20, lambda: {n["metadata"]["uid"] for n in rig.nodes()} == nodes and rig.replicas() == 3)
+    rig.want(2)
+    rig.until("pods run on them", 60, lambda: rig.running() == 2)
+    busy = {p["spec"].get("nodeName") for p in rig.pods()}
+    idle = next(c for c in rig.claims() if c["status"].get("nodeName") not in busy)
+    rig.api.delete("NodeClaim", idle["metadata"]["name"])
+    rig.gone(2)
+    rig.stays("two", 20, lambda: (rig.replicas(), len(rig.machines(all=True))) == (2, 2))
+    rig.at_rest()
     return rig

@@ -228,7 +228,7 @@ def template(namespace, name, **knobs):
             "metadata": {"name": name, "namespace": namespace}, "spec": {"template": {"spec": knobs}}}
 
 
-def machine_deployment(namespace, cluster, name, template="t", notes=None, cpu="4", memory="16Gi", replicas=0, domain=None, **spec):
+def machine_deployment(namespace, cluster, name, template="t", notes=None, cpu="4", memory="16Gi", replicas=0, domain=None, config=None, **spec):
     notes = {CAPACITY + "cpu": cpu, CAPACITY + "memory": memory, CAPACITY + "maxPods": "110", **(notes or {})}
     inner = {
         "clusterName": cluster, "version": VERSION, "bootstrap": {"dataSecretName": cluster + "-bootstrap"},
@@ -236,6 +236,8 @@ def machine_deployment(namespace, cluster, name, template="t", notes=None, cpu="
     }
     if domain:
         inner["failureDomain"] = domain
+    if config:
+        inner["bootstrap"] = {"configRef": {"apiGroup": "bootstrap.cluster.x-k8s.io", "kind": "FakeConfigTemplate", "name": config}}
     return {
         "apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "MachineDeployment",
         "metadata": {"name": name, "namespace": namespace, "labels": {MEMBER: ""}, "annotations": {k: v for k, v in notes.items() if v is not None}},

@@ -2,7 +2,8 @@
 // their spec says.
 //
 // Knobs of a FakeMachine, from its template (the simulator of the Rust tests has the same ones):
-// provisionSeconds, joinSeconds, deleteSeconds, never, neverJoins, fails {seconds, reason, message}, capacity, nodeLabels, untainted.
+// provisionSeconds, joinSeconds, deleteSeconds, never, neverJoins, fails {seconds, reason, message}, capacity, nodeLabels, untainted,
+// alias (the provider id of somebody else's machine).
 // Of a FakeControlPlane: reported, the version its status shows while it "upgrades" to spec.version.
 // Of a FakeCluster: failureDomains, a list of names.
 package main
@@ -216,6 +217,9 @@ func (p *provider) machine(ctx context.Context, o *unstructured.Unstructured) er
 		return err
 	}
 	id := "fake://" + o.GetNamespace() + "/" + o.GetName()
+	if alias := str(o.Object, "spec", "alias"); alias != "" {
+		id = alias
+	}
 	if err := p.update(ctx, fakeMachines, o, object{"providerID": id}, object{
 		"initialization": object{"provisioned": true},
 		"conditions":     []any{condition(o, "Ready", "True", "Ready", "")},
