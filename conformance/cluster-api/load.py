@@ -42,14 +42,14 @@ def held_template(world):
 
 
 def queued(world):
-    "a burst that takes Cluster API longer than the launch timeout of 20 s is not given up while its Machines come"
-    rig = Rig(world, "queued", timeouts={"launch": "20s", "surplus": "20s"}, env={"BATCH_IDLE_DURATION": "5s", "BATCH_MAX_DURATION": "60s"})
-    rig.deployment(notes={MAX: "100"})
-    rig.want(60)
-    rig.ready(60, 400)
+    "a burst that takes Cluster API longer than the launch timeout of 60 s is not given up while its Machines come"
+    rig = Rig(world, "queued", timeouts={"launch": "60s", "surplus": "20s"}, env={"BATCH_IDLE_DURATION": "5s", "BATCH_MAX_DURATION": "60s"})
+    rig.deployment(notes={MAX: "200"})
+    rig.want(100)
+    rig.ready(100, 600)
     mine = {v["metadata"]["uid"] for _, _, v in world.claims.history if v["metadata"].get("labels", {}).get("karpenter.sh/nodepool") == rig.name}
-    rig.same("NodeClaims ever", len(mine), 60)
-    rig.same("Machines ever", len(rig.history()), 60)
+    rig.same("NodeClaims ever", len(mine), 100)
+    rig.same("Machines ever", len(rig.history()), 100)
     rig.at_rest()
     return rig
 
