@@ -30,8 +30,8 @@ pub use error::{LaunchFailure, ProviderError};
 pub use installation::{InstallError, Installation, Part, Surroundings};
 pub use measured::Measured;
 pub use provider::{
-    CloudProvider, HookResult, Launch, LaunchHandle, LaunchWaker, LaunchedInstance, NodeClassKind,
-    ProviderFuture, RegistrationHook,
+    CloudProvider, DisruptionHold, HookResult, Launch, LaunchHandle, LaunchWaker, LaunchedInstance,
+    NodeClassKind, ProviderFuture, RegistrationHook,
 };
 pub use registry::{Registry, RegistryError, UnknownNodeClass};
 pub use repair::{RepairAction, RepairPolicy};

@@ -16,8 +16,8 @@ use tokio::time::Instant;
 
 use crate::error::ProviderError;
 use crate::provider::{
-    CloudProvider, HookResult, Launch, LaunchHandle, LaunchWaker, LaunchedInstance, NodeClassKind,
-    ProviderFuture, RegistrationHook,
+    CloudProvider, DisruptionHold, HookResult, Launch, LaunchHandle, LaunchWaker, LaunchedInstance,
+    NodeClassKind, ProviderFuture, RegistrationHook,
 };
 use crate::repair::RepairPolicy;
 
@@ -160,6 +160,10 @@ impl CloudProvider for Measured {
 
     fn registration_timeout(&self, claim: &NodeClaim) -> Option<Duration> {
         self.inner.registration_timeout(claim)
+    }
+
+    fn disruption_hold(&self, claim: &NodeClaim) -> Option<DisruptionHold> {
+        self.inner.disruption_hold(claim)
     }
 
     fn wake_with(&self, waker: LaunchWaker) {

@@ -100,6 +100,12 @@ pub trait CloudProvider: Send + Sync + 'static {
         None
     }
 
+    /// What the platform itself is doing with the instance, if disruption has to reckon with it.
+    fn disruption_hold(&self, claim: &NodeClaim) -> Option<DisruptionHold> {
+        let _ = claim;
+        None
+    }
+
     /// Keeps `waker` to be called when something happens to a pending launch. Called once, before anything else.
     fn wake_with(&self, _waker: LaunchWaker) {}
 
@@ -194,6 +200,15 @@ impl LaunchedInstance {
         status.capacity = Some(self.capacity.clone());
         status.allocatable = Some(self.allocatable.clone());
     }
+}
+
+/// What a platform is doing with an instance of its own accord.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DisruptionHold {
+    /// What it does, in a sentence. Meanwhile the node is not disrupted for gain or drift, unless nothing runs on it.
+    pub reason: String,
+    /// Whether the instance is going: it then counts against the budgets of its NodePool.
+    pub leaving: bool,
 }
 
 /// Wakes the core for a NodeClaim whose launch has come along.

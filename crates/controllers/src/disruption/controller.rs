@@ -59,6 +59,8 @@ pub(super) struct Disruption {
 struct Remembered {
     /// The cluster in which a method found nothing: while it is the same, there is no use in looking again.
     consolidated: BTreeMap<Method, ConsolidationState>,
+    /// What platforms were at work on then, which no object of the cluster says.
+    held: BTreeMap<Text, Text>,
     unseen_pools: BTreeSet<Text>,
     last_run: Option<Timestamp>,
     patience: Patience,
@@ -317,14 +319,24 @@ impl Disruption {
                 tracing::error!(nodepool = &*pool.name, error = &**reason, "failed listing instance types");
             }
         }
+        let (held, leaving) = self.holds();
+        let mut remembered = self.remembered();
+        if remembered.held != held {
+            remembered.held.clone_from(&held);
+            remembered.consolidated.clear();
+        }
+        let unseen_pools = remembered.unseen_pools.clone();
+        drop(remembered);
         let memory = Memory {
             queued,
+            held,
+            leaving,
             buffer_nodes,
             pending_disruption,
             reserved_nodes,
             recent_reboots: self.queue.recent_reboots(),
             not_rebooted: BTreeSet::new(),
-            unseen_pools: self.remembered().unseen_pools.clone(),
+            unseen_pools,
         };
         let named = |pool: Arc<NodePool>| (pool.metadata.name.clone().unwrap_or_default(), pool);
         Look {
@@ -333,6 +345,22 @@ impl Disruption {
             pools: Arc::new(pools.into_iter().map(named).collect()),
             state,
         }
+    }
+
+    /// Nodes that their platforms are at work on, by provider id: what they do, and which of them are going.
+    fn holds(&self) -> (BTreeMap<Text, Text>, BTreeSet<Text>) {
+        let Context { stores, providers, .. } = &self.context;
+        let (mut held, mut leaving) = (BTreeMap::new(), BTreeSet::new());
+        for claim in stores.node_claims.list() {
+            let id = claim.status.as_ref().and_then(|status| status.provider_id.as_deref());
+            let (Some(id), Ok(provider)) = (id, providers.for_claim(&claim)) else { continue };
+            let Some(hold) = provider.disruption_hold(&claim) else { continue };
+            if hold.leaving {
+                leaving.insert(id.into());
+            }
+            held.insert(id.into(), hold.reason.as_str().into());
+        }
+        (held, leaving)
     }
 
     /// Tells pods that ask to be left alone for a while how long that holds, or why it does not. A plain "true" needs no word.

@@ -1,6 +1,6 @@
 //! How many nodes of each pool may be disrupted now, and for what reason.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use karpenter_api::nodepool::{BudgetError, DisruptionReason, UNBOUNDED, allowed_disruptions};
 
@@ -38,8 +38,12 @@ impl BudgetStanding {
     }
 }
 
-/// Where every pool stands.
-pub(crate) fn standings(snapshot: &Snapshot, reason: DisruptionReason) -> BTreeMap<Text, BudgetStanding> {
+/// Where every pool stands. `leaving` are nodes that somebody else takes away, by provider id.
+pub(crate) fn standings(
+    snapshot: &Snapshot,
+    leaving: &BTreeSet<Text>,
+    reason: DisruptionReason,
+) -> BTreeMap<Text, BudgetStanding> {
     let mut counts: BTreeMap<&str, (i64, i64)> = BTreeMap::new();
     for machine in &snapshot.nodes {
         let Some(claim) = &machine.claim else { continue };
@@ -51,7 +55,8 @@ pub(crate) fn standings(snapshot: &Snapshot, reason: DisruptionReason) -> BTreeM
         *nodes += 1;
         let unready = !machine.node.as_ref().is_some_and(|n| n.ready);
         // Being unready is what repair is for, so it does not use up repair's own budget.
-        if machine.deleting() || rebooting || (unready && reason != DisruptionReason::Unhealthy) {
+        let taken = leaving.contains(machine.provider_id());
+        if machine.deleting() || taken || rebooting || (unready && reason != DisruptionReason::Unhealthy) {
             *disrupting += 1;
         }
     }

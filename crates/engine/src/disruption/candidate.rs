@@ -1,6 +1,6 @@
 //! Which nodes may be disrupted at all, and what is known about each that may.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::cost;
@@ -140,6 +140,8 @@ pub(crate) struct Surveyed {
     pub(crate) hindrance: Option<Why>,
     /// What repair says instead of `hindrance`.
     pub(crate) repair_hindrance: Option<Why>,
+    /// What its platform does with it, which repair does not wait for.
+    pub(crate) held: Option<Why>,
     /// A pod that forbids its eviction.
     pub(crate) blocker: Option<Why>,
     /// What is known about it; only for nodes without a hindrance.
@@ -155,6 +157,8 @@ pub(crate) struct Census<'s> {
     pub(crate) surveyed: Vec<Surveyed>,
     /// Positions in order of name.
     pub(crate) in_order: Vec<usize>,
+    /// Nodes that count as disrupted, by provider id, though no object says so.
+    pub(crate) leaving: BTreeSet<Text>,
     /// Whether repair takes part.
     repairs: bool,
 }
@@ -176,6 +180,7 @@ impl<'s> Census<'s> {
             limits: EvictionLimits::new(&snapshot.budgets),
             surveyed: Vec::with_capacity(snapshot.nodes.len()),
             in_order,
+            leaving: memory.leaving.clone(),
             repairs: options.repairs(),
         };
         for number in 0..snapshot.nodes.len() {
@@ -196,12 +201,14 @@ impl<'s> Census<'s> {
         let stays = |why: Why| Surveyed {
             hindrance: Some(why.clone()),
             repair_hindrance: Some(why),
+            held: None,
             blocker: None,
             candidate: None,
         };
         if memory.queued.contains(machine.provider_id()) {
             return stays(Why::UnderWay);
         }
+        let held = memory.held.get(machine.provider_id()).cloned().map(Why::HeldByProvider);
         let (Some(node), Some(claim)) = (&machine.node, &machine.claim) else {
             return stays(if machine.claim.is_none() { Why::NotManaged } else { Why::NoNode });
         };
@@ -220,12 +227,13 @@ impl<'s> Census<'s> {
             return Surveyed {
                 hindrance: hindrance.or(Some(why.clone())),
                 repair_hindrance: repair_hindrance.or(Some(why)),
+                held,
                 blocker: None,
                 candidate: None,
             };
         }
         if skip {
-            return Surveyed { hindrance, repair_hindrance, blocker: None, candidate: None };
+            return Surveyed { hindrance, repair_hindrance, held, blocker: None, candidate: None };
         }
         let now = self.snapshot.now.as_second();
         let blocker = pod_blocker(roster, &node.name, &self.limits, now);
@@ -255,7 +263,7 @@ impl<'s> Census<'s> {
             repair: None,
             machine: number,
         };
-        Surveyed { hindrance, repair_hindrance, blocker, candidate: Some(Arc::new(candidate)) }
+        Surveyed { hindrance, repair_hindrance, held, blocker, candidate: Some(Arc::new(candidate)) }
     }
 
     /// The candidate a method of this class would get, or why not.
@@ -279,7 +287,12 @@ impl<'s> Census<'s> {
                 return Err(why.clone());
             }
         }
-        surveyed.candidate.as_ref().ok_or(Why::NoNode)
+        let candidate = surveyed.candidate.as_ref().ok_or(Why::NoNode)?;
+        match &surveyed.held {
+            // What nothing runs on can go at any time.
+            Some(why) if class != Class::Repair && !candidate.pods.is_empty() => Err(why.clone()),
+            _ => Ok(candidate),
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 //! going anyway, and the order in which a static pool that shrinks gives up its nodes.
 
 use std::cmp::Ordering;
+use std::collections::BTreeSet;
 
 use super::budgets::{Purse, standings};
 use super::candidate::{Offers, node_hindrance, pod_blocker};
@@ -68,7 +69,7 @@ pub fn deletion_order(snapshot: &Snapshot, node_overlay: bool, own_cost: bool) -
     }
     for (nodes, reason) in [(drifted, DisruptionReason::Drifted), (ordinary, DisruptionReason::Underutilized)]
     {
-        let mut purse = Purse::new(&standings(snapshot, reason));
+        let mut purse = Purse::new(&standings(snapshot, &BTreeSet::new(), reason));
         let (within, beyond): (Vec<_>, Vec<_>) =
             nodes.into_iter().partition(|node| purse.take(&node.node_pool));
         order.next.extend(within);

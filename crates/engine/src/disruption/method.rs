@@ -148,6 +148,10 @@ impl DisruptionOptions {
 pub struct Memory {
     /// Provider ids of nodes that belong to a command under way.
     pub queued: BTreeSet<Text>,
+    /// Nodes that their platform is at work on, by provider id, and what it does: only if nothing runs on them they may go.
+    pub held: BTreeMap<Text, Text>,
+    /// Provider ids of nodes that somebody else takes away: they count as disrupted.
+    pub leaving: BTreeSet<Text>,
     /// Provider ids of nodes that hold room for capacity buffers.
     pub buffer_nodes: BTreeSet<Text>,
     /// Names of NodeClaims of static pools that are about to be deleted but not marked yet.

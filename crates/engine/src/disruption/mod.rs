@@ -153,7 +153,8 @@ impl<'s> Pass<'s> {
     fn prepare(&mut self, method: Method) -> Search<'_, 's> {
         let mut search = Search::new(self, method);
         if !search.candidates.is_empty() {
-            search.outcome.budgets = budgets::standings(search.judge.census.snapshot, method.reason());
+            let census = &search.judge.census;
+            search.outcome.budgets = budgets::standings(census.snapshot, &census.leaving, method.reason());
         }
         search
     }

@@ -47,6 +47,8 @@ pub enum Why {
     Nominated,
     /// Its annotation forbids it.
     NodeDoNotDisrupt,
+    /// The platform it is of is at work on it, as it says.
+    HeldByProvider(Text),
     /// It does not say which pool it belongs to.
     NoPoolLabel,
     /// Its pool does not exist or offers nothing.
@@ -368,6 +370,7 @@ impl Why {
             Why::NotInitialized => "notInitialized",
             Why::Nominated => "nominated",
             Why::NodeDoNotDisrupt => "nodeDoNotDisrupt",
+            Why::HeldByProvider(_) => "heldByProvider",
             Why::NoPoolLabel => "noPoolLabel",
             Why::PoolNotFound(_) => "poolNotFound",
             Why::PodDoNotDisrupt { .. } => "podDoNotDisrupt",
@@ -427,6 +430,7 @@ impl fmt::Display for Why {
             Why::NotInitialized => f.write_str("it is not fully up yet"),
             Why::Nominated => f.write_str("pods that wait for a place have just been promised it"),
             Why::NodeDoNotDisrupt => write!(f, "the node is annotated {DO_NOT_DISRUPT}: \"true\""),
+            Why::HeldByProvider(why) => f.write_str(why),
             Why::NoPoolLabel => write!(f, "it lacks the label {NODE_POOL}, so no NodePool answers for it"),
             Why::PoolNotFound(pool) => write!(f, "its NodePool {pool} does not exist or has nothing to offer"),
             Why::PodDoNotDisrupt { pod, value } if value.as_ref() == "true" => {

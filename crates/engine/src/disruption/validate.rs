@@ -109,7 +109,7 @@ impl<'s> Judge<'s> {
         if still.is_empty() || (!empties && lost > 0) {
             return Err(Invalid::Churn(if empties { command.candidates.len() } else { lost }));
         }
-        let mut purse = Purse::new(&standings(self.census.snapshot, method.reason()));
+        let mut purse = Purse::new(&standings(self.census.snapshot, &self.census.leaving, method.reason()));
         let before = still.len();
         let within: Vec<Arc<Candidate>> = still.into_iter().filter(|c| purse.take(&c.node_pool)).collect();
         if within.is_empty() || (!empties && within.len() != before) {
