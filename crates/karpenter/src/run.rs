@@ -73,10 +73,13 @@ async fn run(options: Arc<Options>, environment: Environment) -> anyhow::Result<
     tracing::debug!(version = VERSION, "discovered karpenter version");
     // Where we run, and the lease is; with Cluster API we may work for another cluster.
     let own = surroundings::cluster(options.kubeconfig.as_deref()).await?;
-    let config = if options.cluster_api.in_management_cluster {
-        wiring::workload(own.clone(), &options).await?
+    let (config, known) = if options.cluster_api.in_management_cluster {
+        let Some(workload) = wiring::workload(own.clone(), &options, &stop).await? else {
+            return Ok(ExitCode::SUCCESS);
+        };
+        (workload.config, workload.known)
     } else {
-        own.clone()
+        (own.clone(), Vec::new())
     };
     let limits = Limits { qps: options.kube_client_qps, burst: options.kube_client_burst };
     let metrics = environment.registry.clone();
@@ -122,7 +125,7 @@ async fn run(options: Arc<Options>, environment: Environment) -> anyhow::Result<
     if let Some(switch) = switch {
         let (own, options) = (own.clone(), Arc::clone(&options));
         program.always("workload credentials", move |stop| {
-            wiring::follow_workload(own, options, switch, Box::new(make), stop).boxed()
+            wiring::follow_workload((own, known), options, switch, Box::new(make), stop).boxed()
         });
     }
     let elector = match options.disable_leader_election {

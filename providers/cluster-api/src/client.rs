@@ -10,6 +10,7 @@
 //! | [`settings`] | where the management cluster is |
 //! | [`credentials`] | credentials that are renewed while we run |
 //! | [`versions`] | which versions it serves |
+//! | [`scope`] | which Cluster of it is ours |
 //! | [`hub`] | requests to it |
 //! | [`prices`] | what endpoints tell about prices |
 //! | [`mirror`], [`watching`] | what it has, as last seen |
@@ -22,6 +23,7 @@ pub mod machine;
 pub mod mirror;
 pub mod prices;
 pub mod scalable;
+pub mod scope;
 pub mod settings;
 pub mod template;
 pub mod versions;

@@ -11,6 +11,7 @@
 //! | [`node_claims`] | the NodeClaims, with what was written a moment ago |
 //! | [`fleet`] | what all parts share: NodeClasses, catalogs, who is waiting |
 //! | [`actor`] | carries the ledger's plan out, one scalable resource at a time |
+//! | [`rollout`] | whether Machines are being replaced, and how far the level may fall meanwhile |
 //! | [`holds`] | what keeps a resource from being scaled: pause, preflight, owners of its replicas |
 //! | [`backoff`] | which offerings have failed of late |
 //! | [`launch`], [`removal`], [`lookup`] | what the core asks for: create, delete, get and list |
@@ -42,5 +43,6 @@ pub mod node_claims;
 pub mod offers;
 pub mod pace;
 pub mod removal;
+pub mod rollout;
 pub mod standalone;
 pub mod succession;

@@ -29,14 +29,14 @@ use futures_util::FutureExt as _;
 use karpenter_api::label_rules::LabelRules;
 use karpenter_api::{NodeClaim, NodePool};
 use karpenter_cloudprovider::{
-    CloudProvider, Launch, LaunchHandle, LaunchWaker, LaunchedInstance, NodeClassKind, ProviderError,
-    ProviderFuture, RepairAction, RepairPolicy,
+    CloudProvider, DisruptionHold, Launch, LaunchHandle, LaunchWaker, LaunchedInstance, NodeClassKind,
+    ProviderError, ProviderFuture, RepairAction, RepairPolicy,
 };
 use karpenter_engine::Provider as SchedulingRules;
 use karpenter_engine::instance_type::InstanceType;
 
 use instances::fleet::Fleet;
-use instances::{drift, launch, lookup, removal};
+use instances::{drift, launch, lookup, removal, rollout};
 
 pub use nodeclass::ClusterAPINodeClass;
 pub use wiring::install;
@@ -152,6 +152,10 @@ impl CloudProvider for ClusterApi {
         // A NodeClass that has not been seen, perhaps not yet, may allow for hours.
         let class = self.fleet.node_class(&claim.spec.node_class_ref.name)?;
         Some(class.registration_timeout())
+    }
+
+    fn disruption_hold(&self, claim: &NodeClaim) -> Option<DisruptionHold> {
+        rollout::disruption_hold(&self.fleet.mirror, claim)
     }
 
     fn wake_with(&self, waker: LaunchWaker) {

@@ -74,6 +74,9 @@ pub struct ClusterAPINodeClassSpec {
     /// Who replaces Machines that a health check condemns.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remediation: Option<Remediation>,
+    /// Conditions of Machines that say, when they are true, that the machine is about to be taken away.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interruption_conditions: Option<Vec<String>>,
     /// The zone label of each failure domain, where they differ.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure_domain_zones: Option<BTreeMap<String, String>>,

@@ -16,47 +16,31 @@ use karpenter_runtime::object_key::ObjectKey;
 use karpenter_runtime::options::Options;
 use karpenter_runtime::renewal::{Switch, renewable};
 use karpenter_runtime::{rate_limit, surroundings};
-use kube::api::{DynamicObject, ListParams};
 use kube::config::KubeConfigOptions;
 use kube::runtime::watcher;
 use kube::{Api, Client, Config};
 use tokio_util::sync::CancellationToken;
 
-use crate::client::credentials::{Make, follow_files, follow_secret};
-use crate::client::hub::{Hub, Scope};
+use crate::client::credentials::{
+    Files, Make, follow_files, follow_secret, nowhere, passes, workload_secret,
+};
+use crate::client::hub::Hub;
 use crate::client::mirror::{Mirror, News};
 use crate::client::prices::{self, Fetch};
+use crate::client::scope::Ours;
 use crate::client::settings::{Access, Settings, workload_kubeconfig};
-use crate::client::versions::{VersionError, Versions};
 use crate::client::watching::Watching;
 use crate::instances::actor::{Actor, concerned};
 use crate::instances::care::care;
 use crate::instances::fleet::Fleet;
 use crate::instances::node_claims::NodeClaims;
 use crate::metrics::Metrics;
-use crate::names::CAPI_GROUP;
 use crate::nodeclass::status::StatusController;
 use crate::{ClusterAPINodeClass, ClusterApi, GROUP};
 
 /// Why the provider cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// The management cluster has no Cluster of ours.
-    #[error(
-        "no Cluster {wanted} in the management cluster; set CLUSTER_NAME and CLUSTER_NAMESPACE to the one this cluster is"
-    )]
-    NoCluster {
-        /// What was looked for.
-        wanted: String,
-    },
-    /// It has several, and which is ours was not said.
-    #[error(
-        "the management cluster has several Clusters ({0}); set CLUSTER_NAME and CLUSTER_NAMESPACE to the one this cluster is"
-    )]
-    WhichCluster(String),
-    /// It serves no version we can read.
-    #[error(transparent)]
-    Version(#[from] VersionError),
     /// A cluster could not be asked.
     #[error("{what}")]
     Unreachable {
@@ -89,12 +73,14 @@ pub async fn install(around: &Surroundings) -> Result<Installation, InstallError
     let failed = |problem: String| InstallError { provider: "cluster-api", problem };
     let settings = settings(around).map_err(|error| failed(error.to_string()))?;
     let options = &around.options;
+    // What is changed from here on is noticed.
+    let known = Files::of(&settings);
     let config = if options.cluster_api.in_management_cluster {
         // The client we are given is of the cluster we work for; the one we run in is the other.
         let own = surroundings::cluster(options.kubeconfig.as_deref()).await;
-        Some(own.map_err(|error| failed(error.to_string()))?)
+        Some(own.map_err(|error| failed(error.to_string())))
     } else {
-        settings.management().await.map_err(|error| failed(error.to_string()))?
+        settings.management().await.map_err(|error| failed(error.to_string())).transpose()
     };
     let limits = Limits { qps: options.cluster_api.qps, burst: options.cluster_api.burst };
     let metrics = around.environment.registry.clone();
@@ -104,14 +90,24 @@ pub async fn install(around: &Surroundings) -> Result<Installation, InstallError
     let management = match config {
         None => around.client.clone(),
         Some(config) => {
-            let made = make(config);
-            let made = made.map_err(|error| {
-                failed(format!("cannot make a client of the management cluster: {error}"))
-            })?;
+            let made = config.and_then(|config| {
+                make(config).map_err(|error| {
+                    failed(format!("cannot make a client of the management cluster: {error}"))
+                })
+            });
+            let (made, known) = match made {
+                Ok(made) => (made, known),
+                // A file can be put right while we run: until then NodeClasses tell what is wrong with it.
+                Err(error) if matches!(settings.access, Access::Kubeconfig(_)) => {
+                    tracing::error!(%error, "the management cluster cannot be reached, will look again");
+                    (nowhere(error.problem), Files::default())
+                }
+                Err(error) => return Err(error),
+            };
             let (client, switch) = renewable(made);
             let settings = settings.clone();
             renewal = Some(Part::new("cluster-api.credentials", move |stop| {
-                follow_files(settings, switch, make, stop).boxed()
+                follow_files(settings, known, switch, make, stop).boxed()
             }));
             client
         }
@@ -129,8 +125,24 @@ pub async fn install(around: &Surroundings) -> Result<Installation, InstallError
     Ok(Installation { provider, parts })
 }
 
-/// The cluster to work for, when we run in the management cluster: by the Secret that Cluster API keeps its kubeconfig in.
-pub async fn workload(own: Config, options: &Options) -> Result<Config, InstallError> {
+/// The cluster to work for, and what the Secret held that says where it is.
+pub struct Workload {
+    /// Where it is.
+    pub config: Config,
+    /// What the Secret held.
+    pub known: Vec<u8>,
+}
+
+/// How long to wait before a Secret that is not there, or cannot be used, is looked at again.
+const SECRET_PAUSE: Duration = Duration::from_secs(10);
+
+/// The cluster to work for, when we run in the management cluster: by the Secret that Cluster API keeps its kubeconfig in. A Cluster
+/// may be younger than we are: its Secret is waited for. `None` if we are stopped meanwhile.
+pub async fn workload(
+    own: Config,
+    options: &Options,
+    stop: &CancellationToken,
+) -> Result<Option<Workload>, InstallError> {
     let failed = |problem: String| InstallError { provider: "cluster-api", problem };
     let (name, namespace) = (&options.cluster_name, &options.cluster_api.cluster_namespace);
     for (value, setting) in [(name, "CLUSTER_NAME"), (namespace, "CLUSTER_NAMESPACE")] {
@@ -141,18 +153,30 @@ pub async fn workload(own: Config, options: &Options) -> Result<Config, InstallE
         }
     }
     let client = Client::try_from(own).map_err(|error| failed(with_causes(&error)))?;
-    let secret = format!("{name}-kubeconfig");
-    let found = Api::<Secret>::namespaced(client, namespace).get(&secret).await;
-    let found =
-        found.map_err(|error| failed(format!("secret {namespace}/{secret}: {}", with_causes(&error))))?;
-    let kubeconfig = workload_kubeconfig(&found).map_err(|error| failed(error.to_string()))?;
+    let secrets = Api::<Secret>::namespaced(client, namespace);
+    loop {
+        match workload_now(&secrets, &format!("{name}-kubeconfig")).await {
+            Ok(workload) => return Ok(Some(workload)),
+            Err(error) => tracing::error!(error, "the cluster to work for is not known, will look again"),
+        }
+        if !passes(SECRET_PAUSE, stop).await {
+            return Ok(None);
+        }
+    }
+}
+
+async fn workload_now(secrets: &Api<Secret>, name: &str) -> Result<Workload, String> {
+    let found = secrets.get(name).await;
+    let secret = found.map_err(|error| format!("secret {name}: {}", with_causes(&error)))?;
+    let kubeconfig = workload_kubeconfig(&secret).map_err(|error| error.to_string())?;
     let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await;
-    config.map_err(|error| failed(format!("secret {namespace}/{secret}: {error}")))
+    let config = config.map_err(|error| format!("secret {name}: {error}"))?;
+    Ok(Workload { config, known: workload_secret(&secret) })
 }
 
 /// Keeps the way to the cluster that [`workload`] found: Cluster API writes the Secret anew before its certificate ends.
 pub async fn follow_workload(
-    own: Config,
+    (own, known): (Config, Vec<u8>),
     options: Arc<Options>,
     switch: Switch,
     make: Make,
@@ -160,7 +184,7 @@ pub async fn follow_workload(
 ) {
     let Ok(client) = Client::try_from(own) else { return };
     let secrets = Api::namespaced(client, &options.cluster_api.cluster_namespace);
-    follow_secret(secrets, format!("{}-kubeconfig", options.cluster_name), switch, make, stop).await;
+    follow_secret(secrets, format!("{}-kubeconfig", options.cluster_name), known, switch, make, stop).await;
 }
 
 /// What the program's options say about us.
@@ -200,14 +224,13 @@ fn with_causes(error: &dyn std::error::Error) -> String {
 /// The provider, and what keeps it going.
 pub async fn assemble(parts: Parts) -> Result<(Arc<ClusterApi>, Vec<Part>), StartError> {
     let Parts { workload, management, settings, environment, recorder, fetch } = parts;
-    let scope = scope(&management, &settings).await?;
     let owner = owner(&workload).await?;
     let entropy = &environment.entropy;
     let mut node_claims: Informer<NodeClaim> =
         Informer::new(Api::all(workload.clone()), watcher::Config::default(), &entropy.child("cluster-api"));
     let mut node_classes: Informer<ClusterAPINodeClass> =
         Informer::new(Api::all(workload.clone()), watcher::Config::default(), entropy);
-    let hub = Arc::new(Hub::new(management, scope));
+    let hub = Arc::new(Hub::new(management, Ours::new(&settings)));
     let mirror = Mirror::default();
     let fleet = Arc::new(Fleet::new(
         Arc::clone(&hub),
@@ -284,31 +307,4 @@ async fn owner(workload: &Client) -> Result<String, StartError> {
         source: Box::new(source),
     })?;
     Ok(namespace.metadata.uid.unwrap_or_default())
-}
-
-/// Which Cluster is ours: the one that was named, else the only one there is.
-async fn scope(management: &Client, settings: &Settings) -> Result<Scope, StartError> {
-    if let (Some(cluster), Some(namespace)) = (&settings.cluster_name, &settings.cluster_namespace) {
-        return Ok(Scope { namespace: namespace.clone(), cluster: cluster.clone() });
-    }
-    let resource = Versions::default().resource(management, CAPI_GROUP, "Cluster").await?;
-    let api: Api<DynamicObject> = match &settings.cluster_namespace {
-        Some(namespace) => Api::namespaced_with(management.clone(), namespace, &resource),
-        None => Api::all_with(management.clone(), &resource),
-    };
-    let clusters = api.list(&ListParams::default()).await.map_err(|source| StartError::Unreachable {
-        what: "listing the Clusters of the management cluster",
-        source: Box::new(source),
-    })?;
-    let wanted = |key: &ObjectKey| settings.cluster_name.as_deref().is_none_or(|name| name == &*key.name);
-    let mut keys: Vec<ObjectKey> = clusters.items.iter().map(ObjectKey::of).filter(wanted).collect();
-    keys.sort();
-    match keys.as_slice() {
-        [only] => Ok(Scope { namespace: only.namespace.to_string(), cluster: only.name.to_string() }),
-        [] => Err(StartError::NoCluster { wanted: settings.cluster_name.clone().unwrap_or_default() }),
-        several => {
-            let names: Vec<String> = several.iter().take(5).map(ToString::to_string).collect();
-            Err(StartError::WhichCluster(names.join(", ")))
-        }
-    }
 }

@@ -10,7 +10,7 @@ use karpenter_api::annotations::DO_NOT_DISRUPT;
 use karpenter_runtime::object_key::ObjectKey;
 use kube::api::DynamicObject;
 
-use super::kinds::{Kind, annotation, condition, controller_of, is_paused, label, number};
+use super::kinds::{Kind, annotation, condition, controller_of, is_paused, label, number, text};
 use crate::invariants::{Invariant, Rest, Step};
 use crate::objects::{Change, Objects, is_active, is_deleting, node_of, uid};
 use crate::selection::selects;
@@ -179,8 +179,8 @@ impl Invariant for ClaimedMachinesLive {
             if deployment.is_some_and(|found| self.is_meddled_with(&ObjectKey::of(&**found), step.now)) {
                 continue;
             }
-            // A rollout takes Machines of older revisions; nothing but a level that is too low takes those of the newest.
-            if is_outdated(objects, new) {
+            // A rolling update takes Machines of older revisions; nothing but a level that is too low takes others.
+            if is_outdated(objects, new) && !deployment.is_some_and(|found| is_on_delete(found)) {
                 continue;
             }
             let marked_by = annotation(new, MARK);
@@ -236,6 +236,11 @@ fn is_outdated(objects: &Objects, machine: &DynamicObject) -> bool {
     let sets = objects.machine_sets.values();
     let set = sets.into_iter().find(|set| Some(uid(&***set)) == controller_of(machine, Kind::MachineSet));
     set.is_some_and(|set| annotation(set, REVISION) != annotation(deployment, REVISION))
+}
+
+/// Whether a MachineDeployment leaves old Machines alone until somebody deletes them.
+fn is_on_delete(deployment: &DynamicObject) -> bool {
+    text(deployment, "/spec/rollout/strategy/type") == "OnDelete"
 }
 
 fn is_foreign(objects: &Objects, machine: &DynamicObject) -> bool {

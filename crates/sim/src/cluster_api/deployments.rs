@@ -52,6 +52,8 @@ pub(super) struct Deployments {
 struct Set {
     object: Arc<DynamicObject>,
     replicas: i64,
+    /// Machines, those that are being deleted included.
+    there: i64,
     live: i64,
     available: i64,
 }
@@ -193,23 +195,26 @@ impl Deployments {
         Ok(())
     }
 
-    /// Old MachineSets only follow what is deleted; the new one fills up.
+    /// Old MachineSets only follow what is deleted, and the new one fills up; of what is too much nevertheless the oldest gives first.
     async fn on_delete(&self, new: &Set, old: &[Set], replicas: i64) -> Result<(), kube::Error> {
-        let mut excess = old.iter().map(|set| set.live.min(set.replicas)).sum::<i64>() - replicas;
-        let mut kept = 0;
+        let all = || old.iter().chain([new]);
+        let sum: i64 = all().map(|set| set.replicas.max(set.there)).sum();
+        let wanted = if new.replicas > replicas { replicas } else { new.replicas + (replicas - sum).max(0) };
+        self.scale(new, wanted).await?;
+        let mut excess = wanted + old.iter().map(|set| set.replicas).sum::<i64>() - replicas;
+        excess -= old.iter().map(|set| (set.replicas - set.there).max(0)).sum::<i64>();
         for set in old {
             let key = ObjectKey::of(&*set.object);
             if annotation(&set.object, DISABLE_CREATE).is_none() {
                 let disable = json!({"metadata": {"annotations": {DISABLE_CREATE: "true"}}});
                 patch(&self.client, Kind::MachineSet, &key, disable).await?;
             }
-            let aligned = set.live.min(set.replicas);
+            let aligned = set.replicas.min(set.there);
             let less = excess.clamp(0, aligned);
             excess -= less;
-            kept += aligned - less;
             self.scale(set, aligned - less).await?;
         }
-        self.scale(new, replicas - kept).await
+        Ok(())
     }
 }
 
@@ -224,6 +229,7 @@ fn sets_of(objects: &Objects, deployment: &DynamicObject) -> Vec<Set> {
     };
     let set = |set: &Arc<DynamicObject>| Set {
         replicas: number(set, "/spec/replicas"),
+        there: count(set, |_| true),
         live: count(set, |machine| !is_deleting(machine)),
         available: count(set, |machine| !is_deleting(machine) && condition(machine, "Available") == "True"),
         object: Arc::clone(set),

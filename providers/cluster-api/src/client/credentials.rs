@@ -19,10 +19,29 @@ const SECRET: Duration = Duration::from_secs(60);
 /// Makes a client by a configuration.
 pub type Make = Box<dyn Fn(Config) -> Result<Client, kube::Error> + Send + Sync>;
 
-/// Follows the files that `settings` name, until stopped.
-pub async fn follow_files(settings: Settings, switch: Switch, make: Make, stop: CancellationToken) {
-    let mut known = contents(&settings);
-    while passes(FILES, &stop).await {
+/// What files held when a client was made by them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Files(Option<Vec<Vec<u8>>>);
+
+impl Files {
+    /// Those that `settings` name, as they are now.
+    pub fn of(settings: &Settings) -> Self {
+        Self(contents(settings))
+    }
+}
+
+/// Follows the files that `settings` name, until stopped. `known` is what the client goes by: what has changed since then, while we
+/// stood by, is found at once.
+pub async fn follow_files(
+    settings: Settings,
+    known: Files,
+    switch: Switch,
+    make: Make,
+    stop: CancellationToken,
+) {
+    let Files(mut known) = known;
+    let mut first = true;
+    while std::mem::take(&mut first) || passes(FILES, &stop).await {
         let now = contents(&settings);
         if now.is_none() || now == known {
             continue;
@@ -43,21 +62,20 @@ pub async fn follow_files(settings: Settings, switch: Switch, make: Make, stop: 
     }
 }
 
-/// Follows the Secret that Cluster API keeps the workload cluster's kubeconfig in, until stopped.
+/// Follows the Secret that Cluster API keeps the workload cluster's kubeconfig in, until stopped; `known` is what the client goes by.
 pub async fn follow_secret(
     secrets: Api<Secret>,
     name: String,
+    mut known: Vec<u8>,
     switch: Switch,
     make: Make,
     stop: CancellationToken,
 ) {
-    let mut known = None;
     while passes(SECRET, &stop).await {
         // Away, or not to be had: the old ones are good for as long as they are.
         let Ok(secret) = secrets.get(&name).await else { continue };
-        let Some(now) = secret.data.as_ref().and_then(|data| data.get("value")).cloned() else { continue };
-        // The one we started with was read a moment ago.
-        if *known.get_or_insert_with(|| now.clone()) == now {
+        let now = workload_secret(&secret);
+        if now.is_empty() || now == known {
             continue;
         }
         let renewed = async {
@@ -69,15 +87,34 @@ pub async fn follow_secret(
             Ok(client) => {
                 tracing::info!(secret = name, "the workload cluster's credentials were renewed");
                 switch.point_at(client);
-                known = Some(now);
+                known = now;
             }
             Err(error) => tracing::warn!(secret = name, error, "cannot use the new credentials"),
         }
     }
 }
 
+/// What the Secret holds.
+pub fn workload_secret(secret: &Secret) -> Vec<u8> {
+    let value = secret.data.as_ref().and_then(|data| data.get("value"));
+    value.map(|value| value.0.clone()).unwrap_or_default()
+}
+
+/// A client by which nothing can be reached, and that says why: until what it lacks is there.
+pub fn nowhere(why: String) -> Client {
+    let answer = move |_: http::Request<kube::client::Body>| {
+        let why = why.clone();
+        async move { Err::<http::Response<kube::client::Body>, _>(Missing(why)) }
+    };
+    Client::new(tower::service_fn(answer), "default")
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Missing(String);
+
 /// Whether time has passed, and not the end come.
-async fn passes(time: Duration, stop: &CancellationToken) -> bool {
+pub(crate) async fn passes(time: Duration, stop: &CancellationToken) -> bool {
     tokio::select! {
         biased;
         () = stop.cancelled() => false,
@@ -121,25 +158,34 @@ mod tests {
         )
     }
 
-    fn nowhere() -> Client {
-        let answer = |_: http::Request<Body>| async { Err::<http::Response<Body>, _>("nobody is there") };
-        Client::new(tower::service_fn(answer), "default")
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_kubeconfig_that_changes_is_used_and_one_that_is_broken_is_not() {
-        let path = std::env::temp_dir().join(format!("karpenter-credentials-{}", std::process::id()));
-        std::fs::write(&path, kubeconfig("https://old")).expect("a file");
-        let settings = Settings { access: Access::Kubeconfig(path.clone()), ..Settings::default() };
+    /// Makes clients of nowhere, and lists of where they were to be.
+    fn making() -> (Make, Arc<Mutex<Vec<String>>>) {
         let made: Arc<Mutex<Vec<String>>> = Arc::default();
         let making = Arc::clone(&made);
         let make: Make = Box::new(move |config| {
             making.lock().expect("a list").push(config.cluster_url.to_string());
-            Ok(nowhere())
+            Ok(nowhere(String::new()))
         });
-        let (_, switch) = renewable(nowhere());
+        (make, made)
+    }
+
+    fn switch() -> Switch {
+        renewable(nowhere(String::new())).1
+    }
+
+    fn file(name: &str) -> std::path::PathBuf {
+        std::env::temp_dir().join(format!("karpenter-{name}-{}", std::process::id()))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_kubeconfig_that_changes_is_used_and_one_that_is_broken_is_not() {
+        let path = file("credentials");
+        std::fs::write(&path, kubeconfig("https://old")).expect("a file");
+        let settings = Settings { access: Access::Kubeconfig(path.clone()), ..Settings::default() };
+        let (make, made) = making();
         let stop = CancellationToken::new();
-        let following = tokio::spawn(follow_files(settings, switch, make, stop.clone()));
+        let known = Files::of(&settings);
+        let following = tokio::spawn(follow_files(settings, known, switch(), make, stop.clone()));
         for (text, expected) in [
             (kubeconfig("https://old"), 0),
             ("not a kubeconfig".to_owned(), 0),
@@ -155,5 +201,59 @@ mod tests {
         stop.cancel();
         following.await.expect("it ends");
         std::fs::remove_file(&path).expect("the file");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_changed_while_another_led_is_used_as_soon_as_we_lead() {
+        let path = file("standby");
+        std::fs::write(&path, kubeconfig("https://old")).expect("a file");
+        let settings = Settings { access: Access::Kubeconfig(path.clone()), ..Settings::default() };
+        let (make, made) = making();
+        let known = Files::of(&settings);
+        std::fs::write(&path, kubeconfig("https://new")).expect("a file");
+        let stop = CancellationToken::new();
+        let following = tokio::spawn(follow_files(settings, known, switch(), make, stop.clone()));
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert_eq!(*made.lock().expect("a list"), ["https://new/"]);
+        stop.cancel();
+        following.await.expect("it ends");
+        std::fs::remove_file(&path).expect("the file");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_workload_clusters_secret_is_used_when_cluster_api_writes_it_anew() {
+        let held = Arc::new(Mutex::new(kubeconfig("https://old")));
+        let holding = Arc::clone(&held);
+        let answer = move |_: http::Request<Body>| {
+            let value = k8s_openapi::ByteString(holding.lock().expect("a text").clone().into_bytes());
+            let data = Some([("value".to_owned(), value)].into());
+            let body = serde_json::to_vec(&Secret { data, ..Secret::default() }).expect("JSON");
+            async move { Ok::<_, std::convert::Infallible>(http::Response::new(Body::from(body))) }
+        };
+        let secrets = Api::namespaced(Client::new(tower::service_fn(answer), "default"), "fleet");
+        let (make, made) = making();
+        let stop = CancellationToken::new();
+        let known = kubeconfig("https://before we began").into_bytes();
+        let following = tokio::spawn(follow_secret(
+            secrets,
+            "c-kubeconfig".to_owned(),
+            known,
+            switch(),
+            make,
+            stop.clone(),
+        ));
+        for (text, expected) in [
+            (kubeconfig("https://old"), vec!["https://old/"]),
+            ("not a kubeconfig".to_owned(), vec!["https://old/"]),
+            (String::new(), vec!["https://old/"]),
+            (kubeconfig("https://new"), vec!["https://old/", "https://new/"]),
+            (kubeconfig("https://new"), vec!["https://old/", "https://new/"]),
+        ] {
+            *held.lock().expect("a text") = text.clone();
+            tokio::time::sleep(2 * SECRET).await;
+            assert_eq!(*made.lock().expect("a list"), expected, "{text}");
+        }
+        stop.cancel();
+        following.await.expect("it ends");
     }
 }

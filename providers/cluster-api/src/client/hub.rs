@@ -16,17 +16,9 @@ use super::cluster::Cluster;
 use super::fields::{Malformed, Reference};
 use super::machine::Machine;
 use super::scalable::{Scalable, ScalableKey};
+use super::scope::{Ours, Scope, ScopeError};
 use super::versions::{VersionError, Versions};
 use crate::names::{self, CAPI_GROUP, CLUSTER_NAME};
-
-/// Which Cluster is ours.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Scope {
-    /// Its namespace.
-    pub namespace: String,
-    /// Its name.
-    pub cluster: String,
-}
 
 /// Why the management cluster did not do what was asked.
 #[derive(Debug, thiserror::Error)]
@@ -57,6 +49,9 @@ pub enum HubError {
     /// It serves no version we can read.
     #[error(transparent)]
     Version(#[from] VersionError),
+    /// Which Cluster is ours is not known.
+    #[error(transparent)]
+    Scope(#[from] ScopeError),
     /// What it has cannot be read.
     #[error(transparent)]
     Malformed(#[from] Malformed),
@@ -77,7 +72,7 @@ impl HubError {
 /// The management cluster, as far as it is about our Cluster.
 pub struct Hub {
     client: Client,
-    scope: Scope,
+    ours: Ours,
     versions: Versions,
     health: Mutex<Health>,
 }
@@ -90,7 +85,7 @@ struct Health {
 
 impl std::fmt::Debug for Hub {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Hub").field("scope", &self.scope).finish_non_exhaustive()
+        f.debug_struct("Hub").field("ours", &self.ours).finish_non_exhaustive()
     }
 }
 
@@ -103,13 +98,18 @@ struct Scoped<'a> {
 
 impl Hub {
     /// The management cluster behind this client.
-    pub fn new(client: Client, scope: Scope) -> Self {
-        Self { client, scope, versions: Versions::default(), health: Mutex::default() }
+    pub fn new(client: Client, ours: Ours) -> Self {
+        Self { client, ours, versions: Versions::default(), health: Mutex::default() }
     }
 
-    /// Which Cluster is ours.
-    pub fn scope(&self) -> &Scope {
-        &self.scope
+    /// Which Cluster is ours, if that is known.
+    pub fn scope(&self) -> Option<&Scope> {
+        self.ours.known()
+    }
+
+    /// Which Cluster is ours; the management cluster is asked if that is not known.
+    pub async fn find_scope(&self) -> Result<&Scope, HubError> {
+        Ok(self.ours.find(&self.client, &self.versions).await?)
     }
 
     /// The client.
@@ -145,7 +145,7 @@ impl Hub {
 
     /// Our Cluster.
     pub async fn cluster(&self) -> Result<Cluster, HubError> {
-        let scope = &self.scope;
+        let scope = self.find_scope().await?;
         let api = self.api(CAPI_GROUP, "Cluster", &scope.cluster).await?;
         Ok(Cluster::read(&api.get(&scope.cluster).await?)?)
     }
@@ -159,7 +159,7 @@ impl Hub {
     /// The Machines of a scalable resource, or all of our Cluster, as they are now. One that cannot be read is an error: a list
     /// with holes would look like Machines that are gone.
     pub async fn machines(&self, of: Option<&ScalableKey>) -> Result<Vec<Machine>, HubError> {
-        let mut labels = format!("{CLUSTER_NAME}={}", self.scope.cluster);
+        let mut labels = format!("{CLUSTER_NAME}={}", self.find_scope().await?.cluster);
         if let Some(id) = of {
             labels.push_str(&format!(",{}={}", id.kind.machine_label(), id.key.name));
         }
@@ -170,7 +170,7 @@ impl Hub {
 
     /// Whether a kind of our Cluster can be listed.
     pub async fn list(&self, kind: &str) -> Result<(), HubError> {
-        let labels = format!("{CLUSTER_NAME}={}", self.scope.cluster);
+        let labels = format!("{CLUSTER_NAME}={}", self.find_scope().await?.cluster);
         let api = self.api(CAPI_GROUP, kind, &labels).await?;
         api.settle(api.api.list(&ListParams::default().labels(&labels).limit(1)).await).map(drop)
     }
@@ -285,7 +285,8 @@ impl Hub {
     /// A handle to watch a kind in our Cluster's namespace with.
     pub async fn watchable(&self, kind: &str) -> Result<Api<Lenient<DynamicObject>>, HubError> {
         let resource = self.versions.resource(&self.client, CAPI_GROUP, kind).await?;
-        Ok(Api::namespaced_with(self.client.clone(), &self.scope.namespace, &resource))
+        let namespace = &self.find_scope().await?.namespace;
+        Ok(Api::namespaced_with(self.client.clone(), namespace, &resource))
     }
 
     async fn api(&self, group: &str, kind: &str, name: &str) -> Result<Scoped<'_>, HubError> {
@@ -296,8 +297,9 @@ impl Hub {
                 return Err(error.into());
             }
         };
-        let api = Api::namespaced_with(self.client.clone(), &self.scope.namespace, &resource);
-        Ok(Scoped { hub: self, api, what: format!("{kind} {}/{name}", self.scope.namespace) })
+        let namespace = &self.find_scope().await?.namespace;
+        let api = Api::namespaced_with(self.client.clone(), namespace, &resource);
+        Ok(Scoped { hub: self, api, what: format!("{kind} {namespace}/{name}") })
     }
 
     fn answered(&self) {

@@ -66,7 +66,8 @@ fn from_json(text: &str) -> Result<BTreeMap<String, f64>, String> {
             Value::String(text) => parse(text),
             _ => None,
         };
-        let price = price.ok_or_else(|| format!("its {key:?} is {value}, which is no price per hour"))?;
+        // Not what it is: whoever reads events need not be whom the endpoint talks to.
+        let price = price.ok_or_else(|| format!("its {key:?} is no price per hour"))?;
         Ok((key, price))
     };
     all.into_iter().map(price).collect()
@@ -136,12 +137,47 @@ mod tests {
         assert_eq!(told, BTreeMap::from([("large".to_owned(), 0.4), ("small/a/spot".to_owned(), 0.05)]));
     }
 
+    /// An endpoint that answers once, and its address.
+    async fn endpoint(answer: &'static str) -> (String, tokio::task::JoinHandle<String>) {
+        use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let serving = tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.expect("a caller");
+            let mut asked = Vec::new();
+            while !asked.ends_with(b"\r\n\r\n") {
+                asked.push(stream.read_u8().await.expect("a request"));
+            }
+            stream.write_all(answer.as_bytes()).await.expect("an answer");
+            String::from_utf8_lossy(&asked).lines().next().unwrap_or_default().to_owned()
+        });
+        (format!("http://{address}"), serving)
+    }
+
+    #[tokio::test]
+    async fn an_endpoint_is_asked_for_its_path_and_query() {
+        let (url, serving) = endpoint("HTTP/1.1 200 OK\r\ncontent-length: 12\r\n\r\n{\"large\": 1}").await;
+        let told = over_http()(format!("{url}/prices?of=all")).await.expect("a text");
+        assert_eq!(serving.await.expect("it ends"), "GET /prices?of=all HTTP/1.1");
+        assert_eq!(read(&told).expect("prices")["large"], 1.0);
+    }
+
+    #[tokio::test]
+    async fn an_endpoint_that_refuses_or_is_not_there_is_told_of() {
+        let (url, serving) = endpoint("HTTP/1.1 403 Forbidden\r\ncontent-length: 0\r\n\r\n").await;
+        assert_eq!(over_http()(url.clone()).await, Err("it answers 403 Forbidden".to_owned()));
+        serving.await.expect("it ends");
+        over_http()(url).await.expect_err("nobody listens any more");
+        let error = over_http()("no url at all".to_owned()).await.expect_err("no URL");
+        assert!(error.starts_with("this is no URL"), "{error}");
+    }
+
     #[test]
     fn what_holds_no_prices_is_said_to_hold_none() {
         for (text, problem) in [
             ("<html>", "neither with a JSON object"),
             ("{\"large\": ", "broken JSON"),
-            ("{\"large\": -1}", "\"large\" is -1"),
+            ("{\"large\": -1}", "its \"large\" is no price per hour"),
             ("{\"large\": [1]}", "no price per hour"),
         ] {
             let error = read(text).expect_err("no prices");

@@ -123,7 +123,7 @@ impl Watching {
 
     async fn informer(&self, watched: Watched) -> Result<Informer<DynamicObject>, HubError> {
         let api = self.hub.watchable(watched.as_str()).await?;
-        let scope = self.hub.scope();
+        let scope = self.hub.find_scope().await?;
         let config = match watched {
             Watched::Cluster => {
                 watcher::Config::default().fields(&format!("metadata.name={}", scope.cluster))

@@ -20,6 +20,7 @@ use super::fleet::Fleet;
 use super::holds::{self, HoldKind};
 use super::hook;
 use super::ledger::{self, ClaimFacts, Plan, Rules, Sightings, Situation};
+use super::rollout;
 use super::succession::{self, Estate};
 use crate::client::hub::HubError;
 use crate::client::machine::Machine;
@@ -129,7 +130,7 @@ impl Actor {
                 .and_then(|most| usize::try_from(most).ok()),
         };
         let sets = fleet.mirror.sets_of(id);
-        let rollout = holds::rollout(&look.scalable, &sets, &look.machines);
+        let rollout = rollout::rollout(&look.scalable, &sets, &look.machines);
         let memory = self.memory(id);
         let mut plan = ledger::plan(&Situation {
             scalable: &look.scalable,
@@ -195,7 +196,7 @@ impl Actor {
             return;
         }
         let spec = fleet.node_class_of(&look.scalable).map(|class| class.spec()).unwrap_or_default();
-        let rollout = holds::rollout(&look.scalable, &fleet.mirror.sets_of(id), &look.machines);
+        let rollout = rollout::rollout(&look.scalable, &fleet.mirror.sets_of(id), &look.machines);
         let claims = fleet.node_claims.store().list();
         let estate = Estate {
             machines: &look.machines,
@@ -229,7 +230,7 @@ impl Actor {
         }
         let id = &look.scalable.id;
         // While Machines are replaced, the new ones are for the successors of those that go.
-        if holds::rollout(&look.scalable, &fleet.mirror.sets_of(id), &look.machines).is_some() {
+        if rollout::rollout(&look.scalable, &fleet.mirror.sets_of(id), &look.machines).is_some() {
             return;
         }
         let bound: BTreeSet<ObjectKey> =

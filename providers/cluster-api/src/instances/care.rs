@@ -14,6 +14,7 @@ use super::fleet::Fleet;
 use super::hook;
 use super::interruptible::Interruptible;
 use super::learning;
+use crate::client::fields::condition;
 use crate::client::machine::{Claim, Machine};
 
 /// How often they are looked at, and the core is reminded of pending launches: nothing happens to one that is stuck, and its time
@@ -43,6 +44,7 @@ pub(crate) async fn care(fleet: Weak<Fleet>, stop: CancellationToken) {
         learning::learn(&fleet).await;
         interruptible.correct(&fleet).await;
         hook::look_after(&fleet).await;
+        heed_interruptions(&fleet).await;
         let standalone = standalone(&fleet);
         unseen.retain(|uid, _| standalone.iter().any(|(_, claim)| claim.uid == *uid));
         for (machine, claim) in standalone {
@@ -60,6 +62,24 @@ pub(crate) async fn care(fleet: Weak<Fleet>, stop: CancellationToken) {
                     }
                 }
             }
+        }
+    }
+}
+
+/// Deletes NodeClaims whose machines are about to be taken away, as conditions of their Machines say that the NodeClass names.
+async fn heed_interruptions(fleet: &Fleet) {
+    for machine in fleet.mirror.machines().into_iter().filter(|machine| !machine.deleting) {
+        let Some(claim) = machine.claim().filter(|claim| claim.owner == fleet.owner) else { continue };
+        let Some(found) = fleet.node_claims.seen(&claim.node_claim, &claim.uid) else { continue };
+        let class = fleet.node_class(&found.spec.node_class_ref.name);
+        let named = class.and_then(|class| class.spec().interruption_conditions).unwrap_or_default();
+        let said = named.iter().filter_map(|kind| condition(&machine.conditions, kind)).find(|c| c.is_true());
+        let Some(said) = said.filter(|_| found.metadata.deletion_timestamp.is_none()) else { continue };
+        let message = format!("Machine {}: {}: {}", machine.key, said.kind, said.message);
+        let event = Event::new(reference(&*found), EventType::Warning, "Interruption", message);
+        fleet.recorder.publish(event.dedupe_by([claim.uid.clone()]));
+        if let Err(error) = fleet.node_claims.delete(&found).await {
+            tracing::warn!(%error, "cannot delete the NodeClaim of a machine that is taken away, will retry");
         }
     }
 }

@@ -4,7 +4,7 @@ use karpenter_api::NodeClaim;
 
 use super::customization::blueprint_hash;
 use super::fleet::Fleet;
-use super::holds;
+use super::rollout;
 use crate::client::fields::condition;
 use crate::client::machine::Machine;
 use crate::names;
@@ -49,7 +49,7 @@ fn is_stale(fleet: &Fleet, machine: &Machine, scalable: &crate::client::scalable
         return up_to_date.is_false() && up_to_date.reason == "NotUpToDate";
     }
     let sets = fleet.mirror.sets_of(&scalable.id);
-    let rollout = holds::rollout(scalable, &sets, std::slice::from_ref(machine));
+    let rollout = rollout::rollout(scalable, &sets, std::slice::from_ref(machine));
     rollout.is_some_and(|rollout| {
         rollout.newest_set.is_some()
             && machine.set_name().is_some()

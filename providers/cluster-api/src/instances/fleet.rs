@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
 
 use karpenter_api::NodeClaim;
 use karpenter_cloudprovider::LaunchWaker;
@@ -69,6 +70,8 @@ struct State {
     arrivals: BTreeMap<ScalableKey, (Instant, Instant)>,
     /// NodeClaims that found no room, and why.
     refused: BTreeMap<String, String>,
+    /// Since when deletions have been asked for of Machines that are not going yet, by the NodeClaim's uid.
+    unheeded: BTreeMap<String, Instant>,
     catalogs: BTreeMap<String, (CatalogVersion, Arc<Offers>)>,
 }
 
@@ -217,7 +220,7 @@ impl Fleet {
     }
 
     /// How much longer the window of a resource stays open; closing it forgets the arrivals.
-    pub(crate) fn window(&self, id: &ScalableKey) -> Option<std::time::Duration> {
+    pub(crate) fn window(&self, id: &ScalableKey) -> Option<Duration> {
         let (idle, longest) = self.settings.window;
         let mut state = self.state();
         let (first, last) = *state.arrivals.get(id)?;
@@ -247,10 +250,22 @@ impl Fleet {
         self.state().refused.get(uid).cloned()
     }
 
+    /// For how long Delete has been asked for without the Machine going.
+    pub(crate) fn unheeded_for(&self, uid: &str) -> Duration {
+        let now = Instant::now();
+        now.saturating_duration_since(*self.state().unheeded.entry(uid.to_owned()).or_insert(now))
+    }
+
+    /// A NodeClaim's Machine is going at last.
+    pub(crate) fn is_heeded(&self, uid: &str) {
+        self.state().unheeded.remove(uid);
+    }
+
     /// A NodeClaim is over.
     pub fn forget(&self, claim: &NodeClaim) {
         if let Some(uid) = claim.metadata.uid.as_deref() {
             self.state().refused.remove(uid);
+            self.is_heeded(uid);
             self.pace.forget(uid);
             self.node_claims.forget(uid);
         }

@@ -3,11 +3,9 @@
 
 use std::sync::Arc;
 
-use super::ledger::Rollout;
 use crate::client::cluster::Cluster;
 use crate::client::fields::condition;
-use crate::client::machine::Machine;
-use crate::client::scalable::{Scalable, ScalableKind};
+use crate::client::scalable::Scalable;
 use crate::names;
 
 /// What holds a resource.
@@ -114,29 +112,13 @@ fn blocked(scalable: &Scalable, sets: &[Arc<Scalable>]) -> Option<Hold> {
     None
 }
 
-/// Whether the Machines of a MachineDeployment are being replaced: they belong to several of its MachineSets, or it says so.
-pub fn rollout(scalable: &Scalable, sets: &[Arc<Scalable>], machines: &[Machine]) -> Option<Rollout> {
-    if scalable.id.kind == ScalableKind::MachineSet {
-        return None;
-    }
-    let mut with_machines: Vec<&str> = machines.iter().filter_map(Machine::set_name).collect();
-    with_machines.sort_unstable();
-    with_machines.dedup();
-    let newest = sets.iter().max_by_key(|set| (set.revision(), set.id.key.clone()));
-    let newest_set = newest.map(|set| set.id.key.name.to_string());
-    let stale = || with_machines.iter().any(|name| Some(*name) != newest_set.as_deref());
-    let said = || condition(&scalable.conditions, "RollingOut").is_some_and(|c| c.is_true());
-    let rolling =
-        with_machines.len() > 1 || (newest_set.is_some() && !with_machines.is_empty() && stale()) || said();
-    rolling.then_some(Rollout { newest_set })
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::fixtures::{deployment, deployment_json, machine, object, read_deployment};
+    use crate::client::scalable::ScalableKind;
+    use crate::fixtures::{deployment, deployment_json, object, read_deployment};
 
     fn cluster(value: Value) -> Cluster {
         Cluster::read(&object(value)).expect("a Cluster")
@@ -225,21 +207,5 @@ mod tests {
             assert_eq!(hold.as_ref().map(|hold| hold.reason), reason);
             assert!(hold.is_none_or(|hold| hold.kind == HoldKind::Waiting));
         }
-    }
-
-    #[test]
-    fn machines_of_two_revisions_are_a_rollout() {
-        let sets = [set("m-1", "1", json!([])), set("m-2", "2", json!([]))];
-        let of = |name: &str| {
-            let mut machine = machine(name, 0, &[]);
-            machine.labels.insert(names::SET_NAME.to_owned(), name.to_owned());
-            machine
-        };
-        let plain = deployment("m", &[]);
-        let newest = Some(Rollout { newest_set: Some("m-2".to_owned()) });
-        assert_eq!(rollout(&plain, &sets, &[of("m-1"), of("m-2")]), newest);
-        assert_eq!(rollout(&plain, &sets, &[of("m-1")]), newest, "the newest has none yet");
-        assert_eq!(rollout(&plain, &sets, &[of("m-2")]), None);
-        assert_eq!(rollout(&plain, &sets, &[]), None);
     }
 }

@@ -211,7 +211,7 @@ async fn ask_endpoint(fleet: &Fleet, class: &ClusterAPINodeClass, url: String) {
     let (prices, due) = match told {
         Ok(prices) => (prices, now + ENDPOINT_PERIOD),
         Err(problem) => {
-            tell(fleet, class, &format!("spec.pricing.endpoint {url}: {problem}"));
+            tell(fleet, class, &format!("spec.pricing.endpoint: {problem}"));
             // The last good ones stay.
             (before.clone(), now + ENDPOINT_RETRY)
         }

@@ -15,14 +15,15 @@
 //! they are not on their way.
 //!
 //! One that is being deleted may be gone, and its replacement born, before the MachineSet hears of the lower level. It then takes
-//! one that has no healthy Node: the replacement, if all others have. Where they have not, deleting ones do not count; the
-//! replacement comes, and goes as surplus.
+//! one that has no healthy Node: the replacement, if all others have. Where they have not, deleting ones do not count, but for those
+//! that the level is low enough for already: they get no replacement. Other replacements come, and go as surplus.
 //!
 //! # Why a mark is not enough
 //!
 //! A mark only matters to a MachineSet that shrinks. When a NodeClaim waits for the place that a marked Machine leaves, the
 //! level stays as it is, and so would the Machine: such ones are deleted directly. The same holds during a rollout, where
-//! the MachineDeployment decides which MachineSet shrinks; then the level is not lowered at all.
+//! the MachineDeployment decides which MachineSet shrinks: see [`rollout`](super::rollout) for when the level is lowered then. A rollout
+//! may never end, for want of the very quota that its surplus takes up.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -31,6 +32,7 @@ use jiff::{SignedDuration, Timestamp};
 use karpenter_runtime::object_key::ObjectKey;
 use tokio::time::Instant;
 
+use super::rollout::{Excess, Rollout};
 use crate::client::machine::Machine;
 use crate::client::scalable::Scalable;
 use crate::names;
@@ -66,13 +68,6 @@ pub struct Rules {
     pub most_launching: Option<usize>,
 }
 
-/// A rollout: Machines of several MachineSets at once.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rollout {
-    /// The MachineSet of the newest revision, where new Machines appear.
-    pub newest_set: Option<String>,
-}
-
 /// Since when things have been as they are; kept between two looks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sightings {
@@ -80,6 +75,8 @@ pub struct Sightings {
     pub free: BTreeMap<String, Instant>,
     /// Replicas that have no Machine and nobody waits for.
     pub unborn: Option<Instant>,
+    /// Replicas that nobody needs while a rollout is under way.
+    pub idle: Option<Instant>,
 }
 
 /// What there is.
@@ -221,7 +218,7 @@ pub fn plan(situation: &Situation<'_>) -> Plan {
     });
     mark_doubles_and_orphans(situation, &sorted, &mut plan);
     mark_surplus(situation, &sorted, &keep, reserve, waiting.len(), &mut plan);
-    level(situation, &sorted, &waiting, reserve, &mut plan);
+    level(situation, &sorted, &waiting, &keep, reserve, &mut plan);
     plan.counts = counts(&sorted, &waiting);
     plan
 }
@@ -371,13 +368,7 @@ fn mark_surplus(
     let floor = usize::try_from(situation.bounds.0).unwrap_or(0).saturating_sub(settled);
     let spare = free.len().saturating_sub((reserve + unserved).max(floor));
     let surplus_after = situation.rules.surplus_after;
-    // Those that failed go first, then the youngest.
-    // What was there before us may serve, and is never surplus.
-    let epoch = epoch(situation.scalable);
-    let ours = |m: &&&Machine| epoch.is_some_and(|epoch| m.created.as_second() >= epoch.as_second());
-    let mut candidates: Vec<&&Machine> = free.iter().filter(ours).collect();
-    candidates.sort_by_key(|m| (m.failure.is_none(), std::cmp::Reverse((m.created, m.key.clone()))));
-    for machine in candidates.into_iter().take(spare) {
+    for machine in dispensable(situation, free).into_iter().take(spare) {
         // While Machines are being replaced there is one more at times; its time starts when that is over.
         if situation.rollout.is_some() {
             break;
@@ -393,10 +384,21 @@ fn mark_surplus(
     }
 }
 
+/// Free Machines in the order in which they may go: those that failed, then the youngest. What was there before us may serve, and
+/// is never surplus.
+fn dispensable<'a>(situation: &Situation<'_>, free: &[&'a Machine]) -> Vec<&'a Machine> {
+    let epoch = epoch(situation.scalable);
+    let ours = |m: &&Machine| epoch.is_some_and(|epoch| m.created.as_second() >= epoch.as_second());
+    let mut machines: Vec<&Machine> = free.iter().copied().filter(ours).collect();
+    machines.sort_by_key(|m| (m.failure.is_none(), std::cmp::Reverse((m.created, m.key.clone()))));
+    machines
+}
+
 fn level(
     situation: &Situation<'_>,
     sorted: &Sorted<'_>,
     waiting: &[&ClaimFacts],
+    keep: &[&Machine],
     reserve: usize,
     plan: &mut Plan,
 ) {
@@ -437,7 +439,8 @@ fn level(
     plan.unserved = waiting.iter().map(|claim| claim.uid.clone()).filter(|uid| !served(uid)).collect();
     let stays = sorted.claimed.iter().chain(&sorted.foreign).filter(|m| !newly_marked.contains(&m.key));
     let steady = plan.claims.is_empty() && stays.clone().all(|machine| machine.is_steady());
-    let deleting = if steady { sorted.deleting } else { 0 };
+    let foreseen = usize::try_from(total - current).unwrap_or(0);
+    let deleting = if steady { sorted.deleting } else { sorted.deleting.min(foreseen) };
     let leaving = deleting + sorted.marked.len() + newly_marked.len();
     // What is spare is there without our asking (in a rollout there is one more at times): it never raises the level.
     let needed = count(settled + wanted).max(min).min(max.unwrap_or(i32::MAX));
@@ -462,22 +465,84 @@ fn level(
             }
         }
         next = next.min(current);
+    } else if let Some(rollout) = situation.rollout.filter(|_| needed < current) {
+        next = level_in_rollout(
+            situation,
+            sorted,
+            rollout,
+            keep.get(reserve..).unwrap_or_default(),
+            (needed, want),
+            plan,
+        );
     }
     if next != current {
         plan.replicas = Some(next);
     }
 
-    // What the MachineSets will not take by themselves.
-    let marked: Vec<&ObjectKey> = sorted
-        .marked
-        .iter()
-        .filter(|machine| is_our_mark(machine))
-        .map(|machine| &machine.key)
-        .chain(plan.marks.iter().map(|(key, _)| key))
-        .collect();
-    let taken = usize::try_from(total - next).unwrap_or(0).saturating_sub(sorted.deleting);
-    let left = if situation.rollout.is_some() { marked.len() } else { marked.len().saturating_sub(taken) };
-    plan.removals = marked.into_iter().take(left).cloned().collect();
+    plan.removals = removals(situation, sorted, next, &plan.marks);
+}
+
+/// The level while Machines are being replaced and fewer are needed than there are replicas. `spare` are free; `needed` is what
+/// somebody needs, `want` includes what is kept for a while.
+fn level_in_rollout(
+    situation: &Situation<'_>,
+    sorted: &Sorted<'_>,
+    rollout: &Rollout,
+    spare: &[&Machine],
+    (needed, want): (i32, i32),
+    plan: &mut Plan,
+) -> i32 {
+    let current = situation.scalable.replicas;
+    let since = situation.sightings.idle.unwrap_or(situation.instant);
+    plan.sightings.idle = Some(since);
+    let age = situation.instant.saturating_duration_since(since);
+    let rest = situation.rules.surplus_after.saturating_sub(age);
+    let (wanted, spare) = match rest.is_zero() {
+        true => (needed, dispensable(situation, spare)),
+        // What somebody deletes of an `OnDelete` deployment may go at once.
+        false if rollout.on_delete => (want, Vec::new()),
+        false => (current, Vec::new()),
+    };
+    if !rest.is_zero() {
+        plan.look_again(rest);
+    }
+    let marked =
+        sorted.marked.iter().map(|machine| &machine.key).chain(plan.marks.iter().map(|(key, _)| key));
+    let marked = marked.cloned().collect();
+    let lowered = rollout.lowered(&Excess { current, wanted, machines: situation.machines, marked, spare });
+    plan.marks.extend(lowered.marks.into_iter().map(|key| (key, SURPLUS_MARK.to_owned())));
+    lowered.level
+}
+
+/// Marked Machines that the MachineSets will not take by themselves at this level.
+fn removals(
+    situation: &Situation<'_>,
+    sorted: &Sorted<'_>,
+    level: i32,
+    marks: &[(ObjectKey, String)],
+) -> Vec<ObjectKey> {
+    let ours = sorted.marked.iter().filter(|machine| is_our_mark(machine)).map(|machine| &machine.key);
+    let marked = ours.chain(marks.iter().map(|(key, _)| key));
+    let total = count(situation.machines.len());
+    let mut taken = usize::try_from(total - level).unwrap_or(0).saturating_sub(sorted.deleting);
+    let Some(rollout) = situation.rollout else {
+        let marked: Vec<&ObjectKey> = marked.collect();
+        let left = marked.len().saturating_sub(taken);
+        return marked.into_iter().take(left).cloned().collect();
+    };
+    let machine = |key: &ObjectKey| situation.machines.iter().find(|machine| machine.key == *key);
+    let left = marked.filter(|key| {
+        let Some(machine) = machine(key) else { return false };
+        let at_hand = rollout.on_delete && machine.set_name() == rollout.oldest_set.as_deref();
+        if at_hand && taken > 0 {
+            taken -= 1;
+            return false;
+        }
+        // Surplus guides the MachineSets; deleted directly it would be made again.
+        let new_surplus = marks.iter().any(|(marked, mark)| marked == *key && mark == SURPLUS_MARK);
+        !new_surplus && machine.annotations.get(names::DELETE_MACHINE).is_none_or(|mark| mark != SURPLUS_MARK)
+    });
+    left.cloned().collect()
 }
 
 /// Whether we marked it: only then is it ours to delete.

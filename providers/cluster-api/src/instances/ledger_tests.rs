@@ -115,6 +115,12 @@ impl Case {
     }
 }
 
+/// From the MachineSet m-1, where Machines of these tests are, to an empty m-2.
+fn rolling() -> Rollout {
+    let (newest_set, oldest_set) = (Some("m-2".into()), Some("m-1".into()));
+    Rollout { newest_set, oldest_set, ..Rollout::default() }
+}
+
 fn keys(keys: &[ObjectKey]) -> Vec<&str> {
     keys.iter().map(|key| &*key.name).collect()
 }
@@ -234,21 +240,21 @@ fn a_marked_machine_whose_place_is_wanted_is_deleted_directly() {
 #[test]
 fn during_a_rollout_machines_are_deleted_directly_and_the_level_does_not_fall() {
     let mut case = Case::new(4).claimed(&["a", "b", "c"]).mark("m-b", "uid-b").free(&["new"]);
-    case.rollout = Some(Rollout { newest_set: Some("m-2".into()) });
+    case.rollout = Some(rolling());
     case.sightings.free.insert("uid-new".into(), case.instant);
     case.instant += Duration::from_secs(3600);
     let plan = case.plan();
     assert_eq!((plan.replicas, keys(&plan.removals)), (None, vec!["m-b"]));
     assert!(plan.marks.is_empty(), "surplus is no surplus while Machines are being replaced");
     let mut launching = Case::new(2).free(&["old"]).claimed(&["a"]).waiting(&["d"]);
-    launching.rollout = Some(Rollout { newest_set: Some("m-2".into()) });
+    launching.rollout = Some(rolling());
     assert!(launching.plan().claims.is_empty(), "only Machines of the newest revision are worth claiming");
 }
 
 #[test]
 fn a_machine_more_during_a_rollout_does_not_raise_the_level() {
     let mut case = Case::new(4).claimed(&["a", "b", "c", "d"]).free(&["surge"]);
-    case.rollout = Some(Rollout { newest_set: Some("m-2".into()) });
+    case.rollout = Some(rolling());
     assert_eq!(case.plan().replicas, None);
     case.rollout = None;
     assert_eq!(case.plan().replicas, None, "nor when the rollout is not seen yet");
@@ -360,7 +366,7 @@ fn a_node_claim_whose_machine_has_vanished_is_not_given_another() {
 
 #[tokio::test(start_paused = true)]
 async fn a_machine_that_the_least_size_asks_for_is_no_surplus() {
-    let seen = Sightings { free: [("uid-x".to_owned(), Instant::now())].into(), unborn: None };
+    let seen = Sightings { free: [("uid-x".to_owned(), Instant::now())].into(), ..Sightings::default() };
     tokio::time::sleep(Duration::from_secs(600)).await;
     let look = |min: i32| {
         let mut case = Case::new(2).claimed(&["a"]).free(&["x"]);
@@ -371,4 +377,52 @@ async fn a_machine_that_the_least_size_asks_for_is_no_surplus() {
     assert_eq!(look(2).marks, []);
     assert_eq!(look(2).replicas, None);
     assert_eq!(look(1).marks.len(), 1, "beyond the least size it goes");
+}
+
+#[test]
+fn of_deletions_that_overlap_while_another_boots_none_leaves_a_machine_too_many() {
+    let mut case = Case::new(2).claimed(&["a", "b"]).up().claimed(&["c"]);
+    case = case.mark("m-b", "uid-b").deleting("m-b").mark("m-a", "uid-a");
+    let plan = case.plan();
+    assert_eq!(
+        (plan.replicas, plan.removals.len()),
+        (Some(1), 0),
+        "b was reckoned with, and a is taken by its mark"
+    );
+}
+
+#[test]
+fn surplus_of_a_rollout_that_does_not_end_goes_after_its_time() {
+    let case = || {
+        let mut case = Case::new(2).claimed(&["a"]).free(&["old", "new"]);
+        case.machines[2].labels.insert(names::SET_NAME.to_owned(), "m-2".to_owned());
+        case.rollout = Some(Rollout { newest_replicas: 1, ..rolling() });
+        case
+    };
+    let first = case().plan();
+    assert!(!first.writes() && first.sightings.idle.is_some());
+    assert_eq!(first.look_again, Some(Duration::from_secs(300)));
+    let late =
+        Case { sightings: first.sightings, instant: case().instant + Duration::from_secs(301), ..case() };
+    let plan = late.plan();
+    assert_eq!((marked(&plan), plan.replicas), (vec![("old", SURPLUS_MARK)], Some(1)));
+    assert!(plan.removals.is_empty(), "the MachineSet takes it; deleted, it would be made again");
+    let after = Case::new(1).claimed(&["a"]).free(&["old"]).mark("old", SURPLUS_MARK);
+    let after = Case { rollout: Some(rolling()), ..after };
+    assert!(!after.plan().writes());
+}
+
+#[test]
+fn what_is_deleted_of_an_on_delete_deployment_is_not_made_again() {
+    let mut case = Case::new(3).claimed(&["a", "b"]).mark("m-b", "uid-b").claimed(&["c"]);
+    case.machines[2].labels.insert(names::SET_NAME.to_owned(), "m-2".to_owned());
+    case.rollout = Some(Rollout { newest_replicas: 1, on_delete: true, ..rolling() });
+    let plan = case.plan();
+    assert_eq!(
+        (plan.replicas, plan.removals.len()),
+        (Some(2), 0),
+        "the oldest MachineSet takes what is marked"
+    );
+    let replaced = case.waiting(&["d"]);
+    assert_eq!(keys(&replaced.plan().removals), ["m-b"], "its place is wanted");
 }

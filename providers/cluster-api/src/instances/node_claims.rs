@@ -403,10 +403,8 @@ fn origin(claim: &NodeClaim) -> Option<(String, String)> {
 
 /// Five letters that tell origins apart.
 fn fingerprint(origin: &Option<(String, String)>) -> String {
-    // FNV-1a: the same on every machine and in every version.
-    let hash = format!("{origin:?}")
-        .bytes()
-        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3));
+    // The same on every machine and in every version.
+    let hash = karpenter_api::structure_hash::text(&format!("{origin:?}"));
     format!("{:05x}", hash & 0xf_ffff)
 }
 

@@ -2,6 +2,7 @@
 //! Machine is known to be gone.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use karpenter_api::NodeClaim;
 use karpenter_api::annotations::NODECLAIM_TERMINATION_TIMESTAMP;
@@ -16,8 +17,34 @@ use crate::client::hub::HubError;
 use crate::client::machine::Machine;
 use crate::names;
 
-/// Starts removing a NodeClaim's Machine, or tells that there is none (any more).
+/// How long a Machine may take to begin to go before that is told.
+const STALLED: Duration = Duration::from_secs(60);
+
+/// Starts removing a NodeClaim's Machine, or tells that there is none (any more), and what keeps it from going.
 pub async fn delete(fleet: &Arc<Fleet>, claim: &NodeClaim) -> Result<(), ProviderError> {
+    let uid = claim.metadata.uid.clone().unwrap_or_default();
+    let unheeded = fleet.unheeded_for(&uid);
+    let result = begin(fleet, claim).await;
+    match &result {
+        Ok(Begun::Going) => fleet.is_heeded(&uid),
+        Ok(Begun::Waits(why)) if unheeded >= STALLED => fleet.recorder.publish(stalled(claim, why.clone())),
+        Err(error) if unheeded >= STALLED && !error.is_not_found() => {
+            fleet.recorder.publish(stalled(claim, error.to_string()));
+        }
+        _ => {}
+    }
+    result.map(drop)
+}
+
+/// How far a deletion has come.
+enum Begun {
+    /// The Machine is going.
+    Going,
+    /// It is not, and this is what it waits for.
+    Waits(String),
+}
+
+async fn begin(fleet: &Arc<Fleet>, claim: &NodeClaim) -> Result<Begun, ProviderError> {
     if !fleet.is_synced() {
         return Err(ProviderError::other("the management cluster is not known yet"));
     }
@@ -41,7 +68,7 @@ pub async fn delete(fleet: &Arc<Fleet>, claim: &NodeClaim) -> Result<(), Provide
     if machine.waits_for_us() && !fleet.mirror.cluster().is_some_and(|cluster| cluster.paused) {
         super::hook::let_go(fleet, &machine).await.map_err(ProviderError::other)?;
         // The rest when the core asks again, of the Machine as it is then.
-        return Ok(());
+        return Ok(Begun::Going);
     }
     if machine.deleting {
         // The level follows what is deleting, whoever deleted it.
@@ -58,7 +85,7 @@ pub async fn delete(fleet: &Arc<Fleet>, claim: &NodeClaim) -> Result<(), Provide
                 _ => fleet.metrics.writes.inc(&["hurry"]),
             }
         }
-        return Ok(());
+        return Ok(Begun::Going);
     }
     let standalone = target.as_ref().is_some_and(|target| target.standalone) || id.is_none();
     let paused = if standalone {
@@ -69,14 +96,19 @@ pub async fn delete(fleet: &Arc<Fleet>, claim: &NodeClaim) -> Result<(), Provide
         hold.is_some_and(|hold| hold.kind == HoldKind::NoWrites)
     };
     if paused || machine.is_paused() {
-        let event =
-            stalled(claim, format!("Machine {}: paused; it will be deleted when that ends", machine.key));
-        fleet.recorder.publish(event);
-        return Ok(());
+        let why = format!("Machine {}: paused; it will be deleted when that ends", machine.key);
+        // That is known at once.
+        fleet.recorder.publish(stalled(claim, why.clone()));
+        return Ok(Begun::Waits(why));
     }
     if standalone {
+        if !machine.annotations.contains_key(names::EXCLUDE_DRAIN) {
+            // Karpenter has drained the node; Cluster API need not do it again.
+            let metadata = json!({"annotations": {names::EXCLUDE_DRAIN: ""}});
+            settle(fleet.hub.annotate_machine(&machine, metadata).await.map(drop))?;
+        }
         fleet.metrics.writes.inc(&["delete"]);
-        return settle(fleet.hub.delete_machine(&machine).await);
+        return settle(fleet.hub.delete_machine(&machine).await).map(|()| Begun::Going);
     }
     if !machine.is_marked() {
         let uid = claim.metadata.uid.clone().unwrap_or_default();
@@ -85,19 +117,26 @@ pub async fn delete(fleet: &Arc<Fleet>, claim: &NodeClaim) -> Result<(), Provide
         match fleet.hub.annotate_machine(&machine, metadata).await {
             Ok(_) => fleet.metrics.writes.inc(&["mark"]),
             // Someone else wrote, or it has gone: the core asks again.
-            Err(error) if error.is_conflict() || error.is_not_found() => return Ok(()),
+            Err(error) if error.is_conflict() || error.is_not_found() => {
+                return Ok(Begun::Waits(format!("Machine {} was changed meanwhile", machine.key)));
+            }
             Err(error) => return Err(ProviderError::other(error)),
         }
     }
+    let mut why = format!("Machine {} is marked, and its MachineSet has not taken it yet", machine.key);
     if let Some(id) = id {
         fleet.poke(&id);
+        let hold = fleet.mirror.scalable(&id).and_then(|scalable| fleet.hold(&scalable));
+        if let Some(hold) = hold {
+            why.push_str(&format!(": {}: {}", hold.reason, hold.message));
+        }
     }
-    Ok(())
+    Ok(Begun::Waits(why))
 }
 
 fn settle(result: Result<(), HubError>) -> Result<(), ProviderError> {
     match result {
-        Err(error) if error.is_conflict() => Ok(()),
+        Err(error) if error.is_conflict() || error.is_not_found() => Ok(()),
         other => other.map_err(ProviderError::other),
     }
 }

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use karpenter_api::NodeClaim;
 
-use super::ledger::Rollout;
 use super::node_claims::Target;
+use super::rollout::Rollout;
 use crate::client::machine::Machine;
 use crate::names;
 use crate::nodeclass::{ClusterAPINodeClassSpec, Drift, LaunchMode, Remediation};

@@ -155,7 +155,10 @@ impl Catalog {
             first.map_or_else(Requirements::new, |b| Requirements::from_labels(&texts(&b.labels)));
         requirements.add(Requirement::one_of(INSTANCE_TYPE, [name]));
         requirements.add(Requirement::one_of(CAPACITY_TYPE, capacity_types));
-        if !zones.is_empty() && group.iter().all(|b| b.places.iter().all(|place| place.zone.is_some())) {
+        if zones.is_empty() {
+            // Whoever asks for a zone would be refused: where these nodes are is not known.
+            requirements.add(Requirement::does_not_exist(TOPOLOGY_ZONE));
+        } else if group.iter().all(|b| b.places.iter().all(|place| place.zone.is_some())) {
             requirements.add(Requirement::one_of(TOPOLOGY_ZONE, zones));
         }
         InstanceType {

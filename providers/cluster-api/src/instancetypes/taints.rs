@@ -2,6 +2,7 @@
 //! Cluster API sets from the template.
 
 use k8s_openapi::api::core::v1::Taint;
+use karpenter_api::taints::UNREGISTERED;
 use karpenter_api::{NodeClaim, NodePool};
 use serde_json::Value;
 
@@ -9,8 +10,6 @@ use crate::client::fields::Malformed;
 use crate::client::scalable::Scalable;
 use crate::names::CAPACITY_DOMAIN;
 
-/// The taint nodes register with.
-const UNREGISTERED: &str = "karpenter.sh/unregistered";
 /// Cluster API takes it off when it has labelled the node.
 const UNINITIALIZED: &str = "node.cluster.x-k8s.io/uninitialized";
 const EFFECTS: &[&str] = &["NoSchedule", "PreferNoSchedule", "NoExecute"];
@@ -50,7 +49,7 @@ pub fn undeclared<'a, 'b>(
         declared.clone().any(|known| (&known.key, &known.effect) == (&taint.key, &taint.effect))
     };
     let matters = |taint: &&Taint| {
-        taint.effect != "PreferNoSchedule" && taint.key != UNREGISTERED && taint.key != UNINITIALIZED
+        taint.effect != "PreferNoSchedule" && taint.key != UNREGISTERED.key && taint.key != UNINITIALIZED
     };
     taints.iter().filter(matters).filter(|taint| !is_declared(taint)).collect()
 }

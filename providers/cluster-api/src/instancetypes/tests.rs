@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use karpenter_api::{NodeClaim, NodeClassReference};
 use karpenter_cloudprovider::conversion;
+use karpenter_engine::requirement::Operator;
 use serde_json::json;
 
 use super::blueprint::{Blueprint, Learnt, Surroundings};
@@ -84,9 +85,10 @@ fn a_bare_machine_deployment_with_cpu_and_memory_is_an_instance_type() {
             "karpenter.sh/capacity-type",
             "kubernetes.io/arch",
             "kubernetes.io/os",
-            "node.kubernetes.io/instance-type"
+            "node.kubernetes.io/instance-type",
+            "topology.kubernetes.io/zone"
         ],
-        "no empty zone, no member label"
+        "no member label"
     );
 }
 
@@ -354,4 +356,17 @@ fn the_cheapest_that_fits_is_chosen_whatever_other_labels_it_has() {
     let NoOffer::Nothing(why) = &error else { panic!("{error}") };
     assert_eq!(why.len(), 3);
     assert!(why[0].contains("MachineDeployment default/a-dear: the requested resources do not fit"));
+}
+
+#[test]
+fn who_asks_for_a_zone_is_not_planned_onto_nodes_whose_zone_is_not_known() {
+    let zone = |catalog: &Catalog| {
+        let requirement = catalog.types[0].requirements.get(karpenter_api::labels::TOPOLOGY_ZONE);
+        requirement.map(|requirement| requirement.operator())
+    };
+    let unknown = Catalog::of(&[blueprint(&deployment("m", &[]))], |_, _| None);
+    assert_eq!(zone(&unknown), Some(Operator::DoesNotExist));
+    let labels = format!("{CAPACITY}/labels");
+    let known = deployment("m", &[(&labels, "topology.kubernetes.io/zone=a")]);
+    assert_eq!(zone(&Catalog::of(&[blueprint(&known)], |_, _| None)), Some(Operator::In));
 }

@@ -42,7 +42,7 @@ impl Permissions {
             return missing.clone();
         }
         let review = SelfSubjectRulesReview {
-            spec: SelfSubjectRulesReviewSpec { namespace: Some(fleet.hub.scope().namespace.clone()) },
+            spec: SelfSubjectRulesReviewSpec { namespace: Some(fleet.hub.scope()?.namespace.clone()) },
             ..SelfSubjectRulesReview::default()
         };
         let api: Api<SelfSubjectRulesReview> = Api::all(fleet.hub.client().clone());
@@ -81,18 +81,17 @@ fn needs(fleet: &Fleet, mode: LaunchMode) -> Vec<Need> {
         }
         LaunchMode::Machine => needs.push((&["create"], group(), "machines")),
     }
+    if mode == LaunchMode::MachineDeployment {
+        // Capacity may come from annotations; where it must come from a template that we may not read, that MachineDeployment is left
+        // out with the refusal, and the others work.
+        return needs;
+    }
     let mut groups: Vec<String> =
         fleet.mirror.template_references().into_iter().map(|reference| reference.group).collect();
     groups.sort();
     groups.dedup();
     // Their resources are named by their providers; whoever may touch any of a group may touch what is needed.
-    for group in groups {
-        let verbs: &[&str] = match mode {
-            LaunchMode::MachineDeployment => &["get"],
-            LaunchMode::Machine => &["get", "create", "delete"],
-        };
-        needs.push((verbs, group, ANY));
-    }
+    needs.extend(groups.into_iter().map(|group| -> Need { (&["get", "create", "delete"], group, ANY) }));
     needs
 }
 
@@ -102,7 +101,11 @@ const ANY: &str = "";
 /// Those of the needs that no rule meets, in words.
 fn missing(rules: &[ResourceRule], needs: &[Need]) -> Vec<String> {
     let has = |list: Option<&Vec<String>>, wanted: &str| {
-        list.is_some_and(|list| list.iter().any(|known| known == wanted || known == "*"))
+        // A rule may be about a subresource of all kinds.
+        let of_all = wanted.split_once('/').map(|(_, subresource)| format!("*/{subresource}"));
+        list.is_some_and(|list| {
+            list.iter().any(|known| known == wanted || known == "*" || Some(known) == of_all.as_ref())
+        })
     };
     let met = |verb: &str, group: &str, resource: &str| {
         rules.iter().any(|rule| {
@@ -158,6 +161,12 @@ mod tests {
         assert_eq!(
             missing(&[read.clone(), infra], &needs),
             ["patch machines.cluster.x-k8s.io", "patch machinedeployments/scale.cluster.x-k8s.io"]
+        );
+        let scales = rule(&["cluster.x-k8s.io"], &["*/scale"], &["patch"]);
+        assert_eq!(
+            missing(&[scales], &needs[1..2]),
+            Vec::<String>::new(),
+            "the same subresource of all kinds"
         );
         let mut named = read;
         named.resource_names = Some(vec!["one".to_owned()]);

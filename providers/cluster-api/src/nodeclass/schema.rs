@@ -64,6 +64,12 @@ fn spec() -> Schema {
                 .one_of(&["Karpenter", "ClusterAPI"]),
         )
         .optional(
+            "interruptionConditions",
+            Schema::list_of(Schema::string().min_length(1))
+                .describe("Types of conditions of Machines that say, when True, that the machine is about to be taken away: its NodeClaim is deleted, so that its node is drained and replaced in time.")
+                .atomic_list(),
+        )
+        .optional(
             "failureDomainZones",
             Schema::map_of(Schema::string()).describe("The zone label of nodes in each failure domain, where it is not the failure domain's name."),
         )
@@ -183,7 +189,7 @@ fn pricing() -> Schema {
                 .describe(
                     "The URL of an endpoint that tells prices which neither table tells: a JSON object with the table's keys, or OpenCost's metric node_total_hourly_cost. Asked every 15 minutes; what it told last stays.",
                 )
-                .pattern("^https?://")
+                .pattern("^https?://[^/@]+(/|$)")
                 .max_length(2048),
         )
         .optional(

@@ -16,9 +16,10 @@ use tokio::time::Instant;
 
 use super::permissions::Permissions;
 use super::{
-    ClusterAPINodeClass, INSTANCE_TYPES_RESOLVED, MANAGEMENT_CLUSTER_READY, PERMISSIONS_READY,
-    ResourceStatus, SCALABLE_RESOURCES_RESOLVED, TAINTS_DECLARED,
+    ClusterAPINodeClass, Drift, INSTANCE_TYPES_RESOLVED, LaunchMode, MANAGEMENT_CLUSTER_READY,
+    PERMISSIONS_READY, ResourceStatus, SCALABLE_RESOURCES_RESOLVED, TAINTS_DECLARED,
 };
+use crate::client::scalable::{Scalable, ScalableKind};
 use crate::instances::fleet::Fleet;
 use crate::instances::ledger;
 use crate::instances::offers::Offers;
@@ -84,10 +85,7 @@ impl StatusController {
                 conditions.set_false(PERMISSIONS_READY, "Forbidden", &message);
             }
         }
-        if !fleet.is_synced() {
-            return;
-        }
-        let scope = fleet.hub.scope();
+        let Some(scope) = fleet.hub.scope().filter(|_| fleet.is_synced()) else { return };
         if fleet.mirror.cluster().is_none() {
             let message = format!(
                 "there is no Cluster {}/{} in the management cluster; set CLUSTER_NAME and CLUSTER_NAMESPACE to the one this cluster is",
@@ -152,6 +150,20 @@ impl StatusController {
             let event =
                 Event::new(reference(class), EventType::Warning, "ResourceLeftOut", malformed.to_string());
             self.fleet.recorder.publish(event.dedupe_by([malformed.to_string()]));
+        }
+        let spec = class.spec();
+        let by_karpenter = spec.drift == Some(Drift::Karpenter)
+            && spec.launch_mode.unwrap_or_default() == LaunchMode::MachineDeployment;
+        let rolls = |member: &&Arc<Scalable>| {
+            by_karpenter && member.id.kind == ScalableKind::MachineDeployment && !member.on_delete
+        };
+        for member in offers.members.iter().filter(rolls) {
+            let message = format!(
+                "{}: with drift: Karpenter its strategy should be OnDelete; Cluster API replaces its nodes as well",
+                member.id
+            );
+            let event = Event::new(reference(class), EventType::Warning, "RolloutStrategy", message);
+            self.fleet.recorder.publish(event.dedupe_by([member.id.to_string()]));
         }
         for renamed in &offers.catalog.renamed {
             let event =
@@ -250,7 +262,7 @@ fn resources(fleet: &Fleet, offers: &Offers) -> Vec<ResourceStatus> {
 }
 
 /// How many Machines of a resource are not ours: they were there before us, or are another cluster's.
-fn unmanaged(fleet: &Fleet, scalable: &crate::client::scalable::Scalable) -> i32 {
+fn unmanaged(fleet: &Fleet, scalable: &Scalable) -> i32 {
     let epoch = ledger::epoch(scalable);
     let machines = fleet.machines_of(&scalable.id);
     let theirs = machines.iter().filter(|machine| match machine.claim() {

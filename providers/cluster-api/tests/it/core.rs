@@ -31,19 +31,28 @@ use crate::rig::{CLUSTER, NAMESPACE};
 /// How often a pending launch or a deletion is asked about when nothing happens, as the core does.
 const AGAIN: Duration = Duration::from_secs(5);
 
+/// On a NodeClaim: its drain does not come to an end.
+pub(crate) const UNDRAINED: &str = "test.karpenter.sh/undrained";
+
 /// One life of the process.
 pub(crate) async fn live(life: Life, hub: Faults) {
+    let settings = Settings {
+        cluster_name: Some(CLUSTER.to_owned()),
+        cluster_namespace: Some(NAMESPACE.to_owned()),
+        ..Settings::default()
+    };
+    live_with(life, hub, settings).await;
+}
+
+/// One life of a process with these settings.
+pub(crate) async fn live_with(life: Life, hub: Faults, settings: Settings) {
     let environment = life.environment.clone();
     let (provider, parts, writer) = loop {
         let (recorder, writer) = events::recorder("karpenter", &environment);
         let parts = Parts {
             workload: life.client.clone(),
             management: life.client_behind(&hub),
-            settings: Settings {
-                cluster_name: Some(CLUSTER.to_owned()),
-                cluster_namespace: Some(NAMESPACE.to_owned()),
-                ..Settings::default()
-            },
+            settings: settings.clone(),
             environment: environment.clone(),
             recorder,
             fetch: endpoints(life.client.clone()),
@@ -209,6 +218,10 @@ impl Core {
     }
 
     async fn finalize(&self, claim: &NodeClaim, nodes: &[Node]) -> Result<Duration, kube::Error> {
+        // Pods that nobody may evict, in a test.
+        if claim.metadata.annotations.as_ref().is_some_and(|all| all.contains_key(UNDRAINED)) {
+            return Ok(AGAIN);
+        }
         let id = claim.status.as_ref().and_then(|status| status.provider_id.clone());
         if id.is_some() || self.provider.launch_handle(claim).is_some() {
             match self.provider.delete(claim).await {

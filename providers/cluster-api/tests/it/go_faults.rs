@@ -181,10 +181,10 @@ fn w7_lowering_replicas_during_a_rollout_is_caught() {
         for (machine, claim) in new.iter().zip(["n3", "n4"]) {
             go.bind(machine, claim).await;
         }
-        // An old Machine is marked; the MachineDeployment shrinks the new MachineSet.
+        // A new Machine is marked; the MachineDeployment shrinks the old MachineSet.
         rig.want(3);
-        rig.delete_claim("n1").await;
-        go.mark(&old[0]).await;
+        rig.delete_claim("n3").await;
+        go.mark(&new[0]).await;
         go.scale(-1).await;
         let _ = rig.world.run_for(MINUTE).await;
         assert!(go.caught().contains("Machines in use live"), "{}", go.caught());

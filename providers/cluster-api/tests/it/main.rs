@@ -9,4 +9,5 @@ mod rollouts;
 mod safety;
 mod scaling;
 mod seeds;
+mod starting;
 mod topology;

@@ -12,6 +12,7 @@ use futures_util::FutureExt as _;
 use k8s_openapi::api::core::v1::Event;
 use karpenter_api::NodeClaim;
 use karpenter_provider_cluster_api::ClusterAPINodeClass;
+use karpenter_provider_cluster_api::client::settings::Settings;
 use karpenter_provider_cluster_api::nodeclass::ResourceStatus;
 use karpenter_sim::cluster_api::{
     self, ClaimedMachinesLive, ClusterApi, Kind, LevelsWithinBounds, OneMachinePerClaim,
@@ -65,6 +66,14 @@ impl Rig {
         let hub = self.hub.clone();
         self.world
             .process("karpenter-2", FaultPlan::none(), move |life| core::live(life, hub.clone()).boxed())
+    }
+
+    /// Another process, which is not told which Cluster is ours.
+    pub(crate) fn process_without_names(&self) -> Arc<Process> {
+        let hub = self.hub.clone();
+        self.world.process("karpenter-2", FaultPlan::none(), move |life| {
+            core::live_with(life, hub.clone(), Settings::default()).boxed()
+        })
     }
 
     /// Another process that believes it leads, with another way to the management cluster.

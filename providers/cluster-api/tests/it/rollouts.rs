@@ -139,6 +139,109 @@ fn a10_nodes_of_an_on_delete_deployment_are_replaced_one_at_a_time() {
     });
 }
 
+#[test]
+fn surplus_of_a_rollout_that_cannot_end_goes() {
+    scenario(async {
+        let rig = Rig::new(json!({"timeouts": {"surplus": "3m"}})).await;
+        rig.create(karpenter_sim::cluster_api::template("fleet", "never", json!({"never": true}))).await;
+        rig.deployment("m", &[(MAX, "20")]).await;
+        rig.karpenter.start();
+        rig.want(3);
+        rig.until("all nodes are ready", 10 * MINUTE, |objects| initialized(objects) == 3).await;
+        let never = json!({"spec": {"template": {"spec": {"infrastructureRef": {"name": "never"}}}}});
+        rig.patch(Kind::MachineDeployment, "m", never).await;
+        rig.until("the rollout is under way", 5 * MINUTE, |objects| in_set(objects, "m-00002") >= 1).await;
+        let claims = rig
+            .read(|objects| objects.node_claims.keys().map(|key| key.name.to_string()).collect::<Vec<_>>());
+        rig.want(1);
+        for claim in &claims[1..] {
+            rig.delete_claim(claim).await;
+        }
+        rig.until("only what is in use is there, and what is to take its place", 15 * MINUTE, |objects| {
+            crate::rig::replicas(objects, "m") == 1
+                && in_set(objects, "m-00001") == 1
+                && in_set(objects, "m-00002") == 1
+        })
+        .await;
+        let kept = rig.read(machines);
+        assert!(kept.iter().any(|(_, _, claim, out)| *claim == claims[0] && !out), "{kept:?}");
+    });
+}
+
+#[test]
+fn what_is_removed_of_an_on_delete_deployment_is_not_made_again() {
+    scenario(async {
+        let rig = Rig::new(json!({"drift": "Off"})).await;
+        rig.deployment("m", &[(MAX, "20")]).await;
+        let strategy = json!({"spec": {"rollout": {"strategy": {"type": "OnDelete"}}}});
+        rig.patch(Kind::MachineDeployment, "m", strategy).await;
+        rig.karpenter.start();
+        rig.want(3);
+        rig.until("all nodes are ready", 10 * MINUTE, |objects| initialized(objects) == 3).await;
+        let version = json!({"spec": {"template": {"spec": {"version": "v1.37.0"}}}});
+        rig.patch(Kind::MachineDeployment, "m", version).await;
+        rig.pass(10 * SECOND).await;
+        let victim = rig.read(machines).remove(0);
+        rig.want(2);
+        rig.delete_claim(&victim.2).await;
+        rig.until("it is gone", 10 * MINUTE, |objects| objects.node_claims.len() == 2).await;
+        rig.pass(2 * MINUTE).await;
+        assert_eq!((rig.read(|objects| objects.machines.len()), rig.replicas("m")), (2, 2));
+        rig.at_rest();
+    });
+}
+
+#[test]
+fn a_deletion_that_nobody_heeds_is_told() {
+    scenario(async {
+        let rig = Rig::new(json!({})).await;
+        rig.deployment("m", &[(MAX, "20")]).await;
+        rig.karpenter.start();
+        rig.want(2);
+        rig.until("all nodes are ready", 10 * MINUTE, |objects| initialized(objects) == 2).await;
+        let (machine, _, claim, _) = rig.read(machines).remove(0);
+        rig.capi.run_machine_sets(false);
+        rig.want(1);
+        rig.delete_claim(&claim).await;
+        rig.pass(30 * SECOND).await;
+        assert!(rig.events("DeletionStalled").await.is_empty(), "it may take a while");
+        rig.pass(2 * MINUTE).await;
+        let told = rig.events("DeletionStalled").await;
+        assert!(
+            told.iter().any(|message| message.contains(&machine) && message.contains("MachineSet")),
+            "{told:?}"
+        );
+        rig.capi.run_machine_sets(true);
+        rig.until("it is gone", 5 * MINUTE, |objects| objects.machines.len() == 1).await;
+        rig.pass(2 * MINUTE).await;
+        rig.at_rest();
+    });
+}
+
+#[test]
+fn cluster_api_waits_for_a_drain_no_longer_than_the_node_class_says() {
+    scenario(async {
+        let rig = Rig::new(json!({"timeouts": {"hook": "3m"}})).await;
+        rig.deployment("m", &[(MAX, "20")]).await;
+        rig.karpenter.start();
+        rig.want(1);
+        rig.until("the node is ready", 10 * MINUTE, |objects| initialized(objects) == 1).await;
+        let (machine, _, claim, _) = rig.read(machines).remove(0);
+        rig.annotate_claim(&claim, crate::core::UNDRAINED, "").await;
+        rig.api(Kind::Machine).delete(&machine, &Default::default()).await.expect("a deletion");
+        rig.pass(2 * MINUTE).await;
+        let there = |objects: &Objects| machines(objects).iter().any(|(name, ..)| *name == machine);
+        assert!(rig.read(there), "its node is being drained");
+        let ends = |objects: &Objects| {
+            let mut claims = objects.node_claims.iter();
+            claims.any(|(key, found)| *key.name == *claim && found.metadata.deletion_timestamp.is_some())
+        };
+        assert!(rig.read(ends), "by Karpenter's rules");
+        let took = rig.until("the Machine goes all the same", 5 * MINUTE, |objects| !there(objects)).await;
+        assert!(took <= 2 * MINUTE, "{took:?}");
+    });
+}
+
 async fn condemn(rig: &Rig, machine: &str) {
     let object = rig.api(Kind::Machine).get(machine).await.expect("the Machine");
     let mut conditions =
@@ -149,6 +252,49 @@ async fn condemn(rig: &Rig, machine: &str) {
         );
     }
     rig.patch_status(Kind::Machine, machine, json!({"status": {"conditions": conditions}})).await;
+}
+
+#[test]
+fn a_machine_that_is_about_to_be_taken_away_is_replaced_in_time() {
+    scenario(async {
+        let rig = Rig::new(json!({"interruptionConditions": ["SpotTermination"]})).await;
+        rig.deployment("m", &[(MAX, "20")]).await;
+        rig.karpenter.start();
+        rig.want(2);
+        rig.until("all nodes are ready", 10 * MINUTE, |objects| initialized(objects) == 2).await;
+        let (machine, _, claim, _) = rig.read(machines).remove(0);
+        let object = rig.api(Kind::Machine).get(&machine).await.expect("the Machine");
+        let mut conditions = object.data["status"]["conditions"].as_array().cloned().unwrap_or_default();
+        conditions.push(json!({"type": "SpotTermination", "status": "True", "reason": "Notice", "message": "in two minutes"}));
+        rig.patch_status(Kind::Machine, &machine, json!({"status": {"conditions": conditions}})).await;
+        let took = rig
+            .until("its NodeClaim is gone", 5 * MINUTE, |objects| {
+                objects.node_claims.keys().all(|key| *key.name != *claim)
+            })
+            .await;
+        assert!(took <= 2 * MINUTE, "{took:?}");
+        rig.until("another is ready", 5 * MINUTE, |objects| initialized(objects) == 2).await;
+        let told = rig.events("Interruption").await;
+        assert!(told.iter().any(|message| message.contains("SpotTermination: in two minutes")), "{told:?}");
+        rig.pass(10 * MINUTE).await;
+        assert_eq!((rig.replicas("m"), rig.read(|objects| objects.machines.len())), (2, 2));
+        rig.at_rest();
+    });
+}
+
+#[test]
+fn a_strategy_that_does_not_go_with_drift_by_karpenter_is_told() {
+    scenario(async {
+        let rig = Rig::new(json!({"drift": "Karpenter"})).await;
+        rig.deployment("m", &[]).await;
+        rig.deployment("n", &[]).await;
+        let strategy = json!({"spec": {"rollout": {"strategy": {"type": "OnDelete"}}}});
+        rig.patch(Kind::MachineDeployment, "n", strategy).await;
+        rig.karpenter.start();
+        rig.pass(2 * MINUTE).await;
+        let told = rig.events("RolloutStrategy").await;
+        assert!(told.len() == 1 && told[0].starts_with("MachineDeployment fleet/m: "), "{told:?}");
+    });
 }
 
 #[test]

@@ -1,0 +1,81 @@
+//! Bad starts: what is wrong is told, the process lives, and putting it right needs no restart.
+
+use karpenter_sim::cluster_api::{self, Kind};
+use kube::api::DeleteParams;
+use serde_json::json;
+
+use crate::rig::{CLUSTER, MAX, MINUTE, NAMESPACE, Rig, SECOND, initialized, scenario};
+
+#[test]
+fn which_cluster_is_ours_may_become_clear_later() {
+    scenario(async {
+        let rig = Rig::new(json!({})).await;
+        rig.deployment("m", &[(MAX, "10")]).await;
+        rig.create(cluster_api::cluster(NAMESPACE, "d")).await;
+        let karpenter = rig.process_without_names();
+        karpenter.start();
+        rig.want(1);
+        rig.pass(3 * MINUTE).await;
+        assert_eq!(rig.read_node_class_condition("ManagementClusterReady").await.as_deref(), Some("False"));
+        let told = rig.node_class_message("ManagementClusterReady").await;
+        assert!(told.contains("several Clusters (fleet/c, fleet/d); set CLUSTER_NAME"), "{told}");
+        rig.api(Kind::Cluster).delete("d", &DeleteParams::default()).await.expect("a deletion");
+        rig.until("the node is ready", 10 * MINUTE, |objects| initialized(objects) == 1).await;
+        rig.pass(2 * MINUTE).await;
+        assert_eq!(rig.read_node_class_condition("ManagementClusterReady").await.as_deref(), Some("True"));
+    });
+}
+
+#[test]
+fn a_cluster_that_is_not_there_is_named_and_waited_for() {
+    scenario(async {
+        let rig = Rig::new(json!({})).await;
+        rig.deployment("m", &[(MAX, "10")]).await;
+        rig.api(Kind::Cluster).delete(CLUSTER, &DeleteParams::default()).await.expect("a deletion");
+        rig.karpenter.start();
+        rig.want(1);
+        rig.pass(3 * MINUTE).await;
+        let told = rig.node_class_message("ScalableResourcesResolved").await;
+        assert!(told.starts_with("there is no Cluster fleet/c in the management cluster"), "{told}");
+        assert_eq!(rig.read(|objects| objects.machines.len()), 0);
+        rig.create(cluster_api::cluster(NAMESPACE, CLUSTER)).await;
+        rig.until("the node is ready", 15 * MINUTE, |objects| initialized(objects) == 1).await;
+    });
+}
+
+#[test]
+fn a_management_cluster_that_is_away_at_the_start_is_waited_for() {
+    scenario(async {
+        let rig = Rig::new(json!({})).await;
+        rig.deployment("m", &[(MAX, "10")]).await;
+        rig.hub.cut_off(5 * MINUTE);
+        rig.karpenter.start();
+        rig.want(2);
+        rig.pass(3 * MINUTE).await;
+        assert_eq!(rig.read_node_class_condition("ManagementClusterReady").await.as_deref(), Some("False"));
+        let told = rig.node_class_message("ManagementClusterReady").await;
+        assert!(!told.is_empty(), "what went wrong is told");
+        assert_eq!(rig.read(|objects| objects.machines.len()), 0);
+        rig.until("the nodes are ready", 15 * MINUTE, |objects| initialized(objects) == 2).await;
+        rig.pass(MINUTE).await;
+        assert_eq!(rig.read_node_class_condition("ManagementClusterReady").await.as_deref(), Some("True"));
+        rig.at_rest();
+    });
+}
+
+#[test]
+fn cluster_api_may_be_installed_after_karpenter() {
+    scenario(async {
+        let rig = Rig::new(json!({})).await;
+        rig.deployment("m", &[(MAX, "10")]).await;
+        rig.capi.serve(&[]).await.expect("nothing");
+        rig.karpenter.start();
+        rig.want(1);
+        rig.pass(2 * MINUTE).await;
+        let told = rig.node_class_message("ManagementClusterReady").await;
+        assert!(told.starts_with("the management cluster serves no API group cluster.x-k8s.io"), "{told}");
+        rig.capi.serve(&["v1beta2"]).await.expect("a version");
+        rig.until("the node is ready", 10 * MINUTE, |objects| initialized(objects) == 1).await;
+        rig.pass(30 * SECOND).await;
+    });
+}
