@@ -1,6 +1,6 @@
 //! Which pods want a place, and which of them may be given one.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use karpenter_primitives::GoDuration;
@@ -86,12 +86,16 @@ impl<'s> EvictionLimits<'s> {
         self.by_namespace.is_empty()
     }
 
+    /// The budgets that select the pod.
+    fn of<'a>(&'a self, pod: &'a Pod) -> impl Iterator<Item = &'s DisruptionBudget> + 'a {
+        let budgets = self.by_namespace.get(pod.namespace.as_ref()).into_iter().flatten();
+        budgets.filter(|(_, selector)| selector.matches(&pod.labels)).map(|(budget, _)| *budget)
+    }
+
     /// The budgets that keep the pod from being evicted; none for pods nobody would evict. Several on one pod always do,
     /// because eviction does not support that.
     pub(crate) fn hindering(&self, pod: &Pod, now_seconds: i64, by: Hindrance) -> Vec<&'s DisruptionBudget> {
-        let Some(budgets) = self.by_namespace.get(pod.namespace.as_ref()) else { return Vec::new() };
-        let matching: Vec<&DisruptionBudget> =
-            budgets.iter().filter(|(_, selector)| selector.matches(&pod.labels)).map(|(b, _)| *b).collect();
+        let matching: Vec<&DisruptionBudget> = self.of(pod).collect();
         let hinders = match &matching[..] {
             [] => false,
             [budget] => {
@@ -125,8 +129,15 @@ impl<'s> EvictionLimits<'s> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Drain {
     InTime,
-    /// Pods that a budget holds now stay where they are.
+    /// Pods stay where they are that are held by a budget of pods without a place: these, and the drain, would wait for each
+    /// other.
     Overdue,
+}
+
+type BudgetKey<'s> = (&'s str, &'s str);
+
+fn key(budget: &DisruptionBudget) -> BudgetKey<'_> {
+    (budget.namespace.as_ref(), budget.name.as_ref())
 }
 
 /// Pods of nodes that are going away and that can move: in node order, then (namespace, name) order.
@@ -134,17 +145,25 @@ pub(crate) fn reschedulable_from_deleting<'s>(
     snapshot: &'s Snapshot,
     pods_by_node: impl Fn(&str) -> Vec<&'s Arc<Pod>>,
     deleting_nodes: impl Iterator<Item = (&'s str, Drain)>,
+    waiting: &[&'s Arc<Pod>],
 ) -> Vec<&'s Arc<Pod>> {
     let now = snapshot.now.as_second();
     let mut limits: Option<EvictionLimits<'_>> = None;
     let mut moving = Vec::new();
+    let mut starved: Option<BTreeSet<BudgetKey<'_>>> = None;
     for (node, drain) in deleting_nodes {
         let limits = limits.get_or_insert_with(|| EvictionLimits::new(&snapshot.budgets));
-        let goes = |pod: &&Arc<Pod>| {
-            let held = || drain == Drain::Overdue && !limits.hindering(pod, now, Hindrance::Now).is_empty();
-            limits.lets_move(pod, now) && !held()
-        };
-        moving.extend(pods_by_node(node).into_iter().filter(goes));
+        let mut going: Vec<&Arc<Pod>> = pods_by_node(node);
+        going.retain(|pod| limits.lets_move(pod, now));
+        if drain == Drain::Overdue {
+            let starved = starved
+                .get_or_insert_with(|| waiting.iter().flat_map(|pod| limits.of(pod)).map(key).collect());
+            going.retain(|pod| {
+                let held_by = limits.hindering(pod, now, Hindrance::Now);
+                !held_by.into_iter().any(|budget| starved.contains(&key(budget)))
+            });
+        }
+        moving.extend(going);
     }
     moving
 }

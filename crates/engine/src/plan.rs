@@ -78,7 +78,7 @@ pub struct PlacedPod {
 /// Why a pod went where it went.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Why {
-    /// It is the first node that takes the pod; nodes are tried initialized ones first, then by name.
+    /// It is the first node that takes the pod; nodes that are up are tried first, then by name.
     FirstNode,
     /// No node takes the pod; of the plan's claims that do, this had fewest pods.
     SharedClaim,

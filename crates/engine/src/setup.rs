@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use hashbrown::{HashMap, HashSet};
 use jiff::Timestamp;
+use karpenter_api::annotations;
 
 use crate::algebra::{Algebra, Demand, NO_HOST};
 use crate::bits::Bits;
@@ -20,7 +21,7 @@ use crate::go_sort::ClaimOrder;
 use crate::hashing::FixedState;
 use crate::instance_type::InstanceType;
 use crate::labels::{INSTANCE_TYPE, Labels, NODE_POOL, Text};
-use crate::node::{Standing, StateNode};
+use crate::node::{NodeClaim, Standing, StateNode};
 use crate::node_pool::InstanceTypes;
 use crate::overlay::{self, Overlaid};
 use crate::plan::{IgnoredPod, Plan};
@@ -428,7 +429,7 @@ impl<'s> Solver<'s> {
         }
     }
 
-    /// Nodes pods can go to: initialized ones first, then by name. Their capacity counts against their pool's limits.
+    /// Nodes pods can go to: those that are up first, then by name. Their capacity counts against their pool's limits.
     fn add_existing(&mut self, active: &[Machine<'s>], roster: &Roster<'s>, daemon_pods: &[DaemonPod]) {
         let pool_numbers: BTreeMap<Text, usize> =
             self.pools.iter().enumerate().map(|(i, p)| (p.source.name.clone(), i)).collect();
@@ -452,7 +453,8 @@ impl<'s> Solver<'s> {
             }
         }
         let in_order = |a: &ExistingNode, b: &ExistingNode| {
-            b.initialized.cmp(&a.initialized).then_with(|| a.name.cmp(&b.name))
+            let up = |node: &ExistingNode| node.initialized && !node.rebooting;
+            up(b).cmp(&up(a)).then_with(|| a.name.cmp(&b.name))
         };
         if !self.existing.is_sorted_by(|a, b| in_order(a, b).is_le()) {
             self.existing.sort_by(in_order);
@@ -662,12 +664,19 @@ fn batch<'s>(
     }
     batch.extend(moving);
     let drains = deleting.iter().filter_map(|machine| {
-        let since = machine.state.claim.as_ref().and_then(|claim| claim.deleting_since_seconds);
+        let claim = machine.state.claim.as_ref();
+        // With a time at which it ends by force, it ends.
+        let endless = |claim: &NodeClaim| {
+            claim.termination_grace_period_seconds.is_none()
+                && claim.annotations.get_or_empty(annotations::NODECLAIM_TERMINATION_TIMESTAMP).is_empty()
+        };
+        let since = claim.filter(|claim| endless(claim)).and_then(|claim| claim.deleting_since_seconds);
         let overdue = since.is_some_and(|since| options.drain_patience.is_over(since, snapshot.now));
         let drain = if overdue { Drain::Overdue } else { Drain::InTime };
         Some((machine.state.node.as_ref()?.name.as_ref(), drain))
     });
     let on_node = |name: &str| roster.on(name).collect();
-    batch.extend(eligibility::reschedulable_from_deleting(snapshot, on_node, drains));
+    let leaving = eligibility::reschedulable_from_deleting(snapshot, on_node, drains, &roster.waiting);
+    batch.extend(leaving);
     batch
 }

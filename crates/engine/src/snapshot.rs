@@ -120,13 +120,13 @@ impl Default for SolveOptions {
 /// How long a drain may be counted on to end: that the pods of a node being deleted will be wherever they are planned to
 /// be, and that a node drained for its reboot will be back.
 ///
-/// A drain can be held up by the budget of pods that have no place themselves. A plan that counts on its end leaves these
-/// pods waiting for it, and it for them.
+/// A drain without a deadline can be held up by the budget of pods that have no place themselves. A plan that counts on its
+/// end leaves these pods waiting for it, and it for them. Only provisioning runs out of patience: nothing is taken away for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DrainPatience {
     /// For ever, as upstream does.
     Endless,
-    /// So many seconds; then what a budget holds is planned for where it is.
+    /// So many seconds; then pods held by a budget of pods without a place are planned for where they are.
     Seconds(i64),
 }
 

@@ -76,7 +76,14 @@ where
     let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
     match api.delete(&name(object), &params).await {
         Ok(_) => Ok(true),
-        Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(false),
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(false),
+        // Another of its name, or the server could not do it now.
+        Err(kube::Error::Api(status)) if status.code == 409 => {
+            match api.get_metadata_opt(&name(object)).await? {
+                Some(there) if there.metadata.uid == object.meta().uid => Err(kube::Error::Api(status)),
+                _ => Ok(false),
+            }
+        }
         Err(error) => Err(error),
     }
 }

@@ -67,11 +67,12 @@ where
     let mut known = seen.map(|seen| (*seen).clone());
     let mut attempt = 0;
     loop {
+        let was_seen = known.is_some();
         let result = async {
-            let before = match known.take() {
-                Some(known) => known,
+            let (before, fresh) = match known.take() {
+                Some(known) => (known, false),
                 None => match api.get_opt(name).await? {
-                    Some(current) => current,
+                    Some(current) => (current, true),
                     None => return Ok(Some(Marked::Gone)),
                 },
             };
@@ -82,6 +83,8 @@ where
                 Part::Status => patch_status(api, &before, &after, Lock::Optimistic).await?,
             };
             Ok(match written {
+                // As it was seen it has the mark already; whoever took it off a moment ago may not have been seen yet.
+                Written::Unchanged if !fresh => None,
                 Written::Unchanged | Written::Done(_) => Some(Marked::Yes),
                 Written::Gone => Some(Marked::Gone),
                 Written::Conflict => None,
@@ -89,6 +92,7 @@ where
         };
         let failure = match result.await {
             Ok(Some(marked)) => return Ok(marked),
+            Ok(None) if was_seen => continue,
             Ok(None) => MarkError::Conflict(name.to_owned()),
             Err(error) => MarkError::Server(error),
         };

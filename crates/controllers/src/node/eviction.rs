@@ -146,12 +146,12 @@ impl Reconciler for Evictor {
         // Others of this name are gone.
         self.forget(&key, Some(&id.1));
         let deadline = lock(&self.items).get(&id).copied();
-        let now = self.context.now();
-        let certain = self.context.environment.clock.undoubted_now();
+        // A leap of the clock ends nobody's time.
+        let now = self.context.environment.clock.undoubted_now();
         match deadline {
             None => Ok(Outcome::Done),
-            Some(Deadline::Until(until)) if certain > until => self.complete(&id),
-            Some(Deadline::ForceAt(Some(time))) if is_force_due(&pod, Some(time), certain) => {
+            Some(Deadline::Until(until)) if now > until => self.complete(&id),
+            Some(Deadline::ForceAt(Some(time))) if is_force_due(&pod, Some(time), now) => {
                 self.force_delete(&pod, time, now).await
             }
             Some(_) if !pods::is_active(&pod) => self.complete(&id),

@@ -34,8 +34,8 @@ pub(crate) struct LastLook {
     clock: Arc<dyn Clock>,
     /// Who waits for an answer, by ticket.
     asking: Mutex<Asking>,
-    /// Held while the server is asked: what it answered to whom, by ticket.
-    answers: tokio::sync::Mutex<BTreeMap<u64, bool>>,
+    /// Held while the server is asked: what it answered to whom, by ticket, or why it did not.
+    answers: tokio::sync::Mutex<BTreeMap<u64, Result<bool, String>>>,
 }
 
 #[derive(Default)]
@@ -61,14 +61,17 @@ impl LastLook {
         tokio::time::sleep(GATHER).await;
         let mut answers = self.answers.lock().await;
         if let Some(answer) = answers.remove(&ticket) {
-            return Ok(answer);
+            return answer.map_err(ReconcileError::message);
         }
         let asking = std::mem::take(&mut self.asking().nodes);
         let nodes: BTreeSet<&str> = asking.values().map(String::as_str).chain([node]).collect();
-        let occupied = self.occupied(&nodes).await?;
+        let occupied = self.occupied(&nodes).await;
         let others = asking.iter().filter(|(other, _)| **other != ticket);
-        answers.extend(others.map(|(other, name)| (*other, occupied.contains(name))));
-        Ok(occupied.contains(node))
+        answers.extend(others.map(|(other, name)| {
+            let answer = occupied.as_ref().map(|occupied| occupied.contains(name));
+            (*other, answer.map_err(ToString::to_string))
+        }));
+        Ok(occupied?.contains(node))
     }
 
     fn asking(&self) -> std::sync::MutexGuard<'_, Asking> {
@@ -171,11 +174,17 @@ mod tests {
         let asked = Arc::default();
         let clock = Arc::new(TokioClock::starting_at(jiff::Timestamp::UNIX_EPOCH));
         let look = LastLook::new(server(&asked, 1), Store::new(), clock);
-        let (a, b) = tokio::join!(look.finds_pods_on("a"), async {
-            tokio::time::sleep(Duration::from_secs(1)).await;
-            look.finds_pods_on("b").await
-        });
-        assert!(a.expect_err("no answer is not an empty node").to_string().contains("no answer within 30 s"));
-        assert!(b.expect("the next question is asked"));
+        let started = tokio::time::Instant::now();
+        let (a, b, c, later) =
+            tokio::join!(look.finds_pods_on("a"), look.finds_pods_on("b"), look.finds_pods_on("c"), async {
+                tokio::time::sleep(Duration::from_secs(1)).await;
+                look.finds_pods_on("b").await
+            });
+        for unanswered in [a, b, c] {
+            let error = unanswered.expect_err("no answer is not an empty node").to_string();
+            assert!(error.contains("no answer within 30 s"), "{error}");
+        }
+        assert!(later.expect("the next question is asked"));
+        assert!(started.elapsed() < Duration::from_secs(35), "those who ask together wait together");
     }
 }

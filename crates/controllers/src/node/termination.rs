@@ -33,6 +33,7 @@ use crate::context::Context;
 use crate::nodeclaim::initialization::is_ready;
 use crate::pairing::provider_id_of_node;
 use crate::planted::{Bug, is_planted};
+use crate::times::after;
 use crate::totals::{Totals, label};
 use crate::watches::Watches;
 
@@ -336,7 +337,7 @@ impl Termination {
         }
         let condition = pass.claim.as_ref().and_then(|claim| claim.condition(DRAINED));
         let known = condition.map(|condition| condition.status);
-        let young = |since| self.context.environment.clock.since(since) < MIN_DRAIN_TIME;
+        let young = |since| !self.context.is_past(after(since, MIN_DRAIN_TIME));
         if known == Some(ConditionStatus::Unknown) && condition.is_some_and(|c| young(c.since())) {
             return Ok(Outcome::After(DRAIN_POLL));
         }
@@ -352,7 +353,8 @@ impl Termination {
 
     fn await_volumes(&self, pass: &mut Pass) -> Outcome {
         let now = self.context.now();
-        let pending = volumes::pending(&self.context.stores, pass.name(), now);
+        let certain = self.context.environment.clock.undoubted_now();
+        let pending = volumes::pending(&self.context.stores, pass.name(), certain);
         let elapsed = pass.deadline.is_some_and(|deadline| self.context.is_past(deadline));
         let conditions = pass.claim.as_mut().map(|claim| ConditionSet::of(claim, now));
         if pending.is_empty() {

@@ -301,8 +301,7 @@ impl Reboot {
                 match writes::patch(&self.claims, &pass.claim, &noted, Lock::None).await? {
                     Written::Done(claim) => pass.claim = *claim,
                     Written::Unchanged => {}
-                    Written::Conflict => return Ok(Outcome::Requeue),
-                    Written::Gone => return Ok(Outcome::Done),
+                    Written::Gone | Written::Conflict => return Ok(Outcome::Requeue),
                 }
             }
         }
@@ -321,7 +320,9 @@ impl Reboot {
     }
 
     fn start_asking(&self, pass: &Pass) {
-        self.asking_since().entry(pass.uid()).or_insert_with(|| self.context.now());
+        self.asking_since()
+            .entry(pass.uid())
+            .or_insert_with(|| self.context.environment.clock.undoubted_now());
     }
 
     /// How long to wait before the drain is looked at again; none when it is over.
@@ -333,11 +334,12 @@ impl Reboot {
         };
         let now = self.context.environment.clock.undoubted_now();
         let name = node.metadata.name.as_deref().unwrap_or_default();
-        let (wait, at_most) = match drain(&self.context, &self.evictions, name, deadline, Mode::Timeout) {
-            Ok(()) => (until(now, after(pass.requested_at(), MIN_DRAIN_TIME)), Duration::MAX),
-            Err(_) => (deadline.map_or(POLL, |deadline| until(now, deadline)), POLL),
+        let wait = match drain(&self.context, &self.evictions, name, deadline, Mode::Timeout) {
+            Ok(()) => until(now, after(pass.requested_at(), MIN_DRAIN_TIME)),
+            Err(_) => deadline.map_or(POLL, |deadline| until(now, deadline)),
         };
-        (!wait.is_zero()).then_some(wait.min(at_most))
+        // Not longer: the clock may be set.
+        (!wait.is_zero()).then_some(wait.min(POLL))
     }
 
     async fn now_issued(&self, mut pass: Pass, node: &mut Node) -> ReconcileResult {

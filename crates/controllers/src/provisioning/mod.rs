@@ -16,6 +16,7 @@ mod triggers;
 
 use std::sync::{Arc, Mutex};
 
+use karpenter_engine::{DrainPatience, SolveOptions};
 use karpenter_runtime::controller::Controller;
 use karpenter_runtime::informer::Delta;
 use karpenter_runtime::program::Program;
@@ -31,6 +32,9 @@ use self::records::Records;
 use crate::context::Context;
 use crate::sync::Sync;
 use crate::watches::Watches;
+
+/// Longer than drains take that nothing holds up.
+const DRAIN_PATIENCE: DrainPatience = DrainPatience::Seconds(10 * 60);
 
 /// What others need of provisioning; clones are handles to the same.
 #[derive(Clone)]
@@ -87,7 +91,7 @@ pub(crate) fn register(context: &Context, watches: &mut Watches, program: &mut P
         claims: provisioning.claims.clone(),
         records: Records::new(context, &metrics, &provisioning.nominations),
         metrics,
-        options: Arc::new(solve_options(options)),
+        options: Arc::new(SolveOptions { drain_patience: DRAIN_PATIENCE, ..solve_options(options) }),
         ids: Mutex::new(context.environment.entropy.stream("scheduling ids")),
     };
     context.run(program, Controller::singleton(NAME, provisioner, &context.environment));

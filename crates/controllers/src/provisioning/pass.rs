@@ -8,9 +8,7 @@ use futures_util::future::join_all;
 use karpenter_api::NodePool;
 use karpenter_api::conditions::{ConditionStatus, HasConditions, READY};
 use karpenter_engine::ingest::Ingest;
-use karpenter_engine::{
-    DrainPatience, FeatureGates, MinValuesPolicy, Plan, PreferencePolicy, Snapshot, SolveOptions,
-};
+use karpenter_engine::{FeatureGates, MinValuesPolicy, Plan, PreferencePolicy, Snapshot, SolveOptions};
 use karpenter_runtime::controller::{IMMEDIATELY, Outcome, ReconcileResult, Singleton};
 use karpenter_runtime::entropy::Stream;
 use karpenter_runtime::error::ReconcileError;
@@ -91,7 +89,8 @@ impl Provisioner {
             stores.node_pools.list().into_iter().filter(|pool| providers.for_pool(pool).is_ok()).collect();
         let buying: Vec<Arc<NodePool>> = pools.iter().filter(|pool| may_buy(pool)).cloned().collect();
         let offers = self.catalogue.offers(&buying).await;
-        let (now, rules) = (self.context.now(), providers.scheduling_rules());
+        // A leap of the clock is no reason to give up on drains and buy nodes.
+        let (now, rules) = (self.context.environment.clock.undoubted_now(), providers.scheduling_rules());
         let (snapshot, consistent) = cluster.read(|cluster| {
             // A NodePool changed while its instance types were asked for: what is decided must be of one piece, since the
             // NodeClaim carries the hash of the template it was made from.
@@ -162,9 +161,6 @@ fn may_buy(pool: &NodePool) -> bool {
         && pool.condition_status(READY) == ConditionStatus::True
 }
 
-/// Longer than drains take that nothing holds up.
-const DRAIN_PATIENCE: DrainPatience = DrainPatience::Seconds(10 * 60);
-
 /// The settings that reach a decision.
 pub(crate) fn solve_options(options: &Options) -> SolveOptions {
     let mut ingest = Ingest::new();
@@ -183,7 +179,6 @@ pub(crate) fn solve_options(options: &Options) -> SolveOptions {
             capacity_buffer: options.feature_gates.capacity_buffer,
         },
         default_spread: options.default_topology_spread.iter().map(|c| ingest.spread(c)).collect(),
-        drain_patience: DRAIN_PATIENCE,
         ..SolveOptions::default()
     }
 }

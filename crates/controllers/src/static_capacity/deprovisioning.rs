@@ -13,8 +13,8 @@ use karpenter_runtime::informer::Delta;
 use karpenter_runtime::logging;
 use karpenter_runtime::object_key::ObjectKey;
 use karpenter_runtime::program::Program;
+use karpenter_runtime::writes;
 use kube::Api;
-use kube::api::{DeleteParams, Preconditions};
 
 use super::{resized, static_pool_of};
 use crate::context::{BY_NODE_POOL, Context};
@@ -77,14 +77,7 @@ impl ScaleDown {
     async fn delete(&self, pool: &str, claim: &NodeClaim) -> Result<(), kube::Error> {
         let key = ObjectKey::of(claim);
         let api: Api<NodeClaim> = Api::all(self.0.client.clone());
-        let preconditions = Preconditions { uid: claim.metadata.uid.clone(), resource_version: None };
-        let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
-        match api.delete(&key.name, &params).await {
-            Ok(_) => {}
-            // Gone, or another of the same name.
-            Err(kube::Error::Api(status)) if [404, 409].contains(&status.code) => {}
-            Err(error) => return Err(error),
-        }
+        writes::delete(&api, claim).await?;
         tracing::debug!(NodeClaim = %logging::object(&key), "deleting nodeclaim");
         self.0.cluster.update(|cluster| cluster.pool_nodes_mut().mark(pool, &key.name, true));
         Ok(())

@@ -250,21 +250,44 @@ async fn at_the_deadline_pods_are_deleted_with_what_time_is_left_whatever_they_s
 
 #[tokio::test(start_paused = true)]
 async fn a_leap_of_the_clock_ends_no_drain_before_it_is_believed() {
-    let protected = json!({"metadata": {"annotations": {"karpenter.sh/do-not-disrupt": "true"}}});
+    let wish = |wish: &str| json!({"metadata": {"annotations": {"karpenter.sh/do-not-disrupt": wish}}});
     let bounded = the_claim().with(json!({"spec": {"terminationGracePeriod": "1h"}}));
-    let pods = vec![pod_on("c", "protected", "1m").with(protected), pod_on("c", "slow", "1m")];
+    let pods = vec![
+        pod_on("c", "protected", "1m").with(wish("true")),
+        pod_on("c", "protected-a-while", "1m").with(wish("30m")),
+        pod_on("c", "slow", "1m"),
+    ];
     let rig = ending(bounded, held_node(), pods).await;
     rig.pass(10 * SECOND).await;
     assert_eq!(leaving(&rig), ["slow"]);
     rig.jump(2 * 3600);
     rig.pass(50 * SECOND).await;
-    assert_eq!(leaving(&rig), ["slow"], "the deadline has passed by the leap alone");
+    assert_eq!(leaving(&rig), ["slow"], "the deadline and half an hour have passed by the leap alone");
     rig.jump(-2 * 3600);
     rig.pass(60 * SECOND).await;
     assert_eq!(leaving(&rig), ["slow"], "the clock was wrong");
     rig.jump(2 * 3600);
     rig.pass(75 * SECOND).await;
-    assert_eq!(leaving(&rig), ["protected", "slow"], "the clock is believed");
+    assert_eq!(leaving(&rig), ["protected", "protected-a-while", "slow"], "the clock is believed");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_is_due_keeps_its_time_when_the_clock_leaps() {
+    let patient = json!({
+        "metadata": {"annotations": {"karpenter.sh/do-not-disrupt": "true"}},
+        "spec": {"terminationGracePeriodSeconds": 600},
+    });
+    let bounded = the_claim().with(json!({"spec": {"terminationGracePeriod": "11m"}}));
+    let rig = ending(bounded, held_node(), vec![pod_on("c", "p", "1m").with(patient)]).await;
+    rig.pass(50 * SECOND).await;
+    assert_eq!(leaving(&rig), Vec::<String>::new());
+    rig.jump(2 * 3600);
+    rig.pass(20 * SECOND).await;
+    assert_eq!(leaving(&rig), ["p"], "due by the time nobody doubts");
+    let granted = rig.see(|objects| {
+        objects.pods.values().find_map(|pod| pod.metadata.deletion_grace_period_seconds).unwrap_or_default()
+    });
+    assert!((500..=600).contains(&granted), "{granted} s are left of its time, whatever the clock shows");
 }
 
 #[tokio::test(start_paused = true)]

@@ -226,6 +226,8 @@ fn no_node_is_emptied_onto_one_that_reboots() {
     let (gone, why) = goes(&cluster);
     assert!(!gone, "nobody knows when the other is back");
     assert!(why.contains("rebooting: true"), "{why}");
+    cluster.nodes.push(node("zone-of-its-own", "size-4", 4));
+    assert!(goes(&cluster).0, "a node that is up takes the pods, though its name comes later");
 }
 
 #[test]
@@ -282,10 +284,19 @@ fn pods_that_a_budget_has_held_on_a_deleting_node_for_long_count_where_they_are(
     assert_eq!(placed(DrainPatience::Endless), (2, 0), "upstream has both move to zone-b");
     assert_eq!(placed(DrainPatience::Seconds(601)), (2, 0), "the drain may still end");
     assert_eq!(placed(DrainPatience::Seconds(600)), (0, 1), "where the scheduler would let it go: to zone-a");
+    let claims = |cluster: &Snapshot| {
+        let drain_patience = DrainPatience::Seconds(600);
+        solve(cluster, &SolveOptions { drain_patience, ..SolveOptions::default() }).new_claims.len()
+    };
+    let mut bounded = cluster.clone();
+    let claim = Arc::make_mut(bounded.nodes[0].claim.as_mut().expect("a claim"));
+    claim.termination_grace_period_seconds = Some(86_400);
+    assert_eq!(claims(&bounded), 0, "with a deadline the drain will end");
+    let mut of_others = cluster.clone();
+    of_others.pods[1] = Arc::new(pod("waits", "other", 500));
+    let options = SolveOptions { drain_patience: DrainPatience::Seconds(600), ..SolveOptions::default() };
+    let moved: usize = solve(&of_others, &options).existing_nodes.iter().map(|node| node.pods.len()).sum();
+    assert_eq!(moved, 2, "the budget does not wait for the pod without a place: both are planned for");
     cluster.budgets[0].disruptions_allowed = 1;
-    let plan = solve(
-        &cluster,
-        &SolveOptions { drain_patience: DrainPatience::Seconds(600), ..SolveOptions::default() },
-    );
-    assert_eq!(plan.new_claims.len(), 0, "nothing holds it any more");
+    assert_eq!(claims(&cluster), 0, "nothing holds it any more");
 }

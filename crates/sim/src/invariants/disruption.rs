@@ -77,12 +77,14 @@ pub struct PodsAreEvicted {
     karpenter: String,
     /// When the time of a machine is up, also after its NodeClaim has gone before its Node.
     times: BTreeMap<String, Timestamp>,
+    /// The machine of every Node there has been: a deletion may reach the server after the Node has gone.
+    machines: BTreeMap<String, String>,
 }
 
 impl PodsAreEvicted {
     /// For writes under names that start with `karpenter`.
     pub fn new(karpenter: &str) -> Self {
-        Self { karpenter: karpenter.to_owned(), times: BTreeMap::new() }
+        Self { karpenter: karpenter.to_owned(), times: BTreeMap::new(), machines: BTreeMap::new() }
     }
 }
 
@@ -97,6 +99,10 @@ impl Invariant for PodsAreEvicted {
 
     fn check(&mut self, step: &Step<'_>) -> Result<(), String> {
         for change in step.changes {
+            if let Change::Node(edit) = &**change {
+                let id = edit.new.as_ref().and_then(|node| node.spec.as_ref()?.provider_id.clone());
+                self.machines.extend(id.map(|id| (edit.key.name.to_string(), id)));
+            }
             let Change::NodeClaim(edit) = &**change else { continue };
             let claim = edit.new.as_deref().or(edit.old.as_deref());
             let time = claim.and_then(|claim| provider_id(claim).zip(termination_time(claim)));
@@ -123,8 +129,7 @@ impl Invariant for PodsAreEvicted {
             if grace.is_none_or(|grace| grace < 1) || !by_uid {
                 return Err(format!("pod {} was deleted without its uid or with no grace", edit.key));
             }
-            let node = node_of(old).and_then(|name| step.objects.node(name));
-            let id = node.and_then(|node| node.spec.as_ref()?.provider_id.as_deref());
+            let id = node_of(old).and_then(|name| self.machines.get(name)).map(String::as_str);
             let time = id.and_then(|id| self.times.get(id)).copied();
             if !overdue(step, old) && !time.is_some_and(|time| is_past(step, old, time)) {
                 return Err(format!(
