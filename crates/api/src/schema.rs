@@ -40,6 +40,11 @@ impl Schema {
         Self::of_type("array").with("items", items)
     }
 
+    /// True or false.
+    pub fn boolean() -> Self {
+        Self::of_type("boolean")
+    }
+
     /// A text.
     pub fn string() -> Self {
         Self::of_type("string")

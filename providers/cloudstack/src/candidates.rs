@@ -18,7 +18,7 @@ use crate::resolved::{Problem, Resolved};
 use crate::unavailable::Refused;
 use crate::userdata::{self, Packing, Variables};
 use crate::voice::NoValue;
-use crate::{bootstrap, labels, templates};
+use crate::{bootstrap, disks, labels, templates};
 
 /// What machines are told, as far as it is the same for all of a NodeClass.
 pub(crate) struct Told {
@@ -244,6 +244,8 @@ impl CloudStackProvider {
         if disks > 0 {
             put(labels::TAG_DATA_DISKS, disks.to_string());
         }
+        let kept: Vec<String> = disks::kept_devices(&spec).iter().map(ToString::to_string).collect();
+        put(labels::TAG_KEPT_DISKS, kept.join(","));
         tags
     }
 

@@ -3,9 +3,12 @@
 //!
 //! The server names the disks it makes with a machine (`DATA-7`, or `DATA-7-1` of several) and makes them at once. By that
 //! they are recognised until they carry the tag that says which NodeClaim they belong to.
+//!
+//! A disk whose `deleteOnTermination` is false is made with a machine and stays all the same. The machine carries a tag that
+//! says which, and so does the disk: whatever becomes of the NodeClass meanwhile, no data goes by mistake.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::client::error::ApiError;
@@ -13,8 +16,9 @@ use crate::client::model::{VirtualMachine, Volume, time};
 use crate::client::request::Scope;
 use crate::client::requests;
 use crate::client::throttle::Lane;
-use crate::labels;
+use crate::nodeclass::{CloudStackNodeClass, CloudStackNodeClassSpec};
 use crate::shared::Shared;
+use crate::{labels, later_disks};
 
 /// Disks that are younger or older than their machine by more than this were not made with it.
 const MADE_TOGETHER: Duration = Duration::from_secs(10 * 60);
@@ -22,6 +26,8 @@ const MADE_TOGETHER: Duration = Duration::from_secs(10 * 60);
 /// The tags of a machine that its disks get too.
 const TAGS: [&str; 4] =
     [labels::TAG_MANAGED_BY, labels::TAG_NODE_CLAIM, labels::TAG_NODE_POOL, labels::TAG_NODE_CLAIM_UID];
+/// Those that disks get which stay: for people to see where they come from. Nothing says that they are ours to remove.
+const KEPT_TAGS: [&str; 2] = [labels::TAG_NODE_CLAIM, labels::TAG_NODE_POOL];
 
 /// Whether a disk is called as the server calls those it makes with a machine.
 fn is_named_by_server(name: &str) -> bool {
@@ -32,8 +38,23 @@ fn is_named_by_server(name: &str) -> bool {
     number(parts.next()) && parts.next().is_none_or(|part| number(Some(part))) && parts.next().is_none()
 }
 
-/// Whether a disk that is attached to a machine was made with it.
-pub(crate) fn goes_with(disk: &Volume, machine: &VirtualMachine) -> bool {
+/// The devices of the extra disks that stay when their machine goes.
+pub(crate) fn kept_devices(spec: &CloudStackNodeClassSpec) -> BTreeSet<i64> {
+    let before = usize::from(spec.disk_offering.is_some());
+    let disks = spec.data_disks.iter().enumerate();
+    let kept = disks.filter(|(_, disk)| disk.delete_on_termination == Some(false));
+    kept.map(|(number, _)| requests::device(before + number)).collect()
+}
+
+/// Whether a disk that was made with a machine stays when it goes. In doubt it does.
+fn is_kept(disk: &Volume, machine: &VirtualMachine, kept: &BTreeSet<i64>) -> bool {
+    let device = later_disks::number(&machine.name, &disk.name).map(requests::device).or(disk.deviceid);
+    let by_device = device.map_or(!kept.is_empty(), |device| kept.contains(&device));
+    disk.tag(labels::TAG_KEPT).is_some() || by_device
+}
+
+/// Whether a disk that is attached to a machine was made with it, or for it.
+fn is_made_with(disk: &Volume, machine: &VirtualMachine) -> bool {
     let together = || {
         let (Some(machine), Some(disk)) = (machine.created(), time(&disk.created)) else { return false };
         disk.duration_since(machine).unsigned_abs() <= MADE_TOGETHER
@@ -41,6 +62,7 @@ pub(crate) fn goes_with(disk: &Volume, machine: &VirtualMachine) -> bool {
     let of_claim = machine.tag(labels::TAG_NODE_CLAIM_UID);
     match disk.tag(labels::TAG_NODE_CLAIM_UID) {
         Some(uid) if of_claim.is_some() => of_claim == Some(uid),
+        _ if later_disks::number(&machine.name, &disk.name).is_some() => true,
         _ => is_named_by_server(&disk.name) && together(),
     }
 }
@@ -61,6 +83,51 @@ impl Tagged {
 }
 
 impl Shared {
+    /// The disks a machine was made with: those that go with it, and those that stay.
+    ///
+    /// # Errors
+    ///
+    /// If CloudStack cannot say what is attached to it.
+    async fn disks_made_with(
+        &self,
+        machine: &VirtualMachine,
+        scope: &Scope,
+    ) -> Result<(Vec<Volume>, Vec<Volume>), ApiError> {
+        // A machine without any tag may have disks all the same.
+        if machine.tag(labels::TAG_DATA_DISKS).is_none() && !machine.tags.is_empty() {
+            return Ok((Vec::new(), Vec::new()));
+        }
+        let request = requests::list_data_disks(&machine.id, scope);
+        let attached: Vec<Volume> = self.client.list(&request, Lane::Action).await?;
+        let made = attached.into_iter().filter(|disk| is_made_with(disk, machine));
+        // Nobody can say any more which of its disks were to stay.
+        if machine.tags.is_empty() && self.some_class_keeps_disks() {
+            return Ok((Vec::new(), made.collect()));
+        }
+        let kept = self.kept_of(machine);
+        Ok(made.partition(|disk| !is_kept(disk, machine, &kept)))
+    }
+
+    fn some_class_keeps_disks(&self) -> bool {
+        let keeps = |class: &Arc<CloudStackNodeClass>| {
+            class.spec.as_ref().is_some_and(|spec| !kept_devices(spec).is_empty())
+        };
+        self.objects.node_classes().is_none_or(|classes| classes.iter().any(keeps))
+    }
+
+    /// The devices that stay: as the machine says, and as its NodeClass says by now, where its disks are still the same.
+    fn kept_of(&self, machine: &VirtualMachine) -> BTreeSet<i64> {
+        let told = machine.tag(labels::TAG_KEPT_DISKS).unwrap_or_default();
+        let mut kept: BTreeSet<i64> = told.split(',').filter_map(|device| device.parse().ok()).collect();
+        let class = machine.tag(labels::TAG_NODE_CLASS).and_then(|name| self.objects.node_class(name));
+        if let Some(class) = class
+            && machine.tag(labels::TAG_NODE_CLASS_HASH) == Some(class.hash().as_str())
+        {
+            kept.extend(class.spec.as_ref().map(kept_devices).unwrap_or_default());
+        }
+        kept
+    }
+
     /// The disks that go with a machine.
     ///
     /// # Errors
@@ -71,16 +138,21 @@ impl Shared {
         machine: &VirtualMachine,
         scope: &Scope,
     ) -> Result<Vec<Volume>, ApiError> {
-        // A machine without any tag may have disks all the same.
-        if machine.tag(labels::TAG_DATA_DISKS).is_none() && !machine.tags.is_empty() {
-            return Ok(Vec::new());
-        }
-        let request = requests::list_data_disks(&machine.id, scope);
-        let attached: Vec<Volume> = self.client.list(&request, Lane::Action).await?;
-        Ok(attached.into_iter().filter(|disk| goes_with(disk, machine)).collect())
+        self.disks_made_with(machine, scope).await.map(|(going, _)| going)
     }
 
-    /// Marks the disks a machine was made with as its own. What cannot be done now is done by the next round.
+    /// What a disk is tagged with: of the tags of its machine those that say whose it is, or that it stays.
+    pub(crate) fn tags_of_disk(&self, tags: &BTreeMap<String, String>, kept: bool) -> BTreeMap<String, String> {
+        let cluster = labels::cluster_tag(&self.options.cluster_name);
+        let wanted = |key: &str| {
+            if kept { KEPT_TAGS.contains(&key) } else { TAGS.contains(&key) || key == cluster }
+        };
+        let tags = tags.iter().filter(|(key, _)| wanted(key)).map(|(k, v)| (k.clone(), v.clone()));
+        let stays = kept.then(|| (labels::TAG_KEPT.to_owned(), "true".to_owned()));
+        tags.chain(stays).collect()
+    }
+
+    /// Marks the disks a machine was made with as its own, or as kept. What cannot be done now is done by the next round.
     pub(crate) async fn tag_disks(
         &self,
         machine: &VirtualMachine,
@@ -90,18 +162,17 @@ impl Shared {
         if !tags.contains_key(labels::TAG_DATA_DISKS) || self.tagged_disks.lock().contains(&machine.id) {
             return;
         }
-        let cluster = labels::cluster_tag(&self.options.cluster_name);
-        let wanted: BTreeMap<String, String> = tags
-            .iter()
-            .filter(|(key, _)| TAGS.contains(&key.as_str()) || **key == cluster)
-            .map(|(key, value)| (key.clone(), value.clone()))
-            .collect();
         let tagged = async {
-            let disks = self.disks_of(machine, scope).await?;
-            let without = disks.into_iter().filter(|disk| disk.tag(labels::TAG_NODE_CLAIM_UID).is_none());
-            let ids: Vec<String> = without.map(|disk| disk.id).collect();
-            if !ids.is_empty() {
-                self.client.call(&requests::create_tags("Volume", &ids, &wanted)).await?;
+            let (going, kept) = self.disks_made_with(machine, scope).await?;
+            for (disks, kept, mark) in
+                [(going, false, labels::TAG_NODE_CLAIM_UID), (kept, true, labels::TAG_KEPT)]
+            {
+                let without = disks.into_iter().filter(|disk| disk.tag(mark).is_none());
+                let ids: Vec<String> = without.map(|disk| disk.id).collect();
+                if !ids.is_empty() {
+                    let wanted = self.tags_of_disk(tags, kept);
+                    self.client.call(&requests::create_tags("Volume", &ids, &wanted)).await?;
+                }
             }
             Ok::<_, ApiError>(())
         };
@@ -134,9 +205,9 @@ mod tests {
                 .expect("a disk")
         };
         let soon = "2026-11-15T07:00:03+0000";
-        assert!(goes_with(&disk("DATA-7", soon, None), &machine));
-        assert!(goes_with(&disk("DATA-7-1", soon, None), &machine));
-        assert!(goes_with(&disk("renamed", "2026-11-15T09:00:00+0000", Some("uid")), &machine));
+        assert!(is_made_with(&disk("DATA-7", soon, None), &machine));
+        assert!(is_made_with(&disk("DATA-7-1", soon, None), &machine));
+        assert!(is_made_with(&disk("renamed", "2026-11-15T09:00:00+0000", Some("uid")), &machine));
         for others in [
             disk("pvc-7f8c1a", soon, None),
             disk("DATA-7", "2026-11-15T08:00:00+0000", None),
@@ -147,7 +218,30 @@ mod tests {
             disk("DATA-7-1-1", soon, None),
             disk("DATA-x", soon, None),
         ] {
-            assert!(!goes_with(&others, &machine), "{others:?}");
+            assert!(!is_made_with(&others, &machine), "{others:?}");
         }
+    }
+
+    #[test]
+    fn in_doubt_a_disk_is_kept() {
+        let machine = VirtualMachine { name: "karpenter-x-a".into(), ..VirtualMachine::default() };
+        let disk = |name: &str, deviceid: Option<i64>| Volume { name: name.into(), deviceid, ..Volume::default() };
+        let kept = BTreeSet::from([2]);
+        assert!(is_kept(&disk("DATA-7", Some(2)), &machine, &kept));
+        assert!(is_kept(&disk("DATA-7", None), &machine, &kept), "nobody knows which it is");
+        assert!(is_kept(&disk("karpenter-x-a-data-2", None), &machine, &kept), "its name says which it is");
+        assert!(!is_kept(&disk("DATA-7", Some(1)), &machine, &kept));
+        assert!(!is_kept(&disk("DATA-7", None), &machine, &BTreeSet::new()));
+    }
+
+    #[test]
+    fn which_disks_stay_is_told_by_device() {
+        let spec: CloudStackNodeClassSpec = serde_json::from_value(json!({
+            "zone": "z", "diskOffering": "first",
+            "dataDisks": [{"offering": "a"}, {"offering": "b", "deleteOnTermination": false}, {"offering": "c"},
+                {"offering": "d", "deleteOnTermination": false}],
+        }))
+        .expect("a spec");
+        assert_eq!(kept_devices(&spec), BTreeSet::from([4, 6]));
     }
 }

@@ -27,9 +27,9 @@ const INTERVAL: Duration = Duration::from_secs(120);
 /// How often it is tried to reach the server at first.
 const FIRST_CONTACT: Duration = Duration::from_secs(10);
 /// A machine younger than this may belong to a NodeClaim we have not seen yet.
-const GRACE: Duration = Duration::from_secs(5 * 60);
+pub(crate) const GRACE: Duration = Duration::from_secs(5 * 60);
 /// No more than this at a time: a mistake must not empty the cloud.
-const MAX_PER_ROUND: usize = 10;
+pub(crate) const MAX_PER_ROUND: usize = 10;
 /// How often a machine that stands still is started before it is replaced.
 const MAX_STARTS: u32 = 1;
 
@@ -40,6 +40,8 @@ pub struct Round {
     pub destroyed: Vec<String>,
     /// Ids of machines that were started.
     pub started: Vec<String>,
+    /// Ids of data disks that were destroyed because they lost their machine.
+    pub disks: Vec<String>,
     /// NodeClaims given up because their machines stand still, by NodePool.
     pub(crate) given_up: GivenUp,
 }
@@ -133,21 +135,23 @@ impl CloudStackProvider {
         // Not knowing what is wanted is no reason to destroy anything.
         let Some(claims) = self.shared.objects.node_claims() else { return Ok(round) };
         self.recall_troubled().await;
-        let mut seen = BTreeSet::new();
-        for scope in self.shared.scopes()? {
-            let machines = self.ours(&scope).await?;
-            seen.extend(machines.iter().map(|machine| machine.id.clone()));
+        let scopes = self.shared.scopes()?;
+        let mut all = Vec::new();
+        for scope in &scopes {
+            let machines = self.ours(scope).await?;
             for machine in &machines {
                 if self.is_orphan(machine, &claims) {
                     if round.destroyed.len() < MAX_PER_ROUND {
-                        self.collect(machine, &scope, &mut round).await;
+                        self.collect(machine, scope, &mut round).await;
                     }
                 } else if let Some(claim) = claims.iter().find(|claim| self.wants(claim, machine)) {
-                    self.tend(machine, &scope, (claim, &claims), &mut round).await;
+                    self.tend(machine, scope, (claim, &claims), &mut round).await;
                 }
             }
+            all.extend(machines);
         }
-        self.forget_all_but(&seen);
+        self.forget_all_but(&all.iter().map(|machine| machine.id.clone()).collect());
+        self.collect_disks(&scopes, &claims, &all, &mut round).await;
         self.remove_empty_groups().await?;
         Ok(round)
     }
@@ -157,6 +161,7 @@ impl CloudStackProvider {
         let mut started = self.shared.started.lock().unwrap_or_else(PoisonError::into_inner);
         started.retain(|id, _| seen.contains(id));
         self.shared.tagged_disks.keep(seen);
+        self.shared.later_disks.keep(seen);
         self.shared.troubled.keep(seen);
     }
 
@@ -197,6 +202,7 @@ impl CloudStackProvider {
         if let Some(class) = self.shared.objects.node_class(&claim.spec.node_class_ref.name) {
             let tags = self.tags(claim, &class);
             self.shared.repair_tags(machine, &tags).await;
+            self.attach_later_disks(machine, scope, claim, &class).await;
             // What the machine says, not the NodeClass, which may have got its disks later.
             if machine.tag(labels::TAG_DATA_DISKS).is_some() {
                 self.shared.tag_disks(machine, scope, &tags).await;

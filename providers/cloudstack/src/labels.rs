@@ -91,6 +91,11 @@ pub const TAG_NODE_CLASS_HASH: &str = "karpenter.k8s.cloudstack/nodeclass-hash";
 /// Tag of a virtual machine: it was made with disks that go with it.
 pub const TAG_DATA_DISKS: &str = "karpenter.k8s.cloudstack/data-disks";
 
+/// Tag of a virtual machine: which of the disks it was made with stay when it goes, by device number, separated by commas.
+pub const TAG_KEPT_DISKS: &str = "karpenter.k8s.cloudstack/kept-disks";
+/// Tag of a volume: it stays when its machine goes.
+pub const TAG_KEPT: &str = "karpenter.k8s.cloudstack/kept";
+
 /// Tag of a virtual machine: the reservation it counts against.
 pub const TAG_RESERVATION: &str = "karpenter.k8s.cloudstack/reservation";
 

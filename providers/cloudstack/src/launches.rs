@@ -127,6 +127,9 @@ impl CloudStackProvider {
                 let machine = machines.iter().find(|machine| Some(machine.id.as_str()) == machine_of(claim));
                 if let Some(machine) = machine {
                     self.look_at_launch(claim, machine).await;
+                    if let Some(class) = shared.objects.node_class(&claim.spec.node_class_ref.name) {
+                        self.attach_later_disks(machine, &scope, claim, &class).await;
+                    }
                 }
             }
         }

@@ -7,7 +7,8 @@
 //! | `zones`, `networks`, `templates`, `affinity` | where, with what, from what, beside whom |
 //! | `candidates`, `instances`, `description` | what was bought: virtual machines, how they are made and told of |
 //! | `bootstrap`, `userdata` | how they join the cluster, and what they are told |
-//! | `disks`, `quota` | which disks go with a machine, and what machines take of the account's limits |
+//! | `disks`, `later_disks`, `stray_disks` | which disks go with a machine, which are attached to it later, which lost theirs |
+//! | `quota` | what machines take of the account's limits |
 //! | `garbage`, `drift`, `interruptions`, [`repair`] | what nobody wants any more, what is no longer as it should be |
 //! | `catalogue`, `inventory`, `unavailable` | what is remembered, and for how long |
 //! | [`client`], [`credentials`] | the wire, and the keys |
@@ -37,11 +38,13 @@ mod instancetypes;
 mod interruptions;
 mod inventory;
 pub mod labels;
+mod later_disks;
 mod launches;
 pub mod naming;
 mod networks;
 mod node_names;
 pub mod nodeclass;
+mod nodeclass_schema;
 mod prices;
 pub mod provider;
 mod quota;
@@ -52,6 +55,7 @@ mod selection;
 pub mod settings;
 pub mod shared;
 mod status;
+mod stray_disks;
 mod templates;
 mod unavailable;
 mod userdata;

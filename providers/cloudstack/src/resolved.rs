@@ -51,7 +51,7 @@ pub(crate) struct Resolved {
     pub(crate) in_zone: BTreeMap<String, InZone>,
     /// Ids of the affinity groups the NodeClass names.
     pub(crate) affinity_groups: Vec<String>,
-    /// Whether the server can make one extra disk only.
+    /// Whether the server makes one extra disk with a machine only, and further ones are attached to it later.
     pub(crate) single_disk: bool,
     pub(crate) problems: Vec<Problem>,
 }
@@ -96,34 +96,20 @@ pub(crate) async fn resolve(
         resolved.in_zone.insert(zone.id.clone(), in_zone);
     }
     resolved.find_problems();
-    check_disks(&mut resolved, catalogue).await?;
+    look_at_version(&mut resolved, catalogue).await?;
     look_for_names(&mut resolved, catalogue).await?;
     Ok(resolved)
 }
 
-/// Servers before 4.21 make one extra disk with a machine, not several.
-async fn check_disks(resolved: &mut Resolved, catalogue: &Catalogue) -> Result<(), ApiError> {
-    let spec = &resolved.spec;
-    let disks = spec.data_disks.len() + usize::from(spec.disk_offering.is_some());
-    if disks == 0 {
+/// Whether the server makes several extra disks with a machine; those before 4.21 make one.
+async fn look_at_version(resolved: &mut Resolved, catalogue: &Catalogue) -> Result<(), ApiError> {
+    if resolved.spec.data_disks.is_empty() && resolved.spec.disk_offering.is_none() {
         return Ok(());
     }
     let version = catalogue.capabilities().await?.cloudstackversion;
     let mut numbers = version.split(['.', '-']).map_while(|part| part.parse::<u32>().ok());
     let known = numbers.next().zip(numbers.next());
-    if known.is_none_or(|version| version >= (4, 21)) {
-        return Ok(());
-    }
-    resolved.single_disk = true;
-    if disks > 1 {
-        resolved.problems.push(Problem {
-            condition: crate::nodeclass::VALIDATION_SUCCEEDED,
-            reason: "DataDisksNotSupported",
-            message: format!(
-                "spec.dataDisks, spec.diskOffering: CloudStack {version} makes one extra disk with a machine, 4.21 and later several; leave one"
-            ),
-        });
-    }
+    resolved.single_disk = known.is_some_and(|version| version < (4, 21));
     Ok(())
 }
 

@@ -20,6 +20,7 @@ use crate::client::request::Scope;
 use crate::disks::Tagged;
 use crate::instances::{Deletions, Unexplained};
 use crate::inventory::Inventory;
+use crate::later_disks::LaterDisks;
 use crate::launches::Launches;
 use crate::naming::{Form, Naming, ProviderIdFormat};
 use crate::nodeclass::CloudStackNodeClass;
@@ -254,6 +255,9 @@ pub(crate) struct Shared {
     pub(crate) quota_hits: Hits,
     pub(crate) ordered: Ordered,
     pub(crate) tagged_disks: Tagged,
+    pub(crate) later_disks: LaterDisks,
+    /// Whether a list showed that no data disk of ours is left.
+    pub(crate) no_disks: AtomicBool,
     pub(crate) troubled: Troubled,
     pub(crate) slots: Slots,
     pub(crate) books: Books,
@@ -297,6 +301,8 @@ impl Shared {
             quota_hits: Hits::default(),
             ordered: Ordered::default(),
             tagged_disks: Tagged::default(),
+            later_disks: LaterDisks::default(),
+            no_disks: AtomicBool::new(false),
             troubled: Troubled::default(),
             slots: Slots::default(),
             books: Books::default(),

@@ -35,6 +35,9 @@ impl State {
                 self.machine_job(caller, call, "user.vm.RebootVMCmd", Work::Reboot, now)
             }
             "scaleVirtualMachine" => self.machine_job(caller, call, "user.vm.ScaleVMCmd", Work::Scale, now),
+            "createVolume" => self.create_volume(caller, call, now),
+            "attachVolume" => self.attach_volume(caller, call, now),
+            "destroyVolume" | "deleteVolume" => self.destroy_volume(caller, call, now),
             "createTags" | "deleteTags" => self.tag_job(caller, call, now),
             "createAffinityGroup" => self.create_group(caller, call, now),
             "deleteAffinityGroup" => self.delete_group(caller, call, now),

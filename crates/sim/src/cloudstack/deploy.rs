@@ -264,13 +264,21 @@ impl State {
         Ok(())
     }
 
+    /// Servers before 4.21 do not know the parameter, and what a server does not know it ignores.
+    fn makes_several_disks(&self) -> bool {
+        let version = self.capability["cloudstackversion"].as_str().unwrap_or_default();
+        let mut numbers = version.split('.').map_while(|part| part.parse::<u32>().ok());
+        numbers.next().zip(numbers.next()).is_none_or(|version| version >= (4, 21))
+    }
+
     /// Offering, bytes and device of every data disk.
-    fn new_disks(&self, call: &Call) -> Result<Vec<(String, i64, i64)>, Refusal> {
+    pub(crate) fn new_disks(&self, call: &Call) -> Result<Vec<(String, i64, i64)>, Refusal> {
         let mut wanted: Vec<(String, Option<i64>, i64)> = Vec::new();
         if let Some(id) = call.get("diskofferingid") {
             wanted.push((id.to_owned(), call.get("size").and_then(|size| size.parse().ok()), 1));
         }
-        for entry in call.map("datadisksdetails")? {
+        let several = if self.makes_several_disks() { call.map("datadisksdetails")? } else { Vec::new() };
+        for entry in several {
             let offering = entry.get("diskofferingid").cloned().unwrap_or_default();
             let Some(device) = entry.get("deviceid").and_then(|id| id.parse().ok()) else {
                 return Err(Refusal::parameter("Device ID is required for data disk details"));

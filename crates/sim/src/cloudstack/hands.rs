@@ -341,6 +341,13 @@ impl CloudStack {
             .collect()
     }
 
+    /// The names of the volumes [`Self::data_disks`] names.
+    pub fn names_of_disks(&self) -> BTreeMap<String, String> {
+        let state = self.state();
+        let disks = state.volumes.iter().filter(|volume| !volume.root && !volume.destroyed);
+        disks.map(|disk| (disk.id.clone(), disk.name.clone())).collect()
+    }
+
     /// The tags of the volumes [`Self::data_disks`] names.
     pub fn tags_of_disks(&self) -> BTreeMap<String, BTreeMap<String, String>> {
         let state = self.state();

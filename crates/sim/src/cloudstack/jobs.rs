@@ -110,6 +110,7 @@ impl State {
             Work::Expunge => Some(self.expunged(&job)),
             Work::Tag { resource_type, ids, tags } => Some(self.tagged(&resource_type, &ids, &tags)),
             Work::Untag { ids, tags } => Some(self.untagged(&ids, &tags)),
+            Work::Attach { volume, machine, device } => Some(self.attached(&volume, machine, device)),
             Work::Nothing(result) => Some(Outcome::Done(result)),
         };
         if let Some(outcome) = outcome {

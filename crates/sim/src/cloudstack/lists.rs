@@ -401,7 +401,9 @@ impl State {
                 && call.get("type").is_none_or(|kind| (kind == "ROOT") == volume.root)
                 && (!volume.destroyed || call.get("id").is_some() || role != Role::User)
         });
-        wanted.map(|volume| self.render_volume(volume)).collect()
+        let tags = call.pairs("tags").unwrap_or_default();
+        let rendered = wanted.map(|volume| self.render_volume(volume));
+        rendered.filter(|volume| selected(volume, call) && tagged(volume, &tags)).collect()
     }
 
     fn list_tags(&self, caller: usize, call: &Call) -> Vec<Value> {

@@ -10,7 +10,7 @@
 //! |---|---|
 //! | `wire` | parameters, signatures, envelopes |
 //! | `permissions`, [`account`] | who may do what |
-//! | `commands`, `lists`, `deploy` | what commands do |
+//! | `commands`, `lists`, `deploy`, `volumes` | what commands do |
 //! | `jobs`, `placement`, `limits` | what happens then |
 //! | `render`, `state` | what there is, and how it looks |
 //! | [`settings`], [`faults`], [`accidents`] | how the server is set up, and what goes wrong |
@@ -36,6 +36,7 @@ pub mod road;
 pub mod serve;
 pub mod settings;
 mod state;
+mod volumes;
 mod wire;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};

@@ -153,6 +153,12 @@ pub(crate) enum Work {
         tags: Vec<(String, String)>,
     },
     Scale,
+    /// Attach a volume to a machine.
+    Attach {
+        volume: String,
+        machine: u64,
+        device: i64,
+    },
     /// Everything was done when it was accepted.
     Nothing(Value),
 }

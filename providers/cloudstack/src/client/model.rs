@@ -317,6 +317,11 @@ pub struct Volume {
     pub kind: String,
     /// Where it is attached.
     pub virtualmachineid: String,
+    /// As which of the machine's disks.
+    #[serde(deserialize_with = "number")]
+    pub deviceid: Option<i64>,
+    /// `Allocated` until it is first attached, then `Ready`; others while something is done with it.
+    pub state: String,
     /// When it was made.
     pub created: String,
     /// Tags.

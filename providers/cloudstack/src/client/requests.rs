@@ -106,6 +106,46 @@ pub fn list_data_disks(virtual_machine_id: &str, scope: &Scope) -> Request {
         .within(scope)
 }
 
+/// Data disks with a tag.
+pub fn list_data_disks_by_tag(key: &str, value: &str, scope: &Scope) -> Request {
+    Request::new("listVolumes").with("type", "DATADISK").pairs("tags", [(key, value)]).within(scope)
+}
+
+/// Data disks in whose name this occurs.
+pub fn list_data_disks_by_keyword(keyword: &str, scope: &Scope) -> Request {
+    Request::new("listVolumes").with("type", "DATADISK").with("keyword", keyword).within(scope)
+}
+
+/// Makes a data disk that is attached to nothing yet.
+pub fn create_volume(name: &str, zone_id: &str, disk: &NewDisk, scope: &Scope) -> Request {
+    Request::new("createVolume")
+        .with("name", name)
+        .with("zoneid", zone_id)
+        .with("diskofferingid", disk.offering_id.as_str())
+        .maybe("size", disk.size_gb.map(|size| size.to_string()))
+        .maybe("miniops", disk.iops.map(|(least, _)| least.to_string()))
+        .maybe("maxiops", disk.iops.map(|(_, most)| most.to_string()))
+        .within(scope)
+}
+
+/// Attaches a data disk.
+pub fn attach_volume(id: &str, virtual_machine_id: &str, device: i64) -> Request {
+    Request::new("attachVolume")
+        .with("id", id)
+        .with("virtualmachineid", virtual_machine_id)
+        .with("deviceid", device.to_string())
+}
+
+/// Destroys a data disk that is attached to nothing. Expunging it is left to the server, which tenants may not ask for.
+pub fn destroy_volume(id: &str) -> Request {
+    Request::new("destroyVolume").with("id", id)
+}
+
+/// As which of a machine's disks the extra disk of this number is attached: 0 is the root disk, 3 the CD drive.
+pub fn device(number: usize) -> i64 {
+    i64::try_from(if number < 2 { number + 1 } else { number + 2 }).unwrap_or(i64::MAX)
+}
+
 /// An extra disk of a new virtual machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewDisk {
@@ -115,6 +155,13 @@ pub struct NewDisk {
     pub size_gb: Option<i64>,
     /// Operations per second at least and at most, where the offering leaves them open.
     pub iops: Option<(i64, i64)>,
+}
+
+impl NewDisk {
+    /// Whether a server that makes one disk with a machine can make this one: it cannot be told operations per second.
+    pub(crate) fn is_made_by_old_servers(&self) -> bool {
+        self.iops.is_none()
+    }
 }
 
 /// A new virtual machine.
@@ -146,7 +193,7 @@ pub struct Deploy {
     pub root_disk_offering_id: Option<String>,
     /// Extra disks.
     pub data_disks: Vec<NewDisk>,
-    /// Whether the server is too old to make more than one, and wants that one told otherwise.
+    /// Whether the server is too old to make more than one, and wants that one told otherwise. Further ones are attached later.
     pub single_disk: bool,
     /// Settings such as `cpuNumber` and `memory` of a customised offering.
     pub details: BTreeMap<String, String>,
@@ -187,21 +234,20 @@ pub fn deploy(new: &Deploy) -> Request {
     for (key, value) in &new.details {
         request = request.with(&format!("details[0].{key}"), value.as_str());
     }
-    if new.single_disk
-        && let Some(disk) = new.data_disks.first()
-    {
-        request = request
-            .with("diskofferingid", disk.offering_id.as_str())
-            .maybe("size", disk.size_gb.map(|size| size.to_string()));
+    if new.single_disk {
+        if let Some(disk) = new.data_disks.first().filter(|disk| disk.is_made_by_old_servers()) {
+            request = request
+                .with("diskofferingid", disk.offering_id.as_str())
+                .maybe("size", disk.size_gb.map(|size| size.to_string()));
+        }
         return request.with("customjobid", new.job_id.as_str()).within(&new.scope);
     }
     for (i, disk) in new.data_disks.iter().enumerate() {
         let field = |name: &str| format!("datadisksdetails[{i}].{name}");
-        // The device id is required, although the documentation says otherwise; 0 is the root disk, 3 the CD drive.
-        let device = if i < 2 { i + 1 } else { i + 2 };
+        // The device id is required, although the documentation says otherwise.
         request = request
             .with(&field("diskofferingid"), disk.offering_id.as_str())
-            .with(&field("deviceid"), device.to_string())
+            .with(&field("deviceid"), device(i).to_string())
             .maybe(&field("size"), disk.size_gb.map(|size| size.to_string()))
             .maybe(&field("miniops"), disk.iops.map(|(least, _)| least.to_string()))
             .maybe(&field("maxiops"), disk.iops.map(|(_, most)| most.to_string()));

@@ -111,6 +111,13 @@ impl World {
         provider(&self.cloud, &self.cluster, &environment, Role::User, ProviderOptions::new("test")).1
     }
 
+    /// Another process that is told otherwise.
+    pub(crate) fn with_options(&self, options: ProviderOptions) -> CloudStackProvider {
+        let environment =
+            Environment { registry: karpenter_runtime::metrics::Registry::new(), ..self.environment.clone() };
+        provider(&self.cloud, &self.cluster, &environment, Role::User, options).1
+    }
+
     /// A provider with the keys of a root administrator, who makes machines for the tenant.
     pub(crate) fn as_root(&self) -> CloudStackProvider {
         let environment =

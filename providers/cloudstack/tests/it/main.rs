@@ -5,6 +5,7 @@
 mod buying;
 mod cloud;
 mod deleting;
+mod disks;
 mod documents;
 mod go_faults;
 mod launching;

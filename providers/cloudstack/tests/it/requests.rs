@@ -56,6 +56,8 @@ fn every_request() -> Vec<Request> {
         requests::query_job_of_machine("1"),
         requests::list_affinity_groups_by_keyword("k", &Scope::Own),
         requests::query_job("j"),
+        requests::attach_volume("d", "v", 1),
+        requests::destroy_volume("d"),
         requests::create_tags("UserVm", &ids, &tags),
     ];
     let account = Scope::Account { account: "a".into(), domain_id: "d".into() };
@@ -70,6 +72,14 @@ fn every_request() -> Vec<Request> {
             requests::list_virtual_machines_by_keyword("n", &scope),
             requests::list_virtual_machine("v", &scope),
             requests::list_data_disks("v", &scope),
+            requests::list_data_disks_by_tag("k", "v", &scope),
+            requests::list_data_disks_by_keyword("n", &scope),
+            requests::create_volume(
+                "n",
+                "z",
+                &NewDisk { offering_id: "d".into(), size_gb: Some(1), iops: Some((1, 2)) },
+                &scope,
+            ),
             requests::list_affinity_groups("n", &scope),
             requests::list_all_affinity_groups(&scope),
             requests::create_affinity_group("n", "host anti-affinity", &scope),

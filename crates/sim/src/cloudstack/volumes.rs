@@ -1,0 +1,117 @@
+//! Data disks on their own: made, attached, destroyed.
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::state::{Outcome, State, Volume, Work};
+use super::wire::{Call, Refusal};
+
+impl State {
+    /// The row is there as soon as the order is accepted; space is taken when it is first attached.
+    pub(crate) fn create_volume(
+        &mut self,
+        caller: usize,
+        call: &Call,
+        now: Timestamp,
+    ) -> Result<Value, Refusal> {
+        let owner = self.owner_named(caller, call)?;
+        let (offering, size_bytes, _) = self
+            .new_disks(call)?
+            .into_iter()
+            .next()
+            .ok_or_else(|| Refusal::parameter("Either disk offering or snapshot is needed to create a volume"))?;
+        self.check_limits(&owner, &[("volume", 1), ("primary_storage", size_bytes >> 30)])?;
+        let id = self.uuid();
+        self.volumes.push(Volume {
+            id: id.clone(),
+            name: call.get("name").unwrap_or_default().to_owned(),
+            root: false,
+            owner,
+            zone: call.get("zoneid").unwrap_or_default().to_owned(),
+            created: now,
+            machine: None,
+            device: 0,
+            size_bytes,
+            offering,
+            destroyed: false,
+            tags: Vec::new(),
+        });
+        let work = Work::Nothing(json!({"volume": {"id": id}}));
+        let instance = Some(("Volume", id.clone()));
+        let job = self.accept(caller, "user.volume.CreateVolumeCmd", instance, work, None, now)?;
+        Ok(json!({"id": id, "jobid": job}))
+    }
+
+    pub(crate) fn attach_volume(
+        &mut self,
+        caller: usize,
+        call: &Call,
+        now: Timestamp,
+    ) -> Result<Value, Refusal> {
+        let volume = call.get("id").unwrap_or_default().to_owned();
+        let machine = call.get("virtualmachineid").unwrap_or_default();
+        let machine = self.machine_ids.get(machine).copied();
+        let machine = machine.ok_or_else(|| Refusal::parameter("Unable to find the virtual machine"))?;
+        self.own_volume(caller, &volume)?;
+        let device = call.get("deviceid").and_then(|id| id.parse().ok()).unwrap_or(1);
+        let work = Work::Attach { volume: volume.clone(), machine, device };
+        let instance = Some(("Volume", volume));
+        let job = self.accept(caller, "user.volume.AttachVolumeCmd", instance, work, None, now)?;
+        Ok(json!({"jobid": job}))
+    }
+
+    pub(crate) fn destroy_volume(
+        &mut self,
+        caller: usize,
+        call: &Call,
+        now: Timestamp,
+    ) -> Result<Value, Refusal> {
+        let id = call.get("id").unwrap_or_default().to_owned();
+        if self.own_volume(caller, &id)?.machine.is_some() {
+            let text = "Please specify a volume that is not attached to any VM.";
+            return Err(Refusal::parameter(text));
+        }
+        for volume in self.volumes.iter_mut().filter(|volume| volume.id == id) {
+            volume.destroyed = true;
+        }
+        if call.command() == "deleteVolume" {
+            return Ok(json!({"success": true}));
+        }
+        let work = Work::Nothing(json!({"volume": {"id": id, "state": "Destroy"}}));
+        let instance = Some(("Volume", id));
+        let job = self.accept(caller, "user.volume.DestroyVolumeCmd", instance, work, None, now)?;
+        Ok(json!({"jobid": job}))
+    }
+
+    fn own_volume(&self, caller: usize, id: &str) -> Result<&Volume, Refusal> {
+        let volume = self.volumes.iter().find(|volume| volume.id == id && !volume.destroyed);
+        let volume = volume.ok_or_else(|| Refusal::parameter(format!("Unable to find volume {id}")))?;
+        if self.may(caller, &volume.owner) {
+            return Ok(volume);
+        }
+        let name = self.accounts.get(caller).map_or("", |account| account.name.as_str());
+        let text = format!("Account {name} does not have permission to operate with provided resource");
+        Err(Refusal::new(531, 4365, text))
+    }
+
+    pub(crate) fn attached(&mut self, volume: &str, machine: u64, device: i64) -> Outcome {
+        let ready = |state: &str| matches!(state, "Running" | "Stopped");
+        if !self.machines.get(&machine).is_some_and(|machine| ready(machine.state)) {
+            let text = "Please specify a VM that is either running or stopped.";
+            return Outcome::Failed(431, text.to_owned());
+        }
+        let taken = self.volumes.iter().any(|v| v.machine == Some(machine) && v.device == device);
+        let Some(volume) = self.volumes.iter_mut().find(|v| v.id == volume && !v.destroyed) else {
+            return Outcome::Failed(431, format!("Unable to find volume {volume}"));
+        };
+        if volume.machine.is_some() {
+            return Outcome::Failed(431, "Please specify a volume that is not attached to any VM.".to_owned());
+        }
+        if taken {
+            return Outcome::Failed(431, format!("deviceId {device} is used by vm"));
+        }
+        volume.machine = Some(machine);
+        volume.device = device;
+        Outcome::Done(json!({"volume": {"id": volume.id}}))
+    }
+}

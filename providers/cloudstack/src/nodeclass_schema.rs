@@ -1,0 +1,375 @@
+//! The definition of CloudStackNodeClass: what the API server takes and refuses, beside what [`crate::nodeclass`] reads.
+
+use karpenter_api::conditions;
+use karpenter_api::crd::{Column, Crd, Scope};
+use karpenter_api::schema::Schema;
+
+use crate::GROUP;
+use crate::nodeclass::CloudStackNodeClass;
+
+impl CloudStackNodeClass {
+    /// The definition of the kind.
+    pub fn crd() -> Crd {
+        Crd {
+            group: GROUP,
+            version: "v1",
+            kind: "CloudStackNodeClass",
+            plural: "cloudstacknodeclasses",
+            short_names: &["csnc", "csncs"],
+            categories: &["karpenter"],
+            scope: Scope::Cluster,
+            columns: vec![
+                Column::text("Ready", ".status.conditions[?(@.type=='Ready')].status"),
+                Column::age(),
+                Column::text("Zone", ".spec.zone").wide(),
+            ],
+            scale: None,
+            schema: Crd::root("What the virtual machines of CloudStack are made of.")
+                .optional("spec", spec_schema())
+                .optional("status", status_schema()),
+        }
+    }
+}
+
+fn spec_schema() -> Schema {
+    let text = |description| Schema::string().describe(description);
+    let tags = Schema::map_of(Schema::string())
+        .describe("Tags of the virtual machines.")
+        .cel("self.all(k, k != '')", "empty tag keys aren't supported")
+        .cel(
+            "self.all(k, k != 'karpenter.sh/nodepool')",
+            "tag contains a restricted tag matching karpenter.sh/nodepool",
+        )
+        .cel(
+            "self.all(k, k !='karpenter.sh/nodeclaim')",
+            "tag contains a restricted tag matching karpenter.sh/nodeclaim",
+        )
+        .cel(
+            "self.all(k, k !='karpenter.k8s.cloudstack/nodeclass')",
+            "tag contains a restricted tag matching karpenter.k8s.cloudstack/nodeclass",
+        );
+    let template = term("template").optional("osType", text("Operating system of the template."));
+    Schema::object()
+        .describe("What the virtual machines are made of.")
+        .required("zone", text("Name of the zone."))
+        .required("networkSelectorTerms", terms("networkSelectorTerms", "networks", term("network")))
+        .required(
+            "serviceOfferingSelectorTerms",
+            terms("serviceOfferingSelectorTerms", "service offerings", offering_term()),
+        )
+        .required("templateSelectorTerms", terms("templateSelectorTerms", "templates", template))
+        .optional("diskOffering", text("Offering of an additional disk."))
+        .optional(
+            "rootDiskSize",
+            Schema::int64().describe("Size of the root disk in gigabytes.").minimum(1).maximum(1000),
+        )
+        .optional("sshKeyPair", text("Name of the SSH key pair."))
+        .optional("userData", text("User data the machine starts with."))
+        .optional("tags", tags)
+        .optional("zones", texts("More zones, by name or id."))
+        .optional(
+            "zoneSelectorTerms",
+            Schema::list_of(term("zone")).describe("More zones: whatever any of the terms selects.").max_items(30).cel(
+                "self.all(x, has(x.tags) || has(x.id) || has(x.name))",
+                "expected at least one, got none, ['tags', 'id', 'name']",
+            ),
+        )
+        .optional(
+            "additionalNetworkSelectorTerms",
+            Schema::list_of(term("network"))
+                .describe("Networks of further interfaces, one per term, in order.")
+                .max_items(7)
+                .cel(
+                    "self.all(x, has(x.tags) || has(x.id) || has(x.name))",
+                    "expected at least one, got none, ['tags', 'id', 'name']",
+                ),
+        )
+        .optional(
+            "networkSelection",
+            text("Which of several networks a machine gets: the first that has addresses, or one after the other.")
+                .one_of(&["First", "Spread"]),
+        )
+        .optional("securityGroups", texts("Security groups, by name or id."))
+        .optional("sshKeyPairs", texts("Names of further SSH key pairs."))
+        .optional("rootDiskOffering", text("Disk offering of the root disk, by name or id."))
+        .optional("dataDisks", data_disks())
+        .optional("affinity", affinity())
+        .optional(
+            "projectID",
+            text("Id of the project everything belongs to. Machines cannot follow to another.")
+                .cel("self == oldSelf", "projectID is immutable"),
+        )
+        .optional("customSizes", custom_sizes())
+        .optional("pricing", pricing())
+        .optional(
+            "capacityTypes",
+            Schema::map_of(text("Capacity type of the offering.").one_of(&["spot", "on-demand"]))
+                .describe("Capacity types of offerings by name; * stands for anything.")
+                .max_properties(100),
+        )
+        .optional("reservations", reservations())
+        .optional("maxPods", Schema::int64().describe("Pods per node.").minimum(1).maximum(1000))
+        .optional(
+            "deletionPolicy",
+            text("Whether machines are expunged where that is allowed, or only destroyed.")
+                .one_of(&["Expunge", "Destroy"]),
+        )
+        .optional(
+            "arch",
+            text("Architecture of templates that do not say theirs.").one_of(&["amd64", "arm64"]),
+        )
+        .optional(
+            "details",
+            Schema::map_of(Schema::string()).describe("Settings of the machines.").max_properties(50),
+        )
+        .optional("bootType", text("Firmware of the machines.").one_of(&["Bios", "UEFI"]))
+        .optional("bootMode", text("How they boot.").one_of(&["Legacy", "Secure"]))
+        .optional("userDataRef", value_ref("Secret or ConfigMap with the user data, instead of userData."))
+        .optional(
+            "userDataCompression",
+            text("Whether user data is compressed however short it is.").one_of(&["Always", "WhenLong"]),
+        )
+        .optional("kubeReserved", Schema::resource_list().describe("What kubelet keeps for itself."))
+        .optional("systemReserved", Schema::resource_list().describe("What kubelet keeps for the system."))
+        .optional(
+            "gpuResource",
+            text("Resource GPUs are asked for by, such as amd.com/gpu, where the card's name does not tell.")
+                .min_length(1)
+                .max_length(253),
+        )
+        .optional("bootstrap", bootstrap())
+        .optional("userDataID", text("Id of user data registered with CloudStack, instead of userData."))
+        .cel("has(self.projectID) == has(oldSelf.projectID)", "projectID is immutable")
+        .cel("!(has(self.userData) && has(self.userDataID))", "userData and userDataID exclude each other")
+        .cel("!(has(self.userDataRef) && (has(self.userData) || has(self.userDataID)))", "userDataRef excludes userData and userDataID")
+        .cel("!(has(self.bootstrap) && has(self.userDataID))", "bootstrap and userDataID exclude each other")
+}
+
+fn affinity() -> Schema {
+    let kinds = ["hostAntiAffinity", "hostAffinity", "softHostAntiAffinity", "softHostAffinity"];
+    let kind = Schema::string()
+        .describe("Kind of a group of Karpenter's own; the soft ones give way when hosts are full.")
+        .one_of(&kinds);
+    Schema::object()
+        .describe("How machines keep apart or together.")
+        .optional("type", kind)
+        .optional(
+            "scope",
+            Schema::string()
+                .describe("Whose machines that group holds; of a NodePool unless said otherwise.")
+                .one_of(&["NodePool", "NodeClass"]),
+        )
+        .optional(
+            "groupIDs",
+            texts("Ids of groups that are there already, such as one that dedicates hosts."),
+        )
+        .optional("groupNames", texts("Names of groups that are there already."))
+        .cel(
+            "has(self.type) || has(self.groupIDs) || has(self.groupNames)",
+            "expected at least one, got none, ['type', 'groupIDs', 'groupNames']",
+        )
+}
+
+fn value_ref(description: &str) -> Schema {
+    let text = |description: &str| Schema::string().describe(description).min_length(1).max_length(253);
+    Schema::object()
+        .describe(description)
+        .optional("kind", Schema::string().describe("What it is.").one_of(&["Secret", "ConfigMap"]))
+        .required("namespace", text("Its namespace."))
+        .required("name", text("Its name."))
+        .required("key", text("Which of its values."))
+}
+
+fn bootstrap() -> Schema {
+    let text = |description: &str| Schema::string().describe(description).max_length(253);
+    Schema::object()
+        .describe("How the machine joins the cluster, where its image brings what it takes.")
+        .required("mode", text("What joins.").one_of(&["Kubeadm", "K3s", "RKE2"]))
+        .required("apiServer", text("Host and port of the API server.").pattern("^[A-Za-z0-9.:\\[\\]-]+$"))
+        .required("tokenSecretRef", value_ref("Where the token is."))
+        .optional(
+            "caCertHash",
+            text("Hash of the cluster's authority, which kubeadm needs.").pattern("^sha256:[0-9a-f]+$"),
+        )
+        .optional(
+            "caVerification",
+            text("Skip to let kubeadm join whoever answers as the API server, without a hash.")
+                .one_of(&["Required", "Skip"]),
+        )
+        .optional(
+            "kubeletExtraArgs",
+            Schema::map_of(text("Value of the argument."))
+                .describe("Further arguments of kubelet.")
+                .max_properties(50),
+        )
+}
+
+fn texts(description: &str) -> Schema {
+    Schema::list_of(Schema::string()).describe(description).max_items(30)
+}
+
+fn data_disks() -> Schema {
+    let disk = Schema::object()
+        .describe("An additional disk.")
+        .required("offering", Schema::string().describe("Its disk offering, by name or id."))
+        .optional(
+            "size",
+            Schema::int64().describe("Its size in gigabytes, where the offering leaves it open.").minimum(1),
+        )
+        .optional(
+            "iops",
+            Schema::object()
+                .describe("Operations per second, where the offering leaves them open.")
+                .required("min", Schema::int64().describe("At least.").minimum(1))
+                .required("max", Schema::int64().describe("At most.").minimum(1))
+                .cel("self.min <= self.max", "min cannot be more than max"),
+        )
+        .optional(
+            "deleteOnTermination",
+            Schema::boolean().describe("Whether the disk goes with its machine; it does unless this is false."),
+        );
+    Schema::list_of(disk).describe("Additional disks.").max_items(10)
+}
+
+fn reservations() -> Schema {
+    let text = |description: &str| Schema::string().describe(description).min_length(1);
+    let reservation = Schema::object()
+        .describe("Room for some machines that is set aside for this account.")
+        .required(
+            "name",
+            text("Its name, as the label karpenter.k8s.cloudstack/reservation-id has it.")
+                .max_length(63)
+                .pattern("^[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?$"),
+        )
+        .required(
+            "offering",
+            text("The service offering, by name or id; * stands for anything.").max_length(255),
+        )
+        .required("count", Schema::int64().describe("For how many machines.").minimum(0))
+        .optional("groupID", text("Id of the affinity group that leads to its hosts.").max_length(64));
+    Schema::list_of(reservation)
+        .describe("Room that is set aside for this account, taken before anything else.")
+        .max_items(30)
+        .cel("self.all(x, self.exists_one(y, x.name == y.name))", "names of reservations must be unique")
+}
+
+fn custom_sizes() -> Schema {
+    let numbers = |description: &str| {
+        Schema::list_of(Schema::int64().describe("A number.").minimum(1)).describe(description).max_items(20)
+    };
+    Schema::object()
+        .describe("Sizes of customised offerings, within their bounds.")
+        .optional("cpus", numbers("Cores."))
+        .optional("memoryPerCPU", numbers("Gigabytes of memory per core."))
+}
+
+fn pricing() -> Schema {
+    let price = |description: &str| {
+        Schema::string().describe(description).pattern("^[0-9]+(\\.[0-9]+)?$").max_length(20)
+    };
+    Schema::object()
+        .describe("What machines cost per hour.")
+        .optional("cpu", price("Per core."))
+        .optional("memory", price("Per gigabyte of memory."))
+        .optional("gpu", price("Per GPU."))
+        .optional("storage", price("Per gigabyte of the disks a machine is made with."))
+        .optional(
+            "configMapRef",
+            Schema::object()
+                .describe("ConfigMap with prices by name of offering or instance type.")
+                .required(
+                    "namespace",
+                    Schema::string().describe("Its namespace.").min_length(1).max_length(63),
+                )
+                .required("name", Schema::string().describe("Its name.").min_length(1).max_length(253)),
+        )
+        .optional(
+            "quotaTariff",
+            Schema::string()
+                .describe("Whether to take what the quota plug-in says of machines and volumes.")
+                .one_of(&["Use", "Ignore"]),
+        )
+        .optional(
+            "overrides",
+            Schema::map_of(price("Price of the offering."))
+                .describe("Of offerings by name; * stands for anything.")
+                .max_properties(100),
+        )
+}
+
+fn terms(field: &str, what: &str, item: Schema) -> Schema {
+    Schema::list_of(item)
+        .describe(&format!("Which {what} may be used; what any of the terms selects."))
+        .max_items(30)
+        .cel("self.size() != 0", &format!("{field} cannot be empty"))
+        .cel(
+            "self.all(x, has(x.tags) || has(x.id) || has(x.name))",
+            "expected at least one, got none, ['tags', 'id', 'name']",
+        )
+}
+
+fn term(what: &str) -> Schema {
+    let tags = Schema::map_of(Schema::string())
+        .describe(&format!("Tags the {what} must have."))
+        .max_properties(20)
+        .cel("self.all(k, k != '' && self[k] != '')", "empty tag keys or values aren't supported");
+    Schema::object()
+        .describe(&format!("Selects by id, name or tags of the {what}."))
+        .optional("id", Schema::string().describe(&format!("Id of the {what}.")))
+        .optional("name", Schema::string().describe(&format!("Name of the {what}.")))
+        .optional("tags", tags)
+}
+
+fn offering_term() -> Schema {
+    let number = |description: &str| Schema::int64().describe(description).minimum(1);
+    term("service offering")
+        .optional("minCPU", number("Cores at least."))
+        .optional("maxCPU", number("Cores at most."))
+        .optional("minMemory", number("Mebibytes of memory at least."))
+        .optional("maxMemory", number("Mebibytes of memory at most."))
+        .optional(
+            "gpu",
+            Schema::string().describe("With GPUs only, or without only.").one_of(&["Required", "Excluded"]),
+        )
+}
+
+fn status_schema() -> Schema {
+    let text = |description| Schema::string().describe(description);
+    let number = |description| Schema::integer().describe(description);
+    let zone = Schema::object()
+        .describe("A zone that was found.")
+        .required("id", text("Its id."))
+        .required("name", text("Its name."));
+    let network = Schema::object()
+        .describe("A network that was found.")
+        .required("id", text("Its id."))
+        .required("name", text("Its name."))
+        .optional("type", text("Its type."))
+        .required("zone", text("Its zone."));
+    let offering = Schema::object()
+        .describe("A service offering that was found.")
+        .required("id", text("Its id."))
+        .required("name", text("Its name."))
+        .required("cpuNumber", number("Cores."))
+        .optional("cpuSpeed", number("Megahertz per core."))
+        .required("memory", number("Memory in megabytes."))
+        .optional("networkRate", number("Megabits per second."))
+        .optional("price", text("What an hour of it costs; of customised ones, the cheapest size."))
+        .optional("available", text("Whether it can be had at the moment, in any zone."));
+    let template = Schema::object()
+        .describe("A template that was found.")
+        .required("id", text("Its id."))
+        .required("name", text("Its name."))
+        .optional("osType", text("Its operating system."))
+        .required("zone", text("Its zone."));
+    Schema::object()
+        .describe("What was found for the NodeClass.")
+        .optional("zones", Schema::list_of(zone).describe("The zones that were selected."))
+        .optional("networks", Schema::list_of(network).describe("The networks that were selected."))
+        .optional(
+            "serviceOfferings",
+            Schema::list_of(offering).describe("The service offerings that were selected."),
+        )
+        .optional("templates", Schema::list_of(template).describe("The templates that were selected."))
+        .optional("conditions", conditions::schema())
+}

@@ -1,0 +1,129 @@
+//! Data disks that lost their machine: removed if they are provably ours, were to go with it, and no NodeClaim wants them.
+//!
+//! A machine that somebody expunges by hand leaves its disks behind, and so does one that is gone before a disk that was made
+//! for it was attached.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use karpenter_api::NodeClaim;
+use kube::ResourceExt as _;
+
+use crate::client::error::ApiError;
+use crate::client::model::{VirtualMachine, Volume, time};
+use crate::client::request::Scope;
+use crate::client::requests;
+use crate::client::throttle::Lane;
+use crate::garbage::{GRACE, MAX_PER_ROUND, Round};
+use crate::naming::Naming;
+use crate::nodeclass::CloudStackNodeClass;
+use crate::provider::CloudStackProvider;
+use crate::shared::CollectOrphans;
+use crate::{labels, later_disks};
+
+impl CloudStackProvider {
+    /// Removes disks that nobody wants. Once none is left and no NodeClass wants any, nobody asks again.
+    pub(crate) async fn collect_disks(
+        &self,
+        scopes: &[Scope],
+        claims: &[Arc<NodeClaim>],
+        machines: &[VirtualMachine],
+        round: &mut Round,
+    ) {
+        let shared = &self.shared;
+        let has_disks = |class: &Arc<CloudStackNodeClass>| {
+            let spec = class.spec.as_ref();
+            spec.is_some_and(|spec| !spec.data_disks.is_empty() || spec.disk_offering.is_some())
+        };
+        let wanted = shared.objects.node_classes().is_none_or(|classes| classes.iter().any(has_disks));
+        if shared.options.collect_orphans == CollectOrphans::Never
+            || (!wanted && shared.no_disks.load(Relaxed))
+        {
+            return;
+        }
+        let mut left = false;
+        for scope in scopes {
+            let disks = match self.our_disks(scope).await {
+                Ok(disks) => disks,
+                Err(error) if shared.may_leave_out(scope, &error) => continue,
+                Err(error) => {
+                    tracing::warn!(%error, "data disks could not be looked after");
+                    left = true;
+                    continue;
+                }
+            };
+            left |= !disks.is_empty();
+            for disk in disks.iter().filter(|disk| self.is_stray(disk, claims, machines)) {
+                if round.disks.len() < MAX_PER_ROUND {
+                    self.collect_disk(disk, round).await;
+                }
+            }
+        }
+        shared.no_disks.store(!left && !wanted, Relaxed);
+    }
+
+    /// The disks that carry our tags or the name of one of our machines.
+    async fn our_disks(&self, scope: &Scope) -> Result<Vec<Volume>, ApiError> {
+        let shared = &self.shared;
+        let cluster_tag = labels::cluster_tag(&shared.options.cluster_name);
+        let by_tag = requests::list_data_disks_by_tag(&cluster_tag, "owned", scope);
+        let by_name = requests::list_data_disks_by_keyword(shared.naming.prefix(), scope);
+        let mut disks: Vec<Volume> = shared.client.list(&by_tag, Lane::Refresh).await?;
+        disks.retain(|disk| disk.tag(labels::TAG_MANAGED_BY) == Some("karpenter"));
+        for disk in shared.client.list::<Volume>(&by_name, Lane::Refresh).await? {
+            let ours = disk.name.starts_with(shared.naming.prefix())
+                && later_disks::machine_of(&disk.name).is_some()
+                && disk.tags.is_empty();
+            if ours && !disks.iter().any(|other| other.id == disk.id) {
+                disks.push(disk);
+            }
+        }
+        Ok(disks)
+    }
+
+    fn is_stray(&self, disk: &Volume, claims: &[Arc<NodeClaim>], machines: &[VirtualMachine]) -> bool {
+        let shared = &self.shared;
+        let old = time(&disk.created).is_some_and(|created| shared.clock.since(created) >= GRACE);
+        if !old
+            || !disk.virtualmachineid.is_empty()
+            || !later_disks::is_idle(disk)
+            || disk.tag(labels::TAG_KEPT).is_some()
+        {
+            return false;
+        }
+        match (disk.tag(labels::TAG_NODE_CLAIM_UID), later_disks::machine_of(&disk.name)) {
+            (Some(uid), _) => {
+                !claims.iter().any(|claim| claim.uid().as_deref() == Some(uid))
+                    && !machines.iter().any(|m| m.tag(labels::TAG_NODE_CLAIM_UID) == Some(uid))
+            }
+            // Not tagged yet: its name says whose it is.
+            (None, Some(name)) => {
+                let may_want = |claim: &Arc<NodeClaim>| {
+                    Naming::attempt(&shared.naming.of_claim(claim), name).is_some()
+                };
+                !claims.iter().any(may_want) && !machines.iter().any(|machine| machine.name == name)
+            }
+            (None, None) => false,
+        }
+    }
+
+    async fn collect_disk(&self, disk: &Volume, round: &mut Round) {
+        let shared = &self.shared;
+        let mut former = NodeClaim::default();
+        former.metadata.name = disk.tag(labels::TAG_NODE_CLAIM).map(str::to_owned);
+        former.metadata.uid = disk.tag(labels::TAG_NODE_CLAIM_UID).map(str::to_owned);
+        let what = format!("data disk {} ({}) has neither machine nor NodeClaim", disk.name, disk.id);
+        if shared.options.collect_orphans == CollectOrphans::Tell {
+            tracing::warn!("{what}; it would be destroyed (CLOUDSTACK_COLLECT_ORPHANS)");
+            shared.voice.warn(&former, "OrphanFound", what);
+            return;
+        }
+        match shared.client.call(&requests::destroy_volume(&disk.id)).await {
+            Ok(_) => {
+                shared.voice.inform(&former, "OrphanDeleted", format!("{what}; destroyed"));
+                round.disks.push(disk.id.clone());
+            }
+            Err(error) => tracing::warn!(disk = disk.id, %error, "a data disk will be destroyed later"),
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! Data disks: which go, which stay, which are attached later, which lost their machine.
+
+use karpenter_sim::cloudstack::faults::{Fault, Trouble};
+use serde_json::{Value, json};
+
+use crate::cloud::{World, seconds, spec};
+
+fn with(disks: Value) -> Value {
+    let mut class = spec();
+    class["dataDisks"] = disks;
+    class
+}
+
+/// A claim with a machine that runs.
+async fn running(world: &World, name: &str) {
+    world.launch(&world.claim(name, json!({"cpu": "1"}))).await.expect("a machine");
+    seconds(60).await;
+}
+
+/// Names of the data disks, sorted.
+fn names(world: &World) -> Vec<String> {
+    let mut names: Vec<String> = world.cloud.names_of_disks().into_values().collect();
+    names.sort();
+    names
+}
+
+#[tokio::test(start_paused = true)]
+async fn disks_that_lost_their_machine_go_with_the_claim_and_those_of_others_stay() {
+    let world = World::new().await;
+    world.class("default", with(json!([{"offering": "k8s.data20"}, {"offering": "k8s.datacustom", "size": 5}]))).await;
+    running(&world, "np-a").await;
+    running(&world, "np-b").await;
+    let machine = world.live()[0].clone();
+    assert_eq!(machine.tags["karpenter.sh/nodeclaim"], "np-a");
+    let others = world.cloud.attach_disk(&machine.id, "pvc-5f0a7f0e").expect("a volume");
+    // By hand, without its disks.
+    world.cloud.expunge_machine(&machine.id);
+    seconds(400).await;
+    let round = world.provider.round().await.expect("a round");
+    assert!(round.disks.is_empty(), "its NodeClaim is there, so somebody may want them");
+    world.cluster.claims.lock().unwrap().remove("np-a");
+    let mut gone = world.provider.round().await.expect("a round").disks;
+    gone.sort();
+    let left: Vec<String> = world.cloud.data_disks().into_iter().map(|(id, _)| id).collect();
+    assert_eq!((gone.len(), left.len()), (2, 3), "its two; the other machine's and the volume of a driver stay");
+    assert!(left.contains(&others));
+    assert!(world.provider.round().await.expect("a round").disks.is_empty(), "once");
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_disk_goes_while_the_server_cannot_say_which_there_are_or_orphans_are_only_told_of() {
+    use karpenter_provider_cloudstack::ProviderOptions;
+    use karpenter_provider_cloudstack::shared::CollectOrphans;
+
+    let world = World::new().await;
+    world.class("default", with(json!([{"offering": "k8s.data20"}]))).await;
+    running(&world, "np-a").await;
+    world.cloud.expunge_machine(&world.live()[0].id);
+    world.cluster.claims.lock().unwrap().clear();
+    seconds(400).await;
+    world.cloud.inject(Fault::times("listVolumes", 8, Trouble::Proxy(502)));
+    assert!(world.provider.round().await.expect("a round").disks.is_empty());
+    world.cloud.heal();
+    let only_tells = ProviderOptions { collect_orphans: CollectOrphans::Tell, ..ProviderOptions::new("test") };
+    assert!(world.with_options(only_tells).round().await.expect("a round").disks.is_empty());
+    let other = ProviderOptions::new("another-cluster");
+    assert!(world.with_options(other).round().await.expect("a round").disks.is_empty(), "not its own");
+    assert_eq!(world.provider.round().await.expect("a round").disks.len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_disk_that_is_to_stay_survives_its_machine_and_garbage_collection() {
+    let world = World::new().await;
+    let disks = json!([{"offering": "k8s.data20"}, {"offering": "k8s.datacustom", "size": 5, "deleteOnTermination": false}]);
+    world.class("default", with(disks)).await;
+    running(&world, "np-a").await;
+    let kept = |world: &World| {
+        let tags = world.cloud.tags_of_disks();
+        tags.into_iter().filter(|(_, tags)| tags.contains_key("karpenter.k8s.cloudstack/kept")).collect::<Vec<_>>()
+    };
+    let [(id, tags)] = kept(&world).try_into().expect("one is marked");
+    assert!(!tags.contains_key("kubernetes.io/cluster/test"), "nothing says that it is ours to remove: {tags:?}");
+    world.delete(&world.current("np-a")).await.expect("gone");
+    world.cluster.claims.lock().unwrap().clear();
+    seconds(400).await;
+    assert!(world.provider.round().await.expect("a round").disks.is_empty());
+    assert_eq!(world.cloud.data_disks(), [(id, None)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn whether_disks_stay_can_be_changed_while_their_machines_run_and_replaces_none() {
+    use karpenter_cloudprovider::provider::CloudProvider as _;
+
+    let world = World::new().await;
+    world.class("default", with(json!([{"offering": "k8s.data20"}]))).await;
+    running(&world, "np-a").await;
+    world.class("default", with(json!([{"offering": "k8s.data20", "deleteOnTermination": false}]))).await;
+    assert_eq!(world.provider.is_drifted(&world.current("np-a")).await.expect("known"), None);
+    world.delete(&world.current("np-a")).await.expect("gone");
+    assert_eq!(world.cloud.data_disks().len(), 1, "as the NodeClass says by now");
+    // A machine that has lost every tag does not say which of its disks were to stay, so all do.
+    running(&world, "np-b").await;
+    let machine = world.live()[0].clone();
+    for key in machine.tags.keys() {
+        world.cloud.tag_machine(&machine.id, key, None);
+    }
+    world.delete(&world.current("np-b")).await.expect("gone");
+    assert_eq!(world.cloud.data_disks().len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn servers_before_4_21_get_further_disks_attached_once_the_machine_runs() {
+    let world = World::new().await;
+    world.cloud.set_version("4.20.2.0");
+    seconds(601).await;
+    let disks = json!([
+        {"offering": "k8s.data20"},
+        {"offering": "k8s.datacustom", "size": 5},
+        {"offering": "k8s.datacustom", "size": 6, "deleteOnTermination": false},
+    ]);
+    world.class("default", with(disks)).await;
+    // Neither an answer that is lost nor one that refuses makes a disk twice.
+    world.cloud.inject(Fault::once("createVolume", Trouble::DropResponse));
+    world.cloud.inject(Fault::once("attachVolume", Trouble::Fail(530, 4250, "x".into())));
+    running(&world, "np-a").await;
+    for _ in 0..12 {
+        world.provider.look_at_launches().await.expect("a look");
+        seconds(16).await;
+    }
+    let machine = world.live()[0].clone();
+    let second = format!("{}-data-2", machine.name);
+    let third = format!("{}-data-3", machine.name);
+    assert_eq!(names(&world).len(), 3, "{:?}", names(&world));
+    assert_eq!(names(&world)[1..], [second.clone(), third.clone()]);
+    assert!(world.cloud.data_disks().iter().all(|(_, attached)| *attached == Some(machine.id.clone())));
+    assert!(world.cloud.tags_of_disks().values().all(|tags| tags.contains_key("karpenter.sh/nodeclaim")));
+    let asked = world.calls("listVolumes");
+    world.provider.look_at_launches().await.expect("a look");
+    assert_eq!(world.calls("listVolumes"), asked, "and nobody asks again");
+    world.delete(&world.current("np-a")).await.expect("gone");
+    assert_eq!(names(&world), [third], "the one that is to stay");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_disk_that_was_made_for_a_machine_that_is_gone_goes_too() {
+    let world = World::new().await;
+    world.cloud.set_version("4.20.2.0");
+    seconds(601).await;
+    let disks = json!([{"offering": "k8s.data20"}, {"offering": "k8s.datacustom", "size": 5}]);
+    world.class("default", with(disks)).await;
+    running(&world, "np-a").await;
+    // Made, and neither tagged nor attached before the machine goes.
+    world.cloud.inject(Fault::times("createTags", 5, Trouble::Fail(530, 4250, "x".into())));
+    world.provider.look_at_launches().await.expect("a look");
+    world.cloud.heal();
+    assert_eq!(names(&world).len(), 2);
+    world.delete(&world.current("np-a")).await.expect("gone");
+    assert_eq!(names(&world).len(), 1, "it was not attached");
+    seconds(400).await;
+    assert!(world.provider.round().await.expect("a round").disks.is_empty(), "the NodeClaim may still want it");
+    world.cluster.claims.lock().unwrap().clear();
+    assert_eq!(world.provider.round().await.expect("a round").disks.len(), 1);
+    assert!(names(&world).is_empty());
+}
