@@ -51,7 +51,7 @@ impl CloudStackProvider {
         claim: &NodeClaim,
         (resolved, market): (&Resolved, &Market),
         (instance_type, offering): (&InstanceType, &Offering),
-        (groups, security_groups): (&Groups, &[String]),
+        groups: &Groups,
         told: &Told,
     ) -> Result<Option<Candidate>, ProviderError> {
         let value = |key: &str| {
@@ -124,7 +124,7 @@ impl CloudStackProvider {
                 service_offering_id: size.offering.id.clone(),
                 template_id: template.id.clone(),
                 network_ids: networks.map(|network| network.id.clone()).collect(),
-                security_group_ids: security_groups.to_vec(),
+                security_group_ids: resolved.security_groups.clone(),
                 affinity_group_ids: groups
                     .ids
                     .iter()
@@ -247,22 +247,5 @@ impl CloudStackProvider {
         let kept: Vec<String> = disks::kept_devices(&spec).iter().map(ToString::to_string).collect();
         put(labels::TAG_KEPT_DISKS, kept.join(","));
         tags
-    }
-
-    /// The ids of the security groups the NodeClass names.
-    pub(crate) async fn security_groups(&self, resolved: &Resolved) -> Result<Vec<String>, ProviderError> {
-        if resolved.spec.security_groups.is_empty() {
-            return Ok(Vec::new());
-        }
-        let there =
-            self.shared.catalogue.security_groups(&resolved.scope).await.map_err(ProviderError::other)?;
-        let named = |wanted: &String| {
-            let group = there.iter().find(|group| group.id == *wanted || group.name == *wanted);
-            group.map(|group| group.id.clone()).ok_or_else(|| {
-                let text = format!("spec.securityGroups: there is no security group {wanted:?}");
-                ProviderError::create(text.clone(), "SecurityGroupNotFound", text)
-            })
-        };
-        resolved.spec.security_groups.iter().map(named).collect()
     }
 }

@@ -13,7 +13,8 @@ use tokio::time::Instant;
 
 use crate::client::error::{ApiError, ErrorKind};
 use crate::client::model::{
-    Budget, Capabilities, DiskOffering, Host, Named, Network, ServiceOffering, Tariff, Template, Zone,
+    Budget, Capabilities, DiskOffering, Host, Named, Network, SecurityGroup, ServiceOffering, Tariff,
+    Template, Zone,
 };
 use crate::client::request::Scope;
 use crate::client::throttle::Lane;
@@ -146,12 +147,13 @@ pub(crate) struct Catalogue {
     disk_offerings: Shelf<DiskOffering>,
     networks: Shelf<Network>,
     templates: Shelf<Template>,
-    security_groups: Shelf<Named>,
+    security_groups: Shelf<SecurityGroup>,
     affinity_groups: Shelf<Named>,
     hosts: Shelf<Host>,
     owners: Shelf<Budget>,
     tariffs: Shelf<Tariff>,
     key_pairs: Shelf<Named>,
+    user_data: Shelf<Named>,
     capabilities: Shelf<Capabilities>,
     budgets: Shelf<Budget>,
 }
@@ -177,6 +179,7 @@ impl Catalogue {
             owners: Shelf::new("owners", lifetimes.capabilities),
             tariffs: Shelf::new("tariffs", lifetimes.zones),
             key_pairs: Shelf::new("key-pairs", lifetimes.networks),
+            user_data: Shelf::new("user-data", lifetimes.networks),
             capabilities: Shelf::new("capabilities", lifetimes.capabilities),
             budgets: Shelf::new("budgets", lifetimes.budgets),
         }
@@ -212,7 +215,7 @@ impl Catalogue {
         self.templates.get((zone.to_owned(), scope.clone()), self.stale, &self.asked, ask).await
     }
 
-    pub(crate) async fn security_groups(&self, scope: &Scope) -> Result<Arc<Vec<Named>>, ApiError> {
+    pub(crate) async fn security_groups(&self, scope: &Scope) -> Result<Arc<Vec<SecurityGroup>>, ApiError> {
         let request = requests::list_security_groups(scope);
         let ask = self.client.list(&request, Lane::Refresh);
         self.security_groups.get((String::new(), scope.clone()), self.stale, &self.asked, ask).await
@@ -260,6 +263,19 @@ impl Catalogue {
         self.key_pairs.get((name.to_owned(), scope.clone()), self.stale, &self.asked, ask).await
     }
 
+    /// Whether there is registered user data of this id.
+    pub(crate) async fn has_user_data(&self, id: &str, scope: &Scope) -> Result<bool, ApiError> {
+        let request = requests::list_user_data(id, scope);
+        let ask = async {
+            match self.client.list(&request, Lane::Refresh).await {
+                Err(error) if error.is_not_found() => Ok(Vec::new()),
+                found => found,
+            }
+        };
+        let found = self.user_data.get((id.to_owned(), scope.clone()), self.stale, &self.asked, ask).await?;
+        Ok(found.iter().any(|registered| registered.id == id))
+    }
+
     pub(crate) async fn capabilities(&self) -> Result<Capabilities, ApiError> {
         let ask = async { Ok(vec![self.client.capabilities().await?]) };
         let known = self.capabilities.get((String::new(), Scope::Own), self.stale, &self.asked, ask).await?;
@@ -270,7 +286,8 @@ impl Catalogue {
     pub(crate) async fn budget(&self, scope: &Scope) -> Result<(Instant, Budget), ApiError> {
         let request = match scope {
             Scope::Project(id) => requests::list_project(id),
-            _ => requests::list_accounts(),
+            Scope::Account { account, domain_id } => requests::list_account(account, domain_id),
+            Scope::Own => requests::list_accounts(),
         };
         let ask = self.client.list(&request, Lane::Refresh);
         let key = (String::new(), scope.clone());
@@ -297,6 +314,7 @@ impl Catalogue {
         self.templates.clear();
         self.security_groups.clear();
         self.key_pairs.clear();
+        self.user_data.clear();
         self.affinity_groups.clear();
     }
 }

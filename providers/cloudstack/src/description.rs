@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use karpenter_api::{NodeClaim, labels as well_known};
 use karpenter_cloudprovider::provider::LaunchedInstance;
-use karpenter_cloudprovider::selection;
-use karpenter_engine::instance_type::{InstanceType, Offering};
+use karpenter_cloudprovider::{conversion, selection};
+use karpenter_engine::instance_type::{InstanceType, Offering, Overhead};
 use karpenter_engine::requirement::Requirement;
 use karpenter_engine::requirements::Requirements;
 use kube::ResourceExt as _;
@@ -47,7 +47,7 @@ impl CloudStackProvider {
 
     /// Keeps what the NodeClass's machines were launched as among what is offered, though it cannot be had at the moment: a
     /// zone that is disabled, another capacity type. Else the core would take them for something that is not sold any more.
-    pub(crate) fn keep_what_runs(&self, resolved: &Resolved, types: &mut [InstanceType]) {
+    pub(crate) fn keep_what_runs(&self, resolved: &Resolved, types: &mut Vec<InstanceType>) {
         for claim in self.shared.objects.node_claims().unwrap_or_default() {
             let label = |key: &str| claim.labels().get(key).map_or("", String::as_str);
             let (zone, zone_id) = (label(well_known::TOPOLOGY_ZONE), label(labels::ZONE_ID));
@@ -55,6 +55,13 @@ impl CloudStackProvider {
                 continue;
             }
             let name = label(well_known::INSTANCE_TYPE);
+            // Sold in that zone only, which cannot be seen at the moment: it is as it was when the machine was made.
+            if !types.iter().any(|it| &*it.name == name)
+                && !resolved.in_zone.contains_key(zone_id)
+                && let Some(it) = as_launched(&claim)
+            {
+                types.push(it);
+            }
             let Some(it) = types.iter_mut().find(|it| &*it.name == name) else { continue };
             // The core takes what was reserved for on demand once its reservation is gone.
             let capacity_type = match label(well_known::CAPACITY_TYPE) {
@@ -164,4 +171,35 @@ impl CloudStackProvider {
         claim.status.get_or_insert_default().node_name = Some(machine.name.clone());
         claim
     }
+}
+
+/// The instance type of a machine, as its NodeClaim has it.
+fn as_launched(claim: &NodeClaim) -> Option<InstanceType> {
+    let name = claim.labels().get(well_known::INSTANCE_TYPE).filter(|name| !name.is_empty())?;
+    let status = claim.status.as_ref()?;
+    let mut requirements = Requirements::new();
+    for (key, value) in claim.labels() {
+        let described = labels::WELL_KNOWN.contains(&key.as_str())
+            || [
+                well_known::INSTANCE_TYPE,
+                well_known::ARCH,
+                well_known::OS,
+                well_known::TOPOLOGY_ZONE,
+                well_known::CAPACITY_TYPE,
+            ]
+            .contains(&key.as_str());
+        if described {
+            requirements.add(Requirement::one_of(key.as_str(), [value.as_str()]));
+        }
+    }
+    let capacity = conversion::resources(status.capacity.as_ref()?);
+    let kept = capacity.minus(&conversion::resources(status.allocatable.as_ref()?));
+    let overhead = Overhead { kube_reserved: kept, ..Overhead::default() };
+    Some(InstanceType {
+        name: name.as_str().into(),
+        requirements,
+        capacity,
+        overhead,
+        ..InstanceType::default()
+    })
 }

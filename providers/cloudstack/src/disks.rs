@@ -142,7 +142,11 @@ impl Shared {
     }
 
     /// What a disk is tagged with: of the tags of its machine those that say whose it is, or that it stays.
-    pub(crate) fn tags_of_disk(&self, tags: &BTreeMap<String, String>, kept: bool) -> BTreeMap<String, String> {
+    pub(crate) fn tags_of_disk(
+        &self,
+        tags: &BTreeMap<String, String>,
+        kept: bool,
+    ) -> BTreeMap<String, String> {
         let cluster = labels::cluster_tag(&self.options.cluster_name);
         let wanted = |key: &str| {
             if kept { KEPT_TAGS.contains(&key) } else { TAGS.contains(&key) || key == cluster }
@@ -225,7 +229,8 @@ mod tests {
     #[test]
     fn in_doubt_a_disk_is_kept() {
         let machine = VirtualMachine { name: "karpenter-x-a".into(), ..VirtualMachine::default() };
-        let disk = |name: &str, deviceid: Option<i64>| Volume { name: name.into(), deviceid, ..Volume::default() };
+        let disk =
+            |name: &str, deviceid: Option<i64>| Volume { name: name.into(), deviceid, ..Volume::default() };
         let kept = BTreeSet::from([2]);
         assert!(is_kept(&disk("DATA-7", Some(2)), &machine, &kept));
         assert!(is_kept(&disk("DATA-7", None), &machine, &kept), "nobody knows which it is");

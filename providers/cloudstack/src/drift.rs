@@ -96,10 +96,8 @@ fn reason(machine: &VirtualMachine, claim: &NodeClaim, resolved: &Resolved) -> O
     {
         return Some("AffinityDrift");
     }
-    let in_group = |wanted: &String| {
-        machine.securitygroup.iter().any(|group| group.id == *wanted || group.name == *wanted)
-    };
-    if !resolved.spec.security_groups.iter().all(in_group) {
+    let in_group = |wanted: &String| machine.securitygroup.iter().any(|group| group.id == *wanted);
+    if !resolved.security_groups.iter().all(in_group) {
         return Some("SecurityGroupDrift");
     }
     None

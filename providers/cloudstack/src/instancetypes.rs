@@ -207,7 +207,7 @@ fn overhead(spec: &CloudStackNodeClassSpec, cpu: i64, memory_mib: i64) -> Overhe
 }
 
 /// What is known of the sizes of a market in its zones.
-pub(crate) struct Told<P, A, S> {
+pub(crate) struct Quotation<P, A, S> {
     /// What an hour costs.
     pub(crate) price: P,
     /// Whether it can be had, by itself or from a reservation.
@@ -225,7 +225,7 @@ pub(crate) fn build<P, A, S>(
     market: &Market,
     architectures: &BTreeSet<String>,
     template_gb: i64,
-    told: Told<P, A, S>,
+    quotation: Quotation<P, A, S>,
 ) -> Vec<InstanceType>
 where
     P: Fn(&Zone, &Size) -> f64,
@@ -318,11 +318,11 @@ where
             };
             let mut offerings = Vec::new();
             for (zone, size) in zones {
-                let price = (told.price)(zone, size);
+                let price = (quotation.price)(zone, size);
                 offerings.push(Offering {
                     requirements: described(zone, size, capacity_type),
                     price,
-                    available: !lacks(zone) && (told.available)(zone, size, None),
+                    available: !lacks(zone) && (quotation.available)(zone, size, None),
                     ..Offering::default()
                 });
                 for reservation in &reservations {
@@ -332,8 +332,8 @@ where
                     offerings.push(Offering {
                         requirements,
                         price: price * RESERVED_PRICE_FACTOR,
-                        available: !lacks(zone) && (told.available)(zone, size, Some(*reservation)),
-                        reservation_capacity: (told.slots)(reservation),
+                        available: !lacks(zone) && (quotation.available)(zone, size, Some(*reservation)),
+                        reservation_capacity: (quotation.slots)(reservation),
                         ..Offering::default()
                     });
                 }
@@ -390,12 +390,12 @@ mod tests {
     }
 
     fn types_of(spec: &CloudStackNodeClassSpec, market: &Market) -> Vec<InstanceType> {
-        let told = Told {
+        let quotation = Quotation {
             price: |_: &Zone, size: &Size| size.cpu as f64,
             available: |_: &Zone, _: &Size, _: Option<&Reservation>| true,
             slots: |reservation: &Reservation| reservation.count,
         };
-        build(spec, market, &BTreeSet::new(), 20, told)
+        build(spec, market, &BTreeSet::new(), 20, quotation)
     }
 
     #[test]

@@ -91,6 +91,9 @@ pub struct CloudStackNodeClassSpec {
     /// Security groups, by name or id.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub security_groups: Vec<String>,
+    /// Security groups besides, by id, name or tags: all that any of the terms selects.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub security_group_selector_terms: Vec<SelectorTerm>,
     /// Key pairs besides `sshKeyPair`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ssh_key_pairs: Vec<String>,
@@ -106,6 +109,12 @@ pub struct CloudStackNodeClassSpec {
     /// The project everything belongs to.
     #[serde(default, rename = "projectID", skip_serializing_if = "Option::is_none")]
     pub project_id: Option<String>,
+    /// The account everything belongs to, for administrators; with `domainID`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub account: Option<String>,
+    /// The domain of that account.
+    #[serde(default, rename = "domainID", skip_serializing_if = "Option::is_none")]
+    pub domain_id: Option<String>,
     /// Sizes of customised offerings.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub custom_sizes: Option<CustomSizes>,
@@ -364,6 +373,12 @@ pub struct TemplateSelectorTerm {
     /// The operating system.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub os_type: Option<String>,
+    /// The family, as a tag or detail of the template says it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub family: Option<String>,
+    /// The version of that family.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<String>,
     /// Tags that must all be there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tags: Option<BTreeMap<String, String>>,
@@ -495,6 +510,7 @@ impl CloudStackNodeClass {
         spec.network_selector_terms.clear();
         spec.network_selection = None;
         spec.additional_network_selector_terms.clear();
+        spec.security_group_selector_terms.clear();
         spec.service_offering_selector_terms.clear();
         spec.template_selector_terms.clear();
         spec.tags = None;

@@ -48,7 +48,17 @@ fn spec_schema() -> Schema {
             "self.all(k, k !='karpenter.k8s.cloudstack/nodeclass')",
             "tag contains a restricted tag matching karpenter.k8s.cloudstack/nodeclass",
         );
-    let template = term("template").optional("osType", text("Operating system of the template."));
+    let template = term("template")
+        .optional("osType", text("Operating system of the template."))
+        .optional(
+            "family",
+            text("Family the template says it is of, in a tag or detail.").min_length(1).max_length(255),
+        )
+        .optional(
+            "version",
+            text("Version of that family; * stands for anything.").min_length(1).max_length(255),
+        )
+        .cel("!has(self.version) || has(self.family)", "version needs a family");
     Schema::object()
         .describe("What the virtual machines are made of.")
         .required("zone", text("Name of the zone."))
@@ -57,7 +67,7 @@ fn spec_schema() -> Schema {
             "serviceOfferingSelectorTerms",
             terms("serviceOfferingSelectorTerms", "service offerings", offering_term()),
         )
-        .required("templateSelectorTerms", terms("templateSelectorTerms", "templates", template))
+        .required("templateSelectorTerms", terms_or("templateSelectorTerms", "templates", template, "family"))
         .optional("diskOffering", text("Offering of an additional disk."))
         .optional(
             "rootDiskSize",
@@ -90,6 +100,10 @@ fn spec_schema() -> Schema {
                 .one_of(&["First", "Spread"]),
         )
         .optional("securityGroups", texts("Security groups, by name or id."))
+        .optional(
+            "securityGroupSelectorTerms",
+            terms("securityGroupSelectorTerms", "security groups", term("security group")),
+        )
         .optional("sshKeyPairs", texts("Names of further SSH key pairs."))
         .optional("rootDiskOffering", text("Disk offering of the root disk, by name or id."))
         .optional("dataDisks", data_disks())
@@ -98,6 +112,20 @@ fn spec_schema() -> Schema {
             "projectID",
             text("Id of the project everything belongs to. Machines cannot follow to another.")
                 .cel("self == oldSelf", "projectID is immutable"),
+        )
+        .optional(
+            "account",
+            text("Name of the account everything belongs to, for administrators. Machines cannot follow to another.")
+                .min_length(1)
+                .max_length(255)
+                .cel("self == oldSelf", "account is immutable"),
+        )
+        .optional(
+            "domainID",
+            text("Id of the domain of that account.")
+                .min_length(1)
+                .max_length(64)
+                .cel("self == oldSelf", "domainID is immutable"),
         )
         .optional("customSizes", custom_sizes())
         .optional("pricing", pricing())
@@ -140,6 +168,9 @@ fn spec_schema() -> Schema {
         .optional("bootstrap", bootstrap())
         .optional("userDataID", text("Id of user data registered with CloudStack, instead of userData."))
         .cel("has(self.projectID) == has(oldSelf.projectID)", "projectID is immutable")
+        .cel("has(self.account) == has(oldSelf.account)", "account is immutable")
+        .cel("has(self.account) == has(self.domainID)", "account and domainID need each other")
+        .cel("!(has(self.account) && has(self.projectID))", "account and projectID exclude each other")
         .cel("!(has(self.userData) && has(self.userDataID))", "userData and userDataID exclude each other")
         .cel("!(has(self.userDataRef) && (has(self.userData) || has(self.userDataID)))", "userDataRef excludes userData and userDataID")
         .cel("!(has(self.bootstrap) && has(self.userDataID))", "bootstrap and userDataID exclude each other")
@@ -226,7 +257,8 @@ fn data_disks() -> Schema {
         )
         .optional(
             "deleteOnTermination",
-            Schema::boolean().describe("Whether the disk goes with its machine; it does unless this is false."),
+            Schema::boolean()
+                .describe("Whether the disk goes with its machine; it does unless this is false."),
         );
     Schema::list_of(disk).describe("Additional disks.").max_items(10)
 }
@@ -298,14 +330,25 @@ fn pricing() -> Schema {
 }
 
 fn terms(field: &str, what: &str, item: Schema) -> Schema {
+    listed(field, what, item).cel(
+        "self.all(x, has(x.tags) || has(x.id) || has(x.name))",
+        "expected at least one, got none, ['tags', 'id', 'name']",
+    )
+}
+
+/// Terms that may also select by something else.
+fn terms_or(field: &str, what: &str, item: Schema, other: &str) -> Schema {
+    listed(field, what, item).cel(
+        &format!("self.all(x, has(x.tags) || has(x.id) || has(x.name) || has(x.{other}))"),
+        "expected at least one, got none, ['tags', 'id', 'name']",
+    )
+}
+
+fn listed(field: &str, what: &str, item: Schema) -> Schema {
     Schema::list_of(item)
         .describe(&format!("Which {what} may be used; what any of the terms selects."))
         .max_items(30)
         .cel("self.size() != 0", &format!("{field} cannot be empty"))
-        .cel(
-            "self.all(x, has(x.tags) || has(x.id) || has(x.name))",
-            "expected at least one, got none, ['tags', 'id', 'name']",
-        )
 }
 
 fn term(what: &str) -> Schema {

@@ -138,7 +138,7 @@ impl CloudStackProvider {
             &resolved.market(&self.names_carried()),
             &resolved.architectures(),
             resolved.template_gb(),
-            instancetypes::Told { price, available, slots },
+            instancetypes::Quotation { price, available, slots },
         );
         self.keep_what_runs(resolved, &mut types);
         shared.metrics.unavailable.set(&[], shared.unavailable.count() as f64);
@@ -178,7 +178,6 @@ impl CloudStackProvider {
             selection::by_price(&types, claim, &labels::WELL_KNOWN).map_err(ProviderError::other)?;
         let groups = self.groups(claim, &class, &resolved).await.map_err(ProviderError::other)?;
         let market = resolved.market(&self.names_carried());
-        let security_groups = self.security_groups(&resolved).await?;
         let told = self.told(&resolved).await.map_err(|(field, problem)| {
             let text = format!("{field}: {problem}");
             ProviderError::create(text.clone(), "UserDataNotFound", text)
@@ -189,7 +188,7 @@ impl CloudStackProvider {
                 claim,
                 (&resolved, &market),
                 (instance_type, offering),
-                (&groups, security_groups.as_slice()),
+                &groups,
                 &told,
             )?);
         }

@@ -6,14 +6,14 @@ use kube::ResourceExt as _;
 
 use crate::catalogue::Catalogue;
 use crate::client::error::ApiError;
-use crate::client::model::{DiskOffering, Named, Network, ServiceOffering, Template, Zone};
+use crate::client::model::{DiskOffering, Named, Network, SecurityGroup, ServiceOffering, Template, Zone};
 use crate::client::request::Scope;
 use crate::client::requests::NewDisk;
 use crate::instancetypes::{self, Market, Names, Size};
 use crate::naming::label_value;
 use crate::nodeclass::{Bootstrap, CloudStackNodeClass, CloudStackNodeClassSpec, Iops};
 use crate::quota::Need;
-use crate::{networks, templates, zones};
+use crate::{networks, selection, templates, zones};
 
 /// A part of the NodeClass that leads nowhere: which field, and what to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,6 +49,8 @@ pub(crate) struct Resolved {
     /// Zones that are named and not there, or disabled.
     pub(crate) missing_zones: Vec<String>,
     pub(crate) in_zone: BTreeMap<String, InZone>,
+    /// Ids of the security groups it names or selects.
+    pub(crate) security_groups: Vec<String>,
     /// Ids of the affinity groups the NodeClass names.
     pub(crate) affinity_groups: Vec<String>,
     /// Whether the server makes one extra disk with a machine only, and further ones are attached to it later.
@@ -56,9 +58,15 @@ pub(crate) struct Resolved {
     pub(crate) problems: Vec<Problem>,
 }
 
-/// The project of a NodeClass, or what is given for all.
+/// The project or account of a NodeClass, or what is given for all.
 pub(crate) fn scope_of(spec: &CloudStackNodeClassSpec, otherwise: &Scope) -> Scope {
-    spec.project_id.clone().map_or_else(|| otherwise.clone(), Scope::Project)
+    match (&spec.project_id, &spec.account, &spec.domain_id) {
+        (Some(project), _, _) => Scope::Project(project.clone()),
+        (None, Some(account), Some(domain_id)) => {
+            Scope::Account { account: account.clone(), domain_id: domain_id.clone() }
+        }
+        _ => otherwise.clone(),
+    }
 }
 
 /// Looks everything up. What cannot be found is a problem of the NodeClass; what cannot be asked is an error.
@@ -116,7 +124,7 @@ async fn look_at_version(resolved: &mut Resolved, catalogue: &Catalogue) -> Resu
 /// What is only named: whether it is there, before a deployment is refused for it.
 async fn look_for_names(resolved: &mut Resolved, catalogue: &Catalogue) -> Result<(), ApiError> {
     let mut problems = Vec::new();
-    let mut missing = |field: &str, what: &str, name: &str| {
+    let missing = |problems: &mut Vec<Problem>, field: &str, what: &str, name: &str| {
         problems.push(Problem {
             condition: crate::nodeclass::VALIDATION_SUCCEEDED,
             reason: "NotFound",
@@ -126,16 +134,39 @@ async fn look_for_names(resolved: &mut Resolved, catalogue: &Catalogue) -> Resul
     let (spec, scope) = (&resolved.spec, &resolved.scope);
     for name in spec.ssh_key_pair.iter().chain(&spec.ssh_key_pairs) {
         if !catalogue.key_pairs(name, scope).await?.iter().any(|pair| pair.name == *name) {
-            missing("spec.sshKeyPair, spec.sshKeyPairs", "key pair", name);
+            missing(&mut problems, "spec.sshKeyPair, spec.sshKeyPairs", "key pair", name);
         }
     }
-    if !spec.security_groups.is_empty() {
+    if let Some(id) = &spec.user_data_id
+        && !catalogue.has_user_data(id, scope).await?
+    {
+        missing(&mut problems, "spec.userDataID", "registered user data", id);
+    }
+    let mut security_groups = Vec::new();
+    if !spec.security_groups.is_empty() || !spec.security_group_selector_terms.is_empty() {
         let there = catalogue.security_groups(scope).await?;
         for name in &spec.security_groups {
-            if !there.iter().any(|group| group.id == *name || group.name == *name) {
-                missing("spec.securityGroups", "security group", name);
+            match there.iter().find(|group| group.id == *name || group.name == *name) {
+                Some(group) => security_groups.push(group.id.clone()),
+                None => missing(&mut problems, "spec.securityGroups", "security group", name),
             }
         }
+        let selected = |group: &&SecurityGroup| {
+            let tag = |key: &str| selection::tag_values(&group.tags, key);
+            let mut terms = spec.security_group_selector_terms.iter();
+            terms.any(|term| selection::matches(term, &group.id, &group.name, tag))
+        };
+        let selected: Vec<&SecurityGroup> = there.iter().filter(selected).collect();
+        if selected.is_empty() && !spec.security_group_selector_terms.is_empty() {
+            problems.push(Problem {
+                condition: crate::nodeclass::VALIDATION_SUCCEEDED,
+                reason: "SecurityGroupNotFound",
+                message: "spec.securityGroupSelectorTerms select no security group of this account or project; compare with listSecurityGroups".to_owned(),
+            });
+        }
+        security_groups.extend(selected.into_iter().map(|group| group.id.clone()));
+        let mut seen = BTreeSet::new();
+        security_groups.retain(|id| seen.insert(id.clone()));
     }
     if spec.bootstrap.as_ref().is_some_and(Bootstrap::trusts_anybody) {
         problems.push(Problem {
@@ -172,6 +203,7 @@ async fn look_for_names(resolved: &mut Resolved, catalogue: &Catalogue) -> Resul
             }
         }
     }
+    resolved.security_groups = security_groups;
     resolved.affinity_groups = groups;
     resolved.problems.extend(problems);
     Ok(())
@@ -229,12 +261,23 @@ async fn look_into(zone: &Zone, resolved: &Resolved, catalogue: &Catalogue) -> R
         ("additionalNetworkSelectorTerms", additional.is_err()),
         ("templateSelectorTerms", in_zone.templates.is_empty()),
         ("dataDisks, diskOffering, rootDiskOffering", !resolved.disk_names().iter().all(has_disk)),
+        // A machine without the groups it was to have would be open to whom it should not.
+        (
+            "securityGroupSelectorTerms",
+            !spec.security_group_selector_terms.is_empty() && !has_security_groups(zone, &in_zone.networks),
+        ),
     ]
     .into_iter()
     .filter_map(|(field, lacks)| lacks.then_some(field))
     .collect();
     in_zone.additional = additional.unwrap_or_default();
     Ok(in_zone)
+}
+
+/// Whether machines of a zone can be in security groups: all of it has them, or the networks have.
+fn has_security_groups(zone: &Zone, networks: &[Network]) -> bool {
+    let serves = |network: &Network| network.service.iter().any(|service| service.name == "SecurityGroup");
+    zone.securitygroupsenabled || (!networks.is_empty() && networks.iter().all(serves))
 }
 
 pub(crate) fn quoted(names: &[String]) -> String {

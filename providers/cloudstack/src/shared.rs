@@ -332,7 +332,10 @@ impl Shared {
     /// Whether a scope that cannot be asked may be left out: the server says that there is no such project for us, and no
     /// NodeClaim can have been launched in it. A NodeClass with a wrong id must not keep everything else from being looked after.
     pub(crate) fn may_leave_out(&self, scope: &Scope, error: &ApiError) -> bool {
-        let not_for_us = matches!(error.kind, ErrorKind::NotFound | ErrorKind::Denied);
+        let not_for_us = match scope {
+            Scope::Account { .. } => error.is_about_account(),
+            _ => matches!(error.kind, ErrorKind::NotFound | ErrorKind::Denied),
+        };
         let Some(claims) = self.objects.node_claims() else { return false };
         let may_be_in = |claim: &Arc<NodeClaim>| match launched_in(claim) {
             Some(launched) => launched == *scope,

@@ -62,6 +62,7 @@ impl CloudStackProvider {
             }
         }
         let project = class.spec.as_ref().and_then(|spec| spec.project_id.clone());
+        let account = class.spec.as_ref().and_then(|spec| spec.account.clone());
         let mut conditions = ConditionSet::of(class, now);
         let error = match resolved {
             Ok(resolved) => {
@@ -133,6 +134,15 @@ impl CloudStackProvider {
                     "spec.projectID: there is no project {project:?}, or it is none of this account's ({error}); it cannot be changed, so make another NodeClass"
                 );
                 conditions.set_false(VALIDATION_SUCCEEDED, "ProjectNotFound", &message);
+                Some(error)
+            }
+            Err(error) if account.is_some() && error.is_about_account() => {
+                conditions.set_true(CREDENTIALS_READY);
+                let message = format!(
+                    "spec.account, spec.domainID: there is no account {:?} in that domain, or these keys may not act for it ({error}); it cannot be changed, so make another NodeClass",
+                    account.unwrap_or_default()
+                );
+                conditions.set_false(VALIDATION_SUCCEEDED, "AccountNotFound", &message);
                 Some(error)
             }
             Err(error) => {

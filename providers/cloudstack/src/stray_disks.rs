@@ -98,9 +98,8 @@ impl CloudStackProvider {
             }
             // Not tagged yet: its name says whose it is.
             (None, Some(name)) => {
-                let may_want = |claim: &Arc<NodeClaim>| {
-                    Naming::attempt(&shared.naming.of_claim(claim), name).is_some()
-                };
+                let may_want =
+                    |claim: &Arc<NodeClaim>| Naming::attempt(&shared.naming.of_claim(claim), name).is_some();
                 !claims.iter().any(may_want) && !machines.iter().any(|machine| machine.name == name)
             }
             (None, None) => false,

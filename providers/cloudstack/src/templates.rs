@@ -2,6 +2,7 @@
 
 use karpenter_api::labels as well_known;
 
+use crate::GROUP;
 use crate::client::model::{Template, time};
 use crate::nodeclass::{CloudStackNodeClassSpec, SelectorTerm};
 use crate::selection;
@@ -18,11 +19,19 @@ pub(crate) fn resolve(spec: &CloudStackNodeClassSpec, templates: &[Template]) ->
             spec.template_selector_terms.iter().any(|term| {
                 let plain =
                     SelectorTerm { id: term.id.clone(), name: term.name.clone(), tags: term.tags.clone() };
+                let alias = |key: &str, wanted: &Option<String>| {
+                    wanted
+                        .as_ref()
+                        .is_none_or(|wanted| said(template, key).is_some_and(|v| selection::glob(wanted, v)))
+                };
+                if !alias("family", &term.family) || !alias("version", &term.version) {
+                    return false;
+                }
                 let by_os = term.os_type.as_ref().is_none_or(|os| selection::glob(os, &template.ostypename));
-                let only_os =
-                    term.id.is_none() && term.name.is_none() && term.tags.is_none() && term.os_type.is_some();
+                let plainly = term.id.is_some() || term.name.is_some() || term.tags.is_some();
+                let otherwise = term.os_type.is_some() || term.family.is_some();
                 by_os
-                    && (only_os
+                    && ((!plainly && otherwise)
                         || selection::matches(&plain, &template.id, &template.name, |key| {
                             selection::tag_values(&template.tags, key)
                         }))
@@ -32,6 +41,13 @@ pub(crate) fn resolve(spec: &CloudStackNodeClassSpec, templates: &[Template]) ->
         .collect();
     found.sort_by(|a, b| time(&b.created).cmp(&time(&a.created)).then_with(|| a.id.cmp(&b.id)));
     found
+}
+
+/// What a template says of itself under this name: in a tag of Karpenter's, a tag or a detail.
+fn said<'a>(template: &'a Template, key: &str) -> Option<&'a str> {
+    let tag = |key: &str| template.tags.iter().find(|tag| tag.key == key).map(|tag| tag.value.as_str());
+    let detail = || template.details.get(key)?.as_str();
+    tag(&format!("{GROUP}/{key}")).or_else(|| tag(key)).or_else(detail)
 }
 
 /// The architecture of its machines, in Kubernetes' words.

@@ -164,6 +164,7 @@ fn samples(schema: &Value) -> Vec<Value> {
             let bounds = ["minimum", "maximum"].into_iter().filter_map(|b| schema[b].as_i64());
             bounds.chain([7]).map(Value::from).collect()
         }
+        Some("boolean") => vec![true.into(), false.into()],
         Some("string") | None => texts(schema).iter().map(|&text| text.into()).collect(),
         Some(other) => panic!("no samples for the type {other}"),
     }

@@ -262,6 +262,19 @@ impl CloudStack {
         }
     }
 
+    /// The ordinary tenant registers user data; gives back its id.
+    pub fn add_user_data(&self, name: &str) -> String {
+        let mut state = self.state();
+        let id = state.uuid();
+        let owner = state.accounts.iter().position(|account| account.role == Role::User).unwrap_or(0);
+        let mut registered = json!({"id": id, "name": name, "userdata": "", "hasannotations": false});
+        for (key, value) in state.owned(&state.owner_of(owner)) {
+            registered[key] = value;
+        }
+        state.user_data.push(registered);
+        id
+    }
+
     /// The version the server says it has.
     pub fn set_version(&self, version: &str) {
         self.state().capability["cloudstackversion"] = version.into();
@@ -318,6 +331,13 @@ impl CloudStack {
                 account.secret_key = secret;
             }
             account.more_keys.clear();
+        }
+    }
+
+    /// Somebody changes the state of a host, such as to `PrepareForMaintenance`.
+    pub fn set_host_state(&self, id: &str, resource_state: &str) {
+        for host in self.state().hosts.iter_mut().filter(|host| host["id"] == id) {
+            host["resourcestate"] = resource_state.into();
         }
     }
 

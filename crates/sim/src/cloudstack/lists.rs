@@ -86,7 +86,7 @@ impl State {
                 ("affinitygroup", groups.map(|group| self.render_group(group)).collect())
             }
             "listAffinityGroupTypes" => ("affinityGroupType", Self::affinity_types()),
-            "listAccounts" => ("account", self.list_accounts(caller, role)),
+            "listAccounts" => ("account", self.list_accounts(caller, call)),
             "listProjects" => {
                 let mine =
                     self.projects.iter().filter(|project| role == Role::Root || project.owner == caller);
@@ -95,7 +95,8 @@ impl State {
             }
             "listResourceLimits" => ("resourcelimit", self.list_limits(caller, call)),
             "listSecurityGroups" => {
-                let name = self.accounts.get(caller).map(|account| account.name.clone());
+                let own = self.accounts.get(caller).map(|account| account.name.clone());
+                let name = call.get("account").map(str::to_owned).or(own);
                 let mine =
                     self.security_groups.iter().filter(|group| group["account"].as_str() == name.as_deref());
                 ("securitygroup", mine.filter(|group| selected(group, call)).cloned().collect())
@@ -424,9 +425,27 @@ impl State {
             .collect()
     }
 
-    fn list_accounts(&self, caller: usize, role: Role) -> Vec<Value> {
-        let visible = self.accounts.iter().enumerate().filter(|(i, _)| *i == caller);
-        let _ = role;
+    /// Whether the caller may look at what belongs to the account it names.
+    pub(crate) fn check_account(&self, caller: usize, call: &Call) -> Result<(), Refusal> {
+        let (Some(name), Some(domain)) = (call.get("account"), call.get("domainid")) else { return Ok(()) };
+        let found = self.accounts.iter().position(|a| a.name == name && a.domain_id == domain);
+        let Some(account) = found else {
+            let text = format!("Unable to find account by name {name} in domain {domain}");
+            return Err(Refusal::parameter(text));
+        };
+        if self.may(caller, &self.owner_of(account)) {
+            return Ok(());
+        }
+        let caller = self.accounts.get(caller).map_or("", |account| account.name.as_str());
+        let text = format!("Account {caller} does not have permission to operate within the account {name}");
+        Err(Refusal::new(531, 4365, text))
+    }
+
+    fn list_accounts(&self, caller: usize, call: &Call) -> Vec<Value> {
+        let visible = self.accounts.iter().enumerate().filter(|(i, account)| match call.get("name") {
+            Some(name) => account.name == name && self.may(caller, &self.owner_of(*i)),
+            None => *i == caller,
+        });
         visible
             .map(|(i, account)| {
                 let mut rendered = account.listed();

@@ -290,6 +290,9 @@ impl CloudStack {
             ));
         }
         check_parameters(&state, call, entry)?;
+        if command.starts_with("list") {
+            state.check_account(caller, call)?;
+        }
         Ok(caller)
     }
 

@@ -15,11 +15,9 @@ impl State {
         now: Timestamp,
     ) -> Result<Value, Refusal> {
         let owner = self.owner_named(caller, call)?;
-        let (offering, size_bytes, _) = self
-            .new_disks(call)?
-            .into_iter()
-            .next()
-            .ok_or_else(|| Refusal::parameter("Either disk offering or snapshot is needed to create a volume"))?;
+        let (offering, size_bytes, _) = self.new_disks(call)?.into_iter().next().ok_or_else(|| {
+            Refusal::parameter("Either disk offering or snapshot is needed to create a volume")
+        })?;
         self.check_limits(&owner, &[("volume", 1), ("primary_storage", size_bytes >> 30)])?;
         let id = self.uuid();
         self.volumes.push(Volume {
@@ -105,7 +103,10 @@ impl State {
             return Outcome::Failed(431, format!("Unable to find volume {volume}"));
         };
         if volume.machine.is_some() {
-            return Outcome::Failed(431, "Please specify a volume that is not attached to any VM.".to_owned());
+            return Outcome::Failed(
+                431,
+                "Please specify a volume that is not attached to any VM.".to_owned(),
+            );
         }
         if taken {
             return Outcome::Failed(431, format!("deviceId {device} is used by vm"));

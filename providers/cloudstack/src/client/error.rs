@@ -121,6 +121,15 @@ impl ApiError {
         matches!(self.kind, ErrorKind::LostResponse | ErrorKind::Unavailable)
     }
 
+    /// Whether what is wrong is the account that was named: there is none of that name, or it is not for us to act for it.
+    pub fn is_about_account(&self) -> bool {
+        let text = self.text.to_lowercase();
+        // 432 names our own account, and says that the command is not for it.
+        matches!(self.kind, ErrorKind::NotFound | ErrorKind::Denied | ErrorKind::Parameter)
+            && self.code != 432
+            && (text.contains("account") || text.contains("domain"))
+    }
+
     /// Whether the thing asked for is known not to exist.
     pub fn is_not_found(&self) -> bool {
         self.kind == ErrorKind::NotFound

@@ -134,6 +134,18 @@ pub struct Named {
     pub kind: String,
 }
 
+/// A security group.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct SecurityGroup {
+    /// Id.
+    pub id: String,
+    /// Name.
+    pub name: String,
+    /// Tags.
+    pub tags: Vec<Tag>,
+}
+
 /// An affinity group.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
@@ -216,6 +228,8 @@ pub struct Template {
     pub arch: String,
     /// `ALLOWOVERRIDE`, `APPEND`, `DENYOVERRIDE`: what becomes of user data when the template brings its own.
     pub userdatapolicy: String,
+    /// Details.
+    pub details: BTreeMap<String, Value>,
     /// Tags.
     pub tags: Vec<Tag>,
 }

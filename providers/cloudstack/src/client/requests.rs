@@ -53,6 +53,11 @@ pub fn list_accounts() -> Request {
     Request::new("listAccounts")
 }
 
+/// Another account with what is left of its limits, for administrators.
+pub fn list_account(name: &str, domain_id: &str) -> Request {
+    Request::new("listAccounts").with("name", name).with("domainid", domain_id)
+}
+
 /// A project with what is left of its limits.
 pub fn list_project(id: &str) -> Request {
     Request::new("listProjects").with("id", id)
@@ -71,6 +76,11 @@ pub fn quota_tariff_list() -> Request {
 /// A key pair by name.
 pub fn list_ssh_key_pairs(name: &str, scope: &Scope) -> Request {
     Request::new("listSSHKeyPairs").with("name", name).within(scope)
+}
+
+/// Registered user data.
+pub fn list_user_data(id: &str, scope: &Scope) -> Request {
+    Request::new("listUserData").with("id", id).within(scope)
 }
 
 /// The security groups.

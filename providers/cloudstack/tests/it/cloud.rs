@@ -113,26 +113,37 @@ impl World {
 
     /// Another process that is told otherwise.
     pub(crate) fn with_options(&self, options: ProviderOptions) -> CloudStackProvider {
-        let environment =
-            Environment { registry: karpenter_runtime::metrics::Registry::new(), ..self.environment.clone() };
-        provider(&self.cloud, &self.cluster, &environment, Role::User, options).1
+        self.with_role(Role::User, options)
     }
 
     /// A provider with the keys of a root administrator, who makes machines for the tenant.
     pub(crate) fn as_root(&self) -> CloudStackProvider {
-        let environment =
-            Environment { registry: karpenter_runtime::metrics::Registry::new(), ..self.environment.clone() };
         let tenant = self.cloud.account(Role::User).unwrap();
         let scope = Scope::Account { account: tenant.name, domain_id: tenant.domain_id };
-        let options = ProviderOptions { scope, ..ProviderOptions::new("test") };
-        provider(&self.cloud, &self.cluster, &environment, Role::Root, options).1
+        self.with_role(Role::Root, ProviderOptions { scope, ..ProviderOptions::new("test") })
+    }
+
+    /// A provider with the keys of another role.
+    pub(crate) fn with_role(&self, role: Role, options: ProviderOptions) -> CloudStackProvider {
+        let environment =
+            Environment { registry: karpenter_runtime::metrics::Registry::new(), ..self.environment.clone() };
+        provider(&self.cloud, &self.cluster, &environment, role, options).1
     }
 
     /// Applies a NodeClass and sees to its status, as its controller does.
     pub(crate) async fn class(&self, name: &str, spec: Value) -> Arc<CloudStackNodeClass> {
+        self.class_by(&self.provider, name, spec).await
+    }
+
+    pub(crate) async fn class_by(
+        &self,
+        provider: &CloudStackProvider,
+        name: &str,
+        spec: Value,
+    ) -> Arc<CloudStackNodeClass> {
         let mut class: CloudStackNodeClass =
             serde_json::from_value(json!({"metadata": {"name": name}, "spec": spec})).expect("a NodeClass");
-        if let Err(error) = self.provider.resolve_status(&mut class).await {
+        if let Err(error) = provider.resolve_status(&mut class).await {
             ConditionSet::of(&mut class, self.environment.clock.now()).set_false(
                 "Ready",
                 "Error",

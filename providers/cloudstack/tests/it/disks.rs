@@ -27,7 +27,12 @@ fn names(world: &World) -> Vec<String> {
 #[tokio::test(start_paused = true)]
 async fn disks_that_lost_their_machine_go_with_the_claim_and_those_of_others_stay() {
     let world = World::new().await;
-    world.class("default", with(json!([{"offering": "k8s.data20"}, {"offering": "k8s.datacustom", "size": 5}]))).await;
+    world
+        .class(
+            "default",
+            with(json!([{"offering": "k8s.data20"}, {"offering": "k8s.datacustom", "size": 5}])),
+        )
+        .await;
     running(&world, "np-a").await;
     running(&world, "np-b").await;
     let machine = world.live()[0].clone();
@@ -42,7 +47,11 @@ async fn disks_that_lost_their_machine_go_with_the_claim_and_those_of_others_sta
     let mut gone = world.provider.round().await.expect("a round").disks;
     gone.sort();
     let left: Vec<String> = world.cloud.data_disks().into_iter().map(|(id, _)| id).collect();
-    assert_eq!((gone.len(), left.len()), (2, 3), "its two; the other machine's and the volume of a driver stay");
+    assert_eq!(
+        (gone.len(), left.len()),
+        (2, 3),
+        "its two; the other machine's and the volume of a driver stay"
+    );
     assert!(left.contains(&others));
     assert!(world.provider.round().await.expect("a round").disks.is_empty(), "once");
 }
@@ -61,7 +70,8 @@ async fn no_disk_goes_while_the_server_cannot_say_which_there_are_or_orphans_are
     world.cloud.inject(Fault::times("listVolumes", 8, Trouble::Proxy(502)));
     assert!(world.provider.round().await.expect("a round").disks.is_empty());
     world.cloud.heal();
-    let only_tells = ProviderOptions { collect_orphans: CollectOrphans::Tell, ..ProviderOptions::new("test") };
+    let only_tells =
+        ProviderOptions { collect_orphans: CollectOrphans::Tell, ..ProviderOptions::new("test") };
     assert!(world.with_options(only_tells).round().await.expect("a round").disks.is_empty());
     let other = ProviderOptions::new("another-cluster");
     assert!(world.with_options(other).round().await.expect("a round").disks.is_empty(), "not its own");
@@ -76,10 +86,15 @@ async fn a_disk_that_is_to_stay_survives_its_machine_and_garbage_collection() {
     running(&world, "np-a").await;
     let kept = |world: &World| {
         let tags = world.cloud.tags_of_disks();
-        tags.into_iter().filter(|(_, tags)| tags.contains_key("karpenter.k8s.cloudstack/kept")).collect::<Vec<_>>()
+        tags.into_iter()
+            .filter(|(_, tags)| tags.contains_key("karpenter.k8s.cloudstack/kept"))
+            .collect::<Vec<_>>()
     };
     let [(id, tags)] = kept(&world).try_into().expect("one is marked");
-    assert!(!tags.contains_key("kubernetes.io/cluster/test"), "nothing says that it is ours to remove: {tags:?}");
+    assert!(
+        !tags.contains_key("kubernetes.io/cluster/test"),
+        "nothing says that it is ours to remove: {tags:?}"
+    );
     world.delete(&world.current("np-a")).await.expect("gone");
     world.cluster.claims.lock().unwrap().clear();
     seconds(400).await;
@@ -157,7 +172,10 @@ async fn a_disk_that_was_made_for_a_machine_that_is_gone_goes_too() {
     world.delete(&world.current("np-a")).await.expect("gone");
     assert_eq!(names(&world).len(), 1, "it was not attached");
     seconds(400).await;
-    assert!(world.provider.round().await.expect("a round").disks.is_empty(), "the NodeClaim may still want it");
+    assert!(
+        world.provider.round().await.expect("a round").disks.is_empty(),
+        "the NodeClaim may still want it"
+    );
     world.cluster.claims.lock().unwrap().clear();
     assert_eq!(world.provider.round().await.expect("a round").disks.len(), 1);
     assert!(names(&world).is_empty());

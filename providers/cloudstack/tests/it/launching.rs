@@ -593,3 +593,69 @@ async fn scenario_25_machines_of_a_project_are_made_listed_and_looked_after_ther
     seconds(400).await;
     assert_eq!(world.provider.round().await.expect("a round").destroyed.len(), 1);
 }
+
+#[tokio::test(start_paused = true)]
+async fn of_two_architectures_each_claim_gets_the_one_it_asks_for() {
+    let world = World::new().await;
+    let arm = world.cloud.add(
+        "template",
+        json!({"name": "CentOS arm", "arch": "aarch64", "created": "2026-11-01T00:00:00+0000"}),
+    );
+    world.cloud.add("host", json!({"name": "arm", "arch": "aarch64", "memorytotal": 64i64 << 30, "cpuwithoverprovisioning": "64000", "memoryallocatedbytes": 0, "cpuallocatedvalue": 0}));
+    seconds(301).await;
+    world.class("default", spec()).await;
+    let types = world.provider.get_instance_types(&world.pool("default")).await.expect("types");
+    for it in types.iter() {
+        let archs = it.requirements.get("kubernetes.io/arch").expect("architectures");
+        assert!(archs.has("amd64") && archs.has("arm64"), "{:?}", it.name);
+    }
+    for (name, arch) in [("np-arm", "arm64"), ("np-amd", "amd64")] {
+        let mut claim = (*world.claim(name, json!({"cpu": "1"}))).clone();
+        let requirement = json!({"key": "kubernetes.io/arch", "operator": "In", "values": [arch]});
+        claim.spec.requirements.push(serde_json::from_value(requirement).unwrap());
+        let instance = world.launch(&claim).await.expect("a machine");
+        assert_eq!(instance.labels["kubernetes.io/arch"], arch);
+        assert_eq!(instance.image_id == arm, arch == "arm64");
+        seconds(30).await;
+        let drift = world.provider.is_drifted(&world.current(name)).await.expect("known");
+        assert_eq!(drift, None, "the newest template of another architecture is no reason to replace it");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_type_that_only_a_vanished_zone_sold_is_known_for_as_long_as_its_machines_run() {
+    let world = World::new().await;
+    let zone = world.cloud.add("zone", json!({"name": "sim-zone-2"}));
+    world.cloud.add(
+        "network",
+        json!({"name": "k8s-net", "zoneid": zone, "zonename": "sim-zone-2", "state": "Allocated"}),
+    );
+    world.cloud.add("template", json!({"name": "CentOS there", "zoneid": zone, "zonename": "sim-zone-2"}));
+    world.cloud.add("host", json!({"name": "there", "zoneid": zone, "memorytotal": 64i64 << 30, "cpuwithoverprovisioning": "64000", "memoryallocatedbytes": 0, "cpuallocatedvalue": 0}));
+    world.cloud.add(
+        "serviceoffering",
+        json!({"name": "k8s.there", "cpunumber": 4, "memory": 8192, "cpuspeed": 500, "zoneid": zone}),
+    );
+    seconds(3700).await;
+    let mut class = spec();
+    class["zones"] = json!(["sim-zone-2"]);
+    class["serviceOfferingSelectorTerms"] = json!([{"name": "k8s.small"}, {"name": "k8s.there"}]);
+    world.class("default", class.clone()).await;
+    let instance = world.launch(&world.claim("np-a", json!({"cpu": "3"}))).await.expect("a machine");
+    assert_eq!(instance.labels["node.kubernetes.io/instance-type"], "k8s.there");
+    let sold = async |world: &World| {
+        let types = world.provider.get_instance_types(&world.pool("default")).await.expect("types");
+        let found = types.iter().find(|it| &*it.name == "k8s.there").cloned();
+        found.map(|it| (it.offerings.iter().filter(|offering| offering.available).count(), it))
+    };
+    let (available, before) = sold(&world).await.expect("sold");
+    assert_eq!(available, 1);
+    world.cloud.edit("zone", "sim-zone-2", |zone| zone["allocationstate"] = "Disabled".into());
+    seconds(3700).await;
+    world.class("default", class.clone()).await;
+    let (available, kept) = sold(&world).await.expect("its machine runs");
+    assert_eq!(available, 0, "it cannot be had");
+    assert_eq!((&kept.capacity, kept.offerings.len()), (&before.capacity, 1));
+    world.cluster.claims.lock().unwrap().clear();
+    assert!(sold(&world).await.is_none(), "nobody needs it any more");
+}

@@ -159,3 +159,20 @@ async fn a_class_with_a_project_that_is_not_there_keeps_nothing_else_from_being_
     world.provider.list().await.expect_err("half a list is none");
     assert!(!world.provider.get(absent).await.expect_err("nobody knows").is_not_found());
 }
+
+#[tokio::test(start_paused = true)]
+async fn orphans_are_listed_without_touching_them_and_young_wanted_or_foreign_machines_are_none() {
+    let world = World::new().await;
+    let ours = Naming::new("karpenter", "test");
+    let orphan = world.cloud.add_machine(&format!("{}np-old", ours.prefix()), &[]);
+    world.launch(&world.claim("np-wanted", json!({"cpu": "1"}))).await.expect("a machine");
+    world.cloud.add_machine("karpenter-x", &[]);
+    seconds(310).await;
+    world.cloud.add_machine(&format!("{}np-young", ours.prefix()), &[]);
+    let listed: Vec<String> =
+        world.provider.orphans().await.expect("a list").into_iter().map(|machine| machine.id).collect();
+    assert_eq!(listed, [orphan]);
+    assert_eq!(world.live().len(), 4, "it only looks");
+    world.cloud.inject(Fault::times("listVirtualMachines", 8, Trouble::Proxy(502)));
+    world.provider.orphans().await.expect_err("what cannot be found out is no empty list");
+}

@@ -254,3 +254,46 @@ async fn a_project_is_not_blamed_for_what_else_is_denied() {
     let blamed = class.condition("ValidationSucceeded").is_some_and(|c| c.reason() == "ProjectNotFound");
     assert!(!blamed, "{:?}", class.status);
 }
+
+#[tokio::test(start_paused = true)]
+async fn templates_are_selected_by_family_and_version_the_newest_first() {
+    let world = World::new().await;
+    let template = |version: &str, created: &str| {
+        json!({
+            "name": format!("image {version}"), "created": created,
+            "tags": [{"key": "karpenter.k8s.cloudstack/family", "value": "ubuntu"}, {"key": "version", "value": version}],
+        })
+    };
+    let older = world.cloud.add("template", template("22.04.1", "2026-10-01T00:00:00+0000"));
+    let newer = world.cloud.add("template", template("22.04.2", "2026-10-02T00:00:00+0000"));
+    let other = world.cloud.add("template", template("24.04.1", "2026-10-03T00:00:00+0000"));
+    let selected = async |term: serde_json::Value| {
+        let mut class = spec();
+        class["templateSelectorTerms"] = json!([term]);
+        let status = world.class("default", class).await.status.clone().unwrap_or_default();
+        status.templates.unwrap_or_default().into_iter().map(|template| template.id).collect::<Vec<_>>()
+    };
+    seconds(301).await;
+    assert_eq!(selected(json!({"family": "ubuntu"})).await, [other.clone(), newer.clone(), older.clone()]);
+    assert_eq!(selected(json!({"family": "ubuntu", "version": "22.04.*"})).await, [newer, older.clone()]);
+    assert_eq!(selected(json!({"name": "image*", "family": "ubuntu", "version": "22.04.1"})).await, [older]);
+    assert_eq!(selected(json!({"family": "talos"})).await, Vec::<String>::new());
+    assert_eq!(selected(json!({"name": "*4.04.1", "family": "ubuntu"})).await, [other]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn registered_user_data_that_is_not_there_is_told_of_before_anything_is_launched() {
+    let world = World::new().await;
+    let mut class = spec();
+    class.as_object_mut().unwrap().remove("userData");
+    class["userDataID"] = "11111111-0000-4000-8000-000000000000".into();
+    let missing = world.class("default", class.clone()).await;
+    let condition = missing.condition("ValidationSucceeded").expect("a condition");
+    assert_eq!(condition.status.as_str(), "False", "{condition:?}");
+    assert!(condition.message().contains("spec.userDataID"), "{}", condition.message());
+    class["userDataID"] = world.cloud.add_user_data("join").into();
+    seconds(61).await;
+    let there = world.class("default", class).await;
+    assert_eq!(there.condition("Ready").expect("a condition").status.as_str(), "True");
+    world.launch(&world.claim("np-a", json!({"cpu": "1"}))).await.expect("a machine");
+}

@@ -1,0 +1,134 @@
+//! What happens to running CloudStack nodes when something around them changes: a release that hashes otherwise, a host that goes
+//! into maintenance.
+
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{Event, Secret};
+use karpenter::cloudstack::stage::{Stage, apply_credentials, furnish, node_class};
+use karpenter_api::NodeClaim;
+use karpenter_provider_cloudstack::{CloudStackNodeClass, ProviderOptions};
+use karpenter_sim::cloudstack::account::Role;
+use karpenter_sim::cloudstack::guests::GuestOptions;
+use karpenter_sim::faults::FaultPlan;
+use karpenter_sim::{Trouble, WorldOptions, in_virtual_time};
+use kube::api::{ListParams, Patch, PatchParams};
+use kube::{Api, ResourceExt as _};
+use serde_json::{Value, json};
+
+use crate::cloudstack::{all_run, deployment, small_nodes};
+
+const MINUTE: Duration = Duration::from_secs(60);
+const HASH: &str = "karpenter.k8s.cloudstack/nodeclass-hash";
+const VERSION: &str = "karpenter.k8s.cloudstack/nodeclass-hash-version";
+
+async fn annotate<K>(api: &Api<K>, name: &str, hash: &str, version: &str)
+where
+    K: Clone + std::fmt::Debug + serde::de::DeserializeOwned,
+{
+    let patch: Value = json!({"metadata": {"annotations": {HASH: hash, VERSION: version}}});
+    api.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await.expect("written");
+}
+
+#[test]
+fn a_release_that_hashes_otherwise_stamps_claims_anew_and_replaces_nothing() {
+    let done = in_virtual_time(async {
+        let stage =
+            Stage::new(WorldOptions { seed: 40, ..WorldOptions::default() }, GuestOptions::default()).await?;
+        furnish(&stage.cloud, 4);
+        let world = &stage.world;
+        apply_credentials(world).await?;
+        for object in [node_class(), small_nodes(json!({})), deployment("web", 2, "1500m")] {
+            world.create(object).await?;
+        }
+        let karpenter = stage.karpenter(FaultPlan::none(), ProviderOptions::new("hashes"));
+        karpenter.start();
+        world.wait_until("the pods run", 5 * MINUTE, |objects| all_run(objects, 2)).await?;
+        world.run_for(2 * MINUTE).await?;
+        let before = stage.cloud.live_machines();
+        karpenter.stop(MINUTE).await;
+        // As the release before left them; one NodeClaim had drifted already.
+        let client = world.cluster().client("user");
+        let (classes, claims) =
+            (Api::<CloudStackNodeClass>::all(client.clone()), Api::<NodeClaim>::all(client));
+        annotate(&classes, "default", "as-before", "v0").await;
+        let names: Vec<String> =
+            claims.list(&ListParams::default()).await.expect("claims").iter().map(|c| c.name_any()).collect();
+        for name in &names {
+            annotate(&claims, name, "as-before", "v0").await;
+        }
+        karpenter.start();
+        world.run_for(20 * MINUTE).await?;
+        let current = classes.get("default").await.expect("the class").hash();
+        let class = classes.get("default").await.expect("the class");
+        assert_eq!((&class.annotations()[HASH], class.annotations()[VERSION].as_str()), (&current, "v1"));
+        for name in &names {
+            let claim = claims.get(name).await.expect("still there");
+            assert_eq!((&claim.annotations()[HASH], claim.annotations()[VERSION].as_str()), (&current, "v1"));
+        }
+        let ids = |machines: &[karpenter_sim::cloudstack::MachineView]| {
+            machines.iter().map(|machine| machine.id.clone()).collect::<Vec<_>>()
+        };
+        assert_eq!(ids(&stage.cloud.live_machines()), ids(&before), "no machine was replaced");
+        karpenter.stop(MINUTE).await;
+        Ok::<(), Trouble>(())
+    });
+    done.expect("a runtime").unwrap_or_else(|trouble| panic!("{trouble}"));
+}
+
+#[test]
+fn spot_machines_leave_a_host_that_goes_into_maintenance_and_others_stay() {
+    let done = in_virtual_time(async {
+        let stage =
+            Stage::new(WorldOptions { seed: 41, ..WorldOptions::default() }, GuestOptions::default()).await?;
+        furnish(&stage.cloud, 4);
+        let world = &stage.world;
+        apply_credentials(world).await?;
+        // Only a root administrator sees hosts; machines are the tenant's all the same.
+        let root = stage.cloud.account(Role::Root).expect("an administrator");
+        let tenant = stage.cloud.account(Role::User).expect("a tenant");
+        let secrets: Api<Secret> = Api::namespaced(world.cluster().client("user"), "karpenter");
+        let keys = json!({"stringData": {"api-key": root.api_key, "secret-key": root.secret_key}});
+        let how = PatchParams::default();
+        secrets.patch("cloudstack-credentials", &how, &Patch::Merge(keys)).await.expect("written");
+        let mut class = node_class();
+        class["spec"]["account"] = tenant.name.into();
+        class["spec"]["domainID"] = tenant.domain_id.into();
+        class["spec"]["capacityTypes"] = json!({"k8s.small": "spot"});
+        let mut on_demand = small_nodes(json!({}));
+        on_demand["metadata"]["name"] = "lasting".into();
+        on_demand["spec"]["template"]["metadata"]["labels"] = json!({"lasting": "true"});
+        on_demand["spec"]["template"]["spec"]["requirements"] =
+            json!([{"key": "karpenter.sh/capacity-type", "operator": "In", "values": ["on-demand"]}]);
+        let mut lasting = deployment("lasting", 1, "1500m");
+        lasting["spec"]["template"]["spec"]["nodeSelector"] = json!({"lasting": "true"});
+        for object in [class, small_nodes(json!({})), on_demand, deployment("web", 1, "1500m"), lasting] {
+            world.create(object).await?;
+        }
+        let karpenter = stage.karpenter(FaultPlan::none(), ProviderOptions::new("hosts"));
+        karpenter.start();
+        world.wait_until("the pods run", 5 * MINUTE, |objects| all_run(objects, 2)).await?;
+        world.run_for(3 * MINUTE).await?;
+        let before = stage.cloud.live_machines();
+        assert_eq!(before.len(), 2);
+        for machine in &before {
+            let host = machine.host.clone().expect("it runs somewhere");
+            stage.cloud.set_host_state(&host, "PrepareForMaintenance");
+        }
+        world.run_for(10 * MINUTE).await?;
+        let after = stage.cloud.live_machines();
+        let stayed: Vec<&str> = after
+            .iter()
+            .filter(|machine| before.iter().any(|other| other.id == machine.id))
+            .map(|machine| machine.tags["karpenter.sh/nodepool"].as_str())
+            .collect();
+        assert_eq!(stayed, ["lasting"], "CloudStack moves the others itself");
+        assert!(world.cluster().read(|objects| all_run(objects, 2)));
+        let events: Api<Event> = Api::all(world.cluster().client("user"));
+        let events = events.list(&ListParams::default()).await.expect("events").items;
+        let told = events.iter().filter(|event| event.reason.as_deref() == Some("HostMaintenance")).count();
+        assert!(told >= 1, "an event says why");
+        karpenter.stop(MINUTE).await;
+        Ok::<(), Trouble>(())
+    });
+    done.expect("a runtime").unwrap_or_else(|trouble| panic!("{trouble}"));
+}

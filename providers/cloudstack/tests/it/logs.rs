@@ -1,0 +1,96 @@
+//! What is logged, at the finest level, when everything goes wrong: never keys, signatures or user data.
+
+use std::fmt::{Debug, Write as _};
+use std::sync::{Arc, Mutex};
+
+use base64::Engine as _;
+use karpenter_sim::cloudstack::account::Role;
+use karpenter_sim::cloudstack::faults::{Fault, Trouble};
+use serde_json::json;
+use tracing::field::{Field, Visit};
+use tracing::span;
+use tracing_subscriber::layer::{Context, SubscriberExt as _};
+use tracing_subscriber::{Layer, Registry};
+
+use crate::cloud::{World, seconds, spec};
+
+/// Everything that is logged, as text.
+#[derive(Clone, Default)]
+struct Lines(Arc<Mutex<String>>);
+
+struct Into<'a>(&'a mut String);
+
+impl Visit for Into<'_> {
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        let _ = write!(self.0, " {field}={value:?}");
+    }
+}
+
+impl<S: tracing::Subscriber> Layer<S> for Lines {
+    fn on_new_span(&self, attributes: &span::Attributes<'_>, _: &span::Id, _: Context<'_, S>) {
+        let mut text = self.0.lock().unwrap();
+        text.push_str(attributes.metadata().name());
+        attributes.record(&mut Into(&mut text));
+        text.push('\n');
+    }
+
+    fn on_event(&self, event: &tracing::Event<'_>, _: Context<'_, S>) {
+        let mut text = self.0.lock().unwrap();
+        event.record(&mut Into(&mut text));
+        text.push('\n');
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn log_lines_never_hold_keys_signatures_or_user_data() {
+    let lines = Lines::default();
+    let guard = tracing::subscriber::set_default(Registry::default().with(lines.clone()));
+    let world = World::new().await;
+    let account = world.cloud.account(Role::User).unwrap();
+    let mut class = spec();
+    class["userData"] = "#!/bin/bash\nkubeadm join --token abcdef.0123456789abcdef\n".into();
+    class["dataDisks"] = json!([{"offering": "k8s.data20"}]);
+    world.class("default", class).await;
+    for (i, trouble) in [
+        Trouble::Proxy(502),
+        Trouble::Truncate,
+        Trouble::DropResponse,
+        Trouble::DropRequest,
+        Trouble::Refuse,
+        Trouble::Fail(530, 4250, "something".into()),
+        Trouble::Fail(401, 0, "unable to verify user credentials and/or request signature".into()),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        for command in ["deployVirtualMachine", "createTags", "listVirtualMachines", "destroyVirtualMachine"]
+        {
+            world.cloud.inject(Fault::once(command, trouble.clone()));
+        }
+        let name = format!("np-{i}");
+        let _ = world.launch(&world.claim(&name, json!({"cpu": "1"}))).await;
+        seconds(130).await;
+        let _ = world.provider.round().await;
+        world.cloud.heal();
+        let _ = world.delete(&world.current(&name)).await;
+    }
+    drop(guard);
+    let text = lines.0.lock().unwrap().clone();
+    assert!(
+        text.contains("deployVirtualMachine") && text.contains("listVirtualMachines"),
+        "calls are logged: {text}"
+    );
+    let encoded = base64::engine::general_purpose::STANDARD.encode("#!/bin/bash\nkubeadm join");
+    let forbidden = [
+        account.api_key.as_str(),
+        account.secret_key.as_str(),
+        "abcdef.0123456789",
+        &encoded[..24],
+        "signature=",
+        "apikey=",
+    ];
+    for secret in forbidden {
+        let line = text.lines().find(|line| line.to_lowercase().contains(&secret.to_lowercase()));
+        assert_eq!(line, None, "{secret}");
+    }
+}

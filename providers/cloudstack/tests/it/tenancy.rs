@@ -1,0 +1,120 @@
+//! Whose machines are, and who may reach them: accounts per NodeClass, security groups.
+
+use karpenter_api::conditions::HasConditions as _;
+use karpenter_cloudprovider::provider::CloudProvider as _;
+use karpenter_provider_cloudstack::ProviderOptions;
+use karpenter_provider_cloudstack::naming::Naming;
+use karpenter_sim::cloudstack::account::Role;
+use serde_json::{Value, json};
+
+use crate::cloud::{World, seconds, spec};
+
+#[tokio::test(start_paused = true)]
+async fn an_administrators_class_makes_its_machines_in_the_account_it_names() {
+    let world = World::new().await;
+    let admin = world.with_role(Role::Root, ProviderOptions::new("test"));
+    let tenant = world.cloud.account(Role::User).unwrap();
+    let mut class = spec();
+    class["account"] = tenant.name.clone().into();
+    class["domainID"] = tenant.domain_id.clone().into();
+    let class = world.class_by(&admin, "default", class).await;
+    assert_eq!(class.condition("Ready").expect("a condition").status.as_str(), "True");
+    // The limits that count are the account's.
+    world.cloud.limit("user_vm", 1);
+    seconds(120).await;
+    let instance =
+        world.launch_by(&admin, &world.claim("np-a", json!({"cpu": "1"}))).await.expect("a machine");
+    assert_eq!(
+        instance.annotations["karpenter.k8s.cloudstack/scope"],
+        format!("account/{}/{}", tenant.domain_id, tenant.name)
+    );
+    seconds(120).await;
+    let full = world.launch_by(&admin, &world.claim("np-b", json!({"cpu": "1"}))).await;
+    full.expect_err("its limit is reached");
+    assert_eq!(world.calls("deployVirtualMachine"), 1, "and nobody had to ask");
+    assert_eq!(admin.list().await.expect("a list").len(), 1);
+    admin.get(&instance.provider_id).await.expect("there");
+    // The tenant sees it as its own.
+    world.provider.get(&instance.provider_id).await.expect("there");
+    for _ in 0..10 {
+        let _ = admin.delete(&world.current("np-a")).await;
+        seconds(10).await;
+    }
+    assert!(admin.delete(&world.current("np-a")).await.expect_err("gone").is_not_found());
+    assert!(world.live().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_account_that_is_not_there_or_not_ours_is_told_of_and_keeps_nothing_else_from_being_looked_after()
+{
+    let world = World::new().await;
+    world.launch(&world.claim("np-a", json!({"cpu": "1"}))).await.expect("a machine");
+    let orphan = world.cloud.add_machine(&format!("{}np-x", Naming::new("karpenter", "test").prefix()), &[]);
+    let root = world.cloud.account(Role::Root).unwrap();
+    for (name, account) in [("nobody", "nobody"), ("theirs", root.name.as_str())] {
+        let mut class = spec();
+        class["account"] = account.into();
+        class["domainID"] = root.domain_id.clone().into();
+        let class = world.class(name, class).await;
+        let condition = class.condition("ValidationSucceeded").expect("a condition");
+        assert_eq!(condition.reason(), "AccountNotFound", "{condition:?}");
+        let told = condition.message();
+        assert!(told.contains("spec.account") && told.contains(account), "{told}");
+    }
+    seconds(310).await;
+    assert_eq!(world.provider.list().await.expect("a list").len(), 2);
+    assert_eq!(world.provider.round().await.expect("a round").destroyed, [orphan]);
+}
+
+fn by_team(team: &str) -> Value {
+    let mut class = spec();
+    class["securityGroupSelectorTerms"] = json!([{"tags": {"team": team}}, {"name": "default"}]);
+    class
+}
+
+#[tokio::test(start_paused = true)]
+async fn security_groups_are_selected_by_tags_where_there_are_any() {
+    let world = World::new().await;
+    let tenant = world.cloud.account(Role::User).unwrap().name;
+    let group =
+        |name: &str| json!({"name": name, "account": tenant, "tags": [{"key": "team", "value": "web"}]});
+    let first = world.cloud.add("securitygroup", group("first"));
+    let default = world.cloud.id_of("securitygroup", "default").unwrap();
+    let none = world.class("default", by_team("web")).await;
+    let told = none.condition("ZonesReady").expect("a condition").message().to_owned();
+    assert!(told.contains("securityGroupSelectorTerms"), "a machine without its groups is open: {told}");
+    world.cloud.edit("zone", "sim-zone-1", |zone| zone["securitygroupsenabled"] = true.into());
+    seconds(3700).await;
+    world.class("default", by_team("web")).await;
+    world.launch(&world.claim("np-a", json!({"cpu": "1"}))).await.expect("a machine");
+    let log = world.cloud.log();
+    let deploy = log.iter().find(|entry| entry.command == "deployVirtualMachine").expect("a deployment");
+    let mut given: Vec<&str> = deploy.parameters["securitygroupids"].split(',').collect();
+    given.sort_unstable();
+    let mut wanted = [first.as_str(), default.as_str()];
+    wanted.sort_unstable();
+    assert_eq!(given, wanted);
+    assert_eq!(world.provider.is_drifted(&world.current("np-a")).await.expect("known"), None);
+    world.cloud.add("securitygroup", group("second"));
+    seconds(120).await;
+    let drift = world.provider.is_drifted(&world.current("np-a")).await.expect("known");
+    assert_eq!(drift.as_deref(), Some("SecurityGroupDrift"));
+    let mut nothing = spec();
+    nothing["securityGroupSelectorTerms"] = json!([{"tags": {"team": "nobody"}}]);
+    let class = world.class("default", nothing).await;
+    assert_eq!(
+        class.condition("ValidationSucceeded").expect("a condition").reason(),
+        "SecurityGroupNotFound"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn classes_of_earlier_releases_keep_their_hash() {
+    let world = World::new().await;
+    let class = world.class("default", spec()).await;
+    assert_eq!(class.hash(), "1923771754713599707");
+    let mut disks = spec();
+    disks["dataDisks"] = json!([{"offering": "k8s.data20"}]);
+    disks["securityGroups"] = json!(["default"]);
+    assert_eq!(world.class("disks", disks).await.hash(), "15836465483089609380");
+}
