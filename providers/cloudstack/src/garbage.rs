@@ -134,7 +134,7 @@ impl CloudStackProvider {
         let mut round = Round::default();
         // Not knowing what is wanted is no reason to destroy anything.
         let Some(claims) = self.shared.objects.node_claims() else { return Ok(round) };
-        self.recall_troubled().await;
+        self.recall_nodes(&claims).await;
         let scopes = self.shared.scopes()?;
         let mut all = Vec::new();
         for scope in &scopes {

@@ -207,30 +207,33 @@ fn overhead(spec: &CloudStackNodeClassSpec, cpu: i64, memory_mib: i64) -> Overhe
 }
 
 /// What is known of the sizes of a market in its zones.
-pub(crate) struct Quotation<P, A, S> {
+pub(crate) struct Quotation<P, A, S, M> {
     /// What an hour costs.
     pub(crate) price: P,
     /// Whether it can be had, by itself or from a reservation.
     pub(crate) available: A,
     /// How much a reservation has left.
     pub(crate) slots: S,
+    /// Bytes of memory its nodes were seen to have, if any was.
+    pub(crate) memory: M,
 }
 
 /// What is reserved is paid for already: it is taken before anything else, the cheaper ones first all the same.
 const RESERVED_PRICE_FACTOR: f64 = 1e-7;
 
 /// The instance types of a market.
-pub(crate) fn build<P, A, S>(
+pub(crate) fn build<P, A, S, M>(
     spec: &CloudStackNodeClassSpec,
     market: &Market,
     architectures: &BTreeSet<String>,
     template_gb: i64,
-    quotation: Quotation<P, A, S>,
+    quotation: Quotation<P, A, S, M>,
 ) -> Vec<InstanceType>
 where
     P: Fn(&Zone, &Size) -> f64,
     A: Fn(&Zone, &Size, Option<&Reservation>) -> bool,
     S: Fn(&Reservation) -> i64,
+    M: Fn(&Size) -> Option<i64>,
 {
     let mut types: BTreeMap<&str, Vec<(&Zone, &Size)>> = BTreeMap::new();
     for (zone, sizes) in &market.zones {
@@ -283,8 +286,8 @@ where
             }
             let mut capacity = Resources::new();
             capacity.set("cpu", Amount::units(size.cpu));
-            capacity
-                .set("memory", Amount::units((size.memory_mib * (100 - MEMORY_LOST_PERCENT) / 100) << 20));
+            let guessed = (size.memory_mib * (100 - MEMORY_LOST_PERCENT) / 100) << 20;
+            capacity.set("memory", Amount::units((quotation.memory)(size).unwrap_or(guessed)));
             capacity.set("pods", Amount::units(spec.max_pods.unwrap_or(MAX_PODS)));
             let offered = size.offering.rootdisksize.filter(|gb| *gb > 0);
             let disk_gb = spec
@@ -394,6 +397,7 @@ mod tests {
             price: |_: &Zone, size: &Size| size.cpu as f64,
             available: |_: &Zone, _: &Size, _: Option<&Reservation>| true,
             slots: |reservation: &Reservation| reservation.count,
+            memory: |_: &Size| None,
         };
         build(spec, market, &BTreeSet::new(), 20, quotation)
     }

@@ -107,7 +107,9 @@ impl CloudStackProvider {
     pub async fn look_at_launches(&self) -> Result<(), ApiError> {
         let shared = &self.shared;
         let Some(claims) = shared.objects.node_claims() else { return Ok(()) };
-        self.measure_registered(&claims);
+        for claim in self.measure_registered(&claims) {
+            self.learn_from(claim).await;
+        }
         let under_way: Vec<&Arc<NodeClaim>> = claims.iter().filter(|claim| is_under_way(claim)).collect();
         let ids: BTreeSet<&str> = under_way.iter().filter_map(|claim| machine_of(claim)).collect();
         // A launch whose id is not written down yet is one too, so what is new is kept a while: until its claim is.
@@ -136,9 +138,10 @@ impl CloudStackProvider {
         Ok(())
     }
 
-    /// How long it took to a registered Node, once for every machine whose launch was seen here.
-    fn measure_registered(&self, claims: &[Arc<NodeClaim>]) {
+    /// How long it took to a registered Node, once for every machine whose launch was seen here: those are given back.
+    fn measure_registered<'a>(&self, claims: &'a [Arc<NodeClaim>]) -> Vec<&'a NodeClaim> {
         let shared = &self.shared;
+        let mut measured = Vec::new();
         for claim in claims.iter().filter(|claim| !is_under_way(claim)) {
             let registered = claim.condition_status(nodeclaim::REGISTERED) == ConditionStatus::True;
             let begun = claim.metadata.creation_timestamp.as_ref();
@@ -147,7 +150,19 @@ impl CloudStackProvider {
             {
                 let took = shared.clock.since(begun.0);
                 shared.metrics.launch_duration.with(&["registered"]).observe_duration(took);
+                measured.push(&**claim);
             }
+        }
+        measured
+    }
+
+    /// The first node of an instance type shows how much memory such nodes have.
+    async fn learn_from(&self, claim: &NodeClaim) {
+        let name = claim.status.as_ref().and_then(|status| status.node_name.clone());
+        if let Some(name) = name.filter(|_| self.shared.learnt_memory.lacks(claim))
+            && let Some(node) = self.shared.voice.node(&name).await
+        {
+            self.shared.learnt_memory.learn(claim, &node);
         }
     }
 

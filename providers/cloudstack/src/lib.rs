@@ -10,7 +10,7 @@
 //! | `disks`, `later_disks`, `stray_disks` | which disks go with a machine, which are attached to it later, which lost theirs |
 //! | `quota` | what machines take of the account's limits |
 //! | `garbage`, `drift`, `interruptions`, [`repair`] | what nobody wants any more, what is no longer as it should be |
-//! | `catalogue`, `inventory`, `unavailable` | what is remembered, and for how long |
+//! | `catalogue`, `inventory`, `unavailable`, `learnt_memory` | what is remembered, and for how long |
 //! | [`client`], [`credentials`] | the wire, and the keys |
 //! | [`doctor`] | what can be found out before anything is launched |
 //! | `launches` | what becomes of machines after they were accepted |
@@ -40,6 +40,7 @@ mod inventory;
 pub mod labels;
 mod later_disks;
 mod launches;
+mod learnt_memory;
 pub mod naming;
 mod networks;
 mod node_names;

@@ -57,8 +57,7 @@ fn spec_schema() -> Schema {
         .optional(
             "version",
             text("Version of that family; * stands for anything.").min_length(1).max_length(255),
-        )
-        .cel("!has(self.version) || has(self.family)", "version needs a family");
+        );
     Schema::object()
         .describe("What the virtual machines are made of.")
         .required("zone", text("Name of the zone."))
@@ -67,7 +66,7 @@ fn spec_schema() -> Schema {
             "serviceOfferingSelectorTerms",
             terms("serviceOfferingSelectorTerms", "service offerings", offering_term()),
         )
-        .required("templateSelectorTerms", terms_or("templateSelectorTerms", "templates", template, "family"))
+        .required("templateSelectorTerms", terms("templateSelectorTerms", "templates", template))
         .optional("diskOffering", text("Offering of an additional disk."))
         .optional(
             "rootDiskSize",
@@ -330,25 +329,14 @@ fn pricing() -> Schema {
 }
 
 fn terms(field: &str, what: &str, item: Schema) -> Schema {
-    listed(field, what, item).cel(
-        "self.all(x, has(x.tags) || has(x.id) || has(x.name))",
-        "expected at least one, got none, ['tags', 'id', 'name']",
-    )
-}
-
-/// Terms that may also select by something else.
-fn terms_or(field: &str, what: &str, item: Schema, other: &str) -> Schema {
-    listed(field, what, item).cel(
-        &format!("self.all(x, has(x.tags) || has(x.id) || has(x.name) || has(x.{other}))"),
-        "expected at least one, got none, ['tags', 'id', 'name']",
-    )
-}
-
-fn listed(field: &str, what: &str, item: Schema) -> Schema {
     Schema::list_of(item)
         .describe(&format!("Which {what} may be used; what any of the terms selects."))
         .max_items(30)
         .cel("self.size() != 0", &format!("{field} cannot be empty"))
+        .cel(
+            "self.all(x, has(x.tags) || has(x.id) || has(x.name))",
+            "expected at least one, got none, ['tags', 'id', 'name']",
+        )
 }
 
 fn term(what: &str) -> Schema {

@@ -133,12 +133,13 @@ impl CloudStackProvider {
                     && !refused_zone(zone)
                     && !shared.unavailable.is_refused(&this)
             };
+        let memory = |size: &instancetypes::Size| shared.learnt_memory.of(&resolved.class, &size.name);
         let mut types = instancetypes::build(
             &resolved.spec,
             &resolved.market(&self.names_carried()),
             &resolved.architectures(),
             resolved.template_gb(),
-            instancetypes::Quotation { price, available, slots },
+            instancetypes::Quotation { price, available, slots, memory },
         );
         self.keep_what_runs(resolved, &mut types);
         shared.metrics.unavailable.set(&[], shared.unavailable.count() as f64);

@@ -15,8 +15,9 @@ use karpenter_cloudprovider::repair::{RepairAction, RepairPolicy};
 use kube::ResourceExt as _;
 
 use crate::client::model::VirtualMachine;
+use crate::naming::machine_id;
 use crate::provider::CloudStackProvider;
-use crate::voice::NodeCondition;
+use crate::voice::{NodeCondition, machine_of};
 
 /// Condition of a Node: whether CloudStack says that its machine runs.
 pub const MACHINE_RUNNING: &str = "CloudStackMachineRunning";
@@ -85,15 +86,29 @@ impl Troubled {
 pub(crate) type GivenUp = BTreeMap<String, i64>;
 
 impl CloudStackProvider {
-    /// Finds out once which Nodes say that their machines do not run.
-    pub(crate) async fn recall_troubled(&self) {
+    /// Finds out once what the Nodes tell: which say that their machines do not run, and how much memory they have.
+    pub(crate) async fn recall_nodes(&self, claims: &[Arc<NodeClaim>]) {
         let shared = &self.shared;
         if shared.troubled.lock().is_some() {
             return;
         }
-        if let Some(ids) = shared.voice.machines_marked(MACHINE_RUNNING).await {
-            *shared.troubled.lock() = Some(ids);
+        let Some(nodes) = shared.voice.nodes().await else { return };
+        let mut troubled = BTreeSet::new();
+        for (machine, node) in nodes.iter().filter_map(|node| Some((machine_of(node)?, node))) {
+            let mut conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
+            let marked = conditions.any(|known| known.type_ == MACHINE_RUNNING && known.status != "True");
+            let claim = claims.iter().find(|claim| {
+                let provider_id = claim.status.as_ref().and_then(|status| status.provider_id.as_deref());
+                provider_id.and_then(machine_id) == Some(machine.as_str())
+            });
+            if let Some(claim) = claim {
+                shared.learnt_memory.learn(claim, node);
+            }
+            if marked {
+                troubled.insert(machine);
+            }
         }
+        *shared.troubled.lock() = Some(troubled);
     }
 
     /// The machine runs: a Node that says otherwise does so no more.
@@ -171,7 +186,10 @@ impl CloudStackProvider {
         if claim.condition_status(nodeclaim::INITIALIZED) != ConditionStatus::True {
             return true;
         }
-        let pool = claim.labels().get(well_known::NODEPOOL).map(String::as_str).unwrap_or_default();
+        // One that somebody made by hand has no budget.
+        let Some(pool) = claim.labels().get(well_known::NODEPOOL).filter(|pool| !pool.is_empty()) else {
+            return true;
+        };
         let pool = match self.shared.voice.node_pool(pool).await {
             Ok(Some(pool)) => pool,
             // Its claims go with it.

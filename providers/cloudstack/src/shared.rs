@@ -22,6 +22,7 @@ use crate::instances::{Deletions, Unexplained};
 use crate::inventory::Inventory;
 use crate::later_disks::LaterDisks;
 use crate::launches::Launches;
+use crate::learnt_memory::LearntMemory;
 use crate::naming::{Form, Naming, ProviderIdFormat};
 use crate::nodeclass::CloudStackNodeClass;
 use crate::prices::Books;
@@ -259,6 +260,7 @@ pub(crate) struct Shared {
     /// Whether a list showed that no data disk of ours is left.
     pub(crate) no_disks: AtomicBool,
     pub(crate) troubled: Troubled,
+    pub(crate) learnt_memory: LearntMemory,
     pub(crate) slots: Slots,
     pub(crate) books: Books,
     /// How provider ids of new machines are written.
@@ -304,6 +306,7 @@ impl Shared {
             later_disks: LaterDisks::default(),
             no_disks: AtomicBool::new(false),
             troubled: Troubled::default(),
+            learnt_memory: LearntMemory::default(),
             slots: Slots::default(),
             books: Books::default(),
             form,

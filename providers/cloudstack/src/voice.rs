@@ -2,7 +2,7 @@
 //! whose machine will never come.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{self as core, ConfigMap, Node, Secret};
@@ -178,21 +178,22 @@ impl Voice {
         nodes.get_opt(node).await.ok()??.spec?.provider_id.filter(|id| !id.is_empty())
     }
 
-    /// The machines whose Nodes have a condition of this kind that is not True; nothing while the Nodes are not known.
-    pub(crate) async fn machines_marked(&self, kind: &str) -> Option<BTreeSet<String>> {
+    /// All Nodes; nothing while they are not known.
+    pub(crate) async fn nodes(&self) -> Option<Vec<Node>> {
         let nodes: Api<Node> = Api::all(self.client.clone()?);
-        let listed = match nodes.list(&ListParams::default()).await {
-            Ok(listed) => listed,
+        match nodes.list(&ListParams::default()).await {
+            Ok(listed) => Some(listed.items),
             Err(error) => {
                 tracing::warn!(%error, "Nodes cannot be listed");
-                return None;
+                None
             }
-        };
-        let marked = listed.items.iter().filter(|node| {
-            let mut conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
-            conditions.any(|condition| condition.type_ == kind && condition.status != "True")
-        });
-        Some(marked.filter_map(machine_of).collect())
+        }
+    }
+
+    /// A Node, if there is one and it can be read.
+    pub(crate) async fn node(&self, name: &str) -> Option<Node> {
+        let nodes: Api<Node> = Api::all(self.client.clone()?);
+        nodes.get_opt(name).await.ok()?
     }
 
     /// Writes a condition on the Node of a machine, if it says something else; whether there is such a Node. What cannot be
@@ -260,6 +261,6 @@ impl Voice {
 }
 
 /// The machine a Node names.
-fn machine_of(node: &Node) -> Option<String> {
+pub(crate) fn machine_of(node: &Node) -> Option<String> {
     machine_id(node.spec.as_ref()?.provider_id.as_deref()?).map(str::to_owned)
 }

@@ -101,7 +101,9 @@ fn spot_machines_leave_a_host_that_goes_into_maintenance_and_others_stay() {
             json!([{"key": "karpenter.sh/capacity-type", "operator": "In", "values": ["on-demand"]}]);
         let mut lasting = deployment("lasting", 1, "1500m");
         lasting["spec"]["template"]["spec"]["nodeSelector"] = json!({"lasting": "true"});
-        for object in [class, small_nodes(json!({})), on_demand, deployment("web", 1, "1500m"), lasting] {
+        let mut web = deployment("web", 1, "1500m");
+        web["spec"]["template"]["spec"]["nodeSelector"] = json!({"karpenter.sh/capacity-type": "spot"});
+        for object in [class, small_nodes(json!({})), on_demand, web, lasting] {
             world.create(object).await?;
         }
         let karpenter = stage.karpenter(FaultPlan::none(), ProviderOptions::new("hosts"));
@@ -127,6 +129,56 @@ fn spot_machines_leave_a_host_that_goes_into_maintenance_and_others_stay() {
         let events = events.list(&ListParams::default()).await.expect("events").items;
         let told = events.iter().filter(|event| event.reason.as_deref() == Some("HostMaintenance")).count();
         assert!(told >= 1, "an event says why");
+        karpenter.stop(MINUTE).await;
+        Ok::<(), Trouble>(())
+    });
+    done.expect("a runtime").unwrap_or_else(|trouble| panic!("{trouble}"));
+}
+
+#[test]
+fn later_nodes_are_expected_to_have_the_memory_the_first_one_showed() {
+    let done = in_virtual_time(async {
+        let stage =
+            Stage::new(WorldOptions { seed: 42, ..WorldOptions::default() }, GuestOptions::default()).await?;
+        furnish(&stage.cloud, 4);
+        let world = &stage.world;
+        apply_credentials(world).await?;
+        for object in [node_class(), small_nodes(json!({})), deployment("web", 1, "1500m")] {
+            world.create(object).await?;
+        }
+        let karpenter = stage.karpenter(FaultPlan::none(), ProviderOptions::new("memory"));
+        karpenter.start();
+        world.wait_until("the pod runs", 5 * MINUTE, |objects| all_run(objects, 1)).await?;
+        world.run_for(MINUTE).await?;
+        let shown = world.cluster().read(|objects| {
+            let node = objects.nodes.values().next().expect("a node");
+            node.status.as_ref().and_then(|status| status.capacity.clone()).unwrap_or_default()["memory"]
+                .clone()
+        });
+        let expected = |name: &str| {
+            let name = name.to_owned();
+            let claims: Api<NodeClaim> = Api::all(world.cluster().client("user"));
+            async move {
+                let listed = claims.list(&ListParams::default()).await.expect("claims").items;
+                let claim = listed.into_iter().find(|claim| name.is_empty() || claim.name_any() != name);
+                let claim = claim.expect("a claim");
+                let memory =
+                    claim.status.clone().and_then(|status| status.capacity).unwrap_or_default()["memory"]
+                        .clone();
+                (claim.name_any(), memory)
+            }
+        };
+        let bytes = |quantity: &str| {
+            let mib =
+                quantity.strip_suffix("Mi").map(|mib| mib.parse::<f64>().expect("a number") * 1_048_576.0);
+            mib.unwrap_or_else(|| quantity.parse().expect("bytes"))
+        };
+        let (first, guessed) = expected("").await;
+        assert!(bytes(&guessed.to_string()) < bytes(&shown.0), "the first was guessed, and carefully");
+        world.create(deployment("more", 1, "1500m")).await?;
+        world.wait_until("the pods run", 5 * MINUTE, |objects| all_run(objects, 2)).await?;
+        let (_, learnt) = expected(&first).await;
+        assert_eq!(bytes(&learnt.to_string()), bytes(&shown.0), "the second was known");
         karpenter.stop(MINUTE).await;
         Ok::<(), Trouble>(())
     });
