@@ -140,8 +140,11 @@ impl Invariant for BudgetsHold {
                     c.status == ConditionStatus::True && settled
                 })
             };
-            let disrupting = others
-                .filter(|claim| pool_of(claim) == Some(name) && reason_of(claim).is_some() && is_up(claim));
+            // Budgets count nodes: a claim whose Node has gone before it is no longer one.
+            let has_node = |claim: &NodeClaim| node_name(step.objects, claim).is_some();
+            let disrupting = others.filter(|claim| {
+                pool_of(claim) == Some(name) && reason_of(claim).is_some() && is_up(claim) && has_node(claim)
+            });
             let disrupting = i64::try_from(disrupting.count()).unwrap_or(i64::MAX);
             if disrupting > allowed {
                 return Err(format!(

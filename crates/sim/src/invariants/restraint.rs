@@ -13,7 +13,7 @@ use karpenter_runtime::object_key::ObjectKey;
 use super::commands::{LAG, entering, node_name, pool_of, since};
 use super::lifecycle::is_drainable;
 use super::{Invariant, Step};
-use crate::objects::{Change, node_of};
+use crate::objects::{Change, is_active, node_of};
 
 /// How long a consolidation waits before it is looked at again and carried out.
 const VALIDATION_DELAY: SignedDuration = SignedDuration::from_secs(15);
@@ -96,8 +96,17 @@ impl Invariant for EmptyNodesWereEmpty {
             }
             let Some(node) = node_name(step.objects, claim) else { continue };
             let decided = step.now.saturating_sub(VALIDATION_DELAY).unwrap_or(step.now);
+            // Who has come later than that may not have been seen when it was decided.
+            let seen = decided.saturating_sub(LAG).unwrap_or(decided);
+            let mut there = step.objects.pods_on(node).filter(|pod| occupies(pod) && is_active(pod));
+            let stays =
+                there.find(|pod| self.bound.get(&ObjectKey::of(&***pod)).is_some_and(|came| *came < seen));
+            if let Some(pod) = stays {
+                let pod = ObjectKey::of(&**pod);
+                return Err(format!("NodeClaim {key} is disrupted as empty, and pod {pod} is there"));
+            }
             let left = self.left.get(node).into_iter().flatten();
-            if let Some((pod, ..)) = left.into_iter().find(|(_, came, at)| *came < decided && *at > decided) {
+            if let Some((pod, ..)) = left.into_iter().find(|(_, came, at)| *came < seen && *at > decided) {
                 return Err(format!(
                     "NodeClaim {key} is disrupted as empty, and pod {pod} was there less than {} s ago",
                     VALIDATION_DELAY.as_secs()
