@@ -92,10 +92,10 @@ impl Invariant for BudgetsHold {
     }
 
     fn check(&mut self, step: &Step<'_>) -> Result<(), String> {
-        let mut claims_changed = false;
+        let mut nodes_changed = false;
         for change in step.changes {
             match &**change {
-                Change::NodeClaim(_) => claims_changed = true,
+                Change::NodeClaim(_) | Change::Node(_) => nodes_changed = true,
                 Change::NodePool(edit) => {
                     let said = self.said.entry(edit.key.name.to_string()).or_default();
                     // What nobody can have seen any more need not be kept.
@@ -105,12 +105,14 @@ impl Invariant for BudgetsHold {
                 _ => {}
             }
         }
-        if !claims_changed {
+        if !nodes_changed {
             return Ok(());
         }
         let mut counts: BTreeMap<&str, i64> = BTreeMap::new();
         for claim in step.objects.node_claims.values() {
-            if let Some(pool) = pool_of(claim).filter(|_| has_condition(claim, nodeclaim::INITIALIZED)) {
+            // A node is labelled a moment before its claim says so.
+            let is_up = || has_condition(claim, nodeclaim::INITIALIZED) || is_labelled(step.objects, claim);
+            if let Some(pool) = pool_of(claim).filter(|_| is_up()) {
                 *counts.entry(pool).or_default() += 1;
             }
         }
@@ -315,6 +317,12 @@ pub(super) fn node_name<'a>(objects: &'a Objects, claim: &NodeClaim) -> Option<&
         .values()
         .find(|node| node.spec.as_ref().and_then(|spec| spec.provider_id.as_deref()) == Some(id))?;
     node.metadata.name.as_deref()
+}
+
+fn is_labelled(objects: &Objects, claim: &NodeClaim) -> bool {
+    let node = node_name(objects, claim).and_then(|name| objects.node(name));
+    let all = node.and_then(|node| node.metadata.labels.as_ref());
+    all.and_then(|all| all.get(labels::INITIALIZED)).is_some_and(|value| value == labels::TRUE)
 }
 
 /// A command that came to nothing leaves no taint and no condition behind.
