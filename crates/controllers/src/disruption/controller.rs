@@ -353,6 +353,7 @@ impl Disruption {
         let (mut held, mut leaving) = (BTreeMap::new(), BTreeSet::new());
         for claim in stores.node_claims.list() {
             let id = claim.status.as_ref().and_then(|status| status.provider_id.as_deref());
+            let id = id.filter(|id| !id.is_empty());
             let (Some(id), Ok(provider)) = (id, providers.for_claim(&claim)) else { continue };
             let Some(hold) = provider.disruption_hold(&claim) else { continue };
             if hold.leaving {
