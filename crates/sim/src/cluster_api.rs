@@ -31,6 +31,7 @@ pub mod unrest;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::Api;
@@ -66,6 +67,7 @@ pub(crate) struct Switches {
     all_off: Arc<AtomicBool>,
     health_on: Arc<AtomicBool>,
     most_unhealthy: Arc<Mutex<Option<usize>>>,
+    machine_every: Arc<Mutex<Option<Duration>>>,
 }
 
 impl Switches {
@@ -79,6 +81,10 @@ impl Switches {
 
     pub(crate) fn health_is_checked(&self) -> bool {
         self.health_on.load(Ordering::Relaxed) && self.all_run()
+    }
+
+    pub(crate) fn machine_every(&self) -> Option<Duration> {
+        *self.machine_every.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn most_unhealthy(&self) -> Option<usize> {
@@ -130,6 +136,11 @@ impl ClusterApi {
     /// Starts or stops checking the health of Machines; nobody does at first.
     pub fn check_health(&self, check: bool) {
         self.switches.health_on.store(check, Ordering::Relaxed);
+    }
+
+    /// From now on a MachineSet makes one Machine after the other, this long apart, as the real controller does when it is short of time.
+    pub fn make_a_machine_every(&self, time: Duration) {
+        *self.switches.machine_every.lock().unwrap_or_else(PoisonError::into_inner) = Some(time);
     }
 
     /// While more Machines than this are unhealthy, none is to be replaced; without a number all are.

@@ -15,6 +15,7 @@
 //! | [`holds`] | what keeps a resource from being scaled: pause, preflight, owners of its replicas |
 //! | [`backoff`] | which offerings have failed of late |
 //! | [`launch`], [`removal`], [`lookup`] | what the core asks for: create, delete, get and list |
+//! | `census` | one list of Machines for many who ask |
 //! | [`standalone`], `care` | Machine mode, and looking after its Machines |
 //! | [`customization`] | what Machine mode changes in clones |
 //! | [`learning`] | what Nodes tell, and what ConfigMaps and endpoints tell about prices |
@@ -29,6 +30,7 @@ pub mod actor;
 pub mod adoption;
 pub mod backoff;
 pub(crate) mod care;
+pub(crate) mod census;
 pub mod customization;
 pub mod drift;
 pub mod fleet;

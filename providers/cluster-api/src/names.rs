@@ -78,5 +78,7 @@ pub const RESOURCE_PREFIX: &str = "karpenter.cluster.x-k8s.io/resource.";
 pub const RESERVATION: &str = "karpenter.cluster.x-k8s.io/reservation-capacity";
 /// On a NodeClaim: it was made for a Machine that was there already.
 pub const ADOPTED: &str = "karpenter.cluster.x-k8s.io/adopted";
+/// On a NodeClaim whose Machine Cluster API replaces: it has had its successor.
+pub const SUCCEEDED: &str = "karpenter.cluster.x-k8s.io/succeeded";
 /// On a Machine of ours: the blueprint it was made from, in short.
 pub const BLUEPRINT_HASH: &str = "karpenter.cluster.x-k8s.io/blueprint-hash";

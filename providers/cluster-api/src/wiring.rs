@@ -5,13 +5,15 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use k8s_openapi::api::core::v1::{Namespace, Secret};
-use karpenter_api::NodeClaim;
+use karpenter_api::conditions::HasConditions as _;
+use karpenter_api::nodeclaim::REGISTERED;
+use karpenter_api::{ConditionStatus, NodeClaim};
 use karpenter_cloudprovider::{InstallError, Installation, Part, Surroundings};
 use karpenter_runtime::client::{self, Limits};
 use karpenter_runtime::controller::Controller;
 use karpenter_runtime::environment::Environment;
 use karpenter_runtime::events::Recorder;
-use karpenter_runtime::informer::{Informer, own_key};
+use karpenter_runtime::informer::{Delta, Informer, own_key};
 use karpenter_runtime::object_key::ObjectKey;
 use karpenter_runtime::options::Options;
 use karpenter_runtime::renewal::{Switch, renewable};
@@ -266,6 +268,9 @@ pub async fn assemble(parts: Parts) -> Result<(Arc<ClusterApi>, Vec<Part>), Star
         }
         match news {
             News::Machine(old, new) => {
+                if let (None, Some(id)) = (old, new.as_ref().and_then(|new| fleet.mirror.scalable_of(new))) {
+                    fleet.born(id);
+                }
                 let claims = [old, new].into_iter().flatten().filter_map(|machine| machine.claim());
                 for claim in claims.filter(|claim| claim.owner == fleet.owner) {
                     fleet.wake(&claim.node_claim);
@@ -283,6 +288,16 @@ pub async fn assemble(parts: Parts) -> Result<(Arc<ClusterApi>, Vec<Part>), Star
         let Some(fleet) = listening.upgrade() else { return };
         if let Some(target) = fleet.node_claims.target(delta.object()) {
             fleet.poke(&target.id);
+            // What has an id is no node yet: that may be where it fails, again and again.
+            let registered = |claim: &NodeClaim| {
+                claim.condition(REGISTERED).is_some_and(|c| c.status == ConditionStatus::True)
+            };
+            if let Delta::Updated { old, new } = delta
+                && !registered(old)
+                && registered(new)
+            {
+                fleet.backoff.succeeded(&target.id, target.failure_domain.as_deref());
+            }
         }
     });
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 use karpenter_runtime::object_key::ObjectKey;
 use kube::api::DynamicObject;
 use serde_json::json;
+use tokio::time::Instant;
 
 use super::deployments::{Pace, RATE, cluster_of, merge};
 use super::kinds::{
@@ -31,6 +32,8 @@ pub(super) struct Sets {
     chance: Chance,
     switches: Switches,
     pace: Pace,
+    /// When each MachineSet last made a Machine, where they come one after the other.
+    last_made: BTreeMap<ObjectKey, Instant>,
 }
 
 impl Sets {
@@ -41,6 +44,7 @@ impl Sets {
             chance: Chance::new(cluster.entropy(), Self::NAME),
             switches,
             pace: Pace::default(),
+            last_made: BTreeMap::new(),
         }
     }
 
@@ -64,11 +68,14 @@ impl Sets {
                     blocked = format!(" is blocked because:\n* {why}");
                     again = Some(PREFLIGHT_AGAIN);
                 }
-                None => {
-                    for _ in machines.len()..replicas {
-                        self.create_machine(set).await?;
+                None => match self.switches.machine_every() {
+                    Some(time) => again = Some(self.create_one(set, time).await?),
+                    None => {
+                        for _ in machines.len()..replicas {
+                            self.create_machine(set).await?;
+                        }
                     }
-                }
+                },
             }
         } else if machines.len() > replicas {
             let mut order = machines.clone();
@@ -108,6 +115,18 @@ impl Sets {
         });
         patch_status(&self.client, Kind::MachineSet, set, status).await?;
         Ok(again)
+    }
+
+    /// Makes a Machine if the last one is old enough; when to look again.
+    async fn create_one(&mut self, set: &DynamicObject, time: Duration) -> Result<Duration, kube::Error> {
+        let key = ObjectKey::of(set);
+        let last = self.last_made.get(&key).map(Instant::elapsed);
+        if let Some(rest) = last.and_then(|last| time.checked_sub(last)).filter(|rest| !rest.is_zero()) {
+            return Ok(rest);
+        }
+        self.create_machine(set).await?;
+        self.last_made.insert(key, Instant::now());
+        Ok(time)
     }
 
     /// Its Machines go first.

@@ -205,9 +205,13 @@ impl Actor {
             rollout: rollout.as_ref(),
             spec: &spec,
         };
-        for successor in estate.successors(&succession::target(id)) {
+        for (successor, predecessor) in estate.successors(&succession::target(id)) {
             tracing::info!(resource = %id, name = successor.metadata.name, "a replaced Machine gets a NodeClaim");
-            if let Err(error) = fleet.node_claims.adopt(&successor).await {
+            let made = match fleet.node_claims.adopt(&successor).await {
+                Ok(()) => fleet.node_claims.mark_succeeded(&predecessor).await,
+                Err(error) => Err(error),
+            };
+            if let Err(error) = made {
                 tracing::warn!(resource = %id, %error, "cannot make a NodeClaim for a replaced Machine");
             }
         }
@@ -324,6 +328,16 @@ impl Actor {
         }
         let machine = |key: &ObjectKey| look.machines.iter().find(|machine| machine.key == *key);
         let mut again = false;
+        let mut short = 0;
+        // Where the level only rises, nothing hangs on what is claimed: Cluster API can begin meanwhile.
+        let rises = plan.replicas.is_some_and(|level| level > scalable.replicas);
+        let level_first = rises && plan.marks.is_empty() && plan.removals.is_empty();
+        if level_first {
+            match self.set_level(look, &scalable, plan, batch).await? {
+                Some((lacks, look_again)) => (short, again) = (lacks, look_again),
+                None => return Ok(true),
+            }
+        }
         let hooked = fleet.node_class_of(&scalable).is_some_and(|class| class.hook_timeout().is_some());
         for (key, claim) in &plan.claims {
             let Some(machine) = machine(key) else { continue };
@@ -347,30 +361,10 @@ impl Actor {
                 return Ok(true);
             }
         }
-        let mut short = 0;
-        if let Some(wanted) = plan.replicas {
-            let class = fleet.node_class_of(&look.scalable);
-            let (replicas, granted) = self.at_our_pace(class.as_deref(), scalable.replicas, wanted);
-            // The rest at another look.
-            again |= replicas != wanted;
-            short = usize::try_from(wanted - replicas).unwrap_or(0);
-            if replicas != scalable.replicas {
-                tracing::info!(resource = %scalable.id, from = scalable.replicas, to = replicas, "scaling");
-                let written = fleet.hub.scale(&scalable, replicas).await;
-                // Of a write that may or may not have been made nothing is known.
-                self.lock().entry(scalable.id.clone()).or_default().level =
-                    written.is_ok().then_some(replicas);
-                if !matches!(written, Ok(()))
-                    && let Some(class) = &class
-                {
-                    fleet.pace.give_back(class.name(), granted);
-                }
-                if self.written("scale", written)?.is_none() {
-                    return Ok(true);
-                }
-                if replicas > scalable.replicas {
-                    fleet.metrics.batch_size.observe(&[&scalable.id.to_string()], batch as f64);
-                }
+        if !level_first {
+            match self.set_level(look, &scalable, plan, batch).await? {
+                Some((lacks, look_again)) => (short, again) = (lacks, again | look_again),
+                None => return Ok(true),
             }
         }
         self.give_turns(&look.scalable, plan, short);
@@ -380,6 +374,41 @@ impl Actor {
             again |= self.written("delete", written)?.is_none();
         }
         Ok(again)
+    }
+
+    /// Sets the level as far as the pace allows: by how many it falls short, and whether to look again; `None` if somebody else was
+    /// first.
+    async fn set_level(
+        &self,
+        look: &Look,
+        scalable: &Scalable,
+        plan: &Plan,
+        batch: usize,
+    ) -> Result<Option<(usize, bool)>, HubError> {
+        let fleet = &self.fleet;
+        let Some(wanted) = plan.replicas else { return Ok(Some((0, false))) };
+        let class = fleet.node_class_of(&look.scalable);
+        let (replicas, granted) = self.at_our_pace(class.as_deref(), scalable.replicas, wanted);
+        let short = usize::try_from(wanted - replicas).unwrap_or(0);
+        if replicas != scalable.replicas {
+            tracing::info!(resource = %scalable.id, from = scalable.replicas, to = replicas, "scaling");
+            let written = fleet.hub.scale(scalable, replicas).await;
+            // Of a write that may or may not have been made nothing is known.
+            self.lock().entry(scalable.id.clone()).or_default().level = written.is_ok().then_some(replicas);
+            if !matches!(written, Ok(()))
+                && let Some(class) = &class
+            {
+                fleet.pace.give_back(class.name(), granted);
+            }
+            if self.written("scale", written)?.is_none() {
+                return Ok(None);
+            }
+            if replicas > scalable.replicas {
+                fleet.metrics.batch_size.observe(&[&scalable.id.to_string()], batch as f64);
+            }
+        }
+        // The rest at another look.
+        Ok(Some((short, replicas != wanted)))
     }
 
     /// Notes whose turn has come: all that wait but the last ones, for whom the limits leave nothing now.

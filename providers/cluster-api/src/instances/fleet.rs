@@ -15,6 +15,7 @@ use karpenter_runtime::work_queue::WorkQueue;
 use tokio::time::Instant;
 
 use super::backoff::Backoff;
+use super::census::Census;
 use super::holds::Hold;
 use super::learning::Lessons;
 use super::ledger::ClaimFacts;
@@ -59,6 +60,8 @@ pub struct Fleet {
     pub metrics: Metrics,
     /// Asks endpoints for prices.
     pub fetch: Fetch,
+    /// All Machines, as the server has them.
+    pub(crate) census: Census,
     pub(crate) queue: OnceLock<WorkQueue<ScalableKey>>,
     pub(crate) waker: OnceLock<LaunchWaker>,
     state: Mutex<State>,
@@ -70,6 +73,10 @@ struct State {
     arrivals: BTreeMap<ScalableKey, (Instant, Instant)>,
     /// NodeClaims that found no room, and why.
     refused: BTreeMap<String, String>,
+    /// When a Machine of a resource was last seen for the first time.
+    births: BTreeMap<ScalableKey, Instant>,
+    /// NodeClaims, by uid, whose Machines are known to have failed to become nodes.
+    never_joined: BTreeSet<String>,
     /// Since when deletions have been asked for of Machines that are not going yet, by the NodeClaim's uid.
     unheeded: BTreeMap<String, Instant>,
     catalogs: BTreeMap<String, (CatalogVersion, Arc<Offers>)>,
@@ -109,6 +116,7 @@ impl Fleet {
             recorder,
             metrics,
             fetch,
+            census: Census::default(),
             queue: OnceLock::new(),
             waker: OnceLock::new(),
             state: Mutex::default(),
@@ -250,6 +258,21 @@ impl Fleet {
         self.state().refused.get(uid).cloned()
     }
 
+    /// A Machine of this resource has appeared.
+    pub(crate) fn born(&self, id: ScalableKey) {
+        self.state().births.insert(id, Instant::now());
+    }
+
+    /// How long ago a Machine of this resource last appeared, if one has. While they do, who has none yet waits in a queue.
+    pub(crate) fn since_birth(&self, id: &ScalableKey) -> Option<Duration> {
+        self.state().births.get(id).map(Instant::elapsed)
+    }
+
+    /// Whether this is the first word of a NodeClaim's Machine not having become a node.
+    pub(crate) fn never_joined(&self, uid: &str) -> bool {
+        self.state().never_joined.insert(uid.to_owned())
+    }
+
     /// For how long Delete has been asked for without the Machine going.
     pub(crate) fn unheeded_for(&self, uid: &str) -> Duration {
         let now = Instant::now();
@@ -265,6 +288,7 @@ impl Fleet {
     pub fn forget(&self, claim: &NodeClaim) {
         if let Some(uid) = claim.metadata.uid.as_deref() {
             self.state().refused.remove(uid);
+            self.state().never_joined.remove(uid);
             self.is_heeded(uid);
             self.pace.forget(uid);
             self.node_claims.forget(uid);

@@ -130,6 +130,8 @@ fn waiting(fleet: &Fleet, claim: &NodeClaim, target: &Target) -> Result<Launch, 
         None if scalable.as_ref().is_some_and(|scalable| fleet.is_limited(scalable)) => Duration::ZERO,
         None => age(fleet, claim),
     };
+    // Cluster API makes one Machine of a MachineSet after the other: while they come, its turn is yet to come.
+    let age = fleet.since_birth(id).map_or(age, |since| age.min(since));
     let hold = scalable.as_ref().and_then(|scalable| fleet.hold(scalable));
     let handle = LaunchHandle(target.to_string());
     if let Some(message) = away(fleet) {
@@ -225,7 +227,6 @@ pub(super) async fn progress(
         }
         return Ok(Launch::Pending { reason: reason.to_owned(), message, handle });
     };
-    fleet.backoff.succeeded(&id, target.failure_domain.as_deref());
     if let Some(created) = &claim.metadata.creation_timestamp {
         let took = fleet.clock.since(created.0).as_secs_f64();
         fleet.metrics.launch_seconds.observe(&[&id.to_string()], took);

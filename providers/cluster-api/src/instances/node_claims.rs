@@ -243,6 +243,17 @@ impl NodeClaims {
         Err(kube::Error::Service("both names it could have are taken by NodeClaims of other origin".into()))
     }
 
+    /// Records that a NodeClaim has had its successor: it gets no other, whatever becomes of that one.
+    pub async fn mark_succeeded(&self, claim: &NodeClaim) -> Result<(), kube::Error> {
+        let patch =
+            json!({"metadata": {"uid": claim.metadata.uid, "annotations": {names::SUCCEEDED: "true"}}});
+        let name = claim.metadata.name.as_deref().unwrap_or_default();
+        match self.api.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await {
+            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(()),
+            other => other.map(drop),
+        }
+    }
+
     /// Records the Machine of a NodeClaim that the Go provider bound, in place of what that wrote.
     pub async fn take_over(
         &self,

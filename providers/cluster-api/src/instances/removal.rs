@@ -4,8 +4,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use karpenter_api::NodeClaim;
 use karpenter_api::annotations::NODECLAIM_TERMINATION_TIMESTAMP;
+use karpenter_api::conditions::HasConditions as _;
+use karpenter_api::nodeclaim::{LAUNCHED, REGISTERED};
+use karpenter_api::{ConditionStatus, NodeClaim};
 use karpenter_cloudprovider::ProviderError;
 use karpenter_runtime::events::{Event, EventType, reference};
 use serde_json::json;
@@ -23,6 +25,12 @@ const STALLED: Duration = Duration::from_secs(60);
 /// Starts removing a NodeClaim's Machine, or tells that there is none (any more), and what keeps it from going.
 pub async fn delete(fleet: &Arc<Fleet>, claim: &NodeClaim) -> Result<(), ProviderError> {
     let uid = claim.metadata.uid.clone().unwrap_or_default();
+    if is_given_up(fleet, claim)
+        && let Some(target) = fleet.node_claims.target(claim)
+        && fleet.never_joined(&uid)
+    {
+        fleet.backoff.failed(&target.id, target.failure_domain.as_deref(), "its node did not register");
+    }
     let unheeded = fleet.unheeded_for(&uid);
     let result = begin(fleet, claim).await;
     match &result {
@@ -34,6 +42,18 @@ pub async fn delete(fleet: &Arc<Fleet>, claim: &NodeClaim) -> Result<(), Provide
         _ => {}
     }
     result.map(drop)
+}
+
+/// Whether a NodeClaim ends because its instance did not become a node in time. Times have whole seconds.
+fn is_given_up(fleet: &Fleet, claim: &NodeClaim) -> bool {
+    let is_true = |kind: &str| claim.condition(kind).filter(|c| c.status == ConditionStatus::True);
+    let Some(launched) = is_true(LAUNCHED).filter(|_| is_true(REGISTERED).is_none()) else { return false };
+    let class = fleet.node_class(&claim.spec.node_class_ref.name);
+    let patience = class.map(|class| class.registration_timeout());
+    let ended = claim.metadata.deletion_timestamp.as_ref().map(|time| time.0);
+    let (Some(patience), Some(ended)) = (patience, ended) else { return false };
+    let waited = ended.as_second() - launched.since().as_second();
+    u64::try_from(waited).is_ok_and(|waited| Duration::from_secs(waited + 2) >= patience)
 }
 
 /// How far a deletion has come.
@@ -169,11 +189,9 @@ async fn find(fleet: &Fleet, claim: &NodeClaim) -> Result<Option<Machine>, HubEr
         }
     }
     // A claim whose answer was lost is in no mirror yet.
-    let machines = fleet.hub.machines(None).await?;
-    Ok(machines
-        .into_iter()
-        .filter(|machine| ours(machine))
-        .min_by_key(|m| (m.deleting, m.created, m.key.clone())))
+    let machines = fleet.census.machines(&fleet.hub).await?;
+    let found = machines.iter().filter(|machine| ours(machine));
+    Ok(found.min_by_key(|m| (m.deleting, m.created, m.key.clone())).cloned())
 }
 
 /// Whether the time that the NodeClaim's termination may take is over.
@@ -189,6 +207,11 @@ fn tell_what_blocks(fleet: &Fleet, claim: &NodeClaim, machine: &Machine) {
     let told =
         crate::client::fields::condition(&machine.conditions, "Deleting").filter(|c| !c.message.is_empty());
     let hooks = machine.hooks();
+    // Every deletion waits for something; only hooks are somebody's doing from the start.
+    let since = machine.deleting_since.map(|since| fleet.clock.since(since)).unwrap_or_default();
+    if since < STALLED && hooks.is_empty() {
+        return;
+    }
     let message = match (told, hooks.is_empty()) {
         (Some(condition), _) => {
             format!("Machine {}: {}: {}", machine.key, condition.reason, condition.message)

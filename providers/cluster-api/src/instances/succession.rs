@@ -54,14 +54,21 @@ impl Estate<'_> {
             .collect();
         let claims =
             self.machines.iter().filter(taken).filter_map(|machine| Some((self.claim_of(machine)?, machine)));
+        let marked = |claim: &NodeClaim| {
+            claim.metadata.annotations.as_ref().is_some_and(|all| all.contains_key(names::SUCCEEDED))
+        };
         claims
+            .filter(|(claim, _)| !marked(claim))
             .filter(|(claim, _)| !succeeded.contains(claim.metadata.uid.as_deref().unwrap_or_default()))
             .collect()
     }
 
-    /// Successors to be made.
-    pub fn successors(&self, target: &Target) -> Vec<NodeClaim> {
-        self.bereaved().into_iter().map(|(claim, machine)| successor(claim, machine, target)).collect()
+    /// Successors to be made, each with whom it succeeds.
+    pub fn successors(&self, target: &Target) -> Vec<(NodeClaim, Arc<NodeClaim>)> {
+        let pair = |(claim, machine): (&Arc<NodeClaim>, &Machine)| {
+            (successor(claim, machine, target), Arc::clone(claim))
+        };
+        self.bereaved().into_iter().map(pair).collect()
     }
 
     /// NodeClaims that Karpenter is to delete because a health check condemned their Machines.
@@ -78,7 +85,7 @@ impl Estate<'_> {
 fn successor(claim: &NodeClaim, machine: &Machine, target: &Target) -> NodeClaim {
     let meta = &claim.metadata;
     let mut annotations = meta.annotations.clone().unwrap_or_default();
-    for own in [names::MACHINE, names::GO_MACHINE, names::ADOPTED] {
+    for own in [names::MACHINE, names::GO_MACHINE, names::ADOPTED, names::SUCCEEDED] {
         annotations.remove(own);
     }
     annotations.insert(names::TARGET.to_owned(), target.to_string());

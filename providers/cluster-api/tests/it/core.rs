@@ -158,11 +158,18 @@ impl Core {
             Some(node) if !initialized && node_ready(node) == Some("True") => {
                 self.register(claim, node).await?
             }
+            // Liveness: launched, and not registered in time.
+            None if !initialized && self.is_overdue(claim) => self.delete(claim).await?,
             // The garbage collector: launched, registered, and neither Node nor instance is there.
             None if initialized && self.is_gone(&provider_id).await => self.delete(claim).await?,
             _ => {}
         }
         Ok(AGAIN)
+    }
+
+    fn is_overdue(&self, claim: &NodeClaim) -> bool {
+        let launched = claim.condition("Launched").map(|launched| self.clock.since(launched.since()));
+        launched.zip(self.provider.registration_timeout(claim)).is_some_and(|(since, limit)| since >= limit)
     }
 
     async fn is_gone(&self, provider_id: &str) -> bool {

@@ -140,6 +140,42 @@ fn a10_nodes_of_an_on_delete_deployment_are_replaced_one_at_a_time() {
 }
 
 #[test]
+fn a_successor_that_ends_is_not_made_again() {
+    scenario(async {
+        let rig = Rig::new(json!({"drift": "ClusterAPI"})).await;
+        rig.deployment("m", &[(MAX, "20")]).await;
+        rig.karpenter.start();
+        rig.want(1);
+        rig.until("the node is ready", 10 * MINUTE, |objects| initialized(objects) == 1).await;
+        let (old, _, claim, _) = rig.read(machines).remove(0);
+        let hook = "pre-drain.delete.hook.machine.cluster.x-k8s.io/backup";
+        rig.patch(Kind::Machine, &old, json!({"metadata": {"annotations": {hook: ""}}})).await;
+        let version = json!({"spec": {"template": {"spec": {"version": "v1.37.0"}}}});
+        rig.patch(Kind::MachineDeployment, "m", version).await;
+        rig.until("the old one waits for the hook, and has a successor", 10 * MINUTE, |objects| {
+            machines(objects).iter().any(|(name, _, _, out)| *name == old && *out)
+                && objects.node_claims.len() == 2
+        })
+        .await;
+        rig.want(0);
+        let successor = rig.read(|objects| {
+            objects
+                .node_claims
+                .keys()
+                .map(|key| key.name.to_string())
+                .find(|name| *name != claim)
+                .expect("a successor")
+        });
+        rig.delete_claim(&successor).await;
+        rig.until("it is gone", 5 * MINUTE, |objects| objects.node_claims.len() == 1).await;
+        rig.pass(5 * MINUTE).await;
+        assert_eq!(rig.read(|objects| objects.node_claims.len()), 1, "none is made in its place");
+        rig.patch(Kind::Machine, &old, json!({"metadata": {"annotations": {hook: null}}})).await;
+        rig.until("all is gone", 20 * MINUTE, |objects| objects.machines.is_empty()).await;
+    });
+}
+
+#[test]
 fn surplus_of_a_rollout_that_cannot_end_goes() {
     scenario(async {
         let rig = Rig::new(json!({"timeouts": {"surplus": "3m"}})).await;

@@ -226,3 +226,55 @@ fn a14_machines_that_were_there_before_are_left_alone() {
         rig.at_rest();
     });
 }
+
+#[test]
+fn a_burst_that_cluster_api_makes_one_by_one_is_waited_for() {
+    scenario(async {
+        let rig = Rig::new(json!({"timeouts": {"launch": "1m"}})).await;
+        rig.deployment("m", &[(MAX, "100")]).await;
+        rig.capi.make_a_machine_every(3 * SECOND);
+        rig.karpenter.start();
+        rig.want(40);
+        rig.until("all nodes are ready", 10 * MINUTE, |objects| initialized(objects) == 40).await;
+        let made = rig.read(|objects| objects.node_claims.keys().map(|key| key.name.to_string()).max());
+        assert_eq!(rig.read(|objects| objects.node_claims.len()), 40);
+        assert!(
+            rig.read(|objects| objects.node_claims.keys().all(|key| *key.name != *"n41")),
+            "{made:?}: none was given up"
+        );
+        assert!(rig.writes("/scale") <= 2, "{} scale writes", rig.writes("/scale"));
+        assert_eq!(rig.resource("m").await.unavailable, None, "and nobody stays away from it");
+        rig.pass(MINUTE).await;
+        rig.at_rest();
+    });
+}
+
+#[test]
+fn a_deployment_whose_machines_do_not_become_nodes_is_left_alone_for_a_while() {
+    scenario(async {
+        let rig = Rig::new(json!({"timeouts": {"registration": "1m"}})).await;
+        rig.create(karpenter_sim::cluster_api::template(
+            "fleet",
+            "dud",
+            json!({"provisionSeconds": 3, "neverJoins": true}),
+        ))
+        .await;
+        let price = |text: &'static str| ("karpenter.cluster.x-k8s.io/price", text);
+        let cheap = karpenter_sim::cluster_api::machine_deployment(
+            "fleet",
+            "c",
+            "m",
+            "dud",
+            &[(MAX, "10"), price("0.1")],
+        );
+        rig.create(cheap).await;
+        rig.deployment("m2", &[(MAX, "10"), price("0.9")]).await;
+        rig.karpenter.start();
+        rig.want(1);
+        rig.until("the dearer one serves", 6 * MINUTE, |objects| initialized(objects) == 1).await;
+        assert_eq!(rig.replicas("m2"), 1);
+        rig.pass(10 * MINUTE).await;
+        assert_eq!((rig.replicas("m"), rig.read(|objects| objects.machines.len())), (0, 1));
+        rig.at_rest();
+    });
+}
