@@ -219,7 +219,7 @@ fn texts(schema: &Value) -> &'static [&'static str] {
         p if p.starts_with("^([a-z0-9]([-a-z0-9]*[a-z0-9])?") => &["Name", "example.com/name"],
         r"^[A-Za-z0-9.:\[\]-]+$" => &["api.example.com:6443"],
         "^/" => &["/spec/template"],
-        "^https?://" => &["https://prices.example.com"],
+        "^https?://[^/@]+(/|$)" => &["https://prices.example.com", "http://prices:8080/capi"],
         "^[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?$" => &["rack-7"],
         "^sha256:[0-9a-f]+$" => &["sha256:0af1"],
         other => panic!("no example for the pattern {other}"),

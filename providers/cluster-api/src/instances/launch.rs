@@ -211,12 +211,8 @@ pub(super) async fn progress(
         None => early_id(fleet, claim, machine).await,
     };
     let Some(provider_id) = &provider_id else {
-        // Where launches wait for their turn, the Machine's own time counts.
-        let limits = fleet.node_class(&claim.spec.node_class_ref.name).and_then(|c| c.spec().launch_limits);
-        let age = match limits {
-            Some(_) => age(fleet, claim).min(fleet.clock.since(machine.created)),
-            None => age(fleet, claim),
-        };
+        // Its NodeClaim may have waited long for its turn: the Machine's own time counts.
+        let age = age(fleet, claim).min(fleet.clock.since(machine.created));
         let (reason, message) = machine.waits_for();
         let handle = LaunchHandle(target.to_string());
         if let Some(message) = away(fleet) {
