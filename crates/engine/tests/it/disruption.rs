@@ -300,3 +300,44 @@ fn pods_that_a_budget_has_held_on_a_deleting_node_for_long_count_where_they_are(
     cluster.budgets[0].disruptions_allowed = 1;
     assert_eq!(claims(&cluster), 0, "nothing holds it any more");
 }
+
+#[test]
+fn a_node_its_platform_is_at_work_on_goes_only_if_nothing_runs_on_it() {
+    let mut cluster = packed(1);
+    cluster.pods.push(Arc::new(running("small", 100, "spare")));
+    cluster.nodes.push(node("spare", "size-4", 4));
+    cluster.nodes.push(node("empty", "size-4", 4));
+    let options = DisruptionOptions::default();
+    let gone = |memory: &Memory| -> Vec<String> {
+        let outcomes = all(&cluster, &options, memory);
+        let commands = outcomes.iter().flat_map(|outcome| &outcome.commands);
+        let mut gone: Vec<String> =
+            commands.flat_map(|command| &command.candidates).map(|c| c.node.to_string()).collect();
+        gone.sort();
+        gone.dedup();
+        gone
+    };
+    assert!(gone(&Memory::default()).contains(&"spare".to_owned()), "{:?}", gone(&Memory::default()));
+    let held = ["sim://spare", "sim://empty"].map(|id| (Text::from(id), Text::from("it is rolling out")));
+    let memory = Memory { held: held.into(), ..Memory::default() };
+    let (spare, empty) = ("spare".to_owned(), "empty".to_owned());
+    assert!(gone(&memory).contains(&empty) && !gone(&memory).contains(&spare), "{:?}", gone(&memory));
+    let mut pass = Pass::new(&cluster, &options, &memory);
+    let told = pass.run(Method::SingleNodeConsolidation);
+    let why = told.stays.iter().find(|stays| &*stays.node == "spare").map(|stays| stays.why.clone());
+    assert_eq!(why, Some(Why::HeldByProvider("it is rolling out".into())));
+}
+
+#[test]
+fn nodes_that_somebody_else_takes_away_count_against_budgets() {
+    let mut cluster = packed(10);
+    cluster.pods.push(Arc::new(running("small", 100, "node-0000")));
+    let options = DisruptionOptions::default();
+    let disrupting = |memory: &Memory| {
+        let mut pass = Pass::new(&cluster, &options, memory);
+        pass.run(Method::SingleNodeConsolidation).budgets["default"].disrupting
+    };
+    assert_eq!(disrupting(&Memory::default()), 0);
+    let leaving = [Text::from("sim://node-0003")].into();
+    assert_eq!(disrupting(&Memory { leaving, ..Memory::default() }), 1);
+}
