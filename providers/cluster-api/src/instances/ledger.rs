@@ -79,6 +79,9 @@ pub struct Sightings {
     pub idle: Option<Instant>,
 }
 
+/// So long Cluster API has for settling on as many Machines as the level says before one that is too many counts as there to stay.
+const SETTLING: SignedDuration = SignedDuration::from_secs(30);
+
 /// What there is.
 #[derive(Clone, Debug)]
 pub struct Situation<'a> {
@@ -294,6 +297,12 @@ fn is_bound(claim: &ClaimFacts, machine: &Machine) -> bool {
         && (claim.provider_id.is_none() || claim.provider_id == machine.provider_id)
 }
 
+/// How many Machines there are beyond the level that are neither marked nor going.
+fn excess(situation: &Situation<'_>) -> i32 {
+    let stay = situation.machines.iter().filter(|machine| !machine.deleting && !machine.is_marked());
+    count(stay.count()) - situation.scalable.replicas
+}
+
 /// Matches waiting NodeClaims with free Machines; the free ones that are left.
 fn claims<'a>(
     situation: &Situation<'_>,
@@ -305,6 +314,9 @@ fn claims<'a>(
     let mut free = sorted.free.clone();
     // The oldest ones make up for foreign Machines that were replaced.
     let reserved: BTreeSet<&str> = free.iter().take(reserve).map(|machine| machine.uid.as_str()).collect();
+    // More than the level asks for: Cluster API is about to take one away, and takes the claimed as soon as the free.
+    let young = |machine: &Machine| situation.now.duration_since(machine.created) < SETTLING;
+    let unsettled = situation.rollout.is_none() && excess(situation) > 0;
     let eligible = |machine: &Machine, failed: bool| {
         let newest = situation.rollout.and_then(|rollout| rollout.newest_set.as_deref());
         machine.failure.is_some() == failed
@@ -312,7 +324,11 @@ fn claims<'a>(
             && !machine.is_paused()
             && !reserved.contains(machine.uid.as_str())
             && (newest.is_none() || machine.set_name() == newest)
+            && !(unsettled && young(machine))
     };
+    if unsettled && free.iter().any(|machine| young(machine)) {
+        plan.look_again(Duration::from_secs(1));
+    }
     for claim in waiting {
         // What the Go provider bound stays bound, if the ids agree.
         let bound = free.iter().position(|machine| is_bound(claim, machine));

@@ -92,6 +92,11 @@ impl Case {
     }
 
     fn plan(&self) -> Plan {
+        self.plan_at(1000)
+    }
+
+    /// What the ledger says at this second.
+    fn plan_at(&self, second: i64) -> Plan {
         let mut value = deployment_json("m", &[]);
         value["spec"]["replicas"] = self.replicas.into();
         if let Some(protected) = self.protected {
@@ -109,7 +114,7 @@ impl Case {
             rules: self.rules,
             rollout: self.rollout.as_ref(),
             sightings: &self.sightings,
-            now: Timestamp::from_second(1_767_225_600 + 1000).expect("a time"),
+            now: Timestamp::from_second(1_767_225_600 + second).expect("a time"),
             instant: self.instant,
         })
     }
@@ -425,4 +430,16 @@ fn what_is_deleted_of_an_on_delete_deployment_is_not_made_again() {
     );
     let replaced = case.waiting(&["d"]);
     assert_eq!(keys(&replaced.plan().removals), ["m-b"], "its place is wanted");
+}
+
+#[test]
+fn a_young_machine_beyond_the_level_is_not_claimed_before_cluster_api_has_settled() {
+    let case = || Case::new(2).claimed(&["a"]).waiting(&["b"]).free(&["m-1", "m-2"]);
+    let at = |seconds: i64| EPOCH_SECOND + 5 + seconds;
+    let claims = |plan: &Plan| plan.claims.iter().map(|(key, _)| key.name.to_string()).collect::<Vec<_>>();
+    let plan = case().plan_at(at(1));
+    assert_eq!(claims(&plan), Vec::<String>::new(), "one of the two is about to go");
+    assert_eq!((plan.replicas, plan.look_again), (None, Some(Duration::from_secs(1))));
+    assert_eq!(claims(&case().plan_at(at(30))), ["m-1"], "nobody has taken it away");
+    assert_eq!(claims(&case().mark("m-2", "surplus").plan_at(at(1))), ["m-1"], "the other one goes");
 }
