@@ -75,41 +75,30 @@ def _launch_and_delete(rig, alone):
     return rig
 
 
-def a5_each_write(world):
-    "killed after every single write to the management cluster, before the answer"
-    rig = _behind_a_proxy(world, "a5-each-write")
-    _kill_after_each_write(rig)
+def _in_trouble(world, name, trouble, **spec):
+    rig = _behind_a_proxy(world, name, **spec)
+    trouble(rig)
     try:
-        return _launch_and_delete(rig, alone=False)
+        return _launch_and_delete(rig, alone=spec.get("launchMode") == "Machine")
     finally:
         rig.proxy.stop()
+
+
+def a5_each_write(world):
+    "killed after every single write to the management cluster, before the answer"
+    return _in_trouble(world, "a5-each-write", _kill_after_each_write)
 
 
 def a22_each_write(world):
     "Machine mode, killed after every single write to the management cluster, before the answer"
-    rig = _behind_a_proxy(world, "a22-each-write", launchMode="Machine")
-    _kill_after_each_write(rig)
-    try:
-        return _launch_and_delete(rig, alone=True)
-    finally:
-        rig.proxy.stop()
+    return _in_trouble(world, "a22-each-write", _kill_after_each_write, launchMode="Machine")
 
 
 def a16_lost_answers(world):
     "every other write to the management cluster is done and not answered"
-    rig = _behind_a_proxy(world, "a16-lost-answers")
-    _lose_every_other(rig)
-    try:
-        return _launch_and_delete(rig, alone=False)
-    finally:
-        rig.proxy.stop()
+    return _in_trouble(world, "a16-lost-answers", _lose_every_other)
 
 
 def a22_lost_answers(world):
     "Machine mode, every other write to the management cluster is done and not answered"
-    rig = _behind_a_proxy(world, "a22-lost-answers", launchMode="Machine")
-    _lose_every_other(rig)
-    try:
-        return _launch_and_delete(rig, alone=True)
-    finally:
-        rig.proxy.stop()
+    return _in_trouble(world, "a22-lost-answers", _lose_every_other, launchMode="Machine")

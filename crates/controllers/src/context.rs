@@ -54,9 +54,14 @@ impl Context {
         self.environment.clock.now()
     }
 
-    /// Whether this moment has passed, and not by a leap of the clock that is doubted. For deadlines at which something ends.
+    /// The moment without a leap of the clock that is doubted: for whatever ends something by its time.
+    pub(crate) fn undoubted_now(&self) -> jiff::Timestamp {
+        self.environment.clock.undoubted_now()
+    }
+
+    /// Whether this moment has passed, and not by such a leap.
     pub(crate) fn is_past(&self, deadline: jiff::Timestamp) -> bool {
-        self.environment.clock.undoubted_now() > deadline
+        self.undoubted_now() > deadline
     }
 
     /// Makes a controller part of the program. It starts once everything has been listed: from then on what is not in a store

@@ -98,7 +98,7 @@ pub struct NodeClaim {
     pub allocatable: Resources,
     /// Whether it is being deleted.
     pub deleting: bool,
-    /// Since when, in seconds since the epoch.
+    /// Since when it is being deleted, in seconds since the epoch.
     pub deleting_since_seconds: Option<i64>,
     /// Conditions that matter.
     pub conditions: ClaimConditions,
@@ -113,7 +113,7 @@ pub struct ClaimConditions {
     pub instance_terminating: bool,
     /// `Rebooting` is True.
     pub rebooting: bool,
-    /// A reboot is wanted since these seconds since the epoch, and the node is still being drained for it.
+    /// A reboot is wanted since these seconds since the epoch, and the provider has not taken the order yet.
     pub reboot_waits_since_seconds: Option<i64>,
     /// `Rebooting` is False, since these seconds since the epoch: the last reboot has ended.
     pub reboot_ended_seconds: Option<i64>,

@@ -36,7 +36,7 @@ pub(crate) fn drain(
     mode: Mode,
 ) -> Result<(), Draining> {
     // A leap of the clock ends no pod's time: its kubelet may know nothing of it.
-    let now = context.environment.clock.undoubted_now();
+    let now = context.undoubted_now();
     let mut waiting = context.stores.pods_on(node);
     waiting.retain(|pod| pods::is_waiting_eviction(pod, now));
     if waiting.is_empty() {

@@ -147,7 +147,7 @@ impl Reconciler for Evictor {
         self.forget(&key, Some(&id.1));
         let deadline = lock(&self.items).get(&id).copied();
         // A leap of the clock ends nobody's time.
-        let now = self.context.environment.clock.undoubted_now();
+        let now = self.context.undoubted_now();
         match deadline {
             None => Ok(Outcome::Done),
             Some(Deadline::Until(until)) if now > until => self.complete(&id),

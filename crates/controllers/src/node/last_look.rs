@@ -119,8 +119,8 @@ mod tests {
 
     use super::*;
 
-    /// A server with one pod, on node `b`, that takes a second to answer and notes what it was asked. The first of its
-    /// answers in vain never come.
+    /// A server with one pod, on node `b`, that takes a second to answer and notes what it was asked. The
+    /// first `in_vain` questions are never answered.
     fn server(asked: &Arc<Mutex<Vec<String>>>, in_vain: usize) -> Client {
         let asked = Arc::clone(asked);
         let service = tower::service_fn(move |request: Request<Body>| {

@@ -353,9 +353,9 @@ impl Termination {
 
     fn await_volumes(&self, pass: &mut Pass) -> Outcome {
         let now = self.context.now();
-        let certain = self.context.environment.clock.undoubted_now();
+        let certain = self.context.undoubted_now();
         let pending = volumes::pending(&self.context.stores, pass.name(), certain);
-        let elapsed = pass.deadline.is_some_and(|deadline| self.context.is_past(deadline));
+        let elapsed = pass.deadline.is_some_and(|deadline| certain > deadline);
         let conditions = pass.claim.as_mut().map(|claim| ConditionSet::of(claim, now));
         if pending.is_empty() {
             conditions.map(|mut conditions| conditions.set_true(VOLUMES_DETACHED));

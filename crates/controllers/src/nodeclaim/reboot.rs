@@ -320,9 +320,7 @@ impl Reboot {
     }
 
     fn start_asking(&self, pass: &Pass) {
-        self.asking_since()
-            .entry(pass.uid())
-            .or_insert_with(|| self.context.environment.clock.undoubted_now());
+        self.asking_since().entry(pass.uid()).or_insert_with(|| self.context.undoubted_now());
     }
 
     /// How long to wait before the drain is looked at again; none when it is over.
@@ -332,7 +330,7 @@ impl Reboot {
             Grace::Unbounded => None,
             Grace::Bounded(period) => Some(after(pass.requested_at(), period.max(MIN_DRAIN_TIME))),
         };
-        let now = self.context.environment.clock.undoubted_now();
+        let now = self.context.undoubted_now();
         let name = node.metadata.name.as_deref().unwrap_or_default();
         let wait = match drain(&self.context, &self.evictions, name, deadline, Mode::Timeout) {
             Ok(()) => until(now, after(pass.requested_at(), MIN_DRAIN_TIME)),

@@ -90,7 +90,7 @@ impl Provisioner {
         let buying: Vec<Arc<NodePool>> = pools.iter().filter(|pool| may_buy(pool)).cloned().collect();
         let offers = self.catalogue.offers(&buying).await;
         // A leap of the clock is no reason to give up on drains and buy nodes.
-        let (now, rules) = (self.context.environment.clock.undoubted_now(), providers.scheduling_rules());
+        let (now, rules) = (self.context.undoubted_now(), providers.scheduling_rules());
         let (snapshot, consistent) = cluster.read(|cluster| {
             // A NodePool changed while its instance types were asked for: what is decided must be of one piece, since the
             // NodeClaim carries the hash of the template it was made from.
