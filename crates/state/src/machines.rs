@@ -389,8 +389,10 @@ impl Machines {
         self.claims.get(claim).is_some_and(|id| id.is_empty() || id.starts_with(PENDING))
     }
 
+    /// Whether this Node was seen, be it a machine or not yet. One of ours that never gets a provider id may stay for good:
+    /// its NodeClaim, where there still is one, stands for the machine.
     pub(crate) fn knows_node(&self, name: &str) -> bool {
-        self.nodes.contains_key(name)
+        self.nodes.contains_key(name) || self.others.contains_key(name)
     }
 
     pub(crate) fn usage_of(&self, pool: &str) -> Resources {

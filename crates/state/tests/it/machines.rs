@@ -42,6 +42,16 @@ fn a_claim_that_is_not_launched_is_no_machine_and_decisions_wait_for_it() {
     assert!(!cluster.has_unlaunched_claims());
 }
 
+#[test]
+fn decisions_wait_for_nodes_not_seen_yet_but_not_for_one_that_never_gets_a_provider_id() {
+    let mut cluster = Cluster::new();
+    let nodes = ["stray", "node-1"];
+    apply_node(&mut cluster, "stray", "", managed(true, false));
+    assert!(!cluster.synced([], nodes), "node-1 was not seen");
+    apply_node(&mut cluster, "node-1", "id-1", managed(true, true));
+    assert!(cluster.synced([], nodes));
+}
+
 /// A NodeClaim with what its launch will come to.
 fn expected(name: &str) -> NodeClaim {
     object(json!({
