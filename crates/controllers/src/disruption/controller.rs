@@ -12,7 +12,7 @@ use karpenter_api::{NodePool, labels, nodeclaim};
 use karpenter_cloudprovider::{CloudProvider, Registry};
 use karpenter_engine::Snapshot;
 use karpenter_engine::disruption::{
-    Command, DisruptionGates, DisruptionOptions, Invalid, Memory, Method, Outcome as Found, Pass,
+    Candidate, Command, DisruptionGates, DisruptionOptions, Invalid, Memory, Method, Outcome as Found, Pass,
     ProviderRepair, RepairPolicies, RepairPolicyError, VALIDATION_DELAY, Valid, Why,
 };
 use karpenter_engine::labels::Text;
@@ -72,8 +72,8 @@ enum Carried {
     Started,
     /// None is good any more.
     Nothing,
-    /// The NodeClaims of these UIDs were to be rebooted and cannot be now.
-    NoReboot(Vec<Text>),
+    /// These were to be rebooted and cannot be now.
+    NoReboot(Vec<Arc<Candidate>>),
     /// The program is to stop.
     Stopped,
 }
@@ -203,9 +203,13 @@ impl Singleton for Disruption {
                 Carried::Started => return Ok(Outcome::After(IMMEDIATELY)),
                 Carried::Stopped => return Ok(Outcome::Done),
                 Carried::Nothing => methods.retain(|other| *other > method),
-                // Another node may need its method as much.
+                // Another node may need its method as much. What a late watch did not tell uses up budgets all the same.
                 Carried::NoReboot(nodes) => {
-                    Arc::make_mut(&mut look.memory).not_rebooted.extend(nodes);
+                    let memory = Arc::make_mut(&mut look.memory);
+                    for node in nodes {
+                        memory.not_rebooted.insert(node.claim_uid.clone());
+                        memory.leaving.insert(node.provider_id.clone());
+                    }
                     methods.retain(|other| *other >= method);
                 }
             }

@@ -107,8 +107,8 @@ pub(super) enum Started {
     Yes,
     /// Its nodes are not what they were: this is what was to be done.
     Stale(Command),
-    /// The NodeClaims of these UIDs cannot be rebooted: they are rebooting or going, or have just changed.
-    NoReboot(Vec<Text>),
+    /// These cannot be rebooted: they are rebooting or going, or have just changed.
+    NoReboot(Vec<Arc<Candidate>>),
     /// The program is to stop, and nothing new is begun.
     Stopping,
 }
@@ -221,18 +221,21 @@ impl Queue {
     }
 
     /// Looks at the nodes once more before the first write (rule D8.2, kubernetes-sigs/karpenter#1167): thinking took its time,
-    /// and meanwhile pods may have been promised a node or bound to it, or somebody may have begun to take it away. Empty nodes
-    /// that are not are left out; any other command is all or nothing, and comes back if it is stale.
+    /// and meanwhile pods may have been promised a node or bound to it, its platform may have begun to work on it, or somebody
+    /// to take it away. Empty nodes that are not are left out; any other command is all or nothing, and comes back if it is stale.
     fn keep_fresh(&self, command: &mut Command) -> Option<Command> {
         let context = &self.0.context;
         let now = context.now();
         let moves_counted = command.method.is_consolidation();
+        let waits_for_platform = command.method != Method::Repair;
         let is_fresh = |candidate: &Arc<Candidate>| {
             let untouched = context.cluster.read(|cluster| {
                 let machine = cluster.machine(&candidate.provider_id)?;
                 Some(!machine.deleting() && !cluster.is_nominated(&candidate.provider_id, now))
             });
-            untouched == Some(true) && !(moves_counted && self.newcomer(candidate).is_some())
+            untouched == Some(true)
+                && !(moves_counted && self.newcomer(candidate).is_some())
+                && !(waits_for_platform && self.is_held(candidate))
         };
         let fresh: Vec<Arc<Candidate>> = command.candidates.iter().filter(|c| is_fresh(c)).cloned().collect();
         if fresh.len() == command.candidates.len() {
@@ -241,6 +244,14 @@ impl Queue {
         let stale = command.clone();
         command.candidates = fresh;
         (command.method != Method::Emptiness || command.candidates.is_empty()).then_some(stale)
+    }
+
+    /// Whether the platform is at work on a node that something runs on.
+    fn is_held(&self, candidate: &Candidate) -> bool {
+        let Context { stores, providers, .. } = &self.0.context;
+        let claim = stores.node_claims.get(&ObjectKey::cluster(candidate.claim.clone()));
+        let hold = claim.and_then(|claim| providers.for_claim(&claim).ok()?.disruption_hold(&claim));
+        !candidate.pods.is_empty() && hold.is_some()
     }
 
     /// A pod that will need another place and was not on the node when it was chosen.
@@ -274,7 +285,7 @@ impl Queue {
         let mut refused = Vec::new();
         for candidate in &command.candidates {
             if !reboot::commit(context, reboots, candidate).await? {
-                refused.push(candidate.claim_uid.clone());
+                refused.push(Arc::clone(candidate));
                 continue;
             }
             log::command(command, id, pools);
