@@ -16,7 +16,9 @@ use karpenter_runtime::options::Options;
 use karpenter_sim::chance::{Chance, Span};
 use karpenter_sim::cloud::{CloudFaults, CloudOptions};
 use karpenter_sim::faults::{FaultPlan, Faults};
-use karpenter_sim::invariants::replacements::{ReplacementsAreCheaper, ReplacementsComeFirst};
+use karpenter_sim::invariants::replacements::{
+    CommandsAreWhole, ReplacementsAreCheaper, ReplacementsComeFirst,
+};
 use karpenter_sim::objects::{is_active, is_deleting, node_of};
 use karpenter_sim::traffic::{Script, Volume};
 use karpenter_sim::{Cluster, Objects, Process, Trouble, World, WorldOptions, invariants};
@@ -49,6 +51,7 @@ pub(super) async fn simulate(run: Run) -> Report {
     world.cluster().watch_over(invariants::all("karpenter"));
     world.cluster().watch_over([
         Box::new(ReplacementsComeFirst::new("karpenter")) as _,
+        Box::new(CommandsAreWhole::new("karpenter")) as _,
         Box::new(ReplacementsAreCheaper::new("karpenter", prices())) as _,
     ]);
     let platform = Platform::repairing(repair_policies()).mistaken(run.plant);

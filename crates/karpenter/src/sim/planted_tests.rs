@@ -50,7 +50,7 @@ fn an_instance_removed_before_its_pods_have_left_is_found() {
 
 #[test]
 fn pods_deleted_instead_of_evicted_are_found() {
-    expect_found(Bug::DeletesPods, "(I11, I12)");
+    expect_found(Bug::DeletesPods, "(I11, I12, I16)");
 }
 
 #[test]

@@ -72,7 +72,8 @@ pub(super) fn budgets_of(
     objects.disruption_budgets.values().filter(same).cloned().collect()
 }
 
-/// Karpenter removes pods by eviction only, and by force only when the node's time is up; never a pod it did not mean.
+/// Karpenter removes pods by eviction only, and by force only when the node's time is up; never a pod it did not mean. A node
+/// that only reboots has no such time: nothing is forced off it.
 pub struct PodsAreEvicted {
     karpenter: String,
     /// When the time of a machine is up, also after its NodeClaim has gone before its Node.
@@ -94,7 +95,7 @@ impl Invariant for PodsAreEvicted {
     }
 
     fn rules(&self) -> &'static [&'static str] {
-        &["I11", "I12"]
+        &["I11", "I12", "I16"]
     }
 
     fn check(&mut self, step: &Step<'_>) -> Result<(), String> {

@@ -1,4 +1,5 @@
-//! What comes in the place of disrupted nodes: it is up before they go, and a consolidation's is cheaper than what it replaces.
+//! What comes in the place of disrupted nodes: after they were marked, one for a consolidation, up before they go, and a
+//! consolidation's cheaper than what it replaces.
 //!
 //! Nothing in the cluster says which NodeClaim replaces which. What Karpenter tells does: an event `DisruptionLaunching` on
 //! the replacement names the reason, and nodes of that reason were marked just before it was created. Rules look only at what
@@ -46,6 +47,10 @@ struct Newcomer {
     initialized: bool,
     vanished: bool,
     priced: bool,
+    /// Why nodes were in commands when it was created, also those that had just left theirs.
+    reasons: Vec<DisruptionReason>,
+    /// Whether it was looked at since Karpenter told what it replaces.
+    judged: bool,
 }
 
 impl Newcomer {
@@ -69,12 +74,24 @@ impl Newcomer {
 struct Commands {
     karpenter: String,
     marks: BTreeMap<ObjectKey, Mark>,
+    /// Why nodes were in commands that are no longer in one or there, and until when.
+    left: Vec<(DisruptionReason, Timestamp)>,
     newcomers: BTreeMap<ObjectKey, Newcomer>,
 }
 
 impl Commands {
     fn new(karpenter: &str) -> Self {
-        Self { karpenter: karpenter.to_owned(), marks: BTreeMap::new(), newcomers: BTreeMap::new() }
+        Self {
+            karpenter: karpenter.to_owned(),
+            marks: BTreeMap::new(),
+            left: Vec::new(),
+            newcomers: BTreeMap::new(),
+        }
+    }
+
+    fn unmark(&mut self, claim: &ObjectKey, now: Timestamp) {
+        self.left.retain(|(_, until)| now.duration_since(*until) < SLOW_COMMAND);
+        self.left.extend(self.marks.remove(claim).map(|mark| (mark.reason, now)));
     }
 
     fn follow(&mut self, step: &Step<'_>, price: impl Fn(&NodeClaim) -> Option<f64>) {
@@ -95,7 +112,7 @@ impl Commands {
         for change in step.changes {
             let Change::NodeClaim(edit) = &**change else { continue };
             let (old, Some(new)) = (edit.old.as_deref(), edit.new.as_deref()) else {
-                self.marks.remove(&edit.key);
+                self.unmark(&edit.key, step.now);
                 // One that never came up leaves its command without an end: the nodes must stay.
                 self.newcomers.retain(|key, newcomer| {
                     newcomer.vanished |= *key == edit.key;
@@ -109,8 +126,14 @@ impl Commands {
                     claim.is_some_and(|claim| !is_deleting(&**claim))
                         && step.now.duration_since(mark.at) < SLOW_COMMAND
                 });
+                let left =
+                    self.left.iter().filter(|(_, until)| step.now.duration_since(*until) < SLOW_COMMAND);
+                let reasons =
+                    self.marks.values().map(|mark| mark.reason).chain(left.map(|(reason, _)| *reason));
                 let newcomer = Newcomer {
                     at: step.now,
+                    reasons: reasons.collect(),
+                    judged: false,
                     marks: marks.cloned().collect(),
                     replaces: None,
                     initialized: false,
@@ -124,7 +147,7 @@ impl Commands {
             }
             if !is_deleting(new) && reason_of(new).is_none() {
                 // Taken back, or never in a command: later deletions are of another one.
-                self.marks.remove(&edit.key);
+                self.unmark(&edit.key, step.now);
                 let marks = self.newcomers.values_mut().flat_map(|newcomer| &mut newcomer.marks);
                 for mark in marks.filter(|mark| mark.claim == edit.key) {
                     mark.withdrawn = true;
@@ -190,6 +213,62 @@ fn launching(step: &Step<'_>) -> Vec<(String, DisruptionReason)> {
         told.push((name.to_owned(), reason));
     }
     told
+}
+
+/// Nothing is launched in the place of nodes before they were marked, and one node at most by a consolidation.
+pub struct CommandsAreWhole(Commands);
+
+impl CommandsAreWhole {
+    /// For writes under names that start with `karpenter`.
+    pub fn new(karpenter: &str) -> Self {
+        Self(Commands::new(karpenter))
+    }
+}
+
+impl Invariant for CommandsAreWhole {
+    fn name(&self) -> &'static str {
+        "nodes are marked before they are replaced, and consolidated into one at most"
+    }
+
+    fn rules(&self) -> &'static [&'static str] {
+        &["I19", "I26"]
+    }
+
+    fn check(&mut self, step: &Step<'_>) -> Result<(), String> {
+        self.0.follow(step, |_| None);
+        let told = |newcomer: &Newcomer| newcomer.replaces.filter(|_| !newcomer.judged);
+        let new: Vec<(ObjectKey, DisruptionReason)> =
+            self.0.newcomers.iter().filter_map(|(key, new)| Some((key.clone(), told(new)?))).collect();
+        for (key, reason) in new {
+            let Some(newcomer) = self.0.newcomers.get_mut(&key) else { continue };
+            newcomer.judged = true;
+            if !newcomer.reasons.contains(&reason) {
+                return Err(format!(
+                    "NodeClaim {key} replaces nodes ({}), and none was marked when it was created",
+                    reason.as_str()
+                ));
+            }
+            if reason != DisruptionReason::Underutilized {
+                continue;
+            }
+            let newcomer = newcomer.clone();
+            let others = self.0.newcomers.iter().filter(|(other, new)| **other != key && new.judged);
+            for (other, twin) in others.filter(|(_, new)| new.replaces == Some(reason)) {
+                let theirs = twin.certain();
+                let both = newcomer
+                    .certain()
+                    .into_iter()
+                    .find(|mark| theirs.iter().any(|their| their.claim == mark.claim && their.at == mark.at));
+                if let Some(mark) = both {
+                    return Err(format!(
+                        "NodeClaim {} is consolidated into both {other} and {key}",
+                        mark.claim
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
 }
 
 /// A node goes only after its replacement is up.

@@ -1,7 +1,10 @@
 //! Rules about disruption are found broken when they are.
 
 use karpenter_sim::invariants::Invariant;
-use karpenter_sim::invariants::replacements::{ReplacementsAreCheaper, ReplacementsComeFirst};
+use karpenter_sim::invariants::replacements::{
+    CommandsAreWhole, ReplacementsAreCheaper, ReplacementsComeFirst,
+};
+use karpenter_sim::invariants::restraint::StaticPoolsKeepTheirLimit;
 use karpenter_sim::inventory::Launch;
 use karpenter_sim::{World, WorldOptions, invariants};
 use kube::Api;
@@ -165,6 +168,41 @@ async fn disrupting_a_node_that_must_stay_is_noticed() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn repairing_a_node_that_asks_not_to_be_is_noticed() {
+    for (wish, rule) in [("false", None), ("true", Some("I29"))] {
+        let world = watched().await;
+        pool(&world, "100%").await;
+        machine(&world, "a").await;
+        let nodes: Api<k8s_openapi::api::core::v1::Node> = Api::all(world.cluster().client("user"));
+        let wish = json!({"metadata": {"annotations": {"karpenter.sh/do-not-repair": wish}}});
+        nodes.patch("a", &PatchParams::default(), &Patch::Merge(wish)).await.unwrap();
+        world.run_for(5 * MINUTE).await.unwrap();
+        disrupt(&world, "a", "Unhealthy").await;
+        assert_eq!(broken(&world).as_deref(), rule);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_static_pool_beyond_its_limit_is_noticed() {
+    let world = World::new(WorldOptions { seed: 5, ..WorldOptions::default() }).await.unwrap();
+    let rule = StaticPoolsKeepTheirLimit::new("karpenter");
+    world.cluster().watch_over([Box::new(rule) as Box<dyn Invariant>]);
+    let spec = json!({
+        "replicas": 1, "limits": {"nodes": "2"},
+        "template": {"spec": {"nodeClassRef": class(), "requirements": []}},
+    });
+    world
+        .create(json!({"apiVersion": "karpenter.sh/v1", "kind": "NodePool", "metadata": {"name": "default"}, "spec": spec}))
+        .await
+        .unwrap();
+    created(&world, "a").await;
+    created(&world, "b").await;
+    assert_eq!(broken(&world), None, "two are allowed while one replaces the other");
+    created(&world, "c").await;
+    assert_eq!(broken(&world).as_deref(), Some("I28"));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_budget_counts_as_karpenter_may_have_seen_it() {
     let world = watched().await;
     pool(&world, "100%").await;
@@ -205,14 +243,15 @@ async fn watched_for_replacements() -> World {
     let prices = [(offering(CHEAP), 1.0), (offering(DEAR), 2.0)].into();
     world.cluster().watch_over([
         Box::new(ReplacementsComeFirst::new("karpenter")) as Box<dyn Invariant>,
+        Box::new(CommandsAreWhole::new("karpenter")) as _,
         Box::new(ReplacementsAreCheaper::new("karpenter", prices)) as _,
     ]);
     pool(&world, "100%").await;
     world
 }
 
-/// A NodeClaim that Karpenter created, with its machine, not initialized yet.
-async fn launched(world: &World, name: &str, instance_type: &str) {
+/// A NodeClaim that Karpenter created; its uid.
+async fn created(world: &World, name: &str) -> String {
     let claim: DynamicObject = serde_json::from_value(json!({
         "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim",
         "metadata": {
@@ -223,9 +262,15 @@ async fn launched(world: &World, name: &str, instance_type: &str) {
     }))
     .unwrap();
     let created = claims(world).create(&kube::api::PostParams::default(), &claim).await.unwrap();
+    created.metadata.uid.unwrap()
+}
+
+/// One with its machine, not initialized yet.
+async fn launched(world: &World, name: &str, instance_type: &str) {
+    let claim_uid = created(world, name).await;
     let launch = Launch {
         token: name.to_owned(),
-        claim_uid: created.metadata.uid.unwrap(),
+        claim_uid,
         instance_type: instance_type.to_owned(),
         zone: "z".to_owned(),
         capacity_type: "spot".to_owned(),
@@ -272,6 +317,49 @@ async fn a_node_that_goes_before_its_replacement_is_up_is_noticed() {
         }
         claims(&world).delete("old", &kube::api::DeleteParams::default()).await.unwrap();
         assert_eq!(broken(&world).as_deref(), rule);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_goes_although_its_replacement_never_came_up_is_noticed() {
+    let world = watched_for_replacements().await;
+    launched(&world, "old", DEAR).await;
+    mark(&world, "old", &[("DisruptionReason", "Drifted")]).await;
+    launched(&world, "new", DEAR).await;
+    tell(&world, "new", "Drifted").await;
+    let none = json!({"metadata": {"finalizers": []}});
+    claims(&world).patch("new", &PatchParams::default(), &Patch::Merge(none)).await.unwrap();
+    claims(&world).delete("new", &kube::api::DeleteParams::default()).await.unwrap();
+    assert_eq!(broken(&world), None);
+    claims(&world).delete("old", &kube::api::DeleteParams::default()).await.unwrap();
+    assert_eq!(broken(&world).as_deref(), Some("I20,I21"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_replacement_of_what_was_never_marked_is_noticed() {
+    for (marked, rule) in [("Drifted", None), ("Empty", Some("I19,I26"))] {
+        let world = watched_for_replacements().await;
+        launched(&world, "old", DEAR).await;
+        mark(&world, "old", &[("DisruptionReason", marked)]).await;
+        launched(&world, "new", DEAR).await;
+        tell(&world, "new", "Drifted").await;
+        assert_eq!(broken(&world).as_deref(), rule, "{marked}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_consolidated_into_two_is_noticed_and_one_that_drifted_may_become_two() {
+    for (reason, rule) in [("Underutilized", Some("I19,I26")), ("Drifted", None)] {
+        let world = watched_for_replacements().await;
+        launched(&world, "old", DEAR).await;
+        mark(&world, "old", &[("DisruptionReason", reason)]).await;
+        let names = ["new-1", "new-2"];
+        futures_util::future::join_all(names.map(|name| launched(&world, name, CHEAP))).await;
+        for name in names {
+            assert_eq!(broken(&world), None);
+            tell(&world, name, reason).await;
+        }
+        assert_eq!(broken(&world).as_deref(), rule, "{reason}");
     }
 }
 

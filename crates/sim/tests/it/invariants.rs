@@ -149,7 +149,7 @@ async fn a_pod_deleted_instead_of_evicted_is_noticed() {
     let preconditions = Some(Preconditions { uid, ..Preconditions::default() });
     let params = DeleteParams { preconditions, grace_period_seconds: Some(10), ..DeleteParams::default() };
     pods.delete("p", &params).await.unwrap();
-    assert_eq!(broken(&world).as_deref(), Some("I11,I12"));
+    assert_eq!(broken(&world).as_deref(), Some("I11,I12,I16"));
 }
 
 #[tokio::test(start_paused = true)]
@@ -176,7 +176,7 @@ async fn an_eviction_without_the_pods_uid_is_noticed() {
     let (world, _) = running().await;
     let pods: Api<Pod> = Api::default_namespaced(world.cluster().client("karpenter"));
     pods.evict("p", &EvictParams::default()).await.unwrap();
-    assert_eq!(broken(&world).as_deref(), Some("I11,I12"));
+    assert_eq!(broken(&world).as_deref(), Some("I11,I12,I16"));
 }
 
 #[tokio::test(start_paused = true)]
@@ -200,7 +200,7 @@ async fn a_violation_names_the_rule_and_the_write() {
     pods.evict("p", &EvictParams::default()).await.unwrap();
     let text = world.run_for(MINUTE).await.unwrap_err().to_string();
     assert!(
-        text.starts_with("Karpenter evicts pods, and forces only what is overdue (I11, I12): "),
+        text.starts_with("Karpenter evicts pods, and forces only what is overdue (I11, I12, I16): "),
         "{text}"
     );
     assert!(text.contains("karpenter: POST /api/v1/namespaces/default/pods/p/eviction"), "{text}");
