@@ -1,14 +1,20 @@
-//! The API client: throttled on our side as Go's is, measured under its names.
+//! The API client: throttled on our side as Go's is, measured under its names, and as there all requests share one connection
+//! where the server speaks HTTP/2.
 
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use http::{HeaderValue, Method, Request, Response, Uri, header};
-use kube::client::ClientBuilder;
+use hyper_rustls::{FixedServerNameResolver, HttpsConnectorBuilder};
+use hyper_timeout::TimeoutConnector;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use kube::client::{Body, ClientBuilder, ConfigExt};
 use kube::{Client, Config};
 use tokio::time::Instant;
-use tower::{Layer, Service};
+use tower::{BoxError, Layer, Service, ServiceBuilder};
 
 use crate::metrics::{CounterVec, HistogramVec, Registry, exponential_buckets};
 use crate::rate_limit::TokenBucket;
@@ -17,6 +23,11 @@ use crate::sync::lock;
 /// client-go's limits where none are given.
 const DEFAULT_QPS: f64 = 5.0;
 const DEFAULT_BURST: u32 = 10;
+
+/// A shared connection on which nothing was heard for this long is asked whether it lives, as client-go does; without an answer
+/// within the second time it is given up, and with it everything that waits on it.
+const ASK_AFTER: Duration = Duration::from_secs(30);
+const ANSWER_WITHIN: Duration = Duration::from_secs(15);
 
 /// Requests per second, and at once.
 #[derive(Clone, Copy, Debug)]
@@ -40,8 +51,45 @@ pub fn build(
     config
         .headers
         .push((header::USER_AGENT, agent.unwrap_or_else(|_| HeaderValue::from_static("karpenter"))));
-    let stack = ClientBuilder::try_from(config)?;
-    Ok(stack.with_layer(&MeasureLayer::new(registry)).with_layer(&ThrottleLayer::new(limits)).build())
+    let (measure, throttle) = (MeasureLayer::new(registry), ThrottleLayer::new(limits));
+    if config.proxy_url.is_some() {
+        let stack = ClientBuilder::try_from(config)?;
+        return Ok(stack.with_layer(&measure).with_layer(&throttle).build());
+    }
+    let service = ServiceBuilder::new()
+        .layer(config.base_uri_layer())
+        .option_layer(config.auth_layer()?)
+        .layer(config.extra_headers_layer()?)
+        .map_err(BoxError::from)
+        .service(connections(&config)?);
+    let stack = ClientBuilder::new(service, config.default_namespace);
+    Ok(stack.with_layer(&measure).with_layer(&throttle).build())
+}
+
+type Connections =
+    hyper_util::client::legacy::Client<TimeoutConnector<hyper_rustls::HttpsConnector<HttpConnector>>, Body>;
+
+/// Connections to the server: one for everything with HTTP/2, else as many as there are requests at a time.
+fn connections(config: &Config) -> Result<Connections, kube::Error> {
+    let mut http = HttpConnector::new();
+    http.enforce_http(false);
+    let mut tls =
+        HttpsConnectorBuilder::new().with_tls_config(config.rustls_client_config()?).https_or_http();
+    if let Some(name) = config.tls_server_name.clone() {
+        let invalid = |error| kube::Error::RustlsTls(kube::client::RustlsTlsError::InvalidServerName(error));
+        tls = tls.with_server_name_resolver(FixedServerNameResolver::new(name.try_into().map_err(invalid)?));
+    }
+    let mut connector = TimeoutConnector::new(tls.enable_http1().enable_http2().wrap_connector(http));
+    connector.set_connect_timeout(config.connect_timeout);
+    connector.set_read_timeout(config.read_timeout);
+    connector.set_write_timeout(config.write_timeout);
+    connector.set_reset_reader_on_write(config.reset_reader_on_write);
+    Ok(hyper_util::client::legacy::Builder::new(TokioExecutor::new())
+        .timer(TokioTimer::new())
+        .http2_keep_alive_interval(ASK_AFTER)
+        .http2_keep_alive_timeout(ANSWER_WITHIN)
+        .http2_keep_alive_while_idle(true)
+        .build(connector))
 }
 
 /// Holds requests back to a rate.
