@@ -14,7 +14,7 @@ use karpenter_runtime::program::Program;
 use karpenter_runtime::rate_limit;
 use karpenter_runtime::store::Store;
 use karpenter_runtime::work_queue::WorkQueue;
-use karpenter_runtime::writes::{Lock, Written, patch_status};
+use karpenter_runtime::writes::{Lock, OVERTAKEN, Written, patch_status};
 use karpenter_state::{TemplateFacts, TemplateKind, TemplateRef, TemplateRefError, desired_replicas};
 use kube::{Api, Resource as _};
 
@@ -24,7 +24,6 @@ use crate::watches::{Watched, Watches};
 
 const NAME: &str = "capacitybuffer";
 const AGAIN: Duration = Duration::from_secs(30);
-const AFTER_CONFLICT: Duration = Duration::from_secs(1);
 const UNTIL_LISTED: Duration = Duration::from_secs(1);
 /// Index of buffers by what they refer to.
 const BY_TEMPLATE: &str = "template";
@@ -129,7 +128,7 @@ impl Reconciler for Buffers {
         buffer.status.get_or_insert_default().provisioning_strategy = strategy;
         let api: Api<CapacityBuffer> = Api::namespaced(self.context.client.clone(), &key.namespace);
         match patch_status(&api, &stored, &buffer, Lock::Optimistic).await {
-            Ok(Written::Conflict | Written::Gone) => return Ok(Outcome::After(AFTER_CONFLICT)),
+            Ok(Written::Conflict | Written::Gone) => return Ok(Outcome::After(OVERTAKEN)),
             Ok(Written::Done(_) | Written::Unchanged) => {}
             Err(error) => return Err(ReconcileError::from(error).context("patching status")),
         }

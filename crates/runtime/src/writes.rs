@@ -2,12 +2,17 @@
 //! that was read; an object that is gone is no error, and a version that was overtaken is a reason to look again, not to fail.
 
 use std::fmt::Debug;
+use std::time::Duration;
 
 use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
 use kube::{Api, Resource};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
+
+/// When to come again after a write that was overtaken. The watch that tells of the newer version wakes earlier; until it does,
+/// another attempt would only be refused again.
+pub const OVERTAKEN: Duration = Duration::from_secs(1);
 
 /// Whether a write depends on the object being what was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -95,7 +95,7 @@ impl Reconciler for Consistency {
         match writes::patch_status(&self.claims, &claim, &judged, Lock::Optimistic).await? {
             Written::Conflict => {
                 self.scanned().remove(&uid);
-                Ok(Outcome::Requeue)
+                Ok(Outcome::After(writes::OVERTAKEN))
             }
             Written::Gone => Ok(Outcome::Done),
             Written::Done(_) | Written::Unchanged => Ok(Outcome::After(PERIOD)),

@@ -23,7 +23,7 @@ use karpenter_runtime::object_key::ObjectKey;
 use karpenter_runtime::program::Program;
 use karpenter_runtime::rate_limit::scale;
 use karpenter_runtime::ttl_cache::TtlCache;
-use karpenter_runtime::writes::{Lock, Written, patch_status};
+use karpenter_runtime::writes::{Lock, OVERTAKEN, Written, patch_status};
 use kube::{Api, Resource};
 
 use crate::context::{BY_NODE_POOL, Context};
@@ -129,7 +129,7 @@ impl Reconciler for Conditions {
         let api = Api::<NodeClaim>::all(self.context.client.clone());
         // The list of conditions is replaced whole: only over the one that was read.
         match patch_status(&api, &*stored, &claim, Lock::Optimistic).await? {
-            Written::Conflict => return Ok(Outcome::Requeue),
+            Written::Conflict => return Ok(Outcome::After(OVERTAKEN)),
             Written::Gone => return Ok(Outcome::Done),
             Written::Unchanged | Written::Done(_) => {}
         }

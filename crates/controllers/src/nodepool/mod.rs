@@ -57,7 +57,7 @@ async fn write_status(context: &Context, before: &NodePool, after: &NodePool) ->
     }
     let api: Api<NodePool> = Api::all(context.client.clone());
     match writes::patch_status(&api, before, after, Lock::Optimistic).await? {
-        Written::Conflict => Ok(Outcome::Requeue),
+        Written::Conflict => Ok(Outcome::After(writes::OVERTAKEN)),
         Written::Done(_) | Written::Gone | Written::Unchanged => Ok(Outcome::Done),
     }
 }
