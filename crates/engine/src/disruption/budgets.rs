@@ -38,7 +38,7 @@ impl BudgetStanding {
     }
 }
 
-/// Where every pool stands. `leaving` are nodes that somebody else takes away, by provider id.
+/// Where every pool stands. `leaving` are nodes, by provider id, that somebody else takes away or that were found rebooting.
 pub(crate) fn standings(
     snapshot: &Snapshot,
     leaving: &BTreeSet<Text>,
@@ -48,14 +48,14 @@ pub(crate) fn standings(
     for machine in &snapshot.nodes {
         let Some(claim) = &machine.claim else { continue };
         let rebooting = claim.conditions.rebooting;
-        if (!machine.initialized() && !rebooting) || claim.conditions.instance_terminating {
+        let taken = leaving.contains(machine.provider_id());
+        if (!machine.initialized() && !rebooting && !taken) || claim.conditions.instance_terminating {
             continue;
         }
         let (nodes, disrupting) = counts.entry(machine.labels().get_or_empty(NODE_POOL)).or_default();
         *nodes += 1;
         let unready = !machine.node.as_ref().is_some_and(|n| n.ready);
         // Being unready is what repair is for, so it does not use up repair's own budget.
-        let taken = leaving.contains(machine.provider_id());
         if machine.deleting() || taken || rebooting || (unready && reason != DisruptionReason::Unhealthy) {
             *disrupting += 1;
         }

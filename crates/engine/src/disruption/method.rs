@@ -150,7 +150,7 @@ pub struct Memory {
     pub queued: BTreeSet<Text>,
     /// Nodes that their platform is at work on, by provider id, and what it does: only if nothing runs on them they may go.
     pub held: BTreeMap<Text, Text>,
-    /// Provider ids of nodes that somebody else takes away: they count as disrupted.
+    /// Provider ids of nodes that somebody else takes away, or that were found rebooting: they count as disrupted.
     pub leaving: BTreeSet<Text>,
     /// Provider ids of nodes that hold room for capacity buffers.
     pub buffer_nodes: BTreeSet<Text>,
