@@ -3,11 +3,13 @@
 //! Killing shuts the process's gate (see [`crate::gate`]) and drops its task. What it had in memory is gone; what it had
 //! written is in the server and the cloud.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use jiff::SignedDuration;
+use karpenter_runtime::clock::{Clock as _, WallClock};
 use karpenter_runtime::environment::Environment;
 use karpenter_runtime::metrics::Registry;
 use tokio::task::JoinHandle;
@@ -76,6 +78,8 @@ pub struct Process {
     faults: Faults,
     start: Box<Start>,
     lives: AtomicU32,
+    /// By how many seconds its clock is ahead of the world's.
+    ahead: Arc<AtomicI64>,
     running: Mutex<Option<Running>>,
 }
 
@@ -101,6 +105,7 @@ impl Process {
             faults,
             start: Box::new(start),
             lives: AtomicU32::new(0),
+            ahead: Arc::default(),
             running: Mutex::new(None),
         }
     }
@@ -116,6 +121,8 @@ impl Process {
             return;
         }
         let number = self.lives.fetch_add(1, Ordering::Relaxed) + 1;
+        // Nobody can know of a clock that was wrong from the start.
+        self.ahead.store(0, Ordering::Relaxed);
         let gate = Gate::default();
         let stop = CancellationToken::new();
         let wire = Wire::new(self.cluster.clone(), &self.name);
@@ -128,7 +135,7 @@ impl Process {
             gate: gate.clone(),
             cloud: self.cloud.handle_behind(&self.name, gate.clone()),
             environment: Environment {
-                clock: Arc::new(self.cluster.clock().clone()),
+                clock: Arc::new(self.clock()),
                 entropy: self.cluster.entropy().child(&format!("{}/{number}", self.name)),
                 registry: Registry::new(),
             },
@@ -139,6 +146,15 @@ impl Process {
         let task = tokio::spawn((self.start)(life));
         gate.guards(task.abort_handle());
         *self.lock() = Some(Running { gate, stop, task });
+    }
+
+    /// The world's clock, but for what [`Self::mislead`] does to it.
+    fn clock(&self) -> WallClock {
+        let (clock, ahead) = (self.cluster.clock().clone(), Arc::clone(&self.ahead));
+        WallClock::reading(move || {
+            let ahead = SignedDuration::from_secs(ahead.load(Ordering::Relaxed));
+            clock.now().checked_add(ahead).unwrap_or_else(|_| clock.now())
+        })
     }
 
     /// Whether it runs.
@@ -202,6 +218,28 @@ impl Process {
                 process.start();
             }
             process.start();
+        })
+    }
+
+    /// Has its clock leap ahead now and then and be set right again within the time in which it is doubted, until its faults are
+    /// healed.
+    pub fn mislead(self: &Arc<Self>, between: Span, by: Span) -> JoinHandle<()> {
+        let process = Arc::clone(self);
+        let mut chance = Chance::new(process.cluster.entropy(), &format!("clock/{}", process.name));
+        tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(chance.duration(&between)).await;
+                let (leap, wrong) = (chance.duration(&by), chance.duration(&Span::secs(5, 50)));
+                if !process.faults.are_on() {
+                    return;
+                }
+                let seconds = i64::try_from(leap.as_secs()).unwrap_or_default();
+                process.ahead.store(seconds, Ordering::Relaxed);
+                process.note(&format!("is told that it is {seconds} s later"));
+                tokio::time::sleep(wrong).await;
+                process.ahead.store(0, Ordering::Relaxed);
+                process.note("is told the time");
+            }
         })
     }
 

@@ -114,6 +114,8 @@ async fn live(world: &World, process: &Arc<Process>, platform: &Platform, run: R
         script.play(world).await?;
     } else {
         let danger = process.endanger(Span::secs(60, 300), Span::secs(1, 20));
+        // In some worlds only: what was stamped with a time to come waits for it.
+        let clock = chance.happens(0.3).then(|| process.mislead(Span::secs(60, 400), Span::secs(90, 900)));
         let misfortune = tokio::spawn(misfortune(world.cluster().clone(), process.faults().clone()));
         script.play(world).await?;
         world.run_for(volume.period / 2).await?;
@@ -121,6 +123,9 @@ async fn live(world: &World, process: &Arc<Process>, platform: &Platform, run: R
         world.cloud().heal();
         // They end at their next turn, with the process running.
         let _ = (danger.await, misfortune.await);
+        if let Some(clock) = clock {
+            let _ = clock.await;
+        }
     }
     let _ = busy.await;
     let healed = Instant::now();

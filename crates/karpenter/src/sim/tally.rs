@@ -20,6 +20,7 @@ const HAPPENINGS: &[(&str, &[&str])] = &[
     ("killed", &["process ", " is killed "]),
     ("stopped", &["process ", " stops "]),
     ("lease-lost", &["process ", " loses the lease "]),
+    ("clock-leap", &["process ", " is told that it is "]),
     ("cloud-no-capacity", &["cloud: launch refused -> no capacity"]),
     ("cloud-refused", &["cloud: call failed -> "]),
     ("cloud-lost-reply", &["cloud: answer lost -> "]),
