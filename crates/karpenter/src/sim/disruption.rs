@@ -19,6 +19,7 @@ use karpenter_sim::faults::{FaultPlan, Faults};
 use karpenter_sim::invariants::replacements::{
     CommandsAreWhole, ReplacementsAreCheaper, ReplacementsComeFirst,
 };
+use karpenter_sim::invariants::restraint::RepairStopsWhereMuchIsBroken;
 use karpenter_sim::objects::{is_active, is_deleting, node_of};
 use karpenter_sim::traffic::{Script, Volume};
 use karpenter_sim::{Cluster, Objects, Process, Trouble, World, WorldOptions, invariants};
@@ -52,6 +53,7 @@ pub(super) async fn simulate(run: Run) -> Report {
     world.cluster().watch_over([
         Box::new(ReplacementsComeFirst::new("karpenter")) as _,
         Box::new(CommandsAreWhole::new("karpenter")) as _,
+        Box::new(RepairStopsWhereMuchIsBroken::new(BROKEN)) as _,
         Box::new(ReplacementsAreCheaper::new("karpenter", prices())) as _,
     ]);
     let platform = Platform::repairing(repair_policies()).mistaken(run.plant);

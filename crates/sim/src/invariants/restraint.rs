@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Node, Pod};
 use karpenter_api::nodepool::DisruptionReason;
-use karpenter_api::{NodePool, annotations};
+use karpenter_api::{NodePool, annotations, labels};
 use karpenter_runtime::object_key::ObjectKey;
 
 use super::commands::{LAG, entering, node_name, pool_of, since};
@@ -47,6 +47,75 @@ impl Invariant for RepairIsVetoed {
             let asked = self.asking.get(node).is_some_and(|at| step.now.duration_since(*at) > LAG);
             if reason == DisruptionReason::Unhealthy && asked {
                 return Err(format!("NodeClaim {key} is repaired although node {node} asks not to be"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Where more than a fifth of a pool is broken, something else must be wrong: nothing is repaired there.
+pub struct RepairStopsWhereMuchIsBroken {
+    condition: String,
+    /// Since when each node is broken.
+    broken: BTreeMap<String, Timestamp>,
+    /// The most nodes each pool had of late, and when.
+    most: BTreeMap<String, Vec<(Timestamp, usize)>>,
+}
+
+impl RepairStopsWhereMuchIsBroken {
+    /// For nodes of which this condition says that they are broken.
+    pub fn new(condition: &str) -> Self {
+        Self { condition: condition.to_owned(), broken: BTreeMap::new(), most: BTreeMap::new() }
+    }
+}
+
+fn pool_of_node(node: &Node) -> Option<&str> {
+    node.metadata.labels.as_ref()?.get(labels::NODEPOOL).map(String::as_str)
+}
+
+impl Invariant for RepairStopsWhereMuchIsBroken {
+    fn name(&self) -> &'static str {
+        "nothing is repaired where more than a fifth is broken"
+    }
+
+    fn rules(&self) -> &'static [&'static str] {
+        &["I29"]
+    }
+
+    fn check(&mut self, step: &Step<'_>) -> Result<(), String> {
+        let mut nodes_changed = false;
+        for change in step.changes {
+            let Change::Node(edit) = &**change else { continue };
+            nodes_changed = true;
+            let conditions = edit.new.as_deref().and_then(|node| node.status.as_ref()?.conditions.as_ref());
+            let mut conditions = conditions.into_iter().flatten();
+            let is_broken = conditions.any(|c| c.type_ == self.condition && c.status == "True");
+            since(&mut self.broken, edit.key.name.to_string(), is_broken, step.now);
+        }
+        if nodes_changed {
+            let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+            for pool in step.objects.nodes.values().filter_map(|node| pool_of_node(node)) {
+                *counts.entry(pool).or_default() += 1;
+            }
+            for (pool, count) in counts {
+                let seen = self.most.entry(pool.to_owned()).or_default();
+                seen.retain(|(at, _)| step.now.duration_since(*at) <= LAG);
+                seen.push((step.now, count));
+            }
+        }
+        for (key, claim, reason) in entering(step) {
+            let Some(pool) = pool_of(claim).filter(|_| reason == DisruptionReason::Unhealthy) else {
+                continue;
+            };
+            let known =
+                |node: &str| self.broken.get(node).is_some_and(|at| step.now.duration_since(*at) > LAG);
+            let nodes = step.objects.nodes.values().filter(|node| pool_of_node(node) == Some(pool));
+            let broken = nodes.filter(|node| node.metadata.name.as_deref().is_some_and(known)).count();
+            let most = self.most.get(pool).into_iter().flatten().map(|(_, count)| *count).max().unwrap_or(0);
+            if broken > most.div_ceil(5) {
+                return Err(format!(
+                    "NodeClaim {key} is repaired although {broken} of at most {most} nodes of {pool} are broken"
+                ));
             }
         }
         Ok(())

@@ -4,7 +4,7 @@ use karpenter_sim::invariants::Invariant;
 use karpenter_sim::invariants::replacements::{
     CommandsAreWhole, ReplacementsAreCheaper, ReplacementsComeFirst,
 };
-use karpenter_sim::invariants::restraint::StaticPoolsKeepTheirLimit;
+use karpenter_sim::invariants::restraint::{RepairStopsWhereMuchIsBroken, StaticPoolsKeepTheirLimit};
 use karpenter_sim::inventory::Launch;
 use karpenter_sim::{World, WorldOptions, invariants};
 use kube::Api;
@@ -177,6 +177,29 @@ async fn repairing_a_node_that_asks_not_to_be_is_noticed() {
         let wish = json!({"metadata": {"annotations": {"karpenter.sh/do-not-repair": wish}}});
         nodes.patch("a", &PatchParams::default(), &Patch::Merge(wish)).await.unwrap();
         world.run_for(5 * MINUTE).await.unwrap();
+        disrupt(&world, "a", "Unhealthy").await;
+        assert_eq!(broken(&world).as_deref(), rule);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_repair_where_more_than_a_fifth_is_broken_is_noticed() {
+    for (broken_nodes, rule) in [(&["a"][..], None), (&["a", "b"], Some("I29"))] {
+        let world = World::new(WorldOptions { seed: 5, ..WorldOptions::default() }).await.unwrap();
+        let rule_itself = RepairStopsWhereMuchIsBroken::new("example.com/Broken");
+        world.cluster().watch_over([Box::new(rule_itself) as Box<dyn Invariant>]);
+        pool(&world, "100%").await;
+        for name in ["a", "b", "c", "d", "e"] {
+            machine(&world, name).await;
+        }
+        let nodes: Api<k8s_openapi::api::core::v1::Node> = Api::all(world.cluster().client("monitor"));
+        for name in broken_nodes {
+            let condition =
+                json!({"type": "example.com/Broken", "status": "True", "reason": "Hung", "message": ""});
+            let status = json!({"status": {"conditions": [condition]}});
+            nodes.patch_status(name, &PatchParams::default(), &Patch::Merge(status)).await.unwrap();
+        }
+        world.run_for(4 * MINUTE).await.unwrap();
         disrupt(&world, "a", "Unhealthy").await;
         assert_eq!(broken(&world).as_deref(), rule);
     }
