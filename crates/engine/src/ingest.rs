@@ -57,12 +57,32 @@ pub struct Ingest {
     specs: HashTable<Arc<PodSpec>>,
     requirements: BTreeSet<Requirements>,
     amounts: HashMap<String, Amount, FixedState>,
+    /// How much there was to remember when what nobody uses any more was last forgotten.
+    remembered: usize,
 }
+
+/// Less than this is not worth looking through.
+const WORTH_FORGETTING: usize = 10_000;
 
 impl Ingest {
     /// Remembers nothing yet.
     pub fn new() -> Self {
         Ingest::default()
+    }
+
+    /// Forgets what nobody uses any more, once there is twice as much as after the last time: every Job brings names and labels
+    /// that never come again.
+    fn forget_unused(&mut self) {
+        let size = |all: &Self| all.texts.len() + all.labels.len() + all.specs.len() + all.amounts.len();
+        if size(self) < (2 * self.remembered).max(WORTH_FORGETTING) {
+            return;
+        }
+        // What refers to others first.
+        self.specs.retain(|spec| Arc::strong_count(spec) > 1);
+        self.labels.retain(|labels| labels.is_shared());
+        self.texts.retain(|text| Arc::strong_count(text) > 1);
+        self.amounts.clear();
+        self.remembered = size(self);
     }
 
     /// The shared copy of `text`.
@@ -91,6 +111,7 @@ impl Ingest {
 
     /// The shared copy of a label or annotation map.
     pub fn map(&mut self, map: Option<&OpenMap>) -> Labels {
+        self.forget_unused();
         let Some(map) = map.filter(|m| !m.is_empty()) else { return self.nothing.clone() };
         let hash = hash_pairs(&self.hasher, map.iter().map(|(k, v)| (k.as_str(), v.as_str())));
         let same = |labels: &Labels| {
@@ -535,4 +556,24 @@ fn exact_nanos(decimal: &str) -> Option<Amount> {
     }
     let total = units.checked_mul(1_000_000_000)?.checked_add(nanos)?;
     Some(Amount::nanos(if negative { -total } else { total }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_nobody_uses_any_more_is_forgotten_and_the_rest_stays_shared() {
+        let mut ingest = Ingest::new();
+        let named = |number: usize| OpenMap::from([("job".to_owned(), format!("job-{number}"))]);
+        let kept = ingest.map(Some(&named(0)));
+        for number in 1..10 * WORTH_FORGETTING {
+            ingest.map(Some(&named(number)));
+        }
+        assert!(ingest.labels.len() < WORTH_FORGETTING, "{} maps", ingest.labels.len());
+        assert!(ingest.texts.len() < WORTH_FORGETTING, "{} texts", ingest.texts.len());
+        let again = ingest.map(Some(&named(0)));
+        let pointers = [&kept, &again].map(|labels| Arc::as_ptr(labels.get("job").expect("a label")));
+        assert!(std::ptr::addr_eq(pointers[0], pointers[1]), "still one copy");
+    }
 }

@@ -72,6 +72,11 @@ impl Labels {
         Labels(sorted.into_iter().collect())
     }
 
+    /// Whether anybody else has these.
+    pub(crate) fn is_shared(&self) -> bool {
+        Arc::strong_count(&self.0) > 1
+    }
+
     /// The value of `key`.
     pub fn get(&self, key: &str) -> Option<&Text> {
         // One after the other: the length, which is at hand, rules nearly all out, where halving reads a string each time.

@@ -17,6 +17,7 @@ use karpenter_runtime::logging;
 use karpenter_runtime::object_key::ObjectKey;
 use karpenter_runtime::options::PreferencePolicy;
 use karpenter_runtime::ttl_cache::TtlCache;
+use karpenter_state::Cluster;
 
 use super::claims::some_of;
 use super::metrics::SchedulerMetrics;
@@ -209,6 +210,9 @@ impl Records {
         let now = self.context.now();
         self.context.cluster.update(|cluster| {
             for pod in pods.filter(|pod| pod.buffer.is_none()) {
+                if has_gone(cluster, pod) {
+                    continue;
+                }
                 let waited = cluster.timings_mut().failed((pod.namespace.clone(), pod.name.clone()), now);
                 self.observe(waited);
             }
@@ -234,6 +238,9 @@ impl Records {
                     .map(|placed| &placed.pod)
                     .filter(|pod| placed(pod) && pod.node_name.is_none())
                 {
+                    if has_gone(cluster, pod) {
+                        continue;
+                    }
                     let key = (pod.namespace.clone(), pod.name.clone());
                     self.observe(cluster.timings_mut().placed(key, healthy, now));
                 }
@@ -242,6 +249,9 @@ impl Records {
                 let Some(machine) = machines.get(&node.node) else { continue };
                 let healthy = healthy(machine.labels().get_or_empty(NODE_POOL));
                 for pod in node.pods.iter().map(|placed| &placed.pod).filter(|pod| placed(pod)) {
+                    if has_gone(cluster, pod) {
+                        continue;
+                    }
                     let key = (pod.namespace.clone(), pod.name.clone());
                     if pod.node_name.is_none() {
                         self.observe(cluster.timings_mut().placed(key.clone(), healthy, now));
@@ -267,6 +277,9 @@ impl Records {
             planned.pods.iter().map(|placed| &placed.pod).filter(|pod| pod.buffer.is_none()).collect();
         self.context.cluster.update(|cluster| {
             for pod in &pods {
+                if has_gone(cluster, pod) {
+                    continue;
+                }
                 cluster.timings_mut().assign((pod.namespace.clone(), pod.name.clone()), &name);
             }
         });
@@ -327,4 +340,9 @@ fn batch(decision: &Decision) -> impl Iterator<Item = &Arc<Pod>> {
         placed.chain(plan.existing_nodes.iter().flat_map(|node| &node.pods)).map(|placed| &placed.pod);
     let moving = placed.filter(|pod| !is_provisionable(pod) && pod.buffer.is_none());
     waiting(decision).chain(moving)
+}
+
+/// Whether the pod went while it was decided on: it has been forgotten for good.
+fn has_gone(cluster: &Cluster, pod: &Pod) -> bool {
+    cluster.pod(&pod.namespace, &pod.name).is_none()
 }
