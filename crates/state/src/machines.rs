@@ -373,8 +373,9 @@ impl Machines {
         self.buffer_pods.get(provider_id).copied().unwrap_or_default()
     }
 
+    /// One that is going brings nothing, however long its end takes.
     pub(crate) fn has_unlaunched_claims(&self) -> bool {
-        !self.unlaunched.is_empty()
+        self.unlaunched.values().any(|claim| !claim.deleting)
     }
 
     pub(crate) fn unlaunched(&self) -> Vec<Arc<NodeClaim>> {

@@ -43,6 +43,15 @@ fn a_claim_that_is_not_launched_is_no_machine_and_decisions_wait_for_it() {
 }
 
 #[test]
+fn decisions_do_not_wait_for_a_claim_that_ends_before_it_was_launched() {
+    let mut cluster = Cluster::new();
+    cluster.apply_node_claim(&told(false, "1", "")).expect("a claim");
+    assert!(cluster.has_unlaunched_claims());
+    cluster.apply_node_claim(&told(true, "1", "")).expect("a claim");
+    assert!(!cluster.has_unlaunched_claims(), "its instance may take hours to go");
+}
+
+#[test]
 fn decisions_wait_for_nodes_not_seen_yet_but_not_for_one_that_never_gets_a_provider_id() {
     let mut cluster = Cluster::new();
     let nodes = ["stray", "node-1"];
