@@ -14,10 +14,14 @@ use karpenter_cloudprovider::{CloudProvider, ProviderError, Registry};
 use karpenter_engine::instance_type::InstanceType;
 use karpenter_engine::labels::Text;
 use karpenter_engine::node_pool::InstanceTypes;
-use tokio::time::timeout;
+use karpenter_runtime::context::{controller_name, on_behalf_of};
+use tokio::time::{Instant, timeout};
+use tokio_util::task::AbortOnDropHandle;
 
 /// How long a decision waits for a provider. Healthy ones answer from memory.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// A question put longer ago than this is put again: its answer, should it have come meanwhile, is as old.
+const OLDEST: Duration = Duration::from_secs(5 * 60);
 
 type Answer = Result<Arc<[InstanceType]>, ProviderError>;
 
@@ -39,6 +43,7 @@ struct Known {
 struct Question {
     /// The NodePool as it was when the question was put.
     about: (Option<String>, Option<i64>),
+    put: Instant,
     answer: Shared<BoxFuture<'static, Answer>>,
 }
 
@@ -117,12 +122,17 @@ impl Catalogue {
     ) -> Shared<BoxFuture<'static, Answer>> {
         let mut known = self.known();
         let about = (pool.metadata.uid.clone(), pool.metadata.generation);
-        if let Some(open) = known.asked.get(name).filter(|open| open.about == about) {
+        let is_good = |open: &&Question| open.about == about && open.put.elapsed() < OLDEST;
+        if let Some(open) = known.asked.get(name).filter(is_good) {
             return open.answer.clone();
         }
         let (provider, pool) = (Arc::clone(provider), Arc::clone(pool));
-        let answer = async move { provider.get_instance_types(&pool).await }.boxed().shared();
-        known.asked.insert(name.to_owned(), Question { about, answer: answer.clone() });
+        // In a task of its own: a question nobody waits for at the moment goes on, and lets go of what it holds in the provider.
+        let asking = async move { provider.get_instance_types(&pool).await };
+        let task = AbortOnDropHandle::new(tokio::spawn(on_behalf_of(controller_name(), asking)));
+        let answer = async move { task.await.unwrap_or_else(|ended| Err(ProviderError::other(ended))) };
+        let answer = answer.boxed().shared();
+        known.asked.insert(name.to_owned(), Question { about, put: Instant::now(), answer: answer.clone() });
         answer
     }
 
@@ -134,7 +144,6 @@ impl Catalogue {
 #[cfg(test)]
 mod tests {
     use karpenter_cloudprovider::fake::{Behaviour, FakeProvider, Method, node_class};
-    use tokio::time::Instant;
 
     use super::*;
 
@@ -186,7 +195,21 @@ mod tests {
         let (provider, catalogue) = catalogue();
         provider.next(Method::GetInstanceTypes, Behaviour::Slow(Duration::from_secs(15)));
         assert!(catalogue.offers(&[pool("a")]).await.list("a").is_empty());
+        // Nobody waits for it meanwhile.
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        let asked_again = Instant::now();
         assert_eq!(catalogue.offers(&[pool("a")]).await.list("a").len(), 5);
+        assert!(asked_again.elapsed().is_zero(), "it was answered while nobody waited");
         assert_eq!(provider.count(Method::GetInstanceTypes), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_nobody_came_for_is_not_believed_for_ever() {
+        let (provider, catalogue) = catalogue();
+        provider.next(Method::GetInstanceTypes, Behaviour::Slow(Duration::from_secs(15)));
+        catalogue.offers(&[pool("a")]).await;
+        tokio::time::sleep(OLDEST).await;
+        assert_eq!(catalogue.offers(&[pool("a")]).await.list("a").len(), 5);
+        assert_eq!(provider.count(Method::GetInstanceTypes), 2);
     }
 }
