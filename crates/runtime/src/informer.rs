@@ -265,6 +265,7 @@ impl<K: Resource> Mirror<K> {
                 let object = ObjectKey::of(&Lenient::<K>(Err(unreadable.clone())));
                 let (kind, error) = (&self.kind, unreadable);
                 tracing::warn!(kind, %object, %error, "object cannot be read and is left out");
+                self.store.leave_out(object);
                 return;
             }
         };

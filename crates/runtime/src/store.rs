@@ -22,6 +22,8 @@ pub struct Store<K> {
 struct Shared<K> {
     objects: RwLock<Objects<K>>,
     synced: AtomicBool,
+    /// Objects that exist and cannot be read.
+    unreadable: RwLock<BTreeSet<ObjectKey>>,
     /// Wakes whoever waits for the first list in the order they came (a `watch` channel would do so in any order).
     sync: Notify,
 }
@@ -62,6 +64,7 @@ impl<K> Store<K> {
             shared: Arc::new(Shared {
                 objects: RwLock::new(objects),
                 synced: AtomicBool::new(false),
+                unreadable: RwLock::default(),
                 sync: Notify::new(),
             }),
         }
@@ -110,6 +113,16 @@ impl<K> Store<K> {
         self.shared.synced.load(Ordering::Acquire)
     }
 
+    /// Whether all objects of the kind are here, none left out because it cannot be read: what is not here does not exist.
+    pub fn is_complete(&self) -> bool {
+        self.is_synced() && read(&self.shared.unreadable).is_empty()
+    }
+
+    /// Notes that an object exists and cannot be read.
+    pub(crate) fn leave_out(&self, key: ObjectKey) {
+        write(&self.shared.unreadable).insert(key);
+    }
+
     /// Waits until [`is_synced`](Self::is_synced).
     pub async fn wait_synced(&self) {
         let mut sync = pin!(self.shared.sync.notified());
@@ -127,6 +140,7 @@ impl<K> Store<K> {
 
     /// Puts an object in; the one it replaces comes back.
     pub(crate) fn insert(&self, key: ObjectKey, object: Arc<K>) -> Option<Arc<K>> {
+        write(&self.shared.unreadable).remove(&key);
         let mut objects = write(&self.shared.objects);
         let old = objects.by_key.insert(key.clone(), Arc::clone(&object));
         for index in objects.indexes.values_mut() {
@@ -139,6 +153,7 @@ impl<K> Store<K> {
     }
 
     pub(crate) fn remove(&self, key: &ObjectKey) -> Option<Arc<K>> {
+        write(&self.shared.unreadable).remove(key);
         let mut objects = write(&self.shared.objects);
         let old = objects.by_key.remove(key)?;
         for index in objects.indexes.values_mut() {
@@ -147,8 +162,11 @@ impl<K> Store<K> {
         Some(old)
     }
 
+    /// Of all objects that are known to exist.
     pub(crate) fn keys(&self) -> BTreeSet<ObjectKey> {
-        read(&self.shared.objects).by_key.keys().cloned().collect()
+        let mut keys = read(&self.shared.unreadable).clone();
+        keys.extend(read(&self.shared.objects).by_key.keys().cloned());
+        keys
     }
 }
 
@@ -190,6 +208,23 @@ mod tests {
 
     fn put(store: &Store<Pod>, name: &str, node: &str) {
         store.insert(ObjectKey::cluster(name), pod(name, node));
+    }
+
+    #[test]
+    fn what_exists_and_cannot_be_read_is_missed_until_it_can_or_is_gone() {
+        let store: Store<Pod> = Store::new();
+        assert!(!store.is_complete(), "not listed yet");
+        store.mark_synced();
+        for mended in [true, false] {
+            store.leave_out(ObjectKey::cluster("a"));
+            assert!(!store.is_complete());
+            assert!(store.keys().contains(&ObjectKey::cluster("a")), "its end is noticed by the next list");
+            match mended {
+                true => put(&store, "a", "n1"),
+                false => drop(store.remove(&ObjectKey::cluster("a"))),
+            }
+            assert!(store.is_complete());
+        }
     }
 
     #[test]

@@ -157,7 +157,7 @@ impl Objects for Watched {
     }
 
     fn node_claims(&self) -> Option<Vec<Arc<NodeClaim>>> {
-        self.claims.is_synced().then(|| self.claims.list())
+        self.claims.is_complete().then(|| self.claims.list())
     }
 }
 
