@@ -29,6 +29,11 @@ const DEFAULT_BURST: u32 = 10;
 const ASK_AFTER: Duration = Duration::from_secs(30);
 const ANSWER_WITHIN: Duration = Duration::from_secs(15);
 
+/// How long the server may take to begin an answer, watches excepted. Longer than it gives itself.
+const ANSWER_BEGINS_WITHIN: Duration = Duration::from_secs(90);
+/// How long a connection may be silent. Watches hear something every minute or end before.
+const SILENCE: Duration = Duration::from_secs(300);
+
 /// Requests per second, and at once.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
@@ -51,10 +56,11 @@ pub fn build(
     config
         .headers
         .push((header::USER_AGENT, agent.unwrap_or_else(|_| HeaderValue::from_static("karpenter"))));
+    config.read_timeout.get_or_insert(SILENCE);
     let (measure, throttle) = (MeasureLayer::new(registry), ThrottleLayer::new(limits));
     if config.proxy_url.is_some() {
         let stack = ClientBuilder::try_from(config)?;
-        return Ok(stack.with_layer(&measure).with_layer(&throttle).build());
+        return Ok(stack.with_layer(&DeadlineLayer).with_layer(&measure).with_layer(&throttle).build());
     }
     let service = ServiceBuilder::new()
         .layer(config.base_uri_layer())
@@ -63,7 +69,7 @@ pub fn build(
         .map_err(BoxError::from)
         .service(connections(&config)?);
     let stack = ClientBuilder::new(service, config.default_namespace);
-    Ok(stack.with_layer(&measure).with_layer(&throttle).build())
+    Ok(stack.with_layer(&DeadlineLayer).with_layer(&measure).with_layer(&throttle).build())
 }
 
 type Connections =
@@ -90,6 +96,49 @@ fn connections(config: &Config) -> Result<Connections, kube::Error> {
         .http2_keep_alive_timeout(ANSWER_WITHIN)
         .http2_keep_alive_while_idle(true)
         .build(connector))
+}
+
+/// Gives up on requests that are never answered: whoever asked asks again, instead of waiting for ever while the lease is renewed.
+#[derive(Clone, Copy)]
+struct DeadlineLayer;
+
+impl<S> Layer<S> for DeadlineLayer {
+    type Service = Deadline<S>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        Deadline(inner)
+    }
+}
+
+struct Deadline<S>(S);
+
+impl<S, B, R> Service<Request<B>> for Deadline<S>
+where
+    S: Service<Request<B>, Response = R, Error = BoxError>,
+    S::Future: Send + 'static,
+{
+    type Response = R;
+    type Error = BoxError;
+    type Future = BoxFuture<'static, Result<R, BoxError>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        self.0.poll_ready(context)
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        let watches =
+            request.uri().query().is_some_and(|query| query.split('&').any(|part| part == "watch=true"));
+        let answer = self.0.call(request);
+        if watches {
+            return Box::pin(answer);
+        }
+        Box::pin(async move {
+            tokio::time::timeout(ANSWER_BEGINS_WITHIN, answer).await.unwrap_or_else(|_| {
+                Err(format!("no answer from the API server within {} s", ANSWER_BEGINS_WITHIN.as_secs())
+                    .into())
+            })
+        })
+    }
 }
 
 /// Holds requests back to a rate.
@@ -320,6 +369,22 @@ mod tests {
             .with_layer(&MeasureLayer::new(registry))
             .with_layer(&ThrottleLayer::new(limits))
             .build()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_that_is_never_answered_fails_and_a_watch_may_take_its_time() {
+        let server = service_fn(|_: Request<Body>| async {
+            tokio::time::sleep(Duration::from_secs(600)).await;
+            Ok::<_, BoxError>(Response::new(Body::empty()))
+        });
+        let client = ClientBuilder::new(server, "default").with_layer(&DeadlineLayer).build();
+        let (started, pods) = (Instant::now(), Api::<Pod>::all(client));
+        let error = pods.get_opt("p").await.expect_err("no answer");
+        assert_eq!(started.elapsed(), ANSWER_BEGINS_WITHIN);
+        assert!(format!("{error:?}").contains("no answer from the API server within 90 s"), "{error:?}");
+        let started = Instant::now();
+        let _ = pods.watch(&kube::api::WatchParams::default(), "0").await;
+        assert_eq!(started.elapsed(), Duration::from_secs(600));
     }
 
     async fn ask(client: Client, times: usize) -> std::time::Duration {
