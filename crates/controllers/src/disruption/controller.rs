@@ -74,6 +74,8 @@ enum Carried {
     Nothing,
     /// These were to be rebooted and cannot be now.
     NoReboot(Vec<Arc<Candidate>>),
+    /// The clock leapt meanwhile.
+    Doubted,
     /// The program is to stop.
     Stopped,
 }
@@ -200,7 +202,7 @@ impl Singleton for Disruption {
             }
             let method = last.method;
             match self.carry_out(&mut look, last.commands).await? {
-                Carried::Started => return Ok(Outcome::After(IMMEDIATELY)),
+                Carried::Started | Carried::Doubted => return Ok(Outcome::After(IMMEDIATELY)),
                 Carried::Stopped => return Ok(Outcome::Done),
                 Carried::Nothing => methods.retain(|other| *other > method),
                 // Another node may need its method as much. What a late watch did not tell uses up budgets all the same.
@@ -513,6 +515,9 @@ impl Disruption {
                 biased;
                 () = stopping.cancelled() => return Ok(Carried::Stopped),
                 () = tokio::time::sleep(VALIDATION_DELAY) => {}
+            }
+            if !self.context.environment.clock.doubted_for().is_zero() {
+                return Ok(Carried::Doubted);
             }
             *look = self.look().await;
             if self.puts_off(look, &command).await {

@@ -174,26 +174,20 @@ impl Queue {
             return Ok(Started::Stale(stale));
         }
         let id = ids.lock().unwrap_or_else(PoisonError::into_inner).uuid().to_string();
-        if !self.reserve(&command, &id) {
+        let Some(mut reserved) = self.reserve(&command, &id) else {
             return Err(ReconcileError::message("candidate is being disrupted"));
-        }
+        };
         let created = Instant::now();
         if command.decision() == Decision::Reboot {
-            self.release(&command.candidates);
+            drop(reserved);
             return self.reboot(&command, &id, pools).await;
         }
         log::command(&command, &id, pools);
-        let mut candidates = match self.mark(&command).await {
-            Ok(candidates) => candidates,
-            Err(error) => {
-                self.release(&command.candidates);
-                return Err(with_id(error.context("marking disrupted"), &id));
-            }
-        };
+        let marked = self.mark(&command).await;
+        let mut candidates = marked.map_err(|error| with_id(error.context("marking disrupted"), &id))?;
         if stopping().is_cancelled() {
             // Nobody would see to the rest of it.
             self.take_back(&mut candidates).await;
-            self.release(&command.candidates);
             return Ok(Started::Stopping);
         }
         let replacements = match self.launch(&command, pools).await {
@@ -201,16 +195,14 @@ impl Queue {
             Err(error) => {
                 // Without a way to launch, nothing is disrupted.
                 self.take_back(&mut candidates).await;
-                self.release(&command.candidates);
                 return Err(with_id(error.context("launching replacement nodeclaim"), &id));
             }
         };
         self.promise(&command, &candidates);
         metrics.started(&command);
         let kept: BTreeSet<&Text> = candidates.iter().map(|taken| &taken.candidate.provider_id).collect();
-        let lost: Vec<Arc<Candidate>> =
-            command.candidates.iter().filter(|c| !kept.contains(&c.provider_id)).cloned().collect();
-        self.release(&lost);
+        reserved.candidates.retain(|candidate| !kept.contains(&candidate.provider_id));
+        drop(reserved);
         let under_way = UnderWay { command, created, candidates, replacements };
         let mut state = self.state();
         state.commands.insert(id.clone(), Arc::new(AsyncMutex::new(under_way)));
@@ -262,15 +254,15 @@ impl Queue {
     }
 
     /// Takes the nodes for this command, unless one of them is taken.
-    fn reserve(&self, command: &Command, id: &str) -> bool {
+    fn reserve(&self, command: &Command, id: &str) -> Option<Reserved<'_>> {
         let mut state = self.state();
         if command.candidates.iter().any(|c| state.by_provider.contains_key(&c.provider_id)) {
-            return false;
+            return None;
         }
         for candidate in &command.candidates {
             state.by_provider.insert(candidate.provider_id.clone(), id.to_owned());
         }
-        true
+        Some(Reserved { queue: self, candidates: command.candidates.clone() })
     }
 
     fn release(&self, candidates: &[Arc<Candidate>]) {
@@ -575,6 +567,18 @@ impl Reconciler for Queue {
             "failed terminating nodes while executing a disruption command"
         );
         Ok(Outcome::Done)
+    }
+}
+
+/// Nodes taken for a command that is not under way yet: free again when dropped, whatever ended it.
+struct Reserved<'a> {
+    queue: &'a Queue,
+    candidates: Vec<Arc<Candidate>>,
+}
+
+impl Drop for Reserved<'_> {
+    fn drop(&mut self) {
+        self.queue.release(&self.candidates);
     }
 }
 

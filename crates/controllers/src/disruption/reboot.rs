@@ -84,8 +84,10 @@ pub(super) async fn commit(
         Written::Unchanged => requested,
         Written::Gone | Written::Conflict => return Ok(false),
     };
-    // The next look must not find it untouched because a watch is late.
-    if let Err(error) = context.cluster.update(|cluster| cluster.apply_node_claim(&written)) {
+    // The next look must not find it untouched because a watch is late; nor what is going alive because this answer is.
+    let seen = context.stores.node_claims.get(&ObjectKey::of(&written));
+    let is_going = seen.is_some_and(|seen| seen.metadata.deletion_timestamp.is_some());
+    if !is_going && let Err(error) = context.cluster.update(|cluster| cluster.apply_node_claim(&written)) {
         tracing::warn!(%error, "object is left out of scheduling");
     }
     history.record(&candidate.claim_uid, context.now());

@@ -1,5 +1,6 @@
 //! The end of a NodeClaim: its Nodes go first, then its instance, then the claim (rules L1.60–L1.65).
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Node;
@@ -84,14 +85,16 @@ impl Lifecycle {
         Ok(Step::Next)
     }
 
-    /// Deletes the claim's Nodes, whose own end is a drain, and waits for that. A claim that never registered has none of ours.
+    /// Deletes the claim's Nodes, whose own end is a drain, and waits for that. A claim that never registered has none of ours;
+    /// one whose Node is registered and that was deleted before it could say so itself has.
     async fn remove_nodes(&self, pass: &Pass) -> Result<Step, ReconcileError> {
         let claim = &pass.claim;
-        if claim.condition_status(REGISTERED) != ConditionStatus::True {
+        let nodes = self.context.stores.nodes_of(provider_id(claim));
+        let is_open = |node: &Arc<Node>| label(&**node, labels::REGISTERED) == labels::TRUE;
+        if claim.condition_status(REGISTERED) != ConditionStatus::True && !nodes.iter().any(is_open) {
             return Ok(Step::Next);
         }
         let api: Api<Node> = Api::all(self.context.client.clone());
-        let nodes = self.context.stores.nodes_of(provider_id(claim));
         for node in nodes.iter().filter(|node| node.metadata.deletion_timestamp.is_none()) {
             writes::delete(&api, node).await?;
         }

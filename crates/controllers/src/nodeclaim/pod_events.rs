@@ -94,7 +94,7 @@ impl Reconciler for PodEvents {
             return Ok(Outcome::Done);
         }
         let mut noted = (*claim).clone();
-        noted.status.get_or_insert_default().last_pod_event_time = Some(Time(self.context.now()));
+        noted.status.get_or_insert_default().last_pod_event_time = Some(Time(self.context.undoubted_now()));
         if let Err(error) = writes::patch_status(&self.claims, &claim, &noted, Lock::None).await {
             self.written.lock().unwrap_or_else(PoisonError::into_inner).remove(&uid);
             return Err(error.into());

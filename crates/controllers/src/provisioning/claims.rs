@@ -171,7 +171,11 @@ impl ClaimFactory {
 
     fn note(&self, created: &NodeClaim, pool: &str, reason: &str) {
         let context = &self.0.context;
-        if let Err(error) = context.cluster.update(|cluster| cluster.apply_node_claim(created)) {
+        // The answer may come after the watch, which then knows more.
+        let known = context.stores.node_claims.get(&ObjectKey::of(created));
+        let is_known = known.is_some_and(|known| known.metadata.uid == created.metadata.uid);
+        let noted = if is_known { Ok(()) } else { context.cluster.update(|c| c.apply_node_claim(created)) };
+        if let Err(error) = noted {
             let object = logging::object(&ObjectKey::of(created));
             tracing::warn!(NodeClaim = %object, %error, "object is left out of scheduling");
         }

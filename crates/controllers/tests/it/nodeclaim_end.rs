@@ -92,21 +92,38 @@ async fn a_machine_that_is_still_being_built_is_removed_by_its_handle() {
     assert!(rig.provider.instances().is_empty(), "nothing comes of it");
 }
 
-#[tokio::test(start_paused = true)]
-async fn nodes_of_a_claim_that_never_registered_are_not_touched() {
-    let rig = Rig::quiet(&[]).await;
+/// A NodeClaim that does not say that it is registered, deleted, and its Node.
+async fn end_of_an_unregistered_claim(rig: &Rig, node: &Value) {
     let since = "2026-01-01T00:00:00Z";
     let unregistered = json!({"status": {"conditions": [
         condition("Launched", "True", since), condition("Registered", "False", since),
     ]}});
     rig.create(claim("c", "default", 1).with(unregistered)).await;
-    rig.create(node("c", "default", 1)).await;
+    rig.create(node.clone()).await;
     rig.pass(2 * SECOND).await;
     rig.delete(&claim("c", "default", 1)).await;
     rig.pass(20 * SECOND).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn nodes_of_a_claim_that_never_registered_are_not_touched() {
+    let rig = Rig::quiet(&[]).await;
+    let closed =
+        node("c", "default", 1).with(json!({"metadata": {"labels": {"karpenter.sh/registered": "false"}}}));
+    end_of_an_unregistered_claim(&rig, &closed).await;
     assert_eq!(rig.get(&claim("c", "default", 1)).await, None);
-    let node = rig.get(&node("c", "default", 1)).await.expect("the node stays");
+    let node = rig.get(&closed).await.expect("the node stays");
     assert_eq!(node["metadata"]["deletionTimestamp"], Value::Null);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_was_opened_is_drained_although_its_claim_was_deleted_before_it_could_say_so() {
+    let rig = Rig::quiet(&[]).await;
+    let open = node("c", "default", 1).with(json!({"metadata": {"finalizers": ["example.com/held"]}}));
+    end_of_an_unregistered_claim(&rig, &open).await;
+    let ending = rig.get(&open).await.expect("the node is drained first");
+    assert!(ending["metadata"]["deletionTimestamp"].is_string());
+    assert_eq!(rig.provider.count(Method::Delete), 0, "its instance goes after it");
 }
 
 #[tokio::test(start_paused = true)]
