@@ -45,6 +45,11 @@ What is null or an empty text is left to the program; what `controller.env` sets
 {{- end -}}
 {{- end -}}
 {{- if has "cloudstack" .Values.providers -}}
+{{- $named := or $settings.clusterName .Values.controller.envFrom -}}
+{{- range .Values.controller.env -}}{{- if eq .name "CLUSTER_NAME" -}}{{- $named = true -}}{{- end -}}{{- end -}}
+{{- if not $named -}}
+{{- fail "settings.clusterName: the provider cloudstack tells this cluster's machines from those of others by it; name the cluster" -}}
+{{- end -}}
 {{- $plain = concat $plain (list
   (list "CLOUDSTACK_VERIFY_SSL" .Values.cloudstack.verifySSL)
   (list "CLOUDSTACK_CREDENTIALS_DIR" (ternary "/etc/karpenter/cloudstack" "" (ne .Values.cloudstack.credentialsSecret "")))
