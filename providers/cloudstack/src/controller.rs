@@ -12,8 +12,8 @@ use karpenter_runtime::object_key::ObjectKey;
 use karpenter_runtime::writes::{self, Lock, Written};
 use kube::{Api, ResourceExt as _};
 
+use crate::accounts::Accounts;
 use crate::nodeclass::{CloudStackNodeClass, HASH_VERSION, NETWORK_READY};
-use crate::provider::CloudStackProvider;
 use crate::{labels, shared};
 
 /// Keeps a NodeClass while NodeClaims use it.
@@ -25,7 +25,7 @@ const IN_USE: Duration = Duration::from_secs(10);
 
 /// Keeps the status of NodeClasses.
 pub(crate) struct NodeClassController {
-    pub(crate) provider: Arc<CloudStackProvider>,
+    pub(crate) accounts: Arc<Accounts>,
     pub(crate) api: Api<CloudStackNodeClass>,
     pub(crate) claims: Api<NodeClaim>,
 }
@@ -40,7 +40,7 @@ impl Reconciler for NodeClassController {
     type Key = ObjectKey;
 
     async fn reconcile(&self, key: ObjectKey) -> ReconcileResult {
-        let objects: &Arc<dyn shared::Objects> = &self.provider.shared.objects;
+        let objects: &Arc<dyn shared::Objects> = &self.accounts.own.shared.objects;
         let Some(class) = objects.node_class(&key.name) else { return Ok(Outcome::Done) };
         if class.metadata.deletion_timestamp.is_some() {
             return self.finalize(&class).await;
@@ -65,7 +65,7 @@ impl Reconciler for NodeClassController {
                 Written::Conflict => return Ok(Outcome::Requeue),
             };
         let mut after = before.clone();
-        let resolved = self.provider.resolve_status(&mut after).await;
+        let resolved = self.accounts.of_class(&before).resolve_status(&mut after).await;
         self.tell(&before, &after);
         let written =
             writes::patch_status(&self.api, &before, &after, Lock::Optimistic).await.map_err(failed)?;
@@ -94,7 +94,7 @@ impl NodeClassController {
             return Ok(true);
         }
         let key = ObjectKey::cluster(class.name_any());
-        let Some(claims) = self.provider.shared.objects.node_claims() else { return Ok(false) };
+        let Some(claims) = self.accounts.own.shared.objects.node_claims() else { return Ok(false) };
         for claim in claims.iter().filter(|claim| class_of(claim).as_ref() == Some(&key)) {
             if !version(claim.annotations()) {
                 continue;
@@ -129,7 +129,7 @@ impl NodeClassController {
             });
             if !same {
                 let (reason, message) = (condition.reason().to_owned(), condition.message().to_owned());
-                self.provider.shared.voice.warn(after, reason, message);
+                self.accounts.own.shared.voice.warn(after, reason, message);
             }
         }
     }
@@ -137,7 +137,7 @@ impl NodeClassController {
     /// Lets a NodeClass go when nothing needs it any more: machines are destroyed by what it says.
     async fn finalize(&self, class: &CloudStackNodeClass) -> ReconcileResult {
         let key = ObjectKey::cluster(class.name_any());
-        let Some(claims) = self.provider.shared.objects.node_claims() else {
+        let Some(claims) = self.accounts.own.shared.objects.node_claims() else {
             return Ok(Outcome::After(IN_USE));
         };
         if claims.iter().any(|claim| class_of(claim).as_ref() == Some(&key)) {

@@ -4,7 +4,7 @@
 //! are revoked, or a moment after.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
@@ -13,18 +13,22 @@ use k8s_openapi::api::core::v1::Secret;
 use karpenter_runtime::controller::{Outcome, ReconcileResult, Reconciler};
 use karpenter_runtime::object_key::ObjectKey;
 use karpenter_runtime::store::Store;
+use kube::Api;
 use tokio_util::sync::CancellationToken;
 
 use crate::client::error::ErrorKind;
 use crate::client::http::{HttpError, HttpSettings, HttpTransport};
 use crate::client::signature::Credentials;
 use crate::client::transport::{Transport, TransportError};
-use crate::client::{Accounts, Client, Session};
+use crate::client::{Accounts, Client, NO_KEYS, Notice, Session, UNKNOWN};
+use crate::nodeclass::CredentialsRef;
 
 /// How often files are looked at; Kubernetes itself takes about a minute to change them.
 const INTERVAL: Duration = Duration::from_secs(5);
 /// When keys that were not taken are tried again.
 const AGAIN: Duration = Duration::from_secs(10);
+/// How often the Secret a NodeClass names is read.
+const READ_AGAIN: Duration = Duration::from_secs(30);
 
 /// How an address becomes a road to it.
 pub type Roads = Arc<dyn Fn(&str) -> Result<Arc<dyn Transport>, HttpError> + Send + Sync>;
@@ -88,7 +92,7 @@ pub(crate) fn read(directory: &Path) -> Result<Keys, KeysError> {
 }
 
 /// Reads the keys of a Secret.
-fn of_secret(place: &str, secret: &Secret) -> Result<Keys, KeysError> {
+pub(crate) fn of_secret(place: &str, secret: &Secret) -> Result<Keys, KeysError> {
     keys(place, |name| {
         let bytes = secret.data.as_ref().and_then(|data| data.get(name)).ok_or("there is none")?;
         String::from_utf8(bytes.0.clone()).map_err(|_| "it is no text".to_owned())
@@ -106,8 +110,12 @@ impl Keys {
 
 /// A session of somebody who has no keys yet: every call says what is missing.
 pub(crate) fn no_session(why: String) -> Session {
+    nobodys(UNKNOWN, why)
+}
+
+fn nobodys(endpoint: &str, why: String) -> Session {
     Session {
-        endpoint: "https://unknown.invalid/client/api".to_owned(),
+        endpoint: endpoint.to_owned(),
         credentials: Credentials::new("none", "none"),
         transport: Arc::new(Nowhere(why)),
     }
@@ -216,18 +224,88 @@ async fn exchange(client: &Client, keys: Keys, roads: &Roads) -> bool {
         }
         Err(problem) => {
             tracing::error!(%problem, "the new keys are not used; the old ones go on");
-            client.set_notice(Some(format!("the new keys are not used, the old ones go on: {problem}")));
+            let text = format!("the new keys are not used, the old ones go on: {problem}");
+            client.set_notice(Some(Notice { reason: "NewKeysRefused", text }));
             false
         }
     }
 }
 
-/// Keeps the client's session as a Secret of the cluster says.
+/// Takes up what a Secret says, wherever it was read.
+pub(crate) struct KeyKeeper {
+    roads: Roads,
+    client: Client,
+    current: Mutex<Option<Keys>>,
+}
+
+impl KeyKeeper {
+    pub(crate) fn new(roads: &Roads, client: Client) -> Self {
+        Self { roads: Arc::clone(roads), client, current: Mutex::default() }
+    }
+
+    fn current(&self) -> MutexGuard<'_, Option<Keys>> {
+        self.current.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes up the keys of this Secret; whether there is nothing left to do about them.
+    async fn take_up(&self, place: &str, secret: &Secret) -> bool {
+        let keys = match of_secret(place, secret) {
+            Ok(keys) => keys,
+            Err(error) => {
+                tracing::error!(%error, "the keys cannot be read");
+                self.without(error.to_string());
+                return true;
+            }
+        };
+        let before = self.current().clone();
+        if before.as_ref() == Some(&keys) {
+            // Put back, perhaps, after others were refused.
+            self.client.set_notice(None);
+            return true;
+        }
+        if before.is_none() {
+            // The first keys are better than none: whatever is wrong with them, conditions will say it.
+            match keys.clone().session(&self.roads) {
+                Ok(session) => {
+                    self.client.become_session(session);
+                    self.client.set_notice(None);
+                }
+                Err(error) => {
+                    tracing::error!(%error, "the keys cannot be used");
+                    self.without(error.to_string());
+                    return true;
+                }
+            }
+            *self.current() = Some(keys);
+            return true;
+        }
+        let taken = exchange(&self.client, keys.clone(), &self.roads).await;
+        if taken {
+            *self.current() = Some(keys);
+        }
+        taken
+    }
+
+    /// There is nothing to read: what runs goes on, and who never had keys says why.
+    fn without(&self, problem: String) {
+        if self.current().is_some() {
+            let text = format!("{problem}; the keys read before go on");
+            self.client.set_notice(Some(Notice { reason: "SecretNotUsable", text }));
+            return;
+        }
+        let session = self.client.session();
+        let said = self.client.notice().map(|notice| notice.text);
+        if !session.has_no_keys() || said.as_ref() != Some(&problem) {
+            self.client.become_session(nobodys(NO_KEYS, problem.clone()));
+        }
+        self.client.set_notice(Some(Notice { reason: "SecretNotUsable", text: problem }));
+    }
+}
+
+/// Keeps the client's session as a Secret of the cluster says, which is watched.
 pub(crate) struct SecretKeys {
     pub(crate) secrets: Store<Secret>,
-    pub(crate) roads: Roads,
-    pub(crate) client: Client,
-    pub(crate) current: Mutex<Option<Keys>>,
+    pub(crate) keeper: KeyKeeper,
 }
 
 /// Follows the Secret as it changes.
@@ -245,13 +323,13 @@ impl SecretKeys {
     /// Has the client look here before it passes a refusal on: the Secret may have changed a moment ago.
     pub(crate) fn be_asked_for(self: &Arc<Self>, key: ObjectKey) {
         let look = Arc::downgrade(self);
-        self.client.look_for_keys_by(Arc::new(move || {
+        self.keeper.client.look_for_keys_by(Arc::new(move || {
             let (look, key) = (look.upgrade(), key.clone());
             async move {
                 let Some(look) = look else { return false };
-                let before = look.client.session().credentials;
+                let before = look.keeper.client.session().credentials;
                 let _ = look.follow(key).await;
-                look.client.session().credentials != before
+                look.keeper.client.session().credentials != before
             }
             .boxed()
         }));
@@ -264,42 +342,60 @@ impl SecretKeys {
             tracing::warn!(%place, "is not there");
             return Ok(Outcome::Done);
         };
-        let current = || self.current.lock().unwrap_or_else(PoisonError::into_inner);
-        let keys = match of_secret(&place, &secret) {
-            Ok(keys) => keys,
+        let settled = self.keeper.take_up(&place, &secret).await;
+        Ok(if settled { Outcome::Done } else { Outcome::After(AGAIN) })
+    }
+}
+
+/// Keeps the client's session as a Secret says that a NodeClass names. It is read now and then, and when a call is refused, so
+/// that the right to get this very Secret is enough.
+pub(crate) struct NamedKeys {
+    pub(crate) reference: CredentialsRef,
+    pub(crate) cluster: kube::Client,
+    pub(crate) keeper: KeyKeeper,
+}
+
+impl NamedKeys {
+    /// Reads the Secret until stopped.
+    pub(crate) async fn run(self: Arc<Self>, stop: CancellationToken) {
+        let look = Arc::downgrade(&self);
+        self.keeper.client.look_for_keys_by(Arc::new(move || {
+            let look = look.upgrade();
+            async move {
+                let Some(look) = look else { return false };
+                let before = look.keeper.client.session().credentials;
+                look.follow().await;
+                look.keeper.client.session().credentials != before
+            }
+            .boxed()
+        }));
+        loop {
+            let pause = if self.follow().await { READ_AGAIN } else { AGAIN };
+            if stop.run_until_cancelled(tokio::time::sleep(pause)).await.is_none() {
+                return;
+            }
+        }
+    }
+
+    /// Takes up what the Secret says; whether there is nothing left to do about it.
+    async fn follow(&self) -> bool {
+        let CredentialsRef { namespace, name } = &self.reference;
+        let place = format!("Secret {namespace}/{name}");
+        let problem = match Api::<Secret>::namespaced(self.cluster.clone(), namespace).get_opt(name).await {
+            Ok(Some(secret)) => return self.keeper.take_up(&place, &secret).await,
+            Ok(None) => format!("there is no {place}; create it with the keys api-url, api-key and secret-key"),
+            Err(kube::Error::Api(status)) if status.code == 403 => format!(
+                "{place} may not be read; let Karpenter's service account get it by a Role (cloudstack.credentialsSecrets of the chart)"
+            ),
             Err(error) => {
-                tracing::error!(%error, "the keys cannot be read");
-                self.client.set_notice(Some(error.to_string()));
-                return Ok(Outcome::Done);
+                // The cluster's own trouble passes, and says nothing about the Secret.
+                tracing::warn!(%error, %place, "cannot be read yet");
+                return false;
             }
         };
-        let before = current().clone();
-        if before.as_ref() == Some(&keys) {
-            // Put back, perhaps, after others were refused.
-            self.client.set_notice(None);
-            return Ok(Outcome::Done);
-        }
-        if before.is_none() {
-            // The first keys are better than none: whatever is wrong with them, conditions will say it.
-            match keys.clone().session(&self.roads) {
-                Ok(session) => {
-                    self.client.become_session(session);
-                    self.client.set_notice(None);
-                }
-                Err(error) => {
-                    tracing::error!(%error, "the keys cannot be used");
-                    self.client.become_session(no_session(error.to_string()));
-                    return Ok(Outcome::Done);
-                }
-            }
-            *current() = Some(keys);
-            return Ok(Outcome::Done);
-        }
-        if exchange(&self.client, keys.clone(), &self.roads).await {
-            *current() = Some(keys);
-            return Ok(Outcome::Done);
-        }
-        Ok(Outcome::After(AGAIN))
+        tracing::warn!("{problem}");
+        self.keeper.without(problem);
+        false
     }
 }
 
@@ -395,7 +491,7 @@ mod tests {
     async fn keys_of_another_account_are_not_taken_and_those_of_the_same_are() {
         let (doorman, roads, client) = at_the_door();
         assert!(!exchange(&client, pair("foreign"), &roads).await, "its machines are others");
-        let notice = client.notice().expect("a notice");
+        let notice = client.notice().expect("a notice").text;
         assert!(notice.contains("account theirs") && notice.contains("account ours"), "{notice}");
         assert_eq!(client.session().credentials.api_key(), "old");
         // Revoked meanwhile: whose they were is remembered.
@@ -418,7 +514,7 @@ mod tests {
         let (doorman, roads, client) = at_the_door();
         doorman.knows(&[("old", "unknown"), ("foreign", "theirs")]);
         assert!(!exchange(&client, pair("foreign"), &roads).await);
-        let notice = client.notice().expect("a notice");
+        let notice = client.notice().expect("a notice").text;
         assert!(notice.contains("whose the old ones are"), "{notice}");
         assert_eq!(client.session().credentials.api_key(), "old");
     }

@@ -194,6 +194,12 @@ async fn look_at_class(
     findings: &mut Findings,
 ) -> Result<(), ApiError> {
     let resolved = resolve(class, &options.scope, catalogue).await?;
+    if let Some(reference) = class.credentials() {
+        let text = format!(
+            "it is served with the keys of Secret {reference} (spec.credentialsRef); what follows is what the keys of the environment see"
+        );
+        findings.add("nodeclass", Verdict::Odd, text);
+    }
     for problem in &resolved.problems {
         findings.add("nodeclass", Verdict::Bad, problem.message.clone());
     }

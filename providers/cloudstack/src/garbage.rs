@@ -4,6 +4,7 @@
 //! NodeClaim wants it, nothing is at work on it, and it had time to be seen. If any of that cannot be found out, nothing goes.
 
 use std::collections::BTreeSet;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
@@ -145,11 +146,15 @@ impl CloudStackProvider {
                         self.collect(machine, scope, &mut round).await;
                     }
                 } else if let Some(claim) = claims.iter().find(|claim| self.wants(claim, machine)) {
-                    self.tend(machine, scope, (claim, &claims), &mut round).await;
+                    // Two Secrets may hold keys of one account: one of them sees to it.
+                    if self.shared.is_ours(claim) {
+                        self.tend(machine, scope, (claim, &claims), &mut round).await;
+                    }
                 }
             }
             all.extend(machines);
         }
+        self.shared.has_no_machines.store(all.is_empty(), Ordering::Relaxed);
         self.forget_all_but(&all.iter().map(|machine| machine.id.clone()).collect());
         self.collect_disks(&scopes, &claims, &all, &mut round).await;
         self.remove_empty_groups().await?;

@@ -1,6 +1,6 @@
 //! How the provider joins the program: its keys from the settings, its watches, its controllers.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use futures_util::FutureExt as _;
 use k8s_openapi::api::core::v1::{Node, Secret};
@@ -15,12 +15,15 @@ use karpenter_runtime::surroundings;
 use kube::runtime::watcher;
 use kube::{Api, ResourceExt as _};
 
+use crate::abandoned_nodes::AbandonedNodes;
+use crate::accounts::{Accounts, Reach};
 use crate::client::Client;
+use crate::client::request::Scope;
 use crate::client::throttle::Rate;
 use crate::controller::{NodeClassController, class_of};
-use crate::credentials::{self, FollowsSecret, Roads, SecretKeys, http_roads, no_session};
+use crate::credentials::{self, FollowsSecret, KeyKeeper, Roads, SecretKeys, http_roads, no_session};
 use crate::node_names::NodeNames;
-use crate::nodeclass::CloudStackNodeClass;
+use crate::nodeclass::{CloudStackNodeClass, CredentialsRef};
 use crate::settings::{Settings, Source};
 use crate::voice::Voice;
 use crate::{CloudStackProvider, GROUP, Objects, ProviderOptions, Watched};
@@ -44,13 +47,13 @@ pub fn install(around: &Surroundings) -> Result<Installation, InstallError> {
         Source::Given(keys) => {
             let session = keys.session(&roads).map_err(wrong)?;
             let client = Client::new(session, settings.rate, environment);
-            Ok(install_with(client, options, around))
+            Ok(install_with(client, &roads, settings.rate, options, around))
         }
         Source::Directory(directory) => {
             let keys = credentials::read(&directory).map_err(wrong)?;
             let session = keys.clone().session(&roads).map_err(wrong)?;
             let client = Client::new(session, settings.rate, environment);
-            let mut installation = install_with(client.clone(), options, around);
+            let mut installation = install_with(client.clone(), &roads, settings.rate, options, around);
             installation.parts.push(Part::new("cloudstack credentials", move |stop| {
                 credentials::follow(directory, keys, roads, client, stop).boxed()
             }));
@@ -86,6 +89,24 @@ pub fn client_of_environment(
     Ok((Client::new(session, settings.rate, environment), settings.options))
 }
 
+/// A client with the keys of a Secret that NodeClasses name, by the settings of the environment, for commands that only ask.
+///
+/// # Errors
+///
+/// If a setting cannot be used, or the Secret holds no keys.
+pub fn client_of_secret(
+    reference: &CredentialsRef,
+    secret: &Secret,
+    options: &CloudStackOptions,
+    environment: &Environment,
+) -> Result<(Client, ProviderOptions), InstallError> {
+    let settings = Settings::read(options, None, &|name| std::env::var(name).ok()).map_err(wrong)?;
+    let keys = credentials::of_secret(&format!("Secret {reference}"), secret).map_err(wrong)?;
+    let session = keys.session(&http_roads(settings.http)).map_err(wrong)?;
+    let options = ProviderOptions { scope: Scope::Own, ..settings.options };
+    Ok((Client::new(session, settings.rate, environment), options))
+}
+
 /// As [`install`], with keys from a Secret of the cluster (namespace and name), over roads of its own.
 pub fn install_from_secret(
     (namespace, name): (&str, &str),
@@ -98,13 +119,11 @@ pub fn install_from_secret(
         "there is no Secret {namespace}/{name} with the keys api-url, api-key and secret-key yet; create it, or set CLOUDSTACK_CREDENTIALS_SECRET"
     );
     let client = Client::new(no_session(nothing), rate, &around.environment);
-    let mut installation = install_with(client.clone(), options, around);
+    let mut installation = install_with(client.clone(), roads, rate, options, around);
     let only = watcher::Config::default().fields(&format!("metadata.name={name}"));
     let mut secrets: Informer<Secret> =
         Informer::new(Api::namespaced(around.client.clone(), namespace), only, &around.environment.entropy);
-    let keys =
-        SecretKeys { secrets: secrets.store(), roads: Arc::clone(roads), client, current: Mutex::default() };
-    let keys = Arc::new(keys);
+    let keys = Arc::new(SecretKeys { secrets: secrets.store(), keeper: KeyKeeper::new(roads, client) });
     keys.be_asked_for(ObjectKey::namespaced(namespace, name));
     let controller = Controller::for_objects("cloudstack.credentials", "", "Secret", FollowsSecret(keys))
         .build(&around.environment);
@@ -116,8 +135,14 @@ pub fn install_from_secret(
     installation
 }
 
-/// As [`install`], over a client of its own: for simulations.
-pub fn install_with(client: Client, options: ProviderOptions, around: &Surroundings) -> Installation {
+/// As [`install`], over a client of its own; the roads lead to the accounts of keys that NodeClasses name.
+pub fn install_with(
+    client: Client,
+    roads: &Roads,
+    rate: Rate,
+    options: ProviderOptions,
+    around: &Surroundings,
+) -> Installation {
     let options = ProviderOptions { node_repair: around.options.feature_gates.node_repair, ..options };
     let entropy = &around.environment.entropy;
     let api: Api<CloudStackNodeClass> = Api::all(around.client.clone());
@@ -128,23 +153,37 @@ pub fn install_with(client: Client, options: ProviderOptions, around: &Surroundi
     let objects: Arc<dyn Objects> = Arc::new(Watched { classes: classes.store(), claims: claims.store() });
     let voice = Voice::new(around.recorder.clone(), around.client.clone());
     let name_nodes = options.name_nodes;
-    let provider =
-        Arc::new(CloudStackProvider::speaking(client, options, objects, voice, &around.environment));
+    let reach = Reach {
+        roads: Arc::clone(roads),
+        rate,
+        options: options.clone(),
+        cluster: around.client.clone(),
+        voice: voice.clone(),
+        environment: around.environment.clone(),
+    };
+    let own = Arc::new(CloudStackProvider::speaking(
+        client,
+        options,
+        Arc::clone(&objects),
+        voice,
+        &around.environment,
+    ));
+    let accounts = Arc::new(Accounts::new(Arc::clone(&own), objects, reach));
     let reconciler =
-        NodeClassController { provider: Arc::clone(&provider), api, claims: Api::all(around.client.clone()) };
+        NodeClassController { accounts: Arc::clone(&accounts), api, claims: Api::all(around.client.clone()) };
     let controller =
         Controller::for_objects("nodeclass.cloudstack", GROUP, "CloudStackNodeClass", reconciler)
             .build(&around.environment);
     classes.feed(&controller.queue(), own_key);
     // What NodeClasses say about the keys is said at once.
     let (queue, known) = (controller.queue(), classes.store());
-    provider.shared.client.watch_keys(move || {
+    accounts.watch_keys(move || {
         for class in known.list() {
             queue.add(ObjectKey::cluster(class.name_any()));
         }
     });
     claims.feed(&controller.queue(), |delta| class_of(delta.object()).into_iter().collect());
-    let (garbage, launches) = (Arc::clone(&provider), Arc::clone(&provider));
+    let (garbage, launches, others) = (Arc::clone(&own), own, Arc::clone(&accounts));
     let mut parts = vec![
         Part::new("watch cloudstacknodeclasses", move |stop| Informer::run(classes, stop).boxed()),
         Part::new("watch nodeclaims for cloudstack", move |stop| Informer::run(claims, stop).boxed()),
@@ -153,12 +192,18 @@ pub fn install_with(client: Client, options: ProviderOptions, around: &Surroundi
         Part::new("cloudstack launches", move |stop| {
             async move { launches.watch_launches(stop).await }.boxed()
         }),
+        Part::new("cloudstack accounts", move |stop| others.look_after(stop).boxed()),
     ];
-    if name_nodes {
+    let abandoned =
+        AbandonedNodes { accounts: Arc::clone(&accounts), api: Api::all(around.client.clone()) };
+    if !name_nodes {
+        parts.push(Part::new("cloudstack nodes", move |stop| abandoned.look_after(stop).boxed()));
+    } else {
         let mut nodes: Informer<Node> =
             Informer::new(Api::all(around.client.clone()), watcher::Config::default(), entropy);
         let names = NodeNames {
-            provider: Arc::clone(&provider),
+            accounts: Arc::clone(&accounts),
+            abandoned,
             nodes: nodes.store(),
             api: Api::all(around.client.clone()),
         };
@@ -167,5 +212,5 @@ pub fn install_with(client: Client, options: ProviderOptions, around: &Surroundi
         parts.push(Part::new("watch nodes for cloudstack", move |stop| Informer::run(nodes, stop).boxed()));
         parts.push(Part::new("node.cloudstack", move |stop| names.run(stop).boxed()));
     }
-    Installation { provider, parts }
+    Installation { provider: accounts, parts }
 }

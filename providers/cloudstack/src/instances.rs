@@ -272,6 +272,7 @@ impl Shared {
         *attempt += 1;
         let machine = candidate.accepted(id, &job);
         self.launches.begun(&machine.id, &job);
+        self.has_no_machines.store(false, std::sync::atomic::Ordering::Relaxed);
         self.ordered.add(&scope, candidate.need);
         self.repair_tags(&machine, tags).await;
         match self.placed(&machine, &job, &scope).await {

@@ -27,6 +27,9 @@ pub const NODE_CLASS_HASH_VERSION: &str = "karpenter.k8s.cloudstack/nodeclass-ha
 /// Annotation of a NodeClaim: the account or project its machine was made in, where it is looked for ever after.
 pub const SCOPE: &str = "karpenter.k8s.cloudstack/scope";
 
+/// Annotation of a NodeClaim: the Secret with the keys its machine was made with, where those are not Karpenter's own.
+pub const CREDENTIALS: &str = "karpenter.k8s.cloudstack/credentials";
+
 /// Cores.
 pub const INSTANCE_CPU: &str = "karpenter.k8s.cloudstack/instance-cpu";
 /// Mebibytes of memory.

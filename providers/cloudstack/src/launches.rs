@@ -110,13 +110,14 @@ impl CloudStackProvider {
         for claim in self.measure_registered(&claims) {
             self.learn_from(claim).await;
         }
-        let under_way: Vec<&Arc<NodeClaim>> = claims.iter().filter(|claim| is_under_way(claim)).collect();
+        let under_way = claims.iter().filter(|claim| is_under_way(claim) && shared.is_ours(claim));
+        let under_way: Vec<&Arc<NodeClaim>> = under_way.collect();
         let ids: BTreeSet<&str> = under_way.iter().filter_map(|claim| machine_of(claim)).collect();
         // A launch whose id is not written down yet is one too, so what is new is kept a while: until its claim is.
         if under_way.iter().all(|claim| machine_of(claim).is_some()) {
             shared.launches.lock().retain(|id, _| ids.contains(id.as_str()));
         }
-        shared.metrics.jobs.set(&["pending"], shared.launches.count() as f64);
+        shared.metrics.jobs.set(&["pending", &shared.whose_label], shared.launches.count() as f64);
         let mut by_scope: BTreeMap<Scope, Vec<&Arc<NodeClaim>>> = BTreeMap::new();
         for claim in under_way.iter().filter(|claim| machine_of(claim).is_some()) {
             for scope in self.scopes_of(claim)? {

@@ -14,12 +14,14 @@
 //! | [`client`], [`credentials`] | the wire, and the keys |
 //! | [`doctor`] | what can be found out before anything is launched |
 //! | `launches` | what becomes of machines after they were accepted |
-//! | `node_names` | names Nodes where no cloud controller manager does |
+//! | `node_names`, `abandoned_nodes` | names Nodes where no cloud controller manager does; removes those that lost their machine before |
 //! | [`settings`], [`voice`] | what the environment says, and what is said in the cluster |
 //! | `controller`, `status` | keeps the status of NodeClasses |
 //! | [`installation`] | how it joins the program |
-//! | [`provider`] | the CloudProvider |
+//! | [`provider`], `accounts` | the CloudProvider: of one account, and of all that NodeClasses name |
 
+mod abandoned_nodes;
+mod accounts;
 mod affinity;
 mod bootstrap;
 mod candidates;

@@ -1,7 +1,6 @@
 //! Names Nodes where no cloud controller manager does: provider id, zone, region, instance type, and the taint away that waits
-//! for one. A Node is a machine's only if it has its name and its address, and the machine is provably ours. A Node that never
-//! got a name and whose machine is gone goes too: nobody else would remove it, and Karpenter waits for its name before it
-//! decides anything.
+//! for one. A Node is a machine's only if it has its name and its address, and the machine is provably ours. One whose machine went
+//! before that is removed at once.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,26 +12,26 @@ use karpenter_runtime::error::ReconcileError;
 use karpenter_runtime::object_key::ObjectKey;
 use karpenter_runtime::store::Store;
 use karpenter_runtime::writes::{self, Lock};
-use kube::api::{DeleteParams, Preconditions};
 use kube::{Api, ResourceExt as _};
 
+use crate::abandoned_nodes::AbandonedNodes;
+use crate::accounts::Accounts;
+use crate::client::error::ApiError;
 use crate::client::model::VirtualMachine;
 use crate::labels;
 use crate::naming::label_value;
-use crate::provider::CloudStackProvider;
 
 /// Kept on a Node until somebody has named it.
 const UNINITIALIZED: &str = "node.cloudprovider.kubernetes.io/uninitialized";
 /// A list of machines no older than this will do.
 const RECENT: Duration = Duration::from_secs(2);
-/// How long a Node without a machine may still be one that is coming.
-const ABANDONED: Duration = Duration::from_secs(2 * 60);
 /// When to look again at a Node whose machine is not known.
 const AGAIN: Duration = Duration::from_secs(10);
 
 /// Names Nodes.
 pub(crate) struct NodeNames {
-    pub(crate) provider: Arc<CloudStackProvider>,
+    pub(crate) accounts: Arc<Accounts>,
+    pub(crate) abandoned: AbandonedNodes,
     pub(crate) nodes: Store<Node>,
     pub(crate) api: Api<Node>,
 }
@@ -41,39 +40,33 @@ impl Reconciler for NodeNames {
     type Key = ObjectKey;
 
     async fn reconcile(&self, key: ObjectKey) -> ReconcileResult {
-        let shared = &self.provider.shared;
+        let shared = &self.accounts.own.shared;
         let Some(node) = self.nodes.get(&key) else { return Ok(Outcome::Done) };
         let named =
             node.spec.as_ref().and_then(|spec| spec.provider_id.as_deref()).is_some_and(|id| !id.is_empty());
         if named || !key.name.starts_with(shared.naming.prefix()) {
             return Ok(Outcome::Done);
         }
-        let scopes = match shared.scopes() {
-            Ok(scopes) => scopes,
+        let found = match self.machine_of(&node).await {
+            Ok(found) => found,
             Err(error) => {
-                tracing::debug!(%error, Node = %key, "whose node this is cannot be found out yet");
+                tracing::warn!(%error, Node = %key, "whose node this is cannot be found out yet");
                 return Ok(Outcome::After(AGAIN));
             }
         };
-        for scope in scopes {
-            let machines = match shared.inventory.recent(&scope, RECENT).await {
-                Ok(machines) => machines,
-                Err(error) if shared.may_leave_out(&scope, &error) => continue,
-                Err(error) => {
-                    tracing::warn!(%error, Node = %key, "whose node this is cannot be found out yet");
-                    return Ok(Outcome::After(AGAIN));
-                }
-            };
-            if let Some(machine) = machines.iter().find(|machine| is_of(&node, machine)) {
-                let named = self.named(&node, machine);
-                let written = writes::patch(&self.api, &node, &named, Lock::Optimistic)
-                    .await
-                    .map_err(ReconcileError::from)?;
-                return Ok(if written.is_conflict() { Outcome::Requeue } else { Outcome::Done });
-            }
+        if let Some(machine) = found {
+            let named = self.named(&node, &machine);
+            let written = writes::patch(&self.api, &node, &named, Lock::Optimistic)
+                .await
+                .map_err(ReconcileError::from)?;
+            return Ok(if written.is_conflict() { Outcome::Requeue } else { Outcome::Done });
         }
-        if self.is_abandoned(&node) && self.machine_is_gone(&key.name).await {
-            return self.remove(&node).await;
+        if self.abandoned.is_one(&node).await {
+            return match self.abandoned.remove(&node).await {
+                Ok(true) => Ok(Outcome::Done),
+                Ok(false) => Ok(Outcome::Requeue),
+                Err(error) => Err(ReconcileError::from(error)),
+            };
         }
         Ok(Outcome::After(AGAIN))
     }
@@ -89,43 +82,28 @@ fn is_of(node: &Node, machine: &VirtualMachine) -> bool {
 }
 
 impl NodeNames {
-    /// Whether nobody has heard of the Node's kubelet for a while.
-    fn is_abandoned(&self, node: &Node) -> bool {
-        let clock = &self.provider.shared.clock;
-        let old = node.metadata.creation_timestamp.as_ref().is_some_and(|at| clock.since(at.0) >= ABANDONED);
-        let mut conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
-        old && !conditions.any(|condition| condition.type_ == "Ready" && condition.status == "True")
-    }
-
-    /// Whether the server says, for every account and project we know, that there is no machine of this name.
-    async fn machine_is_gone(&self, name: &str) -> bool {
-        let shared = &self.provider.shared;
-        let Ok(scopes) = shared.scopes() else { return false };
-        for scope in scopes {
-            match shared.inventory.fresh(&scope).await {
-                Ok(machines) if machines.iter().all(|machine| machine.name != name) => {}
-                _ => return false,
+    /// The machine this Node is, in whatever account; an error only if none that answers has it.
+    async fn machine_of(&self, node: &Node) -> Result<Option<VirtualMachine>, ApiError> {
+        let mut unknown = None;
+        for account in self.accounts.in_use()? {
+            let shared = &account.shared;
+            for scope in shared.scopes()? {
+                match shared.inventory.recent(&scope, RECENT).await {
+                    Ok(machines) => {
+                        if let Some(machine) = machines.iter().find(|machine| is_of(node, machine)) {
+                            return Ok(Some(machine.clone()));
+                        }
+                    }
+                    Err(error) if shared.may_leave_out(&scope, &error) => {}
+                    Err(error) => unknown = Some(error),
+                }
             }
         }
-        true
-    }
-
-    async fn remove(&self, node: &Node) -> ReconcileResult {
-        let name = node.name_any();
-        // As it was looked at: a kubelet that comes back in this moment keeps its Node.
-        let only_this = Preconditions { uid: node.uid(), resource_version: node.resource_version() };
-        let how = DeleteParams { preconditions: Some(only_this), ..DeleteParams::default() };
-        match self.api.delete(&name, &how).await {
-            Ok(_) => tracing::info!(Node = name, "removed: its machine is gone and it never got a name"),
-            Err(kube::Error::Api(status)) if status.code == 404 => {}
-            Err(kube::Error::Api(status)) if status.code == 409 => return Ok(Outcome::Requeue),
-            Err(error) => return Err(ReconcileError::from(error)),
-        }
-        Ok(Outcome::Done)
+        unknown.map_or(Ok(None), Err)
     }
 
     fn named(&self, node: &Node, machine: &VirtualMachine) -> Node {
-        let options = &self.provider.shared.options;
+        let options = &self.accounts.own.shared.options;
         let mut named = node.clone();
         let zone = label_value(&machine.zonename);
         let region = options.region.as_deref().map_or_else(|| zone.clone(), label_value);
@@ -141,8 +119,8 @@ impl NodeNames {
         }
         let spec = named.spec.get_or_insert_default();
         // As its NodeClaim has it: they find each other by that.
-        let shared = &self.provider.shared;
-        let carried = self.provider.carried().remove(&machine.id);
+        let shared = &self.accounts.own.shared;
+        let carried = self.accounts.own.carried().remove(&machine.id);
         spec.provider_id = Some(carried.unwrap_or_else(|| shared.form.write(&machine.zonename, &machine.id)));
         if let Some(taints) = &mut spec.taints {
             taints.retain(|taint| taint.key != UNINITIALIZED);

@@ -2,6 +2,7 @@
 //! cluster is in `nodeclass_schema`.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use karpenter_api::conditions::{Condition, ConditionTypes, HasConditions};
@@ -115,6 +116,9 @@ pub struct CloudStackNodeClassSpec {
     /// The domain of that account.
     #[serde(default, rename = "domainID", skip_serializing_if = "Option::is_none")]
     pub domain_id: Option<String>,
+    /// The Secret with the keys its machines are made with, where they are not those Karpenter was given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub credentials_ref: Option<CredentialsRef>,
     /// Sizes of customised offerings.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub custom_sizes: Option<CustomSizes>,
@@ -166,6 +170,30 @@ pub struct CloudStackNodeClassSpec {
     /// User data registered with CloudStack, by id, instead of `userData`.
     #[serde(default, rename = "userDataID", skip_serializing_if = "Option::is_none")]
     pub user_data_id: Option<String>,
+}
+
+/// A Secret with keys: `api-url`, `api-key` and `secret-key`, or a `cloud-config`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct CredentialsRef {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+}
+
+impl CredentialsRef {
+    /// As it is written down: `NAMESPACE/NAME`.
+    pub(crate) fn read(text: &str) -> Option<Self> {
+        let (namespace, name) = text.split_once('/')?;
+        let whole = !namespace.is_empty() && !name.is_empty();
+        whole.then(|| Self { namespace: namespace.to_owned(), name: name.to_owned() })
+    }
+}
+
+impl fmt::Display for CredentialsRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
 }
 
 /// A value of a Secret or ConfigMap.
@@ -525,6 +553,11 @@ impl CloudStackNodeClass {
         }
         let text = serde_json::to_string(&spec).unwrap_or_default();
         karpenter_api::structure_hash::text(&text).to_string()
+    }
+
+    /// The Secret with the keys its machines are made with, if it names one.
+    pub fn credentials(&self) -> Option<&CredentialsRef> {
+        self.spec.as_ref()?.credentials_ref.as_ref()
     }
 
     /// The zones it may use, by name or id, each once.

@@ -126,6 +126,7 @@ fn spec_schema() -> Schema {
                 .max_length(64)
                 .cel("self == oldSelf", "domainID is immutable"),
         )
+        .optional("credentialsRef", credentials_ref())
         .optional("customSizes", custom_sizes())
         .optional("pricing", pricing())
         .optional(
@@ -168,6 +169,7 @@ fn spec_schema() -> Schema {
         .optional("userDataID", text("Id of user data registered with CloudStack, instead of userData."))
         .cel("has(self.projectID) == has(oldSelf.projectID)", "projectID is immutable")
         .cel("has(self.account) == has(oldSelf.account)", "account is immutable")
+        .cel("has(self.credentialsRef) == has(oldSelf.credentialsRef)", "credentialsRef is immutable")
         .cel("has(self.account) == has(self.domainID)", "account and domainID need each other")
         .cel("!(has(self.account) && has(self.projectID))", "account and projectID exclude each other")
         .cel("!(has(self.userData) && has(self.userDataID))", "userData and userDataID exclude each other")
@@ -208,6 +210,15 @@ fn value_ref(description: &str) -> Schema {
         .required("namespace", text("Its namespace."))
         .required("name", text("Its name."))
         .required("key", text("Which of its values."))
+}
+
+fn credentials_ref() -> Schema {
+    let text = |description: &str| Schema::string().describe(description).min_length(1).max_length(253);
+    Schema::object()
+        .describe("Secret with the keys machines are made with (api-url, api-key, secret-key), where they are not those Karpenter was given. Machines cannot follow to another account.")
+        .required("namespace", text("Its namespace."))
+        .required("name", text("Its name."))
+        .cel("self == oldSelf", "credentialsRef is immutable")
 }
 
 fn bootstrap() -> Schema {

@@ -1,4 +1,4 @@
-//! The provider as the core sees it.
+//! The provider as the core sees it, of one account: [`crate::accounts`] puts several together.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::client::error::ApiError;
 use crate::client::request::Scope;
 use crate::client::{Client, model, requests};
 use crate::naming::machine_id;
-use crate::nodeclass::{CloudStackNodeClass, Reservation};
+use crate::nodeclass::{CloudStackNodeClass, CredentialsRef, Reservation};
 use crate::resolved::{Resolved, resolve};
 use crate::shared::{Objects, ProviderOptions, Shared, launched_in};
 use crate::unavailable::Refused;
@@ -31,7 +31,7 @@ use crate::{GROUP, affinity, instancetypes, labels, repair, reservations, templa
 /// How long a launch may take, queueing for the server included.
 const LAUNCH_TIMEOUT: Duration = Duration::from_secs(15 * 60);
 
-/// Virtual machines of Apache CloudStack.
+/// Virtual machines of Apache CloudStack, as far as one pair of keys leads.
 pub struct CloudStackProvider {
     kinds: [NodeClassKind; 1],
     pub(crate) shared: Arc<Shared>,
@@ -61,7 +61,19 @@ impl CloudStackProvider {
         voice: Voice,
         environment: &Environment,
     ) -> Self {
-        let shared = Shared::new(client, options, objects, voice, environment);
+        Self::with_keys_of(None, client, options, objects, voice, environment)
+    }
+
+    /// As [`Self::speaking`], for the NodeClasses that name this Secret.
+    pub fn with_keys_of(
+        whose: Option<CredentialsRef>,
+        client: Client,
+        options: ProviderOptions,
+        objects: Arc<dyn Objects>,
+        voice: Voice,
+        environment: &Environment,
+    ) -> Self {
+        let shared = Shared::new(whose, client, options, objects, voice, environment);
         Self { kinds: [kind()], shared: Arc::new(shared) }
     }
 
@@ -142,7 +154,7 @@ impl CloudStackProvider {
             instancetypes::Quotation { price, available, slots, memory },
         );
         self.keep_what_runs(resolved, &mut types);
-        shared.metrics.unavailable.set(&[], shared.unavailable.count() as f64);
+        shared.metrics.unavailable.set(&[&shared.whose_label], shared.unavailable.count() as f64);
         self.measure(&types);
         Ok(types)
     }
@@ -203,6 +215,9 @@ impl CloudStackProvider {
             instance.labels.insert(well_known::ARCH.to_owned(), arch);
         }
         instance.annotations.insert(labels::SCOPE.to_owned(), resolved.scope.write());
+        if let Some(whose) = &shared.whose {
+            instance.annotations.insert(labels::CREDENTIALS.to_owned(), whose.to_string());
+        }
         Ok(Launch::Launched(Box::new(instance)))
     }
 

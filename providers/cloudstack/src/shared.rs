@@ -24,7 +24,7 @@ use crate::later_disks::LaterDisks;
 use crate::launches::Launches;
 use crate::learnt_memory::LearntMemory;
 use crate::naming::{Form, Naming, ProviderIdFormat};
-use crate::nodeclass::CloudStackNodeClass;
+use crate::nodeclass::{CloudStackNodeClass, CredentialsRef};
 use crate::prices::Books;
 use crate::quota::{Hits, Ordered};
 use crate::repair::Troubled;
@@ -138,6 +138,24 @@ pub(crate) fn launched_in(claim: &NodeClaim) -> Option<Scope> {
     claim.metadata.annotations.as_ref()?.get(crate::labels::SCOPE).and_then(|text| Scope::read(text))
 }
 
+/// Whose keys: those of a Secret a NodeClass names, or those Karpenter was given.
+pub(crate) type Whose = Option<CredentialsRef>;
+
+/// With whose keys a NodeClaim's machine was made or would be; nothing if nobody can say any more.
+pub(crate) fn made_with(claim: &NodeClaim, objects: &dyn Objects) -> Option<Whose> {
+    let annotations = claim.metadata.annotations.as_ref();
+    let written = annotations.and_then(|annotations| annotations.get(crate::labels::CREDENTIALS));
+    if let Some(reference) = written.and_then(|text| CredentialsRef::read(text)) {
+        return Some(Some(reference));
+    }
+    // What a launch wrote down without naming a Secret was made without one.
+    if launched_in(claim).is_some() {
+        return Some(None);
+    }
+    let class = objects.node_class(&claim.spec.node_class_ref.name)?;
+    Some(class.credentials().cloned())
+}
+
 /// What two watches keep.
 #[derive(Clone)]
 pub struct Watched {
@@ -196,18 +214,18 @@ impl Metrics {
             ),
             unavailable: registry.gauge(
                 "karpenter_cloudstack_unavailable_offerings",
-                "Number of instance types, networks and zones that were refused a short while ago.",
-                &[],
+                "Number of instance types, networks and zones that were refused a short while ago, by Secret of the NodeClass.",
+                &["credentials"],
             ),
             credentials: registry.gauge(
                 "karpenter_cloudstack_credentials_valid",
-                "Whether CloudStack takes our keys.",
-                &[],
+                "Whether CloudStack takes our keys, by Secret of the NodeClass; empty for those Karpenter was given.",
+                &["credentials"],
             ),
             credentials_age: registry.gauge(
                 "karpenter_cloudstack_credentials_age_seconds",
-                "How long the keys are in use.",
-                &[],
+                "How long the keys are in use, by Secret of the NodeClass.",
+                &["credentials"],
             ),
             launch_duration: registry.histogram(
                 "karpenter_cloudstack_vm_launch_duration_seconds",
@@ -217,13 +235,13 @@ impl Metrics {
             ),
             quota: registry.gauge(
                 "karpenter_cloudstack_quota_available",
-                "What is left of the account's limits, by resource; absent where there is no limit.",
-                &["resource"],
+                "What is left of the account's limits, by resource and Secret of the NodeClass; absent where there is no limit.",
+                &["resource", "credentials"],
             ),
             jobs: registry.gauge(
                 "karpenter_cloudstack_async_jobs",
-                "Number of jobs that make or destroy virtual machines, by state.",
-                &["state"],
+                "Number of jobs that make or destroy virtual machines, by state and Secret of the NodeClass.",
+                &["state", "credentials"],
             ),
             type_price: registry.gauge(
                 "karpenter_cloudstack_instance_type_price",
@@ -246,6 +264,10 @@ impl Metrics {
 
 /// Everything the provider's parts work on.
 pub(crate) struct Shared {
+    /// Whose keys the client has.
+    pub(crate) whose: Whose,
+    /// The same for metrics; empty for Karpenter's own.
+    pub(crate) whose_label: String,
     pub(crate) client: Client,
     pub(crate) options: ProviderOptions,
     pub(crate) naming: Naming,
@@ -280,11 +302,14 @@ pub(crate) struct Shared {
     pub(crate) destroying: tokio::sync::Semaphore,
     pub(crate) clock: SharedClock,
     pub(crate) metrics: Metrics,
+    /// Whether the last list of machines had none of this cluster's.
+    pub(crate) has_no_machines: AtomicBool,
     ids: Mutex<Stream>,
 }
 
 impl Shared {
     pub(crate) fn new(
+        whose: Whose,
         client: Client,
         options: ProviderOptions,
         objects: Arc<dyn Objects>,
@@ -294,6 +319,9 @@ impl Shared {
         let form = Form::new(options.provider_id.clone());
         let naming = Naming::new(&options.name_prefix, &options.cluster_name);
         Self {
+            whose_label: whose.as_ref().map(ToString::to_string).unwrap_or_default(),
+            whose,
+            has_no_machines: AtomicBool::new(false),
             catalogue: Catalogue::new(client.clone(), &options.lifetimes, &environment.registry),
             inventory: Inventory::new(client.clone(), naming.prefix()),
             naming,
@@ -332,6 +360,11 @@ impl Shared {
         self.ids.lock().unwrap_or_else(PoisonError::into_inner).uuid().to_string()
     }
 
+    /// Whether a NodeClaim's machine is among those our keys lead to; in doubt it is.
+    pub(crate) fn is_ours(&self, claim: &NodeClaim) -> bool {
+        made_with(claim, &*self.objects).is_none_or(|whose| whose == self.whose)
+    }
+
     /// Whether a scope that cannot be asked may be left out: the server says that there is no such project for us, and no
     /// NodeClaim can have been launched in it. A NodeClass with a wrong id must not keep everything else from being looked after.
     pub(crate) fn may_leave_out(&self, scope: &Scope, error: &ApiError) -> bool {
@@ -349,10 +382,11 @@ impl Shared {
                 spec.is_none_or(|spec| crate::resolved::scope_of(&spec, &self.options.scope) == *scope)
             }
         };
-        not_for_us && *scope != self.options.scope && !claims.iter().any(may_be_in)
+        let mut ours = claims.iter().filter(|claim| self.is_ours(claim));
+        not_for_us && *scope != self.options.scope && !ours.any(may_be_in)
     }
 
-    /// Every scope machines may be in, each once: ours, those of the NodeClasses, and those NodeClaims were launched in.
+    /// Every scope machines of our keys may be in, each once: ours, those of the NodeClasses, and those NodeClaims were launched in.
     ///
     /// # Errors
     ///
@@ -363,9 +397,11 @@ impl Shared {
         };
         let classes = self.objects.node_classes().ok_or_else(|| unknown("CloudStackNodeClasses"))?;
         let claims = self.objects.node_claims().ok_or_else(|| unknown("NodeClaims"))?;
-        let of_classes = classes.iter().filter_map(|class| class.spec.as_ref());
+        let of_classes = classes.iter().filter(|class| class.credentials() == self.whose.as_ref());
+        let of_classes = of_classes.filter_map(|class| class.spec.as_ref());
         let of_classes = of_classes.map(|spec| crate::resolved::scope_of(spec, &self.options.scope));
-        let of_claims = claims.iter().filter_map(|claim| launched_in(claim));
+        let of_claims = claims.iter().filter(|claim| self.is_ours(claim));
+        let of_claims = of_claims.filter_map(|claim| launched_in(claim));
         let mut scopes = vec![self.options.scope.clone()];
         for scope in of_classes.chain(of_claims) {
             if !scopes.contains(&scope) {

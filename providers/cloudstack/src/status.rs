@@ -12,9 +12,16 @@ use crate::nodeclass::{
 };
 use crate::provider::CloudStackProvider;
 use crate::resolved::{Resolved, quoted, resolve};
+use crate::shared::Whose;
 
 /// What is said when no keys work.
-const REFUSED: &str = "CloudStack does not take the API key and secret; check the Secret cloudstack-credentials and the clock of this machine";
+fn refused(whose: &Whose) -> String {
+    let secret = match whose {
+        None => "the Secret cloudstack-credentials".to_owned(),
+        Some(reference) => format!("spec.credentialsRef, the Secret {reference},"),
+    };
+    format!("CloudStack does not take the API key and secret; check {secret} and the clock of this machine")
+}
 
 impl CloudStackProvider {
     /// Writes into the NodeClass what there is for it. What cannot be found out leaves what was known.
@@ -30,7 +37,8 @@ impl CloudStackProvider {
             resolved.problems.extend(problem);
         }
         let age = self.shared.client.age_of_keys();
-        self.shared.metrics.credentials_age.set(&[], age.as_secs_f64());
+        let whose = self.shared.whose_label.as_str();
+        self.shared.metrics.credentials_age.set(&[whose], age.as_secs_f64());
         let budget = match &resolved {
             Ok(resolved) => self.shared.catalogue.budget(&resolved.scope).await.ok().map(|(_, left)| left),
             Err(_) => None,
@@ -38,7 +46,7 @@ impl CloudStackProvider {
         self.shared
             .metrics
             .credentials
-            .set(&[], f64::from(u8::from(!matches!(&resolved, Err(error) if error.kind == ErrorKind::Auth))));
+            .set(&[whose], f64::from(u8::from(!matches!(&resolved, Err(error) if error.kind == ErrorKind::Auth))));
         let types = match &resolved {
             Ok(resolved) if resolved.problems.is_empty() => {
                 self.types(resolved, None).await.unwrap_or_default()
@@ -57,7 +65,7 @@ impl CloudStackProvider {
                 ("gpu", budget.gpuavailable),
             ] {
                 if let Some(left) = left {
-                    self.shared.metrics.quota.set(&[resource], left as f64);
+                    self.shared.metrics.quota.set(&[resource, whose], left as f64);
                 }
             }
         }
@@ -67,7 +75,7 @@ impl CloudStackProvider {
         let error = match resolved {
             Ok(resolved) => {
                 match self.shared.client.notice() {
-                    Some(notice) => conditions.set_false(CREDENTIALS_READY, "NewKeysRefused", &notice),
+                    Some(notice) => conditions.set_false(CREDENTIALS_READY, notice.reason, &notice.text),
                     None => conditions.set_true(CREDENTIALS_READY),
                 };
                 for condition in LOOKED_UP {
@@ -117,9 +125,20 @@ impl CloudStackProvider {
                 None
             }
             Err(error) if error.kind == ErrorKind::Auth => {
-                conditions.set_false(CREDENTIALS_READY, "CredentialsRefused", REFUSED);
+                let refused = refused(&self.shared.whose);
+                conditions.set_false(CREDENTIALS_READY, "CredentialsRefused", &refused);
                 // Nothing can be launched with them either.
-                conditions.set_unknown_with_reason(ZONES_READY, "CredentialsRefused", REFUSED);
+                conditions.set_unknown_with_reason(ZONES_READY, "CredentialsRefused", &refused);
+                Some(error)
+            }
+            Err(error) if self.shared.client.session().has_no_keys() => {
+                let why = self.shared.client.notice().map_or_else(|| error.text.clone(), |notice| notice.text);
+                let text = match &self.shared.whose {
+                    Some(_) => format!("spec.credentialsRef: {why}"),
+                    None => why,
+                };
+                conditions.set_false(CREDENTIALS_READY, "SecretNotUsable", &text);
+                conditions.set_unknown_with_reason(ZONES_READY, "SecretNotUsable", &text);
                 Some(error)
             }
             Err(error)
@@ -150,7 +169,8 @@ impl CloudStackProvider {
                 for condition in [CREDENTIALS_READY, ZONES_READY] {
                     let known = conditions.get(condition);
                     let unreached = |c: &Condition| {
-                        c.status == ConditionStatus::Unknown && c.reason() != "CredentialsRefused"
+                        c.status == ConditionStatus::Unknown
+                            && !["CredentialsRefused", "SecretNotUsable"].contains(&c.reason())
                     };
                     if known.is_none_or(unreached) {
                         let text = error.to_string();

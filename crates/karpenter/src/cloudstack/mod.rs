@@ -15,7 +15,7 @@ use karpenter_provider_cloudstack::ProviderOptions;
 use karpenter_provider_cloudstack::client::Client;
 use karpenter_provider_cloudstack::installation::client_of_environment;
 use karpenter_runtime::environment::Environment;
-use karpenter_runtime::options::{Environ, Options};
+use karpenter_runtime::options::{CloudStackOptions, Environ, Options};
 
 /// Tools for Apache CloudStack.
 #[derive(Debug, clap::Args)]
@@ -50,10 +50,15 @@ pub fn cmd(args: &Args) -> anyhow::Result<std::process::ExitCode> {
     }
 }
 
+/// What the environment says.
+fn given() -> anyhow::Result<CloudStackOptions> {
+    let environ: Environ = std::env::vars().collect();
+    Ok(Options::parse([], &environ)?.cloudstack)
+}
+
 /// A client by the environment's settings; `cluster` is used where nobody names the cluster.
 fn client(cluster: Option<&str>) -> anyhow::Result<(Client, ProviderOptions, Environment)> {
-    let environ: Environ = std::env::vars().collect();
-    let mut given = Options::parse([], &environ)?.cloudstack;
+    let mut given = given()?;
     if let Some(cluster) = cluster.filter(|_| given.cluster_name.is_empty()) {
         cluster.clone_into(&mut given.cluster_name);
     }

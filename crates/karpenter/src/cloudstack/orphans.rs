@@ -1,12 +1,20 @@
 //! `karpenter cloudstack orphans`: machines of a cluster that no NodeClaim wants. It only looks.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::{Context as _, bail};
+use k8s_openapi::api::core::v1::Secret;
 use karpenter_api::NodeClaim;
-use karpenter_provider_cloudstack::{CloudStackNodeClass, CloudStackProvider, doctor::Snapshot};
+use karpenter_provider_cloudstack::doctor::Snapshot;
+use karpenter_provider_cloudstack::installation::client_of_secret;
+use karpenter_provider_cloudstack::nodeclass::CredentialsRef;
+use karpenter_provider_cloudstack::voice::Voice;
+use karpenter_provider_cloudstack::{CloudStackNodeClass, CloudStackProvider, Objects, ProviderOptions};
+use karpenter_runtime::environment::Environment;
+use karpenter_runtime::options::CloudStackOptions;
 use karpenter_runtime::surroundings;
 use kube::api::ListParams;
 use kube::{Api, Client};
@@ -20,14 +28,14 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn cmd(args: &Args) -> anyhow::Result<ExitCode> {
-    let (client, options, environment) = super::client(None)?;
+    let given = super::given()?;
     super::in_real_time(async {
         let config = surroundings::cluster(args.kubeconfig.as_deref()).await?;
         let cluster = Client::try_from(config).context("cannot make a client of the cluster")?;
         let all = ListParams::default();
         let classes: Api<CloudStackNodeClass> = Api::all(cluster.clone());
-        let claims: Api<NodeClaim> = Api::all(cluster);
-        let name = options.cluster_name.clone();
+        let claims: Api<NodeClaim> = Api::all(cluster.clone());
+        let name = given.cluster_name.as_str();
         // Machines whose NodeClaim is made while we look are too young to be orphans.
         let snapshot = Snapshot {
             classes: classes
@@ -50,9 +58,24 @@ pub(crate) fn cmd(args: &Args) -> anyhow::Result<ExitCode> {
         if snapshot.classes.is_empty() {
             bail!("this cluster has no CloudStackNodeClass; is it the cluster {name:?} of CLUSTER_NAME?");
         }
-        let provider = CloudStackProvider::new(client, options, Arc::new(snapshot), &environment);
-        let orphans = provider.orphans().await?;
-        for machine in &orphans {
+        let accounts: BTreeSet<Option<CredentialsRef>> =
+            snapshot.classes.iter().map(|class| class.credentials().cloned()).collect();
+        let snapshot = Arc::new(snapshot);
+        // Two Secrets may hold keys of one account.
+        let mut orphans = BTreeMap::new();
+        for whose in accounts {
+            let (client, options, environment) = match &whose {
+                None => super::client(None)?,
+                Some(reference) => of_secret(&cluster, reference, &given).await?,
+            };
+            let objects: Arc<dyn Objects> = Arc::clone(&snapshot) as Arc<dyn Objects>;
+            let silent = Voice::default();
+            let provider =
+                CloudStackProvider::with_keys_of(whose, client, options, objects, silent, &environment);
+            let found = provider.orphans().await?;
+            orphans.extend(found.into_iter().map(|machine| (machine.id.clone(), machine)));
+        }
+        for machine in orphans.values() {
             println!(
                 "{} {} {} {} created {}",
                 machine.id, machine.name, machine.zonename, machine.state, machine.created
@@ -61,4 +84,19 @@ pub(crate) fn cmd(args: &Args) -> anyhow::Result<ExitCode> {
         eprintln!("{} virtual machines of cluster {name} have no NodeClaim", orphans.len());
         Ok(if orphans.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(1) })
     })
+}
+
+/// A client with the keys a NodeClass names.
+async fn of_secret(
+    cluster: &Client,
+    reference: &CredentialsRef,
+    given: &CloudStackOptions,
+) -> anyhow::Result<(karpenter_provider_cloudstack::client::Client, ProviderOptions, Environment)> {
+    let secrets: Api<Secret> = Api::namespaced(cluster.clone(), &reference.namespace);
+    let secret = secrets.get(&reference.name).await.with_context(|| {
+        format!("cannot read the Secret {reference}, which a NodeClass names in spec.credentialsRef")
+    })?;
+    let environment = Environment::real();
+    let (client, options) = client_of_secret(reference, &secret, given, &environment)?;
+    Ok((client, options, environment))
 }

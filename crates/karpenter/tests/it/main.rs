@@ -2,6 +2,7 @@
 
 mod chart;
 mod cloudstack;
+mod cloudstack_accounts;
 mod cloudstack_commands;
 mod cloudstack_repair;
 mod cloudstack_upkeep;

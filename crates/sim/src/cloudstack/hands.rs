@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::CloudStack;
 use super::account::Role;
-use super::state::{Machine, Owner, Project, State, Volume};
+use super::state::{Machine, Owner, State, Volume};
 
 /// A machine as a test looks at it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,6 +34,8 @@ pub struct MachineView {
     pub user_data: Option<String>,
     /// Project.
     pub project: Option<String>,
+    /// Name of the account that made it.
+    pub account: String,
 }
 
 impl MachineView {
@@ -43,7 +45,7 @@ impl MachineView {
     }
 }
 
-fn view(machine: &Machine) -> MachineView {
+fn view(machine: &Machine, state: &State) -> MachineView {
     MachineView {
         id: machine.id.clone(),
         name: machine.name.clone(),
@@ -56,13 +58,15 @@ fn view(machine: &Machine) -> MachineView {
         tags: machine.tags.iter().cloned().collect(),
         user_data: machine.user_data.clone(),
         project: machine.owner.project.clone(),
+        account: state.accounts.get(machine.owner.account).map(|a| a.name.clone()).unwrap_or_default(),
     }
 }
 
 impl CloudStack {
     /// Every machine whose row is there, whoever owns it, in the order they were made.
     pub fn machines(&self) -> Vec<MachineView> {
-        self.state().machines.values().map(view).collect()
+        let state = self.state();
+        state.machines.values().map(|machine| view(machine, &state)).collect()
     }
 
     /// The machines that are there and not about to go.
@@ -169,9 +173,15 @@ impl CloudStack {
 
     /// A machine of the tenant that Karpenter knows nothing of.
     pub fn add_machine(&self, name: &str, tags: &[(&str, &str)]) -> String {
+        let tenant = self.account(Role::User).map(|account| account.name).unwrap_or_default();
+        self.add_machine_of(&tenant, name, tags)
+    }
+
+    /// The same of the account of this name.
+    pub fn add_machine_of(&self, account: &str, name: &str, tags: &[(&str, &str)]) -> String {
         let now = self.0.clock.now();
         let mut state = self.state();
-        let caller = state.accounts.iter().position(|account| account.role == Role::User).unwrap_or(0);
+        let caller = state.accounts.iter().position(|other| other.name == account).unwrap_or(0);
         let number = state.next_machine;
         state.next_machine += 1;
         let id = state.uuid();
@@ -278,60 +288,6 @@ impl CloudStack {
     /// The version the server says it has.
     pub fn set_version(&self, version: &str) {
         self.state().capability["cloudstackversion"] = version.into();
-    }
-
-    /// A project of the ordinary tenant, without limits; gives back its id.
-    pub fn add_project(&self, name: &str) -> String {
-        let created = self.0.clock.now();
-        let mut state = self.state();
-        let owner = state.accounts.iter().position(|account| account.role == Role::User).unwrap_or(0);
-        let id = state.uuid();
-        state.projects.push(Project {
-            id: id.clone(),
-            name: name.to_owned(),
-            display_text: name.to_owned(),
-            owner,
-            created,
-            limits: BTreeMap::new(),
-        });
-        id
-    }
-
-    /// Sets a limit of the ordinary tenant; negative is none.
-    pub fn limit(&self, resource: &str, limit: i64) {
-        let mut state = self.state();
-        for account in state.accounts.iter_mut().filter(|account| account.role == Role::User) {
-            account.limits.insert(resource.to_owned(), limit);
-        }
-    }
-
-    /// A new pair of keys for the ordinary tenant; the old ones no longer work.
-    pub fn rotate_keys(&self, api_key: &str, secret_key: &str) {
-        let mut state = self.state();
-        for account in state.accounts.iter_mut().filter(|account| account.role == Role::User) {
-            account.api_key = api_key.to_owned();
-            account.secret_key = secret_key.to_owned();
-        }
-    }
-
-    /// Another pair of keys for the ordinary tenant, beside those that work already.
-    pub fn add_keys(&self, api_key: &str, secret_key: &str) {
-        let mut state = self.state();
-        for account in state.accounts.iter_mut().filter(|account| account.role == Role::User) {
-            account.more_keys.insert(api_key.to_owned(), secret_key.to_owned());
-        }
-    }
-
-    /// All pairs of the ordinary tenant but this one are revoked.
-    pub fn revoke_all_keys_but(&self, api_key: &str) {
-        let mut state = self.state();
-        for account in state.accounts.iter_mut().filter(|account| account.role == Role::User) {
-            if let Some(secret) = account.secret_of(api_key).map(str::to_owned) {
-                account.api_key = api_key.to_owned();
-                account.secret_key = secret;
-            }
-            account.more_keys.clear();
-        }
     }
 
     /// Somebody changes the state of a host, such as to `PrepareForMaintenance`.

@@ -9,7 +9,7 @@
 //! | Module | What it is |
 //! |---|---|
 //! | `wire` | parameters, signatures, envelopes |
-//! | `permissions`, [`account`] | who may do what |
+//! | `permissions`, [`account`], `tenants` | who may do what |
 //! | `commands`, `lists`, `deploy`, `volumes` | what commands do |
 //! | `jobs`, `placement`, `limits` | what happens then |
 //! | `render`, `state` | what there is, and how it looks |
@@ -36,6 +36,7 @@ pub mod road;
 pub mod serve;
 pub mod settings;
 mod state;
+mod tenants;
 mod volumes;
 mod wire;
 

@@ -74,6 +74,33 @@ pub struct Session {
     pub transport: Arc<dyn Transport>,
 }
 
+/// The address of a server nobody has keys for: where they were to be, there are none.
+pub(crate) const NO_KEYS: &str = "https://no-keys.invalid/client/api";
+
+/// The address of a server nobody has keys for yet.
+pub(crate) const UNKNOWN: &str = "https://unknown.invalid/client/api";
+
+impl Session {
+    /// Whether nobody has keys for it.
+    pub(crate) fn is_nobodys(&self) -> bool {
+        self.endpoint == UNKNOWN || self.has_no_keys()
+    }
+
+    /// Whether it is known that there are no keys, so that nothing can be asked.
+    pub(crate) fn has_no_keys(&self) -> bool {
+        self.endpoint == NO_KEYS
+    }
+}
+
+/// Something about the keys that somebody should know although calls work.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Notice {
+    /// In a word, for conditions.
+    pub reason: &'static str,
+    /// With the remedy.
+    pub text: String,
+}
+
 impl fmt::Debug for Session {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Session").field("endpoint", &self.endpoint).finish_non_exhaustive()
@@ -97,7 +124,7 @@ struct Shared {
     throttle: Throttle,
     metrics: Metrics,
     /// What is wrong with the keys although calls work.
-    notice: Mutex<Option<String>>,
+    notice: Mutex<Option<Notice>>,
     /// Whether the keys in use are refused.
     refused: AtomicBool,
     /// Since when they are in use.
@@ -181,12 +208,12 @@ impl Client {
         }))
     }
 
-    /// What is wrong with the keys although calls work: new ones that are not taken.
-    pub fn notice(&self) -> Option<String> {
+    /// What is wrong with the keys although calls work: new ones that are not taken, or a Secret that is gone.
+    pub fn notice(&self) -> Option<Notice> {
         self.0.notice.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    pub(crate) fn set_notice(&self, notice: Option<String>) {
+    pub(crate) fn set_notice(&self, notice: Option<Notice>) {
         let before = std::mem::replace(
             &mut *self.0.notice.lock().unwrap_or_else(PoisonError::into_inner),
             notice.clone(),

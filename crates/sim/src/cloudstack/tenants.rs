@@ -1,0 +1,107 @@
+//! Who has accounts on the cloud, with what keys, limits and projects: what administrators do there without Karpenter.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use super::CloudStack;
+use super::account::{Account, Role};
+use super::state::{Project, State};
+
+/// The ordinary tenant: the first there is.
+fn tenant(state: &mut State) -> Option<&mut Account> {
+    state.accounts.iter_mut().find(|account| account.role == Role::User)
+}
+
+impl CloudStack {
+    /// Another tenant of the same domain, without limits, and with a network in every zone the first one has such a network in;
+    /// its keys are `NAME-api-key` and `NAME-secret-key`.
+    pub fn add_account(&self, name: &str, network: &str) -> Account {
+        let mut state = self.state();
+        let (id, user_id) = (state.uuid(), state.uuid());
+        let number = i64::try_from(state.accounts.len()).unwrap_or_default() + 10;
+        let Some(first) = tenant(&mut state).cloned() else { return Account::from_fixture(&json!({})) };
+        let account = Account {
+            name: name.to_owned(),
+            id,
+            user_id,
+            number,
+            api_key: format!("{name}-api-key"),
+            secret_key: format!("{name}-secret-key"),
+            more_keys: BTreeMap::new(),
+            limits: BTreeMap::new(),
+            ..first.clone()
+        };
+        let mine = |entry: &&Value| entry["name"] == network && entry["account"] == first.name.as_str();
+        let networks: Vec<Value> = state.networks.iter().filter(mine).cloned().collect();
+        for (place, mut entry) in networks.into_iter().enumerate() {
+            entry["id"] = state.uuid().into();
+            entry["account"] = name.into();
+            entry["cidr"] = format!("10.{}.0.0/20", 48 + 16 * place).into();
+            entry["state"] = "Allocated".into();
+            state.networks.push(entry);
+        }
+        state.accounts.push(account.clone());
+        account
+    }
+
+    /// The keys of the account of this name no longer work; these do.
+    pub fn give_keys(&self, account: &str, api_key: &str, secret_key: &str) {
+        let mut state = self.state();
+        for account in state.accounts.iter_mut().filter(|other| other.name == account) {
+            account.api_key = api_key.to_owned();
+            account.secret_key = secret_key.to_owned();
+            account.more_keys.clear();
+        }
+    }
+
+    /// A project of the ordinary tenant, without limits; gives back its id.
+    pub fn add_project(&self, name: &str) -> String {
+        let created = self.0.clock.now();
+        let mut state = self.state();
+        let owner = state.accounts.iter().position(|account| account.role == Role::User).unwrap_or(0);
+        let id = state.uuid();
+        state.projects.push(Project {
+            id: id.clone(),
+            name: name.to_owned(),
+            display_text: name.to_owned(),
+            owner,
+            created,
+            limits: BTreeMap::new(),
+        });
+        id
+    }
+
+    /// Sets a limit of the ordinary tenant; negative is none.
+    pub fn limit(&self, resource: &str, limit: i64) {
+        if let Some(account) = tenant(&mut self.state()) {
+            account.limits.insert(resource.to_owned(), limit);
+        }
+    }
+
+    /// A new pair of keys for the ordinary tenant; the old ones no longer work.
+    pub fn rotate_keys(&self, api_key: &str, secret_key: &str) {
+        if let Some(account) = tenant(&mut self.state()) {
+            account.api_key = api_key.to_owned();
+            account.secret_key = secret_key.to_owned();
+        }
+    }
+
+    /// Another pair of keys for the ordinary tenant, beside those that work already.
+    pub fn add_keys(&self, api_key: &str, secret_key: &str) {
+        if let Some(account) = tenant(&mut self.state()) {
+            account.more_keys.insert(api_key.to_owned(), secret_key.to_owned());
+        }
+    }
+
+    /// All pairs of the ordinary tenant but this one are revoked.
+    pub fn revoke_all_keys_but(&self, api_key: &str) {
+        if let Some(account) = tenant(&mut self.state()) {
+            if let Some(secret) = account.secret_of(api_key).map(str::to_owned) {
+                account.api_key = api_key.to_owned();
+                account.secret_key = secret;
+            }
+            account.more_keys.clear();
+        }
+    }
+}

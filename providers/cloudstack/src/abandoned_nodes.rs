@@ -1,0 +1,95 @@
+//! Nodes that joined, never got a provider id, and whose machine is gone: removed, because nobody else may do it, and because
+//! Karpenter finds Nodes by that id: to everybody else they are nobody's.
+//!
+//! A machine can go in the moment between its Node's coming and its being named. A cloud controller manager removes such Nodes
+//! where one runs; this is for where none does, or where it is late.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Node;
+use karpenter_api::labels as well_known;
+use kube::api::{DeleteParams, ListParams, Preconditions};
+use kube::{Api, ResourceExt as _};
+use tokio_util::sync::CancellationToken;
+
+use crate::accounts::Accounts;
+
+/// How long a Node without a machine may still be one that is coming.
+const PATIENCE: Duration = Duration::from_secs(2 * 60);
+/// How often it is looked for them.
+const INTERVAL: Duration = Duration::from_secs(2 * 60);
+
+/// See the module.
+pub(crate) struct AbandonedNodes {
+    pub(crate) accounts: Arc<Accounts>,
+    pub(crate) api: Api<Node>,
+}
+
+impl AbandonedNodes {
+    /// Removes them until stopped.
+    pub(crate) async fn look_after(self, stop: CancellationToken) {
+        while stop.run_until_cancelled(tokio::time::sleep(INTERVAL)).await.is_some() {
+            if let Err(error) = self.sweep().await {
+                tracing::warn!(%error, "Nodes without a machine could not be looked for");
+            }
+        }
+    }
+
+    async fn sweep(&self) -> Result<(), kube::Error> {
+        // Few at a time: what has been registered has an id.
+        let unregistered = ListParams::default().labels(&format!("!{}", well_known::REGISTERED));
+        for node in self.api.list(&unregistered).await? {
+            if self.is_one(&node).await {
+                self.remove(&node).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the Node is one of ours that never got an id, nobody has heard of its kubelet for a while, and its machine is gone.
+    pub(crate) async fn is_one(&self, node: &Node) -> bool {
+        let shared = &self.accounts.own.shared;
+        let spec = node.spec.as_ref();
+        let unnamed = spec.and_then(|spec| spec.provider_id.as_deref()).is_none_or(str::is_empty);
+        let created = node.metadata.creation_timestamp.as_ref();
+        let old = created.is_some_and(|at| shared.clock.since(at.0) >= PATIENCE);
+        let mut conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
+        let ready = conditions.any(|condition| condition.type_ == "Ready" && condition.status == "True");
+        let name = node.name_any();
+        unnamed && old && !ready && name.starts_with(shared.naming.prefix()) && self.machine_is_gone(&name).await
+    }
+
+    /// Whether the server says, for every account and project we know, that there is no machine of this name.
+    async fn machine_is_gone(&self, name: &str) -> bool {
+        let Ok(accounts) = self.accounts.in_use() else { return false };
+        for account in accounts {
+            let shared = &account.shared;
+            let Ok(scopes) = shared.scopes() else { return false };
+            for scope in scopes {
+                match shared.inventory.fresh(&scope).await {
+                    Ok(machines) if machines.iter().all(|machine| machine.name != name) => {}
+                    Err(error) if shared.may_leave_out(&scope, &error) => {}
+                    _ => return false,
+                }
+            }
+        }
+        true
+    }
+
+    /// Removes it as it was looked at: a kubelet that comes back in this moment keeps its Node. Whether it is gone.
+    pub(crate) async fn remove(&self, node: &Node) -> Result<bool, kube::Error> {
+        let name = node.name_any();
+        let only_this = Preconditions { uid: node.uid(), resource_version: node.resource_version() };
+        let how = DeleteParams { preconditions: Some(only_this), ..DeleteParams::default() };
+        match self.api.delete(&name, &how).await {
+            Ok(_) => {
+                tracing::info!(Node = name, "removed: its machine is gone and it never got a name");
+                Ok(true)
+            }
+            Err(kube::Error::Api(status)) if status.code == 404 => Ok(true),
+            Err(kube::Error::Api(status)) if status.code == 409 => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+}

@@ -1,0 +1,390 @@
+//! Several accounts, perhaps of several clouds, as one provider: each NodeClass is served with the keys it names, or with those
+//! Karpenter was given.
+//!
+//! Every pair of keys has a [`CloudStackProvider`] of its own, with its own view of what there is, its own limits and its own
+//! rounds, so that trouble with one holds up no other. What belongs to a NodeClaim is asked for with the keys its machine was
+//! made with, and with no others: an account that does not know a machine says nothing about one of another. Where keys cannot be
+//! used, what they were used for counts as still there.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt as _, StreamExt as _};
+use karpenter_api::label_rules::LabelRules;
+use karpenter_api::{NodeClaim, NodePool};
+use karpenter_cloudprovider::error::ProviderError;
+use karpenter_cloudprovider::provider::{CloudProvider, Launch, LaunchHandle, NodeClassKind, ProviderFuture};
+use karpenter_cloudprovider::repair::RepairPolicy;
+use karpenter_engine::Provider as SchedulingRules;
+use karpenter_engine::instance_type::InstanceType;
+use karpenter_runtime::environment::Environment;
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+use crate::CloudStackProvider;
+use crate::client::Client;
+use crate::client::error::{ApiError, ErrorKind};
+use crate::client::request::Scope;
+use crate::client::throttle::Rate;
+use crate::credentials::{KeyKeeper, NamedKeys, Roads, no_session};
+use crate::naming::machine_id;
+use crate::nodeclass::{CloudStackNodeClass, CredentialsRef};
+use crate::shared::{Objects, ProviderOptions, Whose, made_with};
+use crate::voice::Voice;
+
+/// How often it is looked for accounts that are new or not used any more.
+const INTERVAL: Duration = Duration::from_secs(60);
+
+/// How an account is reached whose keys are in a Secret.
+pub(crate) struct Reach {
+    pub(crate) roads: Roads,
+    pub(crate) rate: Rate,
+    pub(crate) options: ProviderOptions,
+    pub(crate) cluster: kube::Client,
+    pub(crate) voice: Voice,
+    pub(crate) environment: Environment,
+}
+
+/// An account whose keys are in a Secret that NodeClasses name.
+struct Account {
+    provider: Arc<CloudStackProvider>,
+    keys: Arc<NamedKeys>,
+    stop: CancellationToken,
+    started: bool,
+}
+
+type Watcher = Arc<dyn Fn() + Send + Sync>;
+
+/// See the module.
+pub(crate) struct Accounts {
+    pub(crate) own: Arc<CloudStackProvider>,
+    objects: Arc<dyn Objects>,
+    reach: Reach,
+    others: Mutex<BTreeMap<CredentialsRef, Account>>,
+    /// An account was met that nobody looks after yet.
+    met: Notify,
+    /// Told when what is to be said about any keys changes.
+    watcher: Mutex<Option<Watcher>>,
+}
+
+impl Accounts {
+    pub(crate) fn new(own: Arc<CloudStackProvider>, objects: Arc<dyn Objects>, reach: Reach) -> Self {
+        Self {
+            own,
+            objects,
+            reach,
+            others: Mutex::default(),
+            met: Notify::new(),
+            watcher: Mutex::default(),
+        }
+    }
+
+    fn others(&self) -> MutexGuard<'_, BTreeMap<CredentialsRef, Account>> {
+        self.others.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Calls this whenever what is to be said about any keys changes.
+    pub(crate) fn watch_keys(&self, watcher: impl Fn() + Send + Sync + 'static) {
+        let watcher: Watcher = Arc::new(watcher);
+        let told = Arc::clone(&watcher);
+        self.own.shared.client.watch_keys(move || told());
+        *self.watcher.lock().unwrap_or_else(PoisonError::into_inner) = Some(watcher);
+    }
+
+    /// Who serves a NodeClass.
+    pub(crate) fn of_class(&self, class: &CloudStackNodeClass) -> Arc<CloudStackProvider> {
+        self.of(&class.credentials().cloned())
+    }
+
+    fn of(&self, whose: &Whose) -> Arc<CloudStackProvider> {
+        let Some(reference) = whose else { return Arc::clone(&self.own) };
+        let mut others = self.others();
+        if let Some(account) = others.get(reference) {
+            return Arc::clone(&account.provider);
+        }
+        let account = self.meet(reference);
+        let provider = Arc::clone(&account.provider);
+        others.insert(reference.clone(), account);
+        self.met.notify_one();
+        provider
+    }
+
+    fn meet(&self, reference: &CredentialsRef) -> Account {
+        let reach = &self.reach;
+        let nothing = no_session(format!("Secret {reference} has not been read yet"));
+        let client = Client::new(nothing, reach.rate, &reach.environment);
+        let watcher = self.watcher.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(watcher) = watcher {
+            client.watch_keys(move || watcher());
+        }
+        // The project or account Karpenter was told of is one that its own keys see.
+        let options = ProviderOptions { scope: Scope::Own, ..reach.options.clone() };
+        let provider = CloudStackProvider::with_keys_of(
+            Some(reference.clone()),
+            client.clone(),
+            options,
+            Arc::clone(&self.objects),
+            reach.voice.clone(),
+            &reach.environment,
+        );
+        let keys = NamedKeys {
+            reference: reference.clone(),
+            cluster: reach.cluster.clone(),
+            keeper: KeyKeeper::new(&reach.roads, client),
+        };
+        Account {
+            provider: Arc::new(provider),
+            keys: Arc::new(keys),
+            stop: CancellationToken::new(),
+            started: false,
+        }
+    }
+
+    /// Every account that NodeClasses or NodeClaims need, or that is still looked after.
+    ///
+    /// # Errors
+    ///
+    /// While NodeClasses or NodeClaims are not known: what is in an account nobody thought of would look gone.
+    pub(crate) fn in_use(&self) -> Result<Vec<Arc<CloudStackProvider>>, ApiError> {
+        let unknown = |what: &str| {
+            ApiError::new("listVirtualMachines", ErrorKind::NotSent, format!("the {what} are not known yet"))
+        };
+        let classes = self.objects.node_classes().ok_or_else(|| unknown("CloudStackNodeClasses"))?;
+        let claims = self.objects.node_claims().ok_or_else(|| unknown("NodeClaims"))?;
+        let of_classes = classes.iter().map(|class| class.credentials().cloned());
+        // Whose machine it is nobody can say any more may be in any account.
+        let of_claims = claims.iter().filter(|claim| claim.spec.node_class_ref.group == crate::GROUP);
+        let of_claims = of_claims.map(|claim| made_with(claim, &*self.objects).unwrap_or_default());
+        let mut own_is_used = !self.own.shared.client.session().is_nobodys();
+        for whose in of_classes.chain(of_claims) {
+            own_is_used |= whose.is_none();
+            self.of(&whose);
+        }
+        let own = own_is_used.then(|| Arc::clone(&self.own));
+        Ok(own.into_iter().chain(self.others().values().map(|other| Arc::clone(&other.provider))).collect())
+    }
+
+    /// Who may have the machine of a NodeClaim: one, unless nobody can say any more who made it.
+    fn of_claim(&self, claim: &NodeClaim) -> Result<Vec<Arc<CloudStackProvider>>, ProviderError> {
+        match made_with(claim, &*self.objects) {
+            Some(whose) => Ok(vec![self.of(&whose)]),
+            None => self.in_use().map_err(ProviderError::other),
+        }
+    }
+
+    /// Asks one after the other: the first that knows decides, and only if all say that there is nothing, there is nothing.
+    async fn ask<'a, T, F>(
+        providers: &'a [Arc<CloudStackProvider>],
+        what: &str,
+        question: F,
+    ) -> Result<T, ProviderError>
+    where
+        F: Fn(&'a CloudStackProvider) -> ProviderFuture<'a, T>,
+    {
+        let mut unknown = None;
+        for provider in providers {
+            match question(provider).await {
+                Err(error) if error.is_not_found() => {}
+                Err(error) => unknown = Some(error),
+                answer => return answer,
+            }
+        }
+        let nothing = || ProviderError::not_found(format!("no account in use has a machine of {what}"));
+        Err(unknown.unwrap_or_else(nothing))
+    }
+
+    async fn list_all(&self) -> Result<Vec<NodeClaim>, ProviderError> {
+        let mut listed: BTreeMap<String, NodeClaim> = BTreeMap::new();
+        let (mut answered, mut failure) = (false, None);
+        let providers = self.in_use().map_err(ProviderError::other)?;
+        for provider in &providers {
+            match provider.list().await {
+                Ok(claims) => {
+                    answered = true;
+                    listed.extend(claims.into_iter().map(|claim| (provider_id(&claim).to_owned(), claim)));
+                }
+                Err(error) => {
+                    // Not knowing what is there is no reason to take it for gone, nor to look away from all the others.
+                    let shared = &provider.shared;
+                    tracing::warn!(%error, credentials = shared.whose_label, "machines cannot be listed");
+                    let claims = shared.objects.node_claims().unwrap_or_default();
+                    let ours = claims.iter().filter(|claim| shared.is_ours(claim));
+                    for claim in ours.filter(|claim| machine_id(provider_id(claim)).is_some()) {
+                        let id = provider_id(claim).to_owned();
+                        listed.entry(id).or_insert_with(|| as_known(claim));
+                    }
+                    failure = Some(error);
+                }
+            }
+        }
+        match failure {
+            Some(error) if !answered => Err(error),
+            _ => Ok(listed.into_values().collect()),
+        }
+    }
+
+    async fn find(&self, provider_id: &str) -> Result<NodeClaim, ProviderError> {
+        let claims = self.objects.node_claims().unwrap_or_default();
+        let id = machine_id(provider_id);
+        let carries = |claim: &&Arc<NodeClaim>| id.is_some() && machine_id(self::provider_id(claim)) == id;
+        let providers = match claims.iter().find(carries) {
+            Some(claim) => self.of_claim(claim)?,
+            None => self.in_use().map_err(ProviderError::other)?,
+        };
+        Self::ask(&providers, provider_id, |provider| provider.get(provider_id)).await
+    }
+
+    /// Looks after accounts as they come into use, until stopped. Those of Karpenter's own keys are looked after elsewhere.
+    pub(crate) async fn look_after(self: Arc<Self>, stop: CancellationToken) {
+        let mut running: FuturesUnordered<BoxFuture<'static, ()>> = FuturesUnordered::new();
+        loop {
+            // Whether they are known is found out by whoever asks.
+            let _ = self.in_use();
+            self.retire();
+            running.extend(self.begin(&stop));
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => break,
+                Some(()) = running.next() => {}
+                () = self.met.notified() => {}
+                () = tokio::time::sleep(INTERVAL) => {}
+            }
+        }
+        while running.next().await.is_some() {}
+    }
+
+    /// What runs for accounts nobody looks after yet.
+    fn begin(&self, stop: &CancellationToken) -> Vec<BoxFuture<'static, ()>> {
+        let mut begun = Vec::new();
+        for account in self.others().values_mut().filter(|account| !account.started) {
+            account.started = true;
+            account.stop = stop.child_token();
+            let (machines, launches) = (Arc::clone(&account.provider), Arc::clone(&account.provider));
+            let stops = [account.stop.clone(), account.stop.clone(), account.stop.clone()];
+            let [first, second, third] = stops;
+            begun.push(Arc::clone(&account.keys).run(first).boxed());
+            begun.push(async move { machines.look_after(second).await }.boxed());
+            begun.push(async move { launches.watch_launches(third).await }.boxed());
+        }
+        begun
+    }
+
+    /// Lets accounts go that nothing names any more and in which nothing of this cluster is left, or which nobody can get into.
+    fn retire(&self) {
+        let (Some(classes), Some(claims)) = (self.objects.node_classes(), self.objects.node_claims()) else {
+            return;
+        };
+        self.others().retain(|reference, account| {
+            let shared = &account.provider.shared;
+            let named = classes.iter().any(|class| class.credentials() == Some(reference))
+                || claims.iter().any(|claim| {
+                    made_with(claim, &*self.objects).is_some_and(|whose| whose.as_ref() == Some(reference))
+                });
+            let empty = shared.has_no_machines.load(std::sync::atomic::Ordering::Relaxed)
+                || shared.client.session().has_no_keys();
+            let stays = named || !empty || !account.started;
+            if !stays {
+                tracing::info!(credentials = %reference, "an account is not used any more");
+                account.stop.cancel();
+            }
+            stays
+        });
+    }
+
+    fn class_of_claim(&self, claim: &NodeClaim) -> Arc<CloudStackProvider> {
+        let class = self.objects.node_class(&claim.spec.node_class_ref.name);
+        class.map_or_else(|| Arc::clone(&self.own), |class| self.of_class(&class))
+    }
+}
+
+/// A NodeClaim's machine as far as its NodeClaim tells of it.
+fn as_known(claim: &NodeClaim) -> NodeClaim {
+    let mut known = claim.clone();
+    known.metadata.deletion_timestamp = None;
+    known
+}
+
+fn provider_id(claim: &NodeClaim) -> &str {
+    claim.status.as_ref().and_then(|status| status.provider_id.as_deref()).unwrap_or_default()
+}
+
+impl CloudProvider for Accounts {
+    fn name(&self) -> &str {
+        self.own.name()
+    }
+
+    fn supported_node_classes(&self) -> &[NodeClassKind] {
+        self.own.supported_node_classes()
+    }
+
+    fn create<'a>(&'a self, claim: &'a NodeClaim) -> ProviderFuture<'a, Launch> {
+        let provider = self.class_of_claim(claim);
+        async move { provider.create(claim).await }.boxed()
+    }
+
+    fn delete<'a>(&'a self, claim: &'a NodeClaim) -> ProviderFuture<'a, ()> {
+        async move {
+            let providers = self.of_claim(claim)?;
+            Self::ask(&providers, &kube::ResourceExt::name_any(claim), |provider| provider.delete(claim)).await
+        }
+        .boxed()
+    }
+
+    fn get<'a>(&'a self, provider_id: &'a str) -> ProviderFuture<'a, NodeClaim> {
+        self.find(provider_id).boxed()
+    }
+
+    fn list(&self) -> ProviderFuture<'_, Vec<NodeClaim>> {
+        self.list_all().boxed()
+    }
+
+    fn get_instance_types<'a>(&'a self, pool: &'a NodePool) -> ProviderFuture<'a, Arc<[InstanceType]>> {
+        let class = self.objects.node_class(&pool.spec.template.spec.node_class_ref.name);
+        let provider = class.map_or_else(|| Arc::clone(&self.own), |class| self.of_class(&class));
+        async move { provider.get_instance_types(pool).await }.boxed()
+    }
+
+    fn is_drifted<'a>(&'a self, claim: &'a NodeClaim) -> ProviderFuture<'a, Option<String>> {
+        let provider = made_with(claim, &*self.objects).map(|whose| self.of(&whose));
+        async move {
+            match provider {
+                Some(provider) => provider.is_drifted(claim).await,
+                // Neither its NodeClass nor its launch says anything of it.
+                None => Ok(None),
+            }
+        }
+        .boxed()
+    }
+
+    fn reboot<'a>(&'a self, claim: &'a NodeClaim, operation_id: &'a str) -> ProviderFuture<'a, ()> {
+        async move {
+            let providers = self.of_claim(claim)?;
+            let what = kube::ResourceExt::name_any(claim);
+            Self::ask(&providers, &what, |provider| provider.reboot(claim, operation_id)).await
+        }
+        .boxed()
+    }
+
+    fn repair_policies(&self) -> Vec<RepairPolicy> {
+        self.own.repair_policies()
+    }
+
+    fn launch_timeout(&self) -> Duration {
+        self.own.launch_timeout()
+    }
+
+    fn launch_handle(&self, claim: &NodeClaim) -> Option<LaunchHandle> {
+        self.own.launch_handle(claim)
+    }
+
+    fn scheduling_rules(&self) -> SchedulingRules {
+        self.own.scheduling_rules()
+    }
+
+    fn label_rules(&self, core: LabelRules) -> LabelRules {
+        self.own.label_rules(core)
+    }
+}
