@@ -1,4 +1,5 @@
-//! How a machine joins the cluster, for images that bring kubeadm, k3s or RKE2 and leave the rest to us. Pure.
+//! How a machine joins the cluster, for images that bring kubeadm, k3s or RKE2 and leave the rest to us, and for those whose
+//! user data joins by itself. Pure.
 //!
 //! A part of our own tells kubelet labels, taints and limits and joins; what the NodeClass says besides comes as a second part,
 //! which cloud-init runs after it.
@@ -8,23 +9,53 @@ use std::collections::BTreeMap;
 use karpenter_api::ResourceList;
 
 use crate::nodeclass::{Bootstrap, CloudStackNodeClassSpec};
-use crate::userdata::Variables;
+use crate::userdata::{self, Variables};
 
 /// What separates the parts; no script holds it by accident.
 const BOUNDARY: &str = "karpenter-7d1f9a4e";
 
-/// User data that cannot be put together.
+/// User data that cannot be put together. Nothing of it is quoted: it holds what joins a cluster.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "spec.userData is a MIME document already and cannot be merged with spec.bootstrap; leave one of them out"
-)]
-pub(crate) struct CannotMerge;
+pub(crate) enum BootstrapError {
+    #[error(
+        "spec.userData is a MIME document already and cannot be merged with spec.bootstrap; leave one of them out"
+    )]
+    CannotMerge,
+    #[error(
+        "spec.userData is no machine configuration of Talos; with spec.bootstrap.mode Talos it must be a worker's, as `talosctl gen config` writes it"
+    )]
+    NoMachineConfiguration,
+    #[error("spec.userData is the machine configuration of a {0}; Karpenter makes workers, give worker.yaml")]
+    NotAWorker(String),
+}
+
+/// The user data of mode `Custom`: the user's, with what `spec.bootstrap` says filled in.
+pub(crate) fn custom(
+    theirs: Option<&str>,
+    bootstrap: &Bootstrap,
+    token: &str,
+    implied: BTreeMap<String, String>,
+) -> String {
+    let mut arguments = implied;
+    arguments.extend(bootstrap.kubelet_extra_args.clone());
+    let arguments: Vec<String> = arguments.iter().map(|(name, value)| format!("--{name}={value}")).collect();
+    let mut text = theirs.unwrap_or_default().to_owned();
+    for (name, value) in [
+        ("bootstrapToken", token),
+        ("apiServer", &bootstrap.api_server),
+        ("caCertHash", bootstrap.ca_cert_hash.as_deref().unwrap_or_default()),
+        ("kubeletArgs", &arguments.join(" ")),
+    ] {
+        text = userdata::put(text, name, value);
+    }
+    text
+}
 
 /// The whole user data: ours, and the user's behind it.
-pub(crate) fn merge(ours: &str, theirs: Option<&str>) -> Result<String, CannotMerge> {
+pub(crate) fn merge(ours: &str, theirs: Option<&str>) -> Result<String, BootstrapError> {
     let Some(theirs) = theirs.filter(|text| !text.trim().is_empty()) else { return Ok(ours.to_owned()) };
     if theirs.to_ascii_lowercase().starts_with("content-type:") || theirs.starts_with("MIME-Version:") {
-        return Err(CannotMerge);
+        return Err(BootstrapError::CannotMerge);
     }
     let kind = if theirs.starts_with("#cloud-config") { "text/cloud-config" } else { "text/x-shellscript" };
     Ok(format!(
@@ -169,6 +200,17 @@ mod tests {
     }
 
     #[test]
+    fn user_data_that_joins_by_itself_is_told_what_with() {
+        let text = custom(
+            Some("join {{apiServer}} {{ bootstrapToken }} {{caCertHash}} -- {{kubeletArgs}} {{labels}}"),
+            &bootstrap("Custom"),
+            "a.b",
+            [("max-pods".to_owned(), "50".to_owned())].into(),
+        );
+        assert_eq!(text, "join api.example.com:6443 a.b sha256:1 -- --max-pods=50 --v=2 {{labels}}");
+    }
+
+    #[test]
     fn labels_kubelet_would_not_start_with_are_left_to_the_core() {
         for (label, yes) in [
             ("team", true),
@@ -194,6 +236,6 @@ mod tests {
                 && merged.ends_with(&format!("--{BOUNDARY}--\n"))
         );
         assert!(merged.find("ours") < merged.find("packages"));
-        assert_eq!(merge("x", Some("Content-Type: multipart/mixed\n")), Err(CannotMerge));
+        assert_eq!(merge("x", Some("Content-Type: multipart/mixed\n")), Err(BootstrapError::CannotMerge));
     }
 }

@@ -8,6 +8,7 @@ use karpenter_engine::instance_type::{InstanceType, Offering};
 use kube::ResourceExt as _;
 
 use crate::affinity::Groups;
+use crate::bootstrap::BootstrapError;
 use crate::client::model;
 use crate::client::requests::Deploy;
 use crate::instances::Candidate;
@@ -18,7 +19,7 @@ use crate::resolved::{Problem, Resolved};
 use crate::unavailable::Refused;
 use crate::userdata::{self, Packing, Variables};
 use crate::voice::NoValue;
-use crate::{bootstrap, disks, labels, templates};
+use crate::{bootstrap, disks, labels, talos, templates, tokens};
 
 /// What machines are told, as far as it is the same for all of a NodeClass.
 pub(crate) struct Told {
@@ -32,14 +33,14 @@ impl Told {
         &self,
         spec: &CloudStackNodeClassSpec,
         variables: &Variables,
-    ) -> Result<Option<String>, bootstrap::CannotMerge> {
-        match (&spec.bootstrap, &self.token) {
-            (Some(how), Some(token)) => {
-                let ours =
-                    bootstrap::script(how, token.trim(), bootstrap::kubelet_arguments(spec), variables);
-                bootstrap::merge(&ours, self.user_data.as_deref()).map(Some)
-            }
-            _ => Ok(self.user_data.clone()),
+    ) -> Result<Option<String>, BootstrapError> {
+        let Some(how) = &spec.bootstrap else { return Ok(self.user_data.clone()) };
+        let (theirs, token) = (self.user_data.as_deref(), self.token.as_deref().unwrap_or_default().trim());
+        let arguments = bootstrap::kubelet_arguments(spec);
+        match how.mode.as_str() {
+            "Talos" => talos::configuration(theirs, spec, variables).map(Some),
+            "Custom" => Ok(Some(bootstrap::custom(theirs, how, token, arguments))),
+            _ => bootstrap::merge(&bootstrap::script(how, token, arguments, variables), theirs).map(Some),
         }
     }
 }
@@ -134,6 +135,11 @@ impl CloudStackProvider {
                 key_pairs: spec.ssh_key_pair.iter().chain(&spec.ssh_key_pairs).cloned().collect(),
                 user_data,
                 user_data_id: spec.user_data_id.clone(),
+                user_data_details: spec
+                    .user_data_details
+                    .iter()
+                    .map(|(name, value)| (name.clone(), userdata::fill(value, &variables)))
+                    .collect(),
                 root_disk_size_gb: spec.root_disk_size,
                 root_disk_offering_id: resolved.root_disk_offering(&zone_id),
                 data_disks: resolved.new_disks(&zone_id),
@@ -152,8 +158,13 @@ impl CloudStackProvider {
         Packing::of(spec, self.shared.options.max_user_data)
     }
 
-    /// What machines of this NodeClass are told besides what is known of each.
-    pub(crate) async fn told(&self, resolved: &Resolved) -> Result<Told, (&'static str, NoValue)> {
+    /// What machines of this NodeClass are told besides what is known of each; the token, where each gets its own, is that of
+    /// this NodeClaim, or one that only looks so.
+    pub(crate) async fn told(
+        &self,
+        resolved: &Resolved,
+        claim: Option<&NodeClaim>,
+    ) -> Result<Told, (&'static str, NoValue)> {
         let voice = &self.shared.voice;
         let user_data = match &resolved.spec.user_data_ref {
             Some(wanted) => {
@@ -162,12 +173,24 @@ impl CloudStackProvider {
             }
             None => resolved.spec.user_data.clone(),
         };
-        let token = match &resolved.spec.bootstrap {
-            Some(bootstrap) => {
-                let value = voice.value_of(&bootstrap.token_secret_ref).await;
+        let bootstrap = resolved.spec.bootstrap.clone().unwrap_or_default();
+        let token = match (&bootstrap.token_secret_ref, tokens::ttl(&bootstrap)) {
+            (Some(wanted), _) => {
+                let value = voice.value_of(wanted).await;
                 Some(value.map_err(|problem| ("spec.bootstrap.tokenSecretRef", problem))?)
             }
-            None => None,
+            (None, Err(problem)) => {
+                return Err(("spec.bootstrap.tokenTTL", NoValue::Missing(problem)));
+            }
+            (None, Ok(None)) => None,
+            (None, Ok(Some(ttl))) => match claim {
+                None => Some(tokens::EXAMPLE.to_owned()),
+                Some(claim) => {
+                    let (keys, now) = (self.shared.client.session().credentials, self.shared.clock.now());
+                    let token = self.shared.tokens.of(claim, ttl, &keys, voice, now).await;
+                    Some(token.map_err(|problem| ("spec.bootstrap.tokenTTL", problem))?)
+                }
+            },
         };
         Ok(Told { user_data, token })
     }
@@ -177,7 +200,7 @@ impl CloudStackProvider {
         let problem = |reason: &'static str, message: String| {
             Some(Problem { condition: VALIDATION_SUCCEEDED, reason, message })
         };
-        let told = match self.told(resolved).await {
+        let told = match self.told(resolved, None).await {
             Ok(told) => told,
             Err((field, NoValue::Missing(text))) => {
                 return problem("UserDataNotFound", format!("{field}: {text}"));

@@ -6,7 +6,7 @@
 //! | `instancetypes`, `prices`, `reservations` | what could be bought: service offerings, and at what price |
 //! | `zones`, `networks`, `templates`, `affinity` | where, with what, from what, beside whom |
 //! | `candidates`, `instances`, `description` | what was bought: virtual machines, how they are made and told of |
-//! | `bootstrap`, `userdata` | how they join the cluster, and what they are told |
+//! | `bootstrap`, `talos`, `tokens`, `userdata` | how they join the cluster, with what, and what they are told |
 //! | `disks`, `later_disks`, `stray_disks` | which disks go with a machine, which are attached to it later, which lost theirs |
 //! | `quota` | what machines take of the account's limits |
 //! | `garbage`, `drift`, `interruptions`, [`repair`] | what nobody wants any more, what is no longer as it should be |
@@ -59,7 +59,9 @@ pub mod settings;
 pub mod shared;
 mod status;
 mod stray_disks;
+mod talos;
 mod templates;
+mod tokens;
 mod unavailable;
 mod userdata;
 pub mod voice;

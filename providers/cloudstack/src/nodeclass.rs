@@ -170,6 +170,9 @@ pub struct CloudStackNodeClassSpec {
     /// User data registered with CloudStack, by id, instead of `userData`.
     #[serde(default, rename = "userDataID", skip_serializing_if = "Option::is_none")]
     pub user_data_id: Option<String>,
+    /// Values of the variables that registered user data declares.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub user_data_details: BTreeMap<String, String>,
 }
 
 /// A Secret with keys: `api-url`, `api-key` and `secret-key`, or a `cloud-config`.
@@ -214,12 +217,18 @@ pub struct ValueRef {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Bootstrap {
-    /// `Kubeadm`, `K3s` or `RKE2`.
+    /// `Kubeadm`, `K3s` or `RKE2`; `Talos`, whose machine configuration is the user data; `Custom`, where the user data joins by
+    /// itself with what is told here.
     pub mode: String,
     /// Host and port of the API server.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub api_server: String,
     /// Where the token is.
-    pub token_secret_ref: ValueRef,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token_secret_ref: Option<ValueRef>,
+    /// Instead of that: a token for each NodeClaim, made by Karpenter, that expires after so long.
+    #[serde(default, rename = "tokenTTL", skip_serializing_if = "Option::is_none")]
+    pub token_ttl: Option<String>,
     /// Hash of the cluster's authority; kubeadm needs it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ca_cert_hash: Option<String>,

@@ -167,6 +167,12 @@ fn spec_schema() -> Schema {
         )
         .optional("bootstrap", bootstrap())
         .optional("userDataID", text("Id of user data registered with CloudStack, instead of userData."))
+        .optional(
+            "userDataDetails",
+            Schema::map_of(Schema::string())
+                .describe("Values of the variables that registered user data declares; {{nodeClaim}} and its kind are filled in.")
+                .max_properties(50),
+        )
         .cel("has(self.projectID) == has(oldSelf.projectID)", "projectID is immutable")
         .cel("has(self.account) == has(oldSelf.account)", "account is immutable")
         .cel("has(self.credentialsRef) == has(oldSelf.credentialsRef)", "credentialsRef is immutable")
@@ -175,6 +181,11 @@ fn spec_schema() -> Schema {
         .cel("!(has(self.userData) && has(self.userDataID))", "userData and userDataID exclude each other")
         .cel("!(has(self.userDataRef) && (has(self.userData) || has(self.userDataID)))", "userDataRef excludes userData and userDataID")
         .cel("!(has(self.bootstrap) && has(self.userDataID))", "bootstrap and userDataID exclude each other")
+        .cel("!has(self.userDataDetails) || has(self.userDataID)", "userDataDetails are for userDataID")
+        .cel(
+            "!has(self.bootstrap) || !(self.bootstrap.mode in ['Talos', 'Custom']) || has(self.userData) || has(self.userDataRef)",
+            "bootstrap of mode Talos or Custom needs userData or userDataRef",
+        )
 }
 
 fn affinity() -> Schema {
@@ -225,9 +236,18 @@ fn bootstrap() -> Schema {
     let text = |description: &str| Schema::string().describe(description).max_length(253);
     Schema::object()
         .describe("How the machine joins the cluster, where its image brings what it takes.")
-        .required("mode", text("What joins.").one_of(&["Kubeadm", "K3s", "RKE2"]))
-        .required("apiServer", text("Host and port of the API server.").pattern("^[A-Za-z0-9.:\\[\\]-]+$"))
-        .required("tokenSecretRef", value_ref("Where the token is."))
+        .required(
+            "mode",
+            text("What joins; with Talos and Custom, what the user data says.")
+                .one_of(&["Kubeadm", "K3s", "RKE2", "Talos", "Custom"]),
+        )
+        .optional("apiServer", text("Host and port of the API server.").pattern("^[A-Za-z0-9.:\\[\\]-]+$"))
+        .optional("tokenSecretRef", value_ref("Where the token is."))
+        .optional(
+            "tokenTTL",
+            text("Has Karpenter make a bootstrap token for each NodeClaim that expires after so long, 10m to 24h, instead of tokenSecretRef.")
+                .pattern("^([0-9]+(s|m|h))+$"),
+        )
         .optional(
             "caCertHash",
             text("Hash of the cluster's authority, which kubeadm needs.").pattern("^sha256:[0-9a-f]+$"),
@@ -242,6 +262,15 @@ fn bootstrap() -> Schema {
             Schema::map_of(text("Value of the argument."))
                 .describe("Further arguments of kubelet.")
                 .max_properties(50),
+        )
+        .cel(
+            "self.mode in ['Talos', 'Custom'] || (has(self.apiServer) && (has(self.tokenSecretRef) || has(self.tokenTTL)))",
+            "apiServer and either tokenSecretRef or tokenTTL are needed",
+        )
+        .cel("!(has(self.tokenSecretRef) && has(self.tokenTTL))", "tokenSecretRef and tokenTTL exclude each other")
+        .cel(
+            "!has(self.tokenTTL) || self.mode in ['Kubeadm', 'Custom']",
+            "tokenTTL is for the modes Kubeadm and Custom",
         )
 }
 

@@ -191,7 +191,9 @@ impl CloudStackProvider {
             selection::by_price(&types, claim, &labels::WELL_KNOWN).map_err(ProviderError::other)?;
         let groups = self.groups(claim, &class, &resolved).await.map_err(ProviderError::other)?;
         let market = resolved.market(&self.names_carried());
-        let told = self.told(&resolved).await.map_err(|(field, problem)| {
+        // What is not made needs no token. There may be a machine all the same, so this is no end yet.
+        let made_for = Some(claim).filter(|_| !choices.is_empty());
+        let told = self.told(&resolved, made_for).await.map_err(|(field, problem)| {
             let text = format!("{field}: {problem}");
             ProviderError::create(text.clone(), "UserDataNotFound", text)
         })?;

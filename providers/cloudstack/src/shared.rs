@@ -29,6 +29,7 @@ use crate::prices::Books;
 use crate::quota::{Hits, Ordered};
 use crate::repair::Troubled;
 use crate::reservations::Slots;
+use crate::tokens::Tokens;
 use crate::unavailable::Unavailable;
 use crate::voice::Voice;
 
@@ -284,6 +285,7 @@ pub(crate) struct Shared {
     pub(crate) troubled: Troubled,
     pub(crate) learnt_memory: LearntMemory,
     pub(crate) slots: Slots,
+    pub(crate) tokens: Tokens,
     pub(crate) books: Books,
     /// How provider ids of new machines are written.
     pub(crate) form: Form,
@@ -336,6 +338,7 @@ impl Shared {
             troubled: Troubled::default(),
             learnt_memory: LearntMemory::default(),
             slots: Slots::default(),
+            tokens: Tokens::new(environment.entropy.stream("cloudstack/tokens")),
             books: Books::default(),
             form,
             unexplained: Unexplained::default(),

@@ -18,20 +18,37 @@ pub(crate) const MAX_LENGTH: usize = 32_768;
 pub(crate) struct Packing {
     /// What the server takes in base64.
     pub(crate) limit: usize,
-    /// Whether to compress what is short too.
-    pub(crate) always: bool,
+    /// What is compressed.
+    pub(crate) compressed: Compressed,
+}
+
+/// What of user data is compressed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Compressed {
+    /// What is long.
+    Long,
+    /// What is short too.
+    All,
+    /// Nothing: the image reads it as it is.
+    Nothing,
 }
 
 impl Packing {
     /// What a NodeClass wants of a server that takes so many characters.
     pub(crate) fn of(spec: &CloudStackNodeClassSpec, limit: usize) -> Self {
-        Self { limit, always: spec.user_data_compression.as_deref() == Some("Always") }
+        let talos = spec.bootstrap.as_ref().is_some_and(|bootstrap| bootstrap.mode == "Talos");
+        let compressed = match spec.user_data_compression.as_deref() {
+            _ if talos => Compressed::Nothing,
+            Some("Always") => Compressed::All,
+            _ => Compressed::Long,
+        };
+        Self { limit, compressed }
     }
 }
 
 impl Default for Packing {
     fn default() -> Self {
-        Self { limit: MAX_LENGTH, always: false }
+        Self { limit: MAX_LENGTH, compressed: Compressed::Long }
     }
 }
 
@@ -52,15 +69,15 @@ pub(crate) struct Variables {
 /// User data that no server would take.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "spec.userData has {length} characters in base64 even when compressed, and CloudStack takes {limit} (CLOUDSTACK_MAX_USER_DATA); shorten it, or register it with CloudStack and name it in spec.userDataID"
+    "spec.userData has {length} characters in base64, compressed where its reader can take that, and CloudStack takes {limit} (CLOUDSTACK_MAX_USER_DATA); shorten it, or register it with CloudStack and name it in spec.userDataID"
 )]
 pub(crate) struct TooLong {
     length: usize,
     limit: usize,
 }
 
-/// The user data in base64, compressed where it is long. cloud-init knows gzip by its first bytes.
-pub(crate) fn render(template: &str, variables: &Variables, packing: Packing) -> Result<String, TooLong> {
+/// A text with its variables filled in.
+pub(crate) fn fill(template: &str, variables: &Variables) -> String {
     let mut text = template.to_owned();
     for (name, value) in [
         ("clusterName", &variables.cluster),
@@ -71,12 +88,29 @@ pub(crate) fn render(template: &str, variables: &Variables, packing: Packing) ->
         ("labels", &variables.labels),
         ("taints", &variables.taints),
     ] {
-        text = text.replace(&format!("{{{{{name}}}}}"), value).replace(&format!("{{{{ {name} }}}}"), value);
+        text = put(text, name, value);
     }
+    text
+}
+
+/// A text with one variable filled in.
+pub(crate) fn put(text: String, name: &str, value: &str) -> String {
+    text.replace(&format!("{{{{{name}}}}}"), value).replace(&format!("{{{{ {name} }}}}"), value)
+}
+
+/// The user data in base64, compressed where it is long. cloud-init knows gzip by its first bytes.
+pub(crate) fn render(template: &str, variables: &Variables, packing: Packing) -> Result<String, TooLong> {
+    let text = fill(template, variables);
     let plain = STANDARD.encode(&text);
-    let Packing { limit, always } = packing;
-    if plain.len() <= limit / 2 && !always {
-        return Ok(plain);
+    let Packing { limit, compressed } = packing;
+    let stays = match compressed {
+        Compressed::Long => plain.len() <= limit / 2,
+        Compressed::All => false,
+        Compressed::Nothing => true,
+    };
+    if stays {
+        let length = plain.len();
+        return if length <= limit { Ok(plain) } else { Err(TooLong { length, limit }) };
     }
     let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
     // Writing to memory cannot fail.
@@ -114,7 +148,11 @@ mod tests {
         let error = render(&noise, usual).expect_err("too long").to_string();
         assert!(error.contains("userDataID") && error.contains("32768"), "{error}");
         render(&noise, Packing { limit: 1 << 20, ..usual }).expect("a server that takes more");
-        let short = render("echo hello", Packing { always: true, ..usual }).expect("short");
+        let short = render("echo hello", Packing { compressed: Compressed::All, ..usual }).expect("short");
         assert_eq!(&STANDARD.decode(short).expect("base64")[..2], b"\x1f\x8b", "gzip where it is wanted");
+        let plain = Packing { compressed: Compressed::Nothing, ..usual };
+        assert!(render(&long, plain).is_err(), "what may not be compressed is measured as it is");
+        let short = STANDARD.decode(render("machine: {}", plain).expect("short")).expect("base64");
+        assert_eq!(short, b"machine: {}");
     }
 }

@@ -10,7 +10,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use karpenter_api::{NodeClaim, NodePool};
 use karpenter_runtime::events::{Event, EventType, Recorder, reference};
 use karpenter_runtime::writes::{self, Lock, Written};
-use kube::api::{DeleteParams, ListParams, Patch, PatchParams, Preconditions};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::{Api, Resource, ResourceExt as _};
 use serde_json::json;
 
@@ -107,6 +107,24 @@ impl Voice {
                 .map_err(|_| missing(format!("{place}: {key} is no text")))?
         };
         value.filter(|value| !value.is_empty()).ok_or_else(|| missing(format!("{place} has no key {key}")))
+    }
+
+    /// Makes a Secret; whether there was none of its name yet.
+    pub(crate) async fn create_secret(&self, secret: &Secret) -> Result<bool, NoValue> {
+        let namespace = secret.namespace().unwrap_or_default();
+        let cannot = |problem: String| {
+            NoValue::Unreadable(format!("no Secret can be made in namespace {namespace}: {problem}"))
+        };
+        let client = self.client.clone().ok_or_else(|| cannot("there is no cluster".to_owned()))?;
+        match Api::<Secret>::namespaced(client, &namespace).create(&PostParams::default(), secret).await {
+            Ok(_) => Ok(true),
+            Err(kube::Error::Api(status)) if status.code == 409 => Ok(false),
+            Err(kube::Error::Api(status)) if status.code == 403 => Err(cannot(
+                "it is not allowed; let Karpenter's service account create Secrets there (cloudstack.mintTokens of the chart)"
+                    .to_owned(),
+            )),
+            Err(error) => Err(cannot(error.to_string())),
+        }
     }
 
     /// What a ConfigMap says.

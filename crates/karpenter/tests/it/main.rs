@@ -4,6 +4,7 @@ mod chart;
 mod cloudstack;
 mod cloudstack_accounts;
 mod cloudstack_commands;
+mod cloudstack_joining;
 mod cloudstack_repair;
 mod cloudstack_upkeep;
 mod cluster_api;

@@ -197,6 +197,8 @@ pub struct Deploy {
     pub user_data: Option<String>,
     /// Id of registered user data.
     pub user_data_id: Option<String>,
+    /// Values of its variables.
+    pub user_data_details: BTreeMap<String, String>,
     /// Root disk.
     pub root_disk_size_gb: Option<i64>,
     /// Disk offering of the root disk.
@@ -243,6 +245,9 @@ pub fn deploy(new: &Deploy) -> Request {
         .maybe("hypervisor", new.hypervisor.as_deref());
     for (key, value) in &new.details {
         request = request.with(&format!("details[0].{key}"), value.as_str());
+    }
+    for (key, value) in &new.user_data_details {
+        request = request.with(&format!("userdatadetails[0].{key}"), value.as_str());
     }
     if new.single_disk {
         if let Some(disk) = new.data_disks.first().filter(|disk| disk.is_made_by_old_servers()) {

@@ -37,6 +37,12 @@ impl Credentials {
         text
     }
 
+    /// A digest of a text that only who has the secret key can make.
+    pub(crate) fn digest(&self, text: &str) -> Vec<u8> {
+        let key = hmac::Key::new(hmac::HMAC_SHA256, self.secret_key.as_bytes());
+        hmac::sign(&key, text.as_bytes()).as_ref().to_vec()
+    }
+
     /// The signature of these parameters.
     fn signature(&self, parameters: &[(String, String)]) -> String {
         let key = hmac::Key::new(hmac::HMAC_SHA1_FOR_LEGACY_USE_ONLY, self.secret_key.as_bytes());

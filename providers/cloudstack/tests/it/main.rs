@@ -8,6 +8,7 @@ mod deleting;
 mod disks;
 mod documents;
 mod go_faults;
+mod joining;
 mod launching;
 mod logs;
 mod looking_after;

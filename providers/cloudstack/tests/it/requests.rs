@@ -27,6 +27,7 @@ fn every_request() -> Vec<Request> {
         key_pairs: ids.to_vec(),
         user_data: Some("eA==".into()),
         user_data_id: Some("u".into()),
+        user_data_details: [("role".to_owned(), "worker".to_owned())].into(),
         root_disk_size_gb: Some(20),
         root_disk_offering_id: Some("d".into()),
         data_disks: vec![NewDisk { offering_id: "d".into(), size_gb: Some(1), iops: Some((1, 2)) }; 4],

@@ -1,0 +1,79 @@
+//! What machines are told so that they join the cluster.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use karpenter_api::conditions::HasConditions as _;
+use serde_json::{Value, json};
+
+use crate::cloud::{World, spec};
+
+/// What the last deployment said.
+fn deployed(world: &World, parameter: &str) -> String {
+    let log = world.cloud.log();
+    let last = log.iter().rev().find(|entry| entry.command == "deployVirtualMachine").expect("a deployment");
+    last.parameters.get(parameter).cloned().unwrap_or_default()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_talos_worker_gets_its_configuration_plain_and_with_labels_and_taints() {
+    let world = World::new().await;
+    let mut class = spec();
+    class["userData"] = "machine:\n  type: worker\n  token: a.b\ncluster: {}\n".into();
+    class["bootstrap"] = json!({"mode": "Talos"});
+    class["userDataCompression"] = "Always".into();
+    class["maxPods"] = 60.into();
+    let class = world.class("default", class).await;
+    assert_eq!(class.condition("Ready").expect("a condition").status.as_str(), "True");
+    world.launch(&world.claim("np-a", json!({"cpu": "1"}))).await.expect("a machine");
+    let text = STANDARD.decode(deployed(&world, "userdata")).expect("base64");
+    let text = String::from_utf8(text).expect("plain: Talos knows no gzip");
+    let config: Value = serde_json::from_str(text.trim_start_matches("---\n")).expect("one document");
+    let kubelet = &config["machine"]["kubelet"];
+    let labels = kubelet["extraArgs"]["node-labels"].as_str().expect("labels");
+    assert!(labels.contains("karpenter.sh/nodepool=pool"), "{labels}");
+    assert_eq!(kubelet["extraConfig"]["registerWithTaints"][0]["key"], "karpenter.sh/unregistered");
+    assert_eq!(kubelet["extraConfig"]["maxPods"], 60);
+    assert_eq!(config["machine"]["token"], "a.b");
+}
+
+#[tokio::test(start_paused = true)]
+async fn user_data_that_is_no_talos_configuration_is_told_of_and_not_quoted() {
+    let world = World::new().await;
+    let mut class = spec();
+    class["userData"] = "#!/bin/bash\njoin --token very-secret\n".into();
+    class["bootstrap"] = json!({"mode": "Talos"});
+    let class = world.class("default", class).await;
+    let condition = class.condition("ValidationSucceeded").expect("a condition");
+    assert_eq!(condition.reason(), "UserDataInvalid", "{condition:?}");
+    assert!(condition.message().contains("talosctl") && !condition.message().contains("very-secret"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn registered_user_data_is_given_values_with_names_filled_in() {
+    let world = World::new().await;
+    let mut class = spec();
+    class.as_object_mut().unwrap().remove("userData");
+    class["userDataID"] = world.cloud.add_user_data("join").into();
+    class["userDataDetails"] = json!({"role": "worker", "claim": "of {{nodeClaim}}"});
+    world.class("default", class).await;
+    world.launch(&world.claim("np-a", json!({"cpu": "1"}))).await.expect("a machine");
+    assert_eq!(deployed(&world, "userdatadetails[0].role"), "worker");
+    assert_eq!(deployed(&world, "userdatadetails[0].claim"), "of np-a");
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_the_token_it_was_to_get_no_machine_is_made() {
+    let world = World::new().await;
+    let mut class = spec();
+    class["bootstrap"] = json!({"mode": "Kubeadm", "apiServer": "api:6443", "caCertHash": "sha256:1", "tokenTTL": "5m"});
+    let short = world.class("default", class.clone()).await;
+    let told = short.condition("ValidationSucceeded").expect("a condition").message().to_owned();
+    assert!(told.contains("spec.bootstrap.tokenTTL") && told.contains("10m"), "{told}");
+    class["bootstrap"]["tokenTTL"] = "30m".into();
+    let class = world.class("default", class).await;
+    assert_eq!(class.condition("Ready").expect("a condition").status.as_str(), "True");
+    // There is no cluster here to make one in.
+    let error = world.launch(&world.claim("np-a", json!({"cpu": "1"}))).await.expect_err("no token");
+    assert!(error.to_string().contains("spec.bootstrap.tokenTTL"), "{error}");
+    assert_eq!(world.calls("deployVirtualMachine"), 0);
+}
