@@ -137,6 +137,8 @@ impl CloudStackProvider {
         let Some(claims) = self.shared.objects.node_claims() else { return Ok(round) };
         self.recall_nodes(&claims).await;
         let scopes = self.shared.scopes()?;
+        let ours = claims.iter().map(|claim| &**claim).filter(|claim| self.shared.is_ours(claim));
+        self.look_at_events(&scopes, ours).await;
         let mut all = Vec::new();
         for scope in &scopes {
             let machines = self.ours(scope).await?;

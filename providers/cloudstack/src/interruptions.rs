@@ -1,18 +1,26 @@
 //! What is about to take a machine away, told early enough that its pods can leave first.
 //!
-//! CloudStack has no market that takes machines back. But a lease ends on a day that is known, and a host that goes into
-//! maintenance takes machines that are cheap because they may be taken: those sold as spot. Others are moved by CloudStack.
+//! CloudStack has no market that takes machines back. But a lease ends on a day that is known; and machines that are cheap because
+//! they may be taken, those sold as spot, are taken when their host goes into maintenance, when the server begins to move them,
+//! and when somebody stops them. Others are moved by CloudStack, or started again.
 
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use karpenter_api::{NodeClaim, labels as well_known};
 use kube::ResourceExt as _;
 
-use crate::client::model::{Host, VirtualMachine, time};
+use crate::client::error::ErrorKind;
+use crate::client::model::{Event, Host, VirtualMachine, time};
+use crate::client::request::Scope;
+use crate::client::requests;
 use crate::provider::CloudStackProvider;
 
 /// How long before its lease ends a machine is replaced.
 const BEFORE_LEASE_ENDS: Duration = Duration::from_secs(30 * 60);
+/// How old an event may be to be about what goes on now.
+const RECENT: Duration = Duration::from_secs(10 * 60);
 /// States of hosts that are being emptied.
 const EMPTIED: [&str; 4] = [
     "PrepareForMaintenance",
@@ -21,7 +29,75 @@ const EMPTIED: [&str; 4] = [
     "ErrorInPrepareForMaintenance",
 ];
 
+/// What events tell of machines, by id; nothing at all once it turned out that nobody may ask.
+#[derive(Debug)]
+pub(crate) struct Taken(Mutex<Option<BTreeMap<String, (&'static str, &'static str)>>>);
+
+impl Default for Taken {
+    fn default() -> Self {
+        Self(Mutex::new(Some(BTreeMap::new())))
+    }
+}
+
+fn is_spot(claim: &NodeClaim) -> bool {
+    claim.labels().get(well_known::CAPACITY_TYPE).is_some_and(|kind| kind == well_known::CAPACITY_TYPE_SPOT)
+}
+
 impl CloudStackProvider {
+    /// Asks what happened to machines, if any was sold as one that may be taken.
+    pub(crate) async fn look_at_events<'a>(
+        &self,
+        scopes: &[Scope],
+        mut claims: impl Iterator<Item = &'a NodeClaim>,
+    ) {
+        let shared = &self.shared;
+        let lock = || shared.taken.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if lock().is_none() || !claims.any(is_spot) {
+            return;
+        }
+        let mut taken = BTreeMap::new();
+        for scope in scopes {
+            for (kind, reason, what) in [
+                ("VM.STOP", "SpotStopped", "was stopped"),
+                ("VM.MIGRATE", "SpotMoved", "is being moved to another host"),
+            ] {
+                match shared.client.call(&requests::list_events(kind, scope)).await {
+                    Ok(answer) => {
+                        let events: Vec<Event> =
+                            serde_json::from_value(answer["event"].clone()).unwrap_or_default();
+                        for id in self.affected(kind, &events) {
+                            taken.insert(id, (reason, what));
+                        }
+                    }
+                    Err(error) if error.kind == ErrorKind::Denied && scopes.len() == 1 => {
+                        tracing::info!(%error, "machines sold as spot are replaced without a look at events");
+                        *lock() = None;
+                        return;
+                    }
+                    Err(error) => tracing::debug!(%error, "events cannot be looked at"),
+                }
+            }
+        }
+        *lock() = Some(taken);
+    }
+
+    /// The machines of which the newest event says that they go now. Those that were moved stay where they are.
+    fn affected(&self, kind: &str, events: &[Event]) -> Vec<String> {
+        let now = self.shared.clock.now();
+        let mut newest: BTreeMap<&str, &Event> = BTreeMap::new();
+        for event in events {
+            newest.entry(&event.resourceid).or_insert(event);
+        }
+        let goes = |event: &Event| {
+            let fresh = time(&event.created).is_some_and(|at| {
+                let age = now.duration_since(at);
+                Duration::try_from(age).is_ok_and(|age| age <= RECENT)
+            });
+            fresh && event.level != "ERROR" && (kind != "VM.MIGRATE" || event.state != "Completed")
+        };
+        newest.into_iter().filter(|(_, event)| goes(event)).map(|(id, _)| id.to_owned()).collect()
+    }
+
     /// Has the machine replaced if it will not stay: its NodeClaim goes, and the core lets its pods leave first. Whether it does.
     pub(crate) async fn leaves_before_interruption(
         &self,
@@ -47,11 +123,17 @@ impl CloudStackProvider {
                 format!("the lease of virtual machine {} ends at {ends}; it is replaced", machine.name),
             ));
         }
-        let spot = claim
-            .labels()
-            .get(well_known::CAPACITY_TYPE)
-            .is_some_and(|t| t == well_known::CAPACITY_TYPE_SPOT);
-        if !spot || machine.hostid.is_empty() {
+        if !is_spot(claim) {
+            return None;
+        }
+        let taken = self.shared.taken.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some((reason, what)) = taken.and_then(|taken| taken.get(&machine.id).copied())
+            // Stopped a while ago, it may have been started again.
+            && (machine.state == "Stopped" || reason != "SpotStopped")
+        {
+            return Some((reason, format!("virtual machine {} {what}; it is replaced", machine.name)));
+        }
+        if machine.hostid.is_empty() {
             return None;
         }
         let hosts = self.shared.catalogue.hosts(&machine.zoneid).await?;

@@ -19,6 +19,7 @@ use crate::client::error::{ApiError, ErrorKind};
 use crate::client::request::Scope;
 use crate::disks::Tagged;
 use crate::instances::{Deletions, Unexplained};
+use crate::interruptions::Taken;
 use crate::inventory::Inventory;
 use crate::later_disks::LaterDisks;
 use crate::launches::Launches;
@@ -283,6 +284,7 @@ pub(crate) struct Shared {
     /// Whether a list showed that no data disk of ours is left.
     pub(crate) no_disks: AtomicBool,
     pub(crate) troubled: Troubled,
+    pub(crate) taken: Taken,
     pub(crate) learnt_memory: LearntMemory,
     pub(crate) slots: Slots,
     pub(crate) tokens: Tokens,
@@ -336,6 +338,7 @@ impl Shared {
             later_disks: LaterDisks::default(),
             no_disks: AtomicBool::new(false),
             troubled: Troubled::default(),
+            taken: Taken::default(),
             learnt_memory: LearntMemory::default(),
             slots: Slots::default(),
             tokens: Tokens::new(environment.entropy.stream("cloudstack/tokens")),

@@ -7,6 +7,7 @@ use k8s_openapi::api::core::v1::{Event, Secret};
 use karpenter::cloudstack::stage::{Stage, apply_credentials, furnish, node_class};
 use karpenter_api::NodeClaim;
 use karpenter_provider_cloudstack::{CloudStackNodeClass, ProviderOptions};
+use karpenter_sim::cloudstack::CloudStack;
 use karpenter_sim::cloudstack::account::Role;
 use karpenter_sim::cloudstack::guests::GuestOptions;
 use karpenter_sim::faults::FaultPlan;
@@ -183,4 +184,56 @@ fn later_nodes_are_expected_to_have_the_memory_the_first_one_showed() {
         Ok::<(), Trouble>(())
     });
     done.expect("a runtime").unwrap_or_else(|trouble| panic!("{trouble}"));
+}
+
+/// Two pods on nodes sold as spot or on demand, as a tenant; then something happens to every machine. The NodePools of the
+/// machines that are still there.
+fn after_something_happens(seed: u64, happens: fn(&CloudStack, &str)) -> Vec<String> {
+    let done = in_virtual_time(async {
+        let stage =
+            Stage::new(WorldOptions { seed, ..WorldOptions::default() }, GuestOptions::default()).await?;
+        furnish(&stage.cloud, 4);
+        let world = &stage.world;
+        apply_credentials(world).await?;
+        let mut class = node_class();
+        class["spec"]["capacityTypes"] = json!({"k8s.small": "spot"});
+        world.create(class).await?;
+        for (name, kind) in [("spot", "spot"), ("lasting", "on-demand")] {
+            let mut pool = small_nodes(json!({}));
+            pool["metadata"]["name"] = name.into();
+            pool["spec"]["template"]["spec"]["requirements"] =
+                json!([{"key": "karpenter.sh/capacity-type", "operator": "In", "values": [kind]}]);
+            world.create(pool).await?;
+            let mut pods = deployment(name, 1, "1500m");
+            pods["spec"]["template"]["spec"]["nodeSelector"] = json!({"karpenter.sh/nodepool": name});
+            world.create(pods).await?;
+        }
+        let karpenter = stage.karpenter(FaultPlan::none(), ProviderOptions::new("taken"));
+        karpenter.start();
+        world.wait_until("the pods run", 5 * MINUTE, |objects| all_run(objects, 2)).await?;
+        world.run_for(3 * MINUTE).await?;
+        let before = stage.cloud.live_machines();
+        for machine in &before {
+            happens(&stage.cloud, &machine.id);
+        }
+        world.run_for(15 * MINUTE).await?;
+        assert!(world.cluster().read(|objects| all_run(objects, 2)), "the pods run, wherever");
+        let after = stage.cloud.live_machines();
+        assert_eq!(after.len(), 2, "{after:?}");
+        let stayed = after.iter().filter(|machine| before.iter().any(|other| other.id == machine.id));
+        let stayed = stayed.map(|machine| machine.tags["karpenter.sh/nodepool"].clone()).collect();
+        karpenter.stop(MINUTE).await;
+        Ok::<Vec<String>, Trouble>(stayed)
+    });
+    done.expect("a runtime").unwrap_or_else(|trouble| panic!("{trouble}"))
+}
+
+#[test]
+fn a_spot_machine_that_somebody_stops_is_replaced_and_any_other_is_started_again() {
+    assert_eq!(after_something_happens(43, CloudStack::stop_machine), ["lasting"]);
+}
+
+#[test]
+fn a_spot_machine_that_is_about_to_be_moved_is_replaced_and_any_other_stays() {
+    assert_eq!(after_something_happens(44, CloudStack::begin_moving_machine), ["lasting"]);
 }

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::CloudStack;
 use super::account::Role;
+use super::jobs::stamp;
 use super::state::{Machine, Owner, State, Volume};
 
 /// A machine as a test looks at it.
@@ -89,8 +90,32 @@ impl CloudStack {
         }
     }
 
+    /// Writes down what somebody did to a machine.
+    fn record(&self, id: &str, kind: &str, what: &str, stage: &str) {
+        let now = self.0.clock.now();
+        let mut state = self.state();
+        let Some(number) = state.machine_ids.get(id).copied() else { return };
+        let Some(owner) = state.machines.get(&number).map(|machine| machine.owner.clone()) else { return };
+        let mut event = json!({
+            "id": format!("00000000-0000-4000-8000-{:012x}", state.history.len()),
+            "username": "operator", "type": kind, "level": "INFO", "state": stage,
+            "description": format!("{what} VM: {id}"), "created": stamp(now),
+            "resourceid": id, "resourcetype": "VirtualMachine", "archived": false,
+        });
+        for (key, value) in state.owned(&owner) {
+            event[key] = value;
+        }
+        state.history.push((owner, event));
+    }
+
+    /// The server begins to move a machine to another host.
+    pub fn begin_moving_machine(&self, id: &str) {
+        self.record(id, "VM.MIGRATE", "Migrating", "Started");
+    }
+
     /// Somebody stops a machine.
     pub fn stop_machine(&self, id: &str) {
+        self.record(id, "VM.STOP", "Successfully completed stopping", "Completed");
         self.change(id, |machine| {
             machine.state = "Stopped";
             machine.host = None;

@@ -93,6 +93,13 @@ impl State {
                 let wanted = mine.filter(|project| call.get("id").is_none_or(|id| project.id == id));
                 ("project", wanted.map(|project| self.render_project(project)).collect())
             }
+            "listEvents" => {
+                // Newest first.
+                let seen = self.history.iter().rev().filter(|(owner, event)| {
+                    self.shows(caller, owner, call) && call.get("type").is_none_or(|kind| event["type"] == kind)
+                });
+                ("event", seen.map(|(_, event)| event.clone()).collect())
+            }
             "listResourceLimits" => ("resourcelimit", self.list_limits(caller, call)),
             "listSecurityGroups" => {
                 let own = self.accounts.get(caller).map(|account| account.name.clone());

@@ -157,6 +157,7 @@ impl CloudStack {
             ids: Chance::new(&environment.entropy, "cloudstack/ids"),
             delays: Chance::new(&environment.entropy, "cloudstack/delays"),
             broken_hosts: BTreeSet::new(),
+            history: Vec::new(),
             past: VecDeque::new(),
         };
         let interval = state.settings.expunge_interval;

@@ -235,6 +235,8 @@ pub(crate) struct State {
     pub(crate) delays: Chance,
     /// Hosts that refuse to start anything.
     pub(crate) broken_hosts: BTreeSet<String>,
+    /// What people did to machines, as `listEvents` tells it: oldest first.
+    pub(crate) history: Vec<(Owner, Value)>,
     /// The machines as they were, while lists lag behind.
     pub(crate) past: VecDeque<(Timestamp, BTreeMap<u64, Machine>)>,
 }

@@ -103,6 +103,20 @@ pub(crate) fn time(text: &str) -> Option<Timestamp> {
     jiff::fmt::strtime::parse("%Y-%m-%dT%H:%M:%S%z", text).ok()?.to_timestamp().ok()
 }
 
+/// Something that happened, as the server tells it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct Event {
+    /// What it happened to.
+    pub resourceid: String,
+    /// When it was written down.
+    pub created: String,
+    /// `Scheduled`, `Started` or `Completed`.
+    pub state: String,
+    /// `INFO`, `WARN` or `ERROR`.
+    pub level: String,
+}
+
 /// An interface.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]

@@ -296,6 +296,11 @@ pub fn query_job_of_machine(id: &str) -> Request {
     Request::new("queryAsyncJobResult").with("resourcetype", "VirtualMachine").with("resourceid", id)
 }
 
+/// The newest events of a kind, such as `VM.STOP`. No time is asked for: servers take those to be of their own time zone.
+pub fn list_events(kind: &str, scope: &Scope) -> Request {
+    Request::new("listEvents").with("type", kind).with("page", "1").with("pagesize", "100").within(scope)
+}
+
 /// Tags virtual machines or volumes: all of the tags or none, and none may be there yet.
 pub fn create_tags(resource_type: &str, ids: &[String], tags: &BTreeMap<String, String>) -> Request {
     Request::new("createTags")

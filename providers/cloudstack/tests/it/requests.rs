@@ -83,6 +83,7 @@ fn every_request() -> Vec<Request> {
                 &NewDisk { offering_id: "d".into(), size_gb: Some(1), iops: Some((1, 2)) },
                 &scope,
             ),
+            requests::list_events("VM.STOP", &scope),
             requests::list_affinity_groups("n", &scope),
             requests::list_all_affinity_groups(&scope),
             requests::create_affinity_group("n", "host anti-affinity", &scope),
