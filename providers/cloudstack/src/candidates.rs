@@ -147,6 +147,8 @@ impl CloudStackProvider {
                 group: Some(self.shared.options.cluster_name.clone()),
                 boot_type: spec.boot_type.clone(),
                 boot_mode: spec.boot_mode.clone(),
+                hypervisor: spec.hypervisor.clone(),
+                dynamic_scaling: spec.dynamic_scaling.unwrap_or(false),
                 single_disk: resolved.single_disk,
                 scope: resolved.scope.clone(),
                 ..Deploy::default()

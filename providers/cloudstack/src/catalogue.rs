@@ -81,6 +81,12 @@ impl<T> Shelf<T> {
         Arc::clone(slots.entry(key).or_default())
     }
 
+    /// How long what is under a key is remembered: up to a tenth less, so that not everything is asked for at once.
+    fn lifetime_of(&self, (zone, scope): &Key) -> Duration {
+        let spread = karpenter_api::structure_hash::text(&format!("{}/{zone}/{}", self.name, scope.write())) % 100;
+        self.lifetime - self.lifetime.mul_f64(0.001 * spread as f64)
+    }
+
     fn clear(&self) {
         self.slots.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clear();
     }
@@ -109,10 +115,11 @@ impl<T> Shelf<T> {
     where
         F: Future<Output = Result<Vec<T>, ApiError>>,
     {
+        let lifetime = self.lifetime_of(&key);
         let slot = self.slot(key);
         let mut known = slot.lock().await;
         if let Some((since, value)) = &*known
-            && since.elapsed() < self.lifetime
+            && since.elapsed() < lifetime
         {
             asked.inc(&[self.name, "hit"]);
             return Ok((*since, Arc::clone(value)));
@@ -316,5 +323,21 @@ impl Catalogue {
         self.key_pairs.clear();
         self.user_data.clear();
         self.affinity_groups.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn not_everything_is_asked_for_in_the_same_moment_nor_later_than_was_said() {
+        let minute = Duration::from_secs(60);
+        let shelf: Shelf<Zone> = Shelf::new("networks", minute);
+        let lifetimes: Vec<Duration> =
+            (0..20).map(|i| shelf.lifetime_of(&(format!("zone-{i}"), Scope::Own))).collect();
+        assert!(lifetimes.iter().all(|lifetime| *lifetime <= minute && *lifetime >= minute.mul_f64(0.9)));
+        let different: std::collections::BTreeSet<_> = lifetimes.iter().collect();
+        assert!(different.len() > 10, "{lifetimes:?}");
     }
 }

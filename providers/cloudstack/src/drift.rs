@@ -1,10 +1,12 @@
 //! When a machine is no longer what its NodeClass says, or what it was launched as.
 
+use std::collections::BTreeSet;
+
 use karpenter_api::NodeClaim;
 use karpenter_cloudprovider::error::ProviderError;
 use kube::ResourceExt as _;
 
-use crate::client::model::VirtualMachine;
+use crate::client::model::{Named, VirtualMachine};
 use crate::naming::machine_id;
 use crate::nodeclass::HASH_VERSION;
 use crate::provider::CloudStackProvider;
@@ -97,8 +99,21 @@ fn reason(machine: &VirtualMachine, claim: &NodeClaim, resolved: &Resolved) -> O
         return Some("AffinityDrift");
     }
     let in_group = |wanted: &String| machine.securitygroup.iter().any(|group| group.id == *wanted);
-    if !resolved.security_groups.iter().all(in_group) {
+    // The server adds the default group by itself. Where the NodeClass says nothing, people may.
+    let added = |group: &Named| group.name != "default" && !resolved.security_groups.contains(&group.id);
+    if !resolved.security_groups.iter().all(in_group)
+        || (!resolved.security_groups.is_empty() && machine.securitygroup.iter().any(added))
+    {
         return Some("SecurityGroupDrift");
+    }
+    let spec = &resolved.spec;
+    let pairs: BTreeSet<&str> =
+        spec.ssh_key_pair.iter().chain(&spec.ssh_key_pairs).map(String::as_str).collect();
+    let carried: BTreeSet<&str> =
+        machine.keypairs.split(',').map(str::trim).filter(|pair| !pair.is_empty()).collect();
+    // Servers before 4.17 do not tell them all, so what is not told is no difference.
+    if !carried.is_empty() && !carried.is_subset(&pairs) {
+        return Some("VMDrift");
     }
     None
 }

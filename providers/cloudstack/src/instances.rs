@@ -477,7 +477,7 @@ impl Shared {
         if let Some(job) = answer["jobid"].as_str() {
             self.deletions.lock().insert(machine.id.clone(), job.to_owned());
         }
-        self.metrics.deleted.inc(&[&machine.zonename, reason]);
+        self.metrics.deleted.inc(&[&machine.zonename, &machine.serviceofferingname, reason]);
         self.catalogue.forget_budgets();
         Ok(())
     }

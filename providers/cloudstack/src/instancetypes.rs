@@ -12,7 +12,7 @@ use karpenter_engine::resources::{Amount, Resources};
 use crate::client::model::{ServiceOffering, Zone};
 use crate::labels;
 use crate::naming::{digest, label_value};
-use crate::nodeclass::{CloudStackNodeClassSpec, Reservation};
+use crate::nodeclass::{CloudStackNodeClassSpec, CustomOffering, Reservation};
 use crate::selection::{self, glob};
 
 /// Pods per node where the NodeClass does not say.
@@ -146,7 +146,11 @@ pub(crate) fn sizes(spec: &CloudStackNodeClassSpec, offering: &ServiceOffering) 
                 && selection::is_size(term, cpu, memory_mib)
         })
     };
-    let custom = spec.custom_sizes.clone().unwrap_or_default();
+    let is_it = |wanted: &&CustomOffering| {
+        glob(&wanted.offering, &offering.name) || wanted.offering == offering.id
+    };
+    let particular = spec.custom_offerings.iter().find(is_it).map(|wanted| wanted.sizes.clone());
+    let custom = particular.or_else(|| spec.custom_sizes.clone()).unwrap_or_default();
     let or_ladder = |given: Option<Vec<i64>>, ladder: &[i64]| {
         given.filter(|sizes| !sizes.is_empty()).unwrap_or_else(|| ladder.to_vec())
     };
@@ -400,6 +404,23 @@ mod tests {
             memory: |_: &Size| None,
         };
         build(spec, market, &BTreeSet::new(), 20, quotation)
+    }
+
+    #[test]
+    fn a_customised_offering_has_the_sizes_that_are_said_of_it_or_of_all() {
+        let custom = |name: &str| offering(json!({"id": name, "name": name, "iscustomized": true}));
+        let mut spec = spec();
+        spec.custom_sizes = serde_json::from_value(json!({"cpus": [2], "memoryPerCPU": [2]})).expect("sizes");
+        spec.custom_offerings =
+            serde_json::from_value(json!([{"offering": "gpu-*", "cpus": [8, 16], "memoryPerCPU": [4]}]))
+                .expect("offerings");
+        let names = |spec: &CloudStackNodeClassSpec, name: &str| -> Vec<String> {
+            sizes(spec, &custom(name)).into_iter().map(|size| size.name).collect()
+        };
+        assert_eq!(names(&spec, "gpu-a"), ["gpu-a.8c-32g", "gpu-a.16c-64g"]);
+        assert_eq!(names(&spec, "plain"), ["plain.2c-4g"]);
+        spec.custom_offerings[0].offering = "plain".into();
+        assert_eq!(names(&spec, "plain").len(), 2, "by its name or id");
     }
 
     #[test]

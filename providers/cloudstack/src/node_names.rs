@@ -5,13 +5,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::{Node, NodeAddress};
 use karpenter_api::labels as well_known;
 use karpenter_runtime::controller::{Outcome, ReconcileResult, Reconciler};
 use karpenter_runtime::error::ReconcileError;
 use karpenter_runtime::object_key::ObjectKey;
 use karpenter_runtime::store::Store;
-use karpenter_runtime::writes::{self, Lock};
+use karpenter_runtime::writes::{self, Lock, Written};
 use kube::{Api, ResourceExt as _};
 
 use crate::abandoned_nodes::AbandonedNodes;
@@ -55,6 +55,18 @@ impl Reconciler for NodeNames {
             }
         };
         if let Some(machine) = found {
+            let mut node = (*node).clone();
+            // Before the taint goes: what runs on a node is reached by its address.
+            if lacks_address(&node) {
+                let addressed = with_address(&node, &machine);
+                let written = writes::patch_status(&self.api, &node, &addressed, Lock::Optimistic).await;
+                match written.map_err(ReconcileError::from)? {
+                    Written::Done(written) => node = *written,
+                    Written::Unchanged => {}
+                    Written::Gone => return Ok(Outcome::Done),
+                    Written::Conflict => return Ok(Outcome::Requeue),
+                }
+            }
             let named = self.named(&node, &machine);
             let written = writes::patch(&self.api, &node, &named, Lock::Optimistic)
                 .await
@@ -72,13 +84,36 @@ impl Reconciler for NodeNames {
     }
 }
 
-/// Whether this Node is this machine: the same name is not enough, anybody can take one.
+fn addresses(node: &Node) -> impl Iterator<Item = &NodeAddress> {
+    node.status.iter().flat_map(|status| status.addresses.iter().flatten())
+}
+
+/// Whether its kubelet waits to be told its address: one that is to have a cloud controller manager does not know it by itself.
+fn lacks_address(node: &Node) -> bool {
+    let taints = node.spec.iter().flat_map(|spec| spec.taints.iter().flatten());
+    let waits = taints.into_iter().any(|taint| taint.key == UNINITIALIZED);
+    waits && !addresses(node).any(|address| address.type_.ends_with("IP"))
+}
+
+/// Whether this Node is this machine: the same name is not enough where there is more to go by, since anybody can take one.
 fn is_of(node: &Node, machine: &VirtualMachine) -> bool {
-    let addresses = node.status.iter().flat_map(|status| status.addresses.iter().flatten());
+    let its_own = |address: &NodeAddress| {
+        machine.nic.iter().any(|nic| !nic.ipaddress.is_empty() && nic.ipaddress == address.address)
+    };
     node.name_any() == machine.name
-        && addresses.into_iter().any(|address| {
-            machine.nic.iter().any(|nic| !nic.ipaddress.is_empty() && nic.ipaddress == address.address)
-        })
+        && (addresses(node).any(its_own) || (lacks_address(node) && machine.address().is_some()))
+}
+
+/// The Node with the address of its machine.
+fn with_address(node: &Node, machine: &VirtualMachine) -> Node {
+    let mut addressed = node.clone();
+    let known = addressed.status.get_or_insert_default().addresses.get_or_insert_default();
+    for (kind, address) in [("InternalIP", machine.address().unwrap_or_default()), ("Hostname", &machine.name)] {
+        if !known.iter().any(|other| other.type_ == kind) {
+            known.push(NodeAddress { type_: kind.to_owned(), address: address.to_owned() });
+        }
+    }
+    addressed
 }
 
 impl NodeNames {
@@ -153,5 +188,29 @@ mod tests {
             serde_json::from_value(json!({"id": "1", "name": "karpenter-x-a", "nic": [{"networkid": "n"}]}))
                 .expect("a machine");
         assert!(!is_of(&node("karpenter-x-a", ""), &without));
+    }
+
+    #[test]
+    fn a_node_that_waits_for_its_address_gets_that_of_the_machine_of_its_name() {
+        let machine: VirtualMachine = serde_json::from_value(
+            json!({"id": "1", "name": "karpenter-x-a", "nic": [{"networkid": "n", "ipaddress": "10.1.1.4"}]}),
+        )
+        .expect("a machine");
+        let node = |name: &str, taint: &str| -> Node {
+            let taints = json!([{"key": taint, "effect": "NoSchedule"}]);
+            let addresses = json!([{"type": "Hostname", "address": name}]);
+            serde_json::from_value(
+                json!({"metadata": {"name": name}, "spec": {"taints": taints}, "status": {"addresses": addresses}}),
+            )
+            .expect("a node")
+        };
+        let waits = node("karpenter-x-a", UNINITIALIZED);
+        assert!(lacks_address(&waits) && is_of(&waits, &machine));
+        assert!(!is_of(&node("karpenter-x-b", UNINITIALIZED), &machine));
+        assert!(!is_of(&node("karpenter-x-a", "other"), &machine), "a kubelet that should know its address");
+        let addressed = with_address(&waits, &machine);
+        let known: Vec<&str> = addresses(&addressed).map(|address| address.address.as_str()).collect();
+        assert_eq!(known, ["karpenter-x-a", "10.1.1.4"]);
+        assert!(!lacks_address(&addressed));
     }
 }

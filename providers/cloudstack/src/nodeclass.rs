@@ -122,6 +122,9 @@ pub struct CloudStackNodeClassSpec {
     /// Sizes of customised offerings.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub custom_sizes: Option<CustomSizes>,
+    /// Sizes of particular ones, instead.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub custom_offerings: Vec<CustomOffering>,
     /// What machines cost.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pricing: Option<Pricing>,
@@ -149,6 +152,12 @@ pub struct CloudStackNodeClassSpec {
     /// `Legacy` or `Secure`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub boot_mode: Option<String>,
+    /// The hypervisor, where the template leaves it open.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hypervisor: Option<String>,
+    /// Whether machines may be given more cores or memory while they run; they may not unless this is true.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dynamic_scaling: Option<bool>,
     /// Where the user data stands instead of `userData`: in a Secret or ConfigMap.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user_data_ref: Option<ValueRef>,
@@ -304,6 +313,16 @@ pub struct CustomSizes {
     pub memory_per_cpu: Option<Vec<i64>>,
 }
 
+/// Sizes of a customised offering.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CustomOffering {
+    /// Which, by name or id; `*` stands for anything.
+    pub offering: String,
+    /// Its sizes.
+    #[serde(flatten)]
+    pub sizes: CustomSizes,
+}
+
 /// Room for some machines of an offering that is set aside for this account.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reservation {
@@ -348,6 +367,9 @@ pub struct Pricing {
     /// Prices by name of offering or instance type.
     #[serde(default, rename = "configMapRef", skip_serializing_if = "Option::is_none")]
     pub config_map_ref: Option<ConfigMapRef>,
+    /// What they are in, for metrics: such as `EUR`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub currency: Option<String>,
     /// `Use` to take what CloudStack's quota plug-in says of machines and volumes.
     #[serde(default, rename = "quotaTariff", skip_serializing_if = "Option::is_none")]
     pub quota_tariff: Option<String>,
@@ -555,6 +577,7 @@ impl CloudStackNodeClass {
         spec.capacity_types.clear();
         spec.reservations.clear();
         spec.custom_sizes = None;
+        spec.custom_offerings.clear();
         spec.deletion_policy = None;
         // Heeded when a machine goes, however it was made.
         for disk in &mut spec.data_disks {

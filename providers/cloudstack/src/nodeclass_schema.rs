@@ -128,6 +128,7 @@ fn spec_schema() -> Schema {
         )
         .optional("credentialsRef", credentials_ref())
         .optional("customSizes", custom_sizes())
+        .optional("customOfferings", custom_offerings())
         .optional("pricing", pricing())
         .optional(
             "capacityTypes",
@@ -152,6 +153,15 @@ fn spec_schema() -> Schema {
         )
         .optional("bootType", text("Firmware of the machines.").one_of(&["Bios", "UEFI"]))
         .optional("bootMode", text("How they boot.").one_of(&["Legacy", "Secure"]))
+        .optional(
+            "hypervisor",
+            text("Hypervisor, such as KVM, where the template leaves it open.").min_length(1).max_length(63),
+        )
+        .optional(
+            "dynamicScaling",
+            Schema::boolean()
+                .describe("Whether machines may be given more cores or memory while they run; they may not unless this is true."),
+        )
         .optional("userDataRef", value_ref("Secret or ConfigMap with the user data, instead of userData."))
         .optional(
             "userDataCompression",
@@ -334,6 +344,19 @@ fn custom_sizes() -> Schema {
         .optional("memoryPerCPU", numbers("Gigabytes of memory per core."))
 }
 
+fn custom_offerings() -> Schema {
+    let offering = custom_sizes().describe("Sizes of a customised offering.").required(
+        "offering",
+        Schema::string()
+            .describe("Which, by name or id; * stands for anything.")
+            .min_length(1)
+            .max_length(255),
+    );
+    Schema::list_of(offering)
+        .describe("Sizes of particular customised offerings, instead of customSizes; the first that matches counts.")
+        .max_items(30)
+}
+
 fn pricing() -> Schema {
     let price = |description: &str| {
         Schema::string().describe(description).pattern("^[0-9]+(\\.[0-9]+)?$").max_length(20)
@@ -353,6 +376,10 @@ fn pricing() -> Schema {
                     Schema::string().describe("Its namespace.").min_length(1).max_length(63),
                 )
                 .required("name", Schema::string().describe("Its name.").min_length(1).max_length(253)),
+        )
+        .optional(
+            "currency",
+            Schema::string().describe("What prices are in, for metrics: such as EUR.").min_length(1).max_length(16),
         )
         .optional(
             "quotaTariff",

@@ -155,11 +155,11 @@ impl CloudStackProvider {
         );
         self.keep_what_runs(resolved, &mut types);
         shared.metrics.unavailable.set(&[&shared.whose_label], shared.unavailable.count() as f64);
-        self.measure(&types);
+        self.measure(&types, resolved.spec.pricing.as_ref().and_then(|pricing| pricing.currency.as_deref()));
         Ok(types)
     }
 
-    fn measure(&self, types: &[InstanceType]) {
+    fn measure(&self, types: &[InstanceType], currency: Option<&str>) {
         let metrics = &self.shared.metrics;
         for it in types {
             let amount =
@@ -169,7 +169,8 @@ impl CloudStackProvider {
             for offering in &it.offerings {
                 let zone = offering.requirements.get(well_known::TOPOLOGY_ZONE);
                 let zone = zone.and_then(|zone| zone.values.first()).map(ToString::to_string);
-                metrics.type_price.set(&[&it.name, &zone.unwrap_or_default()], offering.price);
+                let labels = [&*it.name, &zone.unwrap_or_default(), currency.unwrap_or_default()];
+                metrics.type_price.set(&labels, offering.price);
             }
         }
     }

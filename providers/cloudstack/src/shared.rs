@@ -206,8 +206,8 @@ impl Metrics {
             ),
             deleted: registry.counter(
                 "karpenter_cloudstack_vms_deleted_total",
-                "Number of virtual machines destroyed, by zone and reason.",
-                &["zone", "reason"],
+                "Number of virtual machines destroyed, by zone, service offering and reason.",
+                &["zone", "offering", "reason"],
             ),
             orphans: registry.counter(
                 "karpenter_cloudstack_orphans_deleted_total",
@@ -247,8 +247,8 @@ impl Metrics {
             ),
             type_price: registry.gauge(
                 "karpenter_cloudstack_instance_type_price",
-                "Price per hour, by instance type and zone.",
-                &["instance_type", "zone"],
+                "Price per hour, by instance type, zone and the currency the NodeClass names.",
+                &["instance_type", "zone", "currency"],
             ),
             type_cpu: registry.gauge(
                 "karpenter_cloudstack_instance_type_cpu_cores",

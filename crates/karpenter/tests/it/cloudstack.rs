@@ -98,6 +98,8 @@ fn a_new_user(named_by: NamedBy, options: ProviderOptions) {
                 assert_eq!(label("topology.kubernetes.io/zone"), "zone-01");
                 let taints = node.spec.clone().unwrap_or_default().taints.unwrap_or_default();
                 assert!(taints.is_empty(), "{taints:?}");
+                let addresses = node.status.clone().unwrap_or_default().addresses.unwrap_or_default();
+                assert!(addresses.iter().any(|address| address.type_ == "InternalIP"), "{addresses:?}");
             }
         });
         assert_eq!(stage.guests.problems(), Vec::<String>::new());
@@ -127,6 +129,11 @@ fn nodes_that_carry_ids_of_another_form_than_expected_are_recognised_all_the_sam
 #[test]
 fn without_a_cloud_controller_manager_karpenter_names_the_nodes() {
     a_new_user(NamedBy::Nobody, ProviderOptions { name_nodes: true, ..ProviderOptions::new("prod") });
+}
+
+#[test]
+fn without_a_cloud_controller_manager_nodes_that_wait_for_one_get_their_addresses_too() {
+    a_new_user(NamedBy::Awaited, ProviderOptions { name_nodes: true, ..ProviderOptions::new("prod") });
 }
 
 /// The condition of the NodeClass about keys: status, reason, and whether the NodeClass is ready.

@@ -37,6 +37,8 @@ pub enum NamedBy {
     Kubelet,
     /// Nobody.
     Nobody,
+    /// Nobody, and its kubelet waits for a cloud controller manager, even for its own address.
+    Awaited,
 }
 
 /// How guests behave.
@@ -397,7 +399,7 @@ fn node(inside: &Inside, data: &GuestData, options: &GuestOptions) -> Node {
     let mut taints = data.taints.clone();
     let mut provider_id = data.provider_id.clone();
     match options.named_by {
-        NamedBy::CloudControllerManager(_) => taints.push(Taint {
+        NamedBy::CloudControllerManager(_) | NamedBy::Awaited => taints.push(Taint {
             key: UNINITIALIZED.to_owned(),
             value: Some("true".to_owned()),
             effect: "NoSchedule".to_owned(),
@@ -408,6 +410,11 @@ fn node(inside: &Inside, data: &GuestData, options: &GuestOptions) -> Node {
         }
         NamedBy::Nobody => {}
     }
+    let mut addresses = Vec::new();
+    if options.named_by != NamedBy::Awaited {
+        addresses.push(NodeAddress { type_: "InternalIP".to_owned(), address: inside.address.clone() });
+    }
+    addresses.push(NodeAddress { type_: "Hostname".to_owned(), address: inside.name.clone() });
     Node {
         metadata: ObjectMeta {
             name: Some(inside.name.clone()),
@@ -422,10 +429,7 @@ fn node(inside: &Inside, data: &GuestData, options: &GuestOptions) -> Node {
         status: Some(NodeStatus {
             capacity: Some(capacity),
             allocatable: Some(allocatable),
-            addresses: Some(vec![
-                NodeAddress { type_: "InternalIP".to_owned(), address: inside.address.clone() },
-                NodeAddress { type_: "Hostname".to_owned(), address: inside.name.clone() },
-            ]),
+            addresses: Some(addresses),
             ..NodeStatus::default()
         }),
     }

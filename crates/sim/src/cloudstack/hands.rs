@@ -186,6 +186,16 @@ impl CloudStack {
         });
     }
 
+    /// Somebody gives a machine another key pair.
+    pub fn give_key_pair(&self, id: &str, name: &str) {
+        self.change(id, |machine| machine.key_pairs = vec![name.to_owned()]);
+    }
+
+    /// Somebody puts a machine into a security group, by id.
+    pub fn put_into_security_group(&self, id: &str, group: &str) {
+        self.change(id, |machine| machine.security_groups.push(group.to_owned()));
+    }
+
     /// Somebody sets or removes a tag.
     pub fn tag_machine(&self, id: &str, key: &str, value: Option<&str>) {
         self.change(id, |machine| {

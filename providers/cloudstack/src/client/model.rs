@@ -59,6 +59,8 @@ pub struct VirtualMachine {
     pub group: String,
     /// Architecture; administrators only.
     pub arch: String,
+    /// Key pairs, separated by commas.
+    pub keypairs: String,
     /// `UserVm`, `cksnode`, …
     pub vmtype: String,
     /// The host it is on; administrators only.

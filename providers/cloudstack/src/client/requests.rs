@@ -217,6 +217,8 @@ pub struct Deploy {
     pub boot_mode: Option<String>,
     /// Hypervisor, where the template leaves it open.
     pub hypervisor: Option<String>,
+    /// Whether it may be given more cores or memory while it runs.
+    pub dynamic_scaling: bool,
     /// The id its job gets. Never used twice: the server would leave a machine behind.
     pub job_id: String,
     /// Project or account.
@@ -242,7 +244,8 @@ pub fn deploy(new: &Deploy) -> Request {
         .maybe("group", new.group.as_deref())
         .maybe("boottype", new.boot_type.as_deref())
         .maybe("bootmode", new.boot_mode.as_deref())
-        .maybe("hypervisor", new.hypervisor.as_deref());
+        .maybe("hypervisor", new.hypervisor.as_deref())
+        .with("dynamicscalingenabled", new.dynamic_scaling.to_string());
     for (key, value) in &new.details {
         request = request.with(&format!("details[0].{key}"), value.as_str());
     }

@@ -37,6 +37,7 @@ fn every_request() -> Vec<Request> {
         boot_type: Some("UEFI".into()),
         boot_mode: Some("Secure".into()),
         hypervisor: Some("KVM".into()),
+        dynamic_scaling: false,
         job_id: "j".into(),
         scope,
     };

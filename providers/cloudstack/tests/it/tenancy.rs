@@ -109,6 +109,36 @@ async fn security_groups_are_selected_by_tags_where_there_are_any() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_machine_that_somebody_opened_to_others_has_drifted() {
+    let world = World::new().await;
+    world.cloud.edit("zone", "sim-zone-1", |zone| zone["securitygroupsenabled"] = true.into());
+    let tenant = world.cloud.account(Role::User).unwrap().name;
+    let group = |name: &str| world.cloud.add("securitygroup", json!({"name": name, "account": tenant}));
+    let (wanted, other) = (group("nodes"), group("everybody"));
+    let default = world.cloud.id_of("securitygroup", "default").unwrap();
+    let mut class = spec();
+    class["securityGroups"] = json!([wanted]);
+    world.class("default", class).await;
+    let drift = async |name: &str| world.provider.is_drifted(&world.current(name)).await.expect("known");
+    world.launch(&world.claim("np-a", json!({"cpu": "1"}))).await.expect("a machine");
+    let id = world.live()[0].id.clone();
+    world.cloud.put_into_security_group(&id, &default);
+    seconds(60).await;
+    assert_eq!(drift("np-a").await, None, "the server adds the default group by itself");
+    world.cloud.put_into_security_group(&id, &other);
+    seconds(60).await;
+    assert_eq!(drift("np-a").await.as_deref(), Some("SecurityGroupDrift"));
+
+    world.class("default", spec()).await;
+    world.launch(&world.claim("np-b", json!({"cpu": "1"}))).await.expect("a machine");
+    let id = world.live().into_iter().find(|machine| machine.name.ends_with("np-b")).unwrap().id;
+    assert_eq!(drift("np-b").await, None);
+    world.cloud.give_key_pair(&id, "somebodys");
+    seconds(60).await;
+    assert_eq!(drift("np-b").await.as_deref(), Some("VMDrift"));
+}
+
+#[tokio::test(start_paused = true)]
 async fn classes_of_earlier_releases_keep_their_hash() {
     let world = World::new().await;
     let class = world.class("default", spec()).await;
