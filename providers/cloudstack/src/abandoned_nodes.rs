@@ -57,7 +57,11 @@ impl AbandonedNodes {
         let mut conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
         let ready = conditions.any(|condition| condition.type_ == "Ready" && condition.status == "True");
         let name = node.name_any();
-        unnamed && old && !ready && name.starts_with(shared.naming.prefix()) && self.machine_is_gone(&name).await
+        unnamed
+            && old
+            && !ready
+            && name.starts_with(shared.naming.prefix())
+            && self.machine_is_gone(&name).await
     }
 
     /// Whether the server says, for every account and project we know, that there is no machine of this name.

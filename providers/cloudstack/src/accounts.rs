@@ -72,14 +72,7 @@ pub(crate) struct Accounts {
 
 impl Accounts {
     pub(crate) fn new(own: Arc<CloudStackProvider>, objects: Arc<dyn Objects>, reach: Reach) -> Self {
-        Self {
-            own,
-            objects,
-            reach,
-            others: Mutex::default(),
-            met: Notify::new(),
-            watcher: Mutex::default(),
-        }
+        Self { own, objects, reach, others: Mutex::default(), met: Notify::new(), watcher: Mutex::default() }
     }
 
     fn others(&self) -> MutexGuard<'_, BTreeMap<CredentialsRef, Account>> {
@@ -115,7 +108,12 @@ impl Accounts {
     fn meet(&self, reference: &CredentialsRef) -> Account {
         let reach = &self.reach;
         let nothing = no_session(format!("Secret {reference} has not been read yet"));
-        let client = Client::new(nothing, reach.rate, &reach.environment);
+        // Two accounts of one server must never choose the same id for a job.
+        let environment = Environment {
+            entropy: reach.environment.entropy.child(&format!("cloudstack account {reference}")),
+            ..reach.environment.clone()
+        };
+        let client = Client::new(nothing, reach.rate, &environment);
         let watcher = self.watcher.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if let Some(watcher) = watcher {
             client.watch_keys(move || watcher());
@@ -128,7 +126,7 @@ impl Accounts {
             options,
             Arc::clone(&self.objects),
             reach.voice.clone(),
-            &reach.environment,
+            &environment,
         );
         let keys = NamedKeys {
             reference: reference.clone(),
@@ -328,7 +326,8 @@ impl CloudProvider for Accounts {
     fn delete<'a>(&'a self, claim: &'a NodeClaim) -> ProviderFuture<'a, ()> {
         async move {
             let providers = self.of_claim(claim)?;
-            Self::ask(&providers, &kube::ResourceExt::name_any(claim), |provider| provider.delete(claim)).await
+            Self::ask(&providers, &kube::ResourceExt::name_any(claim), |provider| provider.delete(claim))
+                .await
         }
         .boxed()
     }

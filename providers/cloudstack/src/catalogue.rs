@@ -83,7 +83,8 @@ impl<T> Shelf<T> {
 
     /// How long what is under a key is remembered: up to a tenth less, so that not everything is asked for at once.
     fn lifetime_of(&self, (zone, scope): &Key) -> Duration {
-        let spread = karpenter_api::structure_hash::text(&format!("{}/{zone}/{}", self.name, scope.write())) % 100;
+        let spread =
+            karpenter_api::structure_hash::text(&format!("{}/{zone}/{}", self.name, scope.write())) % 100;
         self.lifetime - self.lifetime.mul_f64(0.001 * spread as f64)
     }
 

@@ -383,7 +383,9 @@ impl NamedKeys {
         let place = format!("Secret {namespace}/{name}");
         let problem = match Api::<Secret>::namespaced(self.cluster.clone(), namespace).get_opt(name).await {
             Ok(Some(secret)) => return self.keeper.take_up(&place, &secret).await,
-            Ok(None) => format!("there is no {place}; create it with the keys api-url, api-key and secret-key"),
+            Ok(None) => {
+                format!("there is no {place}; create it with the keys api-url, api-key and secret-key")
+            }
             Err(kube::Error::Api(status)) if status.code == 403 => format!(
                 "{place} may not be read; let Karpenter's service account get it by a Role (cloudstack.credentialsSecrets of the chart)"
             ),

@@ -103,7 +103,7 @@ impl CloudStackProvider {
     }
 
     fn age(&self, machine: &VirtualMachine) -> Option<Duration> {
-        machine.created().map(|created| self.shared.clock.since(created))
+        machine.created().map(|created| self.shared.age(created))
     }
 
     fn is_orphan(&self, machine: &VirtualMachine, claims: &[Arc<NodeClaim>]) -> bool {

@@ -194,8 +194,7 @@ pub fn install_with(
         }),
         Part::new("cloudstack accounts", move |stop| others.look_after(stop).boxed()),
     ];
-    let abandoned =
-        AbandonedNodes { accounts: Arc::clone(&accounts), api: Api::all(around.client.clone()) };
+    let abandoned = AbandonedNodes { accounts: Arc::clone(&accounts), api: Api::all(around.client.clone()) };
     if !name_nodes {
         parts.push(Part::new("cloudstack nodes", move |stop| abandoned.look_after(stop).boxed()));
     } else {

@@ -225,6 +225,7 @@ impl Shared {
         }
         let tags = &tags;
         let mut names_taken = 0;
+        let ordered = self.clock.now();
         let (id, job) = loop {
             let deploy = Deploy {
                 name: Naming::of_attempt(base, *attempt),
@@ -277,6 +278,9 @@ impl Shared {
         self.repair_tags(&machine, tags).await;
         match self.placed(&machine, &job, &scope).await {
             Ok(mut machine) => {
+                if let Some(made) = machine.created() {
+                    self.compare_clocks(ordered, made);
+                }
                 // They are ordered, but the list may not show them yet.
                 let shown: Vec<String> = machine.tags.iter().map(|tag| tag.key.clone()).collect();
                 let missing = tags.iter().filter(|(key, _)| !shown.contains(key));

@@ -146,9 +146,8 @@ pub(crate) fn sizes(spec: &CloudStackNodeClassSpec, offering: &ServiceOffering) 
                 && selection::is_size(term, cpu, memory_mib)
         })
     };
-    let is_it = |wanted: &&CustomOffering| {
-        glob(&wanted.offering, &offering.name) || wanted.offering == offering.id
-    };
+    let is_it =
+        |wanted: &&CustomOffering| glob(&wanted.offering, &offering.name) || wanted.offering == offering.id;
     let particular = spec.custom_offerings.iter().find(is_it).map(|wanted| wanted.sizes.clone());
     let custom = particular.or_else(|| spec.custom_sizes.clone()).unwrap_or_default();
     let or_ladder = |given: Option<Vec<i64>>, ladder: &[i64]| {

@@ -108,7 +108,9 @@ fn is_of(node: &Node, machine: &VirtualMachine) -> bool {
 fn with_address(node: &Node, machine: &VirtualMachine) -> Node {
     let mut addressed = node.clone();
     let known = addressed.status.get_or_insert_default().addresses.get_or_insert_default();
-    for (kind, address) in [("InternalIP", machine.address().unwrap_or_default()), ("Hostname", &machine.name)] {
+    for (kind, address) in
+        [("InternalIP", machine.address().unwrap_or_default()), ("Hostname", &machine.name)]
+    {
         if !known.iter().any(|other| other.type_ == kind) {
             known.push(NodeAddress { type_: kind.to_owned(), address: address.to_owned() });
         }

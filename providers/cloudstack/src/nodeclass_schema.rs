@@ -379,7 +379,10 @@ fn pricing() -> Schema {
         )
         .optional(
             "currency",
-            Schema::string().describe("What prices are in, for metrics: such as EUR.").min_length(1).max_length(16),
+            Schema::string()
+                .describe("What prices are in, for metrics: such as EUR.")
+                .min_length(1)
+                .max_length(16),
         )
         .optional(
             "quotaTariff",

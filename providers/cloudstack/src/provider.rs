@@ -196,7 +196,8 @@ impl CloudStackProvider {
         let made_for = Some(claim).filter(|_| !choices.is_empty());
         let told = self.told(&resolved, made_for).await.map_err(|(field, problem)| {
             let text = format!("{field}: {problem}");
-            ProviderError::create(text.clone(), "UserDataNotFound", text)
+            let reason = if field.ends_with("tokenTTL") { "TokenNotMade" } else { "UserDataNotFound" };
+            ProviderError::create(text.clone(), reason, text)
         })?;
         let mut candidates = Vec::new();
         for (instance_type, offering) in &choices {

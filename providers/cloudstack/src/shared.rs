@@ -1,10 +1,11 @@
 //! What the parts of the provider share.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use jiff::Timestamp;
 use karpenter_api::NodeClaim;
 use karpenter_runtime::clock::SharedClock;
 use karpenter_runtime::entropy::Stream;
@@ -306,6 +307,8 @@ pub(crate) struct Shared {
     pub(crate) destroying: tokio::sync::Semaphore,
     pub(crate) clock: SharedClock,
     pub(crate) metrics: Metrics,
+    /// By how many seconds the server's clock is behind ours, as launches showed it: its machines look that much older.
+    behind_secs: AtomicI64,
     /// Whether the last list of machines had none of this cluster's.
     pub(crate) has_no_machines: AtomicBool,
     ids: Mutex<Stream>,
@@ -325,6 +328,7 @@ impl Shared {
         Self {
             whose_label: whose.as_ref().map(ToString::to_string).unwrap_or_default(),
             whose,
+            behind_secs: AtomicI64::new(0),
             has_no_machines: AtomicBool::new(false),
             catalogue: Catalogue::new(client.clone(), &options.lifetimes, &environment.registry),
             inventory: Inventory::new(client.clone(), naming.prefix()),
@@ -364,6 +368,18 @@ impl Shared {
     /// An id no job ever had.
     pub(crate) fn new_job_id(&self) -> String {
         self.ids.lock().unwrap_or_else(PoisonError::into_inner).uuid().to_string()
+    }
+
+    /// A machine that was ordered after this time was made by the server's clock at that: whether it is behind.
+    pub(crate) fn compare_clocks(&self, ordered: Timestamp, made: Timestamp) {
+        let behind = ordered.duration_since(made).as_secs().max(0);
+        self.behind_secs.store(behind, Ordering::Relaxed);
+    }
+
+    /// How old something is that the server made at this time by its clock.
+    pub(crate) fn age(&self, made: Timestamp) -> Duration {
+        let behind = u64::try_from(self.behind_secs.load(Ordering::Relaxed)).unwrap_or(0);
+        self.clock.since(made).saturating_sub(Duration::from_secs(behind))
     }
 
     /// Whether a NodeClaim's machine is among those our keys lead to; in doubt it is.

@@ -43,10 +43,10 @@ impl CloudStackProvider {
             Ok(resolved) => self.shared.catalogue.budget(&resolved.scope).await.ok().map(|(_, left)| left),
             Err(_) => None,
         };
-        self.shared
-            .metrics
-            .credentials
-            .set(&[whose], f64::from(u8::from(!matches!(&resolved, Err(error) if error.kind == ErrorKind::Auth))));
+        self.shared.metrics.credentials.set(
+            &[whose],
+            f64::from(u8::from(!matches!(&resolved, Err(error) if error.kind == ErrorKind::Auth))),
+        );
         let types = match &resolved {
             Ok(resolved) if resolved.problems.is_empty() => {
                 self.types(resolved, None).await.unwrap_or_default()
@@ -132,7 +132,8 @@ impl CloudStackProvider {
                 Some(error)
             }
             Err(error) if self.shared.client.session().has_no_keys() => {
-                let why = self.shared.client.notice().map_or_else(|| error.text.clone(), |notice| notice.text);
+                let why =
+                    self.shared.client.notice().map_or_else(|| error.text.clone(), |notice| notice.text);
                 let text = match &self.shared.whose {
                     Some(_) => format!("spec.credentialsRef: {why}"),
                     None => why,

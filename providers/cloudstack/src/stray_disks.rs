@@ -83,7 +83,7 @@ impl CloudStackProvider {
 
     fn is_stray(&self, disk: &Volume, claims: &[Arc<NodeClaim>], machines: &[VirtualMachine]) -> bool {
         let shared = &self.shared;
-        let old = time(&disk.created).is_some_and(|created| shared.clock.since(created) >= GRACE);
+        let old = time(&disk.created).is_some_and(|created| shared.age(created) >= GRACE);
         if !old
             || !disk.virtualmachineid.is_empty()
             || !later_disks::is_idle(disk)

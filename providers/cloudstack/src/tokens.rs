@@ -67,7 +67,9 @@ impl Tokens {
         now: Timestamp,
     ) -> Result<String, NoValue> {
         let uid = claim.uid().unwrap_or_default();
-        if let Some(token) = self.known(&uid, now + SignedDuration::try_from(ttl / 2).unwrap_or_default(), now) {
+        if let Some(token) =
+            self.known(&uid, now + SignedDuration::try_from(ttl / 2).unwrap_or_default(), now)
+        {
             return Ok(token);
         }
         let expires = now + SignedDuration::try_from(ttl).unwrap_or_default();
@@ -143,7 +145,11 @@ mod tests {
             text.len() == length && text.bytes().all(|byte| LETTERS.contains(&byte))
         };
         assert!(is(&id, 6) && is(&secret, 16), "{id}.{secret}");
-        assert_ne!(tokens(1).draw(&Credentials::new("key", "another")).1, secret, "chance alone is not enough");
+        assert_ne!(
+            tokens(1).draw(&Credentials::new("key", "another")).1,
+            secret,
+            "chance alone is not enough"
+        );
         let tokens = tokens(1);
         assert_ne!(tokens.draw(&keys), tokens.draw(&keys), "each is new");
     }

@@ -3,9 +3,13 @@
 use std::io::Write as _;
 use std::net::SocketAddr;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
+use jiff::Timestamp;
+use karpenter_api::duration::Duration as GoDuration;
+use karpenter_runtime::clock::WallClock;
 use karpenter_runtime::environment::Environment;
 use karpenter_sim::cloudstack::account::Role;
 use karpenter_sim::cloudstack::settings::Throttle;
@@ -25,6 +29,24 @@ pub(crate) struct Args {
     /// Whether ordinary users may expunge virtual machines.
     #[arg(long)]
     users_may_expunge: bool,
+    /// How much its clock is behind, such as 10m: what it makes looks that much older.
+    #[arg(long, value_name = "DURATION", value_parser = span, default_value = "0s")]
+    clock_behind: Duration,
+    /// Name of a virtual machine of the ordinary user's that is there from the beginning; may be given several times.
+    #[arg(long, value_name = "NAME")]
+    machine: Vec<String>,
+}
+
+fn span(text: &str) -> Result<Duration, String> {
+    GoDuration::parse(text).map(|duration| duration.to_std()).map_err(|error| error.to_string())
+}
+
+/// Real time, but late by so much.
+fn late(by: Duration) -> Environment {
+    let real = Environment::real();
+    let clock = real.clock.clone();
+    let read = move || clock.now().checked_sub(by).unwrap_or(Timestamp::MIN);
+    Environment { clock: Arc::new(WallClock::reading(read)), ..real }
 }
 
 pub(crate) fn cmd(args: &Args) -> anyhow::Result<ExitCode> {
@@ -43,7 +65,10 @@ async fn run(args: &Args) -> anyhow::Result<()> {
     // Listen for signals first: whoever reads the address may stop us right away.
     let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
-    let cloud = CloudStack::new(&Environment::real());
+    let cloud = CloudStack::new(&late(args.clock_behind));
+    for name in &args.machine {
+        cloud.add_machine(name, &[]);
+    }
     cloud.configure(|settings| {
         settings.user_may_expunge = args.users_may_expunge;
         settings.throttle =

@@ -21,6 +21,9 @@ use super::course::{MINUTE, discontent, go_home, told};
 use super::{Report, Run};
 use crate::cloudstack::stage::{Stage, apply_credentials, furnish, node_class, node_class_ref};
 
+/// The other account of seeds that have two, its Secret and its NodeClass.
+const OTHER: &str = "other";
+
 /// Lives through one seed.
 pub(super) async fn simulate(run: Run) -> Report {
     let entropy = Entropy::from_seed(run.seed);
@@ -58,8 +61,20 @@ async fn live(stage: &Stage, process: &Arc<Process>, run: Run) -> Result<(), Tro
     let mut chance = Chance::new(world.cluster().entropy(), "traffic");
     apply_credentials(&stage.world).await?;
     world.create(node_class()).await?;
+    // Of its own stream, so that seeds stay what they were.
+    let two_accounts = Chance::new(world.cluster().entropy(), "accounts").happens(0.25);
+    if two_accounts {
+        stage.cloud.add_account(OTHER, "k8s-network");
+        for object in other_account() {
+            world.create(object).await?;
+        }
+    }
     for number in 0..chance.between(1, 2) {
-        world.create(node_pool(&mut chance, &format!("pool-{number}"))).await?;
+        let mut pool = node_pool(&mut chance, &format!("pool-{number}"));
+        if two_accounts && number == 0 {
+            pool["spec"]["template"]["spec"]["nodeClassRef"]["name"] = OTHER.into();
+        }
+        world.create(pool).await?;
     }
     process.start();
     let volume = Volume { deployments: 3, replicas: 5, period: 10 * MINUTE };
@@ -101,6 +116,21 @@ async fn live(stage: &Stage, process: &Arc<Process>, run: Run) -> Result<(), Tro
     }
     process.stop(MINUTE).await;
     Ok(())
+}
+
+/// A Secret with the keys of the other account, and a NodeClass that is served with them.
+fn other_account() -> [Value; 2] {
+    let secret = json!({
+        "apiVersion": "v1", "kind": "Secret", "metadata": {"name": OTHER, "namespace": "karpenter"},
+        "stringData": {
+            "api-url": "https://cloudstack.example.com/client/api",
+            "api-key": format!("{OTHER}-api-key"), "secret-key": format!("{OTHER}-secret-key"),
+        },
+    });
+    let mut class = node_class();
+    class["metadata"]["name"] = OTHER.into();
+    class["spec"]["credentialsRef"] = json!({"namespace": "karpenter", "name": OTHER});
+    [secret, class]
 }
 
 /// Names of Karpenter's machines that are there.

@@ -1,6 +1,7 @@
 //! NodeClasses that name keys of their own (`spec.credentialsRef`): each is served with them, and trouble with one account
 //! neither makes its machines look gone nor keeps anybody from looking after the others.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,6 +11,7 @@ use karpenter_api::NodeClaim;
 use karpenter_api::conditions::HasConditions as _;
 use karpenter_provider_cloudstack::naming::Naming;
 use karpenter_provider_cloudstack::{CloudStackNodeClass, ProviderOptions};
+use karpenter_runtime::object_key::ObjectKey;
 use karpenter_sim::cloudstack::MachineView;
 use karpenter_sim::cloudstack::guests::GuestOptions;
 use karpenter_sim::faults::FaultPlan;
@@ -78,11 +80,7 @@ async fn condition(stage: &Stage, kind: &str) -> (String, String, String) {
     let classes: Api<CloudStackNodeClass> = Api::all(stage.world.cluster().client("user"));
     let class = classes.get(OTHER).await.expect("the NodeClass");
     let condition = class.condition(kind).cloned().unwrap_or_default();
-    (
-        condition.status.as_str().to_owned(),
-        condition.reason().to_owned(),
-        condition.message().to_owned(),
-    )
+    (condition.status.as_str().to_owned(), condition.reason().to_owned(), condition.message().to_owned())
 }
 
 fn secrets(stage: &Stage) -> Api<Secret> {
@@ -112,6 +110,10 @@ fn machines_are_made_and_removed_with_the_keys_their_node_class_names() {
             let wanted = (claim.spec.node_class_ref.name == OTHER).then_some("karpenter/other");
             assert_eq!(keys, wanted, "whoever comes later knows where to look");
         }
+        let deployed = stage.cloud.log().into_iter().filter(|entry| entry.command == "deployVirtualMachine");
+        let jobs: Vec<String> = deployed.map(|entry| entry.parameters["customjobid"].clone()).collect();
+        let different: BTreeSet<&String> = jobs.iter().collect();
+        assert_eq!((jobs.len(), different.len()), (3, 3), "a job's id is never used twice on a server");
         // What nobody wants is found in either account.
         let prefix = Naming::new("karpenter", "accounts").prefix().to_owned();
         let lost = stage.cloud.add_machine_of(OTHER, &format!("{prefix}lost"), &[]);
@@ -148,7 +150,8 @@ fn keys_that_cannot_be_used_make_no_machine_look_gone_and_hold_up_no_other_accou
         world.wait_until("the pods run", 5 * MINUTE, |objects| all_run(objects, 2)).await?;
         world.run_for(3 * MINUTE).await?;
         let machine = machines_of(&stage, OTHER)[0].clone();
-        let node = || world.cluster().read(|objects| objects.nodes.contains_key(&machine.name));
+        let key = ObjectKey::cluster(machine.name.as_str());
+        let node = || world.cluster().read(|objects| objects.nodes.contains_key(&key));
         assert!(node());
 
         // Its node is not ready, and the keys are revoked: nobody knows whether the machine is there.
@@ -159,7 +162,10 @@ fn keys_that_cannot_be_used_make_no_machine_look_gone_and_hold_up_no_other_accou
         world.run_for(15 * MINUTE).await?;
         assert_eq!(condition(&stage, "CredentialsReady").await.1, "CredentialsRefused");
         assert!(node(), "not knowing is no reason to take it for gone");
-        assert!(machines_of(&stage, "karp").iter().all(|machine| machine.id != lost), "others are looked after");
+        assert!(
+            machines_of(&stage, "karp").iter().all(|machine| machine.id != lost),
+            "others are looked after"
+        );
 
         // Nor does a new process think so that never had keys, because the Secret is gone.
         karpenter.stop(MINUTE).await;

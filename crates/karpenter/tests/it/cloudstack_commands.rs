@@ -1,7 +1,70 @@
-//! `karpenter cloudstack doctor` and `types`, over HTTP against `karpenter cloudstack simulator`.
+//! `karpenter cloudstack doctor`, `types` and `orphans`, over HTTP against `karpenter cloudstack simulator`.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command, Stdio};
+
+use karpenter_provider_cloudstack::naming::Naming;
+use serde_json::{Value, json};
+
+const CLUSTER: &str = "commands";
+
+/// A cluster on a socket, which ends with the test.
+struct Cluster {
+    child: Child,
+    kubeconfig: std::path::PathBuf,
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        // It may be gone already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = std::fs::remove_file(&self.kubeconfig);
+    }
+}
+
+impl Cluster {
+    /// One that knows Karpenter's kinds.
+    fn start() -> Self {
+        let kubeconfig =
+            std::env::temp_dir().join(format!("karpenter-cloudstack-cluster-{}.yaml", std::process::id()));
+        let _ = std::fs::remove_file(&kubeconfig);
+        let child = Command::new(env!("CARGO_BIN_EXE_karpenter"))
+            .args(["apiserver", "--kubeconfig"])
+            .arg(&kubeconfig)
+            .spawn()
+            .expect("the binary runs");
+        let cluster = Self { child, kubeconfig };
+        while !cluster.kubeconfig.exists() {
+            std::thread::yield_now();
+        }
+        let definitions =
+            Command::new(env!("CARGO_BIN_EXE_karpenter")).arg("crds").output().expect("it runs");
+        let definitions = String::from_utf8(definitions.stdout).expect("text");
+        let definitions: Vec<Value> = serde_saphyr::from_multiple(&definitions).expect("YAML");
+        for definition in &definitions {
+            cluster.create("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition);
+        }
+        cluster
+    }
+
+    fn create(&self, path: &str, object: &Value) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(async {
+            let config = kube::config::Kubeconfig::read_from(&self.kubeconfig).expect("a kubeconfig");
+            let usual = kube::config::KubeConfigOptions::default();
+            let config = kube::Config::from_custom_kubeconfig(config, &usual).await.expect("a config");
+            let client = kube::Client::try_from(config).expect("a client");
+            let body = serde_json::to_vec(object).expect("JSON");
+            let request = http::Request::post(path).header("content-type", "application/json").body(body);
+            client.request::<Value>(request.expect("a request")).await.expect("created");
+        });
+    }
+
+    fn file(&self) -> &str {
+        self.kubeconfig.to_str().expect("a name")
+    }
+}
 
 /// A simulator on a socket, which ends with the test.
 struct Simulator {
@@ -21,8 +84,13 @@ impl Drop for Simulator {
 
 impl Simulator {
     fn start() -> Self {
+        Self::start_with(&[])
+    }
+
+    fn start_with(arguments: &[&str]) -> Self {
         let mut child = Command::new(env!("CARGO_BIN_EXE_karpenter"))
             .args(["cloudstack", "simulator"])
+            .args(arguments)
             .stdout(Stdio::piped())
             .spawn()
             .expect("the binary runs");
@@ -46,6 +114,7 @@ impl Simulator {
             .env("CLOUDSTACK_API_KEY", &self.key)
             .env("CLOUDSTACK_SECRET_KEY", secret)
             .env("CLOUDSTACK_ALLOW_INSECURE_HTTP", "true")
+            .env("CLUSTER_NAME", CLUSTER)
             .output()
             .expect("the binary runs");
         let text =
@@ -100,4 +169,58 @@ fn types_are_listed_with_price_and_availability_cheapest_first() {
     let (code, text) = simulator.run(&simulator.secret, &["types", "-f", "/nonexistent"]);
     assert_eq!(code, Some(2), "{text}");
     assert!(text.contains("/nonexistent"), "{text}");
+}
+
+#[test]
+fn orphans_are_machines_of_the_cluster_that_no_node_claim_wants() {
+    let prefix = Naming::new("karpenter", CLUSTER).prefix().to_owned();
+    let (lost, wanted, other) = (format!("{prefix}lost"), format!("{prefix}np-a"), "karpenter-x");
+    let simulator = Simulator::start_with(&[
+        "--clock-behind",
+        "10m",
+        "--machine",
+        &lost,
+        "--machine",
+        &wanted,
+        "--machine",
+        other,
+    ]);
+    let cluster = Cluster::start();
+    let orphans = || simulator.run(&simulator.secret, &["orphans", "--kubeconfig", cluster.file()]);
+
+    let (code, text) = orphans();
+    assert_eq!(code, Some(2), "a cluster without NodeClass is the wrong one: {text}");
+    assert!(text.contains("CLUSTER_NAME"), "{text}");
+
+    let class = |name: &str, credentials: Value| {
+        let mut class = json!({
+            "apiVersion": "karpenter.k8s.cloudstack/v1", "kind": "CloudStackNodeClass", "metadata": {"name": name},
+            "spec": {"zone": "sim-zone-1", "networkSelectorTerms": [{"name": "k8s-net"}],
+                "serviceOfferingSelectorTerms": [{"name": "k8s.*"}], "templateSelectorTerms": [{"name": "*"}]},
+        });
+        if !credentials.is_null() {
+            class["spec"]["credentialsRef"] = credentials;
+        }
+        class
+    };
+    let classes = "/apis/karpenter.k8s.cloudstack/v1/cloudstacknodeclasses";
+    cluster.create(classes, &class("default", Value::Null));
+    cluster.create(
+        "/apis/karpenter.sh/v1/nodeclaims",
+        &json!({
+            "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim", "metadata": {"name": "np-a"},
+            "spec": {"requirements": [], "nodeClassRef":
+                {"group": "karpenter.k8s.cloudstack", "kind": "CloudStackNodeClass", "name": "default"}},
+        }),
+    );
+    let (code, text) = orphans();
+    assert_eq!(code, Some(1), "{text}");
+    assert!(text.contains(&lost) && text.contains("1 virtual machines of cluster commands"), "{text}");
+    assert!(!text.contains(&wanted) && !text.contains(other), "{text}");
+
+    // Not knowing what is in an account is no reason to say that nothing is.
+    cluster.create(classes, &class("other", json!({"namespace": "default", "name": "team-a"})));
+    let (code, text) = orphans();
+    assert_eq!(code, Some(2), "{text}");
+    assert!(text.contains("Secret default/team-a") && text.contains("spec.credentialsRef"), "{text}");
 }

@@ -58,8 +58,11 @@ fn every_machine_joins_with_a_token_of_its_own_that_expires() {
             let data = machine.user_data.expect("user data");
             let script = base64::engine::general_purpose::STANDARD.decode(data).expect("base64");
             let script = String::from_utf8(script).expect("a script");
-            let used: Vec<String> =
-                tokens.iter().filter(|token| script.contains(&format!("--token {token} "))).cloned().collect();
+            let used: Vec<String> = tokens
+                .iter()
+                .filter(|token| script.contains(&format!("--token {token} ")))
+                .cloned()
+                .collect();
             assert_eq!(used.len(), 1, "{script}");
             tokens.remove(&used[0]);
         }

@@ -6,10 +6,12 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{Event, Secret};
 use karpenter::cloudstack::stage::{Stage, apply_credentials, furnish, node_class};
 use karpenter_api::NodeClaim;
+use karpenter_provider_cloudstack::shared::OnStopped;
 use karpenter_provider_cloudstack::{CloudStackNodeClass, ProviderOptions};
+use karpenter_sim::chance::Span;
 use karpenter_sim::cloudstack::CloudStack;
 use karpenter_sim::cloudstack::account::Role;
-use karpenter_sim::cloudstack::guests::GuestOptions;
+use karpenter_sim::cloudstack::guests::{GuestOptions, NamedBy};
 use karpenter_sim::faults::FaultPlan;
 use karpenter_sim::{Trouble, WorldOptions, in_virtual_time};
 use kube::api::{ListParams, Patch, PatchParams};
@@ -186,6 +188,44 @@ fn later_nodes_are_expected_to_have_the_memory_the_first_one_showed() {
     done.expect("a runtime").unwrap_or_else(|trouble| panic!("{trouble}"));
 }
 
+#[test]
+fn a_node_whose_machine_went_before_it_was_named_is_removed_and_one_that_waits_stays() {
+    let done = in_virtual_time(async {
+        // A cloud controller manager that is late.
+        let late = NamedBy::CloudControllerManager(Span::secs(3600, 3600));
+        let guests = GuestOptions { named_by: late, ..GuestOptions::default() };
+        let stage = Stage::new(WorldOptions { seed: 45, ..WorldOptions::default() }, guests).await?;
+        furnish(&stage.cloud, 4);
+        let world = &stage.world;
+        apply_credentials(world).await?;
+        for object in [node_class(), small_nodes(json!({})), deployment("web", 3, "1500m")] {
+            world.create(object).await?;
+        }
+        let options = ProviderOptions { on_stopped: OnStopped::Ignore, ..ProviderOptions::new("late") };
+        let karpenter = stage.karpenter(FaultPlan::none(), options);
+        karpenter.start();
+        let joined = |objects: &karpenter_sim::Objects| objects.nodes.len() == 3;
+        world.wait_until("all have joined", 5 * MINUTE, joined).await?;
+        let machines = stage.cloud.live_machines();
+        stage.cloud.expunge_machine(&machines[0].id);
+        // This one stands still, but it is there.
+        stage.cloud.stop_machine(&machines[2].id);
+        // Somebody else's Node is none of our business.
+        world.create(json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "theirs"}})).await?;
+        world.run_for(8 * MINUTE).await?;
+        let names: Vec<String> =
+            world.cluster().read(|objects| objects.nodes.values().map(|node| node.name_any()).collect());
+        let there = |name: &str| names.iter().any(|other| other == name);
+        assert!(!there(&machines[0].name), "{names:?}");
+        for name in [machines[1].name.as_str(), &machines[2].name, "theirs"] {
+            assert!(there(name), "{name}: {names:?}");
+        }
+        karpenter.stop(MINUTE).await;
+        Ok::<(), Trouble>(())
+    });
+    done.expect("a runtime").unwrap_or_else(|trouble| panic!("{trouble}"));
+}
+
 /// Two pods on nodes sold as spot or on demand, as a tenant; then something happens to every machine. The NodePools of the
 /// machines that are still there.
 fn after_something_happens(seed: u64, happens: fn(&CloudStack, &str)) -> Vec<String> {
@@ -236,4 +276,15 @@ fn a_spot_machine_that_somebody_stops_is_replaced_and_any_other_is_started_again
 #[test]
 fn a_spot_machine_that_is_about_to_be_moved_is_replaced_and_any_other_stays() {
     assert_eq!(after_something_happens(44, CloudStack::begin_moving_machine), ["lasting"]);
+}
+
+#[test]
+fn a_spot_machine_that_was_moved_stays_where_it_is() {
+    let moved = |cloud: &CloudStack, id: &str| {
+        cloud.begin_moving_machine(id);
+        cloud.finish_moving_machine(id);
+    };
+    let mut stayed = after_something_happens(46, moved);
+    stayed.sort();
+    assert_eq!(stayed, ["lasting", "spot"]);
 }

@@ -113,6 +113,11 @@ impl CloudStack {
         self.record(id, "VM.MIGRATE", "Migrating", "Started");
     }
 
+    /// The machine runs on another host.
+    pub fn finish_moving_machine(&self, id: &str) {
+        self.record(id, "VM.MIGRATE", "Successfully completed migrating", "Completed");
+    }
+
     /// Somebody stops a machine.
     pub fn stop_machine(&self, id: &str) {
         self.record(id, "VM.STOP", "Successfully completed stopping", "Completed");

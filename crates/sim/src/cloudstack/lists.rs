@@ -96,7 +96,8 @@ impl State {
             "listEvents" => {
                 // Newest first.
                 let seen = self.history.iter().rev().filter(|(owner, event)| {
-                    self.shows(caller, owner, call) && call.get("type").is_none_or(|kind| event["type"] == kind)
+                    self.shows(caller, owner, call)
+                        && call.get("type").is_none_or(|kind| event["type"] == kind)
                 });
                 ("event", seen.map(|(_, event)| event.clone()).collect())
             }

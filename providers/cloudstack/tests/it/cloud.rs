@@ -87,8 +87,16 @@ impl World {
     }
 
     pub(crate) async fn seeded(seed: u64) -> Self {
+        Self::whose_server_has(seed, "2026-11-15T08:00:00Z").await
+    }
+
+    /// A cloud whose server has this time, while it is eight o'clock in the cluster.
+    pub(crate) async fn whose_server_has(seed: u64, time: &str) -> Self {
         let environment = Environment::seeded("2026-11-15T08:00:00Z".parse().unwrap(), seed);
-        let cloud = CloudStack::new(&environment);
+        let cloud = CloudStack::new(&Environment {
+            clock: Environment::seeded(time.parse().unwrap(), seed).clock,
+            ..environment.clone()
+        });
         // Two hosts with room: the measured ones are small.
         for i in 0..2 {
             cloud.add("host", json!({"name": format!("big-{i}"), "memorytotal": 64i64 << 30, "cpuwithoverprovisioning": "64000", "memoryallocatedbytes": 0, "cpuallocatedvalue": 0}));

@@ -65,20 +65,27 @@ async fn registered_user_data_is_given_values_with_names_filled_in() {
 async fn machines_are_not_to_be_scaled_while_they_run_unless_the_class_says_so() {
     let world = World::new().await;
     world.launch(&world.claim("np-a", json!({"cpu": "1"}))).await.expect("a machine");
-    assert_eq!((deployed(&world, "dynamicscalingenabled"), deployed(&world, "hypervisor")), ("false".into(), String::new()));
+    assert_eq!(
+        (deployed(&world, "dynamicscalingenabled"), deployed(&world, "hypervisor")),
+        ("false".into(), String::new())
+    );
     let mut class = spec();
     class["dynamicScaling"] = true.into();
     class["hypervisor"] = "KVM".into();
     world.class("default", class).await;
     world.launch(&world.claim("np-b", json!({"cpu": "1"}))).await.expect("a machine");
-    assert_eq!((deployed(&world, "dynamicscalingenabled"), deployed(&world, "hypervisor")), ("true".into(), "KVM".into()));
+    assert_eq!(
+        (deployed(&world, "dynamicscalingenabled"), deployed(&world, "hypervisor")),
+        ("true".into(), "KVM".into())
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn without_the_token_it_was_to_get_no_machine_is_made() {
     let world = World::new().await;
     let mut class = spec();
-    class["bootstrap"] = json!({"mode": "Kubeadm", "apiServer": "api:6443", "caCertHash": "sha256:1", "tokenTTL": "5m"});
+    class["bootstrap"] =
+        json!({"mode": "Kubeadm", "apiServer": "api:6443", "caCertHash": "sha256:1", "tokenTTL": "5m"});
     let short = world.class("default", class.clone()).await;
     let told = short.condition("ValidationSucceeded").expect("a condition").message().to_owned();
     assert!(told.contains("spec.bootstrap.tokenTTL") && told.contains("10m"), "{told}");

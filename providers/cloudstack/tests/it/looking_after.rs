@@ -176,3 +176,16 @@ async fn orphans_are_listed_without_touching_them_and_young_wanted_or_foreign_ma
     world.cloud.inject(Fault::times("listVirtualMachines", 8, Trouble::Proxy(502)));
     world.provider.orphans().await.expect_err("what cannot be found out is no empty list");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_server_whose_clock_is_behind_makes_no_machine_look_old() {
+    let world = World::whose_server_has(1, "2026-11-15T07:45:00Z").await;
+    world.launch(&world.claim("np-a", json!({"cpu": "1"}))).await.expect("a machine");
+    // A watch that is late: its NodeClaim is not known here yet.
+    let claim = world.cluster.claims.lock().unwrap().remove("np-a");
+    seconds(240).await;
+    assert!(world.provider.round().await.expect("a round").destroyed.is_empty(), "it is four minutes old");
+    drop(claim);
+    seconds(120).await;
+    assert_eq!(world.provider.round().await.expect("a round").destroyed.len(), 1, "nobody wants it");
+}
