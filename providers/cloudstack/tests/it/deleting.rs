@@ -16,9 +16,14 @@ async fn running(world: &World, name: &str) -> std::sync::Arc<NodeClaim> {
 #[tokio::test(start_paused = true)]
 async fn scenario_16_without_the_right_to_expunge_machines_are_destroyed_and_claims_released() {
     let world = World::new().await;
+    let mut class = crate::cloud::spec();
+    class["dataDisks"] = json!([{"offering": "k8s.data20"}]);
+    world.class("default", class).await;
     let claim = running(&world, "np-a").await;
+    assert_eq!(world.cloud.data_disks().len(), 1);
     world.delete(&claim).await.expect("gone");
     assert!(world.live().is_empty());
+    assert!(world.cloud.data_disks().is_empty(), "its data disk goes with it");
     let expunges = world.cloud.log().iter().filter(|e| e.parameters.contains_key("expunge")).count();
     assert_eq!(expunges, 0, "the server says that we may not");
     assert_eq!(world.calls("destroyVirtualMachine"), 1);

@@ -8,12 +8,15 @@ use serde_json::json;
 use crate::cloud::{World, seconds, spec};
 
 #[tokio::test(start_paused = true)]
-async fn scenario_15_exactly_our_orphans_go_after_the_grace() {
+async fn scenario_15_exactly_our_orphans_go_after_the_grace_the_oldest_first() {
     let world = World::new().await;
     let ours = Naming::new("karpenter", "test");
     let others = Naming::new("karpenter", "other");
-    let mut orphans: Vec<String> =
-        (0..3).map(|i| world.cloud.add_machine(&format!("{}np-{i}", ours.prefix()), &[])).collect();
+    let mut orphans = Vec::new();
+    for i in 0..3 {
+        orphans.push(world.cloud.add_machine(&format!("{}np-{i}", ours.prefix()), &[]));
+        seconds(1).await;
+    }
     let other_tag = ("kubernetes.io/cluster/other", "owned");
     let managed = ("karpenter.sh/managed-by", "karpenter");
     for i in 0..2 {
@@ -23,10 +26,7 @@ async fn scenario_15_exactly_our_orphans_go_after_the_grace() {
     world.launch(&world.claim("np-wanted", json!({"cpu": "1"}))).await.expect("a machine");
     assert!(world.provider.round().await.expect("a round").destroyed.is_empty(), "too young");
     seconds(310).await;
-    let mut destroyed = world.provider.round().await.expect("a round").destroyed;
-    destroyed.sort();
-    orphans.sort();
-    assert_eq!(destroyed, orphans);
+    assert_eq!(world.provider.round().await.expect("a round").destroyed, orphans);
     seconds(30).await;
     let mut left: Vec<String> = world.live().into_iter().map(|machine| machine.name).collect();
     left.sort();
