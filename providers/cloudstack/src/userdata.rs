@@ -38,8 +38,9 @@ impl Packing {
     pub(crate) fn of(spec: &CloudStackNodeClassSpec, limit: usize) -> Self {
         let talos = spec.bootstrap.as_ref().is_some_and(|bootstrap| bootstrap.mode == "Talos");
         let compressed = match spec.user_data_compression.as_deref() {
-            _ if talos => Compressed::Nothing,
             Some("Always") => Compressed::All,
+            // Not every release of Talos takes it.
+            _ if talos => Compressed::Nothing,
             _ => Compressed::Long,
         };
         Self { limit, compressed }
