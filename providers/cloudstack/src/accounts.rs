@@ -30,6 +30,7 @@ use crate::client::error::{ApiError, ErrorKind};
 use crate::client::request::Scope;
 use crate::client::throttle::Rate;
 use crate::credentials::{KeyKeeper, NamedKeys, Roads, no_session};
+use crate::description::as_known;
 use crate::naming::machine_id;
 use crate::nodeclass::{CloudStackNodeClass, CredentialsRef};
 use crate::shared::{Objects, ProviderOptions, Whose, made_with};
@@ -296,13 +297,6 @@ impl Accounts {
         let class = self.objects.node_class(&claim.spec.node_class_ref.name);
         class.map_or_else(|| Arc::clone(&self.own), |class| self.of_class(&class))
     }
-}
-
-/// A NodeClaim's machine as far as its NodeClaim tells of it.
-fn as_known(claim: &NodeClaim) -> NodeClaim {
-    let mut known = claim.clone();
-    known.metadata.deletion_timestamp = None;
-    known
 }
 
 fn provider_id(claim: &NodeClaim) -> &str {

@@ -173,6 +173,13 @@ impl CloudStackProvider {
     }
 }
 
+/// The machine of a NodeClaim as far as that tells of it: there.
+pub(crate) fn as_known(claim: &NodeClaim) -> NodeClaim {
+    let mut known = claim.clone();
+    known.metadata.deletion_timestamp = None;
+    known
+}
+
 /// The instance type of a machine, as its NodeClaim has it.
 fn as_launched(claim: &NodeClaim) -> Option<InstanceType> {
     let name = claim.labels().get(well_known::INSTANCE_TYPE).filter(|name| !name.is_empty())?;

@@ -30,6 +30,10 @@ pub const SCOPE: &str = "karpenter.k8s.cloudstack/scope";
 /// Annotation of a NodeClaim: the Secret with the keys its machine was made with, where those are not Karpenter's own.
 pub const CREDENTIALS: &str = "karpenter.k8s.cloudstack/credentials";
 
+/// Annotation of a NodeClaim: the id of the account its machine was made in, where no project or account is named. Keys of another
+/// do not see it, which says nothing about it.
+pub const ACCOUNT_ID: &str = "karpenter.k8s.cloudstack/account-id";
+
 /// Cores.
 pub const INSTANCE_CPU: &str = "karpenter.k8s.cloudstack/instance-cpu";
 /// Mebibytes of memory.

@@ -26,7 +26,7 @@ use crate::resolved::{Resolved, resolve};
 use crate::shared::{Objects, ProviderOptions, Shared, launched_in};
 use crate::unavailable::Refused;
 use crate::voice::Voice;
-use crate::{GROUP, affinity, instancetypes, labels, repair, reservations, templates};
+use crate::{GROUP, affinity, description, instancetypes, labels, repair, reservations, templates};
 
 /// How long a launch may take, queueing for the server included.
 const LAUNCH_TIMEOUT: Duration = Duration::from_secs(15 * 60);
@@ -219,6 +219,12 @@ impl CloudStackProvider {
             instance.labels.insert(well_known::ARCH.to_owned(), arch);
         }
         instance.annotations.insert(labels::SCOPE.to_owned(), resolved.scope.write());
+        if resolved.scope == Scope::Own
+            && let Ok(accounts) = shared.client.account().await
+            && let (1, Some(account)) = (accounts.len(), accounts.keys().next())
+        {
+            instance.annotations.insert(labels::ACCOUNT_ID.to_owned(), account.clone());
+        }
         if let Some(whose) = &shared.whose {
             instance.annotations.insert(labels::CREDENTIALS.to_owned(), whose.to_string());
         }
@@ -229,6 +235,14 @@ impl CloudStackProvider {
         let id = machine_id(provider_id).ok_or_else(|| {
             ProviderError::other(format!("provider id {provider_id:?} is none of CloudStack's"))
         })?;
+        let claims = self.shared.objects.node_claims().unwrap_or_default();
+        let carries = |claim: &&Arc<NodeClaim>| {
+            let status = claim.status.as_ref();
+            status.and_then(|status| status.provider_id.as_deref()).and_then(machine_id) == Some(id)
+        };
+        if let Some(claim) = claims.iter().find(carries) {
+            self.shared.must_see(claim).await?;
+        }
         for scope in self.shared.scopes().map_err(ProviderError::other)? {
             let found = match self.shared.machine(id, &scope).await {
                 Err(error) if self.shared.may_leave_out(&scope, &error) => continue,
@@ -256,6 +270,14 @@ impl CloudStackProvider {
             };
             let there = machines.iter().filter(|machine| machine.state != "Error");
             claims.extend(there.map(|machine| self.as_claim(machine, &carried)));
+        }
+        // What our keys cannot see is there as far as anybody knows.
+        for claim in self.shared.objects.node_claims().unwrap_or_default() {
+            let ours =
+                self.shared.is_ours(&claim) && claim.status.as_ref().is_some_and(|s| s.provider_id.is_some());
+            if ours && self.shared.made_elsewhere(&claim).await.map_err(ProviderError::other)?.is_some() {
+                claims.push(description::as_known(&claim));
+            }
         }
         Ok(claims)
     }
@@ -325,6 +347,7 @@ impl CloudProvider for CloudStackProvider {
 
     fn delete<'a>(&'a self, claim: &'a NodeClaim) -> ProviderFuture<'a, ()> {
         async move {
+            self.shared.must_see(claim).await?;
             let scopes = self.scopes_of(claim).map_err(ProviderError::other)?;
             self.shared.remove(claim, &scopes).await
         }

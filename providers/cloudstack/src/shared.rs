@@ -7,12 +7,14 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use karpenter_api::NodeClaim;
+use karpenter_cloudprovider::error::ProviderError;
 use karpenter_runtime::clock::SharedClock;
 use karpenter_runtime::entropy::Stream;
 use karpenter_runtime::environment::Environment;
 use karpenter_runtime::metrics::{CounterVec, DURATION_BUCKETS, GaugeVec, HistogramVec, Registry};
 use karpenter_runtime::object_key::ObjectKey;
 use karpenter_runtime::store::Store;
+use kube::ResourceExt as _;
 
 use crate::catalogue::{Catalogue, Lifetimes};
 use crate::client::Client;
@@ -368,6 +370,40 @@ impl Shared {
     /// An id no job ever had.
     pub(crate) fn new_job_id(&self) -> String {
         self.ids.lock().unwrap_or_else(PoisonError::into_inner).uuid().to_string()
+    }
+
+    /// The account a NodeClaim's machine was made in, if our keys are of another by now: then not seeing it says nothing about it.
+    ///
+    /// # Errors
+    ///
+    /// If whose the keys are cannot be found out.
+    pub(crate) async fn made_elsewhere(&self, claim: &NodeClaim) -> Result<Option<String>, ApiError> {
+        let annotations = claim.metadata.annotations.as_ref();
+        let Some(recorded) = annotations.and_then(|annotations| annotations.get(crate::labels::ACCOUNT_ID))
+        else {
+            return Ok(None);
+        };
+        // What is in a project is seen by all its members.
+        if launched_in(claim) != Some(Scope::Own) || self.client.account().await?.contains_key(recorded) {
+            return Ok(None);
+        }
+        Ok(Some(recorded.clone()))
+    }
+
+    /// The same as an error, for who must know.
+    ///
+    /// # Errors
+    ///
+    /// If it was made elsewhere, or that cannot be found out.
+    pub(crate) async fn must_see(&self, claim: &NodeClaim) -> Result<(), ProviderError> {
+        match self.made_elsewhere(claim).await.map_err(ProviderError::other)? {
+            None => Ok(()),
+            Some(account) => Err(ProviderError::other(format!(
+                "the virtual machine of NodeClaim {} was made in account {account}, and the keys are of another by now; give keys of that account, or remove the annotation {} if its machine is gone",
+                claim.name_any(),
+                crate::labels::ACCOUNT_ID
+            ))),
+        }
     }
 
     /// A machine that was ordered after this time was made by the server's clock at that: whether it is behind.

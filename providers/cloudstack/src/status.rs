@@ -4,6 +4,9 @@ use karpenter_api::ConditionStatus;
 use karpenter_api::conditions::{Condition, ConditionSet};
 use karpenter_engine::instance_type::InstanceType;
 
+use kube::ResourceExt as _;
+
+use crate::client::Notice;
 use crate::client::error::{ApiError, ErrorKind};
 use crate::labels;
 use crate::nodeclass::{
@@ -69,12 +72,13 @@ impl CloudStackProvider {
                 }
             }
         }
+        let elsewhere = self.machines_elsewhere(class).await;
         let project = class.spec.as_ref().and_then(|spec| spec.project_id.clone());
         let account = class.spec.as_ref().and_then(|spec| spec.account.clone());
         let mut conditions = ConditionSet::of(class, now);
         let error = match resolved {
             Ok(resolved) => {
-                match self.shared.client.notice() {
+                match self.shared.client.notice().or(elsewhere) {
                     Some(notice) => conditions.set_false(CREDENTIALS_READY, notice.reason, &notice.text),
                     None => conditions.set_true(CREDENTIALS_READY),
                 };
@@ -182,6 +186,27 @@ impl CloudStackProvider {
             }
         };
         error.map_or(Ok(()), Err)
+    }
+}
+
+impl CloudStackProvider {
+    /// What to say of machines of a NodeClass that our keys cannot see because they are of another account.
+    async fn machines_elsewhere(&self, class: &CloudStackNodeClass) -> Option<Notice> {
+        let mut foreign = Vec::new();
+        let name = class.name_any();
+        for claim in self.shared.objects.node_claims()? {
+            if claim.spec.node_class_ref.name == name
+                && let Ok(Some(account)) = self.shared.made_elsewhere(&claim).await
+            {
+                foreign.push((claim.name_any(), account));
+            }
+        }
+        let (claim, account) = foreign.first()?;
+        let text = format!(
+            "the keys are of another account than {} machines, such as that of NodeClaim {claim}, were made in ({account}); they count as there and cannot be removed until keys of that account are given",
+            foreign.len()
+        );
+        Some(Notice { reason: "AnotherAccount", text })
     }
 }
 

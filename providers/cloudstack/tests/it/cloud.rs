@@ -138,6 +138,14 @@ impl World {
         provider(&self.cloud, &self.cluster, &environment, role, options).1
     }
 
+    /// A new process with keys of the account of this name.
+    pub(crate) fn as_account(&self, name: &str) -> CloudStackProvider {
+        let environment =
+            Environment { registry: karpenter_runtime::metrics::Registry::new(), ..self.environment.clone() };
+        let keys = Credentials::new(format!("{name}-api-key"), format!("{name}-secret-key"));
+        with_keys(&self.cloud, &self.cluster, &environment, keys, ProviderOptions::new("test")).1
+    }
+
     /// Applies a NodeClass and sees to its status, as its controller does.
     pub(crate) async fn class(&self, name: &str, spec: Value) -> Arc<CloudStackNodeClass> {
         self.class_by(&self.provider, name, spec).await
@@ -245,9 +253,20 @@ fn provider(
     options: ProviderOptions,
 ) -> (Client, CloudStackProvider) {
     let account = cloud.account(role).unwrap();
+    let keys = Credentials::new(account.api_key, account.secret_key);
+    with_keys(cloud, cluster, environment, keys, options)
+}
+
+fn with_keys(
+    cloud: &CloudStack,
+    cluster: &Arc<Cluster>,
+    environment: &Environment,
+    credentials: Credentials,
+    options: ProviderOptions,
+) -> (Client, CloudStackProvider) {
     let session = Session {
         endpoint: "http://cloud/client/api".into(),
-        credentials: Credentials::new(account.api_key, account.secret_key),
+        credentials,
         transport: Arc::new(Wire(cloud.clone())),
     };
     let client = Client::new(session, Rate::default(), environment);

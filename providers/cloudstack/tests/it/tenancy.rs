@@ -109,6 +109,29 @@ async fn security_groups_are_selected_by_tags_where_there_are_any() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn keys_of_another_account_do_not_make_machines_look_gone() {
+    let world = World::new().await;
+    let instance = world.launch(&world.claim("np-a", json!({"cpu": "1"}))).await.expect("a machine");
+    world.cloud.add_account("other", "k8s-net");
+    // Exchanged while nobody was there to compare them.
+    let other = world.as_account("other");
+    let error = other.get(&instance.provider_id).await.expect_err("not seen");
+    assert!(!error.is_not_found() && error.to_string().contains("another"), "{error}");
+    let listed = other.list().await.expect("a list");
+    let id = |claim: &karpenter_api::NodeClaim| claim.status.clone().and_then(|status| status.provider_id);
+    assert_eq!(listed.iter().filter_map(id).collect::<Vec<_>>(), [instance.provider_id.clone()]);
+    assert!(!other.delete(&world.current("np-a")).await.expect_err("not seen").is_not_found());
+    let class = world.class_by(&other, "default", spec()).await;
+    let condition = class.condition("CredentialsReady").expect("a condition");
+    assert_eq!((condition.status.as_str(), condition.reason()), ("False", "AnotherAccount"));
+    assert!(condition.message().contains("np-a"), "{}", condition.message());
+    // With the right ones everything is as it was.
+    world.provider.get(&instance.provider_id).await.expect("there");
+    world.delete(&world.current("np-a")).await.expect("gone");
+    assert!(world.live().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_machine_that_somebody_opened_to_others_has_drifted() {
     let world = World::new().await;
     world.cloud.edit("zone", "sim-zone-1", |zone| zone["securitygroupsenabled"] = true.into());
