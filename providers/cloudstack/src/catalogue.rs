@@ -54,6 +54,8 @@ impl Default for Lifetimes {
     }
 }
 
+/// What is remembered for no longer than this is asked for often enough not to come all at once.
+const SHORT: Duration = Duration::from_secs(60);
 /// How long it is remembered how full hosts are.
 const HOSTS: Duration = Duration::from_secs(15);
 /// The type of account that sees everything.
@@ -81,10 +83,14 @@ impl<T> Shelf<T> {
         Arc::clone(slots.entry(key).or_default())
     }
 
-    /// How long what is under a key is remembered: up to a tenth less, so that not everything is asked for at once.
+    /// How long what is under a key is remembered: up to a tenth less, so that not everything is asked for at once. What is
+    /// forgotten soon anyway is not, for that would only be more calls.
     fn lifetime_of(&self, (zone, scope): &Key) -> Duration {
-        let spread =
-            karpenter_api::structure_hash::text(&format!("{}/{zone}/{}", self.name, scope.write())) % 100;
+        if self.lifetime <= SHORT {
+            return self.lifetime;
+        }
+        let key = format!("{}/{zone}/{}", self.name, scope.write());
+        let spread = karpenter_api::structure_hash::text(&key) % 100;
         self.lifetime - self.lifetime.mul_f64(0.001 * spread as f64)
     }
 
@@ -333,12 +339,14 @@ mod tests {
 
     #[test]
     fn not_everything_is_asked_for_in_the_same_moment_nor_later_than_was_said() {
-        let minute = Duration::from_secs(60);
-        let shelf: Shelf<Zone> = Shelf::new("networks", minute);
+        let minutes = Duration::from_secs(300);
+        let shelf: Shelf<Zone> = Shelf::new("templates", minutes);
         let lifetimes: Vec<Duration> =
             (0..20).map(|i| shelf.lifetime_of(&(format!("zone-{i}"), Scope::Own))).collect();
-        assert!(lifetimes.iter().all(|lifetime| *lifetime <= minute && *lifetime >= minute.mul_f64(0.9)));
+        assert!(lifetimes.iter().all(|lifetime| *lifetime <= minutes && *lifetime >= minutes.mul_f64(0.9)));
         let different: std::collections::BTreeSet<_> = lifetimes.iter().collect();
         assert!(different.len() > 10, "{lifetimes:?}");
+        let short: Shelf<Zone> = Shelf::new("networks", SHORT);
+        assert_eq!(short.lifetime_of(&("zone-1".into(), Scope::Own)), SHORT);
     }
 }

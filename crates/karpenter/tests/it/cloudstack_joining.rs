@@ -26,8 +26,6 @@ fn every_machine_joins_with_a_token_of_its_own_that_expires() {
         furnish(&stage.cloud, 4);
         let world = &stage.world;
         apply_credentials(world).await?;
-        let system = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "kube-system"}});
-        world.create(system).await?;
         let mut class = node_class();
         class["spec"]["bootstrap"] = json!({
             "mode": "Kubeadm", "apiServer": "api.example.com:6443", "caCertHash": "sha256:0af1", "tokenTTL": "30m",
