@@ -119,7 +119,7 @@ async fn keys_of_another_account_do_not_make_machines_look_gone() {
     assert!(!error.is_not_found() && error.to_string().contains("another"), "{error}");
     let listed = other.list().await.expect("a list");
     let id = |claim: &karpenter_api::NodeClaim| claim.status.clone().and_then(|status| status.provider_id);
-    assert_eq!(listed.iter().filter_map(id).collect::<Vec<_>>(), [instance.provider_id.clone()]);
+    assert_eq!(listed.iter().filter_map(id).collect::<Vec<_>>(), std::slice::from_ref(&instance.provider_id));
     assert!(!other.delete(&world.current("np-a")).await.expect_err("not seen").is_not_found());
     let class = world.class_by(&other, "default", spec()).await;
     let condition = class.condition("CredentialsReady").expect("a condition");
