@@ -14,13 +14,14 @@ use karpenter_engine::Provider as SchedulingRules;
 use karpenter_engine::instance_type::{InstanceType, Offering};
 use karpenter_engine::requirement::Requirement;
 use karpenter_engine::requirements::Requirements;
+use karpenter_engine::taints::Taint;
 use karpenter_runtime::object_key::ObjectKey;
 
 use crate::conversion;
 use crate::error::ProviderError;
 use crate::provider::{
-    CloudProvider, DEFAULT_LAUNCH_TIMEOUT, Launch, LaunchHandle, LaunchWaker, LaunchedInstance,
-    NodeClassKind, ProviderFuture, RegistrationHook,
+    CloudProvider, DEFAULT_LAUNCH_TIMEOUT, DisruptionHold, Launch, LaunchHandle, LaunchWaker,
+    LaunchedInstance, NodeClassKind, ProviderFuture, RegistrationHook,
 };
 use crate::repair::RepairPolicy;
 use crate::selection;
@@ -91,6 +92,10 @@ struct State {
     launch_timeout: Option<Duration>,
     secretive: bool,
     hooks: Vec<Arc<dyn RegistrationHook>>,
+    /// What the platform does with instances, by NodeClaim.
+    holds: BTreeMap<String, DisruptionHold>,
+    /// Of every node.
+    taints: Vec<Taint>,
 }
 
 impl FakeProvider {
@@ -156,6 +161,20 @@ impl FakeProvider {
     /// Gives launches this long.
     pub fn launch_within(&self, limit: Duration) {
         self.state().launch_timeout = Some(limit);
+    }
+
+    /// Says what the platform is doing with a NodeClaim's instance, or that it is done.
+    pub fn hold(&self, claim: &str, hold: Option<DisruptionHold>) {
+        let mut state = self.state();
+        match hold {
+            Some(hold) => state.holds.insert(claim.to_owned(), hold),
+            None => state.holds.remove(claim),
+        };
+    }
+
+    /// Has NodePools planned for with taints that they do not declare.
+    pub fn taint(&self, taints: Vec<Taint>) {
+        self.state().taints = taints;
     }
 
     /// Holds nodes back until this hook lets them go.
@@ -346,6 +365,14 @@ impl CloudProvider for FakeProvider {
 
     fn launch_timeout(&self) -> Duration {
         self.state().launch_timeout.unwrap_or(DEFAULT_LAUNCH_TIMEOUT)
+    }
+
+    fn inherited_taints(&self, _pool: &NodePool) -> Vec<Taint> {
+        self.state().taints.clone()
+    }
+
+    fn disruption_hold(&self, claim: &NodeClaim) -> Option<DisruptionHold> {
+        self.state().holds.get(claim.metadata.name.as_deref()?).cloned()
     }
 
     fn wake_with(&self, waker: LaunchWaker) {

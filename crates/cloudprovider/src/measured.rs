@@ -10,6 +10,7 @@ use karpenter_api::nodepool::DisruptionReason;
 use karpenter_api::{NodeClaim, NodePool, labels};
 use karpenter_engine::Provider as SchedulingRules;
 use karpenter_engine::instance_type::InstanceType;
+use karpenter_engine::taints::Taint;
 use karpenter_runtime::context::controller_name;
 use karpenter_runtime::metrics::{CounterVec, DEFAULT_BUCKETS, HistogramVec, Registry};
 use tokio::time::Instant;
@@ -160,6 +161,10 @@ impl CloudProvider for Measured {
 
     fn registration_timeout(&self, claim: &NodeClaim) -> Option<Duration> {
         self.inner.registration_timeout(claim)
+    }
+
+    fn inherited_taints(&self, pool: &NodePool) -> Vec<Taint> {
+        self.inner.inherited_taints(pool)
     }
 
     fn disruption_hold(&self, claim: &NodeClaim) -> Option<DisruptionHold> {

@@ -23,6 +23,7 @@ use karpenter_api::nodepool::DisruptionReason;
 use karpenter_api::{NodeClaim, NodeClassReference, NodePool, ResourceList};
 use karpenter_engine::Provider as SchedulingRules;
 use karpenter_engine::instance_type::InstanceType;
+use karpenter_engine::taints::Taint;
 use karpenter_runtime::object_key::ObjectKey;
 
 use crate::error::ProviderError;
@@ -98,6 +99,13 @@ pub trait CloudProvider: Send + Sync + 'static {
     fn registration_timeout(&self, claim: &NodeClaim) -> Option<Duration> {
         let _ = claim;
         None
+    }
+
+    /// Taints that all nodes this NodePool can get have, and that it is to be planned for with as if it declared them. What
+    /// [`get_instance_types`](Self::get_instance_types) offers it has no others.
+    fn inherited_taints(&self, pool: &NodePool) -> Vec<Taint> {
+        let _ = pool;
+        Vec::new()
     }
 
     /// What the platform itself is doing with the instance, if disruption has to reckon with it.

@@ -312,7 +312,8 @@ impl Disruption {
         let queued = self.queue.nodes();
         let (snapshot, state, buffer_nodes, pending_disruption, reserved_nodes) = cluster.update(|cluster| {
             let state = cluster.consolidation_state(now);
-            let snapshot = cluster.snapshot(now, rules, |pool| offers.of(&pool.name));
+            let mut snapshot = cluster.snapshot(now, rules, |pool| offers.of(&pool.name));
+            offers.taint(&mut snapshot);
             let holding =
                 |machine: &&karpenter_engine::StateNode| cluster.buffer_pods(machine.provider_id()) > 0;
             let buffers: BTreeSet<Text> =

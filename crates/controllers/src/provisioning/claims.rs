@@ -4,6 +4,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use karpenter_api::nodeclaim::ResourceRequirements;
 use karpenter_api::nodepool::HASH_VERSION;
@@ -13,6 +14,7 @@ use karpenter_engine::PlannedClaim;
 use karpenter_engine::labels::{HOSTNAME, NODE_POOL, WELL_KNOWN};
 use karpenter_engine::requirement::{Operator, Requirement, SelectorRequirement};
 use karpenter_engine::requirements::Requirements;
+use karpenter_engine::taints::Taint;
 use karpenter_runtime::entropy::Stream;
 use karpenter_runtime::error::ReconcileError;
 use karpenter_runtime::logging;
@@ -32,6 +34,25 @@ const SUFFIX_LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
 const SUFFIX_LENGTH: usize = 5;
 /// How many names are tried before a name that is always taken is an error.
 const NAMES_TRIED: u32 = 4;
+
+/// Adds the taints it was planned with and its NodePool does not declare, if any.
+fn inherit(claim: &mut NodeClaim, taints: &[Taint]) {
+    let spec = &mut claim.spec;
+    let inherited = taints.iter().filter(|taint| {
+        let mut declared = spec.taints.iter().chain(&spec.startup_taints).flatten();
+        !declared.any(|known| taint.matches(&known.key, &known.effect))
+    });
+    let inherited = inherited.map(|taint| core::Taint {
+        key: taint.key.to_string(),
+        value: Some(taint.value.to_string()).filter(|value| !value.is_empty()),
+        effect: taint.effect.to_string(),
+        time_added: None,
+    });
+    let inherited: Vec<core::Taint> = inherited.collect();
+    if !inherited.is_empty() {
+        spec.taints.get_or_insert_default().extend(inherited);
+    }
+}
 
 /// Creates NodeClaims; clones share what they need.
 #[derive(Clone)]
@@ -81,6 +102,7 @@ impl ClaimFactory {
             annotate(annotations::CAPACITY_OVERLAY_APPLIED, "true");
         }
         claim.spec.requirements = planned.requirements.iter().map(wire).collect();
+        inherit(&mut claim, &planned.taints);
         let requests = conversion::resource_list(&planned.requests);
         claim.spec.resources = Some(ResourceRequirements { requests: Some(requests) });
         claim

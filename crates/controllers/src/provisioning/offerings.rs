@@ -11,9 +11,11 @@ use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared, join_all};
 use karpenter_api::NodePool;
 use karpenter_cloudprovider::{CloudProvider, ProviderError, Registry};
+use karpenter_engine::Snapshot;
 use karpenter_engine::instance_type::InstanceType;
 use karpenter_engine::labels::Text;
 use karpenter_engine::node_pool::InstanceTypes;
+use karpenter_engine::taints::Taint;
 use karpenter_runtime::context::{controller_name, on_behalf_of};
 use tokio::time::{Instant, timeout};
 use tokio_util::task::AbortOnDropHandle;
@@ -49,12 +51,16 @@ struct Question {
 
 /// What NodePools can buy at the moment.
 #[derive(Clone, Default)]
-pub(crate) struct Offers(BTreeMap<Text, InstanceTypes>);
+pub(crate) struct Offers {
+    types: BTreeMap<Text, InstanceTypes>,
+    /// Taints that what they can buy has besides those they declare, where their provider has them planned for.
+    taints: BTreeMap<Text, Vec<Taint>>,
+}
 
 impl Offers {
     /// What the NodePool of this name can buy.
     pub(crate) fn of(&self, pool: &str) -> InstanceTypes {
-        self.0
+        self.types
             .get(pool)
             .cloned()
             .unwrap_or_else(|| InstanceTypes::Unresolved { reason: "its provider was not asked".into() })
@@ -63,7 +69,19 @@ impl Offers {
     /// The list itself, empty when it is not known.
     #[cfg(test)]
     pub(crate) fn list(&self, pool: &str) -> &[InstanceType] {
-        self.0.get(pool).map(InstanceTypes::list).unwrap_or_default()
+        self.types.get(pool).map(InstanceTypes::list).unwrap_or_default()
+    }
+
+    /// Adds the taints that NodePools inherit to what is decided from: pods have to tolerate them, and NodeClaims get them.
+    pub(crate) fn taint(&self, snapshot: &mut Snapshot) {
+        for pool in &mut snapshot.node_pools {
+            for taint in self.taints.get(&pool.name).into_iter().flatten() {
+                let declared = pool.taints.iter().chain(&pool.startup_taints);
+                if !declared.clone().any(|known| known.matches(&taint.key, &taint.effect)) {
+                    pool.taints.push(taint.clone());
+                }
+            }
+        }
     }
 }
 
@@ -82,7 +100,12 @@ impl Catalogue {
             };
             (name(pool).into(), types)
         });
-        Offers(join_all(answers).await.into_iter().collect())
+        let types = join_all(answers).await.into_iter().collect();
+        let inherited = pools.iter().filter_map(|pool| {
+            let taints = self.providers.for_pool(pool).ok()?.inherited_taints(pool);
+            (!taints.is_empty()).then(|| (name(pool).into(), taints))
+        });
+        Offers { types, taints: inherited.collect() }
     }
 
     /// A NodePool is gone: what was known of it need not be remembered.

@@ -98,7 +98,8 @@ impl Provisioner {
                 let name = pool.metadata.name.as_deref().unwrap_or_default();
                 cluster.node_pool_generation(name) == Some(pool.metadata.generation.unwrap_or_default())
             };
-            let snapshot = cluster.snapshot(now, rules, |pool| offers.of(&pool.name));
+            let mut snapshot = cluster.snapshot(now, rules, |pool| offers.of(&pool.name));
+            offers.taint(&mut snapshot);
             (Arc::new(snapshot), buying.iter().all(same))
         });
         if !consistent {

@@ -6,6 +6,7 @@ mod consolidation_events;
 mod disruption;
 mod disruption_counts;
 mod disruption_doubts;
+mod disruption_holds;
 mod disruption_start;
 mod disruption_words;
 mod metrics;

@@ -7,6 +7,7 @@ use std::time::Duration;
 use karpenter_api::NodeClaim;
 use karpenter_cloudprovider::ProviderError;
 use karpenter_cloudprovider::fake::{Behaviour, Method, instance_types};
+use karpenter_engine::taints::Taint;
 use serde_json::{Value, json};
 
 use crate::objects::{With, claim, node, node_class, node_name, node_pool, pending_pod, pod_on};
@@ -143,6 +144,29 @@ async fn the_template_of_the_pool_is_on_the_claim() {
         (&json!("24h"), &json!("30m"))
     );
     assert_eq!(values(&claims(&rig)[0], "topology.kubernetes.io/zone"), ["test-zone-2"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn taints_that_the_provider_has_planned_for_are_tolerated_or_no_node_is_launched() {
+    let rig = rig().await;
+    let taint = |key: &str| Taint { key: key.into(), value: "yes".into(), effect: "NoSchedule".into() };
+    rig.provider.taint(vec![taint("gpu"), taint("known")]);
+    let declared = json!([{"key": "known", "effect": "NoSchedule"}]);
+    rig.create(node_pool("default").with(json!({"spec": {"template": {"spec": {"taints": declared}}}})))
+        .await;
+    let tolerating = |keys: &[&str]| {
+        let tolerations: Vec<Value> =
+            keys.iter().map(|key| json!({"key": key, "operator": "Exists"})).collect();
+        json!({"spec": {"tolerations": tolerations}})
+    };
+    rig.create(pending_pod("p", "1500m").with(tolerating(&["known"]))).await;
+    expect_no_claims(&rig).await;
+    let told = rig.events("Pod", "p").await;
+    assert!(told.iter().any(|said| said.contains("gpu=yes:NoSchedule")), "{told:?}");
+    rig.create(pending_pod("q", "1500m").with(tolerating(&["known", "gpu"]))).await;
+    let claim = json_of(&expect_claims(&rig, 1).await[0]);
+    let inherited = json!({"key": "gpu", "value": "yes", "effect": "NoSchedule"});
+    assert_eq!(claim["spec"]["taints"], json!([declared[0], inherited]));
 }
 
 #[tokio::test(start_paused = true)]
