@@ -262,7 +262,11 @@ impl<K: Key> Shared<K> {
                 } else {
                     queue.add_with(key.clone(), Add { rate_limited: true, ..again(Duration::ZERO) });
                 }
-                tracing::error!(%error, spread = %Spread(error.fields()), "Reconciler error");
+                if error.is_wait() {
+                    tracing::info!(%error, spread = %Spread(error.fields()), "Reconciler waits");
+                } else {
+                    tracing::error!(%error, spread = %Spread(error.fields()), "Reconciler error");
+                }
             }
             Ok(Outcome::Done) => {
                 lock(&self.requeues).forget(key);

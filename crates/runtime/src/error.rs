@@ -124,6 +124,26 @@ impl Error for Structured {
     }
 }
 
+/// Something is not there yet that comes by itself: what failed for want of it is tried again like anything else, and need not
+/// alarm anybody.
+#[derive(Debug)]
+pub struct NotYet(String);
+
+impl NotYet {
+    /// What is waited for, in a sentence.
+    pub fn new(what: impl Into<String>) -> Self {
+        Self(what.into())
+    }
+}
+
+impl fmt::Display for NotYet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Error for NotYet {}
+
 /// Several errors at once: `a; b`.
 #[derive(Debug)]
 pub struct Combined(Vec<ReconcileError>);
@@ -181,6 +201,11 @@ impl ReconcileError {
         self.terminal
     }
 
+    /// Whether all there is to it is that something has to be waited for.
+    pub fn is_wait(&self) -> bool {
+        is_wait(&*self.source)
+    }
+
     /// The error itself.
     pub fn inner(&self) -> &(dyn Error + Send + Sync + 'static) {
         &*self.source
@@ -198,6 +223,20 @@ impl ReconcileError {
             })
             .collect()
     }
+}
+
+fn is_wait(error: &(dyn Error + 'static)) -> bool {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if let Some(Combined(errors)) = error.downcast_ref::<Combined>() {
+            return errors.iter().all(ReconcileError::is_wait);
+        }
+        if error.is::<NotYet>() {
+            return true;
+        }
+        next = error.source();
+    }
+    false
 }
 
 fn collect_fields(error: &(dyn Error + 'static), found: &mut BTreeMap<String, Vec<Value>>) {
@@ -292,6 +331,16 @@ mod tests {
             ReconcileError::combine([blocked("a").into(), blocked("b").into()]).expect_err("two errors");
         assert_eq!(both.fields()["attempts"], json!(["2", "2"]));
         assert!(both.to_string().contains("attempt=2); pdb prevents"), "{both}");
+    }
+
+    #[test]
+    fn waiting_is_told_from_failing_through_a_whole_chain() {
+        let wait = || ReconcileError::from(NotYet::new("not listed yet")).context("listing machines");
+        assert!(wait().is_wait());
+        assert_eq!(wait().to_string(), "listing machines, not listed yet");
+        assert!(!ReconcileError::from(Blocked).is_wait());
+        assert!(ReconcileError::combine([wait(), wait()]).expect_err("two").is_wait());
+        assert!(!ReconcileError::combine([wait(), Blocked.into()]).expect_err("two").is_wait(), "one failed");
     }
 
     #[test]

@@ -151,7 +151,7 @@ pub struct Options {
     pub feature_gates: FeatureGates,
     /// `--scheduler-config`: the spread constraints of pods that have none.
     pub default_topology_spread: Vec<TopologySpreadConstraint>,
-    /// `CLUSTER_NAME`: the name of the cluster we work for.
+    /// `--cluster-name`: the name of the cluster we work for.
     pub cluster_name: String,
     /// Settings of the kwok provider.
     pub kwok: KwokOptions,
@@ -186,7 +186,7 @@ pub struct ClusterApiOptions {
     pub skip_tls_verify: bool,
     /// `--cluster-api-in-management-cluster`: the cluster we run in is the management cluster, not the one we work for.
     pub in_management_cluster: bool,
-    /// `CLUSTER_NAMESPACE`.
+    /// `--cluster-namespace`.
     pub cluster_namespace: String,
     /// `--cluster-api-default-arch`.
     pub default_arch: String,
@@ -196,6 +196,12 @@ pub struct ClusterApiOptions {
     pub qps: i64,
     /// `--cluster-api-burst`.
     pub burst: i64,
+    /// `--cluster-api-max-age`.
+    pub max_age: Duration,
+    /// `--cluster-api-batch-max-duration`.
+    pub batch_max_duration: Duration,
+    /// `--cluster-api-batch-idle-duration`.
+    pub batch_idle_duration: Duration,
 }
 
 /// Settings of the CloudStack provider. Whether they are needed is for the provider to say.
@@ -286,14 +292,17 @@ static SETTINGS: &[Setting] = &[
     setting("cluster-api-in-management-cluster", "CLUSTER_API_IN_MANAGEMENT_CLUSTER", Kind::Bool, "false", "Cluster API: Karpenter runs in the management cluster and works for CLUSTER_NAME, by its Secret CLUSTER_NAME-kubeconfig"),
     setting("cluster-api-default-arch", "CLUSTER_API_DEFAULT_ARCH", Kind::Text, "amd64", "Cluster API: architecture of nodes whose template does not say"),
     setting("cluster-api-sync-labels", "CLUSTER_API_SYNC_LABELS", Kind::Text, "", "Cluster API: prefixes of further Machine labels that it copies to Nodes, separated by commas"),
-    env_only("CLUSTER_NAMESPACE", Kind::Text, "", "Cluster API: namespace of this cluster's Cluster"),
+    setting("cluster-namespace", "CLUSTER_NAMESPACE", Kind::Text, "", "Cluster API: namespace of this cluster's Cluster"),
     setting("cluster-api-qps", "CLUSTER_API_QPS", Kind::Int, "50", "Cluster API: requests per second to the management cluster in the long run"),
     setting("cluster-api-burst", "CLUSTER_API_BURST", Kind::Int, "100", "Cluster API: requests to the management cluster at once"),
+    setting("cluster-api-max-age", "CLUSTER_API_MAX_AGE", Kind::Duration, "15m", "Cluster API: how long a management cluster may be away before nothing is offered by what was last seen of it"),
+    setting("cluster-api-batch-max-duration", "CLUSTER_API_BATCH_MAX_DURATION", Kind::Duration, "1s", "Cluster API: the longest time launches are collected before replicas are written for them"),
+    setting("cluster-api-batch-idle-duration", "CLUSTER_API_BATCH_IDLE_DURATION", Kind::Duration, "100ms", "Cluster API: the time without a new launch that ends collecting"),
     env_only("CLOUDSTACK_API_URL", Kind::Text, "", "CloudStack: URL of the API"),
     env_only("CLOUDSTACK_API_KEY", Kind::Secret, "", "CloudStack: API key"),
     env_only("CLOUDSTACK_SECRET_KEY", Kind::Secret, "", "CloudStack: secret key"),
     env_only("CLOUDSTACK_VERIFY_SSL", Kind::Text, "true", "CloudStack: false to trust any certificate"),
-    env_only("CLUSTER_NAME", Kind::Text, "", "Name of this cluster: CloudStack's ownership tag, Cluster API's Cluster"),
+    setting("cluster-name", "CLUSTER_NAME", Kind::Text, "", "Name of this cluster: CloudStack's ownership tag, Cluster API's Cluster"),
     env_only("KUBERNETES_MIN_VERSION", Kind::Text, "", "Accepted for old charts; used by nothing"),
     env_only("SYSTEM_NAMESPACE", Kind::Text, "", "Accepted for old charts; used by nothing"),
 ];
@@ -440,20 +449,23 @@ impl Reader {
                 certificate_authority_data: self.string("cluster-api-certificate-authority-data"),
                 skip_tls_verify: self.bool("cluster-api-skip-tls-verify"),
                 in_management_cluster: self.bool("cluster-api-in-management-cluster"),
-                cluster_namespace: self.string("CLUSTER_NAMESPACE"),
+                cluster_namespace: self.string("cluster-namespace"),
                 default_arch: self.string("cluster-api-default-arch"),
                 sync_labels: self.string("cluster-api-sync-labels"),
                 qps: self.int("cluster-api-qps"),
                 burst: self.int("cluster-api-burst"),
+                max_age: self.duration("cluster-api-max-age")?,
+                batch_max_duration: self.duration("cluster-api-batch-max-duration")?,
+                batch_idle_duration: self.duration("cluster-api-batch-idle-duration")?,
             },
             cloudstack: CloudStackOptions {
                 api_url: self.string("CLOUDSTACK_API_URL"),
                 api_key: Secret(self.string("CLOUDSTACK_API_KEY")),
                 secret_key: Secret(self.string("CLOUDSTACK_SECRET_KEY")),
                 verify_ssl: self.typed.text("CLOUDSTACK_VERIFY_SSL") != "false",
-                cluster_name: self.string("CLUSTER_NAME"),
+                cluster_name: self.string("cluster-name"),
             },
-            cluster_name: self.string("CLUSTER_NAME"),
+            cluster_name: self.string("cluster-name"),
             effective: self.effective(),
             warnings: self.typed.warnings,
         })
