@@ -1,6 +1,6 @@
 //! Rules a provider must keep towards Cluster API, whatever goes wrong. They are numbered O1 to O9.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -18,6 +18,7 @@ use crate::selection::selects;
 const CLAIM: &str = "karpenter.cluster.x-k8s.io/nodeclaim-uid";
 const EPOCH: &str = "karpenter.cluster.x-k8s.io/epoch";
 const PROTECTED: &str = "karpenter.cluster.x-k8s.io/protected-replicas";
+const SET_NAME: &str = "cluster.x-k8s.io/set-name";
 const MARK: &str = "cluster.x-k8s.io/delete-machine";
 const MAX_SIZE: &str = "cluster.x-k8s.io/cluster-api-autoscaler-node-group-max-size";
 
@@ -260,15 +261,20 @@ pub struct LevelsWithinBounds {
     provider: String,
     /// Since when Clusters have been paused.
     paused: BTreeMap<String, Timestamp>,
+    /// When the provider last raised a MachineDeployment's level.
+    raised: BTreeMap<ObjectKey, Timestamp>,
 }
 
 /// A write may be on its way when a Cluster is paused.
 const ON_ITS_WAY_SECONDS: i64 = 30;
+/// So long what a failed launch leaves behind may stay: during a rollout the provider waits for what Cluster API makes of it. Nodes
+/// are tried to be had more cheaply for ever, so there may be one at any time.
+const LEFT_OVER_SECONDS: i64 = 5 * 60;
 
 impl LevelsWithinBounds {
     /// For a provider whose writes stand under names that start with `provider`.
     pub fn new(provider: &str) -> Self {
-        Self { provider: provider.to_owned(), paused: BTreeMap::new() }
+        Self { provider: provider.to_owned(), paused: BTreeMap::new(), raised: BTreeMap::new() }
     }
 }
 
@@ -312,6 +318,9 @@ impl Invariant for LevelsWithinBounds {
             let max = annotation(new, MAX_SIZE).and_then(|text| text.parse::<i64>().ok());
             let before = edit.old.as_ref().map_or(0, |old| number(old, "/spec/replicas"));
             let replicas = number(new, "/spec/replicas");
+            if scaled && replicas > before {
+                self.raised.insert(edit.key.clone(), step.now);
+            }
             if scaled && replicas > before && max.is_some_and(|max| replicas > max) {
                 return Err(format!("{} was scaled to {replicas}, its greatest size is {max:?}", edit.key));
             }
@@ -341,7 +350,15 @@ impl Invariant for LevelsWithinBounds {
             let wanted = i64::try_from(claimed.count()).unwrap_or(0) + protected.max(before);
             let there = i64::try_from(machines.len()).unwrap_or(0);
             let replicas = number(deployment, "/spec/replicas");
-            if there != wanted || replicas != wanted {
+            // A rollout that has no room for the new ones has one more of them for as long as it takes.
+            let sets: BTreeSet<&str> = machines.iter().map(|m| label(m, SET_NAME)).collect();
+            let rolls = sets.len() > 1;
+            let surge = i64::from(rolls && there == wanted + 1);
+            let raised = self.raised.get(key).map(|at| rest.now.duration_since(*at).as_secs());
+            let left_over = rolls && raised.is_some_and(|ago| ago < LEFT_OVER_SECONDS);
+            let too_few = there < wanted || replicas < wanted;
+            let too_many = there > wanted + surge || replicas > wanted;
+            if too_few || (too_many && !left_over) {
                 return Err(format!(
                     "{key} has {there} Machines and {replicas} replicas; {wanted} are wanted"
                 ));
@@ -423,5 +440,55 @@ mod tests {
         drained.pods.clear();
         assert!(!wants_its_machine(&drained, "n-uid"));
         assert!(!wants_its_machine(&draining("true"), "another"));
+    }
+
+    /// A MachineDeployment with this level, a claimed Machine and one of nobody's, in these MachineSets.
+    fn with_one_too_many(replicas: i64, sets: [&str; 2]) -> Objects {
+        let mut objects = Objects::default();
+        let epoch = json!({EPOCH: "2026-01-01T00:00:00Z"});
+        let deployment = json!({
+            "apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "MachineDeployment",
+            "metadata": {"name": "d", "namespace": "fleet", "annotations": epoch}, "spec": {"replicas": replicas},
+        });
+        objects.machine_deployments.insert(ObjectKey::namespaced("fleet", "d"), read(deployment));
+        let claim = json!({
+            "metadata": {"name": "n", "uid": "n-uid"},
+            "spec": {"nodeClassRef": {"group": "g", "kind": "k", "name": "n"}, "requirements": []},
+            "status": {"providerID": "sim://m"},
+        });
+        objects.node_claims.insert(ObjectKey::cluster("n"), read(claim));
+        for (name, set, claim) in [("m", sets[0], json!({CLAIM: "n-uid"})), ("more", sets[1], json!({}))] {
+            let machine = json!({
+                "apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Machine",
+                "metadata": {
+                    "name": name, "namespace": "fleet", "annotations": claim, "creationTimestamp": "2026-01-02T00:00:00Z",
+                    "labels": {"cluster.x-k8s.io/deployment-name": "d", SET_NAME: set},
+                },
+            });
+            objects.machines.insert(ObjectKey::namespaced("fleet", name), read(machine));
+        }
+        objects
+    }
+
+    #[test]
+    fn at_rest_there_is_one_too_many_only_while_a_rollout_is_stuck_or_a_launch_has_just_failed() {
+        let now: Timestamp = "2026-01-02T01:00:00Z".parse().unwrap();
+        let judged = |objects: &Objects, raised_ago: Option<i64>| {
+            let mut rule = LevelsWithinBounds::new("karpenter");
+            if let Some(ago) = raised_ago {
+                let at = now - jiff::SignedDuration::from_secs(ago);
+                rule.raised.insert(ObjectKey::namespaced("fleet", "d"), at);
+            }
+            let inventory = crate::inventory::Inventory::default();
+            let healed_for = std::time::Duration::from_secs(600);
+            rule.check_at_rest(&Rest { objects, inventory: &inventory, now, healed_for }).is_ok()
+        };
+        assert!(!judged(&with_one_too_many(1, ["a", "a"]), None), "nobody wants it");
+        assert!(judged(&with_one_too_many(1, ["a", "b"]), None), "its rollout has no room for it");
+        assert!(!judged(&with_one_too_many(2, ["a", "b"]), None), "nobody wants the level");
+        assert!(judged(&with_one_too_many(2, ["a", "b"]), Some(100)));
+        assert!(!judged(&with_one_too_many(2, ["a", "b"]), Some(400)));
+        assert!(!judged(&with_one_too_many(0, ["a", "b"]), Some(100)), "too few are always wrong");
+        assert!(!judged(&with_one_too_many(2, ["a", "a"]), Some(100)), "without a rollout it falls at once");
     }
 }
