@@ -3,7 +3,7 @@
 //! Exit status: 0 after a signal, 1 when the lease was lost or a part failed, 2 when it could not start.
 
 use std::process::ExitCode;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::Context as _;
 use futures_util::FutureExt as _;
@@ -21,6 +21,8 @@ use karpenter_runtime::options::{Environ, Options, OptionsError};
 use karpenter_runtime::probes::{Checks, MetricsPage, Probes};
 use karpenter_runtime::program::{self, Program};
 use karpenter_runtime::{events, http, logging, renewal, surroundings};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
 
 use crate::definitions;
 use crate::providers;
@@ -74,9 +76,10 @@ async fn run(options: Arc<Options>, environment: Environment) -> anyhow::Result<
     // Where we run, and the lease is; with Cluster API we may work for another cluster.
     let own = surroundings::cluster(options.kubeconfig.as_deref()).await?;
     let (config, known) = if options.cluster_api.in_management_cluster {
-        let Some(workload) = wiring::workload(own.clone(), &options, &stop).await? else {
-            return Ok(ExitCode::SUCCESS);
-        };
+        let waiting = Waiting::serve(&options).await?;
+        let found = wiring::workload(own.clone(), &options, |why| waiting.tell(why), &stop).await;
+        waiting.end().await;
+        let Some(workload) = found? else { return Ok(ExitCode::SUCCESS) };
         (workload.config, workload.known)
     } else {
         (own.clone(), Vec::new())
@@ -148,6 +151,39 @@ async fn run(options: Arc<Options>, environment: Environment) -> anyhow::Result<
             tracing::error!(%error, "stopped");
             Ok(ExitCode::FAILURE)
         }
+    }
+}
+
+/// Probes while the cluster to work for is waited for: alive, and not ready.
+struct Waiting {
+    why: Arc<Mutex<String>>,
+    stop: CancellationToken,
+    serving: JoinHandle<()>,
+}
+
+impl Waiting {
+    async fn serve(options: &Options) -> anyhow::Result<Self> {
+        let listener =
+            http::bind(options.health_probe_port, "--health-probe-port, HEALTH_PROBE_PORT").await?;
+        let why = Arc::new(Mutex::new("the cluster to work for is being looked for".to_owned()));
+        let told = Arc::clone(&why);
+        let readyz = Checks::new().with_ping("readyz").with("workload-cluster", move || {
+            Err(told.lock().unwrap_or_else(PoisonError::into_inner).clone())
+        });
+        let probes = Arc::new(Probes { healthz: Checks::new().with_ping("healthz"), readyz });
+        let stop = CancellationToken::new();
+        let serving = tokio::spawn(http::serve(listener, probes, stop.clone()));
+        Ok(Self { why, stop, serving })
+    }
+
+    fn tell(&self, why: &str) {
+        why.clone_into(&mut self.why.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// Leaves the port to those that come after.
+    async fn end(self) {
+        self.stop.cancel();
+        let _ = self.serving.await;
     }
 }
 

@@ -10,7 +10,8 @@
 //! | [`offers`] | what a NodeClass offers at the moment |
 //! | [`node_claims`] | the NodeClaims, with what was written a moment ago |
 //! | [`fleet`] | what all parts share: NodeClasses, catalogs, who is waiting |
-//! | [`actor`] | carries the ledger's plan out, one scalable resource at a time |
+//! | [`actor`] | looks at one scalable resource at a time, and has the ledger's plan carried out |
+//! | `execution` | writes what the plan says |
 //! | [`rollout`] | whether Machines are being replaced, and how far the level may fall meanwhile |
 //! | [`holds`] | what keeps a resource from being scaled: pause, preflight, owners of its replicas |
 //! | [`backoff`] | which offerings have failed of late |
@@ -33,6 +34,7 @@ pub(crate) mod care;
 pub(crate) mod census;
 pub mod customization;
 pub mod drift;
+mod execution;
 pub mod fleet;
 pub mod holds;
 pub(crate) mod hook;

@@ -33,7 +33,9 @@ use karpenter_cloudprovider::{
     ProviderError, ProviderFuture, RepairAction, RepairPolicy,
 };
 use karpenter_engine::Provider as SchedulingRules;
+use karpenter_engine::ingest::Ingest;
 use karpenter_engine::instance_type::InstanceType;
+use karpenter_engine::taints::Taint;
 
 use instances::fleet::Fleet;
 use instances::{drift, launch, lookup, removal, rollout};
@@ -100,9 +102,7 @@ impl CloudProvider for ClusterApi {
     fn get_instance_types<'a>(&'a self, pool: &'a NodePool) -> ProviderFuture<'a, Arc<[InstanceType]>> {
         async move {
             let name = &pool.spec.template.spec.node_class_ref.name;
-            if !self.fleet.is_synced() {
-                return Err(ProviderError::other("the management cluster is not known yet"));
-            }
+            self.fleet.ready().await?;
             let class = self.fleet.node_class(name);
             let missing = || ProviderError::other(format!("ClusterAPINodeClass {name:?} does not exist"));
             let offers = self.fleet.offers(&*class.ok_or_else(missing)?);
@@ -152,6 +152,13 @@ impl CloudProvider for ClusterApi {
         // A NodeClass that has not been seen, perhaps not yet, may allow for hours.
         let class = self.fleet.node_class(&claim.spec.node_class_ref.name)?;
         Some(class.registration_timeout())
+    }
+
+    fn inherited_taints(&self, pool: &NodePool) -> Vec<Taint> {
+        let class = self.fleet.node_class(&pool.spec.template.spec.node_class_ref.name);
+        let class = class.filter(|class| class.spec().inherit_taints == Some(true));
+        let inherited = class.map(|class| self.fleet.offers(&class).inherited_taints(pool));
+        Ingest::new().taints(inherited.as_ref())
     }
 
     fn disruption_hold(&self, claim: &NodeClaim) -> Option<DisruptionHold> {

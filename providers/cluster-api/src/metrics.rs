@@ -15,6 +15,10 @@ pub struct Metrics {
     pub machines: GaugeVec,
     /// Seconds from a NodeClaim's creation to its instance's id.
     pub launch_seconds: HistogramVec,
+    /// Seconds that each phase of a launch took.
+    pub phase_seconds: HistogramVec,
+    /// Seconds since the management cluster last answered.
+    pub silence: GaugeVec,
     /// How many NodeClaims a change of replicas was for.
     pub batch_size: HistogramVec,
 }
@@ -49,6 +53,17 @@ impl Metrics {
                 "Time from a NodeClaim's creation to its instance's id.",
                 &["resource"],
                 &exponential_buckets(1.0, 2.0, 12),
+            ),
+            phase_seconds: registry.histogram(
+                &name("launch_phase_duration_seconds"),
+                "Time that a phase of a launch took: machine, until there is one, or infrastructure, until that has an id.",
+                &["resource", "phase"],
+                &exponential_buckets(1.0, 2.0, 12),
+            ),
+            silence: registry.gauge(
+                &name("management_silence_seconds"),
+                "Time since the management cluster last answered.",
+                &[],
             ),
             batch_size: registry.histogram(
                 &name("batch_size"),

@@ -82,3 +82,5 @@ pub const ADOPTED: &str = "karpenter.cluster.x-k8s.io/adopted";
 pub const SUCCEEDED: &str = "karpenter.cluster.x-k8s.io/succeeded";
 /// On a Machine of ours: the blueprint it was made from, in short.
 pub const BLUEPRINT_HASH: &str = "karpenter.cluster.x-k8s.io/blueprint-hash";
+/// On a Machine of ours: what its NodeClass changed in the clones, in short.
+pub const PATCHES_HASH: &str = "karpenter.cluster.x-k8s.io/patches-hash";

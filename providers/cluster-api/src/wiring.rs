@@ -137,12 +137,16 @@ pub struct Workload {
 
 /// How long to wait before a Secret that is not there, or cannot be used, is looked at again.
 const SECRET_PAUSE: Duration = Duration::from_secs(10);
+/// How long a cluster has to answer before the way to it counts as wrong.
+const ANSWER: Duration = Duration::from_secs(15);
 
 /// The cluster to work for, when we run in the management cluster: by the Secret that Cluster API keeps its kubeconfig in. A Cluster
-/// may be younger than we are: its Secret is waited for. `None` if we are stopped meanwhile.
+/// may be younger than we are, and a kubeconfig may be wrong: one that can be used is waited for, and `tell` hears what is amiss.
+/// `None` if we are stopped meanwhile.
 pub async fn workload(
     own: Config,
     options: &Options,
+    tell: impl Fn(&str),
     stop: &CancellationToken,
 ) -> Result<Option<Workload>, InstallError> {
     let failed = |problem: String| InstallError { provider: "cluster-api", problem };
@@ -159,7 +163,10 @@ pub async fn workload(
     loop {
         match workload_now(&secrets, &format!("{name}-kubeconfig")).await {
             Ok(workload) => return Ok(Some(workload)),
-            Err(error) => tracing::error!(error, "the cluster to work for is not known, will look again"),
+            Err(error) => {
+                tracing::error!(error, "the cluster to work for cannot be reached, will look again");
+                tell(&error);
+            }
         }
         if !passes(SECRET_PAUSE, stop).await {
             return Ok(None);
@@ -173,6 +180,14 @@ async fn workload_now(secrets: &Api<Secret>, name: &str) -> Result<Workload, Str
     let kubeconfig = workload_kubeconfig(&secret).map_err(|error| error.to_string())?;
     let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await;
     let config = config.map_err(|error| format!("secret {name}: {error}"))?;
+    let server = config.cluster_url.clone();
+    let answers = async {
+        let client = Client::try_from(config.clone()).map_err(|error| with_causes(&error))?;
+        let asked = tokio::time::timeout(ANSWER, owner(&client)).await;
+        let answer = asked.map_err(|_| format!("no answer within {} s", ANSWER.as_secs()))?;
+        answer.map(drop).map_err(|error| with_causes(&error))
+    };
+    answers.await.map_err(|error| format!("secret {name}: {server}: {error}"))?;
     Ok(Workload { config, known: workload_secret(&secret) })
 }
 
@@ -209,7 +224,8 @@ fn settings(around: &Surroundings) -> Result<Settings, crate::client::settings::
     })
     .map(|settings| {
         debug_assert!(options.kubeconfig.is_none() || matches!(settings.access, Access::Kubeconfig(_)));
-        settings
+        let window = (options.batch_idle_duration, options.batch_max_duration);
+        Settings { window, max_age: options.max_age, ..settings }
     })
 }
 
@@ -322,4 +338,42 @@ async fn owner(workload: &Client) -> Result<String, StartError> {
         source: Box::new(source),
     })?;
     Ok(namespace.metadata.uid.unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use base64::Engine as _;
+    use kube::client::Body;
+    use serde_json::json;
+
+    use super::*;
+
+    /// A management cluster that has nothing but this Secret.
+    fn secrets(kubeconfig: &str) -> Api<Secret> {
+        let value = base64::engine::general_purpose::STANDARD.encode(kubeconfig);
+        let secret = json!({
+            "apiVersion": "v1", "kind": "Secret", "metadata": {"name": "c-kubeconfig", "namespace": "fleet"},
+            "data": {"value": value},
+        });
+        let answer = move |_: http::Request<Body>| {
+            let body = Body::from(secret.to_string().into_bytes());
+            async move { Ok::<_, std::convert::Infallible>(http::Response::new(body)) }
+        };
+        Api::namespaced(Client::new(tower::service_fn(answer), "default"), "fleet")
+    }
+
+    #[tokio::test]
+    async fn a_workload_kubeconfig_that_leads_nowhere_is_named_and_not_gone_by() {
+        let nowhere = json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "c",
+            "clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:1"}}],
+            "users": [{"name": "c", "user": {"token": "t"}}],
+            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "c"}}],
+        });
+        let error = workload_now(&secrets(&nowhere.to_string()), "c-kubeconfig").await.err();
+        let error = error.expect("nobody listens there");
+        assert!(error.starts_with("secret c-kubeconfig: http://127.0.0.1:1/: reading namespace"), "{error}");
+        let error = workload_now(&secrets("{"), "c-kubeconfig").await.err().expect("no kubeconfig");
+        assert!(error.contains("c-kubeconfig"), "{error}");
+    }
 }

@@ -129,6 +129,11 @@ impl Stage {
     }
 
     async fn annotate(&self, name: &str, key: &str, value: &str) {
+        self.change(name, json!({"metadata": {"annotations": {key: value}}})).await;
+    }
+
+    /// Changes a MachineDeployment.
+    async fn change(&self, name: &str, change: serde_json::Value) {
         let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(
             Kind::MachineDeployment.group(),
             "v1beta2",
@@ -136,8 +141,7 @@ impl Stage {
         ));
         let api: Api<DynamicObject> =
             Api::namespaced_with(self.world.cluster().client("user"), NAMESPACE, &resource);
-        let change = Patch::Merge(json!({"metadata": {"annotations": {key: value}}}));
-        api.patch(name, &PatchParams::default(), &change).await.expect("an annotation");
+        api.patch(name, &PatchParams::default(), &Patch::Merge(change)).await.expect("a change");
     }
 }
 
@@ -261,6 +265,66 @@ fn nodes_with_a_taint_that_a_pool_does_not_declare_are_not_made_for_it() {
         let told = told.expect("a condition");
         assert_eq!(told.reason(), "TaintsNotDeclared");
         assert!(told.message().contains("NodePool default lacks team=x:NoSchedule"), "{}", told.message());
+    })
+    .expect("a runtime");
+}
+
+#[test]
+fn a_taint_that_all_machine_deployments_have_need_not_be_declared_where_taints_are_inherited() {
+    in_virtual_time(async {
+        let stage = Stage::new(Some(["0.40", "0.15"])).await;
+        let classes: Api<ClusterAPINodeClass> = Api::all(stage.world.cluster().client("user"));
+        let inherit = Patch::Merge(json!({"spec": {"inheritTaints": true}}));
+        classes.patch("default", &PatchParams::default(), &inherit).await.expect("the NodeClass");
+        let key = "capacity.cluster-autoscaler.kubernetes.io/taints";
+        stage.annotate("small", key, "team=x:NoSchedule").await;
+        stage.annotate("large", key, "team=x:NoSchedule,gpu:NoExecute").await;
+        stage.world.run_for(MINUTE).await.expect("time passes");
+        stage.apply("app", 1, "1", false).await;
+        stage.world.run_for(5 * MINUTE).await.expect("time passes");
+        assert_eq!(stage.nodes(), Vec::<String>::new(), "its pods would not run there");
+        let tolerations = json!([{"key": "team", "operator": "Exists"}]);
+        let tolerating = Patch::Merge(json!({"spec": {"template": {"spec": {"tolerations": tolerations}}}}));
+        let deployments: Api<k8s_openapi::api::apps::v1::Deployment> =
+            Api::namespaced(stage.world.cluster().client("user"), "default");
+        deployments.patch("app", &PatchParams::default(), &tolerating).await.expect("the Deployment");
+        stage
+            .until("it runs on the one whose taints all are common", |objects| {
+                types(objects) == ["small"] && all_run(objects)
+            })
+            .await;
+        let inherited = |objects: &Objects| {
+            let claim = objects.node_claims.values().next().cloned().expect("a NodeClaim");
+            let taints = claim.spec.taints.clone().unwrap_or_default();
+            taints.into_iter().map(|taint| format!("{}:{}", taint.key, taint.effect)).collect::<Vec<_>>()
+        };
+        assert_eq!(stage.world.cluster().read(inherited), ["team:NoSchedule"]);
+    })
+    .expect("a runtime");
+}
+
+#[test]
+fn nodes_older_than_the_time_to_roll_out_after_are_replaced_once() {
+    in_virtual_time(async {
+        let stage = Stage::new(Some(["0.40", "0.15"])).await;
+        stage.apply("app", 1, "1", false).await;
+        stage.until("it runs", |objects| types(objects) == ["small"] && all_run(objects)).await;
+        let first = stage.names();
+        let after = stage.world.cluster().now() + jiff::SignedDuration::from_mins(10);
+        stage.change("small", json!({"spec": {"rollout": {"after": after.to_string()}}})).await;
+        stage.world.run_for(9 * MINUTE).await.expect("time passes");
+        assert_eq!(stage.names(), first, "it is not time yet");
+        let replaced = {
+            let first = first.clone();
+            move |objects: &Objects| {
+                let names: Vec<String> = objects.node_claims.keys().map(ToString::to_string).collect();
+                names.len() == 1 && names != first && all_run(objects)
+            }
+        };
+        stage.until("it is replaced", replaced).await;
+        let second = stage.names();
+        stage.world.run_for(30 * MINUTE).await.expect("time passes");
+        assert_eq!(stage.names(), second, "and that is that");
     })
     .expect("a runtime");
 }

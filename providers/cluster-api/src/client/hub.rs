@@ -1,5 +1,6 @@
-//! Requests to the management cluster. Every write is a patch of what is ours, bound to the version or uid that was read; a
-//! write whose object was changed or has gone says so, so that the caller looks again instead of guessing.
+//! Requests to the management cluster. Every write is a patch of what is ours, bound to what was read: the version, the uid, or
+//! the fields that matter to it. A write whose object was changed or has gone says so, so that the caller looks again instead of
+//! guessing.
 
 use std::sync::Mutex;
 use std::time::Duration;
@@ -181,16 +182,20 @@ impl Hub {
         Ok(Machine::read(&api.get(name).await?)?)
     }
 
-    /// Sets the number of replicas, if the resource is still of this version.
+    /// Sets the number of replicas. Lowering is bound to the version that was read: what else was lowered and raised meanwhile
+    /// may have cost the Machines that were counted on. Raising costs nothing, so that the number is still the one that was read
+    /// is enough: while Machines come, Cluster API writes their resource's status several times a second.
     pub async fn scale(&self, scalable: &Scalable, replicas: i32) -> Result<(), HubError> {
         let api = self.api(CAPI_GROUP, scalable.id.kind.as_str(), &scalable.id.key.name).await?;
-        let patch = json!({
-            "metadata": {"resourceVersion": scalable.resource_version},
-            "spec": {"replicas": replicas},
+        let patch = raising(scalable, replicas).map(Patch::Json::<Value>).unwrap_or_else(|| {
+            Patch::Merge(json!({
+                "metadata": {"resourceVersion": scalable.resource_version},
+                "spec": {"replicas": replicas},
+            }))
         });
         let name = &scalable.id.key.name;
-        let patched = api.api.patch_scale(name, &PatchParams::default(), &Patch::Merge(patch)).await;
-        api.settle(patched).map(drop)
+        let patched = api.api.patch_scale(name, &PatchParams::default(), &patch).await;
+        api.settle_guarded(patched).map(drop)
     }
 
     /// Writes metadata (annotations and labels; null removes) of a scalable resource of this version.
@@ -213,13 +218,7 @@ impl Hub {
         let patched = match guarded(machine, &metadata) {
             Some(patch) => {
                 let patch = Patch::Json::<()>(patch);
-                match api.api.patch(name, &PatchParams::default(), &patch).await {
-                    Err(kube::Error::Api(status)) if is_unfit(&status) => {
-                        self.answered();
-                        return Err(HubError::Conflict(api.what));
-                    }
-                    other => api.settle(other)?,
-                }
+                api.settle_guarded(api.api.patch(name, &PatchParams::default(), &patch).await)?
             }
             None => api.patch_metadata(name, &machine.resource_version, metadata).await?,
         };
@@ -359,6 +358,20 @@ pub(super) fn guarded(machine: &Machine, metadata: &Value) -> Option<json_patch:
     serde_json::from_value(operations.into()).ok()
 }
 
+/// A patch that fits only a resource that has as many replicas as were read, and is to have more. `None` from none: a Scale leaves
+/// a zero out, or does not.
+pub(super) fn raising(scalable: &Scalable, replicas: i32) -> Option<json_patch::Patch> {
+    if scalable.replicas <= 0 || replicas <= scalable.replicas {
+        return None;
+    }
+    let operations = json!([
+        {"op": "test", "path": "/metadata/uid", "value": scalable.uid},
+        {"op": "test", "path": "/spec/replicas", "value": scalable.replicas},
+        {"op": "replace", "path": "/spec/replicas", "value": replicas},
+    ]);
+    serde_json::from_value(operations).ok()
+}
+
 /// Whether a JSON patch did not fit; the server keeps the reason to itself, other than one that finds an object invalid. Of any
 /// other request the same answer is a refusal.
 fn is_unfit(status: &Status) -> bool {
@@ -379,6 +392,17 @@ impl Scoped<'_> {
         metadata["resourceVersion"] = resource_version.into();
         let patch = Patch::Merge(json!({"metadata": metadata}));
         self.settle(self.api.patch(name, &PatchParams::default(), &patch).await)
+    }
+
+    /// Of a patch that says what it fits.
+    fn settle_guarded<T>(&self, result: Result<T, kube::Error>) -> Result<T, HubError> {
+        match result {
+            Err(kube::Error::Api(status)) if is_unfit(&status) => {
+                self.hub.answered();
+                Err(HubError::Conflict(self.what.clone()))
+            }
+            other => self.settle(other),
+        }
     }
 
     fn settle<T>(&self, result: Result<T, kube::Error>) -> Result<T, HubError> {

@@ -115,6 +115,11 @@ impl Mirror {
         self.read().machines.values().cloned().collect()
     }
 
+    /// A Machine.
+    pub fn machine(&self, key: &ObjectKey) -> Option<Arc<Machine>> {
+        self.read().machines.get(key).cloned()
+    }
+
     /// The Machine that was claimed for a NodeClaim. Of two, which must not be, the older one.
     pub fn machine_of(&self, claim_uid: &str) -> Option<Arc<Machine>> {
         let kept = self.read();

@@ -125,6 +125,8 @@ pub struct Scalable {
     pub on_delete: bool,
     /// `spec.paused`: rollouts stand still, scaling does not.
     pub rollout_paused: bool,
+    /// From when on Machines that are older than this time are to be replaced.
+    pub rollout_after: Option<Timestamp>,
     /// Its conditions.
     pub conditions: Vec<Condition>,
     /// Who of others set the replicas last, as the server has it; watches leave that out.
@@ -161,6 +163,7 @@ impl Scalable {
             bootstrap_secret: fields.text("spec.template.spec.bootstrap.dataSecretName")?,
             on_delete: strategy.as_deref() == Some("OnDelete"),
             rollout_paused: fields.flag("spec.paused")?,
+            rollout_after: rollout_after(&fields)?,
             conditions: fields.conditions(),
             replicas_set_by: replicas_set_by(object),
         })
@@ -209,6 +212,14 @@ impl Scalable {
     pub fn malformed(&self, key: impl Into<String>, problem: impl fmt::Display) -> Malformed {
         Malformed { object: self.id.to_string(), key: key.into(), problem: problem.to_string() }
     }
+}
+
+fn rollout_after(fields: &Fields<'_>) -> Result<Option<Timestamp>, Malformed> {
+    let Some(text) = fields.first_text(&["spec.rollout.after", "spec.rolloutAfter"])? else {
+        return Ok(None);
+    };
+    let time = text.parse().map_err(|_| fields.malformed("spec.rollout.after", "is not a time"))?;
+    Ok(Some(time))
 }
 
 /// The field manager other than Karpenter that wrote `spec.replicas` last.

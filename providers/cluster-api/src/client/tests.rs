@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::cluster::Cluster;
 use super::fields::parse_key;
-use super::hub::guarded;
+use super::hub::{guarded, raising};
 use super::machine::Machine;
 use super::scalable::{Scalable, ScalableKey, ScalableKind};
 use crate::fixtures::{self, deployment, object};
@@ -175,4 +175,20 @@ fn a_claim_fits_only_a_machine_that_nobody_claimed_or_marked_meanwhile() {
             assert_eq!(fits(&other), None, "{key}");
         }
     }
+}
+
+#[test]
+fn a_level_rises_only_from_what_was_read_whatever_else_has_changed() {
+    let mut value = crate::fixtures::deployment_json("m", &[]);
+    value["spec"]["replicas"] = 3.into();
+    let seen = crate::fixtures::read_deployment(value);
+    let scale = |replicas: i32, uid: &str| json!({"metadata": {"name": "m", "uid": uid, "resourceVersion": "9"}, "spec": {"replicas": replicas}});
+    let raised = |mut scale: serde_json::Value| {
+        let patch = raising(&seen, 5).expect("a patch");
+        json_patch::patch(&mut scale, &patch).is_ok().then(|| scale["spec"]["replicas"].clone())
+    };
+    assert_eq!(raised(scale(3, &seen.uid)), Some(json!(5)));
+    assert_eq!(raised(scale(4, &seen.uid)), None, "somebody else was first");
+    assert_eq!(raised(scale(3, "another")), None, "one of the same name made since");
+    assert!(raising(&seen, 2).is_none(), "lowering is bound to the version");
 }

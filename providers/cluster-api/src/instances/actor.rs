@@ -1,8 +1,7 @@
-//! Carries the ledger's plan out, one scalable resource at a time: claims, marks, the level, removals, in this order.
+//! Looks at one scalable resource at a time, and has the ledger's plan for it carried out.
 //!
 //! What is seen in the mirror says whether there is anything to do; what is done is decided on a fresh read. Every write is
-//! bound to the version that was read, and the level is lowered only after every mark it counts on has been written. A
-//! write that is lost or overtaken means looking again.
+//! bound to what was read (see `execution`). A write that is lost or overtaken means looking again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,13 +11,11 @@ use karpenter_runtime::controller::{Outcome, ReconcileResult, Reconciler};
 use karpenter_runtime::error::ReconcileError;
 use karpenter_runtime::events::{Event, EventType, reference};
 use karpenter_runtime::object_key::ObjectKey;
-use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::adoption;
 use super::fleet::Fleet;
 use super::holds::{self, HoldKind};
-use super::hook;
 use super::ledger::{self, ClaimFacts, Plan, Rules, Sightings, Situation};
 use super::rollout;
 use super::succession::{self, Estate};
@@ -27,7 +24,7 @@ use crate::client::machine::Machine;
 use crate::client::mirror::News;
 use crate::client::scalable::{Scalable, ScalableKey, ScalableKind};
 use crate::names;
-use crate::nodeclass::{Adoption, ClusterAPINodeClass, DEFAULT_SURPLUS_TIMEOUT};
+use crate::nodeclass::{Adoption, DEFAULT_SURPLUS_TIMEOUT};
 
 /// Cluster API looks at an object at most once a second; looking more often buys nothing.
 const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
@@ -38,26 +35,26 @@ const OUT_OF_SIGHT: Duration = Duration::from_secs(60);
 
 /// See the module.
 pub struct Actor {
-    fleet: Arc<Fleet>,
+    pub(super) fleet: Arc<Fleet>,
     memory: Mutex<BTreeMap<ScalableKey, Memory>>,
 }
 
 #[derive(Clone, Debug, Default)]
-struct Memory {
-    sightings: Sightings,
+pub(super) struct Memory {
+    pub(super) sightings: Sightings,
     last_look: Option<Instant>,
     /// Since when the NodeClaims of Machines have not been seen, by uid.
     out_of_sight: BTreeMap<String, Instant>,
     /// Since when somebody has been waiting without a Machine.
     waiting: Option<Instant>,
     /// The replicas we set, until somebody else does.
-    level: Option<i32>,
+    pub(super) level: Option<i32>,
 }
 
 /// A resource and everything a plan is made from.
-struct Look {
-    scalable: Scalable,
-    machines: Vec<Machine>,
+pub(super) struct Look {
+    pub(super) scalable: Scalable,
+    pub(super) machines: Vec<Machine>,
     gone: BTreeSet<String>,
 }
 
@@ -135,6 +132,7 @@ impl Actor {
         let mut plan = ledger::plan(&Situation {
             scalable: &look.scalable,
             machines: &look.machines,
+            in_sets: (!sets.is_empty()).then(|| sets.iter().map(|set| set.replicas).sum()),
             bounds,
             targeting: &targeting,
             gone: &look.gone,
@@ -313,141 +311,6 @@ impl Actor {
         self.fleet.recorder.publish(event.dedupe_by([scalable.id.to_string()]));
     }
 
-    /// Writes what the plan says; whether to look again because someone else wrote too.
-    async fn carry_out(&self, look: &Look, plan: &Plan, batch: usize) -> Result<bool, HubError> {
-        let fleet = &self.fleet;
-        let mut scalable = look.scalable.clone();
-        if let Some(enrolment) = &plan.enrol {
-            let annotations = json!({
-                names::EPOCH: enrolment.epoch.to_string(),
-                names::PROTECTED: enrolment.protected.to_string(),
-            });
-            let written = fleet.hub.annotate_scalable(&scalable, json!({"annotations": annotations})).await;
-            let Some(now) = self.written("enrol", written)? else { return Ok(true) };
-            scalable = now;
-        }
-        let machine = |key: &ObjectKey| look.machines.iter().find(|machine| machine.key == *key);
-        let mut again = false;
-        let mut short = 0;
-        // Where the level only rises, nothing hangs on what is claimed: Cluster API can begin meanwhile.
-        let rises = plan.replicas.is_some_and(|level| level > scalable.replicas);
-        let level_first = rises && plan.marks.is_empty() && plan.removals.is_empty();
-        if level_first {
-            match self.set_level(look, &scalable, plan, batch).await? {
-                Some((lacks, look_again)) => (short, again) = (lacks, look_again),
-                None => return Ok(true),
-            }
-        }
-        let hooked = fleet.node_class_of(&scalable).is_some_and(|class| class.hook_timeout().is_some());
-        for (key, claim) in &plan.claims {
-            let Some(machine) = machine(key) else { continue };
-            let mut metadata = claim_metadata(claim, &fleet.owner);
-            hook::annotate(&mut metadata["annotations"], hooked);
-            let written = fleet.hub.annotate_machine(machine, metadata).await;
-            match self.written("claim", written)? {
-                Some(_) => fleet.wake(&claim.name),
-                None => {
-                    fleet.metrics.claims_lost.inc(&[&scalable.id.to_string()]);
-                    again = true;
-                }
-            }
-        }
-        for (key, mark) in &plan.marks {
-            let Some(machine) = machine(key) else { continue };
-            let metadata = json!({"annotations": {names::DELETE_MACHINE: mark}});
-            // A level that counts on a mark that is not there would let the MachineSet choose.
-            let written = fleet.hub.annotate_machine(machine, metadata).await;
-            if self.written("mark", written)?.is_none() {
-                return Ok(true);
-            }
-        }
-        if !level_first {
-            match self.set_level(look, &scalable, plan, batch).await? {
-                Some((lacks, look_again)) => (short, again) = (lacks, again | look_again),
-                None => return Ok(true),
-            }
-        }
-        self.give_turns(&look.scalable, plan, short);
-        for key in &plan.removals {
-            let Some(machine) = machine(key) else { continue };
-            let written = fleet.hub.delete_machine(machine).await;
-            again |= self.written("delete", written)?.is_none();
-        }
-        Ok(again)
-    }
-
-    /// Sets the level as far as the pace allows: by how many it falls short, and whether to look again; `None` if somebody else was
-    /// first.
-    async fn set_level(
-        &self,
-        look: &Look,
-        scalable: &Scalable,
-        plan: &Plan,
-        batch: usize,
-    ) -> Result<Option<(usize, bool)>, HubError> {
-        let fleet = &self.fleet;
-        let Some(wanted) = plan.replicas else { return Ok(Some((0, false))) };
-        let class = fleet.node_class_of(&look.scalable);
-        let (replicas, granted) = self.at_our_pace(class.as_deref(), scalable.replicas, wanted);
-        let short = usize::try_from(wanted - replicas).unwrap_or(0);
-        if replicas != scalable.replicas {
-            tracing::info!(resource = %scalable.id, from = scalable.replicas, to = replicas, "scaling");
-            let written = fleet.hub.scale(scalable, replicas).await;
-            // Of a write that may or may not have been made nothing is known.
-            self.lock().entry(scalable.id.clone()).or_default().level = written.is_ok().then_some(replicas);
-            if !matches!(written, Ok(()))
-                && let Some(class) = &class
-            {
-                fleet.pace.give_back(class.name(), granted);
-            }
-            if self.written("scale", written)?.is_none() {
-                return Ok(None);
-            }
-            if replicas > scalable.replicas {
-                fleet.metrics.batch_size.observe(&[&scalable.id.to_string()], batch as f64);
-            }
-        }
-        // The rest at another look.
-        Ok(Some((short, replicas != wanted)))
-    }
-
-    /// Notes whose turn has come: all that wait but the last ones, for whom the limits leave nothing now.
-    fn give_turns(&self, scalable: &Scalable, plan: &Plan, short: usize) {
-        let limited = self.fleet.is_limited(scalable);
-        let admitted = plan.unserved.len().saturating_sub(plan.held_back + short);
-        for (place, uid) in plan.unserved.iter().enumerate() {
-            match limited {
-                false => self.fleet.pace.forget(uid),
-                true if place < admitted => self.fleet.pace.admit(uid),
-                true => self.fleet.pace.hold(uid),
-            }
-        }
-    }
-
-    /// The level as far as it may rise now, and how many launches that takes.
-    fn at_our_pace(&self, class: Option<&ClusterAPINodeClass>, from: i32, to: i32) -> (i32, usize) {
-        let Some(class) = class.filter(|_| to > from) else { return (to, 0) };
-        let per_minute = class.spec().launch_limits.and_then(|limits| limits.per_minute);
-        if per_minute.is_none() {
-            return (to, 0);
-        }
-        let wanted = usize::try_from(to - from).unwrap_or(0);
-        let (granted, _) = self.fleet.pace.take(class.name(), per_minute, wanted);
-        (from + i32::try_from(granted).unwrap_or(0), granted)
-    }
-
-    /// `None` if someone else was first and everything is to be looked at again.
-    fn written<T>(&self, what: &str, result: Result<T, HubError>) -> Result<Option<T>, HubError> {
-        match result {
-            Ok(value) => {
-                self.fleet.metrics.writes.inc(&[what]);
-                Ok(Some(value))
-            }
-            Err(error) if error.is_conflict() || error.is_not_found() => Ok(None),
-            Err(error) => Err(error),
-        }
-    }
-
     /// Keeps what is to be kept, turns away who finds no room, says when to look again.
     fn settle(&self, id: &ScalableKey, plan: Plan) -> Outcome {
         let fleet = &self.fleet;
@@ -494,7 +357,7 @@ impl Actor {
         self.lock().get(id).cloned().unwrap_or_default()
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<ScalableKey, Memory>> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, BTreeMap<ScalableKey, Memory>> {
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -521,14 +384,6 @@ impl Reconciler for Actor {
             Err(error) => Err(ReconcileError::from(error).context(format!("looking at {id}"))),
         }
     }
-}
-
-/// What a claimed Machine carries. The label is for older tools.
-pub fn claim_metadata(claim: &ClaimFacts, owner: &str) -> Value {
-    json!({
-        "annotations": {names::NODECLAIM: claim.name, names::NODECLAIM_UID: claim.uid, names::OWNER: owner},
-        "labels": {names::MEMBER: ""},
-    })
 }
 
 /// The resources a change in the management cluster concerns.

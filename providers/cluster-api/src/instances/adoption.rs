@@ -54,7 +54,7 @@ pub fn pool_for<'a>(
 }
 
 /// Whether labels meet the requirements of a NodePool; requirements that cannot be read are met by none.
-fn meets(pool: &NodePool, labels: &BTreeMap<String, String>) -> bool {
+pub(super) fn meets(pool: &NodePool, labels: &BTreeMap<String, String>) -> bool {
     let selectors: Vec<SelectorRequirement> =
         pool.spec.template.spec.requirements.iter().map(conversion::selector).collect();
     let Ok(requirements) = Requirements::from_selectors(&selectors) else { return false };

@@ -37,6 +37,9 @@ pub(crate) async fn care(fleet: Weak<Fleet>, stop: CancellationToken) {
         for name in fleet.node_claims.pending() {
             fleet.wake(&name);
         }
+        if let Some(silent) = fleet.hub.silent_for() {
+            fleet.metrics.silence.set(&[], silent.as_secs_f64());
+        }
         let paused = fleet.mirror.cluster().is_none_or(|cluster| cluster.paused);
         if paused || !fleet.is_synced() {
             continue;

@@ -123,6 +123,12 @@ pub fn blueprint_hash(blueprint: &Scalable, spec: &ClusterAPINodeClassSpec) -> S
     format!("{:016x}", structure_hash::text(&made_from.to_string()))
 }
 
+/// What the NodeClass changed in a Machine's clones, in short.
+pub fn patches_hash(spec: &ClusterAPINodeClassSpec) -> String {
+    let patches = json!([spec.bootstrap_patches, spec.infrastructure_patches]);
+    format!("{:016x}", structure_hash::text(&patches.to_string()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

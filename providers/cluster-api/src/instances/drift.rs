@@ -2,13 +2,14 @@
 
 use karpenter_api::NodeClaim;
 
-use super::customization::blueprint_hash;
+use super::customization::{blueprint_hash, patches_hash};
 use super::fleet::Fleet;
 use super::rollout;
 use crate::client::fields::condition;
 use crate::client::machine::Machine;
+use crate::client::scalable::Scalable;
 use crate::names;
-use crate::nodeclass::Drift;
+use crate::nodeclass::{ClusterAPINodeClassSpec, Drift};
 
 /// The template has changed.
 pub const TEMPLATE: &str = "MachineTemplateDrift";
@@ -16,6 +17,10 @@ pub const TEMPLATE: &str = "MachineTemplateDrift";
 pub const VERSION: &str = "KubernetesVersionDrift";
 /// The failure domain has changed.
 pub const FAILURE_DOMAIN: &str = "FailureDomainDrift";
+/// What the NodeClass changes in clones has changed.
+pub const NODE_CLASS: &str = "NodeClassDrift";
+/// Machines that are older than a time were to be replaced from then on.
+pub const ROLLOUT_AFTER: &str = "RolloutAfter";
 
 /// Why a NodeClaim's Machine is no longer what it should be.
 pub fn drifted(fleet: &Fleet, claim: &NodeClaim) -> Option<&'static str> {
@@ -36,15 +41,31 @@ pub fn drifted(fleet: &Fleet, claim: &NodeClaim) -> Option<&'static str> {
     if scalable.failure_domain.is_some() && scalable.failure_domain != machine.failure_domain {
         return Some(FAILURE_DOMAIN);
     }
+    if scalable.rollout_after.is_some_and(|after| after <= fleet.clock.now() && machine.created < after) {
+        return Some(ROLLOUT_AFTER);
+    }
     // A Machine of its own carries what it was made from.
-    if let Some(made_from) = machine.annotations.get(names::BLUEPRINT_HASH) {
-        return (*made_from != blueprint_hash(&scalable, &class.spec())).then_some(TEMPLATE);
+    if machine.annotations.contains_key(names::BLUEPRINT_HASH) {
+        return made_otherwise(&machine, &scalable, &class.spec());
     }
     is_stale(fleet, &machine, &scalable).then_some(TEMPLATE)
 }
 
+/// Why a Machine of its own would be made in another way now.
+fn made_otherwise(
+    machine: &Machine,
+    blueprint: &Scalable,
+    spec: &ClusterAPINodeClassSpec,
+) -> Option<&'static str> {
+    let differs = |key: &str, now: String| machine.annotations.get(key).is_some_and(|then| *then != now);
+    if !differs(names::BLUEPRINT_HASH, blueprint_hash(blueprint, spec)) {
+        return None;
+    }
+    Some(if differs(names::PATCHES_HASH, patches_hash(spec)) { NODE_CLASS } else { TEMPLATE })
+}
+
 /// Cluster API says so in `UpToDate`; before it did, a Machine of an older MachineSet is.
-fn is_stale(fleet: &Fleet, machine: &Machine, scalable: &crate::client::scalable::Scalable) -> bool {
+fn is_stale(fleet: &Fleet, machine: &Machine, scalable: &Scalable) -> bool {
     if let Some(up_to_date) = condition(&machine.conditions, "UpToDate") {
         return up_to_date.is_false() && up_to_date.reason == "NotUpToDate";
     }
@@ -55,4 +76,29 @@ fn is_stale(fleet: &Fleet, machine: &Machine, scalable: &crate::client::scalable
             && machine.set_name().is_some()
             && rollout.newest_set.as_deref() != machine.set_name()
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixtures::{deployment, machine};
+    use crate::nodeclass::ClonePatch;
+
+    #[test]
+    fn whether_the_templates_or_the_node_class_changed_a_machine_of_its_own_is_told_apart() {
+        let (plain, spec) = (deployment("m", &[]), ClusterAPINodeClassSpec::default());
+        let (made_from, patched_by) = (blueprint_hash(&plain, &spec), patches_hash(&spec));
+        let annotations =
+            [(names::BLUEPRINT_HASH, made_from.as_str()), (names::PATCHES_HASH, patched_by.as_str())];
+        let made = machine("x", 0, &annotations);
+        assert_eq!(made_otherwise(&made, &plain, &spec), None);
+        let mut newer = plain.clone();
+        newer.version = Some("v1.40.0".to_owned());
+        assert_eq!(made_otherwise(&made, &newer, &spec), Some(TEMPLATE));
+        let patch = ClonePatch { path: "/files".to_owned(), ..ClonePatch::default() };
+        let patched = ClusterAPINodeClassSpec { bootstrap_patches: Some(vec![patch]), ..spec };
+        assert_eq!(made_otherwise(&made, &plain, &patched), Some(NODE_CLASS));
+        let older = machine("y", 0, &annotations[..1]);
+        assert_eq!(made_otherwise(&older, &plain, &patched), Some(TEMPLATE), "it does not say by what");
+    }
 }

@@ -6,8 +6,9 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use karpenter_api::NodeClaim;
-use karpenter_cloudprovider::LaunchWaker;
+use karpenter_cloudprovider::{LaunchWaker, ProviderError};
 use karpenter_runtime::clock::SharedClock;
+use karpenter_runtime::error::NotYet;
 use karpenter_runtime::events::Recorder;
 use karpenter_runtime::object_key::ObjectKey;
 use karpenter_runtime::store::Store;
@@ -64,8 +65,15 @@ pub struct Fleet {
     pub(crate) census: Census,
     pub(crate) queue: OnceLock<WorkQueue<ScalableKey>>,
     pub(crate) waker: OnceLock<LaunchWaker>,
+    started: Instant,
     state: Mutex<State>,
 }
+
+/// How long after the start who asks is kept waiting for the first lists rather than turned away.
+const STARTING: Duration = Duration::from_secs(5);
+
+/// How long it is until the infrastructure of a launch is asked for an id again.
+const BETWEEN_QUESTIONS: Duration = Duration::from_secs(2);
 
 #[derive(Default)]
 struct State {
@@ -79,6 +87,10 @@ struct State {
     never_joined: BTreeSet<String>,
     /// Since when deletions have been asked for of Machines that are not going yet, by the NodeClaim's uid.
     unheeded: BTreeMap<String, Instant>,
+    /// When the infrastructure of launches was last asked for an id, by the NodeClaim's uid.
+    asked_infrastructure: BTreeMap<String, Instant>,
+    /// When Machines that are to go were last read from the server, by the NodeClaim's uid.
+    read: BTreeMap<String, Instant>,
     catalogs: BTreeMap<String, (CatalogVersion, Arc<Offers>)>,
 }
 
@@ -119,6 +131,7 @@ impl Fleet {
             census: Census::default(),
             queue: OnceLock::new(),
             waker: OnceLock::new(),
+            started: Instant::now(),
             state: Mutex::default(),
         }
     }
@@ -126,6 +139,21 @@ impl Fleet {
     /// Whether everything has been seen once.
     pub fn is_synced(&self) -> bool {
         self.mirror.is_synced() && self.node_claims.store().is_synced() && self.node_classes.is_synced()
+    }
+
+    /// That everything has been seen once, or why nothing can be said yet. Right after the start that is worth waiting for.
+    pub(crate) async fn ready(&self) -> Result<(), ProviderError> {
+        let seen = async {
+            self.mirror.wait_synced().await;
+            self.node_claims.store().wait_synced().await;
+            self.node_classes.wait_synced().await;
+        };
+        if self.is_synced() || tokio::time::timeout_at(self.started + STARTING, seen).await.is_ok() {
+            return Ok(());
+        }
+        let why = self.hub.trouble().unwrap_or_else(|| "it has not been listed yet".to_owned());
+        let why = format!("the management cluster is not known yet: {why}");
+        Err(ProviderError::other(NotYet::new(why)))
     }
 
     /// A NodeClass by name.
@@ -284,11 +312,34 @@ impl Fleet {
         self.state().unheeded.remove(uid);
     }
 
+    /// Whether it is time to ask the infrastructure of a NodeClaim's launch, which this counts as.
+    pub(crate) fn may_ask_infrastructure(&self, uid: &str) -> bool {
+        let (now, mut state) = (Instant::now(), self.state());
+        let last = state.asked_infrastructure.get(uid);
+        if last.is_some_and(|last| now.saturating_duration_since(*last) < BETWEEN_QUESTIONS) {
+            return false;
+        }
+        state.asked_infrastructure.insert(uid.to_owned(), now);
+        true
+    }
+
+    /// A NodeClaim's Machine has just been read from the server.
+    pub(crate) fn was_read(&self, uid: &str) {
+        self.state().read.insert(uid.to_owned(), Instant::now());
+    }
+
+    /// How long ago a NodeClaim's Machine was read from the server, if it was.
+    pub(crate) fn since_read(&self, uid: &str) -> Option<Duration> {
+        self.state().read.get(uid).map(Instant::elapsed)
+    }
+
     /// A NodeClaim is over.
     pub fn forget(&self, claim: &NodeClaim) {
         if let Some(uid) = claim.metadata.uid.as_deref() {
             self.state().refused.remove(uid);
             self.state().never_joined.remove(uid);
+            self.state().read.remove(uid);
+            self.state().asked_infrastructure.remove(uid);
             self.is_heeded(uid);
             self.pace.forget(uid);
             self.node_claims.forget(uid);

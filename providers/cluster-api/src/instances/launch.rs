@@ -6,6 +6,7 @@ use std::time::Duration;
 use karpenter_api::NodeClaim;
 use karpenter_cloudprovider::conversion;
 use karpenter_cloudprovider::{Launch, LaunchHandle, LaunchedInstance, ProviderError};
+use karpenter_runtime::error::NotYet;
 
 use super::fleet::Fleet;
 use super::node_claims::{AssignError, Target};
@@ -30,7 +31,7 @@ pub async fn create(fleet: &Arc<Fleet>, claim: &NodeClaim) -> Result<Launch, Pro
     if claim.metadata.deletion_timestamp.is_some() {
         return Err(ProviderError::other("the NodeClaim is being deleted"));
     }
-    if !fleet.is_synced() {
+    if fleet.ready().await.is_err() {
         return Err(not_yet(fleet));
     }
     let uid = claim.metadata.uid.as_deref().unwrap_or_default();
@@ -64,7 +65,7 @@ pub async fn create(fleet: &Arc<Fleet>, claim: &NodeClaim) -> Result<Launch, Pro
 fn not_yet(fleet: &Fleet) -> ProviderError {
     let why = fleet.hub.trouble().unwrap_or_else(|| "it has not been listed yet".to_owned());
     ProviderError::create(
-        format!("the management cluster is not known yet: {why}"),
+        NotYet::new(format!("the management cluster is not known yet: {why}")),
         "ManagementUnavailable",
         format!("waiting for the management cluster: {why}"),
     )
@@ -225,7 +226,12 @@ pub(super) async fn progress(
     };
     if let Some(created) = &claim.metadata.creation_timestamp {
         let took = fleet.clock.since(created.0).as_secs_f64();
-        fleet.metrics.launch_seconds.observe(&[&id.to_string()], took);
+        let resource = id.to_string();
+        fleet.metrics.launch_seconds.observe(&[&resource], took);
+        // One that was there before its NodeClaim was not waited for. Times are the management cluster's, ours may differ.
+        let machine = machine.created.duration_since(created.0).as_secs_f64().max(0.0);
+        fleet.metrics.phase_seconds.observe(&[&resource, "machine"], machine);
+        fleet.metrics.phase_seconds.observe(&[&resource, "infrastructure"], (took - machine).max(0.0));
     }
     let class = fleet.node_class(&claim.spec.node_class_ref.name);
     let offers = class.map(|class| fleet.offers(&class));
@@ -261,7 +267,9 @@ pub(crate) fn expected(fleet: &Fleet, claim: &NodeClaim) -> Option<LaunchedInsta
 /// launched, a node has to register within the core's own time.
 async fn early_id(fleet: &Fleet, claim: &NodeClaim, machine: &Machine) -> Option<String> {
     let infrastructure = machine.infrastructure.as_ref()?;
-    if timeout(fleet, claim) > PATIENT {
+    let uid = claim.metadata.uid.as_deref().unwrap_or_default();
+    // A young Machine changes several times a second, and each time the core is woken.
+    if timeout(fleet, claim) > PATIENT || !fleet.may_ask_infrastructure(uid) {
         return None;
     }
     let found = fleet.hub.get(infrastructure).await.ok()?;

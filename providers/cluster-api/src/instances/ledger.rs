@@ -77,10 +77,17 @@ pub struct Sightings {
     pub unborn: Option<Instant>,
     /// Replicas that nobody needs while a rollout is under way.
     pub idle: Option<Instant>,
+    /// Free Machines, by uid, from when they were first seen on.
+    pub seen: BTreeMap<String, Instant>,
+    /// When the resource was last seen about to shrink: its level was lowered, or it had more Machines than that.
+    pub shrank: Option<Instant>,
 }
 
 /// So long Cluster API has for settling on as many Machines as the level says before one that is too many counts as there to stay.
-const SETTLING: SignedDuration = SignedDuration::from_secs(30);
+const SETTLING: Duration = Duration::from_secs(30);
+
+/// So long MachineSets may go by a level that has risen again since: it reaches them by way of their MachineDeployment.
+const AFTER_SHRINKING: Duration = Duration::from_secs(5);
 
 /// What there is.
 #[derive(Clone, Debug)]
@@ -89,6 +96,8 @@ pub struct Situation<'a> {
     pub scalable: &'a Scalable,
     /// Its Machines.
     pub machines: &'a [Machine],
+    /// How many replicas its MachineSets are to have in all, where it has any.
+    pub in_sets: Option<i32>,
     /// Bounds of its size.
     pub bounds: (i32, Option<i32>),
     /// Live NodeClaims that target it, in any order.
@@ -137,6 +146,8 @@ pub struct Plan {
     pub unserved: Vec<String>,
     /// How many of the last of these the limit of launches at once holds back.
     pub held_back: usize,
+    /// Whether Machines are being replaced meanwhile.
+    pub in_rollout: bool,
     /// NodeClaims that the Go provider bound to a Machine that is another NodeClaim's.
     pub doubles: Vec<ClaimFacts>,
     /// Look again after this long, even if nothing happens.
@@ -175,7 +186,7 @@ struct Sorted<'a> {
 pub fn plan(situation: &Situation<'_>) -> Plan {
     let epoch = epoch(situation.scalable);
     let sorted = sort(situation, epoch);
-    let mut plan = Plan::default();
+    let mut plan = Plan { in_rollout: situation.rollout.is_some(), ..Plan::default() };
     let waiting = waiting(situation);
     // One that is not ours yet is left alone until somebody wants a node of it.
     if epoch.is_none() && waiting.is_empty() && sorted.claimed.is_empty() {
@@ -222,6 +233,9 @@ pub fn plan(situation: &Situation<'_>) -> Plan {
     mark_doubles_and_orphans(situation, &sorted, &mut plan);
     mark_surplus(situation, &sorted, &keep, reserve, waiting.len(), &mut plan);
     level(situation, &sorted, &waiting, &keep, reserve, &mut plan);
+    if plan.replicas.is_some_and(|level| level < situation.scalable.replicas) {
+        plan.sightings.shrank = Some(situation.instant);
+    }
     plan.counts = counts(&sorted, &waiting);
     plan
 }
@@ -297,10 +311,11 @@ fn is_bound(claim: &ClaimFacts, machine: &Machine) -> bool {
         && (claim.provider_id.is_none() || claim.provider_id == machine.provider_id)
 }
 
-/// How many Machines there are beyond the level that are neither marked nor going.
-fn excess(situation: &Situation<'_>) -> i32 {
+/// Whether there are more Machines, neither marked nor going, than the level or the MachineSets ask for.
+fn shrinks(situation: &Situation<'_>) -> bool {
     let stay = situation.machines.iter().filter(|machine| !machine.deleting && !machine.is_marked());
-    count(stay.count()) - situation.scalable.replicas
+    let level = situation.scalable.replicas;
+    count(stay.count()) > situation.in_sets.map_or(level, |in_sets| in_sets.min(level))
 }
 
 /// Matches waiting NodeClaims with free Machines; the free ones that are left.
@@ -314,9 +329,19 @@ fn claims<'a>(
     let mut free = sorted.free.clone();
     // The oldest ones make up for foreign Machines that were replaced.
     let reserved: BTreeSet<&str> = free.iter().take(reserve).map(|machine| machine.uid.as_str()).collect();
-    // More than the level asks for: Cluster API is about to take one away, and takes the claimed as soon as the free.
-    let young = |machine: &Machine| situation.now.duration_since(machine.created) < SETTLING;
-    let unsettled = situation.rollout.is_none() && excess(situation) > 0;
+    // More than was asked for a moment ago: Cluster API is about to take one away, and takes the claimed as soon as the free. Ages
+    // are by our own looks, for our clock may be off.
+    let seen = &situation.sightings.seen;
+    let first_seen = |machine: &Machine| *seen.get(&machine.uid).unwrap_or(&situation.instant);
+    plan.sightings.seen = free.iter().map(|machine| (machine.uid.clone(), first_seen(machine))).collect();
+    let age = |since: Instant| situation.instant.saturating_duration_since(since);
+    let young = |machine: &Machine| age(first_seen(machine)) < SETTLING;
+    let shrank = match shrinks(situation) {
+        true => Some(situation.instant),
+        false => situation.sightings.shrank.filter(|at| age(*at) < AFTER_SHRINKING),
+    };
+    plan.sightings.shrank = shrank;
+    let unsettled = situation.rollout.is_none() && shrank.is_some();
     let eligible = |machine: &Machine, failed: bool| {
         let newest = situation.rollout.and_then(|rollout| rollout.newest_set.as_deref());
         machine.failure.is_some() == failed
@@ -326,7 +351,7 @@ fn claims<'a>(
             && (newest.is_none() || machine.set_name() == newest)
             && !(unsettled && young(machine))
     };
-    if unsettled && free.iter().any(|machine| young(machine)) {
+    if unsettled && !waiting.is_empty() && free.iter().any(|machine| young(machine)) {
         plan.look_again(Duration::from_secs(1));
     }
     for claim in waiting {

@@ -14,10 +14,10 @@ use crate::names;
 
 /// Every instance this cluster has.
 pub async fn list(fleet: &Arc<Fleet>) -> Result<Vec<NodeClaim>, ProviderError> {
-    ready(fleet)?;
-    all_is_there(fleet).await?;
-    let machines = fleet.hub.machines(None).await.map_err(ProviderError::other)?;
-    let ours = machines.iter().filter(|m| is_ours(fleet, m)).map(|machine| node_claim(fleet, machine));
+    fleet.ready().await?;
+    let count = fleet.census.count(&fleet.hub).await.map_err(ProviderError::other)?;
+    count.is_complete()?;
+    let ours = count.machines.iter().filter(|m| is_ours(fleet, m)).map(|machine| node_claim(fleet, machine));
     Ok(ours.filter(|claim| claim.status.as_ref().is_some_and(|s| s.provider_id.is_some())).collect())
 }
 
@@ -26,7 +26,7 @@ pub async fn get(fleet: &Arc<Fleet>, provider_id: &str) -> Result<NodeClaim, Pro
     if provider_id.is_empty() {
         return Err(ProviderError::other("an empty provider id names no Machine"));
     }
-    ready(fleet)?;
+    fleet.ready().await?;
     if let Some(seen) = fleet.mirror.machine_by_provider_id(provider_id) {
         match fleet.hub.machine(&seen.key.name).await {
             Ok(machine) if machine.provider_id.as_deref() == Some(provider_id) => {
@@ -37,30 +37,11 @@ pub async fn get(fleet: &Arc<Fleet>, provider_id: &str) -> Result<NodeClaim, Pro
             Err(error) => return Err(ProviderError::other(error)),
         }
     }
-    all_is_there(fleet).await?;
-    let machines = fleet.hub.machines(None).await.map_err(ProviderError::other)?;
-    let found = machines.iter().find(|machine| id_of(fleet, machine).as_deref() == Some(provider_id));
+    let count = fleet.census.count(&fleet.hub).await.map_err(ProviderError::other)?;
+    count.is_complete()?;
+    let found = count.machines.iter().find(|machine| id_of(fleet, machine).as_deref() == Some(provider_id));
     let missing = || ProviderError::not_found(format!("no Machine has the provider id {provider_id:?}"));
     found.map(|machine| node_claim(fleet, machine)).ok_or_else(missing)
-}
-
-fn ready(fleet: &Fleet) -> Result<(), ProviderError> {
-    if fleet.is_synced() {
-        Ok(())
-    } else {
-        Err(ProviderError::other("the management cluster is not known yet"))
-    }
-}
-
-/// While the Cluster is paused its objects may be on the move to another management cluster, and without it nothing is known: what
-/// is not listed then is not known to be gone. Asked before the list, for whoever moves objects pauses first.
-pub(super) async fn all_is_there(fleet: &Fleet) -> Result<(), ProviderError> {
-    let cluster = fleet.hub.cluster().await.map_err(ProviderError::other)?;
-    if cluster.paused {
-        let why = "the Cluster is paused: its Machines may be on the move, and none is known to be gone";
-        return Err(ProviderError::other(why));
-    }
-    Ok(())
 }
 
 /// The id of a Machine: its own, or the one its NodeClaim was launched with before Cluster API copied it.

@@ -4,10 +4,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use k8s_openapi::api::core::v1::Taint;
 use karpenter_api::NodePool;
 use karpenter_engine::instance_type::InstanceType;
 use karpenter_primitives::Selector;
 
+use super::adoption;
 use super::holds::{self, Hold, HoldKind};
 use super::ledger::{self, ClaimFacts};
 use crate::client::fields::Malformed;
@@ -17,6 +19,7 @@ use crate::client::scalable::{Scalable, ScalableKey};
 use crate::client::settings::Settings;
 use crate::instancetypes::blueprint::{Blueprint, Learnt, Surroundings};
 use crate::instancetypes::catalog::Catalog;
+use crate::instancetypes::node_labels;
 use crate::instancetypes::price::Told;
 use crate::instancetypes::taints;
 use crate::names;
@@ -33,16 +36,21 @@ pub struct Offers {
     pub members: Vec<Arc<Scalable>>,
     /// What takes part and cannot be offered.
     pub excluded: Vec<Malformed>,
+    /// What of members is not reckoned with.
+    pub ignored: Vec<Malformed>,
+    /// Whether NodePools inherit taints.
+    pub inherit_taints: bool,
 }
 
 impl Offers {
     /// What a NodePool is offered: nothing whose nodes have a taint that it does not declare, for its pods are planned without that, and
     /// would never run there.
     pub fn types_for(&self, pool: &NodePool) -> Arc<[InstanceType]> {
+        let inherited = self.inherited_taints(pool);
         let tainted: BTreeSet<&ScalableKey> = self
             .blueprints
             .iter()
-            .filter(|blueprint| !taints::undeclared(&blueprint.taints, taints::of_pool(pool)).is_empty())
+            .filter(|blueprint| !taints::lacking(&blueprint.taints, pool, &inherited).is_empty())
             .map(|blueprint| &blueprint.id)
             .collect();
         if tainted.is_empty() {
@@ -53,6 +61,24 @@ impl Offers {
             types[entry.instance_type].offerings[entry.offering].available = false;
         }
         types.into()
+    }
+
+    /// The taints that a NodePool does not declare and all nodes have that it could get, where it need not declare them.
+    pub fn inherited_taints(&self, pool: &NodePool) -> Vec<Taint> {
+        if !self.inherit_taints {
+            return Vec::new();
+        }
+        let could_get = |blueprint: &&Blueprint| {
+            let mut entries = self.catalog.entries.iter().filter(|entry| entry.id == blueprint.id);
+            entries.any(|entry| adoption::meets(pool, &entry.labels))
+        };
+        let mut all = self.blueprints.iter().filter(could_get);
+        let Some(first) = all.next() else { return Vec::new() };
+        let mut common = taints::lacking(&first.taints, pool, &[]);
+        for blueprint in all {
+            common.retain(|taint| blueprint.taints.contains(taint));
+        }
+        common.into_iter().cloned().collect()
     }
 }
 
@@ -92,7 +118,8 @@ impl Market<'_> {
             told: &self.told,
         };
         let mode = spec.launch_mode.unwrap_or_default();
-        let mut offers = Offers::default();
+        let mut offers =
+            Offers { inherit_taints: spec.inherit_taints.unwrap_or_default(), ..Offers::default() };
         let mut reasons: BTreeMap<ScalableKey, Option<String>> = BTreeMap::new();
         for scalable in self.mirror.scalables() {
             if !takes_part(class, &scalable) {
@@ -107,6 +134,7 @@ impl Market<'_> {
                 Ok(blueprint) => offers.blueprints.push(blueprint),
                 Err(malformed) => offers.excluded.push(malformed),
             }
+            offers.ignored.extend(node_labels::ignored(&scalable));
             reasons.insert(scalable.id.clone(), self.unavailable(&scalable, mode));
             offers.members.push(scalable);
         }

@@ -21,6 +21,8 @@ use crate::names;
 
 /// How long a Machine may take to begin to go before that is told.
 const STALLED: Duration = Duration::from_secs(60);
+/// For how long after a fresh read what is seen of a Machine that is to go, or goes, is taken for how it is.
+const FRESH: Duration = Duration::from_secs(5 * 60);
 
 /// Starts removing a NodeClaim's Machine, or tells that there is none (any more), and what keeps it from going.
 pub async fn delete(fleet: &Arc<Fleet>, claim: &NodeClaim) -> Result<(), ProviderError> {
@@ -65,15 +67,12 @@ enum Begun {
 }
 
 async fn begin(fleet: &Arc<Fleet>, claim: &NodeClaim) -> Result<Begun, ProviderError> {
-    if !fleet.is_synced() {
-        return Err(ProviderError::other("the management cluster is not known yet"));
-    }
+    fleet.ready().await?;
     let target = fleet.node_claims.target(claim);
     if let Some(uid) = claim.metadata.uid.as_deref() {
         fleet.node_claims.forget(uid);
     }
-    let Some(machine) = find(fleet, claim).await.map_err(ProviderError::other)? else {
-        super::lookup::all_is_there(fleet).await?;
+    let Some(machine) = find(fleet, claim).await? else {
         if let Some(target) = &target {
             if target.standalone {
                 super::standalone::sweep(fleet, claim, target).await.map_err(ProviderError::other)?;
@@ -135,7 +134,13 @@ async fn begin(fleet: &Arc<Fleet>, claim: &NodeClaim) -> Result<Begun, ProviderE
         // Karpenter has drained the node; Cluster API need not do it again.
         let metadata = json!({"annotations": {names::DELETE_MACHINE: uid, names::EXCLUDE_DRAIN: ""}});
         match fleet.hub.annotate_machine(&machine, metadata).await {
-            Ok(_) => fleet.metrics.writes.inc(&["mark"]),
+            Ok(_) => {
+                fleet.metrics.writes.inc(&["mark"]);
+                // Others end with it: the level falls for all of them at once.
+                if let Some(id) = &id {
+                    fleet.arrive(id);
+                }
+            }
             // Someone else wrote, or it has gone: the core asks again.
             Err(error) if error.is_conflict() || error.is_not_found() => {
                 return Ok(Begun::Waits(format!("Machine {} was changed meanwhile", machine.key)));
@@ -161,8 +166,9 @@ fn settle(result: Result<(), HubError>) -> Result<(), ProviderError> {
     }
 }
 
-/// The Machine of a NodeClaim, as it is now. `None` only if the management cluster says that there is none.
-async fn find(fleet: &Fleet, claim: &NodeClaim) -> Result<Option<Machine>, HubError> {
+/// The Machine of a NodeClaim, as it is now; one that is on its way out, as it was seen of late. `None` only if the management cluster
+/// says that there is none.
+async fn find(fleet: &Fleet, claim: &NodeClaim) -> Result<Option<Machine>, ProviderError> {
     let uid = claim.metadata.uid.as_deref().unwrap_or_default();
     let provider_id = claim.status.as_ref().and_then(|status| status.provider_id.as_deref());
     let ours = |machine: &Machine| match machine.claim() {
@@ -174,24 +180,40 @@ async fn find(fleet: &Fleet, claim: &NodeClaim) -> Result<Option<Machine>, HubEr
                 && machine.labels.contains_key(names::MEMBER)
         }
     };
-    let annotated = claim.metadata.annotations.as_ref().and_then(|annotations| {
+    let annotated = || {
+        let annotations = claim.metadata.annotations.as_ref()?;
         let text = annotations.get(names::MACHINE).or_else(|| annotations.get(names::GO_MACHINE))?;
-        parse_key(text)
-    });
-    let seen = fleet.mirror.machine_of(uid).map(|machine| machine.key.clone()).or(annotated);
-    if let Some(key) = seen {
-        match fleet.hub.machine(&key.name).await {
-            Ok(machine) if ours(&machine) => return Ok(Some(machine)),
+        fleet.mirror.machine(&parse_key(text)?)
+    };
+    if let Some(seen) = fleet.mirror.machine_of(uid).or_else(annotated) {
+        let fresh = fleet.since_read(uid).is_some_and(|since| since < FRESH);
+        if fresh && ours(&seen) && is_leaving(&seen, uid) {
+            return Ok(Some(Machine::clone(&seen)));
+        }
+        match fleet.hub.machine(&seen.key.name).await {
+            Ok(machine) if ours(&machine) => {
+                fleet.was_read(uid);
+                return Ok(Some(machine));
+            }
             // Another NodeClaim's, by now: ours may be elsewhere.
             Ok(_) => {}
             Err(error) if error.is_not_found() => {}
-            Err(error) => return Err(error),
+            Err(error) => return Err(ProviderError::other(error)),
         }
     }
     // A claim whose answer was lost is in no mirror yet.
-    let machines = fleet.census.machines(&fleet.hub).await?;
-    let found = machines.iter().filter(|machine| ours(machine));
-    Ok(found.min_by_key(|m| (m.deleting, m.created, m.key.clone())).cloned())
+    let count = fleet.census.count(&fleet.hub).await.map_err(ProviderError::other)?;
+    let found = count.machines.iter().filter(|machine| ours(machine));
+    match found.min_by_key(|m| (m.deleting, m.created, m.key.clone())) {
+        Some(machine) => Ok(Some(machine.clone())),
+        None => count.is_complete().map(|()| None),
+    }
+}
+
+/// Whether all has been done for a Machine of this NodeClaim to go: many of them are asked about again and again.
+fn is_leaving(machine: &Machine, uid: &str) -> bool {
+    let marked = machine.annotations.get(names::DELETE_MACHINE).is_some_and(|mark| mark == uid);
+    (machine.deleting || marked) && !machine.waits_for_us()
 }
 
 /// Whether the time that the NodeClaim's termination may take is over.

@@ -111,6 +111,7 @@ async fn make(
     let mut annotations = clones.annotations();
     hook::annotate(&mut annotations, spec.timeouts.as_ref().is_some_and(|timeouts| timeouts.hook.is_some()));
     annotations[names::BLUEPRINT_HASH] = customization::blueprint_hash(blueprint, &spec).into();
+    annotations[names::PATCHES_HASH] = customization::patches_hash(&spec).into();
     let mut machine = json!({
         "clusterName": cluster.key.name.to_string(),
         "bootstrap": bootstrap,

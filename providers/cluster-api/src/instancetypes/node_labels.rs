@@ -39,6 +39,15 @@ pub fn node_labels(
     Ok(labels)
 }
 
+/// The labels that its owner says its nodes have and that only Cluster API gives: they are not reckoned with.
+pub fn ignored(scalable: &Scalable) -> Option<Malformed> {
+    let labels = annotated(scalable).ok()?;
+    let theirs: Vec<&str> =
+        labels.keys().map(String::as_str).filter(|key| domain(key) == names::CAPI_GROUP).collect();
+    let problem = || format!("{} are for Cluster API to give, and are ignored", theirs.join(", "));
+    (!theirs.is_empty()).then(|| scalable.malformed(format!("{}labels", names::CAPACITY_DOMAIN), problem()))
+}
+
 /// Cluster API copies roles, and the two domains with their subdomains.
 pub(crate) fn is_copied(key: &str) -> bool {
     let domain = domain(key);

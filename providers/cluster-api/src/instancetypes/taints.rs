@@ -34,6 +34,11 @@ pub fn of_pool(pool: &NodePool) -> impl Iterator<Item = &Taint> + Clone {
     spec.taints.iter().flatten().chain(spec.startup_taints.iter().flatten())
 }
 
+/// Those of a node's taints that a NodePool neither declares nor inherits.
+pub fn lacking<'a>(taints: &'a [Taint], pool: &NodePool, inherited: &[Taint]) -> Vec<&'a Taint> {
+    undeclared(taints, of_pool(pool).chain(inherited))
+}
+
 /// The taints that a NodeClaim declares.
 pub fn of_claim(claim: &NodeClaim) -> impl Iterator<Item = &Taint> + Clone {
     claim.spec.taints.iter().flatten().chain(claim.spec.startup_taints.iter().flatten())

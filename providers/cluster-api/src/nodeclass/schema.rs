@@ -52,6 +52,11 @@ fn spec() -> Schema {
                 .one_of(&["Never", "Unclaimed", "Existing"]),
         )
         .optional(
+            "inheritTaints",
+            Schema::boolean()
+                .describe("Whether NodePools need not declare the taints of nodes: those that all MachineDeployments meeting a NodePool's requirements have count as declared by it."),
+        )
+        .optional(
             "drift",
             Schema::string()
                 .describe("Who replaces nodes whose template has changed: Cluster API by its rollouts (ClusterAPI, the default), Karpenter under its budgets (Karpenter; use OnDelete MachineDeployments), or nobody (Off).")

@@ -116,6 +116,9 @@ impl StatusController {
             } else if !offers.catalog.renamed.is_empty() {
                 let message = offers.catalog.renamed.join("; ");
                 conditions.set_true_with_reason(INSTANCE_TYPES_RESOLVED, "SomeRenamed", &message);
+            } else if !offers.ignored.is_empty() {
+                let ignored: Vec<String> = offers.ignored.iter().map(ToString::to_string).collect();
+                conditions.set_true_with_reason(INSTANCE_TYPES_RESOLVED, "SomeIgnored", &ignored.join("; "));
             } else {
                 conditions.set_true(INSTANCE_TYPES_RESOLVED);
             }
@@ -164,6 +167,11 @@ impl StatusController {
             );
             let event = Event::new(reference(class), EventType::Warning, "RolloutStrategy", message);
             self.fleet.recorder.publish(event.dedupe_by([member.id.to_string()]));
+        }
+        for ignored in &offers.ignored {
+            let event =
+                Event::new(reference(class), EventType::Warning, "LabelsIgnored", ignored.to_string());
+            self.fleet.recorder.publish(event.dedupe_by([ignored.to_string()]));
         }
         for renamed in &offers.catalog.renamed {
             let event =
@@ -218,8 +226,9 @@ fn undeclared(class: &ClusterAPINodeClass, offers: &Offers, pools: &[NodePool]) 
     });
     ours.flat_map(|pool| {
         let name = pool.metadata.name.as_deref().unwrap_or_default();
+        let inherited = offers.inherited_taints(pool);
         offers.blueprints.iter().filter_map(move |blueprint| {
-            let missing = taints::undeclared(&blueprint.taints, taints::of_pool(pool));
+            let missing = taints::lacking(&blueprint.taints, pool, &inherited);
             let missing: Vec<String> = missing.into_iter().map(taints::display).collect();
             (!missing.is_empty()).then(|| {
                 format!(

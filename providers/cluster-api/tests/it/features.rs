@@ -1,5 +1,6 @@
 //! Single features that no acceptance scenario is about: versions, pace, early ids, adoption, moves, deadlines.
 
+use karpenter_sim::Objects;
 use karpenter_sim::cluster_api::unrest::Unrest;
 use karpenter_sim::cluster_api::{self, Kind};
 use serde_json::{Value, json};
@@ -425,5 +426,58 @@ fn a_node_is_not_drained_for_a_deletion_while_the_management_cluster_is_away() {
             initialized(objects) == 1 && objects.node_claims.keys().all(|key| *key.name != *"n1")
         };
         rig.until("it goes when that is over", 20 * MINUTE, replaced).await;
+    });
+}
+
+#[test]
+fn a_machine_set_of_its_own_is_scaled_like_a_deployment() {
+    scenario(async {
+        let rig = Rig::new(json!({})).await;
+        let mut set = cluster_api::machine_deployment(NAMESPACE, CLUSTER, "lone", "t", &[(MAX, "10")]);
+        set["kind"] = "MachineSet".into();
+        set["spec"]["selector"] = json!({"matchLabels": {"set": "lone"}});
+        set["spec"]["template"]["metadata"]["labels"]["set"] = "lone".into();
+        rig.create(set).await;
+        let level = |objects: &Objects| {
+            let set = objects.machine_sets.values().next().expect("the MachineSet");
+            set.data.pointer("/spec/replicas").and_then(Value::as_i64)
+        };
+        rig.karpenter.start();
+        rig.want(3);
+        rig.until("three nodes are ready", 5 * MINUTE, |objects| initialized(objects) == 3).await;
+        assert_eq!((rig.read(level), rig.writes("/scale")), (Some(3), 1));
+        let (gone, kept) = rig.read(|objects| {
+            let mut names = objects.node_claims.keys().map(|key| key.name.to_string());
+            (names.next().expect("a NodeClaim"), names.collect::<Vec<_>>())
+        });
+        rig.want(2);
+        rig.delete_claim(&gone).await;
+        rig.until("it is gone", 5 * MINUTE, |objects| objects.machines.len() == 2).await;
+        rig.pass(MINUTE).await;
+        assert_eq!(rig.read(level), Some(2));
+        let left =
+            |objects: &Objects| objects.node_claims.keys().map(|k| k.name.to_string()).collect::<Vec<_>>();
+        assert_eq!(rig.read(left), kept, "the others are those that were there");
+        rig.at_rest();
+    });
+}
+
+#[test]
+fn with_selector_mode_replace_the_selector_alone_decides() {
+    scenario(async {
+        let selector = json!({"matchLabels": {"team": "x"}});
+        let rig = Rig::new(json!({"scalableResourceSelector": selector, "selectorMode": "Replace"})).await;
+        let price = |text: &'static str| ("karpenter.cluster.x-k8s.io/price", text);
+        let cheap = [(MAX, "10"), price("0.1")];
+        rig.create(cluster_api::machine_deployment(NAMESPACE, CLUSTER, "member", "t", &cheap)).await;
+        let dear = [(MAX, "10"), price("0.9")];
+        let mut selected = cluster_api::machine_deployment(NAMESPACE, CLUSTER, "selected", "t", &dear);
+        selected["metadata"]["labels"] = json!({"cluster.x-k8s.io/cluster-name": CLUSTER, "team": "x"});
+        rig.create(selected).await;
+        rig.karpenter.start();
+        rig.want(1);
+        rig.until("the node is ready", 5 * MINUTE, |objects| initialized(objects) == 1).await;
+        assert_eq!((rig.replicas("member"), rig.replicas("selected")), (0, 1));
+        rig.at_rest();
     });
 }

@@ -1,6 +1,7 @@
 //! The provider under a small core, against simulated Cluster API, in virtual time.
 
 mod core;
+mod ends;
 mod features;
 mod go_faults;
 mod lessons;

@@ -383,6 +383,8 @@ fn a19_hooks_of_others_are_waited_for() {
         rig.pass(15 * MINUTE).await;
         assert!(rig.read(|objects| objects.node_claims.len()) == 2, "nothing is forced");
         assert!(rig.read(machines).iter().any(|(name, _, _, out)| *name == machine && *out));
+        let told = rig.events("DeletionStalled").await;
+        assert!(told.iter().any(|said| said.contains(&machine) && said.contains(hook)), "{told:?}");
         rig.patch(Kind::Machine, &machine, json!({"metadata": {"annotations": {hook: null}}})).await;
         rig.until("it is gone", 5 * MINUTE, |objects| {
             objects.node_claims.len() == 1 && objects.machines.len() == 1

@@ -150,6 +150,72 @@ fn a17_a_paused_cluster_is_not_written_to() {
 }
 
 #[test]
+fn a17_what_is_to_go_from_a_paused_cluster_goes_when_it_is_let_go_on() {
+    scenario(async {
+        let rig = Rig::new(json!({})).await;
+        rig.deployment("m", &[(MAX, "10")]).await;
+        rig.karpenter.start();
+        rig.want(3);
+        rig.until("all nodes are ready", 10 * MINUTE, |objects| initialized(objects) == 3).await;
+        rig.patch(Kind::Cluster, "c", json!({"spec": {"paused": true}})).await;
+        rig.want(2);
+        let name = rig.read(|objects| objects.node_claims.keys().next().map(|key| key.name.to_string()));
+        rig.delete_claim(&name.expect("a NodeClaim")).await;
+        rig.pass(10 * MINUTE).await;
+        assert_eq!((rig.replicas("m"), rig.read(|objects| objects.node_claims.len())), (3, 3));
+        let told = rig.events("DeletionStalled").await;
+        assert!(told.iter().any(|said| said.contains("paused")), "{told:?}");
+        rig.patch(Kind::Cluster, "c", json!({"spec": {"paused": false}})).await;
+        rig.until("it goes", 5 * MINUTE, |objects| objects.node_claims.len() == 2).await;
+        rig.pass(MINUTE).await;
+        assert_eq!((rig.replicas("m"), rig.read(initialized)), (2, 2));
+        rig.at_rest();
+    });
+}
+
+#[test]
+fn a17_of_a_deployment_whose_rollout_is_paused_nothing_is_launched_and_what_is_to_go_goes() {
+    scenario(async {
+        let rig = Rig::new(json!({"timeouts": {"launch": "60m"}})).await;
+        rig.deployment("m", &[(MAX, "10")]).await;
+        rig.karpenter.start();
+        rig.want(2);
+        rig.until("all nodes are ready", 10 * MINUTE, |objects| initialized(objects) == 2).await;
+        rig.patch(Kind::MachineDeployment, "m", json!({"spec": {"paused": true}})).await;
+        rig.pass(10 * SECOND).await;
+        let name = rig.read(|objects| objects.node_claims.keys().next().map(|key| key.name.to_string()));
+        rig.want(1);
+        rig.delete_claim(&name.expect("a NodeClaim")).await;
+        rig.until("it goes", 5 * MINUTE, |objects| objects.machines.len() == 1).await;
+        rig.want(3);
+        rig.pass(10 * MINUTE).await;
+        assert_eq!((rig.replicas("m"), rig.read(initialized)), (1, 1), "nothing is launched");
+        rig.patch(Kind::MachineDeployment, "m", json!({"spec": {"paused": false}})).await;
+        rig.until("all nodes are ready", 20 * MINUTE, |objects| initialized(objects) == 3).await;
+        rig.pass(10 * MINUTE).await;
+        rig.at_rest();
+    });
+}
+
+#[test]
+fn labels_that_only_cluster_api_gives_are_ignored_and_named() {
+    scenario(async {
+        let rig = Rig::new(json!({})).await;
+        let labels = "team=x,cluster.x-k8s.io/cluster-name=other";
+        rig.deployment("m", &[(MAX, "10"), ("capacity.cluster-autoscaler.kubernetes.io/labels", labels)])
+            .await;
+        rig.karpenter.start();
+        rig.want(1);
+        rig.until("it works all the same", 5 * MINUTE, |objects| initialized(objects) == 1).await;
+        rig.pass(2 * MINUTE).await;
+        let told = "MachineDeployment fleet/m: capacity.cluster-autoscaler.kubernetes.io/labels: cluster.x-k8s.io/cluster-name";
+        let message = rig.node_class_message("InstanceTypesResolved").await;
+        assert!(message.starts_with(told), "{message}");
+        assert!(rig.events("LabelsIgnored").await.iter().any(|said| said.starts_with(told)));
+    });
+}
+
+#[test]
 fn a20_bad_annotations_are_named_and_the_others_work() {
     scenario(async {
         let rig = Rig::new(json!({})).await;

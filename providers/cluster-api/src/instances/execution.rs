@@ -1,0 +1,223 @@
+//! Writes what the ledger's plan says: claims, marks, the level, removals, a few Machines at a time. The level is lowered only as far as
+//! marks that were written cover it.
+
+use futures_util::stream::{self, StreamExt as _};
+use karpenter_runtime::object_key::ObjectKey;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::actor::{Actor, Look};
+use super::hook;
+use super::ledger::{ClaimFacts, Plan};
+use crate::client::hub::HubError;
+use crate::client::scalable::Scalable;
+use crate::names;
+use crate::nodeclass::ClusterAPINodeClass;
+
+/// How many Machines are written to at once.
+const AT_ONCE: usize = 8;
+
+impl Actor {
+    /// Writes what the plan says; whether to look again because someone else wrote too.
+    pub(super) async fn carry_out(&self, look: &Look, plan: &Plan, batch: usize) -> Result<bool, HubError> {
+        let fleet = &self.fleet;
+        let mut scalable = look.scalable.clone();
+        if let Some(enrolment) = &plan.enrol {
+            let annotations = json!({
+                names::EPOCH: enrolment.epoch.to_string(),
+                names::PROTECTED: enrolment.protected.to_string(),
+            });
+            let written = fleet.hub.annotate_scalable(&scalable, json!({"annotations": annotations})).await;
+            let Some(now) = self.written("enrol", written)? else { return Ok(true) };
+            scalable = now;
+        }
+        let machine = |key: &ObjectKey| look.machines.iter().find(|machine| machine.key == *key);
+        let mut again = false;
+        let mut short = 0;
+        // Where the level only rises, nothing hangs on what is claimed: Cluster API can begin meanwhile.
+        let rises = plan.replicas.is_some_and(|level| level > scalable.replicas);
+        let level_first = rises && plan.marks.is_empty() && plan.removals.is_empty();
+        if level_first {
+            match self.set_level(look, &scalable, plan.replicas, batch).await? {
+                Some((lacks, look_again)) => (short, again) = (lacks, look_again),
+                None => return Ok(true),
+            }
+        }
+        again |= self.claim(look, plan).await?;
+        let mark = |(key, mark): &(ObjectKey, String)| {
+            let metadata = json!({"annotations": {names::DELETE_MACHINE: mark}});
+            Some(fleet.hub.annotate_machine(machine(key)?, metadata))
+        };
+        let marks = a_few_at_once(plan.marks.iter().filter_map(mark).collect()).await;
+        let marks = marks.into_iter().map(|written| self.written("mark", written));
+        let (written, failed): (Vec<_>, Vec<_>) = marks.partition(|written| matches!(written, Ok(Some(_))));
+        let unmarked = plan.marks.len() - written.len();
+        let error = failed.into_iter().find_map(Result::err);
+        if !level_first {
+            let level = plan.replicas.and_then(|level| covered(level, unmarked, &scalable, plan));
+            match self.set_level(look, &scalable, level, batch).await? {
+                Some((lacks, look_again)) => (short, again) = (lacks, again | look_again),
+                None => return error.map_or(Ok(true), Err),
+            }
+        }
+        self.give_turns(&look.scalable, plan, short);
+        if let Some(error) = error {
+            return Err(error);
+        }
+        if unmarked > 0 {
+            return Ok(true);
+        }
+        let removals = plan.removals.iter().filter_map(|key| Some(fleet.hub.delete_machine(machine(key)?)));
+        for written in a_few_at_once(removals.collect()).await {
+            again |= self.written("delete", written)?.is_none();
+        }
+        Ok(again)
+    }
+
+    /// Writes the plan's claims, a few at a time; whether to look again because somebody else was first with one.
+    async fn claim(&self, look: &Look, plan: &Plan) -> Result<bool, HubError> {
+        let fleet = &self.fleet;
+        let hooked = fleet.node_class_of(&look.scalable).is_some_and(|class| class.hook_timeout().is_some());
+        let claim = |(key, claim): &(ObjectKey, ClaimFacts)| {
+            let machine = look.machines.iter().find(|machine| machine.key == *key)?;
+            let mut metadata = claim_metadata(claim, &fleet.owner);
+            hook::annotate(&mut metadata["annotations"], hooked);
+            Some(fleet.hub.annotate_machine(machine, metadata))
+        };
+        let claims = a_few_at_once(plan.claims.iter().filter_map(claim).collect()).await;
+        let (mut again, mut error) = (false, None);
+        for ((_, claim), written) in plan.claims.iter().zip(claims) {
+            match self.written("claim", written) {
+                Ok(Some(_)) => fleet.wake(&claim.name),
+                Ok(None) => {
+                    fleet.metrics.claims_lost.inc(&[&look.scalable.id.to_string()]);
+                    again = true;
+                }
+                Err(failed) => error = error.or(Some(failed)),
+            }
+        }
+        error.map_or(Ok(again), Err)
+    }
+
+    /// Sets the level as far as the pace allows: by how many it falls short, and whether to look again; `None` if somebody else was
+    /// first.
+    async fn set_level(
+        &self,
+        look: &Look,
+        scalable: &Scalable,
+        level: Option<i32>,
+        batch: usize,
+    ) -> Result<Option<(usize, bool)>, HubError> {
+        let fleet = &self.fleet;
+        let Some(wanted) = level else { return Ok(Some((0, false))) };
+        let class = fleet.node_class_of(&look.scalable);
+        let (replicas, granted) = self.at_our_pace(class.as_deref(), scalable.replicas, wanted);
+        let short = usize::try_from(wanted - replicas).unwrap_or(0);
+        if replicas != scalable.replicas {
+            tracing::info!(resource = %scalable.id, from = scalable.replicas, to = replicas, "scaling");
+            if replicas < scalable.replicas {
+                // Whether or not an answer comes, from now on it may be lower.
+                let now = Instant::now();
+                self.lock().entry(scalable.id.clone()).or_default().sightings.shrank = Some(now);
+            }
+            let written = fleet.hub.scale(scalable, replicas).await;
+            // Of a write that may or may not have been made nothing is known.
+            self.lock().entry(scalable.id.clone()).or_default().level = written.is_ok().then_some(replicas);
+            if !matches!(written, Ok(()))
+                && let Some(class) = &class
+            {
+                fleet.pace.give_back(class.name(), granted);
+            }
+            if self.written("scale", written)?.is_none() {
+                return Ok(None);
+            }
+            if replicas > scalable.replicas {
+                fleet.metrics.batch_size.observe(&[&scalable.id.to_string()], batch as f64);
+            }
+        }
+        // The rest at another look.
+        Ok(Some((short, replicas != wanted)))
+    }
+
+    /// Notes whose turn has come: all that wait but the last ones, for whom the limits leave nothing now.
+    pub(super) fn give_turns(&self, scalable: &Scalable, plan: &Plan, short: usize) {
+        let limited = self.fleet.is_limited(scalable);
+        let admitted = plan.unserved.len().saturating_sub(plan.held_back + short);
+        for (place, uid) in plan.unserved.iter().enumerate() {
+            match limited {
+                false => self.fleet.pace.forget(uid),
+                true if place < admitted => self.fleet.pace.admit(uid),
+                true => self.fleet.pace.hold(uid),
+            }
+        }
+    }
+
+    /// The level as far as it may rise now, and how many launches that takes.
+    fn at_our_pace(&self, class: Option<&ClusterAPINodeClass>, from: i32, to: i32) -> (i32, usize) {
+        let Some(class) = class.filter(|_| to > from) else { return (to, 0) };
+        let per_minute = class.spec().launch_limits.and_then(|limits| limits.per_minute);
+        if per_minute.is_none() {
+            return (to, 0);
+        }
+        let wanted = usize::try_from(to - from).unwrap_or(0);
+        let (granted, _) = self.fleet.pace.take(class.name(), per_minute, wanted);
+        (from + i32::try_from(granted).unwrap_or(0), granted)
+    }
+
+    /// `None` if someone else was first and everything is to be looked at again.
+    fn written<T>(&self, what: &str, result: Result<T, HubError>) -> Result<Option<T>, HubError> {
+        match result {
+            Ok(value) => {
+                self.fleet.metrics.writes.inc(&[what]);
+                Ok(Some(value))
+            }
+            Err(error) if error.is_conflict() || error.is_not_found() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// What several writes come to, in their order, a few of them under way at a time.
+async fn a_few_at_once<F: Future>(writes: Vec<F>) -> Vec<F::Output> {
+    stream::iter(writes).buffered(AT_ONCE).collect().await
+}
+
+/// A level as far as the marks that were written cover it: one higher for each that was not, for its Machine stays. In a rollout it
+/// matters which MachineSets those belong to, so there all must have been written.
+fn covered(level: i32, unmarked: usize, scalable: &Scalable, plan: &Plan) -> Option<i32> {
+    let current = scalable.replicas;
+    if level >= current || unmarked == 0 {
+        return Some(level);
+    }
+    let higher = level.saturating_add(i32::try_from(unmarked).unwrap_or(i32::MAX));
+    Some(higher).filter(|higher| *higher < current && !plan.in_rollout)
+}
+
+/// What a claimed Machine carries. The label is for older tools.
+fn claim_metadata(claim: &ClaimFacts, owner: &str) -> Value {
+    json!({
+        "annotations": {names::NODECLAIM: claim.name, names::NODECLAIM_UID: claim.uid, names::OWNER: owner},
+        "labels": {names::MEMBER: ""},
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixtures::{deployment_json, read_deployment};
+
+    #[test]
+    fn a_level_falls_only_as_far_as_the_marks_that_were_written_cover_it() {
+        let mut value = deployment_json("m", &[]);
+        value["spec"]["replicas"] = 10.into();
+        let ten = read_deployment(value);
+        let plain = Plan::default();
+        assert_eq!(covered(4, 0, &ten, &plain), Some(4));
+        assert_eq!(covered(4, 2, &ten, &plain), Some(6), "two stay");
+        assert_eq!(covered(4, 6, &ten, &plain), None, "nothing was marked");
+        assert_eq!(covered(12, 2, &ten, &plain), Some(12), "raising takes nobody away");
+        let rolling = Plan { in_rollout: true, ..Plan::default() };
+        assert_eq!(covered(4, 0, &ten, &rolling), Some(4));
+        assert_eq!(covered(4, 1, &ten, &rolling), None, "which one it was decides what goes");
+    }
+}

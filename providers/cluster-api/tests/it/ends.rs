@@ -1,0 +1,78 @@
+//! Many nodes that end together: what that asks of the management cluster.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use bytes::Bytes;
+use http::{Method, Request};
+use karpenter_sim::cluster_api;
+use karpenter_sim::faults::Lens;
+use serde_json::json;
+
+use crate::rig::{CLUSTER, MAX, MINUTE, NAMESPACE, Rig, SECOND, initialized, scenario};
+
+/// Counts reads of single Machines, and lists of them that are no watches.
+#[derive(Default)]
+struct Reads {
+    single: AtomicUsize,
+    lists: AtomicUsize,
+}
+
+impl Lens for Reads {
+    fn sent(&self, request: &mut Request<Bytes>) {
+        let uri = request.uri();
+        let watches = uri.query().is_some_and(|query| query.contains("watch="));
+        if request.method() != Method::GET || watches {
+            return;
+        }
+        if uri.path().contains("/machines/") {
+            self.single.fetch_add(1, Ordering::Relaxed);
+        } else if uri.path().ends_with("/machines") {
+            self.lists.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// A world in which this many nodes of one MachineDeployment are up, and take a minute to go.
+async fn with_nodes(nodes: usize) -> Rig {
+    let rig = Rig::new(json!({})).await;
+    let slow = json!({"provisionSeconds": 3, "joinSeconds": 2, "deleteSeconds": 60});
+    rig.create(cluster_api::template(NAMESPACE, "slow", slow)).await;
+    rig.create(cluster_api::machine_deployment(NAMESPACE, CLUSTER, "m", "slow", &[(MAX, "100")])).await;
+    rig.karpenter.start();
+    rig.pass(20 * SECOND).await;
+    rig.want(nodes);
+    rig.until("all nodes are ready", 10 * MINUTE, |objects| initialized(objects) == nodes).await;
+    rig
+}
+
+async fn end_all(rig: &Rig) {
+    rig.want(0);
+    let names = |objects: &karpenter_sim::Objects| {
+        objects.node_claims.keys().map(|key| key.name.to_string()).collect::<Vec<_>>()
+    };
+    for name in rig.read(names) {
+        rig.delete_claim(&name).await;
+    }
+    rig.until("they are gone", 20 * MINUTE, |objects| objects.node_claims.is_empty()).await;
+    rig.pass(MINUTE).await;
+    assert_eq!((rig.replicas("m"), rig.read(|objects| objects.machines.len())), (0, 0));
+    rig.at_rest();
+}
+
+#[test]
+fn nodes_that_end_together_take_few_requests() {
+    scenario(async {
+        let rig = with_nodes(40).await;
+        let scaled = rig.writes("/scale");
+        let reads = Arc::new(Reads::default());
+        rig.hub.plant(Arc::clone(&reads) as Arc<dyn Lens>);
+        end_all(&rig).await;
+        let (single, lists) = (reads.single.load(Ordering::Relaxed), reads.lists.load(Ordering::Relaxed));
+        assert!(single <= 40, "{single} reads of Machines, one for each before it is marked");
+        // Answers take no time here, so that those who ask at once do not share one.
+        assert!(lists <= 50, "{lists} lists of Machines, one for each end and each level");
+        let scaled = rig.writes("/scale") - scaled;
+        assert!(scaled <= 5, "{scaled} scale writes");
+    });
+}
