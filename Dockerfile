@@ -1,6 +1,8 @@
 # The program alone: one static binary, no shell, nobody's root. Build with `docker build -t karpenter .`; it runs on a read-only root.
 FROM rust:1.95-alpine AS build
 RUN apk add --no-cache musl-dev ca-certificates
+# What `karpenter_build_info` says it was built from: --build-arg KARPENTER_COMMIT=$(git rev-parse HEAD).
+ARG KARPENTER_COMMIT=""
 WORKDIR /src
 COPY . .
 # On Alpine the target is musl, which links statically. The caches survive between builds and stay out of the image.

@@ -21,7 +21,9 @@ pub(crate) enum DefinitionError {
         needed_by: String,
     },
     /// Could not find out.
-    #[error("cannot ask the cluster which kinds it serves: {0}")]
+    #[error(
+        "cannot ask the cluster which kinds it serves: {0}; check that it can be reached, and that --kubeconfig (KUBECONFIG) names the right one"
+    )]
     Unknown(ApiError),
 }
 
@@ -95,6 +97,14 @@ mod tests {
             error.contains("nodepools of karpenter.sh/v1") && error.contains("karpenter crds"),
             "{error}"
         );
+    }
+
+    #[tokio::test]
+    async fn a_server_that_cannot_be_reached_is_told_with_the_cause_and_the_remedy() {
+        let nowhere = kube::Config::new("http://127.0.0.1:1".parse().expect("a URL"));
+        let client = Client::try_from(nowhere).expect("a client");
+        let error = check_core(&client, &options(&[])).await.expect_err("nobody listens").to_string();
+        assert!(error.contains("refused") && error.contains("--kubeconfig (KUBECONFIG)"), "{error}");
     }
 
     #[tokio::test(start_paused = true)]

@@ -15,6 +15,7 @@ use anyhow::Context as _;
 use clap::{Subcommand, ValueEnum};
 use karpenter_engine::Snapshot;
 use karpenter_engine::disruption::{self, Decision, DisruptionOptions, Memory, Method, Pass, Verdict, Why};
+use karpenter_runtime::surroundings::{self, Kubeconfigs};
 use kube::api::{DynamicObject, ListParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Api, Client};
@@ -233,10 +234,9 @@ fn read_cluster(args: &NodeArgs) -> anyhow::Result<(String, String)> {
         .build()
         .context("cannot start the async runtime")?;
     // As for `karpenter run`: named, else by KUBECONFIG, else as usual.
-    let named = args.kubeconfig.clone().or_else(|| std::env::var_os("KUBECONFIG").map(PathBuf::from));
-    let kubeconfig = named.as_deref();
+    let kubeconfig = Kubeconfigs::named(args.kubeconfig.as_deref());
     let items = runtime.block_on(async {
-        let config = karpenter_runtime::surroundings::cluster(kubeconfig).await?;
+        let config = surroundings::cluster(kubeconfig.as_ref()).await?;
         let client = Client::try_from(config).context("cannot make a client of the cluster")?;
         dump(&client).await
     })?;

@@ -11,6 +11,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use karpenter::{cloudstack, demo, explain, run, sim, simulate};
+use karpenter_runtime::error::with_causes;
 
 /// glibc's takes nearly half the time of a small write in the embedded server.
 #[global_allocator]
@@ -59,7 +60,7 @@ fn main() -> ExitCode {
         Ok(status) => status,
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {error:#}");
+            eprintln!("error: {}", with_causes(&*error));
             ExitCode::from(2)
         }
     }

@@ -1,6 +1,7 @@
 //! The providers this program has, by the names `--provider` takes.
 
 use karpenter_cloudprovider::{Installation, Surroundings};
+use karpenter_runtime::options::PROVIDERS;
 
 /// A provider, ready to join the program.
 pub(crate) async fn install(name: &str, around: &Surroundings) -> anyhow::Result<Installation> {
@@ -8,9 +9,9 @@ pub(crate) async fn install(name: &str, around: &Surroundings) -> anyhow::Result
         "cloudstack" => Ok(karpenter_provider_cloudstack::install(around)?),
         "kwok" => Ok(karpenter_provider_kwok::install(around)?),
         "cluster-api" => Ok(karpenter_provider_cluster_api::install(around).await?),
-        other => anyhow::bail!(
-            "there is no provider {other:?} (--provider, PROVIDER); give kwok, cluster-api or cloudstack"
-        ),
+        other => {
+            anyhow::bail!("--provider: there is no provider {other:?}; there are {}", PROVIDERS.join(", "))
+        }
     }
 }
 
@@ -35,7 +36,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn every_provider_and_every_set_of_them_can_repair_nodes() {
-        let names = ["kwok", "cluster-api", "cloudstack"];
+        let names = PROVIDERS;
         let cluster = Cluster::new(1);
         let definitions: Api<CustomResourceDefinition> = Api::all(cluster.client("user"));
         for definition in karpenter_sim::cluster_api::definitions(&["v1beta2"]) {

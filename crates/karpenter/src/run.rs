@@ -15,9 +15,9 @@ use karpenter_provider_cluster_api::wiring;
 use karpenter_runtime::client::{self, Limits};
 use karpenter_runtime::compute::Compute;
 use karpenter_runtime::environment::Environment;
-use karpenter_runtime::lease::{self, Elector, LeaseConfig};
+use karpenter_runtime::lease::{self, Elector, LeaseConfig, Trouble};
 use karpenter_runtime::metrics::Registry as Metrics;
-use karpenter_runtime::options::{Environ, Options, OptionsError};
+use karpenter_runtime::options::{Options, OptionsError, PROVIDERS};
 use karpenter_runtime::probes::{Checks, MetricsPage, Probes};
 use karpenter_runtime::program::{self, Program};
 use karpenter_runtime::{events, http, logging, renewal, surroundings};
@@ -28,6 +28,11 @@ use crate::definitions;
 use crate::providers;
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
+/// What it was built from, if whoever built it said so.
+const COMMIT: &str = match option_env!("KARPENTER_COMMIT") {
+    Some(commit) => commit,
+    None => "",
+};
 
 /// Run Karpenter in a cluster.
 #[derive(Debug, clap::Args)]
@@ -40,7 +45,7 @@ pub struct Args {
 
 /// Runs until SIGTERM or SIGINT.
 pub fn cmd(args: &Args) -> anyhow::Result<ExitCode> {
-    let environ: Environ = std::env::vars().collect();
+    let environ = Options::environ(std::env::vars_os())?;
     let options = match Options::parse(args.settings.iter().map(String::as_str), &environ) {
         Err(OptionsError::Help) => {
             println!(
@@ -51,6 +56,7 @@ pub fn cmd(args: &Args) -> anyhow::Result<ExitCode> {
         }
         parsed => Arc::new(parsed?),
     };
+    check(&options)?;
     let environment = Environment::real();
     let config = logging::Config { level: options.log_level, ..logging::Config::default() };
     let output = logging::open_outputs(&options.log_output_paths)?;
@@ -67,14 +73,47 @@ pub fn cmd(args: &Args) -> anyhow::Result<ExitCode> {
     runtime.block_on(run(options, environment))
 }
 
+/// What can be read and yet cannot be run with.
+fn check(options: &Options) -> anyhow::Result<()> {
+    if options.providers.is_empty() {
+        let known = PROVIDERS.join(", ");
+        anyhow::bail!("--provider is not set, so there would be nothing to do; name one or more of {known}");
+    }
+    if !options.disable_leader_election && options.lease_name().is_empty() {
+        anyhow::bail!(
+            "--leader-election-name (LEADER_ELECTION_NAME) is empty, and the lease needs a name; leave it out for the default, or set --disable-leader-election if there is only ever one replica"
+        );
+    }
+    Ok(())
+}
+
+/// Says on the metrics page which program this is, with Go Karpenter's labels.
+fn publish_build(metrics: &Metrics) {
+    let compiler = concat!("rust", env!("CARGO_PKG_RUST_VERSION"));
+    // As Go calls them.
+    let architecture = match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    };
+    metrics
+        .gauge(
+            "karpenter_build_info",
+            "Always 1; the labels say which program this is",
+            &["version", "goversion", "goarch", "commit"],
+        )
+        .set(&[VERSION, compiler, architecture, COMMIT], 1.0);
+}
+
 async fn run(options: Arc<Options>, environment: Environment) -> anyhow::Result<ExitCode> {
     let stop = program::stop_on_signal().context("cannot listen for SIGTERM and SIGINT")?;
     for warning in &options.warnings {
         tracing::warn!("{warning}");
     }
     tracing::debug!(version = VERSION, "discovered karpenter version");
+    publish_build(&environment.registry);
     // Where we run, and the lease is; with Cluster API we may work for another cluster.
-    let own = surroundings::cluster(options.kubeconfig.as_deref()).await?;
+    let own = surroundings::cluster(options.kubeconfig.as_ref()).await?;
     let (config, known) = if options.cluster_api.in_management_cluster {
         let waiting = Waiting::serve(&options).await?;
         let found = wiring::workload(own.clone(), &options, |why| waiting.tell(why), &stop).await;
@@ -84,6 +123,7 @@ async fn run(options: Arc<Options>, environment: Environment) -> anyhow::Result<
     } else {
         (own.clone(), Vec::new())
     };
+    let server = config.cluster_url.to_string();
     let limits = Limits { qps: options.kube_client_qps, burst: options.kube_client_burst };
     let metrics = environment.registry.clone();
     let make = move |config| client::build(config, VERSION, limits, &metrics);
@@ -94,7 +134,7 @@ async fn run(options: Arc<Options>, environment: Environment) -> anyhow::Result<
         client = renewable;
         switch = Some(of);
     }
-    definitions::check_core(&client, &options).await?;
+    definitions::check_core(&client, &options).await.with_context(|| format!("API server {server}"))?;
 
     let (recorder, writer) = events::recorder(COMPONENT, &environment);
     let around = Surroundings {
@@ -144,7 +184,8 @@ async fn run(options: Arc<Options>, environment: Environment) -> anyhow::Result<
         }
     };
     // After the elector, which brings the gauge that readiness looks at.
-    serve(&mut program, &options, &environment, context.stores.clone()).await?;
+    let trouble = elector.as_ref().map(Elector::trouble).unwrap_or_default();
+    serve(&mut program, &options, &environment, context.stores.clone(), trouble).await?;
     match program.run(stop, elector).await {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err(error) => {
@@ -196,6 +237,7 @@ async fn serve(
     options: &Options,
     environment: &Environment,
     stores: Stores,
+    trouble: Trouble,
 ) -> anyhow::Result<()> {
     let (metrics, clock) = (&environment.registry, &environment.clock);
     let listener = http::bind(options.metrics_port, "--metrics-port, METRICS_PORT").await?;
@@ -214,6 +256,8 @@ async fn serve(
     let mut readyz = Checks::new().with_ping("readyz").with_ping("crd").with("manager", move || {
         if !manager_leads() || stores.are_synced() { Ok(()) } else { Err("failed to sync caches".to_owned()) }
     });
+    // Who cannot even ask for the lease stands by for nothing.
+    readyz = readyz.with("lease", move || trouble.last().map_or(Ok(()), Err));
     if options.providers.iter().any(|provider| provider == "cloudstack") {
         // Only until the first answer: a controller that is taken away while the API is down helps nobody.
         let reached = metrics.gauge(CLOUDSTACK_LAST_SUCCESS, "", &[]).with(&[]);
@@ -237,4 +281,48 @@ async fn serve(
     let probes = Arc::new(Probes { healthz, readyz });
     program.always("probes", move |stop| http::serve(listener, probes, stop).boxed());
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use karpenter_runtime::options::Environ;
+
+    use super::*;
+
+    fn checked(settings: &[&str]) -> Result<(), String> {
+        let options = Options::parse(settings.iter().copied(), &Environ::new()).expect("settings");
+        check(&options).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_program_without_a_provider_or_a_name_for_its_lease_does_not_start() {
+        let error = checked(&[]).expect_err("nothing to do");
+        assert!(error.contains("--provider") && error.contains("kwok, cluster-api, cloudstack"), "{error}");
+        let error = checked(&["--provider=kwok", "--leader-election-name="]).expect_err("no name");
+        assert!(error.contains("--leader-election-name (LEADER_ELECTION_NAME)"), "{error}");
+        let alone = ["--provider=kwok", "--leader-election-name=", "--disable-leader-election"];
+        assert_eq!((checked(&alone), checked(&["--provider=kwok"])), (Ok(()), Ok(())));
+    }
+
+    #[test]
+    fn the_metrics_page_says_which_program_this_is_with_upstreams_labels() {
+        let list: serde_json::Value =
+            serde_json::from_str(include_str!("../../../conformance/metrics/metrics.json"))
+                .expect("the list");
+        let metrics = list["metrics"].as_array().expect("metrics");
+        let wanted =
+            metrics.iter().find(|family| family["name"] == "karpenter_build_info").expect("upstream has it");
+        let registry = Metrics::new();
+        publish_build(&registry);
+        let family = registry
+            .families()
+            .into_iter()
+            .find(|family| family.name == "karpenter_build_info")
+            .expect("it is there");
+        assert_eq!(serde_json::json!(family.labels), wanted["labels"]);
+        assert_eq!(family.kind, wanted["type"].as_str().expect("a type"));
+        let page = registry.encode();
+        let line = page.lines().find(|line| line.starts_with("karpenter_build_info{")).expect("a value");
+        assert!(line.contains(&format!("version=\"{VERSION}\"")) && line.ends_with(" 1"), "{line}");
+    }
 }

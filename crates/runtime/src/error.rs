@@ -70,16 +70,37 @@ impl fmt::Display for ApiError {
 pub fn told(error: &kube::Error) -> String {
     match error {
         kube::Error::Api(status) => format!("{} ({} {})", status.message, status.code, status.reason),
-        other => other.to_string(),
+        other => with_causes(other),
     }
 }
 
-impl Error for ApiError {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        // An answer of the server has no cause but itself.
-        if matches!(self.0, kube::Error::Api(_)) { None } else { self.0.source() }
+/// What whoever runs the program can do about a refusal, to stand behind its text; empty where there is nothing.
+pub(crate) fn remedy(error: &kube::Error) -> &'static str {
+    match error {
+        kube::Error::Api(status) if status.code == 403 => {
+            "; grant it to this account, as the chart's roles do"
+        }
+        _ => "",
     }
 }
+
+/// An error with its causes, each said once: some have the next one in their own text.
+pub fn with_causes(error: &(dyn Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        let said = cause.to_string();
+        if !text.contains(&said) {
+            text.push_str(": ");
+            text.push_str(&said);
+        }
+        next = cause.source();
+    }
+    text
+}
+
+/// The causes are part of the text.
+impl Error for ApiError {}
 
 /// Puts an error of the API client into few words, wherever it comes from.
 fn in_few_words(error: BoxError) -> BoxError {
@@ -356,6 +377,21 @@ mod tests {
         assert_eq!(error.to_string(), format!("creating node claim, {told}"));
         let error = Structured::new(refused()).with("taint", Field::text("t"));
         assert_eq!(error.to_string(), format!("{told} (taint=t)"));
+    }
+
+    #[test]
+    fn an_error_is_told_with_all_its_causes_and_none_of_them_twice() {
+        #[derive(Debug, thiserror::Error)]
+        #[error("cannot ask: {0}")]
+        struct Embedding(#[source] Plain);
+        #[derive(Debug, thiserror::Error)]
+        #[error("client error")]
+        struct Plain(#[source] std::io::Error);
+        let refused = || Plain(std::io::Error::other("connection refused"));
+        assert_eq!(with_causes(&Embedding(refused())), "cannot ask: client error: connection refused");
+        let error = ApiError::from(kube::Error::Service(Box::new(refused())));
+        assert_eq!(error.to_string(), "ServiceError: client error: connection refused");
+        assert_eq!(with_causes(&error), error.to_string());
     }
 
     #[test]

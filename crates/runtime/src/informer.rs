@@ -196,12 +196,12 @@ fn told(problem: &watcher::Error) -> String {
         watcher::Error::WatchError(status) => error::told(&kube::Error::Api(status.clone())),
         other => other.to_string(),
     };
-    let forbidden = matches!(
-        problem,
-        watcher::Error::InitialListFailed(kube::Error::Api(status))
-        | watcher::Error::WatchStartFailed(kube::Error::Api(status)) if status.code == 403
-    );
-    let remedy = if forbidden { "; grant it to this account, as the chart's roles do" } else { "" };
+    let remedy = match problem {
+        watcher::Error::InitialListFailed(error) | watcher::Error::WatchStartFailed(error) => {
+            error::remedy(error)
+        }
+        _ => "",
+    };
     format!("{what}: {why}{remedy}")
 }
 

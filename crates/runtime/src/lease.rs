@@ -5,6 +5,7 @@
 //! leader that could not renew for ten seconds, or sees another's name, stops at once: the work is dropped where it stands,
 //! which every reconcile must be able to bear.
 
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -18,9 +19,10 @@ use tokio_util::sync::CancellationToken;
 use crate::clock::SharedClock;
 use crate::entropy::Stream;
 use crate::environment::Environment;
-use crate::error::ApiError;
+use crate::error::{ApiError, remedy, told};
 use crate::events::{Event, EventType, Recorder, reference};
 use crate::metrics::Gauge;
+use crate::sync::lock;
 
 /// How much longer a wait between attempts to get the lease may be, as a part of itself.
 const JITTER: f64 = 1.2;
@@ -69,6 +71,21 @@ pub struct LostLease {
     reason: String,
 }
 
+/// What keeps a candidate from finding out whether it leads; clones look at the same.
+#[derive(Clone, Debug, Default)]
+pub struct Trouble(Arc<Mutex<Option<String>>>);
+
+impl Trouble {
+    /// Why the last attempt to get the lease failed. None if it succeeded or another holds it.
+    pub fn last(&self) -> Option<String> {
+        lock(&self.0).clone()
+    }
+
+    fn set(&self, reason: Option<String>) {
+        *lock(&self.0) = reason;
+    }
+}
+
 /// A candidate.
 pub struct Elector {
     api: Api<Lease>,
@@ -79,6 +96,7 @@ pub struct Elector {
     recorder: Recorder,
     /// The lease as last seen or written, and when that was.
     observed: Option<(Lease, Instant)>,
+    trouble: Trouble,
 }
 
 /// What an attempt came to.
@@ -109,7 +127,13 @@ impl Elector {
             leading,
             config,
             observed: None,
+            trouble: Trouble::default(),
         }
+    }
+
+    /// What goes wrong while it waits for the lease, for those who ask how the program is.
+    pub fn trouble(&self) -> Trouble {
+        self.trouble.clone()
     }
 
     /// Waits for the lease, then runs `work` while renewing it.
@@ -160,13 +184,15 @@ impl Elector {
             match attempt {
                 Attempt::Held => break,
                 Attempt::HeldBy(holder) => {
+                    self.trouble.set(None);
                     if reported.as_ref() != Some(&holder) {
                         tracing::info!(lock = self.describe(), holder, "waiting for the leader");
                         reported = Some(holder);
                     }
                 }
                 Attempt::Failed(error) => {
-                    tracing::error!(error, lock = self.describe(), "cannot acquire lease, will retry")
+                    tracing::error!(error, lock = self.describe(), "cannot acquire lease, will retry");
+                    self.trouble.set(Some(format!("lease {}: {error}", self.describe())));
                 }
             }
             let pause = self.jitter.jitter(self.config.retry_period, JITTER);
@@ -176,6 +202,7 @@ impl Elector {
                 () = tokio::time::sleep(pause) => {}
             }
         }
+        self.trouble.set(None);
         self.leading.set(1.0);
         self.tell("became leader");
         tracing::info!(lock = self.describe(), "Successfully acquired lease");
@@ -214,7 +241,7 @@ impl Elector {
         let patience = (self.config.renew_deadline / 2).max(Duration::from_secs(1));
         match tokio::time::timeout(patience, self.try_attempt()).await {
             Ok(Ok(attempt)) => attempt,
-            Ok(Err(error)) => Attempt::Failed(error.to_string()),
+            Ok(Err(error)) => Attempt::Failed(told(&error) + remedy(&error)),
             Err(_) => Attempt::Failed(format!("no answer within {}s", patience.as_secs())),
         }
     }

@@ -24,6 +24,7 @@ struct Link {
     cut: Arc<AtomicBool>,
     hangs: Arc<AtomicBool>,
     loses_reply: Arc<AtomicBool>,
+    forbids: Arc<AtomicBool>,
 }
 
 impl Server {
@@ -40,7 +41,14 @@ impl Server {
                 }
                 let (parts, body) = request.into_parts();
                 let body = body.collect().await.expect("a body").to_bytes();
-                let (code, answer) = server.answer(&parts.method, &body);
+                let (code, answer) = if link.forbids.load(Ordering::Relaxed) {
+                    (
+                        403,
+                        json!({"kind": "Status", "status": "Failure", "code": 403, "reason": "Forbidden", "message": "leases is forbidden", "details": {"kind": "leases"}}),
+                    )
+                } else {
+                    server.answer(&parts.method, &body)
+                };
                 if parts.method == Method::PUT && link.loses_reply.swap(false, Ordering::Relaxed) {
                     return Err(std::io::Error::other("connection reset"));
                 }
@@ -275,6 +283,37 @@ async fn a_candidate_stopped_while_it_waits_never_leads() {
     assert_eq!(run.await.expect("no panic"), Ok(()));
     assert!(!is_up(&leads));
     assert_eq!(server.spec()["holderIdentity"], "other");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_candidate_that_cannot_ask_for_the_lease_says_why_and_what_to_do_until_it_can() {
+    let server = Server::default();
+    server.set(json!({"holderIdentity": "other", "leaseDurationSeconds": 3600}));
+    let first = candidate(&server, "a", 1);
+    let trouble = first.elector.trouble();
+    first.link.forbids.store(true, Ordering::Relaxed);
+    let stop = CancellationToken::new();
+    let (_, run) = start(first.elector, &stop, Duration::ZERO);
+    seconds(1).await;
+    assert_eq!(
+        trouble.last().as_deref(),
+        Some(
+            "lease kube-system/karpenter-leader-election: leases is forbidden (403 Forbidden); \
+             grant it to this account, as the chart's roles do"
+        )
+    );
+    first.link.forbids.store(false, Ordering::Relaxed);
+    seconds(10).await;
+    assert_eq!(trouble.last(), None, "that another holds it is no trouble");
+    first.link.cut.store(true, Ordering::Relaxed);
+    seconds(10).await;
+    assert!(trouble.last().is_some_and(|why| why.ends_with("connection refused")), "{trouble:?}");
+    first.link.cut.store(false, Ordering::Relaxed);
+    server.set(json!({"holderIdentity": "", "leaseDurationSeconds": 1}));
+    seconds(10).await;
+    assert_eq!(trouble.last(), None, "it leads");
+    stop.cancel();
+    run.await.expect("no panic").expect("released");
 }
 
 #[test]

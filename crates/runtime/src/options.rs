@@ -5,6 +5,7 @@
 //! we, with a warning; an unreadable flag, an impossible value or a flag nobody knows is an error that names the setting in
 //! both its spellings and the remedy.
 
+use std::ffi::OsString;
 use std::fmt;
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -14,6 +15,7 @@ use k8s_openapi::api::core::v1::TopologySpreadConstraint;
 use tracing::level_filters::LevelFilter;
 
 use crate::go_duration::GoDuration;
+use crate::surroundings::Kubeconfigs;
 
 mod feature_gates;
 mod flags;
@@ -45,6 +47,12 @@ pub enum OptionsError {
     MissingValue {
         /// Both names of the setting.
         setting: String,
+    },
+    /// A variable that is no text.
+    #[error("{variable}: the environment variable is not UTF-8; set it to a text, or unset it")]
+    NotText {
+        /// Which.
+        variable: String,
     },
     /// A value that cannot be.
     #[error("{setting}: {value:?} {problem}")]
@@ -104,7 +112,7 @@ pub struct Options {
     /// `--provider`: the providers to run, by name.
     pub providers: Vec<String>,
     /// `--kubeconfig`, `KUBECONFIG`.
-    pub kubeconfig: Option<PathBuf>,
+    pub kubeconfig: Option<Kubeconfigs>,
     /// `--karpenter-service`; used by nothing, as in Go.
     pub service: String,
     /// `--metrics-port`.
@@ -117,7 +125,7 @@ pub struct Options {
     pub kube_client_burst: i64,
     /// `--enable-profiling`.
     pub enable_profiling: bool,
-    /// `--disable-controller-warmup`: whether standbys leave their watches closed.
+    /// `--disable-controller-warmup`; used by nothing: standbys always leave their watches closed.
     pub disable_controller_warmup: bool,
     /// `--disable-leader-election`.
     pub disable_leader_election: bool,
@@ -127,7 +135,7 @@ pub struct Options {
     pub leader_election_name: String,
     /// `--leader-election-namespace`; empty means the pod's own.
     pub leader_election_namespace: String,
-    /// `--memory-limit`; not positive means none.
+    /// `--memory-limit`; used by nothing: it is for Go's collector.
     pub memory_limit_bytes: i64,
     /// `--cpu-requests`; always positive.
     pub cpu_requests_millicores: i64,
@@ -135,7 +143,7 @@ pub struct Options {
     pub log_level: LevelFilter,
     /// `--log-output-paths`.
     pub log_output_paths: String,
-    /// `--log-error-output-paths`.
+    /// `--log-error-output-paths`; used by nothing: the logger has no errors of its own to tell.
     pub log_error_output_paths: String,
     /// `--batch-max-duration`.
     pub batch_max_duration: Duration,
@@ -265,16 +273,16 @@ static SETTINGS: &[Setting] = &[
     setting("kube-client-qps", "KUBE_CLIENT_QPS", Kind::Int, "200", "Requests per second to the API server in the long run"),
     setting("kube-client-burst", "KUBE_CLIENT_BURST", Kind::Int, "300", "Requests to the API server at once"),
     setting("enable-profiling", "ENABLE_PROFILING", Kind::Bool, "false", "Serve profiles beside /metrics"),
-    setting("disable-controller-warmup", "DISABLE_CONTROLLER_WARMUP", Kind::Bool, "true", "Open watches only once leading"),
+    setting("disable-controller-warmup", "DISABLE_CONTROLLER_WARMUP", Kind::Bool, "true", "Accepted, used by nothing; watches always open only once leading"),
     setting("disable-leader-election", "DISABLE_LEADER_ELECTION", Kind::Bool, "false", "Run without a lease; only ever one replica then"),
     setting("disable-cluster-state-observability", "DISABLE_CLUSTER_STATE_OBSERVABILITY", Kind::Bool, "false", "No metrics and events about pods, nodes, NodePools and conditions"),
     setting("leader-election-name", "LEADER_ELECTION_NAME", Kind::Text, DEFAULT_LEASE, "Name of the lease; in a management cluster the default carries CLUSTER_NAMESPACE and CLUSTER_NAME"),
     setting("leader-election-namespace", "LEADER_ELECTION_NAMESPACE", Kind::Text, "", "Namespace of the lease; by default the pod's own"),
-    setting("memory-limit", "MEMORY_LIMIT", Kind::Int, "-1", "Memory limit of the container in bytes"),
+    setting("memory-limit", "MEMORY_LIMIT", Kind::Int, "-1", "Memory limit of the container in bytes; used by nothing"),
     setting("cpu-requests", "CPU_REQUESTS", Kind::Int, "1000", "CPU request of the container in millicores; more means more reconciles at once"),
     setting("log-level", "LOG_LEVEL", Kind::Text, "info", "debug, info or error"),
     setting("log-output-paths", "LOG_OUTPUT_PATHS", Kind::Text, "stdout", "Where log lines go: stdout, stderr or files, separated by commas"),
-    setting("log-error-output-paths", "LOG_ERROR_OUTPUT_PATHS", Kind::Text, "stderr", "Where errors of the logger itself go"),
+    setting("log-error-output-paths", "LOG_ERROR_OUTPUT_PATHS", Kind::Text, "stderr", "Where errors of the logger itself go; used by nothing"),
     setting("batch-max-duration", "BATCH_MAX_DURATION", Kind::Duration, "10s", "The longest time pods are collected before nodes are launched for them"),
     setting("batch-idle-duration", "BATCH_IDLE_DURATION", Kind::Duration, "1s", "The time without a new pod that ends collecting"),
     setting("preference-policy", "PREFERENCE_POLICY", Kind::Text, "Respect", "Respect or Ignore pods' scheduling preferences"),
@@ -326,6 +334,13 @@ pub(crate) fn without_secrets<'a>(args: impl IntoIterator<Item = &'a str>) -> Ve
     shown.collect()
 }
 
+/// Whether we or one of the providers read the variable.
+fn is_ours(variable: &str) -> bool {
+    let prefixes = ["CLOUDSTACK_", "CLUSTER_API_"];
+    SETTINGS.iter().any(|setting| setting.env == Some(variable))
+        || prefixes.iter().any(|prefix| variable.starts_with(prefix))
+}
+
 impl Options {
     /// Reads arguments (without the program's name) and environment.
     pub fn parse<'a>(
@@ -333,6 +348,24 @@ impl Options {
         environ: &Environ,
     ) -> Result<Self, OptionsError> {
         Reader { typed: Typed::read(SETTINGS, args, environ)? }.options()
+    }
+
+    /// The environment as texts. A variable that is none and none of ours belongs to somebody else, and is left out.
+    pub fn environ(
+        variables: impl IntoIterator<Item = (OsString, OsString)>,
+    ) -> Result<Environ, OptionsError> {
+        let mut environ = Environ::new();
+        for (name, value) in variables {
+            let Ok(name) = name.into_string() else { continue };
+            match value.into_string() {
+                Ok(value) => {
+                    environ.insert(name, value);
+                }
+                Err(_) if is_ours(&name) => return Err(OptionsError::NotText { variable: name }),
+                Err(_) => {}
+            }
+        }
+        Ok(environ)
     }
 
     /// The name of the lease by which one replica leads. In a management cluster several Karpenters may share a namespace, each for
@@ -403,7 +436,7 @@ impl Reader {
         let cpu = self.int("cpu-requests");
         Ok(Options {
             providers: self.providers()?,
-            kubeconfig: self.path("kubeconfig"),
+            kubeconfig: self.kubeconfig(),
             service: self.string("karpenter-service"),
             metrics_port: self.port("metrics-port")?,
             health_probe_port: self.port("health-probe-port")?,
@@ -494,6 +527,13 @@ impl Reader {
 
     fn path(&self, name: &'static str) -> Option<PathBuf> {
         Some(self.typed.text(name)).filter(|path| !path.is_empty()).map(PathBuf::from)
+    }
+
+    /// A flag names one file; the variable may name several.
+    fn kubeconfig(&self) -> Option<Kubeconfigs> {
+        let path = self.path("kubeconfig")?;
+        let flagged = self.typed.is_flagged("kubeconfig");
+        Some(if flagged { Kubeconfigs::File(path) } else { Kubeconfigs::List(path.into()) })
     }
 
     fn bool(&self, name: &'static str) -> bool {

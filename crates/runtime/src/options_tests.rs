@@ -305,3 +305,25 @@ fn karpenters_that_share_a_management_cluster_do_not_share_a_lease() {
     let chosen = [of("a").as_slice(), &[("LEADER_ELECTION_NAME", "mine")]].concat();
     assert_eq!(name(&chosen), "mine");
 }
+
+#[test]
+fn a_variable_that_is_no_text_is_named_if_it_is_ours_and_otherwise_nobodys_concern() {
+    use std::os::unix::ffi::OsStringExt as _;
+    let garbage = || OsString::from_vec(vec![b'a', 0xff]);
+    let text = || ("LOG_LEVEL".into(), "debug".into());
+    let environ = Options::environ([("OTHER".into(), garbage()), (garbage(), "x".into()), text()])
+        .expect("ours are texts");
+    assert_eq!(environ, Environ::from([("LOG_LEVEL".to_owned(), "debug".to_owned())]));
+    for name in ["METRICS_PORT", "CLOUDSTACK_API_KEY", "CLOUDSTACK_ON_STOPPED", "KUBECONFIG"] {
+        let error = Options::environ([(name.into(), garbage()), text()]).expect_err(name).to_string();
+        assert!(error.starts_with(name) && error.contains("UTF-8"), "{error}");
+    }
+}
+
+#[test]
+fn the_flag_names_one_kubeconfig_and_the_variable_a_list() {
+    let list = parse(&[], &[("KUBECONFIG", "a:b")]).expect("options").kubeconfig;
+    assert_eq!(list, Some(Kubeconfigs::List("a:b".into())));
+    let file = parse(&["--kubeconfig=a:b"], &[("KUBECONFIG", "c:d")]).expect("options").kubeconfig;
+    assert_eq!(file, Some(Kubeconfigs::File("a:b".into())));
+}

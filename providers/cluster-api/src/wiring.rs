@@ -79,7 +79,7 @@ pub async fn install(around: &Surroundings) -> Result<Installation, InstallError
     let known = Files::of(&settings);
     let config = if options.cluster_api.in_management_cluster {
         // The client we are given is of the cluster we work for; the one we run in is the other.
-        let own = surroundings::cluster(options.kubeconfig.as_deref()).await;
+        let own = surroundings::cluster(options.kubeconfig.as_ref()).await;
         Some(own.map_err(|error| failed(error.to_string())))
     } else {
         settings.management().await.map_err(|error| failed(error.to_string())).transpose()

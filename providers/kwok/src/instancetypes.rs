@@ -11,6 +11,7 @@ use serde_json::value::RawValue;
 mod builtin;
 mod entry;
 
+use entry::Entry;
 pub use entry::EntryError;
 
 /// How many faulty entries an error tells of; a file that is wrong throughout is wrong in the same way throughout.
@@ -90,7 +91,7 @@ impl Catalogue {
         if entries.is_empty() {
             return Err(CatalogueError::Empty { path: path.to_owned() });
         }
-        let (mut catalogue, faulty) = Self::read(&entries, &mut Ingest::new());
+        let (mut catalogue, faulty) = Self::read_checked(&entries, &mut Ingest::new(), entry::check_complete);
         if !faulty.is_empty() {
             return Err(CatalogueError::Entries { path: path.to_owned(), entries: faulty });
         }
@@ -103,11 +104,22 @@ impl Catalogue {
 
     /// Understands each entry on its own: what makes no sense is left out and comes back beside.
     pub fn read(entries: &[&RawValue], ingest: &mut Ingest) -> (Self, Vec<EntryError>) {
+        Self::read_checked(entries, ingest, |_| Ok(()))
+    }
+
+    fn read_checked(
+        entries: &[&RawValue],
+        ingest: &mut Ingest,
+        check: impl Fn(&Entry) -> Result<(), EntryError>,
+    ) -> (Self, Vec<EntryError>) {
         let mut catalogue = Self::default();
         let mut faulty = Vec::new();
         let mut names = BTreeSet::new();
         for (index, text) in entries.iter().enumerate() {
-            let resolved = entry::read(text, index).and_then(|entry| entry::resolve(&entry, ingest));
+            let resolved = entry::read(text, index).and_then(|entry| {
+                let resolved = entry::resolve(&entry, ingest)?;
+                check(&entry).map(|()| resolved)
+            });
             match resolved {
                 Ok((kind, labels)) if names.insert(kind.name.clone()) => {
                     catalogue.types.push(kind);

@@ -87,7 +87,7 @@ fn a_program_does_not_start_with_half_a_catalogue() {
         ),
         ("[", "EOF while parsing a list at line 1 column 1; the file must be a JSON list of instance types"),
         (
-            r#"[{"name":"a"},{"name":"b","resources":{"cpu":"many"}}]"#,
+            r#"[{"name":"b","resources":{"cpu":"many"}}]"#,
             "instance type b, resources[cpu]: quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'; correct it, or leave the entry out",
         ),
         (
@@ -116,8 +116,32 @@ fn a_program_does_not_start_with_half_a_catalogue() {
 }
 
 #[test]
+fn an_entry_that_leaves_out_what_a_node_needs_is_named_with_the_field() {
+    let whole = format!(
+        r#"{{"name":"a","architecture":"amd64","operatingSystems":["linux"],"resources":{{"cpu":"1","memory":"1Gi"}},{OFFERS}}}"#
+    );
+    let whole: Value = serde_json::from_str(&whole).expect("an entry");
+    parse(&Value::from(vec![whole.clone()]).to_string()).expect("nothing is missing");
+    for (pointer, field) in [
+        ("/offerings", "offerings"),
+        ("/architecture", "architecture"),
+        ("/operatingSystems", "operatingSystems"),
+        ("/resources/cpu", "resources[cpu]"),
+        ("/resources/memory", "resources[memory]"),
+    ] {
+        let mut entry = whole.clone();
+        let (parent, key) = pointer.rsplit_once('/').expect("a pointer");
+        entry.pointer_mut(parent).and_then(Value::as_object_mut).expect("an object").remove(key);
+        let error = parse(&Value::from(vec![entry]).to_string()).expect_err(field);
+        assert!(error.contains(&format!("instance type a, {field}: is missing; ")), "{error}");
+    }
+}
+
+#[test]
 fn everything_in_a_providers_file_is_available_as_gos_has_it() {
-    let text = format!(r#"[{{"name":"a","architecture":"amd64","operatingSystems":["linux"],{OFFERS}}}]"#);
+    let text = format!(
+        r#"[{{"name":"a","architecture":"amd64","operatingSystems":["linux"],"resources":{{"cpu":"1","memory":"1Gi"}},{OFFERS}}}]"#
+    );
     assert!(!read(&text).0.types[0].offerings[1].available, "a scenario may say so");
     assert!(parse(&text).expect("a catalogue").types[0].offerings.iter().all(|offering| offering.available));
 }

@@ -240,6 +240,11 @@ impl Disruption {
             if self.context.providers.for_pool(&pool).is_err() {
                 continue;
             }
+            for (index, budget) in pool.budgets().iter().enumerate() {
+                if let Err(error) = budget.allowed_disruptions(now, 100) {
+                    events::invalid_budget(&self.context, &pool, index, &error);
+                }
+            }
             // How many nodes there are does not matter for whether it can be understood, nor does the reason.
             if let Err(errors) = pool.allowed_disruptions(now, 100, Method::Emptiness.reason()) {
                 let errors: Vec<String> = errors.iter().map(ToString::to_string).collect();

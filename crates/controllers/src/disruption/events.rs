@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Node, ObjectReference};
-use karpenter_api::nodepool::{BALANCED_K, DisruptionReason};
+use karpenter_api::nodepool::{BALANCED_K, BudgetError, DisruptionReason};
 use karpenter_api::{NodeClaim, NodePool};
 use karpenter_engine::disruption::{Command, EventKind, Score, Stays, Why};
 use karpenter_runtime::events::{Event, EventType, reference};
@@ -62,6 +62,19 @@ pub(super) fn pool_blocked(context: &Context, pool: &NodePool, reason: Disruptio
     let About { object, uid } = about(pool);
     let event = Event::new(object, EventType::Normal, "DisruptionBlocked", message);
     context.recorder.publish(event.dedupe_by([uid, reason.to_owned()]).dedupe_for(ONE_MINUTE));
+}
+
+/// Says on a NodePool which of its budgets cannot be understood, for whoever does not read the log.
+pub(super) fn invalid_budget(context: &Context, pool: &NodePool, index: usize, error: &BudgetError) {
+    let (field, problem) = match error {
+        BudgetError::Schedule(problem) => ("schedule", problem.to_string()),
+        BudgetError::Nodes(problem) => ("nodes", problem.clone()),
+    };
+    let field = format!("spec.disruption.budgets[{index}].{field}");
+    let message = format!("{field}: {problem}; nothing of this NodePool is disrupted until it is corrected");
+    let About { object, uid } = about(pool);
+    let event = Event::new(object, EventType::Warning, "InvalidDisruptionBudget", message.as_str());
+    context.recorder.publish(event.dedupe_by([uid, message]).dedupe_for(FIFTEEN_MINUTES));
 }
 
 /// Says on the nodes of a consolidation what was found, or why it is not good any more.

@@ -38,6 +38,14 @@ async fn budgets_that_no_calendar_knows_allow_nothing_for_any_reason_and_the_poo
         let said =
             "DisruptionBlocked: No allowed disruptions for disruption reason Empty due to blocking budget";
         assert!(told.contains(&said.to_owned()), "{schedule}: {told:?}");
+        let named: Vec<&String> =
+            told.iter().filter(|said| said.starts_with("InvalidDisruptionBudget: ")).collect();
+        assert_eq!(named.len(), 1, "{schedule}: {told:?}");
+        assert!(
+            named[0].contains("spec.disruption.budgets[1].schedule: ")
+                && named[0].ends_with("; nothing of this NodePool is disrupted until it is corrected"),
+            "{named:?}"
+        );
     }
 }
 

@@ -204,7 +204,8 @@ async fn observability_of_the_cluster_can_be_switched_off() {
     assert_eq!(value(&rig, "operator_node_status_condition_count", &[]), None);
 }
 
-/// Families of the program around the controllers: its client, its lease, its build, the providers it wraps.
+/// Families of the program around the controllers: its client, its lease, its build (which `karpenter run` tells and tests), the
+/// providers it wraps.
 const OUTSIDE: [&str; 12] = [
     "karpenter_build_info",
     "karpenter_cloudprovider_duration_seconds",

@@ -15,7 +15,7 @@ use karpenter_provider_cloudstack::ProviderOptions;
 use karpenter_provider_cloudstack::client::Client;
 use karpenter_provider_cloudstack::installation::client_of_environment;
 use karpenter_runtime::environment::Environment;
-use karpenter_runtime::options::{CloudStackOptions, Environ, Options};
+use karpenter_runtime::options::{CloudStackOptions, Options};
 
 /// Tools for Apache CloudStack.
 #[derive(Debug, clap::Args)]
@@ -52,7 +52,7 @@ pub fn cmd(args: &Args) -> anyhow::Result<std::process::ExitCode> {
 
 /// What the environment says.
 fn given() -> anyhow::Result<CloudStackOptions> {
-    let environ: Environ = std::env::vars().collect();
+    let environ = Options::environ(std::env::vars_os())?;
     Ok(Options::parse([], &environ)?.cloudstack)
 }
 

@@ -15,7 +15,7 @@ use karpenter_provider_cloudstack::voice::Voice;
 use karpenter_provider_cloudstack::{CloudStackNodeClass, CloudStackProvider, Objects, ProviderOptions};
 use karpenter_runtime::environment::Environment;
 use karpenter_runtime::options::CloudStackOptions;
-use karpenter_runtime::surroundings;
+use karpenter_runtime::surroundings::{self, Kubeconfigs};
 use kube::api::ListParams;
 use kube::{Api, Client};
 
@@ -30,7 +30,7 @@ pub(crate) struct Args {
 pub(crate) fn cmd(args: &Args) -> anyhow::Result<ExitCode> {
     let given = super::given()?;
     super::in_real_time(async {
-        let config = surroundings::cluster(args.kubeconfig.as_deref()).await?;
+        let config = surroundings::cluster(Kubeconfigs::named(args.kubeconfig.as_deref()).as_ref()).await?;
         let cluster = Client::try_from(config).context("cannot make a client of the cluster")?;
         let all = ListParams::default();
         let classes: Api<CloudStackNodeClass> = Api::all(cluster.clone());

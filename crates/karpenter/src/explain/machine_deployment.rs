@@ -10,6 +10,7 @@ use karpenter_provider_cluster_api::client::settings::Settings;
 use karpenter_provider_cluster_api::client::versions::Versions;
 use karpenter_provider_cluster_api::explanation::Evidence;
 use karpenter_provider_cluster_api::names::CAPI_GROUP;
+use karpenter_runtime::surroundings::{self, Kubeconfigs};
 use kube::api::{DynamicObject, ListParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Api, Client};
@@ -67,15 +68,13 @@ fn read_clusters(args: &Args) -> anyhow::Result<Vec<Value>> {
         .enable_all()
         .build()
         .context("cannot start the async runtime")?;
-    let named = |given: &Option<PathBuf>, env: &str| {
-        given.clone().or_else(|| std::env::var_os(env).map(PathBuf::from))
-    };
-    let workload = named(&args.kubeconfig, "KUBECONFIG");
-    let management =
-        named(&args.cluster_api_kubeconfig, "CLUSTER_API_KUBECONFIG").or_else(|| workload.clone());
+    let workload = Kubeconfigs::named(args.kubeconfig.as_deref());
+    let variable = || std::env::var_os("CLUSTER_API_KUBECONFIG").map(PathBuf::from);
+    let management = args.cluster_api_kubeconfig.clone().or_else(variable).map(Kubeconfigs::File);
+    let management = management.or_else(|| workload.clone());
     runtime.block_on(async {
-        let client = |file: Option<PathBuf>| async move {
-            let config = karpenter_runtime::surroundings::cluster(file.as_deref()).await?;
+        let client = |named: Option<Kubeconfigs>| async move {
+            let config = surroundings::cluster(named.as_ref()).await?;
             Client::try_from(config).context("cannot make a client of the cluster")
         };
         let (workload, management) = (client(workload).await?, client(management).await?);

@@ -1,6 +1,6 @@
 //! Flags and environment variables as Go's flag package reads them: what was typed, not yet what it means.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::OptionsError;
 use crate::go_duration::GoDuration;
@@ -44,6 +44,8 @@ impl Setting {
 #[derive(Debug, Default)]
 pub(super) struct Typed {
     values: BTreeMap<&'static str, String>,
+    /// Those that a flag gave.
+    flagged: BTreeSet<&'static str>,
     pub(super) warnings: Vec<String>,
 }
 
@@ -74,6 +76,11 @@ impl Typed {
 
     pub(super) fn text(&self, name: &'static str) -> &str {
         self.values.get(name).map(String::as_str).unwrap_or_default()
+    }
+
+    /// Whether it was a flag that said so.
+    pub(super) fn is_flagged(&self, name: &'static str) -> bool {
+        self.flagged.contains(name)
     }
 
     /// As Go does, a number, truth value or duration that cannot be read is as if not set; unlike Go we say so.
@@ -145,6 +152,7 @@ impl Typed {
             return Err(OptionsError::Invalid { setting: setting.names(), value: value.to_owned(), problem });
         }
         self.values.insert(key(setting), value.to_owned());
+        self.flagged.insert(key(setting));
         Ok(())
     }
 }

@@ -137,6 +137,36 @@ pub(super) fn read(text: &RawValue, index: usize) -> Result<Entry, EntryError> {
     Ok(entry)
 }
 
+/// Whether an entry of a provider's file says all that a node needs. Without offerings or a platform nothing of the type could ever be
+/// bought, without cpu or memory no pod would fit, and nobody would be told why.
+pub(super) fn check_complete(entry: &Entry) -> Result<(), EntryError> {
+    let is_required = |key: &str| entry.requirements.iter().any(|requirement| requirement.key == key);
+    let has_amount = |name: &str| entry.resources.contains_key(name);
+    let needs = [
+        (!entry.offerings.is_empty(), "offerings", "list at least one"),
+        (
+            !entry.architecture.is_empty() || is_required(ARCH),
+            "architecture",
+            "say which, such as amd64 or arm64",
+        ),
+        (
+            entry.operating_systems.iter().any(|os| !os.is_empty()) || is_required(OS),
+            "operatingSystems",
+            "list at least one, such as linux",
+        ),
+        (has_amount(CPU), "resources[cpu]", "say how much"),
+        (has_amount(MEMORY), "resources[memory]", "say how much"),
+    ];
+    match needs.iter().find(|(is_there, ..)| !is_there) {
+        None => Ok(()),
+        Some((_, field, remedy)) => Err(EntryError {
+            entry: entry.name.clone(),
+            field: (*field).to_owned(),
+            problem: format!("is missing; {remedy}"),
+        }),
+    }
+}
+
 /// The instance type an entry describes, with the label keys it and its offerings speak of.
 pub(super) fn resolve(
     entry: &Entry,
