@@ -23,6 +23,8 @@ async fn scenario_15_exactly_our_orphans_go_after_the_grace_the_oldest_first() {
         world.cloud.add_machine(&format!("{}np-{i}", others.prefix()), &[other_tag, managed]);
     }
     world.cloud.add_machine("karpenter-x", &[]);
+    // Of a name like ours, but somebody says whose it is.
+    world.cloud.add_machine(&format!("{}np-theirs", ours.prefix()), &[other_tag]);
     world.launch(&world.claim("np-wanted", json!({"cpu": "1"}))).await.expect("a machine");
     assert!(world.provider.round().await.expect("a round").destroyed.is_empty(), "too young");
     seconds(310).await;
@@ -30,7 +32,7 @@ async fn scenario_15_exactly_our_orphans_go_after_the_grace_the_oldest_first() {
     seconds(30).await;
     let mut left: Vec<String> = world.live().into_iter().map(|machine| machine.name).collect();
     left.sort();
-    assert_eq!(left.len(), 4, "{left:?}");
+    assert_eq!(left.len(), 5, "{left:?}");
     assert!(left.contains(&"karpenter-x".to_owned()));
     assert!(world.provider.round().await.expect("a round").destroyed.is_empty());
 }
