@@ -39,6 +39,9 @@ What is null or an empty text is left to the program; what `controller.env` sets
   (list "CLUSTER_API_SYNC_LABELS" (join "," .Values.clusterAPI.syncLabels))
   (list "CLUSTER_API_QPS" .Values.clusterAPI.qps)
   (list "CLUSTER_API_BURST" .Values.clusterAPI.burst)
+  (list "CLUSTER_API_MAX_AGE" .Values.clusterAPI.maxAge)
+  (list "CLUSTER_API_BATCH_MAX_DURATION" .Values.clusterAPI.batchMaxDuration)
+  (list "CLUSTER_API_BATCH_IDLE_DURATION" .Values.clusterAPI.batchIdleDuration)
 ) -}}
 {{- if include "karpenter.clusterAPIKubeconfig" . -}}
 {{- $plain = append $plain (list "CLUSTER_API_KUBECONFIG" "/etc/karpenter/cluster-api/kubeconfig") -}}
