@@ -57,8 +57,12 @@ fn every_recorded_setting_has_its_default_its_variable_and_its_flag_which_wins()
     for row in rows {
         let flag = row["flag"].as_str();
         let env = row["env"].as_str().expect("every setting has a variable");
-        // Go reads the variable outside of its flags; ours is a setting like any other.
-        let name = if env == "KUBECONFIG" { "kubeconfig" } else { flag.unwrap_or(env) };
+        // Go reads these outside of its flags; ours are settings like any other.
+        let name = match env {
+            "KUBECONFIG" => "kubeconfig",
+            "CLUSTER_NAME" => "cluster-name",
+            _ => flag.unwrap_or(env),
+        };
         let default = match &row["default"] {
             Value::String(text) => text.clone(),
             Value::Null => String::new(),
