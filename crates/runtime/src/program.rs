@@ -6,6 +6,7 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::controller::Runnable;
 use crate::lease::{Elector, LostLease};
@@ -95,7 +96,7 @@ async fn run_parts(
     for Part { name, runnable } in parts {
         let stop = stop.clone();
         running.spawn(async move {
-            let ended = tokio::spawn(runnable.run(stop)).abort_on_drop().await;
+            let ended = AbortOnDropHandle::new(tokio::spawn(runnable.run(stop))).await;
             (name, ended.err().map(|error| error.to_string()))
         });
     }
@@ -124,36 +125,6 @@ async fn run_parts(
         tracing::error!("not everything ended in time, abandoning the rest");
     }
     result
-}
-
-/// A task that ends with whoever waits for it.
-struct AbortOnDrop<T>(tokio::task::JoinHandle<T>);
-
-trait AbortOnDropExt<T> {
-    fn abort_on_drop(self) -> AbortOnDrop<T>;
-}
-
-impl<T> AbortOnDropExt<T> for tokio::task::JoinHandle<T> {
-    fn abort_on_drop(self) -> AbortOnDrop<T> {
-        AbortOnDrop(self)
-    }
-}
-
-impl<T> Drop for AbortOnDrop<T> {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
-}
-
-impl<T> Future for AbortOnDrop<T> {
-    type Output = Result<T, tokio::task::JoinError>;
-
-    fn poll(
-        mut self: std::pin::Pin<&mut Self>,
-        context: &mut std::task::Context<'_>,
-    ) -> std::task::Poll<Self::Output> {
-        std::pin::Pin::new(&mut self.0).poll(context)
-    }
 }
 
 /// Any function of a stop token is a part.

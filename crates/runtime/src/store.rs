@@ -22,14 +22,14 @@ pub struct Store<K> {
 struct Shared<K> {
     objects: RwLock<Objects<K>>,
     synced: AtomicBool,
-    /// Objects that exist and cannot be read.
-    unreadable: RwLock<BTreeSet<ObjectKey>>,
     /// Wakes whoever waits for the first list in the order they came (a `watch` channel would do so in any order).
     sync: Notify,
 }
 
 struct Objects<K> {
     by_key: BTreeMap<ObjectKey, Arc<K>>,
+    /// Objects that exist and cannot be read.
+    unreadable: BTreeSet<ObjectKey>,
     indexes: BTreeMap<&'static str, Index<K>>,
 }
 
@@ -59,12 +59,12 @@ impl<K> Default for Store<K> {
 impl<K> Store<K> {
     /// An empty store that is not synced.
     pub fn new() -> Self {
-        let objects = Objects { by_key: BTreeMap::new(), indexes: BTreeMap::new() };
+        let objects =
+            Objects { by_key: BTreeMap::new(), unreadable: BTreeSet::new(), indexes: BTreeMap::new() };
         Self {
             shared: Arc::new(Shared {
                 objects: RwLock::new(objects),
                 synced: AtomicBool::new(false),
-                unreadable: RwLock::default(),
                 sync: Notify::new(),
             }),
         }
@@ -115,12 +115,12 @@ impl<K> Store<K> {
 
     /// Whether all objects of the kind are here, none left out because it cannot be read: what is not here does not exist.
     pub fn is_complete(&self) -> bool {
-        self.is_synced() && read(&self.shared.unreadable).is_empty()
+        self.is_synced() && read(&self.shared.objects).unreadable.is_empty()
     }
 
     /// Notes that an object exists and cannot be read.
     pub(crate) fn leave_out(&self, key: ObjectKey) {
-        write(&self.shared.unreadable).insert(key);
+        write(&self.shared.objects).unreadable.insert(key);
     }
 
     /// Waits until [`is_synced`](Self::is_synced).
@@ -140,8 +140,8 @@ impl<K> Store<K> {
 
     /// Puts an object in; the one it replaces comes back.
     pub(crate) fn insert(&self, key: ObjectKey, object: Arc<K>) -> Option<Arc<K>> {
-        write(&self.shared.unreadable).remove(&key);
         let mut objects = write(&self.shared.objects);
+        objects.unreadable.remove(&key);
         let old = objects.by_key.insert(key.clone(), Arc::clone(&object));
         for index in objects.indexes.values_mut() {
             if let Some(old) = &old {
@@ -153,8 +153,8 @@ impl<K> Store<K> {
     }
 
     pub(crate) fn remove(&self, key: &ObjectKey) -> Option<Arc<K>> {
-        write(&self.shared.unreadable).remove(key);
         let mut objects = write(&self.shared.objects);
+        objects.unreadable.remove(key);
         let old = objects.by_key.remove(key)?;
         for index in objects.indexes.values_mut() {
             index.remove(key, &old);
@@ -164,9 +164,8 @@ impl<K> Store<K> {
 
     /// Of all objects that are known to exist.
     pub(crate) fn keys(&self) -> BTreeSet<ObjectKey> {
-        let mut keys = read(&self.shared.unreadable).clone();
-        keys.extend(read(&self.shared.objects).by_key.keys().cloned());
-        keys
+        let objects = read(&self.shared.objects);
+        objects.by_key.keys().chain(&objects.unreadable).cloned().collect()
     }
 }
 

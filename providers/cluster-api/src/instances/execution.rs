@@ -78,15 +78,15 @@ impl Actor {
     async fn claim(&self, look: &Look, plan: &Plan) -> Result<bool, HubError> {
         let fleet = &self.fleet;
         let hooked = fleet.node_class_of(&look.scalable).is_some_and(|class| class.hook_timeout().is_some());
-        let claim = |(key, claim): &(ObjectKey, ClaimFacts)| {
-            let machine = look.machines.iter().find(|machine| machine.key == *key)?;
+        let mut claims = Vec::new();
+        for (key, claim) in &plan.claims {
+            let Some(machine) = look.machines.iter().find(|machine| machine.key == *key) else { continue };
             let mut metadata = claim_metadata(claim, &fleet.owner);
             hook::annotate(&mut metadata["annotations"], hooked);
-            Some(fleet.hub.annotate_machine(machine, metadata))
-        };
-        let claims = a_few_at_once(plan.claims.iter().filter_map(claim).collect()).await;
+            claims.push(async move { (claim, fleet.hub.annotate_machine(machine, metadata).await) });
+        }
         let (mut again, mut error) = (false, None);
-        for ((_, claim), written) in plan.claims.iter().zip(claims) {
+        for (claim, written) in a_few_at_once(claims).await {
             match self.written("claim", written) {
                 Ok(Some(_)) => fleet.wake(&claim.name),
                 Ok(None) => {
