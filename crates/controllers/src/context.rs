@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use k8s_openapi::api::apps::v1::DaemonSet;
-use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::storage::v1::VolumeAttachment;
 use karpenter_api::{CapacityBuffer, NodeClaim, NodeClassReference, NodePool};
@@ -23,6 +23,8 @@ use karpenter_state::Cluster;
 use kube::Client;
 use kube::api::DynamicObject;
 use tokio_util::sync::CancellationToken;
+
+use crate::seen_pod::SeenPod;
 
 /// How often the stores are looked at until all have been listed.
 const SYNC_POLL: Duration = Duration::from_millis(10);
@@ -102,7 +104,7 @@ impl SharedCluster {
 #[derive(Clone)]
 pub struct Stores {
     /// Pods, trimmed to what controllers read; by node: [`PODS_BY_NODE`].
-    pub pods: Store<Pod>,
+    pub pods: Store<SeenPod>,
     /// Nodes; by provider id: [`BY_PROVIDER_ID`].
     pub nodes: Store<Node>,
     /// NodeClaims; by provider id: [`BY_PROVIDER_ID`], by NodePool: [`BY_NODE_POOL`].
@@ -142,7 +144,7 @@ impl Stores {
     }
 
     /// Pods on this node.
-    pub fn pods_on(&self, node: &str) -> Vec<Arc<Pod>> {
+    pub fn pods_on(&self, node: &str) -> Vec<Arc<SeenPod>> {
         self.pods.by_index(PODS_BY_NODE, node)
     }
 

@@ -34,6 +34,7 @@ pub mod planted;
 mod pod_deletion_cost;
 mod pods;
 mod provisioning;
+pub mod seen_pod;
 mod static_capacity;
 mod sync;
 mod times;

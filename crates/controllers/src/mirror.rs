@@ -15,7 +15,7 @@ use crate::watches::{Watched, Watches};
 /// NodePools and NodeClaims that no provider here serves are another Karpenter's, and none of our business.
 pub(crate) fn feed(context: &Context, watches: &mut Watches) {
     let cluster = &context.cluster;
-    keep(cluster, &mut watches.pods, Cluster::apply_pod, |c, k| c.delete_pod(&k.namespace, &k.name));
+    keep_pods(cluster, watches);
     keep(cluster, &mut watches.nodes, Cluster::apply_node, |c, k| c.delete_node(&k.name));
     let providers = context.providers.clone();
     let apply = move |cluster: &mut Cluster, claim: &NodeClaim| match providers.for_claim(claim) {
@@ -81,6 +81,23 @@ pub(crate) fn feed(context: &Context, watches: &mut Watches) {
             c.delete_deployment(&k.namespace, &k.name);
         });
     }
+}
+
+/// Pods are shown whole to the state alone: what is kept of them would not do.
+fn keep_pods(cluster: &SharedCluster, watches: &mut Watches) {
+    let state = cluster.clone();
+    watches.pods.show(move |pod| {
+        if let Err(error) = state.update(|cluster| cluster.apply_pod(pod)) {
+            let object = ObjectKey::of(pod);
+            tracing::warn!(kind = "Pod", %object, %error, "object is left out of scheduling");
+        }
+    });
+    let state = cluster.clone();
+    watches.pods.subscribe(move |delta| {
+        if let Delta::Deleted { object } = delta {
+            state.update(|cluster| cluster.delete_pod(&object.key.namespace, &object.key.name));
+        }
+    });
 }
 
 /// For kinds of which nothing can be wrong.

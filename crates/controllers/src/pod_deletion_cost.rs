@@ -6,11 +6,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use karpenter_api::NodePool;
 use karpenter_api::annotations::POD_DELETION_COST;
 use karpenter_engine::disruption::{DeletionOrder, RankedNode, deletion_order};
 use karpenter_engine::labels::Text;
 use karpenter_runtime::controller::{Controller, Outcome, ReconcileResult, Reconciler, Singleton};
+use karpenter_runtime::informer::Kept as _;
 use karpenter_runtime::logging;
 use karpenter_runtime::metrics::{CounterVec, GaugeVec};
 use karpenter_runtime::object_key::ObjectKey;
@@ -23,6 +25,7 @@ use kube::Api;
 
 use crate::context::Context;
 use crate::provisioning::Provisioning;
+use crate::seen_pod::SeenPod;
 
 const NAME: &str = "pod.deletioncost";
 const QUEUE_NAME: &str = "pod.deletioncost.queue";
@@ -176,13 +179,12 @@ impl Ranking {
     /// Whether some pod of the node is to be written to. Only ReplicaSets read the annotation.
     fn ask(&self, node: &str, cost: Option<i32>) -> bool {
         let bound = self.context.stores.pods_on(node);
-        let pods: Vec<&Arc<Pod>> = bound.iter().filter(|pod| is_of_replica_set(pod)).collect();
+        let pods: Vec<&Arc<SeenPod>> = bound.iter().filter(|pod| pod.owned_by.replica_set).collect();
         if pods.iter().all(|pod| has_cost(pod, cost)) {
             return false;
         }
         for pod in pods {
-            let uid = pod.metadata.uid.clone().unwrap_or_default();
-            let key = PodKey { key: ObjectKey::of(&**pod), uid };
+            let key = PodKey { key: pod.key.clone(), uid: pod.uid.to_string() };
             self.wanted.all().insert(key.clone(), cost);
             self.queue.add(key);
         }
@@ -190,17 +192,8 @@ impl Ranking {
     }
 }
 
-fn is_of_replica_set(pod: &Pod) -> bool {
-    let mut owners = pod.metadata.owner_references.iter().flatten();
-    owners.any(|owner| {
-        owner.controller == Some(true) && owner.api_version == "apps/v1" && owner.kind == "ReplicaSet"
-    })
-}
-
-fn has_cost(pod: &Pod, cost: Option<i32>) -> bool {
-    let written =
-        pod.metadata.annotations.as_ref().and_then(|annotations| annotations.get(POD_DELETION_COST));
-    written.cloned() == cost.map(|cost| cost.to_string())
+fn has_cost(pod: &SeenPod, cost: Option<i32>) -> bool {
+    pod.deletion_cost.as_deref() == cost.map(|cost| cost.to_string()).as_deref()
 }
 
 struct Writer {
@@ -215,7 +208,7 @@ impl Reconciler for Writer {
     async fn reconcile(&self, key: PodKey) -> ReconcileResult {
         let Some(cost) = self.wanted.all().get(&key).copied() else { return Ok(Outcome::Done) };
         let pod = self.context.stores.pods.get(&key.key);
-        let result = match pod.filter(|pod| pod.metadata.uid.as_deref() == Some(&key.uid)) {
+        let result = match pod.filter(|pod| *pod.uid == *key.uid) {
             None => "skipped_notfound",
             Some(pod) if has_cost(&pod, cost) => "skipped_unchanged",
             Some(pod) => match self.write(&pod, cost).await {
@@ -238,15 +231,20 @@ impl Reconciler for Writer {
 }
 
 impl Writer {
-    async fn write(&self, pod: &Pod, cost: Option<i32>) -> Result<Written<Pod>, kube::Error> {
-        let mut changed = pod.clone();
-        let annotations = changed.metadata.annotations.get_or_insert_default();
-        match cost {
-            Some(cost) => annotations.insert(POD_DELETION_COST.to_owned(), cost.to_string()),
-            None => annotations.remove(POD_DELETION_COST),
+    async fn write(&self, pod: &SeenPod, cost: Option<i32>) -> Result<Written<Pod>, kube::Error> {
+        let with = |cost: Option<&str>| {
+            let annotation = cost.map(|cost| (POD_DELETION_COST.to_owned(), cost.to_owned()));
+            let metadata = ObjectMeta {
+                name: Some(pod.key.name.to_string()),
+                resource_version: pod.version().map(str::to_owned),
+                annotations: Some(annotation.into_iter().collect()),
+                ..ObjectMeta::default()
+            };
+            Pod { metadata, ..Pod::default() }
         };
-        let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
-        let api: Api<Pod> = Api::namespaced(self.context.client.clone(), namespace);
-        patch(&api, pod, &changed, Lock::Optimistic).await
+        let (before, after) =
+            (with(pod.deletion_cost.as_deref()), with(cost.map(|cost| cost.to_string()).as_deref()));
+        let api: Api<Pod> = Api::namespaced(self.context.client.clone(), &pod.key.namespace);
+        patch(&api, &before, &after, Lock::Optimistic).await
     }
 }

@@ -1,118 +1,74 @@
 //! What a pod is to those who want it off its node: whether it counts, may be moved, must be waited for.
 //!
-//! The predicates are upstream's, on pods as the watch has them. What scheduling asks of pods is the engine's.
+//! The predicates are upstream's, on what is kept of pods. What scheduling asks of pods is the engine's.
 
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::core::v1::{Pod, Toleration};
-use karpenter_api::{annotations, taints};
-use karpenter_runtime::events::{Event, EventType, Recorder, reference};
+use karpenter_api::annotations;
+use karpenter_runtime::events::{Event, EventType, Recorder};
 use karpenter_runtime::go_duration::GoDuration;
 
+use crate::seen_pod::{Phase, SeenPod};
 use crate::times::rfc3339;
 
 /// A pod that is still there so long after its grace period has ended is not waited for.
 const STUCK_AFTER: SignedDuration = SignedDuration::from_mins(1);
 
-/// The node it is bound to.
-pub(crate) fn node_name(pod: &Pod) -> Option<&str> {
-    pod.spec.as_ref()?.node_name.as_deref().filter(|name| !name.is_empty())
-}
-
 /// Whether it has run to its end.
-pub(crate) fn is_terminal(pod: &Pod) -> bool {
-    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
-    matches!(phase, Some("Failed" | "Succeeded"))
+pub(crate) fn is_terminal(pod: &SeenPod) -> bool {
+    matches!(pod.phase, Phase::Failed | Phase::Succeeded)
 }
 
 /// Whether it is on its way out.
-pub(crate) fn is_terminating(pod: &Pod) -> bool {
-    pod.metadata.deletion_timestamp.is_some()
+pub(crate) fn is_terminating(pod: &SeenPod) -> bool {
+    pod.deleted.is_some()
 }
 
 /// Neither at its end nor on its way out.
-pub(crate) fn is_active(pod: &Pod) -> bool {
+pub(crate) fn is_active(pod: &SeenPod) -> bool {
     !is_terminal(pod) && !is_terminating(pod)
 }
 
 /// Whether its kubelet should have ended it a while ago.
-fn is_stuck_terminating(pod: &Pod, now: Timestamp) -> bool {
-    let until = pod.metadata.deletion_timestamp.as_ref();
-    until.is_some_and(|until| now.duration_since(until.0) > STUCK_AFTER)
-}
-
-fn is_owned_by(pod: &Pod, api_version: &str, kind: &str) -> bool {
-    let mut owners = pod.metadata.owner_references.iter().flatten();
-    owners.any(|owner| owner.api_version == api_version && owner.kind == kind)
-}
-
-/// Whether a DaemonSet put it there.
-pub(crate) fn is_daemon(pod: &Pod) -> bool {
-    is_owned_by(pod, "apps/v1", "DaemonSet")
-}
-
-/// Whether it is the image of a static pod, which the API cannot remove.
-pub(crate) fn is_mirror(pod: &Pod) -> bool {
-    is_owned_by(pod, "v1", "Node")
+fn is_stuck_terminating(pod: &SeenPod, now: Timestamp) -> bool {
+    pod.deleted.is_some_and(|until| now.duration_since(until) > STUCK_AFTER)
 }
 
 /// Whether it will need another place when its node goes. A StatefulSet's pod comes back only after it is gone, so it needs
 /// one even while it ends.
-pub(crate) fn is_reschedulable(pod: &Pod) -> bool {
-    let comes_back = is_terminating(pod) && is_owned_by(pod, "apps/v1", "StatefulSet");
-    (is_active(pod) || comes_back) && !is_daemon(pod) && !is_mirror(pod)
-}
-
-/// Whether it stays on nodes that are being drained.
-pub(crate) fn tolerates_disruption(pod: &Pod) -> bool {
-    let mut tolerations = pod.spec.iter().flat_map(|spec| spec.tolerations.iter().flatten());
-    tolerations.any(answers_disruption)
-}
-
-fn answers_disruption(toleration: &Toleration) -> bool {
-    let text = |text: &Option<String>| text.as_deref().unwrap_or_default().to_owned();
-    let matches = |text: &Option<String>, wanted: &str| {
-        text.as_deref().is_none_or(|text| text.is_empty() || text == wanted)
-    };
-    let taint = taints::DISRUPTED;
-    matches(&toleration.effect, taint.effect.as_str())
-        && matches(&toleration.key, taint.key)
-        && match text(&toleration.operator).as_str() {
-            // The taint has no value.
-            "" | "Equal" => text(&toleration.value).is_empty(),
-            "Exists" => true,
-            _ => false,
-        }
+pub(crate) fn is_reschedulable(pod: &SeenPod) -> bool {
+    let comes_back = is_terminating(pod) && pod.owned_by.stateful_set;
+    (is_active(pod) || comes_back) && !pod.owned_by.daemon_set && !pod.owned_by.node
 }
 
 /// Whether a drain has anything to do with it. One that asks not to be disrupted counts: the drain waits for it.
-pub(crate) fn is_drainable(pod: &Pod, now: Timestamp) -> bool {
-    !tolerates_disruption(pod) && !is_stuck_terminating(pod, now) && !is_mirror(pod)
+pub(crate) fn is_drainable(pod: &SeenPod, now: Timestamp) -> bool {
+    !pod.tolerates_disruption && !is_stuck_terminating(pod, now) && !pod.owned_by.node
 }
 
 /// Whether a drain waits for it.
-pub(crate) fn is_waiting_eviction(pod: &Pod, now: Timestamp) -> bool {
+pub(crate) fn is_waiting_eviction(pod: &SeenPod, now: Timestamp) -> bool {
     !is_terminal(pod) && is_drainable(pod, now)
 }
 
 /// Whether it may be evicted now.
-pub(crate) fn is_evictable(pod: &Pod, now: Timestamp, recorder: &Recorder) -> bool {
-    is_active(pod) && !tolerates_disruption(pod) && !is_mirror(pod) && !is_protected(pod, now, Some(recorder))
+pub(crate) fn is_evictable(pod: &SeenPod, now: Timestamp, recorder: &Recorder) -> bool {
+    is_active(pod)
+        && !pod.tolerates_disruption
+        && !pod.owned_by.node
+        && !is_protected(pod, now, Some(recorder))
 }
 
 /// Whether `karpenter.sh/do-not-disrupt` protects it at this moment: `true`, or a duration since it started. Whoever waits
 /// for it is told, if there is a recorder.
-pub(crate) fn is_protected(pod: &Pod, now: Timestamp, recorder: Option<&Recorder>) -> bool {
-    let annotations = pod.metadata.annotations.as_ref();
-    let Some(value) = annotations.and_then(|annotations| annotations.get(annotations::DO_NOT_DISRUPT)) else {
-        return false;
-    };
+pub(crate) fn is_protected(pod: &SeenPod, now: Timestamp, recorder: Option<&Recorder>) -> bool {
+    let Some(value) = pod.do_not_disrupt.as_deref() else { return false };
     if value == "true" {
         return true;
     }
-    let uid = pod.metadata.uid.clone().unwrap_or_default();
+    let uid = pod.uid.to_string();
     let tell = |event_type, reason, message: String, dedupe: Vec<String>| {
         if let Some(recorder) = recorder {
-            recorder.publish(Event::new(reference(pod), event_type, reason, message).dedupe_by(dedupe));
+            recorder.publish(Event::new(pod.reference(), event_type, reason, message).dedupe_by(dedupe));
         }
     };
     let period = match protection(value) {
@@ -124,11 +80,11 @@ pub(crate) fn is_protected(pod: &Pod, now: Timestamp, recorder: Option<&Recorder
             return false;
         }
     };
-    let Some(started) = pod.status.as_ref().and_then(|status| status.start_time.as_ref()) else {
+    let Some(started) = pod.started else {
         // It cannot be told how long it has run: rather too careful.
         return true;
     };
-    let until = started.0.saturating_add(period).unwrap_or(Timestamp::MAX);
+    let until = started.saturating_add(period).unwrap_or(Timestamp::MAX);
     if now < until {
         let time = rfc3339(until);
         let message = format!("The {} grace period will elapse at {time}", annotations::DO_NOT_DISRUPT);
@@ -156,14 +112,14 @@ mod tests {
 
     use super::*;
 
-    fn pod(edit: Value) -> Pod {
+    fn pod(edit: Value) -> SeenPod {
         let mut pod = json!({
             "metadata": {"name": "p", "namespace": "default", "uid": "u"},
             "spec": {"containers": []},
             "status": {"phase": "Running", "startTime": "2026-01-01T00:00:00Z"},
         });
         merge(&mut pod, &edit);
-        serde_json::from_value(pod).expect("a pod")
+        SeenPod::of(&serde_json::from_value(pod).expect("a pod"))
     }
 
     fn merge(target: &mut Value, edit: &Value) {
@@ -179,26 +135,6 @@ mod tests {
 
     fn at(text: &str) -> Timestamp {
         text.parse().expect("a time")
-    }
-
-    #[test]
-    fn a_toleration_of_the_disrupted_taint_keeps_a_pod_where_it_is() {
-        let tolerating = |toleration: Value| pod(json!({"spec": {"tolerations": [toleration]}}));
-        for toleration in [
-            json!({"operator": "Exists"}),
-            json!({"key": "karpenter.sh/disrupted", "operator": "Exists"}),
-            json!({"key": "karpenter.sh/disrupted", "operator": "Equal", "effect": "NoSchedule"}),
-            json!({"key": "karpenter.sh/disrupted"}),
-        ] {
-            assert!(tolerates_disruption(&tolerating(toleration.clone())), "{toleration}");
-        }
-        for toleration in [
-            json!({"key": "karpenter.sh/disrupted", "operator": "Exists", "effect": "NoExecute"}),
-            json!({"key": "karpenter.sh/disrupted", "operator": "Equal", "value": "x"}),
-            json!({"key": "other", "operator": "Exists"}),
-        ] {
-            assert!(!tolerates_disruption(&tolerating(toleration.clone())), "{toleration}");
-        }
     }
 
     #[test]
@@ -225,7 +161,7 @@ mod tests {
             assert!(!protected(wrong, "2026-01-01T00:00:00Z"), "{wrong}");
         }
         let mut not_started = annotated("5m");
-        not_started.status.as_mut().expect("a status").start_time = None;
+        not_started.started = None;
         assert!(is_protected(&not_started, at("2030-01-01T00:00:00Z"), None));
     }
 

@@ -5,8 +5,8 @@ use std::fmt::Debug;
 
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet, StatefulSet};
 use k8s_openapi::api::core::v1::{
-    ContainerStatus, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, PodTemplate,
-    ReplicationController, Service,
+    Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, PodTemplate, ReplicationController,
+    Service,
 };
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::storage::v1::{CSINode, StorageClass, VolumeAttachment};
@@ -23,10 +23,11 @@ use kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
 
 use crate::context::{ATTACHMENTS_BY_NODE, BY_NODE_POOL, BY_PROVIDER_ID, PODS_BY_NODE, Stores};
+use crate::seen_pod::SeenPod;
 
 /// Every watch of the program. What a feature gate closes is not watched.
 pub(crate) struct Watches {
-    pub(crate) pods: Informer<Pod>,
+    pub(crate) pods: Informer<Pod, SeenPod>,
     pub(crate) nodes: Informer<Node>,
     pub(crate) node_claims: Informer<NodeClaim>,
     pub(crate) node_pools: Informer<NodePool>,
@@ -67,13 +68,10 @@ impl Watches {
     pub(crate) fn new(client: &Client, entropy: &Entropy, providers: &Registry, options: &Options) -> Self {
         let gates = &options.feature_gates;
         let with_workloads = gates.capacity_buffer || !options.default_topology_spread.is_empty();
-        let mut pods = all::<Pod>(client, entropy);
-        pods.trim(trim_pod);
+        let pods = all::<Pod>(client, entropy).keeping(SeenPod::from);
         let mut nodes = all::<Node>(client, entropy);
         nodes.trim(trim_node);
-        pods.store().add_index(PODS_BY_NODE, |pod| {
-            pod.spec.iter().filter_map(|spec| spec.node_name.clone()).collect()
-        });
+        pods.store().add_index(PODS_BY_NODE, |pod| pod.node.iter().map(|node| node.to_string()).collect());
         nodes.store().add_index(BY_PROVIDER_ID, |node| {
             let ids = node.spec.iter().filter_map(|spec| spec.provider_id.clone());
             ids.filter(|id| !id.is_empty()).collect()
@@ -193,75 +191,6 @@ impl<K> Watched for K where
 
 fn all<K: Watched>(client: &Client, entropy: &Entropy) -> Informer<K> {
     Informer::new(Api::all(client.clone()), watcher::Config::default(), entropy)
-}
-
-/// Most of a pod's bytes are of no interest here: what its containers run and how they fared, and volumes that are no claims.
-/// There are more pods than anything else, so what is kept of them is most of the program's memory.
-fn trim_pod(pod: &mut Pod) {
-    shrink(&mut pod.metadata.owner_references);
-    if let Some(spec) = &mut pod.spec {
-        for container in spec.containers.iter_mut().chain(spec.init_containers.iter_mut().flatten()) {
-            container.args = None;
-            container.command = None;
-            container.env = None;
-            container.env_from = None;
-            container.image = None;
-            container.lifecycle = None;
-            container.liveness_probe = None;
-            container.readiness_probe = None;
-            container.security_context = None;
-            container.startup_probe = None;
-            container.termination_message_path = None;
-            container.volume_mounts = None;
-        }
-        spec.containers.shrink_to_fit();
-        shrink(&mut spec.init_containers);
-        spec.ephemeral_containers = None;
-        spec.security_context = None;
-        shrink(&mut spec.tolerations);
-        keep(&mut spec.volumes, |volume| {
-            volume.persistent_volume_claim.is_some() || volume.ephemeral.is_some()
-        });
-    }
-    if let Some(status) = &mut pod.status {
-        // Of containers that run only their size is read: what a pod being resized needs for the moment.
-        for containers in [&mut status.container_statuses, &mut status.init_container_statuses] {
-            for container in containers.iter_mut().flatten() {
-                *container = ContainerStatus {
-                    name: std::mem::take(&mut container.name),
-                    resources: container.resources.take(),
-                    allocated_resources: container.allocated_resources.take(),
-                    ..ContainerStatus::default()
-                };
-            }
-            keep(containers, |container| container.resources.is_some());
-        }
-        shrink(&mut status.conditions);
-        status.ephemeral_container_statuses = None;
-        status.host_ip = None;
-        status.host_ips = None;
-        status.pod_ip = None;
-        status.pod_ips = None;
-    }
-}
-
-/// Keeps what is of interest, in no more room than it needs.
-fn keep<T>(list: &mut Option<Vec<T>>, is_needed: impl Fn(&T) -> bool) {
-    if let Some(items) = list {
-        items.retain(is_needed);
-        if items.is_empty() {
-            *list = None;
-        } else {
-            items.shrink_to_fit();
-        }
-    }
-}
-
-/// Lists are read with room to grow; they never will.
-fn shrink<T>(list: &mut Option<Vec<T>>) {
-    if let Some(items) = list {
-        items.shrink_to_fit();
-    }
 }
 
 /// The images on a node are the longest part of it.

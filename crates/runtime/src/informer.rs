@@ -2,6 +2,8 @@
 //!
 //! kube's `watcher` does the protocol; order, back-off and what a relist means are ours. Subscribers are plain functions
 //! called one after the other from the informer's task: they put keys into queues or feed a mirror, and never wait.
+//!
+//! Objects are kept as they are, or in a form of their own where there are many and little of each is needed.
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
@@ -59,30 +61,55 @@ impl<K> Delta<K> {
     }
 }
 
-impl<K: Resource> Delta<K> {
+impl<S: Kept> Delta<S> {
     /// Whether anything happened: an object of the first list and one that was listed again unchanged are no news.
     pub fn is_news(&self) -> bool {
         match self {
             Self::Added { initial, .. } => !initial,
-            Self::Updated { old, new } => old.meta().resource_version != new.meta().resource_version,
+            Self::Updated { old, new } => old.version() != new.version(),
             Self::Deleted { .. } => true,
         }
     }
 }
 
 /// The keys of the object itself: what a controller maps its own kind with.
-pub fn own_key<K: Resource>(delta: &Delta<K>) -> Vec<ObjectKey> {
-    vec![ObjectKey::of(&**delta.object())]
+pub fn own_key<S: Kept>(delta: &Delta<S>) -> Vec<ObjectKey> {
+    vec![delta.object().key()]
 }
 
-type Subscriber<K> = Box<dyn FnMut(&Delta<K>) + Send>;
+/// What is kept of an object must at least tell which object it is, and of which version.
+pub trait Kept: Send + Sync + 'static {
+    /// Its namespace and name.
+    fn key(&self) -> ObjectKey;
+    /// Which of this name.
+    fn uid(&self) -> Option<&str>;
+    /// The version it is of.
+    fn version(&self) -> Option<&str>;
+}
 
-/// Watches a kind once for all who want to know.
-pub struct Informer<K> {
+impl<K: Resource + Send + Sync + 'static> Kept for K {
+    fn key(&self) -> ObjectKey {
+        ObjectKey::of(self)
+    }
+
+    fn uid(&self) -> Option<&str> {
+        self.meta().uid.as_deref()
+    }
+
+    fn version(&self) -> Option<&str> {
+        self.meta().resource_version.as_deref()
+    }
+}
+
+type Witness<K> = Box<dyn FnMut(&K) + Send>;
+type Subscriber<S> = Box<dyn FnMut(&Delta<S>) + Send>;
+
+/// Watches a kind once for all who want to know. Of each object `S` is kept.
+pub struct Informer<K, S = K> {
     kind: String,
     api: Api<Lenient<K>>,
     config: watcher::Config,
-    mirror: Mirror<K>,
+    mirror: Mirror<K, S>,
     backoff: Backoff,
 }
 
@@ -103,26 +130,43 @@ where
     /// As [`new`](Self::new), of a kind that is only known at run time.
     pub fn of_kind(kind: &str, api: Api<Lenient<K>>, config: watcher::Config, entropy: &Entropy) -> Self {
         let backoff = Backoff::new(entropy.stream(&format!("informer/{kind}")));
-        Self { kind: kind.to_owned(), api, config, mirror: Mirror::new(kind), backoff }
+        Self { kind: kind.to_owned(), api, config, mirror: Mirror::new(kind, |object| object), backoff }
     }
 
+    /// Keeps of every object what `keep` makes of it. To be said before anyone subscribes.
+    pub fn keeping<S: Kept>(self, keep: fn(K) -> S) -> Informer<K, S> {
+        let Self { kind, api, config, backoff, .. } = self;
+        Informer { mirror: Mirror::new(&kind, keep), kind, api, config, backoff }
+    }
+}
+
+impl<K, S> Informer<K, S>
+where
+    K: Resource + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
+    S: Kept,
+{
     /// Takes out of every object what nobody needs, before it is kept and told. Bookkeeping of field managers always goes.
     pub fn trim(&mut self, trim: fn(&mut K)) {
         self.mirror.trim = trim;
     }
 
     /// The store it keeps.
-    pub fn store(&self) -> Store<K> {
+    pub fn store(&self) -> Store<S> {
         self.mirror.store.clone()
     }
 
+    /// Shows `witness` every object whole as it comes or changes, before what is kept of it is in the store.
+    pub fn show(&mut self, witness: impl FnMut(&K) + Send + 'static) {
+        self.mirror.witnesses.push(Box::new(witness));
+    }
+
     /// Calls `subscriber` for every change, in the order things happened, after the store has changed.
-    pub fn subscribe(&mut self, subscriber: impl FnMut(&Delta<K>) + Send + 'static) {
+    pub fn subscribe(&mut self, subscriber: impl FnMut(&Delta<S>) + Send + 'static) {
         self.mirror.subscribers.push(Box::new(subscriber));
     }
 
     /// Puts into `queue` what `map` makes of every change; what is no news with low priority.
-    pub fn feed<Q: Key>(&mut self, queue: &WorkQueue<Q>, map: impl Fn(&Delta<K>) -> Vec<Q> + Send + 'static) {
+    pub fn feed<Q: Key>(&mut self, queue: &WorkQueue<Q>, map: impl Fn(&Delta<S>) -> Vec<Q> + Send + 'static) {
         let queue = queue.clone();
         self.subscribe(move |delta| {
             let priority = if delta.is_news() { 0 } else { LOW_PRIORITY };
@@ -173,9 +217,10 @@ where
     }
 }
 
-impl<K> Runnable for Informer<K>
+impl<K, S> Runnable for Informer<K, S>
 where
     K: Resource + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
+    S: Kept,
 {
     fn run(self: Box<Self>, stop: CancellationToken) -> BoxFuture<'static, ()> {
         Self::run(*self, stop).boxed()
@@ -216,22 +261,26 @@ fn must_relist(error: &watcher::Error) -> bool {
 }
 
 /// Turns watch events into changes of the store. Knows no server.
-struct Mirror<K> {
+struct Mirror<K, S = K> {
     kind: String,
-    store: Store<K>,
-    subscribers: Vec<Subscriber<K>>,
+    store: Store<S>,
+    witnesses: Vec<Witness<K>>,
+    subscribers: Vec<Subscriber<S>>,
     trim: fn(&mut K),
+    keep: fn(K) -> S,
     /// Keys not listed again so far, while a list runs.
     unlisted: Option<BTreeSet<ObjectKey>>,
 }
 
-impl<K: Resource> Mirror<K> {
-    fn new(kind: &str) -> Self {
+impl<K: Resource, S: Kept> Mirror<K, S> {
+    fn new(kind: &str, keep: fn(K) -> S) -> Self {
         Self {
             kind: kind.to_owned(),
             store: Store::new(),
+            witnesses: Vec::new(),
             subscribers: Vec::new(),
             trim: |_| {},
+            keep,
             unlisted: None,
         }
     }
@@ -272,13 +321,16 @@ impl<K: Resource> Mirror<K> {
         // Half of a typical object's bytes, and of no use to any controller.
         object.meta_mut().managed_fields = None;
         (self.trim)(&mut object);
-        let object = Arc::new(object);
-        let delta = match self.store.insert(ObjectKey::of(&*object), Arc::clone(&object)) {
-            // Deleted and made again between two looks: two lives, not one change.
-            Some(old) if old.meta().uid != object.meta().uid => {
-                self.tell(&Delta::Deleted { object: old });
-                Delta::Added { object, initial }
-            }
+        let key = ObjectKey::of(&object);
+        // Deleted and made again between two looks: two lives, not one change.
+        if self.store.get(&key).is_some_and(|old| old.uid() != object.meta().uid.as_deref()) {
+            self.remove(&key);
+        }
+        for witness in &mut self.witnesses {
+            witness(&object);
+        }
+        let object = Arc::new((self.keep)(object));
+        let delta = match self.store.insert(key, Arc::clone(&object)) {
             Some(old) => Delta::Updated { old, new: object },
             None => Delta::Added { object, initial },
         };
@@ -291,7 +343,7 @@ impl<K: Resource> Mirror<K> {
         }
     }
 
-    fn tell(&mut self, delta: &Delta<K>) {
+    fn tell(&mut self, delta: &Delta<S>) {
         for subscriber in &mut self.subscribers {
             subscriber(delta);
         }

@@ -23,6 +23,10 @@ fn object(name: &str, version: &str, uid: &str) -> ConfigMap {
     object
 }
 
+fn mirror() -> Mirror<ConfigMap> {
+    Mirror::new("ConfigMap", |object| object)
+}
+
 /// Writes down what a subscriber hears, as `+new`, `=initial`, `~changed`, `.unchanged` and `-gone`.
 fn listen(mirror: &mut Mirror<ConfigMap>) -> Arc<Mutex<Vec<String>>> {
     let heard = Arc::new(Mutex::new(Vec::new()));
@@ -53,7 +57,7 @@ fn an_object_that_cannot_be_read_stays_what_it_was() {
         let metadata = object(name, version, name).metadata;
         Lenient(Err(crate::lenient::Unreadable { metadata, problem: "invalid type".to_owned() }))
     };
-    let mut mirror = Mirror::new("ConfigMap");
+    let mut mirror = mirror();
     let heard = listen(&mut mirror);
     mirror.apply(Event::Apply(object("a", "1", "a").into()));
     mirror.apply(Event::Apply(unreadable("a", "2")));
@@ -68,7 +72,7 @@ fn an_object_that_cannot_be_read_stays_what_it_was() {
 
 #[test]
 fn a_relist_tells_what_changed_what_did_not_and_what_went() {
-    let mut mirror = Mirror::new("ConfigMap");
+    let mut mirror = mirror();
     let heard = listen(&mut mirror);
     mirror.apply(Event::Init);
     mirror.apply(Event::InitApply(object("a", "1", "u-a").into()));
@@ -93,7 +97,7 @@ fn a_relist_tells_what_changed_what_did_not_and_what_went() {
 
 #[test]
 fn a_list_that_breaks_off_removes_nothing() {
-    let mut mirror = Mirror::new("ConfigMap");
+    let mut mirror = mirror();
     let heard = listen(&mut mirror);
     for name in ["a", "b"] {
         mirror.apply(Event::Apply(object(name, "1", name).into()));
@@ -108,7 +112,7 @@ fn a_list_that_breaks_off_removes_nothing() {
 
 #[test]
 fn an_object_made_again_under_its_name_is_a_death_and_a_birth() {
-    let mut mirror = Mirror::new("ConfigMap");
+    let mut mirror = mirror();
     mirror.apply(Event::Apply(object("a", "1", "first").into()));
     let heard = Arc::new(Mutex::new(Vec::new()));
     let ears = Arc::clone(&heard);
@@ -122,13 +126,62 @@ fn an_object_made_again_under_its_name_is_a_death_and_a_birth() {
 
 #[test]
 fn what_is_trimmed_is_neither_kept_nor_told() {
-    let mut mirror = Mirror::new("ConfigMap");
+    let mut mirror = mirror();
     mirror.trim = |object: &mut ConfigMap| object.data = None;
     mirror.subscribers.push(Box::new(|delta: &Delta<ConfigMap>| assert_eq!(delta.object().data, None)));
     let mut large = object("a", "1", "u");
     large.data = Some([("key".to_owned(), "value".to_owned())].into());
     mirror.apply(Event::Apply(large.into()));
     assert_eq!(mirror.store.list()[0].data, None);
+}
+
+/// All that is kept of a ConfigMap in the next test.
+struct Size {
+    key: ObjectKey,
+    uid: String,
+    entries: usize,
+}
+
+impl Kept for Size {
+    fn key(&self) -> ObjectKey {
+        self.key.clone()
+    }
+
+    fn uid(&self) -> Option<&str> {
+        Some(&self.uid)
+    }
+
+    fn version(&self) -> Option<&str> {
+        None
+    }
+}
+
+#[test]
+fn a_witness_sees_whole_what_is_kept_in_a_form_of_its_own_and_deaths_before_births() {
+    let mut mirror: Mirror<ConfigMap, Size> = Mirror::new("ConfigMap", |object: ConfigMap| Size {
+        key: ObjectKey::of(&object),
+        uid: object.metadata.uid.clone().unwrap_or_default(),
+        entries: object.data.map_or(0, |data| data.len()),
+    });
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let (seen, heard) = (Arc::clone(&told), Arc::clone(&told));
+    mirror.witnesses.push(Box::new(move |object: &ConfigMap| {
+        let value = object.data.as_ref().and_then(|data| data.get("key").cloned()).unwrap_or_default();
+        lock(&seen).push(format!("saw {value}"));
+    }));
+    mirror.subscribers.push(Box::new(move |delta: &Delta<Size>| {
+        let gone = matches!(delta, Delta::Deleted { .. });
+        let (what, of) = (if gone { "gone" } else { "kept" }, delta.object());
+        lock(&heard).push(format!("{what} {} {}", of.uid, of.entries));
+    }));
+    for uid in ["first", "second"] {
+        let mut whole = object("a", "1", uid);
+        whole.data = Some([("key".to_owned(), format!("of {uid}"))].into());
+        mirror.apply(Event::Apply(whole.into()));
+    }
+    let expected = ["saw of first", "kept first 1", "gone first 1", "saw of second", "kept second 1"];
+    assert_eq!(*lock(&told), expected);
+    assert_eq!(mirror.store.len(), 1);
 }
 
 #[tokio::test(start_paused = true)]

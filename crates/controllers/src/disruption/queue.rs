@@ -15,7 +15,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use k8s_openapi::api::core::v1::Pod;
 use karpenter_api::conditions::{ConditionStatus, HasConditions};
 use karpenter_api::{NodeClaim, NodePool, nodeclaim};
 use karpenter_engine::PlannedClaim;
@@ -42,6 +41,7 @@ use crate::context::Context;
 use crate::pods;
 use crate::provisioning::claims::ClaimFactory;
 use crate::provisioning::{Nominations, Provisioning};
+use crate::seen_pod::SeenPod;
 use crate::totals::{Totals, label, snake_case, termination_mode};
 
 const NAME: &str = "disruption.queue";
@@ -247,10 +247,10 @@ impl Queue {
     }
 
     /// A pod that will need another place and was not on the node when it was chosen.
-    fn newcomer(&self, candidate: &Candidate) -> Option<Arc<Pod>> {
-        let known = |uid: Option<&str>| candidate.pods.iter().any(|pod| Some(&*pod.uid) == uid);
+    fn newcomer(&self, candidate: &Candidate) -> Option<Arc<SeenPod>> {
+        let known = |uid: &str| candidate.pods.iter().any(|pod| &*pod.uid == uid);
         let here = self.0.context.stores.pods_on(&candidate.node);
-        here.into_iter().find(|pod| pods::is_reschedulable(pod) && !known(pod.metadata.uid.as_deref()))
+        here.into_iter().find(|pod| pods::is_reschedulable(pod) && !known(&pod.uid))
     }
 
     /// Takes the nodes for this command, unless one of them is taken.
@@ -476,7 +476,7 @@ impl Queue {
             .extract_if(.., |taken| {
                 let Some(pod) = (if taken.deleted { None } else { self.newcomer(&taken.candidate) }) else { return false };
                 let node = logging::object(&ObjectKey::cluster(taken.candidate.node.clone()));
-                let pod = logging::object(&ObjectKey::of(&*pod));
+                let pod = logging::object(&pod.key);
                 tracing::info!(Node = %node, Pod = %pod, "keeping node, a pod was bound to it before it was tainted");
                 true
             })

@@ -8,9 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{Container, Node, Pod, ResourceRequirements};
-use k8s_openapi::apimachinery::pkg::api::resource::Quantity as OpenQuantity;
-use karpenter_api::Quantity;
+use k8s_openapi::api::core::v1::Node;
 use karpenter_engine::labels::WELL_KNOWN;
 use karpenter_runtime::controller::{Controller, Outcome, ReconcileResult, Singleton};
 use karpenter_runtime::metrics::{GaugeStore, GaugeVec, Registry, StoredGauge};
@@ -19,6 +17,8 @@ use karpenter_runtime::program::Program;
 
 use super::resource_type;
 use crate::context::Context;
+use crate::pods;
+use crate::seen_pod::{Amounts, Needs, SeenPod, add_one, amounts};
 
 const NAME: &str = "metrics.node";
 const PERIOD: Duration = Duration::from_secs(5);
@@ -115,9 +115,6 @@ struct NodeMetrics {
     due: AtomicBool,
 }
 
-/// Amounts of resources: thousandths of cores, whole units of everything else.
-type Amounts = BTreeMap<String, i64>;
-
 impl NodeMetrics {
     fn refresh_if_due(&self) {
         if !self.due.swap(false, Ordering::Relaxed) {
@@ -135,8 +132,12 @@ impl NodeMetrics {
                 continue;
             };
             let usage = Usage::of(&self.context.stores.pods_on(&name));
-            add(&mut allocatable, &amounts(node.status.as_ref().and_then(|s| s.allocatable.as_ref())));
-            add(&mut requested, &usage.requests);
+            for (name, amount) in amounts(node.status.as_ref().and_then(|s| s.allocatable.as_ref())) {
+                add_one(&mut allocatable, &name, amount);
+            }
+            for (name, amount) in &usage.requests {
+                add_one(&mut requested, name, *amount);
+            }
             series.insert(name, self.series_of(&node, managed, &usage));
         }
         series.insert(String::new(), self.utilization(&allocatable, &requested));
@@ -202,86 +203,23 @@ struct Usage {
 }
 
 impl Usage {
-    fn of(pods: &[Arc<Pod>]) -> Self {
+    fn of(pods: &[Arc<SeenPod>]) -> Self {
         let mut usage = Self::default();
-        for pod in pods {
-            let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
-            if matches!(phase, Some("Succeeded" | "Failed")) {
-                continue;
+        for pod in pods.iter().filter(|pod| !pods::is_terminal(pod)) {
+            if pod.owned_by.daemon_set {
+                add(&mut usage.daemon_requests, &pod.requests);
+                add(&mut usage.daemon_limits, &pod.limits);
             }
-            let requests = total(pod, |resources| resources.requests.as_ref(), true);
-            let limits = total(pod, |resources| resources.limits.as_ref(), false);
-            let owners = pod.metadata.owner_references.iter().flatten();
-            if owners.into_iter().any(|owner| owner.api_version == "apps/v1" && owner.kind == "DaemonSet") {
-                add(&mut usage.daemon_requests, &requests);
-                add(&mut usage.daemon_limits, &limits);
-            }
-            add(&mut usage.requests, &requests);
-            add(&mut usage.limits, &limits);
+            add(&mut usage.requests, &pod.requests);
+            add(&mut usage.limits, &pod.limits);
         }
         usage
     }
 }
 
-/// What a pod needs at most at one time (KEP-753): containers and sidecars together, or an init container with the sidecars
-/// before it; then what the pod as a whole says, then its overhead. Limits have an overhead only where there is a limit.
-fn total(
-    pod: &Pod,
-    pick: impl Fn(&ResourceRequirements) -> Option<&BTreeMap<String, OpenQuantity>>,
-    overhead_alone: bool,
-) -> Amounts {
-    let Some(spec) = &pod.spec else { return Amounts::new() };
-    let of = |container: &Container| amounts(container.resources.as_ref().and_then(&pick));
-    let mut total = Amounts::new();
-    for container in &spec.containers {
-        add(&mut total, &of(container));
-    }
-    let (mut sidecars, mut peak) = (Amounts::new(), Amounts::new());
-    for container in spec.init_containers.iter().flatten() {
-        let needs = of(container);
-        if container.restart_policy.as_deref() == Some("Always") {
-            add(&mut total, &needs);
-            add(&mut sidecars, &needs);
-            raise(&mut peak, &sidecars);
-        } else {
-            let mut with_sidecars = needs;
-            add(&mut with_sidecars, &sidecars);
-            raise(&mut peak, &with_sidecars);
-        }
-    }
-    raise(&mut total, &peak);
-    total.extend(amounts(spec.resources.as_ref().and_then(&pick)));
-    for (name, amount) in amounts(spec.overhead.as_ref()) {
-        if overhead_alone || total.contains_key(&name) {
-            *total.entry(name).or_default() += amount;
-        }
-    }
-    total.insert("pods".to_owned(), 1);
-    total
-}
-
-fn amounts(list: Option<&BTreeMap<String, OpenQuantity>>) -> Amounts {
-    let amount = |(name, quantity): (&String, &OpenQuantity)| {
-        // The API server has checked it; what it lets through and we cannot read counts for nothing.
-        let quantity = Quantity::parse(&quantity.0).unwrap_or_default();
-        (name.clone(), if name == "cpu" { quantity.milli_value() } else { quantity.value() })
-    };
-    list.into_iter().flatten().map(amount).collect()
-}
-
-fn add(total: &mut Amounts, more: &Amounts) {
-    for (name, amount) in more {
-        match total.get_mut(name) {
-            Some(sum) => *sum = sum.saturating_add(*amount),
-            None => drop(total.insert(name.clone(), *amount)),
-        }
-    }
-}
-
-fn raise(to: &mut Amounts, other: &Amounts) {
-    for (name, amount) in other {
-        let most = to.entry(name.clone()).or_default();
-        *most = (*most).max(*amount);
+fn add(total: &mut Amounts, needs: &Needs) {
+    for (name, amount) in needs.iter() {
+        add_one(total, name, amount);
     }
 }
 
@@ -291,35 +229,12 @@ fn shown(name: &str, amount: i64) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
-
-    fn pod(spec: serde_json::Value) -> Pod {
-        serde_json::from_value(json!({"metadata": {"name": "p"}, "spec": spec})).expect("a pod")
-    }
 
     #[test]
     fn labels_are_named_by_what_stands_behind_the_slash_once_each() {
         let keys = ["karpenter.sh/capacity-type", "a.example/Zone", "b.example/zone", "bare"];
         let names: Vec<String> = label_names(keys.into_iter()).into_iter().map(|(_, name)| name).collect();
         assert_eq!(names, ["capacity_type", "zone"]);
-    }
-
-    #[test]
-    fn a_pod_needs_its_containers_or_its_largest_start_whichever_is_more() {
-        let cpu = |amount: &str| json!({"requests": {"cpu": amount}});
-        let pod = pod(json!({
-            "containers": [{"name": "a", "resources": cpu("1")}, {"name": "b", "resources": cpu("500m")}],
-            "initContainers": [
-                {"name": "sidecar", "restartPolicy": "Always", "resources": cpu("250m")},
-                {"name": "init", "resources": cpu("3")},
-            ],
-            "overhead": {"cpu": "100m", "memory": "1Mi"},
-        }));
-        let requests = total(&pod, |resources| resources.requests.as_ref(), true);
-        assert_eq!((requests["cpu"], requests["memory"], requests["pods"]), (3350, 1 << 20, 1));
-        let limits = total(&pod, |resources| resources.limits.as_ref(), false);
-        assert_eq!(limits, Amounts::from([("pods".to_owned(), 1)]), "overhead limits nothing by itself");
     }
 }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Node, Pod, PodCondition};
+use k8s_openapi::api::core::v1::Node;
 use karpenter_api::labels;
 use karpenter_runtime::controller::{Controller, Outcome, ReconcileResult, Reconciler};
 use karpenter_runtime::informer::own_key;
@@ -21,6 +21,7 @@ use karpenter_state::PodTiming;
 
 use crate::context::Context;
 use crate::pods;
+use crate::seen_pod::{Phase, SeenPod, Since};
 use crate::watches::Watches;
 
 const NAME: &str = "metrics.pod";
@@ -43,7 +44,7 @@ pub(crate) fn register(context: &Context, watches: &mut Watches, program: &mut P
     let controller =
         Controller::for_objects(NAME, "", "Pod", Observer(Arc::clone(&metrics))).build(&context.environment);
     watches.pods.feed(&controller.queue(), move |delta| {
-        if is_pending(delta.object()) || metrics.is_waiting(&ObjectKey::of(&**delta.object())) {
+        if is_pending(delta.object()) || metrics.is_waiting(&delta.object().key) {
             own_key(delta)
         } else {
             Vec::new()
@@ -184,7 +185,7 @@ impl PodMetrics {
     }
 
     /// Notes what has come to its end.
-    fn observe(&self, key: &ObjectKey, pod: &Pod) {
+    fn observe(&self, key: &ObjectKey, pod: &SeenPod) {
         let mut all = self.waiting();
         if is_pending(pod) {
             all.insert(key.clone(), Waiting { start: true, place: true });
@@ -193,21 +194,19 @@ impl PodMetrics {
         let Some(waiting) = all.get_mut(key) else { return };
         let timing = self.timing(key);
         if waiting.start {
-            let ready = condition(pod, "Ready").filter(|ready| ready.status == "True");
-            if let Some(since) = ready.and_then(transition) {
+            if let Some(Since(Some(since))) = pod.ready {
                 self.families.startup.observe(&[], seconds(created(pod), since));
                 if let Some(schedulable) = timing.schedulable {
                     self.families.provisioning_startup.observe(&[], seconds(schedulable, since));
                 }
             }
             // One that is over never was ready, or is no more: how long it took to start cannot be told.
-            waiting.start = ready.is_none() && !pods::is_terminal(pod);
+            waiting.start = pod.ready.is_none() && !pods::is_terminal(pod);
         }
-        let scheduled = condition(pod, "PodScheduled").filter(|scheduled| scheduled.status == "True");
         if waiting.place
-            && let Some(since) = scheduled.and_then(transition)
+            && let Some(Since(Some(since))) = pod.scheduled
         {
-            let claims = has_resource_claims(pod);
+            let claims = yes_or_no(pod.has_resource_claims);
             self.families.bound.observe(&[claims], seconds(created(pod), since));
             if let Some(schedulable) = timing.schedulable {
                 self.families.provisioning_bound.observe(&[claims], seconds(schedulable, since));
@@ -229,7 +228,7 @@ impl PodMetrics {
         let waiting = self.waiting().clone();
         let now = self.context.now();
         let series = self.context.stores.pods.list().into_iter().map(|pod| {
-            let key = ObjectKey::of(&*pod);
+            let key = pod.key.clone();
             let mut gauges = vec![self.state_of(&pod)];
             self.add_waits(&mut gauges, &key, &pod, waiting.get(&key).copied().unwrap_or_default(), now);
             (key.to_string(), gauges)
@@ -241,13 +240,13 @@ impl PodMetrics {
         &self,
         gauges: &mut Vec<StoredGauge>,
         key: &ObjectKey,
-        pod: &Pod,
+        pod: &SeenPod,
         waiting: Waiting,
         now: Timestamp,
     ) {
-        let scheduled = condition(pod, "PodScheduled").is_some_and(|scheduled| scheduled.status == "True");
+        let scheduled = pod.scheduled.is_some();
         let unbound = waiting.place && is_pending(pod) && !scheduled;
-        let placed = scheduled || pods::node_name(pod).is_some() || pods::is_terminal(pod);
+        let placed = scheduled || pod.node.is_some() || pods::is_terminal(pod);
         if !waiting.start && !unbound && placed {
             return;
         }
@@ -264,7 +263,7 @@ impl PodMetrics {
             }
         }
         if unbound {
-            let labels = || [names(), vec![has_resource_claims(pod).to_owned()]].concat();
+            let labels = || [names(), vec![yes_or_no(pod.has_resource_claims).to_owned()]].concat();
             add(&families.unbound, labels(), created(pod));
             if let Some(since) = timing.schedulable {
                 add(&families.provisioning_unbound, labels(), since);
@@ -275,33 +274,26 @@ impl PodMetrics {
         }
     }
 
-    fn state_of(&self, pod: &Pod) -> StoredGauge {
+    fn state_of(&self, pod: &SeenPod) -> StoredGauge {
         let text = |text: Option<&str>| text.unwrap_or_default().to_owned();
-        let yes_or_no = |yes: bool| if yes { "true" } else { "false" }.to_owned();
-        let bound_to = pods::node_name(pod);
+        let bound_to = pod.node.as_deref();
         let node = bound_to.and_then(|name| self.context.stores.nodes.get(&ObjectKey::cluster(name)));
         let label = |key: &str| text(node.as_ref().and_then(|node| node_label(node, key)));
-        let namespace = text(pod.metadata.namespace.as_deref());
-        let owner = pod.metadata.owner_references.iter().flatten().next().map(|owner| {
-            let kind = owner.kind.to_lowercase();
-            format!("/apis/{}/namespaces/{namespace}/{kind}s/{}", owner.api_version, owner.name)
-        });
-        let ready = condition(pod, "Ready").is_some_and(|ready| ready.status == "True");
         let pool = label(labels::NODEPOOL);
         let values = vec![
-            text(pod.metadata.name.as_deref()),
-            namespace.clone(),
-            owner.unwrap_or_default(),
+            pod.key.name.to_string(),
+            pod.key.namespace.to_string(),
+            pod.owner.to_string(),
             text(bound_to),
-            yes_or_no(bound_to.is_some()),
+            yes_or_no(bound_to.is_some()).to_owned(),
             pool.clone(),
             label(labels::TOPOLOGY_ZONE),
             label(labels::ARCH),
             label(labels::CAPACITY_TYPE),
             label(labels::INSTANCE_TYPE),
-            text(pod.status.as_ref().and_then(|status| status.phase.as_deref())),
-            yes_or_no(ready),
-            yes_or_no(!pool.is_empty()),
+            pod.phase.as_str().to_owned(),
+            yes_or_no(pod.ready.is_some()).to_owned(),
+            yes_or_no(!pool.is_empty()).to_owned(),
         ];
         StoredGauge { family: self.families.state.clone(), labels: values, value: 1.0 }
     }
@@ -311,32 +303,18 @@ fn node_label<'a>(node: &'a Node, key: &str) -> Option<&'a str> {
     node.metadata.labels.as_ref()?.get(key).map(String::as_str)
 }
 
-fn is_pending(pod: &Pod) -> bool {
-    pod.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Pending")
+fn is_pending(pod: &SeenPod) -> bool {
+    pod.phase == Phase::Pending
 }
 
-fn condition<'a>(pod: &'a Pod, type_: &str) -> Option<&'a PodCondition> {
-    pod.status.as_ref()?.conditions.as_ref()?.iter().find(|condition| condition.type_ == type_)
-}
-
-fn transition(condition: &PodCondition) -> Option<Timestamp> {
-    condition.last_transition_time.as_ref().map(|time| time.0)
-}
-
-fn created(pod: &Pod) -> Timestamp {
-    pod.metadata.creation_timestamp.as_ref().map_or(Timestamp::UNIX_EPOCH, |time| time.0)
+fn created(pod: &SeenPod) -> Timestamp {
+    pod.created.unwrap_or(Timestamp::UNIX_EPOCH)
 }
 
 fn seconds(from: Timestamp, to: Timestamp) -> f64 {
     to.duration_since(from).as_secs_f64()
 }
 
-/// Whether the pod asks for devices by claims, as the label has it.
-fn has_resource_claims(pod: &Pod) -> &'static str {
-    let spec = pod.spec.as_ref();
-    let of_pod = spec.and_then(|spec| spec.resource_claims.as_ref()).is_some_and(|claims| !claims.is_empty());
-    let containers =
-        spec.into_iter().flat_map(|spec| spec.containers.iter().chain(spec.init_containers.iter().flatten()));
-    let mut claims = containers.filter_map(|container| container.resources.as_ref()?.claims.as_ref());
-    if of_pod || claims.any(|claims| !claims.is_empty()) { "true" } else { "false" }
+fn yes_or_no(yes: bool) -> &'static str {
+    if yes { "true" } else { "false" }
 }

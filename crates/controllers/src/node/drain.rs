@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::core::v1::Pod;
 
 use super::eviction::{Deadline, EvictionQueue};
 use crate::context::Context;
 use crate::planted::{Bug, is_planted};
 use crate::pods;
+use crate::seen_pod::SeenPod;
 
 /// What a drain does with pods that are still there at its deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,7 +43,7 @@ pub(crate) fn drain(
         return Ok(());
     }
     let total = waiting.len();
-    let due = |pod: &Pod| mode == Mode::ForceDelete && is_force_due(pod, deadline, now);
+    let due = |pod: &SeenPod| mode == Mode::ForceDelete && is_force_due(pod, deadline, now);
     let (forced, graceful): (Vec<_>, Vec<_>) = waiting.into_iter().partition(|pod| due(pod));
     // Force waits for no tier: a budget on one pod must not hold up another whose time is over.
     let kind = match (mode, deadline) {
@@ -56,29 +56,22 @@ pub(crate) fn drain(
 }
 
 /// Whether a pod would outlive the deadline: it is then deleted with what is left of its time (rule T3.4).
-pub(crate) fn is_force_due(pod: &Pod, deadline: Option<Timestamp>, now: Timestamp) -> bool {
+pub(crate) fn is_force_due(pod: &SeenPod, deadline: Option<Timestamp>, now: Timestamp) -> bool {
     let Some(deadline) = deadline else { return false };
-    if let Some(ends) = &pod.metadata.deletion_timestamp {
-        return ends.0 > deadline;
+    if let Some(ends) = pod.deleted {
+        return ends > deadline;
     }
-    let grace = pod.spec.as_ref().and_then(|spec| spec.termination_grace_period_seconds);
-    let Some(grace) = grace else { return false };
+    let Some(grace) = pod.grace else { return false };
     let latest = deadline.saturating_sub(SignedDuration::from_secs(grace)).unwrap_or(Timestamp::MIN);
     now > latest
 }
 
 /// The pods that go before all others: those of users before daemons, both before what the cluster cannot do without.
-fn first_tier(waiting: Vec<Arc<Pod>>) -> Vec<Arc<Pod>> {
-    let tier = |pod: &Pod| (is_critical(pod), pods::is_daemon(pod));
+fn first_tier(waiting: Vec<Arc<SeenPod>>) -> Vec<Arc<SeenPod>> {
+    let tier = |pod: &SeenPod| (pod.is_critical, pod.owned_by.daemon_set);
     let first = waiting.iter().map(|pod| tier(pod)).min();
-    let now = |pod: &Pod| Some(tier(pod)) == first || is_planted(Bug::KeepsNoOrder);
+    let now = |pod: &SeenPod| Some(tier(pod)) == first || is_planted(Bug::KeepsNoOrder);
     waiting.into_iter().filter(|pod| now(pod)).collect()
-}
-
-/// By the name of its priority class alone, as kubelet's graceful shutdown has it.
-fn is_critical(pod: &Pod) -> bool {
-    let class = pod.spec.as_ref().and_then(|spec| spec.priority_class_name.as_deref());
-    matches!(class, Some("system-cluster-critical" | "system-node-critical"))
 }
 
 #[cfg(test)]
@@ -87,13 +80,13 @@ mod tests {
 
     use super::*;
 
-    fn pod(name: &str, class: &str, owner: &str) -> Arc<Pod> {
+    fn pod(name: &str, class: &str, owner: &str) -> Arc<SeenPod> {
         let owner = json!([{"apiVersion": "apps/v1", "kind": owner, "name": "o", "uid": "o"}]);
         let pod = json!({
             "metadata": {"name": name, "ownerReferences": owner},
             "spec": {"containers": [], "priorityClassName": class, "terminationGracePeriodSeconds": 30},
         });
-        Arc::new(serde_json::from_value(pod).expect("a pod"))
+        Arc::new(SeenPod::of(&serde_json::from_value(pod).expect("a pod")))
     }
 
     #[test]
@@ -108,9 +101,8 @@ mod tests {
         let mut order = Vec::new();
         while !waiting.is_empty() {
             let tier = first_tier(waiting.clone());
-            let names: Vec<_> = tier.iter().map(|pod| pod.metadata.name.clone().expect("a name")).collect();
-            waiting.retain(|pod| !names.contains(pod.metadata.name.as_ref().expect("a name")));
-            order.push(names);
+            waiting.retain(|pod| !tier.contains(pod));
+            order.push(tier.iter().map(|pod| pod.key.name.to_string()).collect::<Vec<_>>());
         }
         assert_eq!(order, [vec!["high", "app"], vec!["daemon"], vec!["critical"], vec!["critical-daemon"]]);
     }
@@ -125,12 +117,11 @@ mod tests {
         assert!(!is_force_due(&running, None, at("2027-01-01T00:00:00Z")));
         let mut ending = (*running).clone();
         for (ends, due) in [("2026-01-01T01:00:00Z", false), ("2026-01-01T01:00:01Z", true)] {
-            let ends = k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(at(ends));
-            ending.metadata.deletion_timestamp = Some(ends);
+            ending.deleted = Some(at(ends));
             assert_eq!(is_force_due(&ending, deadline, at("2026-01-01T00:00:00Z")), due);
         }
         let mut boundless = (*running).clone();
-        boundless.spec.as_mut().expect("a spec").termination_grace_period_seconds = None;
+        boundless.grace = None;
         assert!(!is_force_due(&boundless, deadline, at("2027-01-01T00:00:00Z")));
     }
 }

@@ -27,6 +27,7 @@ use super::drain::is_force_due;
 use crate::context::Context;
 use crate::planted::{Bug, is_planted};
 use crate::pods;
+use crate::seen_pod::SeenPod;
 use crate::times::go_default;
 
 const WORKERS: (u32, u32) = (100, 5000);
@@ -69,7 +70,7 @@ pub(crate) struct EvictionQueue {
 
 impl EvictionQueue {
     /// Asks these pods to leave. One that is asked already keeps the stricter deadline.
-    pub(crate) fn add(&self, deadline: Deadline, pods: &[Arc<Pod>]) {
+    pub(crate) fn add(&self, deadline: Deadline, pods: &[Arc<SeenPod>]) {
         let mut items = lock(&self.items);
         for pod in pods {
             let id = id_of(pod);
@@ -89,8 +90,8 @@ fn lock(items: &Items) -> MutexGuard<'_, BTreeMap<PodId, Deadline>> {
     items.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn id_of(pod: &Pod) -> PodId {
-    (ObjectKey::of(pod), pod.metadata.uid.clone().unwrap_or_default())
+fn id_of(pod: &SeenPod) -> PodId {
+    (pod.key.clone(), pod.uid.to_string())
 }
 
 /// The reconciler of `eviction-queue`.
@@ -180,19 +181,17 @@ impl Evictor {
         }
     }
 
-    fn pods(&self, pod: &Pod) -> (Api<Pod>, String) {
-        let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
-        let api = Api::namespaced(self.context.client.clone(), namespace);
-        (api, pod.metadata.name.clone().unwrap_or_default())
+    fn pods(&self, pod: &SeenPod) -> (Api<Pod>, String) {
+        (Api::namespaced(self.context.client.clone(), &pod.key.namespace), pod.key.name.to_string())
     }
 
-    async fn evict(&self, pod: &Pod) -> ReconcileResult {
+    async fn evict(&self, pod: &SeenPod) -> ReconcileResult {
         let (api, name) = self.pods(pod);
         let eviction = json!({
             "apiVersion": "policy/v1",
             "kind": "Eviction",
-            "metadata": {"name": name, "namespace": pod.metadata.namespace},
-            "deleteOptions": {"preconditions": {"uid": pod.metadata.uid}},
+            "metadata": {"name": name, "namespace": *pod.key.namespace},
+            "deleteOptions": {"preconditions": {"uid": pod.uid}},
         });
         let answer = api.create_subresource("eviction", &name, &PostParams::default(), &eviction).await;
         let refusal = match answer {
@@ -200,12 +199,12 @@ impl Evictor {
                 self.requests.inc(&["200"]);
                 let reason = self.reason(pod);
                 let event = Event::new(
-                    reference(pod),
+                    pod.reference(),
                     EventType::Normal,
                     "Evicted",
                     format!("Evicted pod: {reason}"),
                 );
-                self.context.recorder.publish(event.dedupe_by(pod.metadata.name.clone()));
+                self.context.recorder.publish(event.dedupe_by([pod.key.name.to_string()]));
                 self.drained.inc(&[&reason]);
                 return self.complete(&id_of(pod));
             }
@@ -224,28 +223,27 @@ impl Evictor {
             // There is nothing left to drain it from; whoever still wants it gone asks again.
             return self.complete(&id_of(pod));
         };
-        let error = Structured::new(problem).with("Pod", Field::object(&ObjectKey::of(pod)));
+        let error = Structured::new(problem).with("Pod", Field::object(&pod.key));
         self.context.recorder.publish(failed_draining(&node, &error.to_string()));
         Ok(Outcome::Requeue)
     }
 
     /// Deletes a pod in what time its node has left. Never at once: the kubelet must have said that it is gone.
-    async fn force_delete(&self, pod: &Pod, deadline: Timestamp, now: Timestamp) -> ReconcileResult {
+    async fn force_delete(&self, pod: &SeenPod, deadline: Timestamp, now: Timestamp) -> ReconcileResult {
         let grace = u32::try_from(deadline.duration_since(now).as_secs()).unwrap_or_default().max(1);
-        let own =
-            pod.spec.as_ref().and_then(|spec| spec.termination_grace_period_seconds).unwrap_or_default();
+        let own = pod.grace.unwrap_or_default();
         let message = format!(
             "Deleting the pod to accommodate the terminationTime {} of the node. The pod was granted {grace} seconds of \
              grace-period of its {own} terminationGracePeriodSeconds. This bypasses the PDB of the pod and the \
              do-not-disrupt annotation.",
             go_default(deadline)
         );
-        let event = Event::new(reference(pod), EventType::Normal, "Disrupted", message);
-        self.context.recorder.publish(event.dedupe_by(pod.metadata.name.clone()));
+        let event = Event::new(pod.reference(), EventType::Normal, "Disrupted", message);
+        self.context.recorder.publish(event.dedupe_by([pod.key.name.to_string()]));
         let (api, name) = self.pods(pod);
         let params = DeleteParams {
             grace_period_seconds: Some(grace),
-            preconditions: Some(Preconditions { uid: pod.metadata.uid.clone(), resource_version: None }),
+            preconditions: Some(Preconditions { uid: Some(pod.uid.to_string()), resource_version: None }),
             ..DeleteParams::default()
         };
         match api.delete(&name, &params).await {
@@ -263,12 +261,12 @@ impl Evictor {
         self.complete(&id_of(pod))
     }
 
-    fn node_of(&self, pod: &Pod) -> Option<Arc<Node>> {
-        self.context.stores.nodes.get(&ObjectKey::cluster(pods::node_name(pod)?))
+    fn node_of(&self, pod: &SeenPod) -> Option<Arc<Node>> {
+        self.context.stores.nodes.get(&ObjectKey::cluster(pod.node.as_deref()?))
     }
 
     /// Why the pod's node goes; empty if that cannot be found out.
-    fn reason(&self, pod: &Pod) -> String {
+    fn reason(&self, pod: &SeenPod) -> String {
         let claim = self.node_of(pod).and_then(|node| self.context.stores.claim_of(&node).one());
         let Some(claim) = claim else {
             tracing::debug!(error = "no node with a nodeclaim", "failed looking up pod eviction reason");

@@ -16,6 +16,7 @@ use kube::api::ListParams;
 use kube::{Api, Client};
 
 use crate::pods;
+use crate::seen_pod::SeenPod;
 
 /// As many pods as a node may have: a list of all pods is not longer than the lists of so many nodes.
 const PODS_PER_NODE: usize = 110;
@@ -30,7 +31,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 pub(crate) struct LastLook {
     pods: Api<Pod>,
     /// What the watch has brought.
-    known: Store<Pod>,
+    known: Store<SeenPod>,
     clock: Arc<dyn Clock>,
     /// Who waits for an answer, by ticket.
     asking: Mutex<Asking>,
@@ -45,7 +46,7 @@ struct Asking {
 }
 
 impl LastLook {
-    pub(crate) fn new(client: Client, known: Store<Pod>, clock: Arc<dyn Clock>) -> Self {
+    pub(crate) fn new(client: Client, known: Store<SeenPod>, clock: Arc<dyn Clock>) -> Self {
         Self {
             pods: Api::all(client),
             known,
@@ -97,8 +98,9 @@ impl LastLook {
             ))
         })??;
         let now = self.clock.undoubted_now();
-        let waiting = lists.iter().flatten().filter(|pod| pods::is_waiting_eviction(pod, now));
-        Ok(waiting.filter_map(|pod| pods::node_name(pod).map(str::to_owned)).collect())
+        let waiting =
+            lists.iter().flatten().map(SeenPod::of).filter(|pod| pods::is_waiting_eviction(pod, now));
+        Ok(waiting.filter_map(|pod| pod.node.map(String::from)).collect())
     }
 }
 

@@ -4,12 +4,12 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Pod, Volume};
 use k8s_openapi::api::storage::v1::VolumeAttachment;
 use karpenter_runtime::object_key::ObjectKey;
 
 use crate::context::{ATTACHMENTS_BY_NODE, Stores};
 use crate::pods;
+use crate::seen_pod::SeenPod;
 
 /// The attachments that must go before the node does.
 pub(super) fn pending(stores: &Stores, node: &str, now: Timestamp) -> Vec<Arc<VolumeAttachment>> {
@@ -28,22 +28,10 @@ pub(super) fn pending(stores: &Stores, node: &str, now: Timestamp) -> Vec<Arc<Vo
 }
 
 /// The names of the PersistentVolumes a pod uses.
-fn volumes_of(stores: &Stores, pod: &Pod) -> Vec<String> {
-    let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
-    let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
-    volumes
-        .filter_map(|volume| {
-            let claim =
-                stores.volume_claims.get(&ObjectKey::namespaced(namespace, claim_name(pod, volume)?))?;
-            claim.spec.as_ref()?.volume_name.clone()
-        })
-        .collect()
-}
-
-fn claim_name(pod: &Pod, volume: &Volume) -> Option<String> {
-    if let Some(claim) = &volume.persistent_volume_claim {
-        return Some(claim.claim_name.clone());
-    }
-    let pod = pod.metadata.name.as_deref().unwrap_or_default();
-    volume.ephemeral.as_ref().map(|_| format!("{pod}-{}", volume.name))
+fn volumes_of(stores: &Stores, pod: &SeenPod) -> Vec<String> {
+    let claims = pod.volume_claims.iter().filter_map(|name| {
+        let claim = stores.volume_claims.get(&ObjectKey::namespaced(pod.key.namespace.clone(), &**name))?;
+        claim.spec.as_ref()?.volume_name.clone()
+    });
+    claims.collect()
 }

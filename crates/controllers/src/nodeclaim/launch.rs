@@ -5,7 +5,6 @@
 
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::Pod;
 use karpenter_api::conditions::{ConditionStatus, HasConditions as _};
 use karpenter_api::nodeclaim::{INSTANCE_TERMINATING, LAUNCHED};
 use karpenter_api::{NodeClaim, labels};
@@ -19,6 +18,7 @@ use karpenter_runtime::{logging, writes};
 
 use super::lifecycle::{Lifecycle, Pass, Stage};
 use crate::pods;
+use crate::seen_pod::SeenPod;
 
 impl Lifecycle {
     pub(super) async fn launch(&self, pass: &mut Pass) -> Result<Stage, ReconcileError> {
@@ -100,20 +100,20 @@ impl Lifecycle {
         self.context.recorder.publish(event.dedupe_by(claim.metadata.uid.clone()));
         let message = truncated(format!("NodeClaim {name} nominated for this pod failed to launch: {error}"));
         for pod in self.pods_waiting_for(name) {
-            let event = Event::new(reference(&*pod), EventType::Warning, NO_CAPACITY, message.clone());
-            let event = event.dedupe_by(pod.metadata.uid.clone()).limited_by(&self.pod_events);
+            let event = Event::new(pod.reference(), EventType::Warning, NO_CAPACITY, message.clone());
+            let event = event.dedupe_by([pod.uid.to_string()]).limited_by(&self.pod_events);
             self.context.recorder.publish(event);
         }
     }
 
     /// The pods the claim was made for that still wait. One that found a place, ended or is ending meanwhile does not care.
-    fn pods_waiting_for(&self, claim: &str) -> Vec<Arc<Pod>> {
+    fn pods_waiting_for(&self, claim: &str) -> Vec<Arc<SeenPod>> {
         let keys = self.context.cluster.read(|cluster| cluster.timings().pods_of(claim));
         let pods = &self.context.stores.pods;
         let known = keys.iter().filter_map(|(namespace, name)| {
             pods.get(&ObjectKey::namespaced(namespace.as_ref(), name.as_ref()))
         });
-        known.filter(|pod| pods::node_name(pod).is_none() && pods::is_active(pod)).collect()
+        known.filter(|pod| pod.node.is_none() && pods::is_active(pod)).collect()
     }
 }
 

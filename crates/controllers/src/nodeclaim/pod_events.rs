@@ -7,7 +7,6 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use karpenter_api::NodeClaim;
 use karpenter_runtime::controller::{Controller, Outcome, ReconcileResult, Reconciler};
@@ -20,6 +19,7 @@ use kube::Api;
 
 use crate::context::Context;
 use crate::pods;
+use crate::seen_pod::{SeenPod, Since};
 use crate::watches::Watches;
 
 /// Events so close together are one. Shorter than what consolidation waits before it acts, so that it sees every pod that came.
@@ -53,20 +53,20 @@ pub(crate) fn register(context: &Context, watches: &mut Watches, program: &mut P
 }
 
 /// What of a pod's change concerns its node: it came, ended or is ending.
-fn occurrence(delta: &Delta<Pod>) -> Option<PodEvent> {
+fn occurrence(delta: &Delta<SeenPod>) -> Option<PodEvent> {
     let pod = delta.object();
-    let bound = pods::node_name(pod).is_some();
+    let bound = pod.node.is_some();
     let (happened, initial) = match delta {
         Delta::Added { initial, .. } => (bound, *initial),
         Delta::Updated { old, new } => {
-            let came = pods::node_name(old).is_none();
+            let came = old.node.is_none();
             let ended = !pods::is_terminal(old) && pods::is_terminal(new);
             let ending = !pods::is_terminating(old) && pods::is_terminating(new);
             (bound && (came || ended || ending), false)
         }
         Delta::Deleted { .. } => (false, false),
     };
-    (happened && !pods::is_daemon(pod)).then(|| PodEvent { pod: ObjectKey::of(&**pod), initial })
+    (happened && !pod.owned_by.daemon_set).then(|| PodEvent { pod: pod.key.clone(), initial })
 }
 
 impl Reconciler for PodEvents {
@@ -75,7 +75,7 @@ impl Reconciler for PodEvents {
     async fn reconcile(&self, event: PodEvent) -> ReconcileResult {
         let stores = &self.context.stores;
         let Some(pod) = stores.pods.get(&event.pod) else { return Ok(Outcome::Done) };
-        let node = pods::node_name(&pod).and_then(|name| stores.nodes.get(&ObjectKey::cluster(name)));
+        let node = pod.node.as_deref().and_then(|name| stores.nodes.get(&ObjectKey::cluster(name)));
         let Some(claim) = node.and_then(|node| stores.claim_of(&node).one()) else {
             return Ok(Outcome::Done);
         };
@@ -104,9 +104,6 @@ impl Reconciler for PodEvents {
 }
 
 /// When the pod was given its node.
-fn bound_at(pod: &Pod) -> Option<Timestamp> {
-    let mut conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
-    let scheduled =
-        conditions.find(|condition| condition.type_ == "PodScheduled" && condition.status == "True");
-    scheduled.and_then(|condition| condition.last_transition_time.as_ref()).map(|time| time.0)
+fn bound_at(pod: &SeenPod) -> Option<Timestamp> {
+    pod.scheduled.and_then(|Since(time)| time)
 }

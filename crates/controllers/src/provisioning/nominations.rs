@@ -5,7 +5,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::ObjectReference;
 use karpenter_engine::NodePlacement;
 use karpenter_engine::pod::Pod;
-use karpenter_runtime::events::{Event, EventLimiter, EventType, reference};
+use karpenter_runtime::events::{Event, EventLimiter, EventType};
 use karpenter_runtime::object_key::ObjectKey;
 
 use crate::context::Context;
@@ -58,7 +58,7 @@ impl Nominations {
 /// What an event about a pod says it is about.
 pub(super) fn about(context: &Context, pod: &Pod) -> ObjectReference {
     match context.stores.pods.get(&ObjectKey::namespaced(pod.namespace.clone(), pod.name.clone())) {
-        Some(object) => reference(&*object),
+        Some(pod) => pod.reference(),
         None => ObjectReference {
             api_version: Some("v1".to_owned()),
             kind: Some("Pod".to_owned()),

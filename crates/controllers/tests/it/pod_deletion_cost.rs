@@ -17,8 +17,8 @@ async fn occupied(rig: &Rig, owner: &Value, name: &str, size: u32) {
 
 fn cost(rig: &Rig, pod: &str) -> Option<String> {
     let all = rig.context.stores.pods.list();
-    let pod = all.iter().find(|known| known.metadata.name.as_deref() == Some(pod)).expect("a pod");
-    pod.metadata.annotations.as_ref().and_then(|annotations| annotations.get(POD_DELETION_COST).cloned())
+    let pod = all.iter().find(|known| *known.key.name == *pod).expect("a pod");
+    pod.deletion_cost.as_deref().map(str::to_owned)
 }
 
 /// A cluster with the gate open and a ReplicaSet in it, and the reference pods have to that. Nothing is consolidated.
