@@ -318,7 +318,6 @@ impl<K: Resource, S: Kept> Mirror<K, S> {
                 return;
             }
         };
-        // Half of a typical object's bytes, and of no use to any controller.
         object.meta_mut().managed_fields = None;
         (self.trim)(&mut object);
         let key = ObjectKey::of(&object);

@@ -1,7 +1,8 @@
 //! Objects read one by one: what cannot be read is known by name, and does not take the rest of a list with it.
 //!
 //! kube decodes a list as a whole, so that a single object of a newer version, or one a lax schema let through, would blind a
-//! watch for all others.
+//! watch for all others. The bookkeeping of field managers is not read at all: it is half of a typical object, and of no use to
+//! any controller.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -48,14 +49,38 @@ impl<K> From<K> for Lenient<K> {
 
 impl<'de, K: DeserializeOwned> Deserialize<'de> for Lenient<K> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = Box::<RawValue>::deserialize(deserializer)?;
-        Ok(Self(serde_json::from_str(text.get()).map_err(|error| {
+        let whole = Box::<RawValue>::deserialize(deserializer)?;
+        let text = without_field_managers(whole.get());
+        Ok(Self(serde_json::from_str(&text).map_err(|error| {
             let Identity { name, namespace, uid, resource_version } =
-                serde_json::from_str::<Named>(text.get()).unwrap_or_default().metadata;
+                serde_json::from_str::<Named>(&text).unwrap_or_default().metadata;
             let metadata = ObjectMeta { name, namespace, uid, resource_version, ..ObjectMeta::default() };
             Unreadable { metadata, problem: error.to_string() }
         })))
     }
+}
+
+/// The same object with nothing in its `metadata.managedFields`. Text that is laid out otherwise than servers do stays as it is.
+fn without_field_managers(text: &str) -> Cow<'_, str> {
+    // Quotes within strings are escaped: this can only be a key.
+    const KEY: &str = r#""managedFields":["#;
+    let Some(start) = text.find(KEY).map(|at| at + KEY.len()) else { return Cow::Borrowed(text) };
+    let (mut depth, mut in_string, mut escaped) = (1, false, false);
+    for (at, byte) in text.bytes().enumerate().skip(start) {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if in_string => escaped = true,
+            b'"' => in_string = !in_string,
+            _ if in_string => {}
+            b'[' | b'{' => depth += 1,
+            b']' | b'}' => depth -= 1,
+            _ => {}
+        }
+        if depth == 0 {
+            return Cow::Owned([&text[..start], &text[at..]].concat());
+        }
+    }
+    Cow::Borrowed(text)
 }
 
 impl<K: Resource> Resource for Lenient<K> {
@@ -128,6 +153,25 @@ mod tests {
         let odd = list.items[1].0.as_ref().expect_err("odd");
         assert_eq!(odd.metadata.namespace.as_deref(), Some("ns"));
         assert!(odd.problem.contains("expected"), "{odd}");
+    }
+
+    #[test]
+    fn field_managers_are_left_out_whatever_they_wrote_and_nothing_else_is() {
+        let managers =
+            r#"[{"manager":"a ] \" }","fieldsV1":{"f:metadata":{"k:{\"x\":[1]}":{}}}},{"manager":"\\"}]"#;
+        let note = r#"{\"managedFields\":[1,2]}"#;
+        let text = |managers: &str| {
+            format!(
+                r#"{{"metadata":{{"annotations":{{"note":"{note}"}},"managedFields":{managers},"name":"p"}},"spec":{{"containers":[]}}}}"#
+            )
+        };
+        assert_eq!(without_field_managers(&text(managers)), text("[]"));
+        assert_eq!(without_field_managers(&text("[]")), text("[]"));
+        assert_eq!(without_field_managers(r#""managedFields":[{"#), r#""managedFields":[{"#, "cut short");
+        let Lenient(pod) = serde_json::from_str::<Lenient<Pod>>(&text(managers)).expect("a pod");
+        let meta = pod.expect("a pod").metadata;
+        assert_eq!(meta.name.as_deref(), Some("p"));
+        assert_eq!(meta.annotations.expect("annotations")["note"], r#"{"managedFields":[1,2]}"#);
     }
 
     #[test]

@@ -10,7 +10,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::lru::Lru;
+use super::lru::{Lru, digest};
 use crate::rate_limit::TokenBucket;
 
 const CACHE: usize = 4096;
@@ -28,7 +28,8 @@ pub(super) struct Correlator {
 
 #[derive(Default)]
 struct Similar {
-    messages: BTreeSet<String>,
+    /// Digests of them.
+    messages: BTreeSet<u64>,
     last: Option<Instant>,
 }
 
@@ -92,7 +93,7 @@ impl Correlator {
         if similar.last.is_none_or(|last| now.saturating_duration_since(last) > SIMILAR_WITHIN) {
             similar.messages.clear();
         }
-        similar.messages.insert(event.message.clone().unwrap_or_default());
+        similar.messages.insert(digest(event.message.as_deref().unwrap_or_default()));
         similar.last = Some(now);
         if similar.messages.len() < SIMILAR_MAX {
             let key = event_key(&event);
