@@ -3,6 +3,7 @@ Settings as environment variables, of the names docs/settings.md lists.
 What is null or an empty text is left to the program; what `controller.env` sets wins.
 */}}
 {{- define "karpenter.env" -}}
+{{- include "karpenter.refuseHiddenSettings" . -}}
 {{- $settings := .Values.settings -}}
 {{- $plain := list
   (list "LOG_LEVEL" .Values.logLevel)
@@ -97,6 +98,31 @@ What is null or an empty text is left to the program; what `controller.env` sets
 {{- $rest := list -}}
 {{- range $env -}}{{- if not (has .name $set) -}}{{- $rest = append $rest . -}}{{- end -}}{{- end -}}
 {{- concat $rest .Values.controller.env | toYaml -}}
+{{- end -}}
+
+{{/* Refuses settings that rights, ports or replicas follow where the chart does not see them: beside their values. */}}
+{{- define "karpenter.refuseHiddenSettings" -}}
+{{- $values := dict
+  "FEATURE_GATES" "settings.featureGates"
+  "SCHEDULER_CONFIG" "settings.schedulerConfig"
+  "DISABLE_LEADER_ELECTION" "settings.disableLeaderElection"
+  "LEADER_ELECTION_NAME" "settings.leaderElectionName"
+  "LEADER_ELECTION_NAMESPACE" "settings.leaderElectionNamespace"
+  "METRICS_PORT" "controller.metrics.port"
+  "HEALTH_PROBE_PORT" "controller.healthProbe.port"
+-}}
+{{- range .Values.controller.env -}}
+{{- if hasKey $values .name -}}
+{{- fail (printf "controller.env: %s is not enough, more in the chart follows from it; set %s instead" .name (get $values .name)) -}}
+{{- end -}}
+{{- end -}}
+{{- range .Values.controller.extraArgs -}}
+{{- $flag := regexFind "^--?[a-z-]+" . -}}
+{{- $name := $flag | trimPrefix "-" | trimPrefix "-" | replace "-" "_" | upper -}}
+{{- if hasKey $values $name -}}
+{{- fail (printf "controller.extraArgs: %s is not enough, more in the chart follows from it; set %s instead" $flag (get $values $name)) -}}
+{{- end -}}
+{{- end -}}
 {{- end -}}
 
 {{/* Files that settings point to. */}}
