@@ -4,6 +4,7 @@
 
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use anyhow::Context as _;
 use futures_util::FutureExt as _;
@@ -68,6 +69,8 @@ pub fn cmd(args: &Args) -> anyhow::Result<ExitCode> {
     .context("cannot set up logging")?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
+        // The engine thinks for moments, minutes apart: what a thread has for itself is given back in between.
+        .thread_keep_alive(Duration::from_millis(100))
         .build()
         .context("cannot start the async runtime")?;
     runtime.block_on(run(options, environment))
