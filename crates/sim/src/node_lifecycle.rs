@@ -77,6 +77,9 @@ impl Actor for NodeLifecycle {
                 let Some(node) = &edit.new else { return };
                 let name = edit.key.name.to_string();
                 agenda.now(Key::Taints(name.clone()));
+                if edit.old.is_none() {
+                    agenda.after(Key::Silence(name.clone()), GRACE);
+                }
                 let was = edit.old.as_deref().and_then(node_ready);
                 if node_ready(node) != Some("True") && was == Some("True") {
                     for pod in objects.pods_on(&name).filter(|pod| is_ready(pod)) {

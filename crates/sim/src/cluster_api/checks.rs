@@ -20,6 +20,7 @@ const EPOCH: &str = "karpenter.cluster.x-k8s.io/epoch";
 const PROTECTED: &str = "karpenter.cluster.x-k8s.io/protected-replicas";
 const SET_NAME: &str = "cluster.x-k8s.io/set-name";
 const MARK: &str = "cluster.x-k8s.io/delete-machine";
+const REVISION: &str = "machinedeployment.clusters.x-k8s.io/revision";
 const MAX_SIZE: &str = "cluster.x-k8s.io/cluster-api-autoscaler-node-group-max-size";
 
 /// The NodeClaim of this uid, unless it is on its way out.
@@ -232,7 +233,6 @@ fn deployment_of<'a>(objects: &'a Objects, machine: &DynamicObject) -> Option<&'
 
 /// Whether a Machine's MachineSet is not the newest of its MachineDeployment.
 fn is_outdated(objects: &Objects, machine: &DynamicObject) -> bool {
-    const REVISION: &str = "machinedeployment.clusters.x-k8s.io/revision";
     let Some(deployment) = deployment_of(objects, machine) else { return false };
     let sets = objects.machine_sets.values();
     let set = sets.into_iter().find(|set| Some(uid(&***set)) == controller_of(machine, Kind::MachineSet));
@@ -348,6 +348,7 @@ impl Invariant for LevelsWithinBounds {
                 machines.iter().filter(|m| annotation(m, CLAIM).is_none() && is_foreign(rest.objects, m));
             let before = i64::try_from(before.count()).unwrap_or(0);
             let wanted = i64::try_from(claimed.count()).unwrap_or(0) + protected.max(before);
+            let made_up_for = protected.saturating_sub(before).max(0);
             let there = i64::try_from(machines.len()).unwrap_or(0);
             let replicas = number(deployment, "/spec/replicas");
             // A rollout that has no room for the new ones has one more of them for as long as it takes.
@@ -358,7 +359,9 @@ impl Invariant for LevelsWithinBounds {
             let left_over = rolls && raised.is_some_and(|ago| ago < LEFT_OVER_SECONDS);
             let too_few = there < wanted || replicas < wanted;
             let too_many = there > wanted + surge || replicas > wanted;
-            if too_few || (too_many && !left_over) {
+            let stays =
+                there == replicas && gives_what_is_wanted(rest.objects, deployment, &machines, made_up_for);
+            if too_few || (too_many && !left_over && !stays) {
                 return Err(format!(
                     "{key} has {there} Machines and {replicas} replicas; {wanted} are wanted"
                 ));
@@ -376,6 +379,32 @@ impl Invariant for LevelsWithinBounds {
             None => Ok(()),
         }
     }
+}
+
+/// Whether a lower level would cost an `OnDelete` deployment what somebody wants, so that what it has too many stays until its old
+/// Machines are replaced: the oldest MachineSet gives first, and has none but wanted ones. `made_up_for` others stand for Machines that
+/// were there before Karpenter and are gone.
+fn gives_what_is_wanted(
+    objects: &Objects,
+    deployment: &DynamicObject,
+    machines: &[&Arc<DynamicObject>],
+    made_up_for: i64,
+) -> bool {
+    let revision = |machine: &DynamicObject| {
+        let namespace = machine.metadata.namespace.as_deref().unwrap_or_default();
+        let set = objects.machine_sets.get(&ObjectKey::namespaced(namespace, label(machine, SET_NAME)))?;
+        annotation(set, REVISION)?.parse::<i64>().ok()
+    };
+    let newest = annotation(deployment, REVISION).and_then(|text| text.parse::<i64>().ok());
+    let oldest = machines.iter().filter_map(|machine| revision(machine)).min();
+    let unwanted = machines.iter().filter(|machine| revision(machine) == oldest).filter(|machine| {
+        !annotation(machine, CLAIM)
+            .map_or_else(|| is_foreign(objects, machine), |claim| wants_its_machine(objects, claim))
+    });
+    is_on_delete(deployment)
+        && oldest.is_some()
+        && oldest < newest
+        && i64::try_from(unwanted.count()).is_ok_and(|unwanted| unwanted <= made_up_for)
 }
 
 #[cfg(test)]
@@ -470,19 +499,20 @@ mod tests {
         objects
     }
 
+    fn judged(objects: &Objects, raised_ago: Option<i64>) -> bool {
+        let now: Timestamp = "2026-01-02T01:00:00Z".parse().unwrap();
+        let mut rule = LevelsWithinBounds::new("karpenter");
+        if let Some(ago) = raised_ago {
+            let at = now - jiff::SignedDuration::from_secs(ago);
+            rule.raised.insert(ObjectKey::namespaced("fleet", "d"), at);
+        }
+        let inventory = crate::inventory::Inventory::default();
+        let healed_for = std::time::Duration::from_secs(600);
+        rule.check_at_rest(&Rest { objects, inventory: &inventory, now, healed_for }).is_ok()
+    }
+
     #[test]
     fn at_rest_there_is_one_too_many_only_while_a_rollout_is_stuck_or_a_launch_has_just_failed() {
-        let now: Timestamp = "2026-01-02T01:00:00Z".parse().unwrap();
-        let judged = |objects: &Objects, raised_ago: Option<i64>| {
-            let mut rule = LevelsWithinBounds::new("karpenter");
-            if let Some(ago) = raised_ago {
-                let at = now - jiff::SignedDuration::from_secs(ago);
-                rule.raised.insert(ObjectKey::namespaced("fleet", "d"), at);
-            }
-            let inventory = crate::inventory::Inventory::default();
-            let healed_for = std::time::Duration::from_secs(600);
-            rule.check_at_rest(&Rest { objects, inventory: &inventory, now, healed_for }).is_ok()
-        };
         assert!(!judged(&with_one_too_many(1, ["a", "a"]), None), "nobody wants it");
         assert!(judged(&with_one_too_many(1, ["a", "b"]), None), "its rollout has no room for it");
         assert!(!judged(&with_one_too_many(2, ["a", "b"]), None), "nobody wants the level");
@@ -490,5 +520,29 @@ mod tests {
         assert!(!judged(&with_one_too_many(2, ["a", "b"]), Some(400)));
         assert!(!judged(&with_one_too_many(0, ["a", "b"]), Some(100)), "too few are always wrong");
         assert!(!judged(&with_one_too_many(2, ["a", "a"]), Some(100)), "without a rollout it falls at once");
+    }
+
+    #[test]
+    fn at_rest_an_on_delete_deployment_may_keep_what_only_a_machine_in_use_could_be_given_up_for() {
+        let case = |strategy: &str, sets: [&str; 2]| {
+            let mut objects = with_one_too_many(2, sets);
+            let key = ObjectKey::namespaced("fleet", "d");
+            let mut deployment = DynamicObject::clone(&objects.machine_deployments[&key]);
+            deployment.data["spec"]["rollout"] = json!({"strategy": {"type": strategy}});
+            let revision =
+                |of: &str| std::collections::BTreeMap::from([(REVISION.to_owned(), of.to_owned())]);
+            deployment.metadata.annotations.get_or_insert_default().extend(revision("2"));
+            objects.machine_deployments.insert(key, Arc::new(deployment));
+            for (name, number) in [("a", "1"), ("b", "2")] {
+                let mut set = DynamicObject::clone(&objects.machines[&ObjectKey::namespaced("fleet", "m")]);
+                set.metadata.annotations = Some(revision(number));
+                objects.machine_sets.insert(ObjectKey::namespaced("fleet", name), Arc::new(set));
+            }
+            judged(&objects, None)
+        };
+        assert!(case("OnDelete", ["a", "b"]), "a lower level takes the old one, which is claimed");
+        assert!(!case("OnDelete", ["b", "a"]), "the old one is nobody's, and can go");
+        assert!(!case("OnDelete", ["b", "b"]), "there is no old one");
+        assert!(!case("RollingUpdate", ["a", "b"]), "the old one goes anyway");
     }
 }

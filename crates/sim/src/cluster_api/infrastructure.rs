@@ -10,13 +10,15 @@ use kube::api::{DynamicObject, PostParams};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::kinds::{Kind, patch, patch_status, text};
+use super::kinds::{Kind, is_paused, label, patch, patch_status, text};
 use super::misfortune::Misfortune;
 use crate::actor::{Actor, Agenda, code};
 use crate::cluster::Cluster;
 use crate::objects::{Change, Objects, is_deleting};
 
 const FINALIZER: &str = "simmachine.infrastructure.cluster.x-k8s.io";
+/// How often a machine of a paused Cluster is looked at.
+const AGAIN: Duration = Duration::from_secs(5);
 
 /// What a machine has and does: `spec` of a SimMachine, from its template.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -82,6 +84,14 @@ impl Infrastructure {
 
     fn machine(&self, key: &ObjectKey) -> Option<Arc<DynamicObject>> {
         self.cluster.read(|objects| objects.sim_machines.get(key).cloned())
+    }
+
+    /// Whether its Cluster is paused: its objects may be on the move then, and one that goes says nothing about the machine.
+    fn is_paused(&self, machine: &DynamicObject) -> bool {
+        let namespace = machine.metadata.namespace.as_deref().unwrap_or_default();
+        let cluster = ObjectKey::namespaced(namespace, label(machine, "cluster.x-k8s.io/cluster-name"));
+        self.cluster
+            .read(|objects| is_paused(machine, objects.capi_clusters.get(&cluster).map(|found| &**found)))
     }
 
     async fn identify(&self, machine: &DynamicObject) -> Result<(), kube::Error> {
@@ -178,6 +188,11 @@ impl Actor for Infrastructure {
         | Key::Die(name)
         | Key::Vanish(name)) = key;
         let Some(machine) = self.machine(name) else { return Ok(()) };
+        // What runs joins and dies by itself, whatever becomes of its object.
+        if !matches!(key, Key::Join(_) | Key::Die(_)) && self.is_paused(&machine) {
+            agenda.after(key.clone(), AGAIN);
+            return Ok(());
+        }
         let behaviour = behaviour(&machine);
         let later = |agenda: &mut Agenda<Key>, key: Key, seconds: u64| {
             if !agenda.has(&key) {
@@ -230,8 +245,8 @@ impl Actor for Infrastructure {
             }
             // Its Node stays behind.
             Key::Die(_) => self.cluster.set_kubelet(&name.name, false),
-            Key::Vanish(_) => self.vanish(&machine).await?,
-            Key::Identify(_) | Key::Provision(_) | Key::Join(_) | Key::Fail(_) => {}
+            Key::Vanish(_) if deleting => self.vanish(&machine).await?,
+            Key::Identify(_) | Key::Provision(_) | Key::Join(_) | Key::Fail(_) | Key::Vanish(_) => {}
         }
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! All objects of a Cluster made anew under new uids, as `clusterctl move` and a restored backup do: paused meanwhile, with specs,
 //! annotations and status as they were, and owners by their new uids.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams};
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::kinds::{Kind, create};
 use crate::actor::unless_gone;
 use crate::cluster::Cluster;
-use crate::objects::Objects;
+use crate::objects::{Objects, is_deleting};
 
 /// From the top: an owner is made before what it owns.
 const ORDER: [Kind; 5] =
@@ -32,7 +32,8 @@ fn all(objects: &Objects, kind: Kind, namespace: &str) -> Vec<Arc<DynamicObject>
         .collect()
 }
 
-/// Makes everything of the namespace anew. Its Clusters have to be paused, or controllers take what is gone for gone.
+/// Makes everything of the namespace anew but for what is on its way out, which is gone. Its Clusters have to be paused, or
+/// controllers take what is gone for gone.
 ///
 /// # Errors
 ///
@@ -45,6 +46,21 @@ pub(super) async fn make_anew(
     let mut uids: BTreeMap<String, String> = BTreeMap::new();
     let everything: Vec<(Kind, Vec<Arc<DynamicObject>>)> =
         cluster.read(|objects| ORDER.map(|kind| (kind, all(objects, kind, namespace))).into());
+    // What was cloned for a Machine has its name, and goes with it.
+    let goes = |kinds: &[Kind]| -> BTreeSet<String> {
+        let of_these = everything.iter().filter(|(kind, _)| kinds.contains(kind));
+        let leaving = of_these.flat_map(|(_, objects)| objects).filter(|object| is_deleting(&***object));
+        leaving.filter_map(|object| object.metadata.name.clone()).collect()
+    };
+    let (machines, clones) = (goes(&[Kind::Machine]), goes(&[Kind::Machine, Kind::SimMachine]));
+    let moves = |kind: Kind, object: &DynamicObject| {
+        let name = object.metadata.name.as_deref().unwrap_or_default();
+        let with_its_machine = matches!(kind, Kind::SimMachine | Kind::SimConfig) && machines.contains(name);
+        !is_deleting(object) && !with_its_machine
+    };
+    for name in &clones {
+        cluster.set_kubelet(name, false);
+    }
     for (kind, objects) in everything.iter().rev() {
         let api = kind.api(client, namespace);
         for object in objects {
@@ -54,9 +70,9 @@ pub(super) async fn make_anew(
             unless_gone(api.delete(name, &DeleteParams::background()).await)?;
         }
     }
-    for (kind, objects) in everything {
-        let api = kind.api(client, namespace);
-        for object in objects.iter().filter(|object| object.metadata.deletion_timestamp.is_none()) {
+    for (kind, objects) in &everything {
+        let (kind, api) = (*kind, kind.api(client, namespace));
+        for object in objects.iter().filter(|object| moves(kind, object)) {
             let mut copy = serde_json::to_value(&**object).map_err(kube::Error::SerdeError)?;
             let status = copy.as_object_mut().and_then(|copy| copy.remove("status"));
             if let Some(metadata) = copy.get_mut("metadata").and_then(Value::as_object_mut) {

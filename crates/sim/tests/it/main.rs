@@ -6,6 +6,7 @@ mod autoscaler;
 mod budgets;
 mod cloud;
 mod cloudstack_replay;
+mod cluster_api;
 mod commands;
 mod faults;
 mod invariants;

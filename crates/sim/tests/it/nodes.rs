@@ -81,6 +81,16 @@ async fn a_silent_kubelet_is_found_out_and_its_pods_move() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_node_whose_kubelet_never_spoke_is_found_out() {
+    let world = quick(7);
+    world.cluster().set_kubelet("n1", false);
+    world.run_for(2 * MINUTE).await.unwrap();
+    world.create(node("n1", "a", 4)).await.unwrap();
+    world.run_for(2 * MINUTE).await.unwrap();
+    assert_eq!(readiness(&world, "n1").as_deref(), Some("Unknown"));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_kubelet_that_comes_back_has_its_node_and_pods_ready_again() {
     let world = quick(4);
     world.create(node("n1", "a", 4)).await.unwrap();
