@@ -190,7 +190,7 @@ impl<K> Watched for K where
 }
 
 fn all<K: Watched>(client: &Client, entropy: &Entropy) -> Informer<K> {
-    Informer::new(Api::all(client.clone()), watcher::Config::default(), entropy)
+    Informer::all(client, watcher::Config::default(), entropy)
 }
 
 /// The images on a node are the longest part of it.

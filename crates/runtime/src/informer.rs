@@ -12,8 +12,9 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use futures_util::{FutureExt, StreamExt};
+use kube::core::ApiResource;
 use kube::runtime::watcher::{self, Event, ListSemantic};
-use kube::{Api, Resource};
+use kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -21,9 +22,9 @@ use tokio_util::sync::CancellationToken;
 use crate::controller::Runnable;
 use crate::entropy::{Entropy, Stream};
 use crate::error;
-use crate::lenient::Lenient;
 use crate::object_key::ObjectKey;
 use crate::store::Store;
+use crate::unread::Unread;
 use crate::work_queue::{Add, Key, LOW_PRIORITY, WorkQueue};
 
 /// A change of one object.
@@ -107,7 +108,7 @@ type Subscriber<S> = Box<dyn FnMut(&Delta<S>) + Send>;
 /// Watches a kind once for all who want to know. Of each object `S` is kept.
 pub struct Informer<K, S = K> {
     kind: String,
-    api: Api<Lenient<K>>,
+    api: Api<Unread>,
     config: watcher::Config,
     mirror: Mirror<K, S>,
     backoff: Backoff,
@@ -117,8 +118,18 @@ impl<K> Informer<K>
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
 {
-    /// Of all objects the API handle covers and the configuration selects.
-    pub fn new(api: Api<Lenient<K>>, config: watcher::Config, entropy: &Entropy) -> Self {
+    /// Of all objects the configuration selects.
+    pub fn all(client: &Client, config: watcher::Config, entropy: &Entropy) -> Self {
+        Self::of(Api::all_with(client.clone(), &ApiResource::erase::<K>(&())), config, entropy)
+    }
+
+    /// Of those of a namespace.
+    pub fn namespaced(client: &Client, namespace: &str, config: watcher::Config, entropy: &Entropy) -> Self {
+        let api = Api::namespaced_with(client.clone(), namespace, &ApiResource::erase::<K>(&()));
+        Self::of(api, config, entropy)
+    }
+
+    fn of(api: Api<Unread>, config: watcher::Config, entropy: &Entropy) -> Self {
         Self::of_kind(&format!("{}/{}", K::group(&()), K::kind(&())), api, config, entropy)
     }
 }
@@ -127,8 +138,8 @@ impl<K> Informer<K>
 where
     K: Resource + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
 {
-    /// As [`new`](Self::new), of a kind that is only known at run time.
-    pub fn of_kind(kind: &str, api: Api<Lenient<K>>, config: watcher::Config, entropy: &Entropy) -> Self {
+    /// Of a kind that is only known at run time: of all objects the API handle covers and the configuration selects.
+    pub fn of_kind(kind: &str, api: Api<Unread>, config: watcher::Config, entropy: &Entropy) -> Self {
         let backoff = Backoff::new(entropy.stream(&format!("informer/{kind}")));
         Self { kind: kind.to_owned(), api, config, mirror: Mirror::new(kind, |object| object), backoff }
     }
@@ -272,7 +283,7 @@ struct Mirror<K, S = K> {
     unlisted: Option<BTreeSet<ObjectKey>>,
 }
 
-impl<K: Resource, S: Kept> Mirror<K, S> {
+impl<K: Resource + DeserializeOwned, S: Kept> Mirror<K, S> {
     fn new(kind: &str, keep: fn(K) -> S) -> Self {
         Self {
             kind: kind.to_owned(),
@@ -285,7 +296,7 @@ impl<K: Resource, S: Kept> Mirror<K, S> {
         }
     }
 
-    fn apply(&mut self, event: Event<Lenient<K>>) {
+    fn apply(&mut self, event: Event<Unread>) {
         match event {
             Event::Init => self.unlisted = Some(self.store.keys()),
             Event::InitApply(object) => {
@@ -293,7 +304,7 @@ impl<K: Resource, S: Kept> Mirror<K, S> {
                 if let Some(unlisted) = &mut self.unlisted {
                     unlisted.remove(&ObjectKey::of(&object));
                 }
-                self.upsert(object, initial);
+                self.upsert(&object, initial);
             }
             Event::InitDone => {
                 for key in self.unlisted.take().unwrap_or_default() {
@@ -301,26 +312,24 @@ impl<K: Resource, S: Kept> Mirror<K, S> {
                 }
                 self.store.mark_synced();
             }
-            Event::Apply(object) => self.upsert(object, false),
+            Event::Apply(object) => self.upsert(&object, false),
             Event::Delete(object) => self.remove(&ObjectKey::of(&object)),
         }
     }
 
-    fn upsert(&mut self, object: Lenient<K>, initial: bool) {
-        let mut object = match object.0 {
+    fn upsert(&mut self, unread: &Unread, initial: bool) {
+        let key = ObjectKey::of(unread);
+        let mut object = match unread.read::<K>() {
             Ok(object) => object,
             // It exists, so what was known of it before stays: better an old truth than a deletion that did not happen.
-            Err(unreadable) => {
-                let object = ObjectKey::of(&Lenient::<K>(Err(unreadable.clone())));
-                let (kind, error) = (&self.kind, unreadable);
-                tracing::warn!(kind, %object, %error, "object cannot be read and is left out");
-                self.store.leave_out(object);
+            Err(error) => {
+                tracing::warn!(kind = self.kind, object = %key, %error, "object cannot be read and is left out");
+                self.store.leave_out(key);
                 return;
             }
         };
         object.meta_mut().managed_fields = None;
         (self.trim)(&mut object);
-        let key = ObjectKey::of(&object);
         // Deleted and made again between two looks: two lives, not one change.
         if self.store.get(&key).is_some_and(|old| old.uid() != object.meta().uid.as_deref()) {
             self.remove(&key);

@@ -27,7 +27,6 @@ pub mod events;
 pub mod http;
 pub mod informer;
 pub mod lease;
-pub mod lenient;
 pub mod logging;
 pub mod metrics;
 pub mod object_key;
@@ -41,6 +40,7 @@ pub mod store;
 pub mod surroundings;
 mod sync;
 pub mod ttl_cache;
+pub mod unread;
 pub mod work_queue;
 pub mod writes;
 

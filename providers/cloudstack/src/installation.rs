@@ -122,7 +122,7 @@ pub fn install_from_secret(
     let mut installation = install_with(client.clone(), roads, rate, options, around);
     let only = watcher::Config::default().fields(&format!("metadata.name={name}"));
     let mut secrets: Informer<Secret> =
-        Informer::new(Api::namespaced(around.client.clone(), namespace), only, &around.environment.entropy);
+        Informer::namespaced(&around.client, namespace, only, &around.environment.entropy);
     let keys = Arc::new(SecretKeys { secrets: secrets.store(), keeper: KeyKeeper::new(roads, client) });
     keys.be_asked_for(ObjectKey::namespaced(namespace, name));
     let controller = Controller::for_objects("cloudstack.credentials", "", "Secret", FollowsSecret(keys))
@@ -147,9 +147,8 @@ pub fn install_with(
     let entropy = &around.environment.entropy;
     let api: Api<CloudStackNodeClass> = Api::all(around.client.clone());
     let mut classes: Informer<CloudStackNodeClass> =
-        Informer::new(Api::all(around.client.clone()), watcher::Config::default(), entropy);
-    let mut claims: Informer<NodeClaim> =
-        Informer::new(Api::all(around.client.clone()), watcher::Config::default(), entropy);
+        Informer::all(&around.client, watcher::Config::default(), entropy);
+    let mut claims: Informer<NodeClaim> = Informer::all(&around.client, watcher::Config::default(), entropy);
     let objects: Arc<dyn Objects> = Arc::new(Watched { classes: classes.store(), claims: claims.store() });
     let voice = Voice::new(around.recorder.clone(), around.client.clone());
     let name_nodes = options.name_nodes;
@@ -198,8 +197,7 @@ pub fn install_with(
     if !name_nodes {
         parts.push(Part::new("cloudstack nodes", move |stop| abandoned.look_after(stop).boxed()));
     } else {
-        let mut nodes: Informer<Node> =
-            Informer::new(Api::all(around.client.clone()), watcher::Config::default(), entropy);
+        let mut nodes: Informer<Node> = Informer::all(&around.client, watcher::Config::default(), entropy);
         let names = NodeNames {
             accounts: Arc::clone(&accounts),
             abandoned,

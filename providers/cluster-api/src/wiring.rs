@@ -245,9 +245,9 @@ pub async fn assemble(parts: Parts) -> Result<(Arc<ClusterApi>, Vec<Part>), Star
     let owner = owner(&workload).await?;
     let entropy = &environment.entropy;
     let mut node_claims: Informer<NodeClaim> =
-        Informer::new(Api::all(workload.clone()), watcher::Config::default(), &entropy.child("cluster-api"));
+        Informer::all(&workload, watcher::Config::default(), &entropy.child("cluster-api"));
     let mut node_classes: Informer<ClusterAPINodeClass> =
-        Informer::new(Api::all(workload.clone()), watcher::Config::default(), entropy);
+        Informer::all(&workload, watcher::Config::default(), entropy);
     let hub = Arc::new(Hub::new(management, Ours::new(&settings)));
     let mirror = Mirror::default();
     let fleet = Arc::new(Fleet::new(

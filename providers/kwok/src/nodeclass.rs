@@ -8,7 +8,6 @@ use karpenter_api::{Duration, api_resource};
 use karpenter_cloudprovider::provider::NodeClassKind;
 use karpenter_runtime::environment::Environment;
 use karpenter_runtime::informer::Informer;
-use kube::Api;
 use kube::runtime::watcher;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -70,7 +69,7 @@ pub(crate) fn kind() -> NodeClassKind {
 
 /// The watch of all NodeClasses.
 pub(crate) fn watch(client: &kube::Client, environment: &Environment) -> Informer<KWOKNodeClass> {
-    Informer::new(Api::all(client.clone()), watcher::Config::default(), &environment.entropy)
+    Informer::all(client, watcher::Config::default(), &environment.entropy)
 }
 
 impl KWOKNodeClass {

@@ -6,7 +6,6 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use karpenter_runtime::informer::{Delta, Informer};
 use karpenter_runtime::object_key::ObjectKey;
 use karpenter_runtime::store::Store;
-use kube::Api;
 use kube::runtime::watcher;
 use tokio_util::sync::CancellationToken;
 
@@ -16,9 +15,8 @@ use crate::cluster::{Cluster, Link, environment, seconds};
 type Heard = Arc<Mutex<Vec<String>>>;
 
 fn watch(cluster: &Cluster, link: &Link, stop: &CancellationToken) -> (Store<ConfigMap>, Heard) {
-    let api = Api::all(cluster.client(link));
     let config = watcher::Config::default().labels("watched=yes");
-    let mut informer = Informer::new(api, config, &environment(1).entropy);
+    let mut informer = Informer::all(&cluster.client(link), config, &environment(1).entropy);
     let heard = Heard::default();
     let ears = Arc::clone(&heard);
     informer.subscribe(move |delta: &Delta<ConfigMap>| {

@@ -77,7 +77,7 @@ fn start(cluster: &Cluster, replica: &'static str, seed: u64, diary: &Diary) -> 
     let client = cluster.client(&link);
     let (recorder, writer) = recorder("stamper", &environment);
     let config = watcher::Config::default().labels("watched=yes");
-    let mut informer = Informer::<ConfigMap>::new(Api::all(client.clone()), config, &environment.entropy);
+    let mut informer = Informer::<ConfigMap>::all(&client, config, &environment.entropy);
     let stamper = Stamper {
         replica,
         started: Instant::now(),

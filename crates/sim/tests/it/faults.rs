@@ -98,8 +98,9 @@ fn counter(seen: &Arc<Mutex<BTreeSet<String>>>, life: Life) -> futures_util::fut
     let seen = Arc::clone(seen);
     async move {
         let api: Api<ConfigMap> = Api::default_namespaced(life.client.clone());
-        let mut informer = Informer::<ConfigMap>::new(
-            Api::default_namespaced(life.client.clone()),
+        let mut informer = Informer::<ConfigMap>::namespaced(
+            &life.client,
+            life.client.default_namespace(),
             watcher::Config::default(),
             &life.environment.entropy,
         );

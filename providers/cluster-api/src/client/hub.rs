@@ -5,8 +5,8 @@
 use std::sync::Mutex;
 use std::time::Duration;
 
-use karpenter_runtime::lenient::Lenient;
 use karpenter_runtime::object_key::ObjectKey;
+use karpenter_runtime::unread::Unread;
 use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::core::Status;
 use kube::{Api, Client};
@@ -282,7 +282,7 @@ impl Hub {
     }
 
     /// A handle to watch a kind in our Cluster's namespace with.
-    pub async fn watchable(&self, kind: &str) -> Result<Api<Lenient<DynamicObject>>, HubError> {
+    pub async fn watchable(&self, kind: &str) -> Result<Api<Unread>, HubError> {
         let resource = self.versions.resource(&self.client, CAPI_GROUP, kind).await?;
         let namespace = &self.find_scope().await?.namespace;
         Ok(Api::namespaced_with(self.client.clone(), namespace, &resource))

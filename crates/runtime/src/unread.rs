@@ -1,29 +1,25 @@
-//! Objects read one by one: what cannot be read is known by name, and does not take the rest of a list with it.
+//! Objects as a server sends them: known by name and version, and read one by one. What cannot be read does not take the rest
+//! of a list with it.
 //!
 //! kube decodes a list as a whole, so that a single object of a newer version, or one a lax schema let through, would blind a
 //! watch for all others. The bookkeeping of field managers is not read at all: it is half of a typical object, and of no use to
-//! any controller.
+//! any controller. And as objects of all kinds look the same here, the code that watches is there once, not once for every kind.
 
 use std::borrow::Cow;
-use std::fmt;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
+use kube::core::{ApiResource, DynamicResourceScope};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
-/// An object, or what is known of one that cannot be read.
+/// An object of whatever kind.
 #[derive(Clone, Debug)]
-pub struct Lenient<K>(pub Result<K, Unreadable>);
-
-/// An object that cannot be read.
-#[derive(Clone, Debug)]
-pub struct Unreadable {
+pub struct Unread {
     /// Its name and the like, as far as they can be read.
-    pub metadata: ObjectMeta,
-    /// What is wrong with it.
-    pub problem: String,
+    metadata: ObjectMeta,
+    text: Box<str>,
 }
 
 #[derive(Default, Deserialize)]
@@ -41,22 +37,21 @@ struct Identity {
     resource_version: Option<String>,
 }
 
-impl<K> From<K> for Lenient<K> {
-    fn from(object: K) -> Self {
-        Self(Ok(object))
+impl Unread {
+    /// As an object of this kind; otherwise what is wrong with it.
+    pub(crate) fn read<K: DeserializeOwned>(&self) -> Result<K, serde_json::Error> {
+        serde_json::from_str(&self.text)
     }
 }
 
-impl<'de, K: DeserializeOwned> Deserialize<'de> for Lenient<K> {
+impl<'de> Deserialize<'de> for Unread {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let whole = Box::<RawValue>::deserialize(deserializer)?;
-        let text = without_field_managers(whole.get());
-        Ok(Self(serde_json::from_str(&text).map_err(|error| {
-            let Identity { name, namespace, uid, resource_version } =
-                serde_json::from_str::<Named>(&text).unwrap_or_default().metadata;
-            let metadata = ObjectMeta { name, namespace, uid, resource_version, ..ObjectMeta::default() };
-            Unreadable { metadata, problem: error.to_string() }
-        })))
+        let text: Box<str> = without_field_managers(whole.get()).into();
+        let Identity { name, namespace, uid, resource_version } =
+            serde_json::from_str::<Named>(&text).unwrap_or_default().metadata;
+        let metadata = ObjectMeta { name, namespace, uid, resource_version, ..ObjectMeta::default() };
+        Ok(Self { metadata, text })
     }
 }
 
@@ -83,48 +78,36 @@ fn without_field_managers(text: &str) -> Cow<'_, str> {
     Cow::Borrowed(text)
 }
 
-impl<K: Resource> Resource for Lenient<K> {
-    type DynamicType = K::DynamicType;
-    type Scope = K::Scope;
+impl Resource for Unread {
+    type DynamicType = ApiResource;
+    type Scope = DynamicResourceScope;
 
-    fn kind(dynamic: &Self::DynamicType) -> Cow<'_, str> {
-        K::kind(dynamic)
+    fn kind(resource: &ApiResource) -> Cow<'_, str> {
+        resource.kind.as_str().into()
     }
 
-    fn group(dynamic: &Self::DynamicType) -> Cow<'_, str> {
-        K::group(dynamic)
+    fn group(resource: &ApiResource) -> Cow<'_, str> {
+        resource.group.as_str().into()
     }
 
-    fn version(dynamic: &Self::DynamicType) -> Cow<'_, str> {
-        K::version(dynamic)
+    fn version(resource: &ApiResource) -> Cow<'_, str> {
+        resource.version.as_str().into()
     }
 
-    fn api_version(dynamic: &Self::DynamicType) -> Cow<'_, str> {
-        K::api_version(dynamic)
+    fn api_version(resource: &ApiResource) -> Cow<'_, str> {
+        resource.api_version.as_str().into()
     }
 
-    fn plural(dynamic: &Self::DynamicType) -> Cow<'_, str> {
-        K::plural(dynamic)
+    fn plural(resource: &ApiResource) -> Cow<'_, str> {
+        resource.plural.as_str().into()
     }
 
     fn meta(&self) -> &ObjectMeta {
-        match &self.0 {
-            Ok(object) => object.meta(),
-            Err(unreadable) => &unreadable.metadata,
-        }
+        &self.metadata
     }
 
     fn meta_mut(&mut self) -> &mut ObjectMeta {
-        match &mut self.0 {
-            Ok(object) => object.meta_mut(),
-            Err(unreadable) => &mut unreadable.metadata,
-        }
-    }
-}
-
-impl fmt::Display for Unreadable {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.problem)
+        &mut self.metadata
     }
 }
 
@@ -146,13 +129,13 @@ mod tests {
             "apiVersion": "v1", "kind": "PodList", "metadata": {"resourceVersion": "9"},
             "items": [pod("good", json!([])), pod("odd", json!("none")), pod("fine", json!([]))],
         });
-        let list: ObjectList<Lenient<Pod>> = serde_json::from_str(&list.to_string()).expect("a list");
+        let list: ObjectList<Unread> = serde_json::from_str(&list.to_string()).expect("a list");
         let names: Vec<_> =
-            list.items.iter().map(|pod| (pod.meta().name.as_deref(), pod.0.is_ok())).collect();
+            list.items.iter().map(|pod| (pod.meta().name.as_deref(), pod.read::<Pod>().is_ok())).collect();
         assert_eq!(names, [(Some("good"), true), (Some("odd"), false), (Some("fine"), true)]);
-        let odd = list.items[1].0.as_ref().expect_err("odd");
-        assert_eq!(odd.metadata.namespace.as_deref(), Some("ns"));
-        assert!(odd.problem.contains("expected"), "{odd}");
+        assert_eq!(list.items[1].meta().namespace.as_deref(), Some("ns"));
+        let problem = list.items[1].read::<Pod>().expect_err("odd").to_string();
+        assert!(problem.contains("expected"), "{problem}");
     }
 
     #[test]
@@ -168,8 +151,8 @@ mod tests {
         assert_eq!(without_field_managers(&text(managers)), text("[]"));
         assert_eq!(without_field_managers(&text("[]")), text("[]"));
         assert_eq!(without_field_managers(r#""managedFields":[{"#), r#""managedFields":[{"#, "cut short");
-        let Lenient(pod) = serde_json::from_str::<Lenient<Pod>>(&text(managers)).expect("a pod");
-        let meta = pod.expect("a pod").metadata;
+        let unread: Unread = serde_json::from_str(&text(managers)).expect("an object");
+        let meta = unread.read::<Pod>().expect("a pod").metadata;
         assert_eq!(meta.name.as_deref(), Some("p"));
         assert_eq!(meta.annotations.expect("annotations")["note"], r#"{"managedFields":[1,2]}"#);
     }
@@ -179,9 +162,9 @@ mod tests {
         let event = json!({"type": "MODIFIED", "object": pod("odd", json!(3))});
         // As servers write it: the type first.
         let line = format!(r#"{{"type":"MODIFIED","object":{}}}"#, event["object"]);
-        let event: WatchEvent<Lenient<Pod>> = serde_json::from_str(&line).expect("an event");
+        let event: WatchEvent<Unread> = serde_json::from_str(&line).expect("an event");
         let WatchEvent::Modified(odd) = event else { panic!("{event:?}") };
         assert_eq!(odd.meta().resource_version.as_deref(), Some("7"));
-        assert!(odd.0.is_err());
+        assert!(odd.read::<Pod>().is_err());
     }
 }
