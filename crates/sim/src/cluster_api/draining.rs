@@ -37,7 +37,9 @@ pub(super) fn stage(objects: &Objects, machine: &DynamicObject, node: &Node, now
     let silent = node_ready(node) != Some("True");
     let staying = |pod: &&std::sync::Arc<Pod>| {
         let owners = pod.metadata.owner_references.as_deref().unwrap_or_default();
-        !owners.iter().any(|owner| owner.kind == "DaemonSet") && !(silent && is_deleting(&***pod))
+        let is_daemon = owners.iter().any(|owner| owner.kind == "DaemonSet");
+        let ends = silent && is_deleting(&***pod);
+        !is_daemon && !ends
     };
     let pods: Vec<Pod> = objects
         .pods

@@ -270,7 +270,7 @@ impl<'a> Unrest<'a> {
 
     /// A Machine that is on its way out.
     fn leaving_machine(&mut self) -> Option<String> {
-        self.machine_that(|machine| is_deleting(machine))
+        self.machine_that(is_deleting)
     }
 
     fn machine_that(&mut self, suits: fn(&DynamicObject) -> bool) -> Option<String> {
