@@ -13,6 +13,7 @@ What is null or an empty text is left to the program; what `controller.env` sets
   (list "HEALTH_PROBE_PORT" .Values.controller.healthProbe.port)
   (list "BATCH_MAX_DURATION" $settings.batchMaxDuration)
   (list "BATCH_IDLE_DURATION" $settings.batchIdleDuration)
+  (list "OTEL_EXPORTER_OTLP_ENDPOINT" $settings.otlpEndpoint)
   (list "PREFERENCE_POLICY" $settings.preferencePolicy)
   (list "MIN_VALUES_POLICY" $settings.minValuesPolicy)
   (list "SCHEDULER_CONFIG" $settings.schedulerConfig)

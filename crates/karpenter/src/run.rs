@@ -19,6 +19,7 @@ use karpenter_runtime::environment::Environment;
 use karpenter_runtime::lease::{self, Elector, LeaseConfig, Trouble};
 use karpenter_runtime::metrics::Registry as Metrics;
 use karpenter_runtime::options::{Options, OptionsError, PROVIDERS};
+use karpenter_runtime::otlp::{self, Exporter};
 use karpenter_runtime::probes::{Checks, MetricsPage, Probes};
 use karpenter_runtime::program::{self, Program};
 use karpenter_runtime::{events, http, logging, renewal, surroundings};
@@ -61,19 +62,22 @@ pub fn cmd(args: &Args) -> anyhow::Result<ExitCode> {
     let environment = Environment::real();
     let config = logging::Config { level: options.log_level, ..logging::Config::default() };
     let output = logging::open_outputs(&options.log_output_paths)?;
-    tracing::subscriber::set_global_default(logging::subscriber(
-        config,
-        Arc::clone(&environment.clock),
-        output,
-    ))
-    .context("cannot set up logging")?;
+    let clock = Arc::clone(&environment.clock);
+    let (set, traces) = if options.otlp_endpoint.is_empty() {
+        (tracing::subscriber::set_global_default(logging::subscriber(config, clock, output)), None)
+    } else {
+        let (layer, exporter) = otlp::exporter(&options.otlp_endpoint, &environment)?;
+        let subscriber = logging::subscriber_with_traces(config, clock, output, layer);
+        (tracing::subscriber::set_global_default(subscriber), Some(exporter))
+    };
+    set.context("cannot set up logging")?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         // The engine thinks for moments, minutes apart: what a thread has for itself is given back in between.
         .thread_keep_alive(Duration::from_millis(100))
         .build()
         .context("cannot start the async runtime")?;
-    runtime.block_on(run(options, environment))
+    runtime.block_on(run(options, environment, traces))
 }
 
 /// What can be read and yet cannot be run with.
@@ -108,7 +112,11 @@ fn publish_build(metrics: &Metrics) {
         .set(&[VERSION, compiler, architecture, COMMIT], 1.0);
 }
 
-async fn run(options: Arc<Options>, environment: Environment) -> anyhow::Result<ExitCode> {
+async fn run(
+    options: Arc<Options>,
+    environment: Environment,
+    traces: Option<Exporter>,
+) -> anyhow::Result<ExitCode> {
     let stop = program::stop_on_signal().context("cannot listen for SIGTERM and SIGINT")?;
     for warning in &options.warnings {
         tracing::warn!("{warning}");
@@ -188,6 +196,9 @@ async fn run(options: Arc<Options>, environment: Environment) -> anyhow::Result<
     };
     // After the elector, which brings the gauge that readiness looks at.
     let trouble = elector.as_ref().map(Elector::trouble).unwrap_or_default();
+    if let Some(traces) = traces {
+        program.always("traces", move |stop| traces.run(stop).boxed());
+    }
     serve(&mut program, &options, &environment, context.stores.clone(), trouble).await?;
     match program.run(stop, elector).await {
         Ok(()) => Ok(ExitCode::SUCCESS),

@@ -31,6 +31,7 @@ pub mod logging;
 pub mod metrics;
 pub mod object_key;
 pub mod options;
+pub mod otlp;
 pub mod probes;
 mod profiling;
 pub mod program;

@@ -18,14 +18,17 @@ use std::time::Duration;
 
 use serde_json::Value;
 use tracing::level_filters::LevelFilter;
+use tracing_subscriber::layer::SubscriberExt as _;
 
 use crate::clock::SharedClock;
 use crate::error::object_json;
 use crate::go_duration::GoDuration;
 use crate::object_key::ObjectKey;
+use crate::otlp::OtlpLayer;
 
 mod layer;
 
+pub(crate) use layer::Fields;
 pub use layer::LogLayer;
 
 /// Opens a structured value inside what is otherwise a text. Not a character anyone logs.
@@ -104,8 +107,17 @@ pub fn subscriber(
     clock: SharedClock,
     out: impl Write + Send + 'static,
 ) -> impl tracing::Subscriber + Send + Sync {
-    use tracing_subscriber::layer::SubscriberExt;
     tracing_subscriber::registry().with(LogLayer::new(config, clock, Arc::new(Mutex::new(out))))
+}
+
+/// As [`subscriber`], with traces for a collector besides.
+pub fn subscriber_with_traces(
+    config: Config,
+    clock: SharedClock,
+    out: impl Write + Send + 'static,
+    traces: OtlpLayer,
+) -> impl tracing::Subscriber + Send + Sync {
+    tracing_subscriber::registry().with(LogLayer::new(config, clock, Arc::new(Mutex::new(out)))).with(traces)
 }
 
 /// Where lines go.

@@ -145,6 +145,8 @@ pub struct Options {
     pub log_output_paths: String,
     /// `--log-error-output-paths`; used by nothing: the logger has no errors of its own to tell.
     pub log_error_output_paths: String,
+    /// `--otlp-endpoint`: where traces go; empty for nowhere.
+    pub otlp_endpoint: String,
     /// `--batch-max-duration`.
     pub batch_max_duration: Duration,
     /// `--batch-idle-duration`.
@@ -283,6 +285,7 @@ static SETTINGS: &[Setting] = &[
     setting("log-level", "LOG_LEVEL", Kind::Text, "info", "debug, info or error"),
     setting("log-output-paths", "LOG_OUTPUT_PATHS", Kind::Text, "stdout", "Where log lines go: stdout, stderr or files, separated by commas"),
     setting("log-error-output-paths", "LOG_ERROR_OUTPUT_PATHS", Kind::Text, "stderr", "Where errors of the logger itself go; used by nothing"),
+    setting("otlp-endpoint", "OTEL_EXPORTER_OTLP_ENDPOINT", Kind::Text, "", "Collector that traces are sent to by OTLP over HTTP, such as http://otel-collector:4318"),
     setting("batch-max-duration", "BATCH_MAX_DURATION", Kind::Duration, "10s", "The longest time pods are collected before nodes are launched for them"),
     setting("batch-idle-duration", "BATCH_IDLE_DURATION", Kind::Duration, "1s", "The time without a new pod that ends collecting"),
     setting("preference-policy", "PREFERENCE_POLICY", Kind::Text, "Respect", "Respect or Ignore pods' scheduling preferences"),
@@ -461,6 +464,7 @@ impl Reader {
             )?,
             log_output_paths: self.string("log-output-paths"),
             log_error_output_paths: self.string("log-error-output-paths"),
+            otlp_endpoint: self.string("otlp-endpoint"),
             batch_max_duration: self.duration("batch-max-duration")?,
             batch_idle_duration: self.duration("batch-idle-duration")?,
             preference_policy: self.choice(

@@ -25,7 +25,7 @@ pub struct LogLayer {
 
 /// The fields of a span, or an event, in the order they were given.
 #[derive(Clone, Default)]
-struct Fields(Vec<(String, Value)>);
+pub(crate) struct Fields(Vec<(String, Value)>);
 
 impl LogLayer {
     /// Writes to `out` what `config` lets through.
@@ -161,7 +161,13 @@ impl Fields {
         }
     }
 
-    fn text(&self, key: &str) -> &str {
+    /// Each field with its value.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&String, &Value)> {
+        self.0.iter().map(|(key, value)| (key, value))
+    }
+
+    /// The text of a field; empty if it has none.
+    pub(crate) fn text(&self, key: &str) -> &str {
         self.0
             .iter()
             .find(|(known, _)| known == key)
