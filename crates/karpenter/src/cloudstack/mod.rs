@@ -4,6 +4,7 @@
 mod doctor;
 mod orphans;
 mod simulator;
+pub mod soak;
 pub mod stage;
 mod types;
 
@@ -34,6 +35,8 @@ enum Command {
     Types(types::Args),
     /// Serve a simulated CloudStack from memory; prints its address and keys when it answers.
     Simulator(simulator::Args),
+    /// Run for hours of virtual time on a simulated CloudStack with bad days; exit status 1 if a rule was broken.
+    Soak(soak::Args),
 }
 
 /// Does what was typed.
@@ -47,6 +50,7 @@ pub fn cmd(args: &Args) -> anyhow::Result<std::process::ExitCode> {
         Command::Orphans(args) => orphans::cmd(args),
         Command::Types(args) => types::cmd(args),
         Command::Simulator(args) => simulator::cmd(args),
+        Command::Soak(args) => soak::cmd(args),
     }
 }
 

@@ -4,18 +4,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{ConfigMap, Event, Secret};
+use karpenter::cloudstack::soak::{Args, soak};
 use karpenter::cloudstack::stage::{Stage, apply_credentials, furnish, node_class, node_class_ref};
 use karpenter_api::conditions::HasConditions as _;
 use karpenter_provider_cloudstack::naming::ProviderIdFormat;
 use karpenter_provider_cloudstack::{CloudStackNodeClass, ProviderOptions};
-use karpenter_sim::chance::{Chance, Span};
-use karpenter_sim::cloudstack::accidents::Accidents;
-use karpenter_sim::cloudstack::checks::{self, MachinesAreWanted};
-use karpenter_sim::cloudstack::faults::Rates;
+use karpenter_sim::chance::Span;
 use karpenter_sim::cloudstack::guests::{GuestOptions, NamedBy};
 use karpenter_sim::cloudstack::settings::Throttle;
 use karpenter_sim::faults::FaultPlan;
-use karpenter_sim::invariants::Invariant;
 use karpenter_sim::objects::{is_active, is_ready, node_ready};
 use karpenter_sim::traffic::{Act, Script};
 use karpenter_sim::{Objects, Process, Trouble, WorldOptions, in_virtual_time};
@@ -354,57 +351,12 @@ fn lower_bound_secs(nodes: f64) -> f64 {
             .sum::<f64>()
 }
 
-/// A number from the environment, for longer runs by command.
-fn given(name: &str, otherwise: u64) -> u64 {
-    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(otherwise)
-}
-
-/// `SOAK_NODES=500 SOAK_HOURS=24` is the long one.
+/// `karpenter cloudstack soak` is the long one.
 #[test]
 fn a_soak_with_random_faults_leaks_nothing_and_deletes_nothing_that_lives() {
-    let (nodes, hours) = (given("SOAK_NODES", 10), given("SOAK_HOURS", 1));
-    let done = in_virtual_time(async {
-        let stage =
-            Stage::new(WorldOptions { seed: 8, ..WorldOptions::default() }, GuestOptions::default()).await?;
-        furnish(&stage.cloud, 40);
-        let world = &stage.world;
-        let wanted = MachinesAreWanted::within(&stage.cloud, Duration::from_secs(15 * 60)).always();
-        world.cluster().watch_over(checks::all(&stage.cloud));
-        world.cluster().watch_over([Box::new(wanted) as Box<dyn Invariant>]);
-        apply_credentials(&stage.world).await?;
-        world.create(node_class()).await?;
-        let eager = json!({"consolidationPolicy": "WhenEmpty", "consolidateAfter": "30s", "budgets": [{"nodes": "100%"}]});
-        world.create(small_nodes(eager)).await?;
-        let karpenter = stage.karpenter(FaultPlan::none(), ProviderOptions::new("soak"));
-        karpenter.start();
-        world.create(deployment("app", nodes, "1500m")).await?;
-        let accidents = Accidents::new(&stage.cloud, world.cluster(), Rates::mild()).gentle();
-        let accidents = tokio::spawn(accidents.every(Span::secs(300, 1200)).happen());
-        let mut chance = Chance::new(world.cluster().entropy(), "soak");
-        for _ in 0..hours * 2 {
-            // The load goes up and down.
-            let replicas = chance.between(nodes / 2, nodes);
-            let act = Act::Scale { kind: "Deployment", name: "app".to_owned(), replicas };
-            Script { acts: vec![(Duration::ZERO, act)] }.play(world).await?;
-            world.run_for(Duration::from_secs(1800)).await?;
-        }
-        stage.cloud.heal();
-        let _ = accidents.await;
-        let content =
-            |objects: &Objects| objects.pods.values().filter(|pod| is_active(pod)).all(|pod| is_ready(pod));
-        world.wait_until("every pod runs", Duration::from_secs(5400), content).await?;
-        world.run_for(Duration::from_secs(900)).await?;
-        world.cluster().check_at_rest(Duration::from_secs(900))?;
-        let calls: usize = stage.cloud.calls().values().sum();
-        let deployed = stage.cloud.calls().get("deployVirtualMachine").copied().unwrap_or(0);
-        let minutes = usize::try_from(world.cluster().elapsed().as_secs() / 60).unwrap_or(0);
-        let budget = 12 * deployed + 20 * minutes + 200;
-        eprintln!("{calls} calls, {deployed} deployments, {minutes} minutes: {:?}", stage.cloud.calls());
-        assert!(calls <= budget, "{calls} calls for {deployed} deployments in {minutes} minutes");
-        karpenter.stop(Duration::from_secs(60)).await;
-        Ok::<(), karpenter_sim::Trouble>(())
-    });
-    done.expect("a runtime").unwrap_or_else(|trouble| panic!("{trouble}"));
+    let played = soak(Args { nodes: 10, hours: 1, seed: 8 }, |line| eprintln!("{line}")).expect("a runtime");
+    let figures = played.unwrap_or_else(|trouble| panic!("{trouble}"));
+    assert!(figures.calls <= figures.budget(), "{figures:?}");
 }
 
 #[test]
