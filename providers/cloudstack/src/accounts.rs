@@ -16,7 +16,9 @@ use futures_util::{FutureExt as _, StreamExt as _};
 use karpenter_api::label_rules::LabelRules;
 use karpenter_api::{NodeClaim, NodePool};
 use karpenter_cloudprovider::error::ProviderError;
-use karpenter_cloudprovider::provider::{CloudProvider, Launch, LaunchHandle, NodeClassKind, ProviderFuture};
+use karpenter_cloudprovider::provider::{
+    CloudProvider, DisruptionHold, Launch, LaunchHandle, NodeClassKind, ProviderFuture,
+};
 use karpenter_cloudprovider::repair::RepairPolicy;
 use karpenter_engine::Provider as SchedulingRules;
 use karpenter_engine::instance_type::InstanceType;
@@ -371,6 +373,10 @@ impl CloudProvider for Accounts {
 
     fn launch_handle(&self, claim: &NodeClaim) -> Option<LaunchHandle> {
         self.own.launch_handle(claim)
+    }
+
+    fn disruption_hold(&self, claim: &NodeClaim) -> Option<DisruptionHold> {
+        self.of(&made_with(claim, &*self.objects)?).disruption_hold(claim)
     }
 
     fn scheduling_rules(&self) -> SchedulingRules {

@@ -45,7 +45,15 @@ impl CloudStackProvider {
         let machine = machines.iter().find(|machine| machine.id == id);
         let machine = machine
             .ok_or_else(|| ProviderError::not_found(format!("CloudStack has no virtual machine {id}")))?;
-        Ok(reason(machine, claim, &resolved).map(str::to_owned))
+        if let Some(reason) = reason(machine, claim, &resolved) {
+            return Ok(Some(reason.to_owned()));
+        }
+        if let Some(gb) = resolved.spec.root_disk_size
+            && shared.has_other_root_disk(machine, gb, &scope).await.map_err(ProviderError::other)?
+        {
+            return Ok(Some("VMDrift".to_owned()));
+        }
+        Ok(None)
     }
 }
 

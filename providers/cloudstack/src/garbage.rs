@@ -139,6 +139,7 @@ impl CloudStackProvider {
         let scopes = self.shared.scopes()?;
         let ours = claims.iter().map(|claim| &**claim).filter(|claim| self.shared.is_ours(claim));
         self.look_at_events(&scopes, ours).await;
+        let going = self.shared.deletions.ids();
         let mut all = Vec::new();
         for scope in &scopes {
             let machines = self.ours(scope).await?;
@@ -157,19 +158,26 @@ impl CloudStackProvider {
             all.extend(machines);
         }
         self.shared.has_no_machines.store(all.is_empty(), Ordering::Relaxed);
-        self.forget_all_but(&all.iter().map(|machine| machine.id.clone()).collect());
+        self.forget_all_but(&all.iter().map(|machine| machine.id.clone()).collect(), &going);
         self.collect_disks(&scopes, &claims, &all, &mut round).await;
         self.remove_empty_groups().await?;
         Ok(round)
     }
 
     /// What is remembered of machines that are gone goes too.
-    fn forget_all_but(&self, seen: &BTreeSet<String>) {
+    fn forget_all_but(&self, seen: &BTreeSet<String>, going: &[String]) {
+        // Nobody asks after machines that had no NodeClaim. What was ordered while they were listed is not meant.
+        for id in going.iter().filter(|id| !seen.contains(*id)) {
+            if self.shared.deletions.ended(id) {
+                self.shared.metrics.jobs_ended.inc(&["destroy", "succeeded"]);
+            }
+        }
         let mut started = self.shared.started.lock().unwrap_or_else(PoisonError::into_inner);
         started.retain(|id, _| seen.contains(id));
         self.shared.tagged_disks.keep(seen);
         self.shared.later_disks.keep(seen);
         self.shared.troubled.keep(seen);
+        self.shared.protected.keep(seen);
     }
 
     /// Sees to a machine that nobody wants.
@@ -206,6 +214,7 @@ impl CloudStackProvider {
         if !is_alive(machine) || machine.has_pending_job() || claim.metadata.deletion_timestamp.is_some() {
             return;
         }
+        self.look_at_protection(machine, claim);
         if let Some(class) = self.shared.objects.node_class(&claim.spec.node_class_ref.name) {
             let tags = self.tags(claim, &class);
             self.shared.repair_tags(machine, &tags).await;

@@ -23,7 +23,7 @@ use tokio::time::Instant;
 
 use crate::client::error::{ApiError, CapacityKind, ErrorKind};
 use crate::client::job::JobState;
-use crate::client::model::{Nic, Tag, VirtualMachine};
+use crate::client::model::{Named, Nic, Tag, VirtualMachine};
 use crate::client::request::Scope;
 use crate::client::requests::{self, Deploy};
 use crate::client::throttle::Lane;
@@ -73,6 +73,21 @@ pub(crate) struct Deletions(Mutex<BTreeMap<String, String>>);
 impl Deletions {
     fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, String>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How many machines are being destroyed.
+    pub(crate) fn count(&self) -> usize {
+        self.lock().len()
+    }
+
+    /// The machines that are being destroyed.
+    pub(crate) fn ids(&self) -> Vec<String> {
+        self.lock().keys().cloned().collect()
+    }
+
+    /// A machine is gone: whether that was our doing.
+    pub(crate) fn ended(&self, id: &str) -> bool {
+        self.lock().remove(id).is_some()
     }
 }
 
@@ -268,7 +283,7 @@ impl Shared {
                     continue;
                 }
             }
-            return self.refused(claim, candidate, &error);
+            return self.refused(claim, candidate, &error, 0);
         };
         *attempt += 1;
         let machine = candidate.accepted(id, &job);
@@ -291,11 +306,13 @@ impl Shared {
                 Ok(Attempt::Launched(Box::new(machine)))
             }
             Err(error) => {
+                self.metrics.jobs_ended.inc(&["deploy", "failed"]);
                 // As it is listed: what is known of an order does not tell which disks are its own.
                 let machines = self.inventory.recent(&scope, RECENT).await.unwrap_or_default();
                 let listed = machines.iter().find(|listed| listed.id == machine.id).unwrap_or(&machine);
                 self.discard(listed, &scope, "launch-failed").await;
-                self.refused(claim, candidate, &error)
+                let beside = candidate.beside(&machines);
+                self.refused(claim, candidate, &error, beside)
             }
         }
     }
@@ -375,6 +392,7 @@ impl Shared {
         claim: &NodeClaim,
         candidate: &Candidate,
         error: &ApiError,
+        beside: usize,
     ) -> Result<Attempt, ProviderError> {
         let refused = || Ok(Attempt::Refused(error.to_string()));
         match &error.kind {
@@ -382,7 +400,7 @@ impl Shared {
                 let this = || candidate.refused();
                 let (what, why) = match kind {
                     CapacityKind::Storage => {
-                        (Refused::Zone(candidate.zone_id.clone()), "its storage is full")
+                        (Refused::Zone(candidate.zone_id.clone()), "its storage is full".to_owned())
                     }
                     CapacityKind::Affinity => (
                         // A reservation that is full says nothing of the hosts outside it.
@@ -391,9 +409,13 @@ impl Shared {
                             .clone()
                             .filter(|_| candidate.reservation.is_none())
                             .unwrap_or_else(this),
-                        "every host that spec.affinity leaves is taken: a strict group takes one machine per host, a soft type would give way",
+                        format!(
+                            "every host that spec.affinity leaves is taken: a strict group takes one machine per host, and {beside} are in its groups; limit the NodePool to that many nodes (spec.limits.nodes), or take a soft type, which would give way"
+                        ),
                     ),
-                    CapacityKind::Hosts | CapacityKind::Start => (this(), "no host has room for it"),
+                    CapacityKind::Hosts | CapacityKind::Start => {
+                        (this(), "no host has room for it".to_owned())
+                    }
                 };
                 let text = format!("{} in zone {}: {why}", candidate.type_name, candidate.zone_name);
                 self.voice.warn(claim, "InsufficientCapacity", text);
@@ -503,15 +525,7 @@ impl Shared {
         if let Some(machine) = self.inventory.fresh(scope).await?.iter().find(|machine| machine.id == id) {
             return Ok(Some(machine.clone()));
         }
-        self.machine_by_id(id, scope).await
-    }
-
-    async fn machine_by_id(&self, id: &str, scope: &Scope) -> Result<Option<VirtualMachine>, ApiError> {
-        match self.client.list(&requests::list_virtual_machine(id, scope), Lane::Action).await {
-            Ok(machines) => Ok(machines.into_iter().next()),
-            Err(error) if error.is_not_found() => Ok(None),
-            Err(error) => Err(error),
-        }
+        self.lookups.find(id, scope).await
     }
 
     /// Starts or goes on removing the machines of a claim.
@@ -536,7 +550,7 @@ impl Shared {
                 let listed = recent.iter().find(|machine| machine.id == id).cloned();
                 let found = match listed {
                     Some(machine) => Some(machine),
-                    None => self.machine_by_id(id, scope).await.map_err(|error| failed(&error))?,
+                    None => self.lookups.find(id, scope).await.map_err(|error| failed(&error))?,
                 };
                 if let Some(machine) = found {
                     machines.push((scope.clone(), machine));
@@ -547,8 +561,10 @@ impl Shared {
         machines.retain(|(_, machine)| !matches!(machine.state.as_str(), "Destroyed" | "Expunging"));
         if machines.is_empty() {
             let what = if provider_id.is_empty() { claim.name_any() } else { provider_id };
-            if let Some(id) = machine_id(&what) {
-                self.deletions.lock().remove(id);
+            if let Some(id) = machine_id(&what)
+                && self.deletions.ended(id)
+            {
+                self.metrics.jobs_ended.inc(&["destroy", "succeeded"]);
             }
             return Err(ProviderError::not_found(format!("CloudStack has no virtual machine for {what}")));
         }
@@ -585,6 +601,7 @@ impl Shared {
                     JobState::Pending => return Ok(()),
                     JobState::Succeeded(_) => {}
                     JobState::Failed(error) => {
+                        self.metrics.jobs_ended.inc(&["destroy", "failed"]);
                         self.deletions.lock().remove(&machine.id);
                         match error.kind {
                             ErrorKind::ExpungeDenied => {
@@ -681,6 +698,13 @@ impl Candidate {
             zone: self.zone_id.clone(),
             name: reservations::refused_name(&self.type_name, reservation),
         }
+    }
+
+    /// How many machines are in its affinity groups already.
+    fn beside(&self, machines: &[VirtualMachine]) -> usize {
+        let mine = |group: &Named| self.deploy.affinity_group_ids.contains(&group.id);
+        let there = |machine: &&VirtualMachine| is_alive(machine) && machine.affinitygroup.iter().any(mine);
+        machines.iter().filter(there).count()
     }
 
     fn network(&self) -> String {

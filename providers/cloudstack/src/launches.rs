@@ -117,7 +117,6 @@ impl CloudStackProvider {
         if under_way.iter().all(|claim| machine_of(claim).is_some()) {
             shared.launches.lock().retain(|id, _| ids.contains(id.as_str()));
         }
-        shared.metrics.jobs.set(&["pending", &shared.whose_label], shared.launches.count() as f64);
         let mut by_scope: BTreeMap<Scope, Vec<&Arc<NodeClaim>>> = BTreeMap::new();
         for claim in under_way.iter().filter(|claim| machine_of(claim).is_some()) {
             for scope in self.scopes_of(claim)? {
@@ -136,6 +135,9 @@ impl CloudStackProvider {
                 }
             }
         }
+        let jobs = &shared.metrics.jobs;
+        jobs.set(&["deploying", &shared.whose_label], shared.launches.count() as f64);
+        jobs.set(&["destroying", &shared.whose_label], shared.deletions.count() as f64);
         Ok(())
     }
 
@@ -171,6 +173,7 @@ impl CloudStackProvider {
         let shared = &self.shared;
         match machine.state.as_str() {
             "Running" if shared.launches.first_runs(&machine.id) => {
+                shared.metrics.jobs_ended.inc(&["deploy", "succeeded"]);
                 if let Some(created) = machine.created() {
                     let took = shared.clock.since(created);
                     shared.metrics.launch_duration.with(&["job"]).observe_duration(took);
@@ -178,6 +181,7 @@ impl CloudStackProvider {
             }
             "Running" if shared.launches.node_is_due(&machine.id) => self.match_node(claim, machine).await,
             "Error" => {
+                shared.metrics.jobs_ended.inc(&["deploy", "failed"]);
                 let error = self.why_it_failed(&machine.id).await;
                 self.remember_failure(claim, machine, &error);
                 // With its NodeClaim goes the machine: nothing of a living NodeClaim is destroyed.

@@ -9,7 +9,9 @@ use karpenter_api::conditions::{HasConditions as _, READY};
 use karpenter_api::label_rules::LabelRules;
 use karpenter_api::{ConditionStatus, NodeClaim, NodePool, labels as well_known};
 use karpenter_cloudprovider::error::ProviderError;
-use karpenter_cloudprovider::provider::{CloudProvider, Launch, LaunchHandle, NodeClassKind, ProviderFuture};
+use karpenter_cloudprovider::provider::{
+    CloudProvider, DisruptionHold, Launch, LaunchHandle, NodeClassKind, ProviderFuture,
+};
 use karpenter_cloudprovider::repair::RepairPolicy;
 use karpenter_cloudprovider::selection;
 use karpenter_engine::Provider as SchedulingRules;
@@ -386,6 +388,10 @@ impl CloudProvider for CloudStackProvider {
     /// The name follows from the NodeClaim, so it is written down before anything is made.
     fn launch_handle(&self, claim: &NodeClaim) -> Option<LaunchHandle> {
         Some(LaunchHandle(self.shared.naming.of_claim(claim)))
+    }
+
+    fn disruption_hold(&self, claim: &NodeClaim) -> Option<DisruptionHold> {
+        self.hold(claim)
     }
 
     fn scheduling_rules(&self) -> SchedulingRules {

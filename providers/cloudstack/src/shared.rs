@@ -27,12 +27,15 @@ use crate::inventory::Inventory;
 use crate::later_disks::LaterDisks;
 use crate::launches::Launches;
 use crate::learnt_memory::LearntMemory;
+use crate::lookups::Lookups;
 use crate::naming::{Form, Naming, ProviderIdFormat};
 use crate::nodeclass::{CloudStackNodeClass, CredentialsRef};
 use crate::prices::Books;
+use crate::protection::Protected;
 use crate::quota::{Hits, Ordered};
 use crate::repair::Troubled;
 use crate::reservations::Slots;
+use crate::root_disks::RootDisks;
 use crate::tokens::Tokens;
 use crate::unavailable::Unavailable;
 use crate::voice::Voice;
@@ -194,6 +197,7 @@ pub(crate) struct Metrics {
     pub(crate) launch_duration: HistogramVec,
     pub(crate) quota: GaugeVec,
     pub(crate) jobs: GaugeVec,
+    pub(crate) jobs_ended: CounterVec,
     pub(crate) type_price: GaugeVec,
     pub(crate) type_cpu: GaugeVec,
     pub(crate) type_memory: GaugeVec,
@@ -245,8 +249,13 @@ impl Metrics {
             ),
             jobs: registry.gauge(
                 "karpenter_cloudstack_async_jobs",
-                "Number of jobs that make or destroy virtual machines, by state and Secret of the NodeClass.",
+                "Number of jobs that make or destroy virtual machines, by state and Secret of the NodeClass: deploying, destroying.",
                 &["state", "credentials"],
+            ),
+            jobs_ended: registry.counter(
+                "karpenter_cloudstack_async_jobs_ended_total",
+                "Number of jobs that made or destroyed virtual machines and have ended, by what they did (deploy, destroy) and result (succeeded, failed).",
+                &["job", "result"],
             ),
             type_price: registry.gauge(
                 "karpenter_cloudstack_instance_type_price",
@@ -279,6 +288,7 @@ pub(crate) struct Shared {
     pub(crate) objects: Arc<dyn Objects>,
     pub(crate) catalogue: Catalogue,
     pub(crate) inventory: Inventory,
+    pub(crate) lookups: Lookups,
     pub(crate) unavailable: Unavailable,
     pub(crate) quota_hits: Hits,
     pub(crate) ordered: Ordered,
@@ -287,6 +297,8 @@ pub(crate) struct Shared {
     /// Whether a list showed that no data disk of ours is left.
     pub(crate) no_disks: AtomicBool,
     pub(crate) troubled: Troubled,
+    pub(crate) protected: Protected,
+    pub(crate) root_disks: RootDisks,
     pub(crate) taken: Taken,
     pub(crate) learnt_memory: LearntMemory,
     pub(crate) slots: Slots,
@@ -334,6 +346,7 @@ impl Shared {
             has_no_machines: AtomicBool::new(false),
             catalogue: Catalogue::new(client.clone(), &options.lifetimes, &environment.registry),
             inventory: Inventory::new(client.clone(), naming.prefix()),
+            lookups: Lookups::new(client.clone()),
             naming,
             options,
             objects,
@@ -344,6 +357,8 @@ impl Shared {
             later_disks: LaterDisks::default(),
             no_disks: AtomicBool::new(false),
             troubled: Troubled::default(),
+            protected: Protected::default(),
+            root_disks: RootDisks::default(),
             taken: Taken::default(),
             learnt_memory: LearntMemory::default(),
             slots: Slots::default(),

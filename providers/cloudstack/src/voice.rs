@@ -3,6 +3,7 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{self as core, ConfigMap, Node, Secret};
@@ -73,12 +74,22 @@ pub struct Voice {
     recorder: Option<Recorder>,
     claims: Option<Api<NodeClaim>>,
     client: Option<kube::Client>,
+    ear: Option<Ear>,
 }
+
+/// Hears the reason and message of what is told.
+pub type Ear = Arc<dyn Fn(&str, &str) + Send + Sync>;
 
 impl Voice {
     /// In a cluster.
     pub fn new(recorder: Recorder, client: kube::Client) -> Self {
-        Self { recorder: Some(recorder), claims: Some(Api::all(client.clone())), client: Some(client) }
+        let claims = Some(Api::all(client.clone()));
+        Self { recorder: Some(recorder), claims, client: Some(client), ear: None }
+    }
+
+    /// Without a cluster, for whoever wants to hear what would be told there.
+    pub fn heard_by(ear: Ear) -> Self {
+        Self { ear: Some(ear), ..Self::default() }
     }
 
     /// A value of a Secret or ConfigMap.
@@ -173,6 +184,9 @@ impl Voice {
         reason: Cow<'static, str>,
         message: String,
     ) {
+        if let Some(ear) = &self.ear {
+            ear(&reason, &message);
+        }
         if let Some(recorder) = &self.recorder {
             let name = object.meta().name.clone().unwrap_or_default();
             let values = [name, message.clone()];

@@ -184,6 +184,17 @@ impl CloudStack {
         self.change(id, |machine| machine.offering = offering.to_owned());
     }
 
+    /// Somebody makes the root disk of a machine this large.
+    pub fn resize_root_disk(&self, id: &str, gb: i64) {
+        let mut state = self.state();
+        let number = state.machine_ids.get(id).copied();
+        for volume in
+            state.volumes.iter_mut().filter(|v| v.root && v.machine.is_some() && v.machine == number)
+        {
+            volume.size_bytes = gb << 30;
+        }
+    }
+
     /// Somebody takes the last interface away.
     pub fn unplug_machine(&self, id: &str) {
         self.change(id, |machine| {

@@ -36,6 +36,8 @@ use karpenter_runtime::metrics::{CounterVec, DURATION_BUCKETS, GaugeVec, Histogr
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::time::Instant;
+use tracing::Instrument as _;
+use tracing::field::Empty;
 
 use error::{ApiError, ErrorKind};
 use job::Job;
@@ -456,7 +458,14 @@ impl Client {
         self.0.jitter.lock().unwrap_or_else(PoisonError::into_inner).jitter(duration, 0.2)
     }
 
+    /// One call is one span: a trace shows where a launch spent its time.
     async fn once(&self, session: &Session, request: &Request) -> Result<Value, ApiError> {
+        let span =
+            tracing::error_span!("cloudstack", command = request.command(), code = Empty, jobid = Empty);
+        self.send(session, request).instrument(span).await
+    }
+
+    async fn send(&self, session: &Session, request: &Request) -> Result<Value, ApiError> {
         let command = request.command();
         let metrics = &self.0.metrics;
         let started = Instant::now();
@@ -487,6 +496,7 @@ impl Client {
         }
         // The id of a call stands with the job it began: who follows a machine finds all of it by either.
         let job = answer.as_ref().ok().and_then(|answer| answer["jobid"].as_str()).unwrap_or_default();
+        tracing::Span::current().record("code", code).record("jobid", job);
         tracing::debug!(
             call = self.0.calls.fetch_add(1, Ordering::Relaxed) + 1,
             command,

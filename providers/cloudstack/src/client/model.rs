@@ -350,6 +350,11 @@ pub struct Volume {
     /// As which of the machine's disks.
     #[serde(deserialize_with = "number")]
     pub deviceid: Option<i64>,
+    /// In bytes.
+    #[serde(deserialize_with = "number")]
+    pub size: Option<i64>,
+    /// Its disk offering.
+    pub diskofferingid: String,
     /// `Allocated` until it is first attached, then `Ready`; others while something is done with it.
     pub state: String,
     /// When it was made.

@@ -108,12 +108,22 @@ pub fn list_virtual_machine(id: &str, scope: &Scope) -> Request {
     Request::new("listVirtualMachines").with("id", id).with("details", DETAILS).within(scope)
 }
 
+/// Virtual machines by their ids; one the server never knew is an error for all.
+pub fn list_virtual_machines_by_id(ids: &[String], scope: &Scope) -> Request {
+    Request::new("listVirtualMachines").list("ids", ids).with("details", DETAILS).within(scope)
+}
+
 /// The data disks of a virtual machine.
 pub fn list_data_disks(virtual_machine_id: &str, scope: &Scope) -> Request {
     Request::new("listVolumes")
         .with("type", "DATADISK")
         .with("virtualmachineid", virtual_machine_id)
         .within(scope)
+}
+
+/// The root disks. Nothing tells whose cluster's machines they are of but the machines themselves.
+pub fn list_root_disks(scope: &Scope) -> Request {
+    Request::new("listVolumes").with("type", "ROOT").within(scope)
 }
 
 /// Data disks with a tag.

@@ -17,6 +17,7 @@ use karpenter_provider_cloudstack::client::signature::Credentials;
 use karpenter_provider_cloudstack::client::throttle::Rate;
 use karpenter_provider_cloudstack::client::transport::{Transport, TransportError};
 use karpenter_provider_cloudstack::client::{Client, Session};
+use karpenter_provider_cloudstack::voice::Voice;
 use karpenter_provider_cloudstack::{CloudStackNodeClass, CloudStackProvider, Objects, ProviderOptions};
 use karpenter_runtime::environment::Environment;
 use karpenter_sim::cloudstack::account::Role;
@@ -68,7 +69,12 @@ pub(crate) struct World {
     pub(crate) provider: CloudStackProvider,
     pub(crate) client: Client,
     pub(crate) environment: Environment,
+    /// Reasons and messages of the events its provider tells.
+    pub(crate) told: Told,
 }
+
+/// Reasons and messages of events.
+pub(crate) type Told = Arc<Mutex<Vec<(String, String)>>>;
 
 /// A NodeClass with the fields most have, on the networks and templates of the simulated cloud.
 pub(crate) fn spec() -> Value {
@@ -103,8 +109,15 @@ impl World {
         }
         let cluster = Arc::new(Cluster::default());
         let options = ProviderOptions::new("test");
-        let (client, provider) = provider(&cloud, &cluster, &environment, Role::User, options);
-        let world = Self { cloud, cluster, provider, client, environment };
+        let (client, _) = provider(&cloud, &cluster, &environment, Role::User, options.clone());
+        let told = Told::default();
+        let heard = Arc::clone(&told);
+        let voice = Voice::heard_by(Arc::new(move |reason, message| {
+            heard.lock().unwrap().push((reason.to_owned(), message.to_owned()));
+        }));
+        let objects = Arc::clone(&cluster) as Arc<dyn Objects>;
+        let provider = CloudStackProvider::speaking(client.clone(), options, objects, voice, &environment);
+        let world = Self { cloud, cluster, provider, client, environment, told };
         world.class("default", spec()).await;
         world
     }
@@ -227,6 +240,12 @@ impl World {
             }
         }
         panic!("never gone")
+    }
+
+    /// The messages of the events that were told for a reason.
+    pub(crate) fn told(&self, reason: &str) -> Vec<String> {
+        let told = self.told.lock().unwrap();
+        told.iter().filter(|(why, _)| why == reason).map(|(_, message)| message.clone()).collect()
     }
 
     pub(crate) fn live(&self) -> Vec<MachineView> {

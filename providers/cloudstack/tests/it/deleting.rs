@@ -74,6 +74,8 @@ async fn scenario_17_what_is_not_there_is_not_found_and_what_is_protected_says_s
     seconds(10).await;
     let error = world.provider.delete(&protected).await.expect_err("protected").to_string();
     assert!(error.contains("protected from deletion") && error.contains("deleteprotection=false"), "{error}");
+    let told = world.told("DeleteRefused");
+    assert!(told.len() == 1 && told[0].contains("deleteprotection=false"), "{told:?}");
     world.cloud.protect_machine(&id, false);
     world.delete(&protected).await.expect("gone");
 }
@@ -215,4 +217,30 @@ async fn a_new_leader_does_not_order_again_what_the_old_one_has_ordered() {
     assert_eq!(world.calls("destroyVirtualMachine"), 1);
     seconds(90).await;
     assert!(next.delete(&claim).await.expect_err("gone").is_not_found());
+}
+
+#[tokio::test(start_paused = true)]
+async fn machines_that_go_together_are_asked_after_together_and_an_unknown_id_spoils_nothing() {
+    let world = World::new().await;
+    let mut claims = Vec::new();
+    for i in 0..5 {
+        claims.push(running(&world, &format!("np-{i}")).await);
+    }
+    for machine in world.live() {
+        world.cloud.expunge_machine(&machine.id);
+    }
+    let before = world.calls("listVirtualMachines");
+    let gone = futures_util::future::join_all(claims.iter().map(|claim| world.provider.delete(claim))).await;
+    assert!(gone.into_iter().all(|gone| gone.is_err_and(|error| error.is_not_found())));
+    let asked = world.calls("listVirtualMachines") - before;
+    assert_eq!(asked, 2, "one list, and one call for all that it does not have");
+
+    let mut unknown = (*claims[0]).clone();
+    unknown.status.as_mut().unwrap().provider_id =
+        Some("external-cloudstack://00000000-0000-4000-8000-000000000000".into());
+    seconds(10).await;
+    let (known, unknown) =
+        futures_util::future::join(world.provider.delete(&claims[1]), world.provider.delete(&unknown)).await;
+    assert!(known.expect_err("expunged").is_not_found());
+    assert!(unknown.expect_err("never there").is_not_found());
 }

@@ -1,5 +1,7 @@
 //! Data disks: which go, which stay, which are attached later, which lost their machine.
 
+use karpenter_provider_cloudstack::client::request::Scope;
+use karpenter_provider_cloudstack::client::requests::{self, NewDisk};
 use karpenter_sim::cloudstack::faults::{Fault, Trouble};
 use serde_json::{Value, json};
 
@@ -179,4 +181,49 @@ async fn a_disk_that_was_made_for_a_machine_that_is_gone_goes_too() {
     world.cluster.claims.lock().unwrap().clear();
     assert_eq!(world.provider.round().await.expect("a round").disks.len(), 1);
     assert!(names(&world).is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_a_disk_that_two_leaders_made_one_is_attached_and_the_other_goes() {
+    let world = World::new().await;
+    world.cloud.set_version("4.20.2.0");
+    seconds(601).await;
+    let disks = json!([{"offering": "k8s.data20"}, {"offering": "k8s.datacustom", "size": 5}]);
+    world.class("default", with(disks)).await;
+    running(&world, "np-a").await;
+    // By the leader before, and the one before that.
+    let machine = world.live()[0].clone();
+    let (zone, offering) = (
+        world.cloud.id_of("zone", "sim-zone-1").unwrap(),
+        world.cloud.id_of("diskoffering", "k8s.datacustom"),
+    );
+    let disk = NewDisk { offering_id: offering.unwrap(), size_gb: Some(5), iops: None };
+    for _ in 0..2 {
+        let request = requests::create_volume(&format!("{}-data-2", machine.name), &zone, &disk, &Scope::Own);
+        world.client.call(&request).await.expect("made");
+        seconds(2).await;
+    }
+    assert_eq!(names(&world).len(), 3, "{:?}", names(&world));
+    for _ in 0..12 {
+        world.provider.look_at_launches().await.expect("a look");
+        seconds(16).await;
+    }
+    assert_eq!(names(&world).len(), 2, "{:?}", names(&world));
+    assert!(world.cloud.data_disks().iter().all(|(_, attached)| *attached == Some(machine.id.clone())));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_disk_that_somebody_marked_as_kept_is_not_collected() {
+    let world = World::new().await;
+    world.class("default", with(json!([{"offering": "k8s.data20"}]))).await;
+    running(&world, "np-a").await;
+    let (disk, _) = world.cloud.data_disks().remove(0);
+    let kept = [("karpenter.k8s.cloudstack/kept".to_owned(), "true".to_owned())].into();
+    world.client.call(&requests::create_tags("Volume", &[disk], &kept)).await.expect("tagged");
+    seconds(5).await;
+    world.cloud.expunge_machine(&world.live()[0].id);
+    world.cluster.claims.lock().unwrap().clear();
+    seconds(400).await;
+    assert!(world.provider.round().await.expect("a round").disks.is_empty());
+    assert_eq!(world.cloud.data_disks().len(), 1);
 }

@@ -29,6 +29,9 @@ async fn scenario_1_the_cheapest_fitting_offering_runs_in_a_fresh_network_tagged
     let instance = world.launch(&claim).await.expect("a machine");
     assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
     let machine = &world.live()[0];
+    let since_accepted = world.environment.clock.since(machine.created);
+    assert!(since_accepted < Duration::from_secs(2), "{since_accepted:?} after it was accepted");
+    assert_eq!(machine.state, "Starting", "its job is not done yet");
     assert_eq!(instance.provider_id, format!("external-cloudstack://{}", machine.id));
     assert_eq!(label(&instance, "node.kubernetes.io/instance-type"), "k8s.small");
     assert_eq!(label(&instance, "topology.kubernetes.io/zone"), "sim-zone-1");
@@ -112,6 +115,34 @@ async fn scenarios_4_and_5_a_refused_type_falls_through_to_the_next_and_is_not_a
     assert!(!small.offerings[0].available);
 }
 
+/// A dearer type with room is bought when no host has the memory for the cheaper one, which the job says with 533.
+#[tokio::test(start_paused = true)]
+async fn scenario_4_a_type_whose_job_finds_no_host_falls_through_to_the_next() {
+    let world = World::new().await;
+    world.cloud.edit("serviceoffering", "k8s.small", |offering| offering["memory"] = (256i64 << 10).into());
+    world.cloud.limit("memory", -1);
+    // What was looked up before is remembered for five minutes.
+    seconds(301).await;
+    let mut class = spec();
+    class["pricing"] = json!({"overrides": {"k8s.small": "0.01", "k8s.medium": "1"}});
+    world.class("default", class).await;
+    let claim = world.claim("np-a", json!({"cpu": "1"}));
+    let instance = world.launch(&claim).await.expect("the other type");
+    assert_eq!(label(&instance, "node.kubernetes.io/instance-type"), "k8s.medium");
+    assert_eq!(world.calls("deployVirtualMachine"), 2);
+    let told = world.told("InsufficientCapacity");
+    assert!(told.len() == 1 && told[0].contains("k8s.small in zone sim-zone-1"), "{told:?}");
+    seconds(60).await;
+    assert_eq!(world.live().len(), 1, "what failed was destroyed");
+    assert!(world.cloud.machines().iter().all(|machine| machine.state != "Error"));
+    seconds(100).await;
+    world.launch(&world.claim("np-b", json!({"cpu": "1"}))).await.expect("a machine");
+    assert_eq!(world.calls("deployVirtualMachine"), 3, "not asked for again within three minutes");
+    seconds(181).await;
+    world.launch(&world.claim("np-c", json!({"cpu": "1"}))).await.expect("a machine");
+    assert_eq!(world.calls("deployVirtualMachine"), 5, "and asked for again after them");
+}
+
 #[tokio::test(start_paused = true)]
 async fn scenario_6_a_full_cloud_is_insufficient_capacity_and_leaves_nothing_behind() {
     let world = World::new().await;
@@ -156,6 +187,8 @@ async fn scenario_7_a_535_in_between_is_insufficient_capacity() {
     let error = world.launch(&claim).await.expect_err("over the limit");
     assert!(matches!(&error, ProviderError::InsufficientCapacity(_)), "{error}");
     assert!(error.to_string().contains("Resource Limit = 3"), "{error}");
+    let told = world.told("QuotaExceeded");
+    assert!(told.len() == 1 && told[0].contains("cpu") && told[0].contains('3'), "{told:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -287,6 +320,8 @@ async fn scenario_8_a_network_without_addresses_is_left_for_the_next_without_a_t
     );
     let second = world.live().into_iter().find(|machine| machine.name.ends_with("np-b")).expect("a machine");
     assert_eq!(second.networks, [world.cloud.id_of("network", "k8s-storage").unwrap()]);
+    let told = world.told("NetworkExhausted");
+    assert!(told.len() == 1 && told[0].contains("\"k8s-net\""), "an event says which: {told:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -477,6 +512,8 @@ async fn scenario_24_strict_anti_affinity_is_full_when_hosts_are_and_the_soft_ki
         seconds(30).await;
     }
     assert_eq!(placed, 6, "one per host");
+    let told = world.told("InsufficientCapacity");
+    assert!(told[0].contains("6 are in its groups") && told[0].contains("spec.limits.nodes"), "{told:?}");
     let types = world.provider.get_instance_types(&world.pool("default")).await.expect("types");
     let available = |types: &[InstanceType]| types.iter().flat_map(|it| &it.offerings).any(|o| o.available);
     assert!(!available(&types), "nothing is offered to the pool whose hosts are all taken");
@@ -614,8 +651,14 @@ async fn scenario_25_machines_of_a_project_are_made_listed_and_looked_after_ther
     assert!(world.provider.get(&instance.provider_id).await.is_ok());
     assert!(world.provider.round().await.expect("a round").destroyed.is_empty(), "it is wanted");
     assert_eq!(world.provider.is_drifted(&world.current("np-a")).await.expect("known"), None);
+    // The NodeClaim says where it was launched, whatever becomes of the NodeClass.
+    let in_project = world.cluster.classes.lock().unwrap().remove("default").expect("the NodeClass");
+    assert_eq!(world.provider.list().await.expect("a list").len(), 1);
+    world.cluster.classes.lock().unwrap().insert("default".into(), in_project);
     world.delete(&world.current("np-a")).await.expect("gone");
     assert!(world.live().is_empty() && world.cloud.data_disks().is_empty());
+    world.provider.round().await.expect("a round");
+    assert_eq!(world.cloud.affinity_groups().len(), 1, "its NodeClaim may be about to want its group");
     // What nobody wants is found there too.
     world.launch(&world.claim("np-b", json!({"cpu": "1"}))).await.expect("a machine");
     world.cluster.claims.lock().unwrap().clear();

@@ -29,6 +29,11 @@ async fn scenario_15_exactly_our_orphans_go_after_the_grace_the_oldest_first() {
     assert!(world.provider.round().await.expect("a round").destroyed.is_empty(), "too young");
     seconds(310).await;
     assert_eq!(world.provider.round().await.expect("a round").destroyed, orphans);
+    let told = world.told("OrphanDeleted");
+    assert_eq!(told.len(), 3, "{told:?}");
+    for (id, message) in orphans.iter().zip(&told) {
+        assert!(message.contains(id), "in order, with an event each: {told:?}");
+    }
     seconds(30).await;
     let mut left: Vec<String> = world.live().into_iter().map(|machine| machine.name).collect();
     left.sort();
@@ -104,6 +109,22 @@ async fn scenario_23_drift_has_the_right_reasons_and_lost_tags_are_only_repaired
     world.cloud.rescale_machine(&id, &world.cloud.id_of("serviceoffering", "k8s.medium").unwrap());
     assert_eq!(drift(&world).await.as_deref(), Some("VMDrift"));
     world.cloud.rescale_machine(&id, &small);
+
+    // A customised offering stays the same when its machine is given more.
+    let as_launched = |key: &str, value: &str| {
+        let mut claim = (*world.current("np-a")).clone();
+        claim
+            .metadata
+            .labels
+            .as_mut()
+            .unwrap()
+            .insert(format!("karpenter.k8s.cloudstack/{key}"), value.into());
+        claim
+    };
+    for (key, value) in [("instance-cpu", "64"), ("instance-memory", "64")] {
+        let reason = world.provider.is_drifted(&as_launched(key, value)).await.expect("known");
+        assert_eq!(reason.as_deref(), Some("VMDrift"), "{key}");
+    }
 
     world.cloud.unplug_machine(&id);
     assert_eq!(drift(&world).await.as_deref(), Some("NetworkDrift"));
@@ -190,4 +211,97 @@ async fn a_server_whose_clock_is_behind_makes_no_machine_look_old() {
     drop(claim);
     seconds(120).await;
     assert_eq!(world.provider.round().await.expect("a round").destroyed.len(), 1, "nobody wants it");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_root_disk_that_somebody_made_larger_is_drift_once_others_are_as_ordered() {
+    let world = World::new().await;
+    let mut sized = spec();
+    sized["rootDiskSize"] = 20.into();
+    world.class("default", sized).await;
+    for name in ["np-a", "np-b"] {
+        world.launch(&world.claim(name, json!({"cpu": "1"}))).await.expect("a machine");
+    }
+    let drift = async |name: &str| {
+        seconds(601).await;
+        world.provider.is_drifted(&world.current(name)).await.expect("known")
+    };
+    assert_eq!(drift("np-a").await, None);
+    let machine = world.live().into_iter().find(|machine| machine.name.ends_with("np-a")).expect("there");
+    world.cloud.resize_root_disk(&machine.id, 50);
+    assert_eq!(drift("np-a").await.as_deref(), Some("VMDrift"));
+    assert_eq!(drift("np-b").await, None);
+    let asked = world.cloud.log().into_iter().filter(|entry| entry.command == "listVolumes").count();
+    assert_eq!(asked, 3, "one list answers for all machines for ten minutes");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_protected_machine_is_told_of_once_and_its_node_left_alone_until_it_is_not() {
+    let world = World::new().await;
+    world.launch(&world.claim("np-a", json!({"cpu": "1"}))).await.expect("a machine");
+    seconds(60).await;
+    let claim = world.current("np-a");
+    let id = world.live()[0].id.clone();
+    world.provider.round().await.expect("a round");
+    assert_eq!(world.provider.disruption_hold(&claim), None);
+    world.cloud.protect_machine(&id, true);
+    for _ in 0..2 {
+        world.provider.round().await.expect("a round");
+    }
+    let hold = world.provider.disruption_hold(&claim).expect("held");
+    assert!(hold.reason.contains("deleteprotection") && !hold.leaving, "{hold:?}");
+    let told = world.told("DeleteProtected");
+    assert!(told.len() == 1 && told[0].contains("deleteprotection=false"), "{told:?}");
+    world.cloud.protect_machine(&id, false);
+    world.provider.round().await.expect("a round");
+    assert_eq!(world.provider.disruption_hold(&claim), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn jobs_under_way_and_ended_are_counted_and_forgotten_with_their_machines() {
+    let world = World::new().await;
+    let metric = |line: &str| {
+        let page = world.environment.registry.encode();
+        let found = page.lines().find_map(|l| l.strip_prefix(&format!("karpenter_cloudstack_{line} ")));
+        found.and_then(|value| value.parse::<f64>().ok()).unwrap_or(0.0)
+    };
+    world.launch(&world.claim("np-a", json!({"cpu": "1"}))).await.expect("a machine");
+    world.provider.look_at_launches().await.expect("looked");
+    assert_eq!(metric(r#"async_jobs{credentials="",state="deploying"}"#), 1.0);
+    seconds(60).await;
+    world.provider.look_at_launches().await.expect("looked");
+    assert_eq!(metric(r#"async_jobs{credentials="",state="deploying"}"#), 0.0);
+    assert_eq!(metric(r#"async_jobs_ended_total{job="deploy",result="succeeded"}"#), 1.0);
+    world.cluster.claims.lock().unwrap().clear();
+    seconds(310).await;
+    assert_eq!(world.provider.round().await.expect("a round").destroyed.len(), 1);
+    world.provider.look_at_launches().await.expect("looked");
+    assert_eq!(metric(r#"async_jobs{credentials="",state="destroying"}"#), 1.0);
+    seconds(60).await;
+    world.provider.round().await.expect("a round");
+    world.provider.look_at_launches().await.expect("looked");
+    assert_eq!(
+        metric(r#"async_jobs{credentials="",state="destroying"}"#),
+        0.0,
+        "nobody asks after an orphan"
+    );
+    assert_eq!(metric(r#"async_jobs_ended_total{job="destroy",result="succeeded"}"#), 1.0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_machine_is_found_by_its_id_whatever_its_name_and_listed_as_its_claim_writes_it() {
+    let world = World::new().await;
+    let renamed = world.cloud.add_machine("somebody-renamed-it", &[]);
+    let found = world.provider.get(&format!("external-cloudstack://{renamed}")).await.expect("there");
+    assert_eq!(found.status.and_then(|status| status.node_name).as_deref(), Some("somebody-renamed-it"));
+    world.launch(&world.claim("np-a", json!({"cpu": "1"}))).await.expect("a machine");
+    let mut claim = (*world.current("np-a")).clone();
+    let id = world.live().into_iter().find(|machine| machine.name.ends_with("np-a")).expect("there").id;
+    let written = Some(format!("cloudstack:///{id}"));
+    claim.status.as_mut().unwrap().provider_id.clone_from(&written);
+    world.cluster.claims.lock().unwrap().insert("np-a".into(), std::sync::Arc::new(claim));
+    let listed = world.provider.list().await.expect("a list");
+    let ids: Vec<_> =
+        listed.into_iter().map(|claim| claim.status.and_then(|status| status.provider_id)).collect();
+    assert_eq!(ids, [written]);
 }

@@ -78,6 +78,8 @@ fn every_request() -> Vec<Request> {
             requests::list_data_disks("v", &scope),
             requests::list_data_disks_by_tag("k", "v", &scope),
             requests::list_data_disks_by_keyword("n", &scope),
+            requests::list_root_disks(&scope),
+            requests::list_virtual_machines_by_id(&["a".into(), "b".into()], &scope),
             requests::create_volume(
                 "n",
                 "z",

@@ -1,0 +1,55 @@
+//! Machines that somebody protected from deletion: told of, and not drained for gain, since they could not go afterwards.
+
+use std::collections::BTreeSet;
+use std::sync::{Mutex, PoisonError};
+
+use karpenter_api::NodeClaim;
+use karpenter_cloudprovider::provider::DisruptionHold;
+
+use crate::client::model::VirtualMachine;
+use crate::naming::machine_id;
+use crate::provider::CloudStackProvider;
+
+/// Machines that were protected when they were last looked at.
+#[derive(Debug, Default)]
+pub(crate) struct Protected(Mutex<BTreeSet<String>>);
+
+impl Protected {
+    /// A machine is protected, or not; whether that is news.
+    fn note(&self, id: &str, protected: bool) -> bool {
+        let mut ids = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if protected { ids.insert(id.to_owned()) } else { ids.remove(id) }
+    }
+
+    /// Forgets all machines but these.
+    pub(crate) fn keep(&self, seen: &BTreeSet<String>) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).retain(|id| seen.contains(id));
+    }
+
+    fn has(&self, id: &str) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).contains(id)
+    }
+}
+
+impl CloudStackProvider {
+    /// Notes whether a machine is protected, and tells of it once.
+    pub(crate) fn look_at_protection(&self, machine: &VirtualMachine, claim: &NodeClaim) {
+        let news = self.shared.protected.note(&machine.id, machine.deleteprotection);
+        if news && machine.deleteprotection {
+            let text = format!(
+                "virtual machine {} is protected from deletion, so its node is left alone; set deleteprotection=false on it to let Karpenter replace or remove it",
+                machine.name
+            );
+            self.shared.voice.warn(claim, "DeleteProtected", text);
+        }
+    }
+
+    /// What keeps a claim's node from being disrupted.
+    pub(crate) fn hold(&self, claim: &NodeClaim) -> Option<DisruptionHold> {
+        let provider_id = claim.status.as_ref()?.provider_id.as_deref()?;
+        self.shared.protected.has(machine_id(provider_id)?).then(|| DisruptionHold {
+            reason: "its virtual machine is protected from deletion (deleteprotection)".to_owned(),
+            leaving: false,
+        })
+    }
+}
