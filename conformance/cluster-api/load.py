@@ -3,7 +3,7 @@
 import time
 
 from rig import CLAIM, Rig
-from world import MAX, annotations, is_true
+from world import MAX, annotations, is_true, stamp
 
 OFTEN = {"consolidationPolicy": "WhenEmptyOrUnderutilized", "consolidateAfter": "5s", "budgets": [{"nodes": "100%"}]}
 
@@ -146,13 +146,14 @@ def up_and_down(world):
     rig.rules()
     rig.same("claimed", rig.claimed(), count)
     written = len(rig.writes())
-    began = time.time()
+    turned, began = stamp(), time.time()
     rig.api.delete("Deployment", rig.name, "default")
     rig.until("all are gone", 900, lambda: not rig.machines(all=True) and not rig.claims() and not rig.nodes())
     down = time.time() - began
     rig.same("replicas at the end", rig.replicas(), 0)
     rig.facts.update(phases, up=round(up, 1), down=round(down, 1), writes_up=written)
-    rig.notes = [f"up {up:.1f} s, down {down:.1f} s, {written} writes up, {len(rig.writes()) - written} down; first to last seen: {phases}"]
+    rig.notes = [f"up {up:.1f} s, down {down:.1f} s, {written} writes up, {len(rig.writes()) - written} down; first to last seen: {phases}",
+                 f"reads in all {dict(world.reads(rig.since))}, on the way down {dict(world.reads(turned))}"]
     return rig
 
 

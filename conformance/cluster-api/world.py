@@ -11,6 +11,7 @@ import socket
 import subprocess
 import threading
 import time
+from collections import Counter
 
 from kube import Api, Watch
 
@@ -181,24 +182,30 @@ class World:
                     raise Failed(f"did not stay so: {what}")
                 self.moved.wait(min(0.5, max(0.01, end - time.time())))
 
-    def writes(self, since):
-        """Karpenter's writes to the management cluster since then, from the audit log: (verb, path)."""
-        found = []
+    def requests(self, since):
+        """Karpenter's requests to the management cluster about Cluster API's objects since then, from the audit log."""
         try:
             lines = open(f"{self.hub_dir}/log/audit.log").read().splitlines()
         except FileNotFoundError:
-            return found
+            return
         for line in lines:
             try:
                 event = json.loads(line)
             except ValueError:
                 continue  # still being written
             group = event.get("objectRef", {}).get("apiGroup", "")
-            if event["verb"] in ("get", "list", "watch") or not group.endswith("cluster.x-k8s.io") or group.startswith("karpenter"):
-                continue
-            if event["requestReceivedTimestamp"] >= since:
-                found.append((event["verb"], event["requestURI"], event.get("responseStatus", {}).get("code")))
-        return found
+            ours = group.endswith("cluster.x-k8s.io") and not group.startswith("karpenter")
+            if ours and event["requestReceivedTimestamp"] >= since:
+                yield event
+
+    def writes(self, since):
+        """Karpenter's writes to the management cluster since then: (verb, path, status)."""
+        writes = [event for event in self.requests(since) if event["verb"] not in ("get", "list", "watch")]
+        return [(event["verb"], event["requestURI"], event.get("responseStatus", {}).get("code")) for event in writes]
+
+    def reads(self, since):
+        """How often Karpenter read what there since then: get machines, list machines, ..."""
+        return Counter(f"{event['verb']} {event['objectRef']['resource']}" for event in self.requests(since) if event["verb"] in ("get", "list"))
 
 
 def stamp():

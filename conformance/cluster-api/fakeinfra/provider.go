@@ -257,10 +257,12 @@ func (p *provider) join(ctx context.Context, o *unstructured.Unstructured, owner
 	if capacity == nil {
 		capacity = object{"cpu": "4", "memory": "16Gi", "pods": "110"}
 	}
-	spec := object{"providerID": id}
+	// As kubeadm has it: Cluster API takes the first one off when it knows the Node.
+	taints := []any{object{"key": "node.cluster.x-k8s.io/uninitialized", "effect": "NoSchedule"}}
 	if !flagged(o.Object, "spec", "untainted") {
-		spec["taints"] = []any{object{"key": "karpenter.sh/unregistered", "effect": "NoExecute"}}
+		taints = append(taints, object{"key": "karpenter.sh/unregistered", "effect": "NoExecute"})
 	}
+	spec := object{"providerID": id, "taints": taints}
 	status := object{"capacity": capacity, "allocatable": capacity}
 	if version := str(m.Object, "spec", "version"); version != "" {
 		status["nodeInfo"] = object{"kubeletVersion": version} // else the Machine is never up to date

@@ -54,11 +54,12 @@ pub const UNREGISTERED: KnownTaint =
 pub const REBOOTING: KnownTaint = KnownTaint { key: "karpenter.sh/rebooting", effect: Effect::NoSchedule };
 
 /// Taints every new node has for a while; they are overlooked until it is initialized.
-pub const EPHEMERAL: [KnownTaint; 4] = [
+pub const EPHEMERAL: [KnownTaint; 5] = [
     KnownTaint { key: "node.kubernetes.io/not-ready", effect: Effect::NoSchedule },
     KnownTaint { key: "node.kubernetes.io/not-ready", effect: Effect::NoExecute },
     KnownTaint { key: "node.kubernetes.io/unreachable", effect: Effect::NoSchedule },
     KnownTaint { key: "node.cloudprovider.kubernetes.io/uninitialized", effect: Effect::NoSchedule },
+    KnownTaint { key: "node.cluster.x-k8s.io/uninitialized", effect: Effect::NoSchedule },
 ];
 
 /// Any taint whose key starts like this is ephemeral too.

@@ -263,6 +263,7 @@ impl<'a> Node<'a> {
                     "node.kubernetes.io/not-ready"
                         | "node.kubernetes.io/unreachable"
                         | "node.cloudprovider.kubernetes.io/uninitialized"
+                        | "node.cluster.x-k8s.io/uninitialized"
                         | "karpenter.sh/unregistered"
                         | "karpenter.sh/rebooting"
                 ) && !key.starts_with("readiness.k8s.io/")

@@ -89,11 +89,13 @@ pub fn first_untolerated<'t>(taints: &'t [Taint], tolerations: &[Toleration]) ->
 
 /// Taints a node wears only while it comes up, which the scheduler must look past.
 pub fn is_ephemeral(taint: &Taint) -> bool {
-    const EPHEMERAL: [(&str, &str); 5] = [
+    const EPHEMERAL: [(&str, &str); 6] = [
         ("node.kubernetes.io/not-ready", "NoSchedule"),
         ("node.kubernetes.io/not-ready", "NoExecute"),
         ("node.kubernetes.io/unreachable", "NoSchedule"),
         ("node.cloudprovider.kubernetes.io/uninitialized", "NoSchedule"),
+        // Cluster API's, until it knows the Node.
+        ("node.cluster.x-k8s.io/uninitialized", "NoSchedule"),
         ("karpenter.sh/unregistered", "NoExecute"),
     ];
     EPHEMERAL.iter().any(|(key, effect)| taint.matches(key, effect))

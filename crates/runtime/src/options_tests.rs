@@ -331,3 +331,9 @@ fn the_flag_names_one_kubeconfig_and_the_variable_a_list() {
     let file = parse(&["--kubeconfig=a:b"], &[("KUBECONFIG", "c:d")]).expect("options").kubeconfig;
     assert_eq!(file, Some(Kubeconfigs::File("a:b".into())));
 }
+
+#[test]
+fn the_management_cluster_is_also_found_under_its_other_name() {
+    let options = parse(&["--management-kubeconfig=/hub"], &[]).expect("options");
+    assert_eq!(effective(&options, "cluster-api-kubeconfig"), "/hub");
+}

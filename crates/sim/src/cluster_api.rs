@@ -9,7 +9,7 @@
 //! | `kinds` | the definitions, and reading and writing objects of them |
 //! | `deployments` | MachineDeployments: revisions, rollouts |
 //! | `sets` | MachineSets: preflight checks, creation, the order of deletion, remediation |
-//! | `machines` | Machines: from bootstrap data to a Node, and back |
+//! | `machines`, `draining` | Machines: from bootstrap data to a Node, and back |
 //! | `health` | a MachineHealthCheck over all of them |
 //! | `infrastructure`, `misfortune` | what a template's machines do, and what becomes of them |
 //! | `moving` | all objects made anew, as `clusterctl move` does |
@@ -19,6 +19,7 @@
 mod checks;
 mod darkness;
 mod deployments;
+mod draining;
 mod economy;
 mod health;
 mod infrastructure;
@@ -51,6 +52,9 @@ pub use misfortune::Misfortune;
 
 /// On a Cluster: its control plane is being upgraded, so MachineSets hold back (the value is what they say about it).
 pub const UPGRADING: &str = "sim.karpenter.sh/control-plane-upgrading";
+
+/// On a NodeClaim that was made for a Machine that was there already.
+const ADOPTED: &str = "karpenter.cluster.x-k8s.io/adopted";
 
 /// Cluster API, running in a world. It ends when dropped.
 pub struct ClusterApi {
@@ -167,6 +171,30 @@ impl ClusterApi {
     /// What becomes of machines.
     pub fn misfortune(&self) -> &Misfortune {
         &self.misfortune
+    }
+
+    /// Puts on the tape which NodeClaims there are for Machines that were there before Karpenter.
+    pub fn note_adopted(&self) {
+        let adopted: Vec<String> = self.cluster.read(|objects| {
+            let claims = objects.node_claims.iter();
+            let existing = |claim: &karpenter_api::NodeClaim| {
+                claim
+                    .metadata
+                    .annotations
+                    .as_ref()
+                    .and_then(|all| all.get(ADOPTED))
+                    .is_some_and(|how| how == "existing")
+            };
+            claims.filter(|(_, claim)| existing(claim)).map(|(key, _)| key.name.to_string()).collect()
+        });
+        for name in adopted {
+            self.cluster.record(
+                &"census".into(),
+                format!("NodeClaim {name} was adopted"),
+                "counted".to_owned(),
+                &[],
+            );
+        }
     }
 
     /// The cluster it runs in.

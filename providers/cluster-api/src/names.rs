@@ -76,6 +76,14 @@ pub const PRICE: &str = "karpenter.cluster.x-k8s.io/price";
 pub const RESOURCE_PREFIX: &str = "karpenter.cluster.x-k8s.io/resource.";
 /// On a scalable resource: how many nodes of it are paid for in advance.
 pub const RESERVATION: &str = "karpenter.cluster.x-k8s.io/reservation-capacity";
+/// On a scalable resource: what kubelet and runtime keep for themselves, as `cpu=100m,memory=1Gi`.
+pub const KUBE_RESERVED: &str = "karpenter.cluster.x-k8s.io/kube-reserved";
+/// On a scalable resource: what the system keeps for itself, as `cpu=100m,memory=1Gi`.
+pub const SYSTEM_RESERVED: &str = "karpenter.cluster.x-k8s.io/system-reserved";
+/// On a scalable resource: what kubelet keeps free so that eviction can act, as `memory.available=500Mi,nodefs.available=10%`.
+pub const EVICTION_HARD: &str = "karpenter.cluster.x-k8s.io/eviction-hard";
+/// On a scalable resource: how much of its memory, in percent, the virtual machine and the kernel take before kubelet sees it.
+pub const MEMORY_OVERHEAD: &str = "karpenter.cluster.x-k8s.io/memory-overhead-percent";
 /// On a NodeClaim: it was made for a Machine that was there already.
 pub const ADOPTED: &str = "karpenter.cluster.x-k8s.io/adopted";
 /// On a NodeClaim whose Machine Cluster API replaces: it has had its successor.

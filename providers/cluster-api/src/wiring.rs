@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures_util::FutureExt as _;
 use k8s_openapi::api::core::v1::{Namespace, Secret};
 use karpenter_api::conditions::HasConditions as _;
-use karpenter_api::nodeclaim::REGISTERED;
+use karpenter_api::nodeclaim::{LAUNCHED, REGISTERED};
 use karpenter_api::{ConditionStatus, NodeClaim};
 use karpenter_cloudprovider::{InstallError, Installation, Part, Surroundings};
 use karpenter_runtime::client::{self, Limits};
@@ -313,6 +313,11 @@ pub async fn assemble(parts: Parts) -> Result<(Arc<ClusterApi>, Vec<Part>), Star
                 && registered(new)
             {
                 fleet.backoff.succeeded(&target.id, target.failure_domain.as_deref());
+                let since = |kind: &str| new.condition(kind).map(|condition| condition.since());
+                if let Some((launched, registered)) = since(LAUNCHED).zip(since(REGISTERED)) {
+                    let took = registered.duration_since(launched).as_secs_f64().max(0.0);
+                    fleet.metrics.phase_seconds.observe(&[&target.id.to_string(), "node"], took);
+                }
             }
         }
     });

@@ -9,6 +9,8 @@ use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use jiff::{SignedDuration, Timestamp};
 use karpenter_api::NodeClaim;
+use karpenter_api::conditions::HasConditions as _;
+use karpenter_api::nodeclaim::REGISTERED;
 use karpenter_cloudprovider::{Installation, Surroundings};
 use karpenter_provider_cluster_api::ClusterAPINodeClass;
 use karpenter_provider_cluster_api::client::settings::Settings;
@@ -144,6 +146,16 @@ async fn live(
     for object in plan.objects(&mut chance) {
         world.create(object).await?;
     }
+    let serve = async |versions: &[&str]| {
+        let served = capi.serve(versions).await;
+        served.map_err(|source| Trouble::Refused {
+            what: format!("serving {versions:?}"),
+            source: Box::new(source),
+        })
+    };
+    if plan.begins_with_the_old_version {
+        serve(&["v1beta1"]).await?;
+    }
     capi.check_health(true);
     // Machines that are not Karpenter's.
     world.run_for(30 * SECOND).await?;
@@ -158,8 +170,17 @@ async fn live(
         let danger = process.endanger(Span::secs(60, 300), Span::secs(1, 20));
         let claims = tokio::spawn(traffic::delete_claims(world.cluster().clone(), process.faults().clone()));
         let mut unrest = Unrest::new(capi, hub, NAMESPACE, CLUSTER);
-        let (played, ()) = tokio::join!(script.play(world), unrest.reign(12 * MINUTE));
+        // Cluster API is upgraded some time.
+        let upgraded = async {
+            if plan.begins_with_the_old_version {
+                tokio::time::sleep(plan.upgraded_after).await;
+                serve(&["v1beta1", "v1beta2"]).await?;
+            }
+            Ok::<(), Trouble>(())
+        };
+        let (played, upgraded, ()) = tokio::join!(script.play(world), upgraded, unrest.reign(12 * MINUTE));
         played?;
+        upgraded?;
         if chance.happens(0.3) {
             lead_twice(world, hub, &mut chance).await?;
         }
@@ -176,6 +197,7 @@ async fn live(
     let ready = |objects: &Objects| discontent(objects).is_empty() && all_is_calm(objects);
     world.wait_until("every pod is ready still", 90 * MINUTE, ready).await?;
     world.cluster().check_at_rest(healed.elapsed())?;
+    capi.note_adopted();
 
     go_home(world, &script).await?;
     let empty = |objects: &Objects| {
@@ -208,7 +230,7 @@ fn is_claimed(machine: &DynamicObject) -> bool {
 /// Nobody waits for a Machine, and none is on its way out, nor a NodeClaim but for those that a pod holds up.
 fn all_is_calm(objects: &Objects) -> bool {
     let settled = |claim: &NodeClaim| {
-        claim.status.as_ref().is_some_and(|status| status.provider_id.is_some())
+        claim.condition(REGISTERED).is_some_and(|condition| condition.status.as_str() == "True")
             && (!is_deleting(claim) || is_held_up(objects, claim))
     };
     objects.node_claims.values().all(|claim| settled(claim))
@@ -225,6 +247,13 @@ struct Setting {
     foreign: u64,
     /// Whether Cluster API waits for Karpenter before it drains a node.
     hook: bool,
+    /// Whether there is a MachineSet that belongs to no MachineDeployment, and how many replicas it has before Karpenter comes.
+    machine_set: Option<u64>,
+    /// Whether Cluster API serves v1beta1 alone at first, and for how long.
+    begins_with_the_old_version: bool,
+    upgraded_after: Duration,
+    /// How many more Machines than wanted a rollout may have, and how many fewer.
+    rolling: (u64, u64),
 }
 
 impl Setting {
@@ -232,14 +261,21 @@ impl Setting {
         let mut one_of = |of: &[&'static str]| chance.pick(of).copied().unwrap_or_default();
         let drift = one_of(&["Off", "ClusterAPI", "Karpenter"]);
         let remediation = one_of(&["Karpenter", "ClusterAPI"]);
-        let adoption = one_of(&["Never", "Never", "Unclaimed"]);
+        let adoption = one_of(&["Never", "Unclaimed", "Existing", "Existing"]);
+        let machine_mode = chance.happens(0.25);
+        // Without nodes that were there before there is nothing to adopt.
+        let settled = chance.happens(if adoption == "Existing" { 0.8 } else { 0.3 });
         Self {
-            machine_mode: chance.happens(0.25),
+            machine_mode,
             drift,
             remediation,
             adoption,
-            foreign: if chance.happens(0.3) { chance.between(1, 3) } else { 0 },
+            foreign: if settled { chance.between(1, 3) } else { 0 },
             hook: chance.happens(0.3),
+            machine_set: chance.happens(0.4).then(|| if settled { chance.below(3) } else { 0 }),
+            begins_with_the_old_version: chance.happens(0.15),
+            upgraded_after: chance.duration(&Span::secs(30, 600)),
+            rolling: chance.pick(&[(1, 0), (1, 0), (2, 0), (0, 1), (1, 1)]).copied().unwrap_or((1, 0)),
         }
     }
 
@@ -257,7 +293,14 @@ impl Setting {
             let labels = format!("topology.kubernetes.io/zone={zone}");
             let mut all = annotations.to_vec();
             all.push((NODE_LABELS, &labels));
-            cluster_api::machine_deployment(NAMESPACE, CLUSTER, name, name, &all)
+            let mut made = cluster_api::machine_deployment(NAMESPACE, CLUSTER, name, name, &all);
+            let (surge, unavailable) = self.rolling;
+            made["spec"]["rollout"] = json!({"strategy": {
+                "type": "RollingUpdate", "rollingUpdate": {"maxSurge": surge, "maxUnavailable": unavailable},
+            }});
+            // Some budgets never allow an eviction.
+            made["spec"]["template"]["spec"]["deletion"] = json!({"nodeDrainTimeoutSeconds": 300});
+            made
         };
         let mut dear = deployment("dear", "a", &[(MAX_SIZE, "100"), price("0.3")]);
         dear["spec"]["replicas"] = self.foreign.into();
@@ -277,7 +320,15 @@ impl Setting {
         if self.machine_mode {
             class["launchMode"] = "Machine".into();
         }
-        vec![
+        let machine_set = self.machine_set.map(|replicas| {
+            let mut set = deployment("alone", "b", &[(MAX_SIZE, "5"), price("0.15")]);
+            set["kind"] = "MachineSet".into();
+            set["spec"]["replicas"] = replicas.into();
+            set["spec"]["selector"] = json!({"matchLabels": {"of": "alone"}});
+            set["spec"]["template"]["metadata"]["labels"]["of"] = "alone".into();
+            set
+        });
+        let mut objects = vec![
             ClusterAPINodeClass::crd().to_json(),
             json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}),
             json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": format!("{NAMESPACE}-2")}}),
@@ -286,6 +337,7 @@ impl Setting {
             cluster_api::template(NAMESPACE, "slow", slow),
             cluster_api::template(NAMESPACE, "dear", plain("a")),
             cluster_api::template(NAMESPACE, "far", plain("b")),
+            cluster_api::template(NAMESPACE, "alone", plain("b")),
             deployment("quota", "a", &[(MAX_SIZE, "8"), price("0.1")]),
             deployment("slow", "b", &[(MAX_SIZE, "4"), price("0.2")]),
             dear,
@@ -309,6 +361,8 @@ impl Setting {
                     }},
                 },
             }),
-        ]
+        ];
+        objects.extend(machine_set);
+        objects
     }
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use karpenter_api::conditions::HasConditions as _;
 use karpenter_cloudprovider::{CloudProvider, Measured, Registry, Surroundings};
 use karpenter_controllers::operator::COMPONENT;
 use karpenter_controllers::{Given, assemble};
@@ -29,7 +30,7 @@ const PRICE: &str = "karpenter.cluster.x-k8s.io/price";
 /// A cluster with two sizes of nodes, large and small, at these prices.
 struct Stage {
     world: World,
-    _controllers: ClusterApi,
+    controllers: ClusterApi,
     stop: CancellationToken,
 }
 
@@ -87,7 +88,7 @@ impl Stage {
         }
         let stop = CancellationToken::new();
         run_karpenter(&world, stop.clone()).await;
-        Self { world, _controllers: controllers, stop }
+        Self { world, controllers, stop }
     }
 
     async fn apply(&self, name: &str, replicas: u64, cpu: &str, apart: bool) {
@@ -325,6 +326,36 @@ fn nodes_older_than_the_time_to_roll_out_after_are_replaced_once() {
         let second = stage.names();
         stage.world.run_for(30 * MINUTE).await.expect("time passes");
         assert_eq!(stage.names(), second, "and that is that");
+    })
+    .expect("a runtime");
+}
+
+#[test]
+fn a_node_that_cluster_api_does_not_know_yet_is_waited_for_and_no_other_is_made() {
+    in_virtual_time(async {
+        let stage = Stage::new(None).await;
+        stage.apply("app", 1, "2", false).await;
+        // Its machine has an id, and joins in a moment.
+        stage
+            .until("it is launched", |objects| types(objects).len() == 1 && !objects.machines.is_empty())
+            .await;
+        let has_id = |objects: &Objects| {
+            objects.machines.values().any(|machine| machine.data.pointer("/spec/providerID").is_some())
+        };
+        stage.until("its Machine has an id", has_id).await;
+        stage.controllers.run_controllers(false);
+        stage.until("its Node is there", |objects| !objects.nodes.is_empty()).await;
+        stage.world.run_for(10 * MINUTE).await.expect("nothing goes wrong");
+        assert_eq!(stage.names().len(), 1, "one will do, in a moment");
+        let initialized = |objects: &Objects| {
+            let mut claims = objects.node_claims.values();
+            claims.any(|claim| claim.condition("Initialized").is_some_and(|c| c.status.as_str() == "True"))
+        };
+        assert!(!stage.world.cluster().read(initialized), "nothing can run there yet");
+        stage.controllers.run_controllers(true);
+        stage.until("the pod runs", all_run).await;
+        assert!(stage.world.cluster().read(initialized));
+        assert_eq!(stage.names().len(), 1);
     })
     .expect("a runtime");
 }

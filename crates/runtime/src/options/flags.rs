@@ -126,6 +126,8 @@ impl Typed {
             return Err(OptionsError::BadSyntax(arg.to_owned()));
         }
         let (name, value) = name.split_once('=').map_or((name, None), |(name, value)| (name, Some(value)));
+        // What other programs for Cluster API call it.
+        let name = if name == "management-kubeconfig" { "cluster-api-kubeconfig" } else { name };
         let Some(setting) = settings.iter().find(|setting| setting.flag == Some(name)) else {
             if matches!(name, "help" | "h") {
                 return Err(OptionsError::Help);

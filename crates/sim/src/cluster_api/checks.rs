@@ -7,10 +7,15 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use karpenter_api::NodeClaim;
 use karpenter_api::annotations::DO_NOT_DISRUPT;
+use karpenter_api::conditions::HasConditions as _;
+use karpenter_api::nodeclaim::REGISTERED;
 use karpenter_runtime::object_key::ObjectKey;
 use kube::api::DynamicObject;
 
-use super::kinds::{Kind, annotation, condition, controller_of, is_paused, label, number, text};
+use super::deployments::bounds;
+use super::kinds::{
+    Kind, annotation, condition, controller_of, is_paused, is_standalone, label, number, text,
+};
 use crate::invariants::{Invariant, Rest, Step};
 use crate::objects::{Change, Objects, is_active, is_deleting, node_of, uid};
 use crate::selection::selects;
@@ -18,6 +23,7 @@ use crate::selection::selects;
 const CLAIM: &str = "karpenter.cluster.x-k8s.io/nodeclaim-uid";
 const EPOCH: &str = "karpenter.cluster.x-k8s.io/epoch";
 const PROTECTED: &str = "karpenter.cluster.x-k8s.io/protected-replicas";
+const DEPLOYMENT_NAME: &str = "cluster.x-k8s.io/deployment-name";
 const SET_NAME: &str = "cluster.x-k8s.io/set-name";
 const MARK: &str = "cluster.x-k8s.io/delete-machine";
 const REVISION: &str = "machinedeployment.clusters.x-k8s.io/revision";
@@ -120,7 +126,7 @@ impl Invariant for OneMachinePerClaim {
 /// or a health check wanted that: deleted it or its owner, or set fewer replicas than there were Machines.
 #[derive(Default)]
 pub struct ClaimedMachinesLive {
-    /// Who set the replicas of a MachineDeployment last.
+    /// Who set the replicas of a MachineDeployment, or of a MachineSet that belongs to none, last.
     set_by: BTreeMap<ObjectKey, Arc<str>>,
     /// MachineDeployments whose replicas somebody else lowered: until Karpenter has set them again, and for a moment after, for
     /// MachineSets may not have caught up.
@@ -140,7 +146,11 @@ impl ClaimedMachinesLive {
 
     fn note_levels(&mut self, step: &Step<'_>) {
         for change in step.changes {
-            let Change::MachineDeployment(edit) = &**change else { continue };
+            let edit = match &**change {
+                Change::MachineDeployment(edit) => edit,
+                Change::MachineSet(edit) if edit.either().is_some_and(|set| is_standalone(set)) => edit,
+                _ => continue,
+            };
             let (Some(old), Some(new)) = (&edit.old, &edit.new) else { continue };
             if number(old, "/spec/replicas") != number(new, "/spec/replicas") {
                 let before = self.set_by.insert(edit.key.clone(), step.entry.actor.clone());
@@ -174,15 +184,15 @@ impl Invariant for ClaimedMachinesLive {
                 continue;
             }
             // Whoever deletes the MachineDeployment wants its Machines gone.
-            let deployment = deployment_of(objects, new);
-            if deployment.is_none_or(|deployment| is_deleting(&**deployment)) && is_scaled(new) {
+            let scalable = scalable_of(objects, new);
+            if scalable.is_none_or(|scalable| is_deleting(&**scalable)) && is_scaled(new) {
                 continue;
             }
-            if deployment.is_some_and(|found| self.is_meddled_with(&ObjectKey::of(&**found), step.now)) {
+            if scalable.is_some_and(|found| self.is_meddled_with(&ObjectKey::of(&**found), step.now)) {
                 continue;
             }
             // A rolling update takes Machines of older revisions; nothing but a level that is too low takes others.
-            if is_outdated(objects, new) && !deployment.is_some_and(|found| is_on_delete(found)) {
+            if is_outdated(objects, new) && !scalable.is_some_and(|found| is_on_delete(found)) {
                 continue;
             }
             let marked_by = annotation(new, MARK);
@@ -224,16 +234,19 @@ fn is_scaled(machine: &DynamicObject) -> bool {
     controller_of(machine, Kind::MachineSet).is_some()
 }
 
-fn deployment_of<'a>(objects: &'a Objects, machine: &DynamicObject) -> Option<&'a Arc<DynamicObject>> {
-    let name = label(machine, "cluster.x-k8s.io/deployment-name");
+/// The MachineDeployment of a Machine, or the MachineSet if that belongs to none.
+fn scalable_of<'a>(objects: &'a Objects, machine: &DynamicObject) -> Option<&'a Arc<DynamicObject>> {
     let namespace = machine.metadata.namespace.as_deref().unwrap_or_default();
-    let key = ObjectKey::namespaced(namespace, name);
-    objects.machine_deployments.get(&key)
+    let named = |name: &str| ObjectKey::namespaced(namespace, name);
+    match label(machine, DEPLOYMENT_NAME) {
+        "" => objects.machine_sets.get(&named(label(machine, SET_NAME))).filter(|set| is_standalone(set)),
+        name => objects.machine_deployments.get(&named(name)),
+    }
 }
 
 /// Whether a Machine's MachineSet is not the newest of its MachineDeployment.
 fn is_outdated(objects: &Objects, machine: &DynamicObject) -> bool {
-    let Some(deployment) = deployment_of(objects, machine) else { return false };
+    let Some(deployment) = scalable_of(objects, machine) else { return false };
     let sets = objects.machine_sets.values();
     let set = sets.into_iter().find(|set| Some(uid(&***set)) == controller_of(machine, Kind::MachineSet));
     set.is_some_and(|set| annotation(set, REVISION) != annotation(deployment, REVISION))
@@ -245,8 +258,8 @@ fn is_on_delete(deployment: &DynamicObject) -> bool {
 }
 
 fn is_foreign(objects: &Objects, machine: &DynamicObject) -> bool {
-    let Some(deployment) = deployment_of(objects, machine) else { return false };
-    let epoch = annotation(deployment, EPOCH).and_then(|text| text.parse::<jiff::Timestamp>().ok());
+    let Some(scalable) = scalable_of(objects, machine) else { return false };
+    let epoch = annotation(scalable, EPOCH).and_then(|text| text.parse::<jiff::Timestamp>().ok());
     let born = machine.metadata.creation_timestamp.as_ref().map(|time| time.0);
     match (epoch, born) {
         (Some(epoch), Some(born)) => born.as_second() < epoch.as_second(),
@@ -329,14 +342,16 @@ impl Invariant for LevelsWithinBounds {
     }
 
     fn check_at_rest(&mut self, rest: &Rest<'_>) -> Result<(), String> {
-        for (key, deployment) in &rest.objects.machine_deployments {
+        let deployments = rest.objects.machine_deployments.iter().map(|entry| (DEPLOYMENT_NAME, entry));
+        let sets = rest.objects.machine_sets.iter().filter(|(_, set)| is_standalone(set));
+        for (named_by, (key, deployment)) in deployments.chain(sets.map(|entry| (SET_NAME, entry))) {
             if annotation(deployment, EPOCH).is_none() || is_deleting(&**deployment) {
                 continue;
             }
             let protected =
                 annotation(deployment, PROTECTED).and_then(|t| t.parse::<i64>().ok()).unwrap_or(0);
             let machines = rest.objects.machines.values().filter(|machine| {
-                label(machine, "cluster.x-k8s.io/deployment-name") == &*key.name
+                label(machine, named_by) == &*key.name
                     && machine.metadata.namespace.as_deref() == Some(&*key.namespace)
             });
             let machines: Vec<_> = machines.collect();
@@ -351,13 +366,13 @@ impl Invariant for LevelsWithinBounds {
             let made_up_for = protected.saturating_sub(before).max(0);
             let there = i64::try_from(machines.len()).unwrap_or(0);
             let replicas = number(deployment, "/spec/replicas");
-            // A rollout that has no room for the new ones has one more of them for as long as it takes.
+            // A rollout that has no room for the new ones has more of them, or fewer, for as long as it takes.
             let sets: BTreeSet<&str> = machines.iter().map(|m| label(m, SET_NAME)).collect();
             let rolls = sets.len() > 1;
-            let surge = i64::from(rolls && there == wanted + 1);
+            let (surge, missing) = if rolls { bounds(deployment) } else { (0, 0) };
             let raised = self.raised.get(key).map(|at| rest.now.duration_since(*at).as_secs());
             let left_over = rolls && raised.is_some_and(|ago| ago < LEFT_OVER_SECONDS);
-            let too_few = there < wanted || replicas < wanted;
+            let too_few = there < wanted - missing || replicas < wanted;
             let too_many = there > wanted + surge || replicas > wanted;
             let stays =
                 there == replicas && gives_what_is_wanted(rest.objects, deployment, &machines, made_up_for);
@@ -367,11 +382,9 @@ impl Invariant for LevelsWithinBounds {
                 ));
             }
         }
-        let waits = rest
-            .objects
-            .node_claims
-            .values()
-            .find(|claim| claim.status.as_ref().and_then(|status| status.provider_id.as_ref()).is_none());
+        let registered =
+            |claim: &NodeClaim| claim.condition(REGISTERED).is_some_and(|c| c.status.as_str() == "True");
+        let waits = rest.objects.node_claims.values().find(|claim| !registered(claim));
         match waits {
             Some(claim) => {
                 Err(format!("NodeClaim {} still waits", claim.metadata.name.clone().unwrap_or_default()))
@@ -483,7 +496,10 @@ mod tests {
         let claim = json!({
             "metadata": {"name": "n", "uid": "n-uid"},
             "spec": {"nodeClassRef": {"group": "g", "kind": "k", "name": "n"}, "requirements": []},
-            "status": {"providerID": "sim://m"},
+            "status": {"providerID": "sim://m", "conditions": [{
+                "type": REGISTERED, "status": "True", "reason": REGISTERED, "message": "",
+                "lastTransitionTime": "2026-01-02T00:00:00Z",
+            }]},
         });
         objects.node_claims.insert(ObjectKey::cluster("n"), read(claim));
         for (name, set, claim) in [("m", sets[0], json!({CLAIM: "n-uid"})), ("more", sets[1], json!({}))] {
@@ -544,5 +560,40 @@ mod tests {
         assert!(!case("OnDelete", ["b", "a"]), "the old one is nobody's, and can go");
         assert!(!case("OnDelete", ["b", "b"]), "there is no old one");
         assert!(!case("RollingUpdate", ["a", "b"]), "the old one goes anyway");
+    }
+
+    #[test]
+    fn at_rest_a_machine_set_of_no_deployment_has_as_many_machines_as_are_wanted() {
+        let now: Timestamp = "2026-01-02T01:00:00Z".parse().unwrap();
+        let judged = |objects: &Objects| {
+            let mut rule = LevelsWithinBounds::new("karpenter");
+            let inventory = crate::inventory::Inventory::default();
+            let healed_for = std::time::Duration::from_secs(600);
+            rule.check_at_rest(&Rest { objects, inventory: &inventory, now, healed_for }).is_ok()
+        };
+        let mut objects = with_one_too_many(2, ["d", "d"]);
+        objects.machine_sets = std::mem::take(&mut objects.machine_deployments);
+        for machine in objects.machines.values_mut() {
+            let labels = Arc::make_mut(machine).metadata.labels.as_mut().unwrap();
+            labels.remove(DEPLOYMENT_NAME);
+        }
+        assert!(!judged(&objects), "nobody wants the second one");
+        objects.machines.remove(&ObjectKey::namespaced("fleet", "more"));
+        let set = objects.machine_sets.values_mut().next().unwrap();
+        Arc::make_mut(set).data["spec"]["replicas"] = 1.into();
+        assert!(judged(&objects));
+    }
+
+    #[test]
+    fn at_rest_no_node_claim_waits_for_its_node() {
+        let mut objects = with_one_too_many(1, ["a", "b"]);
+        let claim = objects.node_claims.values_mut().next().unwrap();
+        Arc::make_mut(claim).status.as_mut().unwrap().conditions = None;
+        let now: Timestamp = "2026-01-02T01:00:00Z".parse().unwrap();
+        let inventory = crate::inventory::Inventory::default();
+        let healed_for = std::time::Duration::from_secs(600);
+        let rest = Rest { objects: &objects, inventory: &inventory, now, healed_for };
+        let told = LevelsWithinBounds::new("karpenter").check_at_rest(&rest).unwrap_err();
+        assert_eq!(told, "NodeClaim n still waits");
     }
 }

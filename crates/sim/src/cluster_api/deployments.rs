@@ -88,7 +88,7 @@ impl Deployments {
         } else if on_delete {
             self.on_delete(&new, &sets, replicas).await?;
         } else {
-            self.rolling_update(&new, &sets, replicas).await?;
+            self.rolling_update(&new, &sets, replicas, bounds(deployment)).await?;
         }
         let total: i64 = new.live + sets.iter().map(|set| set.live).sum::<i64>();
         let status = json!({
@@ -171,20 +171,26 @@ impl Deployments {
         patch(&self.client, Kind::MachineSet, &key, json!({"spec": {"replicas": replicas}})).await
     }
 
-    /// One more than wanted at most, none less available; the oldest MachineSet shrinks first, its unavailable Machines before
-    /// the others.
-    async fn rolling_update(&self, new: &Set, old: &[Set], replicas: i64) -> Result<(), kube::Error> {
-        const MAX_SURGE: i64 = 1;
+    /// No more than the surge above what is wanted, and no fewer available than may be missing; the oldest MachineSet shrinks first,
+    /// its unavailable Machines before the others.
+    async fn rolling_update(
+        &self,
+        new: &Set,
+        old: &[Set],
+        replicas: i64,
+        (max_surge, max_unavailable): (i64, i64),
+    ) -> Result<(), kube::Error> {
+        let least = replicas - max_unavailable;
         let total: i64 = new.replicas + old.iter().map(|set| set.replicas).sum::<i64>();
         let mut wanted = new.replicas.min(replicas);
         if new.replicas < replicas {
-            wanted = new.replicas + (replicas + MAX_SURGE - total).clamp(0, replicas - new.replicas);
+            wanted = new.replicas + (replicas + max_surge - total).clamp(0, replicas - new.replicas);
         }
         self.scale(new, wanted).await?;
         let new_unavailable = wanted - new.available;
-        let mut room = total - new.replicas + wanted - replicas - new_unavailable.max(0);
+        let mut room = total - new.replicas + wanted - least - new_unavailable.max(0);
         let available: i64 = new.available + old.iter().map(|set| set.available).sum::<i64>();
-        let mut spare = available - replicas;
+        let mut spare = available - least;
         for set in old {
             let unavailable = (set.replicas - set.available).clamp(0, room.max(0));
             let less = (unavailable + spare.clamp(0, (room - unavailable).max(0))).min(set.replicas);
@@ -216,6 +222,15 @@ impl Deployments {
         }
         Ok(())
     }
+}
+
+/// How many more Machines than wanted there may be during a rollout, and how many fewer: one and none unless it says so.
+pub(super) fn bounds(deployment: &DynamicObject) -> (i64, i64) {
+    let read = |field: &str| {
+        let pointer = format!("/spec/rollout/strategy/rollingUpdate/{field}");
+        deployment.data.pointer(&pointer).and_then(Value::as_i64)
+    };
+    (read("maxSurge").unwrap_or(1), read("maxUnavailable").unwrap_or(0))
 }
 
 fn sets_of(objects: &Objects, deployment: &DynamicObject) -> Vec<Set> {

@@ -10,7 +10,8 @@ use kube::api::{DynamicObject, PostParams};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::kinds::{Kind, is_paused, label, patch, patch_status, text};
+use super::kinds::{Kind, annotation, is_paused, label, patch, patch_status, text};
+use super::machines::UNINITIALIZED;
 use super::misfortune::Misfortune;
 use crate::actor::{Actor, Agenda, code};
 use crate::cluster::Cluster;
@@ -19,6 +20,8 @@ use crate::objects::{Change, Objects, is_deleting};
 const FINALIZER: &str = "simmachine.infrastructure.cluster.x-k8s.io";
 /// How often a machine of a paused Cluster is looked at.
 const AGAIN: Duration = Duration::from_secs(5);
+/// On infrastructure that does not go for as long as this stands on it.
+pub(super) const STUCK: &str = "sim.karpenter.sh/stuck";
 
 /// What a machine has and does: `spec` of a SimMachine, from its template.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -42,6 +45,8 @@ pub(super) struct Behaviour {
     quota: Option<usize>,
     /// Capacity of the Node.
     capacity: Option<Value>,
+    /// What of it pods may use, if that is not all.
+    allocatable: Option<Value>,
     /// Further labels of the Node.
     node_labels: Option<Value>,
     /// The Node joins without the taint that Karpenter waits for.
@@ -117,15 +122,19 @@ impl Infrastructure {
             "kubernetes.io/hostname": &*key.name, "kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64",
         });
         super::deployments::merge(&mut labels, behaviour.node_labels.as_ref().unwrap_or(&Value::Null));
-        let taint = json!([{"key": "karpenter.sh/unregistered", "effect": "NoExecute"}]);
+        // As bootstrap data has it: the first goes when Cluster API knows the Node.
+        let mut taints = vec![json!({"key": UNINITIALIZED, "effect": "NoSchedule"})];
+        if !behaviour.untainted {
+            taints.push(json!({"key": "karpenter.sh/unregistered", "effect": "NoExecute"}));
+        }
         let node = json!({
             "apiVersion": "v1", "kind": "Node",
             "metadata": {"name": &*key.name, "labels": labels},
             "spec": {
                 "providerID": text(machine, "/spec/providerID"),
-                "taints": if behaviour.untainted { json!([]) } else { taint },
+                "taints": taints,
             },
-            "status": {"capacity": capacity, "allocatable": capacity},
+            "status": {"capacity": capacity, "allocatable": behaviour.allocatable.as_ref().unwrap_or(&capacity)},
         });
         let node: Node = serde_json::from_value(node).map_err(kube::Error::SerdeError)?;
         match Api::<Node>::all(self.client.clone()).create(&PostParams::default(), &node).await {
@@ -245,6 +254,8 @@ impl Actor for Infrastructure {
             }
             // Its Node stays behind.
             Key::Die(_) => self.cluster.set_kubelet(&name.name, false),
+            // It looks again when somebody has put it right.
+            Key::Vanish(_) if annotation(&machine, STUCK).is_some() => {}
             Key::Vanish(_) if deleting => self.vanish(&machine).await?,
             Key::Identify(_) | Key::Provision(_) | Key::Join(_) | Key::Fail(_) | Key::Vanish(_) => {}
         }

@@ -241,6 +241,11 @@ pub(crate) async fn patch(
     unless_gone(asked.await).map(drop)
 }
 
+/// Whether a MachineSet belongs to no MachineDeployment.
+pub(crate) fn is_standalone(set: &DynamicObject) -> bool {
+    controller_of(set, Kind::MachineDeployment).is_none()
+}
+
 /// Whether an object has this finalizer; one that has not gets it.
 pub(crate) async fn keep(
     client: &kube::Client,

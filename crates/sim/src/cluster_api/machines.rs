@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use super::Switches;
 use super::deployments::{RATE, cluster_of};
+use super::draining::{self, Stage};
 use super::kinds::{
     Kind, annotation, controller_of, delete, is_paused, label, owned_by, patch, patch_status, text,
     with_conditions,
@@ -21,6 +22,9 @@ use crate::hands;
 use crate::objects::{Change, Objects, is_deleting, node_ready};
 
 const FINALIZER: &str = "machine.cluster.x-k8s.io";
+/// On Nodes until their Machine is known, and on those of older revisions.
+pub(super) const UNINITIALIZED: &str = "node.cluster.x-k8s.io/uninitialized";
+const OUTDATED: &str = "node.cluster.x-k8s.io/outdated-revision";
 /// How often a Machine that waits for hooks or its infrastructure looks again.
 const AGAIN: Duration = Duration::from_secs(5);
 
@@ -119,6 +123,8 @@ impl Machines {
             }
         }
         let known = node.metadata.labels.clone().unwrap_or_default();
+        let stale = self.cluster.read(|objects| is_stale(objects, machine));
+        let taints = with_taints(node, stale);
         let same = labels
             .as_object()
             .into_iter()
@@ -126,14 +132,19 @@ impl Machines {
             .all(|(key, value)| known.get(key).map(String::as_str) == value.as_str());
         let annotations = node.metadata.annotations.clone().unwrap_or_default();
         let name = machine.metadata.name.clone().unwrap_or_default();
-        if same && annotations.get("cluster.x-k8s.io/machine") == Some(&name) {
+        if same && taints.is_none() && annotations.get("cluster.x-k8s.io/machine") == Some(&name) {
             return Ok(());
         }
-        let change = json!({"metadata": {"labels": labels, "annotations": {
+        let mut change = json!({"metadata": {"labels": labels, "annotations": {
             "cluster.x-k8s.io/machine": name,
             "cluster.x-k8s.io/cluster-name": text(machine, "/spec/clusterName"),
             "cluster.x-k8s.io/cluster-namespace": machine.metadata.namespace,
         }}});
+        if let Some(taints) = taints {
+            // Others set taints, too.
+            change["metadata"]["resourceVersion"] = json!(node.metadata.resource_version);
+            change["spec"] = json!({"taints": taints});
+        }
         let api: Api<Node> = Api::all(self.client.clone());
         let name = node.metadata.name.as_deref().unwrap_or_default();
         unless_gone(api.patch(name, &PatchParams::default(), &Patch::Merge(change)).await).map(drop)
@@ -143,17 +154,18 @@ impl Machines {
         let annotations = machine.metadata.annotations.clone().unwrap_or_default();
         let hooked = |prefix: &str| annotations.keys().find(|key| key.starts_with(prefix)).cloned();
         let has_node = !text(machine, "/status/nodeRef/name").is_empty();
-        let drain_hook = hooked("pre-drain.delete.hook.machine.cluster.x-k8s.io").filter(|_| has_node);
-        let waits = drain_hook.or_else(|| hooked("pre-terminate.delete.hook.machine.cluster.x-k8s.io"));
-        if let Some(hook) = waits {
-            let conditions = with_conditions(machine, &[("Deleting", true, "WaitingForHook", &hook)]);
-            patch_status(
-                &self.client,
-                Kind::Machine,
-                machine,
-                json!({"phase": "Deleting", "conditions": conditions}),
-            )
-            .await?;
+        if let Some(hook) = hooked("pre-drain.delete.hook.machine.cluster.x-k8s.io").filter(|_| has_node) {
+            self.waits(machine, "WaitingForPreDrainHook", &hook, json!({})).await?;
+            return Ok(Some(AGAIN));
+        }
+        let node = self.node(text(machine, "/spec/providerID")).filter(|_| has_node);
+        if let Some(node) = node.filter(|_| self.infrastructure(machine).is_some())
+            && self.empty(machine, &node).await?
+        {
+            return Ok(Some(draining::AGAIN));
+        }
+        if let Some(hook) = hooked("pre-terminate.delete.hook.machine.cluster.x-k8s.io") {
+            self.waits(machine, "WaitingForPreTerminateHook", &hook, json!({})).await?;
             return Ok(Some(AGAIN));
         }
         if let Some(infrastructure) = self.infrastructure(machine) {
@@ -177,6 +189,36 @@ impl Machines {
         Ok(None)
     }
 
+    /// Empties the Node of a Machine that goes; whether that takes longer.
+    async fn empty(&self, machine: &DynamicObject, node: &Node) -> Result<bool, kube::Error> {
+        let now = self.cluster.now();
+        let stage = self.cluster.read(|objects| draining::stage(objects, machine, node, now));
+        let deletion = draining::begun(machine, &stage, now);
+        let reason = match &stage {
+            Stage::Drain(pods) => {
+                draining::drain(&self.client, node, pods).await?;
+                "DrainingNode"
+            }
+            Stage::Detach => "WaitingForVolumeDetach",
+            Stage::Empty => return Ok(false),
+        };
+        self.waits(machine, reason, "", json!({"deletion": deletion})).await?;
+        Ok(true)
+    }
+
+    /// Tells what a Machine that goes waits for.
+    async fn waits(
+        &self,
+        machine: &DynamicObject,
+        reason: &str,
+        message: &str,
+        mut status: Value,
+    ) -> Result<(), kube::Error> {
+        status["phase"] = "Deleting".into();
+        status["conditions"] = with_conditions(machine, &[("Deleting", true, reason, message)]);
+        patch_status(&self.client, Kind::Machine, machine, status).await
+    }
+
     fn infrastructure(&self, machine: &DynamicObject) -> Option<Arc<DynamicObject>> {
         let namespace = machine.metadata.namespace.as_deref().unwrap_or_default();
         let key = ObjectKey::namespaced(namespace, text(machine, "/spec/infrastructureRef/name"));
@@ -189,6 +231,21 @@ impl Machines {
         };
         self.cluster.read(|objects| objects.nodes.values().find(has).cloned())
     }
+}
+
+/// The taints a Node should have, if it has others: it is initialized once its Machine is known, and of an older revision or not.
+fn with_taints(node: &Node, stale: bool) -> Option<Vec<Value>> {
+    let spec = node.spec.as_ref();
+    let has = |key: &str| {
+        spec.and_then(|spec| spec.taints.as_ref()).is_some_and(|all| all.iter().any(|t| t.key == key))
+    };
+    if !has(UNINITIALIZED) && has(OUTDATED) == stale {
+        return None;
+    }
+    let others = spec.and_then(|spec| spec.taints.as_ref()).into_iter().flatten();
+    let others = others.filter(|taint| taint.key != UNINITIALIZED && taint.key != OUTDATED);
+    let outdated = stale.then(|| json!({"key": OUTDATED, "effect": "PreferNoSchedule"}));
+    Some(others.map(|taint| json!(taint)).chain(outdated).collect())
 }
 
 /// Whether a Machine's MachineSet is not the one of its MachineDeployment's newest revision.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use karpenter_runtime::object_key::ObjectKey;
 use kube::api::DynamicObject;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::deployments::{Pace, RATE, cluster_of, merge};
@@ -49,6 +49,7 @@ impl Sets {
     }
 
     async fn reconcile(&mut self, set: &DynamicObject) -> Result<Option<Duration>, kube::Error> {
+        self.adopt(set).await?;
         let (machines, held) = self.cluster.read(|objects| (machines_of(objects, set), hold(objects, set)));
         for machine in &machines {
             let condemned = condition(machine, "HealthCheckSucceeded") == "False"
@@ -115,6 +116,18 @@ impl Sets {
         });
         patch_status(&self.client, Kind::MachineSet, set, status).await?;
         Ok(again)
+    }
+
+    /// Takes Machines that its selector matches and that belong to nobody.
+    async fn adopt(&self, set: &DynamicObject) -> Result<(), kube::Error> {
+        for machine in self.cluster.read(|objects| orphans_for(objects, set)) {
+            let mut owners: Vec<Value> =
+                machine.metadata.owner_references.iter().flatten().map(|owner| json!(owner)).collect();
+            owners.push(owned_by(Kind::MachineSet, set));
+            let change = json!({"metadata": {"ownerReferences": owners}});
+            patch(&self.client, Kind::Machine, &ObjectKey::of(&*machine), change).await?;
+        }
+        Ok(())
     }
 
     /// Makes a Machine if the last one is old enough; when to look again.
@@ -200,6 +213,21 @@ impl Sets {
 fn machines_of(objects: &Objects, set: &DynamicObject) -> Vec<Arc<DynamicObject>> {
     let owned = objects.machines.values();
     owned.filter(|machine| controller_of(machine, Kind::MachineSet) == Some(uid(set))).cloned().collect()
+}
+
+/// Machines of its Cluster that a MachineSet's selector matches and that no other object controls.
+fn orphans_for(objects: &Objects, set: &DynamicObject) -> Vec<Arc<DynamicObject>> {
+    let wanted = set.data.pointer("/spec/selector/matchLabels").and_then(Value::as_object);
+    let Some(wanted) = wanted.filter(|wanted| !wanted.is_empty()) else { return Vec::new() };
+    let suits = |machine: &&Arc<DynamicObject>| {
+        let owners = machine.metadata.owner_references.as_deref().unwrap_or_default();
+        machine.metadata.namespace == set.metadata.namespace
+            && text(machine, "/spec/clusterName") == text(set, "/spec/clusterName")
+            && !is_deleting(&***machine)
+            && !owners.iter().any(|owner| owner.controller == Some(true))
+            && wanted.iter().all(|(key, value)| value.as_str() == Some(label(machine, key)))
+    };
+    objects.machines.values().filter(suits).cloned().collect()
 }
 
 /// Why no Machine may be made now.
@@ -292,8 +320,6 @@ impl Actor for Sets {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::Value;
-
     use super::*;
 
     #[test]

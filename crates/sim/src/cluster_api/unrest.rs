@@ -1,14 +1,18 @@
 //! What people and their tools do to a Cluster while Karpenter works: pauses, upgrades, rollouts, labels and annotations that come and
-//! go, Machines deleted by hand, replicas set by someone else, controllers that are down, objects moved. Everything that can be
-//! undone is undone in the end.
+//! go, Machines deleted by hand, replicas set by someone else, controllers that are down, objects moved, machines that do not go,
+//! pods that must not be evicted, versions no longer served. Everything that can be undone is undone in the end.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
-use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams};
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use kube::Api;
+use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use super::kinds::{Kind, create, with_conditions};
+use super::infrastructure::STUCK;
+use super::kinds::{Kind, create, is_standalone, with_conditions};
 use super::{ClusterApi, UPGRADING, moving};
 use crate::chance::{Chance, Span};
 use crate::faults::Faults;
@@ -16,7 +20,11 @@ use crate::objects::is_deleting;
 
 const MEMBER: &str = "node.cluster.x-k8s.io/karpenter-member";
 const CPU: &str = "capacity.cluster-autoscaler.kubernetes.io/cpu";
-const HOOK: &str = "pre-terminate.delete.hook.machine.cluster.x-k8s.io/backup";
+/// Hooks of others, before a drain and after it.
+const HOOKS: [&str; 2] = [
+    "pre-drain.delete.hook.machine.cluster.x-k8s.io/backup",
+    "pre-terminate.delete.hook.machine.cluster.x-k8s.io/backup",
+];
 
 /// One thing that is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,10 +48,13 @@ enum Act {
     CondemnMachines,
     CopyElsewhere,
     Move,
+    StickInfrastructure,
+    ForbidEvictions,
+    StopServingTheOldVersion,
 }
 
 impl Act {
-    const ALL: [Self; 19] = [
+    const ALL: [Self; 22] = [
         Self::PauseCluster,
         Self::PauseDeployment,
         Self::PauseRollout,
@@ -63,6 +74,9 @@ impl Act {
         Self::CondemnMachines,
         Self::CopyElsewhere,
         Self::Move,
+        Self::StickInfrastructure,
+        Self::ForbidEvictions,
+        Self::StopServingTheOldVersion,
     ];
 }
 
@@ -123,9 +137,9 @@ impl<'a> Unrest<'a> {
                 self.for_a_while(Kind::Cluster, &self.cluster.clone(), hold, free).await
             }
             Act::PauseDeployment => {
-                let Some(name) = self.deployment() else { return Ok(()) };
+                let Some((kind, name)) = self.scalable() else { return Ok(()) };
                 let (hold, free) = (set(paused, "".into()), set(paused, Value::Null));
-                self.for_a_while(Kind::MachineDeployment, &name, hold, free).await
+                self.for_a_while(kind, &name, hold, free).await
             }
             Act::PauseRollout => {
                 let Some(name) = self.deployment() else { return Ok(()) };
@@ -133,20 +147,29 @@ impl<'a> Unrest<'a> {
                 self.for_a_while(Kind::MachineDeployment, &name, change(true), change(false)).await
             }
             Act::RemoveMemberLabel => {
-                let Some(name) = self.deployment() else { return Ok(()) };
+                let Some((kind, name)) = self.scalable() else { return Ok(()) };
                 let label = |value: Value| json!({"metadata": {"labels": {MEMBER: value}}});
-                self.for_a_while(Kind::MachineDeployment, &name, label(Value::Null), label("".into())).await
+                self.for_a_while(kind, &name, label(Value::Null), label("".into())).await
             }
             Act::SpoilAnnotation => {
-                let Some(name) = self.deployment() else { return Ok(()) };
+                let Some((kind, name)) = self.scalable() else { return Ok(()) };
                 let (bad, good) = (set(CPU, "sixteen".into()), set(CPU, "4".into()));
-                self.for_a_while(Kind::MachineDeployment, &name, bad, good).await
+                self.for_a_while(kind, &name, bad, good).await
             }
             Act::HookMachine => {
                 let Some(name) = self.machine() else { return Ok(()) };
-                let (hook, free) = (set(HOOK, "".into()), set(HOOK, Value::Null));
+                let hook = self.chance.pick(&HOOKS).copied().unwrap_or_default();
+                let (hook, free) = (set(hook, "".into()), set(hook, Value::Null));
                 self.for_a_while(Kind::Machine, &name, hook, free).await
             }
+            Act::StickInfrastructure => {
+                let leaving = self.leaving_machine();
+                let Some(name) = leaving.or_else(|| self.machine()) else { return Ok(()) };
+                let (stuck, free) = (set(STUCK, "".into()), set(STUCK, Value::Null));
+                self.for_a_while(Kind::SimMachine, &name, stuck, free).await
+            }
+            Act::ForbidEvictions => self.forbid_evictions().await,
+            Act::StopServingTheOldVersion => self.capi.serve(&["v1beta2"]).await,
             Act::StopMachineSets => {
                 self.capi.run_machine_sets(false);
                 self.wait().await;
@@ -170,12 +193,12 @@ impl<'a> Unrest<'a> {
                 self.patch(Kind::MachineDeployment, &name, change).await
             }
             Act::SetReplicas => {
-                let Some(name) = self.deployment() else { return Ok(()) };
+                let Some((kind, name)) = self.scalable() else { return Ok(()) };
                 // As a tool does that applies what is in its repository.
                 let replicas = self.chance.below(3);
                 for _ in 0..self.chance.between(1, 3) {
                     let change = json!({"spec": {"replicas": replicas}});
-                    self.patch(Kind::MachineDeployment, &name, change).await?;
+                    self.patch(kind, &name, change).await?;
                     sleep(self.chance.duration(&Span::secs(20, 180))).await;
                 }
                 Ok(())
@@ -188,7 +211,7 @@ impl<'a> Unrest<'a> {
                 let Some(name) = self.machine() else { return Ok(()) };
                 self.delete(Kind::SimMachine, &name).await
             }
-            Act::DeleteDeployment => self.delete_deployment().await,
+            Act::DeleteDeployment => self.delete_scalable().await,
             Act::RemoveTemplate => self.remove_template().await,
             Act::CondemnMachines => self.condemn().await,
             Act::CopyElsewhere => self.copy_elsewhere().await,
@@ -229,30 +252,86 @@ impl<'a> Unrest<'a> {
         self.chance.pick(&names).cloned()
     }
 
+    /// A MachineDeployment, or a MachineSet that belongs to none.
+    fn scalable(&mut self) -> Option<(Kind, String)> {
+        let found: Vec<(Kind, String)> = self.capi.cluster().read(|objects| {
+            let deployments = objects.machine_deployments.keys().map(|key| (Kind::MachineDeployment, key));
+            let sets = objects.machine_sets.iter().filter(|(_, set)| is_standalone(set));
+            let all = deployments.chain(sets.map(|(key, _)| (Kind::MachineSet, key)));
+            let ours = all.filter(|(_, key)| *key.namespace == *self.namespace);
+            ours.map(|(kind, key)| (kind, key.name.to_string())).collect()
+        });
+        self.chance.pick(&found).cloned()
+    }
+
     fn machine(&mut self) -> Option<String> {
+        self.machine_that(|machine| !is_deleting(machine))
+    }
+
+    /// A Machine that is on its way out.
+    fn leaving_machine(&mut self) -> Option<String> {
+        self.machine_that(is_deleting)
+    }
+
+    fn machine_that(&mut self, suits: fn(&DynamicObject) -> bool) -> Option<String> {
         let names: Vec<String> = self.capi.cluster().read(|objects| {
             let ours = objects
                 .machines
                 .iter()
-                .filter(|(key, machine)| *key.namespace == *self.namespace && !is_deleting(&***machine));
+                .filter(|(key, machine)| *key.namespace == *self.namespace && suits(machine));
             ours.map(|(key, _)| key.name.to_string()).collect()
         });
         self.chance.pick(&names).cloned()
     }
 
-    /// Deletes a MachineDeployment with all its Machines, and makes it anew a while later.
-    async fn delete_deployment(&mut self) -> Result<(), kube::Error> {
-        let Some(name) = self.deployment() else { return Ok(()) };
-        let api = Kind::MachineDeployment.api(&self.client, &self.namespace);
+    /// No pod of a workload may be evicted for a while: its budget allows none, or it gets one that does not.
+    async fn forbid_evictions(&mut self) -> Result<(), kube::Error> {
+        let apps: BTreeSet<String> = self.capi.cluster().read(|objects| {
+            let pods = objects.pods.keys().zip(objects.pods.values());
+            let users = pods.filter(|(key, _)| &*key.namespace == "default");
+            users.filter_map(|(_, pod)| pod.metadata.labels.as_ref()?.get("app").cloned()).collect()
+        });
+        let apps: Vec<String> = apps.into_iter().collect();
+        let Some(app) = self.chance.pick(&apps).cloned() else { return Ok(()) };
+        let budgets: Api<PodDisruptionBudget> = Api::namespaced(self.client.clone(), "default");
+        let before = budgets.get_opt(&app).await?;
+        let none = json!({
+            "apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": app},
+            "spec": {"maxUnavailable": 0, "minAvailable": null, "selector": {"matchLabels": {"app": app}}},
+        });
+        let params = PatchParams::default();
+        match &before {
+            Some(_) => budgets.patch(&app, &params, &Patch::Merge(&none)).await.map(drop)?,
+            None => {
+                let budget = serde_json::from_value(none).map_err(kube::Error::SerdeError)?;
+                budgets.create(&PostParams::default(), &budget).await.map(drop)?;
+            }
+        }
+        sleep(self.chance.duration(&Span::secs(60, 600))).await;
+        match before.and_then(|before| before.spec) {
+            Some(spec) => {
+                let back = json!({"spec": {
+                    "maxUnavailable": spec.max_unavailable, "minAvailable": spec.min_available,
+                }});
+                budgets.patch(&app, &params, &Patch::Merge(back)).await.map(drop)
+            }
+            None => budgets.delete(&app, &DeleteParams::default()).await.map(drop),
+        }
+    }
+
+    /// Deletes a MachineDeployment or MachineSet with all its Machines, and makes it anew a while later.
+    async fn delete_scalable(&mut self) -> Result<(), kube::Error> {
+        let Some((kind, name)) = self.scalable() else { return Ok(()) };
+        let api = kind.api(&self.client, &self.namespace);
         let found = api.get(&name).await?;
-        self.delete(Kind::MachineDeployment, &name).await?;
+        self.delete(kind, &name).await?;
         loop {
             self.wait().await;
             if api.get_opt(&name).await?.is_none() {
                 break;
             }
         }
-        create(&self.client, Kind::MachineDeployment, as_applied(&found)).await
+        create(&self.client, kind, as_applied(&found)).await
     }
 
     async fn remove_template(&mut self) -> Result<(), kube::Error> {

@@ -245,9 +245,17 @@ impl Actor {
         let Ok(pools) = fleet.node_claims.node_pools().await else { return };
         let offers = fleet.offers(&class);
         for machine in machines {
-            let Some(entry) = fleet.entry_of(&offers, machine, id) else { continue };
-            let Some(pool) = adoption::pool_for(&pools, class.name(), &entry.labels) else { continue };
-            let Ok(claim) = adoption::adopt(pool, machine, &succession::target(id), &entry.labels) else {
+            // What is not known of it is looked at the next time.
+            let Ok(Some(node)) = fleet.node_claims.node_labels(machine.node_name.as_deref()).await else {
+                continue;
+            };
+            let entry = fleet.entry_of(&offers, machine, id);
+            let labels = adoption::labels_of(&node, entry.as_ref().map(|entry| &entry.labels), &id.key.name);
+            let mut all = node.clone();
+            all.extend(labels.clone());
+            let Some(pool) = adoption::pool_for(&pools, class.name(), &all) else { continue };
+            let labels = adoption::with_what_is_required(pool, &node, labels);
+            let Ok(claim) = adoption::adopt(pool, machine, &succession::target(id), &labels) else {
                 continue;
             };
             tracing::info!(resource = %id, machine = %machine.key, "a Machine that was there before gets a NodeClaim");

@@ -3,7 +3,10 @@
 
 use std::collections::BTreeMap;
 
-use karpenter_api::labels::{CAPACITY_TYPE, INSTANCE_TYPE, NODEPOOL, TOPOLOGY_ZONE};
+use karpenter_api::labels::{
+    ARCH, CAPACITY_TYPE, CAPACITY_TYPE_ON_DEMAND, CAPACITY_TYPE_SPOT, INSTANCE_TYPE, NODEPOOL, OS,
+    TOPOLOGY_REGION, TOPOLOGY_ZONE, WINDOWS_BUILD,
+};
 use karpenter_api::{NodeClaim, NodePool, annotations, finalizers};
 use karpenter_cloudprovider::conversion;
 use karpenter_engine::requirement::{Operator, SelectorRequirement};
@@ -62,6 +65,49 @@ pub(super) fn meets(pool: &NodePool, labels: &BTreeMap<String, String>) -> bool 
         Some(value) => requirement.has(value),
         None => matches!(requirement.operator(), Operator::NotIn | Operator::DoesNotExist),
     })
+}
+
+/// What of a Node is true of it alone, whatever its resource says of all of them.
+const OF_THE_NODE: [&str; 5] = [TOPOLOGY_ZONE, TOPOLOGY_REGION, ARCH, OS, WINDOWS_BUILD];
+
+/// The labels of an adopted node's NodeClaim: what its resource is offered with, as the Node has it, for the Node knows. Instance type
+/// and capacity type are the offering's, by which Karpenter knows its price; a resource that is not offered has what the Node says.
+pub fn labels_of(
+    node: &BTreeMap<String, String>,
+    offered: Option<&BTreeMap<String, String>>,
+    resource: &str,
+) -> BTreeMap<String, String> {
+    let mut labels = offered.cloned().unwrap_or_default();
+    for (key, value) in node {
+        let is_known = labels.contains_key(key) && key != INSTANCE_TYPE && key != CAPACITY_TYPE;
+        if is_known || OF_THE_NODE.contains(&key.as_str()) {
+            labels.insert(key.clone(), value.clone());
+        }
+    }
+    let said = |key: &str| node.get(key).filter(|value| !value.is_empty()).cloned();
+    let spot = node.contains_key(names::INTERRUPTIBLE);
+    let paid = if spot { CAPACITY_TYPE_SPOT } else { CAPACITY_TYPE_ON_DEMAND };
+    labels
+        .entry(INSTANCE_TYPE.to_owned())
+        .or_insert_with(|| said(INSTANCE_TYPE).unwrap_or_else(|| resource.to_owned()));
+    labels
+        .entry(CAPACITY_TYPE.to_owned())
+        .or_insert_with(|| said(CAPACITY_TYPE).unwrap_or_else(|| paid.to_owned()));
+    labels
+}
+
+/// Adds what a NodePool asks for and the Node has.
+pub fn with_what_is_required(
+    pool: &NodePool,
+    node: &BTreeMap<String, String>,
+    mut labels: BTreeMap<String, String>,
+) -> BTreeMap<String, String> {
+    for requirement in &pool.spec.template.spec.requirements {
+        if let Some(value) = node.get(&requirement.key) {
+            labels.entry(requirement.key.clone()).or_insert_with(|| value.clone());
+        }
+    }
+    labels
 }
 
 /// The NodeClaim of an adopted Machine, named after it so that it is made once.
@@ -144,6 +190,39 @@ mod tests {
         pools[1].spec.template.spec.node_class_ref.kind = "EC2NodeClass".to_owned();
         pools[2].spec.replicas = Some(3);
         assert!(pool_for(&pools, "default", &labels).is_none());
+    }
+
+    #[test]
+    fn an_adopted_node_is_where_and_what_it_says_itself() {
+        let map = |pairs: &[(&str, &str)]| -> BTreeMap<String, String> {
+            pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+        };
+        let node = map(&[
+            (TOPOLOGY_ZONE, "b"),
+            (ARCH, "arm64"),
+            (INSTANCE_TYPE, "m5"),
+            ("team", "x"),
+            ("kubernetes.io/hostname", "h"),
+        ]);
+        let offered =
+            map(&[(TOPOLOGY_ZONE, "a"), (ARCH, "amd64"), (INSTANCE_TYPE, "m"), (CAPACITY_TYPE, "on-demand")]);
+        let labels = labels_of(&node, Some(&offered), "m");
+        let wanted =
+            map(&[(TOPOLOGY_ZONE, "b"), (ARCH, "arm64"), (INSTANCE_TYPE, "m"), (CAPACITY_TYPE, "on-demand")]);
+        assert_eq!(labels, wanted);
+        let alone = labels_of(&node, None, "m");
+        let wanted = map(&[
+            (TOPOLOGY_ZONE, "b"),
+            (ARCH, "arm64"),
+            (INSTANCE_TYPE, "m5"),
+            (CAPACITY_TYPE, "on-demand"),
+        ]);
+        assert_eq!(alone, wanted, "its resource is not offered");
+        let spot = map(&[(names::INTERRUPTIBLE, "")]);
+        let wanted = map(&[(INSTANCE_TYPE, "m"), (CAPACITY_TYPE, "spot")]);
+        assert_eq!(labels_of(&spot, None, "m"), wanted, "nothing else is said");
+        let asks = pool("p", 1, json!({"key": "team", "operator": "In", "values": ["x"]}));
+        assert_eq!(with_what_is_required(&asks, &node, labels)["team"], "x");
     }
 
     #[test]

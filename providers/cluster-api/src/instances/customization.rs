@@ -1,12 +1,12 @@
-//! What Machine mode changes in the clones of templates: the NodeClass's patches, and the taint that nodes register with; and a hash
-//! of everything a Machine was made from, by which it is known to be out of date. Pure.
+//! What Machine mode changes in the clones of templates: the NodeClass's patches, the taint that nodes register with, and how kubelet is
+//! set up; and a hash of everything a Machine was made from, by which it is known to be out of date. Pure.
 
 use k8s_openapi::api::core::v1::Taint;
-use karpenter_api::{NodeClaim, structure_hash, taints};
+use karpenter_api::{NodeClaim, ResourceList, structure_hash, taints};
 use serde_json::{Value, json};
 
 use crate::client::scalable::Scalable;
-use crate::nodeclass::{ClonePatch, ClusterAPINodeClassSpec, PatchOperation, PatchValue};
+use crate::nodeclass::{ClonePatch, ClusterAPINodeClassSpec, Kubelet, PatchOperation, PatchValue};
 
 /// Why a patch cannot be applied.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -99,6 +99,62 @@ pub fn register_with_taints(kind: &str, spec: &mut Value, claim: &NodeClaim) -> 
     Ok(())
 }
 
+/// Has kubelet on the nodes of a kubeadm configuration keep what the NodeClass says, which is what Karpenter counts on. `version` is
+/// that of the configuration's kind: arguments are a list since v1beta2. Other kinds of configuration want a patch.
+pub fn set_up_kubelet(
+    kind: &str,
+    version: &str,
+    spec: &mut Value,
+    kubelet: Option<&Kubelet>,
+) -> Result<(), Misshapen> {
+    let arguments = kubelet.map(arguments).unwrap_or_default();
+    if kind != "KubeadmConfig" || arguments.is_empty() {
+        return Ok(());
+    }
+    let spec = object(spec, "spec.template.spec")?;
+    let join = object(&mut spec["joinConfiguration"], "spec.template.spec.joinConfiguration")?;
+    let registration =
+        object(&mut join["nodeRegistration"], "spec.template.spec.joinConfiguration.nodeRegistration")?;
+    let found = &mut registration["kubeletExtraArgs"];
+    if found.is_null() {
+        *found = if version == "v1beta1" { json!({}) } else { json!([]) };
+    }
+    match found {
+        Value::Object(map) => {
+            map.extend(arguments.into_iter().map(|(name, value)| (name.to_owned(), value.into())))
+        }
+        Value::Array(list) => {
+            list.retain(|known| !arguments.iter().any(|(name, _)| known["name"] == *name));
+            list.extend(arguments.into_iter().map(|(name, value)| json!({"name": name, "value": value})));
+        }
+        _ => {
+            let field = "spec.template.spec.joinConfiguration.nodeRegistration.kubeletExtraArgs";
+            return Err(Misshapen { field, wanted: "a list or an object" });
+        }
+    }
+    Ok(())
+}
+
+/// What kubelet is started with.
+fn arguments(kubelet: &Kubelet) -> Vec<(&'static str, String)> {
+    let list = |list: &Option<ResourceList>| {
+        let pairs = list.as_ref()?.iter().map(|(resource, quantity)| format!("{resource}={quantity}"));
+        Some(pairs.collect::<Vec<_>>().join(","))
+    };
+    let eviction = kubelet.eviction_hard.as_ref().map(|hard| {
+        hard.iter().map(|(signal, value)| format!("{signal}<{value}")).collect::<Vec<_>>().join(",")
+    });
+    [
+        ("kube-reserved", list(&kubelet.kube_reserved)),
+        ("system-reserved", list(&kubelet.system_reserved)),
+        ("eviction-hard", eviction),
+        ("max-pods", kubelet.max_pods.map(|pods| pods.to_string())),
+    ]
+    .into_iter()
+    .filter_map(|(name, value)| Some((name, value.filter(|value| !value.is_empty())?)))
+    .collect()
+}
+
 /// A field that holds an object, made if it is not there.
 fn object<'a>(value: &'a mut Value, field: &'static str) -> Result<&'a mut Value, Misshapen> {
     if value.is_null() {
@@ -125,7 +181,9 @@ pub fn blueprint_hash(blueprint: &Scalable, spec: &ClusterAPINodeClassSpec) -> S
 
 /// What the NodeClass changed in a Machine's clones, in short.
 pub fn patches_hash(spec: &ClusterAPINodeClassSpec) -> String {
-    let patches = json!([spec.bootstrap_patches, spec.infrastructure_patches]);
+    let mut patches = vec![json!(spec.bootstrap_patches), json!(spec.infrastructure_patches)];
+    patches.extend(spec.kubelet.as_ref().map(|kubelet| json!(kubelet)));
+    let patches = Value::Array(patches);
     format!("{:016x}", structure_hash::text(&patches.to_string()))
 }
 
@@ -177,6 +235,37 @@ mod tests {
         let mut other = json!({"a": 1});
         register_with_taints("TalosConfig", &mut other, &claim()).expect("left alone");
         assert_eq!(other, json!({"a": 1}));
+    }
+
+    #[test]
+    fn kubelet_of_kubeadm_nodes_keeps_what_the_node_class_says_in_both_shapes() {
+        let kubelet: Kubelet = serde_json::from_value(json!({
+            "kubeReserved": {"cpu": "100m", "memory": "1Gi"}, "evictionHard": {"memory.available": "5%"}, "maxPods": 50,
+        }))
+        .expect("kubelet");
+        let arguments = |version: &str, before: Value| {
+            let mut spec = json!({"joinConfiguration": {"nodeRegistration": {"kubeletExtraArgs": before}}});
+            set_up_kubelet("KubeadmConfig", version, &mut spec, Some(&kubelet)).expect("set up");
+            spec["joinConfiguration"]["nodeRegistration"]["kubeletExtraArgs"].take()
+        };
+        let map = json!({"kube-reserved": "cpu=100m,memory=1Gi", "eviction-hard": "memory.available<5%", "max-pods": "50"});
+        assert_eq!(arguments("v1beta1", Value::Null), map);
+        let list = json!([
+            {"name": "v", "value": "4"},
+            {"name": "kube-reserved", "value": "cpu=100m,memory=1Gi"},
+            {"name": "eviction-hard", "value": "memory.available<5%"},
+            {"name": "max-pods", "value": "50"},
+        ]);
+        let before = json!([{"name": "v", "value": "4"}, {"name": "max-pods", "value": "110"}]);
+        assert_eq!(arguments("v1beta2", before), list);
+        let mut untouched = json!({});
+        set_up_kubelet("KubeadmConfig", "v1beta2", &mut untouched, None).expect("left alone");
+        set_up_kubelet("TalosConfig", "v1beta2", &mut untouched, Some(&kubelet)).expect("left alone");
+        assert_eq!(untouched, json!({}));
+        let mut odd = json!({"joinConfiguration": {"nodeRegistration": {"kubeletExtraArgs": "words"}}});
+        assert!(set_up_kubelet("KubeadmConfig", "v1beta2", &mut odd, Some(&kubelet)).is_err());
+        let told = ClusterAPINodeClassSpec { kubelet: Some(kubelet), ..ClusterAPINodeClassSpec::default() };
+        assert_ne!(patches_hash(&told), patches_hash(&ClusterAPINodeClassSpec::default()));
     }
 
     #[test]

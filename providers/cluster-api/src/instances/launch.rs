@@ -7,6 +7,7 @@ use karpenter_api::NodeClaim;
 use karpenter_cloudprovider::conversion;
 use karpenter_cloudprovider::{Launch, LaunchHandle, LaunchedInstance, ProviderError};
 use karpenter_runtime::error::NotYet;
+use karpenter_runtime::events::{Event, EventType, reference};
 
 use super::fleet::Fleet;
 use super::node_claims::{AssignError, Target};
@@ -25,8 +26,23 @@ const AWAY: Duration = Duration::from_secs(75);
 /// Launches that may take longer than this are known by what Cluster API says alone.
 const PATIENT: Duration = Duration::from_secs(15 * 60);
 
+/// What every launch goes through: not worth an event unless it takes long.
+const PHASES: [&str; 3] = ["MachinePending", "BootstrapPending", "InfraProvisioning"];
+
 /// Launches what the NodeClaim asks for, or says how far that is.
 pub async fn create(fleet: &Arc<Fleet>, claim: &NodeClaim) -> Result<Launch, ProviderError> {
+    let launch = attempt(fleet, claim).await;
+    if let Ok(Launch::Pending { reason, message, .. }) = &launch
+        && (!PHASES.contains(&reason.as_str()) || age(fleet, claim) >= SLOW)
+    {
+        let event = Event::new(reference(claim), EventType::Normal, reason.clone(), message.clone());
+        let uid = claim.metadata.uid.clone().unwrap_or_default();
+        fleet.recorder.publish(event.dedupe_by([uid, reason.clone()]));
+    }
+    launch
+}
+
+async fn attempt(fleet: &Arc<Fleet>, claim: &NodeClaim) -> Result<Launch, ProviderError> {
     let class_name = &claim.spec.node_class_ref.name;
     if claim.metadata.deletion_timestamp.is_some() {
         return Err(ProviderError::other("the NodeClaim is being deleted"));

@@ -159,7 +159,12 @@ async fn learn_from_node(fleet: &Fleet, client: &Client, scalable: &Arc<Scalable
         machines.iter().filter(|m| !m.deleting).filter(of_newest).find_map(|m| m.node_name.clone());
     let Some(name) = with_node else { return };
     let Ok(Some(node)) = Api::<Node>::all(client.clone()).get_opt(&name).await else { return };
-    let Some(status) = node.status else { return };
+    // One that is not ready may not have found out yet what it has.
+    let is_ready = |node: &Node| {
+        let conditions = node.status.as_ref().and_then(|status| status.conditions.as_deref());
+        conditions.unwrap_or_default().iter().any(|c| c.type_ == "Ready" && c.status == "True")
+    };
+    let Some(status) = Some(node).filter(is_ready).and_then(|node| node.status) else { return };
     let (capacity, allocatable) = (quantities(status.capacity), quantities(status.allocatable));
     if capacity.contains_key("cpu") && capacity.contains_key("memory") {
         fleet.lessons.learn(scalable, Learnt { capacity, allocatable });

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Node;
 use karpenter_api::labels::{CAPACITY_TYPE, CAPACITY_TYPE_SPOT};
 use karpenter_api::{NodeClaim, NodePool};
 use karpenter_runtime::object_key::ObjectKey;
@@ -307,6 +308,16 @@ impl NodeClaims {
     pub async fn node_pools(&self) -> Result<Vec<NodePool>, kube::Error> {
         let pools: Api<NodePool> = Api::all(self.client());
         Ok(pools.list(&ListParams::default()).await?.items)
+    }
+
+    /// The labels of a Node, as they are now; none if there is no such Node.
+    pub async fn node_labels(
+        &self,
+        name: Option<&str>,
+    ) -> Result<Option<BTreeMap<String, String>>, kube::Error> {
+        let Some(name) = name else { return Ok(None) };
+        let node = Api::<Node>::all(self.client()).get_opt(name).await?;
+        Ok(node.map(|node| node.metadata.labels.unwrap_or_default()))
     }
 
     /// Starts deleting this NodeClaim and no later one of its name.

@@ -211,7 +211,11 @@ impl Clones<'_> {
         let found = hub.get(template).await?;
         let fields = Fields::of(&template.kind, &found);
         let mut spec = fields.at("spec.template.spec").cloned().unwrap_or_else(|| json!({}));
+        let version = hub.versions().of(hub.client(), &template.group).await?;
         customization::register_with_taints(&clone.kind, &mut spec, self.claim)
+            .and_then(|()| {
+                customization::set_up_kubelet(&clone.kind, &version, &mut spec, self.spec.kubelet.as_ref())
+            })
             .map_err(|error| fields.malformed(error.field, format!("must be {}", error.wanted)))?;
         let patches = match field {
             "bootstrapPatches" => &self.spec.bootstrap_patches,
@@ -230,7 +234,6 @@ impl Clones<'_> {
         let mut annotations = self.annotations();
         annotations[names::CLONED_FROM_NAME] = template.name.as_str().into();
         annotations[names::CLONED_FROM_KIND] = format!("{}.{}", template.kind, template.group).into();
-        let version = hub.versions().of(hub.client(), &template.group).await?;
         let object = json!({
             "apiVersion": format!("{}/{version}", template.group), "kind": clone.kind,
             "metadata": {

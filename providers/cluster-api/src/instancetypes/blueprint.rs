@@ -29,8 +29,10 @@ pub struct Blueprint {
     pub labels: BTreeMap<String, String>,
     /// What its nodes have.
     pub capacity: ResourceList,
-    /// What of it pods cannot use.
+    /// What of it pods cannot use, as far as that is said.
     pub overhead: Overhead,
+    /// What of it pods can use, as a Node of it shows where nobody says.
+    pub allocatable: Option<ResourceList>,
     /// Volumes per CSI driver.
     pub volume_limits: BTreeMap<String, i64>,
     /// Taints of its nodes.
@@ -106,19 +108,29 @@ impl Blueprint {
             .find(|entry| entry.name == name || entry.name == *scalable.id.key.name);
         let max_pods = spec.kubelet.as_ref().and_then(|kubelet| kubelet.max_pods);
         let told = entry.and_then(|entry| entry.capacity.as_ref());
-        let (capacity, learnt) = match capacity::capacity(scalable, template, told, max_pods) {
-            Ok(capacity) => (capacity, None),
+        let learnt = around.learnt.get(&scalable.id);
+        let capacity = match capacity::capacity(scalable, template, told, max_pods) {
+            Ok(capacity) => capacity,
             // A Node tells only what nobody else does: resources that are described alike are of one type, whether or not one of
             // them has had a Node to look at.
             Err(missing) => {
-                let learnt = around.learnt.get(&scalable.id).ok_or(missing)?;
+                let learnt = learnt.ok_or(missing)?;
                 let mut told = told.cloned().unwrap_or_default();
                 for (resource, quantity) in &learnt.capacity {
                     told.entry(resource.clone()).or_insert_with(|| quantity.clone());
                 }
-                (capacity::capacity(scalable, template, Some(&told), max_pods)?, Some(learnt))
+                capacity::capacity(scalable, template, Some(&told), max_pods)?
             }
         };
+        let kubelet = overhead::told(scalable, spec.kubelet.as_ref())?;
+        let unseen_memory = overhead::unseen_memory(scalable, &capacity)?;
+        let mut overhead = overhead::overhead(kubelet.as_ref(), &capacity, around.node_class)?;
+        if let Some(memory) = unseen_memory {
+            let before = overhead.system_reserved.amount("memory");
+            overhead.system_reserved.set("memory", before.plus(memory));
+        }
+        let is_said = kubelet.is_some() || unseen_memory.is_some();
+        let shown = learnt.filter(|learnt| !is_said && !learnt.allocatable.is_empty());
         let told_type = labels.remove(CAPACITY_TYPE).or_else(|| own(names::CAPACITY_TYPE));
         let capacity_type_told = told_type.is_some();
         let turned_out = around.spot.contains(&scalable.id);
@@ -145,10 +157,8 @@ impl Blueprint {
         }
         Ok(Self {
             id: scalable.id.clone(),
-            overhead: match learnt.filter(|learnt| spec.kubelet.is_none() && !learnt.allocatable.is_empty()) {
-                Some(learnt) => overhead::learnt(&learnt.capacity, &learnt.allocatable),
-                None => overhead::overhead(spec.kubelet.as_ref(), &capacity, around.node_class)?,
-            },
+            overhead,
+            allocatable: shown.map(|learnt| learnt.allocatable.clone()),
             volume_limits: capacity::volume_limits(scalable)?,
             taints: taints::taints(scalable)?,
             named,

@@ -17,7 +17,7 @@ use karpenter_engine::requirements::Requirements;
 
 use super::blueprint::{Blueprint, Place};
 use super::price::Price;
-use super::taints;
+use super::{overhead, taints};
 use crate::client::scalable::ScalableKey;
 
 /// What a NodeClass offers.
@@ -161,12 +161,14 @@ impl Catalog {
         } else if group.iter().all(|b| b.places.iter().all(|place| place.zone.is_some())) {
             requirements.add(Requirement::one_of(TOPOLOGY_ZONE, zones));
         }
+        // What one of them shows holds for all: they are said to be alike.
+        let shown = group.iter().filter_map(|blueprint| blueprint.allocatable.as_ref());
         InstanceType {
             name: name.into(),
             requirements,
             offerings,
             capacity: first.map(|b| conversion::resources(&b.capacity)).unwrap_or_default(),
-            overhead: first.map(|b| b.overhead.clone()).unwrap_or_default(),
+            overhead: first.map(|b| overhead::shown(&b.capacity, &b.overhead, shown)).unwrap_or_default(),
             volume_limits: first
                 .map(|b| b.volume_limits.iter().map(|(name, limit)| (name.as_str().into(), *limit)).collect())
                 .unwrap_or_default(),

@@ -1,5 +1,5 @@
-//! What of a node pods cannot use. Without a word in the NodeClass it is what kubelet keeps free by itself: 100Mi of memory and a
-//! tenth of the disk.
+//! What of a node pods cannot use: as the resource's annotations or the NodeClass say, else what Nodes show, else what kubelet keeps
+//! free by itself, which is 100Mi of memory and a tenth of the disk.
 
 use std::collections::BTreeMap;
 
@@ -10,6 +10,8 @@ use karpenter_engine::resources::{Amount, Resources};
 use karpenter_primitives::Quantity;
 
 use crate::client::fields::Malformed;
+use crate::client::scalable::Scalable;
+use crate::names;
 use crate::nodeclass::Kubelet;
 
 /// kubelet's own thresholds.
@@ -50,18 +52,92 @@ pub fn overhead(
     })
 }
 
-/// The overhead that a Node shows: the difference between what it has and what pods may use.
-pub fn learnt(capacity: &ResourceList, allocatable: &ResourceList) -> Overhead {
-    let (capacity, allocatable) = (conversion::resources(capacity), conversion::resources(allocatable));
-    let mut kube_reserved = Resources::new();
+/// What the owner of a resource says that kubelet keeps for itself, if anybody does: its annotations, then the NodeClass.
+pub fn told(scalable: &Scalable, node_class: Option<&Kubelet>) -> Result<Option<Kubelet>, Malformed> {
+    let own = |key: &'static str| scalable.annotations.get(key).filter(|text| !text.is_empty());
+    let list = |key: &'static str| own(key).map(|text| reserved(scalable, key, text)).transpose();
+    let eviction = own(names::EVICTION_HARD).map(|text| {
+        let pairs = pairs(scalable, names::EVICTION_HARD, text, "memory.available=500Mi")?;
+        let known: BTreeMap<String, String> =
+            pairs.into_iter().map(|(signal, value)| (signal.to_owned(), value.to_owned())).collect();
+        match known.values().find(|value| threshold(value, Amount::nanos(10_000)).is_none()) {
+            Some(value) => Err(scalable.malformed(
+                names::EVICTION_HARD,
+                format!("{value:?} is neither a quantity nor a percentage"),
+            )),
+            None => Ok(known),
+        }
+    });
+    let (kube, system, eviction) =
+        (list(names::KUBE_RESERVED)?, list(names::SYSTEM_RESERVED)?, eviction.transpose()?);
+    if kube.is_none() && system.is_none() && eviction.is_none() {
+        return Ok(node_class.cloned());
+    }
+    let class = node_class.cloned().unwrap_or_default();
+    Ok(Some(Kubelet {
+        kube_reserved: kube.or(class.kube_reserved),
+        system_reserved: system.or(class.system_reserved),
+        eviction_hard: eviction.or(class.eviction_hard),
+        max_pods: class.max_pods,
+    }))
+}
+
+/// What its owner says of the memory that kubelet never sees; nothing if it says nothing.
+pub fn unseen_memory(scalable: &Scalable, capacity: &ResourceList) -> Result<Option<Amount>, Malformed> {
+    let Some(text) = scalable.annotations.get(names::MEMORY_OVERHEAD).filter(|text| !text.is_empty()) else {
+        return Ok(None);
+    };
+    let whole = conversion::resources(capacity).amount("memory");
+    let amount = threshold(&format!("{}%", text.trim().trim_end_matches('%')), whole);
+    let problem =
+        || scalable.malformed(names::MEMORY_OVERHEAD, format!("{text:?} is no percentage such as 7.5"));
+    amount.map(Some).ok_or_else(problem)
+}
+
+fn reserved(scalable: &Scalable, key: &'static str, text: &str) -> Result<ResourceList, Malformed> {
+    let mut list = ResourceList::new();
+    for (resource, value) in pairs(scalable, key, text, "cpu=100m,memory=1Gi")? {
+        let quantity = Quantity::parse(value).ok().filter(|quantity| !quantity.is_negative());
+        let problem = || scalable.malformed(key, format!("{value:?} is not a quantity such as 100m or 1Gi"));
+        list.insert(resource.to_owned(), quantity.ok_or_else(problem)?);
+    }
+    Ok(list)
+}
+
+fn pairs<'a>(
+    scalable: &Scalable,
+    key: &'static str,
+    text: &'a str,
+    example: &str,
+) -> Result<Vec<(&'a str, &'a str)>, Malformed> {
+    let items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
+    items
+        .map(|item| {
+            let pair = item.split_once('=').map(|(name, value)| (name.trim(), value.trim()));
+            pair.ok_or_else(|| scalable.malformed(key, format!("{item:?} is not as in {example}")))
+        })
+        .collect()
+}
+
+/// The overhead that Nodes of a type show: the greatest difference between what it is said to have and what pods may use. Where
+/// they show nothing it is as said.
+pub fn shown<'a>(
+    capacity: &ResourceList,
+    said: &Overhead,
+    allocatable: impl Iterator<Item = &'a ResourceList>,
+) -> Overhead {
+    let capacity = conversion::resources(capacity);
+    let nodes: Vec<Resources> = allocatable.map(conversion::resources).collect();
+    let mut overhead = said.clone();
     for resource in ["cpu", "memory", "ephemeral-storage"] {
         let Some(whole) = capacity.get(resource) else { continue };
-        let kept = whole.minus(allocatable.amount(resource));
-        if !kept.is_negative() && !kept.is_zero() {
-            kube_reserved.set(resource, kept);
-        }
+        let kept = nodes.iter().filter_map(|node| Some(whole.minus(node.get(resource)?))).max();
+        let Some(kept) = kept else { continue };
+        overhead.kube_reserved.set(resource, kept.max(Amount::ZERO));
+        overhead.system_reserved.set(resource, Amount::ZERO);
+        overhead.eviction_threshold.set(resource, Amount::ZERO);
     }
-    Overhead { kube_reserved, ..Overhead::default() }
+    overhead
 }
 
 fn threshold(text: &str, whole: Amount) -> Option<Amount> {

@@ -69,6 +69,79 @@ fn quantities(blueprint: &Blueprint) -> BTreeMap<&str, String> {
     blueprint.capacity.iter().map(|(name, quantity)| (name.as_str(), quantity.to_string())).collect()
 }
 
+/// What pods may use of the memory of a type of these resources.
+fn usable(blueprints: &[Blueprint]) -> String {
+    let catalog = Catalog::of(blueprints, |_, _| None);
+    assert_eq!(catalog.types.len(), 1, "all of one type");
+    conversion::resource_list(&conversion::allocatable(&catalog.types[0]))["memory"].to_string()
+}
+
+#[test]
+fn what_nodes_show_to_be_left_for_pods_holds_for_all_that_are_said_to_be_alike() {
+    let same = ("karpenter.cluster.x-k8s.io/instance-type", "large");
+    let (mut seen, unseen) = (blueprint(&deployment("m", &[same])), blueprint(&deployment("n", &[same])));
+    assert_eq!(usable(&[seen.clone(), unseen.clone()]), "16284Mi", "nobody has seen a node");
+    let shows = |memory: &str| -> karpenter_api::ResourceList {
+        serde_json::from_value(json!({"cpu": "4", "memory": memory})).expect("resources")
+    };
+    seen.allocatable = Some(shows("15Gi"));
+    assert_eq!(usable(&[seen.clone(), unseen.clone()]), "15Gi");
+    assert_eq!(usable(&[unseen.clone(), seen.clone()]), "15Gi");
+    let less = Blueprint { allocatable: Some(shows("14Gi")), ..unseen.clone() };
+    assert_eq!(usable(&[seen.clone(), less]), "14Gi", "the least of what was seen");
+    let more = Blueprint { allocatable: Some(shows("20Gi")), ..unseen };
+    assert_eq!(usable(&[more]), "16Gi", "never more than is said to be there");
+}
+
+#[test]
+fn owners_say_what_kubelet_keeps_and_nodes_are_not_asked_then() {
+    let own = |key: &str| format!("karpenter.cluster.x-k8s.io/{key}");
+    let (kube, system, eviction, percent) =
+        (own("kube-reserved"), own("system-reserved"), own("eviction-hard"), own("memory-overhead-percent"));
+    let scalable = deployment(
+        "m",
+        &[
+            (kube.as_str(), "cpu=100m, memory=1Gi"),
+            (&system, "memory=512Mi"),
+            (&eviction, "memory.available=512Mi"),
+        ],
+    );
+    assert_eq!(usable(&[blueprint(&scalable)]), "14Gi");
+    assert_eq!(
+        usable(&[blueprint(&deployment("m", &[(percent.as_str(), "25")]))]),
+        "12188Mi",
+        "and 100Mi for eviction"
+    );
+    let learnt = Learnt {
+        capacity: serde_json::from_value(json!({"cpu": "4", "memory": "16Gi"})).expect("resources"),
+        allocatable: serde_json::from_value(json!({"cpu": "4", "memory": "8Gi"})).expect("resources"),
+    };
+    let known = BTreeMap::from([(scalable.id.clone(), learnt)]);
+    let spec = ClusterAPINodeClassSpec::default();
+    let around = Surroundings {
+        node_class: "default",
+        spec: &spec,
+        failure_domains: &[],
+        sync_labels: &[],
+        default_arch: "amd64",
+        learnt: &known,
+        spot: &BTreeSet::new(),
+        told: &Told::default(),
+    };
+    assert_eq!(usable(&[Blueprint::of(&scalable, None, around).expect("a blueprint")]), "14Gi");
+    assert_eq!(usable(&[Blueprint::of(&deployment("m", &[]), None, around).expect("a blueprint")]), "8Gi");
+    for (key, text, told) in [
+        (&kube, "cpu", "\"cpu\" is not as in cpu=100m,memory=1Gi"),
+        (&system, "memory=much", "\"much\" is not a quantity such as 100m or 1Gi"),
+        (&eviction, "memory.available=-5%", "\"-5%\" is neither a quantity nor a percentage"),
+        (&percent, "some", "\"some\" is no percentage such as 7.5"),
+    ] {
+        let error =
+            blueprint_of(&deployment("m", &[(key.as_str(), text)]), None, &spec).expect_err("malformed");
+        assert!(error.to_string().contains(told) && error.to_string().contains(key.as_str()), "{error}");
+    }
+}
+
 #[test]
 fn a_bare_machine_deployment_with_cpu_and_memory_is_an_instance_type() {
     let blueprint = blueprint(&deployment("m", &[]));

@@ -481,3 +481,61 @@ fn with_selector_mode_replace_the_selector_alone_decides() {
         rig.at_rest();
     });
 }
+
+#[test]
+fn an_adopted_node_is_what_it_says_itself_also_where_its_deployment_is_not_offered() {
+    scenario(async {
+        let rig = Rig::new(json!({"adoption": "Existing"})).await;
+        let label = |zone: &str, region: &str| json!({"topology.kubernetes.io/zone": zone, "topology.kubernetes.io/region": region});
+        let behaviour = json!({"provisionSeconds": 3, "joinSeconds": 2, "nodeLabels": label("b", "r")});
+        rig.create(cluster_api::template(NAMESPACE, "b", behaviour)).await;
+        let said = ("capacity.cluster-autoscaler.kubernetes.io/labels", "topology.kubernetes.io/zone=a");
+        let broken = ("capacity.cluster-autoscaler.kubernetes.io/cpu", "sixteen");
+        for (name, annotations) in [("m", vec![said]), ("m2", vec![said, broken])] {
+            let mut deployment = cluster_api::machine_deployment(NAMESPACE, CLUSTER, name, "b", &annotations);
+            deployment["spec"]["replicas"] = 1.into();
+            rig.create(deployment).await;
+        }
+        rig.until("two nodes by hand", 5 * MINUTE, |objects| objects.nodes.len() == 2).await;
+        rig.create(node_pool()).await;
+        rig.pass(10 * SECOND).await;
+        rig.karpenter.start();
+        rig.until("each has a NodeClaim", 5 * MINUTE, |objects| initialized(objects) == 2).await;
+        let labels: Vec<[Option<String>; 3]> = rig.read(|objects| {
+            let keys = [
+                "topology.kubernetes.io/zone",
+                "topology.kubernetes.io/region",
+                "node.kubernetes.io/instance-type",
+            ];
+            let of = |claim: &std::sync::Arc<karpenter_api::NodeClaim>| {
+                keys.map(|key| claim.metadata.labels.as_ref()?.get(key).cloned())
+            };
+            objects.node_claims.values().map(of).collect()
+        });
+        let told = |name: &str| ["b", "r", name].map(|text| Some(text.to_owned()));
+        assert_eq!(labels, [told("m"), told("m2")]);
+        rig.at_rest();
+    });
+}
+
+#[test]
+fn what_a_launch_waits_for_is_told_by_events_and_what_every_launch_goes_through_only_if_it_takes_long() {
+    scenario(async {
+        let rig = Rig::new(json!({"timeouts": {"launch": "60m"}})).await;
+        rig.create(cluster_api::template(NAMESPACE, "slow", json!({"provisionSeconds": 300}))).await;
+        rig.create(cluster_api::machine_deployment(NAMESPACE, CLUSTER, "m", "slow", &[(MAX, "10")])).await;
+        rig.karpenter.start();
+        rig.want(1);
+        rig.pass(30 * SECOND).await;
+        assert!(rig.events("InfraProvisioning").await.is_empty(), "half a minute is not long");
+        rig.pass(2 * MINUTE).await;
+        assert_eq!(rig.events("InfraProvisioning").await.len(), 1);
+        rig.until("the node is ready", 10 * MINUTE, |objects| initialized(objects) == 1).await;
+        let upgrading = json!({"metadata": {"annotations": {cluster_api::UPGRADING: "the control plane"}}});
+        rig.patch(Kind::Cluster, CLUSTER, upgrading).await;
+        rig.want(2);
+        rig.pass(MINUTE).await;
+        let told = rig.events("ControlPlaneUpgrading").await;
+        assert!(told.iter().any(|message| message.contains("upgrading")), "{told:?}");
+    });
+}

@@ -1,7 +1,11 @@
 //! Rollouts, health checks and hooks: what Cluster API does with Machines while they are in use.
 
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use karpenter_sim::Objects;
 use karpenter_sim::cluster_api::Kind;
+use karpenter_sim::objects::is_ready;
+use kube::Api;
+use kube::api::DeleteParams;
 use serde_json::json;
 
 use crate::rig::{MAX, MINUTE, Rig, SECOND, initialized, scenario};
@@ -391,6 +395,54 @@ fn a19_hooks_of_others_are_waited_for() {
         })
         .await;
         rig.pass(5 * MINUTE).await;
+        rig.at_rest();
+    });
+}
+
+/// A Deployment's pods on the nodes of a rig, and a budget that allows no eviction.
+async fn guarded_pods(rig: &Rig, replicas: u64) {
+    let labels = json!({"app": "guarded"});
+    rig.create(json!({
+        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "guarded", "namespace": "default"},
+        "spec": {
+            "replicas": replicas, "selector": {"matchLabels": labels},
+            "template": {"metadata": {"labels": labels}, "spec": {"containers": [{
+                "name": "main", "image": "registry.k8s.io/pause", "resources": {"requests": {"cpu": "3"}},
+            }]}},
+        },
+    }))
+    .await;
+    rig.create(json!({
+        "apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": "guarded", "namespace": "default"},
+        "spec": {"maxUnavailable": 0, "selector": {"matchLabels": labels}},
+    }))
+    .await;
+}
+
+#[test]
+fn a19_a_machine_that_somebody_deletes_goes_when_its_budget_lets_its_pods_go_and_no_sooner() {
+    scenario(async {
+        let rig = Rig::new(json!({})).await;
+        rig.deployment("m", &[(MAX, "10")]).await;
+        rig.karpenter.start();
+        rig.want(2);
+        rig.until("both nodes are ready", 5 * MINUTE, |objects| initialized(objects) == 2).await;
+        guarded_pods(&rig, 2).await;
+        let running = |objects: &Objects| objects.pods.values().filter(|pod| is_ready(pod)).count();
+        rig.until("each has a pod", 5 * MINUTE, |objects| running(objects) == 2).await;
+        let name = rig.read(|objects| objects.machines.keys().next().map(|key| key.name.to_string()));
+        let name = name.expect("a Machine");
+        rig.api(Kind::Machine).delete(&name, &DeleteParams::background()).await.expect("a deletion");
+        rig.pass(15 * MINUTE).await;
+        let (nodes, pods) = rig.read(|objects| (objects.nodes.len(), running(objects)));
+        assert_eq!((nodes >= 2, pods), (true, 2), "nothing is forced");
+        let budgets: Api<PodDisruptionBudget> =
+            Api::namespaced(rig.world.cluster().client("user"), "default");
+        budgets.delete("guarded", &DeleteParams::default()).await.expect("a deletion");
+        rig.until("it is gone", 10 * MINUTE, |objects| objects.machines.keys().all(|key| *key.name != *name))
+            .await;
+        rig.until("all nodes are ready", 10 * MINUTE, |objects| initialized(objects) == 2).await;
+        rig.pass(10 * MINUTE).await;
         rig.at_rest();
     });
 }

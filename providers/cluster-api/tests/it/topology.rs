@@ -6,6 +6,8 @@ use serde_json::json;
 
 use crate::rig::{MAX, MINUTE, NAMESPACE, Rig, SECOND, claimed, initialized, replicas, scenario};
 
+const CLAIM: &str = "karpenter.cluster.x-k8s.io/nodeclaim";
+
 #[test]
 fn a15_other_clusters_of_the_hub_are_neither_read_nor_written() {
     scenario(async {
@@ -27,7 +29,34 @@ fn a15_other_clusters_of_the_hub_are_neither_read_nor_written() {
             theirs.count()
         };
         assert_eq!((rig.read(foreign), rig.writes("/namespaces/other/"), rig.replicas("x")), (0, 0, 0));
-        rig.at_rest();
+        // One of the same name, id and claim, in a Cluster of the same name.
+        let (name, claim, mut twin) = rig.read(|objects| {
+            let (key, machine) = objects.machines.iter().next().expect("a Machine");
+            let claim = machine.metadata.annotations.as_ref().and_then(|a| a.get(CLAIM)).cloned();
+            (key.name.to_string(), claim.expect("claimed"), serde_json::to_value(&**machine).expect("JSON"))
+        });
+        for given in
+            ["uid", "resourceVersion", "ownerReferences", "finalizers", "creationTimestamp", "managedFields"]
+        {
+            twin["metadata"].as_object_mut().expect("metadata").remove(given);
+        }
+        twin["metadata"]["namespace"] = "other".into();
+        // No MachineSet there takes it for its own.
+        twin["metadata"]["labels"] = json!({"cluster.x-k8s.io/cluster-name": "c"});
+        rig.create(twin).await;
+        rig.want(2);
+        rig.delete_claim(&claim).await;
+        rig.until("one is gone", 10 * MINUTE, |objects| objects.node_claims.len() == 2).await;
+        rig.pass(5 * MINUTE).await;
+        let left: Vec<String> = rig.read(|objects| {
+            objects
+                .machines
+                .keys()
+                .filter(|key| *key.name == *name)
+                .map(|key| key.namespace.to_string())
+                .collect()
+        });
+        assert_eq!((left, rig.writes("/namespaces/other/")), (vec!["other".to_owned()], 0));
     });
 }
 
@@ -51,6 +80,8 @@ fn a21_a_topology_works_as_long_as_it_sets_no_replicas() {
         rig.want(3);
         rig.pass(5 * MINUTE).await;
         assert_eq!((rig.replicas("m"), rig.writes("/scale")), (2, scales), "no fight over replicas");
+        let told = rig.resource("m").await.unavailable.unwrap_or_default();
+        assert!(told.starts_with("ReplicasOwnedByTopology: "), "{told}");
     });
 }
 
