@@ -10,6 +10,7 @@ use http::{HeaderValue, Method, Request, Response, Uri, header};
 use hyper_rustls::{FixedServerNameResolver, HttpsConnectorBuilder};
 use hyper_timeout::TimeoutConnector;
 use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::client::proxy::matcher::Matcher;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use kube::client::{Body, ClientBuilder, ConfigExt};
 use kube::{Client, Config};
@@ -18,16 +19,31 @@ use tower::{BoxError, Layer, Service, ServiceBuilder};
 
 use crate::metrics::{CounterVec, HistogramVec, Registry, exponential_buckets};
 use crate::rate_limit::TokenBucket;
+use crate::road::Road;
 use crate::sync::lock;
 
 /// client-go's limits where none are given.
 const DEFAULT_QPS: f64 = 5.0;
 const DEFAULT_BURST: u32 = 10;
 
-/// A shared connection on which nothing was heard for this long is asked whether it lives, as client-go does; without an answer
-/// within the second time it is given up, and with it everything that waits on it.
-const ASK_AFTER: Duration = Duration::from_secs(30);
-const ANSWER_WITHIN: Duration = Duration::from_secs(15);
+/// When a shared connection on which nothing is heard is asked whether it lives; without an answer in time it is given up, and
+/// with it everything that waits on it.
+#[derive(Clone, Copy)]
+struct Pings {
+    after: Duration,
+    answer_within: Duration,
+}
+
+/// As client-go does.
+const PINGS: Pings = Pings { after: Duration::from_secs(30), answer_within: Duration::from_secs(15) };
+/// A lease is lost within ten seconds: a connection that has died has to be known and replaced before.
+const LEASE_PINGS: Pings = Pings { after: Duration::from_secs(2), answer_within: Duration::from_secs(2) };
+
+/// What environments name a proxy by that kube takes for every server, and what they exempt servers by.
+const PROXY_VARIABLES: [&str; 2] = ["HTTPS_PROXY", "https_proxy"];
+const NO_PROXY_VARIABLES: [&str; 2] = ["NO_PROXY", "no_proxy"];
+/// What no proxy of an environment is asked for, as in Go.
+const NEVER_PROXIED: &str = "localhost,127.0.0.0/8,::1";
 
 /// How long the server may take to begin an answer, watches excepted. Longer than it gives itself.
 const ANSWER_BEGINS_WITHIN: Duration = Duration::from_secs(90);
@@ -45,10 +61,25 @@ pub struct Limits {
 
 /// A client of the cluster in `config`, named `karpenter/<version>`, throttled and measured.
 pub fn build(
+    config: Config,
+    version: &str,
+    limits: Limits,
+    registry: &Registry,
+) -> Result<Client, kube::Error> {
+    with_pings(config, version, limits, registry, PINGS)
+}
+
+/// A client for the lease alone: its renewals never wait behind other requests, nor for a connection that has died.
+pub fn for_lease(config: Config, version: &str, limits: Limits) -> Result<Client, kube::Error> {
+    with_pings(config, version, limits, &Registry::new(), LEASE_PINGS)
+}
+
+fn with_pings(
     mut config: Config,
     version: &str,
     limits: Limits,
     registry: &Registry,
+    pings: Pings,
 ) -> Result<Client, kube::Error> {
     // Controllers retry what fails, by their own rules; a second layer of retries would only hide it.
     config.default_retry = false;
@@ -58,42 +89,60 @@ pub fn build(
         .push((header::USER_AGENT, agent.unwrap_or_else(|_| HeaderValue::from_static("karpenter"))));
     config.read_timeout.get_or_insert(SILENCE);
     let (measure, throttle) = (MeasureLayer::new(registry), ThrottleLayer::new(limits));
-    if config.proxy_url.is_some() {
-        let stack = ClientBuilder::try_from(config)?;
-        return Ok(stack.with_layer(&DeadlineLayer).with_layer(&measure).with_layer(&throttle).build());
-    }
     let service = ServiceBuilder::new()
         .layer(config.base_uri_layer())
         .option_layer(config.auth_layer()?)
         .layer(config.extra_headers_layer()?)
         .map_err(BoxError::from)
-        .service(connections(&config)?);
+        .service(connections(&config, pings)?);
     let stack = ClientBuilder::new(service, config.default_namespace);
     Ok(stack.with_layer(&DeadlineLayer).with_layer(&measure).with_layer(&throttle).build())
 }
 
 type Connections =
-    hyper_util::client::legacy::Client<TimeoutConnector<hyper_rustls::HttpsConnector<HttpConnector>>, Body>;
+    hyper_util::client::legacy::Client<TimeoutConnector<hyper_rustls::HttpsConnector<Road>>, Body>;
+
+/// The proxy to the server of `config`, if there is one. A kubeconfig's holds for its server; an environment's may exempt it, which
+/// kube asks about the proxy instead.
+fn proxy(config: &Config, variable: impl Fn(&str) -> Option<String>) -> Result<Matcher, kube::Error> {
+    let Some(url) = &config.proxy_url else { return Ok(Matcher::builder().build()) };
+    let is_environments = PROXY_VARIABLES
+        .iter()
+        .any(|name| variable(name).and_then(|value| value.parse::<Uri>().ok()).as_ref() == Some(url));
+    let mut exempt = String::new();
+    if is_environments {
+        let named = NO_PROXY_VARIABLES.iter().find_map(|name| variable(name)).unwrap_or_default();
+        exempt = format!("{named},{NEVER_PROXIED}");
+    }
+    let matcher = Matcher::builder().all(url.to_string()).no(exempt).build();
+    if matcher.intercept(&config.cluster_url).is_some() && !matches!(url.scheme_str(), None | Some("http")) {
+        return Err(kube::Error::ProxyProtocolUnsupported { proxy_url: Box::new(url.clone()) });
+    }
+    Ok(matcher)
+}
 
 /// Connections to the server: one for everything with HTTP/2, else as many as there are requests at a time.
-fn connections(config: &Config) -> Result<Connections, kube::Error> {
+fn connections(config: &Config, pings: Pings) -> Result<Connections, kube::Error> {
     let mut http = HttpConnector::new();
     http.enforce_http(false);
+    // Requests are small and on one connection: none waits for the acknowledgement of another.
+    http.set_nodelay(true);
+    let road = Road::new(http, proxy(config, |name| std::env::var(name).ok())?);
     let mut tls =
         HttpsConnectorBuilder::new().with_tls_config(config.rustls_client_config()?).https_or_http();
     if let Some(name) = config.tls_server_name.clone() {
         let invalid = |error| kube::Error::RustlsTls(kube::client::RustlsTlsError::InvalidServerName(error));
         tls = tls.with_server_name_resolver(FixedServerNameResolver::new(name.try_into().map_err(invalid)?));
     }
-    let mut connector = TimeoutConnector::new(tls.enable_http1().enable_http2().wrap_connector(http));
+    let mut connector = TimeoutConnector::new(tls.enable_http1().enable_http2().wrap_connector(road));
     connector.set_connect_timeout(config.connect_timeout);
     connector.set_read_timeout(config.read_timeout);
     connector.set_write_timeout(config.write_timeout);
     connector.set_reset_reader_on_write(config.reset_reader_on_write);
     Ok(hyper_util::client::legacy::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
-        .http2_keep_alive_interval(ASK_AFTER)
-        .http2_keep_alive_timeout(ANSWER_WITHIN)
+        .http2_keep_alive_interval(pings.after)
+        .http2_keep_alive_timeout(pings.answer_within)
         .http2_keep_alive_while_idle(true)
         .build(connector))
 }
@@ -369,6 +418,60 @@ mod tests {
             .with_layer(&MeasureLayer::new(registry))
             .with_layer(&ThrottleLayer::new(limits))
             .build()
+    }
+
+    #[test]
+    fn a_proxy_of_the_environment_is_asked_for_servers_it_is_meant_for_and_a_kubeconfigs_always() {
+        let by = |server: &str, proxy: &str, variables: &[(&str, &str)]| {
+            let mut config = Config::new(server.parse().expect("an address"));
+            config.proxy_url = Some(proxy.parse().expect("an address"));
+            let found = |name: &str| {
+                variables.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned())
+            };
+            super::proxy(&config, found).map(|matcher| matcher.intercept(&config.cluster_url).is_some())
+        };
+        let (server, proxy) = ("https://10.0.0.1:6443", "http://proxy:3128");
+        let environment = ("HTTPS_PROXY", proxy);
+        assert!(by(server, proxy, &[environment]).expect("a way"));
+        assert!(by(server, proxy, &[environment, ("NO_PROXY", "example.com,proxy")]).expect("a way"));
+        assert!(!by(server, proxy, &[environment, ("NO_PROXY", "10.0.0.0/8")]).expect("a way"));
+        assert!(!by("https://127.0.0.1:6443", proxy, &[environment]).expect("a way"));
+        assert!(by(server, proxy, &[("NO_PROXY", "10.0.0.0/8")]).expect("a way"), "a kubeconfig's");
+        let error = by(server, "socks5://proxy:1080", &[]).expect_err("not spoken here");
+        assert!(error.to_string().contains("socks5://proxy:1080"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn requests_go_through_the_tunnel_of_a_proxy() {
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let proxy = tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.expect("a connection");
+            let mut heads = Vec::new();
+            let body = r#"{"kind":"Status","status":"Failure","code":404,"reason":"NotFound"}"#;
+            let missing = format!(
+                "HTTP/1.1 404 Not Found\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+                body.len()
+            );
+            for answer in ["HTTP/1.1 200 OK\r\n\r\n", &missing] {
+                let mut head = Vec::new();
+                while !head.ends_with(b"\r\n\r\n") {
+                    head.push(stream.read_u8().await.expect("a head"));
+                }
+                heads.push(String::from_utf8(head).expect("UTF-8").to_lowercase());
+                stream.write_all(answer.as_bytes()).await.expect("a reader");
+            }
+            heads
+        });
+        let mut config = Config::new("http://cluster.example:8080".parse().expect("an address"));
+        config.proxy_url = Some(format!("http://user:word@{address}").parse().expect("an address"));
+        let client = build(config, "1", Limits { qps: -1, burst: 0 }, &Registry::new()).expect("a client");
+        assert!(Api::<Pod>::namespaced(client, "ns").get_opt("p").await.expect("an answer").is_none());
+        let heads = proxy.await.expect("no panic");
+        assert!(heads[0].starts_with("connect cluster.example:8080 http/1.1\r\n"), "{heads:?}");
+        assert!(heads[0].contains("proxy-authorization: basic "), "{heads:?}");
+        assert!(heads[1].starts_with("get /api/v1/namespaces/ns/pods/p http/1.1\r\n"), "{heads:?}");
     }
 
     #[tokio::test(start_paused = true)]

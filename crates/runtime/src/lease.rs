@@ -104,6 +104,8 @@ pub struct Elector {
 enum Attempt {
     Held,
     HeldBy(String),
+    /// Another wrote first: who holds it now is not known yet, but all is well.
+    Overtaken,
     Failed(String),
 }
 
@@ -190,6 +192,10 @@ impl Elector {
                         reported = Some(holder);
                     }
                 }
+                Attempt::Overtaken => {
+                    tracing::debug!(lock = self.describe(), "another wrote the lease first, will retry");
+                    self.trouble.set(None);
+                }
                 Attempt::Failed(error) => {
                     tracing::error!(error, lock = self.describe(), "cannot acquire lease, will retry");
                     self.trouble.set(Some(format!("lease {}: {error}", self.describe())));
@@ -221,6 +227,10 @@ impl Elector {
                         Attempt::Held => return None,
                         // Two leaders at once are worse than none.
                         Attempt::HeldBy(holder) => return Some(format!("is held by {holder}")),
+                        // By whom, the next attempt finds out.
+                        Attempt::Overtaken => {
+                            last = "could not be renewed in time: it was changed by another".to_owned();
+                        }
                         Attempt::Failed(error) => last = format!("could not be renewed in time: {error}"),
                     }
                     tokio::time::sleep(self.config.retry_period).await;
@@ -241,6 +251,7 @@ impl Elector {
         let patience = (self.config.renew_deadline / 2).max(Duration::from_secs(1));
         match tokio::time::timeout(patience, self.try_attempt()).await {
             Ok(Ok(attempt)) => attempt,
+            Ok(Err(kube::Error::Api(status))) if status.code == 409 => Attempt::Overtaken,
             Ok(Err(error)) => Attempt::Failed(told(&error) + remedy(&error)),
             Err(_) => Attempt::Failed(format!("no answer within {}s", patience.as_secs())),
         }

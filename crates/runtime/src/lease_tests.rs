@@ -25,6 +25,8 @@ struct Link {
     hangs: Arc<AtomicBool>,
     loses_reply: Arc<AtomicBool>,
     forbids: Arc<AtomicBool>,
+    /// Somebody else always writes first.
+    is_overtaken: Arc<AtomicBool>,
 }
 
 impl Server {
@@ -45,6 +47,11 @@ impl Server {
                     (
                         403,
                         json!({"kind": "Status", "status": "Failure", "code": 403, "reason": "Forbidden", "message": "leases is forbidden", "details": {"kind": "leases"}}),
+                    )
+                } else if parts.method == Method::PUT && link.is_overtaken.load(Ordering::Relaxed) {
+                    (
+                        409,
+                        json!({"kind": "Status", "status": "Failure", "code": 409, "reason": "Conflict", "message": "the object has been modified"}),
                     )
                 } else {
                     server.answer(&parts.method, &body)
@@ -314,6 +321,31 @@ async fn a_candidate_that_cannot_ask_for_the_lease_says_why_and_what_to_do_until
     assert_eq!(trouble.last(), None, "it leads");
     stop.cancel();
     run.await.expect("no panic").expect("released");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lost_race_for_the_lease_is_no_trouble_but_a_leader_that_keeps_losing_it_stops() {
+    let server = Server::default();
+    server.set(json!({"holderIdentity": "", "leaseDurationSeconds": 1}));
+    let first = candidate(&server, "a", 1);
+    let trouble = first.elector.trouble();
+    first.link.cut.store(true, Ordering::Relaxed);
+    let stop = CancellationToken::new();
+    let (leads, run) = start(first.elector, &stop, Duration::ZERO);
+    seconds(1).await;
+    assert!(trouble.last().is_some());
+    first.link.is_overtaken.store(true, Ordering::Relaxed);
+    first.link.cut.store(false, Ordering::Relaxed);
+    seconds(10).await;
+    assert_eq!((trouble.last(), is_up(&leads)), (None, false), "the server answers");
+    first.link.is_overtaken.store(false, Ordering::Relaxed);
+    seconds(10).await;
+    assert!(is_up(&leads));
+    first.link.is_overtaken.store(true, Ordering::Relaxed);
+    seconds(15).await;
+    let lost = run.await.expect("no panic").expect_err("it could not renew");
+    assert!(lost.to_string().ends_with("could not be renewed in time: it was changed by another"), "{lost}");
+    assert!(!is_up(&leads));
 }
 
 #[test]

@@ -10,7 +10,7 @@
 //! | [`informer`], [`lenient`], [`store`], [`object_key`] | watches a kind, keeps it, tells what changed |
 //! | [`controller`], [`error`], [`context`] | runs reconcilers |
 //! | [`lease`], [`program`] | who leads; everything together, started and stopped in order |
-//! | [`client`], [`renewal`], [`writes`] | requests to the API server, throttled and counted; patches of what changed |
+//! | [`client`], [`road`], [`renewal`], [`writes`] | requests to the API server, throttled and counted; patches of what changed |
 //! | [`compute`], [`ttl_cache`] | thinking beside the runtime; remembering for a while |
 //! | [`events`], [`metrics`], [`logging`], [`probes`], [`http`] | what operators see |
 //! | [`options`], [`go_duration`], [`surroundings`] | what users write, and where the program finds itself |
@@ -37,6 +37,7 @@ mod profiling;
 pub mod program;
 pub mod rate_limit;
 pub mod renewal;
+pub mod road;
 pub mod store;
 pub mod surroundings;
 mod sync;

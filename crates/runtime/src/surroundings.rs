@@ -94,8 +94,8 @@ impl SurroundingsError {
     }
 }
 
-/// The cluster to work on, by Go's order: the kubeconfig that was named, else the cluster we run in, else the user's own
-/// kubeconfig.
+/// The cluster to work on: of the kubeconfig that was named, else of the user's own, else the one we run in. Go asks for the last
+/// two the other way round, which matters only to a pod with a kubeconfig in its home.
 pub async fn cluster(kubeconfig: Option<&Kubeconfigs>) -> Result<Config, SurroundingsError> {
     let Some(named) = kubeconfig else {
         return Config::infer().await.map_err(|error| SurroundingsError::NoCluster(error.to_string()));
