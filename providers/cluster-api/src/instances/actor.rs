@@ -67,8 +67,8 @@ impl Actor {
     async fn act(&self, id: &ScalableKey) -> Result<Outcome, HubError> {
         let fleet = &self.fleet;
         let Some(seen) = fleet.mirror.scalable(id) else {
-            // Not seen is not gone; ask before anyone is turned away.
-            if !fleet.node_claims.targeting(id).is_empty() {
+            // Not seen is not gone; ask before anyone is turned away, or anything is forgotten.
+            if !fleet.node_claims.targeting(id).is_empty() || self.lock().contains_key(id) {
                 self.refuse_if_gone(id).await?;
             }
             return Ok(Outcome::Done);
@@ -117,8 +117,10 @@ impl Actor {
         // Bounds that cannot be read allow nothing.
         let bounds = look.scalable.bounds().unwrap_or((0, Some(look.scalable.replicas)));
         let adoption = spec.adoption.unwrap_or_default();
+        let takes_part = class.is_some() && not_ours.is_none();
         let rules = Rules {
-            adopt_unclaimed: adoption != Adoption::Never,
+            takes_part,
+            adopt_unclaimed: takes_part && adoption != Adoption::Never,
             surplus_after: class.as_ref().map_or(DEFAULT_SURPLUS_TIMEOUT, |class| class.surplus_timeout()),
             may_raise: hold.as_ref().is_none_or(|hold| hold.kind == HoldKind::Waiting),
             most_launching: spec
@@ -145,7 +147,6 @@ impl Actor {
         });
         if not_ours.is_some() {
             plan.replicas = None;
-            plan.enrol = None;
             plan.refused = targeting.iter().filter(|c| c.provider_id.is_none()).cloned().collect();
         }
         (plan, targeting)
@@ -355,6 +356,8 @@ impl Actor {
                     self.fleet.refuse(&claim.uid, format!("{id} does not exist any more"));
                     self.fleet.wake(&claim.name);
                 }
+                self.lock().remove(id);
+                self.fleet.metrics.machines.delete_matching(&[("resource", &id.to_string())]);
                 Ok(())
             }
             other => other.map(drop),

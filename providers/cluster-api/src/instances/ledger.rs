@@ -24,6 +24,11 @@
 //! level stays as it is, and so would the Machine: such ones are deleted directly. The same holds during a rollout, where
 //! the MachineDeployment decides which MachineSet shrinks: see [`rollout`](super::rollout) for when the level is lowered then. A rollout
 //! may never end, for want of the very quota that its surplus takes up.
+//!
+//! # A resource that takes part no more
+//!
+//! Its owner took it out of every NodeClass, or somebody else sets its replicas: what is free there is theirs, born or not. The level
+//! falls by Machines that carry the mark of their NodeClaim, by no others, and rises for nobody.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -58,6 +63,8 @@ pub struct ClaimFacts {
 /// What may be done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rules {
+    /// Whether it takes part: in a NodeClass, and its replicas are ours to set.
+    pub takes_part: bool,
     /// Whether Machines older than our epoch may serve NodeClaims.
     pub adopt_unclaimed: bool,
     /// For how long a Machine or replica nobody waits for is kept.
@@ -204,7 +211,7 @@ pub fn plan(situation: &Situation<'_>) -> Plan {
             count(sorted.foreign.len()).max(others)
         }
     };
-    if epoch.is_none() {
+    if epoch.is_none() && situation.rules.takes_part {
         // By the management cluster's own times: our clock may be off, and then we would take Machines of others for ours, or
         // ours for theirs. Times have whole seconds, so what is born in the same second has to be told apart by waiting.
         let newest = situation.machines.iter().map(|machine| machine.created).max();
@@ -231,8 +238,12 @@ pub fn plan(situation: &Situation<'_>) -> Plan {
         claim.bound_to.is_none() || plan.claims.iter().any(|(_, served)| served.uid == claim.uid)
     });
     mark_doubles_and_orphans(situation, &sorted, &mut plan);
-    mark_surplus(situation, &sorted, &keep, reserve, waiting.len(), &mut plan);
-    level(situation, &sorted, &waiting, &keep, reserve, &mut plan);
+    if situation.rules.takes_part {
+        mark_surplus(situation, &sorted, &keep, reserve, waiting.len(), &mut plan);
+        level(situation, &sorted, &waiting, &keep, reserve, &mut plan);
+    } else {
+        level_of_another(situation, &sorted, &waiting, keep.len(), &mut plan);
+    }
     if plan.replicas.is_some_and(|level| level < situation.scalable.replicas) {
         plan.sightings.shrank = Some(situation.instant);
     }
@@ -486,6 +497,8 @@ fn level(
     // What is spare is there without our asking (in a rollout there is one more at times): it never raises the level.
     let needed = count(settled + wanted).max(min).min(max.unwrap_or(i32::MAX));
     let want = count(settled + wanted.max(spare)).max(min);
+    // A greatest size that was set below what is in use takes nothing away.
+    let in_use = needed.max(count(settled));
 
     let mut next = current;
     if needed > current {
@@ -506,13 +519,13 @@ fn level(
             }
         }
         next = next.min(current);
-    } else if let Some(rollout) = situation.rollout.filter(|_| needed < current) {
+    } else if let Some(rollout) = situation.rollout.filter(|_| in_use < current) {
         next = level_in_rollout(
             situation,
             sorted,
             rollout,
             keep.get(reserve..).unwrap_or_default(),
-            (needed, want),
+            (in_use, want),
             plan,
         );
     }
@@ -521,6 +534,54 @@ fn level(
     }
 
     plan.removals = removals(situation, sorted, next, &plan.marks);
+}
+
+/// The level of a resource that takes part no more. `free` Machines may yet serve who waits.
+fn level_of_another(
+    situation: &Situation<'_>,
+    sorted: &Sorted<'_>,
+    waiting: &[&ClaimFacts],
+    free: usize,
+    plan: &mut Plan,
+) {
+    let current = situation.scalable.replicas;
+    let live = count(situation.machines.len() - sorted.deleting);
+    let unborn = usize::try_from(current - live).unwrap_or(0);
+    let served = |claim: &ClaimFacts| plan.claims.iter().any(|(_, served)| served.uid == claim.uid);
+    // Replicas that are on their way may have been asked for by those that wait; the others go elsewhere.
+    let mut unserved: Vec<&ClaimFacts> = waiting.iter().copied().filter(|claim| !served(claim)).collect();
+    plan.refused = unserved.drain((unborn + free).min(unserved.len())..).cloned().collect();
+    plan.unserved = unserved.into_iter().map(|claim| claim.uid.clone()).collect();
+
+    let marked = sorted.marked.iter().filter(|machine| is_marked_for_its_claim(machine));
+    let ours: BTreeSet<ObjectKey> = marked
+        .map(|machine| machine.key.clone())
+        .chain(plan.marks.iter().map(|(key, _)| key.clone()))
+        .collect();
+    if ours.is_empty() {
+        return;
+    }
+    if unborn > 0 {
+        // Lowered now, it could be lowered twice for one Machine. Replicas that stay unborn get its place.
+        let since = situation.sightings.unborn.unwrap_or(situation.instant);
+        plan.sightings.unborn = Some(since);
+        let age = situation.instant.saturating_duration_since(since);
+        match situation.rules.surplus_after.checked_sub(age).filter(|rest| !rest.is_zero()) {
+            Some(rest) => plan.look_again(rest),
+            None => plan.removals = ours.into_iter().collect(),
+        }
+        return;
+    }
+    let wanted = (live - count(ours.len())).max(situation.bounds.0).min(current);
+    let next = match situation.rollout {
+        Some(rollout) => {
+            let excess =
+                Excess { current, wanted, machines: situation.machines, marked: ours, spare: Vec::new() };
+            rollout.lowered(&excess).level
+        }
+        None => wanted,
+    };
+    plan.replicas = (next < current).then_some(next);
 }
 
 /// The level while Machines are being replaced and fewer are needed than there are replicas. `spare` are free; `needed` is what
@@ -589,8 +650,12 @@ fn removals(
 /// Whether we marked it: only then is it ours to delete.
 fn is_our_mark(machine: &Machine) -> bool {
     let mark = machine.annotations.get(names::DELETE_MACHINE);
+    mark.is_some_and(|mark| mark == SURPLUS_MARK) || is_marked_for_its_claim(machine)
+}
+
+fn is_marked_for_its_claim(machine: &Machine) -> bool {
     let claim = machine.claim().map(|claim| claim.uid);
-    mark.is_some_and(|mark| mark == SURPLUS_MARK || Some(mark) == claim.as_ref())
+    claim.is_some() && machine.annotations.get(names::DELETE_MACHINE) == claim.as_ref()
 }
 
 fn counts(sorted: &Sorted<'_>, waiting: &[&ClaimFacts]) -> Counts {

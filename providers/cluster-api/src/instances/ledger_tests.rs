@@ -33,6 +33,7 @@ impl Case {
             targeting: Vec::new(),
             gone: BTreeSet::new(),
             rules: Rules {
+                takes_part: true,
                 adopt_unclaimed: false,
                 surplus_after: Duration::from_secs(300),
                 may_raise: true,
@@ -478,4 +479,78 @@ fn a_young_machine_is_not_claimed_while_its_machine_set_is_to_have_fewer() {
     assert_eq!(claimed(&case.plan()), Vec::<String>::new(), "the MachineDeployment has yet to raise it");
     case.in_sets = Some(2);
     assert_eq!(claimed(&case.plan()), ["m-1"]);
+}
+
+#[test]
+fn a_resource_that_takes_part_no_more_keeps_what_its_owner_scales_up() {
+    let late = |case: Case| {
+        let first = case.plan();
+        assert!(!first.writes(), "{first:?}");
+        Case { sightings: first.sightings, instant: case.instant + Duration::from_secs(3600), ..case }.plan()
+    };
+    let handed_over = |mut case: Case| {
+        case.rules.takes_part = false;
+        case
+    };
+    let born = late(handed_over(Case::new(6).claimed(&["a", "b", "c"]).free(&["x", "y", "z"])));
+    assert!(!born.writes(), "{born:?}");
+    let unborn = late(handed_over(Case::new(6).claimed(&["a", "b", "c"])));
+    assert!(!unborn.writes(), "{unborn:?}");
+    let gone = late(handed_over(Case::new(3).claimed(&["a", "b", "c"]).up().deleting("m-b")));
+    assert!(!gone.writes(), "what somebody deletes is replaced for its owner: {gone:?}");
+    let shrunk = late(handed_over(Case::new(2).claimed(&["a", "b", "c"])));
+    assert!(!shrunk.writes(), "nor is it raised against its owner: {shrunk:?}");
+    let mut rolling = handed_over(Case::new(6).claimed(&["a", "b", "c"]).free(&["x", "y", "z"]));
+    rolling.rollout = Some(self::rolling());
+    assert!(!late(rolling).writes());
+}
+
+#[test]
+fn a_node_claim_that_ends_takes_its_own_machine_from_a_resource_that_takes_part_no_more() {
+    let case = |replicas: i32, names: &[&str]| {
+        let mut case = Case::new(replicas).claimed(&["a", "b"]).free(names).mark("m-b", "uid-b");
+        case.rules.takes_part = false;
+        case
+    };
+    assert_eq!(case(5, &["x", "y", "z"]).plan().replicas, Some(4));
+    assert!(!case(4, &["x", "y", "z"]).plan().writes(), "the MachineSet is slow, that is all");
+    assert!(!case(4, &["x", "y", "z"]).deleting("m-b").plan().writes());
+    // Of replicas that are not born yet it cannot be told whether the level has been lowered.
+    let unborn = case(5, &["x"]);
+    let first = unborn.plan();
+    assert!(!first.writes(), "{first:?}");
+    let late =
+        Case { sightings: first.sightings, instant: unborn.instant + Duration::from_secs(300), ..unborn };
+    let plan = late.plan();
+    assert_eq!((plan.replicas, keys(&plan.removals)), (None, vec!["m-b"]), "one of them gets its place");
+}
+
+#[test]
+fn who_waits_for_a_resource_that_takes_part_no_more_gets_what_is_on_its_way_and_nothing_else() {
+    let mut case = Case::new(3).claimed(&["a", "b"]).waiting(&["c", "d"]);
+    case.rules.takes_part = false;
+    let plan = case.plan();
+    assert!(!plan.writes());
+    let refused: Vec<&str> = plan.refused.iter().map(|claim| claim.name.as_str()).collect();
+    assert_eq!((plan.unserved, refused), (vec!["uid-c".to_owned()], vec!["d"]));
+}
+
+#[test]
+fn a_greatest_size_below_what_is_in_use_costs_no_claimed_machine_in_a_rollout() {
+    let case = || {
+        let mut case = Case::new(4).claimed(&["a", "b", "c", "d"]);
+        for machine in &mut case.machines[2..] {
+            machine.labels.insert(names::SET_NAME.to_owned(), "m-2".to_owned());
+        }
+        case.rollout = Some(Rollout { newest_replicas: 2, ..rolling() });
+        case.max = Some(2);
+        case
+    };
+    let first = case().plan();
+    let late =
+        Case { sightings: first.sightings, instant: case().instant + Duration::from_secs(3600), ..case() };
+    assert_eq!(late.plan().replicas, None);
+    let mut small = Case::new(2).claimed(&["a", "b", "c", "d"]);
+    small.max = Some(2);
+    assert_eq!(small.plan().replicas, None, "nor is the level raised beyond it");
 }

@@ -86,6 +86,32 @@ fn a21_a_topology_works_as_long_as_it_sets_no_replicas() {
 }
 
 #[test]
+fn machines_of_a_deployment_that_was_taken_out_are_its_owners() {
+    for opt_out in [
+        json!({"metadata": {"labels": {"node.cluster.x-k8s.io/karpenter-member": "false"}}}),
+        json!({"metadata": {"annotations": {"cluster.x-k8s.io/replicas-managed-by": "external-autoscaler"}}}),
+    ] {
+        scenario(async move {
+            let rig = Rig::new(json!({})).await;
+            rig.deployment("m", &[(MAX, "10")]).await;
+            rig.karpenter.start();
+            rig.want(3);
+            rig.until("all nodes are ready", 10 * MINUTE, |objects| initialized(objects) == 3).await;
+            rig.patch(Kind::MachineDeployment, "m", opt_out).await;
+            rig.pass(5 * SECOND).await;
+            rig.patch(Kind::MachineDeployment, "m", json!({"spec": {"replicas": 6}})).await;
+            rig.pass(30 * MINUTE).await;
+            let marked = rig.read(|objects| {
+                let annotations = objects.machines.values().filter_map(|m| m.metadata.annotations.as_ref());
+                annotations.filter(|all| all.contains_key("cluster.x-k8s.io/delete-machine")).count()
+            });
+            let machines = rig.read(|objects| objects.machines.len());
+            assert_eq!((machines, marked, rig.replicas("m")), (6, 0, 6));
+        });
+    }
+}
+
+#[test]
 fn a22_machines_of_their_own_are_made_once() {
     scenario(async {
         let hub = FaultPlan::none().with(Fault::LostReply, 0.5);
