@@ -108,7 +108,7 @@ impl Singleton for Ranking {
             return Ok(Outcome::After(UNTIL_SYNCED));
         }
         let now = self.context.now();
-        let state = cluster.update(|cluster| cluster.consolidation_state(now));
+        let state = cluster.update(|cluster| cluster.consolidation_state());
         if *self.seen() == Some(state) {
             tracing::debug!("no changes detected, skipping pod deletion cost update");
             return Ok(Outcome::After(PERIOD));

@@ -15,6 +15,7 @@ use anyhow::Context as _;
 use clap::{Subcommand, ValueEnum};
 use karpenter_engine::Snapshot;
 use karpenter_engine::disruption::{self, Decision, DisruptionOptions, Memory, Method, Pass, Verdict, Why};
+use karpenter_runtime::options::{Environ, FeatureGates, Options};
 use karpenter_runtime::surroundings::{self, Kubeconfigs};
 use kube::api::{DynamicObject, ListParams};
 use kube::core::{ApiResource, GroupVersionKind};
@@ -50,6 +51,10 @@ struct NodeArgs {
     /// What can be bought, in the kwok provider's format [default: the scenario's list, or the kwok provider's own]
     #[arg(long, value_name = "FILE")]
     instance_types: Option<PathBuf>,
+
+    /// Feature gates of the operator, as for `karpenter run` [default: the scenario's, or none changed]
+    #[arg(long, value_name = "GATES")]
+    feature_gates: Option<String>,
 
     /// The time to assume [default: now, or the newest timestamp of the files]
     #[arg(long, value_name = "TIME")]
@@ -91,7 +96,10 @@ pub fn report(args: &Args) -> anyhow::Result<String> {
     } else {
         Cluster::read(ClusterFiles::Files(&args.files), types, args.now.as_deref())
     };
-    let cluster = cluster?;
+    let mut cluster = cluster?;
+    if let Some(gates) = &args.feature_gates {
+        cluster.set_gates(&feature_gates(gates)?);
+    }
     let snapshot = cluster.snapshot();
     let Some(explanation) = explain(&snapshot, cluster.options(), &args.name) else {
         let known: Vec<&str> = snapshot.nodes.iter().map(|machine| &**machine.name()).collect();
@@ -107,6 +115,19 @@ pub fn report(args: &Args) -> anyhow::Result<String> {
         Output::Text => explanation.to_text(),
         Output::Json => format!("{:#}\n", explanation.to_json()),
     })
+}
+
+/// Gates as `karpenter run` takes them; here a name that nobody knows is an error.
+fn feature_gates(text: &str) -> anyhow::Result<FeatureGates> {
+    let names = text.split(',').filter_map(|pair| Some(pair.split_once('=')?.0.trim()));
+    if let Some(unknown) = names.into_iter().find(|name| !FeatureGates::NAMES.contains(name)) {
+        anyhow::bail!(
+            "--feature-gates: there is no gate {unknown:?}; there are {}",
+            FeatureGates::NAMES.join(", ")
+        );
+    }
+    let flag = format!("--feature-gates={text}");
+    Ok(Options::parse([flag.as_str()], &Environ::default())?.feature_gates)
 }
 
 /// Why a node stays, or how it goes.
@@ -207,18 +228,21 @@ fn does(decision: Decision) -> &'static str {
 }
 
 /// The kinds a decision looks at: group, version, kind. One that the cluster does not have is left out.
-const KINDS: [(&str, &str, &str); 17] = [
+const KINDS: [(&str, &str, &str); 20] = [
     ("karpenter.sh", "v1", "NodePool"),
     ("karpenter.sh", "v1", "NodeClaim"),
     ("karpenter.sh", "v1alpha1", "NodeOverlay"),
+    ("autoscaling.x-k8s.io", "v1beta1", "CapacityBuffer"),
     ("", "v1", "Node"),
     ("", "v1", "Pod"),
     ("", "v1", "Namespace"),
     ("", "v1", "PersistentVolume"),
     ("", "v1", "PersistentVolumeClaim"),
+    ("", "v1", "PodTemplate"),
     ("", "v1", "Service"),
     ("", "v1", "ReplicationController"),
     ("apps", "v1", "DaemonSet"),
+    ("apps", "v1", "Deployment"),
     ("apps", "v1", "ReplicaSet"),
     ("apps", "v1", "StatefulSet"),
     ("policy", "v1", "PodDisruptionBudget"),

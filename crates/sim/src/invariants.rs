@@ -9,8 +9,10 @@ pub mod drain;
 pub mod identity;
 pub mod lifecycle;
 pub mod reasons;
+pub mod reboots;
 pub mod replacements;
 pub mod restraint;
+pub mod told;
 
 use std::fmt;
 use std::sync::Arc;
@@ -159,5 +161,7 @@ pub fn all(karpenter: &str) -> Vec<Box<dyn Invariant>> {
         Box::new(restraint::RepairIsVetoed::default()),
         Box::new(restraint::EmptyNodesWereEmpty::default()),
         Box::new(restraint::StaticPoolsKeepTheirLimit::new(karpenter)),
+        Box::new(reboots::RebootsAreFew::new(karpenter)),
+        Box::new(told::EndsAreToldAfterwards::new(karpenter)),
     ]
 }

@@ -427,7 +427,7 @@ impl Cluster {
                 .map(|pool| NodePool { instance_types: offered(pool), ..pool.clone() })
                 .collect(),
             overlays: self.overlays.values().cloned().collect(),
-            nodes: self.machines.snapshot(now),
+            nodes: self.machines.snapshot(),
             other_nodes: self.machines.others(),
             unlaunched: self.machines.unlaunched(),
             pods: self.pods.iter().cloned().collect(),

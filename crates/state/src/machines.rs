@@ -7,12 +7,13 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
-use jiff::Timestamp;
 use karpenter_engine::StateNode;
 use karpenter_engine::labels::{INITIALIZED, INSTANCE_TYPE, Labels, NODE_POOL, Text};
 use karpenter_engine::node::{Node, NodeClaim};
 use karpenter_engine::resources::Resources;
+use tokio::time::Instant;
 
 use crate::convert::CsiLimits;
 use crate::pool_nodes::PoolNodes;
@@ -35,7 +36,7 @@ pub(crate) struct Machines {
     /// What the launch of a NodeClaim will come to, until the claim itself says so.
     expected: BTreeMap<Text, Expected>,
     /// Until when a pass counts on the machine, by provider id.
-    nominated_until: BTreeMap<Text, Timestamp>,
+    nominated_until: BTreeMap<Text, Instant>,
     csi: BTreeMap<Text, CsiLimits>,
     /// What the machines of each NodePool have, those going away left out.
     usage: BTreeMap<Text, Resources>,
@@ -354,15 +355,16 @@ impl Machines {
         true
     }
 
-    pub(crate) fn nominate(&mut self, name: &str, until: Timestamp) -> bool {
+    pub(crate) fn nominate(&mut self, name: &str, lasts: Duration) -> bool {
         let Some(id) = self.id_of(name) else { return false };
+        let until = Instant::now() + lasts;
         let slot = self.nominated_until.entry(id).or_insert(until);
         *slot = until.max(*slot);
         true
     }
 
-    pub(crate) fn is_nominated(&self, provider_id: &str, now: Timestamp) -> bool {
-        self.nominated_until.get(provider_id).is_some_and(|until| *until > now)
+    pub(crate) fn is_nominated(&self, provider_id: &str) -> bool {
+        self.nominated_until.get(provider_id).is_some_and(|until| *until > Instant::now())
     }
 
     pub(crate) fn set_buffer_pods(&mut self, counts: BTreeMap<Text, u32>) {
@@ -412,10 +414,10 @@ impl Machines {
         self.others.values().cloned().collect()
     }
 
-    pub(crate) fn snapshot(&self, now: Timestamp) -> Vec<StateNode> {
+    pub(crate) fn snapshot(&self) -> Vec<StateNode> {
         self.by_provider
             .iter()
-            .map(|(id, machine)| StateNode { nominated: self.is_nominated(id, now), ..machine.clone() })
+            .map(|(id, machine)| StateNode { nominated: self.is_nominated(id), ..machine.clone() })
             .collect()
     }
 }

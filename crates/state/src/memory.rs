@@ -1,22 +1,25 @@
 //! What no object of the cluster says and only this process remembers: which machines are about to be deleted or were promised
 //! to pods, what was thought about pods, whether everything has been seen once, whether consolidation need look again.
 //!
+//! Times here are by a clock that nobody sets: a wall clock that is corrected neither ends a promise nor makes it last.
+//!
 //! A new leader starts without any of it and comes to the same ends.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
-use jiff::{SignedDuration, Timestamp};
 use karpenter_engine::StateNode;
 use karpenter_engine::eligibility::is_provisionable;
 use karpenter_engine::labels::Text;
 use karpenter_engine::resources::Resources;
+use tokio::time::Instant;
 
 use crate::cluster::Cluster;
 use crate::pod_timings::PodTimings;
 use crate::pool_nodes::PoolNodes;
 
 /// After so long without a change consolidation looks again all the same: prices and availability change unseen.
-const LOOK_AGAIN_AFTER: SignedDuration = SignedDuration::from_mins(5);
+const LOOK_AGAIN_AFTER: Duration = Duration::from_secs(5 * 60);
 
 #[derive(Default)]
 pub(crate) struct Memory {
@@ -28,7 +31,7 @@ pub(crate) struct Memory {
     has_synced: bool,
     changes: u64,
     /// The state consolidation was last told of, and since when it holds.
-    consolidation: Option<(ConsolidationState, Timestamp)>,
+    consolidation: Option<(ConsolidationState, Instant)>,
 }
 
 /// The cluster as consolidation sees it: as long as it is the same, there is nothing to look for that was not looked for.
@@ -46,15 +49,15 @@ impl Cluster {
         self.machines.mark(name, false)
     }
 
-    /// Notes that pods were promised the machine of this name until then. A later promise extends an earlier one. False when
+    /// Notes that pods were promised the machine of this name for so long. A later promise extends an earlier one. False when
     /// there is no such machine.
-    pub fn nominate(&mut self, name: &str, until: Timestamp) -> bool {
-        self.machines.nominate(name, until)
+    pub fn nominate(&mut self, name: &str, lasts: Duration) -> bool {
+        self.machines.nominate(name, lasts)
     }
 
     /// Whether pods were promised the machine of this provider id.
-    pub fn is_nominated(&self, provider_id: &str, now: Timestamp) -> bool {
-        self.machines.is_nominated(provider_id, now)
+    pub fn is_nominated(&self, provider_id: &str) -> bool {
+        self.machines.is_nominated(provider_id)
     }
 
     /// How many virtual pods of capacity buffers the last pass put on each machine, by provider id.
@@ -155,18 +158,18 @@ impl Cluster {
     }
 
     /// The cluster as consolidation sees it. It changes when something did, and after five minutes in any case.
-    pub fn consolidation_state(&mut self, now: Timestamp) -> ConsolidationState {
+    pub fn consolidation_state(&mut self) -> ConsolidationState {
         let state = |cluster: &Self| ConsolidationState(cluster.memory.changes + cluster.machines.changes);
         if let Some((told, since)) = self.memory.consolidation
             && told == state(self)
         {
-            if now.duration_since(since) < LOOK_AGAIN_AFTER {
+            if since.elapsed() < LOOK_AGAIN_AFTER {
                 return told;
             }
             self.mark_unconsolidated();
         }
         let state = state(self);
-        self.memory.consolidation = Some((state, now));
+        self.memory.consolidation = Some((state, Instant::now()));
         state
     }
 }

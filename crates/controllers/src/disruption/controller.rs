@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use jiff::Timestamp;
 use karpenter_api::conditions::{ConditionStatus, HasConditions};
-use karpenter_api::{NodePool, labels, nodeclaim};
+use karpenter_api::{NodePool, annotations, labels, nodeclaim};
 use karpenter_cloudprovider::{CloudProvider, Registry};
 use karpenter_engine::Snapshot;
 use karpenter_engine::disruption::{
@@ -17,6 +17,7 @@ use karpenter_engine::disruption::{
 };
 use karpenter_engine::labels::Text;
 use karpenter_engine::node_pool::InstanceTypes;
+use karpenter_engine::pod::CostHint;
 use karpenter_runtime::compute::Compute;
 use karpenter_runtime::context::stopping;
 use karpenter_runtime::controller::{Controller, IMMEDIATELY, Outcome, ReconcileResult, Singleton};
@@ -74,6 +75,8 @@ enum Carried {
     Nothing,
     /// These were to be rebooted and cannot be now.
     NoReboot(Vec<Arc<Candidate>>),
+    /// These were to be repaired and have changed since.
+    Changed(Vec<Arc<Candidate>>),
     /// The clock leapt meanwhile.
     Doubted,
     /// The program is to stop.
@@ -187,6 +190,7 @@ impl Singleton for Disruption {
         let mut methods: Vec<Method> = self.options.methods().collect();
         let mut look = self.look().await;
         self.tell_wishes(&look);
+        self.log_unreadable_costs(&look);
         while !methods.is_empty() {
             let found = self.search(&look, &methods).await;
             for asked in &found {
@@ -209,9 +213,17 @@ impl Singleton for Disruption {
                 Carried::NoReboot(nodes) => {
                     let memory = Arc::make_mut(&mut look.memory);
                     for node in nodes {
-                        memory.not_rebooted.insert(node.claim_uid.clone());
+                        memory.passed_over.insert(node.claim_uid.clone());
                         memory.leaving.insert(node.provider_id.clone());
                     }
+                    methods.retain(|other| *other >= method);
+                }
+                Carried::Changed(nodes) => {
+                    let passed_over = look.memory.passed_over.clone();
+                    look = self.look().await;
+                    let memory = Arc::make_mut(&mut look.memory);
+                    memory.passed_over = passed_over;
+                    memory.passed_over.extend(nodes.iter().map(|node| node.claim_uid.clone()));
                     methods.retain(|other| *other >= method);
                 }
             }
@@ -284,13 +296,16 @@ impl Disruption {
                 tainted.push(node.metadata.name.clone().unwrap_or_default());
             }
         }
-        let mut reasoned = Vec::new();
+        let (mut bounded, mut reasoned) = (Vec::new(), Vec::new());
         for claim in stores.node_claims.list() {
             if !marks::carries_reason(&claim)
                 || is_rebooting(&claim)
                 || !is_left(pairing::provider_id(&claim))
             {
                 continue;
+            }
+            if marks::carries_bound_of_repair(&claim) {
+                bounded.push(claim.metadata.name.clone().unwrap_or_default());
             }
             let node = stores.node_of(&claim).one();
             if node.is_some_and(|node| label(&*node, labels::INITIALIZED) == labels::TRUE) {
@@ -301,6 +316,18 @@ impl Disruption {
         if let Some(outcome) =
             settled(untainted, "removing taint from nodes", "taint", "karpenter.sh/disrupted:NoSchedule")?
         {
+            return Ok(Some(outcome));
+        }
+        // Before the reason goes, which says that the bound is a repair's.
+        let unbound = bounded.iter().map(|claim| marks::unbound_drain(&self.context, claim, None));
+        let annotation = annotations::NODECLAIM_TERMINATION_TIMESTAMP;
+        let unbound = settled(
+            join_all(unbound).await,
+            "removing annotation from nodeclaims",
+            "annotation",
+            annotation,
+        )?;
+        if let Some(outcome) = unbound {
             return Ok(Some(outcome));
         }
         let cleared = join_all(reasoned.iter().map(|claim| marks::clear_reason(&self.context, claim))).await;
@@ -316,7 +343,7 @@ impl Disruption {
         let (now, rules) = (self.context.now(), providers.scheduling_rules());
         let queued = self.queue.nodes();
         let (snapshot, state, buffer_nodes, pending_disruption, reserved_nodes) = cluster.update(|cluster| {
-            let state = cluster.consolidation_state(now);
+            let state = cluster.consolidation_state();
             let mut snapshot = cluster.snapshot(now, rules, |pool| offers.of(&pool.name));
             offers.taint(&mut snapshot);
             let holding =
@@ -347,7 +374,7 @@ impl Disruption {
             pending_disruption,
             reserved_nodes,
             recent_reboots: self.queue.recent_reboots(),
-            not_rebooted: BTreeSet::new(),
+            passed_over: BTreeSet::new(),
             unseen_pools,
         };
         let named = |pool: Arc<NodePool>| (pool.metadata.name.clone().unwrap_or_default(), pool);
@@ -389,6 +416,22 @@ impl Disruption {
             if let Some(pod) = stores.pods.get(&key).filter(|pod| pods::is_active(pod)) {
                 pods::is_protected(&pod, now, Some(recorder));
             }
+        }
+    }
+
+    /// Says which pods' costs cannot be read; they count as if they were not given.
+    fn log_unreadable_costs(&self, look: &Look) {
+        let managed = self.options.gates.pod_deletion_cost_management;
+        for pod in look.snapshot.pods.iter().filter(|pod| pod.node_name.is_some()) {
+            let (key, message) = match (pod.eviction.disruption_cost, pod.eviction.deletion_cost) {
+                (CostHint::Unreadable, _) => (annotations::DISRUPTION_COST, "failed parsing disruption cost"),
+                (CostHint::Absent, CostHint::Unreadable) if !managed => {
+                    (annotations::POD_DELETION_COST, "failed parsing pod deletion cost")
+                }
+                _ => continue,
+            };
+            let pod = logging::object(&ObjectKey::namespaced(pod.namespace.clone(), pod.name.clone()));
+            tracing::error!(annotation = key, %pod, error = "is no number of 32 bits", "{message}");
         }
     }
 
@@ -496,7 +539,7 @@ impl Disruption {
         }
         if found.timed_out {
             metrics.timed_out(method);
-            log::timed_out(found);
+            log::timed_out(found, &look.pools);
         }
         let mut remembered = self.remembered();
         if found.consolidated {
@@ -526,21 +569,32 @@ impl Disruption {
                 return Ok(Carried::Doubted);
             }
             *look = self.look().await;
-            if self.puts_off(look, &command).await {
-                put_off = true;
-                continue;
+            if command.method != Method::Emptiness {
+                if self.puts_off(look, &command).await {
+                    put_off = true;
+                    continue;
+                }
+                // That took a whole search, and what was seen before it is as old.
+                *look = self.look().await;
+                if !self.context.environment.clock.doubted_for().is_zero() {
+                    return Ok(Carried::Doubted);
+                }
             }
             good.extend(self.validated(look, command).await?);
         }
         let results = join_all(good.into_iter().map(|command| self.queue.start(command, &look.pools))).await;
         // What is put off is decided on anew at once.
-        let (mut errors, mut started, mut not_rebooted) = (Vec::new(), put_off, Vec::new());
+        let (mut errors, mut started) = (Vec::new(), put_off);
+        let (mut not_rebooted, mut changed) = (Vec::new(), Vec::new());
         for result in results {
             match result {
                 Ok(Started::Yes) => started = true,
                 Ok(Started::Stopping) => return Ok(Carried::Stopped),
                 Ok(Started::Stale(command)) => {
-                    self.tell_invalid(&command, &Invalid::Churn(command.candidates.len()))
+                    self.tell_invalid(&command, &Invalid::Churn(command.candidates.len()), &look.pools);
+                    if command.method == Method::Repair {
+                        changed.extend(command.candidates);
+                    }
                 }
                 Ok(Started::NoReboot(nodes)) => not_rebooted.extend(nodes),
                 Err(error) => errors.push(error.context("disrupting candidates")),
@@ -549,17 +603,15 @@ impl Disruption {
         ReconcileError::combine(errors).map_err(|error| error.context("disrupting"))?;
         Ok(match started {
             true => Carried::Started,
-            false if not_rebooted.is_empty() => Carried::Nothing,
-            false => Carried::NoReboot(not_rebooted),
+            false if !not_rebooted.is_empty() => Carried::NoReboot(not_rebooted),
+            false if !changed.is_empty() => Carried::Changed(changed),
+            false => Carried::Nothing,
         })
     }
 
     /// Whether the command has become so much better meanwhile that it is to be decided again.
     async fn puts_off(&self, look: &Look, command: &Command) -> bool {
         let method = command.method;
-        if method == Method::Emptiness {
-            return false;
-        }
         let (now, options) = (look.clone(), Arc::clone(&self.options));
         let search = move || {
             let started = Instant::now();
@@ -592,14 +644,14 @@ impl Disruption {
                     .context("disrupting"))
             }
             Err(invalid) => {
-                self.tell_invalid(&command, &invalid);
+                self.tell_invalid(&command, &invalid, &look.pools);
                 Ok(None)
             }
         }
     }
 
     /// Tells that a command is not good any more.
-    fn tell_invalid(&self, command: &Command, invalid: &Invalid) {
+    fn tell_invalid(&self, command: &Command, invalid: &Invalid, pools: &Pools) {
         let method = command.method;
         // As upstream: a simulation that comes out differently is not counted.
         let nodes = match invalid {
@@ -612,12 +664,9 @@ impl Disruption {
             Method::MultiNodeConsolidation | Method::SingleNodeConsolidation => {
                 events::considered(&self.context, command, Some(invalid.class()));
             }
-            Method::Emptiness => tracing::debug!(
-                command = command.text(), reason = %invalid,
-                "abandoning empty node consolidation attempt due to pod churn, command is no longer valid"
-            ),
-            Method::Repair | Method::StaticDrift | Method::Drift => {
-                tracing::debug!(command = command.text(), reason = %invalid, "abandoning disruption attempt");
+            Method::Emptiness | Method::Repair | Method::StaticDrift | Method::Drift => {
+                let fields = log::Fields::of(command, None, pools);
+                fields.abandoned(invalid, method == Method::Emptiness);
             }
         }
     }

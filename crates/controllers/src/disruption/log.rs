@@ -2,76 +2,131 @@
 
 use jiff::Timestamp;
 use karpenter_engine::PlannedClaim;
-use karpenter_engine::disruption::{Command, Method, Outcome, RepairDecision, Score};
+use karpenter_engine::disruption::{Candidate, Command, Invalid, Method, Outcome, RepairDecision, Score};
 use karpenter_engine::labels::{CAPACITY_TYPE, INSTANCE_TYPE, ON_DEMAND, RESERVED, SPOT, Text};
 use karpenter_engine::requirements::Requirements;
+use karpenter_runtime::error::ReconcileError;
 use karpenter_runtime::logging;
 use karpenter_runtime::object_key::ObjectKey;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::queue::Pools;
 use crate::provisioning::claims::some_of;
 
-/// Says what is being done.
-pub(super) fn command(command: &Command, id: &str, pools: &Pools) {
-    let reference = |name: &Text| json!({"name": &**name});
-    let nodes: Vec<serde_json::Value> = command
-        .candidates
-        .iter()
-        .map(|candidate| {
-            let mut node = json!({
-                "Node": reference(&candidate.node),
-                "NodeClaim": reference(&candidate.claim),
-                "instance-type": candidate.labels.get_or_empty(INSTANCE_TYPE),
-                "capacity-type": candidate.labels.get_or_empty(CAPACITY_TYPE),
-            });
-            if candidate.repair.as_ref().is_some_and(|repair| repair.escalated) {
-                node["reboot-escalated"] = true.into();
-            }
-            node
-        })
-        .collect();
+/// What every line about a command says of it.
+pub(super) struct Fields {
+    command: String,
+    decision: &'static str,
+    disrupted: usize,
+    replaced_by: usize,
+    pods: usize,
+    nodes: logging::Json,
+    replacements: logging::Json,
+}
+
+/// Writes a line about a command, with its fields and whatever else is given.
+macro_rules! about {
+    ($level:ident, $fields:expr, $($more:tt)+) => {{
+        let fields: &$crate::disruption::log::Fields = $fields;
+        tracing::$level!(
+            command = fields.command,
+            decision = fields.decision,
+            "disrupted-node-count" = fields.disrupted,
+            "replacement-node-count" = fields.replaced_by,
+            "pod-count" = fields.pods,
+            "disrupted-nodes" = %fields.nodes,
+            "replacement-nodes" = %fields.replacements,
+            $($more)+
+        )
+    }};
+}
+
+impl Fields {
+    /// Of a command that is, or is not yet, known by an id.
+    pub(super) fn of(command: &Command, id: Option<&str>, pools: &Pools) -> Self {
+        Self {
+            command: id.map_or_else(|| command.text(), |id| command.text_with_id(id)),
+            decision: command.decision().as_str(),
+            disrupted: command.candidates.len(),
+            replaced_by: command.replacements.len(),
+            pods: command.pod_count(),
+            nodes: logging::json(command.candidates.iter().map(|node| node_json(node)).collect::<Vec<_>>()),
+            replacements: logging::json(replacements_json(command, pools)),
+        }
+    }
+
+    /// Says what is being done.
+    pub(super) fn begun(&self) {
+        about!(info, self, "disrupting node(s)");
+    }
+
+    /// Says that it is done.
+    pub(super) fn succeeded(&self) {
+        about!(debug, self, "command succeeded");
+    }
+
+    /// Says that it came to nothing.
+    pub(super) fn failed(&self, error: &ReconcileError) {
+        about!(error, self, %error, "failed terminating nodes while executing a disruption command");
+    }
+
+    /// Says that it is not good any more.
+    pub(super) fn abandoned(&self, reason: &Invalid, of_empty_nodes: bool) {
+        if of_empty_nodes {
+            about!(
+                debug,
+                self,
+                %reason,
+                "abandoning empty node consolidation attempt due to pod churn, command is no longer valid"
+            );
+        } else {
+            about!(debug, self, %reason, "abandoning disruption attempt");
+        }
+    }
+}
+
+fn node_json(candidate: &Candidate) -> Value {
+    let mut node = json!({
+        "Node": {"name": &*candidate.node},
+        "NodeClaim": {"name": &*candidate.claim},
+        "instance-type": candidate.labels.get_or_empty(INSTANCE_TYPE),
+        "capacity-type": candidate.labels.get_or_empty(CAPACITY_TYPE),
+    });
+    if candidate.repair.as_ref().is_some_and(|repair| repair.escalated) {
+        node["reboot-escalated"] = true.into();
+    }
+    node
+}
+
+fn replacements_json(command: &Command, pools: &Pools) -> Vec<Value> {
     let one = command.replacements.len() == 1;
-    let replacements: Vec<serde_json::Value> = command
-        .replacements
-        .iter()
-        .map(|replacement| {
-            let is_static = pools.get(&*replacement.node_pool).is_some_and(|pool| pool.is_static());
-            let mut node = json!({"capacity-type": launch_capacity_type(replacement)});
-            if one && !is_static {
-                node["instance-types"] = some_of(&replacement.instance_types, 5).into();
-            }
-            node
-        })
-        .collect();
-    tracing::info!(
-        command = command.text_with_id(id),
-        decision = command.decision().as_str(),
-        "disrupted-node-count" = command.candidates.len(),
-        "replacement-node-count" = command.replacements.len(),
-        "pod-count" = command.pod_count(),
-        "disrupted-nodes" = %logging::json(nodes),
-        "replacement-nodes" = %logging::json(replacements),
-        "disrupting node(s)"
-    );
+    let replacement = |replacement: &PlannedClaim| {
+        let is_static = pools.get(&*replacement.node_pool).is_some_and(|pool| pool.is_static());
+        let mut node = json!({"capacity-type": launch_capacity_type(replacement)});
+        if one && !is_static {
+            node["instance-types"] = some_of(&replacement.instance_types, 5).into();
+        }
+        node
+    };
+    command.replacements.iter().map(replacement).collect()
 }
 
 /// Says that a search was given up, which no cluster of ordinary size should see.
-pub(super) fn timed_out(found: &Outcome) {
+pub(super) fn timed_out(found: &Outcome, pools: &Pools) {
     let evaluated = found.evaluated;
     match found.method {
-        Method::MultiNodeConsolidation if found.commands.is_empty() => {
-            tracing::debug!(
+        Method::MultiNodeConsolidation => match found.commands.first() {
+            None => tracing::debug!(
                 last_batch_size = evaluated,
                 "failed to find a multi-node consolidation after timeout"
-            );
-        }
-        Method::MultiNodeConsolidation => {
-            tracing::debug!(
+            ),
+            Some(command) => about!(
+                debug,
+                &Fields::of(command, None, pools),
                 last_batch_size = evaluated,
                 "stopping multi-node consolidation after timeout, returning last valid command"
-            );
-        }
+            ),
+        },
         _ => {
             tracing::debug!(
                 candidates_evaluated = evaluated,
@@ -110,6 +165,7 @@ pub(super) fn repair(node: &Text, repair: &RepairDecision) {
         action = repair.action.as_str(),
         "eligible-at" = %eligible_at,
         "termination-grace-period" = grace.as_deref(),
+        "termination-grace-period-condition" = repair.termination_grace_period_condition.as_deref(),
         "selected repair policy"
     );
 }

@@ -116,6 +116,18 @@ pub(super) fn carries_reason(claim: &NodeClaim) -> bool {
     claim.condition(nodeclaim::DISRUPTION_REASON).is_some()
 }
 
+/// Whether a repair has bounded the drain of a NodeClaim: nobody else does before its deletion.
+pub(super) fn carries_bound_of_repair(claim: &NodeClaim) -> bool {
+    let condition = claim.condition(nodeclaim::DISRUPTION_REASON);
+    condition.and_then(|condition| condition.reason.as_deref()) == Some(DisruptionReason::Unhealthy.as_str())
+        && claim
+            .metadata
+            .annotations
+            .iter()
+            .flatten()
+            .any(|(key, _)| key == annotations::NODECLAIM_TERMINATION_TIMESTAMP)
+}
+
 /// Keeps new pods off the node.
 pub(super) async fn taint(context: &Context, node: &str) -> Result<Marked, MarkError> {
     edit_node(context, node, |node| {
@@ -184,6 +196,26 @@ pub(super) async fn bound_drain(
         let set = set.and_then(|text| text.parse::<Timestamp>().ok());
         if set.is_none_or(|set| set > deadline) {
             annotations.insert(annotations::NODECLAIM_TERMINATION_TIMESTAMP.to_owned(), rfc3339(deadline));
+        }
+    })
+    .await
+}
+
+/// Takes a bound off a NodeClaim that stays after all: its next drain, for whatever reason, has all its time. With `written` only
+/// that very time. One that is being deleted keeps its own.
+pub(super) async fn unbound_drain(
+    context: &Context,
+    claim: &str,
+    written: Option<Timestamp>,
+) -> Result<Marked, MarkError> {
+    let written = written.map(rfc3339);
+    edit_claim(context, claim, Part::Main, |claim| {
+        let is_going = claim.metadata.deletion_timestamp.is_some();
+        if let Some(annotations) = claim.metadata.annotations.as_mut().filter(|_| !is_going) {
+            let set = annotations.get(annotations::NODECLAIM_TERMINATION_TIMESTAMP);
+            if written.is_none() || set == written.as_ref() {
+                annotations.remove(annotations::NODECLAIM_TERMINATION_TIMESTAMP);
+            }
         }
     })
     .await

@@ -15,6 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use jiff::Timestamp;
 use karpenter_api::conditions::{ConditionStatus, HasConditions};
 use karpenter_api::{NodeClaim, NodePool, nodeclaim};
 use karpenter_engine::PlannedClaim;
@@ -79,8 +80,12 @@ struct State {
 /// A command being carried out.
 struct UnderWay {
     command: Command,
+    /// What is said of it.
+    fields: log::Fields,
     /// By a clock that nobody sets: the wall clock may jump.
     created: Instant,
+    /// Since when all its nodes are tainted.
+    tainted: Instant,
     candidates: Vec<Taken>,
     replacements: Vec<Replacement>,
 }
@@ -90,6 +95,8 @@ struct UnderWay {
 struct Taken {
     candidate: Arc<Candidate>,
     claim: Arc<NodeClaim>,
+    /// By when its drain must be over, once that is being written down.
+    drained_by: Option<Timestamp>,
     deleted: bool,
 }
 
@@ -152,7 +159,7 @@ impl Queue {
     }
 
     pub(super) fn recent_reboots(&self) -> BTreeMap<Text, usize> {
-        self.0.reboots.recent(self.0.context.now())
+        self.0.reboots.recent()
     }
 
     /// Provider ids of the nodes under way.
@@ -182,9 +189,11 @@ impl Queue {
             drop(reserved);
             return self.reboot(&command, &id, pools).await;
         }
-        log::command(&command, &id, pools);
+        let fields = log::Fields::of(&command, Some(&id), pools);
+        fields.begun();
         let marked = self.mark(&command).await;
         let mut candidates = marked.map_err(|error| with_id(error.context("marking disrupted"), &id))?;
+        let tainted = Instant::now();
         if stopping().is_cancelled() {
             // Nobody would see to the rest of it.
             self.take_back(&mut candidates).await;
@@ -203,7 +212,7 @@ impl Queue {
         let kept: BTreeSet<&Text> = candidates.iter().map(|taken| &taken.candidate.provider_id).collect();
         reserved.candidates.retain(|candidate| !kept.contains(&candidate.provider_id));
         drop(reserved);
-        let under_way = UnderWay { command, created, candidates, replacements };
+        let under_way = UnderWay { command, fields, created, tainted, candidates, replacements };
         let mut state = self.state();
         state.commands.insert(id.clone(), Arc::new(AsyncMutex::new(under_way)));
         if let Some(work) = &state.work {
@@ -217,13 +226,18 @@ impl Queue {
     /// to take it away. Empty nodes that are not are left out; any other command is all or nothing, and comes back if it is stale.
     fn keep_fresh(&self, command: &mut Command) -> Option<Command> {
         let context = &self.0.context;
-        let now = context.now();
         let moves_counted = command.method.is_consolidation();
         let waits_for_platform = command.method != Method::Repair;
         let is_fresh = |candidate: &Arc<Candidate>| {
             let untouched = context.cluster.read(|cluster| {
                 let machine = cluster.machine(&candidate.provider_id)?;
-                Some(!machine.deleting() && !cluster.is_nominated(&candidate.provider_id, now))
+                // One that never came up is promised to waiting pods again and again, and broken all the same. No budget was
+                // asked for it, so it must still be down.
+                let wanted = match candidate.initialized {
+                    true => cluster.is_nominated(&candidate.provider_id),
+                    false => machine.initialized(),
+                };
+                Some(!machine.deleting() && !wanted)
             });
             untouched == Some(true)
                 && !(moves_counted && self.newcomer(candidate).is_some())
@@ -280,7 +294,7 @@ impl Queue {
                 refused.push(Arc::clone(candidate));
                 continue;
             }
-            log::command(command, id, pools);
+            log::Fields::of(command, Some(id), pools).begun();
             if let Some(claim) = context.stores.node_claims.get(&ObjectKey::cluster(candidate.claim.clone()))
             {
                 self.count(command, candidate, &claim);
@@ -332,7 +346,9 @@ impl Queue {
             return Err(gone());
         }
         match marks::give_reason(context, &candidate.claim, command.method.reason()).await {
-            Ok(Marked::Yes) => Ok(Taken { candidate: Arc::clone(candidate), claim, deleted: false }),
+            Ok(Marked::Yes) => {
+                Ok(Taken { candidate: Arc::clone(candidate), claim, drained_by: None, deleted: false })
+            }
             failed => {
                 log_failure(&candidate.node, marks::untaint(context, &candidate.node).await);
                 Err(failed.err().map_or_else(gone, ReconcileError::from))
@@ -398,7 +414,14 @@ impl Queue {
         let staying: Vec<Taken> = candidates.extract_if(.., |taken| !taken.deleted).collect();
         let unmarked = staying.iter().map(|taken| async move {
             log_failure(&taken.candidate.node, marks::untaint(context, &taken.candidate.node).await);
-            log_failure(&taken.candidate.claim, marks::clear_reason(context, &taken.candidate.claim).await);
+            // As long as the bound is there the reason stays too: it says whose the bound is.
+            let claim = &taken.candidate.claim;
+            if let Some(deadline) = taken.drained_by
+                && let Err(error) = marks::unbound_drain(context, claim, Some(deadline)).await
+            {
+                return log_failure(claim, Err(error));
+            }
+            log_failure(claim, marks::clear_reason(context, claim).await);
         });
         join_all(unmarked).await;
         context.cluster.update(|cluster| {
@@ -421,7 +444,7 @@ impl Queue {
         self.await_replacements(under_way)?;
         if under_way.command.method == Method::Emptiness {
             // Schedulers that have not seen the taint yet get a moment to say what they have done.
-            if under_way.created.elapsed() < PERIOD {
+            if under_way.tainted.elapsed() < PERIOD {
                 return Err(Hold::Wait);
             }
             self.keep_occupied(under_way).await;
@@ -490,7 +513,8 @@ impl Queue {
         if let Some(seconds) = candidate.drain_bound_seconds {
             // Counted from here: waiting for the replacement was not the pods' time.
             let bound = Duration::from_secs(u64::try_from(seconds).unwrap_or_default());
-            marks::bound_drain(context, &candidate.claim, crate::times::after(context.now(), bound)).await?;
+            let deadline = *taken.drained_by.get_or_insert_with(|| crate::times::after(context.now(), bound));
+            marks::bound_drain(context, &candidate.claim, deadline).await?;
         }
         let api = Api::<NodeClaim>::all(context.client.clone());
         let existed = writes::delete(&api, &taken.claim).await?;
@@ -545,7 +569,7 @@ impl Reconciler for Queue {
         let age = under_way.created.elapsed();
         let error = match self.step(&mut under_way).await {
             Ok(()) => {
-                tracing::debug!(command = under_way.command.text_with_id(&id), "command succeeded");
+                under_way.fields.succeeded();
                 // Its nodes are going: the marks stay until they are gone.
                 self.forget(&id);
                 return Ok(Outcome::Done);
@@ -558,14 +582,9 @@ impl Reconciler for Queue {
         };
         let missing = under_way.replacements.iter().filter(|replacement| !replacement.initialized).count();
         self.0.metrics.failed(&under_way.command, missing);
-        let UnderWay { command, candidates, .. } = &mut *under_way;
-        self.take_back(candidates).await;
+        self.take_back(&mut under_way.candidates).await;
         self.forget(&id);
-        tracing::error!(
-            command = command.text_with_id(&id),
-            %error,
-            "failed terminating nodes while executing a disruption command"
-        );
+        under_way.fields.failed(&error);
         Ok(Outcome::Done)
     }
 }

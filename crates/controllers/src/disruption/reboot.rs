@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
-use jiff::{SignedDuration, Timestamp};
 use karpenter_api::conditions::{ConditionSet, ConditionStatus, HasConditions};
 use karpenter_api::nodeclaim::{self, reboot};
-use karpenter_api::{Duration, NodeClaim, annotations};
+use karpenter_api::{NodeClaim, annotations};
 use karpenter_engine::disruption::{Candidate, DisruptionReason};
 use karpenter_engine::labels::Text;
 use karpenter_runtime::error::ReconcileError;
@@ -14,30 +14,31 @@ use karpenter_runtime::logging;
 use karpenter_runtime::object_key::ObjectKey;
 use karpenter_runtime::writes::{Lock, Written, patch, patch_status};
 use kube::Api;
+use tokio::time::Instant;
 
 use crate::context::Context;
 
 /// How long a reboot counts.
-const WINDOW: SignedDuration = SignedDuration::from_hours(24);
+const WINDOW: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Reboots of the last day by NodeClaim UID.
+/// Reboots of the last day by NodeClaim UID, by a clock that nobody sets.
 #[derive(Default)]
-pub(super) struct RebootHistory(Mutex<BTreeMap<Text, Vec<Timestamp>>>);
+pub(super) struct RebootHistory(Mutex<BTreeMap<Text, Vec<Instant>>>);
 
 impl RebootHistory {
     /// How many there were of each.
-    pub(super) fn recent(&self, now: Timestamp) -> BTreeMap<Text, usize> {
+    pub(super) fn recent(&self) -> BTreeMap<Text, usize> {
         let mut history = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         for times in history.values_mut() {
-            times.retain(|time| now.duration_since(*time) < WINDOW);
+            times.retain(|time| time.elapsed() < WINDOW);
         }
         history.retain(|_, times| !times.is_empty());
         history.iter().map(|(uid, times)| (uid.clone(), times.len())).collect()
     }
 
-    fn record(&self, uid: &Text, now: Timestamp) {
+    fn record(&self, uid: &Text) {
         let mut history = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        history.entry(uid.clone()).or_default().push(now);
+        history.entry(uid.clone()).or_default().push(Instant::now());
     }
 }
 
@@ -56,11 +57,11 @@ pub(super) async fn commit(
         return Ok(false);
     }
     let mut bounded = current.clone();
-    let bound = candidate.drain_bound_seconds.map(Duration::from_secs);
+    let bound = candidate.drain_bound_seconds.map(karpenter_api::Duration::from_secs);
     let annotations = bounded.metadata.annotations.get_or_insert_default();
     match bound.or_else(|| current.spec.termination_grace_period.clone()) {
         Some(bound) => {
-            let text = Duration::from_nanos(bound.as_nanos()).to_string();
+            let text = karpenter_api::Duration::from_nanos(bound.as_nanos()).to_string();
             annotations.insert(annotations::REBOOT_TERMINATION_GRACE_PERIOD.to_owned(), text)
         }
         // An earlier reboot may have left one.
@@ -90,7 +91,7 @@ pub(super) async fn commit(
     if !is_going && let Err(error) = context.cluster.update(|cluster| cluster.apply_node_claim(&written)) {
         tracing::warn!(%error, "object is left out of scheduling");
     }
-    history.record(&candidate.claim_uid, context.now());
+    history.record(&candidate.claim_uid);
     tracing::info!(NodeClaim = %logging::object(&ObjectKey::of(&written)), "committed node reboot");
     Ok(true)
 }

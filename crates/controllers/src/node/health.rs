@@ -134,7 +134,10 @@ impl Reconciler for Health {
     async fn reconcile(&self, key: ObjectKey) -> ReconcileResult {
         let Some(node) = self.context.stores.nodes.get(&key) else { return Ok(Outcome::Done) };
         let Some(claim) = self.context.stores.claim_of(&node).one() else { return Ok(Outcome::Done) };
-        let Some((condition, due)) = self.sickness(&node) else { return Ok(Outcome::Done) };
+        let Some((condition, due)) = self.sickness(&node) else {
+            self.forget_deadline(&claim).await?;
+            return Ok(Outcome::Done);
+        };
         let left = until(self.context.now(), due).max(self.context.environment.clock.doubted_for());
         if !left.is_zero() {
             return Ok(Outcome::After(left));
@@ -225,6 +228,27 @@ impl Health {
             }
             writes::Written::Unchanged => Ok(Some(claim.clone())),
             writes::Written::Gone | writes::Written::Conflict => Ok(None),
+        }
+    }
+
+    /// Takes off the mark of a repair that was begun and not carried out before the node recovered: it would force the pods off
+    /// at its next disruption.
+    async fn forget_deadline(&self, claim: &NodeClaim) -> Result<(), ReconcileError> {
+        let key = annotations::NODECLAIM_TERMINATION_TIMESTAMP;
+        let set = claim.metadata.annotations.as_ref().and_then(|annotations| annotations.get(key));
+        let set: Option<Timestamp> = set.and_then(|set| set.parse().ok());
+        let is_past = set.is_some_and(|set| set <= self.context.now());
+        if !is_past || claim.metadata.deletion_timestamp.is_some() {
+            return Ok(());
+        }
+        let mut unmarked = claim.clone();
+        if let Some(annotations) = &mut unmarked.metadata.annotations {
+            annotations.remove(key);
+        }
+        // Over the version that was read: it may be going by now.
+        match writes::patch(&self.claims, claim, &unmarked, Lock::Optimistic).await? {
+            writes::Written::Conflict => Err(ReconcileError::message("nodeclaim changed meanwhile")),
+            _ => Ok(()),
         }
     }
 

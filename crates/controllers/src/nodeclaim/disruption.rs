@@ -154,13 +154,14 @@ impl Conditions {
             Err(error) => return Err(ReconcileError::from(error.error).context("getting drift")),
         };
         match reason {
-            None => {
+            Drift::Unknown => tracing::debug!("drift is not known, no instance types are listed"),
+            Drift::None => {
                 if known {
                     tracing::debug!("removing drifted status condition, not drifted");
                 }
                 clear(claim, nodeclaim::DRIFTED, self.context.now());
             }
-            Some(reason) => {
+            Drift::Because(reason) => {
                 if !known {
                     tracing::debug!(reason, "marking drifted");
                 }
@@ -175,14 +176,15 @@ impl Conditions {
     }
 
     /// Why the claim is not what was asked for any more; what costs nothing to find out comes first.
-    async fn drift_reason(&self, pool: &NodePool, claim: &NodeClaim) -> Result<Option<String>, DriftError> {
+    async fn drift_reason(&self, pool: &NodePool, claim: &NodeClaim) -> Result<Drift, DriftError> {
         if has_other_hash(pool, claim) {
-            return Ok(Some(NODE_POOL_DRIFTED.to_owned()));
+            return Ok(Drift::Because(NODE_POOL_DRIFTED.to_owned()));
         }
         if breaks_requirements(pool, claim) {
-            return Ok(Some(REQUIREMENTS_DRIFTED.to_owned()));
+            return Ok(Drift::Because(REQUIREMENTS_DRIFTED.to_owned()));
         }
-        let Ok(provider) = self.context.providers.for_claim(claim) else { return Ok(None) };
+        let Ok(provider) = self.context.providers.for_claim(claim) else { return Ok(Drift::None) };
+        let mut otherwise = Drift::None;
         let uid = claim.metadata.uid.clone().unwrap_or_default();
         let age = claim.metadata.creation_timestamp.as_ref().map(|t| self.context.now().duration_since(t.0));
         let looked_up = self.found.lock().unwrap_or_else(PoisonError::into_inner).get(&uid).is_some();
@@ -191,15 +193,29 @@ impl Conditions {
             let types =
                 types.map_err(|error| DriftError::of("checking instance type drift", error, claim))?;
             let rules = provider.scheduling_rules();
-            if !offers(&types, claim, &rules, &provider.reserved_capacity_labels()) {
-                return Ok(Some(INSTANCE_TYPE_NOT_FOUND.to_owned()));
+            if types.is_empty() {
+                // A cloud that lists nothing at all is sick, and an empty answer is no reason to replace nodes.
+                otherwise = Drift::Unknown;
+            } else if offers(&types, claim, &rules, &provider.reserved_capacity_labels()) {
+                self.found.lock().unwrap_or_else(PoisonError::into_inner).insert(uid, ());
+            } else {
+                return Ok(Drift::Because(INSTANCE_TYPE_NOT_FOUND.to_owned()));
             }
-            self.found.lock().unwrap_or_else(PoisonError::into_inner).insert(uid, ());
         }
         let reason = provider.is_drifted(claim).await;
         let reason = reason.map_err(|error| DriftError::of("checking cloud provider drift", error, claim))?;
-        Ok(reason.filter(|reason| !reason.is_empty()))
+        Ok(reason.filter(|reason| !reason.is_empty()).map_or(otherwise, Drift::Because))
     }
+}
+
+/// Whether a claim is what is wanted.
+enum Drift {
+    /// It is.
+    None,
+    /// It is not.
+    Because(String),
+    /// Nobody can say: what was said of it before stays.
+    Unknown,
 }
 
 /// Why drift could not be told.

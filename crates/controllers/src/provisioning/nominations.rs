@@ -28,7 +28,6 @@ impl Nominations {
     /// Promises nodes that exist. Room kept for pods to come is no promise.
     pub(crate) fn promise<'a>(&self, placements: impl IntoIterator<Item = &'a NodePlacement>) {
         let lasts = (2 * self.context.options.batch_max_duration).max(LEAST);
-        let until = crate::times::after(self.context.now(), lasts);
         for placement in placements {
             let mut pods =
                 placement.pods.iter().map(|placed| &placed.pod).filter(|pod| pod.buffer.is_none()).peekable();
@@ -36,7 +35,7 @@ impl Nominations {
                 continue;
             }
             let names = self.context.cluster.update(|cluster| {
-                cluster.nominate(&placement.node, until);
+                cluster.nominate(&placement.node, lasts);
                 let machine = cluster.machine_named(&placement.node)?;
                 let claim = machine.claim.as_ref().map(|claim| format!("nodeclaim/{}", claim.name));
                 let node = machine.node.as_ref().map(|node| format!("node/{}", node.name));

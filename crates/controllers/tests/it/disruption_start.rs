@@ -69,12 +69,37 @@ async fn a_node_that_gets_a_pod_while_its_end_is_thought_about_stays() {
 #[tokio::test(start_paused = true)]
 async fn a_node_that_is_promised_to_a_pod_while_its_end_is_thought_about_stays() {
     let rig = about_to_go(Some("500m")).await;
-    let until = rig.context.now() + jiff::SignedDuration::from_secs(20);
-    assert!(rig.context.cluster.update(|cluster| cluster.nominate(&node_name("a"), until)));
+    assert!(rig.context.cluster.update(|cluster| cluster.nominate(&node_name("a"), 20 * SECOND)));
     rig.pass(3 * THOUGHT).await;
     assert!(untouched(&rig, "a"));
     let told = rig.events("NodeClaim", "a").await;
     assert!(told.iter().any(|said| said.starts_with("ConsolidationRejected: ")), "{told:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_whose_pod_asks_to_be_left_alone_while_it_is_thought_about_waiting_longer_stays() {
+    let rig = about_to_go(Some("500m")).await;
+    let wish = json!({"metadata": {"annotations": {"karpenter.sh/do-not-disrupt": "true"}}});
+    rig.patch(&pod_on("a", "p", "500m"), wish).await;
+    rig.pass(4 * THOUGHT).await;
+    assert!(untouched(&rig, "a"));
+    assert_eq!(replacements(&rig, &["a"]).len(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_empty_node_that_took_long_to_taint_is_watched_for_as_long_after_its_taint() {
+    let rig = rig_with(node_pool("default"), &[("a", 1)]).await;
+    eligible(&rig, "empty").await;
+    rig.pass(14 * SECOND).await;
+    let held = rig.hold_requests().await;
+    rig.pass(5 * SECOND).await;
+    drop(held);
+    rig.eventually("the node is tainted", |rig| rig.see(|objects| is_tainted(objects, "a"))).await;
+    rig.pass(SECOND / 2).await;
+    // By a scheduler that has not seen the taint.
+    rig.create(pod_on("a", "newcomer", "100m")).await;
+    rig.pass(5 * SECOND).await;
+    assert!(untouched(&rig, "a"));
 }
 
 #[tokio::test(start_paused = true)]

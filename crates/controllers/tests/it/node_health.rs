@@ -105,6 +105,27 @@ async fn nothing_is_repaired_while_more_than_a_fifth_of_a_pool_is_sick() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_mark_of_a_repair_that_came_to_nothing_goes_when_the_node_recovers() {
+    const MARK: &str = "karpenter.sh/nodeclaim-termination-timestamp";
+    let rig = rig_of(5).await;
+    rig.refuse_deletions(true);
+    sicken(&rig, "c0", "Network", "Cut").await;
+    rig.pass(610 * SECOND).await;
+    let mark = async || {
+        let claim = rig.get(&claim("c0", "default", 1)).await.expect("the claim");
+        claim["metadata"]["annotations"][MARK].clone()
+    };
+    assert!(mark().await.is_string(), "it could not be deleted");
+    let well = json!({"status": {"conditions": [{"type": "Ready", "status": "True"}]}});
+    rig.patch_status(&node("c0", "default", 1), well).await;
+    rig.pass(60 * SECOND).await;
+    rig.refuse_deletions(false);
+    rig.pass(700 * SECOND).await;
+    assert!(mark().await.is_null(), "its next drain has all its time");
+    assert!(!is_deleted(&rig, "c0").await);
+}
+
+#[tokio::test(start_paused = true)]
 async fn without_the_gate_nothing_is_repaired() {
     let rig = Rig::quiet_with(&["--legacy-node-repair=true"], |provider| {
         provider.repair(vec![policy("Network", "", RepairAction::ReplaceNode)]);

@@ -150,7 +150,8 @@ async fn another_hash_of_the_pool_comes_before_requirements_and_those_before_the
 #[tokio::test(start_paused = true)]
 async fn an_instance_type_that_is_offered_no_more_is_drift_after_an_hour() {
     let rig = rig_with(node_pool("default"), claim("c", "default", 1)).await;
-    rig.provider.offer(vec![]);
+    let others = || karpenter_cloudprovider::fake::instance_types(3).split_off(1);
+    rig.provider.offer(others());
     rig.pass(3500 * SECOND).await;
     assert_eq!(drift_of(&rig).await, None);
     rig.pass(500 * SECOND).await;
@@ -158,11 +159,25 @@ async fn an_instance_type_that_is_offered_no_more_is_drift_after_an_hour() {
     rig.provider.offer(karpenter_cloudprovider::fake::instance_types(1));
     rig.pass(301 * SECOND).await;
     assert_eq!(drift_of(&rig).await, None);
-    rig.provider.offer(vec![]);
+    rig.provider.offer(others());
     rig.pass(1400 * SECOND).await;
     assert_eq!(drift_of(&rig).await, None, "what was found is not looked for again for half an hour");
     rig.pass(900 * SECOND).await;
     assert_eq!(drift_of(&rig).await.as_deref(), Some("InstanceTypeNotFound"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_provider_that_lists_no_instance_type_at_all_changes_nothing_of_drift() {
+    let rig = rig_with(node_pool("default"), claim("c", "default", 1)).await;
+    rig.provider.offer(vec![]);
+    rig.pass(4500 * SECOND).await;
+    assert_eq!(drift_of(&rig).await, None, "an empty answer is no reason to replace a node");
+    rig.provider.offer(karpenter_cloudprovider::fake::instance_types(3).split_off(1));
+    rig.pass(301 * SECOND).await;
+    assert_eq!(drift_of(&rig).await.as_deref(), Some("InstanceTypeNotFound"));
+    rig.provider.offer(vec![]);
+    rig.pass(301 * SECOND).await;
+    assert_eq!(drift_of(&rig).await.as_deref(), Some("InstanceTypeNotFound"), "nor to forget that it is one");
 }
 
 #[tokio::test(start_paused = true)]

@@ -4,11 +4,14 @@ use std::time::Duration;
 
 use karpenter_api::conditions::{ConditionStatus, HasConditions as _};
 use karpenter_cloudprovider::{RepairAction, RepairPolicy};
+use karpenter_runtime::compute::Compute;
 use karpenter_runtime::object_key::ObjectKey;
 use serde_json::{Value, json};
 
-use crate::disruption::{going, has_reason};
-use crate::objects::{With, claim, condition_of, node, node_class, node_name, node_pool, pod_on};
+use crate::disruption::{add_node, going, has_reason};
+use crate::objects::{
+    With, claim, condition_of, node, node_class, node_name, node_pool, pending_pod, pod_on, provider_id,
+};
 use crate::rig::Rig;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -31,7 +34,11 @@ async fn rig() -> Rig {
 }
 
 async fn rig_of(nodes: &[&str]) -> Rig {
-    let rig = Rig::quiet_with(&["--feature-gates=NodeRepair=true"], |provider| {
+    rig_thinking(nodes, Compute::Inline).await
+}
+
+async fn rig_thinking(nodes: &[&str], compute: Compute) -> Rig {
+    let rig = Rig::thinking(compute, &["--feature-gates=NodeRepair=true"], |provider| {
         provider.repair(vec![
             policy("KernelHung", RepairAction::RebootNode, "^Hung$"),
             policy("DiskBroken", RepairAction::ReplaceNode, ""),
@@ -272,8 +279,82 @@ async fn a_node_that_never_came_up_is_repaired_whatever_the_budgets_say() {
         stored(&rig, "b").await["status"]["conditions"].as_array().expect("conditions").clone();
     conditions.retain(|condition| condition["type"] != "Initialized" && condition["type"] != "Ready");
     rig.patch_status(&claim("b", "default", 2), json!({"status": {"conditions": conditions}})).await;
+    // Which pods go on waiting for, so that it is promised to them again and again.
+    let there = json!({"spec": {"nodeSelector": {"kubernetes.io/hostname": node_name("b")}}});
+    rig.create(pending_pod("waits", "100m").with(there)).await;
+    let is_promised = |rig: &Rig| rig.context.cluster.read(|cluster| cluster.is_nominated(&provider_id("b")));
+    rig.eventually("it is promised to the pod", is_promised).await;
     break_node(&rig, "b", "DiskBroken", "Worn").await;
     rig.eventually("it is repaired", |rig| rig.see(|objects| has_reason(objects, "b"))).await;
+    assert!(is_promised(&rig), "as before");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_broken_node_that_is_promised_to_a_pod_meanwhile_does_not_keep_the_next_from_repair() {
+    let thought = 9 * SECOND;
+    let rig = rig_thinking(&["a", "b", "c", "d", "e", "f"], Compute::Taking(thought)).await;
+    rig.patch(&node_pool("default"), json!({"spec": {"disruption": {"budgets": [{"nodes": "1"}]}}})).await;
+    for name in ["a", "b"] {
+        break_node(&rig, name, "DiskBroken", "Worn").await;
+    }
+    let looks = || {
+        let name = "karpenter_voluntary_disruption_decision_evaluation_duration_seconds_count";
+        rig.metric(name, &[("reason", "unhealthy")]).unwrap_or_default()
+    };
+    // The last look before they have been broken for long enough has been thought about.
+    rig.pass(51 * SECOND).await;
+    let before = looks();
+    rig.eventually("a pass ends", |_| looks() > before).await;
+    rig.pass(10 * SECOND + thought / 2).await;
+    assert!(rig.context.cluster.update(|cluster| cluster.nominate(&node_name("a"), thought)));
+    rig.pass(thought + thought / 2 + SECOND).await;
+    let repaired = |name: &str| rig.see(|objects| has_reason(objects, name));
+    assert!(!repaired("a") && repaired("b"), "in the same pass");
+}
+
+/// What a repair that ended between its two last writes leaves: marks, a bound for the drain, and no deletion.
+async fn half_repaired(rig: &Rig, name: &str, reason: &str) {
+    let long_ago = json!({"metadata": {"annotations": {TERMINATION_TIME: "2024-01-01T00:00:00Z"}}});
+    rig.patch(&claim(name, "default", 2), long_ago).await;
+    let mut conditions =
+        stored(rig, name).await["status"]["conditions"].as_array().expect("conditions").clone();
+    conditions.push(json!({
+        "type": "DisruptionReason", "status": "True", "reason": reason, "message": reason,
+        "lastTransitionTime": "2024-01-01T00:00:00Z",
+    }));
+    rig.patch_status(&claim(name, "default", 2), json!({"status": {"conditions": conditions}})).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_bound_of_a_repair_that_a_crash_ended_does_not_outlive_it() {
+    let rig = rig().await;
+    half_repaired(&rig, "b", "Unhealthy").await;
+    half_repaired(&rig, "c", "Drifted").await;
+    rig.pass(30 * SECOND).await;
+    for (name, kept) in [("b", false), ("c", true)] {
+        let claim = stored(&rig, name).await;
+        assert_eq!(condition_of(&claim, "DisruptionReason"), None, "{name}");
+        assert_eq!(claim["metadata"]["annotations"][TERMINATION_TIME].is_string(), kept, "{name}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_bound_of_a_repair_that_is_given_up_goes_with_it() {
+    let rig = rig().await;
+    add_node(&rig, "e", 2, json!({})).await;
+    rig.refuse_deletions(true);
+    break_node(&rig, "e", "DiskBroken", "Worn").await;
+    let is_bounded = |rig: &Rig| {
+        rig.see(|objects| {
+            let claim = objects.node_claims.get(&ObjectKey::cluster("e")).expect("the claim");
+            claim.metadata.annotations.iter().flatten().any(|(key, _)| key == TERMINATION_TIME)
+        })
+    };
+    rig.eventually("its drain is bounded", is_bounded).await;
+    break_node(&rig, "e", "Fine", "Again").await;
+    rig.eventually("the command is given up", |rig| !rig.see(|objects| has_reason(objects, "e"))).await;
+    assert!(!is_bounded(&rig), "its next drain has all its time");
+    assert_eq!(going(&rig, &["e"]), 0);
 }
 
 #[tokio::test(start_paused = true)]

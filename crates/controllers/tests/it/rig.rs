@@ -2,6 +2,7 @@
 //! write does not happen. [`Rig::lively`] has the simulated world around it.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use jiff::SignedDuration;
@@ -32,6 +33,8 @@ pub(crate) struct Rig {
     pub(crate) context: Context,
     /// While it is closed, nothing Karpenter asks reaches the server.
     gate: Arc<RwLock<()>>,
+    /// While it says so, the server has an error instead of a DELETE by Karpenter.
+    refuses_deletions: Arc<AtomicBool>,
     cluster: Cluster,
     /// Karpenter's own.
     clock: TokioClock,
@@ -55,12 +58,21 @@ impl Rig {
 
     /// The same; `prepare` tells the provider what it is before Karpenter asks.
     pub(crate) async fn quiet_with(flags: &[&str], prepare: impl FnOnce(&FakeProvider)) -> Self {
-        Self::start(bare_cluster().await, None, flags, Compute::Inline, prepare).await
+        Self::thinking(Compute::Inline, flags, prepare).await
+    }
+
+    /// The same, taking its time over every decision.
+    pub(crate) async fn thinking(
+        compute: Compute,
+        flags: &[&str],
+        prepare: impl FnOnce(&FakeProvider),
+    ) -> Self {
+        Self::start(bare_cluster().await, None, flags, compute, prepare).await
     }
 
     /// Karpenter alone with a server, taking so long over every decision.
     pub(crate) async fn slow_witted(time: Duration) -> Self {
-        Self::start(bare_cluster().await, None, &[], Compute::Taking(time), |_| {}).await
+        Self::thinking(Compute::Taking(time), &[], |_| {}).await
     }
 
     /// Karpenter in the simulated world, watched over by its invariants.
@@ -94,10 +106,11 @@ impl Rig {
             registry: karpenter_runtime::metrics::Registry::new(),
         };
         let gate = Arc::new(RwLock::new(()));
+        let refuses_deletions = Arc::new(AtomicBool::new(false));
         // As in the program: measured, and with an end to calls that never answer.
         let measured = Measured::new(Arc::clone(&provider) as Arc<dyn CloudProvider>, &environment.registry);
         let given = Given {
-            client: behind(&gate, cluster.client("karpenter")),
+            client: behind(&gate, &refuses_deletions, cluster.client("karpenter")),
             events: events::recorder(COMPONENT, &environment),
             environment,
             options: Arc::new(options),
@@ -110,7 +123,18 @@ impl Rig {
             let stop = stop.clone();
             async move { program.run(stop, None).await.expect("a clean end") }
         });
-        let rig = Self { client, provider, context, gate, cluster, clock, _world: world, stop, karpenter };
+        let rig = Self {
+            client,
+            provider,
+            context,
+            gate,
+            refuses_deletions,
+            cluster,
+            clock,
+            _world: world,
+            stop,
+            karpenter,
+        };
         rig.eventually("everything is listed", |rig| rig.context.stores.are_synced()).await;
         rig
     }
@@ -226,6 +250,11 @@ impl Rig {
         self.gate.write().await
     }
 
+    /// Has the server fail to delete what Karpenter asks it to.
+    pub(crate) fn refuse_deletions(&self, refuse: bool) {
+        self.refuses_deletions.store(refuse, Ordering::Relaxed);
+    }
+
     /// Asks Karpenter to stop, as SIGTERM does, and waits until it has; how long that took.
     pub(crate) async fn stop(&self) -> Duration {
         let started = Instant::now();
@@ -252,13 +281,22 @@ async fn bare_cluster() -> Cluster {
     cluster
 }
 
-/// A client whose requests wait while the gate is closed.
-fn behind(gate: &Arc<RwLock<()>>, client: Client) -> Client {
-    let gate = Arc::clone(gate);
-    let service = tower::service_fn(move |request| {
+/// A client whose requests wait while the gate is closed, and whose deletions may fail.
+fn behind(gate: &Arc<RwLock<()>>, refuses_deletions: &Arc<AtomicBool>, client: Client) -> Client {
+    let (gate, refuses_deletions) = (Arc::clone(gate), Arc::clone(refuses_deletions));
+    let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
         let (gate, client) = (Arc::clone(&gate), client.clone());
+        let refuses = request.method() == http::Method::DELETE && refuses_deletions.load(Ordering::Relaxed);
         async move {
             drop(gate.read().await);
+            if refuses {
+                let failed = json!({
+                    "kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "InternalError",
+                    "code": 500, "message": "no",
+                });
+                let body = kube::client::Body::from(failed.to_string().into_bytes());
+                return Ok(http::Response::builder().status(500).body(body).expect("a response"));
+            }
             client.send(request).await
         }
     });

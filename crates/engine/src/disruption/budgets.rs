@@ -34,7 +34,7 @@ impl BudgetStanding {
 
     /// Whether upstream tells the pool so in an event: there are nodes, and none of them may be disrupted.
     pub fn blocks_all(&self) -> bool {
-        self.nodes != 0 && self.allowed == 0
+        self.nodes != 0 && self.allowed <= 0
     }
 }
 

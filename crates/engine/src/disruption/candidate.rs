@@ -11,7 +11,7 @@ use crate::eligibility::{EvictionLimits, Hindrance, do_not_disrupt_active, is_ac
 use crate::instance_type::InstanceType;
 use crate::labels::{CAPACITY_TYPE, DO_NOT_DISRUPT, INSTANCE_TYPE, Labels, NODE_POOL, Text, ZONE};
 use crate::node::StateNode;
-use crate::node_pool::NodePool;
+use crate::node_pool::{InstanceTypes, NodePool};
 use crate::overlay::Overlaid;
 use crate::pod::Pod;
 use crate::roster::Roster;
@@ -210,7 +210,12 @@ impl<'s> Census<'s> {
         }
         let held = memory.held.get(machine.provider_id()).cloned().map(Why::HeldByProvider);
         let (Some(node), Some(claim)) = (&machine.node, &machine.claim) else {
-            return stays(if machine.claim.is_none() { Why::NotManaged } else { Why::NoNode });
+            let pool = machine.labels().get(NODE_POOL).filter(|pool| !pool.is_empty());
+            return stays(match (&machine.claim, pool) {
+                (Some(_), _) => Why::NoNode,
+                (None, Some(pool)) => Why::NoClaim(pool.clone()),
+                (None, None) => Why::NotManaged,
+            });
         };
         let labels = machine.labels();
         let no_pool = self.repairs && labels.get_or_empty(NODE_POOL).is_empty();
@@ -223,7 +228,12 @@ impl<'s> Census<'s> {
         let skip = hindrance.is_some() && !(self.repairs && repair_hindrance.is_none());
         let pool = labels.get_or_empty(NODE_POOL);
         if !skip && !self.offers.offers_something(pool) {
-            let why = Why::PoolNotFound(pool.into());
+            let why = match self.offers.pool(pool).map(|pool| &pool.instance_types) {
+                Some(InstanceTypes::Unresolved { reason }) => {
+                    Why::OffersUnknown { pool: pool.into(), reason: reason.clone() }
+                }
+                _ => Why::PoolNotFound(pool.into()),
+            };
             return Surveyed {
                 hindrance: hindrance.or(Some(why.clone())),
                 repair_hindrance: repair_hindrance.or(Some(why)),

@@ -219,8 +219,10 @@ impl Solver<'_> {
                     .iter()
                     .find_map(|kind| {
                         let of_kind = usable.iter().filter(|o| fits(*kind, o.set)).map(|o| o.price);
-                        of_kind.reduce(|most, p| if p > most { p } else { most })
+                        of_kind.reduce(|most, p| if p > most || p.is_nan() { p } else { most })
                     })
+                    // What may cost nobody knows how much is not cheaper than anything, in whichever order it is listed.
+                    .filter(|most| !most.is_nan())
                     .unwrap_or(f64::MAX)
             })
             .collect();

@@ -160,8 +160,8 @@ pub struct Memory {
     pub reserved_nodes: BTreeMap<Text, i64>,
     /// Reboots of the last 24 hours by NodeClaim UID.
     pub recent_reboots: BTreeMap<Text, usize>,
-    /// UIDs of NodeClaims whose reboot was refused a moment ago: the next node is as urgent.
-    pub not_rebooted: BTreeSet<Text>,
+    /// UIDs of NodeClaims whose repair could not be begun a moment ago: the next node is as urgent.
+    pub passed_over: BTreeSet<Text>,
     /// Pools a single-node pass that ran out of time did not come to; they go first.
     pub unseen_pools: BTreeSet<Text>,
 }

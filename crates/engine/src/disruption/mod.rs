@@ -269,6 +269,9 @@ impl<'a, 's> Search<'a, 's> {
             }
             let why = self.reasons.remove(&candidate.node).unwrap_or(match self.outcome.error {
                 Some(SimulationError::NoNodePools) => Why::NoPools,
+                None if !taken.is_empty() => Why::NotTried,
+                None if self.outcome.timed_out => Why::OutOfTime,
+                None if self.method == Method::MultiNodeConsolidation => Why::NoBatch,
                 None => Why::NotTried,
             });
             self.outcome.stays.push(Stays {

@@ -95,6 +95,8 @@ pub struct RepairDecision {
     pub eligible_at_seconds: i64,
     /// How long the drain may take, the shortest that any policy due says.
     pub termination_grace_period: Option<Duration>,
+    /// The condition whose policy says so.
+    pub termination_grace_period_condition: Option<Text>,
     /// Whether recent reboots did not help, so that it is replaced instead.
     pub escalated: bool,
     /// How urgent it is.
@@ -194,6 +196,7 @@ impl RepairPolicies {
                     reason_regex: policy.reason_regex.clone(),
                     eligible_at_seconds: eligible_at,
                     termination_grace_period: None,
+                    termination_grace_period_condition: None,
                     escalated: false,
                     score,
                 };
@@ -215,7 +218,10 @@ impl RepairPolicies {
             }
         }
         let (mut decision, _) = decided?;
-        decision.termination_grace_period = bound.map(|(period, ..)| period);
+        if let Some((period, _, condition)) = bound {
+            decision.termination_grace_period = Some(period);
+            decision.termination_grace_period_condition = Some(condition);
+        }
         if decision.action == RepairAction::RebootNode && recent_reboots >= REBOOTS_BEFORE_REPLACEMENT {
             decision.action = RepairAction::ReplaceNode;
             decision.escalated = true;

@@ -33,6 +33,8 @@ pub enum Why {
     UnderWay,
     /// Karpenter does not manage it.
     NotManaged,
+    /// It is a Node of this NodePool, and its NodeClaim is gone.
+    NoClaim(Text),
     /// The NodeClaim has no Node yet.
     NoNode,
     /// It is rebooting.
@@ -53,6 +55,13 @@ pub enum Why {
     NoPoolLabel,
     /// Its pool does not exist or offers nothing.
     PoolNotFound(Text),
+    /// Nobody could say what its pool offers.
+    OffersUnknown {
+        /// The pool.
+        pool: Text,
+        /// Why not.
+        reason: Text,
+    },
     /// A pod's annotation forbids it.
     PodDoNotDisrupt {
         /// `namespace/name`.
@@ -152,7 +161,13 @@ pub enum Why {
     BehindOthers,
     /// No pool can take part in a simulation.
     NoPools,
-    /// Another node was found first, or time ran out before it was looked at.
+    /// No batch of several nodes with it can go.
+    NoBatch,
+    /// Time ran out before anything was found.
+    OutOfTime,
+    /// Its repair could not be begun a moment ago: it is rebooting or going, or has changed.
+    PassedOver,
+    /// Another node was found first.
     NotTried,
 }
 
@@ -245,6 +260,7 @@ impl Why {
         let kind = match self {
             Why::UnderWay
             | Why::NotManaged
+            | Why::NoClaim(_)
             | Why::StaticPool
             | Why::NotEmpty
             | Why::Empty
@@ -256,6 +272,9 @@ impl Why {
             | Why::ScaleDownFirst(_)
             | Why::BehindOthers
             | Why::NoPools
+            | Why::NoBatch
+            | Why::OutOfTime
+            | Why::PassedOver
             | Why::NotTried => return None,
             Why::TypeUnknown(_)
             | Why::LabelMissing(_)
@@ -296,7 +315,9 @@ impl Why {
                 format!("disruption is blocked through the \"{DO_NOT_DISRUPT}\" annotation")
             }
             Why::NoPoolLabel => format!("node doesn't have required label (label={NODE_POOL})"),
-            Why::PoolNotFound(pool) => format!("NodePool not found (NodePool={pool})"),
+            Why::PoolNotFound(pool) | Why::OffersUnknown { pool, .. } => {
+                format!("NodePool not found (NodePool={pool})")
+            }
             Why::PodDoNotDisrupt { pod, .. } => {
                 format!("pod has \"{DO_NOT_DISRUPT}\" annotation (Pod={pod})")
             }
@@ -363,6 +384,7 @@ impl Why {
         match self {
             Why::UnderWay => "underWay",
             Why::NotManaged => "notManaged",
+            Why::NoClaim(_) => "noClaim",
             Why::NoNode => "noNode",
             Why::Rebooting => "rebooting",
             Why::Deleting => "deleting",
@@ -373,6 +395,7 @@ impl Why {
             Why::HeldByProvider(_) => "heldByProvider",
             Why::NoPoolLabel => "noPoolLabel",
             Why::PoolNotFound(_) => "poolNotFound",
+            Why::OffersUnknown { .. } => "offersUnknown",
             Why::PodDoNotDisrupt { .. } => "podDoNotDisrupt",
             Why::PodBudgets { .. } => "podDisruptionBudget",
             Why::RepairNeedsPool => "repairNeedsPool",
@@ -403,6 +426,9 @@ impl Why {
             Why::StaticReservationsFull => "staticReservationsFull",
             Why::BehindOthers => "behindOthers",
             Why::NoPools => "noPools",
+            Why::NoBatch => "noBatch",
+            Why::OutOfTime => "outOfTime",
+            Why::PassedOver => "passedOver",
             Why::NotTried => "notTried",
         }
     }
@@ -423,6 +449,7 @@ impl fmt::Display for Why {
         match self {
             Why::UnderWay => f.write_str("it is being disrupted already"),
             Why::NotManaged => f.write_str("Karpenter did not launch it"),
+            Why::NoClaim(pool) => write!(f, "it is of NodePool {pool}, but its NodeClaim is gone"),
             Why::NoNode => f.write_str("its machine has not joined the cluster yet"),
             Why::Rebooting => f.write_str("it is rebooting"),
             Why::Deleting => f.write_str("it is going away already"),
@@ -433,6 +460,9 @@ impl fmt::Display for Why {
             Why::HeldByProvider(why) => f.write_str(why),
             Why::NoPoolLabel => write!(f, "it lacks the label {NODE_POOL}, so no NodePool answers for it"),
             Why::PoolNotFound(pool) => write!(f, "its NodePool {pool} does not exist or has nothing to offer"),
+            Why::OffersUnknown { pool, reason } => {
+                write!(f, "what its NodePool {pool} can buy is not known: {reason}")
+            }
             Why::PodDoNotDisrupt { pod, value } if value.as_ref() == "true" => {
                 write!(f, "pod {pod} is annotated {DO_NOT_DISRUPT}: \"true\"")
             }
@@ -463,6 +493,9 @@ impl fmt::Display for Why {
             Why::NotEmpty => f.write_str("pods run on it"),
             Why::Empty => f.write_str("it is empty"),
             Why::BufferPods(_) => f.write_str("it holds room for a capacity buffer"),
+            Why::NotConsolidatable { after_seconds: ..=0 } => {
+                f.write_str("its NodeClaim does not say Consolidatable yet")
+            }
             Why::NotConsolidatable { after_seconds } => {
                 write!(f, "it has not been quiet for {} yet (consolidateAfter)", duration(*after_seconds))
             }
@@ -523,6 +556,9 @@ impl fmt::Display for Why {
             }
             Why::BehindOthers => f.write_str("other drifted nodes of its NodePool go first"),
             Why::NoPools => f.write_str("no NodePool is ready to take its pods"),
+            Why::NoBatch => f.write_str("it cannot go together with other nodes"),
+            Why::OutOfTime => f.write_str("time ran out before anything was found"),
+            Why::PassedOver => f.write_str("it changed while its repair was being decided, so it is looked at again"),
             Why::NotTried => f.write_str("another node was found first"),
         }
     }
@@ -539,7 +575,7 @@ fn budget(
         return write!(f, "a budget of NodePool {pool} cannot be understood and so allows nothing: {error}");
     }
     match (standing.allowed, standing.disrupting) {
-        (0, _) => write!(f, "NodePool {pool} allows no disruption ({reason}) at the moment"),
+        (..=0, _) => write!(f, "NodePool {pool} allows no disruption ({reason}) at the moment"),
         (allowed, 0) => write!(
             f,
             "NodePool {pool} allows {allowed} of its {} nodes to be disrupted at once ({reason}), and others go first",

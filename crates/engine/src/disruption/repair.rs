@@ -80,16 +80,16 @@ impl Search<'_, '_> {
                 self.stays(&candidate, Why::TooManyUnhealthy(candidate.node_pool.clone()));
                 continue;
             }
+            if self.judge.memory.passed_over.contains(&candidate.claim_uid) {
+                self.stays(&candidate, Why::PassedOver);
+                continue;
+            }
             // A node that never came up runs nothing a budget could protect.
             if candidate.initialized && self.purse.left(&candidate.node_pool) == 0 {
                 self.over_budget(&candidate);
                 continue;
             }
             if candidate.repair.as_ref().is_some_and(|r| r.action == RepairAction::RebootNode) {
-                if self.judge.memory.not_rebooted.contains(&candidate.claim_uid) {
-                    self.stays(&candidate, Why::Rebooting);
-                    continue;
-                }
                 let mut command = Command::new(Method::Repair, vec![candidate]);
                 command.reboot = true;
                 command.savings = 0.0;

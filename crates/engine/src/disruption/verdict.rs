@@ -64,7 +64,7 @@ fn telling(why: &Why) -> u8 {
     match why {
         Why::NotDrifted | Why::NotEmpty | Why::Empty | Why::Healthy => 0,
         Why::StaticPool => 1,
-        Why::NotTried => 2,
+        Why::NotTried | Why::NoBatch | Why::OutOfTime => 2,
         Why::PodsWouldNotSchedule { .. }
         | Why::NeedsSeveralNodes(_)
         | Why::MinValues(_)

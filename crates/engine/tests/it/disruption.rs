@@ -195,6 +195,77 @@ fn a_replacement_asks_for_spot_only_where_it_is_sold() {
     assert!(!asks_for_spot(&["on-demand"]), "it would never come");
 }
 
+#[test]
+fn a_type_with_a_price_that_is_no_number_is_not_cheaper_wherever_that_price_is_listed() {
+    for odd in [0, 1] {
+        let mut cluster = packed(1);
+        cluster.nodes.push(node("large", "size-8", 8));
+        cluster.pods.push(Arc::new(running("small", 1_500, "large")));
+        let mut types = types().to_vec();
+        for kind in types.iter_mut().filter(|kind| &*kind.name != "size-8") {
+            let mut twice = kind.offerings.clone();
+            twice.truncate(1);
+            twice.push(twice[0].clone());
+            twice[odd].price = f64::NAN;
+            kind.offerings = twice;
+        }
+        cluster.node_pools = vec![karpenter_engine::node_pool::NodePool {
+            consolidate_after_seconds: Some(0),
+            ..pool("default", &types.into())
+        }];
+        let mut options = DisruptionOptions::default();
+        options.gates.spot_to_spot_consolidation = true;
+        let memory = Memory::default();
+        let outcome = Pass::new(&cluster, &options, &memory).run(Method::SingleNodeConsolidation);
+        assert!(outcome.commands.is_empty(), "{odd}");
+        let large = outcome.stays.iter().find(|stays| &*stays.node == "large").expect("a reason");
+        assert!(matches!(large.why, Why::NotCheaper { .. }), "{odd}: {}", large.why);
+    }
+}
+
+#[test]
+fn nodes_that_cannot_go_together_are_not_told_that_another_was_found() {
+    let cluster = packed(3);
+    let (options, memory) = (DisruptionOptions::default(), Memory::default());
+    let outcome = Pass::new(&cluster, &options, &memory).run(Method::MultiNodeConsolidation);
+    assert!(outcome.commands.is_empty());
+    assert!(outcome.stays.iter().all(|stays| stays.why == Why::NoBatch), "{:?}", outcome.stays);
+}
+
+#[test]
+fn a_budget_beyond_32_bits_is_told_as_one_that_allows_nothing() {
+    let mut cluster = packed(2);
+    cluster.node_pools[0].budgets =
+        vec![karpenter_api::nodepool::Budget { nodes: "2147483648".into(), ..Default::default() }];
+    let (options, memory) = (DisruptionOptions::default(), Memory::default());
+    let outcome = Pass::new(&cluster, &options, &memory).run(Method::SingleNodeConsolidation);
+    assert!(outcome.commands.is_empty() && outcome.budgets["default"].blocks_all());
+    let said = outcome.stays[0].why.to_string();
+    assert_eq!(said, "NodePool default allows no disruption (Underutilized) at the moment");
+}
+
+#[test]
+fn a_node_is_told_what_is_true_of_its_claim_and_of_what_its_pool_offers() {
+    let why = |change: &dyn Fn(&mut Snapshot)| {
+        let mut cluster = packed(1);
+        change(&mut cluster);
+        let (options, memory) = (DisruptionOptions::default(), Memory::default());
+        let mut outcome = Pass::new(&cluster, &options, &memory).run(Method::SingleNodeConsolidation);
+        outcome.stays.remove(0).why.to_string()
+    };
+    let said = why(&|cluster| cluster.nodes[0].claim = None);
+    assert_eq!(said, "it is of NodePool default, but its NodeClaim is gone");
+    let said = why(&|cluster| {
+        cluster.node_pools[0].instance_types =
+            karpenter_engine::node_pool::InstanceTypes::Unresolved { reason: "no answer".into() };
+    });
+    assert_eq!(said, "what its NodePool default can buy is not known: no answer");
+    let said = why(&|cluster| {
+        Arc::make_mut(cluster.nodes[0].claim.as_mut().expect("a claim")).conditions.consolidatable = false;
+    });
+    assert_eq!(said, "its NodeClaim does not say Consolidatable yet");
+}
+
 /// A node with room that has been waiting for its reboot, its scheduling fenced off, since the epoch.
 fn rebooting(name: &str) -> StateNode {
     let mut machine = node(name, "size-4", 4);

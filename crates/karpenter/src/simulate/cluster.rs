@@ -5,8 +5,10 @@ use std::path::{Path, PathBuf};
 use karpenter_engine::Snapshot;
 use karpenter_engine::disruption::DisruptionOptions;
 use karpenter_provider_kwok::Catalogue;
+use karpenter_runtime::options::FeatureGates;
 
 use super::input::{Input, InputError};
+use super::settings::set_gate;
 use super::source::SourceFile;
 use super::timing::Stopwatch;
 use super::{Error, InputProblem};
@@ -53,6 +55,15 @@ impl Cluster {
     /// The cluster as the engine takes it.
     pub(crate) fn snapshot(&self) -> Snapshot {
         self.0.snapshot()
+    }
+
+    /// Decides with the gates of an operator.
+    pub(crate) fn set_gates(&mut self, gates: &FeatureGates) {
+        let DisruptionOptions { solve, gates: of_disruption, .. } = &mut self.0.options;
+        for (name, on) in gates.states() {
+            // Those without a part in decisions are left out.
+            set_gate(name, on, &mut solve.gates, of_disruption);
+        }
     }
 
     /// How to decide about its nodes.

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use clap::ValueEnum;
 use jiff::Timestamp;
@@ -23,8 +24,8 @@ use super::settings::{SettingError, decision_options};
 use super::source::{SourceError, SourceFile};
 use super::timing::Stopwatch;
 
-/// How long a promise of a node to pods lasts: twice the longest batch.
-const NOMINATION_SECONDS: i64 = 20;
+/// How long a promise of a node to pods lasts here: longer than any simulation.
+const NOMINATION: Duration = Duration::from_secs(24 * 60 * 60);
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum InputError {
@@ -59,6 +60,8 @@ pub(crate) enum Mode {
 pub(crate) struct Input {
     cluster: Cluster,
     types: Arc<[InstanceType]>,
+    /// Whether the types are the kwok provider's because no others were given: they say nothing about other providers' pools.
+    of_kwok_only: bool,
     provider: Provider,
     pub(crate) mode: Mode,
     pub(crate) options: DisruptionOptions,
@@ -139,7 +142,7 @@ impl Input {
         {
             for name in names {
                 let known = match field {
-                    "nominated" => loaded.cluster.nominate(name, later(now, NOMINATION_SECONDS)),
+                    "nominated" => loaded.cluster.nominate(name, NOMINATION),
                     _ => loaded.cluster.mark_for_deletion(name),
                 };
                 if !known {
@@ -157,6 +160,7 @@ impl Input {
         Ok(Self {
             cluster: loaded.cluster,
             types: catalogue.types.into(),
+            of_kwok_only: types_file.is_none() && scenario.header_file.is_none(),
             provider,
             mode,
             options,
@@ -175,13 +179,15 @@ impl Input {
 
     /// The cluster as the engine takes it; every pool is offered the same list.
     pub(crate) fn snapshot(&self) -> Snapshot {
-        self.cluster
-            .snapshot(self.now, self.provider.clone(), |_| InstanceTypes::Resolved(self.types.clone()))
+        self.cluster.snapshot(self.now, self.provider.clone(), |pool| {
+            let class = &pool.node_class;
+            if self.of_kwok_only && &*class.group != KWOK_GROUP {
+                let reason = format!("no instance types are given for {}, see --instance-types", class.kind);
+                return InstanceTypes::Unresolved { reason: reason.into() };
+            }
+            InstanceTypes::Resolved(self.types.clone())
+        })
     }
-}
-
-fn later(now: Timestamp, seconds: i64) -> Timestamp {
-    now.checked_add(jiff::SignedDuration::from_secs(seconds)).unwrap_or(Timestamp::MAX)
 }
 
 fn provider(reservation_label: Option<&str>, more: &[String], of_types: &BTreeSet<Text>) -> Provider {

@@ -54,18 +54,8 @@ pub(crate) fn decision_options(
         ));
     }
     for (name, on) in &options.feature_gates {
-        let FeatureGates { reserved_capacity, node_overlay, capacity_buffer } = &mut out.gates;
-        match name.as_str() {
-            "ReservedCapacity" => *reserved_capacity = *on,
-            "NodeOverlay" => *node_overlay = *on,
-            "CapacityBuffer" => *capacity_buffer = *on,
-            "NodeRepair" => gates.node_repair = *on,
-            "SpotToSpotConsolidation" => gates.spot_to_spot_consolidation = *on,
-            "TerminateFirstDrift" => gates.terminate_first_drift = *on,
-            "TerminateFirstRepair" => gates.terminate_first_repair = *on,
-            "PodDeletionCostManagement" => gates.pod_deletion_cost_management = *on,
-            other if GATES_ELSEWHERE.contains(&other) => {}
-            other => return Err(error(format!("featureGates.{other}"), "no such feature gate")),
+        if !set_gate(name, *on, &mut out.gates, &mut gates) {
+            return Err(error(format!("featureGates.{name}"), "no such feature gate"));
         }
     }
     if let Some(config) = options.scheduler_config.as_ref().filter(|c| !c.is_null()) {
@@ -73,6 +63,24 @@ pub(crate) fn decision_options(
     }
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     Ok(DisruptionOptions { solve: out, gates, threads, ..DisruptionOptions::default() })
+}
+
+/// Opens or shuts a gate by its name; whether there is one.
+pub(super) fn set_gate(name: &str, on: bool, solve: &mut FeatureGates, gates: &mut DisruptionGates) -> bool {
+    let FeatureGates { reserved_capacity, node_overlay, capacity_buffer } = solve;
+    let gate = match name {
+        "ReservedCapacity" => reserved_capacity,
+        "NodeOverlay" => node_overlay,
+        "CapacityBuffer" => capacity_buffer,
+        "NodeRepair" => &mut gates.node_repair,
+        "SpotToSpotConsolidation" => &mut gates.spot_to_spot_consolidation,
+        "TerminateFirstDrift" => &mut gates.terminate_first_drift,
+        "TerminateFirstRepair" => &mut gates.terminate_first_repair,
+        "PodDeletionCostManagement" => &mut gates.pod_deletion_cost_management,
+        other => return GATES_ELSEWHERE.contains(&other),
+    };
+    *gate = on;
+    true
 }
 
 #[derive(Deserialize)]

@@ -69,3 +69,27 @@ fn a_machine_deployment_is_told_apart_by_node_class() {
     let error = explain(&["machine-deployment", "other", &files[0]]).expect_err("there is no such");
     assert!(error.contains("there are fleet/workers"), "{error}");
 }
+
+#[test]
+fn of_what_another_providers_pool_can_buy_nothing_is_claimed() {
+    let dump = std::fs::read_to_string(example()).expect("the example");
+    let (_, objects) = dump.split_once("\n---\n").expect("a header before the objects");
+    let foreign =
+        objects.replace("karpenter.kwok.sh", "example.com").replace("KWOKNodeClass", "OtherNodeClass");
+    let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join("explain-foreign.yaml");
+    std::fs::write(&file, foreign).expect("a file");
+    let text = explain(&["node", "full", &file.to_string_lossy()]).expect("an answer");
+    let said = "is not known: no instance types are given for OtherNodeClass, see --instance-types";
+    assert!(text.contains(said), "{text}");
+}
+
+#[test]
+fn gates_of_the_operator_count_and_those_nobody_knows_are_refused() {
+    let error = explain(&["node", "full", &example(), "--feature-gates", "NoSuch=true"]).expect_err("a gate");
+    assert!(
+        error.starts_with("--feature-gates: there is no gate \"NoSuch\"; there are NodeRepair, "),
+        "{error}"
+    );
+    explain(&["node", "full", &example(), "--feature-gates", "SpotToSpotConsolidation=true"])
+        .expect("an answer");
+}

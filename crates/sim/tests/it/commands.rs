@@ -1,14 +1,16 @@
 //! Rules about disruption are found broken when they are.
 
 use karpenter_sim::invariants::Invariant;
+use karpenter_sim::invariants::reboots::RebootsAreFew;
 use karpenter_sim::invariants::replacements::{
     CommandsAreWhole, ReplacementsAreCheaper, ReplacementsComeFirst,
 };
 use karpenter_sim::invariants::restraint::{RepairStopsWhereMuchIsBroken, StaticPoolsKeepTheirLimit};
+use karpenter_sim::invariants::told::EndsAreToldAfterwards;
 use karpenter_sim::inventory::Launch;
 use karpenter_sim::{World, WorldOptions, invariants};
 use kube::Api;
-use kube::api::{DynamicObject, Patch, PatchParams};
+use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use serde_json::{Value, json};
 
@@ -202,6 +204,57 @@ async fn a_repair_where_more_than_a_fifth_is_broken_is_noticed() {
         world.run_for(4 * MINUTE).await.unwrap();
         disrupt(&world, "a", "Unhealthy").await;
         assert_eq!(broken(&world).as_deref(), rule);
+    }
+}
+
+/// A world in which one rule holds, and a machine `a`.
+async fn ruled_by(rule: impl Invariant + 'static) -> World {
+    let world = World::new(WorldOptions { seed: 5, ..WorldOptions::default() }).await.unwrap();
+    world.cluster().watch_over([Box::new(rule) as Box<dyn Invariant>]);
+    pool(&world, "100%").await;
+    machine(&world, "a").await;
+    world
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_rebooted_again_and_again_or_anew_is_noticed() {
+    let requested = [("Rebooting", "RebootRequested")];
+    let issued = [("Rebooting", "RebootIssued")];
+    let world = ruled_by(RebootsAreFew::new("karpenter")).await;
+    for _ in 0..3 {
+        set_conditions(&world, "a", &requested).await;
+        set_conditions(&world, "a", &issued).await;
+        set_conditions(&world, "a", &[]).await;
+        assert_eq!(broken(&world), None);
+    }
+    set_conditions(&world, "a", &requested).await;
+    assert_eq!(broken(&world).as_deref(), Some("I30"));
+    let world = ruled_by(RebootsAreFew::new("karpenter")).await;
+    set_conditions(&world, "a", &issued).await;
+    set_conditions(&world, "a", &requested).await;
+    assert_eq!(broken(&world).as_deref(), Some("I30"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_end_of_a_node_that_is_told_before_its_claim_is_deleted_is_noticed() {
+    for (kind, deleted) in [("NodeClaim", false), ("Node", false), ("NodeClaim", true), ("Node", true)] {
+        let world = ruled_by(EndsAreToldAfterwards::new("karpenter")).await;
+        let held = json!({"metadata": {"finalizers": ["karpenter.sh/termination"]}});
+        let claim = claims(&world).patch("a", &PatchParams::default(), &Patch::Merge(held)).await.unwrap();
+        if deleted {
+            claims(&world).delete("a", &DeleteParams::default()).await.unwrap();
+        }
+        let client = world.cluster().client("karpenter");
+        let node = Api::<k8s_openapi::api::core::v1::Node>::all(client.clone()).get("a").await.unwrap();
+        let uid = if kind == "Node" { node.metadata.uid } else { claim.metadata.uid };
+        let event = json!({
+            "metadata": {"name": "told", "namespace": "default"}, "reason": "DisruptionTerminating", "type": "Normal",
+            "involvedObject": {"kind": kind, "name": "a", "uid": uid}, "message": "Disrupting: Empty",
+        });
+        let event = serde_json::from_value(event).unwrap();
+        let events = Api::<k8s_openapi::api::core::v1::Event>::default_namespaced(client);
+        events.create(&PostParams::default(), &event).await.unwrap();
+        assert_eq!(broken(&world).as_deref(), (!deleted).then_some("I34"), "{kind}");
     }
 }
 

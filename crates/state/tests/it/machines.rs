@@ -1,5 +1,7 @@
 //! Nodes and NodeClaims become machines, whatever the order in which they come and go.
 
+use std::time::Duration;
+
 use jiff::ToSpan;
 use karpenter_api::NodeClaim;
 use karpenter_engine::resources::{Amount, CPU, MEMORY, NODES};
@@ -225,7 +227,7 @@ fn marks_and_promises_survive_updates_of_the_node() {
     let mut cluster = Cluster::new();
     apply_node(&mut cluster, "node-1", "id-1", managed(true, true));
     assert!(cluster.mark_for_deletion("node-1"));
-    assert!(cluster.nominate("node-1", NOW + 20.seconds()));
+    assert!(cluster.nominate("node-1", Duration::from_secs(20)));
     apply_node(&mut cluster, "node-1", "id-1", managed(true, true));
     let machine = only_machine(&cluster);
     assert!(machine.marked_for_deletion && machine.nominated && machine.deleting());
@@ -234,14 +236,36 @@ fn marks_and_promises_survive_updates_of_the_node() {
     assert!(!cluster.mark_for_deletion("node-2"), "there is no such machine");
 }
 
-#[test]
-fn a_promise_ends_with_its_time_and_a_later_one_extends_it() {
+#[tokio::test(start_paused = true)]
+async fn a_promise_ends_with_its_time_and_a_later_one_extends_it() {
     let mut cluster = Cluster::new();
     apply_node(&mut cluster, "node-1", "id-1", managed(true, true));
-    cluster.nominate("node-1", NOW + 20.seconds());
-    cluster.nominate("node-1", NOW + 10.seconds());
-    let at = |seconds: i64| snapshot_at(&cluster, NOW + seconds.seconds()).nodes[0].nominated;
-    assert!(at(19) && !at(20));
+    cluster.nominate("node-1", Duration::from_secs(20));
+    cluster.nominate("node-1", Duration::from_secs(10));
+    tokio::time::advance(Duration::from_secs(19)).await;
+    assert!(only_machine(&cluster).nominated);
+    tokio::time::advance(Duration::from_secs(1)).await;
+    assert!(!only_machine(&cluster).nominated);
+}
+
+#[test]
+fn a_promise_lasts_whatever_the_wall_clock_says() {
+    let mut cluster = Cluster::new();
+    apply_node(&mut cluster, "node-1", "id-1", managed(true, true));
+    cluster.nominate("node-1", Duration::from_secs(20));
+    for leap in [24.hours(), -24.hours()] {
+        assert!(snapshot_at(&cluster, NOW + leap).nodes[0].nominated, "{leap}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn consolidation_looks_again_after_five_minutes_without_a_change() {
+    let mut cluster = Cluster::new();
+    let first = cluster.consolidation_state();
+    tokio::time::advance(Duration::from_secs(299)).await;
+    assert_eq!(cluster.consolidation_state(), first);
+    tokio::time::advance(Duration::from_secs(1)).await;
+    assert_ne!(cluster.consolidation_state(), first);
 }
 
 #[test]
