@@ -42,13 +42,18 @@ async fn a_program_that_is_to_stop_begins_nothing_it_waited_for_and_stops_at_onc
 /// A Karpenter that thinks for [`THOUGHT`] about everything, and the node `a`, which it is about to take away: the decision
 /// has been validated and is nearly written.
 async fn about_to_go(pods: Option<&str>) -> Rig {
+    // Where pods have to move it is first thought about whether something better has come up, and looked again.
+    after_the_wait(pods, if pods.is_some() { THOUGHT + THOUGHT / 2 } else { THOUGHT / 2 }).await
+}
+
+/// The same so long after the wait before a decision is validated.
+async fn after_the_wait(pods: Option<&str>, time: Duration) -> Rig {
     let rig = furnish(Rig::slow_witted(THOUGHT).await, node_pool("default"), &[("a", 4)]).await;
     if let Some(cpu) = pods {
         rig.create(pod_on("a", "p", cpu)).await;
     }
     eligible(&rig, if pods.is_some() { "underutilized" } else { "empty" }).await;
-    // The look after the wait, and most of the thought about it.
-    rig.pass(15 * SECOND + THOUGHT / 2).await;
+    rig.pass(15 * SECOND + time).await;
     assert!(untouched(&rig, "a"), "it has not begun");
     rig
 }
@@ -78,7 +83,7 @@ async fn a_node_that_is_promised_to_a_pod_while_its_end_is_thought_about_stays()
 
 #[tokio::test(start_paused = true)]
 async fn a_node_whose_pod_asks_to_be_left_alone_while_it_is_thought_about_waiting_longer_stays() {
-    let rig = about_to_go(Some("500m")).await;
+    let rig = after_the_wait(Some("500m"), THOUGHT / 2).await;
     let wish = json!({"metadata": {"annotations": {"karpenter.sh/do-not-disrupt": "true"}}});
     rig.patch(&pod_on("a", "p", "500m"), wish).await;
     rig.pass(4 * THOUGHT).await;

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::disruption::{add_node, going, has_reason};
 use crate::objects::{
-    With, claim, condition_of, node, node_class, node_name, node_pool, pending_pod, pod_on, provider_id,
+    With, claim, condition_of, node, node_class, node_name, node_pool, pod_on, provider_id,
 };
 use crate::rig::Rig;
 
@@ -279,14 +279,11 @@ async fn a_node_that_never_came_up_is_repaired_whatever_the_budgets_say() {
         stored(&rig, "b").await["status"]["conditions"].as_array().expect("conditions").clone();
     conditions.retain(|condition| condition["type"] != "Initialized" && condition["type"] != "Ready");
     rig.patch_status(&claim("b", "default", 2), json!({"status": {"conditions": conditions}})).await;
-    // Which pods go on waiting for, so that it is promised to them again and again.
-    let there = json!({"spec": {"nodeSelector": {"kubernetes.io/hostname": node_name("b")}}});
-    rig.create(pending_pod("waits", "100m").with(there)).await;
-    let is_promised = |rig: &Rig| rig.context.cluster.read(|cluster| cluster.is_nominated(&provider_id("b")));
-    rig.eventually("it is promised to the pod", is_promised).await;
+    // Pods that go on waiting for it have it promised to them again and again.
+    assert!(rig.context.cluster.update(|cluster| cluster.nominate(&node_name("b"), 3600 * SECOND)));
     break_node(&rig, "b", "DiskBroken", "Worn").await;
     rig.eventually("it is repaired", |rig| rig.see(|objects| has_reason(objects, "b"))).await;
-    assert!(is_promised(&rig), "as before");
+    assert!(rig.context.cluster.read(|cluster| cluster.is_nominated(&provider_id("b"))), "as before");
 }
 
 #[tokio::test(start_paused = true)]
