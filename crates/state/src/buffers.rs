@@ -19,6 +19,9 @@ use karpenter_engine::resources::{PODS, Resources};
 
 use crate::cluster::Key;
 
+/// The most pods a buffer may stand for. More are a mistake, and each takes memory as a pod does.
+pub const MOST_REPLICAS: i32 = 10_000;
+
 /// Where a pod template stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum TemplateKind {
@@ -219,7 +222,7 @@ fn read(buffer: &CapacityBuffer) -> Option<Buffer> {
         .iter()
         .flatten()
         .any(|c| c.type_ == READY_FOR_PROVISIONING && c.status == ConditionStatus::True);
-    let replicas = status.replicas.filter(|r| *r > 0 && ready)?;
+    let replicas = status.replicas.filter(|r| (1..=MOST_REPLICAS).contains(r) && ready)?;
     let template = TemplateRef::of(buffer).ok()?;
     Some(Buffer { uid: buffer.metadata.uid.as_deref().unwrap_or_default().into(), replicas, template })
 }

@@ -29,7 +29,9 @@ mod pod_timings;
 mod pods;
 mod pool_nodes;
 
-pub use buffers::{TemplateFacts, TemplateKind, TemplateRef, TemplateRefError, desired_replicas};
+pub use buffers::{
+    MOST_REPLICAS, TemplateFacts, TemplateKind, TemplateRef, TemplateRefError, desired_replicas,
+};
 pub use cluster::{Cluster, Key};
 pub use facts::Facts;
 pub use memory::ConsolidationState;

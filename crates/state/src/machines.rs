@@ -282,6 +282,7 @@ impl Machines {
         }
         self.claims.insert(name.clone(), id.clone());
         let pool = claim.labels.get(NODE_POOL).cloned();
+        let going = claim.deleting;
         // Without a provider id nothing has been launched: there is no machine to place pods on.
         if id.is_empty() {
             self.unlaunched.insert(name.clone(), Arc::new(claim));
@@ -289,8 +290,8 @@ impl Machines {
             self.change(&id, |machine| machine.claim = Some(Arc::new(claim)));
         }
         if let Some(pool) = pool.filter(|pool| !pool.is_empty()) {
-            let deleting = self.by_provider.get(&id).is_some_and(StateNode::deleting);
-            self.pool_nodes.update(&pool, &name, deleting);
+            let deleting = going || self.by_provider.get(&id).is_some_and(StateNode::deleting);
+            self.pool_nodes.see(&pool, &name, deleting);
         }
     }
 

@@ -34,7 +34,16 @@ pub struct PoolCounts {
 }
 
 impl PoolNodes {
-    /// A NodeClaim was seen or marked: it is in use, or going away. One that was to be replaced counts as in use again.
+    /// A watch told of a NodeClaim. One that is to be replaced stays so unless it goes away: the watch tells of the very mark
+    /// it got for that, and may do so when its replacement is there already.
+    pub(crate) fn see(&mut self, pool: &Text, claim: &Text, deleting: bool) {
+        let waits = |pool: &Pool| pool.pending_disruption.contains(claim);
+        if deleting || !self.pools.get(pool).is_some_and(waits) {
+            self.update(pool, claim, deleting);
+        }
+    }
+
+    /// A NodeClaim was marked: it is in use, or going away. One that was to be replaced counts as in use again.
     pub(crate) fn update(&mut self, pool: &Text, claim: &Text, deleting: bool) {
         self.pool_of.insert(claim.clone(), pool.clone());
         let pool = self.pools.entry(pool.clone()).or_default();
@@ -69,7 +78,7 @@ impl PoolNodes {
         pool.active.remove(claim);
         pool.deleting.remove(claim);
         pool.pending_disruption.remove(claim);
-        if pool.active.is_empty() && pool.deleting.is_empty() {
+        if pool.active.is_empty() && pool.deleting.is_empty() && pool.pending_disruption.is_empty() {
             self.pools.remove(&name);
         }
     }
@@ -81,6 +90,15 @@ impl PoolNodes {
         entry.deleting.remove(claim);
         entry.pending_disruption.insert(claim.into());
         self.pool_of.insert(claim.into(), pool.into());
+    }
+
+    /// A NodeClaim is not to be replaced after all, if it was.
+    pub fn keep(&mut self, pool: &str, claim: &str) {
+        if let Some(pool) = self.pools.get_mut(pool)
+            && let Some(claim) = pool.pending_disruption.take(claim)
+        {
+            pool.active.insert(claim);
+        }
     }
 
     /// A NodeClaim is going away, or in use after all.
@@ -157,6 +175,23 @@ mod tests {
         assert_eq!(pools.reserved(), BTreeMap::from([("p".into(), 1)]));
         pools.mark("p", "c", false);
         assert_eq!(pools.counts("p"), PoolCounts { active: 2, deleting: 1, pending_disruption: 0 });
+    }
+
+    #[test]
+    fn what_is_to_be_replaced_stays_so_when_a_watch_tells_of_it_and_until_it_goes_or_is_kept() {
+        let mut pools = PoolNodes::default();
+        let (pool, [a, b]) = ("p".into(), ["a".into(), "b".into()]);
+        for claim in [&a, &b] {
+            pools.see(&pool, claim, false);
+            pools.mark_pending_disruption("p", claim);
+            pools.see(&pool, claim, false);
+        }
+        assert_eq!(pools.counts("p"), PoolCounts { active: 0, deleting: 0, pending_disruption: 2 });
+        pools.see(&pool, &a, true);
+        pools.keep("p", "b");
+        pools.keep("p", "a");
+        pools.keep("q", "a");
+        assert_eq!(pools.counts("p"), PoolCounts { active: 1, deleting: 1, pending_disruption: 0 });
     }
 
     #[test]

@@ -34,6 +34,8 @@ fn pod(namespace: &str, name: &str, node: &str) -> Value {
 fn objects() -> Objects {
     let mut going = claim("c-5", "id-5", "other");
     going["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+    let mut unlaunched_and_going = claim("c-6", "", "other");
+    unlaunched_and_going["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
     Objects {
         nodes: vec![
             node("n-3", "id-3", managed(true, true)),
@@ -49,6 +51,7 @@ fn objects() -> Objects {
             claim("waiting", "", "default"),
             claim("c-9", "id-9", ""),
             going,
+            unlaunched_and_going,
         ],
         pods: vec![pod("b", "q", "n-1"), pod("a", "z", ""), pod("b", "p", "n-3"), pod("a", "a", "gone")],
     }

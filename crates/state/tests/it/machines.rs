@@ -118,6 +118,19 @@ fn a_claim_that_ends_is_not_brought_back_by_what_is_expected_of_an_old_copy_of_i
 }
 
 #[test]
+fn a_claim_that_goes_before_it_is_launched_is_not_one_of_those_in_use() {
+    let mut cluster = Cluster::new();
+    let active = |cluster: &Cluster| cluster.pool_nodes().counts("default").active;
+    cluster.apply_node_claim(&told(false, "u", "")).expect("a valid claim");
+    assert_eq!(active(&cluster), 1);
+    // More than once: whoever holds it up changes it.
+    for _ in 0..2 {
+        cluster.apply_node_claim(&told(true, "u", "")).expect("a valid claim");
+        assert_eq!(active(&cluster), 0);
+    }
+}
+
+#[test]
 fn what_was_expected_of_a_launch_can_be_taken_back() {
     let mut cluster = Cluster::new();
     let pending = told(false, "", "");
