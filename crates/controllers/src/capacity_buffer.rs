@@ -15,7 +15,9 @@ use karpenter_runtime::rate_limit;
 use karpenter_runtime::store::Store;
 use karpenter_runtime::work_queue::WorkQueue;
 use karpenter_runtime::writes::{Lock, OVERTAKEN, Written, patch_status};
-use karpenter_state::{TemplateFacts, TemplateKind, TemplateRef, TemplateRefError, desired_replicas};
+use karpenter_state::{
+    MOST_REPLICAS, TemplateFacts, TemplateKind, TemplateRef, TemplateRefError, desired_replicas,
+};
 use kube::{Api, Resource as _};
 
 use crate::context::Context;
@@ -24,7 +26,6 @@ use crate::watches::{Watched, Watches};
 
 const NAME: &str = "capacitybuffer";
 const AGAIN: Duration = Duration::from_secs(30);
-const UNTIL_LISTED: Duration = Duration::from_secs(1);
 /// Index of buffers by what they refer to.
 const BY_TEMPLATE: &str = "template";
 
@@ -40,18 +41,8 @@ pub(crate) fn register(
     store.add_index(BY_TEMPLATE, |buffer| {
         TemplateRef::of(buffer).map(|template| index(template.kind, &template.name)).into_iter().collect()
     });
-    let lists = [
-        listed(&buffers.pod_templates),
-        listed(&buffers.deployments),
-        listed(&workloads.stateful_sets),
-        listed(&workloads.replica_sets),
-    ];
-    let reconciler = Buffers {
-        context: context.clone(),
-        store: store.clone(),
-        provisioning: provisioning.clone(),
-        lists: lists.into(),
-    };
+    let reconciler =
+        Buffers { context: context.clone(), store: store.clone(), provisioning: provisioning.clone() };
     let controller =
         Controller::for_objects(NAME, CapacityBuffer::group(&()).as_ref(), "CapacityBuffer", reconciler)
             .workers(10)
@@ -64,14 +55,6 @@ pub(crate) fn register(
     feed(&mut workloads.stateful_sets, TemplateKind::StatefulSet, &store, &queue);
     feed(&mut workloads.replica_sets, TemplateKind::ReplicaSet, &store, &queue);
     context.run(program, controller);
-}
-
-/// Tells whether everything of a kind has been seen.
-type Listed = Box<dyn Fn() -> bool + Send + Sync>;
-
-fn listed<K: Watched>(informer: &Informer<K>) -> Listed {
-    let store = informer.store();
-    Box::new(move || store.is_synced())
 }
 
 fn index(kind: TemplateKind, name: &str) -> String {
@@ -105,8 +88,6 @@ struct Buffers {
     context: Context,
     store: Store<CapacityBuffer>,
     provisioning: Provisioning,
-    /// Of everything a buffer may refer to.
-    lists: Vec<Listed>,
 }
 
 impl Reconciler for Buffers {
@@ -118,10 +99,6 @@ impl Reconciler for Buffers {
             self.provisioning.trigger_now();
             return Ok(Outcome::Done);
         };
-        // What has not been listed is not missing.
-        if !self.lists.iter().all(|listed| listed()) {
-            return Ok(Outcome::After(UNTIL_LISTED));
-        }
         let mut buffer = (*stored).clone();
         let failure = self.resolve(&mut buffer);
         let strategy = buffer.spec.provisioning_strategy.clone();
@@ -169,8 +146,15 @@ impl Buffers {
             ready(buffer, ConditionStatus::False, reason, &message);
             return None;
         };
-        ready(buffer, ConditionStatus::True, "Resolved", "Pod template resolved successfully");
         let replicas = desired_replicas(&buffer.spec, &facts);
+        if replicas > MOST_REPLICAS {
+            let message = format!(
+                "{replicas} pods are more than the {MOST_REPLICAS} a buffer may stand for; lower spec.replicas, spec.percentage or spec.limits"
+            );
+            ready(buffer, ConditionStatus::False, "TooManyReplicas", &message);
+            return None;
+        }
+        ready(buffer, ConditionStatus::True, "Resolved", "Pod template resolved successfully");
         let TemplateFacts { generation, .. } = facts;
         let status = buffer.status.get_or_insert_default();
         let is_template = template.kind == TemplateKind::PodTemplate;

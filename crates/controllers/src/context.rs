@@ -125,7 +125,12 @@ pub struct Stores {
     pub capacity_buffers: Option<Store<CapacityBuffer>>,
     /// NodeClasses, by group and kind.
     pub node_classes: BTreeMap<(String, String), Store<DynamicObject>>,
+    /// Of everything that is watched, also of what only the state keeps.
+    pub(crate) lists: Arc<[Listed]>,
 }
+
+/// Tells whether everything of a kind has been listed once.
+pub(crate) type Listed = Box<dyn Fn() -> bool + Send + Sync>;
 
 /// Index of pods by `spec.nodeName`.
 pub const PODS_BY_NODE: &str = "spec.nodeName";
@@ -158,19 +163,9 @@ impl Stores {
         self.nodes.by_index(BY_PROVIDER_ID, provider_id)
     }
 
-    /// Whether everything has been listed once: what is not there does not exist.
+    /// Whether everything has been listed once, whoever needs it: what is not there does not exist.
     pub fn are_synced(&self) -> bool {
-        self.pods.is_synced()
-            && self.nodes.is_synced()
-            && self.node_claims.is_synced()
-            && self.node_pools.is_synced()
-            && self.daemon_sets.is_synced()
-            && self.disruption_budgets.is_synced()
-            && self.volume_claims.is_synced()
-            && self.volumes.is_synced()
-            && self.attachments.is_synced()
-            && self.capacity_buffers.as_ref().is_none_or(Store::is_synced)
-            && self.node_classes.values().all(Store::is_synced)
+        self.lists.iter().all(|listed| listed())
     }
 
     /// Waits until [`are_synced`](Self::are_synced).

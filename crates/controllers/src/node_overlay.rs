@@ -100,6 +100,8 @@ impl Reconciler for Overlays {
             stores.node_pools.list().into_iter().filter(|pool| providers.for_pool(pool).is_ok()).collect();
         let offers = self.provisioning.catalogue.offers(&pools).await;
         let (now, rules) = (self.context.now(), providers.scheduling_rules());
+        // Before the snapshot: one that comes or changes after it gets no verdict of what it was not part of.
+        let overlays = self.store.list();
         let snapshot = cluster.read(|cluster| cluster.snapshot(now, rules, |pool| offers.of(&pool.name)));
         let unresolved: Vec<ReconcileError> = snapshot
             .node_pools
@@ -114,7 +116,7 @@ impl Reconciler for Overlays {
             .collect();
         let verdicts = self.context.compute.run(move || overlay::evaluate(&snapshot).verdicts).await;
         let mut failures = Vec::new();
-        for stored in self.store.list() {
+        for stored in overlays {
             match self.write(&stored, &verdicts).await {
                 // Someone changed or removed an overlay: what was found may be true no longer.
                 Ok(true) => return Ok(Outcome::Requeue),

@@ -16,13 +16,14 @@ use karpenter_runtime::entropy::Entropy;
 use karpenter_runtime::informer::Informer;
 use karpenter_runtime::options::Options;
 use karpenter_runtime::program::Program;
+use karpenter_runtime::store::Store;
 use kube::api::{ApiResource, DynamicObject};
 use kube::core::GroupVersionKind;
 use kube::runtime::watcher;
 use kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
 
-use crate::context::{ATTACHMENTS_BY_NODE, BY_NODE_POOL, BY_PROVIDER_ID, PODS_BY_NODE, Stores};
+use crate::context::{ATTACHMENTS_BY_NODE, BY_NODE_POOL, BY_PROVIDER_ID, Listed, PODS_BY_NODE, Stores};
 use crate::seen_pod::SeenPod;
 
 /// Every watch of the program. What a feature gate closes is not watched.
@@ -141,7 +142,65 @@ impl Watches {
                 .iter()
                 .map(|(kind, informer)| (kind.clone(), informer.store()))
                 .collect(),
+            lists: self.lists().into(),
         }
+    }
+
+    /// One of every watch. No field is left out unseen: a decision made before one kind is listed takes it for empty.
+    fn lists(&self) -> Vec<Listed> {
+        let Self {
+            pods,
+            nodes,
+            node_claims,
+            node_pools,
+            daemon_sets,
+            disruption_budgets,
+            volume_claims,
+            volumes,
+            attachments,
+            storage_classes,
+            csi_nodes,
+            namespaces,
+            node_classes,
+            node_overlays,
+            workloads,
+            buffers,
+        } = self;
+        let mut lists = vec![
+            listed(pods.store()),
+            listed(nodes.store()),
+            listed(node_claims.store()),
+            listed(node_pools.store()),
+            listed(daemon_sets.store()),
+            listed(disruption_budgets.store()),
+            listed(volume_claims.store()),
+            listed(volumes.store()),
+            listed(attachments.store()),
+            listed(storage_classes.store()),
+            listed(csi_nodes.store()),
+            listed(namespaces.store()),
+        ];
+        lists.extend(node_classes.values().map(|informer| listed(informer.store())));
+        lists.extend(node_overlays.as_ref().map(|informer| listed(informer.store())));
+        if let Some(WorkloadWatches { services, replication_controllers, replica_sets, stateful_sets }) =
+            workloads
+        {
+            let of_workloads = [
+                listed(services.store()),
+                listed(replication_controllers.store()),
+                listed(replica_sets.store()),
+                listed(stateful_sets.store()),
+            ];
+            lists.extend(of_workloads);
+        }
+        if let Some(BufferWatches { capacity_buffers, pod_templates, deployments }) = buffers {
+            lists.extend([
+                listed(capacity_buffers.store()),
+                listed(pod_templates.store()),
+                listed(deployments.store()),
+            ]);
+        }
+        lists
     }
 
     /// Starts with whoever leads: a replica that stands by sees nothing, and costs nothing.
@@ -191,6 +250,10 @@ impl<K> Watched for K where
 
 fn all<K: Watched>(client: &Client, entropy: &Entropy) -> Informer<K> {
     Informer::all(client, watcher::Config::default(), entropy)
+}
+
+fn listed<K: Send + Sync + 'static>(store: Store<K>) -> Listed {
+    Box::new(move || store.is_synced())
 }
 
 /// The images on a node are the longest part of it.

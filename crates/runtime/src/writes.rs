@@ -93,6 +93,34 @@ where
     }
 }
 
+/// What became of an object that was to go as it was read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Deleted {
+    /// It goes.
+    Yes,
+    /// It was gone already.
+    Gone,
+    /// It was changed since: what was decided about it may hold no longer, look again.
+    Conflict,
+}
+
+/// Deletes an object as it was read.
+pub async fn delete_unchanged<K>(api: &Api<K>, object: &K) -> Result<Deleted, kube::Error>
+where
+    K: Resource + Clone + DeserializeOwned + Debug,
+{
+    let meta = object.meta();
+    let preconditions =
+        Preconditions { uid: meta.uid.clone(), resource_version: meta.resource_version.clone() };
+    let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
+    match api.delete(&name(object), &params).await {
+        Ok(_) => Ok(Deleted::Yes),
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(Deleted::Gone),
+        Err(kube::Error::Api(status)) if status.code == 409 => Ok(Deleted::Conflict),
+        Err(error) => Err(error),
+    }
+}
+
 fn name<K: Resource>(object: &K) -> String {
     object.meta().name.clone().unwrap_or_default()
 }

@@ -188,7 +188,7 @@ impl Singleton for Disruption {
             return Ok(outcome);
         }
         let mut methods: Vec<Method> = self.options.methods().collect();
-        let mut look = self.look().await;
+        let Some(mut look) = self.look().await else { return Ok(Outcome::After(PERIOD)) };
         self.tell_wishes(&look);
         self.log_unreadable_costs(&look);
         while !methods.is_empty() {
@@ -334,12 +334,16 @@ impl Disruption {
         settled(cleared, "removing condition from nodeclaims", "condition", nodeclaim::DISRUPTION_REASON)
     }
 
-    /// The cluster as it is, with what can be bought.
-    async fn look(&self) -> Look {
+    /// The cluster as it is, with what can be bought. None while that cannot be told: a NodePool whose provider is merely slow
+    /// would have its nodes replaced by others'.
+    async fn look(&self) -> Option<Look> {
         let Context { stores, cluster, providers, .. } = &self.context;
         let pools: Vec<Arc<NodePool>> =
             stores.node_pools.list().into_iter().filter(|pool| providers.for_pool(pool).is_ok()).collect();
         let offers = self.provisioning.catalogue.offers(&pools).await;
+        if offers.are_awaited() {
+            return None;
+        }
         let (now, rules) = (self.context.now(), providers.scheduling_rules());
         let queued = self.queue.nodes();
         let (snapshot, state, buffer_nodes, pending_disruption, reserved_nodes) = cluster.update(|cluster| {
@@ -378,12 +382,12 @@ impl Disruption {
             unseen_pools,
         };
         let named = |pool: Arc<NodePool>| (pool.metadata.name.clone().unwrap_or_default(), pool);
-        Look {
+        Some(Look {
             snapshot: Arc::new(snapshot),
             memory: Arc::new(memory),
             pools: Arc::new(pools.into_iter().map(named).collect()),
             state,
-        }
+        })
     }
 
     /// Nodes that their platforms are at work on, by provider id: what they do, and which of them are going.
@@ -568,14 +572,16 @@ impl Disruption {
             if !self.context.environment.clock.doubted_for().is_zero() {
                 return Ok(Carried::Doubted);
             }
-            *look = self.look().await;
+let Some(fresh) = self.look().await else { return Ok(Carried::Doubted) };
+            *look = fresh;
             if command.method != Method::Emptiness {
                 if self.puts_off(look, &command).await {
                     put_off = true;
                     continue;
                 }
                 // That took a whole search, and what was seen before it is as old.
-                *look = self.look().await;
+                let Some(fresh) = self.look().await else { return Ok(Carried::Doubted) };
+                *look = fresh;
                 if !self.context.environment.clock.doubted_for().is_zero() {
                     return Ok(Carried::Doubted);
                 }

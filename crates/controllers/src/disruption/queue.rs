@@ -284,6 +284,12 @@ impl Queue {
         for candidate in candidates {
             state.by_provider.remove(&candidate.provider_id);
         }
+        drop(state);
+        self.0.context.cluster.update(|cluster| {
+            for Candidate { node_pool, claim, .. } in candidates.iter().map(|candidate| &**candidate) {
+                cluster.pool_nodes_mut().keep(node_pool, claim);
+            }
+        });
     }
 
     async fn reboot(&self, command: &Command, id: &str, pools: &Pools) -> Result<Started, ReconcileError> {

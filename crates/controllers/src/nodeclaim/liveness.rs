@@ -6,7 +6,8 @@ use karpenter_api::nodeclaim::{LAUNCHED, REGISTERED};
 use karpenter_cloudprovider::provider::DEFAULT_LAUNCH_TIMEOUT;
 use karpenter_runtime::controller::Outcome;
 use karpenter_runtime::error::ReconcileError;
-use karpenter_runtime::{logging, writes};
+use karpenter_runtime::logging;
+use karpenter_runtime::writes::{self, Deleted};
 
 use super::lifecycle::{Lifecycle, Pass, Stage};
 use crate::times::{after, until};
@@ -44,13 +45,21 @@ impl Lifecycle {
         if !doubt.is_zero() {
             return Ok(Stage::Next(Outcome::After(doubt)));
         }
-        self.record_launch(&pass.claim, false).await?;
-        let deleted = writes::delete(&self.claims, &pass.claim).await;
+        // As it was read: it may have got there in the last moment.
+        let deleted = writes::delete_unchanged(&self.claims, &pass.claim).await;
         let deleted =
             deleted.map_err(|e| ReconcileError::from(e).context("deleting nodeclaim for timeout"))?;
-        if deleted {
-            tracing::debug!(timeout = %logging::duration(timeout), reason, "terminating due to timeout");
-            self.totals.claim_disrupted(reason, &pass.claim, "");
+        match deleted {
+            Deleted::Conflict => return Ok(Stage::Next(Outcome::Requeue)),
+            Deleted::Gone => {}
+            Deleted::Yes => {
+                tracing::debug!(timeout = %logging::duration(timeout), reason, "terminating due to timeout");
+                self.totals.claim_disrupted(reason, &pass.claim, "");
+            }
+        }
+        // There is nothing left to try again on.
+        if let Err(error) = self.record_launch(&pass.claim, false).await {
+            tracing::error!(%error, "noting the failed launch on the nodepool");
         }
         Ok(Stage::Deleted)
     }

@@ -28,9 +28,8 @@ use karpenter_runtime::metrics::{CounterVec, HistogramVec, exponential_buckets};
 use karpenter_runtime::object_key::ObjectKey;
 use karpenter_runtime::program::Program;
 use karpenter_runtime::rate_limit::reasonable;
-use karpenter_runtime::writes::{self, Lock, Written};
+use karpenter_runtime::writes::{self, Deleted, Lock, Written};
 use kube::Api;
-use kube::api::{DeleteParams, Preconditions};
 
 use super::initialization::is_ready;
 use super::registration::taints_of;
@@ -430,16 +429,7 @@ impl Reboot {
                 Written::Conflict => return Ok(false),
             }
         }
-        let meta = &pass.claim.metadata;
-        let preconditions =
-            Preconditions { uid: meta.uid.clone(), resource_version: meta.resource_version.clone() };
-        let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
-        match self.claims.delete(meta.name.as_deref().unwrap_or_default(), &params).await {
-            Ok(_) => Ok(true),
-            Err(kube::Error::Api(status)) if status.code == 404 => Ok(true),
-            Err(kube::Error::Api(status)) if status.code == 409 => Ok(false),
-            Err(error) => Err(error.into()),
-        }
+        Ok(writes::delete_unchanged(&self.claims, &pass.claim).await? != Deleted::Conflict)
     }
 
     /// Writes the end of the reboot, over the version that was read so that it is counted once. False: look again.

@@ -1,7 +1,9 @@
 //! What each NodePool can buy, as its provider says.
 //!
 //! Providers are asked anew for every decision and all at once. One that errs costs only its own NodePools this pass; one that
-//! does not answer is waited for a while, then its last answer stands in, and its late answer serves the next pass.
+//! does not answer is waited for a while, then its last answer stands in, and its late answer serves the next pass. Where there
+//! is no last answer nothing is decided for some minutes: the pods of a NodePool whose provider is merely slow would get nodes
+//! of another.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -25,6 +27,9 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// A question put longer ago than this is put again: its answer, should it have come meanwhile, is as old.
 const OLDEST: Duration = Duration::from_secs(5 * 60);
 
+/// How long nothing is decided for want of a first answer. A provider that has not answered by then may never do.
+const LONGEST_WAIT: Duration = Duration::from_secs(5 * 60);
+
 type Answer = Result<Arc<[InstanceType]>, ProviderError>;
 
 /// Asks providers, and remembers what they said; clones share what they know.
@@ -40,6 +45,14 @@ struct Known {
     asked: BTreeMap<String, Question>,
     /// The last good answer.
     answered: BTreeMap<String, Arc<[InstanceType]>>,
+    /// NodePools that decisions wait for, or no longer do.
+    awaited: BTreeMap<String, Awaited>,
+}
+
+/// A NodePool that nothing is known of because its provider takes its time.
+struct Awaited {
+    since: Instant,
+    given_up: bool,
 }
 
 struct Question {
@@ -55,9 +68,15 @@ pub(crate) struct Offers {
     types: BTreeMap<Text, InstanceTypes>,
     /// Taints that what they can buy has besides those they declare, where their provider has them planned for.
     taints: BTreeMap<Text, Vec<Taint>>,
+    are_awaited: bool,
 }
 
 impl Offers {
+    /// Whether a provider still has to answer for the first time: it is too early to decide anything.
+    pub(crate) fn are_awaited(&self) -> bool {
+        self.are_awaited
+    }
+
     /// What the NodePool of this name can buy.
     pub(crate) fn of(&self, pool: &str) -> InstanceTypes {
         self.types
@@ -93,19 +112,41 @@ impl Catalogue {
     /// What these NodePools can buy, or why that is not known.
     pub(crate) async fn offers(&self, pools: &[Arc<NodePool>]) -> Offers {
         let name = |pool: &NodePool| pool.metadata.name.clone().unwrap_or_default();
-        let answers = pools.iter().map(|pool| async move {
-            let types = match self.ask(pool).await {
+        let answers = join_all(pools.iter().map(|pool| self.ask(pool))).await;
+        let mut are_awaited = false;
+        let mut types = BTreeMap::new();
+        for (pool, answer) in pools.iter().zip(answers) {
+            are_awaited |= self.awaits(&name(pool), &answer);
+            let known = match answer {
                 Ok(types) => InstanceTypes::Resolved(types),
                 Err(error) => InstanceTypes::Unresolved { reason: error.to_string().into() },
             };
-            (name(pool).into(), types)
-        });
-        let types = join_all(answers).await.into_iter().collect();
+            types.insert(name(pool).into(), known);
+        }
         let inherited = pools.iter().filter_map(|pool| {
             let taints = self.providers.for_pool(pool).ok()?.inherited_taints(pool);
             (!taints.is_empty()).then(|| (name(pool).into(), taints))
         });
-        Offers { types, taints: inherited.collect() }
+        Offers { types, taints: inherited.collect(), are_awaited }
+    }
+
+    /// Whether decisions wait for this NodePool, which this was just said of.
+    fn awaits(&self, pool: &str, answer: &Answer) -> bool {
+        let mut known = self.known();
+        let Err(error @ ProviderError::Timeout { .. }) = answer else {
+            known.awaited.remove(pool);
+            return false;
+        };
+        let Some(awaited) = known.awaited.get_mut(pool) else {
+            tracing::info!(nodepool = pool, %error, "waiting for instance types before deciding anything");
+            known.awaited.insert(pool.to_owned(), Awaited { since: Instant::now(), given_up: false });
+            return true;
+        };
+        if !awaited.given_up && awaited.since.elapsed() >= LONGEST_WAIT {
+            awaited.given_up = true;
+            tracing::error!(nodepool = pool, %error, "deciding without the nodepool until its instance types are known");
+        }
+        !awaited.given_up
     }
 
     /// A NodePool is gone: what was known of it need not be remembered.
@@ -113,26 +154,29 @@ impl Catalogue {
         let mut known = self.known();
         known.answered.remove(pool);
         known.asked.remove(pool);
+        known.awaited.remove(pool);
     }
 
     async fn ask(&self, pool: &Arc<NodePool>) -> Answer {
         let provider = self.providers.for_pool(pool).map_err(ProviderError::other)?;
         let name = pool.metadata.name.clone().unwrap_or_default();
         let question = self.question(&name, pool, provider);
-        match timeout(PATIENCE, question).await {
-            Ok(answer) => {
-                let mut known = self.known();
-                known.asked.remove(&name);
-                if let Ok(types) = &answer {
-                    known.answered.insert(name, Arc::clone(types));
-                }
-                answer
+        let ended = timeout(PATIENCE, question).await;
+        let mut known = self.known();
+        if ended.is_ok() {
+            known.asked.remove(&name);
+        }
+        let answer = ended.unwrap_or_else(|_| {
+            let provider = provider.name().to_owned();
+            Err(ProviderError::Timeout { provider, method: "GetInstanceTypes", limit: PATIENCE })
+        });
+        match answer {
+            Ok(types) => {
+                known.answered.insert(name, Arc::clone(&types));
+                Ok(types)
             }
-            Err(_) => self.known().answered.get(&name).cloned().ok_or_else(|| ProviderError::Timeout {
-                provider: provider.name().to_owned(),
-                method: "GetInstanceTypes",
-                limit: PATIENCE,
-            }),
+            Err(error @ ProviderError::Timeout { .. }) => known.answered.get(&name).cloned().ok_or(error),
+            Err(error) => Err(error),
         }
     }
 
@@ -206,11 +250,27 @@ mod tests {
         let offers = catalogue.offers(&[pool("a"), pool("new")]).await;
         assert_eq!(started.elapsed(), PATIENCE);
         assert_eq!(offers.list("a").len(), 5, "as it last was");
+        assert!(offers.are_awaited());
         let InstanceTypes::Unresolved { reason } = offers.of("new") else { panic!("never answered") };
         assert_eq!(&*reason, "GetInstanceTypes of provider fake gave no answer within 10s");
         assert_eq!(provider.count(Method::GetInstanceTypes), 3);
-        catalogue.offers(&[pool("a")]).await;
+        assert!(!catalogue.offers(&[pool("a")]).await.are_awaited());
         assert_eq!(provider.count(Method::GetInstanceTypes), 3, "the open question is not put again");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_first_answer_is_awaited_for_minutes_but_not_for_ever_and_an_error_is_an_answer() {
+        let (provider, catalogue) = catalogue();
+        provider.always(Method::GetInstanceTypes, Some(Behaviour::Hang));
+        let (started, pools) = (Instant::now(), [pool("a")]);
+        while catalogue.offers(&pools).await.are_awaited() {}
+        assert_eq!(started.elapsed(), PATIENCE + LONGEST_WAIT);
+        assert!(!catalogue.offers(&pools).await.are_awaited(), "it was given up");
+        catalogue.forget("a");
+        assert!(catalogue.offers(&pools).await.are_awaited(), "another of its name");
+        catalogue.known().asked.clear();
+        provider.always(Method::GetInstanceTypes, Some(Behaviour::Fail(ProviderError::other("no route"))));
+        assert!(!catalogue.offers(&pools).await.are_awaited());
     }
 
     #[tokio::test(start_paused = true)]

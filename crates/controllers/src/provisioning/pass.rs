@@ -54,6 +54,14 @@ pub(super) struct Decision {
     pub(super) pools: BTreeMap<String, Arc<NodePool>>,
 }
 
+/// What a pass comes to.
+enum Verdict {
+    NothingToDo,
+    /// What there is to decide from is not complete or not of one piece: what was decided last holds until the next pass.
+    TooEarly,
+    Decided(Box<Decision>),
+}
+
 impl Singleton for Provisioner {
     async fn reconcile(&self) -> ReconcileResult {
         if !self.batcher.wait().await {
@@ -64,7 +72,14 @@ impl Singleton for Provisioner {
             self.batcher.trigger_now();
             return Ok(Outcome::After(UNTIL_SYNCED));
         }
-        let decision = self.decide().await?;
+        let decision = match self.decide().await {
+            Verdict::Decided(decision) => Some(*decision),
+            Verdict::NothingToDo => None,
+            Verdict::TooEarly => {
+                self.batcher.trigger_now();
+                return Ok(Outcome::After(IMMEDIATELY));
+            }
+        };
         if let Some(decision) = &decision {
             self.records.write(decision);
         }
@@ -77,18 +92,20 @@ impl Singleton for Provisioner {
 }
 
 impl Provisioner {
-    /// None when there is nothing to decide.
-    async fn decide(&self) -> Result<Option<Decision>, ReconcileError> {
+    async fn decide(&self) -> Verdict {
         let started = Instant::now();
         let Context { cluster, stores, providers, .. } = &self.context;
         if !cluster.read(|cluster| cluster.has_scheduling_work()) {
             self.metrics.ignored_pods.set(&[], 0.0);
-            return Ok(None);
+            return Verdict::NothingToDo;
         }
         let pools: Vec<Arc<NodePool>> =
             stores.node_pools.list().into_iter().filter(|pool| providers.for_pool(pool).is_ok()).collect();
         let buying: Vec<Arc<NodePool>> = pools.iter().filter(|pool| may_buy(pool)).cloned().collect();
         let offers = self.catalogue.offers(&buying).await;
+        if offers.are_awaited() {
+            return Verdict::TooEarly;
+        }
         // A leap of the clock is no reason to give up on drains and buy nodes.
         let (now, rules) = (self.context.undoubted_now(), providers.scheduling_rules());
         let (snapshot, consistent) = cluster.read(|cluster| {
@@ -103,8 +120,7 @@ impl Provisioner {
             (Arc::new(snapshot), buying.iter().all(same))
         });
         if !consistent {
-            self.batcher.trigger_now();
-            return Ok(None);
+            return Verdict::TooEarly;
         }
         let id = self.new_id();
         self.metrics.queue_depth.delete_matching(&[("controller", NAME)]);
@@ -131,7 +147,7 @@ impl Provisioner {
         let named = |pool: Arc<NodePool>| (pool.metadata.name.clone().unwrap_or_default(), pool);
         let decision = Decision { plan, snapshot, pools: pools.into_iter().map(named).collect() };
         self.records.log(&decision, started.elapsed());
-        Ok(Some(decision))
+        Verdict::Decided(Box::new(decision))
     }
 
     fn new_id(&self) -> String {

@@ -117,3 +117,18 @@ async fn a_buffer_that_can_never_be_filled_says_what_is_wrong() {
     assert_eq!(found["status"]["replicas"], 0);
     assert_eq!(said(&found, "Provisioning"), "False BufferEmpty: Buffer has zero desired replicas");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_buffer_of_more_pods_than_anyone_can_mean_is_refused_and_becomes_none() {
+    let rig = rig().await;
+    rig.create(template()).await;
+    rig.create(buffer(json!({"podTemplateRef": {"name": "chunk"}, "replicas": 10_001}))).await;
+    assert_eq!(
+        said(&status(&rig).await, "ReadyForProvisioning"),
+        "False TooManyReplicas: 10001 pods are more than the 10000 a buffer may stand for; lower spec.replicas, spec.percentage or spec.limits"
+    );
+    rig.pass(Duration::from_secs(30)).await;
+    assert!(rig.context.stores.node_claims.is_empty());
+    rig.patch(&buffer(json!({})), json!({"spec": {"replicas": 1}})).await;
+    rig.eventually("a NodeClaim", |rig| !rig.context.stores.node_claims.is_empty()).await;
+}

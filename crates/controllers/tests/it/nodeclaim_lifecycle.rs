@@ -191,6 +191,22 @@ async fn a_claim_whose_node_does_not_come_is_given_up_and_its_instance_removed()
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_claim_that_registers_in_the_moment_it_is_given_up_is_kept() {
+    let rig = launched().await;
+    rig.pass(880 * SECOND).await;
+    let held = rig.hold_requests().await;
+    // The decision is made while the request that carries it out does not get through.
+    rig.pass(60 * SECOND).await;
+    let since = "2026-01-01T00:00:00Z";
+    let registered = json!([condition("Launched", "True", since), condition("Registered", "True", since)]);
+    rig.patch_status(&fresh_claim("c"), json!({"status": {"conditions": registered}})).await;
+    drop(held);
+    rig.pass(60 * SECOND).await;
+    assert!(claim_now(&rig).await["metadata"].get("deletionTimestamp").is_none());
+    assert_eq!(disrupted(&rig, "registration_timeout"), None);
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_instance_that_is_not_there_never_becomes_a_node() {
     let rig = Rig::quiet(&[]).await;
     rig.provider.next(Method::Create, Behaviour::WrongProviderId("fake:///lie".to_owned()));

@@ -116,6 +116,62 @@ async fn pods_that_come_together_share_a_node_and_are_provisioned_for_once() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn pods_are_not_given_to_another_pool_because_the_provider_of_theirs_is_slow() {
+    let rig = rig().await;
+    rig.create(node_pool("known")).await;
+    rig.eventually("its instance types are known", |rig| rig.provider.count(Method::GetInstanceTypes) > 0)
+        .await;
+    rig.provider.always(Method::GetInstanceTypes, Some(Behaviour::Slow(Duration::from_secs(45))));
+    rig.create(node_pool("preferred").with(json!({"spec": {"weight": 10}}))).await;
+    rig.create(pending_pod("p", "1")).await;
+    let made = expect_claims(&rig, 1).await;
+    assert_eq!(json_of(&made[0])["metadata"]["labels"]["karpenter.sh/nodepool"], "preferred");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_provider_that_never_answers_keeps_pods_from_other_pools_for_minutes_only() {
+    let rig = rig().await;
+    rig.create(node_pool("known")).await;
+    rig.eventually("its instance types are known", |rig| rig.provider.count(Method::GetInstanceTypes) > 0)
+        .await;
+    rig.provider.always(Method::GetInstanceTypes, Some(Behaviour::Hang));
+    rig.create(node_pool("preferred").with(json!({"spec": {"weight": 10}}))).await;
+    rig.create(pending_pod("p", "1")).await;
+    rig.pass(Duration::from_secs(290)).await;
+    assert_eq!(claims(&rig), []);
+    rig.pass(Duration::from_secs(60)).await;
+    let made = expect_claims(&rig, 1).await;
+    assert_eq!(json_of(&made[0])["metadata"]["labels"]["karpenter.sh/nodepool"], "known");
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_decided_until_every_kind_is_listed() {
+    let flags = &["--feature-gates=NodeOverlay=true,CapacityBuffer=true"];
+    let kinds = [
+        "storageclasses",
+        "csinodes",
+        "namespaces",
+        "nodeoverlays",
+        "services",
+        "replicationcontrollers",
+        "replicasets",
+        "statefulsets",
+        "podtemplates",
+        "deployments",
+    ];
+    for kind in kinds {
+        let rig = Rig::quiet_without(flags, kind).await;
+        rig.create(node_class()).await;
+        rig.create(node_pool("default")).await;
+        rig.create(pending_pod("p", "1")).await;
+        rig.pass(Duration::from_secs(60)).await;
+        assert_eq!(claims(&rig), [], "{kind} could not be listed");
+        rig.answer_all();
+        expect_claims(&rig, 1).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_template_of_the_pool_is_on_the_claim() {
     let rig = rig().await;
     let pool = node_pool("default").with(json!({"spec": {"template": {
