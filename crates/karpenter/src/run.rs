@@ -60,8 +60,9 @@ pub fn cmd(args: &Args) -> anyhow::Result<ExitCode> {
     };
     check(&options)?;
     let environment = Environment::real();
-    let config = logging::Config { level: options.log_level, ..logging::Config::default() };
-    let output = logging::open_outputs(&options.log_output_paths)?;
+    let commit = (!COMMIT.is_empty()).then(|| COMMIT.to_owned());
+    let config = logging::Config { level: options.log_level, commit, ..logging::Config::default() };
+    let output = logging::open_outputs(&options.log_output_paths, &options.log_error_output_paths)?;
     let clock = Arc::clone(&environment.clock);
     let (set, traces) = if options.otlp_endpoint.is_empty() {
         (tracing::subscriber::set_global_default(logging::subscriber(config, clock, output)), None)
@@ -77,7 +78,10 @@ pub fn cmd(args: &Args) -> anyhow::Result<ExitCode> {
         .thread_keep_alive(Duration::from_millis(100))
         .build()
         .context("cannot start the async runtime")?;
-    runtime.block_on(run(options, environment, traces))
+    let ended = runtime.block_on(run(options, environment, traces));
+    // Whatever is still being computed concerns nobody: the lease is another's by now.
+    runtime.shutdown_background();
+    ended
 }
 
 /// What can be read and yet cannot be run with.
@@ -122,6 +126,13 @@ async fn run(
         tracing::warn!("{warning}");
     }
     tracing::debug!(version = VERSION, "discovered karpenter version");
+    if !options.default_topology_spread.is_empty() {
+        let constraints = serde_json::to_value(&options.default_topology_spread).unwrap_or_default();
+        tracing::info!(
+            "default-topology-spread-constraints" = %logging::json(constraints),
+            "scheduler-config is set: applying these default topology spread constraints during scheduling to pods that declare none of their own"
+        );
+    }
     publish_build(&environment.registry);
     // Where we run, and the lease is; with Cluster API we may work for another cluster.
     let own = surroundings::cluster(options.kubeconfig.as_ref()).await?;
@@ -185,9 +196,8 @@ async fn run(
     let elector = match options.disable_leader_election {
         true => None,
         false => {
-            // With a client of its own: renewals never wait behind other requests.
-            let client = client::build(own, VERSION, limits, &Metrics::new())
-                .context("cannot make a client for the lease")?;
+            let client =
+                client::for_lease(own, VERSION, limits).context("cannot make a client for the lease")?;
             let namespace = surroundings::lease_namespace(&options.leader_election_namespace)?;
             let identity = lease::identity(&surroundings::host_name(), &environment);
             let config = LeaseConfig::new(namespace, options.lease_name(), identity);

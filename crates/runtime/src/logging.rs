@@ -123,41 +123,75 @@ pub fn subscriber_with_traces(
 /// Where lines go.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "cannot write logs to {path:?} (--log-output-paths, LOG_OUTPUT_PATHS): {source}; give stdout, stderr or a file that can be written"
+    "cannot write logs to {path:?} ({setting}): {source}; give stdout, stderr or a file that can be written"
 )]
 pub struct OutputError {
     path: String,
+    setting: &'static str,
     source: io::Error,
 }
 
-/// Opens a comma separated list of `stdout`, `stderr` and files.
-pub fn open_outputs(paths: &str) -> Result<Box<dyn Write + Send>, OutputError> {
-    let mut outputs: Vec<Box<dyn Write + Send>> = Vec::new();
-    for path in paths.split(',').map(str::trim).filter(|path| !path.is_empty()) {
-        outputs.push(match path {
+/// Opens the outputs of lines, and those that are told what cannot be written there; both are comma separated lists of `stdout`,
+/// `stderr` and files.
+pub fn open_outputs(paths: &str, error_paths: &str) -> Result<Box<dyn Write + Send>, OutputError> {
+    let outputs = open_all(paths, "--log-output-paths, LOG_OUTPUT_PATHS")?;
+    let errors = open_all(error_paths, "--log-error-output-paths, LOG_ERROR_OUTPUT_PATHS")?;
+    Ok(Box::new(Tee { outputs, errors }))
+}
+
+fn open_all(paths: &str, setting: &'static str) -> Result<Vec<Output>, OutputError> {
+    let paths = paths.split(',').map(str::trim).filter(|path| !path.is_empty());
+    let open = |path: &str| {
+        let out: Box<dyn Write + Send> = match path {
             "stdout" => Box::new(io::stdout()),
             "stderr" => Box::new(io::stderr()),
             path => {
                 let file = OpenOptions::new().create(true).append(true).open(path);
-                Box::new(file.map_err(|source| OutputError { path: path.to_owned(), source })?)
+                Box::new(file.map_err(|source| OutputError { path: path.to_owned(), setting, source })?)
             }
-        });
-    }
-    Ok(Box::new(Tee(outputs)))
+        };
+        Ok(Output { path: path.to_owned(), out, is_broken: false })
+    };
+    paths.map(open).collect()
 }
 
-struct Tee(Vec<Box<dyn Write + Send>>);
+struct Output {
+    path: String,
+    out: Box<dyn Write + Send>,
+    /// Whether the last line did not get there, which was told.
+    is_broken: bool,
+}
+
+/// Writes everywhere: an output that is full or gone does not silence the others.
+struct Tee {
+    outputs: Vec<Output>,
+    errors: Vec<Output>,
+}
+
+impl Tee {
+    fn each(&mut self, write: impl Fn(&mut (dyn Write + Send)) -> io::Result<()>) {
+        for Output { path, out, is_broken } in &mut self.outputs {
+            let written = write(&mut **out);
+            let was_broken = std::mem::replace(is_broken, written.is_err());
+            if let (Err(error), false) = (written, was_broken) {
+                for errors in &mut self.errors {
+                    // There is nobody left to tell.
+                    let _ = writeln!(errors.out, "cannot write logs to {path:?}: {error}");
+                }
+            }
+        }
+    }
+}
 
 impl Write for Tee {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        for out in &mut self.0 {
-            out.write_all(line)?;
-        }
+        self.each(|out| out.write_all(line));
         Ok(line.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.0.iter_mut().try_for_each(Write::flush)
+        self.each(|out| out.flush());
+        Ok(())
     }
 }
 

@@ -131,7 +131,48 @@ async fn lines_of_a_reconcile_name_controller_object_and_id_and_errors_bring_the
 
 #[test]
 fn a_log_file_that_cannot_be_written_says_so_with_flag_and_remedy() {
-    assert!(open_outputs("stdout,stderr").is_ok());
-    let error = open_outputs("/no/such/directory/log").err().expect("an error").to_string();
+    assert!(open_outputs("stdout,stderr", "stderr").is_ok());
+    let error = open_outputs("/no/such/directory/log", "").err().expect("an error").to_string();
     assert!(error.contains("--log-output-paths") && error.contains("/no/such/directory/log"), "{error}");
+}
+
+/// An output that takes nothing while it is full.
+struct Full(Arc<std::sync::atomic::AtomicBool>, Captured);
+
+impl Write for Full {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.0.load(std::sync::atomic::Ordering::Relaxed) {
+            return Err(io::Error::other("no space left"));
+        }
+        self.1.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn an_output_that_cannot_be_written_is_told_of_once_and_does_not_silence_those_after_it() {
+    let full = Arc::new(std::sync::atomic::AtomicBool::new(true));
+    let [first, second, errors] = [(); 3].map(|()| Captured::default());
+    let output =
+        |path: &str, out: Box<dyn Write + Send>| Output { path: path.to_owned(), out, is_broken: false };
+    let mut tee = Tee {
+        outputs: vec![
+            output("disk", Box::new(Full(Arc::clone(&full), first.clone()))),
+            output("stdout", Box::new(second.clone())),
+        ],
+        errors: vec![output("stderr", Box::new(errors.clone()))],
+    };
+    let mut write = |line: &str| tee.write_all(line.as_bytes()).expect("it goes on");
+    write("a\n");
+    write("b\n");
+    assert_eq!(errors.text(), "cannot write logs to \"disk\": no space left\n");
+    full.store(false, std::sync::atomic::Ordering::Relaxed);
+    write("c\n");
+    full.store(true, std::sync::atomic::Ordering::Relaxed);
+    write("d\n");
+    assert_eq!((first.text().as_str(), second.text().as_str()), ("c\n", "a\nb\nc\nd\n"));
+    assert_eq!(errors.text().lines().count(), 2, "it broke anew");
 }

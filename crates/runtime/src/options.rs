@@ -143,7 +143,7 @@ pub struct Options {
     pub log_level: LevelFilter,
     /// `--log-output-paths`.
     pub log_output_paths: String,
-    /// `--log-error-output-paths`; used by nothing: the logger has no errors of its own to tell.
+    /// `--log-error-output-paths`: where it is told what could not be written to the others.
     pub log_error_output_paths: String,
     /// `--otlp-endpoint`: where traces go; empty for nowhere.
     pub otlp_endpoint: String,
@@ -284,7 +284,7 @@ static SETTINGS: &[Setting] = &[
     setting("cpu-requests", "CPU_REQUESTS", Kind::Int, "1000", "CPU request of the container in millicores; more means more reconciles at once"),
     setting("log-level", "LOG_LEVEL", Kind::Text, "info", "debug, info or error"),
     setting("log-output-paths", "LOG_OUTPUT_PATHS", Kind::Text, "stdout", "Where log lines go: stdout, stderr or files, separated by commas"),
-    setting("log-error-output-paths", "LOG_ERROR_OUTPUT_PATHS", Kind::Text, "stderr", "Where errors of the logger itself go; used by nothing"),
+    setting("log-error-output-paths", "LOG_ERROR_OUTPUT_PATHS", Kind::Text, "stderr", "Where errors of the logger itself go"),
     setting("otlp-endpoint", "OTEL_EXPORTER_OTLP_ENDPOINT", Kind::Text, "", "Collector that traces are sent to by OTLP over HTTP, such as http://otel-collector:4318"),
     setting("batch-max-duration", "BATCH_MAX_DURATION", Kind::Duration, "10s", "The longest time pods are collected before nodes are launched for them"),
     setting("batch-idle-duration", "BATCH_IDLE_DURATION", Kind::Duration, "1s", "The time without a new pod that ends collecting"),

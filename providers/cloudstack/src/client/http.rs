@@ -1,9 +1,7 @@
 //! The real road to CloudStack: HTTPS with the system's certificates and those that were given, through a proxy where one is
 //! set. Redirects are not followed: whoever answers instead of CloudStack must not get signed requests.
 
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -14,15 +12,14 @@ use http_body_util::{BodyExt as _, Full, Limited};
 use hyper_rustls::{FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client as HyperClient;
 use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::client::legacy::connect::proxy::Tunnel;
 use hyper_util::client::proxy::matcher::Matcher;
-use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::rt::TokioExecutor;
+use karpenter_runtime::road::Road;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
-use tokio::net::TcpStream;
 
 use super::transport::{Transport, TransportError};
 
@@ -105,7 +102,7 @@ impl HttpTransport {
             Some(proxy) => Matcher::builder().all(proxy.clone()).no(settings.no_proxy.clone()).build(),
             None => Matcher::from_env(),
         };
-        let road = Road { http, matcher: Arc::new(matcher) };
+        let road = Road::new(http, matcher);
         let builder = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http();
         let connector = match &settings.tls_server_name {
             Some(name) => {
@@ -219,39 +216,6 @@ fn causes(error: &dyn std::error::Error) -> String {
         cause = inner.source();
     }
     text
-}
-
-/// Straight there, or through a proxy's tunnel.
-#[derive(Clone)]
-struct Road {
-    http: HttpConnector,
-    matcher: Arc<Matcher>,
-}
-
-type ConnectError = Box<dyn std::error::Error + Send + Sync>;
-
-impl tower::Service<Uri> for Road {
-    type Response = TokioIo<TcpStream>;
-    type Error = ConnectError;
-    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, ConnectError>> + Send>>;
-
-    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), ConnectError>> {
-        tower::Service::<Uri>::poll_ready(&mut self.http, context).map_err(Into::into)
-    }
-
-    fn call(&mut self, to: Uri) -> Self::Future {
-        let mut http = self.http.clone();
-        match self.matcher.intercept(&to) {
-            None => http.call(to).map(|connected| connected.map_err(Into::into)).boxed(),
-            Some(proxy) => {
-                let mut tunnel = Tunnel::new(proxy.uri().clone(), http);
-                if let Some(auth) = proxy.basic_auth() {
-                    tunnel = tunnel.with_auth(auth.clone());
-                }
-                async move { tower::Service::call(&mut tunnel, to).await.map_err(Into::into) }.boxed()
-            }
-        }
-    }
 }
 
 /// Checks nothing, as was asked for.
