@@ -220,7 +220,8 @@ impl Singleton for Disruption {
                 }
                 Carried::Changed(nodes) => {
                     let passed_over = look.memory.passed_over.clone();
-                    look = self.look().await;
+                    let Some(fresh) = self.look().await else { return Ok(Outcome::After(PERIOD)) };
+                    look = fresh;
                     let memory = Arc::make_mut(&mut look.memory);
                     memory.passed_over = passed_over;
                     memory.passed_over.extend(nodes.iter().map(|node| node.claim_uid.clone()));
@@ -572,7 +573,7 @@ impl Disruption {
             if !self.context.environment.clock.doubted_for().is_zero() {
                 return Ok(Carried::Doubted);
             }
-let Some(fresh) = self.look().await else { return Ok(Carried::Doubted) };
+            let Some(fresh) = self.look().await else { return Ok(Carried::Doubted) };
             *look = fresh;
             if command.method != Method::Emptiness {
                 if self.puts_off(look, &command).await {
