@@ -1,12 +1,8 @@
 //! Karpenter on an embedded cluster with a fake provider. [`Rig::quiet`] has no other components: what a test does not
 //! write does not happen. [`Rig::lively`] has the simulated world around it.
 
-<<<<<<< HEAD
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-=======
 use std::sync::{Arc, Mutex};
->>>>>>> 493313e (Decide nothing before every kind is listed or while a provider merely takes its time; keep a claim that registers in the last moment; refuse buffers nobody can mean)
 use std::time::Duration;
 
 use http::{Request, Response};
@@ -39,13 +35,10 @@ pub(crate) struct Rig {
     pub(crate) context: Context,
     /// While it is closed, nothing Karpenter asks reaches the server.
     gate: Arc<RwLock<()>>,
-<<<<<<< HEAD
     /// While it says so, the server has an error instead of a DELETE by Karpenter.
     refuses_deletions: Arc<AtomicBool>,
-=======
     /// The kind (in plural) that the server cannot list for Karpenter at the moment.
     unlisted: Arc<Mutex<Option<String>>>,
->>>>>>> 493313e (Decide nothing before every kind is listed or while a provider merely takes its time; keep a claim that registers in the last moment; refuse buffers nobody can mean)
     cluster: Cluster,
     /// Karpenter's own.
     clock: TokioClock,
@@ -135,19 +128,12 @@ impl Rig {
             registry: karpenter_runtime::metrics::Registry::new(),
         };
         let gate = Arc::new(RwLock::new(()));
-<<<<<<< HEAD
         let refuses_deletions = Arc::new(AtomicBool::new(false));
-        // As in the program: measured, and with an end to calls that never answer.
-        let measured = Measured::new(Arc::clone(&provider) as Arc<dyn CloudProvider>, &environment.registry);
-        let given = Given {
-            client: behind(&gate, &refuses_deletions, cluster.client("karpenter")),
-=======
         let unlisted = Arc::new(Mutex::new(unlisted.map(str::to_owned)));
         // As in the program: measured, and with an end to calls that never answer.
         let measured = Measured::new(Arc::clone(&provider) as Arc<dyn CloudProvider>, &environment.registry);
         let given = Given {
-            client: behind(&gate, &unlisted, cluster.client("karpenter")),
->>>>>>> 493313e (Decide nothing before every kind is listed or while a provider merely takes its time; keep a claim that registers in the last moment; refuse buffers nobody can mean)
+            client: behind(&gate, &refuses_deletions, &unlisted, cluster.client("karpenter")),
             events: events::recorder(COMPONENT, &environment),
             environment,
             options: Arc::new(options),
@@ -160,24 +146,19 @@ impl Rig {
             let stop = stop.clone();
             async move { program.run(stop, None).await.expect("a clean end") }
         });
-<<<<<<< HEAD
-        let rig = Self {
+        Self {
             client,
             provider,
             context,
             gate,
             refuses_deletions,
+            unlisted,
             cluster,
             clock,
             _world: world,
             stop,
             karpenter,
-        };
-        rig.eventually("everything is listed", |rig| rig.context.stores.are_synced()).await;
-        rig
-=======
-        Self { client, provider, context, gate, unlisted, cluster, clock, _world: world, stop, karpenter }
->>>>>>> 493313e (Decide nothing before every kind is listed or while a provider merely takes its time; keep a claim that registers in the last moment; refuse buffers nobody can mean)
+        }
     }
 
     /// Creates an object as a user would. A status, which nobody can create, is written after; of a NodeClaim before
@@ -291,15 +272,14 @@ impl Rig {
         self.gate.write().await
     }
 
-<<<<<<< HEAD
     /// Has the server fail to delete what Karpenter asks it to.
     pub(crate) fn refuse_deletions(&self, refuse: bool) {
         self.refuses_deletions.store(refuse, Ordering::Relaxed);
-=======
+    }
+
     /// The server can list everything again.
     pub(crate) fn answer_all(&self) {
         *self.unlisted.lock().expect("no panic") = None;
->>>>>>> 493313e (Decide nothing before every kind is listed or while a provider merely takes its time; keep a claim that registers in the last moment; refuse buffers nobody can mean)
     }
 
     /// Asks Karpenter to stop, as SIGTERM does, and waits until it has; how long that took.
@@ -328,37 +308,26 @@ async fn bare_cluster() -> Cluster {
     cluster
 }
 
-<<<<<<< HEAD
-/// A client whose requests wait while the gate is closed, and whose deletions may fail.
-fn behind(gate: &Arc<RwLock<()>>, refuses_deletions: &Arc<AtomicBool>, client: Client) -> Client {
-    let (gate, refuses_deletions) = (Arc::clone(gate), Arc::clone(refuses_deletions));
-    let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
-        let (gate, client) = (Arc::clone(&gate), client.clone());
-        let refuses = request.method() == http::Method::DELETE && refuses_deletions.load(Ordering::Relaxed);
-        async move {
-            drop(gate.read().await);
-            if refuses {
-                let failed = json!({
-                    "kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "InternalError",
-                    "code": 500, "message": "no",
-                });
-                let body = kube::client::Body::from(failed.to_string().into_bytes());
-                return Ok(http::Response::builder().status(500).body(body).expect("a response"));
-=======
-/// A client whose requests wait while the gate is closed, and which cannot list one kind.
-fn behind(gate: &Arc<RwLock<()>>, unlisted: &Arc<Mutex<Option<String>>>, client: Client) -> Client {
-    let (gate, unlisted) = (Arc::clone(gate), Arc::clone(unlisted));
+/// A client whose requests wait while the gate is closed, whose deletions may fail, and which may be unable to list one kind.
+fn behind(
+    gate: &Arc<RwLock<()>>,
+    refuses_deletions: &Arc<AtomicBool>,
+    unlisted: &Arc<Mutex<Option<String>>>,
+    client: Client,
+) -> Client {
+    let (gate, refuses_deletions, unlisted) =
+        (Arc::clone(gate), Arc::clone(refuses_deletions), Arc::clone(unlisted));
     let service = tower::service_fn(move |request: Request<Body>| {
         let (gate, client) = (Arc::clone(&gate), client.clone());
         let kind = request.uri().path().rsplit('/').next().unwrap_or_default();
-        let refused = unlisted.lock().expect("no panic").as_deref() == Some(kind);
+        let deletes = request.method() == http::Method::DELETE && refuses_deletions.load(Ordering::Relaxed);
+        let refused = deletes || unlisted.lock().expect("no panic").as_deref() == Some(kind);
         async move {
             drop(gate.read().await);
             if refused {
-                let status = json!({"kind": "Status", "status": "Failure", "code": 500, "reason": "InternalError", "message": "etcd"});
+                let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 500, "reason": "InternalError", "message": "no"});
                 let answer = Body::from(status.to_string().into_bytes());
                 return Ok(Response::builder().status(500).body(answer).expect("a response"));
->>>>>>> 493313e (Decide nothing before every kind is listed or while a provider merely takes its time; keep a claim that registers in the last moment; refuse buffers nobody can mean)
             }
             client.send(request).await
         }
