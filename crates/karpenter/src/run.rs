@@ -12,6 +12,7 @@ use karpenter_cloudprovider::{CloudProvider, Measured, Registry, Surroundings};
 use karpenter_controllers::operator::COMPONENT;
 use karpenter_controllers::{Given, Stores, assemble, check_repair_policies};
 use karpenter_provider_cloudstack::client::LAST_SUCCESS as CLOUDSTACK_LAST_SUCCESS;
+use karpenter_provider_cluster_api::client::credentials::Known;
 use karpenter_provider_cluster_api::wiring;
 use karpenter_runtime::client::{self, Limits};
 use karpenter_runtime::compute::Compute;
@@ -143,7 +144,7 @@ async fn run(
         let Some(workload) = found? else { return Ok(ExitCode::SUCCESS) };
         (workload.config, workload.known)
     } else {
-        (own.clone(), Vec::new())
+        (own.clone(), Known::default())
     };
     let server = config.cluster_url.to_string();
     let limits = Limits { qps: options.kube_client_qps, burst: options.kube_client_burst };

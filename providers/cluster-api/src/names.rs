@@ -1,5 +1,10 @@
 //! Names on the wire: what Cluster API, its users and we write on each other's objects.
 
+use std::borrow::Cow;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+
 /// Cluster API's group.
 pub const CAPI_GROUP: &str = "cluster.x-k8s.io";
 
@@ -92,3 +97,37 @@ pub const SUCCEEDED: &str = "karpenter.cluster.x-k8s.io/succeeded";
 pub const BLUEPRINT_HASH: &str = "karpenter.cluster.x-k8s.io/blueprint-hash";
 /// On a Machine of ours: what its NodeClass changed in the clones, in short.
 pub const PATCHES_HASH: &str = "karpenter.cluster.x-k8s.io/patches-hash";
+
+/// The longest value of a label.
+const LONGEST_LABEL: usize = 63;
+
+/// How Cluster API writes a name into a label: as it is, or in short where it is too long.
+pub(crate) fn label_value(name: &str) -> Cow<'_, str> {
+    if name.len() <= LONGEST_LABEL {
+        return name.into();
+    }
+    // FNV-1a of 32 bits.
+    let hash =
+        name.bytes().fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
+    format!("{HASHED}{}_z", URL_SAFE_NO_PAD.encode(hash.to_be_bytes())).into()
+}
+
+const HASHED: &str = "hash_";
+
+/// Whether a label holds a name in short: no name has an underscore.
+pub(crate) fn is_hash(value: &str) -> bool {
+    value.starts_with(HASHED)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_too_long_for_a_label_is_written_as_cluster_api_does() {
+        let long = format!("{}-abcde", "m".repeat(60));
+        assert_eq!(label_value(&long), "hash_8_IfTw_z");
+        assert_eq!(label_value(&long[..63]), long[..63]);
+        assert!(is_hash(&label_value(&long)) && !is_hash("hash-z"));
+    }
+}

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
-use k8s_openapi::api::core::v1::{Namespace, Secret};
+use k8s_openapi::api::core::v1::Secret;
 use karpenter_api::conditions::HasConditions as _;
 use karpenter_api::nodeclaim::{LAUNCHED, REGISTERED};
 use karpenter_api::{ConditionStatus, NodeClaim};
@@ -24,7 +24,7 @@ use kube::{Api, Client, Config};
 use tokio_util::sync::CancellationToken;
 
 use crate::client::credentials::{
-    Files, Make, follow_files, follow_secret, nowhere, passes, workload_secret,
+    ANSWER, Files, Known, Make, cluster_uid, follow_files, follow_secret, nowhere, passes, workload_secret,
 };
 use crate::client::hub::Hub;
 use crate::client::mirror::{Mirror, News};
@@ -131,14 +131,12 @@ pub async fn install(around: &Surroundings) -> Result<Installation, InstallError
 pub struct Workload {
     /// Where it is.
     pub config: Config,
-    /// What the Secret held.
-    pub known: Vec<u8>,
+    /// What the Secret held, and which cluster that led to.
+    pub known: Known,
 }
 
 /// How long to wait before a Secret that is not there, or cannot be used, is looked at again.
 const SECRET_PAUSE: Duration = Duration::from_secs(10);
-/// How long a cluster has to answer before the way to it counts as wrong.
-const ANSWER: Duration = Duration::from_secs(15);
 
 /// The cluster to work for, when we run in the management cluster: by the Secret that Cluster API keeps its kubeconfig in. A Cluster
 /// may be younger than we are, and a kubeconfig may be wrong: one that can be used is waited for, and `tell` hears what is amiss.
@@ -185,15 +183,15 @@ async fn workload_now(secrets: &Api<Secret>, name: &str) -> Result<Workload, Str
         let client = Client::try_from(config.clone()).map_err(|error| with_causes(&error))?;
         let asked = tokio::time::timeout(ANSWER, owner(&client)).await;
         let answer = asked.map_err(|_| format!("no answer within {} s", ANSWER.as_secs()))?;
-        answer.map(drop).map_err(|error| with_causes(&error))
+        answer.map_err(|error| with_causes(&error))
     };
-    answers.await.map_err(|error| format!("secret {name}: {server}: {error}"))?;
-    Ok(Workload { config, known: workload_secret(&secret) })
+    let cluster = answers.await.map_err(|error| format!("secret {name}: {server}: {error}"))?;
+    Ok(Workload { config, known: Known { secret: workload_secret(&secret), cluster } })
 }
 
 /// Keeps the way to the cluster that [`workload`] found: Cluster API writes the Secret anew before its certificate ends.
 pub async fn follow_workload(
-    (own, known): (Config, Vec<u8>),
+    (own, known): (Config, Known),
     options: Arc<Options>,
     switch: Switch,
     make: Make,
@@ -335,14 +333,12 @@ pub async fn assemble(parts: Parts) -> Result<(Arc<ClusterApi>, Vec<Part>), Star
     Ok((Arc::new(ClusterApi::new(fleet)), parts))
 }
 
-/// The workload cluster's name for itself: the uid of a namespace that is never deleted.
+/// The workload cluster's name for itself.
 async fn owner(workload: &Client) -> Result<String, StartError> {
-    let namespace = Api::<Namespace>::all(workload.clone()).get("kube-system").await;
-    let namespace = namespace.map_err(|source| StartError::Unreachable {
+    cluster_uid(workload).await.map_err(|source| StartError::Unreachable {
         what: "reading namespace kube-system of the workload cluster",
         source: Box::new(source),
-    })?;
-    Ok(namespace.metadata.uid.unwrap_or_default())
+    })
 }
 
 #[cfg(test)]

@@ -1,9 +1,11 @@
 //! Credentials that are renewed while we run: the kubeconfig of the management cluster when its file changes, that of the workload cluster
-//! when Cluster API writes its Secret anew. What cannot be used is told, and the old ones are kept.
+//! when Cluster API writes its Secret anew. What cannot be used is told, and the old ones are kept; so they are if the new ones lead to
+//! another cluster, of which nothing that we believe is true.
 
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::api::core::v1::{Namespace, Secret};
+use karpenter_runtime::error::with_causes;
 use karpenter_runtime::renewal::Switch;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config};
@@ -15,6 +17,18 @@ use super::settings::{Access, Settings, workload_kubeconfig};
 const FILES: Duration = Duration::from_secs(10);
 /// How often the Secret is looked at.
 const SECRET: Duration = Duration::from_secs(60);
+
+/// How long a cluster has to answer before the way to it counts as wrong.
+pub(crate) const ANSWER: Duration = Duration::from_secs(15);
+
+/// What the workload cluster's Secret held when a client was made by it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Known {
+    /// The kubeconfig.
+    pub secret: Vec<u8>,
+    /// The cluster it led to, by the uid of its namespace kube-system.
+    pub cluster: String,
+}
 
 /// Makes a client by a configuration.
 pub type Make = Box<dyn Fn(Config) -> Result<Client, kube::Error> + Send + Sync>;
@@ -66,7 +80,7 @@ pub async fn follow_files(
 pub async fn follow_secret(
     secrets: Api<Secret>,
     name: String,
-    mut known: Vec<u8>,
+    mut known: Known,
     switch: Switch,
     make: Make,
     stop: CancellationToken,
@@ -75,23 +89,48 @@ pub async fn follow_secret(
         // Away, or not to be had: the old ones are good for as long as they are.
         let Ok(secret) = secrets.get(&name).await else { continue };
         let now = workload_secret(&secret);
-        if now.is_empty() || now == known {
+        if now.is_empty() || now == known.secret {
             continue;
         }
         let renewed = async {
             let kubeconfig = workload_kubeconfig(&secret).map_err(|error| error.to_string())?;
             let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await;
-            make(config.map_err(|error| error.to_string())?).map_err(|error| error.to_string())
+            let client =
+                make(config.map_err(|error| error.to_string())?).map_err(|error| error.to_string())?;
+            is_still(&client, &known.cluster).await?;
+            Ok::<_, String>(client)
         };
         match renewed.await {
             Ok(client) => {
                 tracing::info!(secret = name, "the workload cluster's credentials were renewed");
                 switch.point_at(client);
-                known = now;
+                known.secret = now;
             }
-            Err(error) => tracing::warn!(secret = name, error, "cannot use the new credentials"),
+            Err(error) => {
+                tracing::error!(secret = name, error, "cannot use the workload cluster's new credentials")
+            }
         }
     }
+}
+
+/// A cluster's name for itself: the uid of a namespace that is never deleted.
+pub(crate) async fn cluster_uid(client: &Client) -> Result<String, kube::Error> {
+    let namespace = Api::<Namespace>::all(client.clone()).get("kube-system").await?;
+    Ok(namespace.metadata.uid.unwrap_or_default())
+}
+
+/// Fails unless the client is of this cluster.
+async fn is_still(client: &Client, cluster: &str) -> Result<(), String> {
+    let asked = tokio::time::timeout(ANSWER, cluster_uid(client)).await;
+    let found = asked.map_err(|_| format!("no answer within {} s", ANSWER.as_secs()))?;
+    let found = found.map_err(|error| with_causes(&error))?;
+    if found == cluster {
+        return Ok(());
+    }
+    Err(format!(
+        "they lead to another cluster: namespace kube-system has uid {found:?} there and {cluster:?} here; \
+         Karpenter goes on with the old ones, restart it if it is to work for that cluster"
+    ))
 }
 
 /// What the Secret holds.
@@ -158,13 +197,24 @@ mod tests {
         )
     }
 
-    /// Makes clients of nowhere, and lists of where they were to be.
+    /// A cluster of which only its identity is known.
+    fn cluster(uid: &str) -> Client {
+        let namespace = serde_json::json!({"metadata": {"name": "kube-system", "uid": uid}}).to_string();
+        let answer = move |_: http::Request<Body>| {
+            let body = Body::from(namespace.clone().into_bytes());
+            async move { Ok::<_, std::convert::Infallible>(http::Response::new(body)) }
+        };
+        Client::new(tower::service_fn(answer), "default")
+    }
+
+    /// Makes clients of clusters that are called by their host's first part, and lists of where they were to be.
     fn making() -> (Make, Arc<Mutex<Vec<String>>>) {
         let made: Arc<Mutex<Vec<String>>> = Arc::default();
         let making = Arc::clone(&made);
         let make: Make = Box::new(move |config| {
             making.lock().expect("a list").push(config.cluster_url.to_string());
-            Ok(nowhere(String::new()))
+            let host = config.cluster_url.host().unwrap_or_default();
+            Ok(cluster(host.split('.').next().unwrap_or_default()))
         });
         (make, made)
     }
@@ -220,9 +270,20 @@ mod tests {
         std::fs::remove_file(&path).expect("the file");
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn the_workload_clusters_secret_is_used_when_cluster_api_writes_it_anew() {
-        let held = Arc::new(Mutex::new(kubeconfig("https://old")));
+    /// A Secret that is followed.
+    struct Followed {
+        /// What it holds, to be changed.
+        held: Arc<Mutex<String>>,
+        /// Where clients were made for.
+        made: Arc<Mutex<Vec<String>>>,
+        /// A client of where it leads.
+        client: Client,
+        task: tokio::task::JoinHandle<()>,
+    }
+
+    /// Follows a Secret from a cluster `c` on.
+    fn following(stop: &CancellationToken) -> Followed {
+        let held = Arc::new(Mutex::new(String::new()));
         let holding = Arc::clone(&held);
         let answer = move |_: http::Request<Body>| {
             let value = k8s_openapi::ByteString(holding.lock().expect("a text").clone().into_bytes());
@@ -232,28 +293,49 @@ mod tests {
         };
         let secrets = Api::namespaced(Client::new(tower::service_fn(answer), "default"), "fleet");
         let (make, made) = making();
-        let stop = CancellationToken::new();
-        let known = kubeconfig("https://before we began").into_bytes();
-        let following = tokio::spawn(follow_secret(
+        let secret = kubeconfig("https://before we began").into_bytes();
+        let known = Known { secret, cluster: "c".to_owned() };
+        let (client, switch) = renewable(cluster("c"));
+        let task = tokio::spawn(follow_secret(
             secrets,
             "c-kubeconfig".to_owned(),
             known,
-            switch(),
+            switch,
             make,
             stop.clone(),
         ));
+        Followed { held, made, client, task }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_workload_clusters_secret_is_used_when_cluster_api_writes_it_anew() {
+        let stop = CancellationToken::new();
+        let Followed { held, made, task, .. } = following(&stop);
         for (text, expected) in [
-            (kubeconfig("https://old"), vec!["https://old/"]),
-            ("not a kubeconfig".to_owned(), vec!["https://old/"]),
-            (String::new(), vec!["https://old/"]),
-            (kubeconfig("https://new"), vec!["https://old/", "https://new/"]),
-            (kubeconfig("https://new"), vec!["https://old/", "https://new/"]),
+            (kubeconfig("https://c.old"), vec!["https://c.old/"]),
+            ("not a kubeconfig".to_owned(), vec!["https://c.old/"]),
+            (String::new(), vec!["https://c.old/"]),
+            (kubeconfig("https://c.new"), vec!["https://c.old/", "https://c.new/"]),
+            (kubeconfig("https://c.new"), vec!["https://c.old/", "https://c.new/"]),
         ] {
             *held.lock().expect("a text") = text.clone();
             tokio::time::sleep(2 * SECRET).await;
             assert_eq!(*made.lock().expect("a list"), expected, "{text}");
         }
         stop.cancel();
-        following.await.expect("it ends");
+        task.await.expect("it ends");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_workload_secret_that_leads_to_another_cluster_is_not_gone_by() {
+        let stop = CancellationToken::new();
+        let Followed { held, client, task, .. } = following(&stop);
+        *held.lock().expect("a text") = kubeconfig("https://another.cluster");
+        tokio::time::sleep(2 * SECRET).await;
+        assert_eq!(cluster_uid(&client).await.expect("a cluster"), "c", "the old one is kept");
+        let error = is_still(&cluster("another"), "c").await.expect_err("another one");
+        assert!(error.contains("lead to another cluster") && error.contains("restart"), "{error}");
+        stop.cancel();
+        task.await.expect("it ends");
     }
 }

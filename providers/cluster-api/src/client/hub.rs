@@ -162,7 +162,8 @@ impl Hub {
     pub async fn machines(&self, of: Option<&ScalableKey>) -> Result<Vec<Machine>, HubError> {
         let mut labels = format!("{CLUSTER_NAME}={}", self.find_scope().await?.cluster);
         if let Some(id) = of {
-            labels.push_str(&format!(",{}={}", id.kind.machine_label(), id.key.name));
+            let name = names::label_value(&id.key.name);
+            labels.push_str(&format!(",{}={name}", id.kind.machine_label()));
         }
         let api = self.api(CAPI_GROUP, "Machine", &labels).await?;
         let listed = api.settle(api.api.list(&ListParams::default().labels(&labels)).await)?;

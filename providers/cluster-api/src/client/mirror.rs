@@ -166,6 +166,15 @@ impl Mirror {
     pub fn scalable_of(&self, machine: &Machine) -> Option<ScalableKey> {
         let id = |kind: ScalableKind| {
             let name = machine.labels.get(kind.machine_label())?;
+            if names::is_hash(name) {
+                let kept = self.read();
+                let named = |id: &&ScalableKey| {
+                    id.kind == kind
+                        && id.key.namespace == machine.key.namespace
+                        && *names::label_value(&id.key.name) == **name
+                };
+                return kept.scalables.keys().find(named).cloned();
+            }
             let key = ObjectKey::namespaced(machine.key.namespace.clone(), name.as_str());
             Some(ScalableKey { kind, key })
         };

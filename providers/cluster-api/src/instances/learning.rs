@@ -19,6 +19,7 @@ use crate::client::prices;
 use crate::client::scalable::{Scalable, ScalableKey};
 use crate::instancetypes::blueprint::Learnt;
 use crate::instancetypes::price::Told;
+use crate::names;
 use crate::nodeclass::{ClusterAPINodeClass, ConfigMapReference};
 
 /// How long it is until a Node is looked at again.
@@ -152,7 +153,7 @@ pub(crate) async fn learn(fleet: &Fleet) {
 
 async fn learn_from_node(fleet: &Fleet, client: &Client, scalable: &Arc<Scalable>) {
     let newest = fleet.mirror.sets_of(&scalable.id).into_iter().max_by_key(|set| set.revision());
-    let newest = newest.map(|set| set.id.key.name.to_string());
+    let newest = newest.map(|set| names::label_value(&set.id.key.name).into_owned());
     let machines = fleet.machines_of(&scalable.id);
     let of_newest = |machine: &&Machine| newest.is_none() || machine.set_name() == newest.as_deref();
     let with_node =

@@ -177,9 +177,10 @@ pub fn hold(mirror: &Mirror, scalable: &Scalable) -> Option<Hold> {
 /// The Machines of a resource, as last seen.
 pub fn machines_of(mirror: &Mirror, id: &ScalableKey) -> Vec<Machine> {
     let machines = mirror.machines();
+    let name = names::label_value(&id.key.name);
     let theirs = machines.iter().filter(|machine| {
         machine.key.namespace == id.key.namespace
-            && machine.labels.get(id.kind.machine_label()).map(String::as_str) == Some(&*id.key.name)
+            && machine.labels.get(id.kind.machine_label()).map(String::as_str) == Some(&*name)
     });
     theirs.map(|machine| Machine::clone(machine)).collect()
 }

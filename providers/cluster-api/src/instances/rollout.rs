@@ -22,11 +22,12 @@ use crate::client::fields::condition;
 use crate::client::machine::Machine;
 use crate::client::mirror::Mirror;
 use crate::client::scalable::{Scalable, ScalableKind};
+use crate::names;
 
 /// A rollout: Machines of several MachineSets at once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rollout {
-    /// The MachineSet of the newest revision, where new Machines appear.
+    /// The MachineSet of the newest revision, where new Machines appear, as their labels name it.
     pub newest_set: Option<String>,
     /// How many Machines that one is to have.
     pub newest_replicas: i32,
@@ -45,18 +46,19 @@ pub fn rollout(scalable: &Scalable, sets: &[Arc<Scalable>], machines: &[Machine]
     }
     let with_machines: BTreeSet<&str> = machines.iter().filter_map(Machine::set_name).collect();
     let newest = sets.iter().max_by_key(|set| (set.revision(), set.id.key.clone()));
-    let newest_set = newest.map(|set| set.id.key.name.to_string());
+    let label = |set: &Arc<Scalable>| names::label_value(&set.id.key.name).into_owned();
+    let newest_set = newest.map(label);
     let stale = || with_machines.iter().any(|name| Some(*name) != newest_set.as_deref());
     let said = || condition(&scalable.conditions, "RollingOut").is_some_and(|c| c.is_true());
     let rolling =
         with_machines.len() > 1 || (newest_set.is_some() && !with_machines.is_empty() && stale()) || said();
     let old = sets.iter().filter(|set| {
-        Some(&*set.id.key.name) != newest_set.as_deref()
-            && (set.replicas > 0 || with_machines.contains(&*set.id.key.name))
+        let label = label(set);
+        Some(&label) != newest_set.as_ref() && (set.replicas > 0 || with_machines.contains(label.as_str()))
     });
     let oldest = old.min_by_key(|set| (set.created, set.revision(), set.id.key.clone()));
     rolling.then(|| Rollout {
-        oldest_set: oldest.map(|set| set.id.key.name.to_string()),
+        oldest_set: oldest.map(label),
         newest_replicas: newest.map_or(0, |set| set.replicas),
         newest_set,
         on_delete: scalable.on_delete,
@@ -177,7 +179,6 @@ mod tests {
     use super::*;
     use crate::client::mirror::Watched;
     use crate::fixtures::{deployment, machine, object};
-    use crate::names;
 
     fn set(name: &str, revision: &str, replicas: i32) -> Arc<Scalable> {
         let value = json!({
@@ -194,6 +195,14 @@ mod tests {
         let mut machine = machine(name, 0, &[]);
         machine.labels.insert(names::SET_NAME.to_owned(), set.to_owned());
         machine
+    }
+
+    #[test]
+    fn machines_of_a_set_whose_name_is_too_long_for_their_label_are_no_rollout() {
+        let long = format!("{}-abcde", "m".repeat(60));
+        let (old, new) = (set("m-1", "1", 0), set(&long, "2", 2));
+        let machines = [of(&names::label_value(&long), "a"), of(&names::label_value(&long), "b")];
+        assert_eq!(rollout(&deployment("m", &[]), &[old, new], &machines), None);
     }
 
     #[test]

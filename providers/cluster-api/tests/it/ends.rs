@@ -1,14 +1,18 @@
 //! Many nodes that end together: what that asks of the management cluster.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
+use futures_util::FutureExt as _;
 use http::{Method, Request};
-use karpenter_sim::cluster_api;
-use karpenter_sim::faults::Lens;
+use karpenter_runtime::metrics::Registry;
+use karpenter_sim::cluster_api::{self, Kind};
+use karpenter_sim::faults::{FaultPlan, Lens};
+use kube::api::DeleteParams;
 use serde_json::json;
 
+use crate::core;
 use crate::rig::{CLUSTER, MAX, MINUTE, NAMESPACE, Rig, SECOND, initialized, scenario};
 
 /// Counts reads of single Machines, and lists of them that are no watches.
@@ -74,5 +78,31 @@ fn nodes_that_end_together_take_few_requests() {
         assert!(lists <= 50, "{lists} lists of Machines, one for each end and each level");
         let scaled = rig.writes("/scale") - scaled;
         assert!(scaled <= 5, "{scaled} scale writes");
+    });
+}
+
+#[test]
+fn nothing_is_told_of_a_deployment_that_is_gone() {
+    scenario(async {
+        let rig = Rig::new(json!({})).await;
+        rig.deployment("m", &[(MAX, "10")]).await;
+        let registry: Arc<Mutex<Option<Registry>>> = Arc::default();
+        let (hub, seen) = (rig.hub.clone(), Arc::clone(&registry));
+        let karpenter = rig.world.process("karpenter-2", FaultPlan::none(), move |life| {
+            *seen.lock().expect("a registry") = Some(life.environment.registry.clone());
+            core::live(life, hub.clone()).boxed()
+        });
+        karpenter.start();
+        rig.want(1);
+        rig.until("a node is ready", 10 * MINUTE, |objects| initialized(objects) == 1).await;
+        let told = || {
+            let registry = registry.lock().expect("a registry").clone();
+            registry.expect("a life").encode().contains("karpenter_cluster_api_machines{")
+        };
+        assert!(told());
+        end_all(&rig).await;
+        rig.api(Kind::MachineDeployment).delete("m", &DeleteParams::default()).await.expect("a deletion");
+        rig.pass(MINUTE).await;
+        assert!(!told());
     });
 }
