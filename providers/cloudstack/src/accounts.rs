@@ -35,7 +35,7 @@ use crate::credentials::{KeyKeeper, NamedKeys, Roads, no_session};
 use crate::description::as_known;
 use crate::naming::machine_id;
 use crate::nodeclass::{CloudStackNodeClass, CredentialsRef};
-use crate::shared::{Objects, ProviderOptions, Whose, made_with};
+use crate::shared::{Objects, ProviderOptions, Whose, launched_in, made_with};
 use crate::voice::Voice;
 
 /// How often it is looked for accounts that are new or not used any more.
@@ -315,7 +315,9 @@ impl CloudProvider for Accounts {
     }
 
     fn create<'a>(&'a self, claim: &'a NodeClaim) -> ProviderFuture<'a, Launch> {
-        let provider = self.class_of_claim(claim);
+        // Who began it goes on with it, whatever its NodeClass says by now.
+        let began = launched_in(claim).and_then(|_| made_with(claim, &*self.objects));
+        let provider = began.map_or_else(|| self.class_of_claim(claim), |whose| self.of(&whose));
         async move { provider.create(claim).await }.boxed()
     }
 

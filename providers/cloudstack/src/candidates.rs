@@ -1,6 +1,6 @@
 //! How the machine of a NodeClaim would be made: everything a deployment says, and the tags the machine gets.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use karpenter_api::{NodeClaim, labels as well_known, taints};
 use karpenter_cloudprovider::error::ProviderError;
@@ -20,6 +20,9 @@ use crate::unavailable::Refused;
 use crate::userdata::{self, Packing, Variables};
 use crate::voice::NoValue;
 use crate::{bootstrap, disks, labels, talos, templates, tokens};
+
+/// The longest key or value of a tag that the server takes.
+const MAX_TAG: usize = 255;
 
 /// What machines are told, as far as it is the same for all of a NodeClass.
 pub(crate) struct Told {
@@ -251,7 +254,7 @@ impl CloudStackProvider {
     /// What a machine of this claim is tagged with. Nothing of the user's overrides what says whose it is.
     pub(crate) fn tags(&self, claim: &NodeClaim, class: &CloudStackNodeClass) -> BTreeMap<String, String> {
         let spec = class.spec.clone().unwrap_or_default();
-        let mut tags = spec.tags.clone().unwrap_or_default();
+        let mut tags = takeable(spec.tags.clone().unwrap_or_default());
         let mut put = |key: &str, value: String| {
             if !value.is_empty() {
                 tags.insert(key.to_owned(), value);
@@ -271,6 +274,58 @@ impl CloudStackProvider {
         }
         let kept: Vec<String> = disks::kept_devices(&spec).iter().map(ToString::to_string).collect();
         put(labels::TAG_KEPT_DISKS, kept.join(","));
+        drop_twins(&mut tags, &spec.tags.unwrap_or_default());
         tags
+    }
+}
+
+/// The user's tags but for those the server takes none of them with.
+fn takeable(tags: BTreeMap<String, String>) -> BTreeMap<String, String> {
+    tags.into_iter()
+        .filter(|(key, value)| {
+            let takes = |text: &str| !text.is_empty() && text.chars().count() <= MAX_TAG;
+            takes(key) && takes(value)
+        })
+        .collect()
+}
+
+/// To the server keys that differ in case alone are the same, and it takes each once: the user's give way to ours, and the later
+/// of two of the user's to the earlier.
+fn drop_twins(tags: &mut BTreeMap<String, String>, users: &BTreeMap<String, String>) {
+    let is_users = |key: &String, value: &String| users.get(key) == Some(value);
+    let mut keys: Vec<(bool, String)> =
+        tags.iter().map(|(key, value)| (is_users(key, value), key.clone())).collect();
+    keys.sort();
+    let mut seen = BTreeSet::new();
+    for (_, key) in keys {
+        if !seen.insert(key.to_lowercase()) {
+            tags.remove(&key);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_tag_of_the_users_keeps_none_of_the_others_away() {
+        let map = |pairs: &[(&str, &str)]| -> BTreeMap<String, String> {
+            pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+        };
+        let long = "x".repeat(256);
+        let users = map(&[
+            ("team", ""),
+            ("Owner", "a"),
+            ("owner", "b"),
+            ("long", &long),
+            (long.as_str(), "long"),
+            ("Karpenter.sh/NodeClaim", "mine"),
+            ("kept", "yes"),
+        ]);
+        let mut tags = takeable(users.clone());
+        tags.insert(labels::TAG_NODE_CLAIM.to_owned(), "np-a".to_owned());
+        drop_twins(&mut tags, &users);
+        assert_eq!(tags, map(&[("Owner", "a"), (labels::TAG_NODE_CLAIM, "np-a"), ("kept", "yes")]));
     }
 }

@@ -168,22 +168,26 @@ impl Shared {
         }
         let tagged = async {
             let (going, kept) = self.disks_made_with(machine, scope).await?;
+            // That they are ordered is no sign that they are there: only a list of disks that all have theirs is.
+            let mut all_are = !(going.is_empty() && kept.is_empty());
             for (disks, kept, mark) in
                 [(going, false, labels::TAG_NODE_CLAIM_UID), (kept, true, labels::TAG_KEPT)]
             {
                 let without = disks.into_iter().filter(|disk| disk.tag(mark).is_none());
                 let ids: Vec<String> = without.map(|disk| disk.id).collect();
                 if !ids.is_empty() {
+                    all_are = false;
                     let wanted = self.tags_of_disk(tags, kept);
                     self.client.call(&requests::create_tags("Volume", &ids, &wanted)).await?;
                 }
             }
-            Ok::<_, ApiError>(())
+            Ok::<_, ApiError>(all_are)
         };
         match tagged.await {
-            Ok(()) => {
+            Ok(true) => {
                 self.tagged_disks.lock().insert(machine.id.clone());
             }
+            Ok(false) => {}
             Err(error) => tracing::warn!(machine = machine.id, %error, "disks will be tagged later"),
         }
     }

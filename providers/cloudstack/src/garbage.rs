@@ -19,6 +19,7 @@ use crate::client::requests;
 use crate::instances::is_alive;
 use crate::labels;
 use crate::naming::{Naming, machine_id};
+use crate::protection::{DeleteProtected, protected};
 use crate::provider::CloudStackProvider;
 use crate::repair::GivenUp;
 use crate::shared::{CollectOrphans, OnStopped};
@@ -141,13 +142,21 @@ impl CloudStackProvider {
         self.look_at_events(&scopes, ours).await;
         let going = self.shared.deletions.ids();
         let mut all = Vec::new();
+        let mut orphans = Vec::new();
+        let mut closed = BTreeSet::new();
         for scope in &scopes {
-            let machines = self.ours(scope).await?;
+            let machines = match self.ours(scope).await {
+                // Gone, or closed to us: nobody knows what is in it, and all others are looked after.
+                Err(error) if self.shared.is_closed(scope, &error) => {
+                    self.shared.tell_closed(scope, &error);
+                    closed.insert(scope.clone());
+                    continue;
+                }
+                machines => machines?,
+            };
             for machine in &machines {
                 if self.is_orphan(machine, &claims) {
-                    if round.destroyed.len() < MAX_PER_ROUND {
-                        self.collect(machine, scope, &mut round).await;
-                    }
+                    orphans.push((scope, machine.clone()));
                 } else if let Some(claim) = claims.iter().find(|claim| self.wants(claim, machine)) {
                     // Two Secrets may hold keys of one account: one of them sees to it.
                     if self.shared.is_ours(claim) {
@@ -157,9 +166,19 @@ impl CloudStackProvider {
             }
             all.extend(machines);
         }
-        self.shared.has_no_machines.store(all.is_empty(), Ordering::Relaxed);
-        self.forget_all_but(&all.iter().map(|machine| machine.id.clone()).collect(), &going);
-        self.collect_disks(&scopes, &claims, &all, &mut round).await;
+        // What would not go before must not keep the others from going.
+        orphans.sort_by_key(|(_, machine)| self.shared.deletions.has(&machine.id));
+        for (scope, machine) in orphans {
+            if round.destroyed.len() < MAX_PER_ROUND {
+                self.collect(&machine, scope, &mut round).await;
+            }
+        }
+        self.shared.has_no_machines.store(all.is_empty() && closed.is_empty(), Ordering::Relaxed);
+        if closed.is_empty() {
+            self.forget_all_but(&all.iter().map(|machine| machine.id.clone()).collect(), &going);
+        }
+        let open: Vec<Scope> = scopes.into_iter().filter(|scope| !closed.contains(scope)).collect();
+        self.collect_disks(&open, &claims, &all, &mut round).await;
         self.remove_empty_groups().await?;
         Ok(round)
     }
@@ -195,10 +214,22 @@ impl CloudStackProvider {
                 shared.voice.warn(&former, "OrphanFound", what);
             }
             CollectOrphans::Destroy => {
-                shared.discard(machine, scope, "orphaned").await;
-                shared.metrics.orphans.inc(&[]);
-                shared.voice.inform(&former, "OrphanDeleted", format!("{what}; destroyed"));
-                round.destroyed.push(machine.id.clone());
+                let discarded = match machine.deleteprotection {
+                    true => Err(DeleteProtected),
+                    false => shared.discard(machine, scope, "orphaned").await,
+                };
+                match discarded {
+                    Ok(true) => {
+                        shared.metrics.orphans.inc(&[]);
+                        shared.voice.inform(&former, "OrphanDeleted", format!("{what}; destroyed"));
+                        round.destroyed.push(machine.id.clone());
+                    }
+                    Ok(false) => {}
+                    Err(DeleteProtected) => {
+                        tracing::warn!("{what}, and stays: {}", protected(machine));
+                        shared.voice.warn(&former, "DeleteRefused", protected(machine));
+                    }
+                }
             }
         }
     }

@@ -28,8 +28,9 @@ use crate::client::request::Scope;
 use crate::client::requests::{self, Deploy};
 use crate::client::throttle::Lane;
 use crate::naming::{Naming, machine_id};
+use crate::protection::{DeleteProtected, protected};
 use crate::quota::Need;
-use crate::shared::Shared;
+use crate::shared::{Shared, closed};
 use crate::unavailable::Refused;
 use crate::{labels, reservations};
 
@@ -71,6 +72,11 @@ pub(crate) fn is_alive(machine: &VirtualMachine) -> bool {
 pub(crate) struct Deletions(Mutex<BTreeMap<String, String>>);
 
 impl Deletions {
+    /// Whether its end was ordered: what is there all the same is hard to get rid of.
+    pub(crate) fn has(&self, id: &str) -> bool {
+        self.lock().contains_key(id)
+    }
+
     fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, String>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -183,6 +189,16 @@ impl Shared {
             || self.quota_hits.refuse(&candidate.deploy.scope, &candidate.need)
     }
 
+    /// It was placed: so can be others of its network and of what its affinity leaves. Whether its zone has storage shows when it runs.
+    fn allow(&self, candidate: &Candidate) {
+        // A reservation with room says nothing of the hosts outside it.
+        let group = candidate.group_refused_as.clone().filter(|_| candidate.reservation.is_none());
+        let had = [candidate.refused(), Refused::Network(candidate.network())];
+        for what in had.into_iter().chain(group) {
+            self.unavailable.allow(&what);
+        }
+    }
+
     /// One at a time per NodeClaim.
     fn turn(&self, uid: &str) -> Arc<tokio::sync::Mutex<()>> {
         let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
@@ -212,7 +228,8 @@ impl Shared {
         let kept = found.iter().find(|(_, machine)| is_alive(machine)).map(|(_, machine)| (*machine).clone());
         for (_, machine) in &found {
             if kept.as_ref().is_none_or(|kept| kept.id != machine.id) && !machine.has_pending_job() {
-                self.discard(machine, scope, "duplicate").await;
+                // One that is protected is told of by garbage collection.
+                let _ = self.discard(machine, scope, "duplicate").await;
             }
         }
         if let Some(machine) = kept {
@@ -301,7 +318,7 @@ impl Shared {
                 let missing = tags.iter().filter(|(key, _)| !shown.contains(key));
                 machine.tags.extend(missing.map(|(k, v)| Tag { key: k.clone(), value: v.clone() }));
                 self.unexplained.forget(&candidate.key());
-                self.unavailable.allow(&candidate.refused());
+                self.allow(candidate);
                 self.tag_disks(&machine, &scope, tags).await;
                 Ok(Attempt::Launched(Box::new(machine)))
             }
@@ -310,7 +327,7 @@ impl Shared {
                 // As it is listed: what is known of an order does not tell which disks are its own.
                 let machines = self.inventory.recent(&scope, RECENT).await.unwrap_or_default();
                 let listed = machines.iter().find(|listed| listed.id == machine.id).unwrap_or(&machine);
-                self.discard(listed, &scope, "launch-failed").await;
+                let _ = self.discard(listed, &scope, "launch-failed").await;
                 let beside = candidate.beside(&machines);
                 self.refused(claim, candidate, &error, beside)
             }
@@ -400,7 +417,7 @@ impl Shared {
                 let this = || candidate.refused();
                 let (what, why) = match kind {
                     CapacityKind::Storage => {
-                        (Refused::Zone(candidate.zone_id.clone()), "its storage is full".to_owned())
+                        (this(), "it lacks capacity there, perhaps of storage".to_owned())
                     }
                     CapacityKind::Affinity => (
                         // A reservation that is full says nothing of the hosts outside it.
@@ -419,7 +436,12 @@ impl Shared {
                 };
                 let text = format!("{} in zone {}: {why}", candidate.type_name, candidate.zone_name);
                 self.voice.warn(claim, "InsufficientCapacity", text);
-                self.unavailable.refuse(what);
+                match kind {
+                    CapacityKind::Storage => {
+                        self.unavailable.refuse_unstored(what, &candidate.zone_id, &candidate.type_name);
+                    }
+                    _ => self.unavailable.refuse(what),
+                }
                 refused()
             }
             ErrorKind::Quota(excess) => {
@@ -481,12 +503,54 @@ impl Shared {
         }
     }
 
-    /// Destroys a machine that nobody wants. What cannot be done now is found again by garbage collection.
-    pub(crate) async fn discard(&self, machine: &VirtualMachine, scope: &Scope, reason: &'static str) {
-        match self.destroy(machine, scope, reason).await {
-            Ok(()) => {}
-            Err(error) => tracing::warn!(machine = machine.id, %error, "a machine will be destroyed later"),
+    /// Destroys a machine that nobody wants; whether the server took the order. What cannot be done now is found again by garbage
+    /// collection.
+    pub(crate) async fn discard(
+        &self,
+        machine: &VirtualMachine,
+        scope: &Scope,
+        reason: &'static str,
+    ) -> Result<bool, DeleteProtected> {
+        let ordered = async {
+            match self.last_order(machine).await? {
+                LastOrder::UnderWay => Ok(Ok(false)),
+                LastOrder::Protected => Ok(Err(DeleteProtected)),
+                LastOrder::None => self.destroy(machine, scope, reason).await.map(|()| Ok(true)),
+            }
+        };
+        ordered.await.unwrap_or_else(|error: ApiError| {
+            tracing::warn!(machine = machine.id, %error, "a machine will be destroyed later");
+            Ok(false)
+        })
+    }
+
+    /// What came of the last order to destroy a machine that is still there.
+    async fn last_order(&self, machine: &VirtualMachine) -> Result<LastOrder, ApiError> {
+        let Some(job) = self.deletions.lock().get(&machine.id).cloned() else { return Ok(LastOrder::None) };
+        let error = match self.client.job(&job).await {
+            Ok(job) => match job.state {
+                JobState::Pending => return Ok(LastOrder::UnderWay),
+                JobState::Succeeded(_) => return Ok(LastOrder::None),
+                JobState::Failed(error) => error,
+            },
+            Err(error) if error.is_not_found() => {
+                self.deletions.lock().remove(&machine.id);
+                return Ok(LastOrder::None);
+            }
+            Err(error) => return Err(error),
+        };
+        self.metrics.jobs_ended.inc(&["destroy", "failed"]);
+        self.deletions.lock().remove(&machine.id);
+        match error.kind {
+            ErrorKind::ExpungeDenied => self.may_not_expunge(),
+            ErrorKind::DeleteProtected => return Ok(LastOrder::Protected),
+            _ => tracing::warn!(machine = machine.id, %error, "destroying again"),
         }
+        Ok(LastOrder::None)
+    }
+
+    fn may_not_expunge(&self) {
+        self.expunge_denied.store(true, std::sync::atomic::Ordering::Relaxed);
     }
 
     async fn destroy(
@@ -499,7 +563,12 @@ impl Shared {
         let volumes: Vec<String> = disks.into_iter().map(|disk| disk.id).collect();
         let expunge = self.may_expunge(machine).await;
         let _turn = self.destroying.acquire().await;
-        let answer = self.client.call(&requests::destroy(&machine.id, expunge, &volumes)).await?;
+        let answer = self.client.call(&requests::destroy(&machine.id, expunge, &volumes)).await;
+        let answer = answer.inspect_err(|error| {
+            if error.kind == ErrorKind::ExpungeDenied {
+                self.may_not_expunge();
+            }
+        })?;
         if let Some(job) = answer["jobid"].as_str() {
             self.deletions.lock().insert(machine.id.clone(), job.to_owned());
         }
@@ -533,11 +602,23 @@ impl Shared {
         let provider_id =
             claim.status.as_ref().and_then(|status| status.provider_id.clone()).unwrap_or_default();
         let mut machines = Vec::new();
+        // A project that is gone or closed to us holds up no machine elsewhere, and says nothing of its own.
+        let mut unknown = None;
+        let mut is_closed = |scope: &Scope, error: &ApiError| {
+            let closed_to_us = self.is_closed(scope, error);
+            if closed_to_us {
+                unknown = Some(closed(scope, error));
+            }
+            closed_to_us
+        };
         if provider_id.is_empty() {
             let base = self.naming.of_claim(claim);
             let uid = claim.uid().unwrap_or_default();
             for scope in scopes {
-                let there = self.inventory.fresh(scope).await.map_err(|error| failed(&error))?;
+                let there = match self.inventory.fresh(scope).await {
+                    Err(error) if is_closed(scope, &error) => continue,
+                    there => there.map_err(|error| failed(&error))?,
+                };
                 let mine = Self::machines_of(&there, &base, &uid).into_iter();
                 machines.extend(mine.map(|(_, machine)| (scope.clone(), machine.clone())));
             }
@@ -546,7 +627,10 @@ impl Shared {
                 ProviderError::other(format!("provider id {provider_id:?} is none of CloudStack's"))
             })?;
             for scope in scopes {
-                let recent = self.inventory.recent(scope, RECENT).await.map_err(|error| failed(&error))?;
+                let recent = match self.inventory.recent(scope, RECENT).await {
+                    Err(error) if is_closed(scope, &error) => continue,
+                    recent => recent.map_err(|error| failed(&error))?,
+                };
                 let listed = recent.iter().find(|machine| machine.id == id).cloned();
                 let found = match listed {
                     Some(machine) => Some(machine),
@@ -559,6 +643,10 @@ impl Shared {
             }
         }
         machines.retain(|(_, machine)| !matches!(machine.state.as_str(), "Destroyed" | "Expunging"));
+        if let Some(text) = unknown.filter(|_| machines.is_empty()) {
+            self.voice.warn(claim, "ScopeClosed", text.clone());
+            return Err(ProviderError::other(text));
+        }
         if machines.is_empty() {
             let what = if provider_id.is_empty() { claim.name_any() } else { provider_id };
             if let Some(id) = machine_id(&what)
@@ -595,45 +683,18 @@ impl Shared {
         if under_way.is_some() && machine.has_pending_job() {
             return Ok(());
         }
-        if let Some(job) = under_way {
-            match self.client.job(&job).await {
-                Ok(job) => match job.state {
-                    JobState::Pending => return Ok(()),
-                    JobState::Succeeded(_) => {}
-                    JobState::Failed(error) => {
-                        self.metrics.jobs_ended.inc(&["destroy", "failed"]);
-                        self.deletions.lock().remove(&machine.id);
-                        match error.kind {
-                            ErrorKind::ExpungeDenied => {
-                                self.expunge_denied.store(true, std::sync::atomic::Ordering::Relaxed);
-                            }
-                            ErrorKind::DeleteProtected => {
-                                self.voice.warn(
-                                    claim,
-                                    "DeleteRefused",
-                                    format!(
-                                        "virtual machine {} is protected from deletion; set deleteprotection=false on it",
-                                        machine.name
-                                    ),
-                                );
-                                return Err(ProviderError::other(format!(
-                                    "virtual machine {} ({}) is protected from deletion; set deleteprotection=false on it, Karpenter keeps trying",
-                                    machine.name, machine.id
-                                )));
-                            }
-                            _ => tracing::warn!(machine = machine.id, %error, "destroying again"),
-                        }
-                    }
-                },
-                Err(error) if error.is_not_found() => {
-                    self.deletions.lock().remove(&machine.id);
-                }
-                Err(error) => return Err(failed(&error)),
+        match self.last_order(machine).await.map_err(|error| failed(&error))? {
+            LastOrder::UnderWay => return Ok(()),
+            LastOrder::Protected => {
+                self.voice.warn(claim, "DeleteRefused", protected(machine));
+                let text = format!("{}, Karpenter keeps trying ({})", protected(machine), machine.id);
+                return Err(ProviderError::other(text));
             }
+            LastOrder::None => {}
         }
         match self.destroy(machine, scope, "deleted").await {
             Ok(()) => Ok(()),
-            Err(error) if error.is_not_found() => {
+            Err(error) if error.says_there_is_no_such_id() => {
                 Err(ProviderError::not_found(format!("CloudStack has no virtual machine {}", machine.id)))
             }
             Err(error) => Err(failed(&error)),
@@ -660,6 +721,14 @@ impl Shared {
         machines.sort_by(|a, b| (&a.created, &a.id).cmp(&(&b.created, &b.id)));
         Ok(machines)
     }
+}
+
+/// What came of an order to destroy a machine.
+enum LastOrder {
+    /// There was none, or it came to nothing.
+    None,
+    UnderWay,
+    Protected,
 }
 
 enum Survey {

@@ -124,7 +124,11 @@ impl CloudStackProvider {
             }
         }
         for (scope, claims) in by_scope {
-            let machines = shared.inventory.recent(&scope, INTERVAL).await?;
+            let machines = match shared.inventory.recent(&scope, INTERVAL).await {
+                // What is in it cannot be seen, and holds up no other launch.
+                Err(error) if shared.is_closed(&scope, &error) => continue,
+                machines => machines?,
+            };
             for claim in claims {
                 let machine = machines.iter().find(|machine| Some(machine.id.as_str()) == machine_of(claim));
                 if let Some(machine) = machine {
@@ -174,6 +178,7 @@ impl CloudStackProvider {
         match machine.state.as_str() {
             "Running" if shared.launches.first_runs(&machine.id) => {
                 shared.metrics.jobs_ended.inc(&["deploy", "succeeded"]);
+                shared.unavailable.allow(&Refused::Zone(machine.zoneid.clone()));
                 if let Some(created) = machine.created() {
                     let took = shared.clock.since(created);
                     shared.metrics.launch_duration.with(&["job"]).observe_duration(took);
@@ -228,7 +233,10 @@ impl CloudStackProvider {
         );
         let this = Refused::Type { zone: machine.zoneid.clone(), name };
         let refused = match &error.kind {
-            ErrorKind::Capacity(CapacityKind::Storage) => Refused::Zone(machine.zoneid.clone()),
+            ErrorKind::Capacity(CapacityKind::Storage) => {
+                let type_name = label(well_known::INSTANCE_TYPE);
+                return self.shared.unavailable.refuse_unstored(this, &machine.zoneid, &type_name);
+            }
             // A reservation that is full says nothing of the hosts outside it.
             ErrorKind::Capacity(CapacityKind::Affinity) if machine.tag(labels::TAG_RESERVATION).is_none() => {
                 let class = self.shared.objects.node_class(&claim.spec.node_class_ref.name);

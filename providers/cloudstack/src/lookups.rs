@@ -104,7 +104,7 @@ impl Lookups {
             let request = requests::list_virtual_machine(&id, scope);
             let answer = match self.client.list(&request, Lane::Action).await {
                 Ok(machines) => Ok(machines.into_iter().next()),
-                Err(error) if error.is_not_found() => Ok(None),
+                Err(error) if error.says_there_is_no_such_id() => Ok(None),
                 Err(error) => Err(error),
             };
             let _ = tell.send(answer);

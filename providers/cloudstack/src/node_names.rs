@@ -2,6 +2,7 @@
 //! for one. A Node is a machine's only if it has its name and its address, and the machine is provably ours. One whose machine went
 //! before that is removed at once.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -98,7 +99,12 @@ fn lacks_address(node: &Node) -> bool {
 /// Whether this Node is this machine: the same name is not enough where there is more to go by, since anybody can take one.
 fn is_of(node: &Node, machine: &VirtualMachine) -> bool {
     let its_own = |address: &NodeAddress| {
-        machine.nic.iter().any(|nic| !nic.ipaddress.is_empty() && nic.ipaddress == address.address)
+        let addresses = machine.nic.iter().flat_map(|nic| [&nic.ipaddress, &nic.ip6address]);
+        // IPv6 has many ways to write one.
+        let known = address.address.parse::<IpAddr>();
+        addresses.filter(|own| !own.is_empty()).any(|own| {
+            *own == address.address || known.as_ref().is_ok_and(|known| own.parse().as_ref() == Ok(known))
+        })
     };
     node.name_any() == machine.name
         && (addresses(node).any(its_own) || (lacks_address(node) && machine.address().is_some()))
@@ -190,6 +196,22 @@ mod tests {
             serde_json::from_value(json!({"id": "1", "name": "karpenter-x-a", "nic": [{"networkid": "n"}]}))
                 .expect("a machine");
         assert!(!is_of(&node("karpenter-x-a", ""), &without));
+    }
+
+    #[test]
+    fn a_node_is_a_machines_by_its_address_of_ipv6() {
+        let machine: VirtualMachine = serde_json::from_value(
+            json!({"id": "1", "name": "karpenter-x-a", "nic": [{"networkid": "n", "ip6address": "2001:db8::4"}]}),
+        )
+        .expect("a machine");
+        let node = |address: &str| -> Node {
+            serde_json::from_value(json!({"metadata": {"name": "karpenter-x-a"},
+                "status": {"addresses": [{"type": "InternalIP", "address": address}]}}))
+            .expect("a node")
+        };
+        assert!(is_of(&node("2001:db8:0:0::4"), &machine));
+        assert!(!is_of(&node("2001:db8::5"), &machine));
+        assert_eq!(machine.address(), Some("2001:db8::4"));
     }
 
     #[test]

@@ -10,6 +10,15 @@ use crate::client::model::VirtualMachine;
 use crate::naming::machine_id;
 use crate::provider::CloudStackProvider;
 
+/// Somebody protected a machine from deletion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct DeleteProtected;
+
+/// What to do about a machine that somebody protected from deletion.
+pub(crate) fn protected(machine: &VirtualMachine) -> String {
+    format!("virtual machine {} is protected from deletion; set deleteprotection=false on it", machine.name)
+}
+
 /// Machines that were protected when they were last looked at.
 #[derive(Debug, Default)]
 pub(crate) struct Protected(Mutex<BTreeSet<String>>);

@@ -24,8 +24,8 @@ use crate::client::request::Scope;
 use crate::client::{Client, model, requests};
 use crate::naming::machine_id;
 use crate::nodeclass::{CloudStackNodeClass, CredentialsRef, Reservation};
-use crate::resolved::{Resolved, resolve};
-use crate::shared::{Objects, ProviderOptions, Shared, launched_in};
+use crate::resolved::{Resolved, resolve, scope_of};
+use crate::shared::{Objects, ProviderOptions, Shared, closed, launched_in};
 use crate::unavailable::Refused;
 use crate::voice::Voice;
 use crate::{GROUP, affinity, description, instancetypes, labels, repair, reservations, templates};
@@ -180,6 +180,7 @@ impl CloudStackProvider {
     async fn launch(&self, claim: &NodeClaim) -> Result<Launch, ProviderError> {
         let shared = &self.shared;
         let class = self.ready_class(&claim.spec.node_class_ref.name)?;
+        self.must_be_where_it_began(claim, &class)?;
         let resolved =
             resolve(&class, &shared.options.scope, &shared.catalogue).await.map_err(ProviderError::other)?;
         if let Some(problem) = resolved.problems.first() {
@@ -212,6 +213,7 @@ impl CloudStackProvider {
             )?);
         }
         let tags = self.tags(claim, &class);
+        self.write_place(claim, &resolved.scope).await?;
         let machine = shared.launch(claim, &resolved.scope, candidates, &tags).await?;
         let mut instance = self.describe(&machine, claim, &class, &types);
         let of_zone = resolved.in_zone.get(&machine.zoneid).map(|zone| zone.templates.as_slice());
@@ -233,6 +235,43 @@ impl CloudStackProvider {
         Ok(Launch::Launched(Box::new(instance)))
     }
 
+    /// A launch that began elsewhere, in another project or with other keys, may have made a machine there of which no answer came. So
+    /// it is not begun again here: with its NodeClaim goes whatever it made, and the next one begins anew.
+    fn must_be_where_it_began(
+        &self,
+        claim: &NodeClaim,
+        class: &CloudStackNodeClass,
+    ) -> Result<(), ProviderError> {
+        let shared = &self.shared;
+        let Some(began) = launched_in(claim) else { return Ok(()) };
+        let now = scope_of(&class.spec.clone().unwrap_or_default(), &shared.options.scope);
+        if began == now && class.credentials() == shared.whose.as_ref() {
+            return Ok(());
+        }
+        Err(ProviderError::insufficient_capacity(format!(
+            "its launch began in {}, and CloudStackNodeClass {:?} names another project, account or Secret by now",
+            began.write(),
+            class.name_any()
+        )))
+    }
+
+    /// Writes down where a NodeClaim's machine will be, before there is one: whoever comes after us looks for it there.
+    async fn write_place(&self, claim: &NodeClaim, scope: &Scope) -> Result<(), ProviderError> {
+        if launched_in(claim).as_ref() == Some(scope) {
+            return Ok(());
+        }
+        let mut place = BTreeMap::from([(labels::SCOPE.to_owned(), scope.write())]);
+        if let Some(whose) = &self.shared.whose {
+            place.insert(labels::CREDENTIALS.to_owned(), whose.to_string());
+        }
+        self.shared.voice.annotate(claim, &place).await.map_err(|error| match error {
+            kube::Error::Api(status) if status.code == 404 => {
+                ProviderError::not_found(format!("NodeClaim {} is gone", claim.name_any()))
+            }
+            error => ProviderError::other(error),
+        })
+    }
+
     async fn find(&self, provider_id: &str) -> Result<NodeClaim, ProviderError> {
         let id = machine_id(provider_id).ok_or_else(|| {
             ProviderError::other(format!("provider id {provider_id:?} is none of CloudStack's"))
@@ -245,9 +284,14 @@ impl CloudStackProvider {
         if let Some(claim) = claims.iter().find(carries) {
             self.shared.must_see(claim).await?;
         }
+        let mut unknown = None;
         for scope in self.shared.scopes().map_err(ProviderError::other)? {
             let found = match self.shared.machine(id, &scope).await {
                 Err(error) if self.shared.may_leave_out(&scope, &error) => continue,
+                Err(error) if self.shared.is_closed(&scope, &error) => {
+                    unknown = Some(ProviderError::other(closed(&scope, &error)));
+                    continue;
+                }
                 found => found.map_err(ProviderError::other)?,
             };
             if let Some(machine) = found {
@@ -259,7 +303,8 @@ impl CloudStackProvider {
                 }
             }
         }
-        Err(ProviderError::not_found(format!("CloudStack has no virtual machine {id}")))
+        let nothing = || ProviderError::not_found(format!("CloudStack has no virtual machine {id}"));
+        Err(unknown.unwrap_or_else(nothing))
     }
 
     async fn list_all(&self) -> Result<Vec<NodeClaim>, ProviderError> {
@@ -268,6 +313,14 @@ impl CloudStackProvider {
         for scope in self.shared.scopes().map_err(ProviderError::other)? {
             let machines = match self.shared.all_machines(&scope).await {
                 Err(error) if self.shared.may_leave_out(&scope, &error) => continue,
+                Err(error) if self.shared.is_closed(&scope, &error) => {
+                    self.shared.tell_closed(&scope, &error);
+                    let launched = self.shared.claims_in(&scope).into_iter();
+                    let launched =
+                        launched.filter(|c| c.status.as_ref().is_some_and(|s| s.provider_id.is_some()));
+                    claims.extend(launched.map(|claim| description::as_known(&claim)));
+                    continue;
+                }
                 machines => machines.map_err(ProviderError::other)?,
             };
             let there = machines.iter().filter(|machine| machine.state != "Error");

@@ -52,7 +52,7 @@ pub const VARIABLES: [(&str, &str); 31] = [
         "`true` where no cloud controller manager runs: Karpenter gives Nodes their provider id, zone, region and instance type",
     ),
     ("CLOUDSTACK_REGION", "the region of all zones; without it each zone is its own"),
-    ("CLOUDSTACK_NAME_PREFIX", "what names of machines begin with; default `karpenter`"),
+    ("CLOUDSTACK_NAME_PREFIX", "what names of machines begin with, a letter first; default `karpenter`"),
     ("CLOUDSTACK_EXPUNGE", "`false` to destroy machines without expunging them even where that is allowed"),
     (
         "CLOUDSTACK_ON_STOPPED",
@@ -202,6 +202,12 @@ fn options(cluster: &str, variable: &dyn Fn(&str) -> Option<String>) -> Result<P
         })?;
     }
     if let Some(prefix) = variable("CLOUDSTACK_NAME_PREFIX") {
+        let first = prefix.chars().find(char::is_ascii_alphanumeric);
+        if first.is_none_or(|first| first.is_ascii_digit()) {
+            return Err(format!(
+                "CLOUDSTACK_NAME_PREFIX is {prefix:?}; names of machines are names of hosts, which begin with a letter"
+            ));
+        }
         options.name_prefix = prefix;
     }
     options.region = variable("CLOUDSTACK_REGION");
@@ -327,6 +333,7 @@ mod tests {
     #[test]
     fn what_cannot_be_used_names_the_variable_and_what_to_write() {
         assert!(wrong(&[("CLOUDSTACK_ON_STOPPED", "x")]).contains("Start, Replace, Ignore"));
+        assert!(wrong(&[("CLOUDSTACK_NAME_PREFIX", "-1st")]).contains("begin with a letter"));
         assert!(wrong(&[("CLOUDSTACK_LAUNCH_WAIT", "5m")]).contains("at most 60s"));
         assert!(wrong(&[("CLOUDSTACK_MAX_USER_DATA", "much")]).contains("CLOUDSTACK_MAX_USER_DATA"));
         assert!(wrong(&[("CLOUDSTACK_CACHE_ZONES", "soon")]).contains("CLOUDSTACK_CACHE_ZONES"));

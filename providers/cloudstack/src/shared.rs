@@ -146,6 +146,15 @@ pub(crate) fn launched_in(claim: &NodeClaim) -> Option<Scope> {
     claim.metadata.annotations.as_ref()?.get(crate::labels::SCOPE).and_then(|text| Scope::read(text))
 }
 
+/// What to do about a project or account that is closed.
+pub(crate) fn closed(scope: &Scope, error: &ApiError) -> String {
+    format!(
+        "{} is gone or closed to these keys, so nobody knows what is in it: {error}; open it again, or remove the annotation {} from NodeClaims whose machines are known to be gone",
+        scope.write(),
+        crate::labels::SCOPE
+    )
+}
+
 /// Whose keys: those of a Secret a NodeClass names, or those Karpenter was given.
 pub(crate) type Whose = Option<CredentialsRef>;
 
@@ -441,10 +450,6 @@ impl Shared {
     /// Whether a scope that cannot be asked may be left out: the server says that there is no such project for us, and no
     /// NodeClaim can have been launched in it. A NodeClass with a wrong id must not keep everything else from being looked after.
     pub(crate) fn may_leave_out(&self, scope: &Scope, error: &ApiError) -> bool {
-        let not_for_us = match scope {
-            Scope::Account { .. } => error.is_about_account(),
-            _ => matches!(error.kind, ErrorKind::NotFound | ErrorKind::Denied),
-        };
         let Some(claims) = self.objects.node_claims() else { return false };
         let may_be_in = |claim: &Arc<NodeClaim>| match launched_in(claim) {
             Some(launched) => launched == *scope,
@@ -456,7 +461,32 @@ impl Shared {
             }
         };
         let mut ours = claims.iter().filter(|claim| self.is_ours(claim));
-        not_for_us && *scope != self.options.scope && !ours.any(may_be_in)
+        self.is_closed(scope, error) && *scope != self.options.scope && !ours.any(may_be_in)
+    }
+
+    /// Whether the server says of a project or account that it is not there, or not for us. What is in it is there as far as anybody
+    /// knows.
+    pub(crate) fn is_closed(&self, scope: &Scope, error: &ApiError) -> bool {
+        match scope {
+            Scope::Own => false,
+            Scope::Account { .. } => error.is_about_account(),
+            Scope::Project(_) => matches!(error.kind, ErrorKind::NotFound | ErrorKind::Denied),
+        }
+    }
+
+    /// Tells of a project or account that is closed, on every NodeClaim whose machine is in it.
+    pub(crate) fn tell_closed(&self, scope: &Scope, error: &ApiError) {
+        let text = closed(scope, error);
+        tracing::warn!("{text}");
+        for claim in self.claims_in(scope) {
+            self.voice.warn(&*claim, "ScopeClosed", text.clone());
+        }
+    }
+
+    /// The NodeClaims that were launched in a scope.
+    pub(crate) fn claims_in(&self, scope: &Scope) -> Vec<Arc<NodeClaim>> {
+        let claims = self.objects.node_claims().unwrap_or_default().into_iter();
+        claims.filter(|claim| self.is_ours(claim) && launched_in(claim).as_ref() == Some(scope)).collect()
     }
 
     /// Every scope machines of our keys may be in, each once: ours, those of the NodeClasses, and those NodeClaims were launched in.

@@ -15,7 +15,7 @@ const LONGEST: Duration = Duration::from_secs(30 * 60);
 pub(crate) enum Refused {
     /// An instance type in a zone.
     Type { zone: String, name: String },
-    /// Everything in a zone: it has no storage.
+    /// Everything in a zone: it is disabled, or several types of it found no storage.
     Zone(String),
     /// A network: it has no addresses, or nobody says what it has not.
     Network(String),
@@ -25,11 +25,32 @@ pub(crate) enum Refused {
 
 /// What was refused, until when.
 #[derive(Debug, Default)]
-pub(crate) struct Unavailable(Mutex<BTreeMap<Refused, (Instant, Duration)>>);
+pub(crate) struct Unavailable {
+    refused: Mutex<BTreeMap<Refused, (Instant, Duration)>>,
+    /// Instance types by zone that were placed and found no storage, perhaps, and when. The server says nothing but that capacity lacks.
+    unstored: Mutex<BTreeMap<String, BTreeMap<String, Instant>>>,
+}
 
 impl Unavailable {
     fn lock(&self) -> MutexGuard<'_, BTreeMap<Refused, (Instant, Duration)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.refused.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn unstored(&self) -> MutexGuard<'_, BTreeMap<String, BTreeMap<String, Instant>>> {
+        self.unstored.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A type lacked capacity that may be the zone's storage. One type may ask for tags or hosts of its own; two are taken for the zone.
+    pub(crate) fn refuse_unstored(&self, what: Refused, zone: &str, type_name: &str) {
+        self.refuse(what);
+        let now = Instant::now();
+        let mut unstored = self.unstored();
+        let types = unstored.entry(zone.to_owned()).or_default();
+        types.retain(|_, at| now.duration_since(*at) < LONGEST);
+        types.insert(type_name.to_owned(), now);
+        if types.len() > 1 {
+            self.refuse(Refused::Zone(zone.to_owned()));
+        }
     }
 
     /// It was refused, again.
@@ -47,6 +68,9 @@ impl Unavailable {
     /// It was had after all.
     pub(crate) fn allow(&self, what: &Refused) {
         self.lock().remove(what);
+        if let Refused::Zone(zone) = what {
+            self.unstored().remove(zone);
+        }
     }
 
     /// Whether it is not worth asking for.
@@ -79,5 +103,21 @@ mod tests {
         assert_eq!(unavailable.count(), 1);
         unavailable.allow(&what);
         assert!(!unavailable.is_refused(&what));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_zone_is_refused_only_when_two_types_of_it_found_no_storage() {
+        let unavailable = Unavailable::default();
+        let this = |name: &str| Refused::Type { zone: "z".into(), name: name.into() };
+        let zone = Refused::Zone("z".into());
+        for _ in 0..3 {
+            unavailable.refuse_unstored(this("a"), "z", "a");
+        }
+        assert!(unavailable.is_refused(&this("a")) && !unavailable.is_refused(&zone));
+        unavailable.allow(&zone);
+        unavailable.refuse_unstored(this("b"), "z", "b");
+        assert!(!unavailable.is_refused(&zone), "one was had in between");
+        unavailable.refuse_unstored(this("a"), "z", "a");
+        assert!(unavailable.is_refused(&zone));
     }
 }

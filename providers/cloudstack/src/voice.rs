@@ -261,6 +261,17 @@ impl Voice {
         Api::<NodePool>::all(client).get_opt(name).await
     }
 
+    /// Writes annotations on this very NodeClaim. Without a cluster there is nobody to read them.
+    pub(crate) async fn annotate(
+        &self,
+        claim: &NodeClaim,
+        annotations: &BTreeMap<String, String>,
+    ) -> Result<(), kube::Error> {
+        let Some(claims) = &self.claims else { return Ok(()) };
+        let patch = json!({"metadata": {"uid": claim.uid(), "annotations": annotations}});
+        claims.patch(&claim.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await.map(drop)
+    }
+
     /// Has a NodeClaim carry the provider id its Node has, which cannot be changed.
     pub(crate) async fn carry(&self, claim: &NodeClaim, provider_id: &str) {
         let Some(claims) = &self.claims else { return };

@@ -266,9 +266,14 @@ impl State {
 
     /// Servers before 4.21 do not know the parameter, and what a server does not know it ignores.
     fn makes_several_disks(&self) -> bool {
+        !self.is_older_than(&[4, 21])
+    }
+
+    /// Whether the server says that it is older than this version.
+    pub(crate) fn is_older_than(&self, other: &[u32]) -> bool {
         let version = self.capability["cloudstackversion"].as_str().unwrap_or_default();
-        let mut numbers = version.split('.').map_while(|part| part.parse::<u32>().ok());
-        numbers.next().zip(numbers.next()).is_none_or(|version| version >= (4, 21))
+        let numbers: Vec<u32> = version.split('.').map_while(|part| part.parse().ok()).collect();
+        !numbers.is_empty() && numbers.as_slice() < other
     }
 
     /// Offering, bytes and device of every data disk.

@@ -197,7 +197,12 @@ impl State {
         let machine = self.machines.get(&number)?;
         let broken = machine.host.as_ref().is_some_and(|host| self.broken_hosts.contains(host));
         if self.settings.volumes_fail {
-            let text = format!("Unable to start a VM [{}] due to insufficient capacity.", machine.id);
+            // Since 4.22.1 tenants are not told more.
+            let why = match self.is_older_than(&[4, 22, 1]) {
+                true => "[Unable to create a deployment after 3 attempts]",
+                false => "insufficient capacity",
+            };
+            let text = format!("Unable to start a VM [{}] due to {why}.", machine.id);
             return Some(self.failed_start(number, deploy, true, 530, text, now));
         }
         if self.settings.starts_fail || broken {

@@ -72,6 +72,17 @@ impl CloudStack {
         id
     }
 
+    /// A project goes, with all that is in it.
+    pub fn remove_project(&self, id: &str) {
+        let mut state = self.state();
+        state.projects.retain(|project| project.id != id);
+        let inside = state.machines.values().filter(|machine| machine.owner.project.as_deref() == Some(id));
+        let inside: Vec<u64> = inside.map(|machine| machine.number).collect();
+        for number in inside {
+            state.remove(number);
+        }
+    }
+
     /// Sets a limit of the ordinary tenant; negative is none.
     pub fn limit(&self, resource: &str, limit: i64) {
         if let Some(account) = tenant(&mut self.state()) {

@@ -38,8 +38,12 @@ impl Transport for Script {
             format!("{} {} {}", request.method(), request.uri(), String::from_utf8_lossy(request.body()));
         self.asked.lock().unwrap().push(text);
         let answer = self.answers.lock().unwrap().pop_front().expect("an answer for every question");
+        let asked = self.asked.lock().unwrap().last().cloned().unwrap_or_default();
+        let command = asked.split_once("command=").and_then(|(_, rest)| rest.split('&').next());
+        let envelope = format!("\"{}response\"", command.unwrap_or_default().to_lowercase());
         async move {
             let (status, body) = answer?;
+            let body = body.replace("\"xresponse\"", &envelope);
             Ok(Response::builder().status(status).body(body.into()).unwrap())
         }
         .boxed()
@@ -56,6 +60,7 @@ fn client(script: &Arc<Script>) -> Client {
     Client::new(session, Rate::default(), &environment)
 }
 
+/// Whatever was asked, the answer is in its envelope.
 fn ok(body: serde_json::Value) -> Answer {
     Ok((200, json!({"xresponse": body}).to_string()))
 }
@@ -149,6 +154,23 @@ async fn a_row_that_slips_between_two_pages_is_found_by_the_second_reading() {
     let ids: BTreeSet<_> = zones.iter().map(|zone| zone.id.clone()).collect();
     assert_eq!(ids.len(), zones.len(), "none twice");
     assert!(ids.contains("z500"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_in_somebody_elses_words_is_no_empty_list() {
+    for answer in [
+        json!({"status": "ok"}),
+        json!({"listvolumesresponse": {}}),
+        json!({"listzonesresponse": {"count": 3}}),
+        json!({"response": {}}),
+    ] {
+        let answers = std::iter::repeat_with(|| Ok((200, answer.to_string()))).take(8);
+        let listed = client(&Script::of(answers)).list::<Zone>(&requests::list_zones(), Lane::Refresh).await;
+        assert!(listed.is_err(), "{answer}");
+    }
+    let empty = Script::of([ok(json!({}))]);
+    let listed = client(&empty).list::<Zone>(&requests::list_zones(), Lane::Refresh).await.expect("a list");
+    assert!(listed.is_empty());
 }
 
 #[tokio::test(start_paused = true)]

@@ -130,6 +130,13 @@ impl ApiError {
             && (text.contains("account") || text.contains("domain"))
     }
 
+    /// Whether what was asked for by its id is known not to exist. Where another parameter is meant, such as a project that is gone,
+    /// nothing is known of it.
+    pub fn says_there_is_no_such_id(&self) -> bool {
+        self.is_not_found()
+            && (!self.text.contains("nvalid parameter ") || self.text.contains("parameter id "))
+    }
+
     /// Whether the thing asked for is known not to exist.
     pub fn is_not_found(&self) -> bool {
         self.kind == ErrorKind::NotFound
@@ -139,7 +146,9 @@ impl ApiError {
 /// Sorts an answer by code and text.
 fn classify(code: u16, text: &str) -> ErrorKind {
     let has = |part: &str| text.contains(part);
+    let lower = |part: &str| text.to_lowercase().contains(part);
     match code {
+        _ if is_expunge_denied(text) => ErrorKind::ExpungeDenied,
         401 => ErrorKind::Auth,
         429 => ErrorKind::Throttled(retry_after(text)),
         432 | 531 => ErrorKind::Denied,
@@ -153,11 +162,25 @@ fn classify(code: u16, text: &str) -> ErrorKind {
         533 | 534 => ErrorKind::Capacity(CapacityKind::Hosts),
         530 if has("No suitable host found") => ErrorKind::Capacity(CapacityKind::Hosts),
         530 if has("due to insufficient capacity") => ErrorKind::Capacity(CapacityKind::Storage),
-        530 if has("Unable to orchestrate the start of VM") => ErrorKind::Capacity(CapacityKind::Start),
-        530 if has("permission for expunging") => ErrorKind::ExpungeDenied,
+        530 if has("Unable to orchestrate the start of VM") || has("Unable to orchestrate start ") => {
+            ErrorKind::Capacity(CapacityKind::Start)
+        }
+        530 if has("affinity rules associated to the VM conflict") => {
+            ErrorKind::Capacity(CapacityKind::Affinity)
+        }
+        // Before 4.22.1, and to administrators: the want itself is told, in words of many authors. Addresses are the network's.
+        530 if has("Unable to start a VM [") && has("] due to [") && !lower(" address") => {
+            ErrorKind::Capacity(CapacityKind::Hosts)
+        }
         530 if has("tag ") && has(" already on ") => ErrorKind::TagExists,
         _ => ErrorKind::Internal,
     }
+}
+
+/// In the words of 4.20 and later, and of 4.19.
+fn is_expunge_denied(text: &str) -> bool {
+    text.contains("permission for expunging")
+        || text.contains("Parameter expunge can be passed by Admin only")
 }
 
 /// The pause a 429 asks for; there is no header for it, only words.
@@ -174,10 +197,13 @@ fn quota_excess(text: &str) -> QuotaExcess {
         let rest = text.split_once(label)?.1.trim_start().strip_prefix('=')?.trim_start();
         rest.split(|c: char| !c.is_ascii_digit() && c != '-').next()?.parse::<i64>().ok()
     };
+    // Of a domain it is `Type 'cpu'`, and with a tag `Type 'cpu (tag: x)'`.
     let resource = text
         .split_once("Type = '")
+        .or_else(|| text.split_once("Type '"))
         .and_then(|(_, rest)| rest.split_once('\''))
-        .map_or_else(String::new, |(name, _)| name.to_owned());
+        .map(|(name, _)| name.split_once(" (tag").map_or(name, |(name, _)| name))
+        .map_or_else(String::new, str::to_owned);
     let used = match (number("Resource Amount"), number("Resource Reservation")) {
         (Some(amount), reserved) => Some(amount.saturating_add(reserved.unwrap_or(0))),
         (None, _) => None,
@@ -220,6 +246,31 @@ mod tests {
                 ErrorKind::Capacity(CapacityKind::Start),
             ),
             (530, "Account does not have permission for expunging.", ErrorKind::ExpungeDenied),
+            (
+                530,
+                "Unable to start a VM [4bf9895c] due to [Unable to create a deployment for VM instance {}].",
+                ErrorKind::Capacity(host),
+            ),
+            (
+                530,
+                "Unable to start a VM [4bf9895c] due to [Insufficient address capacity].",
+                ErrorKind::Internal,
+            ),
+            (
+                530,
+                "Unable to orchestrate start VM instance {\"id\":1} due to [Unable to start on any host].",
+                ErrorKind::Capacity(CapacityKind::Start),
+            ),
+            (
+                530,
+                "Unable to create deployment, affinity rules associated to the VM conflict",
+                ErrorKind::Capacity(CapacityKind::Affinity),
+            ),
+            (
+                531,
+                "Parameter expunge can be passed by Admin only. Or when the allow.user.expunge.recover.vm key is set.",
+                ErrorKind::ExpungeDenied,
+            ),
             (530, "tag karpenter.sh/nodeclaim already on UserVm with id 310ee660", ErrorKind::TagExists),
             (
                 530,
@@ -265,7 +316,32 @@ mod tests {
         let excess =
             QuotaExcess { resource: "cpu".into(), limit: Some(40), used: Some(3), requested: Some(64) };
         assert_eq!(classify(535, text), ErrorKind::Quota(excess));
+        for name in ["cpu", "cpu (tag: gold)"] {
+            let text = format!(
+                "Maximum domain resource limits of Type '{name}' for Domain Id = 7c02 is exceeded: Domain Resource Limit = 40, Current Domain Resource Amount = 2, Current Resource Reservation = 1, Requested Resource Amount = 64."
+            );
+            let of_domain =
+                QuotaExcess { resource: "cpu".into(), limit: Some(40), used: Some(3), requested: Some(64) };
+            assert_eq!(classify(535, &text), ErrorKind::Quota(of_domain), "{text}");
+        }
         assert_eq!(classify(535, "other words"), ErrorKind::Quota(QuotaExcess::default()));
+    }
+
+    #[test]
+    fn a_project_that_is_gone_says_nothing_of_a_machine() {
+        let says = |text: &str| {
+            let error =
+                ApiError::answered("listVirtualMachines", 431, &serde_json::json!({"errortext": text}));
+            assert!(error.is_not_found(), "{error}");
+            error.says_there_is_no_such_id()
+        };
+        assert!(says(
+            "Unable to execute API command due to invalid value. Invalid parameter id value=1 due to incorrect long value format, or entity does not exist"
+        ));
+        assert!(says("unable to find a virtual machine with id 7"));
+        assert!(!says(
+            "Unable to execute API command due to invalid value. Invalid parameter projectid value=1 due to incorrect long value format, or entity does not exist"
+        ));
     }
 
     #[test]

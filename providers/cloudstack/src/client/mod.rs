@@ -410,6 +410,11 @@ impl Client {
             };
             let (count, rows) = rows(request.command(), answer)?;
             if rows.is_empty() {
+                // Nothing is not what there is none of.
+                if page == 1 && count > 0 {
+                    let text = format!("the list says that it has {count} rows and shows none");
+                    return Err(ApiError::new(request.command(), ErrorKind::Internal, text));
+                }
                 return Ok(page - 1);
             }
             read += rows.len();
@@ -546,10 +551,19 @@ fn http_request(
     })
 }
 
-/// What is inside the envelope, or the error it says.
+/// What is inside the envelope, or the error it says. An envelope that is not this command's is none: what something in between
+/// answers in its own words would look like an empty list.
 fn opened(command: &'static str, status: u16, body: &[u8]) -> Result<Value, ApiError> {
+    let ours = format!("{command}response");
     let inside = serde_json::from_slice::<Value>(body).ok().and_then(|envelope| match envelope {
-        Value::Object(fields) => fields.into_iter().next().map(|(_, inside)| inside),
+        Value::Object(fields) => {
+            let says_why = |inside: &Value| inside["errorcode"].is_u64();
+            let is_ours = |name: &str| name.eq_ignore_ascii_case(&ours);
+            fields
+                .into_iter()
+                .find(|(name, inside)| is_ours(name) || says_why(inside))
+                .map(|(_, inside)| inside)
+        }
         _ => None,
     });
     match inside {

@@ -96,7 +96,7 @@ impl VirtualMachine {
     /// The address of its default interface.
     pub fn address(&self) -> Option<&str> {
         let nic = self.nic.iter().find(|nic| nic.isdefault).or_else(|| self.nic.first())?;
-        (!nic.ipaddress.is_empty()).then_some(nic.ipaddress.as_str())
+        [&nic.ipaddress, &nic.ip6address].into_iter().map(String::as_str).find(|address| !address.is_empty())
     }
 }
 
@@ -129,6 +129,8 @@ pub struct Nic {
     pub networkname: String,
     /// Address.
     pub ipaddress: String,
+    /// Address, by IPv6.
+    pub ip6address: String,
     /// Whether it is the default.
     #[serde(deserialize_with = "truth")]
     pub isdefault: bool,

@@ -227,3 +227,28 @@ async fn a_disk_that_somebody_marked_as_kept_is_not_collected() {
     assert!(world.provider.round().await.expect("a round").disks.is_empty());
     assert_eq!(world.cloud.data_disks().len(), 1);
 }
+
+#[tokio::test(start_paused = true)]
+async fn disks_whose_tags_were_ordered_and_lost_are_tagged_again() {
+    let world = World::new().await;
+    world.class("default", with(json!([{"offering": "k8s.data20"}]))).await;
+    world.launch(&world.claim("np-a", json!({"cpu": "1"}))).await.expect("a machine");
+    // The order was taken, and the server died before it came to it.
+    world.cloud.restart();
+    for _ in 0..4 {
+        seconds(130).await;
+        world.provider.round().await.expect("a round");
+    }
+    seconds(10).await;
+    let tags = world.cloud.tags_of_disks();
+    assert_eq!(tags.len(), 1);
+    assert!(
+        tags.values().all(|tags| tags.contains_key("karpenter.k8s.cloudstack/nodeclaim-uid")),
+        "{tags:?}"
+    );
+    let asked = world.calls("listVolumes");
+    seconds(130).await;
+    world.provider.round().await.expect("a round");
+    // Once more for those that lost their machine.
+    assert!(world.calls("listVolumes") <= asked + 2, "who has seen them tagged does not ask again");
+}

@@ -144,6 +144,39 @@ async fn scenario_4_a_type_whose_job_finds_no_host_falls_through_to_the_next() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_type_that_lacks_capacity_at_its_start_is_left_alone_and_its_zone_only_with_a_second_type() {
+    for version in ["4.20.1.0", "4.23.0.0"] {
+        let world = World::new().await;
+        world.cloud.set_version(version);
+        let mut class = spec();
+        class["serviceOfferingSelectorTerms"] =
+            json!([{"name": "k8s.small"}, {"name": "k8s.medium"}, {"name": "k8s large*"}]);
+        world.class("default", class).await;
+        world.cloud.configure(|settings| settings.volumes_fail = true);
+        let available = || async {
+            let types = world.provider.get_instance_types(&world.pool("default")).await.expect("types");
+            let available = types.iter().filter(|it| it.offerings.iter().any(|offering| offering.available));
+            available.count()
+        };
+        // The older server says what it lacked, which is no zone's storage.
+        let second = if version == "4.20.1.0" { 1 } else { 0 };
+        for (name, expected) in [("np-a", 2), ("np-b", second)] {
+            world
+                .launch(&world.claim(name, json!({"cpu": "1"})))
+                .await
+                .expect("placed, and then not started");
+            seconds(30).await;
+            world.provider.look_at_launches().await.expect("a look");
+            world.cluster.claims.lock().unwrap().remove(name);
+            assert_eq!(available().await, expected, "{version}");
+        }
+        world.cloud.configure(|settings| settings.volumes_fail = false);
+        seconds(6 * 60).await;
+        world.launch(&world.claim("np-c", json!({"cpu": "1"}))).await.expect("room again");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn scenario_6_a_full_cloud_is_insufficient_capacity_and_leaves_nothing_behind() {
     let world = World::new().await;
     world.cloud.edit("host", "big-0", |host| host["memoryallocatedbytes"] = (60i64 << 30).into());

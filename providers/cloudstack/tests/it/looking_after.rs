@@ -305,3 +305,74 @@ async fn a_machine_is_found_by_its_id_whatever_its_name_and_listed_as_its_claim_
         listed.into_iter().map(|claim| claim.status.and_then(|status| status.provider_id)).collect();
     assert_eq!(ids, [written]);
 }
+
+#[tokio::test(start_paused = true)]
+async fn orphans_that_cannot_be_deleted_keep_no_other_from_going() {
+    let world = World::new().await;
+    let prefix = Naming::new("karpenter", "test").prefix().to_owned();
+    for i in 0..12 {
+        let id = world.cloud.add_machine(&format!("{prefix}np-kept-{i}"), &[]);
+        world.cloud.protect_machine(&id, true);
+        seconds(1).await;
+    }
+    let orphan = world.cloud.add_machine(&format!("{prefix}np-x"), &[]);
+    seconds(310).await;
+    assert_eq!(world.provider.round().await.expect("a round").destroyed, [orphan]);
+    assert_eq!(world.calls("destroyVirtualMachine"), 1, "what is protected is not asked for");
+    seconds(60).await;
+    assert_eq!(world.live().len(), 12);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_orphan_that_may_not_be_expunged_is_destroyed() {
+    let world = World::new().await;
+    // They said so when they were asked first.
+    world.cloud.configure(|settings| settings.user_may_expunge = true);
+    seconds(601).await;
+    world.launch(&world.claim("np-a", json!({"cpu": "1"}))).await.expect("a machine");
+    world.delete(&world.current("np-a")).await.expect("gone");
+    world.cloud.configure(|settings| settings.user_may_expunge = false);
+    let prefix = Naming::new("karpenter", "test").prefix().to_owned();
+    for i in 0..11 {
+        world.cloud.add_machine(&format!("{prefix}np-{i}"), &[]);
+        seconds(1).await;
+    }
+    seconds(310).await;
+    for _ in 0..3 {
+        world.provider.round().await.expect("a round");
+        seconds(60).await;
+    }
+    assert!(world.live().is_empty(), "{:?}", world.live());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_project_that_is_gone_holds_up_nothing_elsewhere_and_its_machines_are_not_taken_for_gone() {
+    let world = World::new().await;
+    let project = world.cloud.add_project("team");
+    let network = json!({"name": "team-net", "projectid": project, "account": null, "state": "Allocated"});
+    world.cloud.add("network", network);
+    let mut class = spec();
+    class["projectID"] = project.clone().into();
+    class["networkSelectorTerms"] = json!([{"name": "team-net"}]);
+    world.class("default", class).await;
+    let inside = world.launch(&world.claim("np-inside", json!({"cpu": "1"}))).await.expect("a machine");
+    world.class("default", spec()).await;
+    world.launch(&world.claim("np-outside", json!({"cpu": "1"}))).await.expect("a machine");
+    let orphan = world.cloud.add_machine(&format!("{}np-x", Naming::new("karpenter", "test").prefix()), &[]);
+    seconds(310).await;
+    world.cloud.remove_project(&project);
+    let listed = world.provider.list().await.expect("a list");
+    let ids: Vec<String> = listed.into_iter().filter_map(|claim| claim.status?.provider_id).collect();
+    assert!(ids.contains(&inside.provider_id) && ids.len() == 3, "{ids:?}");
+    let error = world.provider.get(&inside.provider_id).await.expect_err("nobody knows");
+    assert!(!error.is_not_found(), "{error}");
+    assert_eq!(world.provider.round().await.expect("a round").destroyed, [orphan]);
+    let error = world.provider.delete(&world.current("np-inside")).await.expect_err("nobody knows");
+    assert!(!error.is_not_found() && error.to_string().contains("remove the annotation"), "{error}");
+    world.delete(&world.current("np-outside")).await.expect("gone");
+    // Whose machine it is nobody can say any more: it may be anywhere, and is where it is found.
+    let mut somewhere = (*world.claim("np-somewhere", json!({"cpu": "1"}))).clone();
+    world.launch(&somewhere).await.expect("a machine");
+    somewhere.spec.node_class_ref.name = "gone".into();
+    world.provider.delete(&somewhere).await.expect("found, and going");
+}

@@ -1,10 +1,16 @@
 //! Whose machines are, and who may reach them: accounts per NodeClass, security groups.
 
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use http_body_util::BodyExt as _;
 use karpenter_api::conditions::HasConditions as _;
 use karpenter_cloudprovider::provider::CloudProvider as _;
-use karpenter_provider_cloudstack::ProviderOptions;
 use karpenter_provider_cloudstack::naming::Naming;
+use karpenter_provider_cloudstack::voice::Voice;
+use karpenter_provider_cloudstack::{CloudStackProvider, Objects, ProviderOptions};
 use karpenter_sim::cloudstack::account::Role;
+use karpenter_sim::cloudstack::faults::{Fault, Trouble};
 use serde_json::{Value, json};
 
 use crate::cloud::{World, seconds, spec};
@@ -170,4 +176,59 @@ async fn classes_of_earlier_releases_keep_their_hash() {
     disks["dataDisks"] = json!([{"offering": "k8s.data20"}]);
     disks["securityGroups"] = json!(["default"]);
     assert_eq!(world.class("disks", disks).await.hash(), "15836465483089609380");
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_a_launch_begins_is_written_down_before_anything_is_made() {
+    let world = World::new().await;
+    // A cluster that takes annotations of NodeClaims, and remembers how many machines had been ordered by then.
+    let written: Arc<Mutex<Vec<(Value, usize)>>> = Arc::default();
+    let (writing, cloud) = (Arc::clone(&written), world.cloud.clone());
+    let answer = move |request: http::Request<kube::client::Body>| {
+        let (writing, cloud) = (Arc::clone(&writing), cloud.clone());
+        async move {
+            let body = request.into_body().collect().await.expect("a body").to_bytes();
+            let patch: Value = serde_json::from_slice(&body).expect("JSON");
+            let ordered = cloud.calls().get("deployVirtualMachine").copied().unwrap_or(0);
+            writing.lock().unwrap().push((patch["metadata"]["annotations"].clone(), ordered));
+            let claim = json!({"apiVersion": "karpenter.sh/v1", "kind": "NodeClaim", "metadata": {"name": "np-a"},
+                "spec": {"nodeClassRef": {"group": "g", "kind": "k", "name": "n"}, "requirements": []}});
+            let body = kube::client::Body::from(claim.to_string().into_bytes());
+            Ok::<_, std::convert::Infallible>(http::Response::new(body))
+        }
+    };
+    let cluster = kube::Client::new(tower::service_fn(answer), "default");
+    let (recorder, _writer) = karpenter_runtime::events::recorder("karpenter", &world.environment);
+    let objects = Arc::clone(&world.cluster) as Arc<dyn Objects>;
+    let provider = CloudStackProvider::speaking(
+        world.client.clone(),
+        ProviderOptions::new("test"),
+        objects,
+        Voice::new(recorder, cluster),
+        &world.environment,
+    );
+    let claim = world.claim("np-a", json!({"cpu": "1"}));
+    // Made, and the answer is lost.
+    world.cloud.inject(Fault::times("deployVirtualMachine", 1, Trouble::DropResponse));
+    world.cloud.inject(Fault::times("queryAsyncJobResult", 3, Trouble::Fail(530, 4250, "x".into())));
+    let _ = provider.create(&claim).await;
+    let first = written.lock().unwrap().first().cloned().expect("written");
+    assert_eq!(first, (json!({"karpenter.k8s.cloudstack/scope": "own"}), 0));
+    assert_eq!(world.calls("deployVirtualMachine"), 1);
+    // The NodeClass is made anew for a project before anybody has heard of the machine.
+    let project = world.cloud.add_project("team");
+    let network = json!({"name": "team-net", "projectid": project, "account": null, "state": "Allocated"});
+    world.cloud.add("network", network);
+    let mut class = spec();
+    class["projectID"] = project.into();
+    class["networkSelectorTerms"] = json!([{"name": "team-net"}]);
+    world.class("default", class).await;
+    let mut claim = (*claim).clone();
+    let scope = ("karpenter.k8s.cloudstack/scope".to_owned(), "own".to_owned());
+    claim.metadata.annotations = Some(BTreeMap::from([scope]));
+    let error = world.another(7).create(&claim).await.expect_err("it began elsewhere");
+    assert!(error.to_string().contains("began in own"), "{error}");
+    assert_eq!(world.calls("deployVirtualMachine"), 1, "and no second machine is made");
+    world.delete(&claim).await.expect("gone");
+    assert!(world.live().is_empty());
 }
