@@ -313,7 +313,7 @@ impl CloudStackProvider {
         for scope in self.shared.scopes().map_err(ProviderError::other)? {
             let machines = match self.shared.all_machines(&scope).await {
                 Err(error) if self.shared.may_leave_out(&scope, &error) => continue,
-                Err(error) if self.shared.is_closed(&scope, &error) => {
+                Err(error) if self.shared.is_closed(&scope, &error) && self.shared.all_say_where(&scope) => {
                     self.shared.tell_closed(&scope, &error);
                     let launched = self.shared.claims_in(&scope).into_iter();
                     let launched =

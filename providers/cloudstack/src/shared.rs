@@ -453,15 +453,25 @@ impl Shared {
         let Some(claims) = self.objects.node_claims() else { return false };
         let may_be_in = |claim: &Arc<NodeClaim>| match launched_in(claim) {
             Some(launched) => launched == *scope,
-            // It does not say, so it may be wherever its NodeClass says, or said before it was deleted.
-            None => {
-                let class = self.objects.node_class(&claim.spec.node_class_ref.name);
-                let spec = class.and_then(|class| class.spec.clone());
-                spec.is_none_or(|spec| crate::resolved::scope_of(&spec, &self.options.scope) == *scope)
-            }
+            None => self.may_be_in(claim, scope),
         };
         let mut ours = claims.iter().filter(|claim| self.is_ours(claim));
         self.is_closed(scope, error) && *scope != self.options.scope && !ours.any(may_be_in)
+    }
+
+    /// Whether a NodeClaim that does not say where its machine is may have it in this scope: wherever its NodeClass says, or said before
+    /// it was deleted.
+    fn may_be_in(&self, claim: &NodeClaim, scope: &Scope) -> bool {
+        let class = self.objects.node_class(&claim.spec.node_class_ref.name);
+        let spec = class.and_then(|class| class.spec.clone());
+        spec.is_none_or(|spec| crate::resolved::scope_of(&spec, &self.options.scope) == *scope)
+    }
+
+    /// Whether every NodeClaim whose machine may be in this scope says so: then it is known what counts as there.
+    pub(crate) fn all_say_where(&self, scope: &Scope) -> bool {
+        let Some(claims) = self.objects.node_claims() else { return false };
+        let mut ours = claims.iter().filter(|claim| self.is_ours(claim));
+        !ours.any(|claim| launched_in(claim).is_none() && self.may_be_in(claim, scope))
     }
 
     /// Whether the server says of a project or account that it is not there, or not for us. What is in it is there as far as anybody
