@@ -9,7 +9,7 @@ use std::collections::btree_map::Entry;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use karpenter_api::{NodeClaim, NodePool, labels};
+use karpenter_api::{NodeClaim, labels};
 use karpenter_engine::instance_type::InstanceType;
 use karpenter_engine::labels::{CAPACITY_TYPE, ZONE};
 use karpenter_runtime::controller::{Controller, Outcome, ReconcileResult, Singleton};
@@ -156,11 +156,23 @@ struct Pricing {
 
 impl Singleton for Pricing {
     async fn reconcile(&self) -> ReconcileResult {
+        let Context { stores, providers, options, .. } = &self.context;
         let mut errors = Vec::new();
-        for pool in self.context.stores.node_pools.list() {
-            if let Err(error) = self.refresh(&pool).await {
-                errors.push(error);
+        let mut offered = BTreeMap::new();
+        for pool in stores.node_pools.list() {
+            let name = pool.metadata.name.clone().unwrap_or_default();
+            let Ok(provider) = providers.for_pool(&pool) else { continue };
+            match provider.get_instance_types(&pool).await {
+                Ok(types) if options.feature_gates.node_overlay => drop(offered.insert(name, types)),
+                Ok(types) => self.take(&name, &types),
+                Err(error) => {
+                    self.errors.inc(&[&name]);
+                    errors.push(ReconcileError::from(error));
+                }
             }
+        }
+        for (name, types) in node_overlay::apply(&self.context, offered) {
+            self.take(&name, &types);
         }
         ReconcileError::combine(errors).map_err(|error| error.context("refreshing pricing info"))?;
         Ok(Outcome::After(PERIOD))
@@ -168,13 +180,8 @@ impl Singleton for Pricing {
 }
 
 impl Pricing {
-    async fn refresh(&self, pool: &NodePool) -> Result<(), ReconcileError> {
-        let name = pool.metadata.name.as_deref().unwrap_or_default();
-        let Ok(provider) = self.context.providers.for_pool(pool) else { return Ok(()) };
-        let types = provider.get_instance_types(pool).await.inspect_err(|_| self.errors.inc(&[name]))?;
-        let types = node_overlay::apply(&self.context, name, types);
-        self.cost.update_offerings(name, &types);
-        self.cost.settle_unknown(name);
-        Ok(())
+    fn take(&self, pool: &str, types: &[InstanceType]) {
+        self.cost.update_offerings(pool, types);
+        self.cost.settle_unknown(pool);
     }
 }

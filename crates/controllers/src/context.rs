@@ -22,12 +22,17 @@ use karpenter_runtime::store::Store;
 use karpenter_state::Cluster;
 use kube::Client;
 use kube::api::DynamicObject;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::seen_pod::SeenPod;
 
 /// How often the stores are looked at until all have been listed.
 const SYNC_POLL: Duration = Duration::from_millis(10);
+/// The same once that takes longer than [`PROMPT`]: something is refused, which a person has to mend.
+const LATE_SYNC_POLL: Duration = Duration::from_secs(1);
+/// How long listing everything takes at most where nothing is wrong.
+const PROMPT: Duration = Duration::from_secs(10);
 
 /// What every controller is given; clones share everything.
 #[derive(Clone)]
@@ -173,8 +178,10 @@ impl Stores {
     /// It looks again and again instead of being told: tokio wakes those who wait for one thing in random order, and what
     /// comes first decides what a simulation sees.
     pub async fn wait_synced(&self) {
+        let started = Instant::now();
         while !self.are_synced() {
-            tokio::time::sleep(SYNC_POLL).await;
+            let poll = if started.elapsed() < PROMPT { SYNC_POLL } else { LATE_SYNC_POLL };
+            tokio::time::sleep(poll).await;
         }
     }
 }

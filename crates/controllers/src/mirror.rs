@@ -89,7 +89,7 @@ fn keep_pods(cluster: &SharedCluster, watches: &mut Watches) {
     watches.pods.show(move |pod| {
         if let Err(error) = state.update(|cluster| cluster.apply_pod(pod)) {
             let object = ObjectKey::of(pod);
-            tracing::warn!(kind = "Pod", %object, %error, "object is left out of scheduling");
+            tracing::error!(kind = "Pod", %object, %error, "object is left out of scheduling");
         }
     });
     let state = cluster.clone();
@@ -124,7 +124,7 @@ fn keep<K: Watched, E: Display>(
             Delta::Deleted { .. } => cluster.update(|cluster| delete(cluster, &key)),
             Delta::Added { .. } | Delta::Updated { .. } => {
                 if let Err(error) = cluster.update(|cluster| apply(cluster, object)) {
-                    tracing::warn!(kind = %K::kind(&()), object = %key, %error, "object is left out of scheduling");
+                    tracing::error!(kind = %K::kind(&()), object = %key, %error, "object is left out of scheduling");
                 }
             }
         }

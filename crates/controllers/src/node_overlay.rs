@@ -74,21 +74,33 @@ struct Overlays {
     cost: ClusterCost,
 }
 
-/// What a NodePool can buy, as overlays leave it.
-pub(crate) fn apply(context: &Context, pool: &str, types: Arc<[InstanceType]>) -> Arc<[InstanceType]> {
-    if !context.options.feature_gates.node_overlay {
-        return types;
+/// What NodePools can buy, as overlays leave it. All are looked at together: an overlay that clashes with another in one of them
+/// applies in none.
+pub(crate) fn apply(
+    context: &Context,
+    offered: BTreeMap<String, Arc<[InstanceType]>>,
+) -> BTreeMap<String, Arc<[InstanceType]>> {
+    if offered.is_empty() || !context.options.feature_gates.node_overlay {
+        return offered;
     }
     let (now, rules) = (context.now(), context.providers.scheduling_rules());
     let snapshot = context.cluster.read(|cluster| {
-        cluster.snapshot(now, rules, |other| {
-            let types = if *other.name == *pool { Arc::clone(&types) } else { Arc::default() };
-            InstanceTypes::Resolved(types)
+        cluster.snapshot(now, rules, |pool| {
+            InstanceTypes::Resolved(offered.get(&*pool.name).cloned().unwrap_or_default())
         })
     });
     let overlaid = overlay::evaluate(&snapshot);
-    let pool = snapshot.node_pools.iter().find(|other| *other.name == *pool);
-    pool.and_then(|pool| overlaid.types_of(pool)).unwrap_or(types)
+    let changed = |name: &str| {
+        let pool = snapshot.node_pools.iter().find(|pool| *pool.name == *name)?;
+        overlaid.types_of(pool)
+    };
+    offered
+        .into_iter()
+        .map(|(name, types)| {
+            let types = changed(&name).unwrap_or(types);
+            (name, types)
+        })
+        .collect()
 }
 
 impl Reconciler for Overlays {

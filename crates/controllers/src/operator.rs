@@ -70,7 +70,7 @@ pub fn assemble(given: Given) -> (Program, Context) {
     capacity_buffer::register(&context, &provisioning, &mut watches, &mut program);
     node_overlay::register(&context, &provisioning, &cost, &mut watches, &mut program);
     static_capacity::register(&context, &provisioning, &mut watches, &mut program);
-    disruption::register(&context, &provisioning, &mut program);
+    disruption::register(&context, &provisioning, &cost, &mut program);
     pod_deletion_cost::register(&context, &provisioning, &mut program);
     nodeclaim::disruption::register(&context, &mut watches, &mut program);
     metrics::register(&context, &cost, &mut watches, &mut program);

@@ -119,6 +119,10 @@ impl Singleton for Ranking {
         let pools: Vec<Arc<NodePool>> =
             stores.node_pools.list().into_iter().filter(|pool| providers.for_pool(pool).is_ok()).collect();
         let offers = self.provisioning.catalogue.offers(&pools).await;
+        if offers.are_awaited() {
+            // Nodes of unknown types would be ranked as if they were to stay, and their pods lose what they were given.
+            return Ok(Outcome::After(UNTIL_SYNCED));
+        }
         let rules = providers.scheduling_rules();
         let snapshot = cluster.read(|cluster| cluster.snapshot(now, rules, |pool| offers.of(&pool.name)));
         let node_overlay = options.feature_gates.node_overlay;

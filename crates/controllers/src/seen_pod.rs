@@ -34,7 +34,7 @@ pub struct SeenPod {
     pub(crate) ready: Option<Since>,
     /// Since when it has a node, as kube-scheduler says.
     pub(crate) scheduled: Option<Since>,
-    pub(crate) owned_by: Owners,
+    pub(crate) owned_by: OwnerKinds,
     /// The path of its first owner in the API.
     pub(crate) owner: Box<str>,
     /// `karpenter.sh/do-not-disrupt`.
@@ -99,7 +99,7 @@ pub(crate) struct Since(pub(crate) Option<Timestamp>);
 
 /// Which kinds are among a pod's owners.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Owners {
+pub(crate) struct OwnerKinds {
     pub(crate) daemon_set: bool,
     pub(crate) stateful_set: bool,
     /// A ReplicaSet, and it is the one in charge.
@@ -108,7 +108,7 @@ pub(crate) struct Owners {
     pub(crate) node: bool,
 }
 
-impl Owners {
+impl OwnerKinds {
     fn of(pod: &Pod) -> Self {
         let mut owners = Self::default();
         for owner in pod.metadata.owner_references.iter().flatten() {
@@ -153,12 +153,6 @@ impl Kept for SeenPod {
     }
 }
 
-impl From<Pod> for SeenPod {
-    fn from(pod: Pod) -> Self {
-        Self::of(&pod)
-    }
-}
-
 impl SeenPod {
     /// Of a pod as the API has it.
     pub(crate) fn of(pod: &Pod) -> Self {
@@ -182,7 +176,7 @@ impl SeenPod {
             phase: Phase::of(pod.status.as_ref().and_then(|status| status.phase.as_deref())),
             ready: condition(pod, "Ready"),
             scheduled: condition(pod, "PodScheduled"),
-            owned_by: Owners::of(pod),
+            owned_by: OwnerKinds::of(pod),
             owner: owner(pod).unwrap_or_default().into(),
             do_not_disrupt: annotation(annotations::DO_NOT_DISRUPT),
             deletion_cost: annotation(annotations::POD_DELETION_COST),
@@ -330,7 +324,7 @@ mod tests {
     use super::*;
 
     fn seen(pod: Value) -> SeenPod {
-        SeenPod::from(serde_json::from_value::<Pod>(pod).expect("a pod"))
+        SeenPod::of(&serde_json::from_value(pod).expect("a pod"))
     }
 
     #[test]

@@ -69,7 +69,7 @@ impl Watches {
     pub(crate) fn new(client: &Client, entropy: &Entropy, providers: &Registry, options: &Options) -> Self {
         let gates = &options.feature_gates;
         let with_workloads = gates.capacity_buffer || !options.default_topology_spread.is_empty();
-        let pods = all::<Pod>(client, entropy).keeping(SeenPod::from);
+        let pods = all::<Pod>(client, entropy).keeping(|pod| SeenPod::of(&pod));
         let mut nodes = all::<Node>(client, entropy);
         nodes.trim(trim_node);
         pods.store().add_index(PODS_BY_NODE, |pod| pod.node.iter().map(|node| node.to_string()).collect());

@@ -66,8 +66,10 @@ pub struct DaemonSet {
     pub name: Text,
     /// UID.
     pub uid: Text,
-    /// A pod made from the template (limits copied into missing requests). Used while no real pod exists.
+    /// A pod made from the template (limits copied into missing requests). Used until a real pod was seen.
     pub template: Arc<Pod>,
+    /// The newest pod of those that are gone. Used while no real pod exists.
+    pub last_pod: Option<Arc<Pod>>,
 }
 
 /// What deduces the selector of default topology spread constraints.

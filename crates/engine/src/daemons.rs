@@ -43,7 +43,8 @@ pub(crate) struct DaemonGroup {
     pub(crate) ports: Vec<HostPort>,
 }
 
-/// One pod per DaemonSet: the newest real one with the template's own node affinity, or one made from the template.
+/// One pod per DaemonSet: the newest real one, else the newest there was, with the template's own node affinity; or one made from the
+/// template.
 pub(crate) fn daemon_pods(
     snapshot: &Snapshot,
     ignore_dra: bool,
@@ -63,7 +64,7 @@ pub(crate) fn daemon_pods(
                 newest = Some(pod);
             }
         }
-        let pod = newest.unwrap_or(&set.template);
+        let pod = newest.or(set.last_pod.as_ref()).unwrap_or(&set.template);
         let mut spec = (*pod.spec).clone();
         if let Some(required) = &set.template.spec.required_node_affinity {
             spec.required_node_affinity = Some(required.clone());

@@ -411,7 +411,11 @@ pub(crate) fn custom_labels(template: &Labels, set: SetId, algebra: &Algebra) ->
         let requirement = algebra.render(*req);
         match (requirement.operator(), requirement.values.len()) {
             (Operator::DoesNotExist, _) => {}
-            (Operator::In, 1) => labels.extend(requirement.values.first().map(|v| (name.clone(), v.clone()))),
+            (Operator::In, 1) => {
+                // An empty value is as good as no label, as upstream has it.
+                let value = requirement.values.first().filter(|value| !value.is_empty());
+                labels.extend(value.map(|value| (name.clone(), value.clone())));
+            }
             _ => open.push(name.clone()),
         }
     }

@@ -223,10 +223,14 @@ impl StateNode {
             (None, None) => &[],
         };
         let Some(claim) = self.claim.as_ref().filter(|_| !standing.initialized || standing.returning) else {
+            if raw.iter().any(taints::is_advice) {
+                return Cow::Owned(raw.iter().filter(|t| !taints::is_advice(t)).cloned().collect());
+            }
             return Cow::Borrowed(raw);
         };
         let passing = |taint: &&Taint| {
-            taints::is_ephemeral(taint)
+            taints::is_advice(taint)
+                || taints::is_ephemeral(taint)
                 || taint.matches("karpenter.sh/rebooting", "NoSchedule")
                 || claim.startup_taints.iter().any(|s| s.matches(&taint.key, &taint.effect))
         };

@@ -130,13 +130,22 @@ pub struct Requirement {
     pub min_values: Option<i64>,
 }
 
-/// Parses as Go's `Atoi` does: an optional sign and decimal digits.
-pub(crate) fn parse_integer(value: &str) -> Option<i64> {
+/// An optional sign and decimal digits.
+fn is_integer(value: &str) -> bool {
     let digits = value.strip_prefix(['+', '-']).unwrap_or(value);
-    if digits.is_empty() || !digits.bytes().all(|b| b.is_ascii_digit()) {
-        return None;
-    }
-    value.parse().ok()
+    !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit())
+}
+
+/// Parses as Go's `Atoi` does. A number beyond 64 bits is none.
+pub(crate) fn parse_integer(value: &str) -> Option<i64> {
+    if is_integer(value) { value.parse().ok() } else { None }
+}
+
+/// What upstream compares with: it takes what Go's `Atoi` returns and does not ask whether that failed, so a number beyond 64 bits
+/// is the last one within, and what is no number is zero.
+fn parse_bound(value: &str) -> i64 {
+    let last = if value.starts_with('-') { i64::MIN } else { i64::MAX };
+    if is_integer(value) { value.parse().unwrap_or(last) } else { 0 }
 }
 
 pub(crate) fn within_bounds(value: &str, gte: Option<i64>, lte: Option<i64>) -> bool {
@@ -147,7 +156,8 @@ pub(crate) fn within_bounds(value: &str, gte: Option<i64>, lte: Option<i64>) -> 
 }
 
 impl Requirement {
-    /// Builds the requirement the API text means. A comparison's number that does not parse counts as zero, as upstream's does.
+    /// Builds the requirement the API text means. A comparison's number that is none counts as zero, and one beyond 64 bits as the
+    /// last within, as upstream's do.
     pub fn from_selector(selector: &SelectorRequirement) -> Result<Self, RequirementError> {
         let operator =
             Operator::parse(&selector.operator).ok_or_else(|| RequirementError::UnknownOperator {
@@ -159,8 +169,9 @@ impl Requirement {
             other => other.into(),
         };
         let bound = || -> Result<i64, RequirementError> {
-            selector.values.first().map(|v| parse_integer(v).unwrap_or(0)).ok_or_else(|| {
-                RequirementError::MissingBound { key: selector.key.clone(), operator: operator.as_str() }
+            selector.values.first().map(|v| parse_bound(v)).ok_or_else(|| RequirementError::MissingBound {
+                key: selector.key.clone(),
+                operator: operator.as_str(),
             })
         };
         let mut requirement = Requirement {

@@ -222,7 +222,9 @@ impl<'s> Solver<'s> {
     }
 
     fn add_batch(&mut self, batch: &[&Arc<Pod>], deleting: &[Machine<'s>]) {
-        let leaving: BTreeSet<&str> = deleting.iter().map(|m| m.name.as_ref()).collect();
+        // Pods know their node by its own name, which a machine goes by only once it has registered.
+        let leaving: BTreeSet<&str> =
+            deleting.iter().filter_map(|m| m.state.node.as_ref()).map(|node| node.name.as_ref()).collect();
         self.add_pods(batch, |node| leaving.contains(node));
     }
 

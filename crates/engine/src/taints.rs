@@ -101,3 +101,9 @@ pub fn is_ephemeral(taint: &Taint) -> bool {
     EPHEMERAL.iter().any(|(key, effect)| taint.matches(key, effect))
         || taint.key.starts_with("readiness.k8s.io/")
 }
+
+/// Advice to the pod scheduler that says nothing about whether a pod can run on a node, and must not make anyone buy another: Cluster
+/// API's on nodes that a rollout has yet to replace, which may take hours.
+pub fn is_advice(taint: &Taint) -> bool {
+    taint.matches("node.cluster.x-k8s.io/outdated-revision", PREFER_NO_SCHEDULE)
+}

@@ -315,9 +315,13 @@ impl<S: Singleton> Reconciler for Looped<S> {
 }
 
 impl<S: Singleton> Controller<Looped<S>> {
-    /// A controller that runs `singleton` once it is started, and again as it says. Whoever holds the queue can wake it.
+    /// A controller that runs `singleton` once it is started, and again as it says; where it fails, after 30 seconds at the latest.
+    /// Whoever holds the queue can wake it.
     pub fn singleton(name: &str, singleton: S, environment: &Environment) -> Self {
-        let controller = Self::builder(name, Looped(singleton)).build(environment);
+        let controller = Self::builder(name, Looped(singleton))
+            .limiter(rate_limit::looped())
+            .requeue_limiter(rate_limit::looped())
+            .build(environment);
         controller.queue.add(());
         controller
     }

@@ -189,6 +189,30 @@ async fn a_singleton_runs_at_once_as_it_says_and_when_woken() {
     running.await.expect("no panic");
 }
 
+struct Failing(Arc<AtomicUsize>);
+
+impl Singleton for Failing {
+    async fn reconcile(&self) -> ReconcileResult {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        Err(ReconcileError::message("no"))
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_singleton_that_fails_again_and_again_never_stands_still_for_longer_than_half_a_minute() {
+    let count = Arc::new(AtomicUsize::new(0));
+    let controller = Controller::singleton("test", Failing(Arc::clone(&count)), &environment());
+    let stop = CancellationToken::new();
+    let running = tokio::spawn(controller.run(stop.clone()));
+    tokio::time::sleep(Duration::from_secs(3600)).await;
+    let within_an_hour = count.swap(0, Ordering::Relaxed);
+    assert!((120..150).contains(&within_an_hour), "{within_an_hour}");
+    tokio::time::sleep(Duration::from_secs(31)).await;
+    assert!(count.load(Ordering::Relaxed) >= 1);
+    stop.cancel();
+    running.await.expect("no panic");
+}
+
 #[tokio::test(start_paused = true)]
 async fn one_turn_reconciles_what_is_ready_and_no_more() {
     let (script, calls) = Script::new([]);

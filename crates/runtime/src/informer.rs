@@ -22,6 +22,7 @@ use tokio_util::sync::CancellationToken;
 use crate::controller::Runnable;
 use crate::entropy::{Entropy, Stream};
 use crate::error;
+use crate::go_duration::GoDuration;
 use crate::object_key::ObjectKey;
 use crate::store::Store;
 use crate::unread::Unread;
@@ -213,7 +214,12 @@ where
                     None => break,
                 };
                 let pause = self.backoff.next(Instant::now());
-                tracing::warn!(kind = self.kind, error = told(&error), pause = %crate::go_duration::GoDuration::from(pause), "watch failed, will retry");
+                let (kind, pause_told) = (&self.kind, GoDuration::from(pause));
+                if is_refusal(&error) {
+                    tracing::error!(kind, error = told(&error), pause = %pause_told, "watch failed, will retry");
+                } else {
+                    tracing::warn!(kind, error = told(&error), pause = %pause_told, "watch failed, will retry");
+                }
                 tokio::select! {
                     biased;
                     () = stop.cancelled() => return,
@@ -261,12 +267,28 @@ fn told(problem: &watcher::Error) -> String {
     format!("{what}: {why}{remedy}")
 }
 
-/// The server has forgotten the version we want to go on from. kube starts over by itself only when told so inside a watch,
-/// and for ever asks again for the lost version when the request itself is refused.
+/// Whether the server does not do what is asked, and will not by being asked again: somebody has to see it.
+fn is_refusal(error: &watcher::Error) -> bool {
+    let code = match error {
+        watcher::Error::InitialListFailed(kube::Error::Api(status))
+        | watcher::Error::WatchStartFailed(kube::Error::Api(status)) => status.code,
+        _ => return false,
+    };
+    matches!(code, 401 | 403 | 404)
+}
+
+/// Whether going on would miss something. The server may have forgotten the version we want to go on from: kube starts over by
+/// itself only when told so inside a watch, and for ever asks again for the lost version when the request itself is refused. Or a
+/// line could not be understood: kube goes on behind it, and what it told nobody would tell again.
 fn must_relist(error: &watcher::Error) -> bool {
     match error {
-        watcher::Error::WatchStartFailed(kube::Error::Api(status)) => status.code == 410,
-        watcher::Error::WatchError(status) => status.code == 410,
+        watcher::Error::WatchStartFailed(kube::Error::Api(status)) | watcher::Error::WatchError(status) => {
+            status.code == 410
+        }
+        // A line that is JSON but no event passes for a status.
+        watcher::Error::WatchFailed(
+            kube::Error::SerdeError(_) | kube::Error::Api(_) | kube::Error::LinesCodecMaxLineLengthExceeded,
+        ) => true,
         _ => false,
     }
 }
@@ -328,6 +350,7 @@ impl<K: Resource + DeserializeOwned, S: Kept> Mirror<K, S> {
                 return;
             }
         };
+        // Read as empty, or whole where a server lays its text out otherwise.
         object.meta_mut().managed_fields = None;
         (self.trim)(&mut object);
         // Deleted and made again between two looks: two lives, not one change.

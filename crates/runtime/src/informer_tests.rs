@@ -205,11 +205,9 @@ async fn pauses_grow_within_bounds_and_start_over_after_success_or_quiet() {
     assert!(backoff.next(now) < Backoff::FIRST * 2);
 }
 
-/// A server that answers lists and refuses every watch in the way of a proxy: a plain 410 instead of an event in the stream.
-#[tokio::test(start_paused = true)]
-async fn a_watch_refused_as_gone_is_answered_with_a_new_list() {
-    let requests: Arc<Mutex<Vec<String>>> = Arc::default();
-    let seen = Arc::clone(&requests);
+/// A server that lists `a` twice and `b` from then on, answers every watch in one way, and notes what it was asked.
+fn server(requests: &Arc<Mutex<Vec<String>>>, watch: (u16, &'static str)) -> Client {
+    let seen = Arc::clone(requests);
     let server = service_fn(move |request: Request<Body>| {
         let query = request.uri().query().unwrap_or_default().to_owned();
         let lists = {
@@ -222,9 +220,7 @@ async fn a_watch_refused_as_gone_is_answered_with_a_new_list() {
             seen.iter().filter(|r| r.starts_with("list")).count()
         };
         let (status, body) = if query.contains("watch=true") {
-            let status =
-                r#"{"kind":"Status","status":"Failure","reason":"Expired","code":410,"message":"too old"}"#;
-            (410, status.to_owned())
+            (watch.0, watch.1.to_owned())
         } else {
             let item = |name: &str| {
                 format!(r#"{{"metadata":{{"name":"{name}","uid":"{name}","resourceVersion":"1"}}}}"#)
@@ -245,9 +241,12 @@ async fn a_watch_refused_as_gone_is_answered_with_a_new_list() {
             )
         }
     });
-    let client = Client::new(server, "default");
-    let mut informer =
-        Informer::<ConfigMap>::all(&client, watcher::Config::default(), &Entropy::from_seed(1));
+    Client::new(server, "default")
+}
+
+/// Watches until `b` is known, which only a later list tells.
+async fn relist(client: &Client) {
+    let mut informer = Informer::<ConfigMap>::all(client, watcher::Config::default(), &Entropy::from_seed(1));
     let store = informer.store();
     let queue: WorkQueue<ObjectKey> = WorkQueue::new(unspecified(), QueueMetrics::none());
     informer.feed(&queue, own_key);
@@ -256,15 +255,32 @@ async fn a_watch_refused_as_gone_is_answered_with_a_new_list() {
     store.wait_synced().await;
     assert_eq!(queue.get().await, Some((ObjectKey::cluster("a"), LOW_PRIORITY)));
     queue.done(&ObjectKey::cluster("a"));
+    let started = Instant::now();
     while store.get(&ObjectKey::cluster("b")).is_none() {
+        assert!(started.elapsed() < Duration::from_secs(600), "everything is listed again");
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     stop.cancel();
     running.await.expect("no panic");
+}
+
+/// In the way of a proxy: a plain 410 instead of an event in the stream.
+#[tokio::test(start_paused = true)]
+async fn a_watch_refused_as_gone_is_answered_with_a_new_list() {
+    let requests = Arc::default();
+    let gone = r#"{"kind":"Status","status":"Failure","reason":"Expired","code":410,"message":"too old"}"#;
+    relist(&server(&requests, (410, gone))).await;
     let requests = lock(&requests);
     assert!(requests.iter().filter(|r| r.starts_with("list")).count() >= 3, "{requests:?}");
     assert!(requests[0].contains("resourceVersion=0"), "the first list may be cached: {requests:?}");
     assert!(!requests[2].contains("resourceVersion=0"), "a later one may not: {requests:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_line_of_a_watch_that_cannot_be_understood_is_answered_with_a_new_list() {
+    for line in ["{\"type\":\"MODIFIED\"}\n", "an error of some proxy\n"] {
+        relist(&server(&Arc::default(), (200, line))).await;
+    }
 }
 
 #[test]

@@ -134,7 +134,12 @@ pub struct OutputError {
 /// Opens the outputs of lines, and those that are told what cannot be written there; both are comma separated lists of `stdout`,
 /// `stderr` and files.
 pub fn open_outputs(paths: &str, error_paths: &str) -> Result<Box<dyn Write + Send>, OutputError> {
-    let outputs = open_all(paths, "--log-output-paths, LOG_OUTPUT_PATHS")?;
+    let setting = "--log-output-paths, LOG_OUTPUT_PATHS";
+    let outputs = open_all(paths, setting)?;
+    if outputs.is_empty() {
+        let source = io::Error::new(io::ErrorKind::InvalidInput, "it names no output");
+        return Err(OutputError { path: paths.to_owned(), setting, source });
+    }
     let errors = open_all(error_paths, "--log-error-output-paths, LOG_ERROR_OUTPUT_PATHS")?;
     Ok(Box::new(Tee { outputs, errors }))
 }

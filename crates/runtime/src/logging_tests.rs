@@ -134,6 +134,10 @@ fn a_log_file_that_cannot_be_written_says_so_with_flag_and_remedy() {
     assert!(open_outputs("stdout,stderr", "stderr").is_ok());
     let error = open_outputs("/no/such/directory/log", "").err().expect("an error").to_string();
     assert!(error.contains("--log-output-paths") && error.contains("/no/such/directory/log"), "{error}");
+    for nothing in ["", " , "] {
+        let error = open_outputs(nothing, "stderr").err().expect("nobody would hear anything").to_string();
+        assert!(error.contains("--log-output-paths") && error.contains("stdout"), "{error}");
+    }
 }
 
 /// An output that takes nothing while it is full.

@@ -275,7 +275,7 @@ static SETTINGS: &[Setting] = &[
     setting("kube-client-qps", "KUBE_CLIENT_QPS", Kind::Int, "200", "Requests per second to the API server in the long run"),
     setting("kube-client-burst", "KUBE_CLIENT_BURST", Kind::Int, "300", "Requests to the API server at once"),
     setting("enable-profiling", "ENABLE_PROFILING", Kind::Bool, "false", "Serve profiles beside /metrics"),
-    setting("disable-controller-warmup", "DISABLE_CONTROLLER_WARMUP", Kind::Bool, "true", "Accepted, used by nothing; watches always open only once leading"),
+    setting("disable-controller-warmup", "DISABLE_CONTROLLER_WARMUP", Kind::Bool, "true", "Accepted, used by nothing (false gets a warning); watches open once leading"),
     setting("disable-leader-election", "DISABLE_LEADER_ELECTION", Kind::Bool, "false", "Run without a lease; only ever one replica then"),
     setting("disable-cluster-state-observability", "DISABLE_CLUSTER_STATE_OBSERVABILITY", Kind::Bool, "false", "No metrics and events about pods, nodes, NodePools and conditions"),
     setting("leader-election-name", "LEADER_ELECTION_NAME", Kind::Text, DEFAULT_LEASE, "Name of the lease; in a management cluster the default carries CLUSTER_NAMESPACE and CLUSTER_NAME"),
@@ -285,7 +285,7 @@ static SETTINGS: &[Setting] = &[
     setting("log-level", "LOG_LEVEL", Kind::Text, "info", "debug, info or error"),
     setting("log-output-paths", "LOG_OUTPUT_PATHS", Kind::Text, "stdout", "Where log lines go: stdout, stderr or files, separated by commas"),
     setting("log-error-output-paths", "LOG_ERROR_OUTPUT_PATHS", Kind::Text, "stderr", "Where errors of the logger itself go"),
-    setting("otlp-endpoint", "OTEL_EXPORTER_OTLP_ENDPOINT", Kind::Text, "", "Collector that traces are sent to by OTLP over HTTP, such as http://otel-collector:4318"),
+    setting("otlp-endpoint", "OTEL_EXPORTER_OTLP_ENDPOINT", Kind::Text, "", "Collector that traces are sent to by OTLP over HTTP or HTTPS, such as http://otel-collector:4318; one that cannot be used is warned of"),
     setting("batch-max-duration", "BATCH_MAX_DURATION", Kind::Duration, "10s", "The longest time pods are collected before nodes are launched for them"),
     setting("batch-idle-duration", "BATCH_IDLE_DURATION", Kind::Duration, "1s", "The time without a new pod that ends collecting"),
     setting("preference-policy", "PREFERENCE_POLICY", Kind::Text, "Respect", "Respect or Ignore pods' scheduling preferences"),
@@ -433,6 +433,11 @@ impl Reader {
             self.typed.warnings.push(format!(
                 "--feature-gates (FEATURE_GATES) names {name}, which is no gate; there are {known}"
             ));
+        }
+        if !self.bool("disable-controller-warmup") {
+            self.typed.warnings.push(
+                "--disable-controller-warmup=false (DISABLE_CONTROLLER_WARMUP) changes nothing: a replica that stands by lists the cluster once it leads".to_owned(),
+            );
         }
         let default_topology_spread = scheduler_config::parse(self.typed.text("scheduler-config"))
             .map_err(|problem| self.invalid("scheduler-config", &format!(": {problem}")))?;

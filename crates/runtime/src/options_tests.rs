@@ -152,6 +152,13 @@ fn gates_that_cannot_be_read_stop_the_start_and_unknown_ones_are_pointed_out() {
 }
 
 #[test]
+fn a_warm_up_that_nobody_does_is_pointed_out() {
+    let options = parse(&["--disable-controller-warmup=false"], &[]).expect("it is accepted");
+    assert!(options.warnings[0].contains("--disable-controller-warmup"), "{:?}", options.warnings);
+    assert_eq!(parse(&[], &[]).expect("defaults").warnings, Vec::<String>::new());
+}
+
+#[test]
 fn dynamic_resources_are_refused_with_the_remedy() {
     for message in [error(&["--ignore-dra-requests=false"], &[]), error(&[], &[("IGNORE_DRA_REQUESTS", "0")])]
     {

@@ -2,7 +2,7 @@
 //!
 //! A reconcile is a trace, and its id is the `reconcileID` of the log lines; what a reconcile does in spans of its own, such as
 //! a call to a cloud, are spans within it. Nothing ever waits for the collector: what it does not take in time is dropped.
-//! Addresses are plain `http`: collectors run nearby, as an agent or beside the program, and do the encryption from there.
+//! Over TLS the system's certificates are trusted (`SSL_CERT_FILE`, `SSL_CERT_DIR`).
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -10,10 +10,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{Request, Uri, header};
 use http_body_util::Full;
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use jiff::Timestamp;
+use rustls::{ClientConfig, RootCertStore};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 use tracing::span::{Attributes, Id, Record};
@@ -40,7 +42,7 @@ const RECONCILE_ID: &str = "reconcileID";
 /// An address nothing can be sent to.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "--otlp-endpoint (OTEL_EXPORTER_OTLP_ENDPOINT): {address:?} {problem}; give the address of a collector nearby that takes OTLP over HTTP, such as http://otel-collector:4318"
+    "--otlp-endpoint (OTEL_EXPORTER_OTLP_ENDPOINT): {address:?} {problem}; give the address of a collector that takes OTLP over HTTP, such as http://otel-collector:4318"
 )]
 pub struct EndpointError {
     address: String,
@@ -101,10 +103,26 @@ fn traces_address(endpoint: &str) -> Result<Uri, EndpointError> {
     let text = text.strip_suffix("/v1/traces").unwrap_or(text);
     let address: Uri = format!("{text}/v1/traces").parse().map_err(|_| wrong("is no address"))?;
     match address.scheme_str() {
-        Some("http") if address.host().is_some_and(|host| !host.is_empty()) => Ok(address),
-        Some("https") => Err(wrong("asks for TLS, which is not spoken here")),
-        _ => Err(wrong("does not begin with http://")),
+        Some("http" | "https") if address.host().is_some_and(|host| !host.is_empty()) => Ok(address),
+        _ => Err(wrong("does not begin with http:// or https://")),
     }
+}
+
+type Sender = Client<HttpsConnector<HttpConnector>, Full<Bytes>>;
+
+/// What sends to this address. Certificates are read only where they are needed.
+fn sender(address: &Uri) -> Result<Sender, rustls::Error> {
+    let mut roots = RootCertStore::empty();
+    if address.scheme_str() == Some("https") {
+        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    }
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let tls = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
+    let tls = tls.with_root_certificates(roots).with_no_client_auth();
+    let mut http = HttpConnector::new();
+    http.enforce_http(false);
+    let builder = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http().enable_http1();
+    Ok(Client::builder(TokioExecutor::new()).build(builder.wrap_connector(http)))
 }
 
 fn nanoseconds(time: Timestamp) -> String {
@@ -206,7 +224,13 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for OtlpLayer {
 impl Exporter {
     /// Sends every few seconds until stopped, and what is left then.
     pub async fn run(self, stop: CancellationToken) {
-        let client: Client<HttpConnector, Full<Bytes>> = Client::builder(TokioExecutor::new()).build_http();
+        let client = match sender(&self.address) {
+            Ok(client) => client,
+            Err(error) => {
+                tracing::warn!(%error, "TLS cannot be set up, so no traces are sent");
+                return stop.cancelled().await;
+            }
+        };
         let mut heard = true;
         loop {
             let stopped = stop.run_until_cancelled(tokio::time::sleep(INTERVAL)).await.is_none();
@@ -224,7 +248,7 @@ impl Exporter {
         }
     }
 
-    async fn send(&self, client: &Client<HttpConnector, Full<Bytes>>) -> Result<(), String> {
+    async fn send(&self, client: &Sender) -> Result<(), String> {
         let waiting = std::mem::take(&mut *lock(&self.waiting));
         if waiting.spans.is_empty() {
             return Ok(());
@@ -309,7 +333,9 @@ mod tests {
             ("http://collector:4318", Some("http://collector:4318/v1/traces")),
             ("http://collector:4318/", Some("http://collector:4318/v1/traces")),
             ("http://collector:4318/v1/traces", Some("http://collector:4318/v1/traces")),
-            ("https://collector:4318", None),
+            ("https://collector:4318", Some("https://collector:4318/v1/traces")),
+            ("https://", None),
+            ("grpc://collector:4317", None),
             ("collector:4318", None),
             ("http://", None),
             ("not an address", None),
@@ -322,16 +348,22 @@ mod tests {
         }
     }
 
-    #[tokio::test]
-    async fn a_collector_gets_what_was_noted_before_the_end() {
+    /// A collector to be, and what sends it one reconcile right before the end.
+    async fn at_the_end(scheme: &str) -> (tokio::net::TcpListener, impl Future<Output = ()>) {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
-        let address = format!("http://{}", listener.local_addr().expect("an address"));
+        let address = format!("{scheme}://{}", listener.local_addr().expect("an address"));
         let (layer, exporter) = exporter(&address, &Environment::real()).expect("an address");
         tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), || {
             let _span = tracing::error_span!("reconcile", controller = "x").entered();
         });
         let stop = CancellationToken::new();
         stop.cancel();
+        (listener, exporter.run(stop))
+    }
+
+    #[tokio::test]
+    async fn a_collector_gets_what_was_noted_before_the_end() {
+        let (listener, sending) = at_the_end("http").await;
         let collector = async {
             let (mut stream, _) = listener.accept().await.expect("a connection");
             let mut heard = Vec::new();
@@ -345,11 +377,24 @@ mod tests {
             stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}").await.expect("writable");
             String::from_utf8(heard).expect("a text")
         };
-        let ((), heard) = tokio::join!(exporter.run(stop), collector);
+        let ((), heard) = tokio::join!(sending, collector);
         assert!(heard.starts_with("POST /v1/traces HTTP/1.1\r\n"), "{heard}");
         assert!(
             heard.contains("content-type: application/json") && heard.contains(r#""name":"reconcile""#),
             "{heard}"
         );
+    }
+
+    #[tokio::test]
+    async fn a_collector_whose_address_says_https_is_never_sent_plain_text() {
+        let (listener, sending) = at_the_end("https").await;
+        let collector = async {
+            let (mut stream, _) = listener.accept().await.expect("a connection");
+            let mut begin = [0; 3];
+            stream.read_exact(&mut begin).await.expect("readable");
+            begin
+        };
+        let ((), begin) = tokio::join!(sending, collector);
+        assert_eq!(begin[..2], [0x16, 0x03], "a handshake of TLS");
     }
 }

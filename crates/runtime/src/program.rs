@@ -48,7 +48,7 @@ impl Program {
         Self::default()
     }
 
-    /// Adds a part that runs from the start to the very end: servers, the event writer, watches that are to be warm.
+    /// Adds a part that runs from the start to the very end: servers, the event writer.
     pub fn always(&mut self, name: impl Into<String>, runnable: impl Runnable) {
         self.always.push(Part { name: name.into(), runnable: Box::new(runnable) });
     }

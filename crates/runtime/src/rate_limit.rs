@@ -168,6 +168,12 @@ pub fn unspecified<K: Ord + Clone + Send + 'static>() -> Box<dyn RateLimiter<K>>
     Box::new(Exponential::new(Duration::from_millis(5), Duration::from_secs(1000)))
 }
 
+/// What a loop of its own gets: 5 ms doubling up to 30 s. It is a loop for the whole cluster, which must not stand still for a
+/// quarter of an hour because something failed for a while.
+pub fn looped<K: Ord + Clone + Send + 'static>() -> Box<dyn RateLimiter<K>> {
+    Box::new(Exponential::new(Duration::from_millis(5), Duration::from_secs(30)))
+}
+
 /// client-go's default, which paces a bare "requeue" (rule Q4): 5 ms to 1000 s, all items at most 10 per second with bursts of 100.
 pub fn controller_default<K: Ord + Clone + Send + 'static>() -> Box<dyn RateLimiter<K>> {
     exponential_and_bucket(

@@ -94,10 +94,12 @@ impl SurroundingsError {
     }
 }
 
-/// The cluster to work on: of the kubeconfig that was named, else of the user's own, else the one we run in. Go asks for the last
-/// two the other way round, which matters only to a pod with a kubeconfig in its home.
+/// The cluster to work on: of the kubeconfig that was named, else the one we run in, else of the user's own.
 pub async fn cluster(kubeconfig: Option<&Kubeconfigs>) -> Result<Config, SurroundingsError> {
     let Some(named) = kubeconfig else {
+        if let Ok(around_us) = Config::incluster() {
+            return Ok(around_us);
+        }
         return Config::infer().await.map_err(|error| SurroundingsError::NoCluster(error.to_string()));
     };
     Config::from_custom_kubeconfig(named.read()?, &KubeConfigOptions::default())

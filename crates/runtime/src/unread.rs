@@ -39,7 +39,11 @@ struct Identity {
 
 impl Unread {
     /// As an object of this kind; otherwise what is wrong with it.
-    pub(crate) fn read<K: DeserializeOwned>(&self) -> Result<K, serde_json::Error> {
+    ///
+    /// # Errors
+    ///
+    /// If it is no such object.
+    pub fn read<K: DeserializeOwned>(&self) -> Result<K, serde_json::Error> {
         serde_json::from_str(&self.text)
     }
 }

@@ -3,6 +3,7 @@
 //! It is owned by one task that hands it every object as it is read or watched. Applying an object twice changes nothing;
 //! applying objects in another order ends in the same state.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -72,7 +73,7 @@ impl Cluster {
             Err(error) => {
                 let name = pod.metadata.name.as_deref().unwrap_or_default();
                 let namespace = convert::text(&mut self.ingest, pod.metadata.namespace.as_ref());
-                self.pods.remove(&namespace, name);
+                self.remove_pod(&namespace, name);
                 return Err(error);
             }
         }
@@ -89,9 +90,25 @@ impl Cluster {
 
     /// A Pod is gone.
     pub fn delete_pod(&mut self, namespace: &str, name: &str) {
-        self.pods.remove(namespace, name);
+        self.remove_pod(namespace, name);
         self.memory.timings.forget(namespace, name);
         self.mark_unconsolidated();
+    }
+
+    /// Forgets a pod, unless it is the newest of its DaemonSet's that are gone: should it be the last of all, it goes on standing for
+    /// the pods a new node will get.
+    fn remove_pod(&mut self, namespace: &str, name: &str) {
+        let Some(pod) = self.pods.remove(namespace, name) else { return };
+        let Some(owner) = pod.owners.controller.as_ref().filter(|_| pod.owners.daemon_set) else { return };
+        let Some(daemon_set) = self.daemon_sets.get_mut(&(pod.namespace.clone(), owner.name.clone())) else {
+            return;
+        };
+        // Of equals the first by name, as among those that are there: which of them goes last does not matter.
+        let rank = |pod: &Pod| (pod.created_seconds, Reverse(pod.name.clone()));
+        let newest = daemon_set.last_pod.as_ref().is_none_or(|last| rank(&pod) > rank(last));
+        if daemon_set.uid == owner.uid && newest {
+            daemon_set.last_pod = Some(pod);
+        }
     }
 
     /// A Node.
@@ -194,7 +211,11 @@ impl Cluster {
     pub fn apply_daemon_set(&mut self, daemon_set: &apps::DaemonSet) -> Result<(), FieldError> {
         let key = self.key(&daemon_set.metadata);
         match convert::daemon_set(&mut self.ingest, daemon_set) {
-            Ok(daemon_set) => drop(self.daemon_sets.insert(key, daemon_set)),
+            Ok(mut daemon_set) => {
+                let known = self.daemon_sets.get(&key).filter(|known| known.uid == daemon_set.uid);
+                daemon_set.last_pod = known.and_then(|known| known.last_pod.clone());
+                self.daemon_sets.insert(key, daemon_set);
+            }
             Err(error) => {
                 self.daemon_sets.remove(&key);
                 return Err(error);

@@ -119,7 +119,7 @@ pub(crate) fn disruption_budget(
 pub(crate) fn daemon_set(ingest: &mut Ingest, daemon_set: &apps::DaemonSet) -> Result<DaemonSet, FieldError> {
     let (namespace, name) = key(ingest, &daemon_set.metadata);
     let uid = daemon_set.metadata.uid.as_deref().unwrap_or_default().into();
-    Ok(DaemonSet { namespace, name, uid, template: daemon_pod(ingest, daemon_set)? })
+    Ok(DaemonSet { namespace, name, uid, template: daemon_pod(ingest, daemon_set)?, last_pod: None })
 }
 
 fn daemon_pod(ingest: &mut Ingest, daemon_set: &apps::DaemonSet) -> Result<Arc<Pod>, FieldError> {

@@ -341,10 +341,12 @@ impl Machines {
     }
 
     /// Marks, or takes the mark away. The NodeClaim moves with it in its NodePool's books.
-    pub(crate) fn mark(&mut self, name: &str, marked: bool) -> bool {
-        let Some(id) = self.id_of(name) else { return false };
-        self.change(&id, |machine| machine.marked_for_deletion = marked);
-        if let Some(claim) = self.by_provider.get(&id).and_then(|m| m.claim.clone())
+    pub(crate) fn mark(&mut self, provider_id: &str, marked: bool) -> bool {
+        if !self.by_provider.contains_key(provider_id) {
+            return false;
+        }
+        self.change(&provider_id.into(), |machine| machine.marked_for_deletion = marked);
+        if let Some(claim) = self.by_provider.get(provider_id).and_then(|m| m.claim.clone())
             && let Some(pool) = claim.labels.get(NODE_POOL)
         {
             if marked {

@@ -39,14 +39,14 @@ pub(crate) struct Memory {
 pub struct ConsolidationState(u64);
 
 impl Cluster {
-    /// Notes that the machine of this name will be deleted. False when there is none.
-    pub fn mark_for_deletion(&mut self, name: &str) -> bool {
-        self.machines.mark(name, true)
+    /// Notes that the machine of this provider id will be deleted. False when there is none.
+    pub fn mark_for_deletion(&mut self, provider_id: &str) -> bool {
+        self.machines.mark(provider_id, true)
     }
 
     /// Takes [`Self::mark_for_deletion`] back.
-    pub fn unmark_for_deletion(&mut self, name: &str) -> bool {
-        self.machines.mark(name, false)
+    pub fn unmark_for_deletion(&mut self, provider_id: &str) -> bool {
+        self.machines.mark(provider_id, false)
     }
 
     /// Notes that pods were promised the machine of this name for so long. A later promise extends an earlier one. False when

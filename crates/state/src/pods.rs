@@ -34,8 +34,9 @@ impl Pods {
         self.0.replace(Entry(pod)).map(|entry| entry.0)
     }
 
-    pub(crate) fn remove(&mut self, namespace: &str, name: &str) {
-        self.0.remove(&(namespace, name) as &dyn Named);
+    /// Takes the pod out.
+    pub(crate) fn remove(&mut self, namespace: &str, name: &str) -> Option<Arc<Pod>> {
+        self.0.take(&(namespace, name) as &dyn Named).map(|entry| entry.0)
     }
 
     pub(crate) fn iter(&self) -> impl ExactSizeIterator<Item = &Arc<Pod>> {

@@ -83,8 +83,11 @@ impl PoolNodes {
         }
     }
 
-    /// A NodeClaim is to be replaced.
+    /// A NodeClaim is to be replaced. One that is gone meanwhile is not: nobody would ever take it off the books again.
     pub fn mark_pending_disruption(&mut self, pool: &str, claim: &str) {
+        if !self.pool_of.contains_key(claim) {
+            return;
+        }
         let entry = self.pools.entry(pool.into()).or_default();
         entry.active.remove(claim);
         entry.deleting.remove(claim);
@@ -101,9 +104,12 @@ impl PoolNodes {
         }
     }
 
-    /// A NodeClaim is going away, or in use after all.
-    pub fn mark(&mut self, pool: &str, claim: &str, deleting: bool) {
-        self.update(&pool.into(), &claim.into(), deleting);
+    /// A NodeClaim was deleted, which no watch has told yet. One that is gone meanwhile is not brought back.
+    pub fn mark_deleting(&mut self, claim: &str) {
+        let known = self.pool_of.get_key_value(claim);
+        if let Some((claim, pool)) = known.map(|(claim, pool)| (claim.clone(), pool.clone())) {
+            self.update(&pool, &claim, true);
+        }
     }
 
     /// How many the NodePool has.
@@ -166,14 +172,17 @@ mod tests {
     #[test]
     fn going_away_and_waiting_to_be_replaced_count_against_the_limit() {
         let mut pools = PoolNodes::default();
-        pools.mark("p", "a", false);
-        pools.mark("p", "b", true);
+        let (pool, [a, b, c]) = ("p".into(), ["a".into(), "b".into(), "c".into()]);
+        for claim in [&a, &b, &c] {
+            pools.see(&pool, claim, false);
+        }
+        pools.mark_deleting("b");
         pools.mark_pending_disruption("p", "c");
         assert_eq!(pools.counts("p"), PoolCounts { active: 1, deleting: 1, pending_disruption: 1 });
         assert_eq!(pools.reserve("p", 4, 9), 1);
         assert_eq!(pools.pending_disruption(), BTreeSet::from(["c".into()]));
         assert_eq!(pools.reserved(), BTreeMap::from([("p".into(), 1)]));
-        pools.mark("p", "c", false);
+        pools.update(&pool, &c, false);
         assert_eq!(pools.counts("p"), PoolCounts { active: 2, deleting: 1, pending_disruption: 0 });
     }
 
@@ -197,11 +206,22 @@ mod tests {
     #[test]
     fn with_the_last_claim_the_books_are_closed() {
         let mut pools = PoolNodes::default();
-        pools.mark("p", "a", false);
+        pools.see(&"p".into(), &"a".into(), false);
         assert_eq!(pools.reserve("p", 10, 4), 4);
         pools.remove("a");
         pools.remove("never seen");
         assert_eq!(pools.counts("p"), PoolCounts::default());
         assert_eq!(pools.reserve("p", 10, 10), 10);
+    }
+
+    #[test]
+    fn a_claim_that_is_gone_is_not_brought_back_by_who_deleted_or_wants_to_replace_it() {
+        let mut pools = PoolNodes::default();
+        pools.see(&"p".into(), &"a".into(), false);
+        pools.remove("a");
+        pools.mark_deleting("a");
+        pools.mark_pending_disruption("p", "a");
+        assert_eq!(pools.counts("p"), PoolCounts::default());
+        assert_eq!(pools.reserve("p", 1, 1), 1, "it takes up no room under the limit");
     }
 }

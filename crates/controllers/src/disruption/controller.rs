@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use jiff::Timestamp;
-use karpenter_api::conditions::{ConditionStatus, HasConditions};
-use karpenter_api::{NodePool, annotations, labels, nodeclaim};
+use karpenter_api::nodepool::ConsolidationPolicy;
+use karpenter_api::{NodePool, annotations};
 use karpenter_cloudprovider::{CloudProvider, Registry};
 use karpenter_engine::Snapshot;
 use karpenter_engine::disruption::{
     Candidate, Command, DisruptionGates, DisruptionOptions, Invalid, Memory, Method, Outcome as Found, Pass,
-    ProviderRepair, RepairPolicies, RepairPolicyError, VALIDATION_DELAY, Valid, Why,
+    ProviderRepair, RepairPolicies, RepairPolicyError, VALIDATION_DELAY, Valid, Why, may_be_disrupted,
 };
 use karpenter_engine::labels::Text;
 use karpenter_engine::node_pool::InstanceTypes;
@@ -21,7 +21,7 @@ use karpenter_engine::pod::CostHint;
 use karpenter_runtime::compute::Compute;
 use karpenter_runtime::context::stopping;
 use karpenter_runtime::controller::{Controller, IMMEDIATELY, Outcome, ReconcileResult, Singleton};
-use karpenter_runtime::error::{Field, ReconcileError, Structured};
+use karpenter_runtime::error::ReconcileError;
 use karpenter_runtime::logging;
 use karpenter_runtime::object_key::ObjectKey;
 use karpenter_runtime::options::Options;
@@ -29,15 +29,13 @@ use karpenter_runtime::program::Program;
 use karpenter_state::ConsolidationState;
 use tokio::time::Instant;
 
-use super::marks::{self, MarkError};
 use super::patience::Patience;
 use super::queue::{Pools, Queue, Started, policy_name};
-use super::{events, log, metrics};
+use super::{events, leftovers, log, metrics};
+use crate::cluster_cost::ClusterCost;
 use crate::context::Context;
-use crate::pairing;
 use crate::pods;
 use crate::provisioning::{Provisioning, solve_options};
-use crate::totals::label;
 
 const NAME: &str = "disruption";
 /// How often nothing is found.
@@ -50,6 +48,7 @@ const ABNORMAL: Duration = Duration::from_secs(15 * 60);
 pub(super) struct Disruption {
     context: Context,
     provisioning: Provisioning,
+    cost: ClusterCost,
     queue: Queue,
     options: Arc<DisruptionOptions>,
     remembered: Mutex<Remembered>,
@@ -62,6 +61,8 @@ struct Remembered {
     consolidated: BTreeMap<Method, ConsolidationState>,
     /// What platforms were at work on then, which no object of the cluster says.
     held: BTreeMap<Text, Text>,
+    /// What could not be disrupted then.
+    passed_over: BTreeSet<Text>,
     unseen_pools: BTreeSet<Text>,
     last_run: Option<Timestamp>,
     patience: Patience,
@@ -104,6 +105,7 @@ impl Disruption {
     pub(super) fn register(
         context: &Context,
         provisioning: &Provisioning,
+        cost: &ClusterCost,
         queue: Queue,
         program: &mut Program,
     ) {
@@ -111,6 +113,7 @@ impl Disruption {
             options: Arc::new(disruption_options(context)),
             context: context.clone(),
             provisioning: provisioning.clone(),
+            cost: cost.clone(),
             queue,
             remembered: Mutex::default(),
         };
@@ -184,13 +187,13 @@ impl Singleton for Disruption {
         if !self.provisioning.sync.is_synced() {
             return Ok(Outcome::After(UNTIL_SYNCED));
         }
-        if let Some(outcome) = self.clean_up().await? {
-            return Ok(outcome);
-        }
+        leftovers::clean_up(&self.context, &self.queue).await;
         let mut methods: Vec<Method> = self.options.methods().collect();
         let Some(mut look) = self.look().await else { return Ok(Outcome::After(PERIOD)) };
         self.tell_wishes(&look);
         self.log_unreadable_costs(&look);
+        // Found rebooting where a late watch does not say so yet: they use up budgets all the same.
+        let mut rebooting: BTreeSet<Text> = BTreeSet::new();
         while !methods.is_empty() {
             let found = self.search(&look, &methods).await;
             for asked in &found {
@@ -209,13 +212,12 @@ impl Singleton for Disruption {
                 Carried::Started | Carried::Doubted => return Ok(Outcome::After(IMMEDIATELY)),
                 Carried::Stopped => return Ok(Outcome::Done),
                 Carried::Nothing => methods.retain(|other| *other > method),
-                // Another node may need its method as much. What a late watch did not tell uses up budgets all the same.
+                // Another node may need its method as much.
                 Carried::NoReboot(nodes) => {
                     let memory = Arc::make_mut(&mut look.memory);
-                    for node in nodes {
-                        memory.passed_over.insert(node.claim_uid.clone());
-                        memory.leaving.insert(node.provider_id.clone());
-                    }
+                    rebooting.extend(nodes.iter().map(|node| node.provider_id.clone()));
+                    memory.passed_over.extend(nodes.iter().map(|node| node.claim_uid.clone()));
+                    memory.leaving.extend(rebooting.iter().cloned());
                     methods.retain(|other| *other >= method);
                 }
                 Carried::Changed(nodes) => {
@@ -225,6 +227,7 @@ impl Singleton for Disruption {
                     let memory = Arc::make_mut(&mut look.memory);
                     memory.passed_over = passed_over;
                     memory.passed_over.extend(nodes.iter().map(|node| node.claim_uid.clone()));
+                    memory.leaving.extend(rebooting.iter().cloned());
                     methods.retain(|other| *other >= method);
                 }
             }
@@ -270,71 +273,6 @@ impl Disruption {
         }
     }
 
-    /// Takes the marks of disruption off nodes that are not being disrupted: left by a process that died, or a command that
-    /// could not take them back (rule D2.2).
-    async fn clean_up(&self) -> Result<Option<Outcome>, ReconcileError> {
-        let Context { stores, cluster, .. } = &self.context;
-        let under_way = self.queue.nodes();
-        let is_left = |provider_id: &str| {
-            let standing = cluster.read(|cluster| {
-                let machine = cluster.machine(provider_id)?;
-                Some((machine.node.is_some() && machine.claim.is_some(), machine.deleting()))
-            });
-            standing == Some((true, false)) && !under_way.contains(provider_id)
-        };
-        let is_rebooting = |claim: &karpenter_api::NodeClaim| {
-            claim.condition_status(nodeclaim::REBOOTING) == ConditionStatus::True
-        };
-        let mut tainted = Vec::new();
-        for node in stores.nodes.list() {
-            if !marks::carries_taint(&node) || node.metadata.deletion_timestamp.is_some() {
-                continue;
-            }
-            let claim = stores.claim_of(&node).one();
-            if is_left(pairing::provider_id_of_node(&node))
-                && claim.is_some_and(|claim| !is_rebooting(&claim))
-            {
-                tainted.push(node.metadata.name.clone().unwrap_or_default());
-            }
-        }
-        let (mut bounded, mut reasoned) = (Vec::new(), Vec::new());
-        for claim in stores.node_claims.list() {
-            if !marks::carries_reason(&claim)
-                || is_rebooting(&claim)
-                || !is_left(pairing::provider_id(&claim))
-            {
-                continue;
-            }
-            if marks::carries_bound_of_repair(&claim) {
-                bounded.push(claim.metadata.name.clone().unwrap_or_default());
-            }
-            let node = stores.node_of(&claim).one();
-            if node.is_some_and(|node| label(&*node, labels::INITIALIZED) == labels::TRUE) {
-                reasoned.push(claim.metadata.name.clone().unwrap_or_default());
-            }
-        }
-        let untainted = join_all(tainted.iter().map(|node| marks::untaint(&self.context, node))).await;
-        if let Some(outcome) =
-            settled(untainted, "removing taint from nodes", "taint", "karpenter.sh/disrupted:NoSchedule")?
-        {
-            return Ok(Some(outcome));
-        }
-        // Before the reason goes, which says that the bound is a repair's.
-        let unbound = bounded.iter().map(|claim| marks::unbound_drain(&self.context, claim, None));
-        let annotation = annotations::NODECLAIM_TERMINATION_TIMESTAMP;
-        let unbound = settled(
-            join_all(unbound).await,
-            "removing annotation from nodeclaims",
-            "annotation",
-            annotation,
-        )?;
-        if let Some(outcome) = unbound {
-            return Ok(Some(outcome));
-        }
-        let cleared = join_all(reasoned.iter().map(|claim| marks::clear_reason(&self.context, claim))).await;
-        settled(cleared, "removing condition from nodeclaims", "condition", nodeclaim::DISRUPTION_REASON)
-    }
-
     /// The cluster as it is, with what can be bought. None while that cannot be told: a NodePool whose provider is merely slow
     /// would have its nodes replaced by others'.
     async fn look(&self) -> Option<Look> {
@@ -346,7 +284,8 @@ impl Disruption {
             return None;
         }
         let (now, rules) = (self.context.now(), providers.scheduling_rules());
-        let queued = self.queue.nodes();
+        let (mut queued, passed_over) = (self.queue.nodes(), self.queue.passed_over());
+        queued.extend(passed_over.iter().cloned());
         let (snapshot, state, buffer_nodes, pending_disruption, reserved_nodes) = cluster.update(|cluster| {
             let state = cluster.consolidation_state();
             let mut snapshot = cluster.snapshot(now, rules, |pool| offers.of(&pool.name));
@@ -363,10 +302,18 @@ impl Disruption {
                 tracing::error!(nodepool = &*pool.name, error = &**reason, "failed listing instance types");
             }
         }
-        let (held, leaving) = self.holds();
+        let pool_costs = snapshot
+            .node_pools
+            .iter()
+            .filter(|pool| pool.consolidation_policy == ConsolidationPolicy::Balanced)
+            .map(|pool| (pool.name.clone(), self.cost.of_pool(&pool.name)))
+            .collect();
+        let (held, mut leaving) = self.holds();
+        leaving.extend(self.queue.in_doubt());
         let mut remembered = self.remembered();
-        if remembered.held != held {
+        if remembered.held != held || remembered.passed_over != passed_over {
             remembered.held.clone_from(&held);
+            remembered.passed_over = passed_over;
             remembered.consolidated.clear();
         }
         let unseen_pools = remembered.unseen_pools.clone();
@@ -380,6 +327,7 @@ impl Disruption {
             reserved_nodes,
             recent_reboots: self.queue.recent_reboots(),
             passed_over: BTreeSet::new(),
+            pool_costs,
             unseen_pools,
         };
         let named = |pool: Arc<NodePool>| (pool.metadata.name.clone().unwrap_or_default(), pool);
@@ -408,13 +356,26 @@ impl Disruption {
         (held, leaving)
     }
 
-    /// Tells pods that ask to be left alone for a while how long that holds, or why it does not. A plain "true" needs no word.
+    /// Tells pods that ask to be left alone for a while how long that holds, or why it does not. A plain "true" needs no word, nor
+    /// does a pod on a node that is not ours, not up or not to be disrupted.
     fn tell_wishes(&self, look: &Look) {
         let Context { stores, recorder, .. } = &self.context;
         let now = self.context.now();
-        for pod in &look.snapshot.pods {
-            let asks = pod.do_not_disrupt.as_ref().is_some_and(|wish| &**wish != "true");
-            if !asks || pod.node_name.is_none() {
+        let asks = |pod: &&Arc<karpenter_engine::pod::Pod>| {
+            pod.do_not_disrupt.as_ref().is_some_and(|wish| &**wish != "true")
+        };
+        if !look.snapshot.pods.iter().any(|pod| asks(&pod)) {
+            return;
+        }
+        let disruptable: BTreeSet<&Text> = look
+            .snapshot
+            .nodes
+            .iter()
+            .filter(|machine| machine.claim.is_some() && may_be_disrupted(machine))
+            .filter_map(|machine| machine.node.as_ref().map(|node| &node.name))
+            .collect();
+        for pod in look.snapshot.pods.iter().filter(asks) {
+            if !pod.node_name.as_ref().is_some_and(|node| disruptable.contains(node)) {
                 continue;
             }
             let key = ObjectKey::namespaced(pod.namespace.clone(), pod.name.clone());
@@ -483,7 +444,8 @@ impl Disruption {
         let (context, metrics, method) = (&self.context, self.queue.metrics(), found.method);
         let labels = [&*metrics::reason(method), method.consolidation_type()];
         metrics.evaluation_seconds.observe(&labels, took.as_secs_f64());
-        if !vain && !matches!(method, Method::Emptiness | Method::StaticDrift) {
+        let simulates = !matches!(method, Method::Emptiness | Method::StaticDrift);
+        if !vain && simulates && !found.candidates.is_empty() {
             self.provisioning.metrics.duration.observe(&[NAME], took.as_secs_f64());
         }
         metrics.eligible(method, found.candidates.len());
@@ -677,22 +639,4 @@ impl Disruption {
             }
         }
     }
-}
-
-/// What became of several writes: a conflict means looking again, anything else is an error.
-fn settled(
-    results: Vec<Result<marks::Marked, MarkError>>,
-    doing: &str,
-    key: &str,
-    value: &str,
-) -> Result<Option<Outcome>, ReconcileError> {
-    let mut errors = Vec::new();
-    for error in results.into_iter().filter_map(Result::err) {
-        if matches!(error, MarkError::Conflict(_)) {
-            return Ok(Some(Outcome::Requeue));
-        }
-        let error = Structured::new(format!("{doing}, {error}")).with(key, Field::text(value));
-        errors.push(ReconcileError::from(error));
-    }
-    ReconcileError::combine(errors).map(|()| None)
 }

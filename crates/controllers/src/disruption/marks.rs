@@ -123,9 +123,8 @@ pub(super) fn carries_bound_of_repair(claim: &NodeClaim) -> bool {
         && claim
             .metadata
             .annotations
-            .iter()
-            .flatten()
-            .any(|(key, _)| key == annotations::NODECLAIM_TERMINATION_TIMESTAMP)
+            .as_ref()
+            .is_some_and(|annotations| annotations.contains_key(annotations::NODECLAIM_TERMINATION_TIMESTAMP))
 }
 
 /// Keeps new pods off the node.

@@ -52,6 +52,10 @@ const PERIOD: Duration = Duration::from_secs(1);
 const PER_NODE: Duration = Duration::from_millis(80);
 const LEAST: Duration = Duration::from_secs(10 * 60);
 const MOST: Duration = Duration::from_secs(60 * 60);
+/// How long a node is passed over that could not be marked, or whose replacement could not be created.
+const PASSED_OVER: Duration = Duration::from_secs(60);
+/// How long such a node counts as disrupted: what looked like a failure may have been written, and the watch may be late to say so.
+const IN_DOUBT: Duration = Duration::from_secs(30);
 
 /// Commands under way; clones are handles to the same.
 #[derive(Clone)]
@@ -74,6 +78,10 @@ struct State {
     commands: BTreeMap<String, Arc<AsyncMutex<UnderWay>>>,
     /// The command of each node, by provider id.
     by_provider: BTreeMap<Text, String>,
+    /// Until when a node is passed over that could not be disrupted, by provider id.
+    passed_over: BTreeMap<Text, Instant>,
+    /// Until when a node counts as disrupted whose disruption failed, by provider id.
+    in_doubt: BTreeMap<Text, Instant>,
     work: Option<WorkQueue<String>>,
 }
 
@@ -165,6 +173,33 @@ impl Queue {
     /// Provider ids of the nodes under way.
     pub(super) fn nodes(&self) -> BTreeSet<Text> {
         self.state().by_provider.keys().cloned().collect()
+    }
+
+    /// A node cannot be disrupted now, for a reason that no decision knows: others get their turn.
+    pub(super) fn pass_over(&self, provider_id: &Text) {
+        self.state().passed_over.insert(provider_id.clone(), Instant::now() + PASSED_OVER);
+    }
+
+    /// The same, where it was tried: an answer that was lost may have been a yes.
+    fn doubt(&self, provider_id: &Text) {
+        self.pass_over(provider_id);
+        self.state().in_doubt.insert(provider_id.clone(), Instant::now() + IN_DOUBT);
+    }
+
+    /// Provider ids of nodes that may be disrupted although it seemed to fail.
+    pub(super) fn in_doubt(&self) -> BTreeSet<Text> {
+        let mut state = self.state();
+        let now = Instant::now();
+        state.in_doubt.retain(|_, until| *until > now);
+        state.in_doubt.keys().cloned().collect()
+    }
+
+    /// Provider ids of nodes that could not be disrupted a moment ago.
+    pub(super) fn passed_over(&self) -> BTreeSet<Text> {
+        let mut state = self.state();
+        let now = Instant::now();
+        state.passed_over.retain(|_, until| *until > now);
+        state.passed_over.keys().cloned().collect()
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -296,7 +331,11 @@ impl Queue {
         let Inner { context, reboots, metrics, .. } = &*self.0;
         let mut refused = Vec::new();
         for candidate in &command.candidates {
-            if !reboot::commit(context, reboots, candidate).await? {
+            let committed = reboot::commit(context, reboots, candidate).await;
+            if committed.is_err() {
+                self.doubt(&candidate.provider_id);
+            }
+            if !committed? {
                 refused.push(Arc::clone(candidate));
                 continue;
             }
@@ -347,7 +386,10 @@ impl Queue {
         let same = |claim: &Arc<NodeClaim>| claim.metadata.uid.as_deref() == Some(&*candidate.claim_uid);
         let claim = claim.filter(same).ok_or_else(gone)?;
         let tainted = marks::taint(context, &candidate.node).await;
-        let tainted = tainted.map_err(|error| ReconcileError::from(error).context("tainting nodes"))?;
+        let tainted = tainted.map_err(|error| {
+            self.doubt(&candidate.provider_id);
+            ReconcileError::from(error).context("tainting nodes")
+        })?;
         if tainted == Marked::Gone {
             return Err(gone());
         }
@@ -357,7 +399,10 @@ impl Queue {
             }
             failed => {
                 log_failure(&candidate.node, marks::untaint(context, &candidate.node).await);
-                Err(failed.err().map_or_else(gone, ReconcileError::from))
+                Err(failed.err().map_or_else(gone, |error| {
+                    self.doubt(&candidate.provider_id);
+                    ReconcileError::from(error)
+                }))
             }
         }
     }
@@ -381,6 +426,10 @@ impl Queue {
                 Ok(name) => replacements.push(Replacement { name, initialized: false }),
                 Err(error) => errors.push(error),
             }
+        }
+        // What takes their place is refused: others may do without, or get something else.
+        if !errors.is_empty() {
+            command.candidates.iter().for_each(|candidate| self.doubt(&candidate.provider_id));
         }
         ReconcileError::combine(errors)?;
         Ok(replacements)
@@ -408,7 +457,7 @@ impl Queue {
         let Inner { context, nominations, .. } = &*self.0;
         context.cluster.update(|cluster| {
             for taken in candidates {
-                cluster.mark_for_deletion(&taken.candidate.node);
+                cluster.mark_for_deletion(&taken.candidate.provider_id);
             }
         });
         nominations.promise(&command.existing_nodes);
@@ -432,7 +481,7 @@ impl Queue {
         join_all(unmarked).await;
         context.cluster.update(|cluster| {
             for taken in &staying {
-                cluster.unmark_for_deletion(&taken.candidate.node);
+                cluster.unmark_for_deletion(&taken.candidate.provider_id);
             }
         });
         let staying: Vec<Arc<Candidate>> = staying.into_iter().map(|taken| taken.candidate).collect();

@@ -14,6 +14,7 @@ use karpenter_api::nodeclaim::DISRUPTION_REASON;
 use karpenter_runtime::controller::{Controller, Outcome, ReconcileResult, Reconciler};
 use karpenter_runtime::error::{Field, ReconcileError, Structured};
 use karpenter_runtime::events::{Event, EventType, reference};
+use karpenter_runtime::logging;
 use karpenter_runtime::metrics::CounterVec;
 use karpenter_runtime::object_key::ObjectKey;
 use karpenter_runtime::program::Program;
@@ -21,6 +22,7 @@ use karpenter_runtime::rate_limit::{bucket, exponential_and_bucket, scale};
 use karpenter_runtime::work_queue::WorkQueue;
 use kube::Api;
 use kube::api::{DeleteParams, PostParams, Preconditions};
+use kube::core::Status;
 use serde_json::{Value, json};
 
 use super::drain::is_force_due;
@@ -35,6 +37,9 @@ const WORKERS: (u32, u32) = (100, 5000);
 /// The server's words for a pod with several budgets, which it answers with another code than a budget that is used up.
 const SEVERAL_BUDGETS: &str =
     "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.";
+
+/// The cause the server names when a budget has nothing left, or has not been looked at yet.
+const BUDGET: &str = "DisruptionBudget";
 
 /// Until when a pod is asked to leave, and what happens then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -216,7 +221,12 @@ impl Evictor {
             // It is gone, or another by now.
             404 | 409 => return self.complete(&id_of(pod)),
             _ if refusal.message == SEVERAL_BUDGETS => "eviction does not support multiple PDBs",
-            429 => "evicting pod violates a PDB",
+            429 if names_a_budget(&refusal) => "evicting pod violates a PDB",
+            // The server has too much to do, which no budget can help.
+            429 => {
+                tracing::debug!(Pod = %logging::object(&pod.key), error = refusal.message, "evicting pod");
+                return Ok(Outcome::Requeue);
+            }
             _ => return Err(kube::Error::Api(refusal).into()),
         };
         let Some(node) = self.node_of(pod) else {
@@ -275,6 +285,12 @@ impl Evictor {
         let disrupted = claim.condition(DISRUPTION_REASON).filter(|c| c.status == ConditionStatus::True);
         disrupted.map_or("Forceful Termination", |condition| condition.reason()).to_owned()
     }
+}
+
+/// Whether it is a disruption budget that an eviction was refused for: the server says so with the same code as when it is asked
+/// too often.
+fn names_a_budget(refusal: &Status) -> bool {
+    refusal.details.iter().flat_map(|details| &details.causes).any(|cause| cause.reason == BUDGET)
 }
 
 /// A drain does not get on.

@@ -2,6 +2,8 @@
 //!
 //! An instance must not go because a watch lags behind, so the server is asked before. When many nodes are drained at the same
 //! time (a workload goes, and with it its nodes), those that wait for an answer share the next question if that is less to read.
+//!
+//! A pod that cannot be read is there all the same. It keeps its own node, and no other.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,9 +13,14 @@ use futures_util::future::try_join_all;
 use k8s_openapi::api::core::v1::Pod;
 use karpenter_runtime::clock::Clock;
 use karpenter_runtime::error::ReconcileError;
+use karpenter_runtime::logging;
+use karpenter_runtime::object_key::ObjectKey;
 use karpenter_runtime::store::Store;
+use karpenter_runtime::unread::Unread;
 use kube::api::ListParams;
+use kube::core::ApiResource;
 use kube::{Api, Client};
+use serde_json::Value;
 
 use crate::pods;
 use crate::seen_pod::SeenPod;
@@ -29,7 +36,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Asks the server about the pods of nodes.
 pub(crate) struct LastLook {
-    pods: Api<Pod>,
+    pods: Api<Unread>,
     /// What the watch has brought.
     known: Store<SeenPod>,
     clock: Arc<dyn Clock>,
@@ -48,7 +55,7 @@ struct Asking {
 impl LastLook {
     pub(crate) fn new(client: Client, known: Store<SeenPod>, clock: Arc<dyn Clock>) -> Self {
         Self {
-            pods: Api::all(client),
+            pods: Api::all_with(client, &ApiResource::erase::<Pod>(&())),
             known,
             clock,
             asking: Mutex::default(),
@@ -98,10 +105,34 @@ impl LastLook {
             ))
         })??;
         let now = self.clock.undoubted_now();
-        let waiting =
-            lists.iter().flatten().map(SeenPod::of).filter(|pod| pods::is_waiting_eviction(pod, now));
-        Ok(waiting.filter_map(|pod| pod.node.map(String::from)).collect())
+        let mut occupied = BTreeSet::new();
+        for listed in lists.iter().flatten() {
+            match listed.read::<Pod>() {
+                Ok(pod) => {
+                    let pod = SeenPod::of(&pod);
+                    if pods::is_waiting_eviction(&pod, now) {
+                        occupied.extend(pod.node.map(String::from));
+                    }
+                }
+                Err(error) => {
+                    let pod = logging::object(&ObjectKey::of(listed));
+                    tracing::warn!(Pod = %pod, %error, "pod cannot be read, its node is not let go");
+                    if let Some(node) = node_of(listed) {
+                        occupied.insert(node);
+                    } else {
+                        occupied.extend(nodes.iter().map(|node| (*node).to_owned()));
+                    }
+                }
+            }
+        }
+        Ok(occupied)
     }
+}
+
+/// The node of a pod of which nothing else may be readable.
+fn node_of(pod: &Unread) -> Option<String> {
+    let whole: Value = pod.read().ok()?;
+    whole.pointer("/spec/nodeName").and_then(Value::as_str).map(str::to_owned)
 }
 
 impl Asking {
@@ -124,12 +155,16 @@ mod tests {
     /// A server with one pod, on node `b`, that takes a second to answer and notes what it was asked. The
     /// first `in_vain` questions are never answered.
     fn server(asked: &Arc<Mutex<Vec<String>>>, in_vain: usize) -> Client {
+        server_with(asked, in_vain, json!([]))
+    }
+
+    fn server_with(asked: &Arc<Mutex<Vec<String>>>, in_vain: usize, containers: Value) -> Client {
         let asked = Arc::clone(asked);
         let service = tower::service_fn(move |request: Request<Body>| {
-            let asked = Arc::clone(&asked);
+            let (asked, containers) = (Arc::clone(&asked), containers.clone());
             async move {
                 let query = request.uri().query().unwrap_or_default().to_owned();
-                let pod = json!({"metadata": {"name": "p", "namespace": "default"}, "spec": {"nodeName": "b", "containers": []}});
+                let pod = json!({"metadata": {"name": "p", "namespace": "default"}, "spec": {"nodeName": "b", "containers": containers}});
                 let found = if query.contains("nodeName%21%3D") || query.ends_with("%3Db") {
                     vec![pod]
                 } else {
@@ -188,5 +223,14 @@ mod tests {
         }
         assert!(later.expect("the next question is asked"));
         assert!(started.elapsed() < Duration::from_secs(35), "those who ask together wait together");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_pod_that_cannot_be_read_keeps_its_own_node_and_no_other() {
+        let clock = Arc::new(TokioClock::starting_at(jiff::Timestamp::UNIX_EPOCH));
+        let look = LastLook::new(server_with(&Arc::default(), 0, json!("none")), Store::new(), clock);
+        let (a, b) = tokio::join!(look.finds_pods_on("a"), look.finds_pods_on("b"));
+        assert!(!a.expect("an answer for the other node"));
+        assert!(b.expect("an answer"));
     }
 }

@@ -6,12 +6,12 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::Node;
 use karpenter_api::conditions::{ConditionStatus, HasConditions as _};
 use karpenter_api::nodeclaim::{INSTANCE_TERMINATING, REGISTERED};
-use karpenter_api::{annotations, finalizers, labels};
+use karpenter_api::{NodeClaim, annotations, finalizers, labels};
 use karpenter_runtime::controller::{Outcome, ReconcileResult};
 use karpenter_runtime::error::ReconcileError;
 use karpenter_runtime::events::{Event, EventType, reference};
 use karpenter_runtime::writes::{self, Lock, Written};
-use kube::Api;
+use kube::{Api, Resource as _, ResourceExt as _};
 
 use super::launch::may_have_instance;
 use super::lifecycle::{Lifecycle, Pass};
@@ -29,6 +29,13 @@ enum Step {
     Next,
     /// Not yet.
     Wait(Outcome),
+}
+
+/// Whether a Node was registered for another NodeClaim: registration makes the claim an owner.
+fn is_anothers(node: &Node, claim: &NodeClaim) -> bool {
+    let kind = NodeClaim::kind(&());
+    let mut owners = node.owner_references().iter().filter(|owner| owner.kind == kind).peekable();
+    owners.peek().is_some() && owners.all(|owner| Some(&owner.uid) != claim.metadata.uid.as_ref())
 }
 
 impl Lifecycle {
@@ -90,7 +97,9 @@ impl Lifecycle {
     async fn remove_nodes(&self, pass: &Pass) -> Result<Step, ReconcileError> {
         let claim = &pass.claim;
         let nodes = self.context.stores.nodes_of(provider_id(claim));
-        let is_open = |node: &Arc<Node>| label(&**node, labels::REGISTERED) == labels::TRUE;
+        let is_open = |node: &Arc<Node>| {
+            label(&**node, labels::REGISTERED) == labels::TRUE && !is_anothers(node, claim)
+        };
         if claim.condition_status(REGISTERED) != ConditionStatus::True && !nodes.iter().any(is_open) {
             return Ok(Step::Next);
         }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
+use futures_util::future::join_all;
 use karpenter_api::NodeClaim;
 use karpenter_api::conditions::{ConditionStatus, HasConditions as _};
 use karpenter_api::nodeclaim::REGISTERED;
@@ -50,23 +51,25 @@ pub(crate) fn register(context: &Context, program: &mut Program) {
 
 impl Singleton for GarbageCollection {
     async fn reconcile(&self) -> ReconcileResult {
-        let mut errors = Vec::new();
-        for provider in self.context.providers.providers() {
-            errors.extend(self.collect(provider).await);
-        }
-        ReconcileError::combine(errors)?;
+        // Side by side, and whatever fails is tried again with the rest: a provider that cannot list or a claim that cannot be
+        // deleted keeps no other claim waiting.
+        join_all(self.context.providers.providers().iter().map(|provider| self.collect(provider))).await;
         Ok(Outcome::After(PERIOD))
     }
 }
 
 impl GarbageCollection {
-    /// Looks through the claims of one provider; what went wrong.
-    async fn collect(&self, provider: &Arc<dyn CloudProvider>) -> Vec<ReconcileError> {
+    /// Looks through the claims of one provider.
+    async fn collect(&self, provider: &Arc<dyn CloudProvider>) {
         // Claims first: what is launched while the provider lists is in neither.
         let claims = self.context.stores.node_claims.list();
         let instances = match provider.list().await {
             Ok(instances) => instances,
-            Err(error) => return vec![error.into()],
+            Err(error) => {
+                let provider = provider.name();
+                tracing::error!(provider, %error, "listing instances, collecting none of their nodeclaims");
+                return;
+            }
         };
         let running = instances.iter().filter(|instance| instance.metadata.deletion_timestamp.is_none());
         let running: BTreeSet<&str> = running.map(provider_id).collect();
@@ -76,9 +79,13 @@ impl GarbageCollection {
                 && claim.condition_status(REGISTERED) == ConditionStatus::True
                 && !running.contains(provider_id(claim))
         });
-        let looks = missing.map(|claim| async move { self.look_at(provider, &claim).await });
-        let results: Vec<_> = futures_util::stream::iter(looks).buffered(PARALLEL).collect().await;
-        results.into_iter().filter_map(Result::err).collect()
+        let looks = missing.map(|claim| async move {
+            if let Err(error) = self.look_at(provider, &claim).await {
+                let claim = logging::object(&ObjectKey::of(&*claim));
+                tracing::error!(NodeClaim = %claim, %error, "garbage collecting nodeclaim");
+            }
+        });
+        futures_util::stream::iter(looks).buffered(PARALLEL).for_each(std::future::ready).await;
     }
 
     /// Whether there is proof that an instance is no more: that it was not listed is none.

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use karpenter_api::conditions::{ConditionStatus, HasConditions as _};
+use karpenter_api::conditions::{ConditionSet, ConditionStatus, HasConditions as _};
 use karpenter_api::nodeclaim::{INSTANCE_TERMINATING, LAUNCHED};
 use karpenter_api::{NodeClaim, labels};
 use karpenter_cloudprovider::error::truncated;
@@ -37,6 +37,10 @@ impl Lifecycle {
             Some(instance) => instance,
             None => match pass.provider.create(&pass.claim).await {
                 Ok(Launch::Launched(instance)) => {
+                    if let Some(holder) = self.holder_of(&instance.provider_id, &uid) {
+                        self.expect_after_failure(pass).await;
+                        return Err(refuse(pass.conditions(&self.context), &instance.provider_id, &holder));
+                    }
                     tell(&instance);
                     self.launches().insert(uid, (*instance).clone());
                     *instance
@@ -56,37 +60,34 @@ impl Lifecycle {
         Ok(Stage::Next(Outcome::Done))
     }
 
-    /// Lets decisions count on what a launch will come to: they need not wait for it, as long as that is known.
-    fn expect(&self, pass: &Pass) {
-        let Some(expected) = pass.provider.expected_instance(&pass.claim) else {
-            return self.expect_nothing(pass);
-        };
-        let mut claim = pass.claim.clone();
-        expected.write_into(&mut claim);
-        if let Err(error) = self.context.cluster.update(|cluster| cluster.expect_launch(&claim)) {
-            tracing::debug!(%error, "what the launch will come to makes no sense, decisions wait for it");
-            self.expect_nothing(pass);
-        }
-    }
-
-    fn expect_nothing(&self, pass: &Pass) {
-        self.context.cluster.update(|cluster| cluster.expect_nothing(&pass.claim));
+    /// The other NodeClaim that has this instance.
+    fn holder_of(&self, provider_id: &str, uid: &str) -> Option<Arc<NodeClaim>> {
+        let claims = self.context.stores.claims_of(provider_id);
+        claims.into_iter().find(|claim| claim.metadata.uid.as_deref() != Some(uid))
     }
 
     async fn launch_failed(&self, pass: &mut Pass, error: ProviderError) -> Result<Stage, ReconcileError> {
-        self.expect_nothing(pass);
         match error.launch_failure() {
             LaunchFailure::GiveUp { counted_as, told } => {
                 if told {
                     self.tell_no_capacity(&pass.claim, &error);
                 }
                 tracing::error!(%error, "failed launching nodeclaim");
-                if writes::delete(&self.claims, &pass.claim).await? {
+                let deleted = match writes::delete(&self.claims, &pass.claim).await {
+                    Ok(deleted) => deleted,
+                    Err(refused) => {
+                        self.expect_after_failure(pass).await;
+                        return Err(refused.into());
+                    }
+                };
+                self.expect_nothing(pass);
+                if deleted {
                     self.totals.claim_disrupted(counted_as, &pass.claim, "");
                 }
                 Ok(Stage::Deleted)
             }
             LaunchFailure::Retry { reason, message } => {
+                self.expect_after_failure(pass).await;
                 pass.conditions(&self.context).set_unknown_with_reason(LAUNCHED, &reason, &message);
                 Err(ReconcileError::from(error).context("launching nodeclaim"))
             }
@@ -118,6 +119,20 @@ impl Lifecycle {
 }
 
 const NO_CAPACITY: &str = "InsufficientCapacityError";
+
+/// A provider that answers with somebody else's instance is not believed: with its id written down, the end of this claim would
+/// be the end of that instance and its Node.
+fn refuse(
+    mut conditions: ConditionSet<'_, NodeClaim>,
+    provider_id: &str,
+    holder: &NodeClaim,
+) -> ReconcileError {
+    let holder = holder.metadata.name.as_deref().unwrap_or_default();
+    let message =
+        format!("the provider answered with instance {provider_id}, which is that of NodeClaim {holder}");
+    conditions.set_unknown_with_reason(LAUNCHED, "InstanceOfAnother", &message);
+    ReconcileError::message(message).context("launching nodeclaim")
+}
 
 fn tell(instance: &LaunchedInstance) {
     let label = |key: &str| instance.labels.get(key).map(String::as_str).unwrap_or_default();

@@ -6,6 +6,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use jiff::Timestamp;
 use karpenter_api::conditions::{ConditionSet, ConditionStatus, HasConditions as _};
 use karpenter_api::nodeclaim::INITIALIZED;
 use karpenter_api::{NodeClaim, finalizers};
@@ -36,6 +37,9 @@ use crate::watches::Watches;
 /// How long a launch is remembered that could not be written down.
 const LAUNCHES_KEPT: Duration = Duration::from_secs(3600);
 
+/// How long it is remembered that a claim cannot be written: longer than any provider may take to launch.
+const REFUSALS_KEPT: Duration = Duration::from_secs(48 * 3600);
+
 /// After a write the watch gets this long to bring it back, so that the next pass does not see the claim as it was.
 const OWN_WRITES: Duration = Duration::from_secs(1);
 
@@ -48,6 +52,9 @@ pub(super) struct Lifecycle {
     /// What was launched and may not be in the claim yet, by its UID. Only a help against asking twice: after a restart the
     /// provider recognises a claim it has served.
     launches: Mutex<TtlCache<String, LaunchedInstance>>,
+    /// Since when nothing could be written to a claim, by its UID. What such a claim says of itself is never any older than the
+    /// pass that looks at it.
+    refusals: Mutex<TtlCache<String, Timestamp>>,
     pub(super) health: RegistrationHealth,
     pub(super) totals: Totals,
     pub(super) metrics: Metrics,
@@ -100,6 +107,7 @@ pub(crate) fn register(
         context: context.clone(),
         claims: Api::all(context.client.clone()),
         launches: Mutex::new(TtlCache::new(LAUNCHES_KEPT)),
+        refusals: Mutex::new(TtlCache::new(REFUSALS_KEPT)),
         health: health.clone(),
         totals: Totals::new(registry),
         metrics: Metrics {
@@ -169,7 +177,11 @@ impl Lifecycle {
 
     async fn advance(&self, mut pass: Pass) -> ReconcileResult {
         // Nothing is launched for a claim that could go without anyone asking what became of its instance.
-        match self.hold(&pass.claim).await? {
+        let held = match self.hold(&pass.claim).await {
+            Ok(held) => held,
+            Err(error) => return self.unheld(pass, error).await,
+        };
+        match held {
             Written::Unchanged => {}
             Written::Done(claim) => pass.claim = *claim,
             Written::Gone => return self.abandon(pass).await,
@@ -196,7 +208,9 @@ impl Lifecycle {
         if over {
             return Ok(Outcome::Done);
         }
-        match self.write(&before, &pass.claim).await {
+        let written = self.write(&before, &pass.claim).await;
+        self.note_write(&before, written.is_ok());
+        match written {
             Ok(Written::Unchanged) => {}
             Ok(Written::Done(_)) => {
                 self.tell(&pass).await?;
@@ -204,10 +218,40 @@ impl Lifecycle {
             }
             Ok(Written::Gone) => return self.abandon(pass).await,
             Ok(Written::Conflict) => outcomes.push(Outcome::Requeue),
-            Err(error) => errors.push(error.into()),
+            Err(error) => {
+                self.expect_launched(&pass);
+                errors.push(error.into());
+            }
         }
         ReconcileError::combine(errors)?;
         Ok(Outcome::combine(outcomes))
+    }
+
+    /// Nothing is launched for a claim that cannot be held, but neither is it waited for without end.
+    async fn unheld(&self, mut pass: Pass, error: kube::Error) -> ReconcileResult {
+        self.note_write(&pass.claim, false);
+        self.expect_after_failure(&pass).await;
+        match self.liveness(&mut pass).await? {
+            Stage::Deleted => Ok(Outcome::Done),
+            Stage::Next(_) => Err(error.into()),
+        }
+    }
+
+    /// Notes whether a claim can be written.
+    fn note_write(&self, claim: &NodeClaim, written: bool) {
+        let uid = claim.metadata.uid.clone().unwrap_or_default();
+        let mut refusals = self.refusals.lock().unwrap_or_else(PoisonError::into_inner);
+        if written {
+            refusals.remove(&uid);
+        } else if refusals.get(&uid).is_none() {
+            refusals.insert(uid, self.context.now());
+        }
+    }
+
+    /// Since when a claim cannot be written, if so.
+    pub(super) fn refused_since(&self, claim: &NodeClaim) -> Option<Timestamp> {
+        let uid = claim.metadata.uid.as_ref()?;
+        self.refusals.lock().unwrap_or_else(PoisonError::into_inner).get(uid).copied()
     }
 
     /// Removes what was launched for a claim that has gone meanwhile, its finalizer taken off by somebody: nothing points to the

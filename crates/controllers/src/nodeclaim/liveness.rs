@@ -20,6 +20,7 @@ impl Lifecycle {
     pub(super) async fn liveness(&self, pass: &mut Pass) -> Result<Stage, ReconcileError> {
         let launch_timeout = pass.provider.launch_timeout();
         let registration = pass.provider.registration_timeout(&pass.claim);
+        let refused = self.refused_since(&pass.claim);
         let conditions = pass.conditions(&self.context);
         if conditions.is_true(&[REGISTERED]) {
             return Ok(Stage::Next(Outcome::Done));
@@ -37,6 +38,8 @@ impl Lifecycle {
         };
         let since =
             conditions.get(condition).map_or_else(|| self.context.now(), |condition| condition.since());
+        // Where nothing can be written every pass begins anew, and its conditions with it.
+        let since = refused.map_or(since, |refused| refused.min(since));
         let left = until(self.context.now(), after(since, timeout));
         if !left.is_zero() {
             return Ok(Stage::Next(Outcome::After(left)));

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `disruption` | whether a claim may be consolidated, and whether it has drifted |
 //! | `lifecycle` | one pass over a claim: `launch`, `registration`, `initialization`, `liveness`, at its end `finalize` |
+//! | `expectation` | what decisions count on while a claim is not launched |
 //! | `garbage_collection`, `expiration` | claims whose instance vanished, and those that are too old |
 //! | `consistency` | whether a node is what was bought |
 //! | `pod_events` | when a pod last came or left |
@@ -12,6 +13,7 @@
 
 pub(crate) mod consistency;
 pub(crate) mod disruption;
+mod expectation;
 pub(crate) mod expiration;
 mod finalize;
 pub(crate) mod garbage_collection;

@@ -6,7 +6,9 @@ use std::sync::{Mutex, PoisonError};
 use karpenter_api::NodePool;
 use karpenter_api::conditions::{Condition, ConditionSet, ConditionStatus, READY};
 use karpenter_api::nodepool::NODE_CLASS_READY;
+use karpenter_cloudprovider::error::truncated;
 use karpenter_runtime::controller::{Outcome, ReconcileResult, Reconciler};
+use karpenter_runtime::events::{Event, EventType, reference};
 use karpenter_runtime::logging;
 use karpenter_runtime::object_key::ObjectKey;
 use karpenter_runtime::program::Program;
@@ -22,7 +24,7 @@ struct Readiness {
 }
 
 /// NodePools of kinds no provider here serves, with the generation they were mentioned at. They may be another Karpenter's, so
-/// nothing is written on them; but where a name was mistyped nobody else would say so.
+/// nothing is written on them; but where a name was mistyped nobody else would say so, so it is told by an event.
 #[derive(Default)]
 struct Unserved(Mutex<BTreeMap<String, Option<i64>>>);
 
@@ -60,10 +62,11 @@ impl Reconciler for Readiness {
         };
         if let Err(error) = self.context.providers.for_pool(&pool) {
             if self.unserved.is_news(&pool) {
-                tracing::info!(
-                    NodePool = %logging::object(&key), field = "spec.template.spec.nodeClassRef", %error,
-                    "leaving nodepool alone"
-                );
+                let field = "spec.template.spec.nodeClassRef";
+                tracing::info!(NodePool = %logging::object(&key), field, %error, "leaving nodepool alone");
+                let message = truncated(format!("{field}: {error}"));
+                let event = Event::new(reference(&*pool), EventType::Warning, "UnknownNodeClass", message);
+                self.context.recorder.publish(event.dedupe_by(pool.metadata.uid.clone()));
             }
             return Ok(Outcome::Done);
         }

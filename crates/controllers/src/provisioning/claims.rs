@@ -270,11 +270,12 @@ fn wire(requirement: &SelectorRequirement) -> NodeSelectorRequirement {
     }
 }
 
-/// A value the requirement allows; upstream picks one at random, this is the least. None if it allows none.
+/// A value the requirement allows; upstream picks one at random, this is the least. None if it allows none but the empty one, which
+/// is no label.
 fn any_value(requirement: &Requirement) -> Option<String> {
     match requirement.operator() {
         Operator::DoesNotExist => None,
-        Operator::In => requirement.values.first().map(ToString::to_string),
+        Operator::In => requirement.values.iter().find(|value| !value.is_empty()).map(ToString::to_string),
         _ => {
             let from = requirement.gte.unwrap_or(0);
             let to = requirement.lte.unwrap_or(i64::MAX);
@@ -314,6 +315,8 @@ mod tests {
     fn an_open_label_gets_the_least_value_its_requirement_allows() {
         for (operator, values, expected) in [
             ("In", &["b", "a"][..], Some("a")),
+            ("In", &["", "a"], Some("a")),
+            ("In", &[""], None),
             ("Exists", &[], Some("0")),
             ("NotIn", &["0", "1"], Some("2")),
             ("Gt", &["7"], Some("8")),

@@ -8,7 +8,9 @@ use futures_util::future::join_all;
 use karpenter_api::NodePool;
 use karpenter_api::conditions::{ConditionStatus, HasConditions, READY};
 use karpenter_engine::ingest::Ingest;
-use karpenter_engine::{FeatureGates, MinValuesPolicy, Plan, PreferencePolicy, Snapshot, SolveOptions};
+use karpenter_engine::{
+    FeatureGates, MinValuesPolicy, Plan, PlannedClaim, PreferencePolicy, Snapshot, SolveOptions,
+};
 use karpenter_runtime::controller::{IMMEDIATELY, Outcome, ReconcileResult, Singleton};
 use karpenter_runtime::entropy::Stream;
 use karpenter_runtime::error::ReconcileError;
@@ -85,7 +87,7 @@ impl Singleton for Provisioner {
         }
         buffers::update(&self.context, decision.as_ref()).await;
         if let Some(decision) = &decision {
-            self.carry_out(decision).await?;
+            self.carry_out(decision).await;
         }
         Ok(Outcome::After(IMMEDIATELY))
     }
@@ -101,8 +103,11 @@ impl Provisioner {
         }
         let pools: Vec<Arc<NodePool>> =
             stores.node_pools.list().into_iter().filter(|pool| providers.for_pool(pool).is_ok()).collect();
-        let buying: Vec<Arc<NodePool>> = pools.iter().filter(|pool| may_buy(pool)).cloned().collect();
-        let offers = self.catalogue.offers(&buying).await;
+        // Overlays are judged by what every NodePool offers: one that clashes with another anywhere applies nowhere.
+        let overlays = self.options.gates.node_overlay;
+        let asked: Vec<Arc<NodePool>> =
+            pools.iter().filter(|pool| overlays || may_buy(pool)).cloned().collect();
+        let offers = self.catalogue.offers(&asked).await;
         if offers.are_awaited() {
             return Verdict::TooEarly;
         }
@@ -117,7 +122,7 @@ impl Provisioner {
             };
             let mut snapshot = cluster.snapshot(now, rules, |pool| offers.of(&pool.name));
             offers.taint(&mut snapshot);
-            (Arc::new(snapshot), buying.iter().all(same))
+            (Arc::new(snapshot), asked.iter().all(same))
         });
         if !consistent {
             return Verdict::TooEarly;
@@ -154,20 +159,26 @@ impl Provisioner {
         self.ids.lock().unwrap_or_else(std::sync::PoisonError::into_inner).uuid().to_string()
     }
 
-    /// Creates the NodeClaims, all at once; one that fails does not keep the others.
-    async fn carry_out(&self, decision: &Decision) -> Result<(), ReconcileError> {
+    /// Creates the NodeClaims, all at once. One that fails keeps neither the others nor the next pass: its pods ask again by
+    /// themselves.
+    async fn carry_out(&self, decision: &Decision) {
         let creations = decision.plan.new_claims.iter().map(|planned| async move {
-            let pool = &*planned.node_pool;
-            let Some(source) = decision.pools.get(pool) else {
-                return Err(ReconcileError::message(format!("NodePool {pool:?} is gone")));
-            };
-            let claim = self.claims.planned(source, planned);
-            let created = self.claims.create(claim, pool, PROVISIONED).await?;
-            self.records.assigned(planned, &created);
-            Ok(())
+            if let Err(error) = self.create(decision, planned).await {
+                tracing::error!(nodepool = &*planned.node_pool, %error, "creating node claim");
+            }
         });
-        let failures = join_all(creations).await.into_iter().filter_map(Result::err);
-        ReconcileError::combine(failures.map(|error| error.context("creating node claim")))
+        join_all(creations).await;
+    }
+
+    async fn create(&self, decision: &Decision, planned: &PlannedClaim) -> Result<(), ReconcileError> {
+        let pool = &*planned.node_pool;
+        let Some(source) = decision.pools.get(pool) else {
+            return Err(ReconcileError::message(format!("NodePool {pool:?} is gone")));
+        };
+        let claim = self.claims.planned(source, planned);
+        let created = self.claims.create(claim, pool, PROVISIONED).await?;
+        self.records.assigned(planned, &created);
+        Ok(())
     }
 }
 

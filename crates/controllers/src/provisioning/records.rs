@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use karpenter_api::conditions::{ConditionStatus, HasConditions};
-use karpenter_api::nodepool::NODE_REGISTRATION_HEALTHY;
+use karpenter_api::nodepool::{NODE_CLASS_READY, NODE_REGISTRATION_HEALTHY, VALIDATION_SUCCEEDED};
 use karpenter_api::{NodeClaim, NodePool};
 use karpenter_engine::eligibility::is_provisionable;
 use karpenter_engine::labels::{NODE_POOL, Text};
@@ -91,7 +91,10 @@ impl Records {
             let pool = decision.pools.get(&*skipped.node_pool);
             let object = logging::object(&ObjectKey::cluster(skipped.node_pool.clone()));
             match &skipped.reason {
-                SkipReason::NotReady => tracing::error!(NodePool = %object, "ignoring nodepool, not ready"),
+                SkipReason::NotReady => {
+                    let error = pool.map(|pool| why_not_ready(pool)).unwrap_or_default();
+                    tracing::error!(NodePool = %object, error, "ignoring nodepool, not ready");
+                }
                 SkipReason::Unresolved(error) => {
                     tracing::error!(NodePool = %object, %error, "skipping, unable to resolve instance types");
                 }
@@ -111,7 +114,7 @@ impl Records {
             }
         }
         for rejected in &decision.plan.rejected {
-            tracing::warn!(
+            tracing::error!(
                 object = rejected.object,
                 field = rejected.field,
                 problem = rejected.problem,
@@ -294,6 +297,17 @@ impl Records {
             .dedupe_by([pod.uid.to_string()])
             .dedupe_for(Duration::from_secs(5 * 60))
     }
+}
+
+/// Which of its conditions keep a NodePool from being ready, and which NodeClass it names.
+fn why_not_ready(pool: &NodePool) -> String {
+    let named = &pool.spec.template.spec.node_class_ref;
+    let unmet = [VALIDATION_SUCCEEDED, NODE_CLASS_READY].into_iter().filter_map(|type_| {
+        let condition = pool.condition(type_)?;
+        (condition.status != ConditionStatus::True)
+            .then(|| format!("{type_} is {}: {}; ", condition.status.as_str(), condition.message()))
+    });
+    format!("{}spec.template.spec.nodeClassRef is {} {:?}", unmet.collect::<String>(), named.kind, named.name)
 }
 
 fn no_compatible_instance_types(pool: &NodePool, min_values: bool) -> Event {

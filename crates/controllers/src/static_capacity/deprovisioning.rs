@@ -65,7 +65,7 @@ impl Reconciler for ScaleDown {
             "deprovisioning nodeclaims to satisfy replica count"
         );
         let deletions = self.candidates(name, excess).await.into_iter();
-        let deletions = deletions.map(|claim| async move { self.delete(name, &claim).await });
+        let deletions = deletions.map(|claim| async move { self.delete(&claim).await });
         let failures = join_all(deletions).await.into_iter().filter_map(Result::err);
         ReconcileError::combine(failures.map(ReconcileError::from))
             .map_err(|error| error.context("failed to deprovision nodeclaims"))?;
@@ -74,12 +74,13 @@ impl Reconciler for ScaleDown {
 }
 
 impl ScaleDown {
-    async fn delete(&self, pool: &str, claim: &NodeClaim) -> Result<(), kube::Error> {
+    async fn delete(&self, claim: &NodeClaim) -> Result<(), kube::Error> {
         let key = ObjectKey::of(claim);
         let api: Api<NodeClaim> = Api::all(self.0.client.clone());
-        writes::delete(&api, claim).await?;
-        tracing::debug!(NodeClaim = %logging::object(&key), "deleting nodeclaim");
-        self.0.cluster.update(|cluster| cluster.pool_nodes_mut().mark(pool, &key.name, true));
+        if writes::delete(&api, claim).await? {
+            tracing::debug!(NodeClaim = %logging::object(&key), "deleting nodeclaim");
+            self.0.cluster.update(|cluster| cluster.pool_nodes_mut().mark_deleting(&key.name));
+        }
         Ok(())
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::disruption::{add_node, drifted, going, replacements, rig_with};
-use crate::objects::{With, node_name, node_pool, pod_on};
+use crate::objects::{With, node, node_name, node_pool, pod_on};
 
 const SECOND: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_secs(60);
@@ -104,7 +104,13 @@ async fn pods_that_ask_for_peace_for_a_while_are_told_until_when_and_others_what
     };
     rig.create(asks("careful", "5m")).await;
     rig.create(asks("confused", "soon")).await;
+    let of_another = node("strange", "default", 4).with(
+        json!({"metadata": {"labels": {"karpenter.sh/nodepool": null}}, "spec": {"providerID": "strange"}}),
+    );
+    rig.create(of_another).await;
+    rig.create(asks("elsewhere", "5m").with(json!({"spec": {"nodeName": node_name("strange")}}))).await;
     rig.pass(MINUTE).await;
+    assert_eq!(rig.events("Pod", "elsewhere").await, Vec::<String>::new(), "its node is not Karpenter's");
     assert_eq!(going(&rig, &["a"]), 0, "five minutes are not over");
     let told = rig.events("Pod", "careful").await;
     assert!(told.iter().any(|said| said.starts_with("DoNotDisruptUntil: ")), "{told:?}");

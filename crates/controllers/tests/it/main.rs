@@ -24,6 +24,7 @@ mod objects;
 mod pod_deletion_cost;
 mod pod_metrics;
 mod provisioning;
+mod refusals;
 mod repair;
 mod rig;
 mod static_capacity;

@@ -87,3 +87,33 @@ async fn what_a_pool_costs_follows_the_prices_of_overlays() {
     rig.delete(&overlay("dear", 1, json!({}))).await;
     rig.eventually("the provider's price again", |rig| costs(rig, 0.2)).await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn an_overlay_that_clashes_in_a_pool_that_buys_nothing_for_pods_applies_in_none() {
+    let rig = Rig::quiet(&["--feature-gates=NodeOverlay=true,StaticCapacity=true"]).await;
+    rig.create(node_class()).await;
+    let stays = json!({"spec": {"disruption": {"budgets": [{"nodes": "0"}]}}});
+    rig.create(node_pool("default").with(stays)).await;
+    let fixed = node_pool("fixed").with(json!({"spec": {
+        "replicas": 0,
+        "disruption": {"consolidateAfter": null, "consolidationPolicy": null},
+        "template": {"metadata": {"labels": {"team": "a"}}},
+    }}));
+    rig.create(fixed).await;
+    rig.create(node("a", "default", 2)).await;
+    rig.create(claim("a", "default", 2)).await;
+    let of_team = json!([{"key": "team", "operator": "In", "values": ["a"]}]);
+    rig.create(overlay("a", 10, json!({"price": "3.5"}))).await;
+    rig.create(overlay("b", 10, json!({"price": "4.5", "requirements": of_team}))).await;
+    assert_eq!(verdict(&rig, "a").await.1, "Conflict");
+    assert_eq!(verdict(&rig, "b").await.0, "True");
+    let cost = |rig: &Rig| rig.metric("karpenter_nodepools_cost_total", &[("nodepool", "default")]);
+    let is_the_providers = |rig: &Rig| cost(rig).is_some_and(|cost| (cost - 0.2).abs() < 1e-9);
+    rig.eventually("the provider's price", is_the_providers).await;
+    rig.create(pending_pod("p", "4")).await;
+    rig.eventually("a second NodeClaim", |rig| rig.context.stores.node_claims.list().len() == 2).await;
+    let claims = rig.context.stores.node_claims.list();
+    let bought = claims.iter().find(|claim| claim.metadata.name.as_deref() != Some("a")).expect("the second");
+    let annotations = bought.metadata.annotations.clone().unwrap_or_default();
+    assert!(!annotations.contains_key("karpenter.sh/price-overlay-applied"), "{annotations:?}");
+}

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::objects::{
     With, claim, joining_node, node, node_class, node_name, node_pool, pod_on, provider_id, state_of,
 };
-use crate::rig::Rig;
+use crate::rig::{Refusal, Rig};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -198,6 +198,25 @@ async fn a_budget_that_is_used_up_is_respected_told_and_tried_again() {
     let told = rig.events("Node", &node_name("c")).await;
     assert!(told.iter().any(|said| said.starts_with("FailedDraining: Failed to drain node, ")), "{told:?}");
     rig.delete(&budget).await;
+    rig.pass(11 * SECOND).await;
+    assert_eq!(leaving(&rig), ["p"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_has_too_much_to_do_is_asked_again_and_no_budget_is_blamed() {
+    let rig = Rig::quiet(&[]).await;
+    let busy: Refusal = |_, path| path.ends_with("/pods/p/eviction").then_some(429);
+    rig.refuse(Some(busy));
+    rig.create(the_claim()).await;
+    rig.create(held_node()).await;
+    rig.create(pod_on("c", "p", "1m")).await;
+    rig.pass(SECOND).await;
+    rig.delete(&held_node()).await;
+    rig.pass(60 * SECOND).await;
+    assert_eq!(leaving(&rig), Vec::<String>::new());
+    let told = rig.events("Node", &node_name("c")).await;
+    assert!(!told.iter().any(|said| said.contains("PDB")), "{told:?}");
+    rig.refuse(None);
     rig.pass(11 * SECOND).await;
     assert_eq!(leaving(&rig), ["p"]);
 }

@@ -7,7 +7,7 @@ use karpenter_cloudprovider::fake::{Behaviour, Method};
 use serde_json::{Value, json};
 
 use crate::objects::{NODE_CLASS_LABEL, With, claim, node, pod, pod_on, provider_id, state_of};
-use crate::rig::Rig;
+use crate::rig::{Refusal, Rig};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -74,6 +74,25 @@ async fn a_provider_that_fails_or_forgets_has_nothing_collected() {
     rig.provider.always(Method::Get, None);
     rig.pass(1100 * SECOND).await;
     assert!(!exists(&rig, "c").await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_that_cannot_be_deleted_keeps_no_other_waiting() {
+    let rig = Rig::quiet(&[]).await;
+    let deletion: Refusal =
+        |verb, path| (verb == http::Method::DELETE && path.ends_with("/nodeclaims/kept")).then_some(403);
+    rig.refuse(Some(deletion));
+    for name in ["kept", "other"] {
+        rig.create(claim(name, "default", 1)).await;
+        rig.create(node(name, "default", 1).with(unready())).await;
+    }
+    rig.pass(SECOND).await;
+    rig.provider.vanish(&provider_id("kept"));
+    rig.pass(1300 * SECOND).await;
+    assert!(exists(&rig, "kept").await && exists(&rig, "other").await);
+    rig.provider.vanish(&provider_id("other"));
+    rig.pass(125 * SECOND).await;
+    assert!(exists(&rig, "kept").await && !exists(&rig, "other").await);
 }
 
 #[tokio::test(start_paused = true)]

@@ -127,6 +127,18 @@ async fn a_node_that_was_opened_is_drained_although_its_claim_was_deleted_before
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_node_that_was_opened_for_another_claim_stays_when_an_unregistered_one_with_its_id_ends() {
+    let rig = Rig::quiet(&[]).await;
+    let other = rig.create(claim("other", "default", 1)).await;
+    let owner = json!({"apiVersion": "karpenter.sh/v1", "kind": "NodeClaim", "name": "other", "uid": other.metadata.uid});
+    let open = node("c", "default", 1).with(json!({"metadata": {"ownerReferences": [owner]}}));
+    end_of_an_unregistered_claim(&rig, &open).await;
+    assert_eq!(rig.get(&claim("c", "default", 1)).await, None);
+    let node = rig.get(&open).await.expect("the node stays");
+    assert_eq!(node["metadata"]["deletionTimestamp"], Value::Null);
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_end_of_a_drain_is_written_down_once_and_told() {
     for (earlier, expected) in
         [(None, "2026-01-01T00:05:03Z"), (Some("2026-01-01T00:00:30Z"), "2026-01-01T00:00:30Z")]

@@ -10,7 +10,9 @@ use karpenter_cloudprovider::fake::{Behaviour, Method};
 use karpenter_cloudprovider::{HookResult, ProviderError, ProviderFuture, RegistrationHook};
 use serde_json::{Value, json};
 
-use crate::objects::{With, condition, fresh_claim, joining_node, node_pool, pending_pod, state_of};
+use crate::objects::{
+    With, claim, condition, fresh_claim, joining_node, node, node_pool, pending_pod, state_of,
+};
 use crate::rig::Rig;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -118,6 +120,34 @@ async fn a_launch_that_fails_is_named_and_tried_again() {
     assert_eq!(state(&rig, "Launched").await, is("Unknown", "LaunchFailed", "no answer"));
     rig.pass(10 * SECOND).await;
     assert_eq!(state(&rig, "Launched").await, is("True", "Launched", ""));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_instance_of_another_claim_is_not_believed_and_outlives_the_claim_it_was_named_for() {
+    let rig = Rig::quiet(&[]).await;
+    rig.create(claim("a", "default", 1)).await;
+    let held =
+        node("a", "default", 1).with(json!({"metadata": {"finalizers": ["karpenter.sh/termination"]}}));
+    rig.create(held.clone()).await;
+    rig.pass(2 * SECOND).await;
+    let id = held["spec"]["providerID"].as_str().expect("an id").to_owned();
+    rig.provider.always(Method::Create, Some(Behaviour::WrongProviderId(id.clone())));
+    rig.create(fresh_claim("b")).await;
+    rig.pass(2 * SECOND).await;
+    let misled = rig.get(&fresh_claim("b")).await.expect("the claim");
+    let told = format!("the provider answered with instance {id}, which is that of NodeClaim a");
+    assert_eq!(state_of(&misled, "Launched"), Some(is("Unknown", "InstanceOfAnother", &told)));
+    assert_eq!(misled.pointer("/status/providerID"), None);
+    rig.delete(&fresh_claim("b")).await;
+    rig.pass(30 * SECOND).await;
+    assert_eq!(rig.get(&fresh_claim("b")).await, None);
+    let node = rig.get(&held).await.expect("the node of the other claim");
+    assert_eq!(node["metadata"]["deletionTimestamp"], Value::Null);
+    assert!(
+        rig.provider.calls().iter().all(|(method, _)| *method != Method::Delete),
+        "{:?}",
+        rig.provider.calls()
+    );
 }
 
 #[tokio::test(start_paused = true)]

@@ -178,11 +178,18 @@ async fn health_is_forgotten_when_the_pool_or_its_class_changes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn pools_of_other_classes_are_left_alone() {
+async fn pools_of_other_classes_are_left_alone_and_told_so_by_an_event() {
     let rig = Rig::quiet(&[]).await;
     let foreign = json!({"spec": {"template": {"spec": {"nodeClassRef": {"kind": "EC2NodeClass"}}}}});
     rig.create(bare_pool().with(foreign)).await;
     rig.pass(10 * SECOND).await;
     let pool = pool(&rig).await;
     assert_eq!((&pool["status"], &pool["metadata"]["annotations"]), (&Value::Null, &Value::Null));
+    let told = rig.events("NodePool", "default").await;
+    let told: Vec<_> = told.iter().filter(|said| said.starts_with("UnknownNodeClass: ")).collect();
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert!(
+        told[0].contains("spec.template.spec.nodeClassRef") && told[0].contains("EC2NodeClass"),
+        "{told:?}"
+    );
 }

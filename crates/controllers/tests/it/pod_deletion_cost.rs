@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use karpenter_api::annotations::POD_DELETION_COST;
+use karpenter_cloudprovider::fake::{Behaviour, Method};
 use serde_json::{Value, json};
 
-use crate::objects::{With, claim, node, node_class, node_name, node_pool, pod, pod_on};
+use crate::objects::{With, claim, node, node_class, node_pool, pod, pod_on, provider_id};
 use crate::rig::Rig;
 
 /// A pod of a ReplicaSet on a node of its own.
@@ -52,13 +53,13 @@ async fn pods_on_nodes_that_go_first_cost_least() {
     for (name, size) in [("small", 1), ("middle", 3), ("large", 5), ("going", 2)] {
         occupied(&rig, &owner, name, size).await;
     }
-    rig.context.cluster.update(|cluster| assert!(cluster.mark_for_deletion(&node_name("going"))));
+    rig.context.cluster.update(|cluster| assert!(cluster.mark_for_deletion(&provider_id("going"))));
     rig.pass(Duration::from_secs(90)).await;
     assert_eq!(cost(&rig, "going").as_deref(), Some("-2147483648"));
     assert_eq!(cost(&rig, "large").as_deref(), Some("-1"), "of two that may be disrupted one is under way");
     assert_eq!(cost(&rig, "middle"), None, "beyond the budget");
     assert_eq!(cost(&rig, "small"), None);
-    rig.context.cluster.update(|cluster| assert!(cluster.unmark_for_deletion(&node_name("going"))));
+    rig.context.cluster.update(|cluster| assert!(cluster.unmark_for_deletion(&provider_id("going"))));
     rig.pass(Duration::from_secs(120)).await;
     assert_eq!(cost(&rig, "large").as_deref(), Some("-2"));
     assert_eq!(cost(&rig, "middle").as_deref(), Some("-1"));
@@ -68,6 +69,23 @@ async fn pods_on_nodes_that_go_first_cost_least() {
         metrics.contains(r#"karpenter_pod_deletion_cost_pod_annotation_writes_total{result="updated"} 5"#),
         "{metrics}"
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_taken_back_while_the_provider_has_not_said_what_it_offers() {
+    let (rig, owner) = with_replica_set(json!({"budgets": [{"nodes": "2"}]})).await;
+    occupied(&rig, &owner, "large", 5).await;
+    rig.pass(Duration::from_secs(90)).await;
+    assert_eq!(cost(&rig, "large").as_deref(), Some("-1"));
+    // A new pool, of which nothing is known yet, and a change that has everything ranked again.
+    rig.provider.always(Method::GetInstanceTypes, Some(Behaviour::Slow(Duration::from_secs(120))));
+    rig.create(node_pool("another").with(json!({"spec": {"disruption": {"consolidateAfter": "87600h"}}})))
+        .await;
+    occupied(&rig, &owner, "small", 1).await;
+    rig.pass(Duration::from_secs(90)).await;
+    assert_eq!(cost(&rig, "large").as_deref(), Some("-1"));
+    rig.provider.always(Method::GetInstanceTypes, None);
+    rig.eventually("all are ranked", |rig| cost(rig, "small").is_some()).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -114,7 +132,7 @@ async fn nodes_that_must_stay_lose_their_rank_and_those_going_come_before_all() 
     }
     // Tainted as disrupted, whatever it asks for.
     let taint = json!([{"key": "karpenter.sh/disrupted", "effect": "NoSchedule"}]);
-    rig.context.cluster.update(|cluster| assert!(cluster.mark_for_deletion(&node_name("b"))));
+    rig.context.cluster.update(|cluster| assert!(cluster.mark_for_deletion(&provider_id("b"))));
     rig.patch(&node("b", "default", 1), json!({"spec": {"taints": taint}})).await;
     rig.pass(Duration::from_secs(400)).await;
     let ranks = ["a", "b", "c"].map(|name| cost(&rig, name));

@@ -10,7 +10,7 @@ use karpenter_cloudprovider::fake::{Behaviour, Method, instance_types};
 use karpenter_engine::taints::Taint;
 use serde_json::{Value, json};
 
-use crate::objects::{With, claim, node, node_class, node_name, node_pool, pending_pod, pod_on};
+use crate::objects::{With, claim, node, node_class, node_name, node_pool, pending_pod, pod_on, provider_id};
 use crate::rig::Rig;
 
 async fn rig() -> Rig {
@@ -410,7 +410,7 @@ async fn pods_of_a_node_that_goes_away_get_a_new_one() {
         rig.context.cluster.read(|cluster| cluster.machine_named(&node_name("c")).is_some())
     })
     .await;
-    rig.context.cluster.update(|cluster| cluster.mark_for_deletion(&node_name("c")));
+    rig.context.cluster.update(|cluster| cluster.mark_for_deletion(&provider_id("c")));
     let tainted = json!({"spec": {"taints": [{"key": "karpenter.sh/disrupted", "effect": "NoSchedule"}]}});
     rig.patch(&node("c", "default", 4), tainted).await;
     expect_claims(&rig, 2).await;

@@ -29,6 +29,9 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+/// The code a request of Karpenter's is refused with, by method and path; none if it is not.
+pub(crate) type Refusal = fn(&http::Method, &str) -> Option<u16>;
+
 pub(crate) struct Rig {
     pub(crate) client: Client,
     pub(crate) provider: Arc<FakeProvider>,
@@ -37,6 +40,7 @@ pub(crate) struct Rig {
     gate: Arc<RwLock<()>>,
     /// While it says so, the server has an error instead of a DELETE by Karpenter.
     refuses_deletions: Arc<AtomicBool>,
+    refusal: Arc<Mutex<Option<Refusal>>>,
     /// The kind (in plural) that the server cannot list for Karpenter at the moment.
     unlisted: Arc<Mutex<Option<String>>>,
     cluster: Cluster,
@@ -129,11 +133,15 @@ impl Rig {
         };
         let gate = Arc::new(RwLock::new(()));
         let refuses_deletions = Arc::new(AtomicBool::new(false));
+        let refusal: Arc<Mutex<Option<Refusal>>> = Arc::default();
         let unlisted = Arc::new(Mutex::new(unlisted.map(str::to_owned)));
         // As in the program: measured, and with an end to calls that never answer.
         let measured = Measured::new(Arc::clone(&provider) as Arc<dyn CloudProvider>, &environment.registry);
         let given = Given {
-            client: behind(&gate, &refuses_deletions, &unlisted, cluster.client("karpenter")),
+            client: refusing(
+                &refusal,
+                behind(&gate, &refuses_deletions, &unlisted, cluster.client("karpenter")),
+            ),
             events: events::recorder(COMPONENT, &environment),
             environment,
             options: Arc::new(options),
@@ -152,6 +160,7 @@ impl Rig {
             context,
             gate,
             refuses_deletions,
+            refusal,
             unlisted,
             cluster,
             clock,
@@ -277,6 +286,11 @@ impl Rig {
         self.refuses_deletions.store(refuse, Ordering::Relaxed);
     }
 
+    /// Has the server refuse some of what Karpenter asks it to, or nothing any more.
+    pub(crate) fn refuse(&self, refusal: Option<Refusal>) {
+        *self.refusal.lock().expect("no panic") = refusal;
+    }
+
     /// The server can list everything again.
     pub(crate) fn answer_all(&self) {
         *self.unlisted.lock().expect("no panic") = None;
@@ -330,6 +344,23 @@ fn behind(
                 return Ok(Response::builder().status(500).body(answer).expect("a response"));
             }
             client.send(request).await
+        }
+    });
+    Client::new(service, "default")
+}
+
+/// A client some of whose requests are refused.
+fn refusing(refusal: &Arc<Mutex<Option<Refusal>>>, client: Client) -> Client {
+    let refusal = Arc::clone(refusal);
+    let service = tower::service_fn(move |request: Request<Body>| {
+        let refusal = *refusal.lock().expect("no panic");
+        let code = refusal.and_then(|refuses| refuses(request.method(), request.uri().path()));
+        let client = client.clone();
+        async move {
+            let Some(code) = code else { return client.send(request).await };
+            let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "reason": "Refused", "message": "refused"});
+            let answer = Body::from(status.to_string().into_bytes());
+            Ok(Response::builder().status(code).body(answer).expect("a response"))
         }
     });
     Client::new(service, "default")

@@ -63,6 +63,12 @@ async fn a_pool_at_its_limit_cannot_stage_a_replacement_and_says_so() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_part_of_a_node_in_the_limit_is_room_for_one() {
+    let rig = rig_with(pool(2, "100%").with(json!({"spec": {"limits": {"nodes": "2500m"}}}))).await;
+    rig.eventually("a replacement is there", |rig| replacements(rig) == 1).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn with_room_for_one_more_one_is_replaced() {
     let rig = rig_with(pool(3, "100%")).await;
     rig.eventually("a replacement is there", |rig| replacements(rig) == 1).await;

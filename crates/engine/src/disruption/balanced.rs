@@ -28,7 +28,12 @@ pub(crate) struct Scales {
 }
 
 impl Scales {
-    pub(crate) fn new(census: &Census<'_>, roster: &Roster<'_>, own_cost: bool) -> Self {
+    pub(crate) fn new(
+        census: &Census<'_>,
+        roster: &Roster<'_>,
+        own_cost: bool,
+        known_costs: &BTreeMap<Text, f64>,
+    ) -> Self {
         let balanced = |pool: &str| {
             let pool = census.offers.pool(pool);
             pool.is_some_and(|p| p.consolidation_policy == ConsolidationPolicy::Balanced)
@@ -56,7 +61,8 @@ impl Scales {
             }
         }
         for (pool, of_candidates) in fallback {
-            let of_claims = pool_cost(census, &pool);
+            let known = known_costs.get(&pool).copied().unwrap_or_default();
+            let of_claims = pool_cost(census, &pool).max(known);
             let totals = Totals {
                 cost: if of_claims > 0.0 { of_claims } else { of_candidates },
                 disruption: disruption.get(pool.as_ref()).copied().unwrap_or_default(),
@@ -116,7 +122,7 @@ impl Scales {
     }
 }
 
-/// What the pool's NodeClaims cost together, as far as their labels say what they are.
+/// What the pool's NodeClaims cost together today, as far as their labels say what they are and that is still offered.
 fn pool_cost(census: &Census<'_>, pool: &str) -> f64 {
     let launched = census.snapshot.nodes.iter().filter_map(|m| m.claim.as_ref());
     let mut claims: Vec<&Arc<NodeClaim>> = launched

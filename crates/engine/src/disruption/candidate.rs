@@ -306,6 +306,11 @@ impl<'s> Census<'s> {
     }
 }
 
+/// Whether nothing about the node itself forbids its disruption.
+pub fn may_be_disrupted(machine: &StateNode) -> bool {
+    node_hindrance(machine).is_none()
+}
+
 /// The first rule about the node itself that forbids disruption.
 pub(super) fn node_hindrance(machine: &StateNode) -> Option<Why> {
     if machine.claim.as_ref().is_some_and(|c| c.conditions.rebooting) {

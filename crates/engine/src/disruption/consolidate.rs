@@ -44,17 +44,30 @@ impl<'s> Judge<'s> {
                 return Ok(command);
             }
             1 => {}
-            several => return Err(Why::NeedsSeveralNodes(several)),
+            several => {
+                let waiting = solved.pods_of_others(candidates);
+                return Err(Why::NeedsSeveralNodes(several).unless_for(waiting));
+            }
         }
         let Some(mut offer) = solved.offers.pop() else { return Err(Why::NeedsSeveralNodes(0)) };
         let price = source_price(candidates);
-        self.make_cheaper(candidates, solved.solver, &mut offer, price)?;
-        if method == Method::MultiNodeConsolidation {
-            self.drop_same_types(candidates, solved.solver, &mut offer, price)?;
+        let cheaper = self.make_cheaper(candidates, solved.solver, &mut offer, price).and_then(|()| {
+            if method == Method::MultiNodeConsolidation {
+                self.drop_same_types(candidates, solved.solver, &mut offer, price)?;
+            }
+            Ok(())
+        });
+        if let Err(why) = cheaper {
+            solved.offers.push(offer);
+            return Err(why.unless_for(solved.pods_of_others(candidates)));
         }
+        // Pinned to spot, it may be too few kinds for `minValues` of the capacity type.
+        let missed = solved.solver.missed_min_values(offer.table, offer.set, &offer.types);
         let cheapest = offer.types.first().map(|t| solved.solver.launch_price(&offer, *t));
         command.savings = price - cheapest.flatten().unwrap_or(0.0);
-        command.replacements = solved.plan(offer).into_iter().collect();
+        // Never for nothing: a replacement that cannot be made is no reason to take the node away without one.
+        let Some(replacement) = solved.plan(offer) else { return Err(Why::MinValues(missed)) };
+        command.replacements = vec![replacement];
         command.existing_nodes = solved.placements();
         Ok(command)
     }

@@ -162,6 +162,8 @@ pub struct Memory {
     pub recent_reboots: BTreeMap<Text, usize>,
     /// UIDs of NodeClaims whose repair could not be begun a moment ago: the next node is as urgent.
     pub passed_over: BTreeSet<Text>,
+    /// What all of a pool costs per hour by the last prices that were known: of what is offered no more nothing else tells.
+    pub pool_costs: BTreeMap<Text, f64>,
     /// Pools a single-node pass that ran out of time did not come to; they go first.
     pub unseen_pools: BTreeSet<Text>,
 }

@@ -59,7 +59,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use budgets::BudgetStanding;
-pub use candidate::Candidate;
+pub use candidate::{Candidate, may_be_disrupted};
 pub use command::{Command, Decision, Score, TerminateFirst};
 pub use deletion_order::{DeletionOrder, RankedNode, deletion_order, scale_down_order};
 pub use method::{
@@ -132,7 +132,8 @@ impl<'s> Pass<'s> {
     pub fn new(snapshot: &'s Snapshot, options: &'s DisruptionOptions, memory: &'s Memory) -> Self {
         let roster = Arc::new(Roster::new(snapshot));
         let census = Census::new(snapshot, &roster, options, memory);
-        let scales = Scales::new(&census, &roster, options.gates.pod_deletion_cost_management);
+        let scales =
+            Scales::new(&census, &roster, options.gates.pod_deletion_cost_management, &memory.pool_costs);
         let judge = Judge { census, options, memory, scales };
         let bench = Workbench::new(options, roster.clone());
         Pass { judge, roster, bench, stopwatch: None }

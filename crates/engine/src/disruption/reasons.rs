@@ -138,6 +138,15 @@ pub enum Why {
     },
     /// It would take several nodes to replace it.
     NeedsSeveralNodes(usize),
+    /// New nodes would be bought whatever becomes of it: for pods that wait, and none of its own.
+    OthersNeedNodes {
+        /// The first of these pods.
+        pod: String,
+        /// How many there are besides.
+        more: usize,
+        /// What was found to be in the way; upstream tells no more.
+        found: Box<Why>,
+    },
     /// What is left after comparing prices does not meet `minValues`.
     MinValues(Vec<Text>),
     /// Nothing that could replace it is cheaper.
@@ -282,6 +291,7 @@ impl Why {
             | Why::OnlyWhenEmpty(_)
             | Why::BufferPods(_)
             | Why::NeedsSeveralNodes(_)
+            | Why::OthersNeedNodes { .. }
             | Why::MinValues(_)
             | Why::NotCheaper { .. }
             | Why::SpotToSpotDisabled
@@ -301,6 +311,15 @@ impl Why {
             _ => capitalized(self.event_text()),
         };
         Some((kind, text))
+    }
+
+    /// The same, or that the nodes it would take are for pods that wait, if there are such.
+    pub(super) fn unless_for(self, waiting: Vec<String>) -> Self {
+        let more = waiting.len().saturating_sub(1);
+        match waiting.into_iter().next() {
+            Some(pod) => Why::OthersNeedNodes { pod, more, found: Box::new(self) },
+            None => self,
+        }
     }
 
     fn event_text(&self) -> String {
@@ -357,6 +376,7 @@ impl Why {
                 }
                 text
             }
+            Why::OthersNeedNodes { found, .. } => found.event_text(),
             Why::NeedsSeveralNodes(count) => format!("Can't remove without creating {count} candidates"),
             Why::MinValues(labels) => format!(
                 "Filtering by price: minValues requirement is not met for label(s) (label(s)=[{}])",
@@ -417,6 +437,7 @@ impl Why {
             Why::NotWorthIt { .. } => "score",
             Why::PodsWouldNotSchedule { .. } => "podsWouldNotSchedule",
             Why::NeedsSeveralNodes(_) => "needsSeveralNodes",
+            Why::OthersNeedNodes { .. } => "othersNeedNodes",
             Why::MinValues(_) => "minValues",
             Why::NotCheaper { .. } => "notCheaper",
             Why::SpotToSpotDisabled => "spotToSpotDisabled",
@@ -526,6 +547,13 @@ impl fmt::Display for Why {
                 shown.first().map_or(Ok(()), |t| write!(f, ": {}", t.reason.said_once()))
             }
             Why::NeedsSeveralNodes(count) => write!(f, "it would take {count} new nodes to replace it"),
+            Why::OthersNeedNodes { pod, more, .. } => {
+                let others = if *more == 0 { String::new() } else { format!(" and {more} more") };
+                write!(
+                    f,
+                    "pod {pod}{others} on other nodes or none needs a new node anyway, and nothing is consolidated before that"
+                )
+            }
             Why::MinValues(labels) => {
                 write!(f, "too few cheaper types are left for the minValues of {}", labels.join(", "))
             }
@@ -541,7 +569,7 @@ impl fmt::Display for Why {
                 money(*price)
             ),
             Why::SpotToSpotDisabled => f.write_str(
-                "only another spot node would be cheaper, and replacing spot by spot is switched off (feature gate SpotToSpotConsolidation)",
+                "its pods need a node of their own, which would be spot too, and replacing spot by spot is switched off (feature gate SpotToSpotConsolidation)",
             ),
             Why::SpotToSpotTooFew(count) => write!(
                 f,

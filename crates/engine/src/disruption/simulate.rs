@@ -173,6 +173,23 @@ impl<'a, 's> Solved<'a, 's> {
         PodTrouble { pod: self.solver.pods[pod as usize].pod.key(), reason }
     }
 
+    /// The pods the new nodes would be for, if none of them is on the candidates: they wait for a node of their own, whatever
+    /// becomes of these.
+    pub(crate) fn pods_of_others(&self, candidates: &[Arc<Candidate>]) -> Vec<String> {
+        let mut waiting = Vec::new();
+        for offer in &self.offers {
+            for (pod, _) in &self.solver.claims[offer.claim].pods {
+                let pod = &self.solver.pods[*pod as usize].pod;
+                if candidates.iter().any(|candidate| pod.node_name.as_ref() == Some(&candidate.node)) {
+                    return Vec::new();
+                }
+                waiting.push(pod.key());
+            }
+        }
+        waiting.sort();
+        waiting
+    }
+
     /// Every claim as it would be created.
     pub(crate) fn planned(&mut self) -> Vec<PlannedClaim> {
         let offers = std::mem::take(&mut self.offers);

@@ -55,10 +55,8 @@ impl Judge<'_> {
 
     /// How many of `wanted` nodes the pool may have on top.
     pub(super) fn grantable(&self, pool: &NodePool, wanted: i64) -> i64 {
-        let limit = pool.limits.iter().find(|(name, _)| name.as_ref() == NODES).map(|(_, a)| *a);
-        let limit = limit.map_or(i64::MAX, |amount| {
-            i64::try_from(amount.as_nanos().div_euclid(1_000_000_000)).unwrap_or(i64::MAX)
-        });
+        let limit = pool.limits.get(NODES);
+        let limit = limit.map_or(i64::MAX, |a| i64::try_from(a.as_units_ceil()).unwrap_or(i64::MAX));
         let count = self.node_count(&pool.name);
         let reserved = self.memory.reserved_nodes.get(&pool.name).copied().unwrap_or(0);
         let left = limit.saturating_sub(count.active + count.deleting + count.pending + reserved);

@@ -67,6 +67,7 @@ fn telling(why: &Why) -> u8 {
         Why::NotTried | Why::NoBatch | Why::OutOfTime => 2,
         Why::PodsWouldNotSchedule { .. }
         | Why::NeedsSeveralNodes(_)
+        | Why::OthersNeedNodes { .. }
         | Why::MinValues(_)
         | Why::NotCheaper { .. }
         | Why::SpotToSpotDisabled

@@ -16,7 +16,10 @@ use crate::vocabulary::{HOST, KeyId, ValueId, Vocabulary};
 /// Pods that count each other across the domains of one key.
 pub(crate) struct Group {
     pub(crate) kind: TopologyKind,
+    /// The key as written, which domains are looked up and counted under.
     pub(crate) key: KeyId,
+    /// The key a pod's choice is about: what `key` is an alias of, else the same.
+    pub(crate) choice_key: KeyId,
     pub(crate) namespaces: BTreeSet<Text>,
     pub(crate) selector: Selector,
     pub(crate) max_skew: i32,
@@ -99,6 +102,8 @@ pub(crate) struct Counts {
     by_value: Vec<i32>,
     /// Known domains by name. Not kept for hostnames, which are only ever looked up one at a time.
     ordered: Vec<ValueId>,
+    /// The domain of nodes whose label is there and empty.
+    nameless: Option<ValueId>,
     known: usize,
     occupied: usize,
     /// Domains that are known whether or not a pod is there.
@@ -126,6 +131,9 @@ impl Counts {
             self.known += 1;
             if key != HOST {
                 let name = vocabulary.value_name(key, value);
+                if name.is_empty() {
+                    self.nameless = Some(value);
+                }
                 let to = self.ordered.partition_point(|v| vocabulary.value_name(key, *v) < name);
                 self.ordered.insert(to, value);
             }
@@ -217,7 +225,23 @@ impl Group {
                 })
                 .collect(),
         };
-        if domains.is_empty() { Choice::Nothing } else { Choice::Domains(algebra.one_of(self.key, domains)) }
+        if domains.is_empty() {
+            return Choice::Nothing;
+        }
+        let domains = if self.choice_key == self.key { domains } else { self.renumbered(&domains, algebra) };
+        Choice::Domains(algebra.one_of(self.choice_key, domains))
+    }
+
+    /// The domains of the same names under the key of the choice.
+    fn renumbered(&self, domains: &[ValueId], algebra: &mut Algebra) -> SmallVec<[ValueId; 4]> {
+        let vocabulary = &mut algebra.vocabulary;
+        domains
+            .iter()
+            .map(|domain| {
+                let name = vocabulary.value_name(self.key, *domain).clone();
+                vocabulary.value(self.choice_key, &name)
+            })
+            .collect()
     }
 
     /// Counts one more pod on `host`, which is the hostname of `spot`.
@@ -288,11 +312,17 @@ impl Group {
                 continue;
             }
             let count = self.counts.or_zero(*domain).saturating_add(own);
-            if count.saturating_sub(least) <= self.max_skew && best.is_none_or(|(fewest, _)| count < fewest) {
+            // Among equals any other comes before the one without a name.
+            let better = |(fewest, chosen): (i32, ValueId)| {
+                count < fewest || (count == fewest && self.counts.nameless == Some(chosen))
+            };
+            if count.saturating_sub(least) <= self.max_skew && best.is_none_or(better) {
                 best = Some((count, *domain));
             }
         }
-        best.filter(|(count, _)| *count < i32::MAX).map(|(_, domain)| domain)
+        // An empty name reads as no choice at all, as it does upstream: where that domain alone has fewest pods, nothing is left.
+        best.filter(|(count, domain)| *count < i32::MAX && self.counts.nameless != Some(*domain))
+            .map(|(_, domain)| domain)
     }
 
     /// The smallest count over the domains the pod allows itself.

@@ -19,7 +19,7 @@ use identity::{FilterIdentity, Identity, SelectorIdentity};
 use crate::algebra::{Algebra, NO_HOST};
 use crate::bits::Bits;
 use crate::hashing::FixedState;
-use crate::labels::{HOSTNAME, Labels, Text};
+use crate::labels::{self, HOSTNAME, Labels, Text};
 use crate::pod::{PodAffinityTerm, PodSpec, TopologySpread, WhenUnsatisfiable};
 use crate::reasons::TopologyKind;
 use crate::requirements::Requirements;
@@ -207,12 +207,13 @@ impl Topology {
             honors_taints: taint_policy.as_ref() == "Honor",
             tolerations: subject.tolerations,
         };
-        let key = around.algebra.vocabulary.key(&spread.topology_key);
+        let (key, choice_key) = keys_of(&spread.topology_key, around.algebra);
         let any_taints = taint_policy.as_ref() == "Ignore";
         let counts = self.initial_counts(key, any_taints, subject.tolerations, around);
         let group = Group {
             kind: TopologyKind::Spread,
             key,
+            choice_key,
             namespaces: identity.namespaces.clone(),
             selector: Selector::parse(selector.as_ref()),
             max_skew: spread.max_skew,
@@ -246,10 +247,11 @@ impl Topology {
         subject: Subject<'_>,
         around: &mut Surroundings<'_>,
     ) -> Group {
-        let key = around.algebra.vocabulary.key(&term.topology_key);
+        let (key, choice_key) = keys_of(&term.topology_key, around.algebra);
         Group {
             kind: identity.kind,
             key,
+            choice_key,
             namespaces: identity.namespaces.clone(),
             selector: Selector::parse(term.selector.as_ref()),
             max_skew: i32::MAX,
@@ -361,6 +363,17 @@ impl Topology {
         self.identities.insert(identity, id);
         id
     }
+}
+
+/// The key domains are looked up and counted under, which is the one written, and the key of the answer. They differ for the
+/// deprecated beta labels: nodes are looked up by the label itself, while requirements know only its successor.
+fn keys_of(topology_key: &Text, algebra: &mut Algebra) -> (KeyId, KeyId) {
+    let key = algebra.vocabulary.key(topology_key);
+    let successor = labels::normalized(topology_key);
+    if successor == topology_key.as_ref() {
+        return (key, key);
+    }
+    (key, algebra.vocabulary.key(&successor.into()))
 }
 
 /// The domain a node is in. A node without a hostname label is its own host by name.

@@ -10,7 +10,7 @@ use karpenter_engine::labels::ZONE;
 use karpenter_engine::node_pool::InstanceTypes;
 use karpenter_engine::pod::{NodeSelectorTerm, Pod, PodVolume, PreferredNodeTerm, WhenUnsatisfiable};
 use karpenter_engine::reasons::{PodRejection, SkipReason, Unplaceable};
-use karpenter_engine::requirement::{Operator, SelectorRequirement};
+use karpenter_engine::requirement::{Operator, Requirement, SelectorRequirement};
 use karpenter_engine::resources::{Amount, CPU, MEMORY};
 use karpenter_engine::selector::{Expression, LabelSelector};
 use karpenter_engine::{Plan, SolveOptions, solve};
@@ -234,4 +234,19 @@ fn types_that_make_no_sense_are_never_chosen_over_those_that_do() {
         "{:?}",
         plan.new_claims[0].instance_types
     );
+}
+
+#[test]
+fn a_comparison_with_a_number_beyond_64_bits_is_one_with_the_last_within() {
+    let compared = |operator: Operator, value: &str| {
+        Requirement::from_selector(&SelectorRequirement::new("size", operator, [value]))
+            .expect("a requirement")
+    };
+    let (above, below) = ("99999999999999999999", "-99999999999999999999");
+    assert_eq!(compared(Operator::Lt, above).lte, Some(i64::MAX - 1));
+    assert_eq!(compared(Operator::Lte, above).lte, Some(i64::MAX));
+    assert_eq!(compared(Operator::Gte, below).gte, Some(i64::MIN));
+    assert_eq!(compared(Operator::Gt, above).operator(), Operator::DoesNotExist, "nothing is greater");
+    assert_eq!(compared(Operator::Lte, "many").lte, Some(0), "no number at all");
+    assert!(!compared(Operator::Gte, "1").has(above), "a label beyond compares with nothing");
 }

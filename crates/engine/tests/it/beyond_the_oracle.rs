@@ -3,8 +3,9 @@
 
 use std::sync::Arc;
 
+use karpenter_engine::cluster::DaemonSet;
 use karpenter_engine::labels::{HOSTNAME, NODE_POOL, ZONE};
-use karpenter_engine::pod::{Owners, Phase, Pod, PodStatus};
+use karpenter_engine::pod::{Controller, Owners, Phase, Pod, PodStatus};
 use karpenter_engine::reasons::SkipReason;
 use karpenter_engine::resources::{Amount, CPU};
 use karpenter_engine::{FeatureGates, Plan, Snapshot, SolveOptions, solve};
@@ -164,4 +165,33 @@ fn capacity_of_a_node_that_goes_away_no_longer_counts_against_its_pools_limits()
     assert_eq!(solve(&cluster, &SolveOptions::default()).pod_errors.len(), 1);
     cluster.nodes[0].marked_for_deletion = true;
     assert_eq!(on_new(&solve(&cluster, &SolveOptions::default())), ["a"]);
+}
+
+#[test]
+fn the_last_pod_of_a_daemon_set_stands_for_it_until_there_is_another() {
+    let mut cluster = snapshot(vec![pod("a", "web", 500)]);
+    cluster.daemon_sets = vec![DaemonSet {
+        namespace: "default".into(),
+        name: "agent".into(),
+        uid: "agent-uid".into(),
+        template: Arc::new(pod("agent", "agent", 100)),
+        last_pod: None,
+    }];
+    let smallest = |cluster: &Snapshot| {
+        let plan = solve(cluster, &SolveOptions::default());
+        plan.new_claims[0].instance_types[0].to_string()
+    };
+    assert_eq!(smallest(&cluster), "size-1", "no pod was ever seen: as the template says");
+    cluster.daemon_sets[0].last_pod = Some(Arc::new(pod("agent-1", "agent", 3000)));
+    assert_eq!(smallest(&cluster), "size-4");
+    let mut there = running("agent-2", "elsewhere");
+    there.owners.daemon_set = true;
+    there.owners.controller = Some(Controller {
+        api_version: "apps/v1".into(),
+        kind: "DaemonSet".into(),
+        name: "agent".into(),
+        uid: "agent-uid".into(),
+    });
+    cluster.pods.push(Arc::new(there));
+    assert_eq!(smallest(&cluster), "size-2", "half a core, as that of the pod that is there");
 }

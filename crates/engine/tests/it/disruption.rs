@@ -9,6 +9,7 @@ use karpenter_engine::labels::{
 };
 use karpenter_engine::node::{ClaimConditions, Node, NodeClaim, StateNode};
 use karpenter_engine::pod::{Phase, Pod, PodStatus};
+use karpenter_engine::requirement::SelectorRequirement;
 use karpenter_engine::{DrainPatience, Snapshot, SolveOptions, solve};
 
 use crate::cluster::{amounts, pod, pool, selector, snapshot, term, types, with};
@@ -156,20 +157,25 @@ fn a_budget_nobody_understands_allows_nothing_and_says_so() {
     assert!(outcome.stays[0].why.to_string().contains("cannot be understood"), "{}", outcome.stays[0].why);
 }
 
-/// Whether the replacement of a half-empty node on demand asks for spot, where types are sold as `sold`.
-fn asks_for_spot(sold: &[&str]) -> bool {
-    let mut cluster = packed(1);
-    let mut large = node("large", "size-8", 8);
+/// A node of type `size-8` that is not spot.
+fn on_demand(name: &str) -> StateNode {
+    let mut node = node(name, "size-8", 8);
     for labels in [
-        &mut Arc::make_mut(large.node.as_mut().expect("a node")).labels,
-        &mut Arc::make_mut(large.claim.as_mut().expect("a claim")).labels,
+        &mut Arc::make_mut(node.node.as_mut().expect("a node")).labels,
+        &mut Arc::make_mut(node.claim.as_mut().expect("a claim")).labels,
     ] {
         *labels = labels
             .iter()
             .map(|(key, value)| (&**key, if &**key == CAPACITY_TYPE { "on-demand" } else { &**value }))
             .collect();
     }
-    cluster.nodes.push(large);
+    node
+}
+
+/// Whether the replacement of a half-empty node on demand asks for spot, where types are sold as `sold`.
+fn asks_for_spot(sold: &[&str]) -> bool {
+    let mut cluster = packed(1);
+    cluster.nodes.push(on_demand("large"));
     cluster.pods.push(Arc::new(running("small", 1_500, "large")));
     let mut types = types().to_vec();
     for kind in &mut types {
@@ -221,6 +227,48 @@ fn a_type_with_a_price_that_is_no_number_is_not_cheaper_wherever_that_price_is_l
         let large = outcome.stays.iter().find(|stays| &*stays.node == "large").expect("a reason");
         assert!(matches!(large.why, Why::NotCheaper { .. }), "{odd}: {}", large.why);
     }
+}
+
+#[test]
+fn a_node_is_not_blamed_for_pods_of_others_that_need_a_new_one() {
+    let mut cluster = packed(2);
+    let (options, memory) = (DisruptionOptions::default(), Memory::default());
+    let why = |cluster: &Snapshot| {
+        let outcome = Pass::new(cluster, &options, &memory).run(Method::SingleNodeConsolidation);
+        outcome.stays.into_iter().find(|stays| &*stays.node == "spare").expect("it stays").why
+    };
+    cluster.nodes.push(node("spare", "size-4", 4));
+    cluster.pods.push(Arc::new(running("small", 100, "spare")));
+    // Fits nowhere that is; what is on the spare node does.
+    cluster.pods.push(Arc::new(pod("large", "web", 7_500)));
+    let said = why(&cluster);
+    assert_eq!(
+        said.to_string(),
+        "pod default/large on other nodes or none needs a new node anyway, and nothing is consolidated before that"
+    );
+    let told = said.event(Method::SingleNodeConsolidation).map(|(_, text)| text);
+    assert_eq!(
+        told.as_deref(),
+        Some("SpotToSpotConsolidation is disabled, can't replace a spot node with a spot node"),
+        "upstream's words"
+    );
+}
+
+#[test]
+fn a_replacement_that_min_values_forbid_is_no_reason_to_delete_without_one() {
+    let mut cluster = packed(0);
+    cluster.nodes.push(on_demand("large"));
+    cluster.pods.push(Arc::new(running("small", 1_500, "large")));
+    cluster.node_pools[0].requirements = vec![SelectorRequirement {
+        key: CAPACITY_TYPE.into(),
+        operator: "In".into(),
+        values: vec!["spot".into(), "on-demand".into()],
+        min_values: Some(2),
+    }];
+    let (options, memory) = (DisruptionOptions::default(), Memory::default());
+    let outcome = Pass::new(&cluster, &options, &memory).run(Method::SingleNodeConsolidation);
+    assert!(outcome.commands.is_empty(), "{:?}", outcome.commands);
+    assert_eq!(outcome.stays[0].why, Why::MinValues(vec![CAPACITY_TYPE.into()]));
 }
 
 #[test]
@@ -411,4 +459,36 @@ fn nodes_that_somebody_else_takes_away_count_against_budgets() {
     assert_eq!(disrupting(&Memory::default()), 0);
     let leaving = [Text::from("sim://node-0003")].into();
     assert_eq!(disrupting(&Memory { leaving, ..Memory::default() }), 1);
+}
+
+/// The machine without these labels on its Node.
+fn without(mut machine: StateNode, keys: &[&str]) -> StateNode {
+    let there = Arc::make_mut(machine.node.as_mut().expect("a node"));
+    let left = there.labels.iter().filter(|(key, _)| !keys.contains(&key.as_ref()));
+    there.labels = left.map(|(key, value)| (key.clone(), value.clone())).collect();
+    machine
+}
+
+#[test]
+fn pods_of_a_node_that_goes_before_it_registered_may_wait_for_one_that_comes_up() {
+    let mut cluster = packed(1);
+    cluster.pods.push(Arc::new(running("small", 600, "spare")));
+    cluster.nodes.push(node("spare", "size-1", 1));
+    cluster.nodes.push(node("room", "size-4", 4));
+    // The only node of its zone has not come up yet. It takes the pod of the one that goes.
+    let mut coming = without(node("coming", "size-4", 4), &[INITIALIZED]);
+    let there = Arc::make_mut(coming.node.as_mut().expect("a node"));
+    let labels = there.labels.iter().map(|(key, value)| (&**key, &**value));
+    there.labels = labels.chain([(ZONE, "zone-b")]).collect();
+    cluster.nodes.push(coming);
+    let mut goes = without(node("goes", "size-4", 4), &[INITIALIZED, REGISTERED]);
+    Arc::make_mut(goes.claim.as_mut().expect("a claim")).deleting = true;
+    cluster.nodes.push(goes);
+    let moves = with(running("moves", 500, "goes"), |spec| {
+        spec.node_selector = [(ZONE, "zone-b")].into_iter().collect();
+    });
+    cluster.pods.push(Arc::new(moves));
+    let (options, memory) = (DisruptionOptions::default(), Memory::default());
+    let outcome = Pass::new(&cluster, &options, &memory).run(Method::SingleNodeConsolidation);
+    assert!(outcome.commands.iter().any(|c| c.replacements.is_empty()), "{:?}", outcome.stays);
 }

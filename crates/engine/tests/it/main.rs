@@ -4,6 +4,7 @@ mod bad_input;
 mod beyond_the_oracle;
 mod cluster;
 mod disruption;
+mod domains;
 mod placing;
 mod random;
 mod reasons;

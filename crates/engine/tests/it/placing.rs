@@ -42,6 +42,20 @@ fn a_node_with_room_is_used_before_anything_is_bought() {
 }
 
 #[test]
+fn a_node_that_a_rollout_has_yet_to_replace_is_used_before_anything_is_bought() {
+    let with_taint = |key: &str| {
+        let mut cluster = snapshot(vec![pod("a", "web", 500)]);
+        let mut machine = node("n1", "zone-a", 4);
+        let taint = Taint { key: key.into(), value: "".into(), effect: "PreferNoSchedule".into() };
+        Arc::make_mut(machine.node.as_mut().expect("a node")).taints = vec![taint];
+        cluster.nodes.push(machine);
+        solve(&cluster, &SolveOptions::default()).new_claims.len()
+    };
+    assert_eq!(with_taint("node.cluster.x-k8s.io/outdated-revision"), 0);
+    assert_eq!(with_taint("team"), 1, "whoever else prefers no pods there is heeded");
+}
+
+#[test]
 fn a_pod_that_tolerates_nothing_never_lands_on_a_tainted_pool() {
     let mut cluster = snapshot(vec![pod("a", "web", 500)]);
     let taint = Taint { key: "team".into(), value: "x".into(), effect: "NoSchedule".into() };

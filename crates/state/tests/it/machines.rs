@@ -239,14 +239,20 @@ fn what_a_starting_node_does_not_know_yet_comes_from_the_claim() {
 fn marks_and_promises_survive_updates_of_the_node() {
     let mut cluster = Cluster::new();
     apply_node(&mut cluster, "node-1", "id-1", managed(true, true));
-    assert!(cluster.mark_for_deletion("node-1"));
+    assert!(cluster.mark_for_deletion("id-1"));
     assert!(cluster.nominate("node-1", Duration::from_secs(20)));
     apply_node(&mut cluster, "node-1", "id-1", managed(true, true));
     let machine = only_machine(&cluster);
     assert!(machine.marked_for_deletion && machine.nominated && machine.deleting());
-    assert!(cluster.unmark_for_deletion("node-1"));
+    assert!(cluster.unmark_for_deletion("id-1"));
     assert!(!only_machine(&cluster).deleting());
-    assert!(!cluster.mark_for_deletion("node-2"), "there is no such machine");
+    assert!(!cluster.mark_for_deletion("id-2"), "there is no such machine");
+    // Made anew by its kubelet, it is called after its NodeClaim until it has registered: the mark is found all the same.
+    apply_claim(&mut cluster, "default-1", "id-1");
+    assert!(cluster.mark_for_deletion("id-1"));
+    apply_node(&mut cluster, "node-1", "id-1", managed(false, false));
+    assert!(cluster.unmark_for_deletion("id-1"));
+    assert!(!cluster.machine("id-1").expect("the machine").deleting());
 }
 
 #[tokio::test(start_paused = true)]
@@ -310,6 +316,6 @@ fn usage_of_a_pool_counts_its_machines_that_stay() {
     apply_node(&mut cluster, "other", "id-3", json!({}));
     assert_eq!(cluster.node_pool_usage("default").amount(CPU), Amount::units(16));
     assert_eq!(cluster.node_pool_usage("default").amount(NODES), Amount::units(2));
-    cluster.mark_for_deletion("default-2");
+    cluster.mark_for_deletion("id-2");
     assert_eq!(cluster.node_pool_usage("default").amount(CPU), Amount::units(8));
 }

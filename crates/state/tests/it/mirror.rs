@@ -87,6 +87,45 @@ fn a_daemon_sets_template_has_its_limits_as_requests_where_it_has_none() {
 }
 
 #[test]
+fn the_newest_pod_of_a_daemon_set_is_remembered_as_long_as_the_set_is_there() {
+    let set = |uid: &str| {
+        object(json!({
+            "metadata": {"namespace": "a", "name": "agent", "uid": uid},
+            "spec": {"selector": {}, "template": {"spec": {"containers": [{"name": "c"}]}}},
+        }))
+    };
+    let daemon = |name: &str, created: &str, uid: &str| {
+        let mut daemon = pod("a", name, "2");
+        daemon["metadata"]["creationTimestamp"] = created.into();
+        daemon["metadata"]["ownerReferences"] = json!([
+            {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "agent", "uid": uid, "controller": true}
+        ]);
+        object(daemon)
+    };
+    let last = |cluster: &Cluster| {
+        snapshot(cluster).daemon_sets[0].last_pod.as_ref().map(|pod| pod.name.to_string())
+    };
+    let mut cluster = Cluster::new();
+    cluster.apply_daemon_set(&set("d")).expect("a valid DaemonSet");
+    for (name, created, uid) in [
+        ("old", "2024-01-01T00:00:00Z", "d"),
+        ("new", "2024-01-02T00:00:00Z", "d"),
+        ("of-another", "2024-01-03T00:00:00Z", "e"),
+    ] {
+        cluster.apply_pod(&daemon(name, created, uid)).expect("a valid Pod");
+    }
+    assert_eq!(last(&cluster), None, "they are there");
+    for name in ["new", "of-another", "old"] {
+        cluster.delete_pod("a", name);
+        assert_eq!(last(&cluster).as_deref(), Some("new"), "{name} is gone");
+    }
+    cluster.apply_daemon_set(&set("d")).expect("a valid DaemonSet");
+    assert_eq!(last(&cluster).as_deref(), Some("new"), "changed, it is the same set");
+    cluster.apply_daemon_set(&set("e")).expect("a valid DaemonSet");
+    assert_eq!(last(&cluster), None, "another of the same name");
+}
+
+#[test]
 fn storage_keeps_what_tells_where_a_volume_can_be() {
     let mut cluster = Cluster::new();
     cluster.apply_volume_claim(&object(json!({
