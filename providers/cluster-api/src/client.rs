@@ -6,7 +6,7 @@
 //! | Module | What it is |
 //! |---|---|
 //! | [`fields`] | reading fields, with errors that name object and key |
-//! | [`machine`], [`scalable`], [`cluster`], [`template`] | what is read of each kind |
+//! | [`machine`], [`scalable`], [`cluster`], [`control_plane`], [`template`] | what is read of each kind |
 //! | [`settings`] | where the management cluster is |
 //! | [`credentials`] | credentials that are renewed while we run |
 //! | [`versions`] | which versions it serves |
@@ -16,6 +16,7 @@
 //! | [`mirror`], [`watching`] | what it has, as last seen |
 
 pub mod cluster;
+pub mod control_plane;
 pub mod credentials;
 pub mod fields;
 pub mod hub;

@@ -13,13 +13,14 @@ use serde_json::Value;
 use crate::ClusterAPINodeClass;
 use crate::client::fields::Reference;
 use crate::client::mirror::{Mirror, Watched};
-use crate::client::scalable::{Scalable, ScalableKey};
+use crate::client::scalable::{Scalable, ScalableKey, ScalableKind};
 use crate::client::settings::Settings;
 use crate::client::template::Template;
 use crate::instances::holds::HoldKind;
 use crate::instances::ledger::ClaimFacts;
 use crate::instances::node_claims::{Target, facts};
-use crate::instances::offers::{Market, takes_part};
+use crate::instances::offers::{Market, launch_hold, takes_part};
+use crate::instances::templates;
 use crate::instancetypes::price::Told;
 use crate::names;
 
@@ -86,7 +87,7 @@ impl Evidence {
                 let Ok(object) = serde_json::from_value::<DynamicObject>(value) else { return };
                 let read = Template::read(&kind, &object).map_err(|error| error.to_string());
                 for (_, mirror) in self.clusters.iter().filter(|((place, _), _)| *place == namespace) {
-                    for reference in references(mirror, &group, &kind, &name) {
+                    for reference in self.references(mirror, &group, &kind, &name) {
                         mirror.set_template(reference, read.clone());
                     }
                 }
@@ -110,7 +111,10 @@ impl Evidence {
         let all: Vec<(&Mirror, Arc<Scalable>)> = self
             .clusters
             .values()
-            .flat_map(|mirror| mirror.scalables().into_iter().map(move |scalable| (mirror, scalable)))
+            .flat_map(|mirror| {
+                let named = self.node_classes.iter().flat_map(|class| templates::blueprints(class, mirror));
+                mirror.scalables().into_iter().chain(named).map(move |scalable| (mirror, scalable))
+            })
             .collect();
         let is_it = |(_, scalable): &&(&Mirror, Arc<Scalable>)| {
             *scalable.id.key.name == *name || scalable.id.key.to_string() == name
@@ -147,7 +151,14 @@ impl Evidence {
         scalable: &Scalable,
         class: &ClusterAPINodeClass,
     ) -> Result<String, String> {
-        if !takes_part(class, scalable) {
+        let named = templates::blueprints(class, mirror).iter().any(|named| named.id == scalable.id);
+        if scalable.id.kind == ScalableKind::MachineTemplate && !named {
+            return Err("it is another NodeClass's".to_owned());
+        }
+        if !named && !class.machine_templates().is_empty() {
+            return Err("its spec.machineTemplates say what Machines are made from".to_owned());
+        }
+        if !named && !takes_part(class, scalable) {
             return Err(match scalable.labels.get(names::MEMBER).map(String::as_str) {
                 None => format!("it has no label {}", names::MEMBER),
                 Some("false") => format!("its label {} says false", names::MEMBER),
@@ -196,7 +207,9 @@ impl Evidence {
             first.labels.get(CAPACITY_TYPE).map(String::as_str).unwrap_or_default(),
             places.join(", ")
         );
-        if let Some(hold) = market.hold(scalable).filter(|hold| hold.kind == HoldKind::Waiting) {
+        let mode = class.spec().launch_mode.unwrap_or_default();
+        let hold = launch_hold(mirror, scalable, mode);
+        if let Some(hold) = hold.filter(|hold| hold.kind == HoldKind::Waiting) {
             let _ = write!(text, "; its Machines will have to wait: {}: {}", hold.reason, hold.message);
         }
         Ok(text)
@@ -209,6 +222,13 @@ impl Evidence {
         Told { config_map: config_map.unwrap_or_default(), ..Told::default() }
     }
 
+    /// How scalable resources and NodeClasses refer to a template.
+    fn references(&self, mirror: &Mirror, group: &str, kind: &str, name: &str) -> Vec<Reference> {
+        let by_classes = self.node_classes.iter().flat_map(templates::references);
+        let all = mirror.template_references().into_iter().chain(by_classes);
+        all.filter(|r| r.group == group && r.kind == kind && r.name == name).collect()
+    }
+
     fn targeting(&self, id: &ScalableKey) -> Vec<ClaimFacts> {
         let waits = |claim: &&NodeClaim| {
             claim.metadata.deletion_timestamp.is_none()
@@ -216,12 +236,6 @@ impl Evidence {
         };
         self.node_claims.iter().filter(waits).map(facts).collect()
     }
-}
-
-/// How scalable resources refer to a template.
-fn references(mirror: &Mirror, group: &str, kind: &str, name: &str) -> Vec<Reference> {
-    let all = mirror.template_references().into_iter();
-    all.filter(|r| r.group == group && r.kind == kind && r.name == name).collect()
 }
 
 #[cfg(test)]
@@ -337,6 +351,40 @@ mod tests {
         assert!(told.contains("offered as m,"), "{told}");
         let told = explained(json!({}), deployment_json("m", &[]), [cluster("c", true), cluster("d", false)]);
         assert!(told.contains("not offered: Paused"), "{told}");
+    }
+
+    #[test]
+    fn templates_that_a_node_class_names_are_told_like_deployments() {
+        let reference =
+            |name: &str| json!({"apiGroup": "infra.x", "kind": "FakeMachineTemplate", "name": name});
+        let named = |name: &str| json!({"name": name, "infrastructureRef": reference(name), "bootstrapDataSecretName": "s"});
+        let class = json!({
+            "apiVersion": "karpenter.cluster.x-k8s.io/v1alpha1", "kind": "ClusterAPINodeClass", "metadata": {"name": "metal"},
+            "spec": {"launchMode": "Machine", "machineTemplates": [named("big"), named("lost")]},
+        });
+        let cluster = json!({
+            "apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Cluster",
+            "metadata": {"name": "c", "namespace": "default", "uid": "c"}, "spec": {},
+        });
+        let template = json!({
+            "apiVersion": "infra.x/v1", "kind": "FakeMachineTemplate", "metadata": {"name": "big", "namespace": "default"},
+            "spec": {"template": {"spec": {}}}, "status": {"capacity": {"cpu": "8", "memory": "32Gi"}},
+        });
+        let objects = [template, class, cluster, deployment_json("m", &[])];
+        let evidence = Evidence::of(Settings::default(), objects);
+        let told = |name: &str| evidence.explain(name).expect("an explanation");
+        let big = told("metal.big");
+        assert!(
+            big.starts_with(
+                "MachineTemplate default/metal.big\n  ClusterAPINodeClass metal: offered as big, 8 cpu"
+            ),
+            "{big}"
+        );
+        assert!(
+            told("metal.lost")
+                .contains("not offered: capacity.cluster-autoscaler.kubernetes.io/cpu: is missing")
+        );
+        assert!(told("m").contains("not offered: its spec.machineTemplates say what Machines are made from"));
     }
 
     #[test]

@@ -13,15 +13,16 @@
 //! | [`actor`] | looks at one scalable resource at a time, and has the ledger's plan carried out |
 //! | `execution` | writes what the plan says |
 //! | [`rollout`] | whether Machines are being replaced, and how far the level may fall meanwhile |
-//! | [`holds`] | what keeps a resource from being scaled: pause, preflight, owners of its replicas |
+//! | [`holds`], [`skew`] | what keeps a resource from being scaled or Machines from being made: pause, preflight, owners of its replicas |
 //! | [`backoff`] | which offerings have failed of late |
 //! | [`launch`], [`removal`], [`lookup`] | what the core asks for: create, delete, get and list |
 //! | `census` | one list of Machines for many who ask |
-//! | [`standalone`], `care` | Machine mode, and looking after its Machines |
+//! | [`standalone`], [`templates`] | Machine mode, and blueprints that a NodeClass names itself |
+//! | `care`, `duties`, `strays` | looking after Machines of their own: what Cluster API is told of them, what is left of those never made |
 //! | [`customization`] | what Machine mode changes in clones |
 //! | [`learning`] | what Nodes tell, and what ConfigMaps and endpoints tell about prices |
 //! | `hook` | drains Nodes whose Machines somebody else deletes |
-//! | `interruptible` | what turns out to be spot |
+//! | `interruptible`, `whereabouts` | what turns out to be spot, or elsewhere |
 //! | [`pace`] | how fast nodes may be launched |
 //! | [`adoption`] | NodeClaims for Machines that were there before |
 //! | [`succession`] | what becomes of NodeClaims whose Machines Cluster API replaces |
@@ -34,6 +35,7 @@ pub(crate) mod care;
 pub(crate) mod census;
 pub mod customization;
 pub mod drift;
+pub(crate) mod duties;
 mod execution;
 pub mod fleet;
 pub mod holds;
@@ -48,5 +50,9 @@ pub mod offers;
 pub mod pace;
 pub mod removal;
 pub mod rollout;
+pub mod skew;
 pub mod standalone;
+pub(crate) mod strays;
 pub mod succession;
+pub mod templates;
+pub(crate) mod whereabouts;

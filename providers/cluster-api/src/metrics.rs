@@ -21,6 +21,8 @@ pub struct Metrics {
     pub silence: GaugeVec,
     /// How many NodeClaims a change of replicas was for.
     pub batch_size: HistogramVec,
+    /// What a node of a resource costs an hour, and who says so.
+    pub price: GaugeVec,
 }
 
 impl Metrics {
@@ -70,6 +72,11 @@ impl Metrics {
                 "How many waiting NodeClaims a change of replicas was for.",
                 &["resource"],
                 &exponential_buckets(1.0, 2.0, 10),
+            ),
+            price: registry.gauge(
+                &name("price_per_hour"),
+                "What a node of a scalable resource costs an hour, by where the price comes from.",
+                &["node_class", "resource", "zone", "source"],
             ),
         }
     }

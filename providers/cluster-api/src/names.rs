@@ -8,11 +8,14 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 /// Cluster API's group.
 pub const CAPI_GROUP: &str = "cluster.x-k8s.io";
 
-/// On a MachineDeployment or MachineSet: Karpenter may scale it. On a Machine: it has been claimed. Cluster API copies it to Nodes.
+/// On a MachineDeployment or MachineSet: Karpenter may scale it. On a Machine: it has been claimed. On a clone: it is ours. Cluster API
+/// copies it to Nodes.
 pub const MEMBER: &str = "node.cluster.x-k8s.io/karpenter-member";
 
-/// Which Cluster an object belongs to.
+/// Which Cluster an object belongs to: a label, and on a Node an annotation.
 pub const CLUSTER_NAME: &str = "cluster.x-k8s.io/cluster-name";
+/// On a Node: the namespace of its Cluster.
+pub const CLUSTER_NAMESPACE: &str = "cluster.x-k8s.io/cluster-namespace";
 /// Which MachineDeployment a Machine or MachineSet belongs to.
 pub const DEPLOYMENT_NAME: &str = "cluster.x-k8s.io/deployment-name";
 /// Which MachineSet a Machine belongs to.
@@ -21,6 +24,10 @@ pub const SET_NAME: &str = "cluster.x-k8s.io/set-name";
 pub const TOPOLOGY_DEPLOYMENT: &str = "topology.cluster.x-k8s.io/deployment-name";
 /// The object is written by the topology controller.
 pub const TOPOLOGY_OWNED: &str = "topology.cluster.x-k8s.io/owned";
+/// On a Cluster: the version that its topology's upgrade has come to.
+pub const UPGRADE_STEP: &str = "topology.internal.cluster.x-k8s.io/upgrade-step";
+/// Checks that are not made before Machines are, separated by commas, or `All`.
+pub const SKIP_PREFLIGHT_CHECKS: &str = "machineset.cluster.x-k8s.io/skip-preflight-checks";
 /// Controllers leave the object alone.
 pub const PAUSED: &str = "cluster.x-k8s.io/paused";
 /// A MachineSet that shrinks takes such Machines first.

@@ -28,6 +28,8 @@ pub const INSTANCE_TYPES_RESOLVED: &str = "InstanceTypesResolved";
 pub const PERMISSIONS_READY: &str = "PermissionsReady";
 /// The NodePools declare the taints of the nodes they could get. Nothing depends on it.
 pub const TAINTS_DECLARED: &str = "TaintsDeclared";
+/// What takes part has Machines that are not Karpenter's. Nothing depends on it.
+pub const UNMANAGED_MACHINES: &str = "UnmanagedMachines";
 
 /// Which MachineDeployments may be scaled, and how.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
@@ -104,6 +106,46 @@ pub struct ClusterAPINodeClassSpec {
     /// What is changed in the clone of an infrastructure template, in Machine mode.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub infrastructure_patches: Option<Vec<ClonePatch>>,
+    /// What Machines are made from in Machine mode, in place of MachineDeployments.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub machine_templates: Option<Vec<MachineTemplate>>,
+}
+
+/// Templates that Machines of one instance type are made from.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct MachineTemplate {
+    /// The instance type, unless the infrastructure template says otherwise.
+    pub name: String,
+    /// What the infrastructure is cloned from; its annotations are read as a MachineDeployment's.
+    pub infrastructure_ref: TemplateReference,
+    /// What the bootstrap configuration is cloned from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bootstrap_ref: Option<TemplateReference>,
+    /// The Secret that takes the place of a bootstrap configuration.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bootstrap_data_secret_name: Option<String>,
+    /// The Kubernetes version.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<String>,
+    /// Where Machines may be; anywhere if it is not said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure_domains: Option<Vec<String>>,
+    /// Labels of the Machines, which Cluster API copies to Nodes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub labels: Option<BTreeMap<String, String>>,
+}
+
+/// A template in the namespace of the Cluster.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct TemplateReference {
+    /// Its API group.
+    pub api_group: String,
+    /// Its kind.
+    pub kind: String,
+    /// Its name.
+    pub name: String,
 }
 
 /// A change to the `spec` of a clone.
@@ -162,7 +204,7 @@ pub enum LaunchMode {
     /// One more replica of a MachineDeployment or MachineSet.
     #[default]
     MachineDeployment,
-    /// A Machine of its own, cloned from a MachineDeployment's templates.
+    /// A Machine of its own, cloned from a MachineDeployment's templates or from those that the NodeClass names.
     Machine,
 }
 
@@ -374,6 +416,26 @@ impl ClusterAPINodeClass {
     /// What is wanted, with what was left out.
     pub fn spec(&self) -> ClusterAPINodeClassSpec {
         self.spec.clone().unwrap_or_default()
+    }
+
+    /// Whether it makes Machines of their own.
+    pub fn makes_machines(&self) -> bool {
+        self.spec.as_ref().is_some_and(|spec| spec.launch_mode == Some(LaunchMode::Machine))
+    }
+
+    /// What Machines are made from in place of MachineDeployments; nothing but in Machine mode.
+    pub fn machine_templates(&self) -> &[MachineTemplate] {
+        let templates = self.spec.as_ref().and_then(|spec| spec.machine_templates.as_deref());
+        templates.filter(|_| self.makes_machines()).unwrap_or_default()
+    }
+
+    /// The zone of nodes in a failure domain.
+    pub fn zone_of(&self, failure_domain: &str) -> String {
+        let zones = self.spec.as_ref().and_then(|spec| spec.failure_domain_zones.as_ref());
+        zones
+            .and_then(|zones| zones.get(failure_domain))
+            .cloned()
+            .unwrap_or_else(|| failure_domain.to_owned())
     }
 
     /// How long a launch may take.

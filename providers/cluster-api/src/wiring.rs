@@ -246,7 +246,7 @@ pub async fn assemble(parts: Parts) -> Result<(Arc<ClusterApi>, Vec<Part>), Star
         Informer::all(&workload, watcher::Config::default(), &entropy.child("cluster-api"));
     let mut node_classes: Informer<ClusterAPINodeClass> =
         Informer::all(&workload, watcher::Config::default(), entropy);
-    let hub = Arc::new(Hub::new(management, Ours::new(&settings)));
+    let hub = Arc::new(Hub::new(management, Ours::new(&settings).asking(workload.clone())));
     let mirror = Mirror::default();
     let fleet = Arc::new(Fleet::new(
         Arc::clone(&hub),
@@ -272,6 +272,12 @@ pub async fn assemble(parts: Parts) -> Result<(Arc<ClusterApi>, Vec<Part>), Star
         Controller::for_objects("nodeclass.cluster-api.status", GROUP, "ClusterAPINodeClass", status)
             .build(&environment);
     node_classes.feed(&status.queue(), own_key);
+    let listening = Arc::downgrade(&fleet);
+    node_classes.subscribe(move |_| {
+        if let Some(fleet) = listening.upgrade() {
+            fleet.look_at_what_is_wanted();
+        }
+    });
 
     let listening = Arc::downgrade(&fleet);
     let statuses = status.queue();

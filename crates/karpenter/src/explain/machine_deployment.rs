@@ -1,15 +1,18 @@
 //! `karpenter explain machine-deployment NAME`: whether each ClusterAPINodeClass offers it, and why not.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::PathBuf;
 
 use anyhow::Context as _;
-use karpenter_provider_cluster_api::GROUP;
+use karpenter_provider_cluster_api::client::fields::Reference;
 use karpenter_provider_cluster_api::client::scalable::{Scalable, ScalableKind};
 use karpenter_provider_cluster_api::client::settings::Settings;
 use karpenter_provider_cluster_api::client::versions::Versions;
 use karpenter_provider_cluster_api::explanation::Evidence;
+use karpenter_provider_cluster_api::instances::templates;
 use karpenter_provider_cluster_api::names::CAPI_GROUP;
+use karpenter_provider_cluster_api::{ClusterAPINodeClass, GROUP};
 use karpenter_runtime::surroundings::{self, Kubeconfigs};
 use kube::api::{DynamicObject, ListParams};
 use kube::core::{ApiResource, GroupVersionKind};
@@ -19,7 +22,7 @@ use serde_json::Value;
 /// What was asked.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// The MachineDeployment or MachineSet, with or without its namespace
+    /// The MachineDeployment or MachineSet, with or without its namespace; or NODECLASS.NAME of one of machineTemplates
     #[arg(value_name = "[NAMESPACE/]NAME")]
     name: String,
 
@@ -122,18 +125,30 @@ async fn price_tables(client: &Client, objects: &[Value]) -> anyhow::Result<Vec<
     Ok(found)
 }
 
-/// The infrastructure templates that MachineDeployments refer to. One that cannot be had tells nothing.
+/// The infrastructure templates that MachineDeployments and NodeClasses refer to. One that cannot be had tells nothing.
 async fn templates(client: &Client, versions: &Versions, objects: &[Value]) -> anyhow::Result<Vec<Value>> {
-    let mut found = Vec::new();
-    for object in objects.iter().filter(|object| object["kind"] == "MachineDeployment") {
+    let of_kind = |kind: &'static str| objects.iter().filter(move |object| object["kind"] == kind);
+    let mut references: BTreeSet<(String, Reference)> = BTreeSet::new();
+    for object in of_kind("MachineDeployment") {
         let object: DynamicObject = serde_json::from_value(object.clone())?;
         let Ok(scalable) = Scalable::read(ScalableKind::MachineDeployment, &object) else { continue };
-        let Some(reference) = scalable.infrastructure else { continue };
+        let namespace = scalable.id.key.namespace.to_string();
+        references.extend(scalable.infrastructure.map(|reference| (namespace, reference)));
+    }
+    for class in of_kind("ClusterAPINodeClass") {
+        let Ok(class) = serde_json::from_value::<ClusterAPINodeClass>(class.clone()) else { continue };
+        for cluster in of_kind("Cluster") {
+            let namespace = cluster["metadata"]["namespace"].as_str().unwrap_or_default();
+            let named = templates::references(&class);
+            references.extend(named.map(|reference| (namespace.to_owned(), reference)));
+        }
+    }
+    let mut found = Vec::new();
+    for (namespace, reference) in references {
         let Ok(resource) = versions.resource(client, &reference.group, &reference.kind).await else {
             continue;
         };
-        let namespace = &*scalable.id.key.namespace;
-        let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), namespace, &resource);
+        let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), &namespace, &resource);
         if let Ok(template) = api.get(&reference.name).await {
             found.push(typed(template, &resource, &reference.kind)?);
         }

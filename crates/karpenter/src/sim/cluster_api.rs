@@ -1,6 +1,6 @@
 //! The Cluster API world: users come and go while the workload cluster, the management cluster and the process fail, Machines meet
 //! every misfortune, and people and their tools do to the Cluster what they do; then everything heals and must come right, and
-//! when all work is gone so must be every Machine that is Karpenter's.
+//! when all work is gone so must be every Machine that is Karpenter's, with its clones.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -187,7 +187,10 @@ async fn live(
         world.run_for(MINUTE).await?;
         process.faults().heal();
         hub.heal();
-        capi.misfortune().heal();
+        capi.end_misfortune().await.map_err(|source| Trouble::Refused {
+            what: "putting Nodes right".to_owned(),
+            source: Box::new(source),
+        })?;
         // They end at their next turn, with the process running.
         let _ = (danger.await, claims.await);
     }
@@ -201,9 +204,15 @@ async fn live(
 
     go_home(world, &script).await?;
     let empty = |objects: &Objects| {
-        objects.node_claims.is_empty() && objects.machines.values().all(|machine| !is_claimed(machine))
+        // Also what was cloned for Machines that were never made.
+        let mut made = objects
+            .machines
+            .values()
+            .chain(objects.sim_machines.values())
+            .chain(objects.sim_configs.values());
+        objects.node_claims.is_empty() && made.all(|object| !is_claimed(object))
     };
-    world.wait_until("every Machine of Karpenter's is gone", 90 * MINUTE, empty).await?;
+    world.wait_until("every Machine of Karpenter's is gone, and every clone", 90 * MINUTE, empty).await?;
     world.run_for(15 * MINUTE).await?;
     world.cluster().check_at_rest(healed.elapsed())?;
     process.stop(MINUTE).await;
@@ -221,6 +230,7 @@ async fn lead_twice(world: &World, hub: &Faults, chance: &mut Chance) -> Result<
     Ok(())
 }
 
+/// Whether a Machine, or a clone for one, is Karpenter's.
 fn is_claimed(machine: &DynamicObject) -> bool {
     let ours = |namespace: &String| namespace == NAMESPACE;
     machine.metadata.namespace.as_ref().is_some_and(ours)
@@ -240,6 +250,8 @@ fn all_is_calm(objects: &Objects) -> bool {
 /// What a seed decides about the Cluster.
 struct Setting {
     machine_mode: bool,
+    /// Whether Machines are made from templates that the NodeClass names, in place of MachineDeployments.
+    templates: bool,
     drift: &'static str,
     remediation: &'static str,
     adoption: &'static str,
@@ -265,8 +277,9 @@ impl Setting {
         let machine_mode = chance.happens(0.25);
         // Without nodes that were there before there is nothing to adopt.
         let settled = chance.happens(if adoption == "Existing" { 0.8 } else { 0.3 });
-        Self {
+        let mut setting = Self {
             machine_mode,
+            templates: false,
             drift,
             remediation,
             adoption,
@@ -276,7 +289,9 @@ impl Setting {
             begins_with_the_old_version: chance.happens(0.15),
             upgraded_after: chance.duration(&Span::secs(30, 600)),
             rolling: chance.pick(&[(1, 0), (1, 0), (2, 0), (0, 1), (1, 1)]).copied().unwrap_or((1, 0)),
-        }
+        };
+        setting.templates = machine_mode && chance.happens(0.5);
+        setting
     }
 
     /// A Cluster with two zones: in each a cheap MachineDeployment that is short or slow, and a dear one that is not.
@@ -320,6 +335,23 @@ impl Setting {
         if self.machine_mode {
             class["launchMode"] = "Machine".into();
         }
+        if self.templates {
+            class["machineTemplates"] =
+                ["quota", "slow", "dear", "far"].map(machine_template).to_vec().into();
+        }
+        // What a MachineDeployment would say of its nodes.
+        let template = |name: &str, place: &str, price: &str, behaviour: Value| {
+            let mut template = cluster_api::template(NAMESPACE, name, behaviour);
+            if self.templates {
+                template["metadata"]["annotations"] = json!({
+                    "capacity.cluster-autoscaler.kubernetes.io/cpu": "4",
+                    "capacity.cluster-autoscaler.kubernetes.io/memory": "16Gi",
+                    "karpenter.cluster.x-k8s.io/price": price,
+                    NODE_LABELS: format!("topology.kubernetes.io/zone={place}"),
+                });
+            }
+            template
+        };
         let machine_set = self.machine_set.map(|replicas| {
             let mut set = deployment("alone", "b", &[(MAX_SIZE, "5"), price("0.15")]);
             set["kind"] = "MachineSet".into();
@@ -333,10 +365,10 @@ impl Setting {
             json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}),
             json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": format!("{NAMESPACE}-2")}}),
             cluster_api::cluster(NAMESPACE, CLUSTER),
-            cluster_api::template(NAMESPACE, "quota", quota),
-            cluster_api::template(NAMESPACE, "slow", slow),
-            cluster_api::template(NAMESPACE, "dear", plain("a")),
-            cluster_api::template(NAMESPACE, "far", plain("b")),
+            template("quota", "a", "0.1", quota),
+            template("slow", "b", "0.2", slow),
+            template("dear", "a", "0.3", plain("a")),
+            template("far", "b", "0.35", plain("b")),
             cluster_api::template(NAMESPACE, "alone", plain("b")),
             deployment("quota", "a", &[(MAX_SIZE, "8"), price("0.1")]),
             deployment("slow", "b", &[(MAX_SIZE, "4"), price("0.2")]),
@@ -365,4 +397,14 @@ impl Setting {
         objects.extend(machine_set);
         objects
     }
+}
+
+/// An entry of a NodeClass's `machineTemplates`.
+fn machine_template(name: &str) -> Value {
+    json!({
+        "name": name, "version": "v1.36.0", "bootstrapDataSecretName": "bootstrap",
+        "infrastructureRef": {
+            "apiGroup": "infrastructure.cluster.x-k8s.io", "kind": "SimMachineTemplate", "name": name,
+        },
+    })
 }

@@ -1,4 +1,4 @@
-//! `karpenter sim`: Karpenter in a simulated world in which things go wrong, seed by seed. Each seed is an hour or so of
+//! `karpenter sim`: Karpenter in a simulated world in which things go wrong, seed by seed. Each seed is half an hour or so of
 //! virtual time in about a second; the rules of the lifecycle are checked after every write, and once
 //! everything has healed the cluster must come right. The same seed always gives the same tape.
 
@@ -15,6 +15,7 @@ mod plants;
 mod tally;
 
 use std::fmt;
+use std::io::{self, Write as _};
 use std::process::ExitCode;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -140,6 +141,7 @@ pub fn cmd(args: &Args) -> anyhow::Result<ExitCode> {
         bail!("--plant {} does nothing in the world {world}; give --world {useful}", plant.name());
     }
     let (mut failed, mut tally) = (0u64, Tally::default());
+    let mut out = io::stdout();
     for seed in seeds.from..seeds.to {
         for world in worlds {
             let run = Run { world, seed, calm: args.calm, plant: args.plant };
@@ -154,16 +156,16 @@ pub fn cmd(args: &Args) -> anyhow::Result<ExitCode> {
             };
             let report = in_virtual_time(simulation).context("cannot start the simulation")?;
             if args.tape {
-                print!("{}", report.tape);
+                write!(out, "{}", report.tape)?;
             }
             tally.add(&report.tape);
             let Report { digest, summary, failure, .. } = report;
             match failure {
-                None => println!("seed={seed} world={world} tape={digest} result=ok {summary}"),
+                None => writeln!(out, "seed={seed} world={world} tape={digest} result=ok {summary}")?,
                 Some(failure) => {
                     failed += 1;
-                    println!("seed={seed}: {failure}\nseed={seed}: replay with: {run} --tape");
-                    println!("seed={seed} world={world} tape={digest} result=FAILED {summary}");
+                    writeln!(out, "seed={seed}: {failure}\nseed={seed}: replay with: {run} --tape")?;
+                    writeln!(out, "seed={seed} world={world} tape={digest} result=FAILED {summary}")?;
                 }
             }
         }

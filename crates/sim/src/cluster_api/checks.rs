@@ -20,7 +20,7 @@ use crate::invariants::{Invariant, Rest, Step};
 use crate::objects::{Change, Objects, is_active, is_deleting, node_of, uid};
 use crate::selection::selects;
 
-const CLAIM: &str = "karpenter.cluster.x-k8s.io/nodeclaim-uid";
+pub(super) const CLAIM: &str = "karpenter.cluster.x-k8s.io/nodeclaim-uid";
 const EPOCH: &str = "karpenter.cluster.x-k8s.io/epoch";
 const PROTECTED: &str = "karpenter.cluster.x-k8s.io/protected-replicas";
 const DEPLOYMENT_NAME: &str = "cluster.x-k8s.io/deployment-name";

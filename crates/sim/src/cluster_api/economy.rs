@@ -1,5 +1,6 @@
 //! O7: how many writes a provider makes to the management cluster. A launch is a change of the level, shared by all who wait, and a
-//! claim; an end is a mark and a change of the level. What others do to the replicas has to be put right besides.
+//! claim; an end is a mark and a change of the level. Of a Machine of its own it says besides whether it is up to date, and whether it
+//! still is. What others do to the replicas has to be put right.
 
 use super::kinds::{annotation, number};
 use crate::invariants::{Invariant, Rest, Step};
@@ -9,7 +10,7 @@ const CLAIM: &str = "karpenter.cluster.x-k8s.io/nodeclaim-uid";
 
 /// Writes of a launch, at most, and of a whole life.
 const PER_LAUNCH: u64 = 3;
-const PER_LIFE: u64 = 5;
+const PER_LIFE: u64 = 6;
 /// What enrolling, restarts and surplus Machines may cost in all.
 const BESIDES: u64 = 40;
 /// What it takes to put right what somebody else did.

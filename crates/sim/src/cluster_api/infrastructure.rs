@@ -47,6 +47,8 @@ pub(super) struct Behaviour {
     capacity: Option<Value>,
     /// What of it pods may use, if that is not all.
     allocatable: Option<Value>,
+    /// The failure domain that it is put into, whatever was asked for.
+    placed_in: Option<String>,
     /// Further labels of the Node.
     node_labels: Option<Value>,
     /// The Node joins without the taint that Karpenter waits for.
@@ -110,7 +112,10 @@ impl Infrastructure {
 
     async fn provision(&self, machine: &DynamicObject) -> Result<(), kube::Error> {
         self.identify(machine).await?;
-        let status = json!({"initialization": {"provisioned": true}});
+        let mut status = json!({"initialization": {"provisioned": true}});
+        if let Some(domain) = behaviour(machine).placed_in {
+            status["failureDomain"] = domain.into();
+        }
         patch_status(&self.client, Kind::SimMachine, machine, status).await
     }
 

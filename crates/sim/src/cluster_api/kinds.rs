@@ -28,10 +28,12 @@ pub enum Kind {
     SimConfig,
     /// What bootstrap data is made from.
     SimConfigTemplate,
+    /// A control plane; nobody but who reads it minds what it says.
+    SimControlPlane,
 }
 
 impl Kind {
-    pub(super) const ALL: [Self; 8] = [
+    pub(super) const ALL: [Self; 9] = [
         Self::Cluster,
         Self::MachineDeployment,
         Self::MachineSet,
@@ -40,6 +42,7 @@ impl Kind {
         Self::SimMachineTemplate,
         Self::SimConfig,
         Self::SimConfigTemplate,
+        Self::SimControlPlane,
     ];
 
     /// As written.
@@ -53,6 +56,7 @@ impl Kind {
             Self::SimMachineTemplate => "SimMachineTemplate",
             Self::SimConfig => "SimConfig",
             Self::SimConfigTemplate => "SimConfigTemplate",
+            Self::SimControlPlane => "SimControlPlane",
         }
     }
 
@@ -61,6 +65,7 @@ impl Kind {
         match self {
             Self::SimMachine | Self::SimMachineTemplate => "infrastructure.cluster.x-k8s.io",
             Self::SimConfig | Self::SimConfigTemplate => "bootstrap.cluster.x-k8s.io",
+            Self::SimControlPlane => "controlplane.cluster.x-k8s.io",
             _ => "cluster.x-k8s.io",
         }
     }

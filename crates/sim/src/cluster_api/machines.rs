@@ -104,7 +104,8 @@ impl Machines {
         if let Some(node) = &node {
             status["nodeRef"] = json!({"name": node.metadata.name});
         }
-        if let Some(domain) = machine.data.pointer("/spec/failureDomain") {
+        let placed = infrastructure.as_ref().and_then(|found| found.data.pointer("/status/failureDomain"));
+        if let Some(domain) = placed.or_else(|| machine.data.pointer("/spec/failureDomain")) {
             status["failureDomain"] = domain.clone();
         }
         patch_status(&self.client, Kind::Machine, machine, status).await?;

@@ -4,10 +4,26 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use k8s_openapi::api::core::v1::Node;
 use karpenter_runtime::entropy::Entropy;
+use karpenter_runtime::object_key::ObjectKey;
+use kube::Api;
+use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 
+use super::ClusterApi;
+use super::checks::CLAIM;
+use super::kinds::{Kind, annotation, patch, text};
+use crate::actor::code;
 use crate::chance::Chance;
+use crate::objects::Objects;
+
+const ZONE: &str = "topology.kubernetes.io/zone";
+/// The zone of a machine, or of a template's machines, in what it is like.
+const ZONE_OF_MACHINE: &str = "/spec/nodeLabels/topology.kubernetes.io~1zone";
+const ZONE_OF_TEMPLATE: &str = "/spec/template/spec/nodeLabels/topology.kubernetes.io~1zone";
+/// Where no template's machines are.
+const ELSEWHERE: &str = "elsewhere";
 
 /// What can become of a machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -52,7 +68,7 @@ impl Fate {
             Self::NeverJoins => json!({"neverJoins": true}),
             Self::Dies => json!({"diesSeconds": chance.between(5, 300)}),
             Self::Untainted => json!({"untainted": true}),
-            Self::Elsewhere => json!({"nodeLabels": {"topology.kubernetes.io/zone": "elsewhere"}}),
+            Self::Elsewhere => json!({"nodeLabels": {ZONE: ELSEWHERE}}),
             Self::Lingers => json!({"deleteSeconds": chance.between(60, 600)}),
             Self::Slow => json!({"provisionSeconds": chance.between(60, 400)}),
         }
@@ -90,11 +106,6 @@ impl Misfortune {
         }
     }
 
-    /// From now on machines are as their template says. What has befallen one stays.
-    pub fn heal(&self) {
-        self.lock().rates.clear();
-    }
-
     /// What a new machine is like, beyond its template.
     pub(super) fn draw(&self) -> Value {
         let mut state = self.lock();
@@ -107,4 +118,47 @@ impl Misfortune {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+impl ClusterApi {
+    /// From now on machines are as their template says. What has befallen one stays, with one exception: somebody puts right where
+    /// Nodes say they are that are not Karpenter's. A registered Node has the zone of its NodeClaim; that of another one is a domain that
+    /// pods are spread over and nothing can be launched in, so they would wait for as long as it is there.
+    ///
+    /// # Errors
+    ///
+    /// If the server refuses something.
+    pub async fn end_misfortune(&self) -> Result<(), kube::Error> {
+        self.misfortune.lock().rates.clear();
+        let client = self.cluster.client("user");
+        let nodes: Api<Node> = Api::all(client.clone());
+        for (key, zone) in self.cluster.read(astray) {
+            // Its Node may be yet to join.
+            patch(&client, Kind::SimMachine, &key, json!({"spec": {"nodeLabels": {ZONE: zone}}})).await?;
+            let right = Patch::Merge(json!({"metadata": {"labels": {ZONE: zone}}}));
+            match nodes.patch(&key.name, &PatchParams::default(), &right).await {
+                Err(error) if code(&error) == 404 => {}
+                other => drop(other?),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Machines that nobody has claimed and whose Nodes say that they are elsewhere, and the zone that they should have.
+fn astray(objects: &Objects) -> Vec<(ObjectKey, String)> {
+    let zone_of = |machine: &kube::api::DynamicObject| {
+        let template = annotation(machine, "cluster.x-k8s.io/cloned-from-name")?;
+        let namespace = machine.metadata.namespace.as_deref()?;
+        let template = objects.sim_machine_templates.get(&ObjectKey::namespaced(namespace, template))?;
+        Some(text(template, ZONE_OF_TEMPLATE).to_owned())
+    };
+    let is_claimed = |key: &ObjectKey| {
+        objects.machines.get(key).is_some_and(|machine| annotation(machine, CLAIM).is_some())
+    };
+    let lost = objects
+        .sim_machines
+        .iter()
+        .filter(|(key, machine)| text(machine, ZONE_OF_MACHINE) == ELSEWHERE && !is_claimed(key));
+    lost.filter_map(|(key, machine)| Some((key.clone(), zone_of(machine)?))).collect()
 }

@@ -24,7 +24,7 @@ fn all(objects: &Objects, kind: Kind, namespace: &str) -> Vec<Arc<DynamicObject>
         Kind::SimMachine => &objects.sim_machines,
         Kind::SimConfig => &objects.sim_configs,
         Kind::SimMachineTemplate => &objects.sim_machine_templates,
-        Kind::Cluster | Kind::SimConfigTemplate => return Vec::new(),
+        Kind::Cluster | Kind::SimConfigTemplate | Kind::SimControlPlane => return Vec::new(),
     };
     kept.iter()
         .filter(|(key, _)| &*key.namespace == namespace)

@@ -2,13 +2,18 @@
 
 use std::time::Duration;
 
+use k8s_openapi::api::core::v1::Node;
 use karpenter_sim::cluster_api::unrest::Unrest;
-use karpenter_sim::cluster_api::{self, ClusterApi};
+use karpenter_sim::cluster_api::{self, ClusterApi, Kind};
 use karpenter_sim::faults::{FaultPlan, Faults};
 use karpenter_sim::objects::node_ready;
-use serde_json::json;
+use kube::Api;
+use kube::api::{ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams};
+use serde_json::{Value, json};
 
 use crate::objects::{MINUTE, quick};
+
+const ZONE: &str = "topology.kubernetes.io/zone";
 
 #[tokio::test(start_paused = true)]
 async fn what_moves_to_another_management_cluster_lives_on_and_what_is_on_its_way_comes() {
@@ -34,4 +39,40 @@ async fn what_moves_to_another_management_cluster_lives_on_and_what_is_on_its_wa
         .cluster()
         .read(|objects| objects.nodes.values().map(|node| node_ready(node).map(str::to_owned)).collect());
     assert_eq!(ready, vec![Some("True".to_owned()); 2]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn in_the_end_nodes_that_nobody_has_claimed_are_where_their_template_says() {
+    let world = quick(1);
+    let capi = ClusterApi::install(&world).await.unwrap();
+    let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "fleet"}});
+    let behaviour = json!({"nodeLabels": {ZONE: "a"}});
+    let mut deployment = cluster_api::machine_deployment("fleet", "c", "m", "m", &[]);
+    deployment["spec"]["replicas"] = 2.into();
+    let template = cluster_api::template("fleet", "m", behaviour);
+    for object in [namespace, cluster_api::cluster("fleet", "c"), template, deployment] {
+        world.create(object).await.unwrap();
+    }
+    world.run_for(MINUTE).await.unwrap();
+    let names: Vec<String> =
+        world.cluster().read(|objects| objects.machines.keys().map(|key| key.name.to_string()).collect());
+    let client = world.cluster().client("user");
+    let set = async |kind: Kind, name: &str, change: Value| {
+        let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(kind.group(), "v1beta2", kind.as_str()));
+        let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), "fleet", &resource);
+        api.patch(name, &PatchParams::default(), &Patch::Merge(change)).await.unwrap();
+    };
+    let nodes: Api<Node> = Api::all(client.clone());
+    for name in &names {
+        set(Kind::SimMachine, name, json!({"spec": {"nodeLabels": {ZONE: "elsewhere"}}})).await;
+        let astray = Patch::Merge(json!({"metadata": {"labels": {ZONE: "elsewhere"}}}));
+        nodes.patch(name, &PatchParams::default(), &astray).await.unwrap();
+    }
+    let claim = json!({"metadata": {"annotations": {"karpenter.cluster.x-k8s.io/nodeclaim-uid": "uid"}}});
+    set(Kind::Machine, &names[0], claim).await;
+    capi.end_misfortune().await.unwrap();
+    for (name, zone) in names.iter().zip(["elsewhere", "a"]) {
+        let node = nodes.get(name).await.unwrap();
+        assert_eq!(node.metadata.labels.unwrap_or_default()[ZONE], zone, "{name}");
+    }
 }

@@ -6,7 +6,7 @@ use karpenter_runtime::object_key::ObjectKey;
 use kube::api::DynamicObject;
 use serde_json::Value;
 
-use super::fields::{Condition, Fields, Malformed};
+use super::fields::{Condition, Fields, Malformed, Reference};
 use crate::names;
 
 /// A Cluster.
@@ -22,6 +22,12 @@ pub struct Cluster {
     pub failure_domains: Vec<String>,
     /// The replicas its topology sets, by the name of the topology's MachineDeployment.
     pub topology_replicas: BTreeMap<String, i64>,
+    /// Its control plane, where it is an object of its own.
+    pub control_plane: Option<Reference>,
+    /// The version its topology is to have, if it has one.
+    pub topology_version: Option<String>,
+    /// The version that the topology's upgrade has come to, while it is on its way.
+    pub upgrade_step: Option<String>,
     /// Its conditions.
     pub conditions: Vec<Condition>,
 }
@@ -43,6 +49,12 @@ impl Cluster {
             paused: fields.flag("spec.paused")? || fields.annotations().contains_key(names::PAUSED),
             failure_domains: failure_domains(&fields),
             topology_replicas,
+            control_plane: fields.reference("spec.controlPlaneRef")?,
+            topology_version: fields.text("spec.topology.version")?,
+            upgrade_step: fields
+                .annotations()
+                .remove(names::UPGRADE_STEP)
+                .filter(|version| !version.is_empty()),
             conditions: fields.conditions(),
         })
     }

@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use karpenter_runtime::object_key::ObjectKey;
 use kube::api::DynamicObject;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// A field that cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
@@ -225,6 +226,26 @@ impl Condition {
     }
 }
 
+/// Conditions, as they stand in an object, with one of them set anew; `None` if it is so already.
+pub fn with_condition(mut conditions: Vec<Value>, wanted: &Condition, now: Timestamp) -> Option<Vec<Value>> {
+    let at = conditions.iter().position(|condition| condition["type"] == *wanted.kind);
+    let before = at.and_then(|at| Condition::read(&conditions[at]));
+    if before.as_ref() == Some(wanted) {
+        return None;
+    }
+    let since = at.map(|at| conditions[at]["lastTransitionTime"].clone()).filter(|since| !since.is_null());
+    let unchanged = before.is_some_and(|before| before.status == wanted.status);
+    let set = json!({
+        "type": wanted.kind, "status": wanted.status, "reason": wanted.reason, "message": wanted.message,
+        "lastTransitionTime": since.filter(|_| unchanged).unwrap_or_else(|| json!(Time(now))),
+    });
+    match at {
+        Some(at) => conditions[at] = set,
+        None => conditions.push(set),
+    }
+    Some(conditions)
+}
+
 /// The condition of a type.
 pub fn condition<'a>(conditions: &'a [Condition], kind: &str) -> Option<&'a Condition> {
     conditions.iter().find(|condition| condition.kind == kind)
@@ -236,4 +257,31 @@ pub fn parse_key(text: &str) -> Option<ObjectKey> {
     let (namespace, name) = (namespace.trim(), name.trim());
     let whole = !namespace.is_empty() && !name.is_empty() && !name.contains('/');
     whole.then(|| ObjectKey::namespaced(namespace, name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_condition_is_set_among_the_others_and_not_twice() {
+        let condition = |status: &str, message: &str| Condition {
+            kind: "UpToDate".to_owned(),
+            status: status.to_owned(),
+            reason: "Reason".to_owned(),
+            message: message.to_owned(),
+        };
+        let at = |second: i64| Timestamp::from_second(1_767_225_600 + second).expect("a time");
+        let other = json!({"type": "Ready", "status": "True", "observedGeneration": 3});
+        let first = with_condition(vec![other.clone()], &condition("True", ""), at(0)).expect("set");
+        assert_eq!(
+            (first.len(), &first[0], &first[1]["lastTransitionTime"]),
+            (2, &other, &json!(Time(at(0))))
+        );
+        assert_eq!(with_condition(first.clone(), &condition("True", ""), at(5)), None);
+        let reworded = with_condition(first, &condition("True", "words"), at(10)).expect("set");
+        assert_eq!(reworded[1]["lastTransitionTime"], json!(Time(at(0))), "it holds since then");
+        let turned = with_condition(reworded, &condition("False", "words"), at(20)).expect("set");
+        assert_eq!((turned.len(), &turned[1]["lastTransitionTime"]), (2, &json!(Time(at(20)))));
+    }
 }

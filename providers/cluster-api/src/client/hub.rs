@@ -5,6 +5,8 @@
 use std::sync::Mutex;
 use std::time::Duration;
 
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use karpenter_runtime::object_key::ObjectKey;
 use karpenter_runtime::unread::Unread;
 use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams, Preconditions};
@@ -14,7 +16,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::cluster::Cluster;
-use super::fields::{Malformed, Reference};
+use super::fields::{Condition, Malformed, Reference, with_condition};
 use super::machine::Machine;
 use super::scalable::{Scalable, ScalableKey};
 use super::scope::{Ours, Scope, ScopeError};
@@ -162,8 +164,9 @@ impl Hub {
     pub async fn machines(&self, of: Option<&ScalableKey>) -> Result<Vec<Machine>, HubError> {
         let mut labels = format!("{CLUSTER_NAME}={}", self.find_scope().await?.cluster);
         if let Some(id) = of {
+            let Some(label) = id.kind.machine_label() else { return Ok(Vec::new()) };
             let name = names::label_value(&id.key.name);
-            labels.push_str(&format!(",{}={name}", id.kind.machine_label()));
+            labels.push_str(&format!(",{label}={name}"));
         }
         let api = self.api(CAPI_GROUP, "Machine", &labels).await?;
         let listed = api.settle(api.api.list(&ListParams::default().labels(&labels)).await)?;
@@ -242,6 +245,32 @@ impl Hub {
         api.settle(patched).map(drop)
     }
 
+    /// Sets a condition of this very Machine, unless it is so already. Whether it was written.
+    pub async fn set_condition(
+        &self,
+        machine: &Machine,
+        wanted: &Condition,
+        now: Timestamp,
+    ) -> Result<bool, HubError> {
+        let name = &machine.key.name;
+        let api = self.api(CAPI_GROUP, "Machine", name).await?;
+        let found = api.get(name).await?;
+        if found.metadata.uid.as_deref() != Some(&*machine.uid) {
+            return Err(HubError::NotFound(format!("Machine {}", machine.key)));
+        }
+        let is_old = self.versions.of(&self.client, CAPI_GROUP).await? == "v1beta1";
+        let path = if is_old { "/status/v1beta2/conditions" } else { "/status/conditions" };
+        let before = found.data.pointer(path).and_then(Value::as_array).cloned().unwrap_or_default();
+        let Some(after) = with_condition(before, wanted, now) else { return Ok(false) };
+        let status = json!({"conditions": after});
+        let patch = json!({
+            "metadata": {"resourceVersion": found.metadata.resource_version},
+            "status": if is_old { json!({"v1beta2": status}) } else { status },
+        });
+        let patched = api.api.patch_status(name, &PatchParams::default(), &Patch::Merge(patch)).await;
+        api.settle(patched).map(|_| true)
+    }
+
     /// Deletes this very Machine and no later one of its name.
     pub async fn delete_machine(&self, machine: &Machine) -> Result<(), HubError> {
         self.delete(&machine_reference(&machine.key), Some(&machine.uid)).await
@@ -251,6 +280,14 @@ impl Hub {
     pub async fn get(&self, reference: &Reference) -> Result<DynamicObject, HubError> {
         let api = self.api(&reference.group, &reference.kind, &reference.name).await?;
         api.get(&reference.name).await
+    }
+
+    /// What all clones of a kind say of themselves that Karpenter made for our Cluster.
+    pub async fn clones(&self, group: &str, kind: &str) -> Result<Vec<ObjectMeta>, HubError> {
+        let labels = format!("{CLUSTER_NAME}={},{}", self.find_scope().await?.cluster, names::MEMBER);
+        let api = self.api(group, kind, &labels).await?;
+        let listed = api.settle(api.api.list_metadata(&ListParams::default().labels(&labels)).await)?;
+        Ok(listed.items.into_iter().map(|clone| clone.metadata).collect())
     }
 
     /// Makes an object of our Cluster's namespace. One that is there already comes back as it is.

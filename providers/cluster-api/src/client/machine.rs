@@ -34,6 +34,10 @@ pub struct Machine {
     pub provider_id: Option<String>,
     /// Where it is, or is to be.
     pub failure_domain: Option<String>,
+    /// Where the infrastructure says that it is.
+    pub placed_in: Option<String>,
+    /// Where it was asked to be.
+    pub asked_into: Option<String>,
     /// The Kubernetes version it is to run.
     pub version: Option<String>,
     /// Its infrastructure.
@@ -100,6 +104,8 @@ impl Machine {
             cluster_name: fields.text("spec.clusterName")?.unwrap_or_default(),
             provider_id: fields.text("spec.providerID")?,
             failure_domain: fields.first_text(&["status.failureDomain", "spec.failureDomain"])?,
+            placed_in: fields.text("status.failureDomain")?,
+            asked_into: fields.text("spec.failureDomain")?,
             version: fields.text("spec.version")?,
             infrastructure: fields.reference("spec.infrastructureRef")?,
             node_name: fields.text("status.nodeRef.name")?,

@@ -8,9 +8,10 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGua
 
 use karpenter_runtime::object_key::ObjectKey;
 use kube::api::DynamicObject;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 use super::cluster::Cluster;
+use super::control_plane::ControlPlane;
 use super::fields::{Malformed, Reference};
 use super::machine::Machine;
 use super::scalable::{Scalable, ScalableKey, ScalableKind};
@@ -68,6 +69,17 @@ struct Shared {
     kept: RwLock<Kept>,
     synced: watch::Sender<bool>,
     listeners: Mutex<Vec<Listener>>,
+    /// NodeClasses want something else.
+    wanted_changed: Notify,
+}
+
+/// What NodeClasses want to be looked at besides what is watched.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Wanted {
+    /// Infrastructure templates that they name.
+    pub templates: BTreeSet<Reference>,
+    /// Our Cluster's control plane.
+    pub control_plane: bool,
 }
 
 #[derive(Default)]
@@ -80,6 +92,8 @@ struct Kept {
     scalables: BTreeMap<ScalableKey, Arc<Scalable>>,
     broken: BTreeMap<(Watched, ObjectKey), Malformed>,
     templates: BTreeMap<Reference, Arc<Result<Template, String>>>,
+    control_plane: Option<Arc<Result<ControlPlane, String>>>,
+    wanted: Wanted,
 }
 
 impl Default for Mirror {
@@ -88,6 +102,7 @@ impl Default for Mirror {
             kept: RwLock::default(),
             synced: watch::Sender::new(false),
             listeners: Mutex::default(),
+            wanted_changed: Notify::new(),
         };
         Self { shared: Arc::new(shared) }
     }
@@ -155,7 +170,8 @@ impl Mirror {
     pub fn sets_of(&self, id: &ScalableKey) -> Vec<Arc<Scalable>> {
         let kept = self.read();
         let theirs = |set: &&Arc<Scalable>| {
-            set.id.kind == ScalableKind::MachineSet
+            id.kind == ScalableKind::MachineDeployment
+                && set.id.kind == ScalableKind::MachineSet
                 && set.id.key.namespace == id.key.namespace
                 && set.labels.get(names::DEPLOYMENT_NAME).map(String::as_str) == Some(&*id.key.name)
         };
@@ -165,7 +181,7 @@ impl Mirror {
     /// What a Machine belongs to.
     pub fn scalable_of(&self, machine: &Machine) -> Option<ScalableKey> {
         let id = |kind: ScalableKind| {
-            let name = machine.labels.get(kind.machine_label())?;
+            let name = machine.labels.get(kind.machine_label()?)?;
             if names::is_hash(name) {
                 let kept = self.read();
                 let named = |id: &&ScalableKey| {
@@ -186,9 +202,38 @@ impl Mirror {
         self.read().templates.get(reference).cloned()
     }
 
-    /// The infrastructure templates that are referred to.
+    /// The infrastructure templates that are referred to, by resources and by NodeClasses.
     pub fn template_references(&self) -> BTreeSet<Reference> {
-        self.scalables().iter().filter_map(|scalable| scalable.infrastructure.clone()).collect()
+        let mut all: BTreeSet<Reference> =
+            self.scalables().iter().filter_map(|scalable| scalable.infrastructure.clone()).collect();
+        all.extend(self.read().wanted.templates.iter().cloned());
+        all
+    }
+
+    /// Our Cluster's control plane, or why it cannot be read; `None` if there is none, or nobody has looked.
+    pub fn control_plane(&self) -> Option<Arc<Result<ControlPlane, String>>> {
+        self.read().control_plane.clone()
+    }
+
+    /// The control plane to look at, if anybody wants it.
+    pub fn control_plane_reference(&self) -> Option<Reference> {
+        let kept = self.read();
+        kept.cluster.as_ref().filter(|_| kept.wanted.control_plane)?.control_plane.clone()
+    }
+
+    /// What NodeClasses want to be looked at, from now on.
+    pub fn want(&self, wanted: Wanted) {
+        let mut kept = self.write();
+        if kept.wanted != wanted {
+            kept.wanted = wanted;
+            kept.version += 1;
+            self.shared.wanted_changed.notify_one();
+        }
+    }
+
+    /// Waits until NodeClasses want something else.
+    pub(crate) async fn wanted_changed(&self) {
+        self.shared.wanted_changed.notified().await;
     }
 
     /// Objects that cannot be read.
@@ -261,6 +306,15 @@ impl Mirror {
         let mut kept = self.write();
         if kept.templates.get(&reference).is_none_or(|known| **known != template) {
             kept.templates.insert(reference, Arc::new(template));
+            kept.version += 1;
+        }
+    }
+
+    /// Takes over the control plane, or why it cannot be read.
+    pub(crate) fn set_control_plane(&self, found: Option<Result<ControlPlane, String>>) {
+        let mut kept = self.write();
+        if kept.control_plane.as_deref() != found.as_ref() {
+            kept.control_plane = found.map(Arc::new);
             kept.version += 1;
         }
     }

@@ -20,6 +20,8 @@ pub enum ScalableKind {
     MachineDeployment,
     /// Has Machines.
     MachineSet,
+    /// Has none: Machines of their own are made from it. One of a NodeClass's `machineTemplates`, named `<NodeClass>.<template>`.
+    MachineTemplate,
 }
 
 impl ScalableKind {
@@ -28,22 +30,16 @@ impl ScalableKind {
         match self {
             Self::MachineDeployment => "MachineDeployment",
             Self::MachineSet => "MachineSet",
+            Self::MachineTemplate => "MachineTemplate",
         }
     }
 
-    /// In URLs.
-    pub fn plural(self) -> &'static str {
+    /// The label its Machines carry its name in, if it has any.
+    pub fn machine_label(self) -> Option<&'static str> {
         match self {
-            Self::MachineDeployment => "machinedeployments",
-            Self::MachineSet => "machinesets",
-        }
-    }
-
-    /// The label its Machines carry its name in.
-    pub fn machine_label(self) -> &'static str {
-        match self {
-            Self::MachineDeployment => names::DEPLOYMENT_NAME,
-            Self::MachineSet => names::SET_NAME,
+            Self::MachineDeployment => Some(names::DEPLOYMENT_NAME),
+            Self::MachineSet => Some(names::SET_NAME),
+            Self::MachineTemplate => None,
         }
     }
 }
@@ -62,15 +58,16 @@ impl ScalableKey {
     pub fn to_annotation(&self) -> String {
         match self.kind {
             ScalableKind::MachineDeployment => self.key.to_string(),
-            ScalableKind::MachineSet => format!("MachineSet:{}", self.key),
+            kind => format!("{}:{}", kind.as_str(), self.key),
         }
     }
 
     /// What [`to_annotation`](Self::to_annotation) wrote.
     pub fn from_annotation(text: &str) -> Option<Self> {
-        let (kind, key) = match text.strip_prefix("MachineSet:") {
-            Some(key) => (ScalableKind::MachineSet, key),
-            None => (ScalableKind::MachineDeployment, text),
+        let (kind, key) = match text.split_once(':') {
+            Some(("MachineSet", key)) => (ScalableKind::MachineSet, key),
+            Some(("MachineTemplate", key)) => (ScalableKind::MachineTemplate, key),
+            _ => (ScalableKind::MachineDeployment, text),
         };
         Some(Self { kind, key: super::fields::parse_key(key)? })
     }
@@ -82,7 +79,7 @@ impl fmt::Display for ScalableKey {
     }
 }
 
-/// A MachineDeployment or MachineSet.
+/// A MachineDeployment or MachineSet, or what a NodeClass names in place of one.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scalable {
     /// Kind, namespace and name.
@@ -111,6 +108,8 @@ pub struct Scalable {
     pub template_labels: BTreeMap<String, String>,
     /// Where its Machines go.
     pub failure_domain: Option<String>,
+    /// Where they may go, where they go to no place of their own and may not go everywhere.
+    pub failure_domains: Vec<String>,
     /// The Kubernetes version of its Machines.
     pub version: Option<String>,
     /// The taints of its nodes, where Cluster API sets them.
@@ -156,6 +155,7 @@ impl Scalable {
             selector: fields.at("spec.selector").and_then(|value| LabelSelector::deserialize(value).ok()),
             template_labels: fields.texts("spec.template.metadata.labels")?,
             failure_domain: fields.text("spec.template.spec.failureDomain")?,
+            failure_domains: Vec::new(),
             version: fields.text("spec.template.spec.version")?,
             taints: fields.list("spec.template.spec.taints")?.to_vec(),
             infrastructure: fields.reference("spec.template.spec.infrastructureRef")?,

@@ -16,7 +16,8 @@ use kube::runtime::watcher;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use super::fields::Reference;
+use super::control_plane::ControlPlane;
+use super::fields::{Malformed, Reference};
 use super::hub::{Hub, HubError};
 use super::mirror::{Mirror, Watched};
 use super::template::Template;
@@ -96,6 +97,7 @@ impl Watching {
             self.mirror.keep_only(watched, &keys);
         }
         self.look_at_templates().await;
+        self.look_at_control_plane().await;
         self.mirror.mark_synced();
         loop {
             tokio::select! {
@@ -104,12 +106,18 @@ impl Watching {
                     self.look_at_new_templates().await;
                     continue;
                 }
+                () = self.mirror.wanted_changed() => {
+                    self.look_at_new_templates().await;
+                    self.look_at_control_plane().await;
+                    continue;
+                }
                 () = tokio::time::sleep(HEARTBEAT) => {}
             }
             if let Err(error) = self.hub.cluster().await {
                 tracing::debug!(%error, "the management cluster did not answer");
             }
             self.look_at_templates().await;
+            self.look_at_control_plane().await;
             // Forgotten when something was not served; an outage is no other version.
             if self.hub.versions().known(CAPI_GROUP).is_none()
                 && let Ok(now) = self.hub.versions().of(self.hub.client(), CAPI_GROUP).await
@@ -161,17 +169,38 @@ impl Watching {
     }
 
     async fn look_at_template(&self, reference: &Reference) {
-        let found = match self.hub.get(reference).await {
-            Ok(object) => Template::read(&reference.kind, &object).map_err(|error| error.to_string()),
+        let found = self.look_at(reference, |object| Template::read(&reference.kind, object)).await;
+        if let Some(found) = found {
+            self.mirror.set_template(reference.clone(), found);
+        }
+    }
+
+    /// Looks at the control plane, where somebody wants to know.
+    async fn look_at_control_plane(&self) {
+        let Some(reference) = self.mirror.control_plane_reference() else {
+            return self.mirror.set_control_plane(None);
+        };
+        let found = self.look_at(&reference, |object| ControlPlane::read(&reference.kind, object)).await;
+        if let Some(found) = found {
+            self.mirror.set_control_plane(Some(found));
+        }
+    }
+
+    /// What an object says, or why it cannot be read; `None` if nobody can say just now, which is no reason to forget.
+    async fn look_at<T>(
+        &self,
+        reference: &Reference,
+        read: impl FnOnce(&DynamicObject) -> Result<T, Malformed>,
+    ) -> Option<Result<T, String>> {
+        match self.hub.get(reference).await {
+            Ok(object) => Some(read(&object).map_err(|error| error.to_string())),
             Err(
                 error @ (HubError::NotFound(_)
                 | HubError::Refused { .. }
                 | HubError::Version(VersionError::NoGroup(_) | VersionError::NoVersion { .. })),
-            ) => Err(error.to_string()),
-            // Not knowing is no reason to forget.
-            Err(_) => return,
-        };
-        self.mirror.set_template(reference.clone(), found);
+            ) => Some(Err(error.to_string())),
+            Err(_) => None,
+        }
     }
 }
 

@@ -10,10 +10,13 @@ use karpenter_runtime::events::{Event, EventType, reference};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::duties::Duties;
 use super::fleet::Fleet;
 use super::hook;
 use super::interruptible::Interruptible;
 use super::learning;
+use super::strays::Strays;
+use super::whereabouts;
 use crate::client::fields::condition;
 use crate::client::machine::{Claim, Machine};
 
@@ -27,6 +30,8 @@ const OUT_OF_SIGHT: Duration = Duration::from_secs(60);
 pub(crate) async fn care(fleet: Weak<Fleet>, stop: CancellationToken) {
     let mut unseen: BTreeMap<String, Instant> = BTreeMap::new();
     let mut interruptible = Interruptible::default();
+    let mut strays = Strays::default();
+    let mut duties = Duties::default();
     loop {
         tokio::select! {
             biased;
@@ -46,16 +51,24 @@ pub(crate) async fn care(fleet: Weak<Fleet>, stop: CancellationToken) {
         }
         learning::learn(&fleet).await;
         interruptible.correct(&fleet).await;
+        whereabouts::correct(&fleet).await;
+        strays.collect(&fleet).await;
         hook::look_after(&fleet).await;
         heed_interruptions(&fleet).await;
+        duties.begin();
         let standalone = standalone(&fleet);
         unseen.retain(|uid, _| standalone.iter().any(|(_, claim)| claim.uid == *uid));
         for (machine, claim) in standalone {
             match fleet.node_claims.seen(&claim.node_claim, &claim.uid) {
                 Some(found) => {
                     unseen.remove(&claim.uid);
-                    if machine.is_condemned() && found.metadata.deletion_timestamp.is_none() {
-                        give_up(&fleet, &found).await;
+                    if !is_standalone(&fleet, &found) || found.metadata.deletion_timestamp.is_some() {
+                        continue;
+                    }
+                    if machine.is_condemned() {
+                        give_up(&fleet, &machine, &found, &mut duties).await;
+                    } else {
+                        duties.tell_standing(&fleet, &machine, &found).await;
                     }
                 }
                 None => {
@@ -98,23 +111,28 @@ fn standalone(fleet: &Fleet) -> Vec<(Arc<Machine>, Claim)> {
     .collect()
 }
 
+/// Whether a NodeClaim got a Machine of its own, whatever mode its NodeClass has now.
+fn is_standalone(fleet: &Fleet, claim: &NodeClaim) -> bool {
+    fleet.node_claims.target(claim).is_some_and(|target| target.standalone)
+}
+
 /// A health check condemned its Machine, and the NodeClaim is the owner of it.
-async fn give_up(fleet: &Fleet, claim: &NodeClaim) {
-    // By what it was launched as: the NodeClass may have changed its mode since.
-    if !fleet.node_claims.target(claim).is_some_and(|target| target.standalone) {
-        return;
-    }
+async fn give_up(fleet: &Fleet, machine: &Machine, claim: &NodeClaim, duties: &mut Duties) {
     let message = "a health check condemned its Machine".to_owned();
     let event = Event::new(reference(claim), EventType::Warning, "MachineUnhealthy", message);
     fleet.recorder.publish(event.dedupe_by([claim.metadata.uid.clone().unwrap_or_default()]));
-    if let Err(error) = fleet.node_claims.delete(claim).await {
-        tracing::warn!(%error, "cannot delete the NodeClaim of a condemned Machine, will retry");
+    match fleet.node_claims.delete(claim).await {
+        Ok(()) => duties.tell_remediation(fleet, machine).await,
+        Err(error) => {
+            tracing::warn!(%error, "cannot delete the NodeClaim of a condemned Machine, will retry");
+        }
     }
 }
 
 /// Deletes a Machine whose NodeClaim is gone: the server says so, not only the watch.
 async fn collect(fleet: &Fleet, machine: &Machine, claim: &Claim) {
     if machine.is_paused()
+        || !matches!(fleet.is_paused().await, Ok(false))
         || !matches!(fleet.node_claims.is_gone(&claim.node_claim, &claim.uid).await, Ok(true))
     {
         return;

@@ -9,7 +9,7 @@ use crate::client::fields::condition;
 use crate::client::machine::Machine;
 use crate::client::scalable::Scalable;
 use crate::names;
-use crate::nodeclass::{ClusterAPINodeClassSpec, Drift};
+use crate::nodeclass::{ClusterAPINodeClass, ClusterAPINodeClassSpec, Drift};
 
 /// The template has changed.
 pub const TEMPLATE: &str = "MachineTemplateDrift";
@@ -22,23 +22,52 @@ pub const NODE_CLASS: &str = "NodeClassDrift";
 /// Machines that are older than a time were to be replaced from then on.
 pub const ROLLOUT_AFTER: &str = "RolloutAfter";
 
+/// Whether a Machine is what would be made now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// It is.
+    UpToDate,
+    /// It is not, for this reason.
+    Outdated(&'static str),
+}
+
 /// Why a NodeClaim's Machine is no longer what it should be.
 pub fn drifted(fleet: &Fleet, claim: &NodeClaim) -> Option<&'static str> {
     let class = fleet.node_class(&claim.spec.node_class_ref.name)?;
     if class.spec().drift.unwrap_or_default() != Drift::Karpenter {
         return None;
     }
+    match standing(fleet, claim, &class)? {
+        Standing::UpToDate => None,
+        Standing::Outdated(reason) => Some(reason),
+    }
+}
+
+/// Whether a NodeClaim's Machine is what would be made now; `None` if that is not known, or about to change.
+pub fn standing(fleet: &Fleet, claim: &NodeClaim, class: &ClusterAPINodeClass) -> Option<Standing> {
     let uid = claim.metadata.uid.as_deref().unwrap_or_default();
     let machine = fleet.mirror.machine_of(uid)?;
     if machine.deleting || machine.is_updating() {
         return None;
     }
     let id = fleet.node_claims.target(claim).map(|t| t.id).or_else(|| fleet.mirror.scalable_of(&machine))?;
-    let scalable = fleet.mirror.scalable(&id)?;
+    let scalable = fleet.blueprint(&id)?;
+    let outdated = outdated(fleet, &machine, &scalable, &class.spec());
+    Some(outdated.map_or(Standing::UpToDate, Standing::Outdated))
+}
+
+fn outdated(
+    fleet: &Fleet,
+    machine: &Machine,
+    scalable: &Scalable,
+    spec: &ClusterAPINodeClassSpec,
+) -> Option<&'static str> {
     if scalable.version.is_some() && machine.version.is_some() && scalable.version != machine.version {
         return Some(VERSION);
     }
-    if scalable.failure_domain.is_some() && scalable.failure_domain != machine.failure_domain {
+    // One that the infrastructure put elsewhere than it was asked to would be put there again.
+    let place = machine.asked_into.as_ref().or(machine.failure_domain.as_ref());
+    if scalable.failure_domain.is_some() && scalable.failure_domain.as_ref() != place {
         return Some(FAILURE_DOMAIN);
     }
     if scalable.rollout_after.is_some_and(|after| after <= fleet.clock.now() && machine.created < after) {
@@ -46,9 +75,9 @@ pub fn drifted(fleet: &Fleet, claim: &NodeClaim) -> Option<&'static str> {
     }
     // A Machine of its own carries what it was made from.
     if machine.annotations.contains_key(names::BLUEPRINT_HASH) {
-        return made_otherwise(&machine, &scalable, &class.spec());
+        return made_otherwise(machine, scalable, spec);
     }
-    is_stale(fleet, &machine, &scalable).then_some(TEMPLATE)
+    is_stale(fleet, machine, scalable).then_some(TEMPLATE)
 }
 
 /// Why a Machine of its own would be made in another way now.

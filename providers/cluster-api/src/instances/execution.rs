@@ -117,8 +117,10 @@ impl Actor {
             tracing::info!(resource = %scalable.id, from = scalable.replicas, to = replicas, "scaling");
             if replicas < scalable.replicas {
                 // Whether or not an answer comes, from now on it may be lower.
-                let now = Instant::now();
-                self.lock().entry(scalable.id.clone()).or_default().sightings.shrank = Some(now);
+                let now = Some(Instant::now());
+                let mut memory = self.lock();
+                let sightings = &mut memory.entry(scalable.id.clone()).or_default().sightings;
+                (sightings.shrank, sightings.lowered) = (now, now);
             }
             let written = fleet.hub.scale(scalable, replicas).await;
             // Of a write that may or may not have been made nothing is known.

@@ -23,11 +23,12 @@ use super::ledger::ClaimFacts;
 use super::node_claims::NodeClaims;
 use super::offers::{self, Market, Offers, takes_part};
 use super::pace::Pace;
-use crate::client::hub::Hub;
+use super::templates;
+use crate::client::hub::{Hub, HubError};
 use crate::client::machine::Machine;
-use crate::client::mirror::Mirror;
+use crate::client::mirror::{Mirror, Wanted};
 use crate::client::prices::Fetch;
-use crate::client::scalable::{Scalable, ScalableKey};
+use crate::client::scalable::{Scalable, ScalableKey, ScalableKind};
 use crate::client::settings::Settings;
 use crate::instancetypes::catalog::Entry;
 use crate::metrics::Metrics;
@@ -63,6 +64,8 @@ pub struct Fleet {
     pub fetch: Fetch,
     /// All Machines, as the server has them.
     pub(crate) census: Census,
+    /// Whether the Cluster was paused when the server last said so, and when that was.
+    pause: tokio::sync::Mutex<Option<(Instant, bool)>>,
     pub(crate) queue: OnceLock<WorkQueue<ScalableKey>>,
     pub(crate) waker: OnceLock<LaunchWaker>,
     started: Instant,
@@ -71,6 +74,9 @@ pub struct Fleet {
 
 /// How long after the start who asks is kept waiting for the first lists rather than turned away.
 const STARTING: Duration = Duration::from_secs(5);
+
+/// For how long the server's word on whether the Cluster is paused serves others: many NodeClaims end together.
+const MOMENT: Duration = Duration::from_secs(1);
 
 /// How long it is until the infrastructure of a launch is asked for an id again.
 const BETWEEN_QUESTIONS: Duration = Duration::from_secs(2);
@@ -129,6 +135,7 @@ impl Fleet {
             metrics,
             fetch,
             census: Census::default(),
+            pause: tokio::sync::Mutex::default(),
             queue: OnceLock::new(),
             waker: OnceLock::new(),
             started: Instant::now(),
@@ -156,6 +163,22 @@ impl Fleet {
         Err(ProviderError::other(NotYet::new(why)))
     }
 
+    /// Whether the Cluster is paused. To be asked before Machines are written to: who moves objects to another management cluster pauses
+    /// first, and a watch may lag far behind, so unless the pause has been seen already the server is asked.
+    pub(crate) async fn is_paused(&self) -> Result<bool, HubError> {
+        if self.mirror.cluster().is_some_and(|cluster| cluster.paused) {
+            return Ok(true);
+        }
+        // Who comes while it is asked waits for that answer.
+        let mut last = self.pause.lock().await;
+        if let Some((_, paused)) = last.filter(|(at, _)| at.elapsed() < MOMENT) {
+            return Ok(paused);
+        }
+        let paused = self.hub.cluster().await?.paused;
+        *last = Some((Instant::now(), paused));
+        Ok(paused)
+    }
+
     /// A NodeClass by name.
     pub fn node_class(&self, name: &str) -> Option<Arc<ClusterAPINodeClass>> {
         self.node_classes.get(&ObjectKey::cluster(name))
@@ -174,6 +197,27 @@ impl Fleet {
     /// What holds a resource.
     pub fn hold(&self, scalable: &Scalable) -> Option<Hold> {
         offers::hold(&self.mirror, scalable)
+    }
+
+    /// What Machines of their own are made from: a resource, or what a NodeClass names.
+    pub fn blueprint(&self, id: &ScalableKey) -> Option<Arc<Scalable>> {
+        if id.kind != ScalableKind::MachineTemplate {
+            return self.mirror.scalable(id);
+        }
+        let named = |class: Arc<ClusterAPINodeClass>| templates::blueprints(&class, &self.mirror);
+        self.node_classes.list().into_iter().flat_map(named).find(|blueprint| blueprint.id == *id)
+    }
+
+    /// What is to be looked at in the management cluster besides what is watched, as NodeClasses are now.
+    pub(crate) fn look_at_what_is_wanted(&self) {
+        let classes = self.node_classes.list();
+        self.mirror.want(Wanted {
+            templates: classes
+                .iter()
+                .flat_map(|class| templates::references(class).collect::<Vec<_>>())
+                .collect(),
+            control_plane: classes.iter().any(|class| class.makes_machines()),
+        });
     }
 
     /// The Machines of a resource, as last seen.
@@ -214,7 +258,7 @@ impl Fleet {
         let market = Market {
             mirror: &self.mirror,
             settings: &self.settings,
-            learnt: self.lessons.learnt(&self.mirror.scalables()),
+            learnt: self.lessons.learnt(&offers::members(class, &self.mirror)),
             spot: self.node_claims.spot_resources(),
             told: self.lessons.told(class),
             silent,

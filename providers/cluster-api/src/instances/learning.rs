@@ -8,12 +8,14 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{ConfigMap, Node};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as WireQuantity;
-use karpenter_api::{Quantity, ResourceList};
+use karpenter_api::{NodeClaim, Quantity, ResourceList};
 use karpenter_runtime::events::{Event, EventType, reference};
 use kube::{Api, Client};
 use tokio::time::Instant;
 
+use super::customization::blueprint_hash;
 use super::fleet::Fleet;
+use super::node_claims::Target;
 use crate::client::machine::Machine;
 use crate::client::prices;
 use crate::client::scalable::{Scalable, ScalableKey};
@@ -139,7 +141,7 @@ pub(crate) async fn learn(fleet: &Fleet) {
     for class in fleet.node_classes.list() {
         let offers = fleet.offers(&class);
         for scalable in offers.members.iter().filter(|scalable| !fleet.lessons.is_fresh(scalable)) {
-            learn_from_node(fleet, &client, scalable).await;
+            learn_from_node(fleet, &client, &class, scalable).await;
         }
         let Some(pricing) = class.spec().pricing else { continue };
         if let Some(reference) = pricing.config_map_ref {
@@ -151,14 +153,19 @@ pub(crate) async fn learn(fleet: &Fleet) {
     }
 }
 
-async fn learn_from_node(fleet: &Fleet, client: &Client, scalable: &Arc<Scalable>) {
+async fn learn_from_node(
+    fleet: &Fleet,
+    client: &Client,
+    class: &ClusterAPINodeClass,
+    scalable: &Arc<Scalable>,
+) {
     let newest = fleet.mirror.sets_of(&scalable.id).into_iter().max_by_key(|set| set.revision());
     let newest = newest.map(|set| names::label_value(&set.id.key.name).into_owned());
     let machines = fleet.machines_of(&scalable.id);
     let of_newest = |machine: &&Machine| newest.is_none() || machine.set_name() == newest.as_deref();
     let with_node =
         machines.iter().filter(|m| !m.deleting).filter(of_newest).find_map(|m| m.node_name.clone());
-    let Some(name) = with_node else { return };
+    let Some(name) = with_node.or_else(|| node_of_its_own(fleet, class, scalable)) else { return };
     let Ok(Some(node)) = Api::<Node>::all(client.clone()).get_opt(&name).await else { return };
     // One that is not ready may not have found out yet what it has.
     let is_ready = |node: &Node| {
@@ -170,6 +177,19 @@ async fn learn_from_node(fleet: &Fleet, client: &Client, scalable: &Arc<Scalable
     if capacity.contains_key("cpu") && capacity.contains_key("memory") {
         fleet.lessons.learn(scalable, Learnt { capacity, allocatable });
     }
+}
+
+/// The Node of a Machine of its own that was made from a blueprint as it is now.
+fn node_of_its_own(fleet: &Fleet, class: &ClusterAPINodeClass, blueprint: &Scalable) -> Option<String> {
+    let hash = class.makes_machines().then(|| blueprint_hash(blueprint, &class.spec()))?;
+    let made_from = |claim: &Arc<NodeClaim>| {
+        let uid = claim.metadata.uid.as_deref()?;
+        let target = Target::of(claim).filter(|target| target.standalone && target.id == blueprint.id);
+        let machine = fleet.mirror.machine_of(uid).filter(|machine| target.is_some() && !machine.deleting)?;
+        let same = machine.annotations.get(names::BLUEPRINT_HASH) == Some(&hash);
+        machine.node_name.clone().filter(|_| same)
+    };
+    fleet.node_claims.store().list().iter().find_map(made_from)
 }
 
 fn quantities(list: Option<BTreeMap<String, WireQuantity>>) -> ResourceList {

@@ -25,6 +25,9 @@
 //! the MachineDeployment decides which MachineSet shrinks: see [`rollout`](super::rollout) for when the level is lowered then. A rollout
 //! may never end, for want of the very quota that its surplus takes up.
 //!
+//! A level that fell by a mark needs that mark until MachineSets have heard of it. A Machine that was deleted directly by then is made
+//! again, and there is one too many that no mark tells: so none is deleted for a while after the level fell.
+//!
 //! # A resource that takes part no more
 //!
 //! Its owner took it out of every NodeClass, or somebody else sets its replicas: what is free there is theirs, born or not. The level
@@ -88,12 +91,14 @@ pub struct Sightings {
     pub seen: BTreeMap<String, Instant>,
     /// When the resource was last seen about to shrink: its level was lowered, or it had more Machines than that.
     pub shrank: Option<Instant>,
+    /// When its level was last lowered, unless that is long ago.
+    pub lowered: Option<Instant>,
 }
 
 /// So long Cluster API has for settling on as many Machines as the level says before one that is too many counts as there to stay.
 const SETTLING: Duration = Duration::from_secs(30);
 
-/// So long MachineSets may go by a level that has risen again since: it reaches them by way of their MachineDeployment.
+/// So long MachineSets may go by an older level: a new one reaches them by way of their MachineDeployment.
 const AFTER_SHRINKING: Duration = Duration::from_secs(5);
 
 /// What there is.
@@ -123,6 +128,13 @@ pub struct Situation<'a> {
     pub now: Timestamp,
     /// The time, for waiting.
     pub instant: Instant,
+}
+
+impl Situation<'_> {
+    /// How long ago something was.
+    fn age(&self, since: Instant) -> Duration {
+        self.instant.saturating_duration_since(since)
+    }
 }
 
 /// The beginning of our time with a resource.
@@ -194,6 +206,7 @@ pub fn plan(situation: &Situation<'_>) -> Plan {
     let epoch = epoch(situation.scalable);
     let sorted = sort(situation, epoch);
     let mut plan = Plan { in_rollout: situation.rollout.is_some(), ..Plan::default() };
+    plan.sightings.lowered = situation.sightings.lowered.filter(|at| situation.age(*at) < AFTER_SHRINKING);
     let waiting = waiting(situation);
     // One that is not ours yet is left alone until somebody wants a node of it.
     if epoch.is_none() && waiting.is_empty() && sorted.claimed.is_empty() {
@@ -246,6 +259,7 @@ pub fn plan(situation: &Situation<'_>) -> Plan {
     }
     if plan.replicas.is_some_and(|level| level < situation.scalable.replicas) {
         plan.sightings.shrank = Some(situation.instant);
+        plan.sightings.lowered = Some(situation.instant);
     }
     plan.counts = counts(&sorted, &waiting);
     plan
@@ -345,11 +359,10 @@ fn claims<'a>(
     let seen = &situation.sightings.seen;
     let first_seen = |machine: &Machine| *seen.get(&machine.uid).unwrap_or(&situation.instant);
     plan.sightings.seen = free.iter().map(|machine| (machine.uid.clone(), first_seen(machine))).collect();
-    let age = |since: Instant| situation.instant.saturating_duration_since(since);
-    let young = |machine: &Machine| age(first_seen(machine)) < SETTLING;
+    let young = |machine: &Machine| situation.age(first_seen(machine)) < SETTLING;
     let shrank = match shrinks(situation) {
         true => Some(situation.instant),
-        false => situation.sightings.shrank.filter(|at| age(*at) < AFTER_SHRINKING),
+        false => situation.sightings.shrank.filter(|at| situation.age(*at) < AFTER_SHRINKING),
     };
     plan.sightings.shrank = shrank;
     let unsettled = situation.rollout.is_none() && shrank.is_some();
@@ -427,7 +440,7 @@ fn mark_surplus(
         }
         let since = *situation.sightings.free.get(&machine.uid).unwrap_or(&situation.instant);
         plan.sightings.free.insert(machine.uid.clone(), since);
-        let age = situation.instant.saturating_duration_since(since);
+        let age = situation.age(since);
         if age >= surplus_after {
             plan.marks.push((machine.key.clone(), SURPLUS_MARK.to_owned()));
         } else {
@@ -510,7 +523,7 @@ fn level(
         next = want.max(safe);
         if next > want {
             let since = situation.sightings.unborn.unwrap_or(situation.instant);
-            let age = situation.instant.saturating_duration_since(since);
+            let age = situation.age(since);
             if age >= situation.rules.surplus_after {
                 next = want;
             } else {
@@ -534,6 +547,17 @@ fn level(
     }
 
     plan.removals = removals(situation, sorted, next, &plan.marks);
+    if !plan.removals.is_empty() && is_news(situation, next, plan.sightings.lowered) {
+        plan.removals.clear();
+        plan.look_again(AFTER_SHRINKING);
+    }
+}
+
+/// Whether MachineSets may yet have to hear that the level is as low as this. In a rollout they have more replicas at any time.
+fn is_news(situation: &Situation<'_>, level: i32, lowered: Option<Instant>) -> bool {
+    level < situation.scalable.replicas
+        || lowered.is_some()
+        || (situation.rollout.is_none() && situation.in_sets.is_some_and(|in_sets| in_sets > level))
 }
 
 /// The level of a resource that takes part no more. `free` Machines may yet serve who waits.
@@ -565,7 +589,7 @@ fn level_of_another(
         // Lowered now, it could be lowered twice for one Machine. Replicas that stay unborn get its place.
         let since = situation.sightings.unborn.unwrap_or(situation.instant);
         plan.sightings.unborn = Some(since);
-        let age = situation.instant.saturating_duration_since(since);
+        let age = situation.age(since);
         match situation.rules.surplus_after.checked_sub(age).filter(|rest| !rest.is_zero()) {
             Some(rest) => plan.look_again(rest),
             None => plan.removals = ours.into_iter().collect(),
@@ -597,7 +621,7 @@ fn level_in_rollout(
     let current = situation.scalable.replicas;
     let since = situation.sightings.idle.unwrap_or(situation.instant);
     plan.sightings.idle = Some(since);
-    let age = situation.instant.saturating_duration_since(since);
+    let age = situation.age(since);
     let rest = situation.rules.surplus_after.saturating_sub(age);
     let (wanted, spare) = match rest.is_zero() {
         true => (needed, dispensable(situation, spare)),

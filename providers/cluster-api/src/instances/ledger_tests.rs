@@ -251,6 +251,29 @@ fn a_marked_machine_whose_place_is_wanted_is_deleted_directly() {
 }
 
 #[test]
+fn a_marked_machine_that_the_level_falls_by_is_not_deleted_before_its_machine_set_has_heard_of_the_level() {
+    // Four are asked for, one of them is unborn, b goes and d waits: three will do, for b is marked. Deleted meanwhile, b would be made
+    // again beside the fourth, and of the four that are left then none is marked.
+    let mut case = Case::new(4).claimed(&["a", "b", "c"]).mark("m-b", "uid-b").waiting(&["d"]);
+    case.in_sets = Some(4);
+    let fell = case.plan();
+    assert_eq!((fell.replicas, fell.removals.len()), (Some(3), 0));
+    assert_eq!(fell.look_again, Some(Duration::from_secs(5)));
+    case.replicas = 3;
+    case.sightings = fell.sightings;
+    case.instant += Duration::from_secs(1);
+    case.in_sets = Some(3);
+    let soon = case.plan();
+    assert!(!soon.writes(), "what is seen of MachineSets may be older than the level: {soon:?}");
+    case.sightings = soon.sightings;
+    case.instant += Duration::from_secs(5);
+    case.in_sets = Some(4);
+    assert!(!case.plan().writes(), "the MachineDeployment has yet to lower it");
+    case.in_sets = Some(3);
+    assert_eq!(keys(&case.plan().removals), ["m-b"]);
+}
+
+#[test]
 fn during_a_rollout_machines_are_deleted_directly_and_the_level_does_not_fall() {
     let mut case = Case::new(4).claimed(&["a", "b", "c"]).mark("m-b", "uid-b").free(&["new"]);
     case.rollout = Some(rolling());

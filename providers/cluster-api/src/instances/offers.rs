@@ -12,6 +12,7 @@ use karpenter_primitives::Selector;
 use super::adoption;
 use super::holds::{self, Hold, HoldKind};
 use super::ledger::{self, ClaimFacts};
+use super::{skew, templates};
 use crate::client::fields::Malformed;
 use crate::client::machine::Machine;
 use crate::client::mirror::Mirror;
@@ -121,18 +122,20 @@ impl Market<'_> {
         let mut offers =
             Offers { inherit_taints: spec.inherit_taints.unwrap_or_default(), ..Offers::default() };
         let mut reasons: BTreeMap<ScalableKey, Option<String>> = BTreeMap::new();
-        for scalable in self.mirror.scalables() {
-            if !takes_part(class, &scalable) {
-                continue;
-            }
-            let template = scalable.infrastructure.as_ref().and_then(|r| self.mirror.template(r));
-            let template = template.as_ref().and_then(|template| template.as_ref().as_ref().ok());
+        for scalable in members(class, self.mirror) {
+            let found = scalable.infrastructure.as_ref().and_then(|r| self.mirror.template(r));
+            let template = found.as_ref().and_then(|template| template.as_ref().as_ref().ok());
             match Blueprint::of(&scalable, template, around).and_then(|blueprint| {
                 scalable.bounds()?;
                 Ok(blueprint)
             }) {
                 Ok(blueprint) => offers.blueprints.push(blueprint),
-                Err(malformed) => offers.excluded.push(malformed),
+                Err(mut malformed) => {
+                    if let Some(Err(trouble)) = found.as_deref() {
+                        malformed.problem.push_str(&format!("; the infrastructure template: {trouble}"));
+                    }
+                    offers.excluded.push(malformed);
+                }
             }
             offers.ignored.extend(node_labels::ignored(&scalable));
             reasons.insert(scalable.id.clone(), self.unavailable(&scalable, mode));
@@ -145,21 +148,14 @@ impl Market<'_> {
         offers
     }
 
-    /// What holds a resource.
-    pub fn hold(&self, scalable: &Scalable) -> Option<Hold> {
-        hold(self.mirror, scalable)
-    }
-
     /// Why a resource cannot give a node at the moment.
     fn unavailable(&self, scalable: &Scalable, mode: LaunchMode) -> Option<String> {
         if self.silent {
             return Some("the management cluster has not answered for long".to_owned());
         }
         let alone = mode == LaunchMode::Machine;
-        if let Some(hold) = self.hold(scalable)
+        if let Some(hold) = launch_hold(self.mirror, scalable, mode)
             && hold.kind != HoldKind::Waiting
-            // Machines of their own are no replicas of it, whosever they are.
-            && !(alone && hold.kind == HoldKind::NotOurs)
         {
             return Some(format!("{}: {}", hold.reason, hold.message));
         }
@@ -174,13 +170,34 @@ pub fn hold(mirror: &Mirror, scalable: &Scalable) -> Option<Hold> {
     holds::hold(scalable, &mirror.sets_of(&scalable.id), mirror.cluster().as_deref())
 }
 
+/// What holds launches from a resource in this mode: Machines of their own are no replicas of it, whosever those are, and no
+/// MachineSet looks whether they may be made.
+pub fn launch_hold(mirror: &Mirror, scalable: &Scalable, mode: LaunchMode) -> Option<Hold> {
+    let hold = hold(mirror, scalable);
+    if mode == LaunchMode::MachineDeployment {
+        return hold;
+    }
+    let hold = hold.filter(|hold| matches!(hold.kind, HoldKind::NoLaunches | HoldKind::NoWrites));
+    hold.or_else(|| {
+        let (cluster, control_plane) = (mirror.cluster()?, mirror.control_plane()?);
+        skew::hold(scalable, &cluster, control_plane.as_ref().as_ref().ok()?)
+    })
+}
+
+/// What a NodeClass launches from: what it names itself, else the resources that take part in it.
+pub fn members(class: &ClusterAPINodeClass, mirror: &Mirror) -> Vec<Arc<Scalable>> {
+    let resources = mirror.scalables().into_iter().filter(|scalable| takes_part(class, scalable));
+    resources.chain(templates::blueprints(class, mirror)).collect()
+}
+
 /// The Machines of a resource, as last seen.
 pub fn machines_of(mirror: &Mirror, id: &ScalableKey) -> Vec<Machine> {
+    let Some(label) = id.kind.machine_label() else { return Vec::new() };
     let machines = mirror.machines();
     let name = names::label_value(&id.key.name);
     let theirs = machines.iter().filter(|machine| {
         machine.key.namespace == id.key.namespace
-            && machine.labels.get(id.kind.machine_label()).map(String::as_str) == Some(&*name)
+            && machine.labels.get(label).map(String::as_str) == Some(&*name)
     });
     theirs.map(|machine| Machine::clone(machine)).collect()
 }
@@ -201,8 +218,11 @@ pub fn room(scalable: &Scalable, machines: &[Machine], targeting: &[ClaimFacts])
 }
 
 /// Whether a resource takes part in a NodeClass: it carries the member label and the selector matches, or the selector alone
-/// decides. A selector that means nothing matches nothing.
+/// decides. A selector that means nothing matches nothing, and a NodeClass that names templates itself has no resources.
 pub fn takes_part(class: &ClusterAPINodeClass, scalable: &Scalable) -> bool {
+    if !class.machine_templates().is_empty() {
+        return false;
+    }
     let spec = class.spec.as_ref();
     let selector = spec.and_then(|spec| spec.scalable_resource_selector.as_ref());
     let selected = match selector.map(|selector| selector.to_selector()) {

@@ -4,12 +4,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use k8s_openapi::api::core::v1::Pod;
 use karpenter_api::annotations::NODECLAIM_TERMINATION_TIMESTAMP;
 use karpenter_api::conditions::HasConditions as _;
 use karpenter_api::nodeclaim::{LAUNCHED, REGISTERED};
 use karpenter_api::{ConditionStatus, NodeClaim};
 use karpenter_cloudprovider::ProviderError;
 use karpenter_runtime::events::{Event, EventType, reference};
+use kube::Api;
+use kube::api::ListParams;
 use serde_json::json;
 
 use super::fleet::Fleet;
@@ -84,7 +87,7 @@ async fn begin(fleet: &Arc<Fleet>, claim: &NodeClaim) -> Result<Begun, ProviderE
     };
     let id = fleet.mirror.scalable_of(&machine);
     // We are asked when the node is drained: nothing is left to wait for.
-    if machine.waits_for_us() && !fleet.mirror.cluster().is_some_and(|cluster| cluster.paused) {
+    if machine.waits_for_us() && !is_paused(fleet).await? {
         super::hook::let_go(fleet, &machine).await.map_err(ProviderError::other)?;
         // The rest when the core asks again, of the Machine as it is then.
         return Ok(Begun::Going);
@@ -95,7 +98,7 @@ async fn begin(fleet: &Arc<Fleet>, claim: &NodeClaim) -> Result<Begun, ProviderE
             fleet.poke(id);
         }
         tell_what_blocks(fleet, claim, &machine);
-        if is_overdue(fleet, claim) && !machine.gives_up_waiting {
+        if is_overdue(fleet, claim) && !machine.gives_up_waiting && !is_paused(fleet).await? {
             // Its finalizers are Cluster API's; how long it waits for the node is for us to say.
             match fleet.hub.stop_waiting(&machine).await {
                 Err(error) if !error.is_conflict() && !error.is_not_found() => {
@@ -107,22 +110,19 @@ async fn begin(fleet: &Arc<Fleet>, claim: &NodeClaim) -> Result<Begun, ProviderE
         return Ok(Begun::Going);
     }
     let standalone = target.as_ref().is_some_and(|target| target.standalone) || id.is_none();
-    let paused = if standalone {
-        fleet.mirror.cluster().is_some_and(|cluster| cluster.paused)
-    } else {
-        let scalable = id.as_ref().and_then(|id| fleet.mirror.scalable(id));
-        let hold = scalable.and_then(|scalable| fleet.hold(&scalable));
-        hold.is_some_and(|hold| hold.kind == HoldKind::NoWrites)
-    };
-    if paused || machine.is_paused() {
+    let scalable = id.as_ref().filter(|_| !standalone).and_then(|id| fleet.mirror.scalable(id));
+    let hold = scalable.and_then(|scalable| fleet.hold(&scalable));
+    let held = machine.is_paused() || hold.is_some_and(|hold| hold.kind == HoldKind::NoWrites);
+    // Of one that is marked all that is to be written is the level, for which that is asked anew.
+    if held || ((standalone || !machine.is_marked()) && is_paused(fleet).await?) {
         let why = format!("Machine {}: paused; it will be deleted when that ends", machine.key);
         // That is known at once.
         fleet.recorder.publish(stalled(claim, why.clone()));
         return Ok(Begun::Waits(why));
     }
     if standalone {
-        if !machine.annotations.contains_key(names::EXCLUDE_DRAIN) {
-            // Karpenter has drained the node; Cluster API need not do it again.
+        if !machine.annotations.contains_key(names::EXCLUDE_DRAIN) && !is_empty(fleet, &machine).await {
+            // Karpenter has drained the node as far as it does: Cluster API need not wait for what is left.
             let metadata = json!({"annotations": {names::EXCLUDE_DRAIN: ""}});
             settle(fleet.hub.annotate_machine(&machine, metadata).await.map(drop))?;
         }
@@ -157,6 +157,29 @@ async fn begin(fleet: &Arc<Fleet>, claim: &NodeClaim) -> Result<Begun, ProviderE
         }
     }
     Ok(Begun::Waits(why))
+}
+
+async fn is_paused(fleet: &Fleet) -> Result<bool, ProviderError> {
+    fleet.is_paused().await.map_err(ProviderError::other)
+}
+
+/// Whether Cluster API would find nothing to drain on a Machine's node, so that it need not be told not to: one write less for almost
+/// every node. What cannot be found out counts as something.
+async fn is_empty(fleet: &Fleet, machine: &Machine) -> bool {
+    // It drains no Node that it does not know.
+    let Some(node) = &machine.node_name else { return true };
+    let pods: Api<Pod> = Api::all(fleet.node_claims.client());
+    let there = ListParams::default().fields(&format!("spec.nodeName={node}"));
+    pods.list(&there).await.is_ok_and(|pods| !pods.items.iter().any(is_drained_by_cluster_api))
+}
+
+/// Whether Cluster API evicts a pod, and waits for it: not those of DaemonSets, nor those that only kubelet knows of.
+fn is_drained_by_cluster_api(pod: &Pod) -> bool {
+    let owners = pod.metadata.owner_references.as_deref().unwrap_or_default();
+    let is_daemon = owners.iter().any(|owner| owner.kind == "DaemonSet" && owner.controller == Some(true));
+    let annotations = pod.metadata.annotations.as_ref();
+    let is_mirror = annotations.is_some_and(|all| all.contains_key("kubernetes.io/config.mirror"));
+    !is_daemon && !is_mirror
 }
 
 fn settle(result: Result<(), HubError>) -> Result<(), ProviderError> {
@@ -247,4 +270,26 @@ fn tell_what_blocks(fleet: &Fleet, claim: &NodeClaim, machine: &Machine) {
 fn stalled(claim: &NodeClaim, message: String) -> Event {
     let key = [claim.metadata.uid.clone().unwrap_or_default(), message.clone()];
     Event::new(reference(claim), EventType::Normal, "DeletionStalled", message).dedupe_by(key)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cluster_api_leaves_on_a_node_is_nothing_to_drain() {
+        let pod = |metadata: serde_json::Value| -> Pod {
+            serde_json::from_value(json!({"metadata": metadata})).expect("a pod")
+        };
+        let owner = |kind: &str| json!({"ownerReferences": [{"apiVersion": "apps/v1", "kind": kind, "name": "x", "uid": "u", "controller": true}]});
+        assert!(!is_drained_by_cluster_api(&pod(owner("DaemonSet"))));
+        assert!(!is_drained_by_cluster_api(&pod(
+            json!({"annotations": {"kubernetes.io/config.mirror": "x"}})
+        )));
+        assert!(is_drained_by_cluster_api(&pod(owner("ReplicaSet"))));
+        assert!(
+            is_drained_by_cluster_api(&pod(json!({"deletionTimestamp": "2026-01-01T00:00:00Z"}))),
+            "it waits for it"
+        );
+    }
 }

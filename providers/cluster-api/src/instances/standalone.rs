@@ -1,6 +1,6 @@
-//! Machine mode: a Machine of its own for every NodeClaim, named after it, with clones of the templates that a MachineDeployment
-//! names. Everything is made by name and carries the NodeClaim's uid, so that making it again changes nothing and what was left
-//! half made is found.
+//! Machine mode: a Machine of its own for every NodeClaim, named after it, with clones of the templates that a MachineDeployment or
+//! the NodeClass names. Everything is made by name and carries the NodeClaim's uid, so that making it again changes nothing and what
+//! was left half made is found.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,15 +15,16 @@ use super::fleet::Fleet;
 use super::hook;
 use super::launch;
 use super::node_claims::Target;
+use super::offers;
 use super::pace::Turn;
 use crate::client::cluster::Cluster;
 use crate::client::fields::{Fields, Malformed, Reference};
 use crate::client::hub::{HubError, machine_reference};
 use crate::client::machine::Machine;
-use crate::client::scalable::Scalable;
+use crate::client::scalable::{Scalable, ScalableKey, ScalableKind};
 use crate::instancetypes::node_labels::is_copied;
 use crate::names;
-use crate::nodeclass::ClusterAPINodeClassSpec;
+use crate::nodeclass::{ClusterAPINodeClassSpec, LaunchMode};
 
 /// Makes a NodeClaim's Machine, clones first: Cluster API looks for a missing infrastructure only every half a minute.
 pub async fn launch(fleet: &Arc<Fleet>, claim: &NodeClaim, target: &Target) -> Result<Launch, ProviderError> {
@@ -39,13 +40,20 @@ pub async fn launch(fleet: &Arc<Fleet>, claim: &NodeClaim, target: &Target) -> R
         Some(cluster) => cluster,
         None => there(fleet, target, fleet.hub.cluster().await)?,
     };
-    if cluster.paused {
+    if *there(fleet, target, fleet.is_paused().await)? {
         return Ok(pending("Paused", "the Cluster is paused".to_owned()));
     }
-    let blueprint = match fleet.mirror.scalable(&target.id) {
+    let blueprint = match fleet.blueprint(&target.id) {
         Some(blueprint) => blueprint,
-        None => there(fleet, target, fleet.hub.scalable(&target.id).await)?,
+        None => there(fleet, target, asked(fleet, &target.id).await)?,
     };
+    if let Some(hold) = offers::launch_hold(&fleet.mirror, &blueprint, LaunchMode::Machine) {
+        // Nothing is broken, and nobody need stay away from it; but pods are not kept waiting for ever.
+        return match launch::age(fleet, claim) >= launch::timeout(fleet, claim) {
+            true => Err(ProviderError::insufficient_capacity(hold.message)),
+            false => Ok(pending(hold.reason, hold.message)),
+        };
+    }
     let class = &claim.spec.node_class_ref.name;
     let limits = fleet.node_class(class).and_then(|class| class.spec().launch_limits);
     let uid = claim.metadata.uid.as_deref().unwrap_or_default();
@@ -84,6 +92,17 @@ fn there<T>(fleet: &Fleet, target: &Target, found: Result<T, HubError>) -> Resul
     }
 }
 
+/// A blueprint that is out of sight, as the server has it. What NodeClasses name is out of sight only while the Cluster is.
+async fn asked(fleet: &Fleet, id: &ScalableKey) -> Result<Scalable, HubError> {
+    match id.kind {
+        ScalableKind::MachineTemplate if fleet.mirror.cluster().is_none() => {
+            Err(HubError::Conflict(format!("the Cluster of {id}")))
+        }
+        ScalableKind::MachineTemplate => Err(HubError::NotFound(id.to_string())),
+        _ => fleet.hub.scalable(id).await,
+    }
+}
+
 async fn make(
     fleet: &Arc<Fleet>,
     claim: &NodeClaim,
@@ -117,6 +136,10 @@ async fn make(
         "bootstrap": bootstrap,
         "infrastructureRef": clones.reference(&infrastructure).await?,
     });
+    if !blueprint.taints.is_empty() {
+        // What its nodes are planned with.
+        machine["taints"] = blueprint.taints.clone().into();
+    }
     for (key, value) in [("version", &blueprint.version), ("failureDomain", &target.failure_domain)] {
         if let Some(value) = value {
             machine[key] = value.as_str().into();
@@ -153,13 +176,14 @@ pub async fn sweep(fleet: &Arc<Fleet>, claim: &NodeClaim, target: &Target) -> Re
             Err(error) => return Err(error),
         },
     };
-    let blueprint = match fleet.mirror.scalable(&target.id) {
+    let blueprint = match fleet.blueprint(&target.id) {
         Some(blueprint) => blueprint,
-        None => match fleet.hub.scalable(&target.id).await {
+        None => match asked(fleet, &target.id).await {
             Ok(blueprint) => Arc::new(blueprint),
             Err(error) if error.is_not_found() => {
+                // They are looked for among all of their kinds when the NodeClaim is gone.
                 let name = claim.metadata.name.as_deref().unwrap_or_default();
-                tracing::warn!(blueprint = %target.id, name, "a blueprint is gone; clones of its templates may be left over");
+                tracing::info!(blueprint = %target.id, name, "a blueprint is gone; clones of its templates will be looked for");
                 return Ok(());
             }
             Err(error) => return Err(error),
@@ -181,6 +205,11 @@ pub async fn sweep(fleet: &Arc<Fleet>, claim: &NodeClaim, target: &Target) -> Re
     Ok(())
 }
 
+/// The kind of a template's clones: its own without the word.
+pub(super) fn kind_of_clones(template: &Reference) -> &str {
+    template.kind.strip_suffix("Template").unwrap_or(&template.kind)
+}
+
 /// What is made for one NodeClaim.
 struct Clones<'a> {
     fleet: &'a Fleet,
@@ -199,10 +228,13 @@ impl Clones<'_> {
         self.claim.metadata.uid.as_deref().unwrap_or_default()
     }
 
-    /// The clone of a template: its kind without the word, our name.
+    /// The clone of a template, with our name.
     fn named(&self, template: &Reference) -> Reference {
-        let kind = template.kind.strip_suffix("Template").unwrap_or(&template.kind);
-        Reference { kind: kind.to_owned(), name: self.name().to_owned(), ..template.clone() }
+        Reference {
+            kind: kind_of_clones(template).to_owned(),
+            name: self.name().to_owned(),
+            ..template.clone()
+        }
     }
 
     async fn clone_of(&self, template: &Reference, field: &'static str) -> Result<Reference, HubError> {
@@ -231,6 +263,8 @@ impl Clones<'_> {
         let mut labels: Map<String, Value> =
             labels.into_iter().map(|(key, value)| (key, value.into())).collect();
         labels.insert(names::CLUSTER_NAME.to_owned(), (*self.cluster.key.name).into());
+        // By which those are found that never get a Machine.
+        labels.insert(names::MEMBER.to_owned(), "".into());
         let mut annotations = self.annotations();
         annotations[names::CLONED_FROM_NAME] = template.name.as_str().into();
         annotations[names::CLONED_FROM_KIND] = format!("{}.{}", template.kind, template.group).into();

@@ -45,6 +45,8 @@ pub struct Blueprint {
     pub reservation: i64,
     /// Where its nodes can be.
     pub places: Vec<Place>,
+    /// Whether its owner says in which zone, so that nothing else can.
+    pub zone_told: bool,
 }
 
 /// One place a node can be.
@@ -150,6 +152,7 @@ impl Blueprint {
             node_class: around.node_class,
         };
         let zone_label = labels.remove(TOPOLOGY_ZONE);
+        let zone_told = zone_label.is_some();
         let mut places = Vec::new();
         for (zone, failure_domain) in places_of(scalable, zone_label, around) {
             let price = price(sources, &name, zone.as_deref(), &capacity_type, &capacity)?;
@@ -168,6 +171,7 @@ impl Blueprint {
             capacity_type_told,
             reservation,
             places,
+            zone_told,
         })
     }
 }
@@ -200,6 +204,10 @@ fn places_of(
         let mapped = around.spec.failure_domain_zones.as_ref().and_then(|zones| zones.get(domain));
         mapped.unwrap_or(domain).clone()
     };
+    let allowed = match scalable.failure_domains.as_slice() {
+        [] => around.failure_domains,
+        some => some,
+    };
     let pinned = scalable.failure_domain.as_ref();
     if let Some(zone) = zone_label {
         return vec![(Some(zone), pinned.cloned())];
@@ -207,9 +215,9 @@ fn places_of(
     if let Some(domain) = pinned {
         return vec![(Some(zone_of(domain)), Some(domain.clone()))];
     }
-    let free = around.spec.launch_mode == Some(LaunchMode::Machine) && !around.failure_domains.is_empty();
+    let free = around.spec.launch_mode == Some(LaunchMode::Machine) && !allowed.is_empty();
     if free {
-        around.failure_domains.iter().map(|domain| (Some(zone_of(domain)), Some(domain.clone()))).collect()
+        allowed.iter().map(|domain| (Some(zone_of(domain)), Some(domain.clone()))).collect()
     } else {
         vec![(None, None)]
     }

@@ -1,6 +1,6 @@
 //! Whether we may do in the management cluster what a NodeClass needs: asked in one request, now and then.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::time::Duration;
@@ -22,16 +22,25 @@ const RETRY: Duration = Duration::from_secs(60);
 /// What is needed: verbs, and the resources of a group.
 type Need = (&'static [&'static str], String, &'static str);
 
+/// What we may not do, in words.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Missing {
+    /// What nothing works without.
+    pub needed: Vec<String>,
+    /// What nodes come and go without.
+    pub useful: Vec<String>,
+}
+
 /// What was found out, by NodeClass.
 #[derive(Debug, Default)]
 pub struct Permissions(Mutex<BTreeMap<String, Answer>>);
 
 /// Until when an answer holds, and what was missing.
-type Answer = (Instant, Option<Vec<String>>);
+type Answer = (Instant, Option<Missing>);
 
 impl Permissions {
-    /// What a NodeClass needs and we may not do; `None` if the management cluster does not say.
-    pub async fn missing(&self, fleet: &Fleet, class: &ClusterAPINodeClass) -> Option<Vec<String>> {
+    /// What a NodeClass needs or could use and we may not do; `None` if the management cluster does not say.
+    pub async fn missing(&self, fleet: &Fleet, class: &ClusterAPINodeClass) -> Option<Missing> {
         let now = Instant::now();
         let mode = class.spec().launch_mode.unwrap_or_default();
         let key = format!("{}/{mode:?}", class.name());
@@ -48,23 +57,38 @@ impl Permissions {
         let api: Api<SelfSubjectRulesReview> = Api::all(fleet.hub.client().clone());
         let missing = match api.create(&PostParams::default(), &review).await.map(|review| review.status) {
             Ok(Some(status)) => {
-                let missing = missing(&status.resource_rules, &needs(fleet, mode));
+                let (clones, control_plane) = groups(fleet, class);
+                let missing = Missing {
+                    needed: missing(&status.resource_rules, &needs(mode, clones.iter().cloned())),
+                    useful: missing(&status.resource_rules, &uses(mode, clones, control_plane)),
+                };
                 // What the server does not know of it cannot deny.
-                (!status.incomplete || missing.is_empty()).then_some(missing)
+                (!status.incomplete || missing == Missing::default()).then_some(missing)
             }
             Ok(None) => None,
             // Away, or it does not review: what was known stays.
             Err(_) => known.and_then(|(_, missing)| missing),
         };
-        let well = missing.as_ref().is_none_or(Vec::is_empty);
+        let well = missing.as_ref().is_none_or(|missing| *missing == Missing::default());
         let due = now + if well { PERIOD } else { RETRY };
         self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(key, (due, missing.clone()));
         missing
     }
 }
 
-/// What the mode needs, with the kinds that its resources refer to.
-fn needs(fleet: &Fleet, mode: LaunchMode) -> Vec<Need> {
+/// The groups of what is cloned for a NodeClass, and of the control plane: both only where Machines of their own are made.
+fn groups(fleet: &Fleet, class: &ClusterAPINodeClass) -> (BTreeSet<String>, Option<String>) {
+    if !class.makes_machines() {
+        return (BTreeSet::new(), None);
+    }
+    let offers = fleet.offers(class);
+    let templates = offers.members.iter().flat_map(|member| [&member.infrastructure, &member.bootstrap]);
+    let control_plane = fleet.mirror.control_plane_reference().map(|reference| reference.group);
+    (templates.flatten().map(|template| template.group.clone()).collect(), control_plane)
+}
+
+/// What the mode needs, with the groups of what is cloned.
+fn needs(mode: LaunchMode, clones: impl Iterator<Item = String>) -> Vec<Need> {
     let group = || CAPI_GROUP.to_owned();
     let read: &[&str] = &["get", "list", "watch"];
     let mut needs: Vec<Need> = vec![
@@ -75,24 +99,29 @@ fn needs(fleet: &Fleet, mode: LaunchMode) -> Vec<Need> {
         (&["patch", "delete"], group(), "machines"),
     ];
     match mode {
+        // Capacity may come from annotations; where it must come from a template that we may not read, that MachineDeployment is
+        // left out with the refusal, and the others work.
         LaunchMode::MachineDeployment => {
             needs.push((&["patch"], group(), "machinedeployments"));
             needs.push((&["patch"], group(), "machinedeployments/scale"));
         }
         LaunchMode::Machine => needs.push((&["create"], group(), "machines")),
     }
-    if mode == LaunchMode::MachineDeployment {
-        // Capacity may come from annotations; where it must come from a template that we may not read, that MachineDeployment is left
-        // out with the refusal, and the others work.
-        return needs;
-    }
-    let mut groups: Vec<String> =
-        fleet.mirror.template_references().into_iter().map(|reference| reference.group).collect();
-    groups.sort();
-    groups.dedup();
     // Their resources are named by their providers; whoever may touch any of a group may touch what is needed.
-    needs.extend(groups.into_iter().map(|group| -> Need { (&["get", "create", "delete"], group, ANY) }));
+    needs.extend(clones.map(|group| -> Need { (&["get", "create", "delete"], group, ANY) }));
     needs
+}
+
+/// What is done where it may be: telling Cluster API about Machines of their own, looking for clones that nobody needs, and comparing
+/// versions with the control plane's.
+fn uses(mode: LaunchMode, clones: BTreeSet<String>, control_plane: Option<String>) -> Vec<Need> {
+    if mode == LaunchMode::MachineDeployment {
+        return Vec::new();
+    }
+    let mut uses: Vec<Need> = vec![(&["patch"], CAPI_GROUP.to_owned(), "machines/status")];
+    uses.extend(clones.into_iter().map(|group| -> Need { (&["list"], group, ANY) }));
+    uses.extend(control_plane.map(|group| -> Need { (&["get"], group, ANY) }));
+    uses
 }
 
 /// Any resource of a group.
@@ -145,6 +174,21 @@ mod tests {
             verbs: owned(verbs),
             resource_names: None,
         }
+    }
+
+    #[test]
+    fn machines_of_their_own_need_their_clones_and_could_use_more() {
+        let clones = || BTreeSet::from(["boot.x".to_owned(), "infra.x".to_owned()]);
+        let needed = needs(LaunchMode::Machine, clones().into_iter());
+        let enough = [
+            rule(&["cluster.x-k8s.io"], &["*"], &["*"]),
+            rule(&["infra.x", "boot.x"], &["*"], &["get", "create", "delete"]),
+        ];
+        assert_eq!(missing(&enough, &needed), Vec::<String>::new());
+        assert_eq!(missing(&enough[..1], &needed)[0], "get, create, delete any of boot.x");
+        let useful = uses(LaunchMode::Machine, clones(), Some("plane.x".to_owned()));
+        let told = ["list any of boot.x", "list any of infra.x", "get any of plane.x"];
+        assert_eq!(missing(&enough, &useful), told);
     }
 
     #[test]

@@ -42,7 +42,7 @@ fn spec() -> Schema {
         .optional(
             "launchMode",
             Schema::string()
-                .describe("What is made for a NodeClaim: one more replica (MachineDeployment, the default) or a Machine of its own, cloned from the MachineDeployment's templates (Machine).")
+                .describe("What is made for a NodeClaim: one more replica (MachineDeployment, the default) or a Machine of its own, cloned from the templates of a MachineDeployment or from machineTemplates (Machine).")
                 .one_of(&["MachineDeployment", "Machine"]),
         )
         .optional(
@@ -85,6 +85,65 @@ fn spec() -> Schema {
         .optional("launchLimits", launch_limits())
         .optional("bootstrapPatches", patches("In Machine mode: what is changed in the spec of a bootstrap template's clone."))
         .optional("infrastructurePatches", patches("In Machine mode: what is changed in the spec of an infrastructure template's clone."))
+        .optional(
+            "machineTemplates",
+            Schema::list_of(machine_template())
+                .describe("In Machine mode: what Machines are made from, in place of MachineDeployments; each is an instance type.")
+                .map_list("name")
+                .max_items(100),
+        )
+        .cel(
+            "!has(self.machineTemplates) || (has(self.launchMode) && self.launchMode == 'Machine')",
+            "machineTemplates is for launchMode Machine",
+        )
+}
+
+fn machine_template() -> Schema {
+    let reference = |text: &str| {
+        Schema::object()
+            .describe(text)
+            .required("apiGroup", Schema::string().describe("Its API group.").min_length(1).max_length(253))
+            .required(
+                "kind",
+                Schema::string().describe("Its kind.").pattern("^[A-Z][A-Za-z0-9]*Template$").max_length(63),
+            )
+            .required("name", Schema::string().describe("Its name.").min_length(1).max_length(253))
+    };
+    Schema::object()
+        .describe("Templates that Machines of one instance type are made from.")
+        .required(
+            "name",
+            Schema::string()
+                .describe("The instance type, unless the infrastructure template names one.")
+                .pattern("^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")
+                .max_length(63),
+        )
+        .required(
+            "infrastructureRef",
+            reference("The template that infrastructure is cloned from, in the Cluster's namespace. Its status.capacity tells what a node has; its annotations are read as a MachineDeployment's are."),
+        )
+        .optional("bootstrapRef", reference("The template that bootstrap configurations are cloned from."))
+        .optional(
+            "bootstrapDataSecretName",
+            Schema::string().describe("The Secret with bootstrap data, in place of a bootstrapRef.").min_length(1).max_length(253),
+        )
+        .optional("version", Schema::string().describe("The Kubernetes version of the Machines.").min_length(1).max_length(256))
+        .optional(
+            "failureDomains",
+            Schema::list_of(Schema::string().min_length(1).max_length(256))
+                .describe("Where Machines may be; left out, in each failure domain of the Cluster.")
+                .atomic_list()
+                .max_items(100),
+        )
+        .optional(
+            "labels",
+            Schema::map_of(Schema::string())
+                .describe("Labels of the Machines: those of the domains that Cluster API copies to Nodes."),
+        )
+        .cel(
+            "has(self.bootstrapRef) != has(self.bootstrapDataSecretName)",
+            "either bootstrapRef or bootstrapDataSecretName has to be set",
+        )
 }
 
 fn patches(text: &str) -> Schema {

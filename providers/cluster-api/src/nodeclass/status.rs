@@ -14,15 +14,15 @@ use karpenter_runtime::writes::{Lock, patch_status};
 use kube::Api;
 use tokio::time::Instant;
 
-use super::permissions::Permissions;
+use super::permissions::{Missing, Permissions};
 use super::{
     ClusterAPINodeClass, Drift, INSTANCE_TYPES_RESOLVED, LaunchMode, MANAGEMENT_CLUSTER_READY,
-    PERMISSIONS_READY, ResourceStatus, SCALABLE_RESOURCES_RESOLVED, TAINTS_DECLARED,
+    PERMISSIONS_READY, ResourceStatus, SCALABLE_RESOURCES_RESOLVED, TAINTS_DECLARED, UNMANAGED_MACHINES,
 };
 use crate::client::scalable::{Scalable, ScalableKind};
 use crate::instances::fleet::Fleet;
 use crate::instances::ledger;
-use crate::instances::offers::Offers;
+use crate::instances::offers::{self, Offers};
 use crate::instancetypes::taints;
 
 /// How often a NodeClass is looked at.
@@ -61,10 +61,12 @@ impl StatusController {
         Self { fleet, api, started: Instant::now(), permissions, written: Mutex::default() }
     }
 
-    fn judge(&self, class: &mut ClusterAPINodeClass, missing: Option<Vec<String>>, pools: &[NodePool]) {
+    fn judge(&self, class: &mut ClusterAPINodeClass, missing: Option<Missing>, pools: &[NodePool]) {
         let fleet = &self.fleet;
         let offers = fleet.offers(class);
-        let resources = resources(fleet, &offers);
+        let resources = resources(fleet, &offers, class.spec().launch_mode.unwrap_or_default());
+        let unmanaged = unmanaged_in(&resources);
+        let templates = !class.machine_templates().is_empty();
         let undeclared = undeclared(class, &offers, pools);
         let mut conditions = ConditionSet::of(class, fleet.clock.now());
         match self.reach() {
@@ -72,18 +74,25 @@ impl StatusController {
             Reach::Away(why) => drop(conditions.set_false(MANAGEMENT_CLUSTER_READY, "Unreachable", &why)),
             Reach::Unknown => {}
         }
-        match missing.as_deref() {
+        match missing {
             // Nobody can say: what cannot be found out is no reason to stop.
             None => drop(conditions.set_true_with_reason(
                 PERMISSIONS_READY,
                 "NotReviewed",
                 "the management cluster does not say what we may do",
             )),
-            Some([]) => drop(conditions.set_true(PERMISSIONS_READY)),
-            Some(missing) => {
-                let message = format!("not allowed in the management cluster: {}", missing.join("; "));
+            Some(missing) if !missing.needed.is_empty() => {
+                let message = format!("not allowed in the management cluster: {}", missing.needed.join("; "));
                 conditions.set_false(PERMISSIONS_READY, "Forbidden", &message);
             }
+            Some(missing) if !missing.useful.is_empty() => {
+                let message = format!(
+                    "not allowed in the management cluster, and done without: {}",
+                    missing.useful.join("; ")
+                );
+                conditions.set_true_with_reason(PERMISSIONS_READY, "SomeForbidden", &message);
+            }
+            Some(_) => drop(conditions.set_true(PERMISSIONS_READY)),
         }
         let Some(scope) = fleet.hub.scope().filter(|_| fleet.is_synced()) else { return };
         if fleet.mirror.cluster().is_none() {
@@ -128,7 +137,27 @@ impl StatusController {
         } else {
             conditions.set_false(TAINTS_DECLARED, "TaintsNotDeclared", &undeclared.join("; "));
         }
+        if templates || unmanaged.is_empty() {
+            conditions.set_false(UNMANAGED_MACHINES, "NoUnmanagedMachines", "all Machines are Karpenter's");
+        } else {
+            let message = format!(
+                "Machines that were there before Karpenter, or are another's: {}; they count, and are never claimed, marked or deleted",
+                unmanaged.join(", ")
+            );
+            conditions.set_true_with_reason(UNMANAGED_MACHINES, "UnmanagedMachines", &message);
+        }
         class.status.get_or_insert_default().resources = Some(resources);
+    }
+
+    /// What nodes of a NodeClass cost, as it offers them now.
+    fn count_prices(&self, class: &ClusterAPINodeClass) {
+        let price = &self.fleet.metrics.price;
+        price.delete_matching(&[("node_class", class.name())]);
+        for entry in &self.fleet.offers(class).catalog.entries {
+            let (resource, source) = (entry.id.to_string(), entry.price.source.to_string());
+            let zone = entry.zone.as_deref().unwrap_or_default();
+            price.set(&[class.name(), &resource, zone, &source], entry.price.per_hour);
+        }
     }
 
     fn reach(&self) -> Reach {
@@ -168,6 +197,12 @@ impl StatusController {
             let event = Event::new(reference(class), EventType::Warning, "RolloutStrategy", message);
             self.fleet.recorder.publish(event.dedupe_by([member.id.to_string()]));
         }
+        let control_plane = self.fleet.mirror.control_plane();
+        if let Some(Err(trouble)) = control_plane.as_deref().filter(|_| class.makes_machines()) {
+            let message = format!("versions cannot be compared before Machines are made: {trouble}");
+            let event = Event::new(reference(class), EventType::Warning, "ControlPlaneUnknown", message);
+            self.fleet.recorder.publish(event.dedupe_by([trouble.clone()]));
+        }
         for ignored in &offers.ignored {
             let event =
                 Event::new(reference(class), EventType::Warning, "LabelsIgnored", ignored.to_string());
@@ -193,7 +228,11 @@ impl Reconciler for StatusController {
     type Key = ObjectKey;
 
     async fn reconcile(&self, key: ObjectKey) -> ReconcileResult {
-        let Some(before) = self.fleet.node_class(&key.name) else { return Ok(Outcome::Done) };
+        let Some(before) = self.fleet.node_class(&key.name) else {
+            self.fleet.metrics.price.delete_matching(&[("node_class", &key.name)]);
+            return Ok(Outcome::Done);
+        };
+        self.count_prices(&before);
         let missing = self.permissions.missing(&self.fleet, &before).await;
         let Some(pools) = self.node_pools(&before).await else { return Ok(Outcome::After(BETWEEN_WRITES)) };
         let mut after = ClusterAPINodeClass::clone(&before);
@@ -242,14 +281,22 @@ fn undeclared(class: &ClusterAPINodeClass, offers: &Offers, pools: &[NodePool]) 
     .collect()
 }
 
+/// Resources with Machines that are not ours, and how many.
+fn unmanaged_in(resources: &[ResourceStatus]) -> Vec<String> {
+    let counted =
+        |resource: &ResourceStatus| Some(format!("{} of {}", resource.unmanaged_machines?, resource.name));
+    resources.iter().filter_map(counted).collect()
+}
+
 /// What takes part, by name.
-fn resources(fleet: &Fleet, offers: &Offers) -> Vec<ResourceStatus> {
+fn resources(fleet: &Fleet, offers: &Offers, mode: LaunchMode) -> Vec<ResourceStatus> {
     let mut resources = Vec::new();
     for scalable in offers.members.iter().take(MOST_RESOURCES) {
         let name = scalable.id.to_string();
         let excluded = offers.excluded.iter().find(|malformed| malformed.object == name);
         let entry = offers.catalog.entries.iter().find(|entry| entry.id == scalable.id);
-        let held = fleet.hold(scalable).map(|hold| format!("{}: {}", hold.reason, hold.message));
+        let held = offers::launch_hold(&fleet.mirror, scalable, mode)
+            .map(|hold| format!("{}: {}", hold.reason, hold.message));
         let unavailable = excluded
             .map(ToString::to_string)
             .or_else(|| entry.and_then(|entry| entry.unavailable.clone()))
@@ -260,7 +307,7 @@ fn resources(fleet: &Fleet, offers: &Offers) -> Vec<ResourceStatus> {
             zone: entry.and_then(|entry| entry.zone.clone()),
             price: entry.map(|entry| format!("{:.6}", entry.price.per_hour)),
             price_source: entry.map(|entry| entry.price.source.to_string()),
-            replicas: Some(scalable.replicas),
+            replicas: Some(scalable.replicas).filter(|_| scalable.id.kind != ScalableKind::MachineTemplate),
             min_replicas: scalable.bounds().ok().map(|(min, _)| min).filter(|min| *min > 0),
             unmanaged_machines: Some(unmanaged(fleet, scalable)).filter(|count| *count > 0),
             max_replicas: scalable.bounds().ok().and_then(|(_, max)| max),

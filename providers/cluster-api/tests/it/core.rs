@@ -162,9 +162,21 @@ impl Core {
             None if !initialized && self.is_overdue(claim) => self.delete(claim).await?,
             // The garbage collector: launched, registered, and neither Node nor instance is there.
             None if initialized && self.is_gone(&provider_id).await => self.delete(claim).await?,
+            Some(_) if initialized => self.tell_drift(claim).await?,
             _ => {}
         }
         Ok(AGAIN)
+    }
+
+    /// Says that a NodeClaim is not what it should be; nobody replaces it for that here.
+    async fn tell_drift(&self, claim: &NodeClaim) -> Result<(), kube::Error> {
+        let Ok(Some(reason)) = self.provider.is_drifted(claim).await else { return Ok(()) };
+        if claim.condition("Drifted").is_some() {
+            return Ok(());
+        }
+        let mut after = claim.clone();
+        ConditionSet::of(&mut after, self.clock.now()).set_true_with_reason("Drifted", &reason, "");
+        patch_status(&self.claims, claim, &after, Lock::None).await.map(drop)
     }
 
     fn is_overdue(&self, claim: &NodeClaim) -> bool {

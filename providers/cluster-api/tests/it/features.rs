@@ -178,6 +178,12 @@ fn a_condemned_machine_of_its_own_is_replaced_by_its_node_claim() {
         })
         .await;
         assert!(rig.read(launched).iter().all(|(reason, _)| reason != "LaunchFailed"));
+        let first = first.unwrap_or_default();
+        assert_eq!(
+            rig.writes(&format!("/machines/{first}/status")),
+            1,
+            "its owner said that it is on its way out"
+        );
     });
 }
 

@@ -136,26 +136,38 @@ fn an_endpoint_tells_prices_and_its_last_word_stays() {
 
 #[test]
 fn what_pods_may_use_of_a_node_is_learnt_from_its_sibling() {
-    scenario(async {
-        let rig = Rig::new(json!({})).await;
-        let all = json!({"cpu": "4", "memory": "16Gi", "pods": "110"});
-        let some = json!({"cpu": "2", "memory": "14Gi", "pods": "110"});
-        let meagre = json!({"provisionSeconds": 3, "joinSeconds": 2, "capacity": all, "allocatable": some});
-        rig.create(cluster_api::template(NAMESPACE, "meagre", meagre)).await;
-        let price = |text: &'static str| ("karpenter.cluster.x-k8s.io/price", text);
-        let deployment = |name: &str, template: &str, price| {
-            cluster_api::machine_deployment(NAMESPACE, CLUSTER, name, template, &[(MAX, "10"), price])
-        };
-        rig.create(deployment("m", "meagre", price("0.1"))).await;
-        rig.create(deployment("m2", "t", price("0.2"))).await;
-        rig.karpenter.start();
-        rig.want(1);
-        rig.until("the cheap one", 5 * MINUTE, |objects| initialized(objects) == 1).await;
-        assert_eq!(rig.replicas("m"), 1, "it is said to have room for three cores");
-        rig.pass(MINUTE).await;
-        rig.want(3);
-        rig.until("all nodes are ready", 5 * MINUTE, |objects| initialized(objects) == 3).await;
-        assert_eq!((rig.replicas("m"), rig.replicas("m2")), (1, 2), "two cores are not three");
-        rig.at_rest();
-    });
+    for mode in ["MachineDeployment", "Machine"] {
+        scenario(learn_what_pods_may_use(mode));
+    }
+}
+
+async fn learn_what_pods_may_use(mode: &str) {
+    let rig = Rig::new(json!({"launchMode": mode})).await;
+    let all = json!({"cpu": "4", "memory": "16Gi", "pods": "110"});
+    let some = json!({"cpu": "2", "memory": "14Gi", "pods": "110"});
+    let meagre = json!({"provisionSeconds": 3, "joinSeconds": 2, "capacity": all, "allocatable": some});
+    rig.create(cluster_api::template(NAMESPACE, "meagre", meagre)).await;
+    let price = |text: &'static str| ("karpenter.cluster.x-k8s.io/price", text);
+    let deployment = |name: &str, template: &str, price| {
+        cluster_api::machine_deployment(NAMESPACE, CLUSTER, name, template, &[(MAX, "10"), price])
+    };
+    rig.create(deployment("m", "meagre", price("0.1"))).await;
+    rig.create(deployment("m2", "t", price("0.2"))).await;
+    rig.karpenter.start();
+    rig.want(1);
+    rig.until("the cheap one", 5 * MINUTE, |objects| initialized(objects) == 1).await;
+    let types = || {
+        rig.read(|objects| {
+            let label = |claim: &std::sync::Arc<karpenter_api::NodeClaim>| {
+                claim.metadata.labels.as_ref()?.get("node.kubernetes.io/instance-type").cloned()
+            };
+            objects.node_claims.values().filter_map(label).collect::<Vec<_>>()
+        })
+    };
+    assert_eq!(types(), ["m"], "{mode}: it is said to have room for three cores");
+    rig.pass(MINUTE).await;
+    rig.want(3);
+    rig.until("all nodes are ready", 5 * MINUTE, |objects| initialized(objects) == 3).await;
+    assert_eq!(types(), ["m", "m2", "m2"], "{mode}: two cores are not three");
+    rig.at_rest();
 }

@@ -5,6 +5,7 @@ mod ends;
 mod features;
 mod go_faults;
 mod lessons;
+mod machine_mode;
 mod rig;
 mod rollouts;
 mod safety;

@@ -205,6 +205,16 @@ impl Rig {
             .unwrap_or_default()
     }
 
+    /// Why a NodeClaim is not what it should be, if so.
+    pub(crate) fn drifted(&self, name: &str) -> Option<String> {
+        self.read(|objects| {
+            let claim = objects.node_claims.iter().find(|(key, _)| &*key.name == name)?.1;
+            let drifted =
+                claim.status.as_ref()?.conditions.as_ref()?.iter().find(|c| c.type_ == "Drifted")?;
+            Some(drifted.reason().to_owned())
+        })
+    }
+
     /// A NodeClaim as the Go provider left it: launched, and bound to a Machine.
     pub(crate) async fn bound_claim(&self, name: &str, machine: &str, provider_id: &str) {
         let api: Api<NodeClaim> = Api::all(self.world.cluster().client("user"));

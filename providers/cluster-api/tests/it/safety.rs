@@ -174,6 +174,30 @@ fn a17_what_is_to_go_from_a_paused_cluster_goes_when_it_is_let_go_on() {
 }
 
 #[test]
+fn a17_a_pause_that_no_watch_has_told_of_yet_keeps_machines_from_being_written_to() {
+    for class in [json!({}), json!({"launchMode": "Machine"})] {
+        scenario(async {
+            let late = FaultPlan::none().with(Fault::StaleWatch, 1.0);
+            let rig = Rig::seeded(1, class.clone(), FaultPlan::none(), late).await;
+            rig.deployment("m", &[(MAX, "10")]).await;
+            rig.karpenter.start();
+            rig.want(2);
+            rig.until("all nodes are ready", 10 * MINUTE, |objects| initialized(objects) == 2).await;
+            rig.pass(MINUTE).await;
+            let written = rig.writes("namespaces/fleet/machines");
+            rig.patch(Kind::Cluster, "c", json!({"spec": {"paused": true}})).await;
+            rig.want(1);
+            let name = rig.read(|objects| objects.node_claims.keys().next().map(|key| key.name.to_string()));
+            rig.delete_claim(&name.expect("a NodeClaim")).await;
+            rig.pass(2 * MINUTE).await;
+            assert_eq!(rig.writes("namespaces/fleet/machines"), written, "{class}");
+            rig.patch(Kind::Cluster, "c", json!({"spec": {"paused": false}})).await;
+            rig.until("it goes", 5 * MINUTE, |objects| objects.node_claims.len() == 1).await;
+        });
+    }
+}
+
+#[test]
 fn a17_of_a_deployment_whose_rollout_is_paused_nothing_is_launched_and_what_is_to_go_goes() {
     scenario(async {
         let rig = Rig::new(json!({"timeouts": {"launch": "60m"}})).await;

@@ -27,6 +27,23 @@ fn which_cluster_is_ours_may_become_clear_later() {
 }
 
 #[test]
+fn which_of_several_clusters_is_ours_is_known_by_the_nodes() {
+    scenario(async {
+        let rig = Rig::new(json!({})).await;
+        rig.deployment("m", &[(MAX, "10")]).await;
+        rig.patch(Kind::MachineDeployment, "m", json!({"spec": {"replicas": 1}})).await;
+        rig.until("a node by hand", 5 * MINUTE, |objects| objects.nodes.len() == 1).await;
+        rig.pass(MINUTE).await;
+        rig.create(cluster_api::cluster(NAMESPACE, "d")).await;
+        let karpenter = rig.process_without_names();
+        karpenter.start();
+        rig.want(1);
+        rig.until("a second one is ready", 5 * MINUTE, |objects| initialized(objects) == 1).await;
+        assert_eq!(rig.replicas("m"), 2);
+    });
+}
+
+#[test]
 fn a_cluster_that_is_not_there_is_named_and_waited_for() {
     scenario(async {
         let rig = Rig::new(json!({})).await;

@@ -1,0 +1,378 @@
+//! Machine mode: what Machines are made from, when they are not made, what is left of those that never were, what they cost in writes,
+//! and where they turn out to be.
+
+use karpenter_sim::Objects;
+use karpenter_sim::cluster_api::{self, Kind};
+use serde_json::{Value, json};
+
+use crate::rig::{CLUSTER, MAX, MINUTE, NAMESPACE, Rig, SECOND, initialized, launched, scenario};
+
+const OWNER: &str = "karpenter.cluster.x-k8s.io/owner";
+const TARGET: &str = "karpenter.cluster.x-k8s.io/target";
+const ZONE: &str = "topology.kubernetes.io/zone";
+
+/// A NodeClass that names its templates itself, one of which does not exist.
+fn templates() -> Value {
+    let reference = |name: &str| json!({"apiGroup": "infrastructure.cluster.x-k8s.io", "kind": "SimMachineTemplate", "name": name});
+    let config =
+        json!({"apiGroup": "bootstrap.cluster.x-k8s.io", "kind": "SimConfigTemplate", "name": "join"});
+    json!({"launchMode": "Machine", "machineTemplates": [
+        {"name": "small", "infrastructureRef": reference("small"), "bootstrapRef": config, "version": "v1.36.0",
+            "failureDomains": ["a"]},
+        {"name": "big", "infrastructureRef": reference("big"), "bootstrapDataSecretName": "join"},
+        {"name": "lost", "infrastructureRef": reference("lost"), "bootstrapDataSecretName": "join"},
+    ]})
+}
+
+/// Templates that say what their machines have, and no MachineDeployment.
+async fn with_templates(rig: &Rig) {
+    for (name, cpu) in [("small", "4"), ("big", "16")] {
+        let behaviour = json!({"provisionSeconds": 3, "joinSeconds": 2});
+        rig.create(cluster_api::template(NAMESPACE, name, behaviour)).await;
+        let status = json!({"status": {"capacity": {"cpu": cpu, "memory": "16Gi"}}});
+        rig.patch_status(Kind::SimMachineTemplate, name, status).await;
+    }
+    rig.create(json!({
+        "apiVersion": "bootstrap.cluster.x-k8s.io/v1beta2", "kind": "SimConfigTemplate",
+        "metadata": {"name": "join", "namespace": NAMESPACE}, "spec": {"template": {"spec": {"files": []}}},
+    }))
+    .await;
+}
+
+#[test]
+fn a_node_class_may_name_templates_in_place_of_machine_deployments() {
+    scenario(async {
+        let rig = Rig::new(templates()).await;
+        with_templates(&rig).await;
+        // One that takes part, if anybody asked for it.
+        rig.deployment("m", &[(MAX, "10"), ("karpenter.cluster.x-k8s.io/price", "0.0001")]).await;
+        rig.karpenter.start();
+        rig.want(2);
+        rig.until("both nodes are ready", 5 * MINUTE, |objects| initialized(objects) == 2).await;
+        let made = rig.read(|objects| {
+            let text = |machine: &kube::api::DynamicObject, path: &str| {
+                machine.data.pointer(path).and_then(Value::as_str).unwrap_or_default().to_owned()
+            };
+            let facts = |machine: &std::sync::Arc<kube::api::DynamicObject>| {
+                ["/spec/infrastructureRef/kind", "/spec/version", "/spec/failureDomain"]
+                    .map(|path| text(machine, path))
+            };
+            objects.machines.values().map(facts).collect::<Vec<_>>()
+        });
+        assert_eq!(made, [["SimMachine", "v1.36.0", "a"]; 2], "of the cheaper one, where its NodeClass says");
+        assert_eq!((rig.replicas("m"), rig.read(|objects| objects.sim_configs.len())), (0, 2));
+        let target = rig.read(|objects| {
+            let claim = objects.node_claims.values().next().expect("a NodeClaim");
+            let labels = claim.metadata.labels.clone().unwrap_or_default();
+            let annotations = claim.metadata.annotations.clone().unwrap_or_default();
+            (
+                annotations[TARGET].clone(),
+                labels["node.kubernetes.io/instance-type"].clone(),
+                labels[ZONE].clone(),
+            )
+        });
+        let wanted =
+            ("Machine:MachineTemplate:fleet/default.small@a".to_owned(), "small".to_owned(), "a".to_owned());
+        assert_eq!(target, wanted);
+        rig.pass(MINUTE).await;
+        let told = rig.resource("default.small").await;
+        assert_eq!((told.instance_type.as_deref(), told.replicas), (Some("small"), None));
+        let lost = rig.resource("default.lost").await.unavailable.unwrap_or_default();
+        assert!(lost.contains("SimMachineTemplate fleet/lost does not exist"), "{lost}");
+        rig.want(0);
+        for name in names(&rig) {
+            rig.delete_claim(&name).await;
+        }
+        rig.until("nothing is left", 5 * MINUTE, |objects| {
+            objects.machines.is_empty() && objects.sim_machines.is_empty() && objects.sim_configs.is_empty()
+        })
+        .await;
+    });
+}
+
+fn names(rig: &Rig) -> Vec<String> {
+    rig.read(|objects| objects.node_claims.keys().map(|key| key.name.to_string()).collect())
+}
+
+#[test]
+fn templates_that_mean_nothing_are_refused() {
+    scenario(async {
+        let rig = Rig::new(json!({})).await;
+        let class = |spec: Value| {
+            json!({
+                "apiVersion": "karpenter.cluster.x-k8s.io/v1alpha1", "kind": "ClusterAPINodeClass",
+                "metadata": {"name": "other"}, "spec": spec,
+            })
+        };
+        let mut scaled = templates();
+        scaled["launchMode"] = "MachineDeployment".into();
+        let mut without_data = templates();
+        without_data["machineTemplates"][1]["bootstrapDataSecretName"] = Value::Null;
+        let mut both = templates();
+        both["machineTemplates"][0]["bootstrapDataSecretName"] = "join".into();
+        let mut twice = templates();
+        twice["machineTemplates"][1]["name"] = "small".into();
+        let mut no_template = templates();
+        no_template["machineTemplates"][0]["infrastructureRef"]["kind"] = "SimMachine".into();
+        for (spec, why) in [
+            (scaled, "machineTemplates is for launchMode Machine"),
+            (without_data, "either bootstrapRef or bootstrapDataSecretName has to be set"),
+            (both, "either bootstrapRef or bootstrapDataSecretName has to be set"),
+            (twice, "Duplicate value"),
+            (no_template, "kind"),
+        ] {
+            let refused = rig.world.create(class(spec)).await.expect_err(why);
+            let told = format!("{refused:?}");
+            assert!(told.contains(why), "{why}: {told}");
+        }
+        rig.create(class(templates())).await;
+    });
+}
+
+#[test]
+fn a_template_of_the_node_class_that_changes_is_drift() {
+    scenario(async {
+        let mut class = templates();
+        class["drift"] = "Karpenter".into();
+        let rig = Rig::new(class.clone()).await;
+        with_templates(&rig).await;
+        rig.karpenter.start();
+        rig.want(1);
+        rig.until("the node is ready", 5 * MINUTE, |objects| initialized(objects) == 1).await;
+        assert_eq!(rig.drifted("n1"), None);
+        class["machineTemplates"][0]["version"] = "v1.36.7".into();
+        rig.patch_node_class(json!({"spec": class})).await;
+        rig.pass(15 * SECOND).await;
+        assert_eq!(rig.drifted("n1").as_deref(), Some("KubernetesVersionDrift"));
+    });
+}
+
+/// The status and reason of a Machine's condition.
+fn told(objects: &Objects, kind: &str) -> Vec<(String, String)> {
+    let conditions = objects.machines.values().filter_map(|machine| {
+        let all = machine.data.pointer("/status/conditions")?.as_array()?;
+        let found = all.iter().find(|condition| condition["type"] == kind)?;
+        let text = |key: &str| found[key].as_str().unwrap_or_default().to_owned();
+        Some((text("status"), text("reason")))
+    });
+    conditions.collect()
+}
+
+#[test]
+fn whether_machines_of_their_own_are_up_to_date_is_told_by_who_sees_to_that() {
+    let is = |status: &str, reason: &str| vec![(status.to_owned(), reason.to_owned())];
+    for (drift, at_first, later) in [
+        ("Karpenter", is("True", "UpToDate"), is("False", "NotUpToDate")),
+        ("ClusterAPI", Vec::new(), Vec::new()),
+    ] {
+        scenario(async {
+            let rig = Rig::new(json!({"launchMode": "Machine", "drift": drift})).await;
+            rig.deployment("m", &[(MAX, "10")]).await;
+            rig.karpenter.start();
+            rig.want(1);
+            rig.until("the node is ready", 5 * MINUTE, |objects| initialized(objects) == 1).await;
+            rig.pass(MINUTE).await;
+            assert_eq!(rig.read(|objects| told(objects, "UpToDate")), at_first, "{drift}");
+            let change = json!({"spec": {"template": {"spec": {"version": "v1.36.9"}}}});
+            rig.patch(Kind::MachineDeployment, "m", change).await;
+            rig.pass(MINUTE).await;
+            assert_eq!(rig.read(|objects| told(objects, "UpToDate")), later, "{drift}");
+            let ready = rig.read(|objects| told(objects, "InfrastructureReady"));
+            assert_eq!(ready, is("True", "Ready"), "{drift}: what others say stays");
+            rig.pass(30 * MINUTE).await;
+            assert_eq!(
+                rig.writes("/machines/n1/status"),
+                later.len() * 2,
+                "{drift}: it is not said again and again"
+            );
+        });
+    }
+}
+
+#[test]
+fn no_machine_is_made_while_the_control_plane_is_upgraded_and_nobody_stays_away_for_it() {
+    scenario(async {
+        let rig = Rig::new(json!({"launchMode": "Machine", "timeouts": {"launch": "30m"}})).await;
+        rig.deployment("m", &[(MAX, "10")]).await;
+        rig.create(json!({
+            "apiVersion": "controlplane.cluster.x-k8s.io/v1beta2", "kind": "SimControlPlane",
+            "metadata": {"name": "cp", "namespace": NAMESPACE}, "spec": {"version": "v1.36.0"},
+        }))
+        .await;
+        let at = |version: &str| json!({"status": {"version": version}});
+        rig.patch_status(Kind::SimControlPlane, "cp", at("v1.35.9")).await;
+        let reference =
+            json!({"apiGroup": "controlplane.cluster.x-k8s.io", "kind": "SimControlPlane", "name": "cp"});
+        rig.patch(Kind::Cluster, CLUSTER, json!({"spec": {"controlPlaneRef": reference}})).await;
+        rig.karpenter.start();
+        rig.want(2);
+        rig.pass(10 * MINUTE).await;
+        let made = rig.read(|objects| (objects.machines.len(), objects.sim_machines.len()));
+        assert_eq!(made, (0, 0), "nothing is made");
+        let told = rig.read(launched);
+        let waits = |(reason, message): &(String, String)| {
+            reason == "ControlPlaneUpgrading" && message.contains("upgraded from v1.35.9 to v1.36.0")
+        };
+        assert!(told.len() == 2 && told.iter().all(waits), "{told:?}");
+        let held = rig.resource("m").await.unavailable.unwrap_or_default();
+        assert!(held.starts_with("ControlPlaneUpgrading: "), "{held}");
+        rig.patch_status(Kind::SimControlPlane, "cp", at("v1.36.0")).await;
+        rig.until("all goes on", 3 * MINUTE, |objects| initialized(objects) == 2).await;
+        assert_eq!(names(&rig), ["n1", "n2"], "none was given up");
+        rig.at_rest();
+    });
+}
+
+#[test]
+fn clones_whose_machine_was_never_made_go_when_their_node_claim_is_gone_and_nothing_else_does() {
+    scenario(async {
+        let rig = Rig::new(json!({"launchMode": "Machine"})).await;
+        rig.deployment("m", &[(MAX, "10")]).await;
+        rig.karpenter.start();
+        rig.want(1);
+        rig.until("the node is ready", 5 * MINUTE, |objects| initialized(objects) == 1).await;
+        let owner = rig.read(|objects| {
+            let machine = objects.machines.values().next()?;
+            machine.metadata.annotations.as_ref()?.get(OWNER).cloned()
+        });
+        let owner = owner.expect("an owner");
+        let clone = |name: &str, owner: &str, uid: &str, made_for: &str| {
+            json!({
+                "apiVersion": "infrastructure.cluster.x-k8s.io/v1beta2", "kind": "SimMachine",
+                "metadata": {
+                    "name": name, "namespace": NAMESPACE,
+                    "labels": {"cluster.x-k8s.io/cluster-name": CLUSTER, "node.cluster.x-k8s.io/karpenter-member": ""},
+                    "annotations": {
+                        "karpenter.cluster.x-k8s.io/nodeclaim": made_for,
+                        "karpenter.cluster.x-k8s.io/nodeclaim-uid": uid, OWNER: owner,
+                        "cluster.x-k8s.io/cloned-from-name": "t",
+                        "cluster.x-k8s.io/cloned-from-groupkind": "SimMachineTemplate.infrastructure.cluster.x-k8s.io",
+                    },
+                },
+                "spec": {"never": true},
+            })
+        };
+        let mut unmarked = clone("unmarked", &owner, "gone", "unmarked");
+        unmarked["metadata"]["annotations"]["cluster.x-k8s.io/cloned-from-name"] = "".into();
+        for object in [
+            clone("gone", &owner, "gone", "gone"),
+            clone("theirs", "another-cluster", "gone", "theirs"),
+            clone("misnamed", &owner, "gone", "another"),
+            unmarked,
+        ] {
+            rig.create(object).await;
+        }
+        rig.hub.cut_off(20 * MINUTE);
+        rig.pass(20 * MINUTE).await;
+        let there = |objects: &Objects| {
+            objects.sim_machines.keys().map(|key| key.name.to_string()).collect::<Vec<_>>()
+        };
+        assert_eq!(rig.read(there), ["gone", "misnamed", "n1", "theirs", "unmarked"], "nobody can say");
+        // On the move, perhaps.
+        rig.patch(Kind::Cluster, CLUSTER, json!({"spec": {"paused": true}})).await;
+        rig.pass(20 * MINUTE).await;
+        assert_eq!(rig.read(there).len(), 5, "paused");
+        rig.patch(Kind::Cluster, CLUSTER, json!({"spec": {"paused": false}})).await;
+        rig.until("it goes", 15 * MINUTE, |objects| there(objects).len() == 4).await;
+        rig.pass(30 * MINUTE).await;
+        assert_eq!(rig.read(there), ["misnamed", "n1", "theirs", "unmarked"]);
+    });
+}
+
+/// How often Karpenter wrote to the management cluster: POST, PATCH, DELETE, PUT.
+fn writes(rig: &Rig) -> [usize; 4] {
+    rig.world.cluster().tape(|tape| {
+        ["POST", "PATCH", "DELETE", "PUT"].map(|verb| {
+            let ours = tape.entries().iter().filter(|entry| {
+                entry.actor.starts_with("karpenter")
+                    && entry.deed.starts_with(verb)
+                    && entry.deed.contains("cluster.x-k8s.io/v1beta")
+                    && entry.outcome.starts_with('2')
+            });
+            ours.count()
+        })
+    })
+}
+
+#[test]
+fn a_node_of_its_own_costs_three_writes_and_is_not_drained_twice_where_pods_are_left() {
+    scenario(async {
+        let rig = Rig::new(json!({"launchMode": "Machine"})).await;
+        rig.deployment("m", &[(MAX, "10")]).await;
+        rig.karpenter.start();
+        rig.want(6);
+        rig.until("all nodes are ready", 5 * MINUTE, |objects| initialized(objects) == 6).await;
+        let all = names(&rig);
+        let (with_pod, empty) = all.split_first().expect("six");
+        // Karpenter leaves pods that tolerate its taint; Cluster API would not.
+        rig.create(json!({
+            "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "stays", "namespace": "default"},
+            "spec": {
+                "nodeName": with_pod, "containers": [{"name": "c", "image": "i"}],
+                "tolerations": [{"operator": "Exists"}],
+            },
+        }))
+        .await;
+        rig.want(0);
+        for name in empty {
+            rig.delete_claim(name).await;
+        }
+        rig.until("five are gone", 5 * MINUTE, |objects| objects.machines.len() == 1).await;
+        assert_eq!(writes(&rig), [12, 0, 5, 0], "a clone, a Machine and its end for each node");
+        rig.delete_claim(with_pod).await;
+        rig.until("it goes, and Cluster API does not wait for the pod", 2 * MINUTE, |objects| {
+            objects.machines.is_empty()
+        })
+        .await;
+        assert_eq!(writes(&rig), [12, 1, 6, 0], "Cluster API was told not to drain it");
+    });
+}
+
+#[test]
+fn a_machine_that_is_put_elsewhere_is_where_it_is() {
+    for (domains, zone, event) in [(["a", "b"], "b", "ZoneCorrected"), (["a", "c"], "a", "ZoneDoubtful")] {
+        scenario(async {
+            let rig = Rig::new(json!({"launchMode": "Machine"})).await;
+            let listed: Vec<Value> = domains.iter().map(|name| json!({"name": name})).collect();
+            rig.patch_status(Kind::Cluster, CLUSTER, json!({"status": {"failureDomains": listed}})).await;
+            let behaviour =
+                json!({"idSeconds": 2, "provisionSeconds": 20, "joinSeconds": 30, "placedIn": "b"});
+            rig.create(cluster_api::template(NAMESPACE, "astray", behaviour)).await;
+            rig.create(cluster_api::machine_deployment(NAMESPACE, CLUSTER, "m", "astray", &[(MAX, "10")]))
+                .await;
+            rig.karpenter.start();
+            rig.want(1);
+            rig.until("the node is ready", 5 * MINUTE, |objects| initialized(objects) == 1).await;
+            rig.pass(MINUTE).await;
+            let label = rig.read(|objects| {
+                let claim = objects.node_claims.values().next().expect("a NodeClaim");
+                claim.metadata.labels.as_ref().and_then(|labels| labels.get(ZONE)).cloned()
+            });
+            assert_eq!(label.as_deref(), Some(zone), "{domains:?}");
+            assert_eq!(rig.events(event).await.len(), 1, "{domains:?}");
+            rig.at_rest();
+        });
+    }
+}
+
+#[test]
+fn machines_that_are_not_karpenters_are_told() {
+    scenario(async {
+        let rig = Rig::new(json!({})).await;
+        rig.deployment("m", &[(MAX, "10")]).await;
+        rig.patch(Kind::MachineDeployment, "m", json!({"spec": {"replicas": 2}})).await;
+        rig.until("two nodes by hand", 5 * MINUTE, |objects| objects.nodes.len() == 2).await;
+        rig.karpenter.start();
+        rig.want(1);
+        rig.until("a third one is ready", 5 * MINUTE, |objects| initialized(objects) == 1).await;
+        rig.pass(2 * MINUTE).await;
+        assert_eq!(rig.read_node_class_condition("UnmanagedMachines").await.as_deref(), Some("True"));
+        let told = rig.node_class_message("UnmanagedMachines").await;
+        assert!(told.contains("2 of MachineDeployment fleet/m;"), "{told}");
+        assert_eq!(
+            rig.read_node_class_condition("Ready").await.as_deref(),
+            Some("True"),
+            "nothing depends on it"
+        );
+    });
+}
