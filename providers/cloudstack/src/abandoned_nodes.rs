@@ -9,11 +9,13 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Node;
 use karpenter_api::labels as well_known;
+use karpenter_cloudprovider::provider::CloudProvider as _;
 use kube::api::{DeleteParams, ListParams, Preconditions};
 use kube::{Api, ResourceExt as _};
 use tokio_util::sync::CancellationToken;
 
 use crate::accounts::Accounts;
+use crate::naming::Naming;
 
 /// How long a Node without a machine may still be one that is coming.
 const PATIENCE: Duration = Duration::from_secs(2 * 60);
@@ -76,6 +78,22 @@ impl AbandonedNodes {
                     Err(error) if shared.may_leave_out(&scope, &error) => {}
                     _ => return false,
                 }
+            }
+        }
+        self.claims_machine_is_gone(name).await
+    }
+
+    /// Whether the NodeClaim this Node may be of, if there is one, has lost its machine for certain: lists leave out what was moved.
+    async fn claims_machine_is_gone(&self, name: &str) -> bool {
+        let shared = &self.accounts.own.shared;
+        let Some(claims) = shared.objects.node_claims() else { return false };
+        for claim in claims {
+            let id = claim.status.as_ref().and_then(|status| status.provider_id.as_deref());
+            if let Some(id) = id
+                && Naming::attempt(&shared.naming.of_claim(&claim), name).is_some()
+                && !self.accounts.get(id).await.is_err_and(|error| error.is_not_found())
+            {
+                return false;
             }
         }
         true

@@ -207,7 +207,10 @@ impl Catalogue {
 
     pub(crate) async fn offerings(&self, zone: &str) -> Result<Arc<Vec<ServiceOffering>>, ApiError> {
         let request = requests::list_service_offerings(zone);
-        let ask = self.client.list(&request, Lane::Refresh);
+        let ask = async {
+            let offerings: Vec<ServiceOffering> = self.client.list(&request, Lane::Refresh).await?;
+            Ok(offerings.into_iter().map(ServiceOffering::with_gpu_of_details).collect())
+        };
         self.offerings.get((zone.to_owned(), Scope::Own), self.stale, &self.asked, ask).await
     }
 

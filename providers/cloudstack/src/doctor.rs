@@ -34,10 +34,11 @@ const NEEDED: [&str; 11] = [
     "listCapabilities",
 ];
 /// Commands that some features need, and which.
-const USEFUL: [(&str, &str); 10] = [
+const USEFUL: [(&str, &str); 11] = [
     ("startVirtualMachine", "machines that were stopped stay so"),
     ("rebootVirtualMachine", "nodes are replaced where a reboot might do"),
     ("expungeVirtualMachine", "machines are destroyed and stay until the server expunges them"),
+    ("listNics", "a machine that was moved to another account or project is taken for gone"),
     ("listVolumes", "data disks would outlive their machines"),
     ("listDiskOfferings", "spec.dataDisks cannot be used"),
     ("listAffinityGroups", "spec.affinity cannot be used"),

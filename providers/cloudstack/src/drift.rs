@@ -11,6 +11,7 @@ use crate::naming::machine_id;
 use crate::nodeclass::HASH_VERSION;
 use crate::provider::CloudStackProvider;
 use crate::resolved::{Resolved, resolve};
+use crate::root_disks::Wanted;
 use crate::shared::launched_in;
 use crate::{labels, templates};
 
@@ -48,12 +49,15 @@ impl CloudStackProvider {
         if let Some(reason) = reason(machine, claim, &resolved) {
             return Ok(Some(reason.to_owned()));
         }
-        if let Some(gb) = resolved.spec.root_disk_size
-            && shared.has_other_root_disk(machine, gb, &scope).await.map_err(ProviderError::other)?
-        {
-            return Ok(Some("VMDrift".to_owned()));
-        }
-        Ok(None)
+        let wanted = Wanted {
+            gb: resolved.spec.root_disk_size,
+            offering: resolved.root_disk_offering(&machine.zoneid),
+        };
+        let hash = class.hash();
+        let like = machines.iter().filter(|other| other.tag(labels::TAG_NODE_CLASS_HASH) == Some(&*hash));
+        let like: BTreeSet<&str> = like.map(|other| other.id.as_str()).collect();
+        let other_disk = shared.has_other_root_disk(id, &wanted, &like, &scope).await;
+        Ok(other_disk.map_err(ProviderError::other)?.then(|| "VMDrift".to_owned()))
     }
 }
 

@@ -21,6 +21,7 @@ use karpenter_cloudprovider::error::ProviderError;
 use kube::ResourceExt as _;
 use tokio::time::Instant;
 
+use crate::absence::Whereabouts;
 use crate::client::error::{ApiError, CapacityKind, ErrorKind};
 use crate::client::job::JobState;
 use crate::client::model::{Named, Nic, Tag, VirtualMachine};
@@ -84,6 +85,11 @@ impl Deletions {
     /// How many machines are being destroyed.
     pub(crate) fn count(&self) -> usize {
         self.lock().len()
+    }
+
+    /// The job that destroys a machine.
+    pub(crate) fn job(&self, id: &str) -> Option<String> {
+        self.lock().get(id).cloned()
     }
 
     /// The machines that are being destroyed.
@@ -166,7 +172,8 @@ impl Shared {
             };
             match self.attempt(claim, &candidate, &base, &mut attempt, tags).await? {
                 Attempt::Launched(machine) => {
-                    self.metrics.created.inc(&[&machine.zonename, &machine.serviceofferingname]);
+                    let reason = if refusals.is_empty() { "launched" } else { "others-refused" };
+                    self.metrics.created.inc(&[&machine.zonename, &machine.serviceofferingname, reason]);
                     return Ok(*machine);
                 }
                 Attempt::Refused(why) => refusals.push(format!("{}: {why}", candidate.type_name)),
@@ -526,7 +533,7 @@ impl Shared {
 
     /// What came of the last order to destroy a machine that is still there.
     async fn last_order(&self, machine: &VirtualMachine) -> Result<LastOrder, ApiError> {
-        let Some(job) = self.deletions.lock().get(&machine.id).cloned() else { return Ok(LastOrder::None) };
+        let Some(job) = self.deletions.job(&machine.id) else { return Ok(LastOrder::None) };
         let error = match self.client.job(&job).await {
             Ok(job) => match job.state {
                 JobState::Pending => return Ok(LastOrder::UnderWay),
@@ -642,6 +649,7 @@ impl Shared {
                 }
             }
         }
+        let listed = !machines.is_empty();
         machines.retain(|(_, machine)| !matches!(machine.state.as_str(), "Destroyed" | "Expunging"));
         if let Some(text) = unknown.filter(|_| machines.is_empty()) {
             self.voice.warn(claim, "ScopeClosed", text.clone());
@@ -649,10 +657,20 @@ impl Shared {
         }
         if machines.is_empty() {
             let what = if provider_id.is_empty() { claim.name_any() } else { provider_id };
-            if let Some(id) = machine_id(&what)
-                && self.deletions.ended(id)
-            {
-                self.metrics.jobs_ended.inc(&["destroy", "succeeded"]);
+            if let Some(id) = machine_id(&what) {
+                let whereabouts = if listed { Ok(Whereabouts::Gone) } else { self.whereabouts(id).await };
+                match whereabouts.map_err(|error| failed(&error))? {
+                    Whereabouts::Gone => {}
+                    Whereabouts::Going => return Ok(()),
+                    Whereabouts::Hidden(text) => {
+                        self.voice.warn(claim, "MachineHidden", text.clone());
+                        return Err(ProviderError::other(text));
+                    }
+                }
+                self.protected.note(id, false);
+                if self.deletions.ended(id) {
+                    self.metrics.jobs_ended.inc(&["destroy", "succeeded"]);
+                }
             }
             return Err(ProviderError::not_found(format!("CloudStack has no virtual machine for {what}")));
         }
@@ -669,7 +687,7 @@ impl Shared {
         machine: &VirtualMachine,
         scope: &Scope,
     ) -> Result<(), ProviderError> {
-        let mut under_way = self.deletions.lock().get(&machine.id).cloned();
+        let mut under_way = self.deletions.job(&machine.id);
         if under_way.is_none() && machine.has_pending_job() {
             // Ordered by whoever led before us, perhaps: servers since 4.22.1 know the last job of a machine.
             let asked = self.client.call(&requests::query_job_of_machine(&machine.id)).await;
@@ -686,12 +704,14 @@ impl Shared {
         match self.last_order(machine).await.map_err(|error| failed(&error))? {
             LastOrder::UnderWay => return Ok(()),
             LastOrder::Protected => {
+                self.protected.note(&machine.id, true);
                 self.voice.warn(claim, "DeleteRefused", protected(machine));
                 let text = format!("{}, Karpenter keeps trying ({})", protected(machine), machine.id);
                 return Err(ProviderError::other(text));
             }
             LastOrder::None => {}
         }
+        self.protected.note(&machine.id, machine.deleteprotection);
         match self.destroy(machine, scope, "deleted").await {
             Ok(()) => Ok(()),
             Err(error) if error.says_there_is_no_such_id() => {

@@ -10,6 +10,7 @@
 //! | `disks`, `later_disks`, `stray_disks` | which disks go with a machine, which are attached to it later, which lost theirs |
 //! | `quota` | what machines take of the account's limits |
 //! | `garbage`, `drift`, `interruptions`, [`repair`] | what nobody wants any more, what is no longer as it should be |
+//! | `lookups`, `absence` | how machines are asked after by their ids, and when one is gone for certain |
 //! | `catalogue`, `inventory`, `unavailable`, `learnt_memory` | what is remembered, and for how long |
 //! | [`client`], [`credentials`] | the wire, and the keys |
 //! | [`doctor`] | what can be found out before anything is launched |
@@ -21,6 +22,7 @@
 //! | [`provider`], `accounts` | the CloudProvider: of one account, and of all that NodeClasses name |
 
 mod abandoned_nodes;
+mod absence;
 mod accounts;
 mod affinity;
 mod bootstrap;

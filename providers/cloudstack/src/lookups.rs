@@ -1,8 +1,8 @@
 //! Asks after machines by their own ids, many with one call.
 //!
 //! Only a machine's own id says that it is not there, and when nodes go, many want to know that at the same time. Those who ask
-//! while others do are asked for together. One id the server never knew spoils the answer for all, so then each is asked for
-//! alone.
+//! while others do are asked for together. One id the server never knew spoils the answer for all, and is named by it: the others are
+//! asked for once more without it. Nothing is certain of a machine that is left out: see [`crate::absence`].
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -66,7 +66,7 @@ impl Lookups {
 
     /// Asks for those who wait, as many as one call takes, and tells them.
     async fn ask(&self, scope: &Scope) {
-        let asking: Asking = {
+        let mut asking: Asking = {
             let mut all = self.asking();
             let Some(of_scope) = all.get_mut(scope) else { return };
             // Those that were dropped while they waited want no answer.
@@ -77,10 +77,13 @@ impl Lookups {
             }
             some
         };
-        let mut ids: Vec<String> = asking.iter().map(|(id, _)| id.clone()).collect();
-        ids.sort();
-        ids.dedup();
-        if ids.len() > 1 {
+        loop {
+            let mut ids: Vec<String> = asking.iter().map(|(id, _)| id.clone()).collect();
+            ids.sort();
+            ids.dedup();
+            if ids.len() <= 1 {
+                break;
+            }
             let request = requests::list_virtual_machines_by_id(&ids, scope);
             match self.client.list::<VirtualMachine>(&request, Lane::Action).await {
                 Ok(machines) => {
@@ -91,7 +94,18 @@ impl Lookups {
                     }
                     return;
                 }
-                Err(error) if error.is_not_found() => {}
+                // The server names the first it never knew. Without that one it answers for the others.
+                Err(error) if error.is_not_found() => match unknown_among(&ids, &error) {
+                    Some(unknown) => {
+                        let (of_it, others): (Asking, Asking) =
+                            asking.into_iter().partition(|(id, _)| *id == unknown);
+                        for (_, tell) in of_it {
+                            let _ = tell.send(Ok(None));
+                        }
+                        asking = others;
+                    }
+                    None => break,
+                },
                 Err(error) => {
                     for (_, tell) in asking {
                         let _ = tell.send(Err(error.clone()));
@@ -110,4 +124,10 @@ impl Lookups {
             let _ = tell.send(answer);
         }
     }
+}
+
+/// Which of these ids the server says it does not know; none where something else is unknown to it, such as a project.
+fn unknown_among(ids: &[String], error: &ApiError) -> Option<String> {
+    let (_, rest) = error.text.split_once("parameter ids value=")?;
+    ids.iter().find(|id| rest.starts_with(id.as_str())).cloned()
 }

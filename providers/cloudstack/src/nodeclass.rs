@@ -30,6 +30,8 @@ pub const SERVICE_OFFERINGS_READY: &str = "ServiceOfferingsReady";
 pub const AFFINITY_READY: &str = "AffinityReady";
 /// The account's limits leave room. Readiness does not depend on it: limits come and go.
 pub const QUOTA_AVAILABLE: &str = "QuotaAvailable";
+/// No machine of the NodeClass is protected from deletion. Readiness does not depend on it.
+pub const MACHINES_DELETABLE: &str = "MachinesDeletable";
 
 /// What virtual machines are made of.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]

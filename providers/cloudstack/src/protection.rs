@@ -1,14 +1,19 @@
 //! Machines that somebody protected from deletion: told of, and not drained for gain, since they could not go afterwards.
 
 use std::collections::BTreeSet;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use karpenter_api::NodeClaim;
 use karpenter_cloudprovider::provider::DisruptionHold;
+use kube::ResourceExt as _;
 
 use crate::client::model::VirtualMachine;
 use crate::naming::machine_id;
+use crate::nodeclass::CloudStackNodeClass;
 use crate::provider::CloudStackProvider;
+
+/// How many are named.
+const SHOWN: usize = 5;
 
 /// Somebody protected a machine from deletion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,7 +30,7 @@ pub(crate) struct Protected(Mutex<BTreeSet<String>>);
 
 impl Protected {
     /// A machine is protected, or not; whether that is news.
-    fn note(&self, id: &str, protected: bool) -> bool {
+    pub(crate) fn note(&self, id: &str, protected: bool) -> bool {
         let mut ids = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if protected { ids.insert(id.to_owned()) } else { ids.remove(id) }
     }
@@ -51,6 +56,25 @@ impl CloudStackProvider {
             );
             self.shared.voice.warn(claim, "DeleteProtected", text);
         }
+    }
+
+    /// What to say of the machines of a NodeClass that cannot be deleted.
+    pub(crate) fn protected_of(&self, class: &CloudStackNodeClass) -> Option<String> {
+        let name = class.name_any();
+        let claims = self.shared.objects.node_claims()?;
+        let is_held = |claim: &&Arc<NodeClaim>| {
+            claim.spec.node_class_ref.name == name && self.shared.is_ours(claim) && self.hold(claim).is_some()
+        };
+        let mut held: Vec<String> = claims.iter().filter(is_held).map(|claim| claim.name_any()).collect();
+        held.sort();
+        let shown = held.iter().take(SHOWN).cloned().collect::<Vec<_>>().join(", ");
+        let more = if held.len() > SHOWN { ", ..." } else { "" };
+        (!held.is_empty()).then(|| {
+            format!(
+                "{} virtual machines are protected from deletion, those of NodeClaims {shown}{more}; set deleteprotection=false on them to let Karpenter replace or remove them",
+                held.len()
+            )
+        })
     }
 
     /// What keeps a claim's node from being disrupted.

@@ -19,6 +19,7 @@ use karpenter_engine::instance_type::InstanceType;
 use karpenter_runtime::environment::Environment;
 use kube::ResourceExt as _;
 
+use crate::absence::Whereabouts;
 use crate::client::error::ApiError;
 use crate::client::request::Scope;
 use crate::client::{Client, model, requests};
@@ -181,6 +182,8 @@ impl CloudStackProvider {
         let shared = &self.shared;
         let class = self.ready_class(&claim.spec.node_class_ref.name)?;
         self.must_be_where_it_began(claim, &class)?;
+        // Begun with keys of another account, it may have a machine that these do not show.
+        shared.must_see(claim).await?;
         let resolved =
             resolve(&class, &shared.options.scope, &shared.catalogue).await.map_err(ProviderError::other)?;
         if let Some(problem) = resolved.problems.first() {
@@ -223,16 +226,22 @@ impl CloudStackProvider {
             instance.labels.insert(well_known::ARCH.to_owned(), arch);
         }
         instance.annotations.insert(labels::SCOPE.to_owned(), resolved.scope.write());
-        if resolved.scope == Scope::Own
-            && let Ok(accounts) = shared.client.account().await
-            && let (1, Some(account)) = (accounts.len(), accounts.keys().next())
-        {
-            instance.annotations.insert(labels::ACCOUNT_ID.to_owned(), account.clone());
+        if let Some(account) = self.own_account(&resolved.scope).await {
+            instance.annotations.insert(labels::ACCOUNT_ID.to_owned(), account);
         }
         if let Some(whose) = &shared.whose {
             instance.annotations.insert(labels::CREDENTIALS.to_owned(), whose.to_string());
         }
         Ok(Launch::Launched(Box::new(instance)))
+    }
+
+    /// The id of the account our keys are of, where machines are in it.
+    async fn own_account(&self, scope: &Scope) -> Option<String> {
+        if *scope != Scope::Own {
+            return None;
+        }
+        let accounts = self.shared.client.account().await.ok()?;
+        accounts.keys().next().filter(|_| accounts.len() == 1).cloned()
     }
 
     /// A launch that began elsewhere, in another project or with other keys, may have made a machine there of which no answer came. So
@@ -261,6 +270,9 @@ impl CloudStackProvider {
             return Ok(());
         }
         let mut place = BTreeMap::from([(labels::SCOPE.to_owned(), scope.write())]);
+        if let Some(account) = self.own_account(scope).await {
+            place.insert(labels::ACCOUNT_ID.to_owned(), account);
+        }
         if let Some(whose) = &self.shared.whose {
             place.insert(labels::CREDENTIALS.to_owned(), whose.to_string());
         }
@@ -281,10 +293,12 @@ impl CloudStackProvider {
             let status = claim.status.as_ref();
             status.and_then(|status| status.provider_id.as_deref()).and_then(machine_id) == Some(id)
         };
-        if let Some(claim) = claims.iter().find(carries) {
+        let claim = claims.iter().find(carries);
+        if let Some(claim) = claim {
             self.shared.must_see(claim).await?;
         }
         let mut unknown = None;
+        let mut failed = false;
         for scope in self.shared.scopes().map_err(ProviderError::other)? {
             let found = match self.shared.machine(id, &scope).await {
                 Err(error) if self.shared.may_leave_out(&scope, &error) => continue,
@@ -301,10 +315,24 @@ impl CloudStackProvider {
                         self.as_claim(&machine, &BTreeMap::from([(id.to_owned(), provider_id.to_owned())]))
                     );
                 }
+                failed = true;
             }
         }
-        let nothing = || ProviderError::not_found(format!("CloudStack has no virtual machine {id}"));
-        Err(unknown.unwrap_or_else(nothing))
+        if let Some(unknown) = unknown {
+            return Err(unknown);
+        }
+        // A NodeClaim would go, or its Node, because of this answer.
+        if claim.is_some() && !failed {
+            match self.shared.whereabouts(id).await.map_err(ProviderError::other)? {
+                Whereabouts::Gone => {}
+                Whereabouts::Going => {
+                    let text = format!("virtual machine {id} is being destroyed");
+                    return Err(ProviderError::other(text));
+                }
+                Whereabouts::Hidden(text) => return Err(ProviderError::other(text)),
+            }
+        }
+        Err(ProviderError::not_found(format!("CloudStack has no virtual machine {id}")))
     }
 
     async fn list_all(&self) -> Result<Vec<NodeClaim>, ProviderError> {

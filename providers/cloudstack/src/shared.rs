@@ -16,6 +16,7 @@ use karpenter_runtime::object_key::ObjectKey;
 use karpenter_runtime::store::Store;
 use kube::ResourceExt as _;
 
+use crate::absence::Gone;
 use crate::catalogue::{Catalogue, Lifetimes};
 use crate::client::Client;
 use crate::client::error::{ApiError, ErrorKind};
@@ -217,8 +218,8 @@ impl Metrics {
         Self {
             created: registry.counter(
                 "karpenter_cloudstack_vms_created_total",
-                "Number of virtual machines created, by zone and service offering.",
-                &["zone", "offering"],
+                "Number of virtual machines created, by zone, service offering and reason: launched, or others-refused if cheaper types were refused before.",
+                &["zone", "offering", "reason"],
             ),
             deleted: registry.counter(
                 "karpenter_cloudstack_vms_deleted_total",
@@ -298,6 +299,7 @@ pub(crate) struct Shared {
     pub(crate) catalogue: Catalogue,
     pub(crate) inventory: Inventory,
     pub(crate) lookups: Lookups,
+    pub(crate) gone: Gone,
     pub(crate) unavailable: Unavailable,
     pub(crate) quota_hits: Hits,
     pub(crate) ordered: Ordered,
@@ -356,6 +358,7 @@ impl Shared {
             catalogue: Catalogue::new(client.clone(), &options.lifetimes, &environment.registry),
             inventory: Inventory::new(client.clone(), naming.prefix()),
             lookups: Lookups::new(client.clone()),
+            gone: Gone::default(),
             naming,
             options,
             objects,

@@ -10,8 +10,8 @@ use crate::client::Notice;
 use crate::client::error::{ApiError, ErrorKind};
 use crate::labels;
 use crate::nodeclass::{
-    CREDENTIALS_READY, CloudStackNodeClass, LOOKED_UP, NETWORK_READY, NETWORKS_READY, Network,
-    QUOTA_AVAILABLE, ServiceOffering, Template, VALIDATION_SUCCEEDED, ZONES_READY, Zone,
+    CREDENTIALS_READY, CloudStackNodeClass, LOOKED_UP, MACHINES_DELETABLE, NETWORK_READY, NETWORKS_READY,
+    Network, QUOTA_AVAILABLE, ServiceOffering, Template, VALIDATION_SUCCEEDED, ZONES_READY, Zone,
 };
 use crate::provider::CloudStackProvider;
 use crate::resolved::{Resolved, quoted, resolve};
@@ -73,9 +73,14 @@ impl CloudStackProvider {
             }
         }
         let elsewhere = self.machines_elsewhere(class).await;
+        let protected = self.protected_of(class);
         let project = class.spec.as_ref().and_then(|spec| spec.project_id.clone());
         let account = class.spec.as_ref().and_then(|spec| spec.account.clone());
         let mut conditions = ConditionSet::of(class, now);
+        match protected {
+            Some(text) => conditions.set_false(MACHINES_DELETABLE, "DeleteProtected", &text),
+            None => conditions.set_true(MACHINES_DELETABLE),
+        };
         let error = match resolved {
             Ok(resolved) => {
                 match self.shared.client.notice().or(elsewhere) {

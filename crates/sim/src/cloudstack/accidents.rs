@@ -1,8 +1,10 @@
-//! What happens to a cloud on bad days: the server dies, hosts fail, limits are lowered, people stop, delete and untag
+//! What happens to a cloud on bad days: the server dies, hosts fail, limits are lowered, people stop, delete, untag and give away
 //! machines, lists lag behind. Until the cloud is healed; then all of it is put right, except for what people did.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
+use super::account::Role;
 use super::faults::{Rates, Weather};
 use super::settings::Throttle;
 use super::{CloudStack, MachineView};
@@ -19,6 +21,8 @@ pub struct Accidents {
     chance: Chance,
     between: Span,
     kinds: Vec<u64>,
+    /// Machines that were given to another account, with the one they are of.
+    given_away: BTreeMap<String, String>,
 }
 
 impl Accidents {
@@ -27,8 +31,9 @@ impl Accidents {
         let weather = Weather::new(rates, Chance::new(cluster.entropy(), "cloudstack/weather"));
         cloud.expose_to(weather);
         let chance = Chance::new(cluster.entropy(), "cloudstack/accidents");
-        let kinds = (0..12).collect();
-        Self { cloud: cloud.clone(), cluster: cluster.clone(), chance, between: BETWEEN, kinds }
+        let kinds = (0..13).collect();
+        let given_away = BTreeMap::new();
+        Self { cloud: cloud.clone(), cluster: cluster.clone(), chance, between: BETWEEN, kinds, given_away }
     }
 
     /// More or less often than usual.
@@ -38,7 +43,7 @@ impl Accidents {
         self
     }
 
-    /// Only those that leave Karpenter able to put things right meanwhile: no maintenance, no protected machines, no limits.
+    /// Only those that leave Karpenter able to put things right meanwhile: no maintenance, no protected or hidden machines, no limits.
     #[must_use]
     pub fn gentle(mut self) -> Self {
         self.kinds = vec![0, 1, 2, 3, 5, 6, 8, 9, 11];
@@ -136,6 +141,16 @@ impl Accidents {
                 cloud.protect_machine(&machine.id, true);
                 format!("somebody protects {}", machine.name)
             }
+            (12, _) if !self.given_away.is_empty() => {
+                self.give_back();
+                "machines that were given away are given back".to_owned()
+            }
+            (12, Some(machine)) if machine.project.is_none() => {
+                let others = self.cloud.account(Role::Root).map(|account| account.name);
+                cloud.assign_machine(&machine.id, others.as_deref(), None);
+                self.given_away.insert(machine.id, machine.account);
+                format!("somebody gives {} to another account", machine.name)
+            }
             _ => {
                 let may = self.chance.happens(0.5);
                 cloud.configure(|settings| settings.user_may_expunge = may);
@@ -144,7 +159,14 @@ impl Accidents {
         }
     }
 
-    fn put_right(&self) {
+    fn give_back(&mut self) {
+        for (id, account) in std::mem::take(&mut self.given_away) {
+            self.cloud.assign_machine(&id, Some(&account), None);
+        }
+    }
+
+    fn put_right(&mut self) {
+        self.give_back();
         self.cloud.break_hosts(false);
         self.cloud.limit("user_vm", -1);
         self.cloud.configure(|settings| {

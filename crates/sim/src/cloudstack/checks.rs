@@ -1,12 +1,15 @@
 //! What a provider must keep to, whatever happens to the cloud: rules about NodeClaims and machines together.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use karpenter_api::NodeClaim;
 
-use super::{CloudStack, MachineView};
+use super::CloudStack;
+use super::hands::is_live;
+use super::state::Machine;
 use crate::invariants::{Asked, Invariant, Rest, Step};
 use crate::objects::{Change, Objects, uid};
 
@@ -29,19 +32,36 @@ fn machine_of(claim: &NodeClaim) -> Option<&str> {
     provider_id.rsplit('/').next().filter(|id| !id.is_empty())
 }
 
-fn ours(machine: &MachineView) -> bool {
-    machine.is_live() && machine.name.starts_with("karpenter-")
+fn ours(machine: &Machine) -> bool {
+    is_live(machine.state) && machine.name.starts_with("karpenter-")
 }
 
-/// Whether a NodeClaim stands behind this machine: by its id, or while it has none by tag or name.
-fn is_wanted(machine: &MachineView, objects: &Objects) -> bool {
-    objects.node_claims.values().any(|claim| match machine_of(claim) {
-        Some(id) => id == machine.id,
-        None => match machine.tags.get(UID_TAG) {
-            Some(tag) => *tag == uid(&**claim),
-            None => machine.name.contains(claim.metadata.name.as_deref().unwrap_or("-")),
-        },
-    })
+/// What NodeClaims stand behind: machines by id, and while a NodeClaim names none, those of its tag or name.
+struct WantedMachines<'a> {
+    ids: BTreeSet<&'a str>,
+    /// Of NodeClaims without a machine: UID and name.
+    waiting: Vec<(&'a str, &'a str)>,
+}
+
+impl<'a> WantedMachines<'a> {
+    fn by(objects: &'a Objects) -> Self {
+        let claims = || objects.node_claims.values();
+        let waits = claims().filter(|claim| machine_of(claim).is_none());
+        let named = |claim: &'a Arc<NodeClaim>| claim.metadata.name.as_deref().unwrap_or("-");
+        Self {
+            ids: claims().filter_map(|claim| machine_of(claim)).collect(),
+            waiting: waits.map(|claim| (uid(&**claim), named(claim))).collect(),
+        }
+    }
+
+    fn have(&self, machine: &Machine) -> bool {
+        let tag = machine.tags.iter().find(|(key, _)| key == UID_TAG).map(|(_, value)| value.as_str());
+        self.ids.contains(machine.id.as_str())
+            || self.waiting.iter().any(|(uid, name)| match tag {
+                Some(tag) => tag == *uid,
+                None => machine.name.contains(name),
+            })
+    }
 }
 
 /// A machine without a NodeClaim, or beside another of the same NodeClaim, is gone within some minutes.
@@ -72,9 +92,11 @@ impl MachinesAreWanted {
             self.unwanted.clear();
             return Ok(());
         }
-        let machines = self.cloud.machines();
-        let unwanted: Vec<&MachineView> =
-            machines.iter().filter(|machine| ours(machine) && !is_wanted(machine, objects)).collect();
+        let wanted = WantedMachines::by(objects);
+        let state = self.cloud.state();
+        let machines = state.machines.values();
+        let unwanted: Vec<&Machine> =
+            machines.filter(|machine| ours(machine) && !wanted.have(machine)).collect();
         self.unwanted.retain(|id, _| unwanted.iter().any(|machine| machine.id == *id));
         for machine in unwanted {
             let since = *self.unwanted.entry(machine.id.clone()).or_insert(now);
@@ -150,7 +172,7 @@ impl Invariant for ClaimsOutliveTheirMachine {
             let Change::NodeClaim(edit) = &**change else { continue };
             let (Some(old), None) = (&edit.old, &edit.new) else { continue };
             let Some(id) = machine_of(old) else { continue };
-            if self.0.machines().iter().any(|machine| machine.id == id && machine.is_live()) {
+            if self.0.state().machine(id).is_some_and(|machine| is_live(machine.state)) {
                 return Err(format!("NodeClaim {} went while its machine {id} was there", edit.key));
             }
         }

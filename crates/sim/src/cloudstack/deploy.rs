@@ -19,6 +19,7 @@ pub(crate) struct Prepared {
     machine: Machine,
     disks: Vec<(String, i64, i64)>,
     root_bytes: i64,
+    root_offering: String,
     start: bool,
     custom_job: Option<String>,
 }
@@ -155,6 +156,9 @@ impl State {
             },
             disks,
             root_bytes,
+            root_offering: call
+                .get("overridediskofferingid")
+                .map_or_else(|| get("serviceofferingid"), str::to_owned),
             start,
             custom_job: call.get("customjobid").map(str::to_owned),
         })
@@ -167,7 +171,7 @@ impl State {
         prepared: Prepared,
         now: Timestamp,
     ) -> Result<Value, Refusal> {
-        let Prepared { mut machine, disks, root_bytes, start, custom_job } = prepared;
+        let Prepared { mut machine, disks, root_bytes, root_offering, start, custom_job } = prepared;
         if !self.settings.names_race
             && let Some(network) =
                 machine.nics.iter().find(|nic| self.name_taken(&machine.name, &nic.network))
@@ -204,7 +208,7 @@ impl State {
             machine: Some(number),
             device: 0,
             size_bytes: root_bytes,
-            offering: machine.offering.clone(),
+            offering: root_offering,
             destroyed: false,
             tags: Vec::new(),
         };

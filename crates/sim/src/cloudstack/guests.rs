@@ -126,7 +126,6 @@ struct Inside {
     zone: String,
     offering: String,
     arch: &'static str,
-    user_data: Option<String>,
 }
 
 impl CloudStack {
@@ -141,10 +140,11 @@ impl CloudStack {
         };
         let there =
             state.machines.values().filter(|machine| !matches!(machine.state, "Destroyed" | "Expunging"));
+        let roots = state.volumes.iter().filter(|disk| disk.root);
+        let roots: BTreeMap<u64, i64> =
+            roots.filter_map(|disk| Some((disk.machine?, disk.size_bytes))).collect();
         there
             .map(|machine| {
-                let root =
-                    state.volumes.iter().find(|disk| disk.root && disk.machine == Some(machine.number));
                 let template = super::State::by_id(&state.templates, &machine.template);
                 let arm = template.is_some_and(|template| template["arch"] == "aarch64");
                 Inside {
@@ -154,16 +154,20 @@ impl CloudStack {
                     running: matches!(machine.state, "Running" | "Unknown"),
                     cpu: machine.cpu,
                     memory_mib: machine.memory,
-                    disk_gb: root.map_or(1, |disk| (disk.size_bytes >> 30).max(1)),
+                    disk_gb: roots.get(&machine.number).map_or(1, |bytes| (bytes >> 30).max(1)),
                     gpus: machine.gpus,
                     address: machine.nics.first().map(|nic| nic.address.clone()).unwrap_or_default(),
                     zone: name(&state.zones, &machine.zone),
                     offering: name(&state.offerings, &machine.offering),
                     arch: if arm { "arm64" } else { "amd64" },
-                    user_data: machine.user_data.clone(),
                 }
             })
             .collect()
+    }
+
+    /// What a machine is told when it boots.
+    fn user_data_of(&self, id: &str) -> Option<String> {
+        self.state().machine(id)?.user_data.clone()
     }
 }
 
@@ -286,7 +290,7 @@ impl House {
 
     /// Makes the Node; whether there is one now that is this guest's.
     async fn join(&self, inside: &Inside, options: &GuestOptions) -> bool {
-        let data = match inside.user_data.as_deref().map(|data| GuestData::read(data, &inside.id)) {
+        let data = match self.cloud.user_data_of(&inside.id).map(|data| GuestData::read(&data, &inside.id)) {
             None => GuestData::default(),
             Some(Ok(data)) => data,
             Some(Err(problem)) => {

@@ -42,8 +42,13 @@ pub struct MachineView {
 impl MachineView {
     /// Whether it is there and not about to go.
     pub fn is_live(&self) -> bool {
-        !matches!(self.state.as_str(), "Destroyed" | "Expunging" | "Error")
+        is_live(&self.state)
     }
+}
+
+/// Whether a machine in this state is there and not about to go.
+pub(super) fn is_live(state: &str) -> bool {
+    !matches!(state, "Destroyed" | "Expunging" | "Error")
 }
 
 fn view(machine: &Machine, state: &State) -> MachineView {
@@ -195,6 +200,17 @@ impl CloudStack {
         }
     }
 
+    /// Somebody gives the root disk of a machine another disk offering, by id.
+    pub fn move_root_disk(&self, id: &str, offering: &str) {
+        let mut state = self.state();
+        let number = state.machine_ids.get(id).copied();
+        for volume in
+            state.volumes.iter_mut().filter(|v| v.root && v.machine.is_some() && v.machine == number)
+        {
+            offering.clone_into(&mut volume.offering);
+        }
+    }
+
     /// Somebody takes the last interface away.
     pub fn unplug_machine(&self, id: &str) {
         self.change(id, |machine| {
@@ -210,6 +226,15 @@ impl CloudStack {
     /// Somebody puts a machine into a security group, by id.
     pub fn put_into_security_group(&self, id: &str, group: &str) {
         self.change(id, |machine| machine.security_groups.push(group.to_owned()));
+    }
+
+    /// An administrator gives a machine to another account, or to a project of the account that has it.
+    pub fn assign_machine(&self, id: &str, account: Option<&str>, project: Option<&str>) {
+        let found = account.and_then(|name| self.state().accounts.iter().position(|a| a.name == name));
+        self.change(id, |machine| {
+            machine.owner.account = found.unwrap_or(machine.owner.account);
+            machine.owner.project = project.map(str::to_owned);
+        });
     }
 
     /// Somebody sets or removes a tag.

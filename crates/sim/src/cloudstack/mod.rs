@@ -144,7 +144,7 @@ impl CloudStack {
             vgpu_profiles: Vec::new(),
             user_data: Vec::new(),
             key_pairs: Vec::new(),
-            machines: BTreeMap::new(),
+            machines: state::Machines::default(),
             machine_ids: BTreeMap::new(),
             volumes: Vec::new(),
             groups: Vec::new(),

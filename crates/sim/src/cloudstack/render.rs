@@ -174,7 +174,7 @@ impl State {
         Value::Object(fields)
     }
 
-    fn render_nics(&self, machine: &Machine) -> Vec<Value> {
+    pub(crate) fn render_nics(&self, machine: &Machine) -> Vec<Value> {
         let nothing = Value::Null;
         machine
             .nics

@@ -2,6 +2,8 @@
 //! what they are.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
@@ -195,6 +197,24 @@ pub(crate) struct Project {
     pub(crate) limits: BTreeMap<String, i64>,
 }
 
+/// Machines by number. A copy costs nothing until one of the two is changed: how things were is remembered many times a second.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Machines(Arc<BTreeMap<u64, Machine>>);
+
+impl Deref for Machines {
+    type Target = BTreeMap<u64, Machine>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
+}
+
+impl DerefMut for Machines {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        Arc::make_mut(&mut self.0)
+    }
+}
+
 /// Everything.
 #[derive(Clone, Debug)]
 pub(crate) struct State {
@@ -219,7 +239,7 @@ pub(crate) struct State {
     pub(crate) vgpu_profiles: Vec<Value>,
     pub(crate) user_data: Vec<Value>,
     pub(crate) key_pairs: Vec<Value>,
-    pub(crate) machines: BTreeMap<u64, Machine>,
+    pub(crate) machines: Machines,
     /// Ids of machines, also of those that are gone: the server remembers them.
     pub(crate) machine_ids: BTreeMap<String, u64>,
     pub(crate) volumes: Vec<Volume>,
@@ -238,7 +258,7 @@ pub(crate) struct State {
     /// What people did to machines, as `listEvents` tells it: oldest first.
     pub(crate) history: Vec<(Owner, Value)>,
     /// The machines as they were, while lists lag behind.
-    pub(crate) past: VecDeque<(Timestamp, BTreeMap<u64, Machine>)>,
+    pub(crate) past: VecDeque<(Timestamp, Machines)>,
 }
 
 /// How fine the past is remembered.

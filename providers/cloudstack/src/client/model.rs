@@ -67,6 +67,10 @@ pub struct VirtualMachine {
     pub hostid: String,
     /// When its lease ends, if it has one.
     pub leaseexpirydate: String,
+    /// The account it belongs to, if not a project.
+    pub account: String,
+    /// The project it belongs to.
+    pub project: String,
     /// Whether it must not be deleted.
     #[serde(deserialize_with = "truth")]
     pub deleteprotection: bool,
@@ -81,6 +85,15 @@ impl VirtualMachine {
     /// The value of a tag.
     pub fn tag(&self, key: &str) -> Option<&str> {
         self.tags.iter().find(|tag| tag.key == key).map(|tag| tag.value.as_str())
+    }
+
+    /// Where it is, in words.
+    pub(crate) fn whose(&self) -> String {
+        if self.project.is_empty() {
+            format!("in account {:?}", self.account)
+        } else {
+            format!("in project {:?}", self.project)
+        }
     }
 
     /// Whether a job is at work on it.
@@ -310,6 +323,19 @@ pub struct ServiceOffering {
 }
 
 impl ServiceOffering {
+    /// Servers before 4.21 tell of a GPU by details: the card or group of cards, and which slice of one.
+    #[must_use]
+    pub(crate) fn with_gpu_of_details(mut self) -> Self {
+        if self.gpucount.is_none()
+            && let Some(card) = self.detail("pciDevice").filter(|card| !card.is_empty())
+        {
+            self.gpucount = Some(1);
+            self.gpucardname = card;
+            self.vgpuprofilename = self.detail("vgpuType").unwrap_or_default();
+        }
+        self
+    }
+
     /// A detail, as text.
     pub fn detail(&self, key: &str) -> Option<String> {
         match self.serviceofferingdetails.get(key)? {
@@ -526,6 +552,21 @@ mod tests {
         let left = (budget.cpuavailable, budget.memoryavailable, budget.vmavailable, budget.gpuavailable);
         assert_eq!(left, (Some(40), Some(40960), None, Some(2)));
         assert_eq!(budget.volumeavailable, None);
+    }
+
+    #[test]
+    fn a_gpu_is_told_by_fields_or_as_before_4_21_by_details() {
+        let offering = |fields: Value| {
+            let offering: ServiceOffering = serde_json::from_value(fields).expect("an offering");
+            let offering = offering.with_gpu_of_details();
+            (offering.gpucount, offering.gpucardname)
+        };
+        let card = "Group of NVIDIA Corporation GK107GL [GRID K1] GPUs";
+        let details = json!({"pciDevice": card, "vgpuType": "passthrough"});
+        assert_eq!(offering(json!({"serviceofferingdetails": details})), (Some(1), card.to_owned()));
+        let told = json!({"gpucount": 2, "gpucardname": "A10", "serviceofferingdetails": details});
+        assert_eq!(offering(told), (Some(2), "A10".to_owned()));
+        assert_eq!(offering(json!({"name": "k8s.small"})), (None, String::new()));
     }
 
     #[test]

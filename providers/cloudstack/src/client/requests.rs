@@ -113,6 +113,11 @@ pub fn list_virtual_machines_by_id(ids: &[String], scope: &Scope) -> Request {
     Request::new("listVirtualMachines").list("ids", ids).with("details", DETAILS).within(scope)
 }
 
+/// The interfaces of a virtual machine. Unlike a list of machines, this is refused where the caller may not see the machine.
+pub fn list_nics(virtual_machine_id: &str) -> Request {
+    Request::new("listNics").with("virtualmachineid", virtual_machine_id)
+}
+
 /// The data disks of a virtual machine.
 pub fn list_data_disks(virtual_machine_id: &str, scope: &Scope) -> Request {
     Request::new("listVolumes")

@@ -81,9 +81,9 @@ async fn tariffs_of_the_quota_plug_in_count_where_the_class_wants_them_and_only_
     // No plug-in: the server answers as to wrong keys. That is believed of the command, not of the keys.
     assert!((price(&world).await - (4.0 * 0.04 + 8.0 * 0.005)).abs() < 1e-9, "{}", price(&world).await);
     assert_eq!(ready.condition("CredentialsReady").expect("a condition").status.as_str(), "True");
-    world.cloud.set_tariffs(72.0, 0.72);
+    world.cloud.set_tariffs(144.0, 0.72);
     seconds(3601).await;
-    assert!((price(&world).await - (0.1 + 0.1)).abs() < 1e-9, "{}", price(&world).await);
+    assert!((price(&world).await - (0.2 + 0.1)).abs() < 1e-9, "{}", price(&world).await);
 }
 
 #[tokio::test(start_paused = true)]

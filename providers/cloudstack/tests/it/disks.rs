@@ -158,14 +158,20 @@ async fn servers_before_4_21_get_further_disks_attached_once_the_machine_runs() 
     assert_eq!(names(&world), [third], "the one that is to stay");
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_disk_that_was_made_for_a_machine_that_is_gone_goes_too() {
+/// A server that gives a machine one disk at most, and `np-a`, which is to have two.
+async fn with_two_disks_to_attach() -> World {
     let world = World::new().await;
     world.cloud.set_version("4.20.2.0");
     seconds(601).await;
     let disks = json!([{"offering": "k8s.data20"}, {"offering": "k8s.datacustom", "size": 5}]);
     world.class("default", with(disks)).await;
     running(&world, "np-a").await;
+    world
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_disk_that_was_made_for_a_machine_that_is_gone_goes_too() {
+    let world = with_two_disks_to_attach().await;
     // Made, and neither tagged nor attached before the machine goes.
     world.cloud.inject(Fault::times("createTags", 5, Trouble::Fail(530, 4250, "x".into())));
     world.provider.look_at_launches().await.expect("a look");
@@ -185,12 +191,7 @@ async fn a_disk_that_was_made_for_a_machine_that_is_gone_goes_too() {
 
 #[tokio::test(start_paused = true)]
 async fn of_a_disk_that_two_leaders_made_one_is_attached_and_the_other_goes() {
-    let world = World::new().await;
-    world.cloud.set_version("4.20.2.0");
-    seconds(601).await;
-    let disks = json!([{"offering": "k8s.data20"}, {"offering": "k8s.datacustom", "size": 5}]);
-    world.class("default", with(disks)).await;
-    running(&world, "np-a").await;
+    let world = with_two_disks_to_attach().await;
     // By the leader before, and the one before that.
     let machine = world.live()[0].clone();
     let (zone, offering) = (

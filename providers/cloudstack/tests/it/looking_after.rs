@@ -1,6 +1,9 @@
 //! Garbage collection, complete lists and drift: scenarios 15, 20 and 23.
 
+use karpenter_api::ConditionStatus;
+use karpenter_api::conditions::HasConditions as _;
 use karpenter_cloudprovider::provider::CloudProvider;
+use karpenter_provider_cloudstack::client::requests::{self, Deploy};
 use karpenter_provider_cloudstack::naming::Naming;
 use karpenter_sim::cloudstack::faults::{Fault, Trouble};
 use serde_json::json;
@@ -233,6 +236,82 @@ async fn a_root_disk_that_somebody_made_larger_is_drift_once_others_are_as_order
     assert_eq!(drift("np-b").await, None);
     let asked = world.cloud.log().into_iter().filter(|entry| entry.command == "listVolumes").count();
     assert_eq!(asked, 3, "one list answers for all machines for ten minutes");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_root_disk_that_somebody_gave_another_offering_is_drift_once_others_are_as_ordered() {
+    let world = World::new().await;
+    let wanted = world.cloud.add("diskoffering", json!({"name": "fast"}));
+    let other = world.cloud.add("diskoffering", json!({"name": "slow"}));
+    seconds(301).await;
+    let mut fast = spec();
+    fast["rootDiskOffering"] = "fast".into();
+    world.class("default", fast).await;
+    for name in ["np-a", "np-b"] {
+        world.launch(&world.claim(name, json!({"cpu": "1"}))).await.expect("a machine");
+    }
+    let deployed = world.cloud.log().into_iter().find(|entry| entry.command == "deployVirtualMachine");
+    let deployed = deployed.expect("a deployment").parameters;
+    assert_eq!(deployed["overridediskofferingid"], wanted);
+    let drift = async |name: &str| {
+        seconds(601).await;
+        world.provider.is_drifted(&world.current(name)).await.expect("known")
+    };
+    assert_eq!(drift("np-a").await, None);
+    let machine = world.live().into_iter().find(|machine| machine.name.ends_with("np-a")).expect("there");
+    world.cloud.move_root_disk(&machine.id, &other);
+    assert_eq!(drift("np-a").await.as_deref(), Some("VMDrift"));
+    assert_eq!(drift("np-b").await, None);
+    // Somebody else's machine with such a disk says nothing of what the server makes for this NodeClass.
+    world.cloud.expunge_machine(
+        &world.live().into_iter().find(|machine| machine.name.ends_with("np-b")).expect("there").id,
+    );
+    let theirs = Deploy {
+        name: "theirs".to_owned(),
+        zone_id: deployed["zoneid"].clone(),
+        service_offering_id: deployed["serviceofferingid"].clone(),
+        template_id: deployed["templateid"].clone(),
+        network_ids: vec![deployed["networkids"].clone()],
+        root_disk_offering_id: Some(wanted),
+        job_id: "11111111-0000-4000-8000-000000000000".to_owned(),
+        ..Deploy::default()
+    };
+    world.client.call(&requests::deploy(&theirs)).await.expect("taken");
+    assert_eq!(drift("np-a").await, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_class_says_which_of_its_machines_cannot_be_deleted_and_is_ready_all_the_same() {
+    let world = World::new().await;
+    let says = async || {
+        let class = world.class("default", spec()).await;
+        assert_eq!(class.condition_status("Ready"), ConditionStatus::True);
+        let condition = class.condition("MachinesDeletable").expect("a condition");
+        (condition.status.as_str().to_owned(), condition.reason().to_owned(), condition.message().to_owned())
+    };
+    world.launch(&world.claim("np-a", json!({"cpu": "1"}))).await.expect("a machine");
+    world.launch(&world.claim("np-b", json!({"cpu": "1"}))).await.expect("a machine");
+    seconds(60).await;
+    assert_eq!(says().await.0, "True");
+    let id = world.live().into_iter().find(|machine| machine.name.ends_with("np-b")).expect("there").id;
+    // Found by the round, and by who wants it to go.
+    world.cloud.protect_machine(&id, true);
+    world.provider.round().await.expect("a round");
+    let (status, reason, message) = says().await;
+    assert_eq!((status.as_str(), reason.as_str()), ("False", "DeleteProtected"));
+    assert!(message.starts_with("1 ") && message.contains("np-b"), "{message}");
+    assert!(message.contains("deleteprotection=false"), "{message}");
+    world.cloud.protect_machine(&id, false);
+    world.provider.round().await.expect("a round");
+    assert_eq!(says().await.0, "True");
+    world.cloud.protect_machine(&id, true);
+    world.provider.delete(&world.current("np-b")).await.expect("ordered");
+    seconds(10).await;
+    world.provider.delete(&world.current("np-b")).await.expect_err("protected");
+    assert_eq!(says().await.0, "False");
+    world.cloud.protect_machine(&id, false);
+    world.delete(&world.current("np-b")).await.expect("gone");
+    assert_eq!(says().await.0, "True");
 }
 
 #[tokio::test(start_paused = true)]

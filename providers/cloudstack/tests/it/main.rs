@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on may panic")]
 
+mod absence;
 mod buying;
 mod cloud;
 mod deleting;
@@ -12,6 +13,7 @@ mod joining;
 mod launching;
 mod logs;
 mod looking_after;
+mod refusals;
 mod requests;
 mod resolving;
 mod tenancy;

@@ -213,7 +213,11 @@ async fn where_a_launch_begins_is_written_down_before_anything_is_made() {
     world.cloud.inject(Fault::times("queryAsyncJobResult", 3, Trouble::Fail(530, 4250, "x".into())));
     let _ = provider.create(&claim).await;
     let first = written.lock().unwrap().first().cloned().expect("written");
-    assert_eq!(first, (json!({"karpenter.k8s.cloudstack/scope": "own"}), 0));
+    let account = &first.0["karpenter.k8s.cloudstack/account-id"];
+    assert!(account.is_string(), "{first:?}");
+    let place =
+        json!({"karpenter.k8s.cloudstack/scope": "own", "karpenter.k8s.cloudstack/account-id": account});
+    assert_eq!(first, (place, 0));
     assert_eq!(world.calls("deployVirtualMachine"), 1);
     // The NodeClass is made anew for a project before anybody has heard of the machine.
     let project = world.cloud.add_project("team");

@@ -1,0 +1,177 @@
+//! What no list shows is gone only if the server says so: a NodeClaim that was let go does not come back.
+
+use std::sync::Arc;
+
+use futures_util::future::join;
+use karpenter_api::NodeClaim;
+use karpenter_cloudprovider::error::ProviderError;
+use karpenter_cloudprovider::provider::CloudProvider;
+use karpenter_provider_cloudstack::client::requests;
+use karpenter_provider_cloudstack::{CloudStackProvider, ProviderOptions};
+use karpenter_sim::chance::Span;
+use karpenter_sim::cloudstack::account::Role;
+use karpenter_sim::cloudstack::faults::{Fault, Trouble};
+use serde_json::json;
+
+use crate::cloud::{World, seconds};
+
+const ACCOUNT_ID: &str = "karpenter.k8s.cloudstack/account-id";
+
+async fn running(world: &World, name: &str) -> Arc<NodeClaim> {
+    world.launch(&world.claim(name, json!({"cpu": "1"}))).await.expect("a machine");
+    seconds(60).await;
+    world.current(name)
+}
+
+fn id_of(claim: &NodeClaim) -> &str {
+    claim.status.as_ref().unwrap().provider_id.as_deref().unwrap()
+}
+
+/// What is said of a claim's machine, asked after and asked to go.
+async fn said(provider: &CloudStackProvider, claim: &NodeClaim) -> [ProviderError; 2] {
+    let asked = provider.get(id_of(claim)).await.expect_err("nobody sees it");
+    [asked, provider.delete(claim).await.expect_err("nobody sees it")]
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_machine_that_was_given_to_another_account_is_not_gone() {
+    let world = World::new().await;
+    let claim = running(&world, "np-a").await;
+    let machine = world.live()[0].id.clone();
+    let tenant = world.cloud.account(Role::User).unwrap().name;
+    world.cloud.add_account("other", "k8s-net");
+    world.cloud.assign_machine(&machine, Some("other"), None);
+    seconds(10).await;
+    for error in said(&world.provider, &claim).await {
+        assert!(!error.is_not_found() && error.to_string().contains("closed to these keys"), "{error}");
+    }
+    assert_eq!(world.told("MachineHidden").len(), 1);
+    assert_eq!(world.live().len(), 1, "and nothing happened to it");
+    world.cloud.assign_machine(&machine, Some(&tenant), None);
+    seconds(10).await;
+    world.delete(&claim).await.expect("gone");
+    assert!(world.live().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_machine_that_was_moved_into_a_project_of_ours_is_not_gone_and_the_project_is_named() {
+    let world = World::new().await;
+    let claim = running(&world, "np-a").await;
+    let machine = world.live()[0].id.clone();
+    let project = world.cloud.add_project("blue");
+    world.cloud.assign_machine(&machine, None, Some(&project));
+    seconds(10).await;
+    for error in said(&world.provider, &claim).await {
+        assert!(!error.is_not_found() && error.to_string().contains("project \"blue\""), "{error}");
+    }
+    assert_eq!(world.live().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_list_of_ids_leaves_out_for_an_administrator_is_not_gone() {
+    let world = World::new().await;
+    let mut claims = Vec::new();
+    for name in ["np-a", "np-b"] {
+        let mut claim = (*running(&world, name).await).clone();
+        // As releases before wrote them down.
+        claim.metadata.annotations.as_mut().unwrap().remove(ACCOUNT_ID);
+        let claim = Arc::new(claim);
+        world.cluster.claims.lock().unwrap().insert(name.to_owned(), Arc::clone(&claim));
+        claims.push(claim);
+    }
+    let tenant = world.cloud.account(Role::User).unwrap().name;
+    let admin = world.with_role(Role::DomainAdmin, ProviderOptions::new("test"));
+    let (one, other) = join(admin.delete(&claims[0]), admin.delete(&claims[1])).await;
+    for said in [one, other] {
+        let error = said.expect_err("not where it is looked for");
+        assert!(!error.is_not_found() && error.to_string().contains(&tenant), "{error}");
+    }
+    assert_eq!(world.live().len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_machine_that_somebody_else_destroyed_is_gone_although_the_server_keeps_it_for_a_day() {
+    let world = World::new().await;
+    let claim = running(&world, "np-a").await;
+    let machine = world.live()[0].id.clone();
+    world.client.call(&requests::destroy(&machine, false, &[])).await.expect("taken");
+    seconds(30).await;
+    assert_eq!(world.cloud.machines().len(), 1, "its row is there");
+    for error in said(&world.provider, &claim).await {
+        assert!(error.is_not_found(), "{error}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_order_of_ours_is_over_when_its_job_says_so() {
+    let world = World::new().await;
+    world.cloud.configure(|settings| settings.latencies.destroy = Span::secs(60, 60));
+    let claim = running(&world, "np-a").await;
+    world.provider.delete(&claim).await.expect("ordered");
+    // Out of sight before its job is through.
+    world.cloud.add_account("other", "k8s-net");
+    world.cloud.assign_machine(&world.live()[0].id, Some("other"), None);
+    seconds(10).await;
+    world.provider.delete(&claim).await.expect("under way");
+    let error = world.provider.get(id_of(&claim)).await.expect_err("nobody sees it");
+    assert!(error.to_string().contains("being destroyed"), "{error}");
+    seconds(60).await;
+    let asked = world.calls("listNics");
+    assert!(world.provider.delete(&claim).await.expect_err("gone").is_not_found());
+    assert_eq!(world.calls("listNics"), asked, "the job is proof enough");
+    let jobs = world.calls("queryAsyncJobResult");
+    assert!(world.provider.get(id_of(&claim)).await.expect_err("gone").is_not_found());
+    assert!(world.provider.delete(&claim).await.expect_err("gone").is_not_found());
+    let asked_again = (world.calls("listNics") - asked, world.calls("queryAsyncJobResult") - jobs);
+    assert_eq!(asked_again, (0, 0), "and needs none a moment later");
+}
+
+#[tokio::test(start_paused = true)]
+async fn while_the_server_does_not_say_whether_a_machine_is_gone_it_is_not() {
+    let world = World::new().await;
+    let claim = running(&world, "np-a").await;
+    world.cloud.expunge_machine(&world.live()[0].id);
+    world.cloud.inject(Fault::times("listNics", 20, Trouble::Proxy(502)));
+    for error in said(&world.provider, &claim).await {
+        assert!(!error.is_not_found(), "{error}");
+    }
+    world.cloud.heal();
+    assert!(said(&world.provider, &claim).await.iter().all(ProviderError::is_not_found));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_role_that_may_not_ask_goes_by_what_lists_show() {
+    let world = World::new().await;
+    let claim = running(&world, "np-a").await;
+    let machine = world.live()[0].id.clone();
+    let project = world.cloud.add_project("blue");
+    let denied = || Trouble::Fail(432, 9999, "The API [listNics] does not exist".to_owned());
+    world.cloud.inject(Fault::times("listNics", 20, denied()));
+    world.cloud.assign_machine(&machine, None, Some(&project));
+    seconds(10).await;
+    for error in said(&world.provider, &claim).await {
+        assert!(!error.is_not_found() && error.to_string().contains("blue"), "{error}");
+    }
+    world.cloud.expunge_machine(&machine);
+    seconds(10).await;
+    assert!(said(&world.provider, &claim).await.iter().all(ProviderError::is_not_found));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_launch_begun_with_keys_of_another_account_is_not_begun_again() {
+    let world = World::new().await;
+    let first = world.launch(&world.claim("np-0", json!({"cpu": "1"}))).await.expect("a machine");
+    let mut claim = (*world.claim("np-a", json!({"cpu": "1"}))).clone();
+    // What is written down before a machine is ordered; of its order no answer came.
+    claim.metadata.annotations = Some(
+        [("karpenter.k8s.cloudstack/scope", "own"), (ACCOUNT_ID, first.annotations[ACCOUNT_ID].as_str())]
+            .map(|(key, value)| (key.to_owned(), value.to_owned()))
+            .into(),
+    );
+    world.cloud.add_account("other", "k8s-net");
+    let other = world.as_account("other");
+    let error = other.create(&claim).await.expect_err("it may have a machine already").to_string();
+    assert!(error.contains("another by now"), "{error}");
+    assert_eq!(world.calls("deployVirtualMachine"), 1, "the first one");
+    world.launch(&claim).await.expect("with the keys it was begun with");
+}
