@@ -109,13 +109,17 @@ annotations:
   resources: ["*"]
   verbs: ["get"]
 {{- if .Values.clusterAPI.machineMode }}
-# Machine mode clones templates.
-- apiGroups: ["bootstrap.cluster.x-k8s.io"]
+# Whether its Machines are up to date is for Karpenter to say.
+- apiGroups: ["cluster.x-k8s.io"]
+  resources: ["machines/status"]
+  verbs: ["patch"]
+# Machine mode clones templates, looks for clones that nobody needs, and compares versions with the control plane's.
+- apiGroups: ["bootstrap.cluster.x-k8s.io", "controlplane.cluster.x-k8s.io"]
   resources: ["*"]
   verbs: ["get"]
 - apiGroups: ["infrastructure.cluster.x-k8s.io", "bootstrap.cluster.x-k8s.io"]
   resources: ["*"]
-  verbs: ["create", "delete"]
+  verbs: ["list", "create", "delete"]
 {{- end }}
 {{- end -}}
 

@@ -2,6 +2,7 @@
 //!
 //! Exit status: 0 after a signal, 1 when the lease was lost or a part failed, 2 when it could not start.
 
+use std::io::{self, Write as _};
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -32,10 +33,17 @@ use crate::providers;
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// What it was built from, if whoever built it said so.
-const COMMIT: &str = match option_env!("KARPENTER_COMMIT") {
-    Some(commit) => commit,
-    None => "",
-};
+const COMMIT: Option<&str> = option_env!("KARPENTER_COMMIT");
+
+/// A commit as Go Karpenter names it: seven digits, and whether anything was changed since.
+fn short(commit: &str) -> Option<String> {
+    let (digits, changed) = match commit.strip_suffix("-dirty") {
+        Some(digits) => (digits, "-dirty"),
+        None => (commit, ""),
+    };
+    let digits: String = digits.chars().take(7).collect();
+    (!digits.is_empty()).then(|| format!("{digits}{changed}"))
+}
 
 /// Run Karpenter in a cluster.
 #[derive(Debug, clap::Args)]
@@ -51,35 +59,43 @@ pub fn cmd(args: &Args) -> anyhow::Result<ExitCode> {
     let environ = Options::environ(std::env::vars_os())?;
     let options = match Options::parse(args.settings.iter().map(String::as_str), &environ) {
         Err(OptionsError::Help) => {
-            println!(
+            writeln!(
+                io::stdout(),
                 "Run Karpenter in a cluster.\n\nUsage: karpenter run [SETTING]...\n\nSettings:\n{}",
                 Options::help()
-            );
+            )?;
             return Ok(ExitCode::SUCCESS);
         }
         parsed => Arc::new(parsed?),
     };
     check(&options)?;
     let environment = Environment::real();
-    let commit = (!COMMIT.is_empty()).then(|| COMMIT.to_owned());
+    let commit = COMMIT.and_then(short);
     let config = logging::Config { level: options.log_level, commit, ..logging::Config::default() };
     let output = logging::open_outputs(&options.log_output_paths, &options.log_error_output_paths)?;
     let clock = Arc::clone(&environment.clock);
-    let (set, traces) = if options.otlp_endpoint.is_empty() {
-        (tracing::subscriber::set_global_default(logging::subscriber(config, clock, output)), None)
-    } else {
-        let (layer, exporter) = otlp::exporter(&options.otlp_endpoint, &environment)?;
-        let subscriber = logging::subscriber_with_traces(config, clock, output, layer);
-        (tracing::subscriber::set_global_default(subscriber), Some(exporter))
-    };
-    set.context("cannot set up logging")?;
+    let collector = Some(options.otlp_endpoint.as_str()).filter(|address| !address.is_empty());
+    let traces = collector.map(|address| otlp::exporter(address, &environment)).transpose();
+    // The address often comes from whoever runs the cluster and is meant for every program there: it is no reason not to start.
+    let (traces, no_traces) = traces.map_or_else(|error| (None, Some(error)), |traces| (traces, None));
+    let (layer, exporter) = traces.unzip();
+    match layer {
+        Some(layer) => tracing::subscriber::set_global_default(logging::subscriber_with_traces(
+            config, clock, output, layer,
+        )),
+        None => tracing::subscriber::set_global_default(logging::subscriber(config, clock, output)),
+    }
+    .context("cannot set up logging")?;
+    if let Some(error) = no_traces {
+        tracing::warn!(%error, "no traces are sent");
+    }
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         // The engine thinks for moments, minutes apart: what a thread has for itself is given back in between.
         .thread_keep_alive(Duration::from_millis(100))
         .build()
         .context("cannot start the async runtime")?;
-    let ended = runtime.block_on(run(options, environment, traces));
+    let ended = runtime.block_on(run(options, environment, exporter));
     // Whatever is still being computed concerns nobody: the lease is another's by now.
     runtime.shutdown_background();
     ended
@@ -102,6 +118,7 @@ fn check(options: &Options) -> anyhow::Result<()> {
 /// Says on the metrics page which program this is, with Go Karpenter's labels.
 fn publish_build(metrics: &Metrics) {
     let compiler = concat!("rust", env!("CARGO_PKG_RUST_VERSION"));
+    let commit = COMMIT.and_then(short);
     // As Go calls them.
     let architecture = match std::env::consts::ARCH {
         "x86_64" => "amd64",
@@ -114,7 +131,7 @@ fn publish_build(metrics: &Metrics) {
             "Always 1; the labels say which program this is",
             &["version", "goversion", "goarch", "commit"],
         )
-        .set(&[VERSION, compiler, architecture, COMMIT], 1.0);
+        .set(&[VERSION, compiler, architecture, commit.as_deref().unwrap_or("unknown")], 1.0);
 }
 
 async fn run(
@@ -123,6 +140,28 @@ async fn run(
     traces: Option<Exporter>,
 ) -> anyhow::Result<ExitCode> {
     let stop = program::stop_on_signal().context("cannot listen for SIGTERM and SIGINT")?;
+    let started = tokio::select! {
+        biased;
+        () = stop.cancelled() => return Ok(ExitCode::SUCCESS),
+        started = start(options, environment, traces, &stop) => started?,
+    };
+    let Some((program, elector)) = started else { return Ok(ExitCode::SUCCESS) };
+    match program.run(stop, elector).await {
+        Ok(()) => Ok(ExitCode::SUCCESS),
+        Err(error) => {
+            tracing::error!(%error, "stopped");
+            Ok(ExitCode::FAILURE)
+        }
+    }
+}
+
+/// Everything up to the first controller, which may wait for servers; nothing if it was stopped while it did.
+async fn start(
+    options: Arc<Options>,
+    environment: Environment,
+    traces: Option<Exporter>,
+    stop: &CancellationToken,
+) -> anyhow::Result<Option<(Program, Option<Elector>)>> {
     for warning in &options.warnings {
         tracing::warn!("{warning}");
     }
@@ -139,9 +178,9 @@ async fn run(
     let own = surroundings::cluster(options.kubeconfig.as_ref()).await?;
     let (config, known) = if options.cluster_api.in_management_cluster {
         let waiting = Waiting::serve(&options).await?;
-        let found = wiring::workload(own.clone(), &options, |why| waiting.tell(why), &stop).await;
+        let found = wiring::workload(own.clone(), &options, |why| waiting.tell(why), stop).await;
         waiting.end().await;
-        let Some(workload) = found? else { return Ok(ExitCode::SUCCESS) };
+        let Some(workload) = found? else { return Ok(None) };
         (workload.config, workload.known)
     } else {
         (own.clone(), Known::default())
@@ -211,13 +250,7 @@ async fn run(
         program.always("traces", move |stop| traces.run(stop).boxed());
     }
     serve(&mut program, &options, &environment, context.stores.clone(), trouble).await?;
-    match program.run(stop, elector).await {
-        Ok(()) => Ok(ExitCode::SUCCESS),
-        Err(error) => {
-            tracing::error!(%error, "stopped");
-            Ok(ExitCode::FAILURE)
-        }
-    }
+    Ok(Some((program, elector)))
 }
 
 /// Probes while the cluster to work for is waited for: alive, and not ready.
@@ -317,6 +350,14 @@ mod tests {
     fn checked(settings: &[&str]) -> Result<(), String> {
         let options = Options::parse(settings.iter().copied(), &Environ::new()).expect("settings");
         check(&options).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_commit_is_named_by_seven_digits_and_whether_it_was_changed() {
+        let named = |commit| short(commit).unwrap_or_default();
+        assert_eq!(named("1f1e9f5c0ffee"), "1f1e9f5");
+        assert_eq!(named("1f1e9f5c0ffee-dirty"), "1f1e9f5-dirty");
+        assert_eq!((short(""), short("-dirty")), (None, None));
     }
 
     #[test]

@@ -71,6 +71,11 @@ pub fn cmd(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 async fn show(args: &Args) -> anyhow::Result<()> {
+    // Before the story: nobody wants to hear of a taken port at its end.
+    let mut listener = None;
+    if args.serve {
+        listener = Some(serving::bind(args.listen).await?);
+    }
     let mut world = World::new(WorldOptions {
         seed: args.seed,
         epoch: args.serve.then(serving::epoch),
@@ -148,9 +153,9 @@ async fn show(args: &Args) -> anyhow::Result<()> {
     story.settle(300).await?;
     story.observer.phase("The cluster has shrunk to what is needed.");
 
-    if args.serve {
+    if let Some(listener) = listener {
         story.observer.summary();
-        serving::stay(&mut world, args.listen).await?;
+        serving::stay(&mut world, listener).await?;
     } else {
         story.observer.say("The shop closes: all workloads are deleted.");
         for (kind, name) in [("Deployment", "web"), ("Deployment", "api"), ("StatefulSet", "db")] {

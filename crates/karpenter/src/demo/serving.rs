@@ -1,5 +1,6 @@
 //! The demo's cluster on a socket, in real time, until a signal.
 
+use std::io::{self, Write as _};
 use std::net::SocketAddr;
 use std::time::{Duration, SystemTime};
 
@@ -20,25 +21,31 @@ pub(super) fn epoch() -> Timestamp {
     now.saturating_sub(SignedDuration::from_mins(20)).unwrap_or(now)
 }
 
-/// Serves the cluster until a signal.
-pub(super) async fn stay(world: &mut World, listen: SocketAddr) -> anyhow::Result<()> {
+/// Takes the address the cluster will be served on.
+pub(super) async fn bind(listen: SocketAddr) -> anyhow::Result<TcpListener> {
     if !listen.ip().is_loopback() {
         bail!("refusing to serve on {listen} without authentication; give a loopback address with --listen");
     }
+    TcpListener::bind(listen)
+        .await
+        .with_context(|| format!("cannot listen on {listen}; give another address with --listen"))
+}
+
+/// Serves the cluster until a signal.
+pub(super) async fn stay(world: &mut World, listener: TcpListener) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
-    let listener = TcpListener::bind(listen).await.with_context(|| format!("cannot listen on {listen}"))?;
     let address = listener.local_addr().context("cannot tell the address of the listener")?;
     let file = std::env::temp_dir().join(format!("karpenter-demo-{}.kubeconfig", address.port()));
     crate::files::write_atomically(&file, &kubeconfig(address, None))?;
     // From here on time is everyone's.
     tokio::time::resume();
     world.follow_outside(FOLLOW);
-    println!("The cluster stays up. In another terminal:\n");
-    println!("  export KUBECONFIG={}", file.display());
-    println!("  kubectl get nodes,nodeclaims,pods -A");
-    println!("  kubectl scale deployment web --replicas 60\n");
-    println!("Ctrl-C ends it.");
+    writeln!(
+        io::stdout(),
+        "The cluster stays up. In another terminal:\n\n  export KUBECONFIG={}\n  kubectl get nodes,nodeclaims,pods -A\n  kubectl scale deployment web --replicas 60\n\nCtrl-C ends it.",
+        file.display()
+    )?;
     let stop = async {
         tokio::select! {
             biased;

@@ -143,7 +143,11 @@ impl Input {
             for name in names {
                 let known = match field {
                     "nominated" => loaded.cluster.nominate(name, NOMINATION),
-                    _ => loaded.cluster.mark_for_deletion(name),
+                    _ => {
+                        let machine = loaded.cluster.machine_named(name);
+                        let id = machine.map(|machine| machine.provider_id().to_owned());
+                        id.is_some_and(|id| loaded.cluster.mark_for_deletion(&id))
+                    }
                 };
                 if !known {
                     rejected.push(Rejected::new(

@@ -120,6 +120,11 @@ fn machines_are_made_and_removed_with_the_keys_their_node_class_names() {
         world.run_for(10 * MINUTE).await?;
         assert!(machines_of(&stage, OTHER).iter().all(|machine| machine.id != lost), "an orphan");
         assert_eq!(machines_of(&stage, OTHER).len(), 2);
+        // Whether a machine is gone is asked where it was made.
+        stage.cloud.expunge_machine(&machines_of(&stage, OTHER)[0].id);
+        world.run_for(15 * MINUTE).await?;
+        assert!(world.cluster().read(|objects| all_run(objects, 3)), "its pod runs elsewhere");
+        assert_eq!(world.cluster().read(|objects| (objects.nodes.len(), objects.node_claims.len())), (3, 3));
         scale(&stage, OTHER, 0).await?;
         world.run_for(10 * MINUTE).await?;
         assert_eq!((machines_of(&stage, "karp").len(), machines_of(&stage, OTHER).len()), (1, 0));

@@ -288,3 +288,14 @@ fn a_spot_machine_that_was_moved_stays_where_it_is() {
     stayed.sort();
     assert_eq!(stayed, ["lasting", "spot"]);
 }
+
+#[test]
+fn a_spot_machine_that_was_started_again_soon_after_it_was_stopped_stays() {
+    let restarted = |cloud: &CloudStack, id: &str| {
+        cloud.stop_machine(id);
+        cloud.find_machine_again(id);
+    };
+    let mut stayed = after_something_happens(47, restarted);
+    stayed.sort();
+    assert_eq!(stayed, ["lasting", "spot"]);
+}

@@ -219,6 +219,8 @@ fn texts(schema: &Value) -> &'static [&'static str] {
         p if p.starts_with("^([a-z0-9]([-a-z0-9]*[a-z0-9])?") => &["Name", "example.com/name"],
         r"^[A-Za-z0-9.:\[\]-]+$" => &["api.example.com:6443"],
         "^/" => &["/spec/template"],
+        "^[A-Z][A-Za-z0-9]*Template$" => &["DockerMachineTemplate"],
+        "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$" => &["worker-a", "0"],
         "^https?://[^/@]+(/|$)" => &["https://prices.example.com", "http://prices:8080/capi"],
         "^[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?$" => &["rack-7"],
         "^sha256:[0-9a-f]+$" => &["sha256:0af1"],
