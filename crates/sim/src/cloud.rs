@@ -74,6 +74,8 @@ pub struct CloudFaults {
     pub slow: f64,
     /// A list leaves out what it likes, or everything, and says nothing about it.
     pub forgetful_list: f64,
+    /// A machine makes its Node, and its kubelet never says that it is ready.
+    pub never_ready: f64,
 }
 
 impl CloudFaults {
@@ -95,6 +97,7 @@ impl CloudFaults {
             stillborn: draw() / 2.0,
             slow: draw(),
             forgetful_list: draw(),
+            never_ready: draw() / 2.0,
         }
     }
 }
@@ -143,6 +146,10 @@ struct State {
     dry: BTreeMap<Offering, Timestamp>,
     /// Restarts that were asked for, by operation.
     reboots: BTreeSet<String>,
+    /// What is drawn about kubelets: a stream of its own, so that other draws stay what they were without it.
+    kubelets: Chance,
+    /// Machines whose kubelets have never spoken.
+    mute: BTreeSet<InstanceId>,
 }
 
 /// What a kubelet says about its node; everything else somebody else has said.
@@ -160,6 +167,12 @@ impl State {
         self.chance.happens(rate)
     }
 
+    /// Whether the kubelet of a machine that comes up now never speaks.
+    fn is_mute(&mut self) -> bool {
+        let rate = if self.healed { 0.0 } else { self.options.faults.never_ready };
+        self.kubelets.happens(rate)
+    }
+
     /// Leaves all, or some, out of a list if that was drawn; how many.
     fn forget(&mut self, list: &mut Vec<Instance>) -> usize {
         let before = list.len();
@@ -175,7 +188,15 @@ impl Cloud {
     /// A cloud without machines.
     pub fn new(cluster: &Cluster, options: CloudOptions) -> Self {
         let chance = Chance::new(cluster.entropy(), "cloud");
-        let state = State { options, chance, healed: false, dry: BTreeMap::new(), reboots: BTreeSet::new() };
+        let state = State {
+            options,
+            chance,
+            healed: false,
+            dry: BTreeMap::new(),
+            reboots: BTreeSet::new(),
+            kubelets: Chance::new(cluster.entropy(), "cloud/kubelets"),
+            mute: BTreeSet::new(),
+        };
         Self { cluster: cluster.clone(), client: cluster.client("cloud"), state: Arc::new(Mutex::new(state)) }
     }
 
@@ -189,11 +210,23 @@ impl Cloud {
         CloudHandle { cloud: self.clone(), caller: caller.into(), gate }
     }
 
-    /// From now on nothing goes wrong any more.
+    /// From now on nothing goes wrong any more; kubelets that never spoke do.
     pub fn heal(&self) {
-        let mut state = self.lock();
-        state.healed = true;
-        state.dry.clear();
+        let mute = {
+            let mut state = self.lock();
+            state.healed = true;
+            state.dry.clear();
+            std::mem::take(&mut state.mute)
+        };
+        let is_there =
+            |instance: &&Instance| matches!(instance.state, InstanceState::Booting | InstanceState::Running);
+        let nodes: Vec<String> = self.cluster.inventory(|inventory| {
+            let machines = mute.iter().filter_map(|id| inventory.get(id)).filter(is_there);
+            machines.map(|instance| instance.node_name.clone()).collect()
+        });
+        for node in nodes {
+            self.cluster.set_kubelet(&node, true);
+        }
     }
 
     /// Sells no more machines of an offering for a while.
@@ -283,6 +316,11 @@ impl Cloud {
         let Some(instance) = instance.filter(|instance| instance.state == InstanceState::Booting) else {
             return;
         };
+        let mute = self.lock().is_mute();
+        if mute {
+            self.lock().mute.insert(id.clone());
+            self.cluster.set_kubelet(&instance.node_name, false);
+        }
         let nodes: Api<Node> = Api::all(self.client.clone());
         if let Err(error) = nodes.create(&PostParams::default(), &node_of(&instance)).await {
             tracing::error!(%id, %error, "a machine could not make its node");
@@ -292,7 +330,7 @@ impl Cloud {
             if let Some(instance) = inventory.get_mut(id).filter(|i| i.state == InstanceState::Booting) {
                 instance.state = InstanceState::Running;
             }
-            ((), "running".to_owned())
+            ((), if mute { "running, and never ready" } else { "running" }.to_owned())
         });
     }
 

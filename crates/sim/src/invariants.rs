@@ -4,6 +4,7 @@
 //! the numbers of the lifecycle's invariants it covers; only those that are really checked are named.
 
 pub mod commands;
+pub mod destinations;
 pub mod disruption;
 pub mod drain;
 pub mod identity;
@@ -163,5 +164,6 @@ pub fn all(karpenter: &str) -> Vec<Box<dyn Invariant>> {
         Box::new(restraint::StaticPoolsKeepTheirLimit::new(karpenter)),
         Box::new(reboots::RebootsAreFew::new(karpenter)),
         Box::new(told::EndsAreToldAfterwards::new(karpenter)),
+        Box::new(destinations::PodsHaveSomewhereToGo::new(karpenter)),
     ]
 }

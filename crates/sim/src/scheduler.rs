@@ -15,7 +15,9 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{Binding, Node, ObjectReference, PersistentVolumeClaim, Pod, PodCondition};
+use k8s_openapi::api::core::v1::{
+    Binding, Node, ObjectReference, PersistentVolumeClaim, Pod, PodCondition, PodSpec,
+};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use karpenter_runtime::object_key::ObjectKey;
 use kube::Api;
@@ -290,6 +292,13 @@ fn unschedulable_taint() -> k8s_openapi::api::core::v1::Taint {
 }
 
 /// Whether it is this scheduler's turn.
+/// Whether a node could hold a pod if nothing else were there.
+pub(crate) fn could_hold(node: &Node, spec: &PodSpec) -> bool {
+    let allocatable = ledger::allocatable(node);
+    let wanted = requests::of_pod(spec);
+    wanted.iter().all(|(name, amount)| *amount <= allocatable.get(name).copied().unwrap_or_default())
+}
+
 fn is_pending(pod: &Pod) -> bool {
     let Some(spec) = &pod.spec else { return false };
     let gated = spec.scheduling_gates.as_ref().is_some_and(|gates| !gates.is_empty());

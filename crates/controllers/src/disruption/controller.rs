@@ -74,10 +74,8 @@ enum Carried {
     Started,
     /// None is good any more.
     Nothing,
-    /// These were to be rebooted and cannot be now.
-    NoReboot(Vec<Arc<Candidate>>),
-    /// These were to be repaired and have changed since.
-    Changed(Vec<Arc<Candidate>>),
+    /// These were to be repaired, and cannot be now or have changed since.
+    Unrepaired(Vec<Arc<Candidate>>),
     /// The clock leapt meanwhile.
     Doubted,
     /// The program is to stop.
@@ -192,8 +190,6 @@ impl Singleton for Disruption {
         let Some(mut look) = self.look().await else { return Ok(Outcome::After(PERIOD)) };
         self.tell_wishes(&look);
         self.log_unreadable_costs(&look);
-        // Found rebooting where a late watch does not say so yet: they use up budgets all the same.
-        let mut rebooting: BTreeSet<Text> = BTreeSet::new();
         while !methods.is_empty() {
             let found = self.search(&look, &methods).await;
             for asked in &found {
@@ -213,21 +209,12 @@ impl Singleton for Disruption {
                 Carried::Stopped => return Ok(Outcome::Done),
                 Carried::Nothing => methods.retain(|other| *other > method),
                 // Another node may need its method as much.
-                Carried::NoReboot(nodes) => {
-                    let memory = Arc::make_mut(&mut look.memory);
-                    rebooting.extend(nodes.iter().map(|node| node.provider_id.clone()));
-                    memory.passed_over.extend(nodes.iter().map(|node| node.claim_uid.clone()));
-                    memory.leaving.extend(rebooting.iter().cloned());
-                    methods.retain(|other| *other >= method);
-                }
-                Carried::Changed(nodes) => {
-                    let passed_over = look.memory.passed_over.clone();
+                Carried::Unrepaired(nodes) => {
+                    let mut unrepaired = look.memory.unrepaired.clone();
+                    unrepaired.extend(nodes.iter().map(|node| node.claim_uid.clone()));
                     let Some(fresh) = self.look().await else { return Ok(Outcome::After(PERIOD)) };
                     look = fresh;
-                    let memory = Arc::make_mut(&mut look.memory);
-                    memory.passed_over = passed_over;
-                    memory.passed_over.extend(nodes.iter().map(|node| node.claim_uid.clone()));
-                    memory.leaving.extend(rebooting.iter().cloned());
+                    Arc::make_mut(&mut look.memory).unrepaired = unrepaired;
                     methods.retain(|other| *other >= method);
                 }
             }
@@ -284,8 +271,7 @@ impl Disruption {
             return None;
         }
         let (now, rules) = (self.context.now(), providers.scheduling_rules());
-        let (mut queued, passed_over) = (self.queue.nodes(), self.queue.passed_over());
-        queued.extend(passed_over.iter().cloned());
+        let (queued, passed_over) = (self.queue.nodes(), self.queue.passed_over());
         let (snapshot, state, buffer_nodes, pending_disruption, reserved_nodes) = cluster.update(|cluster| {
             let state = cluster.consolidation_state();
             let mut snapshot = cluster.snapshot(now, rules, |pool| offers.of(&pool.name));
@@ -313,7 +299,7 @@ impl Disruption {
         let mut remembered = self.remembered();
         if remembered.held != held || remembered.passed_over != passed_over {
             remembered.held.clone_from(&held);
-            remembered.passed_over = passed_over;
+            remembered.passed_over.clone_from(&passed_over);
             remembered.consolidated.clear();
         }
         let unseen_pools = remembered.unseen_pools.clone();
@@ -321,12 +307,13 @@ impl Disruption {
         let memory = Memory {
             queued,
             held,
+            passed_over,
             leaving,
             buffer_nodes,
             pending_disruption,
             reserved_nodes,
             recent_reboots: self.queue.recent_reboots(),
-            passed_over: BTreeSet::new(),
+            unrepaired: BTreeSet::new(),
             pool_costs,
             unseen_pools,
         };
@@ -554,7 +541,7 @@ impl Disruption {
         let results = join_all(good.into_iter().map(|command| self.queue.start(command, &look.pools))).await;
         // What is put off is decided on anew at once.
         let (mut errors, mut started) = (Vec::new(), put_off);
-        let (mut not_rebooted, mut changed) = (Vec::new(), Vec::new());
+        let mut unrepaired = Vec::new();
         for result in results {
             match result {
                 Ok(Started::Yes) => started = true,
@@ -562,18 +549,17 @@ impl Disruption {
                 Ok(Started::Stale(command)) => {
                     self.tell_invalid(&command, &Invalid::Churn(command.candidates.len()), &look.pools);
                     if command.method == Method::Repair {
-                        changed.extend(command.candidates);
+                        unrepaired.extend(command.candidates);
                     }
                 }
-                Ok(Started::NoReboot(nodes)) => not_rebooted.extend(nodes),
+                Ok(Started::NoReboot(nodes)) => unrepaired.extend(nodes),
                 Err(error) => errors.push(error.context("disrupting candidates")),
             }
         }
         ReconcileError::combine(errors).map_err(|error| error.context("disrupting"))?;
         Ok(match started {
             true => Carried::Started,
-            false if !not_rebooted.is_empty() => Carried::NoReboot(not_rebooted),
-            false if !changed.is_empty() => Carried::Changed(changed),
+            false if !unrepaired.is_empty() => Carried::Unrepaired(unrepaired),
             false => Carried::Nothing,
         })
     }

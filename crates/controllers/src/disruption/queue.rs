@@ -54,7 +54,8 @@ const LEAST: Duration = Duration::from_secs(10 * 60);
 const MOST: Duration = Duration::from_secs(60 * 60);
 /// How long a node is passed over that could not be marked, or whose replacement could not be created.
 const PASSED_OVER: Duration = Duration::from_secs(60);
-/// How long such a node counts as disrupted: what looked like a failure may have been written, and the watch may be late to say so.
+/// How long such a node counts as disrupted, or one that is found rebooting: what looked like a failure may have been written, and
+/// the watch may be late to say so.
 const IN_DOUBT: Duration = Duration::from_secs(30);
 
 /// Commands under way; clones are handles to the same.
@@ -80,7 +81,7 @@ struct State {
     by_provider: BTreeMap<Text, String>,
     /// Until when a node is passed over that could not be disrupted, by provider id.
     passed_over: BTreeMap<Text, Instant>,
-    /// Until when a node counts as disrupted whose disruption failed, by provider id.
+    /// Until when a node counts as disrupted although nothing may say so, by provider id.
     in_doubt: BTreeMap<Text, Instant>,
     work: Option<WorkQueue<String>>,
 }
@@ -181,12 +182,17 @@ impl Queue {
     }
 
     /// The same, where it was tried: an answer that was lost may have been a yes.
-    fn doubt(&self, provider_id: &Text) {
+    fn pass_over_in_doubt(&self, provider_id: &Text) {
         self.pass_over(provider_id);
+        self.doubt(provider_id);
+    }
+
+    /// A node may be disrupted where a late watch does not say so yet: it uses up budgets all the same.
+    fn doubt(&self, provider_id: &Text) {
         self.state().in_doubt.insert(provider_id.clone(), Instant::now() + IN_DOUBT);
     }
 
-    /// Provider ids of nodes that may be disrupted although it seemed to fail.
+    /// Provider ids of nodes that may be disrupted although nothing says so.
     pub(super) fn in_doubt(&self) -> BTreeSet<Text> {
         let mut state = self.state();
         let now = Instant::now();
@@ -333,9 +339,10 @@ impl Queue {
         for candidate in &command.candidates {
             let committed = reboot::commit(context, reboots, candidate).await;
             if committed.is_err() {
-                self.doubt(&candidate.provider_id);
+                self.pass_over_in_doubt(&candidate.provider_id);
             }
             if !committed? {
+                self.doubt(&candidate.provider_id);
                 refused.push(Arc::clone(candidate));
                 continue;
             }
@@ -387,7 +394,7 @@ impl Queue {
         let claim = claim.filter(same).ok_or_else(gone)?;
         let tainted = marks::taint(context, &candidate.node).await;
         let tainted = tainted.map_err(|error| {
-            self.doubt(&candidate.provider_id);
+            self.pass_over_in_doubt(&candidate.provider_id);
             ReconcileError::from(error).context("tainting nodes")
         })?;
         if tainted == Marked::Gone {
@@ -400,7 +407,7 @@ impl Queue {
             failed => {
                 log_failure(&candidate.node, marks::untaint(context, &candidate.node).await);
                 Err(failed.err().map_or_else(gone, |error| {
-                    self.doubt(&candidate.provider_id);
+                    self.pass_over_in_doubt(&candidate.provider_id);
                     ReconcileError::from(error)
                 }))
             }
@@ -429,7 +436,7 @@ impl Queue {
         }
         // What takes their place is refused: others may do without, or get something else.
         if !errors.is_empty() {
-            command.candidates.iter().for_each(|candidate| self.doubt(&candidate.provider_id));
+            command.candidates.iter().for_each(|candidate| self.pass_over_in_doubt(&candidate.provider_id));
         }
         ReconcileError::combine(errors)?;
         Ok(replacements)

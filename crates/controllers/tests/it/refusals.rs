@@ -8,9 +8,10 @@ use karpenter_api::NodeClaim;
 use karpenter_cloudprovider::ProviderError;
 use karpenter_cloudprovider::fake::{Behaviour, Method};
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
-use crate::disruption::{add_node, drifted, going, is_tainted, replacements, rig_with};
-use crate::objects::{With, fresh_claim, node, node_class, node_pool, pending_pod, pod_on};
+use crate::disruption::{add_node, drifted, going, is_tainted, pool_with, replacements, rig_with};
+use crate::objects::{With, claim, fresh_claim, node, node_class, node_pool, pending_pod, pod_on};
 use crate::rig::{Refusal, Rig};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -182,6 +183,54 @@ async fn a_node_that_cannot_be_marked_lets_the_others_have_their_turn() {
     rig.pass(60 * SECOND).await;
     let tainted = |name: &str| rig.see(|objects| is_tainted(objects, name));
     assert_eq!((tainted("a"), tainted("b")), (false, true));
+}
+
+/// Whether a node is being taken away.
+fn is_taken(rig: &Rig, claim: &str) -> bool {
+    rig.see(|objects| is_tainted(objects, claim)) || going(rig, &[claim]) == 1
+}
+
+/// How long it takes until `b`, which has drifted and is there from now on, is taken away.
+async fn turn_of_b(rig: &Rig) -> Duration {
+    let since = Instant::now();
+    add_node(rig, "b", 2, drifted()).await;
+    rig.create(pod_on("b", "q", "1500m")).await;
+    rig.eventually("the other has its turn", |rig| is_taken(rig, "b")).await;
+    since.elapsed()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_may_be_disrupted_although_it_seemed_to_fail_uses_up_the_budget_for_half_a_minute() {
+    // Neither what was written is confirmed, nor can it be read.
+    let taint: Refusal = |_, path| path.ends_with("/nodes/node-a").then_some(500);
+    let reason: Refusal = |_, path| path.contains("/nodeclaims/a").then_some(500);
+    for (what, lost) in [("taint", taint), ("reason", reason)] {
+        let rig = rig_with(pool_with(json!([{"nodes": "1"}])), &[]).await;
+        rig.provider.drift(Some("Test"));
+        rig.lose_answers(Some(lost));
+        add_node(&rig, "a", 2, drifted()).await;
+        rig.create(pod_on("a", "p", "1500m")).await;
+        rig.eventually("the first is tainted", |rig| is_taken(rig, "a")).await;
+        let waited = turn_of_b(&rig).await;
+        assert!((30 * SECOND..45 * SECOND).contains(&waited), "{what}: {waited:?}");
+        assert!(!is_taken(&rig, "a"), "{what}: it is passed over, and nothing is left of the attempt");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_is_passed_over_without_doubt_leaves_the_budget_to_the_others_at_once() {
+    let rig = rig_with(pool_with(json!([{"nodes": "1"}])), &[]).await;
+    rig.provider.drift(Some("Test"));
+    rig.refuse(Some(NODE_OF_A));
+    // The mark of an earlier process, which cannot be taken off.
+    rig.create(node("a", "default", 2)).await;
+    let taints = json!([{"key": "karpenter.sh/disrupted", "effect": "NoSchedule"}]);
+    rig.patch(&node("a", "default", 2), json!({"spec": {"taints": taints}})).await;
+    rig.create(claim("a", "default", 2).with(drifted())).await;
+    rig.create(pod_on("a", "p", "1500m")).await;
+    let waited = turn_of_b(&rig).await;
+    assert!(waited < 30 * SECOND, "{waited:?}");
+    assert_eq!(going(&rig, &["a"]), 0);
 }
 
 #[tokio::test(start_paused = true)]

@@ -41,6 +41,8 @@ pub(crate) struct Rig {
     /// While it says so, the server has an error instead of a DELETE by Karpenter.
     refuses_deletions: Arc<AtomicBool>,
     refusal: Arc<Mutex<Option<Refusal>>>,
+    /// What is answered in place of what the server said.
+    loss: Arc<Mutex<Option<Refusal>>>,
     /// The kind (in plural) that the server cannot list for Karpenter at the moment.
     unlisted: Arc<Mutex<Option<String>>>,
     cluster: Cluster,
@@ -134,12 +136,14 @@ impl Rig {
         let gate = Arc::new(RwLock::new(()));
         let refuses_deletions = Arc::new(AtomicBool::new(false));
         let refusal: Arc<Mutex<Option<Refusal>>> = Arc::default();
+        let loss: Arc<Mutex<Option<Refusal>>> = Arc::default();
         let unlisted = Arc::new(Mutex::new(unlisted.map(str::to_owned)));
         // As in the program: measured, and with an end to calls that never answer.
         let measured = Measured::new(Arc::clone(&provider) as Arc<dyn CloudProvider>, &environment.registry);
         let given = Given {
             client: refusing(
                 &refusal,
+                &loss,
                 behind(&gate, &refuses_deletions, &unlisted, cluster.client("karpenter")),
             ),
             events: events::recorder(COMPONENT, &environment),
@@ -161,6 +165,7 @@ impl Rig {
             gate,
             refuses_deletions,
             refusal,
+            loss,
             unlisted,
             cluster,
             clock,
@@ -291,6 +296,11 @@ impl Rig {
         *self.refusal.lock().expect("no panic") = refusal;
     }
 
+    /// Has the answers to some of what Karpenter asks get lost after the server has done it, or none any more.
+    pub(crate) fn lose_answers(&self, loss: Option<Refusal>) {
+        *self.loss.lock().expect("no panic") = loss;
+    }
+
     /// The server can list everything again.
     pub(crate) fn answer_all(&self) {
         *self.unlisted.lock().expect("no panic") = None;
@@ -349,15 +359,29 @@ fn behind(
     Client::new(service, "default")
 }
 
-/// A client some of whose requests are refused.
-fn refusing(refusal: &Arc<Mutex<Option<Refusal>>>, client: Client) -> Client {
-    let refusal = Arc::clone(refusal);
+/// A client some of whose requests are refused, and some done without an answer that says so.
+fn refusing(
+    refusal: &Arc<Mutex<Option<Refusal>>>,
+    loss: &Arc<Mutex<Option<Refusal>>>,
+    client: Client,
+) -> Client {
+    let (refusal, loss) = (Arc::clone(refusal), Arc::clone(loss));
     let service = tower::service_fn(move |request: Request<Body>| {
-        let refusal = *refusal.lock().expect("no panic");
-        let code = refusal.and_then(|refuses| refuses(request.method(), request.uri().path()));
+        let code = |rule: &Arc<Mutex<Option<Refusal>>>| {
+            let rule = *rule.lock().expect("no panic");
+            rule.and_then(|rule| rule(request.method(), request.uri().path()))
+        };
+        let (refused, lost) = (code(&refusal), code(&loss));
         let client = client.clone();
         async move {
-            let Some(code) = code else { return client.send(request).await };
+            let code = match (refused, lost) {
+                (Some(code), _) => code,
+                (None, Some(code)) => {
+                    client.send(request).await?;
+                    code
+                }
+                (None, None) => return client.send(request).await,
+            };
             let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "reason": "Refused", "message": "refused"});
             let answer = Body::from(status.to_string().into_bytes());
             Ok(Response::builder().status(code).body(answer).expect("a response"))

@@ -38,7 +38,8 @@ impl BudgetStanding {
     }
 }
 
-/// Where every pool stands. `leaving` are nodes, by provider id, that somebody else takes away or that were found rebooting.
+/// Where every pool stands. `leaving` are nodes, by provider id, that somebody else takes away or that may be disrupted although nothing
+/// says so yet.
 pub(crate) fn standings(
     snapshot: &Snapshot,
     leaving: &BTreeSet<Text>,

@@ -208,6 +208,9 @@ impl<'s> Census<'s> {
         if memory.queued.contains(machine.provider_id()) {
             return stays(Why::UnderWay);
         }
+        if memory.passed_over.contains(machine.provider_id()) {
+            return stays(Why::PassedOver);
+        }
         let held = memory.held.get(machine.provider_id()).cloned().map(Why::HeldByProvider);
         let (Some(node), Some(claim)) = (&machine.node, &machine.claim) else {
             let pool = machine.labels().get(NODE_POOL).filter(|pool| !pool.is_empty());

@@ -150,7 +150,10 @@ pub struct Memory {
     pub queued: BTreeSet<Text>,
     /// Nodes that their platform is at work on, by provider id, and what it does: only if nothing runs on them they may go.
     pub held: BTreeMap<Text, Text>,
-    /// Provider ids of nodes that somebody else takes away, or that were found rebooting: they count as disrupted.
+    /// Provider ids of nodes that could not be disrupted a while ago, by whatever method: others have their turn.
+    pub passed_over: BTreeSet<Text>,
+    /// Provider ids of nodes that somebody else takes away, or that may be disrupted although nothing says so yet: they count as
+    /// disrupted.
     pub leaving: BTreeSet<Text>,
     /// Provider ids of nodes that hold room for capacity buffers.
     pub buffer_nodes: BTreeSet<Text>,
@@ -160,8 +163,8 @@ pub struct Memory {
     pub reserved_nodes: BTreeMap<Text, i64>,
     /// Reboots of the last 24 hours by NodeClaim UID.
     pub recent_reboots: BTreeMap<Text, usize>,
-    /// UIDs of NodeClaims whose repair could not be begun a moment ago: the next node is as urgent.
-    pub passed_over: BTreeSet<Text>,
+    /// UIDs of NodeClaims whose repair could not be begun in this pass: the next node is as urgent.
+    pub unrepaired: BTreeSet<Text>,
     /// What all of a pool costs per hour by the last prices that were known: of what is offered no more nothing else tells.
     pub pool_costs: BTreeMap<Text, f64>,
     /// Pools a single-node pass that ran out of time did not come to; they go first.

@@ -31,6 +31,8 @@ pub struct Stays {
 pub enum Why {
     /// A command for it is under way.
     UnderWay,
+    /// Its marks or its replacement could not be written a while ago.
+    PassedOver,
     /// Karpenter does not manage it.
     NotManaged,
     /// It is a Node of this NodePool, and its NodeClaim is gone.
@@ -174,8 +176,8 @@ pub enum Why {
     NoBatch,
     /// Time ran out before anything was found.
     OutOfTime,
-    /// Its repair could not be begun a moment ago: it is rebooting or going, or has changed.
-    PassedOver,
+    /// Its repair could not be begun in this pass: it is rebooting or going, or has changed.
+    RepairNotBegun,
     /// Another node was found first.
     NotTried,
 }
@@ -268,6 +270,7 @@ impl Why {
         use EventKind::{Blocked, RepairBlocked, Unconsolidatable};
         let kind = match self {
             Why::UnderWay
+            | Why::PassedOver
             | Why::NotManaged
             | Why::NoClaim(_)
             | Why::StaticPool
@@ -283,7 +286,7 @@ impl Why {
             | Why::NoPools
             | Why::NoBatch
             | Why::OutOfTime
-            | Why::PassedOver
+            | Why::RepairNotBegun
             | Why::NotTried => return None,
             Why::TypeUnknown(_)
             | Why::LabelMissing(_)
@@ -403,6 +406,7 @@ impl Why {
     pub const fn rule(&self) -> &'static str {
         match self {
             Why::UnderWay => "underWay",
+            Why::PassedOver => "passedOver",
             Why::NotManaged => "notManaged",
             Why::NoClaim(_) => "noClaim",
             Why::NoNode => "noNode",
@@ -449,7 +453,7 @@ impl Why {
             Why::NoPools => "noPools",
             Why::NoBatch => "noBatch",
             Why::OutOfTime => "outOfTime",
-            Why::PassedOver => "passedOver",
+            Why::RepairNotBegun => "repairNotBegun",
             Why::NotTried => "notTried",
         }
     }
@@ -469,6 +473,9 @@ impl fmt::Display for Why {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Why::UnderWay => f.write_str("it is being disrupted already"),
+            Why::PassedOver => f.write_str(
+                "its marks of disruption or its replacement could not be written a moment ago, so others have their turn first",
+            ),
             Why::NotManaged => f.write_str("Karpenter did not launch it"),
             Why::NoClaim(pool) => write!(f, "it is of NodePool {pool}, but its NodeClaim is gone"),
             Why::NoNode => f.write_str("its machine has not joined the cluster yet"),
@@ -586,7 +593,7 @@ impl fmt::Display for Why {
             Why::NoPools => f.write_str("no NodePool is ready to take its pods"),
             Why::NoBatch => f.write_str("it cannot go together with other nodes"),
             Why::OutOfTime => f.write_str("time ran out before anything was found"),
-            Why::PassedOver => f.write_str("it changed while its repair was being decided, so it is looked at again"),
+            Why::RepairNotBegun => f.write_str("it changed while its repair was being decided, so it is looked at again"),
             Why::NotTried => f.write_str("another node was found first"),
         }
     }

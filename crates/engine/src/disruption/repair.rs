@@ -80,8 +80,8 @@ impl Search<'_, '_> {
                 self.stays(&candidate, Why::TooManyUnhealthy(candidate.node_pool.clone()));
                 continue;
             }
-            if self.judge.memory.passed_over.contains(&candidate.claim_uid) {
-                self.stays(&candidate, Why::PassedOver);
+            if self.judge.memory.unrepaired.contains(&candidate.claim_uid) {
+                self.stays(&candidate, Why::RepairNotBegun);
                 continue;
             }
             // A node that never came up runs nothing a budget could protect.

@@ -1,5 +1,6 @@
 //! Taking nodes away: the same answer whoever looks, and a reason for every node that stays.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use karpenter_engine::cluster::DisruptionBudget;
@@ -445,6 +446,25 @@ fn a_node_its_platform_is_at_work_on_goes_only_if_nothing_runs_on_it() {
     let told = pass.run(Method::SingleNodeConsolidation);
     let why = told.stays.iter().find(|stays| &*stays.node == "spare").map(|stays| stays.why.clone());
     assert_eq!(why, Some(Why::HeldByProvider("it is rolling out".into())));
+}
+
+#[test]
+fn a_node_that_is_passed_over_stays_and_is_not_said_to_be_disrupted() {
+    let mut cluster = packed(1);
+    cluster.nodes.push(node("empty", "size-4", 4));
+    let options = DisruptionOptions::default();
+    let ids = || BTreeSet::from([Text::from("sim://empty")]);
+    let queued = Memory { queued: ids(), ..Memory::default() };
+    let passed_over = Memory { passed_over: ids(), ..Memory::default() };
+    let verdict = |memory: &Memory| explain(&all(&cluster, &options, memory)).remove("empty");
+    assert!(matches!(verdict(&Memory::default()), Some(Verdict::Goes { .. })));
+    for (memory, expected) in [(queued, Why::UnderWay), (passed_over, Why::PassedOver)] {
+        let Some(Verdict::Stays { why, .. }) = verdict(&memory) else { panic!("{memory:?}") };
+        assert_eq!(why, expected);
+        assert_eq!(why.event(Method::Emptiness), None, "upstream tells nobody");
+    }
+    let said = Why::PassedOver.to_string();
+    assert!(said.contains("could not be written") && !said.contains("disrupted already"), "{said}");
 }
 
 #[test]

@@ -27,6 +27,7 @@ const HAPPENINGS: &[(&str, &[&str])] = &[
     ("cloud-slow", &["cloud: a call is slow "]),
     ("cloud-vanished", &["cloud: i-", " vanishes "]),
     ("cloud-stillborn", &["cloud: launch i-", " -> stillborn"]),
+    ("cloud-never-ready", &["cloud: boot i-", " -> running, and never ready"]),
     ("cloud-list-lags", &["cloud: a list lags "]),
     ("cloud-list-forgets", &["cloud: a list forgets "]),
     ("machines-adopted", &["census: NodeClaim ", " was adopted"]),

@@ -19,9 +19,9 @@ use super::{Invariant, Step};
 use crate::objects::{Change, is_deleting};
 
 /// Consolidations are at least their validation (15 s) apart: what was marked this long before a replacement is of its command.
-const ONE_COMMAND: SignedDuration = SignedDuration::from_secs(14);
+pub(super) const ONE_COMMAND: SignedDuration = SignedDuration::from_secs(14);
 /// What was marked longer ago than this is of another command, however slow the server was.
-const SLOW_COMMAND: SignedDuration = SignedDuration::from_secs(90);
+pub(super) const SLOW_COMMAND: SignedDuration = SignedDuration::from_secs(90);
 
 /// A node that was chosen to go.
 #[derive(Clone, Debug)]
@@ -171,7 +171,7 @@ impl Commands {
 }
 
 /// Whether a NodeClaim is deleted for more than a command's sake: it has expired, or its machine or Node is gone.
-fn is_excused(step: &Step<'_>, claim: &NodeClaim) -> bool {
+pub(super) fn is_excused(step: &Step<'_>, claim: &NodeClaim) -> bool {
     let created = claim.metadata.creation_timestamp.as_ref().map(|time| time.0);
     let lifetime = claim.spec.expire_after();
     let expired = created
@@ -187,7 +187,7 @@ fn is_excused(step: &Step<'_>, claim: &NodeClaim) -> bool {
     expired || machine_gone || rebooting || node.is_none_or(|node| is_deleting(&**node))
 }
 
-fn is_of_static_pool(step: &Step<'_>, claim: &NodeClaim) -> bool {
+pub(super) fn is_of_static_pool(step: &Step<'_>, claim: &NodeClaim) -> bool {
     let pool = claim.metadata.labels.as_ref().and_then(|labels| labels.get(labels::NODEPOOL));
     let pool = pool.and_then(|pool| step.objects.node_pools.get(&ObjectKey::cluster(pool.as_str())));
     pool.is_some_and(|pool| pool.is_static())

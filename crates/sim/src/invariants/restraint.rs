@@ -132,7 +132,7 @@ pub struct EmptyNodesWereEmpty {
 }
 
 /// Whether a pod keeps its node from being empty.
-fn occupies(pod: &Pod) -> bool {
+pub(super) fn occupies(pod: &Pod) -> bool {
     let owners = pod.metadata.owner_references.iter().flatten();
     node_of(pod).is_some() && is_drainable(pod) && !owners.into_iter().any(|owner| owner.kind == "DaemonSet")
 }

@@ -113,7 +113,7 @@ impl Ledger {
     }
 }
 
-fn allocatable(node: &Node) -> Amounts {
+pub(super) fn allocatable(node: &Node) -> Amounts {
     let status = node.status.as_ref();
     let allocatable = status.and_then(|status| status.allocatable.as_ref().or(status.capacity.as_ref()));
     requests::amounts(allocatable.into_iter().flatten())

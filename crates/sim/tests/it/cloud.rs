@@ -103,3 +103,28 @@ async fn a_machine_that_vanishes_leaves_an_unreachable_node_behind_for_a_while()
     world.wait_until("the node is unreachable", 2 * MINUTE, unknown).await.unwrap();
     world.wait_until("the node is gone", 6 * MINUTE, |objects| objects.nodes.is_empty()).await.unwrap();
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_machine_may_join_and_not_be_ready_before_faults_end_or_ever_if_it_goes() {
+    let faults = CloudFaults { never_ready: 1.0, ..CloudFaults::default() };
+    let world = world(CloudOptions { faults, node_deletion: None, ..CloudOptions::default() });
+    let cloud = world.cloud().handle("test");
+    let (stays, goes) =
+        (cloud.launch(launch("one")).await.unwrap(), cloud.launch(launch("two")).await.unwrap());
+    let readiness = |node: &str| {
+        world
+            .cluster()
+            .read(|objects| objects.node(node).and_then(|node| node_ready(node).map(str::to_owned)))
+    };
+    world.run_for(30 * MINUTE).await.unwrap();
+    assert_eq!(readiness(&stays.node_name).as_deref(), Some("Unknown"), "its Node is there");
+    cloud.terminate(&goes.id).await.unwrap();
+    world.run_for(2 * MINUTE).await.unwrap();
+    world.cloud().heal();
+    world.run_for(2 * MINUTE).await.unwrap();
+    assert_eq!(readiness(&stays.node_name).as_deref(), Some("True"));
+    assert_eq!(readiness(&goes.node_name).as_deref(), Some("Unknown"));
+    let late = cloud.launch(launch("three")).await.unwrap();
+    world.run_for(3 * MINUTE).await.unwrap();
+    assert_eq!(readiness(&late.node_name).as_deref(), Some("True"));
+}

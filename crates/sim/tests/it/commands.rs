@@ -1,13 +1,16 @@
 //! Rules about disruption are found broken when they are.
 
+use std::collections::BTreeMap;
+
 use karpenter_sim::invariants::Invariant;
+use karpenter_sim::invariants::destinations::PodsHaveSomewhereToGo;
 use karpenter_sim::invariants::reboots::RebootsAreFew;
 use karpenter_sim::invariants::replacements::{
     CommandsAreWhole, ReplacementsAreCheaper, ReplacementsComeFirst,
 };
 use karpenter_sim::invariants::restraint::{RepairStopsWhereMuchIsBroken, StaticPoolsKeepTheirLimit};
 use karpenter_sim::invariants::told::EndsAreToldAfterwards;
-use karpenter_sim::inventory::Launch;
+use karpenter_sim::inventory::{Launch, NodeTemplate};
 use karpenter_sim::{World, WorldOptions, invariants};
 use kube::Api;
 use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
@@ -255,6 +258,63 @@ async fn the_end_of_a_node_that_is_told_before_its_claim_is_deleted_is_noticed()
         let events = Api::<k8s_openapi::api::core::v1::Event>::default_namespaced(client);
         events.create(&PostParams::default(), &event).await.unwrap();
         assert_eq!(broken(&world).as_deref(), (!deleted).then_some("I34"), "{kind}");
+    }
+}
+
+fn texts(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+    pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+}
+
+/// A NodeClaim with its machine of so many cores, initialized or not; the name of its Node.
+async fn machine_with(world: &World, name: &str, cpu: &str, initialized: bool) -> String {
+    let initialized = if initialized { "true" } else { "false" };
+    let node = NodeTemplate {
+        labels: texts(&[("karpenter.sh/nodepool", "default"), ("karpenter.sh/initialized", initialized)]),
+        capacity: texts(&[("cpu", cpu), ("memory", "64Gi"), ("pods", "110")]),
+        allocatable: texts(&[("cpu", cpu), ("memory", "64Gi"), ("pods", "110")]),
+        ..NodeTemplate::default()
+    };
+    let claim_uid = created(world, name).await;
+    let launch = Launch { token: name.to_owned(), claim_uid, node, ..Launch::default() };
+    let instance = world.cloud().handle("karpenter").launch(launch).await.unwrap();
+    let status = json!({"status": {"providerID": instance.provider_id}});
+    claims(world).patch_status(name, &PatchParams::default(), &Patch::Merge(status)).await.unwrap();
+    world.run_for(2 * MINUTE).await.unwrap();
+    instance.node_name
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_goes_unreplaced_although_its_pods_fit_nowhere_else_is_noticed() {
+    let i27 = Some("I27");
+    for (reason, other, replaced, rule) in [
+        ("Underutilized", Some(("8", true)), false, None),
+        ("Underutilized", Some(("2", true)), false, i27),
+        ("Underutilized", Some(("8", false)), false, i27),
+        ("Underutilized", None, false, i27),
+        ("Underutilized", None, true, None),
+        ("Drifted", None, false, i27),
+        ("Unhealthy", None, false, None),
+    ] {
+        let world = World::new(WorldOptions { seed: 5, ..WorldOptions::default() }).await.unwrap();
+        let rule_itself = PodsHaveSomewhereToGo::new("karpenter");
+        world.cluster().watch_over([Box::new(rule_itself) as Box<dyn Invariant>]);
+        pool(&world, "100%").await;
+        let node = machine_with(&world, "old", "8", true).await;
+        if let Some((cpu, initialized)) = other {
+            machine_with(&world, "other", cpu, initialized).await;
+        }
+        bound_pod(&world, "p", |pod| {
+            pod["spec"]["nodeName"] = node.as_str().into();
+            pod["spec"]["containers"][0]["resources"] = json!({"requests": {"cpu": "4"}});
+        })
+        .await;
+        world.run_for(5 * MINUTE).await.unwrap();
+        mark(&world, "old", &[("DisruptionReason", reason)]).await;
+        if replaced {
+            created(&world, "new").await;
+        }
+        claims(&world).delete("old", &DeleteParams::default()).await.unwrap();
+        assert_eq!(broken(&world).as_deref(), rule, "{reason} {other:?} {replaced}");
     }
 }
 
