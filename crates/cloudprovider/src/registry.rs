@@ -150,8 +150,9 @@ impl Registry {
         self.providers.iter().fold(LabelRules::core(), |rules, provider| provider.label_rules(rules))
     }
 
-    /// The rules of scheduling with what every provider adds. Storage is refused only where no provider can serve it, and of
-    /// reservation labels there can be one: the first that is not the default.
+    /// The rules of scheduling with what every provider adds. Storage is refused only where no provider can serve it, spot is
+    /// asked for regardless only where all of them sell it, and of reservation labels there can be one: the first that is not
+    /// the default.
     pub fn scheduling_rules(&self) -> SchedulingRules {
         let default = SchedulingRules::default();
         let mut each = self.providers.iter().map(|provider| provider.scheduling_rules());
@@ -161,6 +162,7 @@ impl Registry {
             all.restricted_label_domains.extend(one.restricted_label_domains);
             all.unsupported_provisioners.retain(|name| one.unsupported_provisioners.contains(name));
             all.unsupported_topology_keys.retain(|key| one.unsupported_topology_keys.contains(key));
+            all.sells_spot &= one.sells_spot;
             if all.reservation_id_label == default.reservation_id_label {
                 all.reservation_id_label = one.reservation_id_label;
             }

@@ -142,9 +142,14 @@ impl Solver<'_> {
     /// The claim as it is to be created; an error when its instance types cannot be cut to size.
     fn finish_claim(&mut self, number: usize) -> Result<PlannedClaim, Unplaceable> {
         let set = self.launch_set(number);
-        let types = self.claims[number].types.clone();
-        let requests = self.claim_requests(number);
-        self.plan_claim(number, set, types, requests)
+        let claim = &self.claims[number];
+        let alike = (claim.template, set, claim.types.clone());
+        let unmet = &self.known_launch(&alike).unmet;
+        if !unmet.is_empty() {
+            let unmet = unmet.clone();
+            return Err(self.truncation_error(number, unmet));
+        }
+        Ok(self.plan_claim(number, set, alike.2))
     }
 
     /// The claim's requirements once all pods have joined: the reservations it holds are pinned.
@@ -167,24 +172,22 @@ impl Solver<'_> {
         Unplaceable::Truncated { node_pool, labels }
     }
 
-    /// The claim as it is to be created with these requirements and instance types.
-    pub(crate) fn plan_claim(
-        &mut self,
-        number: usize,
-        set: SetId,
-        types: Bits,
-        requests: Resources,
-    ) -> Result<PlannedClaim, Unplaceable> {
-        let alike = (self.claims[number].template, set, types);
-        if !self.launches.known.contains_key(&alike) {
-            let launch = self.launch(alike.0, set, &alike.2);
+    /// What the claim is launched with, worked out once for all that are alike.
+    fn known_launch(&mut self, alike: &(usize, SetId, Bits)) -> &Launch {
+        if !self.launches.known.contains_key(alike) {
+            let launch = self.launch(alike.0, alike.1, &alike.2);
             self.launches.known.insert(alike.clone(), launch);
         }
+        &self.launches.known[alike]
+    }
+
+    /// The claim with these requirements and instance types, whether or not they reach its `minValues`.
+    pub(crate) fn plan_claim(&mut self, number: usize, set: SetId, types: Bits) -> PlannedClaim {
+        let requests = self.claim_requests(number);
+        let alike = (self.claims[number].template, set, types);
+        self.known_launch(&alike);
         let template = &self.templates[alike.0];
         let launch = &self.launches.known[&alike];
-        if !launch.unmet.is_empty() {
-            return Err(self.truncation_error(number, launch.unmet.clone()));
-        }
         let source = self.pools[template.pool].source;
         let planned = PlannedClaim {
             node_pool: template.name.clone(),
@@ -211,7 +214,7 @@ impl Solver<'_> {
             };
             self.placed(pod, class, why)
         });
-        Ok(PlannedClaim { pods: pods.collect(), ..planned })
+        PlannedClaim { pods: pods.collect(), ..planned }
     }
 
     /// Prices of a table's instance types under these requirements.

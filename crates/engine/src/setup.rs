@@ -222,14 +222,22 @@ impl<'s> Solver<'s> {
     }
 
     fn add_batch(&mut self, batch: &[&Arc<Pod>], deleting: &[Machine<'s>]) {
-        // Pods know their node by its own name, which a machine goes by only once it has registered.
+        // Pods know their node by its own name, which a machine goes by only once it has registered. Upstream goes by the one name
+        // here and by the other there.
         let leaving: BTreeSet<&str> =
             deleting.iter().filter_map(|m| m.state.node.as_ref()).map(|node| node.name.as_ref()).collect();
-        self.add_pods(batch, |node| leaving.contains(node));
+        let unsettled: BTreeSet<&str> = deleting.iter().map(|machine| &**machine.name).collect();
+        self.add_pods(batch, |node| leaving.contains(node), |node| unsettled.contains(node));
     }
 
-    /// Adds pods that need a place; `leaving` says which nodes are going away by themselves.
-    pub(crate) fn add_pods(&mut self, batch: &[&Arc<Pod>], leaving: impl Fn(&str) -> bool) {
+    /// Adds pods that need a place; `leaving` says which nodes are going away by themselves, and `unsettled` whose pods may go to
+    /// nodes that wait for `consolidateAfter`.
+    pub(crate) fn add_pods(
+        &mut self,
+        batch: &[&Arc<Pod>],
+        leaving: impl Fn(&str) -> bool,
+        unsettled: impl Fn(&str) -> bool,
+    ) {
         let defaults = &self.options.default_spread;
         let nowhere: Rc<[Demand]> = Rc::from([]);
         // Pods of a workload share their spec; what follows from it is worked out once.
@@ -253,8 +261,9 @@ impl<'s> Solver<'s> {
                 with_sorted_preferences(&default_spread::apply(pod, defaults, self.snapshot))
             };
             let class = self.with_workshop(|classes, workshop| classes.of_pod(pod, &spec, workshop));
-            let leaving = pod.node_name.as_ref().is_some_and(|node| leaving(node));
-            let unsettled = leaving || pod.status.phase == Phase::Pending;
+            let node = pod.node_name.as_deref();
+            let leaving = node.is_some_and(&leaving);
+            let unsettled = node.is_some_and(&unsettled) || pod.status.phase == Phase::Pending;
             let pod = (*pod).clone();
             self.pods.push(BatchPod { pod, class, alternatives, volumes, registered, leaving, unsettled });
         }

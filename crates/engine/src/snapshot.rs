@@ -59,6 +59,8 @@ pub struct Provider {
     pub unsupported_provisioners: BTreeSet<Text>,
     /// Topology keys its nodes never carry.
     pub unsupported_topology_keys: BTreeSet<Text>,
+    /// Whether nearly everything is sold as spot, too. Where it is not, a cheaper replacement that may be either asks for what is sold.
+    pub sells_spot: bool,
 }
 
 impl Default for Provider {
@@ -69,6 +71,7 @@ impl Default for Provider {
             reservation_id_label: "karpenter.kwok.sh/reservation-id".into(),
             unsupported_provisioners: BTreeSet::new(),
             unsupported_topology_keys: BTreeSet::new(),
+            sells_spot: true,
         }
     }
 }

@@ -480,6 +480,7 @@ impl CloudProvider for CloudStackProvider {
         rules.well_known_labels.extend(labels::WELL_KNOWN.iter().map(|label| (*label).into()));
         rules.restricted_label_domains.insert(GROUP.into());
         rules.reservation_id_label = labels::RESERVATION_ID.into();
+        rules.sells_spot = false;
         rules
     }
 

@@ -174,6 +174,7 @@ impl CloudProvider for ClusterApi {
         let mut rules = SchedulingRules::default();
         rules.well_known_labels.extend(labels::WELL_KNOWN.iter().map(|label| (*label).into()));
         rules.restricted_label_domains.insert(GROUP.into());
+        rules.sells_spot = false;
         rules
     }
 

@@ -137,6 +137,22 @@ enum Hold {
     Over(ReconcileError),
 }
 
+/// Why the API server would refuse the replacement: narrowed to spot, it may be left with fewer values than `minValues` wants.
+/// Upstream finds out after it has tainted the node, at every pass.
+fn refusal(planned: &PlannedClaim) -> Option<ReconcileError> {
+    let short = planned.requirements.iter().find(|requirement| {
+        let listed = i64::try_from(requirement.values.len()).unwrap_or(i64::MAX);
+        &*requirement.operator == "In" && requirement.min_values > Some(listed)
+    })?;
+    Some(ReconcileError::message(format!(
+        "NodePool {:?} wants at least {} values of {}, and of its cheaper replacement {} can be had; lower minValues, or allow one of them only",
+        &*planned.node_pool,
+        short.min_values.unwrap_or_default(),
+        &*short.key,
+        short.values.len(),
+    )))
+}
+
 /// Puts the controller that drives the queue into the program.
 pub(super) fn register(context: &Context, queue: &Queue, program: &mut Program) {
     let bucket = Bucket { per_second: 100, burst: 1000 };
@@ -225,6 +241,10 @@ impl Queue {
         let Some(mut reserved) = self.reserve(&command, &id) else {
             return Err(ReconcileError::message("candidate is being disrupted"));
         };
+        if let Some(refusal) = command.replacements.iter().find_map(refusal) {
+            command.candidates.iter().for_each(|candidate| self.pass_over(&candidate.provider_id));
+            return Err(with_id(refusal.context("launching replacement nodeclaim"), &id));
+        }
         let created = Instant::now();
         if command.decision() == Decision::Reboot {
             drop(reserved);

@@ -61,13 +61,9 @@ impl<'s> Judge<'s> {
             solved.offers.push(offer);
             return Err(why.unless_for(solved.pods_of_others(candidates)));
         }
-        // Pinned to spot, it may be too few kinds for `minValues` of the capacity type.
-        let missed = solved.solver.missed_min_values(offer.table, offer.set, &offer.types);
         let cheapest = offer.types.first().map(|t| solved.solver.launch_price(&offer, *t));
         command.savings = price - cheapest.flatten().unwrap_or(0.0);
-        // Never for nothing: a replacement that cannot be made is no reason to take the node away without one.
-        let Some(replacement) = solved.plan(offer) else { return Err(Why::MinValues(missed)) };
-        command.replacements = vec![replacement];
+        command.replacements = vec![solved.plan(offer)];
         command.existing_nodes = solved.placements();
         Ok(command)
     }
@@ -91,11 +87,11 @@ impl<'s> Judge<'s> {
         }
         solver.keep_cheaper(offer, price)?;
         if !spot_to_spot {
-            // It is chosen because spot is cheap; if there is no spot it must not become on-demand. Where none of the types is sold
-            // as spot it is chosen for its price on demand, and Go's replacement, which asks for spot all the same, never comes.
+            // It is chosen because spot is cheap; if there is no spot it must not become on-demand. On platforms that hardly know spot
+            // it may have been chosen for its price on demand, and a replacement that asks for spot would never come.
             if solver.allows(offer.set, SPOT) && solver.allows(offer.set, ON_DEMAND) {
                 let spot = solver.only(offer.set, SPOT);
-                if solver.is_offered(offer, spot) {
+                if self.census.snapshot.provider.sells_spot || solver.is_offered(offer, spot) {
                     offer.set = spot;
                 }
             }

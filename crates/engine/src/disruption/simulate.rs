@@ -193,17 +193,16 @@ impl<'a, 's> Solved<'a, 's> {
     /// Every claim as it would be created.
     pub(crate) fn planned(&mut self) -> Vec<PlannedClaim> {
         let offers = std::mem::take(&mut self.offers);
-        offers.into_iter().filter_map(|offer| self.plan(offer)).collect()
+        offers.into_iter().map(|offer| self.plan(offer)).collect()
     }
 
     /// One claim as it would be created with the offer's requirements and types.
-    pub(crate) fn plan(&mut self, offer: Offer) -> Option<PlannedClaim> {
-        let requests = self.solver.claim_requests(offer.claim);
+    pub(crate) fn plan(&mut self, offer: Offer) -> PlannedClaim {
         let mut types = crate::bits::Bits::none(self.solver.tables[offer.table].len());
         for number in &offer.types {
             types.insert(*number as usize);
         }
-        self.solver.plan_claim(offer.claim, offer.set, types, requests).ok()
+        self.solver.plan_claim(offer.claim, offer.set, types)
     }
 
     /// What goes to nodes that exist.

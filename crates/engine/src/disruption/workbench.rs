@@ -191,7 +191,7 @@ impl<'s> Compiled<'s> {
             }
         }
         solver.reset_limits();
-        solver.add_pods(leaving, |_| false);
+        solver.add_pods(leaving, |_| false, |_| false);
         for (at, pod) in leaving.iter().enumerate() {
             if solver.pods[self.standing_pods + at].registered {
                 solver.uncount(pod, &mut journal);

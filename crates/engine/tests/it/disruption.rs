@@ -173,9 +173,11 @@ fn on_demand(name: &str) -> StateNode {
     node
 }
 
-/// Whether the replacement of a half-empty node on demand asks for spot, where types are sold as `sold`.
-fn asks_for_spot(sold: &[&str]) -> bool {
+/// Whether the replacement of a half-empty node on demand asks for spot, where types are sold as `sold` by a provider of which
+/// `sells_spot` is true.
+fn asks_for_spot(sold: &[&str], sells_spot: bool) -> bool {
     let mut cluster = packed(1);
+    cluster.provider.sells_spot = sells_spot;
     cluster.nodes.push(on_demand("large"));
     cluster.pods.push(Arc::new(running("small", 1_500, "large")));
     let mut types = types().to_vec();
@@ -197,9 +199,13 @@ fn asks_for_spot(sold: &[&str]) -> bool {
 }
 
 #[test]
-fn a_replacement_asks_for_spot_only_where_it_is_sold() {
-    assert!(asks_for_spot(&["spot", "on-demand"]), "it is cheaper as spot, and must not become on-demand");
-    assert!(!asks_for_spot(&["on-demand"]), "it would never come");
+fn a_replacement_asks_for_spot_unless_its_provider_hardly_sells_it() {
+    for sells_spot in [true, false] {
+        let asks = asks_for_spot(&["spot", "on-demand"], sells_spot);
+        assert!(asks, "it is cheaper as spot, and must not become on-demand");
+    }
+    assert!(!asks_for_spot(&["on-demand"], false), "it would never come");
+    assert!(asks_for_spot(&["on-demand"], true), "as upstream decides");
 }
 
 #[test]
@@ -256,7 +262,7 @@ fn a_node_is_not_blamed_for_pods_of_others_that_need_a_new_one() {
 }
 
 #[test]
-fn a_replacement_that_min_values_forbid_is_no_reason_to_delete_without_one() {
+fn a_replacement_with_too_few_values_left_is_planned_as_upstream_does_and_not_left_out() {
     let mut cluster = packed(0);
     cluster.nodes.push(on_demand("large"));
     cluster.pods.push(Arc::new(running("small", 1_500, "large")));
@@ -268,8 +274,11 @@ fn a_replacement_that_min_values_forbid_is_no_reason_to_delete_without_one() {
     }];
     let (options, memory) = (DisruptionOptions::default(), Memory::default());
     let outcome = Pass::new(&cluster, &options, &memory).run(Method::SingleNodeConsolidation);
-    assert!(outcome.commands.is_empty(), "{:?}", outcome.commands);
-    assert_eq!(outcome.stays[0].why, Why::MinValues(vec![CAPACITY_TYPE.into()]));
+    let [command] = outcome.commands.as_slice() else { panic!("{:?}", outcome.stays) };
+    let [replacement] = command.replacements.as_slice() else { panic!("{command:?}") };
+    let pinned = replacement.requirements.iter().find(|requirement| &*requirement.key == CAPACITY_TYPE);
+    let pinned = pinned.expect("a capacity type");
+    assert_eq!((pinned.values.as_slice(), pinned.min_values), (&["spot".into()][..], Some(2)));
 }
 
 #[test]
