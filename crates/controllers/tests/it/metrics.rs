@@ -148,6 +148,21 @@ async fn a_condition_that_changes_is_counted_timed_and_told() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_condition_that_is_unknown_at_first_sight_is_no_transition() {
+    let rig = Rig::quiet(&[]).await;
+    let unknown = json!({"type": "Ready", "status": "Unknown", "reason": "Lost", "message": ""});
+    let full = json!({"type": "DiskPressure", "status": "True", "reason": "Full", "message": ""});
+    rig.create(node("c", "default", 1).with(json!({"status": {"conditions": [unknown, full]}}))).await;
+    rig.pass(SECOND).await;
+    let count = "operator_node_status_condition_count";
+    assert_eq!(value(&rig, count, &[("type", "Ready"), ("status", "Unknown")]), Some(1.0));
+    let transitions = "operator_node_status_condition_transitions_total";
+    assert_eq!(value(&rig, transitions, &[("type", "Ready")]), None);
+    assert_eq!(value(&rig, transitions, &[("type", "DiskPressure"), ("status", "True")]), Some(1.0));
+    assert!(rig.events("Node", "node-c").await.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_objects_series_go_with_it_and_its_termination_is_timed() {
     let rig = Rig::quiet(&[]).await;
     let held = node_pool("held").with(json!({"metadata": {"finalizers": ["example.com/hold"]}}));
