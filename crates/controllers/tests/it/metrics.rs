@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use karpenter_cloudprovider::ProviderError;
+use karpenter_cloudprovider::fake::{Behaviour, Method};
 use serde_json::{Value, json};
 
 use crate::objects::{With, claim, condition, node, node_class, node_pool, pod_on};
@@ -108,6 +110,23 @@ async fn a_price_that_is_not_known_is_asked_for_once_and_counts_as_nothing() {
     assert_eq!(cost(&rig), Some(0.0), "not for every change");
     rig.pass(3600 * SECOND).await;
     assert_eq!(cost(&rig), Some(0.1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn prices_that_cannot_be_had_are_an_error_of_cost_only_where_a_node_needs_them() {
+    let rig = Rig::quiet(&[]).await;
+    rig.provider.always(Method::GetInstanceTypes, Some(Behaviour::Fail(ProviderError::other("no answer"))));
+    rig.create(node_pool("default")).await;
+    rig.pass(3700 * SECOND).await;
+    let failed = value(&rig, "controller_runtime_reconcile_errors_total", &[("controller", "state.pricing")]);
+    assert!(failed > Some(0.0), "{failed:?}");
+    let errors = |rig: &Rig| {
+        value(rig, "karpenter_nodepools_cost_tracker_errors_total", &[("nodepool", "default")])
+    };
+    assert_eq!(errors(&rig), None);
+    rig.create(claim("a", "default", 1)).await;
+    rig.pass(5 * SECOND).await;
+    assert!(errors(&rig) >= Some(1.0));
 }
 
 #[tokio::test(start_paused = true)]
