@@ -129,15 +129,14 @@ impl<R: Reconciler> Builder<R> {
 
     /// The controller, idle until [`Controller::run`].
     pub fn build(self, environment: &Environment) -> Controller<R> {
-        let Self { name, reconciler, workers, limiter, requeues, group, kind, object_of, is_loop } =
-            self;
+        let Self { name, reconciler, workers, limiter, requeues, group, kind, object_of, is_loop } = self;
         let queue = WorkQueue::new(limiter, QueueMetrics::new(&environment.registry, &name));
         let observed = queue.clone();
         environment.registry.before_encode(move || observed.observe_unfinished());
         let metrics = ReconcileMetrics::new(&environment.registry, &name, workers);
         // operatorpkg turns a loop's requeue into one after the pause of its limiter; controllers of objects are
         // controller-runtime's own.
-        let requeued = if is_loop { &metrics.requeue_after } else { &metrics.requeue }.clone();
+        let requeued = if is_loop { metrics.requeue_after.clone() } else { metrics.requeue.clone() };
         let shared = Shared {
             metrics,
             requeued,

@@ -74,6 +74,24 @@ async fn nodes_are_shown_with_what_they_have_and_what_pods_ask_of_them() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_node_that_is_coming_up_counts_for_what_its_claim_was_promised() {
+    let rig = Rig::quiet(&[]).await;
+    let since = "2024-01-01T00:00:00Z";
+    let young = json!([condition("Launched", "True", since), condition("Registered", "True", since)]);
+    rig.create(claim("c", "default", 2).with(json!({"status": {"conditions": young}}))).await;
+    let unready = json!({"type": "Ready", "status": "False", "reason": "Starting", "message": ""});
+    rig.create(node("c", "default", 2).with(json!({
+        "metadata": {"labels": {"karpenter.sh/initialized": null}},
+        "status": {"allocatable": {"cpu": "0"}, "conditions": [unready]},
+    })))
+    .await;
+    rig.create(pod_on("c", "p", "500m")).await;
+    rig.pass(6 * SECOND).await;
+    let utilization = value(&rig, "karpenter_cluster_utilization_percent", &[("resource_type", "cpu")]);
+    assert_eq!(utilization, Some(25.0));
+}
+
+#[tokio::test(start_paused = true)]
 async fn pools_are_shown_with_limits_usage_and_cost() {
     let rig = Rig::quiet(&[]).await;
     rig.create(node_class()).await;
