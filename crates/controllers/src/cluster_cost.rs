@@ -47,7 +47,7 @@ pub(crate) fn register(context: &Context, watches: &mut Watches, program: &mut P
     };
     let errors = context.environment.registry.counter(
         "karpenter_nodepools_cost_tracker_errors_total",
-        "Times the prices of a NodePool could not be had.",
+        "Times the price of a NodeClaim could not be had.",
         &["nodepool"],
     );
     let pricing = Pricing { context: context.clone(), cost: cost.clone(), errors };
@@ -114,6 +114,11 @@ impl ClusterCost {
         self.lock().get(&pool).is_some_and(|prices| prices.contains_key(&offering))
     }
 
+    /// Whether a claim of this NodePool has a price that nobody was asked for yet.
+    fn lacks_prices(&self, pool: &str) -> bool {
+        self.claims.by_index(BY_NODE_POOL, pool).iter().any(|claim| !self.is_known(claim))
+    }
+
     /// Says of claims whose price is not known so, once; they count for nothing from then on.
     fn settle_unknown(&self, pool: &str) {
         for claim in self.claims.by_index(BY_NODE_POOL, pool) {
@@ -166,7 +171,10 @@ impl Singleton for Pricing {
                 Ok(types) if options.feature_gates.node_overlay => drop(offered.insert(name, types)),
                 Ok(types) => self.take(&name, &types),
                 Err(error) => {
-                    self.errors.inc(&[&name]);
+                    // Prices nobody needs yet are not missed.
+                    if self.cost.lacks_prices(&name) {
+                        self.errors.inc(&[&name]);
+                    }
                     errors.push(ReconcileError::from(error));
                 }
             }

@@ -5,10 +5,12 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{
-    Container, ObjectReference, Pod, PodCondition, PodSpec, ResourceRequirements, Toleration, Volume,
+    Container, ObjectReference, Pod, PodCondition, PodSpec, PodStatus, ResourceRequirements, Toleration,
+    Volume,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as OpenQuantity;
 use karpenter_api::{Quantity, annotations, taints};
+use karpenter_engine::ingest::Held;
 use karpenter_runtime::informer::Kept;
 use karpenter_runtime::object_key::ObjectKey;
 
@@ -186,8 +188,13 @@ impl SeenPod {
             grace: spec.termination_grace_period_seconds,
             volume_claims: volumes.filter_map(|volume| claim_name(&key.name, volume)).collect(),
             has_resource_claims: has_resource_claims(spec),
-            requests: Needs::new(total(spec, |resources| resources.requests.as_ref(), true)),
-            limits: Needs::new(total(spec, |resources| resources.limits.as_ref(), false)),
+            requests: Needs::new(total(
+                spec,
+                pod.status.as_ref(),
+                |resources| resources.requests.as_ref(),
+                true,
+            )),
+            limits: Needs::new(total(spec, None, |resources| resources.limits.as_ref(), false)),
             key,
         }
     }
@@ -251,26 +258,38 @@ fn has_resource_claims(spec: &PodSpec) -> bool {
 }
 
 /// What a pod needs at most at one time (KEP-753): containers and sidecars together, or an init container with the sidecars
-/// before it; then what the pod as a whole says, then its overhead. Limits have an overhead only where there is a limit.
+/// before it; then what the pod as a whole says, then its overhead. Limits have an overhead only where there is a limit. What a
+/// container holds counts as the status has it, if there is one to go by; but for an init container, which is not resized.
 fn total(
     spec: &PodSpec,
+    status: Option<&PodStatus>,
     pick: impl Fn(&ResourceRequirements) -> Option<&BTreeMap<String, OpenQuantity>>,
     overhead_alone: bool,
 ) -> Amounts {
     let of = |container: &Container| amounts(container.resources.as_ref().and_then(&pick));
+    let held = |container: &Container| {
+        let asked = of(container);
+        let Some(held) = status.and_then(|status| Held::by(container, status)) else { return asked };
+        let mut most = amounts(held.actuated);
+        raise(&mut most, &amounts(held.allocated));
+        if !held.is_all {
+            raise(&mut most, &asked);
+        }
+        most
+    };
     let mut total = Amounts::new();
     for container in &spec.containers {
-        add(&mut total, &of(container));
+        add(&mut total, &held(container));
     }
     let (mut sidecars, mut peak) = (Amounts::new(), Amounts::new());
     for container in spec.init_containers.iter().flatten() {
-        let needs = of(container);
         if container.restart_policy.as_deref() == Some("Always") {
+            let needs = held(container);
             add(&mut total, &needs);
             add(&mut sidecars, &needs);
             raise(&mut peak, &sidecars);
         } else {
-            let mut with_sidecars = needs;
+            let mut with_sidecars = of(container);
             add(&mut with_sidecars, &sidecars);
             raise(&mut peak, &with_sidecars);
         }
@@ -342,6 +361,38 @@ mod tests {
         assert_eq!(requests, [("cpu", 3350), ("memory", 1 << 20), ("pods", 1)]);
         let limits: Vec<_> = pod.limits.iter().collect();
         assert_eq!(limits, [("pods", 1)], "overhead limits nothing by itself");
+    }
+
+    #[test]
+    fn a_pod_being_resized_needs_what_it_still_holds() {
+        let cpu = |amount: &str| json!({"requests": {"cpu": amount}, "limits": {"cpu": amount}});
+        let running = |name: &str, runs_with: &str, put_aside: &str| {
+            json!({
+                "name": name, "image": "i", "imageID": "i", "ready": true, "restartCount": 0,
+                "resources": cpu(runs_with), "allocatedResources": {"cpu": put_aside},
+            })
+        };
+        let resized = |conditions: Value| {
+            seen(json!({
+                "spec": {
+                    "containers": [{"name": "a", "resources": cpu("1")}, {"name": "b", "resources": cpu("4")}],
+                    "initContainers": [{"name": "init", "resources": cpu("1")}],
+                },
+                "status": {
+                    "conditions": conditions,
+                    "containerStatuses": [running("a", "2", "1"), running("b", "2", "3")],
+                    "initContainerStatuses": [running("init", "64", "64")],
+                },
+            }))
+        };
+        let of = |pod: &SeenPod| {
+            pod.requests.iter().find(|(name, _)| *name == "cpu").map(|(_, amount)| amount)
+        };
+        let deferred = resized(json!([]));
+        assert_eq!(of(&deferred), Some(6000), "the one holds two, the other will have four");
+        assert!(deferred.limits.iter().any(|limit| limit == ("cpu", 5000)), "limits are those of the spec");
+        let infeasible = json!([{"type": "PodResizePending", "status": "True", "reason": "Infeasible"}]);
+        assert_eq!(of(&resized(infeasible)), Some(5000), "four it will never have");
     }
 
     #[test]

@@ -13,6 +13,11 @@ pub(crate) fn go_default(time: Timestamp) -> String {
     time.strftime("%Y-%m-%d %H:%M:%S +0000 UTC").to_string()
 }
 
+/// To the millisecond, as log lines have it.
+pub(crate) fn iso8601(time: Timestamp) -> String {
+    time.strftime("%Y-%m-%dT%H:%M:%S.%3fZ").to_string()
+}
+
 /// How long it is from `now` to `then`; nothing if it has been.
 pub(crate) fn until(now: Timestamp, then: Timestamp) -> Duration {
     Duration::try_from(then.duration_since(now)).unwrap_or_default()

@@ -1,5 +1,6 @@
 //! Counters that several controllers add to: nodes and NodeClaims that came, went and were disrupted.
 
+use k8s_openapi::api::core::v1::Node;
 use karpenter_api::{NodeClaim, labels};
 use karpenter_runtime::metrics::{CounterVec, Registry};
 
@@ -82,13 +83,21 @@ impl Totals {
         self.pods_disrupted.with(&disruption(reason, claim, consolidation_policy)).add(pods as f64);
     }
 
+    /// A NodeClaim was disrupted because its Node is sick, and so many pods must move. The labels are the Node's, as in Go.
+    pub(crate) fn repaired(&self, node: &Node, claim: &NodeClaim, pods: usize) {
+        let (pool, capacity_type) = (label(node, labels::NODEPOOL), label(node, labels::CAPACITY_TYPE));
+        let labels = [reason::UNHEALTHY, pool, capacity_type, "", termination_mode(claim)];
+        self.claims_disrupted.inc(&labels);
+        self.pods_disrupted.with(&labels).add(pods as f64);
+    }
+
     /// A node has registered.
     pub(crate) fn node_created(&self, claim: &NodeClaim) {
         self.nodes_created.inc(&[label(claim, labels::NODEPOOL), label(claim, labels::TOPOLOGY_ZONE)]);
     }
 
     /// A node was let go.
-    pub(crate) fn node_terminated(&self, node: &k8s_openapi::api::core::v1::Node) {
+    pub(crate) fn node_terminated(&self, node: &Node) {
         self.nodes_terminated.inc(&[label(node, labels::NODEPOOL), label(node, labels::TOPOLOGY_ZONE)]);
     }
 }

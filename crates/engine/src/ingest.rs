@@ -45,7 +45,8 @@ impl FieldError {
 }
 
 type OpenMap = BTreeMap<String, String>;
-type OpenResources = BTreeMap<String, ApiQuantity>;
+/// Quantities by the name of their resource.
+pub type OpenResources = BTreeMap<String, ApiQuantity>;
 
 /// Converts objects and remembers what it has seen, so that equal parts are shared.
 #[derive(Default)]
@@ -483,25 +484,42 @@ impl Ingest {
     ) -> Result<Resources, FieldError> {
         let of_spec = container.resources.as_ref().and_then(|r| r.requests.as_ref());
         let spec = self.resources_at(of_spec, field)?;
-        let Some(status) = status.filter(|_| use_status) else { return Ok(spec) };
+        let Some(held) = status.filter(|_| use_status).and_then(|status| Held::by(container, status)) else {
+            return Ok(spec);
+        };
+        let actuated = self.resources(held.actuated, "status.containerStatuses.resources.requests")?;
+        let allocated = self.resources(held.allocated, "status.containerStatuses.allocatedResources")?;
+        let most = actuated.max_of_all(&allocated);
+        Ok(if held.is_all { most } else { most.max_of_all(&spec) })
+    }
+}
+
+/// What a running container has of its node, which differs from what its spec asks for while it is resized in place. It needs
+/// the most of all of them.
+#[derive(Clone, Copy, Debug)]
+pub struct Held<'a> {
+    /// What it runs with.
+    pub actuated: Option<&'a OpenResources>,
+    /// What its node has put aside for it.
+    pub allocated: Option<&'a OpenResources>,
+    /// Whether its spec asks for what it will never get: then that does not count.
+    pub is_all: bool,
+}
+
+impl<'a> Held<'a> {
+    /// Of a container and the status of its pod; none if that says nothing about it.
+    pub fn by(container: &core::Container, status: &'a core::PodStatus) -> Option<Self> {
         let mut statuses =
             status.init_container_statuses.iter().flatten().chain(status.container_statuses.iter().flatten());
-        let Some(reported) = statuses.find(|s| s.name == container.name) else { return Ok(spec) };
-        let Some(resources) = &reported.resources else { return Ok(spec) };
-        let actuated =
-            self.resources(resources.requests.as_ref(), "status.containerStatuses.resources.requests")?;
-        let allocated = self.resources(
-            reported.allocated_resources.as_ref(),
-            "status.containerStatuses.allocatedResources",
-        )?;
-        let held = actuated.max_of_all(&allocated);
-        let infeasible = status
-            .conditions
-            .iter()
-            .flatten()
-            .find(|c| c.type_ == "PodResizePending")
-            .is_some_and(|c| c.reason.as_deref() == Some("Infeasible"));
-        Ok(if infeasible { held } else { held.max_of_all(&spec) })
+        let reported = statuses.find(|s| s.name == container.name)?;
+        let resources = reported.resources.as_ref()?;
+        let mut conditions = status.conditions.iter().flatten();
+        let pending = conditions.find(|c| c.type_ == "PodResizePending");
+        Some(Self {
+            actuated: resources.requests.as_ref(),
+            allocated: reported.allocated_resources.as_ref(),
+            is_all: pending.is_some_and(|c| c.reason.as_deref() == Some("Infeasible")),
+        })
     }
 }
 

@@ -21,6 +21,7 @@ use crate::entropy::Stream;
 use crate::environment::Environment;
 use crate::error::ReconcileError;
 use crate::logging::Spread;
+use crate::metrics::Counter;
 use crate::metrics::queue::{QueueMetrics, ReconcileMetrics};
 use crate::object_key::ObjectKey;
 use crate::rate_limit::{self, RateLimiter};
@@ -85,6 +86,8 @@ struct Shared<K> {
     kind: String,
     object_of: fn(&K) -> ObjectKey,
     requeues: Mutex<Box<dyn RateLimiter<K>>>,
+    /// What an [`Outcome::Requeue`] is counted as.
+    requeued: Counter,
     ids: Mutex<Stream>,
     metrics: ReconcileMetrics,
 }
@@ -99,6 +102,7 @@ pub struct Builder<R: Reconciler> {
     group: String,
     kind: String,
     object_of: fn(&R::Key) -> ObjectKey,
+    is_loop: bool,
 }
 
 impl<R: Reconciler> Builder<R> {
@@ -125,12 +129,17 @@ impl<R: Reconciler> Builder<R> {
 
     /// The controller, idle until [`Controller::run`].
     pub fn build(self, environment: &Environment) -> Controller<R> {
-        let Self { name, reconciler, workers, limiter, requeues, group, kind, object_of } = self;
+        let Self { name, reconciler, workers, limiter, requeues, group, kind, object_of, is_loop } = self;
         let queue = WorkQueue::new(limiter, QueueMetrics::new(&environment.registry, &name));
         let observed = queue.clone();
         environment.registry.before_encode(move || observed.observe_unfinished());
+        let metrics = ReconcileMetrics::new(&environment.registry, &name, workers);
+        // operatorpkg turns a loop's requeue into one after the pause of its limiter; controllers of objects are
+        // controller-runtime's own.
+        let requeued = if is_loop { metrics.requeue_after.clone() } else { metrics.requeue.clone() };
         let shared = Shared {
-            metrics: ReconcileMetrics::new(&environment.registry, &name, workers),
+            metrics,
+            requeued,
             ids: Mutex::new(environment.entropy.stream(&format!("reconcile/{name}"))),
             name: name.into(),
             group,
@@ -155,6 +164,7 @@ impl<R: Reconciler> Controller<R> {
             group: String::new(),
             kind: String::new(),
             object_of: |_| ObjectKey::default(),
+            is_loop: false,
         }
     }
 
@@ -283,7 +293,7 @@ impl<K: Key> Shared<K> {
                 let after = lock(&self.requeues).when(key, Instant::now());
                 queue.forget(key);
                 queue.add_with(key.clone(), again(after));
-                self.metrics.requeue_after.inc();
+                self.requeued.inc();
             }
         }
     }
@@ -318,7 +328,8 @@ impl<S: Singleton> Controller<Looped<S>> {
     /// A controller that runs `singleton` once it is started, and again as it says; where it fails, after 30 seconds at the latest.
     /// Whoever holds the queue can wake it.
     pub fn singleton(name: &str, singleton: S, environment: &Environment) -> Self {
-        let controller = Self::builder(name, Looped(singleton))
+        let builder = Builder { is_loop: true, ..Self::builder(name, Looped(singleton)) };
+        let controller = builder
             .limiter(rate_limit::looped())
             .requeue_limiter(rate_limit::looped())
             .build(environment);

@@ -91,9 +91,9 @@ async fn outcomes_decide_when_an_item_comes_again() {
     let text = environment.registry.encode();
     for line in [
         "controller_runtime_reconcile_total{controller=\"test\",result=\"error\"} 3",
-        "controller_runtime_reconcile_total{controller=\"test\",result=\"requeue_after\"} 3",
+        "controller_runtime_reconcile_total{controller=\"test\",result=\"requeue_after\"} 1",
         "controller_runtime_reconcile_total{controller=\"test\",result=\"success\"} 1",
-        "controller_runtime_reconcile_total{controller=\"test\",result=\"requeue\"} 0",
+        "controller_runtime_reconcile_total{controller=\"test\",result=\"requeue\"} 2",
         "controller_runtime_reconcile_errors_total{controller=\"test\"} 3",
         "controller_runtime_max_concurrent_reconciles{controller=\"test\"} 1",
         "controller_runtime_active_workers{controller=\"test\"} 0",
@@ -187,6 +187,34 @@ async fn a_singleton_runs_at_once_as_it_says_and_when_woken() {
     assert_eq!(count.load(Ordering::Relaxed), 4);
     stop.cancel();
     running.await.expect("no panic");
+}
+
+struct Asking(AtomicUsize);
+
+impl Singleton for Asking {
+    async fn reconcile(&self) -> ReconcileResult {
+        let asked = self.0.fetch_add(1, Ordering::Relaxed);
+        Ok(if asked < 2 { Outcome::Requeue } else { Outcome::Done })
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_singleton_that_asks_to_come_again_is_counted_as_one_that_says_when() {
+    let environment = environment();
+    let controller = Controller::singleton("test", Asking(AtomicUsize::new(0)), &environment);
+    let stop = CancellationToken::new();
+    let running = tokio::spawn(controller.run(stop.clone()));
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    stop.cancel();
+    running.await.expect("no panic");
+    let text = environment.registry.encode();
+    for line in [
+        "controller_runtime_reconcile_total{controller=\"test\",result=\"requeue_after\"} 2",
+        "controller_runtime_reconcile_total{controller=\"test\",result=\"requeue\"} 0",
+        "controller_runtime_reconcile_total{controller=\"test\",result=\"success\"} 1",
+    ] {
+        assert!(text.lines().any(|l| l == line), "{line} is missing in\n{text}");
+    }
 }
 
 struct Failing(Arc<AtomicUsize>);

@@ -6,6 +6,7 @@
 //! look again) is always up to date and never recounted.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -405,8 +406,21 @@ impl Machines {
         self.usage.get(pool).cloned().unwrap_or_default()
     }
 
-    pub(crate) fn len(&self) -> usize {
-        self.by_provider.len()
+    /// The same, without those that are still to be launched.
+    pub(crate) fn launched_usage_of(&self, pool: &str) -> Resources {
+        let expected = self.pending().filter_map(Account::of).filter_map(|account| account.usage);
+        let expected = expected.filter(|(of, _)| **of == *pool);
+        expected.fold(self.usage_of(pool), |usage, (_, capacity)| usage.minus(&capacity))
+    }
+
+    /// Machines that are counted on and still to be launched.
+    fn pending(&self) -> impl Iterator<Item = &StateNode> {
+        let from = self.by_provider.range::<str, _>((Bound::Included(PENDING), Bound::Unbounded));
+        from.take_while(|(id, _)| id.starts_with(PENDING)).map(|(_, machine)| machine)
+    }
+
+    pub(crate) fn launched_count(&self) -> usize {
+        self.by_provider.len() - self.pending().count()
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &StateNode> {

@@ -80,14 +80,20 @@ impl Cluster {
         self.machines.by_name(name)
     }
 
-    /// How many machines there are.
+    /// How many machines there are; those that are still to be launched are none yet.
     pub fn machine_count(&self) -> usize {
-        self.machines.len()
+        self.machines.launched_count()
     }
 
-    /// What the machines of a NodePool have, those being deleted left out; `nodes` counts them.
+    /// What the machines of a NodePool have, those being deleted left out; `nodes` counts them. What is expected of a launch is
+    /// among it: limits have to leave room for that.
     pub fn node_pool_usage(&self, pool: &str) -> Resources {
         self.machines.usage_of(pool)
+    }
+
+    /// As [`Self::node_pool_usage`], without what is still to be launched.
+    pub fn launched_node_pool_usage(&self, pool: &str) -> Resources {
+        self.machines.launched_usage_of(pool)
     }
 
     /// NodeClaims by NodePool and where they stand.

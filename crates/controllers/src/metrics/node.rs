@@ -9,7 +9,8 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Node;
-use karpenter_engine::labels::WELL_KNOWN;
+use karpenter_engine::labels::{Text, WELL_KNOWN};
+use karpenter_engine::resources::{Amount, CPU, Resources};
 use karpenter_runtime::controller::{Controller, Outcome, ReconcileResult, Singleton};
 use karpenter_runtime::metrics::{GaugeStore, GaugeVec, Registry, StoredGauge};
 use karpenter_runtime::object_key::ObjectKey;
@@ -120,21 +121,25 @@ impl NodeMetrics {
         if !self.due.swap(false, Ordering::Relaxed) {
             return;
         }
-        // Machines with a Node, and whether a NodeClaim stands behind them.
-        let nodes: Vec<(String, bool)> = self.context.cluster.read(|cluster| {
-            let machines = cluster.machines();
-            machines.filter_map(|m| Some((m.node.as_ref()?.name.to_string(), m.managed()))).collect()
+        // Machines with a Node, and whether a NodeClaim stands behind them. Until a Node is initialized its NodeClaim says what
+        // it will have.
+        let (nodes, allocatable) = self.context.cluster.read(|cluster| {
+            let mut allocatable = Resources::new();
+            let mut nodes: Vec<(String, bool)> = Vec::new();
+            for machine in cluster.machines() {
+                let Some(node) = &machine.node else { continue };
+                allocatable.add(&machine.allocatable());
+                nodes.push((node.name.to_string(), machine.managed()));
+            }
+            (nodes, allocatable)
         });
         let mut series = BTreeMap::new();
-        let (mut allocatable, mut requested) = (Amounts::new(), Amounts::new());
+        let mut requested = Amounts::new();
         for (name, managed) in nodes {
             let Some(node) = self.context.stores.nodes.get(&ObjectKey::cluster(name.as_str())) else {
                 continue;
             };
             let usage = Usage::of(&self.context.stores.pods_on(&name));
-            for (name, amount) in amounts(node.status.as_ref().and_then(|s| s.allocatable.as_ref())) {
-                add_one(&mut allocatable, &name, amount);
-            }
             for (name, amount) in &usage.requests {
                 add_one(&mut requested, name, *amount);
             }
@@ -180,16 +185,17 @@ impl NodeMetrics {
         series
     }
 
-    fn utilization(&self, allocatable: &Amounts, requested: &Amounts) -> Vec<StoredGauge> {
-        let share = |(name, amount): (&String, &i64)| {
-            let used = requested.get(name).copied().unwrap_or_default();
+    fn utilization(&self, allocatable: &Resources, requested: &Amounts) -> Vec<StoredGauge> {
+        let share = |(name, amount): (&Text, &Amount)| {
+            let used = requested.get(&**name).copied().unwrap_or_default();
+            let whole = if **name == *CPU { amount.as_milli_ceil() } else { amount.as_units_ceil() };
             StoredGauge {
                 family: self.families.utilization.clone(),
                 labels: vec![resource_type(name)],
-                value: 100.0 * used as f64 / *amount as f64,
+                value: 100.0 * used as f64 / whole as f64,
             }
         };
-        allocatable.iter().filter(|(_, amount)| **amount != 0).map(share).collect()
+        allocatable.iter().filter(|(_, amount)| !amount.is_zero()).map(share).collect()
     }
 }
 

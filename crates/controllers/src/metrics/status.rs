@@ -321,7 +321,8 @@ impl<K: Resource<DynamicType = ()>> StatusMetrics<K> {
         for condition in &seen.conditions {
             let known = before.iter().flat_map(|before| &before.conditions);
             let known = known.into_iter().find(|known| known.type_ == condition.type_);
-            if known.is_some_and(|known| known.status == condition.status) {
+            // One that was never seen was not known.
+            if known.map_or(ConditionStatus::Unknown, |known| known.status) == condition.status {
                 continue;
             }
             self.count_transition(known, condition, &seen);

@@ -15,6 +15,7 @@ use karpenter_runtime::controller::{Controller, Outcome, ReconcileResult, Reconc
 use karpenter_runtime::error::ReconcileError;
 use karpenter_runtime::events::{Event, EventType, reference};
 use karpenter_runtime::informer::{Delta, own_key};
+use karpenter_runtime::logging;
 use karpenter_runtime::metrics::CounterVec;
 use karpenter_runtime::object_key::ObjectKey;
 use karpenter_runtime::program::Program;
@@ -22,11 +23,12 @@ use karpenter_runtime::rate_limit::{reasonable, scale};
 use karpenter_runtime::writes::{self, Lock};
 use kube::Api;
 use regex::Regex;
+use tracing::Instrument as _;
 
 use crate::context::Context;
 use crate::pods;
 use crate::times::{after, rfc3339, until};
-use crate::totals::{Totals, label, reason, snake_case, termination_mode};
+use crate::totals::{Totals, label, snake_case, termination_mode};
 use crate::watches::Watches;
 
 /// How many of a pool's nodes, in percent and rounded up, may be sick before nothing is repaired any more.
@@ -134,29 +136,34 @@ impl Reconciler for Health {
     async fn reconcile(&self, key: ObjectKey) -> ReconcileResult {
         let Some(node) = self.context.stores.nodes.get(&key) else { return Ok(Outcome::Done) };
         let Some(claim) = self.context.stores.claim_of(&node).one() else { return Ok(Outcome::Done) };
-        let Some((condition, due)) = self.sickness(&node) else {
-            self.forget_deadline(&claim).await?;
+        let span = tracing::error_span!("node", NodeClaim = %logging::object(&ObjectKey::of(&*claim)));
+        self.see_to(&node, &claim).instrument(span).await
+    }
+}
+
+impl Health {
+    async fn see_to(&self, node: &Node, claim: &NodeClaim) -> ReconcileResult {
+        let Some((condition, due)) = self.sickness(node) else {
+            self.forget_deadline(claim).await?;
             return Ok(Outcome::Done);
         };
         let left = until(self.context.now(), due).max(self.context.environment.clock.doubted_for());
         if !left.is_zero() {
             return Ok(Outcome::After(left));
         }
-        if let Some(obstacle) = self.obstacle(&claim) {
-            self.tell_blocked(&node, &claim, &obstacle);
+        if let Some(obstacle) = self.obstacle(claim) {
+            self.tell_blocked(node, claim, &obstacle);
             return Ok(Outcome::After(BLOCKED_RETRY));
         }
-        let Some(claim) = self.end_drain_now(&claim).await? else { return Ok(Outcome::Done) };
+        let Some(claim) = self.end_drain_now(claim).await? else { return Ok(Outcome::Done) };
         if claim.metadata.deletion_timestamp.is_some() || !writes::delete(&self.claims, &claim).await? {
             return Ok(Outcome::Done);
         }
         tracing::info!("deleting unhealthy node");
-        self.count(&node, &claim, condition);
+        self.count(node, &claim, condition);
         Ok(Outcome::Done)
     }
-}
 
-impl Health {
     fn policies(&self, node: &Node) -> &[Policy] {
         let provider = self.context.providers.provider_of_node(node.metadata.labels.as_ref());
         let policies =
@@ -193,7 +200,13 @@ impl Health {
     }
 
     fn tell_blocked(&self, node: &Node, claim: &NodeClaim, obstacle: &str) {
-        let pool = self.context.stores.node_pools.get(&ObjectKey::cluster(label(claim, labels::NODEPOOL)));
+        let named = claim.metadata.labels.as_ref().and_then(|labels| labels.get(labels::NODEPOOL));
+        let pools = &self.context.stores.node_pools;
+        let pool = named.and_then(|name| pools.get(&ObjectKey::cluster(name.as_str())));
+        if named.is_some() && pool.is_none() {
+            // As in Go, which has nobody to tell of.
+            return;
+        }
         let pool = pool.map(|pool| pool.metadata.uid.clone());
         // All are about the node, as in Go.
         for about in
@@ -253,11 +266,10 @@ impl Health {
     }
 
     fn count(&self, node: &Node, claim: &NodeClaim, condition: &NodeCondition) {
-        self.totals.claim_disrupted(reason::UNHEALTHY, claim, "");
         let name = node.metadata.name.as_deref().unwrap_or_default();
         let moving =
             self.context.stores.pods_on(name).iter().filter(|pod| pods::is_reschedulable(pod)).count();
-        self.totals.pods_disrupted(reason::UNHEALTHY, claim, "", moving);
+        self.totals.repaired(node, claim, moving);
         let image = claim.status.as_ref().and_then(|status| status.image_id.as_deref()).unwrap_or_default();
         self.unhealthy.inc(&[
             &snake_case(&condition.type_),

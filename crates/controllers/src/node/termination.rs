@@ -276,20 +276,26 @@ impl Termination {
         let key = annotations::NODECLAIM_TERMINATION_TIMESTAMP;
         let mut earliest: Option<(Timestamp, &str)> = None;
         for text in pass.claims().filter_map(|claim| claim.metadata.annotations.as_ref()?.get(key)) {
-            let parsed = text.parse().map_err(|error: jiff::Error| {
-                let error = Structured::new(error).with("annotation", Field::text(text));
-                ReconcileError::from(error).context(format!("parsing {key} annotation"))
+            let parsed = text.parse::<Timestamp>().map_err(|error| {
+                // Whoever wrote it sees on the node what keeps it.
+                self.tell_deadline(pass, text);
+                let error = Structured::new(error).with("annotation", Field::text(key));
+                ReconcileError::from(error).context("parsing annotation")
             })?;
             if earliest.is_none_or(|(known, _)| parsed < known) {
                 earliest = Some((parsed, text));
             }
         }
         let Some((deadline, text)) = earliest else { return Ok(None) };
+        self.tell_deadline(pass, text);
+        Ok(Some(deadline))
+    }
+
+    fn tell_deadline(&self, pass: &Pass, text: &str) {
         let message = format!("All pods will be deleted by {text}");
         let event =
             Event::new(reference(&*pass.node), EventType::Warning, "TerminationGracePeriodExpiring", message);
         self.context.recorder.publish(event.dedupe_by(pass.node.metadata.name.clone()));
-        Ok(Some(deadline))
     }
 
     /// Keeps new pods and new connections away.

@@ -18,6 +18,7 @@ use karpenter_runtime::ttl_cache::TtlCache;
 use karpenter_runtime::writes::{self, Lock, Written};
 use kube::Api;
 
+use super::lifecycle::node_span;
 use crate::context::Context;
 use crate::pairing::{Paired, provider_id, provider_id_of_node};
 use crate::times::{after, until};
@@ -75,8 +76,9 @@ impl Reconciler for Consistency {
         // Several nodes are for the lifecycle to see to.
         let Paired::One(node) = self.context.stores.node_of(&claim) else { return Ok(Outcome::Done) };
         let issues = shape_issues(&node, &claim);
+        let span = node_span(&claim);
         for issue in &issues {
-            tracing::info!(issue, "failed consistency check");
+            span.in_scope(|| tracing::info!(issue, "failed consistency check"));
             let event =
                 Event::new(reference(&*claim), EventType::Warning, "FailedConsistencyCheck", issue.as_str());
             self.context.recorder.publish(event.dedupe_by([uid.clone(), issue.clone()]));

@@ -19,14 +19,18 @@ use karpenter_engine::requirements::Requirements;
 use karpenter_runtime::controller::{Controller, Outcome, ReconcileResult, Reconciler};
 use karpenter_runtime::error::{Field, ReconcileError, Structured};
 use karpenter_runtime::informer::{Delta, own_key};
+use karpenter_runtime::logging;
 use karpenter_runtime::object_key::ObjectKey;
 use karpenter_runtime::program::Program;
 use karpenter_runtime::rate_limit::scale;
 use karpenter_runtime::ttl_cache::TtlCache;
 use karpenter_runtime::writes::{Lock, OVERTAKEN, Written, patch_status};
 use kube::{Api, Resource};
+use tracing::Instrument as _;
 
+use super::lifecycle::node_span;
 use crate::context::{BY_NODE_POOL, Context};
+use crate::times::iso8601;
 use crate::watches::Watches;
 
 const NAME: &str = "nodeclaim.disruption";
@@ -114,13 +118,19 @@ impl Reconciler for Conditions {
         let Some(pool) = stores.node_pools.get(&ObjectKey::cluster(pool.as_str())) else {
             return Ok(Outcome::Done);
         };
-        let mut claim = (*stored).clone();
-        let drift = self.drift(&pool, &mut claim).await;
+        self.judge(&pool, &stored).instrument(node_span(&stored)).await
+    }
+}
+
+impl Conditions {
+    async fn judge(&self, pool: &NodePool, stored: &NodeClaim) -> ReconcileResult {
+        let mut claim = stored.clone();
+        let drift = self.drift(pool, &mut claim).await;
         // Nodes of static NodePools are never consolidated.
         let consolidation = if pool.is_static() {
             Outcome::Done
         } else {
-            consolidation(&pool, &mut claim, self.context.undoubted_now())
+            consolidation(pool, &mut claim, self.context.undoubted_now())
         };
         // Most passes change nothing: no need to spell the claim out to see that.
         if claim == *stored {
@@ -128,16 +138,14 @@ impl Reconciler for Conditions {
         }
         let api = Api::<NodeClaim>::all(self.context.client.clone());
         // The list of conditions is replaced whole: only over the one that was read.
-        match patch_status(&api, &*stored, &claim, Lock::Optimistic).await? {
+        match patch_status(&api, stored, &claim, Lock::Optimistic).await? {
             Written::Conflict => return Ok(Outcome::After(OVERTAKEN)),
             Written::Gone => return Ok(Outcome::Done),
             Written::Unchanged | Written::Done(_) => {}
         }
         Ok(Outcome::combine([drift?, consolidation]))
     }
-}
 
-impl Conditions {
     /// Sets or takes away `Drifted` (rules L2.10–L2.15).
     async fn drift(&self, pool: &NodePool, claim: &mut NodeClaim) -> ReconcileResult {
         let known = claim.condition(nodeclaim::DRIFTED).is_some();
@@ -258,7 +266,15 @@ fn consolidation(pool: &NodePool, claim: &mut NodeClaim, now: Timestamp) -> Outc
     let since = event.map_or_else(|| initialized.since(), |time| time.0);
     let quiet = now.duration_since(since);
     if after.as_nanos() > 0 && quiet < after.to_signed() {
-        removing("consolidateAfter window not yet elapsed");
+        if known {
+            tracing::debug!(
+                reason = "consolidateAfter window not yet elapsed",
+                lastPodEventTime = iso8601(since),
+                consolidateAfter = %logging::duration(after.to_std()),
+                timeSincePodEvent = %logging::duration(Duration::try_from(quiet).unwrap_or_default()),
+                "removing consolidatable status condition"
+            );
+        }
         clear(claim, nodeclaim::CONSOLIDATABLE, now);
         let rest = after.to_signed().saturating_sub(quiet);
         return Outcome::After(Duration::try_from(rest).unwrap_or_default());

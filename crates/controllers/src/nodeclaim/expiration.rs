@@ -11,6 +11,7 @@ use karpenter_runtime::program::Program;
 use karpenter_runtime::writes;
 use kube::Api;
 
+use super::lifecycle::node_span;
 use crate::context::Context;
 use crate::pods;
 use crate::times::{after, until};
@@ -61,7 +62,7 @@ impl Reconciler for Expiration {
         if !writes::delete(&self.claims, &claim).await? {
             return Ok(Outcome::Done);
         }
-        tracing::debug!("deleting expired nodeclaim");
+        node_span(&claim).in_scope(|| tracing::debug!("deleting expired nodeclaim"));
         self.totals.claim_disrupted(reason::EXPIRED, &claim, "");
         let node = claim.status.as_ref().and_then(|status| status.node_name.as_deref()).unwrap_or_default();
         let moving =

@@ -350,8 +350,20 @@ fn span_of(claim: &NodeClaim) -> tracing::Span {
     if !id.is_empty() {
         span.record("provider-id", id);
     }
-    if let Some(node) = claim.status.as_ref().and_then(|status| status.node_name.as_deref()) {
+    record_node(&span, claim);
+    span
+}
+
+/// What log lines about a claim carry where its instance is of no concern.
+pub(super) fn node_span(claim: &NodeClaim) -> tracing::Span {
+    let span = tracing::error_span!("nodeclaim", Node = Empty);
+    record_node(&span, claim);
+    span
+}
+
+fn record_node(span: &tracing::Span, claim: &NodeClaim) {
+    let node = claim.status.as_ref().and_then(|status| status.node_name.as_deref());
+    if let Some(node) = node.filter(|name| !name.is_empty()) {
         span.record("Node", tracing::field::display(logging::object(&ObjectKey::cluster(node))));
     }
-    span
 }

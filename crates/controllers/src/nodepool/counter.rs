@@ -52,7 +52,7 @@ impl Reconciler for Counter {
         if !self.sync.is_synced() {
             return Ok(Outcome::After(UNSYNCED_PERIOD));
         }
-        let used = self.context.cluster.read(|cluster| cluster.node_pool_usage(&key.name));
+        let used = self.context.cluster.read(|cluster| cluster.launched_node_pool_usage(&key.name));
         let mut resources: ResourceList = [CPU, MEMORY, PODS, EPHEMERAL_STORAGE, NODES]
             .into_iter()
             .map(|name| (name.to_owned(), Quantity::new(0, Format::DecimalSi)))

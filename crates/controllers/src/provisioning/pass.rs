@@ -99,6 +99,7 @@ impl Provisioner {
         let Context { cluster, stores, providers, .. } = &self.context;
         if !cluster.read(|cluster| cluster.has_scheduling_work()) {
             self.metrics.ignored_pods.set(&[], 0.0);
+            self.metrics.duration.observe(&[NAME], started.elapsed().as_secs_f64());
             return Verdict::NothingToDo;
         }
         let pools: Vec<Arc<NodePool>> =
@@ -132,12 +133,14 @@ impl Provisioner {
         self.metrics.unschedulable_pods.delete_matching(&[("controller", NAME)]);
         let unfinished = self.metrics.unfinished_work.with(&[NAME, &id]);
         unfinished.set(started.elapsed().as_secs_f64());
-        let (plan, left) = {
+        let ((plan, left), thought) = {
             let (snapshot, options) = (Arc::clone(&snapshot), Arc::clone(&self.options));
             let solve = move || {
                 // Waiting for its turn is not thinking.
                 let begun = Instant::now();
-                karpenter_engine::solve_within(&snapshot, &options, &|| begun.elapsed() > SOLVE_LIMIT)
+                let solved =
+                    karpenter_engine::solve_within(&snapshot, &options, &|| begun.elapsed() > SOLVE_LIMIT);
+                (solved, begun.elapsed())
             };
             self.context.compute.run(solve).await
         };
@@ -148,6 +151,8 @@ impl Provisioner {
         }
         self.metrics.unfinished_work.delete(&[NAME, &id]);
         self.metrics.queue_depth.set(&[NAME, &id], plan.pod_errors.len() as f64);
+        // The simulation and the whole pass, as upstream.
+        self.metrics.duration.observe(&[NAME], thought.as_secs_f64());
         self.metrics.duration.observe(&[NAME], started.elapsed().as_secs_f64());
         let named = |pool: Arc<NodePool>| (pool.metadata.name.clone().unwrap_or_default(), pool);
         let decision = Decision { plan, snapshot, pools: pools.into_iter().map(named).collect() };

@@ -74,11 +74,11 @@ impl Records {
         self.mention_preferences(decision);
     }
 
-    /// Pending pods by the zone they have to be in.
+    /// Pending pods by the zone they have to be in, also those that have not started on a node that goes.
     fn count_zones(&self, decision: &Decision) {
         self.metrics.pending_pods_by_zone.delete_matching(&[("controller", NAME)]);
         let mut counts: BTreeMap<Text, u32> = BTreeMap::new();
-        for pod in waiting(decision).filter(|pod| pod.status.phase == Phase::Pending) {
+        for pod in batch(decision).filter(|pod| pod.status.phase == Phase::Pending) {
             *counts.entry(effective_zone(pod, &decision.snapshot)).or_default() += 1;
         }
         for (zone, count) in counts {
@@ -352,7 +352,8 @@ fn batch(decision: &Decision) -> impl Iterator<Item = &Arc<Pod>> {
     let placed = plan.new_claims.iter().flat_map(|claim| &claim.pods);
     let placed =
         placed.chain(plan.existing_nodes.iter().flat_map(|node| &node.pods)).map(|placed| &placed.pod);
-    let moving = placed.filter(|pod| !is_provisionable(pod) && pod.buffer.is_none());
+    let tried = placed.chain(plan.pod_errors.iter().map(|error| &error.pod));
+    let moving = tried.filter(|pod| !is_provisionable(pod) && pod.buffer.is_none());
     waiting(decision).chain(moving)
 }
 

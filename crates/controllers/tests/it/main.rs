@@ -9,6 +9,7 @@ mod disruption_doubts;
 mod disruption_holds;
 mod disruption_start;
 mod disruption_words;
+mod lines;
 mod metrics;
 mod mirror;
 mod node_health;

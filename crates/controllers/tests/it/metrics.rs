@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use karpenter_cloudprovider::ProviderError;
+use karpenter_cloudprovider::fake::{Behaviour, Method};
 use serde_json::{Value, json};
 
 use crate::objects::{With, claim, condition, node, node_class, node_pool, pod_on};
@@ -72,6 +74,24 @@ async fn nodes_are_shown_with_what_they_have_and_what_pods_ask_of_them() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_node_that_is_coming_up_counts_for_what_its_claim_was_promised() {
+    let rig = Rig::quiet(&[]).await;
+    let since = "2024-01-01T00:00:00Z";
+    let young = json!([condition("Launched", "True", since), condition("Registered", "True", since)]);
+    rig.create(claim("c", "default", 2).with(json!({"status": {"conditions": young}}))).await;
+    let unready = json!({"type": "Ready", "status": "False", "reason": "Starting", "message": ""});
+    rig.create(node("c", "default", 2).with(json!({
+        "metadata": {"labels": {"karpenter.sh/initialized": null}},
+        "status": {"allocatable": {"cpu": "0"}, "conditions": [unready]},
+    })))
+    .await;
+    rig.create(pod_on("c", "p", "500m")).await;
+    rig.pass(6 * SECOND).await;
+    let utilization = value(&rig, "karpenter_cluster_utilization_percent", &[("resource_type", "cpu")]);
+    assert_eq!(utilization, Some(25.0));
+}
+
+#[tokio::test(start_paused = true)]
 async fn pools_are_shown_with_limits_usage_and_cost() {
     let rig = Rig::quiet(&[]).await;
     rig.create(node_class()).await;
@@ -111,6 +131,23 @@ async fn a_price_that_is_not_known_is_asked_for_once_and_counts_as_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn prices_that_cannot_be_had_are_an_error_of_cost_only_where_a_node_needs_them() {
+    let rig = Rig::quiet(&[]).await;
+    rig.provider.always(Method::GetInstanceTypes, Some(Behaviour::Fail(ProviderError::other("no answer"))));
+    rig.create(node_pool("default")).await;
+    rig.pass(3700 * SECOND).await;
+    let failed = value(&rig, "controller_runtime_reconcile_errors_total", &[("controller", "state.pricing")]);
+    assert!(failed > Some(0.0), "{failed:?}");
+    let errors = |rig: &Rig| {
+        value(rig, "karpenter_nodepools_cost_tracker_errors_total", &[("nodepool", "default")])
+    };
+    assert_eq!(errors(&rig), None);
+    rig.create(claim("a", "default", 1)).await;
+    rig.pass(5 * SECOND).await;
+    assert!(errors(&rig) >= Some(1.0));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_condition_that_changes_is_counted_timed_and_told() {
     let rig = Rig::quiet(&[]).await;
     rig.create(node_class()).await;
@@ -145,6 +182,21 @@ async fn a_condition_that_changes_is_counted_timed_and_told() {
     let told = rig.events("Node", "node-c").await;
     let said = "Ready: Status condition transitioned, Type: Ready, Status: True -> False, Reason: Broken, Message: it is";
     assert_eq!(told, [said]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_condition_that_is_unknown_at_first_sight_is_no_transition() {
+    let rig = Rig::quiet(&[]).await;
+    let unknown = json!({"type": "Ready", "status": "Unknown", "reason": "Lost", "message": ""});
+    let full = json!({"type": "DiskPressure", "status": "True", "reason": "Full", "message": ""});
+    rig.create(node("c", "default", 1).with(json!({"status": {"conditions": [unknown, full]}}))).await;
+    rig.pass(SECOND).await;
+    let count = "operator_node_status_condition_count";
+    assert_eq!(value(&rig, count, &[("type", "Ready"), ("status", "Unknown")]), Some(1.0));
+    let transitions = "operator_node_status_condition_transitions_total";
+    assert_eq!(value(&rig, transitions, &[("type", "Ready")]), None);
+    assert_eq!(value(&rig, transitions, &[("type", "DiskPressure"), ("status", "True")]), Some(1.0));
+    assert!(rig.events("Node", "node-c").await.is_empty());
 }
 
 #[tokio::test(start_paused = true)]

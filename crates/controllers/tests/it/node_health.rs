@@ -5,7 +5,8 @@ use std::time::Duration;
 use karpenter_cloudprovider::{RepairAction, RepairPolicy};
 use serde_json::{Value, json};
 
-use crate::objects::{claim, node, node_name};
+use crate::lines::Lines;
+use crate::objects::{With, claim, node, node_name, node_pool, pod_on};
 use crate::rig::Rig;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -88,6 +89,8 @@ async fn only_conditions_and_reasons_of_replacing_policies_count() {
 #[tokio::test(start_paused = true)]
 async fn nothing_is_repaired_while_more_than_a_fifth_of_a_pool_is_sick() {
     let rig = rig_of(5).await;
+    let calm = json!({"spec": {"disruption": {"consolidateAfter": "Never", "budgets": [{"nodes": "0"}]}}});
+    rig.create(node_pool("default").with(calm)).await;
     sicken(&rig, "c0", "Network", "Cut").await;
     sicken(&rig, "c1", "Network", "Cut").await;
     rig.pass(700 * SECOND).await;
@@ -102,6 +105,34 @@ async fn nothing_is_repaired_while_more_than_a_fifth_of_a_pool_is_sick() {
     .await;
     rig.pass(310 * SECOND).await;
     assert!(is_deleted(&rig, "c0").await, "one of five is a fifth");
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_said_of_sick_nodes_whose_pool_is_gone() {
+    let rig = rig_of(5).await;
+    sicken(&rig, "c0", "Network", "Cut").await;
+    sicken(&rig, "c1", "Network", "Cut").await;
+    rig.pass(700 * SECOND).await;
+    assert!(!is_deleted(&rig, "c0").await && !is_deleted(&rig, "c1").await);
+    let told = rig.events("Node", &node_name("c0")).await;
+    assert!(!told.iter().any(|said| said.starts_with("NodeRepairBlocked")), "{told:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_repair_is_counted_by_the_labels_of_the_node_and_names_its_claim() {
+    let lines = Lines::capture();
+    let rig = rig_of(5).await;
+    let spot = json!({"metadata": {"labels": {"karpenter.sh/capacity-type": "spot"}}});
+    rig.patch(&node("c0", "default", 1), spot).await;
+    rig.create(pod_on("c0", "p", "1m")).await;
+    sicken(&rig, "c0", "Network", "Cut").await;
+    rig.pass(610 * SECOND).await;
+    let unhealthy = [("reason", "unhealthy"), ("nodepool", "default"), ("capacity_type", "spot")];
+    assert_eq!(rig.metric("karpenter_nodeclaims_disrupted_total", &unhealthy), Some(1.0));
+    assert_eq!(rig.metric("karpenter_pods_disruption_initiated_total", &unhealthy), Some(1.0));
+    for message in ["annotated nodeclaim", "deleting unhealthy node"] {
+        assert_eq!(lines.saying(message)[0]["NodeClaim"], json!({"name": "c0"}), "{message}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

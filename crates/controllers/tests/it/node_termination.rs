@@ -9,6 +9,7 @@ use kube::Api;
 use kube::api::DeleteParams;
 use serde_json::{Value, json};
 
+use crate::lines::Lines;
 use crate::objects::{
     With, claim, joining_node, node, node_class, node_name, node_pool, pod_on, provider_id, state_of,
 };
@@ -265,6 +266,22 @@ async fn at_the_deadline_pods_are_deleted_with_what_time_is_left_whatever_they_s
     kill(&rig, "p").await;
     rig.pass(15 * SECOND).await;
     assert!(is_gone(&rig));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deadline_that_makes_no_sense_is_told_on_the_node() {
+    let lines = Lines::capture();
+    let soon = json!({"metadata": {"annotations": {"karpenter.sh/nodeclaim-termination-timestamp": "soon"}}});
+    let rig = ending(the_claim().with(soon), held_node(), vec![]).await;
+    rig.pass(30 * SECOND).await;
+    assert!(!is_gone(&rig), "it may have been meant to be long");
+    let told = rig.events("Node", &node_name("c")).await;
+    let said = "TerminationGracePeriodExpiring: All pods will be deleted by soon";
+    assert!(told.contains(&said.to_owned()), "{told:?}");
+    let mut errors = lines.saying("Reconciler error").into_iter();
+    let error = errors.find(|line| line["controller"] == "node.termination").expect("an error");
+    assert_eq!(error["annotation"], "karpenter.sh/nodeclaim-termination-timestamp");
+    assert!(error["error"].as_str().is_some_and(|text| text.starts_with("parsing annotation, ")), "{error}");
 }
 
 #[tokio::test(start_paused = true)]

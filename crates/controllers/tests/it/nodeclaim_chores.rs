@@ -6,6 +6,7 @@ use karpenter_cloudprovider::ProviderError;
 use karpenter_cloudprovider::fake::{Behaviour, Method};
 use serde_json::{Value, json};
 
+use crate::lines::Lines;
 use crate::objects::{NODE_CLASS_LABEL, With, claim, node, pod, pod_on, provider_id, state_of};
 use crate::rig::{Refusal, Rig};
 
@@ -147,6 +148,22 @@ async fn a_node_that_is_less_than_was_bought_is_told_about() {
     let told = rig.events("NodeClaim", "bad").await;
     let said = "FailedConsistencyCheck: expected 8Gi of resource memory, but found 6Gi (75.0% of expected)";
     assert!(told.contains(&said.to_owned()), "{told:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn lines_about_a_claim_that_expires_or_is_less_than_was_bought_name_its_node() {
+    let lines = Lines::capture();
+    let rig = Rig::quiet(&[]).await;
+    let wants = json!({"spec": {"expireAfter": "660s", "resources": {"requests": {"memory": "1Gi"}}}});
+    rig.create(node("bad", "default", 4).with(json!({"status": {"capacity": {"memory": "6Gi"}}}))).await;
+    rig.create(claim("bad", "default", 4).with(wants)).await;
+    rig.pass(665 * SECOND).await;
+    for message in ["failed consistency check", "deleting expired nodeclaim"] {
+        let told = lines.saying(message);
+        let line = told.first().unwrap_or_else(|| panic!("{message} was not said"));
+        assert_eq!(line["Node"], json!({"name": "node-bad"}), "{line}");
+        assert_eq!(line["NodeClaim"], json!({"name": "bad"}), "{line}");
+    }
 }
 
 async fn last_pod_event(rig: &Rig) -> Option<String> {

@@ -6,6 +6,7 @@ use karpenter_cloudprovider::ProviderError;
 use karpenter_cloudprovider::fake::{Behaviour, Method};
 use serde_json::{Value, json};
 
+use crate::lines::Lines;
 use crate::objects::{With, claim, condition, condition_of, node, node_class, node_pool};
 use crate::rig::Rig;
 
@@ -54,6 +55,23 @@ async fn a_claim_is_consolidatable_once_it_has_been_quiet_for_long_enough() {
     rig.pass(15 * SECOND).await;
     let condition = condition_on(&rig, "Consolidatable").await.expect("a condition");
     assert_eq!((&condition["status"], &condition["reason"]), (&json!("True"), &json!("Consolidatable")));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_line_about_a_claim_that_waits_again_says_for_which_pod_event_and_on_which_node() {
+    let lines = Lines::capture();
+    let rig = rig_with(consolidating_after("60s"), claim("c", "default", 1)).await;
+    let event = now(&rig);
+    rig.patch_status(&claim("c", "default", 1), json!({"status": {"lastPodEventTime": event}})).await;
+    rig.pass(SECOND).await;
+    let told = lines.saying("removing consolidatable status condition");
+    let line = told.first().expect("a line");
+    assert_eq!(line["reason"], "consolidateAfter window not yet elapsed");
+    assert_eq!(line["Node"], json!({"name": "node-c"}));
+    assert_eq!(line["lastPodEventTime"], event.replace('Z', ".000Z"));
+    assert_eq!(line["consolidateAfter"], "1m0s");
+    assert!(line["timeSincePodEvent"].is_string(), "{line}");
+    assert_eq!(lines.saying("marking consolidatable")[0]["Node"], json!({"name": "node-c"}));
 }
 
 #[tokio::test(start_paused = true)]

@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
+use karpenter_cloudprovider::ProviderError;
+use karpenter_cloudprovider::fake::{Behaviour, Method};
 use serde_json::{Value, json};
 
-use crate::objects::{With, claim, condition, node, node_class, node_pool, state_of};
+use crate::objects::{With, claim, condition, fresh_claim, node, node_class, node_pool, state_of};
 use crate::rig::Rig;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -102,6 +104,28 @@ async fn a_pools_books_follow_its_nodes() {
     rig.delete(&claim("a", "default", 2)).await;
     rig.pass(30 * SECOND).await;
     assert_eq!(pool(&rig).await["status"]["nodes"], 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_launch_that_fails_is_not_counted_as_a_node_of_its_pool() {
+    let rig = Rig::quiet(&[]).await;
+    rig.provider.always(Method::Create, Some(Behaviour::Fail(ProviderError::other("no answer"))));
+    rig.create(node_class()).await;
+    rig.create(bare_pool()).await;
+    rig.create(fresh_claim("c")).await;
+    rig.pass(20 * SECOND).await;
+    assert!(rig.provider.count(Method::Create) > 0);
+    assert!(
+        !rig.context.cluster.read(|cluster| cluster.node_pool_usage("default").is_empty()),
+        "limits leave room for it"
+    );
+    assert_eq!(pool(&rig).await["status"]["nodes"], 0);
+    assert_eq!(pool(&rig).await["status"]["resources"]["cpu"], "0");
+    assert_eq!(rig.metric("karpenter_cluster_state_node_count", &[]), Some(0.0));
+    rig.provider.always(Method::Create, None);
+    rig.pass(60 * SECOND).await;
+    assert_eq!(pool(&rig).await["status"]["nodes"], 1);
+    assert_eq!(rig.metric("karpenter_cluster_state_node_count", &[]), Some(1.0));
 }
 
 #[tokio::test(start_paused = true)]

@@ -458,6 +458,46 @@ async fn pending_pods_are_counted_by_the_zone_they_have_to_be_in() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn pods_that_have_not_started_on_a_node_that_goes_are_counted_by_zone_too() {
+    let rig = rig().await;
+    rig.create(node_pool("default").with(json!({"spec": {"limits": {"cpu": "0"}}}))).await;
+    existing_node(&rig, "c").await;
+    rig.create(pod_on("c", "running", "1")).await;
+    rig.create(pod_on("c", "starting", "1").with(json!({"status": {"phase": "Pending"}}))).await;
+    rig.eventually("the machine is known", |rig| {
+        rig.context.cluster.read(|cluster| cluster.machine_named(&node_name("c")).is_some())
+    })
+    .await;
+    rig.context.cluster.update(|cluster| cluster.mark_for_deletion(&provider_id("c")));
+    let tainted = json!({"spec": {"taints": [{"key": "karpenter.sh/disrupted", "effect": "NoSchedule"}]}});
+    rig.patch(&node("c", "default", 4), tainted).await;
+    let flexible = |rig: &Rig| {
+        let labels = [("controller", "provisioner"), ("zone", "flexible")];
+        rig.metric("karpenter_scheduler_pending_pods_by_effective_zone_count", &labels)
+    };
+    rig.eventually("a pass", |rig| flexible(rig).is_some()).await;
+    assert_eq!(flexible(&rig), Some(1.0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pass_and_its_simulation_are_both_timed() {
+    let rig = rig().await;
+    let timed = |rig: &Rig| {
+        rig.metric(
+            "karpenter_scheduler_scheduling_duration_seconds_count",
+            &[("controller", "provisioner")],
+        )
+        .unwrap_or_default()
+    };
+    rig.create(node_pool("default")).await;
+    rig.pass(Duration::from_secs(15)).await;
+    let before = timed(&rig);
+    rig.create(pending_pod("p", "1")).await;
+    expect_claims(&rig, 1).await;
+    assert!(timed(&rig) >= before + 2.0, "{before} and then {}", timed(&rig));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_launch_under_way_holds_nobody_up_and_its_room_is_counted_on() {
     let rig = rig().await;
     rig.provider.launch_within(Duration::from_secs(3600));

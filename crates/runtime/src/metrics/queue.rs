@@ -141,6 +141,8 @@ impl<K> Measured<K> {
 pub(crate) struct ReconcileMetrics {
     pub(crate) success: Counter,
     pub(crate) error: Counter,
+    /// A bare requeue. A loop has none: there it is a `requeue_after`.
+    pub(crate) requeue: Counter,
     pub(crate) requeue_after: Counter,
     pub(crate) errors: Counter,
     pub(crate) terminal_errors: Counter,
@@ -162,9 +164,6 @@ impl ReconcileMetrics {
         );
         let counter = |name, help| registry.counter(name, help, &["controller"]).with(&[controller]);
         let gauge = |name, help| registry.gauge(name, help, &["controller"]).with(&[controller]);
-        // A bare requeue is paced by a limiter of its own and counted as requeue_after, as operatorpkg does; the series
-        // exists all the same.
-        total.with(&[controller, "requeue"]);
         counter(
             "controller_runtime_reconcile_timeouts_total",
             "Reconciles stopped by a time limit, per controller",
@@ -177,6 +176,7 @@ impl ReconcileMetrics {
         Self {
             success: total.with(&[controller, "success"]),
             error: total.with(&[controller, "error"]),
+            requeue: total.with(&[controller, "requeue"]),
             requeue_after: total.with(&[controller, "requeue_after"]),
             errors: counter("controller_runtime_reconcile_errors_total", "Reconcile errors per controller"),
             terminal_errors: counter(

@@ -319,3 +319,18 @@ fn usage_of_a_pool_counts_its_machines_that_stay() {
     cluster.mark_for_deletion("id-2");
     assert_eq!(cluster.node_pool_usage("default").amount(CPU), Amount::units(8));
 }
+
+#[test]
+fn a_launch_under_way_counts_for_limits_and_is_no_machine_yet() {
+    let mut cluster = Cluster::new();
+    apply_claim(&mut cluster, "default-1", "");
+    apply_claim(&mut cluster, "default-2", "id-2");
+    cluster.expect_launch(&expected("default-1")).expect("a valid claim");
+    assert_eq!(cluster.node_pool_usage("default").amount(CPU), Amount::units(12));
+    assert_eq!(cluster.launched_node_pool_usage("default").amount(CPU), Amount::units(8));
+    assert_eq!(cluster.launched_node_pool_usage("default").amount(NODES), Amount::units(1));
+    assert_eq!(cluster.machine_count(), 1);
+    apply_claim(&mut cluster, "default-1", "id-1");
+    assert_eq!(cluster.launched_node_pool_usage("default"), cluster.node_pool_usage("default"));
+    assert_eq!(cluster.machine_count(), 2);
+}

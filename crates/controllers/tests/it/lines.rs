@@ -1,0 +1,48 @@
+//! Log lines as Karpenter writes them.
+
+use std::io::{self, Write};
+use std::sync::{Arc, Mutex};
+
+use karpenter_runtime::clock::TokioClock;
+use karpenter_runtime::logging::{Config, subscriber};
+use serde_json::Value;
+use tracing::level_filters::LevelFilter;
+use tracing::subscriber::DefaultGuard;
+
+/// Every line that is written on this thread from its making on.
+pub(crate) struct Lines {
+    written: Written,
+    _guard: DefaultGuard,
+}
+
+#[derive(Clone, Default)]
+struct Written(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Written {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().expect("no panic").extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Lines {
+    pub(crate) fn capture() -> Self {
+        let written = Written::default();
+        let config = Config { level: LevelFilter::DEBUG, ..Config::default() };
+        let clock = Arc::new(TokioClock::starting_at("2026-01-01T00:00:00Z".parse().expect("a time")));
+        let guard = tracing::subscriber::set_default(subscriber(config, clock, written.clone()));
+        Self { written, _guard: guard }
+    }
+
+    /// Those with this message, in order.
+    pub(crate) fn saying(&self, message: &str) -> Vec<Value> {
+        let written = self.written.0.lock().expect("no panic").clone();
+        let text = String::from_utf8(written).expect("UTF-8");
+        let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
+        lines.filter(|line| line["message"] == message).collect()
+    }
+}
