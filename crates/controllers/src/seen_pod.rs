@@ -385,9 +385,8 @@ mod tests {
                 },
             }))
         };
-        let of = |pod: &SeenPod| {
-            pod.requests.iter().find(|(name, _)| *name == "cpu").map(|(_, amount)| amount)
-        };
+        let of =
+            |pod: &SeenPod| pod.requests.iter().find(|(name, _)| *name == "cpu").map(|(_, amount)| amount);
         let deferred = resized(json!([]));
         assert_eq!(of(&deferred), Some(6000), "the one holds two, the other will have four");
         assert!(deferred.limits.iter().any(|limit| limit == ("cpu", 5000)), "limits are those of the spec");

@@ -329,10 +329,8 @@ impl<S: Singleton> Controller<Looped<S>> {
     /// Whoever holds the queue can wake it.
     pub fn singleton(name: &str, singleton: S, environment: &Environment) -> Self {
         let builder = Builder { is_loop: true, ..Self::builder(name, Looped(singleton)) };
-        let controller = builder
-            .limiter(rate_limit::looped())
-            .requeue_limiter(rate_limit::looped())
-            .build(environment);
+        let controller =
+            builder.limiter(rate_limit::looped()).requeue_limiter(rate_limit::looped()).build(environment);
         controller.queue.add(());
         controller
     }

@@ -138,9 +138,8 @@ async fn prices_that_cannot_be_had_are_an_error_of_cost_only_where_a_node_needs_
     rig.pass(3700 * SECOND).await;
     let failed = value(&rig, "controller_runtime_reconcile_errors_total", &[("controller", "state.pricing")]);
     assert!(failed > Some(0.0), "{failed:?}");
-    let errors = |rig: &Rig| {
-        value(rig, "karpenter_nodepools_cost_tracker_errors_total", &[("nodepool", "default")])
-    };
+    let errors =
+        |rig: &Rig| value(rig, "karpenter_nodepools_cost_tracker_errors_total", &[("nodepool", "default")]);
     assert_eq!(errors(&rig), None);
     rig.create(claim("a", "default", 1)).await;
     rig.pass(5 * SECOND).await;

@@ -483,11 +483,8 @@ async fn pods_that_have_not_started_on_a_node_that_goes_are_counted_by_zone_too(
 async fn a_pass_and_its_simulation_are_both_timed() {
     let rig = rig().await;
     let timed = |rig: &Rig| {
-        rig.metric(
-            "karpenter_scheduler_scheduling_duration_seconds_count",
-            &[("controller", "provisioner")],
-        )
-        .unwrap_or_default()
+        rig.metric("karpenter_scheduler_scheduling_duration_seconds_count", &[("controller", "provisioner")])
+            .unwrap_or_default()
     };
     rig.create(node_pool("default")).await;
     rig.pass(Duration::from_secs(15)).await;
