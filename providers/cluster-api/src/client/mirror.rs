@@ -294,10 +294,10 @@ impl Mirror {
 
     /// Drops everything of a kind but these.
     pub(crate) fn keep_only(&self, watched: Watched, keys: &BTreeSet<ObjectKey>) {
-        for key in self.read().keys(watched) {
-            if !keys.contains(&key) {
-                self.remove(watched, &key);
-            }
+        // Not in the loop's head: what is read there stays locked while it runs, and it writes.
+        let known = self.read().keys(watched);
+        for key in known.iter().filter(|key| !keys.contains(*key)) {
+            self.remove(watched, key);
         }
     }
 
@@ -403,5 +403,33 @@ impl Kept {
             Watched::MachineDeployment => scalables(ScalableKind::MachineDeployment),
             Watched::MachineSet => scalables(ScalableKind::MachineSet),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::fixtures::object;
+
+    #[test]
+    fn what_is_gone_when_the_version_changes_is_dropped() {
+        let mirror = Mirror::default();
+        let key = |name: &str| ObjectKey::namespaced("fleet", name);
+        for name in ["stays", "gone"] {
+            let machine = object(json!({"metadata": {"name": name, "namespace": "fleet"}, "spec": {}}));
+            mirror.apply(Watched::Machine, &machine);
+        }
+        let told: Arc<Mutex<Vec<ObjectKey>>> = Arc::default();
+        let telling = Arc::clone(&told);
+        mirror.listen(move |news| {
+            if let News::Machine(Some(old), None) = news {
+                telling.lock().expect("a list").push(old.key.clone());
+            }
+        });
+        mirror.keep_only(Watched::Machine, &BTreeSet::from([key("stays")]));
+        let left: Vec<ObjectKey> = mirror.machines().iter().map(|machine| machine.key.clone()).collect();
+        assert_eq!((left, told.lock().expect("a list").clone()), (vec![key("stays")], vec![key("gone")]));
     }
 }
