@@ -244,6 +244,40 @@ fn what_cannot_be_read_is_named_with_object_and_key() {
 }
 
 #[test]
+fn a_node_without_cpu_or_memory_is_left_out_with_its_key() {
+    let refused = |scalable: &Scalable, template: Option<&Template>, spec: &ClusterAPINodeClassSpec| {
+        blueprint_of(scalable, template, spec).expect_err("refused").to_string()
+    };
+    let plain = spec(json!({}));
+    for (key, text) in [("cpu", "0"), ("cpu", "0m"), ("memory", "0"), ("memory", "0Gi")] {
+        let error = refused(&deployment("m", &[(&format!("{CAPACITY}/{key}"), text)]), None, &plain);
+        let told =
+            format!("MachineDeployment default/m: {CAPACITY}/{key}: {text:?} would be a node without {key}");
+        assert_eq!(error, told);
+    }
+    let own = "karpenter.cluster.x-k8s.io/resource.cpu";
+    assert!(refused(&deployment("m", &[(own, "0")]), None, &plain).contains(own));
+    let mut value = deployment_json("m", &[]);
+    value["metadata"]["annotations"] = json!({});
+    let silent = read_deployment(value);
+    let template = Template {
+        capacity: [("cpu".to_owned(), "0".to_owned()), ("memory".to_owned(), "4Gi".to_owned())].into(),
+        ..Template::default()
+    };
+    let error = refused(&silent, Some(&template), &plain);
+    assert!(error.contains("infrastructure template: status.capacity.cpu"), "{error}");
+    let by_class = spec(json!({"instanceTypes": [{"name": "m", "capacity": {"cpu": "2", "memory": "0"}}]}));
+    let error = refused(&silent, None, &by_class);
+    assert!(error.contains(&format!("{CAPACITY}/memory")) && error.contains("instanceTypes"), "{error}");
+    let nothing_else = deployment("m", &[(&format!("{CAPACITY}/ephemeral-disk"), "0")]);
+    assert_eq!(
+        quantities(&blueprint(&nothing_else))["ephemeral-storage"],
+        "0",
+        "of other things there may be none"
+    );
+}
+
+#[test]
 fn capacity_that_only_the_node_class_knows_is_used() {
     let mut value = deployment_json("m", &[]);
     value["metadata"]["annotations"] = json!({});
