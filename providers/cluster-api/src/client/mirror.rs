@@ -86,6 +86,8 @@ pub struct Wanted {
 struct Kept {
     version: u64,
     cluster: Option<Arc<Cluster>>,
+    /// Where our Cluster's API server was when that was last seen.
+    endpoint: Option<String>,
     machines: BTreeMap<ObjectKey, Arc<Machine>>,
     /// Machines by the uid of the NodeClaim they were claimed for.
     claimed: BTreeMap<String, BTreeSet<ObjectKey>>,
@@ -123,6 +125,11 @@ impl Mirror {
     /// Our Cluster.
     pub fn cluster(&self) -> Option<Arc<Cluster>> {
         self.read().cluster.clone()
+    }
+
+    /// Where our Cluster's API server is, also if the Cluster is gone from here: it may have been moved to another management cluster.
+    pub fn endpoint(&self) -> Option<String> {
+        self.read().endpoint.clone()
     }
 
     /// All Machines, by namespace and name.
@@ -344,7 +351,11 @@ impl Kept {
     fn take(&mut self, watched: Watched, object: &DynamicObject) -> Result<News, Malformed> {
         let kind = match watched {
             Watched::Cluster => {
-                self.cluster = Some(Arc::new(Cluster::read(object)?));
+                let cluster = Cluster::read(object)?;
+                if cluster.endpoint.is_some() {
+                    self.endpoint.clone_from(&cluster.endpoint);
+                }
+                self.cluster = Some(Arc::new(cluster));
                 return Ok(News::Cluster);
             }
             Watched::Machine => {
