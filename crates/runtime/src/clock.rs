@@ -42,6 +42,12 @@ pub trait Clock: fmt::Debug + Send + Sync {
     fn undoubted_now(&self) -> Timestamp {
         self.now()
     }
+
+    /// How long ago `then` was without the leap that is doubted; zero if it lies ahead. For whoever takes something away or gives
+    /// it up for its age.
+    fn undoubted_since(&self, then: Timestamp) -> Duration {
+        Duration::try_from(self.undoubted_now().duration_since(then)).unwrap_or_default()
+    }
 }
 
 /// A clock that can be handed around.
@@ -238,6 +244,7 @@ mod tests {
         assert_eq!(clock.undoubted_now(), epoch());
         tokio::time::sleep(Duration::from_secs(10)).await;
         assert_eq!(clock.undoubted_now().to_string(), "2026-01-02T03:04:15Z");
+        assert_eq!(clock.undoubted_since(epoch()), Duration::from_secs(10));
         machine.step(SignedDuration::from_hours(-1));
         assert_eq!(clock.undoubted_now(), machine.now(), "set right again");
         machine.step(SignedDuration::from_hours(2));

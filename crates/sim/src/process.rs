@@ -233,14 +233,21 @@ impl Process {
                 if !process.faults.are_on() {
                     return;
                 }
-                let seconds = i64::try_from(leap.as_secs()).unwrap_or_default();
-                process.ahead.store(seconds, Ordering::Relaxed);
-                process.note(&format!("is told that it is {seconds} s later"));
+                process.set_ahead(leap);
                 tokio::time::sleep(wrong).await;
-                process.ahead.store(0, Ordering::Relaxed);
-                process.note("is told the time");
+                process.set_ahead(Duration::ZERO);
             }
         })
+    }
+
+    /// Sets its clock so far ahead of the world's; by nothing sets it right.
+    pub fn set_ahead(&self, by: Duration) {
+        let seconds = i64::try_from(by.as_secs()).unwrap_or_default();
+        self.ahead.store(seconds, Ordering::Relaxed);
+        match seconds {
+            0 => self.note("is told the time"),
+            seconds => self.note(&format!("is told that it is {seconds} s later")),
+        }
     }
 
     async fn death(&self) {

@@ -55,7 +55,7 @@ impl AbandonedNodes {
         let spec = node.spec.as_ref();
         let unnamed = spec.and_then(|spec| spec.provider_id.as_deref()).is_none_or(str::is_empty);
         let created = node.metadata.creation_timestamp.as_ref();
-        let old = created.is_some_and(|at| shared.clock.since(at.0) >= PATIENCE);
+        let old = created.is_some_and(|at| shared.clock.undoubted_since(at.0) >= PATIENCE);
         let mut conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
         let ready = conditions.any(|condition| condition.type_ == "Ready" && condition.status == "True");
         let name = node.name_any();

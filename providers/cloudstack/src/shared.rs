@@ -442,7 +442,7 @@ impl Shared {
     /// How old something is that the server made at this time by its clock.
     pub(crate) fn age(&self, made: Timestamp) -> Duration {
         let behind = u64::try_from(self.behind_secs.load(Ordering::Relaxed)).unwrap_or(0);
-        self.clock.since(made).saturating_sub(Duration::from_secs(behind))
+        self.clock.undoubted_since(made).saturating_sub(Duration::from_secs(behind))
     }
 
     /// Whether a NodeClaim's machine is among those our keys lead to; in doubt it is.

@@ -9,6 +9,7 @@
 //! | [`machine`], [`scalable`], [`cluster`], [`control_plane`], [`template`] | what is read of each kind |
 //! | [`settings`] | where the management cluster is |
 //! | [`credentials`] | credentials that are renewed while we run |
+//! | [`identity`] | whether another management cluster has our Cluster |
 //! | [`versions`] | which versions it serves |
 //! | [`scope`] | which Cluster of it is ours |
 //! | [`hub`] | requests to it |
@@ -20,6 +21,7 @@ pub mod control_plane;
 pub mod credentials;
 pub mod fields;
 pub mod hub;
+pub mod identity;
 pub mod machine;
 pub mod mirror;
 pub mod prices;

@@ -18,7 +18,7 @@ use crate::client::settings::Settings;
 use crate::client::template::Template;
 use crate::instances::holds::HoldKind;
 use crate::instances::ledger::ClaimFacts;
-use crate::instances::node_claims::{Target, facts};
+use crate::instances::node_claims::{Target, carried, facts};
 use crate::instances::offers::{Market, launch_hold, takes_part};
 use crate::instances::templates;
 use crate::instancetypes::price::Told;
@@ -170,6 +170,7 @@ impl Evidence {
             settings: &self.settings,
             learnt: BTreeMap::new(),
             spot: BTreeSet::new(),
+            carried: carried(self.node_claims.iter()),
             told: self.told(class),
             silent: false,
             targeting: &|id| self.targeting(id),

@@ -16,6 +16,7 @@
 //! | [`holds`], [`skew`] | what keeps a resource from being scaled or Machines from being made: pause, preflight, owners of its replicas |
 //! | [`backoff`] | which offerings have failed of late |
 //! | [`launch`], [`removal`], [`lookup`] | what the core asks for: create, delete, get and list |
+//! | `known_fleet` | by what our Cluster is known in another management cluster |
 //! | `census` | one list of Machines for many who ask |
 //! | [`standalone`], [`templates`] | Machine mode, and blueprints that a NodeClass names itself |
 //! | `care`, `duties`, `strays` | looking after Machines of their own: what Cluster API is told of them, what is left of those never made |
@@ -41,6 +42,7 @@ pub mod fleet;
 pub mod holds;
 pub(crate) mod hook;
 pub(crate) mod interruptible;
+pub(crate) mod known_fleet;
 pub mod launch;
 pub mod learning;
 pub mod ledger;

@@ -35,6 +35,7 @@ use crate::client::watching::Watching;
 use crate::instances::actor::{Actor, concerned};
 use crate::instances::care::care;
 use crate::instances::fleet::Fleet;
+use crate::instances::known_fleet::KnownFleet;
 use crate::instances::node_claims::NodeClaims;
 use crate::metrics::Metrics;
 use crate::nodeclass::status::StatusController;
@@ -107,10 +108,7 @@ pub async fn install(around: &Surroundings) -> Result<Installation, InstallError
                 Err(error) => return Err(error),
             };
             let (client, switch) = renewable(made);
-            let settings = settings.clone();
-            renewal = Some(Part::new("cluster-api.credentials", move |stop| {
-                follow_files(settings, known, switch, make, stop).boxed()
-            }));
+            renewal = Some((settings.clone(), known, switch, make));
             client
         }
     };
@@ -123,7 +121,12 @@ pub async fn install(around: &Surroundings) -> Result<Installation, InstallError
         fetch: prices::over_http(),
     };
     let (provider, mut parts) = assemble(parts).await.map_err(|error| failed(with_causes(&error)))?;
-    parts.extend(renewal);
+    parts.extend(renewal.map(|(settings, known, switch, make)| {
+        let judge = KnownFleet::new(provider.fleet());
+        Part::new("cluster-api.credentials", move |stop| {
+            follow_files(settings, known, switch, make, judge, stop).boxed()
+        })
+    }));
     Ok(Installation { provider, parts })
 }
 

@@ -128,9 +128,23 @@ struct Skewed {
     by: SignedDuration,
 }
 
+impl Skewed {
+    fn shown(&self, time: Timestamp) -> Timestamp {
+        time.saturating_add(self.by).unwrap_or(time)
+    }
+}
+
 impl Clock for Skewed {
     fn now(&self) -> Timestamp {
-        self.clock.now().saturating_add(self.by).unwrap_or_else(|_| self.clock.now())
+        self.shown(self.clock.now())
+    }
+
+    fn doubted_for(&self) -> Duration {
+        self.clock.doubted_for()
+    }
+
+    fn undoubted_now(&self) -> Timestamp {
+        self.shown(self.clock.undoubted_now())
     }
 }
 

@@ -24,6 +24,8 @@ pub struct Cluster {
     pub topology_replicas: BTreeMap<String, i64>,
     /// Its control plane, where it is an object of its own.
     pub control_plane: Option<Reference>,
+    /// Where its API server is, host and port, once that is known.
+    pub endpoint: Option<String>,
     /// The version its topology is to have, if it has one.
     pub topology_version: Option<String>,
     /// The version that the topology's upgrade has come to, while it is on its way.
@@ -50,6 +52,7 @@ impl Cluster {
             failure_domains: failure_domains(&fields),
             topology_replicas,
             control_plane: fields.reference("spec.controlPlaneRef")?,
+            endpoint: endpoint(&fields)?,
             topology_version: fields.text("spec.topology.version")?,
             upgrade_step: fields
                 .annotations()
@@ -58,6 +61,12 @@ impl Cluster {
             conditions: fields.conditions(),
         })
     }
+}
+
+fn endpoint(fields: &Fields<'_>) -> Result<Option<String>, Malformed> {
+    let host = fields.text("spec.controlPlaneEndpoint.host")?;
+    let port = fields.int("spec.controlPlaneEndpoint.port")?.filter(|port| *port != 0);
+    Ok(host.zip(port).map(|(host, port)| format!("{}:{port}", host.to_lowercase())))
 }
 
 /// v1beta2 has a list, v1beta1 a map; those for the control plane only are none of ours.

@@ -1,9 +1,11 @@
 //! Credentials that are renewed while we run: the kubeconfig of the management cluster when its file changes, that of the workload cluster
 //! when Cluster API writes its Secret anew. What cannot be used is told, and the old ones are kept; so they are if the new ones lead to
-//! another cluster, of which nothing that we believe is true.
+//! another cluster, of which nothing that we believe is true. A management cluster may be another one, if it has our Cluster: that can
+//! be moved; a namesake of it is not ours (see [`super::identity`]).
 
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use k8s_openapi::api::core::v1::{Namespace, Secret};
 use karpenter_runtime::error::with_causes;
 use karpenter_runtime::renewal::Switch;
@@ -33,6 +35,15 @@ pub struct Known {
 /// Makes a client by a configuration.
 pub type Make = Box<dyn Fn(Config) -> Result<Client, kube::Error> + Send + Sync>;
 
+/// Decides whether new credentials of the management cluster are used.
+pub trait Judge: Send + Sync {
+    /// Fails if the client leads to another Cluster than ours, or nobody can say.
+    fn check<'a>(&'a self, client: &'a Client) -> BoxFuture<'a, Result<(), String>>;
+
+    /// Hears why new credentials are not used; `None` when that is over.
+    fn tell(&self, unused: Option<&str>);
+}
+
 /// What files held when a client was made by them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Files(Option<Vec<Vec<u8>>>);
@@ -51,6 +62,7 @@ pub async fn follow_files(
     known: Files,
     switch: Switch,
     make: Make,
+    judge: impl Judge,
     stop: CancellationToken,
 ) {
     let Files(mut known) = known;
@@ -58,20 +70,31 @@ pub async fn follow_files(
     while std::mem::take(&mut first) || passes(FILES, &stop).await {
         let now = contents(&settings);
         if now.is_none() || now == known {
+            judge.tell(None);
             continue;
         }
-        let renewed = match settings.management().await {
+        let made = match settings.management().await {
             Ok(Some(config)) => make(config).map_err(|error| error.to_string()),
             Ok(None) => return,
             Err(error) => Err(error.to_string()),
         };
-        match renewed {
+        let renewed = async {
+            let client = made?;
+            let checked = tokio::time::timeout(ANSWER, judge.check(&client)).await;
+            checked.unwrap_or_else(|_| Err(format!("no answer within {} s", ANSWER.as_secs())))?;
+            Ok::<_, String>(client)
+        };
+        match renewed.await {
             Ok(client) => {
                 tracing::info!("the management cluster's credentials were renewed");
                 switch.point_at(client);
                 known = now;
+                judge.tell(None);
             }
-            Err(error) => tracing::warn!(error, "cannot use the management cluster's new credentials"),
+            Err(error) => {
+                tracing::error!(error, "cannot use the management cluster's new credentials");
+                judge.tell(Some(&error));
+            }
         }
     }
 }
@@ -219,6 +242,17 @@ mod tests {
         (make, made)
     }
 
+    /// Has nothing against anybody.
+    struct Easy;
+
+    impl Judge for Easy {
+        fn check<'a>(&'a self, _: &'a Client) -> BoxFuture<'a, Result<(), String>> {
+            Box::pin(async { Ok(()) })
+        }
+
+        fn tell(&self, _: Option<&str>) {}
+    }
+
     fn switch() -> Switch {
         renewable(nowhere(String::new())).1
     }
@@ -235,7 +269,7 @@ mod tests {
         let (make, made) = making();
         let stop = CancellationToken::new();
         let known = Files::of(&settings);
-        let following = tokio::spawn(follow_files(settings, known, switch(), make, stop.clone()));
+        let following = tokio::spawn(follow_files(settings, known, switch(), make, Easy, stop.clone()));
         for (text, expected) in [
             (kubeconfig("https://old"), 0),
             ("not a kubeconfig".to_owned(), 0),
@@ -262,7 +296,7 @@ mod tests {
         let known = Files::of(&settings);
         std::fs::write(&path, kubeconfig("https://new")).expect("a file");
         let stop = CancellationToken::new();
-        let following = tokio::spawn(follow_files(settings, known, switch(), make, stop.clone()));
+        let following = tokio::spawn(follow_files(settings, known, switch(), make, Easy, stop.clone()));
         tokio::time::sleep(Duration::from_secs(1)).await;
         assert_eq!(*made.lock().expect("a list"), ["https://new/"]);
         stop.cancel();

@@ -84,6 +84,8 @@ pub struct Hub {
 struct Health {
     last_answer: Option<Instant>,
     trouble: Option<String>,
+    /// Why new credentials are not used.
+    unused_credentials: Option<String>,
 }
 
 impl std::fmt::Debug for Hub {
@@ -133,6 +135,16 @@ impl Hub {
     /// What went wrong last, if nothing has gone right since.
     pub fn trouble(&self) -> Option<String> {
         self.health().trouble.clone()
+    }
+
+    /// Why credentials that were given anew are not used, if so.
+    pub fn unused_credentials(&self) -> Option<String> {
+        self.health().unused_credentials.clone()
+    }
+
+    /// Takes note of why credentials that were given anew are not used; `None` when that is over.
+    pub fn note_unused_credentials(&self, why: Option<String>) {
+        self.health().unused_credentials = why;
     }
 
     /// Takes note of something that went wrong elsewhere.

@@ -86,6 +86,8 @@ pub struct Wanted {
 struct Kept {
     version: u64,
     cluster: Option<Arc<Cluster>>,
+    /// Where our Cluster's API server was when that was last seen.
+    endpoint: Option<String>,
     machines: BTreeMap<ObjectKey, Arc<Machine>>,
     /// Machines by the uid of the NodeClaim they were claimed for.
     claimed: BTreeMap<String, BTreeSet<ObjectKey>>,
@@ -123,6 +125,11 @@ impl Mirror {
     /// Our Cluster.
     pub fn cluster(&self) -> Option<Arc<Cluster>> {
         self.read().cluster.clone()
+    }
+
+    /// Where our Cluster's API server is, also if the Cluster is gone from here: it may have been moved to another management cluster.
+    pub fn endpoint(&self) -> Option<String> {
+        self.read().endpoint.clone()
     }
 
     /// All Machines, by namespace and name.
@@ -294,10 +301,10 @@ impl Mirror {
 
     /// Drops everything of a kind but these.
     pub(crate) fn keep_only(&self, watched: Watched, keys: &BTreeSet<ObjectKey>) {
-        for key in self.read().keys(watched) {
-            if !keys.contains(&key) {
-                self.remove(watched, &key);
-            }
+        // Not in the loop's head: what is read there stays locked while it runs, and it writes.
+        let known = self.read().keys(watched);
+        for key in known.iter().filter(|key| !keys.contains(*key)) {
+            self.remove(watched, key);
         }
     }
 
@@ -344,7 +351,11 @@ impl Kept {
     fn take(&mut self, watched: Watched, object: &DynamicObject) -> Result<News, Malformed> {
         let kind = match watched {
             Watched::Cluster => {
-                self.cluster = Some(Arc::new(Cluster::read(object)?));
+                let cluster = Cluster::read(object)?;
+                if cluster.endpoint.is_some() {
+                    self.endpoint.clone_from(&cluster.endpoint);
+                }
+                self.cluster = Some(Arc::new(cluster));
                 return Ok(News::Cluster);
             }
             Watched::Machine => {
@@ -403,5 +414,33 @@ impl Kept {
             Watched::MachineDeployment => scalables(ScalableKind::MachineDeployment),
             Watched::MachineSet => scalables(ScalableKind::MachineSet),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::fixtures::object;
+
+    #[test]
+    fn what_is_gone_when_the_version_changes_is_dropped() {
+        let mirror = Mirror::default();
+        let key = |name: &str| ObjectKey::namespaced("fleet", name);
+        for name in ["stays", "gone"] {
+            let machine = object(json!({"metadata": {"name": name, "namespace": "fleet"}, "spec": {}}));
+            mirror.apply(Watched::Machine, &machine);
+        }
+        let told: Arc<Mutex<Vec<ObjectKey>>> = Arc::default();
+        let telling = Arc::clone(&told);
+        mirror.listen(move |news| {
+            if let News::Machine(Some(old), None) = news {
+                telling.lock().expect("a list").push(old.key.clone());
+            }
+        });
+        mirror.keep_only(Watched::Machine, &BTreeSet::from([key("stays")]));
+        let left: Vec<ObjectKey> = mirror.machines().iter().map(|machine| machine.key.clone()).collect();
+        assert_eq!((left, told.lock().expect("a list").clone()), (vec![key("stays")], vec![key("gone")]));
     }
 }

@@ -1,7 +1,7 @@
 //! Prices from an endpoint: a JSON object with the keys of the NodeClass's price table, or what OpenCost and other exporters serve to
 //! Prometheus. What is asked and how often is decided elsewhere (see [`crate::instances::learning`]).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -52,9 +52,22 @@ async fn get(url: &str) -> Result<String, String> {
     String::from_utf8(body.to_vec()).map_err(|_| "it answers with something that is no text".to_owned())
 }
 
-/// The prices in what an endpoint said, by the keys of a price table.
-pub fn read(text: &str) -> Result<BTreeMap<String, f64>, String> {
-    if text.trim_start().starts_with('{') { from_json(text) } else { from_metrics(text) }
+/// What an endpoint said, by the keys of a price table.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Prices {
+    /// What was understood.
+    pub told: BTreeMap<String, f64>,
+    /// Keys of which something was said that is no price, such as NaN.
+    pub unclear: BTreeSet<String>,
+}
+
+/// The prices in what an endpoint said.
+pub fn read(text: &str) -> Result<Prices, String> {
+    if text.trim_start().starts_with('{') {
+        Ok(Prices { told: from_json(text)?, ..Prices::default() })
+    } else {
+        from_metrics(text)
+    }
 }
 
 fn from_json(text: &str) -> Result<BTreeMap<String, f64>, String> {
@@ -74,7 +87,8 @@ fn from_json(text: &str) -> Result<BTreeMap<String, f64>, String> {
 }
 
 /// Each node's price, by its instance type and, where they are told, zone and capacity type. Of several nodes the mean.
-fn from_metrics(text: &str) -> Result<BTreeMap<String, f64>, String> {
+fn from_metrics(text: &str) -> Result<Prices, String> {
+    let mut prices = Prices::default();
     let mut sums: BTreeMap<String, (f64, f64)> = BTreeMap::new();
     for line in text.lines().map(str::trim).filter(|line| line.starts_with(METRIC)) {
         let Some((labels, rest)) =
@@ -83,22 +97,36 @@ fn from_metrics(text: &str) -> Result<BTreeMap<String, f64>, String> {
             continue;
         };
         let labels = labels_of(labels);
-        let value = rest.split_whitespace().next().and_then(parse);
-        let (Some(instance_type), Some(value)) = (labels.get("instance_type"), value) else { continue };
+        let Some(instance_type) = labels.get("instance_type") else { continue };
         let mut key = instance_type.clone();
         for label in ["zone", "capacity_type"] {
             let Some(value) = labels.get(label).filter(|value| !value.is_empty()) else { break };
             key.push('/');
             key.push_str(value);
         }
-        let (sum, count) = sums.entry(key).or_default();
-        *sum += value;
-        *count += 1.0;
+        match rest.split_whitespace().next().and_then(parse) {
+            Some(value) => {
+                let (sum, count) = sums.entry(key).or_default();
+                *sum += value;
+                *count += 1.0;
+            }
+            None => {
+                prices.unclear.insert(key);
+            }
+        }
     }
-    if sums.is_empty() {
+    if sums.is_empty() && prices.unclear.is_empty() {
         return Err(format!("it answers neither with a JSON object nor with the metric {METRIC}"));
     }
-    Ok(sums.into_iter().map(|(key, (sum, count))| (key, sum / count)).collect())
+    for (key, (sum, count)) in sums {
+        let mean = sum / count;
+        if mean.is_finite() {
+            prices.told.insert(key, mean);
+        } else {
+            prices.unclear.insert(key);
+        }
+    }
+    Ok(prices)
 }
 
 /// `a="b",c="d"`, as exporters write it; escapes stay as they are, for no name of a type has any.
@@ -119,7 +147,7 @@ mod tests {
 
     #[test]
     fn prices_are_read_from_json_by_the_keys_of_the_table() {
-        let told = read(r#" {"large": 0.4, "small/a": "0.15"}"#).expect("prices");
+        let told = read(r#" {"large": 0.4, "small/a": "0.15"}"#).expect("prices").told;
         assert_eq!(told, BTreeMap::from([("large".to_owned(), 0.4), ("small/a".to_owned(), 0.15)]));
     }
 
@@ -134,7 +162,25 @@ mod tests {
             "node_cpu_hourly_cost{instance_type=\"large\"} 0.03\n",
         ))
         .expect("prices");
-        assert_eq!(told, BTreeMap::from([("large".to_owned(), 0.4), ("small/a/spot".to_owned(), 0.05)]));
+        let expected = BTreeMap::from([("large".to_owned(), 0.4), ("small/a/spot".to_owned(), 0.05)]);
+        assert_eq!(told, Prices { told: expected, ..Prices::default() });
+    }
+
+    #[test]
+    fn what_an_exporter_says_that_is_no_price_is_named_by_its_key() {
+        let told = read(concat!(
+            "node_total_hourly_cost{instance=\"n1\",instance_type=\"large\"} 0.3\n",
+            "node_total_hourly_cost{instance=\"n2\",instance_type=\"large\"} NaN\n",
+            "node_total_hourly_cost{instance_type=\"small\",zone=\"a\"} +Inf\n",
+            "node_total_hourly_cost{instance=\"n4\",instance_type=\"huge\"} 1.7e308\n",
+            "node_total_hourly_cost{instance=\"n5\",instance_type=\"huge\"} 1.7e308\n",
+            "node_total_hourly_cost{instance_type=\"fine\"} 0.1\n",
+        ))
+        .expect("prices");
+        assert_eq!(told.told, BTreeMap::from([("fine".to_owned(), 0.1), ("large".to_owned(), 0.3)]));
+        assert_eq!(told.unclear, ["huge", "large", "small/a"].map(str::to_owned).into());
+        let none = read("node_total_hourly_cost{instance_type=\"large\"} NaN\n").expect("an answer");
+        assert_eq!((none.told.len(), none.unclear.len()), (0, 1));
     }
 
     /// An endpoint that answers once, and its address.
@@ -159,7 +205,7 @@ mod tests {
         let (url, serving) = endpoint("HTTP/1.1 200 OK\r\ncontent-length: 12\r\n\r\n{\"large\": 1}").await;
         let told = over_http()(format!("{url}/prices?of=all")).await.expect("a text");
         assert_eq!(serving.await.expect("it ends"), "GET /prices?of=all HTTP/1.1");
-        assert_eq!(read(&told).expect("prices")["large"], 1.0);
+        assert_eq!(read(&told).expect("prices").told["large"], 1.0);
     }
 
     #[tokio::test]

@@ -95,6 +95,11 @@ impl Ours {
         Self { name, namespace, workload: None, found }
     }
 
+    /// This one.
+    pub fn is(scope: Scope) -> Self {
+        Self { found: OnceLock::from(scope), ..Self::default() }
+    }
+
     /// The same, and what is not said is asked of the Nodes of this cluster.
     pub fn asking(self, workload: Client) -> Self {
         Self { workload: Some(workload), ..self }

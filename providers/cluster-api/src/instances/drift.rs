@@ -70,7 +70,8 @@ fn outdated(
     if scalable.failure_domain.is_some() && scalable.failure_domain.as_ref() != place {
         return Some(FAILURE_DOMAIN);
     }
-    if scalable.rollout_after.is_some_and(|after| after <= fleet.clock.now() && machine.created < after) {
+    let now = fleet.clock.undoubted_now();
+    if scalable.rollout_after.is_some_and(|after| after <= now && machine.created < after) {
         return Some(ROLLOUT_AFTER);
     }
     // A Machine of its own carries what it was made from.

@@ -100,7 +100,7 @@ struct State {
     catalogs: BTreeMap<String, (CatalogVersion, Arc<Offers>)>,
 }
 
-type CatalogVersion = (Option<String>, u64, (u64, usize), u64, u64, bool);
+type CatalogVersion = (Option<String>, u64, (u64, usize), (u64, bool), u64, bool);
 
 impl Fleet {
     /// Of these parts.
@@ -246,7 +246,8 @@ impl Fleet {
             class.metadata.resource_version.clone(),
             self.mirror.version(),
             self.backoff.version(),
-            self.node_claims.version(),
+            // Before all are seen it is not known what runs.
+            (self.node_claims.version(), self.node_claims.store().is_synced()),
             self.lessons.version(),
             silent,
         );
@@ -260,6 +261,7 @@ impl Fleet {
             settings: &self.settings,
             learnt: self.lessons.learnt(&offers::members(class, &self.mirror)),
             spot: self.node_claims.spot_resources(),
+            carried: self.node_claims.carried(),
             told: self.lessons.told(class),
             silent,
             targeting: &|id| self.node_claims.targeting(id),

@@ -37,7 +37,7 @@ pub(crate) async fn look_after(fleet: &Fleet) {
 }
 
 async fn attend(fleet: &Fleet, machine: &Arc<Machine>, claim: &Claim) -> Result<(), HubError> {
-    let since = machine.deleting_since.map(|since| fleet.clock.since(since)).unwrap_or_default();
+    let since = machine.deleting_since.map(|since| fleet.clock.undoubted_since(since)).unwrap_or_default();
     let found = fleet.node_claims.seen(&claim.node_claim, &claim.uid);
     let class = found.as_ref().and_then(|found| fleet.node_class(&found.spec.node_class_ref.name));
     let patience = class.and_then(|class| class.hook_timeout()).unwrap_or(DEFAULT);

@@ -193,10 +193,10 @@ pub(super) fn away(fleet: &Fleet) -> Option<String> {
     })
 }
 
-/// How long ago a NodeClaim was made.
+/// How long ago a NodeClaim was made. A leap of the clock that is doubted does not count: all launches under way would be given up.
 pub(super) fn age(fleet: &Fleet, claim: &NodeClaim) -> Duration {
     let created = claim.metadata.creation_timestamp.as_ref();
-    created.map(|created| fleet.clock.since(created.0)).unwrap_or_default()
+    created.map(|created| fleet.clock.undoubted_since(created.0)).unwrap_or_default()
 }
 
 /// How far a NodeClaim with a Machine is.
@@ -229,7 +229,7 @@ pub(super) async fn progress(
     };
     let Some(provider_id) = &provider_id else {
         // Its NodeClaim may have waited long for its turn: the Machine's own time counts.
-        let age = age(fleet, claim).min(fleet.clock.since(machine.created));
+        let age = age(fleet, claim).min(fleet.clock.undoubted_since(machine.created));
         let (reason, message) = machine.waits_for();
         let handle = LaunchHandle(target.to_string());
         if let Some(message) = away(fleet) {

@@ -17,7 +17,7 @@ use super::customization::blueprint_hash;
 use super::fleet::Fleet;
 use super::node_claims::Target;
 use crate::client::machine::Machine;
-use crate::client::prices;
+use crate::client::prices::{self, Prices};
 use crate::client::scalable::{Scalable, ScalableKey};
 use crate::instancetypes::blueprint::Learnt;
 use crate::instancetypes::price::Told;
@@ -235,7 +235,14 @@ async fn ask_endpoint(fleet: &Fleet, class: &ClusterAPINodeClass, url: String) {
     let mut state = fleet.lessons.lock();
     let before = prices_of(&state.endpoints, class.name(), Some(&url));
     let (prices, due) = match told {
-        Ok(prices) => (prices, now + ENDPOINT_PERIOD),
+        Ok(Prices { mut told, unclear }) => {
+            for key in &unclear {
+                tell(fleet, class, &format!("spec.pricing.endpoint: its {key:?} is no price per hour"));
+                // The last good one stays. Where there was none, that of its other nodes is the best there is.
+                told.extend(before.get_key_value(key).map(|(key, price)| (key.clone(), *price)));
+            }
+            (told, now + ENDPOINT_PERIOD)
+        }
         Err(problem) => {
             tell(fleet, class, &format!("spec.pricing.endpoint: {problem}"));
             // The last good ones stay.

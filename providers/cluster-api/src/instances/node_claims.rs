@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
-use karpenter_api::labels::{CAPACITY_TYPE, CAPACITY_TYPE_SPOT};
+use karpenter_api::labels::{CAPACITY_TYPE, CAPACITY_TYPE_SPOT, INSTANCE_TYPE};
 use karpenter_api::{NodeClaim, NodePool};
 use karpenter_runtime::object_key::ObjectKey;
 use karpenter_runtime::store::Store;
@@ -145,6 +145,11 @@ impl NodeClaims {
         };
         let claims = self.store.list().into_iter().filter(|claim| is_spot(claim));
         claims.filter_map(|claim| Target::of(&claim).map(|target| target.id)).collect()
+    }
+
+    /// The instance types that live NodeClaims run as, by the resources they came from.
+    pub fn carried(&self) -> BTreeMap<ScalableKey, BTreeSet<String>> {
+        carried(self.store.list().iter().map(|claim| &**claim))
     }
 
     /// Live NodeClaims that wait for a resource to be scaled.
@@ -430,6 +435,18 @@ fn fingerprint(origin: &Option<(String, String)>) -> String {
     format!("{:05x}", hash & 0xf_ffff)
 }
 
+/// The instance types that these NodeClaims run as, by the resources they came from; those on their way out need no name any more.
+pub fn carried<'a>(claims: impl Iterator<Item = &'a NodeClaim>) -> BTreeMap<ScalableKey, BTreeSet<String>> {
+    let mut carried: BTreeMap<ScalableKey, BTreeSet<String>> = BTreeMap::new();
+    for claim in claims.filter(|claim| claim.metadata.deletion_timestamp.is_none()) {
+        let name = claim.metadata.labels.as_ref().and_then(|labels| labels.get(INSTANCE_TYPE));
+        if let (Some(target), Some(name)) = (Target::of(claim), name) {
+            carried.entry(target.id).or_default().insert(name.clone());
+        }
+    }
+    carried
+}
+
 /// A NodeClaim, as far as the ledger cares.
 pub fn facts(claim: &NodeClaim) -> ClaimFacts {
     let meta = &claim.metadata;
@@ -451,6 +468,32 @@ pub fn facts(claim: &NodeClaim) -> ClaimFacts {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_live_node_claims_run_as_is_known_by_resource() {
+        let claim = |target: &str, instance_type: &str, deleted: bool| -> NodeClaim {
+            let mut claim = NodeClaim::default();
+            claim.metadata.annotations = Some([(names::TARGET.to_owned(), target.to_owned())].into());
+            claim.metadata.labels = Some([(INSTANCE_TYPE.to_owned(), instance_type.to_owned())].into());
+            let now = k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(Timestamp::UNIX_EPOCH);
+            claim.metadata.deletion_timestamp = deleted.then_some(now);
+            claim
+        };
+        let claims = [
+            claim("ns/m", "large", false),
+            claim("Machine:ns/m@a", "old", false),
+            claim("ns/m", "gone", true),
+            claim("MachineSet:ns/m", "small", false),
+            NodeClaim::default(),
+        ];
+        let id = |text: &str| ScalableKey::from_annotation(text).expect("a key");
+        let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<BTreeSet<_>>();
+        let expected = BTreeMap::from([
+            (id("ns/m"), names(&["large", "old"])),
+            (id("MachineSet:ns/m"), names(&["small"])),
+        ]);
+        assert_eq!(carried(claims.iter()), expected);
+    }
 
     #[test]
     fn a_target_is_read_as_it_was_written() {

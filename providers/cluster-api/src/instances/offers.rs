@@ -93,6 +93,8 @@ pub struct Market<'a> {
     pub learnt: BTreeMap<ScalableKey, Learnt>,
     /// Resources whose nodes turned out to be spot.
     pub spot: BTreeSet<ScalableKey>,
+    /// The instance types that nodes of resources run as.
+    pub carried: BTreeMap<ScalableKey, BTreeSet<String>>,
     /// Prices that are told outside the NodeClass.
     pub told: Told,
     /// Whether the management cluster has been silent for longer than what was seen of it is believed.
@@ -129,7 +131,10 @@ impl Market<'_> {
                 scalable.bounds()?;
                 Ok(blueprint)
             }) {
-                Ok(blueprint) => offers.blueprints.push(blueprint),
+                Ok(blueprint) => {
+                    let carried = self.carried.get(&scalable.id).cloned().unwrap_or_default();
+                    offers.blueprints.push(Blueprint { carried, ..blueprint });
+                }
                 Err(mut malformed) => {
                     if let Some(Err(trouble)) = found.as_deref() {
                         malformed.problem.push_str(&format!("; the infrastructure template: {trouble}"));

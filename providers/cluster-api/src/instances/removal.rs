@@ -244,7 +244,7 @@ fn is_overdue(fleet: &Fleet, claim: &NodeClaim) -> bool {
     let annotations = claim.metadata.annotations.as_ref();
     let by = annotations.and_then(|all| all.get(NODECLAIM_TERMINATION_TIMESTAMP));
     let by = by.and_then(|text| text.parse::<jiff::Timestamp>().ok());
-    by.is_some_and(|by| fleet.clock.now() > by)
+    by.is_some_and(|by| fleet.clock.undoubted_now() > by)
 }
 
 /// Tells what holds back a Machine that is being deleted.
@@ -253,7 +253,7 @@ fn tell_what_blocks(fleet: &Fleet, claim: &NodeClaim, machine: &Machine) {
         crate::client::fields::condition(&machine.conditions, "Deleting").filter(|c| !c.message.is_empty());
     let hooks = machine.hooks();
     // Every deletion waits for something; only hooks are somebody's doing from the start.
-    let since = machine.deleting_since.map(|since| fleet.clock.since(since)).unwrap_or_default();
+    let since = machine.deleting_since.map(|since| fleet.clock.undoubted_since(since)).unwrap_or_default();
     if since < STALLED && hooks.is_empty() {
         return;
     }

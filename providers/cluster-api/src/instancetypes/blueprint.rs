@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Taint;
 use karpenter_api::ResourceList;
 use karpenter_api::labels::{
@@ -25,6 +26,10 @@ pub struct Blueprint {
     pub id: ScalableKey,
     /// The instance type its owner named, if any.
     pub named: Option<String>,
+    /// When the resource was made.
+    pub created: Timestamp,
+    /// The instance types that its nodes run as.
+    pub carried: BTreeSet<String>,
     /// Labels of its nodes, but for instance type, zone and capacity type.
     pub labels: BTreeMap<String, String>,
     /// What its nodes have.
@@ -160,6 +165,8 @@ impl Blueprint {
         }
         Ok(Self {
             id: scalable.id.clone(),
+            created: scalable.created,
+            carried: BTreeSet::new(),
             overhead,
             allocatable: shown.map(|learnt| learnt.allocatable.clone()),
             volume_limits: capacity::volume_limits(scalable)?,

@@ -17,7 +17,11 @@ const ANNOTATED: &[(&str, &str)] =
 /// How many pods kubelet allows when nobody says.
 const DEFAULT_PODS: &str = "110";
 
-/// What a node of this resource has. Without cpu and memory nothing can be planned, so their absence is an error.
+/// What no node is without.
+const NEEDED: [&str; 2] = ["cpu", "memory"];
+
+/// What a node of this resource has. Without cpu and memory nothing can be planned, so their absence is an error, and so is none of
+/// them: such a node would seem to cost next to nothing.
 pub fn capacity(
     scalable: &Scalable,
     template: Option<&Template>,
@@ -28,16 +32,19 @@ pub fn capacity(
     if let Some(template) = template {
         for (name, text) in &template.capacity {
             if !capacity.contains_key(name) {
-                let quantity =
-                    parse(scalable, &format!("infrastructure template: status.capacity.{name}"), text)?;
-                capacity.insert(name.clone(), quantity);
+                let key = format!("infrastructure template: status.capacity.{name}");
+                capacity.insert(name.clone(), parse(scalable, &key, name, text)?);
             }
         }
     }
     for (name, quantity) in override_capacity.into_iter().flatten() {
         capacity.entry(name.clone()).or_insert_with(|| quantity.clone());
     }
-    for needed in ["cpu", "memory"] {
+    for needed in NEEDED {
+        if capacity.get(needed).is_some_and(Quantity::is_zero) {
+            let problem = format!("the NodeClass's instanceTypes, or a Node, say that there is no {needed}");
+            return Err(scalable.malformed(format!("{CAPACITY_DOMAIN}{needed}"), problem));
+        }
         if !capacity.contains_key(needed) {
             let problem = format!(
                 "is missing: how much {needed} a node has is told neither by this annotation, nor by the infrastructure template's status.capacity, nor by the NodeClass's instanceTypes, nor by a Node of it"
@@ -51,7 +58,7 @@ pub fn capacity(
             Quantity::new(max_pods.into(), karpenter_primitives::Format::DecimalSi),
         );
     } else if !capacity.contains_key("pods") {
-        capacity.insert("pods".to_owned(), parse(scalable, "pods", DEFAULT_PODS)?);
+        capacity.insert("pods".to_owned(), parse(scalable, "pods", "pods", DEFAULT_PODS)?);
     }
     Ok(capacity)
 }
@@ -64,31 +71,35 @@ fn annotated(scalable: &Scalable) -> Result<ResourceList, Malformed> {
     let mut capacity: BTreeMap<String, Quantity> = BTreeMap::new();
     for (name, resource) in ANNOTATED {
         if let Some((key, text)) = annotation(name) {
-            capacity.insert((*resource).to_owned(), parse(scalable, &key, text)?);
+            capacity.insert((*resource).to_owned(), parse(scalable, &key, resource, text)?);
         }
     }
     // A count says nothing without the name of what is counted.
     if let (Some((key, count)), Some((_, kind))) = (annotation("gpu-count"), annotation("gpu-type"))
         && !kind.trim().is_empty()
     {
-        capacity.insert(kind.trim().to_owned(), parse(scalable, &key, count)?);
+        capacity.insert(kind.trim().to_owned(), parse(scalable, &key, kind.trim(), count)?);
     }
     for (key, text) in &scalable.annotations {
         if let Some(name) = key.strip_prefix(RESOURCE_PREFIX) {
             // A key has room for one slash only, and ours has it.
             let resource = name.replacen('_', "/", 1);
-            capacity.insert(resource, parse(scalable, key, text)?);
+            let quantity = parse(scalable, key, &resource, text)?;
+            capacity.insert(resource, quantity);
         }
     }
     Ok(capacity)
 }
 
-fn parse(scalable: &Scalable, key: &str, text: &str) -> Result<Quantity, Malformed> {
+fn parse(scalable: &Scalable, key: &str, resource: &str, text: &str) -> Result<Quantity, Malformed> {
     let quantity = Quantity::parse(text.trim());
     let quantity = quantity
         .map_err(|_| scalable.malformed(key, format!("{text:?} is not a quantity such as 4 or 16Gi")))?;
     if quantity.is_negative() {
         return Err(scalable.malformed(key, format!("{text:?} is negative")));
+    }
+    if quantity.is_zero() && NEEDED.contains(&resource) {
+        return Err(scalable.malformed(key, format!("{text:?} would be a node without {resource}")));
     }
     Ok(quantity)
 }

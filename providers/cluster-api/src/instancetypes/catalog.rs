@@ -1,7 +1,8 @@
 //! Instance types and offerings of a NodeClass, and which scalable resource each offering leads to.
 //!
 //! Resources whose owner gave them the same instance type are one type with several offerings, provided that their nodes are
-//! alike; otherwise the later ones get a name of their own.
+//! alike; otherwise the later ones get a name of their own. What nodes run under a name keeps it, whatever appears beside it: renamed,
+//! all of them would be replaced.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -74,23 +75,18 @@ impl Catalog {
         let names = names(blueprints);
         let mut renamed = Vec::new();
         let mut groups: BTreeMap<String, Vec<&Blueprint>> = BTreeMap::new();
-        for (blueprint, name) in blueprints.iter().zip(names) {
-            let alike = |other: &&Blueprint| {
-                (&other.capacity, &other.overhead, &other.labels, &other.volume_limits)
-                    == (&blueprint.capacity, &blueprint.overhead, &blueprint.labels, &blueprint.volume_limits)
-            };
-            let name = match groups.get(&name).and_then(|group| group.first()) {
-                Some(first) if !alike(first) => {
-                    let own = format!("{name}-{}", blueprint.id.key.name);
-                    renamed.push(format!(
-                        "{} is offered as {own}: its nodes differ from those of {}, which has the same instance type",
-                        blueprint.id, first.id
-                    ));
-                    own
-                }
-                _ => name,
-            };
-            groups.entry(name).or_default().push(blueprint);
+        for (blueprint, name) in blueprints.iter().zip(&names) {
+            let [wanted, ..] = names_for(blueprint);
+            let mut holders = blueprints.iter().zip(&names).filter(|(_, held)| **held == wanted);
+            if let Some((holder, _)) = holders.next()
+                && !are_alike(holder, blueprint)
+            {
+                renamed.push(format!(
+                    "{} is offered as {name}: its nodes differ from those of {}, which is offered as {wanted}",
+                    blueprint.id, holder.id
+                ));
+            }
+            groups.entry(name.clone()).or_default().push(blueprint);
         }
         let mut catalog = Self { renamed, ..Self::default() };
         let mut types = Vec::new();
@@ -245,19 +241,42 @@ fn refusal(
     None
 }
 
-/// The name of each blueprint's type: the one its owner gave it, else the resource's own, with its namespace if that alone is
-/// not unique.
+/// Whether nodes of both are the same to whoever asks for them.
+fn are_alike(one: &Blueprint, other: &Blueprint) -> bool {
+    (&one.capacity, &one.overhead, &one.labels, &one.volume_limits)
+        == (&other.capacity, &other.overhead, &other.labels, &other.volume_limits)
+}
+
+/// The names a blueprint's type can have, best first: the one its owner gave it, else the resource's own; and others where that is
+/// taken.
+fn names_for(blueprint: &Blueprint) -> [String; 3] {
+    let key = &blueprint.id.key;
+    let (wanted, own) = match &blueprint.named {
+        Some(name) => (name.clone(), format!("{name}-{}", key.name)),
+        None => (key.name.to_string(), format!("{}.{}", key.namespace, key.name)),
+    };
+    let of_kind = format!("{own}-{}", blueprint.id.kind.as_str().to_lowercase());
+    [wanted, own, of_kind]
+}
+
+/// The name of each blueprint's type. Of those that want the same and are not alike, the one whose nodes run under it gets it, else
+/// the older one.
 fn names(blueprints: &[Blueprint]) -> Vec<String> {
-    let own: Vec<&str> = blueprints.iter().map(|blueprint| &*blueprint.id.key.name).collect();
-    blueprints
-        .iter()
-        .map(|blueprint| match &blueprint.named {
-            Some(name) => name.clone(),
-            None => {
-                let key = &blueprint.id.key;
-                let unique = own.iter().filter(|name| **name == &*key.name).count() < 2;
-                if unique { key.name.to_string() } else { format!("{}.{}", key.namespace, key.name) }
-            }
-        })
-        .collect()
+    let mut order: Vec<(usize, [String; 3])> = blueprints.iter().map(names_for).enumerate().collect();
+    order.sort_by_key(|(index, names)| {
+        let blueprint = &blueprints[*index];
+        let runs = names.iter().any(|name| blueprint.carried.contains(name));
+        (!runs, blueprint.created, *index)
+    });
+    let mut holders: BTreeMap<String, &Blueprint> = BTreeMap::new();
+    let mut names = vec![String::new(); blueprints.len()];
+    for (index, mut wanted) in order {
+        let blueprint = &blueprints[index];
+        wanted.sort_by_key(|name| !blueprint.carried.contains(name));
+        let is_free = |name: &&String| holders.get(*name).is_none_or(|holder| are_alike(holder, blueprint));
+        let name = wanted.iter().find(is_free).unwrap_or(&wanted[2]).clone();
+        holders.entry(name.clone()).or_insert(blueprint);
+        names[index] = name;
+    }
+    names
 }

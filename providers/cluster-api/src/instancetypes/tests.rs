@@ -244,6 +244,40 @@ fn what_cannot_be_read_is_named_with_object_and_key() {
 }
 
 #[test]
+fn a_node_without_cpu_or_memory_is_left_out_with_its_key() {
+    let refused = |scalable: &Scalable, template: Option<&Template>, spec: &ClusterAPINodeClassSpec| {
+        blueprint_of(scalable, template, spec).expect_err("refused").to_string()
+    };
+    let plain = spec(json!({}));
+    for (key, text) in [("cpu", "0"), ("cpu", "0m"), ("memory", "0"), ("memory", "0Gi")] {
+        let error = refused(&deployment("m", &[(&format!("{CAPACITY}/{key}"), text)]), None, &plain);
+        let told =
+            format!("MachineDeployment default/m: {CAPACITY}/{key}: {text:?} would be a node without {key}");
+        assert_eq!(error, told);
+    }
+    let own = "karpenter.cluster.x-k8s.io/resource.cpu";
+    assert!(refused(&deployment("m", &[(own, "0")]), None, &plain).contains(own));
+    let mut value = deployment_json("m", &[]);
+    value["metadata"]["annotations"] = json!({});
+    let silent = read_deployment(value);
+    let template = Template {
+        capacity: [("cpu".to_owned(), "0".to_owned()), ("memory".to_owned(), "4Gi".to_owned())].into(),
+        ..Template::default()
+    };
+    let error = refused(&silent, Some(&template), &plain);
+    assert!(error.contains("infrastructure template: status.capacity.cpu"), "{error}");
+    let by_class = spec(json!({"instanceTypes": [{"name": "m", "capacity": {"cpu": "2", "memory": "0"}}]}));
+    let error = refused(&silent, None, &by_class);
+    assert!(error.contains(&format!("{CAPACITY}/memory")) && error.contains("instanceTypes"), "{error}");
+    let nothing_else = deployment("m", &[(&format!("{CAPACITY}/ephemeral-disk"), "0")]);
+    assert_eq!(
+        quantities(&blueprint(&nothing_else))["ephemeral-storage"],
+        "0",
+        "of other things there may be none"
+    );
+}
+
+#[test]
 fn capacity_that_only_the_node_class_knows_is_used() {
     let mut value = deployment_json("m", &[]);
     value["metadata"]["annotations"] = json!({});
@@ -388,6 +422,63 @@ fn equal_resources_of_one_name_are_one_type_and_different_ones_are_not() {
     );
     let targets: Vec<&str> = catalog.entries.iter().map(|entry| &*entry.id.key.name).collect();
     assert_eq!(targets, ["m1", "m2", "m3"]);
+}
+
+/// What each resource is offered as.
+fn offered(blueprints: &[Blueprint]) -> Vec<String> {
+    let catalog = Catalog::of(blueprints, |_, _| None);
+    let name = |blueprint: &Blueprint| {
+        let entry = catalog.entry(&blueprint.id, None).expect("an offering");
+        catalog.types[entry.instance_type].name.to_string()
+    };
+    blueprints.iter().map(name).collect()
+}
+
+/// A resource that was made in this second, with nodes that run under these names.
+fn running(scalable: &Scalable, second: i64, carried: &[&str]) -> Blueprint {
+    Blueprint {
+        created: jiff::Timestamp::from_second(second).expect("a time"),
+        carried: carried.iter().map(|name| (*name).to_owned()).collect(),
+        ..blueprint(scalable)
+    }
+}
+
+#[test]
+fn a_newcomer_of_the_same_name_renames_nothing_that_runs() {
+    let set = Scalable::read(
+        crate::client::scalable::ScalableKind::MachineSet,
+        &object(deployment_json("a", &[(&format!("{CAPACITY}/cpu"), "8")])),
+    )
+    .expect("a MachineSet");
+    let deployment_a = deployment("a", &[]);
+    let both = [running(&deployment_a, 1, &["a"]), running(&set, 2, &[])];
+    assert_eq!(offered(&both), ["a", "default.a"], "its nodes run as that");
+    let both = [running(&deployment_a, 2, &[]), running(&set, 1, &["a"])];
+    assert_eq!(offered(&both), ["default.a", "a"], "whatever its kind");
+    let both = [running(&deployment_a, 2, &[]), running(&set, 1, &[])];
+    assert_eq!(offered(&both), ["default.a", "a"], "nothing runs: the older one was there first");
+    assert_eq!(offered(&both[..1]), ["a"]);
+    let alone = [running(&set, 2, &["default.a"])];
+    assert_eq!(offered(&alone), ["default.a"], "nor is it renamed back when the other is gone");
+
+    let large = |name: &str, memory: &str| {
+        let key = format!("{CAPACITY}/memory");
+        deployment(name, &[("karpenter.cluster.x-k8s.io/instance-type", "large"), (&key, memory)])
+    };
+    let (a, b) = (large("a", "32Gi"), large("b", "16Gi"));
+    let both = [running(&a, 2, &[]), running(&b, 1, &["large"])];
+    assert_eq!(offered(&both), ["large-a", "large"], "it comes first by name, and is new");
+    let catalog = Catalog::of(&both, |_, _| None);
+    assert!(
+        catalog.renamed.len() == 1
+            && catalog.renamed[0].contains("MachineDeployment default/a is offered as large-a")
+    );
+    let both = [running(&a, 1, &[]), running(&b, 2, &["large"])];
+    assert_eq!(offered(&both), ["large-a", "large"], "it is older, and nothing of it runs");
+    let both = [running(&a, 1, &["large"]), running(&b, 2, &["large"])];
+    assert_eq!(offered(&both), ["large", "large-b"], "two that differ are never one");
+    let both = [running(&a, 1, &["large-a"]), running(&b, 2, &["large"])];
+    assert_eq!(offered(&both), ["large-a", "large"], "each keeps what it has");
 }
 
 #[test]

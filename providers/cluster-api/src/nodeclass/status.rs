@@ -69,10 +69,20 @@ impl StatusController {
         let templates = !class.machine_templates().is_empty();
         let undeclared = undeclared(class, &offers, pools);
         let mut conditions = ConditionSet::of(class, fleet.clock.now());
-        match self.reach() {
-            Reach::There => drop(conditions.set_true(MANAGEMENT_CLUSTER_READY)),
-            Reach::Away(why) => drop(conditions.set_false(MANAGEMENT_CLUSTER_READY, "Unreachable", &why)),
-            Reach::Unknown => {}
+        let unused = fleet.hub.unused_credentials();
+        let unused = unused.map(|why| format!("new credentials are not used: {why}"));
+        match (self.reach(), unused) {
+            (Reach::There, None) => drop(conditions.set_true(MANAGEMENT_CLUSTER_READY)),
+            (Reach::There, Some(unused)) => drop(conditions.set_true_with_reason(
+                MANAGEMENT_CLUSTER_READY,
+                "NewCredentialsNotUsed",
+                &unused,
+            )),
+            (Reach::Away(why), unused) => {
+                let message = [why].into_iter().chain(unused).collect::<Vec<_>>().join("; ");
+                conditions.set_false(MANAGEMENT_CLUSTER_READY, "Unreachable", &message);
+            }
+            (Reach::Unknown, _) => {}
         }
         match missing {
             // Nobody can say: what cannot be found out is no reason to stop.

@@ -135,6 +135,34 @@ fn an_endpoint_tells_prices_and_its_last_word_stays() {
 }
 
 #[test]
+fn a_price_of_nan_is_told_and_the_last_good_one_stays() {
+    scenario(async {
+        let rig = Rig::new(json!({"pricing": {"endpoint": "http://prices/all"}})).await;
+        rig.deployment("m", &[(MAX, "10")]).await;
+        rig.deployment("n", &[(MAX, "10")]).await;
+        let said = |m: &str, n: &str| {
+            let line = |name: &str, price: &str| {
+                format!("node_total_hourly_cost{{instance_type=\"{name}\"}} {price}\n")
+            };
+            json!({"body": line("m", m) + &line("n", n)})
+        };
+        rig.create(config_map("prices", said("0.3", "0.6"))).await;
+        rig.karpenter.start();
+        rig.pass(3 * MINUTE).await;
+        assert_eq!(price(&rig, "m").await, is("0.300000", "endpoint"));
+        rewrite(&rig, "prices", said("NaN", "0.7")).await;
+        rig.pass(20 * MINUTE).await;
+        assert_eq!(price(&rig, "m").await, is("0.300000", "endpoint"), "the last one that was a price");
+        assert_eq!(price(&rig, "n").await, is("0.700000", "endpoint"), "the others are believed");
+        let told = rig.events("PricesUnknown").await;
+        assert!(told.iter().any(|message| message.contains("\"m\" is no price")), "{told:?}");
+        rewrite(&rig, "prices", said("0.4", "0.7")).await;
+        rig.pass(20 * MINUTE).await;
+        assert_eq!(price(&rig, "m").await, is("0.400000", "endpoint"));
+    });
+}
+
+#[test]
 fn what_pods_may_use_of_a_node_is_learnt_from_its_sibling() {
     for mode in ["MachineDeployment", "Machine"] {
         scenario(learn_what_pods_may_use(mode));
