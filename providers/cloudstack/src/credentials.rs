@@ -191,7 +191,8 @@ impl Files {
 }
 
 /// Tries new keys and uses them if they work and see the same machines, that is, are of the same account; whether they do.
-/// Where the old ones never worked, so that nobody knows whose they were, there is nothing to hold them against.
+/// Where the old ones never worked, so that nobody knows whose they were, only what NodeClaims record can be held against them;
+/// and where nothing was made, keys of any account will do.
 async fn exchange(client: &Client, keys: Keys, roads: &Roads) -> bool {
     let tried = async {
         let session = keys.session(roads).map_err(|error| error.to_string())?;
@@ -201,10 +202,20 @@ async fn exchange(client: &Client, keys: Keys, roads: &Roads) -> bool {
             Ok(ours) => ours,
             // Refused from the beginning: they have made nothing.
             Err(error) if error.kind == ErrorKind::Auth => theirs.clone(),
-            Err(error) => return Err(format!("whose the old ones are cannot be found out: {error}")),
+            // An address that leads nowhere: nothing was made there, and it will never say whose they are.
+            Err(error)
+                if error.is_nobodys_answer() && client.made().is_some_and(|made| made.is_all_of(&theirs)) =>
+            {
+                theirs.clone()
+            }
+            Err(error) => {
+                return Err(format!(
+                    "whose the old ones are cannot be found out: {error}; restart Karpenter if the new ones are meant"
+                ));
+            }
         };
         // Names can be changed; ids cannot.
-        if !ours.keys().eq(theirs.keys()) {
+        if !ours.keys().eq(theirs.keys()) && client.made().is_none_or(|made| made.anything) {
             let names = |accounts: &Accounts| accounts.values().cloned().collect::<Vec<_>>().join(", ");
             return Err(format!(
                 "they are of account {} at {}, the machines are of account {}; restart Karpenter if that is meant",
@@ -213,7 +224,11 @@ async fn exchange(client: &Client, keys: Keys, roads: &Roads) -> bool {
                 names(&ours)
             ));
         }
-        client.become_session(session);
+        if ours.keys().eq(theirs.keys()) {
+            client.become_session(session);
+        } else {
+            client.move_to(session);
+        }
         client.set_account(Some(theirs));
         Ok::<(), String>(())
     };
@@ -407,6 +422,7 @@ mod tests {
     use k8s_openapi::ByteString;
 
     use super::*;
+    use crate::client::{Estate, Made};
 
     #[test]
     fn a_secret_that_lacks_a_key_says_which() {
@@ -524,6 +540,56 @@ mod tests {
         let notice = client.notice().expect("a notice").text;
         assert!(notice.contains("whose the old ones are"), "{notice}");
         assert_eq!(client.session().credentials.api_key(), "old");
+    }
+
+    /// What the cluster says was made.
+    struct Recorded(Made);
+
+    impl Estate for Recorded {
+        fn made(&self) -> Option<Made> {
+            Some(self.0.clone())
+        }
+
+        fn forget(&self) {}
+    }
+
+    fn recorded(client: &Client, made: Made) -> Arc<dyn Estate> {
+        let estate: Arc<dyn Estate> = Arc::new(Recorded(made));
+        client.has_estate(Arc::downgrade(&estate));
+        estate
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_address_that_never_answered_does_not_stand_in_the_way_of_the_right_one() {
+        let (_, roads, client) = at_the_door();
+        client.become_session(nobodys("https://clodu/client/api", "nobody listens there".into()));
+        assert!(!exchange(&client, pair("new"), &roads).await, "what was made is not known");
+        let of = |accounts: &[&str], unrecorded| Made {
+            accounts: accounts.iter().map(|account| (*account).to_owned()).collect(),
+            unrecorded,
+            anything: true,
+        };
+        let _theirs = recorded(&client, of(&["id-theirs"], false));
+        assert!(!exchange(&client, pair("new"), &roads).await, "machines are of another account");
+        let _unrecorded = recorded(&client, of(&["id-ours"], true));
+        assert!(!exchange(&client, pair("new"), &roads).await, "of one machine nobody knows");
+        let _ours = recorded(&client, of(&["id-ours"], false));
+        assert!(exchange(&client, pair("new"), &roads).await);
+        assert_eq!((client.notice(), client.session().credentials.api_key()), (None, "new"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn keys_of_another_account_are_taken_while_nothing_was_made() {
+        let (_, roads, client) = at_the_door();
+        let something = recorded(&client, Made { anything: true, ..Made::default() });
+        assert!(!exchange(&client, pair("foreign"), &roads).await);
+        drop(something);
+        assert!(!exchange(&client, pair("foreign"), &roads).await, "what was made is not known");
+        let _nothing = recorded(&client, Made::default());
+        assert!(exchange(&client, pair("foreign"), &roads).await);
+        assert_eq!(client.session().credentials.api_key(), "foreign");
+        let _nothing = recorded(&client, Made { anything: true, ..Made::default() });
+        assert!(!exchange(&client, pair("new"), &roads).await, "held against the new ones now");
     }
 
     #[tokio::test(start_paused = true)]
