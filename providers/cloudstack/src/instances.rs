@@ -179,7 +179,12 @@ impl Shared {
                 Attempt::Refused(why) => refusals.push(format!("{}: {why}", candidate.type_name)),
             }
         }
-        let why = if refusals.is_empty() {
+        let why = if attempt >= MAX_ATTEMPTS {
+            let used_up = format!(
+                "all {MAX_ATTEMPTS} names of its machine ({base} and those after it) are used up; destroyed machines keep theirs until they are expunged"
+            );
+            refusals.into_iter().chain([used_up]).collect::<Vec<_>>().join("; ")
+        } else if refusals.is_empty() {
             "no instance type is available".to_owned()
         } else {
             refusals.join("; ")
