@@ -161,6 +161,8 @@ struct Shared {
     notice: Mutex<Option<Notice>>,
     /// Whether the keys in use are refused.
     refused: AtomicBool,
+    /// Why the server did not answer when it was last asked.
+    away: Mutex<Option<String>>,
     /// Since when they are in use.
     since: Mutex<Timestamp>,
     /// Looks for newer keys where keys come from, before a refusal is passed on.
@@ -234,6 +236,7 @@ impl Client {
             metrics: Metrics::new(environment),
             notice: Mutex::default(),
             refused: AtomicBool::new(false),
+            away: Mutex::default(),
             since: Mutex::new(environment.clock.now()),
             newer_keys: Mutex::default(),
             looking: tokio::sync::Mutex::default(),
@@ -269,6 +272,11 @@ impl Client {
         if let Some(watcher) = watcher {
             watcher();
         }
+    }
+
+    /// Why the server did not answer when it was last asked; nothing if it did.
+    pub(crate) fn away(&self) -> Option<String> {
+        self.0.away.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Where newer keys are looked for before a refusal is passed on.
@@ -408,6 +416,8 @@ impl Client {
                 if answer.is_ok() {
                     self.set_refused(false);
                 }
+                let cause = answer.as_ref().err().filter(|error| error.is_nobodys_answer());
+                *self.0.away.lock().unwrap_or_else(PoisonError::into_inner) = cause.map(ToString::to_string);
                 answer
             }
         }
