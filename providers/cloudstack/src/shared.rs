@@ -536,12 +536,13 @@ impl Estate for Shared {
             if claim.spec.node_class_ref.group != crate::GROUP || !self.is_ours(&claim) {
                 continue;
             }
+            // One that is not launched yet may be about to be: what it writes down comes to us late.
+            made.anything = true;
             let scope = launched_in(&claim);
             let named = claim.status.as_ref().is_some_and(|status| status.provider_id.is_some());
             if scope.is_none() && !named {
                 continue;
             }
-            made.anything = true;
             match claim.annotations().get(crate::labels::ACCOUNT_ID) {
                 Some(account) => {
                     made.accounts.insert(account.clone());

@@ -417,7 +417,8 @@ impl Client {
                     self.set_refused(false);
                 }
                 let cause = answer.as_ref().err().filter(|error| error.is_nobodys_answer());
-                *self.0.away.lock().unwrap_or_else(PoisonError::into_inner) = cause.map(ToString::to_string);
+                *self.0.away.lock().unwrap_or_else(PoisonError::into_inner) =
+                    cause.map(|error| error.text.clone());
                 answer
             }
         }
