@@ -192,11 +192,33 @@ pub fn adjusted_price(price: f64, change: &str) -> Option<f64> {
         return Some(price);
     }
     if !change.starts_with(['+', '-']) {
-        return change.parse().ok();
+        return number(change);
     }
     let moved = match change.strip_suffix('%') {
-        Some(percent) => price * (1.0 + percent.parse::<f64>().ok()? / 100.0),
-        None => price + change.parse::<f64>().ok()?,
+        Some(percent) => price * (1.0 + number(percent)? / 100.0),
+        None => price + number(change)?,
     };
     Some(if moved >= 0.0 { moved } else { 0.0 })
+}
+
+/// A number that can be reckoned with: what is too large to be one is none.
+fn number(text: &str) -> Option<f64> {
+    text.parse().ok().filter(|number: &f64| number.is_finite())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_price_too_large_to_be_a_number_is_none() {
+        let endless = "9".repeat(400);
+        for change in [endless.clone(), format!("+{endless}"), format!("-{endless}"), format!("+{endless}%")]
+        {
+            assert_eq!(adjusted_price(1.0, &change), None, "{change}");
+        }
+        assert_eq!(adjusted_price(1.0, "2.5"), Some(2.5));
+        assert_eq!(adjusted_price(1.0, "-3"), Some(0.0));
+        assert_eq!(adjusted_price(2.0, "+50%"), Some(3.0));
+    }
 }

@@ -24,7 +24,7 @@ use crate::scan::Lessons;
 use crate::snapshot::{MinValuesPolicy, ReservedMode, Snapshot, SolveOptions};
 use crate::templates::{Pool, Template};
 use crate::tolerance::Tolerance;
-use crate::topology::{Choice, Group, Place, Spot, Surroundings, Topology};
+use crate::topology::{Choice, Group, Place, Spot, Subject, Surroundings, Topology};
 use crate::types::{ReservationId, Reservations, TypeTable};
 use crate::vocabulary::{HOST, ValueId};
 use crate::volumes::{self, Volumes};
@@ -431,6 +431,8 @@ impl Solver<'_> {
 
     /// Counts the pod in every group that cares, now that its place is settled.
     pub(crate) fn record(&mut self, candidate: Candidate, place: Place, spot: Spot) {
+        let registered = self.pods[candidate.pod as usize].registered;
+        let kept_away_before = (!registered).then(|| self.kept_away_before(candidate.pod));
         let class = &self.classes.classes[candidate.class as usize];
         let audience = &self.classes.audiences[class.audience as usize];
         for number in &audience.counted_by {
@@ -457,10 +459,7 @@ impl Solver<'_> {
                 }
             }
         }
-        if !self.pods[candidate.pod as usize].registered {
-            return;
-        }
-        for number in &class.owned_inverse {
+        for number in kept_away_before.as_ref().unwrap_or(&class.owned_inverse) {
             let group = &mut self.topology.inverse[*number as usize];
             if let Some(journal) = &mut self.journal {
                 journal.before_inverse(*number, group);
@@ -473,6 +472,23 @@ impl Solver<'_> {
                 }
             }
         }
+    }
+
+    /// The inverse groups of a pod whose constraints do not take part: where it has been so far, it keeps others away all the same.
+    fn kept_away_before(&mut self, pod: u32) -> Vec<u32> {
+        let pod = &self.pods[pod as usize].pod;
+        if pod.node_name.is_none() || pod.spec.pod_anti_affinity.required.is_empty() {
+            return Vec::new();
+        }
+        let tolerations = self.tolerance.tolerations(&pod.spec.tolerations);
+        let subject = Subject { spec: &pod.spec, namespace: &pod.namespace, labels: &pod.labels, tolerations };
+        let mut around = Surroundings {
+            algebra: &mut self.algebra,
+            tolerance: &mut self.tolerance,
+            tables: &self.tables,
+            namespaces: &self.snapshot.namespaces,
+        };
+        self.topology.own_inverse_groups(subject, &mut around).unwrap_or_default()
     }
 
     fn place_on_new_claim(&mut self, candidate: Candidate, volumes: Option<&Volumes>) -> Result<(), Failure> {

@@ -322,6 +322,15 @@ impl Catalogue {
         self.hosts.clear();
     }
 
+    /// The keys are of another account.
+    pub(crate) fn forget_everything(&self) {
+        self.forget();
+        self.forget_budgets();
+        self.owners.clear();
+        self.tariffs.clear();
+        self.capabilities.clear();
+    }
+
     /// Something named by id does not exist any more.
     pub(crate) fn forget(&self) {
         self.zones.clear();

@@ -27,6 +27,8 @@ use crate::nodeclass::CredentialsRef;
 const INTERVAL: Duration = Duration::from_secs(5);
 /// When keys that were not taken are tried again.
 const AGAIN: Duration = Duration::from_secs(10);
+/// How long a watch may take to begin before it is asked why nothing comes of it.
+pub(crate) const WATCH_BEGINS: Duration = Duration::from_secs(15);
 /// How often the Secret a NodeClass names is read.
 const READ_AGAIN: Duration = Duration::from_secs(30);
 
@@ -184,6 +186,8 @@ impl Files {
             }
             Err(error) => {
                 tracing::error!(%error, "the keys cannot be read; the old ones go on");
+                let text = format!("{error}; the keys read before go on");
+                self.client.set_notice(Some(Notice { reason: "SecretNotUsable", text }));
                 false
             }
         }
@@ -191,7 +195,8 @@ impl Files {
 }
 
 /// Tries new keys and uses them if they work and see the same machines, that is, are of the same account; whether they do.
-/// Where the old ones never worked, so that nobody knows whose they were, there is nothing to hold them against.
+/// Where the old ones never worked, so that nobody knows whose they were, only what NodeClaims record can be held against them;
+/// and where nothing was made, keys of any account will do.
 async fn exchange(client: &Client, keys: Keys, roads: &Roads) -> bool {
     let tried = async {
         let session = keys.session(roads).map_err(|error| error.to_string())?;
@@ -201,10 +206,20 @@ async fn exchange(client: &Client, keys: Keys, roads: &Roads) -> bool {
             Ok(ours) => ours,
             // Refused from the beginning: they have made nothing.
             Err(error) if error.kind == ErrorKind::Auth => theirs.clone(),
-            Err(error) => return Err(format!("whose the old ones are cannot be found out: {error}")),
+            // An address that leads nowhere: nothing was made there, and it will never say whose they are.
+            Err(error)
+                if error.is_nobodys_answer() && client.made().is_some_and(|made| made.is_all_of(&theirs)) =>
+            {
+                theirs.clone()
+            }
+            Err(error) => {
+                return Err(format!(
+                    "whose the old ones are cannot be found out: {error}; restart Karpenter if the new ones are meant"
+                ));
+            }
         };
         // Names can be changed; ids cannot.
-        if !ours.keys().eq(theirs.keys()) {
+        if !ours.keys().eq(theirs.keys()) && client.made().is_none_or(|made| made.anything) {
             let names = |accounts: &Accounts| accounts.values().cloned().collect::<Vec<_>>().join(", ");
             return Err(format!(
                 "they are of account {} at {}, the machines are of account {}; restart Karpenter if that is meant",
@@ -213,7 +228,11 @@ async fn exchange(client: &Client, keys: Keys, roads: &Roads) -> bool {
                 names(&ours)
             ));
         }
-        client.become_session(session);
+        if ours.keys().eq(theirs.keys()) {
+            client.become_session(session);
+        } else {
+            client.move_to(session);
+        }
         client.set_account(Some(theirs));
         Ok::<(), String>(())
     };
@@ -287,6 +306,25 @@ impl KeyKeeper {
         taken
     }
 
+    /// Reads a Secret and takes up what it says; whether there is nothing left to do about it.
+    async fn read(&self, secrets: &Api<Secret>, name: &str, place: &str, rights: &str) -> bool {
+        let problem = match secrets.get_opt(name).await {
+            Ok(Some(secret)) => return self.take_up(place, &secret).await,
+            Ok(None) => missing(place),
+            Err(kube::Error::Api(status)) if status.code == 403 => {
+                format!("{place} may not be read; {rights}")
+            }
+            Err(error) => {
+                // The cluster's own trouble passes, and says nothing about the Secret.
+                tracing::warn!(%error, %place, "cannot be read yet");
+                return false;
+            }
+        };
+        tracing::warn!("{problem}");
+        self.without(problem);
+        false
+    }
+
     /// There is nothing to read: what runs goes on, and who never had keys says why.
     fn without(&self, problem: String) {
         if self.current().is_some() {
@@ -303,9 +341,14 @@ impl KeyKeeper {
     }
 }
 
+fn missing(place: &str) -> String {
+    format!("there is no {place}; create it with the keys api-url, api-key and secret-key")
+}
+
 /// Keeps the client's session as a Secret of the cluster says, which is watched.
 pub(crate) struct SecretKeys {
     pub(crate) secrets: Store<Secret>,
+    pub(crate) api: Api<Secret>,
     pub(crate) keeper: KeyKeeper,
 }
 
@@ -338,13 +381,22 @@ impl SecretKeys {
 
     async fn follow(&self, key: ObjectKey) -> ReconcileResult {
         let place = format!("Secret {key}");
-        let Some(secret) = self.secrets.get(&key) else {
+        let is_watched = self.secrets.is_synced();
+        let settled = match self.secrets.get(&key) {
+            Some(secret) => self.keeper.take_up(&place, &secret).await,
             // Whoever deletes it may be about to write it anew; what runs goes on.
-            tracing::warn!(%place, "is not there");
-            return Ok(Outcome::Done);
+            None if is_watched => {
+                tracing::warn!(%place, "is not there");
+                self.keeper.without(missing(&place));
+                true
+            }
+            // Why a watch does not begin only the log knows.
+            None => {
+                let rights = "let Karpenter's service account get, list and watch it by a Role";
+                self.keeper.read(&self.api, &key.name, &place, rights).await
+            }
         };
-        let settled = self.keeper.take_up(&place, &secret).await;
-        Ok(if settled { Outcome::Done } else { Outcome::After(AGAIN) })
+        Ok(if settled && is_watched { Outcome::Done } else { Outcome::After(AGAIN) })
     }
 }
 
@@ -382,23 +434,10 @@ impl NamedKeys {
     async fn follow(&self) -> bool {
         let CredentialsRef { namespace, name } = &self.reference;
         let place = format!("Secret {namespace}/{name}");
-        let problem = match Api::<Secret>::namespaced(self.cluster.clone(), namespace).get_opt(name).await {
-            Ok(Some(secret)) => return self.keeper.take_up(&place, &secret).await,
-            Ok(None) => {
-                format!("there is no {place}; create it with the keys api-url, api-key and secret-key")
-            }
-            Err(kube::Error::Api(status)) if status.code == 403 => format!(
-                "{place} may not be read; let Karpenter's service account get it by a Role (cloudstack.credentialsSecrets of the chart)"
-            ),
-            Err(error) => {
-                // The cluster's own trouble passes, and says nothing about the Secret.
-                tracing::warn!(%error, %place, "cannot be read yet");
-                return false;
-            }
-        };
-        tracing::warn!("{problem}");
-        self.keeper.without(problem);
-        false
+        let secrets = Api::namespaced(self.cluster.clone(), namespace);
+        let rights =
+            "let Karpenter's service account get it by a Role (cloudstack.credentialsSecrets of the chart)";
+        self.keeper.read(&secrets, name, &place, rights).await
     }
 }
 
@@ -407,6 +446,7 @@ mod tests {
     use k8s_openapi::ByteString;
 
     use super::*;
+    use crate::client::{Estate, Made};
 
     #[test]
     fn a_secret_that_lacks_a_key_says_which() {
@@ -524,6 +564,116 @@ mod tests {
         let notice = client.notice().expect("a notice").text;
         assert!(notice.contains("whose the old ones are"), "{notice}");
         assert_eq!(client.session().credentials.api_key(), "old");
+    }
+
+    /// The Secrets of a cluster that refuses to show any.
+    fn refusing(code: u16, reason: &'static str) -> Api<Secret> {
+        let answer = move |_: http::Request<kube::client::Body>| async move {
+            let status = serde_json::json!({"kind": "Status", "apiVersion": "v1", "metadata": {},
+                "status": "Failure", "message": "no", "reason": reason, "code": code});
+            let body = kube::client::Body::from(status.to_string().into_bytes());
+            let answer = http::Response::builder().status(code).body(body).expect("an answer");
+            Ok::<_, std::convert::Infallible>(answer)
+        };
+        Api::namespaced(kube::Client::new(tower::service_fn(answer), "default"), "karpenter")
+    }
+
+    #[tokio::test]
+    async fn a_secret_that_may_not_be_read_is_told_from_one_that_is_not_there() {
+        let (_, roads, client) = at_the_door();
+        let key = ObjectKey::namespaced("karpenter", "keys");
+        let watching = |api: Api<Secret>| SecretKeys {
+            secrets: Store::new(),
+            api,
+            keeper: KeyKeeper::new(&roads, client.clone()),
+        };
+        let said = || client.notice().map(|notice| notice.text).unwrap_or_default();
+        let forbidden = watching(refusing(403, "Forbidden"));
+        assert!(forbidden.follow(key.clone()).await.is_ok());
+        assert!(
+            said().contains("Secret karpenter/keys may not be read") && said().contains("Role"),
+            "{}",
+            said()
+        );
+        let missing = watching(refusing(404, "NotFound"));
+        assert!(missing.follow(key.clone()).await.is_ok());
+        assert!(said().starts_with("there is no Secret karpenter/keys; create it"), "{}", said());
+        // Deleted while it is used.
+        let entry = |name: &str, text: &str| (name.to_owned(), ByteString(text.into()));
+        let data =
+            [entry("api-url", "https://cloud/client/api"), entry("api-key", "old"), entry("secret-key", "s")];
+        let secret = Secret { data: Some(data.into()), ..Secret::default() };
+        assert!(missing.keeper.take_up("Secret karpenter/keys", &secret).await);
+        assert_eq!(said(), "");
+        assert!(missing.follow(key).await.is_ok());
+        assert!(said().contains("the keys read before go on"), "{}", said());
+        assert_eq!(client.session().credentials.api_key(), "old");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn keys_whose_files_are_gone_go_on_and_are_told_of() {
+        let (_, roads, client) = at_the_door();
+        let directory = std::env::temp_dir().join(format!("karpenter-keys-gone-{}", std::process::id()));
+        let files = Files { directory, roads, client: client.clone(), current: Mutex::new(pair("old")) };
+        assert!(!files.follow().await);
+        let notice = client.notice().expect("a notice");
+        assert_eq!(notice.reason, "SecretNotUsable");
+        assert!(
+            notice.text.contains("karpenter-keys-gone") && notice.text.contains("go on"),
+            "{}",
+            notice.text
+        );
+        assert_eq!(client.session().credentials.api_key(), "old");
+    }
+
+    /// What the cluster says was made.
+    struct Recorded(Made);
+
+    impl Estate for Recorded {
+        fn made(&self) -> Option<Made> {
+            Some(self.0.clone())
+        }
+
+        fn forget(&self) {}
+    }
+
+    fn recorded(client: &Client, made: Made) -> Arc<dyn Estate> {
+        let estate: Arc<dyn Estate> = Arc::new(Recorded(made));
+        client.has_estate(Arc::downgrade(&estate));
+        estate
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_address_that_never_answered_does_not_stand_in_the_way_of_the_right_one() {
+        let (_, roads, client) = at_the_door();
+        client.become_session(nobodys("https://clodu/client/api", "nobody listens there".into()));
+        assert!(!exchange(&client, pair("new"), &roads).await, "what was made is not known");
+        let of = |accounts: &[&str], unrecorded| Made {
+            accounts: accounts.iter().map(|account| (*account).to_owned()).collect(),
+            unrecorded,
+            anything: true,
+        };
+        let _theirs = recorded(&client, of(&["id-theirs"], false));
+        assert!(!exchange(&client, pair("new"), &roads).await, "machines are of another account");
+        let _unrecorded = recorded(&client, of(&["id-ours"], true));
+        assert!(!exchange(&client, pair("new"), &roads).await, "of one machine nobody knows");
+        let _ours = recorded(&client, of(&["id-ours"], false));
+        assert!(exchange(&client, pair("new"), &roads).await);
+        assert_eq!((client.notice(), client.session().credentials.api_key()), (None, "new"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn keys_of_another_account_are_taken_while_nothing_was_made() {
+        let (_, roads, client) = at_the_door();
+        let something = recorded(&client, Made { anything: true, ..Made::default() });
+        assert!(!exchange(&client, pair("foreign"), &roads).await);
+        drop(something);
+        assert!(!exchange(&client, pair("foreign"), &roads).await, "what was made is not known");
+        let _nothing = recorded(&client, Made::default());
+        assert!(exchange(&client, pair("foreign"), &roads).await);
+        assert_eq!(client.session().credentials.api_key(), "foreign");
+        let _nothing = recorded(&client, Made { anything: true, ..Made::default() });
+        assert!(!exchange(&client, pair("new"), &roads).await, "held against the new ones now");
     }
 
     #[tokio::test(start_paused = true)]

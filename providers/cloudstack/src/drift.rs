@@ -61,8 +61,11 @@ impl CloudStackProvider {
     }
 }
 
-/// What about the machine is not as it should be.
+/// What about the machine is not as it should be. What a list leaves out says nothing.
 fn reason(machine: &VirtualMachine, claim: &NodeClaim, resolved: &Resolved) -> Option<&'static str> {
+    if machine.zoneid.is_empty() {
+        return None;
+    }
     let Some(in_zone) = resolved.in_zone.get(&machine.zoneid) else {
         let stays = resolved.lets_stay_in(&machine.zoneid, &machine.zonename);
         return (!stays).then_some("ZoneDrift");
@@ -72,7 +75,9 @@ fn reason(machine: &VirtualMachine, claim: &NodeClaim, resolved: &Resolved) -> O
         return None;
     }
     let launched_as = |key: &str| claim.labels().get(key).map(String::as_str);
-    if launched_as(labels::SERVICE_OFFERING_ID).is_some_and(|offering| offering != machine.serviceofferingid)
+    let offering = Some(&machine.serviceofferingid).filter(|id| !id.is_empty());
+    if let Some(id) = offering
+        && launched_as(labels::SERVICE_OFFERING_ID).is_some_and(|launched| launched != id)
     {
         return Some("VMDrift");
     }
@@ -83,7 +88,7 @@ fn reason(machine: &VirtualMachine, claim: &NodeClaim, resolved: &Resolved) -> O
     if resized(labels::INSTANCE_CPU, machine.cpunumber) || resized(labels::INSTANCE_MEMORY, machine.memory) {
         return Some("VMDrift");
     }
-    if !in_zone.offerings.iter().any(|offering| offering.id == machine.serviceofferingid) {
+    if offering.is_some_and(|id| !in_zone.offerings.iter().any(|offering| offering.id == *id)) {
         return Some("ServiceOfferingDrift");
     }
     let arch = in_zone
@@ -92,7 +97,7 @@ fn reason(machine: &VirtualMachine, claim: &NodeClaim, resolved: &Resolved) -> O
         .find(|template| template.id == machine.templateid)
         .map(|template| templates::arch(template, &resolved.spec));
     let current = arch.and_then(|arch| templates::for_arch(&in_zone.templates, &resolved.spec, arch));
-    if current.is_none_or(|template| template.id != machine.templateid) {
+    if !machine.templateid.is_empty() && current.is_none_or(|template| template.id != machine.templateid) {
         return Some("TemplateDrift");
     }
     let mut nics: Vec<_> = machine.nic.iter().collect();
@@ -101,11 +106,13 @@ fn reason(machine: &VirtualMachine, claim: &NodeClaim, resolved: &Resolved) -> O
         nics.first().is_some_and(|nic| in_zone.networks.iter().any(|network| network.id == nic.networkid));
     let others = nics.iter().skip(1).map(|nic| nic.networkid.as_str());
     let wanted = in_zone.additional.iter().map(|network| network.id.as_str());
-    if !first || !others.eq(wanted) {
+    let known = !machine.nic.is_left_out() && nics.iter().all(|nic| !nic.networkid.is_empty());
+    if known && (!first || !others.eq(wanted)) {
         return Some("NetworkDrift");
     }
     let has_group = |id: &String| machine.affinitygroup.iter().any(|group| group.id == *id);
     if resolved.spec.affinity.is_some()
+        && !machine.affinitygroup.is_left_out()
         && (machine.affinitygroup.is_empty() || !resolved.affinity_groups.iter().all(has_group))
     {
         return Some("AffinityDrift");
@@ -113,8 +120,9 @@ fn reason(machine: &VirtualMachine, claim: &NodeClaim, resolved: &Resolved) -> O
     let in_group = |wanted: &String| machine.securitygroup.iter().any(|group| group.id == *wanted);
     // The server adds the default group by itself. Where the NodeClass says nothing, people may.
     let added = |group: &Named| group.name != "default" && !resolved.security_groups.contains(&group.id);
-    if !resolved.security_groups.iter().all(in_group)
-        || (!resolved.security_groups.is_empty() && machine.securitygroup.iter().any(added))
+    if !machine.securitygroup.is_left_out()
+        && (!resolved.security_groups.iter().all(in_group)
+            || (!resolved.security_groups.is_empty() && machine.securitygroup.iter().any(added)))
     {
         return Some("SecurityGroupDrift");
     }
@@ -128,4 +136,62 @@ fn reason(machine: &VirtualMachine, claim: &NodeClaim, resolved: &Resolved) -> O
         return Some("VMDrift");
     }
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::client::model::{Network, ServiceOffering, Template};
+    use crate::resolved::InZone;
+
+    #[test]
+    fn what_a_list_leaves_out_is_no_drift() {
+        let offering = ServiceOffering { id: "small".into(), ..ServiceOffering::default() };
+        let template = Template { id: "image".into(), isready: true, ..Template::default() };
+        let network = Network { id: "net".into(), ..Network::default() };
+        let in_zone = InZone {
+            offerings: vec![offering],
+            templates: vec![template],
+            networks: vec![network],
+            ..InZone::default()
+        };
+        let mut resolved = Resolved {
+            in_zone: [("zone".to_owned(), in_zone)].into(),
+            affinity_groups: vec!["rack".into()],
+            security_groups: vec!["web".into()],
+            ..Resolved::default()
+        };
+        resolved.spec.affinity =
+            Some(serde_json::from_value(json!({"groupIDs": ["rack"]})).expect("affinity"));
+        let claim: NodeClaim = serde_json::from_value(json!({
+            "metadata": {"name": "a", "labels": {(labels::SERVICE_OFFERING_ID): "small"}},
+            "spec": {"nodeClassRef": {"group": "", "kind": "", "name": ""}, "requirements": []},
+        }))
+        .expect("a NodeClaim");
+        let full = json!({"id": "1", "zoneid": "zone", "serviceofferingid": "small", "templateid": "image",
+            "nic": [{"networkid": "net"}], "affinitygroup": [{"id": "rack"}], "securitygroup": [{"id": "web"}]});
+        let of = |row: &Value| {
+            let machine: VirtualMachine = serde_json::from_value(row.clone()).expect("a machine");
+            reason(&machine, &claim, &resolved)
+        };
+        assert_eq!(of(&full), None);
+        for (field, other, drift) in [
+            ("zoneid", json!("elsewhere"), "ZoneDrift"),
+            ("serviceofferingid", json!("large"), "VMDrift"),
+            ("templateid", json!("other"), "TemplateDrift"),
+            ("nic", json!([]), "NetworkDrift"),
+            ("affinitygroup", json!([]), "AffinityDrift"),
+            ("securitygroup", json!([]), "SecurityGroupDrift"),
+        ] {
+            let mut row = full.clone();
+            row[field] = other;
+            assert_eq!(of(&row), Some(drift), "{field} is another");
+            row[field] = Value::Null;
+            assert_eq!(of(&row), None, "{field} is not told");
+            row.as_object_mut().expect("a row").remove(field);
+            assert_eq!(of(&row), None, "{field} is left out");
+        }
+    }
 }

@@ -116,18 +116,24 @@ pub fn install_from_secret(
     around: &Surroundings,
 ) -> Installation {
     let nothing = format!(
-        "there is no Secret {namespace}/{name} with the keys api-url, api-key and secret-key yet; create it, or set CLOUDSTACK_CREDENTIALS_SECRET"
+        "Secret {namespace}/{name} has not been read yet; it is to have the keys api-url, api-key and secret-key (CLOUDSTACK_CREDENTIALS_SECRET names another)"
     );
     let client = Client::new(no_session(nothing), rate, &around.environment);
     let mut installation = install_with(client.clone(), roads, rate, options, around);
     let only = watcher::Config::default().fields(&format!("metadata.name={name}"));
     let mut secrets: Informer<Secret> =
         Informer::namespaced(&around.client, namespace, only, &around.environment.entropy);
-    let keys = Arc::new(SecretKeys { secrets: secrets.store(), keeper: KeyKeeper::new(roads, client) });
-    keys.be_asked_for(ObjectKey::namespaced(namespace, name));
+    let keys = Arc::new(SecretKeys {
+        secrets: secrets.store(),
+        api: Api::namespaced(around.client.clone(), namespace),
+        keeper: KeyKeeper::new(roads, client),
+    });
+    let key = ObjectKey::namespaced(namespace, name);
+    keys.be_asked_for(key.clone());
     let controller = Controller::for_objects("cloudstack.credentials", "", "Secret", FollowsSecret(keys))
         .build(&around.environment);
     secrets.feed(&controller.queue(), own_key);
+    controller.queue().add_after(key, credentials::WATCH_BEGINS);
     installation.parts.push(Part::new("watch the cloudstack credentials", move |stop| {
         Informer::run(secrets, stop).boxed()
     }));

@@ -125,6 +125,16 @@ impl Unexplained {
     }
 }
 
+/// Why a launch came to nothing.
+fn why_none(attempt: u32, base: &str, mut refusals: Vec<String>) -> String {
+    if attempt >= MAX_ATTEMPTS {
+        refusals.push(format!(
+            "all {MAX_ATTEMPTS} names for its machine, {base} and those after it, are used up; destroyed machines keep theirs until they are expunged"
+        ));
+    }
+    if refusals.is_empty() { "no instance type is available".to_owned() } else { refusals.join("; ") }
+}
+
 fn failed(error: &ApiError) -> ProviderError {
     ProviderError::other(error.clone())
 }
@@ -179,12 +189,7 @@ impl Shared {
                 Attempt::Refused(why) => refusals.push(format!("{}: {why}", candidate.type_name)),
             }
         }
-        let why = if refusals.is_empty() {
-            "no instance type is available".to_owned()
-        } else {
-            refusals.join("; ")
-        };
-        Err(ProviderError::insufficient_capacity(why))
+        Err(ProviderError::insufficient_capacity(why_none(attempt, &base, refusals)))
     }
 
     /// Whether an earlier candidate showed that this one would be refused too.
@@ -280,7 +285,7 @@ impl Shared {
             };
             let error = match answer {
                 Ok(answer) => match (answer["id"].as_str(), answer["jobid"].as_str()) {
-                    (Some(id), Some(job)) => break (id.to_owned(), job.to_owned()),
+                    (Some(id), Some(job)) if !id.is_empty() => break (id.to_owned(), job.to_owned()),
                     _ => {
                         return Err(ProviderError::other(
                             "CloudStack accepted a deployment without naming it",
@@ -802,5 +807,21 @@ impl Candidate {
 
     fn key(&self) -> String {
         format!("{}/{}/{}", self.zone_id, self.type_name, self.network())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_launch_says_when_all_names_of_its_machine_are_used_up() {
+        assert_eq!(why_none(0, "karpenter-x-a", Vec::new()), "no instance type is available");
+        assert_eq!(why_none(1, "karpenter-x-a", vec!["small: no room".into()]), "small: no room");
+        for refusals in [vec![], vec!["small: no room".to_owned()]] {
+            let why = why_none(MAX_ATTEMPTS, "karpenter-x-a", refusals);
+            assert!(why.contains("karpenter-x-a") && why.contains("until they are expunged"), "{why}");
+            assert!(!why.contains("no instance type"), "{why}");
+        }
     }
 }

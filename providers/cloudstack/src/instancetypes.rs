@@ -27,6 +27,37 @@ const ROOT_DISK_GB: i64 = 20;
 const LADDER_CPUS: [i64; 5] = [1, 2, 4, 8, 16];
 const LADDER_GIB_PER_CPU: [i64; 3] = [2, 4, 8];
 
+/// No machine is larger; what says so is a slip of its maker's, and would be bought before anything else.
+pub(crate) const MAX_CPUS: i64 = 4096;
+/// 64 TiB.
+pub(crate) const MAX_MEMORY_MIB: i64 = 64 << 20;
+/// 64 TiB.
+pub(crate) const MAX_DISK_GB: i64 = 64 << 10;
+
+/// Whether a machine can be of this size.
+fn can_be(cpu: i64, memory_mib: i64) -> bool {
+    (1..=MAX_CPUS).contains(&cpu) && (1..=MAX_MEMORY_MIB).contains(&memory_mib)
+}
+
+/// What is wrong with the size of an offering, if anything is.
+pub(crate) fn odd_size(offering: &ServiceOffering) -> Option<String> {
+    if offering.iscustomized {
+        return None;
+    }
+    let said =
+        |number: Option<i64>| number.map_or_else(|| "no number of".to_owned(), |number| number.to_string());
+    let fits = offering.cpunumber.zip(offering.memory).is_some_and(|(cpu, memory)| can_be(cpu, memory));
+    let odd = || {
+        format!(
+            "{:?} has {} cores and {} MiB",
+            offering.name,
+            said(offering.cpunumber),
+            said(offering.memory)
+        )
+    };
+    (!fits).then(odd)
+}
+
 /// An offering in one size: what is deployed.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Size {
@@ -132,7 +163,10 @@ pub(crate) fn sizes(spec: &CloudStackNodeClassSpec, offering: &ServiceOffering) 
     let name = label_value(&offering.name);
     if !offering.iscustomized {
         // An offering without a size is nothing a node could be made of.
-        let (Some(cpu), Some(memory_mib)) = (offering.cpunumber, offering.memory) else { return Vec::new() };
+        let size = offering.cpunumber.zip(offering.memory);
+        let Some((cpu, memory_mib)) = size.filter(|(cpu, memory)| can_be(*cpu, *memory)) else {
+            return Vec::new();
+        };
         let details = BTreeMap::new();
         return vec![Size { name, offering: offering.clone(), cpu, memory_mib, details }];
     }
@@ -159,7 +193,8 @@ pub(crate) fn sizes(spec: &CloudStackNodeClassSpec, offering: &ServiceOffering) 
     for cpu in cpus {
         for gib in &per_cpu {
             let memory_mib = cpu.saturating_mul(*gib).saturating_mul(1024);
-            let fits = (bound("mincpunumber", 1)..=bound("maxcpunumber", i64::MAX)).contains(&cpu)
+            let fits = can_be(cpu, memory_mib)
+                && (bound("mincpunumber", 1)..=bound("maxcpunumber", i64::MAX)).contains(&cpu)
                 && (bound("minmemory", 1)..=bound("maxmemory", i64::MAX)).contains(&memory_mib);
             if !fits || !wanted(cpu, memory_mib) {
                 continue;
@@ -171,7 +206,7 @@ pub(crate) fn sizes(spec: &CloudStackNodeClassSpec, offering: &ServiceOffering) 
             if offering.cpuspeed.is_none() {
                 details.insert("cpuSpeed".to_owned(), "1000".to_owned());
             }
-            let name = label_value(&format!("{}.{cpu}c-{}g", offering.name, cpu * gib));
+            let name = label_value(&format!("{}.{cpu}c-{}g", offering.name, cpu.saturating_mul(*gib)));
             sizes.push(Size { name, offering: offering.clone(), cpu, memory_mib, details });
         }
     }
@@ -298,7 +333,7 @@ where
                 .or(offered)
                 .unwrap_or(template_gb)
                 .max(ROOT_DISK_GB.min(template_gb.max(1)));
-            capacity.set("ephemeral-storage", Amount::units(disk_gb << 30));
+            capacity.set("ephemeral-storage", Amount::units(disk_gb.min(MAX_DISK_GB) << 30));
             if let Some(count) = size.offering.gpucount.filter(|count| *count > 0) {
                 put(labels::INSTANCE_GPU_COUNT, vec![count.to_string()]);
                 if !size.offering.gpucardname.is_empty() {
@@ -512,6 +547,30 @@ mod tests {
         assert!(sizes.iter().all(|size| !size.details.contains_key("cpuSpeed")));
         let no_size = offering(json!({"id": "2", "name": "odd"}));
         assert!(super::sizes(&spec(), &no_size).is_empty(), "no type of size zero");
+    }
+
+    #[test]
+    fn what_no_machine_has_is_no_size() {
+        for (cpu, memory) in
+            [(0, 1024), (-1, 1024), (2, 0), (2, -5), (4097, 1024), (2, i64::MAX), (i64::MIN, 1)]
+        {
+            let odd = offering(json!({"id": "1", "name": "odd", "cpunumber": cpu, "memory": memory}));
+            assert!(sizes(&spec(), &odd).is_empty() && odd_size(&odd).is_some(), "{cpu} {memory}");
+        }
+        let mut spec = spec();
+        spec.custom_sizes =
+            serde_json::from_value(json!({"cpus": [2, i64::MAX], "memoryPerCPU": [4, i64::MAX, -1]}))
+                .expect("sizes");
+        let custom = offering(json!({"id": "1", "name": "c", "iscustomized": true}));
+        let names: Vec<String> = sizes(&spec, &custom).into_iter().map(|size| size.name).collect();
+        assert_eq!(names, ["c.2c-8g"]);
+        let vast = offering(
+            json!({"id": "1", "name": "vast", "cpunumber": 4096, "memory": MAX_MEMORY_MIB, "rootdisksize": i64::MAX}),
+        );
+        let zone = Zone { id: "a".into(), name: "a".into(), ..Zone::default() };
+        let market = Market { zones: vec![(zone, sizes(&spec, &vast))], ..Market::default() };
+        let types = types_of(&spec, &market);
+        assert_eq!(types[0].capacity.get("ephemeral-storage"), Some(Amount::units(MAX_DISK_GB << 30)));
     }
 
     #[test]

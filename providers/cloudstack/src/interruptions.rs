@@ -14,7 +14,7 @@ use kube::ResourceExt as _;
 use crate::client::error::ErrorKind;
 use crate::client::model::{Event, Host, VirtualMachine, time};
 use crate::client::request::Scope;
-use crate::client::requests;
+use crate::client::{decoded, requests};
 use crate::provider::CloudStackProvider;
 
 /// How long before its lease ends a machine is replaced.
@@ -43,6 +43,19 @@ fn is_spot(claim: &NodeClaim) -> bool {
     claim.labels().get(well_known::CAPACITY_TYPE).is_some_and(|kind| kind == well_known::CAPACITY_TYPE_SPOT)
 }
 
+/// The events of an answer. One that cannot be read hides no other.
+fn read(rows: serde_json::Value) -> Vec<Event> {
+    let serde_json::Value::Array(rows) = rows else { return Vec::new() };
+    let event = |row| match decoded::<Event>("listEvents", row) {
+        Ok(event) => Some(event),
+        Err(error) => {
+            tracing::warn!(%error, "an event is left out");
+            None
+        }
+    };
+    rows.into_iter().filter_map(event).collect()
+}
+
 impl CloudStackProvider {
     /// Asks what happened to machines, if any was sold as one that may be taken.
     pub(crate) async fn look_at_events<'a>(
@@ -63,8 +76,7 @@ impl CloudStackProvider {
             ] {
                 match shared.client.call(&requests::list_events(kind, scope)).await {
                     Ok(answer) => {
-                        let events: Vec<Event> =
-                            serde_json::from_value(answer["event"].clone()).unwrap_or_default();
+                        let events = read(answer["event"].clone());
                         for id in self.affected(kind, &events) {
                             taken.insert(id, (reason, what));
                         }
@@ -115,7 +127,8 @@ impl CloudStackProvider {
         claim: &NodeClaim,
     ) -> Option<(&'static str, String)> {
         if let Some(ends) = time(&machine.leaseexpirydate)
-            && ends.duration_since(self.shared.clock.now())
+            // A clock that leapt ahead is doubted: a lease that ends by the leap alone has not ended.
+            && ends.duration_since(self.shared.clock.undoubted_now())
                 <= jiff::SignedDuration::try_from(BEFORE_LEASE_ENDS).ok()?
         {
             return Some((
@@ -148,5 +161,78 @@ impl CloudStackProvider {
                 ),
             )
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use jiff::SignedDuration;
+    use karpenter_runtime::clock::{Clock as _, DOUBT, TokioClock, WallClock};
+    use karpenter_runtime::environment::Environment;
+    use serde_json::json;
+
+    use super::*;
+    use crate::client::Client;
+    use crate::client::throttle::Rate;
+    use crate::credentials::no_session;
+    use crate::nodeclass::CloudStackNodeClass;
+    use crate::{Objects, ProviderOptions};
+
+    /// A cluster of which nothing is known.
+    struct Unknown;
+
+    impl Objects for Unknown {
+        fn node_class(&self, _: &str) -> Option<Arc<CloudStackNodeClass>> {
+            None
+        }
+
+        fn node_classes(&self) -> Option<Vec<Arc<CloudStackNodeClass>>> {
+            None
+        }
+
+        fn node_claims(&self) -> Option<Vec<Arc<NodeClaim>>> {
+            None
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_leap_of_the_clock_ends_no_lease() {
+        let machine_clock = TokioClock::starting_at("2026-01-02T03:00:00Z".parse().expect("a time"));
+        let read = machine_clock.clone();
+        let environment = Environment {
+            clock: Arc::new(WallClock::reading(move || read.now())),
+            ..Environment::seeded(machine_clock.now(), 1)
+        };
+        let client = Client::new(no_session("no cloud".into()), Rate::default(), &environment);
+        let options = ProviderOptions::new("test");
+        let provider = CloudStackProvider::new(client, options, Arc::new(Unknown), &environment);
+        let machine = VirtualMachine {
+            leaseexpirydate: "2026-01-02T05:00:00+0000".into(),
+            ..VirtualMachine::default()
+        };
+        let ends = async || provider.interruption(&machine, &NodeClaim::default()).await.map(|(why, _)| why);
+        assert_eq!(ends().await, None, "there are two hours yet");
+        machine_clock.step(SignedDuration::from_hours(8));
+        assert_eq!(ends().await, None, "the clock is doubted");
+        machine_clock.step(SignedDuration::from_hours(-8));
+        tokio::time::sleep(DOUBT).await;
+        assert_eq!(ends().await, None, "it was set right");
+        tokio::time::sleep(Duration::from_secs(91 * 60)).await;
+        assert_eq!(ends().await, Some("LeaseEnds"), "less than half an hour is left");
+    }
+
+    #[test]
+    fn one_odd_event_hides_no_other() {
+        let events = read(json!([
+            {"resourceid": "1", "state": "Completed"},
+            {"resourceid": {"odd": true}},
+            "odder",
+            {"resourceid": 2, "created": null},
+        ]));
+        let of: Vec<&str> = events.iter().map(|event| event.resourceid.as_str()).collect();
+        assert_eq!(of, ["1", "2"]);
+        assert!(read(json!({"odd": []})).is_empty() && read(json!(null)).is_empty());
     }
 }

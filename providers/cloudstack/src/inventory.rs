@@ -26,6 +26,11 @@ impl Inventory {
         Self { client, prefix: prefix.to_owned(), listings: Mutex::default() }
     }
 
+    /// The keys are of another account.
+    pub(crate) fn forget(&self) {
+        self.listings.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
     /// The machines as they are now or later: the list was begun after this call.
     pub(crate) async fn fresh(&self, scope: &Scope) -> Result<Arc<Vec<VirtualMachine>>, ApiError> {
         self.since(scope, Instant::now()).await

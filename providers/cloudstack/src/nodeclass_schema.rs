@@ -5,6 +5,7 @@ use karpenter_api::crd::{Column, Crd, Scope};
 use karpenter_api::schema::Schema;
 
 use crate::GROUP;
+use crate::instancetypes::{MAX_CPUS, MAX_DISK_GB, MAX_MEMORY_MIB};
 use crate::nodeclass::CloudStackNodeClass;
 
 impl CloudStackNodeClass {
@@ -294,7 +295,10 @@ fn data_disks() -> Schema {
         .required("offering", Schema::string().describe("Its disk offering, by name or id."))
         .optional(
             "size",
-            Schema::int64().describe("Its size in gigabytes, where the offering leaves it open.").minimum(1),
+            Schema::int64()
+                .describe("Its size in gigabytes, where the offering leaves it open.")
+                .minimum(1)
+                .maximum(MAX_DISK_GB),
         )
         .optional(
             "iops",
@@ -335,13 +339,14 @@ fn reservations() -> Schema {
 }
 
 fn custom_sizes() -> Schema {
-    let numbers = |description: &str| {
-        Schema::list_of(Schema::int64().describe("A number.").minimum(1)).describe(description).max_items(20)
+    let numbers = |description: &str, most: i64| {
+        let number = Schema::int64().describe("A number.").minimum(1).maximum(most);
+        Schema::list_of(number).describe(description).max_items(20)
     };
     Schema::object()
         .describe("Sizes of customised offerings, within their bounds.")
-        .optional("cpus", numbers("Cores."))
-        .optional("memoryPerCPU", numbers("Gigabytes of memory per core."))
+        .optional("cpus", numbers("Cores.", MAX_CPUS))
+        .optional("memoryPerCPU", numbers("Gigabytes of memory per core.", MAX_MEMORY_MIB >> 10))
 }
 
 fn custom_offerings() -> Schema {

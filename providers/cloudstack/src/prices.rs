@@ -6,17 +6,18 @@
 //! 4. the tariffs of CloudStack's quota plug-in, where the NodeClass wants them,
 //! 5. so much per core, gigabyte of memory, GPU and gigabyte of storage.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use crate::client::error::{ApiError, ErrorKind};
-use crate::client::model::Tariff;
+use crate::client::model::{ServiceOffering, Tariff};
 use crate::instancetypes::Size;
 use crate::naming::label_value;
 use crate::nodeclass::{CloudStackNodeClassSpec, ConfigMapRef, Pricing};
+use crate::resolved::Resolved;
 use crate::selection::glob;
 use crate::shared::Shared;
 use crate::voice::NoValue;
@@ -45,6 +46,8 @@ pub(crate) struct Prices {
     pub(crate) book: Arc<BTreeMap<String, f64>>,
     /// Per month: a machine, a gigabyte.
     pub(crate) tariff: Option<(f64, f64)>,
+    /// What cannot be used, with its place and what to do.
+    pub(crate) problems: Vec<String>,
 }
 
 impl Prices {
@@ -80,7 +83,39 @@ impl Prices {
     }
 }
 
-type Book = (Instant, Arc<BTreeMap<String, f64>>);
+/// The prices of a ConfigMap.
+#[derive(Clone, Debug)]
+struct Book {
+    read: Instant,
+    prices: Arc<BTreeMap<String, f64>>,
+    problems: Vec<String>,
+}
+
+impl Book {
+    fn of(place: &str, data: BTreeMap<String, String>) -> Self {
+        let (mut prices, mut problems) = (BTreeMap::new(), Vec::new());
+        for (name, text) in data {
+            match number(&text) {
+                Some(price) => {
+                    prices.insert(name, price);
+                }
+                None => problems.push(format!(
+                    "spec.pricing.configMapRef: {name:?} of {place} is {text:?}, which is no price per hour; write a number such as 0.25"
+                )),
+            }
+        }
+        Self { read: Instant::now(), prices: Arc::new(prices), problems }
+    }
+}
+
+/// What is wrong with the price an offering's maker wrote, if anything is.
+fn odd_price(offering: &ServiceOffering) -> Option<String> {
+    let text = offering.detail(PRICE_DETAIL).filter(|text| number(text).is_none())?;
+    let name = &offering.name;
+    Some(format!(
+        "service offering {name:?}: its detail {PRICE_DETAIL} is {text:?}, which is no price per hour; write a number such as 0.25 (addResourceDetail)"
+    ))
+}
 
 /// The ConfigMaps that were read.
 #[derive(Debug, Default)]
@@ -94,51 +129,63 @@ impl Shared {
     /// If there is a ConfigMap of prices that could not be read yet: by others the wrong machines would be bought and replaced.
     pub(crate) async fn prices(&self, spec: &CloudStackNodeClassSpec) -> Result<Prices, ApiError> {
         let Some(pricing) = &spec.pricing else { return Ok(Prices::default()) };
-        let book = match &pricing.config_map_ref {
-            Some(wanted) => self.book(wanted).await?,
-            None => Arc::default(),
+        let (book, problems) = match &pricing.config_map_ref {
+            Some(wanted) => {
+                let Book { prices, problems, .. } = self.book(wanted).await?;
+                (prices, problems)
+            }
+            None => Default::default(),
         };
         let tariff = if pricing.quota_tariff.as_deref() == Some("Use") { self.tariff().await } else { None };
-        Ok(Prices { book, tariff })
+        Ok(Prices { book, tariff, problems })
     }
 
-    async fn book(&self, wanted: &ConfigMapRef) -> Result<Arc<BTreeMap<String, f64>>, ApiError> {
+    /// What of prices cannot be used, with its place and what to do. That prices cannot be told at all is for who asks for types.
+    pub(crate) async fn price_problems(&self, resolved: &Resolved) -> Vec<String> {
+        let known = self.prices(&resolved.spec).await;
+        let offerings = resolved.in_zone.values().flat_map(|zone| &zone.offerings);
+        let odd: BTreeSet<String> = offerings.filter_map(odd_price).collect();
+        known.map(|prices| prices.problems).unwrap_or_default().into_iter().chain(odd).collect()
+    }
+
+    async fn book(&self, wanted: &ConfigMapRef) -> Result<Book, ApiError> {
         let known = {
             let books = self.books.0.lock().unwrap_or_else(PoisonError::into_inner);
             books.get(wanted).cloned()
         };
-        if let Some((at, book)) = &known
-            && at.elapsed() < REREAD
+        if let Some(book) = &known
+            && book.read.elapsed() < REREAD
         {
-            return Ok(Arc::clone(book));
+            return Ok(book.clone());
         }
+        let place = format!("ConfigMap {}/{}", wanted.namespace, wanted.name);
+        let otherwise = |problem: String, prices: Arc<BTreeMap<String, f64>>| Book {
+            read: Instant::now(),
+            prices,
+            problems: vec![problem],
+        };
         let book = match self.voice.config_map(&wanted.namespace, &wanted.name).await {
-            Ok(data) => {
-                let price = |(name, text): (String, String)| match number(&text) {
-                    Some(price) => Some((name, price)),
-                    None => {
-                        tracing::warn!(ConfigMap = %wanted.name, key = name, "is no price per hour and left out");
-                        None
-                    }
-                };
-                Arc::new(data.into_iter().filter_map(price).collect())
-            }
+            Ok(data) => Book::of(&place, data),
             // One that is gone tells nothing any more.
             Err(NoValue::Missing(problem)) => {
-                tracing::warn!(%problem, "no prices from spec.pricing.configMapRef");
-                Arc::default()
+                let text = format!("spec.pricing.configMapRef: {problem}; create it, or name another");
+                otherwise(text, Arc::default())
             }
             Err(NoValue::Unreadable(problem)) => {
-                let Some((_, book)) = known else {
-                    let text = format!("spec.pricing.configMapRef: {problem}");
+                let text = format!(
+                    "spec.pricing.configMapRef: {problem}; let Karpenter's service account get it by a Role, or remove the field"
+                );
+                let Some(known) = known else {
                     return Err(ApiError::new("configMapRef", ErrorKind::Unavailable, text));
                 };
-                tracing::warn!(%problem, "prices stay as they were");
-                book
+                otherwise(format!("{text}; prices stay as they were"), known.prices)
             }
         };
+        for problem in &book.problems {
+            tracing::warn!("{problem}");
+        }
         let mut books = self.books.0.lock().unwrap_or_else(PoisonError::into_inner);
-        books.insert(wanted.clone(), (Instant::now(), Arc::clone(&book)));
+        books.insert(wanted.clone(), book.clone());
         Ok(book)
     }
 
@@ -158,13 +205,24 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::client::model::ServiceOffering;
 
     fn size(details: serde_json::Value) -> Size {
         let offering = json!({"id": "1", "name": "k8s small", "cpunumber": 2, "memory": 4096, "serviceofferingdetails": details});
         let offering: ServiceOffering = serde_json::from_value(offering).expect("an offering");
         let name = label_value(&offering.name);
         Size { name, offering, cpu: 2, memory_mib: 4096, details: BTreeMap::new() }
+    }
+
+    #[tokio::test]
+    async fn a_price_of_a_config_map_that_is_none_is_left_out_and_told_with_its_place() {
+        let data = [("small", "0.5"), ("large", "dear"), ("vast", "inf")];
+        let data = data.into_iter().map(|(name, text)| (name.to_owned(), text.to_owned())).collect();
+        let book = Book::of("ConfigMap karpenter/prices", data);
+        assert_eq!(*book.prices, BTreeMap::from([("small".to_owned(), 0.5)]));
+        assert_eq!(book.problems.len(), 2);
+        for (problem, name) in book.problems.iter().zip(["large", "vast"]) {
+            assert!(problem.contains(name) && problem.contains("ConfigMap karpenter/prices"), "{problem}");
+        }
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The provider as the core sees it, of one account: [`crate::accounts`] puts several together.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
@@ -22,7 +22,7 @@ use kube::ResourceExt as _;
 use crate::absence::Whereabouts;
 use crate::client::error::ApiError;
 use crate::client::request::Scope;
-use crate::client::{Client, model, requests};
+use crate::client::{Client, Estate, model, requests};
 use crate::naming::machine_id;
 use crate::nodeclass::{CloudStackNodeClass, CredentialsRef, Reservation};
 use crate::resolved::{Resolved, resolve, scope_of};
@@ -76,8 +76,10 @@ impl CloudStackProvider {
         voice: Voice,
         environment: &Environment,
     ) -> Self {
-        let shared = Shared::new(whose, client, options, objects, voice, environment);
-        Self { kinds: [kind()], shared: Arc::new(shared) }
+        let shared = Arc::new(Shared::new(whose, client, options, objects, voice, environment));
+        let estate: Weak<dyn Estate> = Arc::<Shared>::downgrade(&shared);
+        shared.client.has_estate(estate);
+        Self { kinds: [kind()], shared }
     }
 
     /// A NodeClass that is ready to be launched from.

@@ -117,7 +117,7 @@ impl Shared {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::client::model::Named;
+    use crate::client::model::{Named, Shown};
     use crate::client::requests::Deploy;
     use crate::quota::Need;
 
@@ -145,13 +145,13 @@ mod tests {
         let machine = VirtualMachine {
             zoneid: "a".into(),
             serviceofferingid: "small".into(),
-            affinitygroup: vec![Named { id: "rack".into(), ..Named::default() }],
+            affinitygroup: [Named { id: "rack".into(), ..Named::default() }].into_iter().collect(),
             ..VirtualMachine::default()
         };
         let reserved = candidate(Some("rack-7"), &["rack"]);
         let plain = candidate(None, &[]);
         assert_eq!(of_untagged(&machine, &[plain.clone(), reserved.clone()]), Some("rack-7"));
-        let outside = VirtualMachine { affinitygroup: Vec::new(), ..machine.clone() };
+        let outside = VirtualMachine { affinitygroup: Shown::default(), ..machine.clone() };
         assert_eq!(of_untagged(&outside, &[reserved.clone(), plain]), None, "made outside of it");
         let alike = candidate(None, &["rack"]);
         assert_eq!(of_untagged(&machine, &[reserved, alike]), None, "nobody can tell");

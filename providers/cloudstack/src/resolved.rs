@@ -330,11 +330,12 @@ impl Resolved {
             );
         }
         if nowhere(&|zone| zone.offerings.iter().any(|o| !instancetypes::sizes(&self.spec, o).is_empty())) {
+            let odd = self.odd_offerings().map(|odd| format!("; {odd}")).unwrap_or_default();
             problem(
                 crate::nodeclass::SERVICE_OFFERINGS_READY,
                 "ServiceOfferingResolutionFailed",
                 format!(
-                    "spec.serviceOfferingSelectorTerms select no service offering with a size in zone {zones}; tags are matched against the offering's details (addResourceDetail)"
+                    "spec.serviceOfferingSelectorTerms select no service offering with a size in zone {zones}; tags are matched against the offering's details (addResourceDetail){odd}"
                 ),
             );
         }
@@ -362,6 +363,20 @@ impl Resolved {
             });
         }
         self.problems.extend(problems);
+    }
+
+    /// In words, the selected offerings whose size no machine can have.
+    pub(crate) fn odd_offerings(&self) -> Option<String> {
+        let offerings = self.in_zone.values().flat_map(|zone| &zone.offerings);
+        let odd: BTreeSet<String> = offerings.filter_map(instancetypes::odd_size).collect();
+        (!odd.is_empty()).then(|| {
+            format!(
+                "left out for their size: {}; there must be 1 to {} cores and 1 to {} MiB",
+                odd.into_iter().collect::<Vec<_>>().join(", "),
+                instancetypes::MAX_CPUS,
+                instancetypes::MAX_MEMORY_MIB
+            )
+        })
     }
 
     fn disk_names(&self) -> BTreeSet<String> {
@@ -407,13 +422,13 @@ impl Resolved {
         let disks = self.disks(zone);
         let offered = size.offering.rootdisksize.filter(|gb| *gb > 0);
         let root_gb = self.spec.root_disk_size.or(offered).unwrap_or_else(|| self.template_gb());
-        let disk_gb = disks.iter().map(|(offering, size, _)| size.or(offering.disksize).unwrap_or(0));
+        let disk_gb = disks.iter().map(|(offering, size, _)| size.or(offering.disksize).unwrap_or(0).max(0));
         Need {
             cpu: size.cpu,
             memory_mib: size.memory_mib,
             gpus: size.offering.gpucount.unwrap_or(0),
             volumes: 1 + i64::try_from(disks.len()).unwrap_or(i64::MAX - 1),
-            storage_gb: root_gb.saturating_add(disk_gb.sum()),
+            storage_gb: disk_gb.fold(root_gb, i64::saturating_add),
         }
     }
 
@@ -426,7 +441,9 @@ impl Resolved {
     /// The size of the newest template's disk.
     pub(crate) fn template_gb(&self) -> i64 {
         let newest = self.in_zone.values().find_map(|zone| zone.templates.first());
-        newest.and_then(|template| template.size).map_or(0, |bytes| (bytes + (1 << 30) - 1) >> 30)
+        newest
+            .and_then(|template| template.size)
+            .map_or(0, |bytes| bytes.max(0).saturating_add((1 << 30) - 1) >> 30)
     }
 
     /// The extra disks in a zone: offering, size where it is left open, operations per second.

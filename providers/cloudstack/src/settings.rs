@@ -34,7 +34,7 @@ pub const VARIABLES: [(&str, &str); 31] = [
         "a certificate in PEM of our own, with CLOUDSTACK_CLIENT_KEY_FILE",
     ),
     ("CLOUDSTACK_CLIENT_KEY_FILE", "its key"),
-    ("CLOUDSTACK_PROXY", "a proxy, where HTTPS_PROXY is not to decide"),
+    ("CLOUDSTACK_PROXY", "an HTTP proxy as `http://HOST:PORT`, where HTTPS_PROXY is not to decide"),
     ("CLOUDSTACK_NO_PROXY", "hosts not to use that proxy for"),
     ("CLOUDSTACK_ALLOW_INSECURE_HTTP", "`true` to take an address without TLS"),
     ("CLOUDSTACK_PROJECT_ID", "the project everything belongs to, where a NodeClass names none"),
@@ -76,7 +76,7 @@ pub const VARIABLES: [(&str, &str); 31] = [
     ),
     (
         "CLOUDSTACK_CALLS_PER_SECOND",
-        "calls to the API in the long run; default 10, less where the server says so",
+        "calls to the API in the long run, at least 0.01; default 10, less where the server says so",
     ),
     ("CLOUDSTACK_CALLS_BURST", "calls at once; default 20"),
     ("CLOUDSTACK_CACHE_ZONES", "how long zones are remembered; default `1h`"),
@@ -250,11 +250,29 @@ fn http(
         ca_bundle: text_of("CLOUDSTACK_CA_FILE")?,
         tls_server_name: variable("CLOUDSTACK_TLS_SERVER_NAME"),
         client_certificate: certificate.zip(key),
-        proxy: variable("CLOUDSTACK_PROXY"),
+        proxy: variable("CLOUDSTACK_PROXY").map(proxy).transpose()?,
         no_proxy: variable("CLOUDSTACK_NO_PROXY").unwrap_or_default(),
         allow_insecure_http: choice("CLOUDSTACK_ALLOW_INSECURE_HTTP", insecure, &YES_OR_NO, false)?,
     })
 }
+
+/// A proxy that can be gone through: one that cannot be understood would be left out in silence.
+fn proxy(address: String) -> Result<String, String> {
+    let uri = address.parse::<http::Uri>().ok();
+    let usable = uri.is_some_and(|uri| {
+        let host_and_port = |server: &http::uri::Authority| {
+            !server.host().is_empty()
+                && (server.port_u16().is_some() || server.as_str().ends_with(server.host()))
+        };
+        matches!(uri.scheme_str(), None | Some("http")) && uri.authority().is_some_and(host_and_port)
+    });
+    // It may hold a password, so it is not repeated.
+    let wrong = || "CLOUDSTACK_PROXY is no address of an HTTP proxy; write it as http://HOST:PORT".to_owned();
+    if usable { Ok(address) } else { Err(wrong()) }
+}
+
+/// Fewer calls a second are no way to run a cluster.
+const SLOWEST: f64 = 0.01;
 
 fn rate(variable: &dyn Fn(&str) -> Option<String>) -> Result<Rate, String> {
     let usual = Rate::default();
@@ -266,10 +284,11 @@ fn rate(variable: &dyn Fn(&str) -> Option<String>) -> Result<Rate, String> {
         },
     };
     let burst = number("CLOUDSTACK_CALLS_BURST", f64::from(usual.burst))?;
-    Ok(Rate {
-        per_second: number("CLOUDSTACK_CALLS_PER_SECOND", usual.per_second)?,
-        burst: burst.clamp(1.0, 1000.0) as u32,
-    })
+    let per_second = number("CLOUDSTACK_CALLS_PER_SECOND", usual.per_second)?;
+    if per_second < SLOWEST {
+        return Err(format!("CLOUDSTACK_CALLS_PER_SECOND is {per_second}; give at least {SLOWEST}"));
+    }
+    Ok(Rate { per_second, burst: burst.clamp(1.0, 1000.0) as u32 })
 }
 
 fn source(
@@ -339,6 +358,16 @@ mod tests {
         assert!(wrong(&[("CLOUDSTACK_CACHE_ZONES", "soon")]).contains("CLOUDSTACK_CACHE_ZONES"));
         assert!(wrong(&[("CLOUDSTACK_PROJECT_ID", "p"), ("CLOUDSTACK_ACCOUNT", "a")]).contains("mixture"));
         assert!(wrong(&[("CLOUDSTACK_CALLS_PER_SECOND", "0")]).contains("above 0"));
+        assert!(wrong(&[("CLOUDSTACK_CALLS_PER_SECOND", "1e-20")]).contains("at least 0.01"));
+        for proxy in
+            ["socks5://proxy:1080", "http://", "proxy host:3128", "http://proxy:port", "https://proxy:3128"]
+        {
+            let refusal = wrong(&[("CLOUDSTACK_PROXY", proxy)]);
+            assert!(refusal.contains("CLOUDSTACK_PROXY") && refusal.contains("http://HOST:PORT"), "{proxy}");
+        }
+        for proxy in ["http://proxy:3128", "http://user:word@proxy:3128", "proxy:3128", "proxy"] {
+            assert_eq!(wrong(&[("CLOUDSTACK_PROXY", proxy)]), "", "{proxy}");
+        }
         assert!(wrong(&[("CLOUDSTACK_PROVIDER_ID", "cloudstack://")]).contains("{id}"));
         assert!(wrong(&[("CLOUDSTACK_CA_FILE", "/nonexistent")]).contains("CLOUDSTACK_CA_FILE"));
         assert!(wrong(&[("CLOUDSTACK_CLIENT_KEY_FILE", "/dev/null")]).contains("go together"));

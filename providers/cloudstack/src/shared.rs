@@ -18,9 +18,9 @@ use kube::ResourceExt as _;
 
 use crate::absence::Gone;
 use crate::catalogue::{Catalogue, Lifetimes};
-use crate::client::Client;
 use crate::client::error::{ApiError, ErrorKind};
 use crate::client::request::Scope;
+use crate::client::{Client, Estate, Made};
 use crate::disks::Tagged;
 use crate::instances::{Deletions, Unexplained};
 use crate::interruptions::Taken;
@@ -525,5 +525,37 @@ impl Shared {
             }
         }
         Ok(scopes)
+    }
+}
+
+impl Estate for Shared {
+    fn made(&self) -> Option<Made> {
+        let lists_show_none = self.has_no_machines.load(Ordering::Relaxed);
+        let mut made = Made { anything: !lists_show_none, ..Made::default() };
+        for claim in self.objects.node_claims()? {
+            if claim.spec.node_class_ref.group != crate::GROUP || !self.is_ours(&claim) {
+                continue;
+            }
+            // One that is not launched yet may be about to be: what it writes down comes to us late.
+            made.anything = true;
+            let scope = launched_in(&claim);
+            let named = claim.status.as_ref().is_some_and(|status| status.provider_id.is_some());
+            if scope.is_none() && !named {
+                continue;
+            }
+            match claim.annotations().get(crate::labels::ACCOUNT_ID) {
+                Some(account) => {
+                    made.accounts.insert(account.clone());
+                }
+                // What is in a project is asked for there, with whatever keys, and counts as there where that is refused.
+                None => made.unrecorded |= matches!(scope, None | Some(Scope::Own)),
+            }
+        }
+        Some(made)
+    }
+
+    fn forget(&self) {
+        self.catalogue.forget_everything();
+        self.inventory.forget();
     }
 }

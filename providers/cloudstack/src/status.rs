@@ -11,7 +11,8 @@ use crate::client::error::{ApiError, ErrorKind};
 use crate::labels;
 use crate::nodeclass::{
     CREDENTIALS_READY, CloudStackNodeClass, LOOKED_UP, MACHINES_DELETABLE, NETWORK_READY, NETWORKS_READY,
-    Network, QUOTA_AVAILABLE, ServiceOffering, Template, VALIDATION_SUCCEEDED, ZONES_READY, Zone,
+    Network, QUOTA_AVAILABLE, SERVICE_OFFERINGS_READY, ServiceOffering, Template, VALIDATION_SUCCEEDED,
+    ZONES_READY, Zone,
 };
 use crate::provider::CloudStackProvider;
 use crate::resolved::{Resolved, quoted, resolve};
@@ -52,12 +53,19 @@ impl CloudStackProvider {
         );
         let types = match &resolved {
             Ok(resolved) if resolved.problems.is_empty() => {
-                self.types(resolved, None).await.unwrap_or_default()
+                self.types(resolved, None).await.unwrap_or_else(|error| {
+                    let text = format!("no instance type can be told yet: {error}");
+                    self.shared.voice.warn(&*class, "InstanceTypesUnknown", text);
+                    Vec::new()
+                })
             }
             _ => Vec::new(),
         };
         if let Ok(resolved) = &resolved {
             fill(class, resolved, &types);
+            for problem in self.shared.price_problems(resolved).await {
+                self.shared.voice.warn(&*class, "PriceNotUsable", problem);
+            }
         }
         if let Some(budget) = &budget {
             for (resource, left) in [
@@ -76,6 +84,7 @@ impl CloudStackProvider {
         let protected = self.protected_of(class);
         let project = class.spec.as_ref().and_then(|spec| spec.project_id.clone());
         let account = class.spec.as_ref().and_then(|spec| spec.account.clone());
+        let mut is_told = false;
         let mut conditions = ConditionSet::of(class, now);
         match protected {
             Some(text) => conditions.set_false(MACHINES_DELETABLE, "DeleteProtected", &text),
@@ -87,6 +96,7 @@ impl CloudStackProvider {
                     Some(notice) => conditions.set_false(CREDENTIALS_READY, notice.reason, &notice.text),
                     None => conditions.set_true(CREDENTIALS_READY),
                 };
+                let odd_offerings = resolved.odd_offerings();
                 for condition in LOOKED_UP {
                     match resolved.problems.iter().find(|problem| problem.condition == condition) {
                         Some(problem) => conditions.set_false(condition, problem.reason, &problem.message),
@@ -102,6 +112,13 @@ impl CloudStackProvider {
                                 quoted(&resolved.missing_zones)
                             );
                             conditions.set_true_with_reason(condition, "SomeZonesMissing", &message)
+                        }
+                        None if condition == SERVICE_OFFERINGS_READY && odd_offerings.is_some() => {
+                            let message = format!(
+                                "spec.serviceOfferingSelectorTerms: {}; the others are used",
+                                odd_offerings.as_deref().unwrap_or_default()
+                            );
+                            conditions.set_true_with_reason(condition, "SomeOfferingsLeftOut", &message)
                         }
                         None => conditions.set_true(condition),
                     };
@@ -183,6 +200,7 @@ impl CloudStackProvider {
                             && !["CredentialsRefused", "SecretNotUsable"].contains(&c.reason())
                     };
                     if known.is_none_or(unreached) {
+                        is_told = true;
                         let text = error.to_string();
                         conditions.set_unknown_with_reason(condition, "CloudStackUnreachable", &text);
                     }
@@ -190,6 +208,17 @@ impl CloudStackProvider {
                 Some(error)
             }
         };
+        // What is known is used on, so that no condition tells of it.
+        let is_known = !self.shared.client.session().is_nobodys();
+        if is_known
+            && !is_told
+            && let Some(cause) = self.shared.client.away()
+        {
+            let text = format!(
+                "CloudStack does not answer, and what it said before is used; check the API address, the network and proxies: {cause}"
+            );
+            self.shared.voice.warn(&*class, "CloudStackUnreachable", text);
+        }
         error.map_or(Ok(()), Err)
     }
 }

@@ -181,3 +181,72 @@ async fn a_page_that_fails_fails_the_list() {
         client(&script).list::<Zone>(&requests::list_zones(), Lane::Refresh).await.expect_err("half a list");
     assert_eq!(error.kind, ErrorKind::Internal);
 }
+
+#[tokio::test(start_paused = true)]
+async fn no_server_silences_us_for_longer_than_a_minute() {
+    let script =
+        Script::of([refused(429, "limit, please retry after [86400000] ms."), ok(json!({"jobid": "j"}))]);
+    let client = client(&script);
+    let start = Instant::now();
+    client.call(&requests::start("vm")).await.expect("an answer");
+    assert!(start.elapsed() <= Duration::from_secs(61), "{:?}", start.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_proxys_404_and_429_are_an_api_that_is_away() {
+    for status in [404, 408, 429] {
+        let page = || Ok((status, "<html>nothing here</html>".to_owned()));
+        let script = Script::of([page(), ok(json!({"count": 1, "zone": [{"id": "z"}]})), page()]);
+        let client = client(&script);
+        let zones: Vec<Zone> = client.list(&requests::list_zones(), Lane::Refresh).await.expect("it is back");
+        assert_eq!(zones.len(), 1);
+        let error = client.call(&requests::start("vm")).await.expect_err("away");
+        assert_eq!((error.kind.clone(), error.code), (ErrorKind::Unavailable, status));
+        assert!(error.outcome_unknown() && !error.write_again(), "who knows what the proxy passed on");
+        if status == 429 {
+            let start = Instant::now();
+            client.0.throttle.turn(Lane::Action).await;
+            assert!(!start.elapsed().is_zero(), "everybody waits");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_that_does_not_say_how_many_is_read_to_its_end() {
+    let rows = |ids: std::ops::Range<usize>| ids.map(|i| json!({"id": format!("z{i}")})).collect::<Vec<_>>();
+    let silent = |ids| ok(json!({"zone": rows(ids)}));
+    let script = Script::of([silent(0..500), silent(500..501), silent(0..500), silent(500..501)]);
+    let zones: Vec<Zone> = client(&script).list(&requests::list_zones(), Lane::Refresh).await.expect("zones");
+    assert_eq!(zones.len(), 501);
+    let textual = |ids| ok(json!({"count": "501", "zone": rows(ids)}));
+    let script = Script::of([textual(0..500), textual(500..501), textual(0..500), textual(500..501)]);
+    let zones: Vec<Zone> = client(&script).list(&requests::list_zones(), Lane::Refresh).await.expect("zones");
+    assert_eq!(zones.len(), 501);
+    let script = Script::of([silent(0..2)]);
+    let zones: Vec<Zone> = client(&script).list(&requests::list_zones(), Lane::Refresh).await.expect("zones");
+    assert_eq!(zones.len(), 2, "one page is all");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_cannot_be_read_names_the_row_and_the_field() {
+    let zones = json!([{"id": "z1", "name": "one"}, {"id": "z2", "name": "two", "tags": [{"key": ["odd"]}]}]);
+    let script = Script::of([ok(json!({"count": 2, "zone": zones}))]);
+    let error = client(&script).list::<Zone>(&requests::list_zones(), Lane::Refresh).await.expect_err("odd");
+    assert_eq!(error.kind, ErrorKind::Internal);
+    for part in ["z2", "two", "tags[0].key", "text is expected"] {
+        assert!(error.text.contains(part), "{part}: {error}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_machine_without_an_id_is_no_machine() {
+    for id in [json!(null), json!("")] {
+        let script = Script::of([ok(
+            json!({"count": 2, "virtualmachine": [{"id": "1", "name": "a"}, {"id": id, "name": "karpenter-x"}]}),
+        )]);
+        let request = requests::list_virtual_machines_by_keyword("karpenter", &request::Scope::Own);
+        let listed = client(&script).list::<model::VirtualMachine>(&request, Lane::Action).await;
+        let error = listed.expect_err("not a list without it");
+        assert!(!error.is_not_found() && error.text.contains("karpenter-x"), "{error}");
+    }
+}

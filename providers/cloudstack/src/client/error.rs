@@ -8,6 +8,9 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+/// What is said of an answer in somebody else's words.
+pub(crate) const NOT_CLOUDSTACKS: &str = " is not CloudStack's, it begins ";
+
 /// A failed call.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("{command}: {text}{}", code_suffix(*code))]
@@ -99,6 +102,12 @@ impl ApiError {
         Self { command, kind, code: 0, text: text.into() }
     }
 
+    /// Whether nobody answered, or somebody who is not CloudStack.
+    pub(crate) fn is_nobodys_answer(&self) -> bool {
+        matches!(self.kind, ErrorKind::NotSent | ErrorKind::LostResponse | ErrorKind::Unavailable)
+            || self.text.contains(NOT_CLOUDSTACKS)
+    }
+
     /// Whether a read may simply be sent again.
     pub fn read_again(&self) -> bool {
         matches!(
@@ -183,13 +192,23 @@ fn is_expunge_denied(text: &str) -> bool {
         || text.contains("Parameter expunge can be passed by Admin only")
 }
 
+/// Nobody holds us back for longer: machines have to come and go.
+pub(crate) const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+
 /// The pause a 429 asks for; there is no header for it, only words.
 fn retry_after(text: &str) -> Duration {
     let millis = text
         .split_once("retry after [")
         .and_then(|(_, rest)| rest.split_once(']'))
         .and_then(|(number, _)| number.trim().parse().ok());
-    Duration::from_millis(millis.unwrap_or(1000))
+    let asked = Duration::from_millis(millis.unwrap_or(1000));
+    if asked > LONGEST_PAUSE {
+        tracing::warn!(
+            ?asked,
+            "CloudStack wants a longer pause than it gets; see its api.throttling.interval"
+        );
+    }
+    asked.min(LONGEST_PAUSE)
 }
 
 fn quota_excess(text: &str) -> QuotaExcess {

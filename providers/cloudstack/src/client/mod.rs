@@ -22,7 +22,7 @@ pub mod transport;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
 use ::http::{Method, header};
@@ -59,8 +59,13 @@ const ATTEMPTS: u32 = 4;
 const PAUSE: Duration = Duration::from_millis(500);
 /// What a server takes as a page unless configured otherwise.
 const PAGE_SIZE: usize = 500;
+/// The command that lists machines.
+const MACHINES: &str = "listVirtualMachines";
 /// More pages than this are a server that never ends.
 const MAX_PAGES: usize = 1000;
+
+/// The status of who is asked too often, whoever says so.
+const TOO_MANY: u16 = 429;
 
 /// The metric that says when the server last answered; readiness looks at it.
 pub const LAST_SUCCESS: &str = "karpenter_cloudstack_api_last_success_timestamp_seconds";
@@ -119,6 +124,33 @@ pub(crate) type Accounts = BTreeMap<String, String>;
 /// Looks for newer keys and takes them up if they are any good; whether it did.
 pub(crate) type NewerKeys = Arc<dyn Fn() -> BoxFuture<'static, bool> + Send + Sync>;
 
+/// What hangs on the account a session is of.
+pub(crate) trait Estate: Send + Sync {
+    /// What was made with the keys so far; nothing while that is not known.
+    fn made(&self) -> Option<Made>;
+
+    /// The keys are of another account: what was looked up with the old ones says nothing any more.
+    fn forget(&self);
+}
+
+/// What was made with keys, as NodeClaims and lists tell it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Made {
+    /// Ids of the accounts that NodeClaims record.
+    pub(crate) accounts: BTreeSet<String>,
+    /// Whether there is a machine in the keys' own account of which none is recorded.
+    pub(crate) unrecorded: bool,
+    /// Whether anything may have been made at all.
+    pub(crate) anything: bool,
+}
+
+impl Made {
+    /// Whether everything was made in these accounts, as far as it is recorded, and all of it is.
+    pub(crate) fn is_all_of(&self, accounts: &Accounts) -> bool {
+        !self.unrecorded && self.accounts.iter().all(|account| accounts.contains_key(account))
+    }
+}
+
 struct Shared {
     session: RwLock<Session>,
     clock: SharedClock,
@@ -129,6 +161,8 @@ struct Shared {
     notice: Mutex<Option<Notice>>,
     /// Whether the keys in use are refused.
     refused: AtomicBool,
+    /// Why the server did not answer when it was last asked.
+    away: Mutex<Option<String>>,
     /// Since when they are in use.
     since: Mutex<Timestamp>,
     /// Looks for newer keys where keys come from, before a refusal is passed on.
@@ -139,6 +173,7 @@ struct Shared {
     watcher: Mutex<Option<Arc<dyn Fn() + Send + Sync>>>,
     /// Whose the session is, once it said so.
     account: Mutex<Option<Accounts>>,
+    estate: Mutex<Option<Weak<dyn Estate>>>,
     calls: AtomicU64,
 }
 
@@ -201,11 +236,13 @@ impl Client {
             metrics: Metrics::new(environment),
             notice: Mutex::default(),
             refused: AtomicBool::new(false),
+            away: Mutex::default(),
             since: Mutex::new(environment.clock.now()),
             newer_keys: Mutex::default(),
             looking: tokio::sync::Mutex::default(),
             watcher: Mutex::default(),
             account: Mutex::default(),
+            estate: Mutex::default(),
             calls: AtomicU64::new(0),
         }))
     }
@@ -235,6 +272,11 @@ impl Client {
         if let Some(watcher) = watcher {
             watcher();
         }
+    }
+
+    /// Why the server did not answer when it was last asked; nothing if it did.
+    pub(crate) fn away(&self) -> Option<String> {
+        self.0.away.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Where newer keys are looked for before a refusal is passed on.
@@ -296,6 +338,29 @@ impl Client {
         *self.0.account.lock().unwrap_or_else(PoisonError::into_inner) = account;
     }
 
+    /// Who knows what was made with the keys.
+    pub(crate) fn has_estate(&self, estate: Weak<dyn Estate>) {
+        *self.0.estate.lock().unwrap_or_else(PoisonError::into_inner) = Some(estate);
+    }
+
+    fn estate(&self) -> Option<Arc<dyn Estate>> {
+        let estate = self.0.estate.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        estate.and_then(|estate| estate.upgrade())
+    }
+
+    /// What was made with the keys so far; nothing while that is not known.
+    pub(crate) fn made(&self) -> Option<Made> {
+        self.estate().and_then(|estate| estate.made())
+    }
+
+    /// From now on as somebody else of another account.
+    pub(crate) fn move_to(&self, session: Session) {
+        self.become_session(session);
+        if let Some(estate) = self.estate() {
+            estate.forget();
+        }
+    }
+
     fn known_account(&self) -> Option<Accounts> {
         self.0.account.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -351,6 +416,9 @@ impl Client {
                 if answer.is_ok() {
                     self.set_refused(false);
                 }
+                let cause = answer.as_ref().err().filter(|error| error.is_nobodys_answer());
+                *self.0.away.lock().unwrap_or_else(PoisonError::into_inner) =
+                    cause.map(|error| error.text.clone());
                 answer
             }
         }
@@ -380,6 +448,13 @@ impl Client {
         let mut seen = BTreeSet::new();
         if self.read_pages(request, lane, &mut seen, &mut rows).await? > 1 {
             self.read_pages(request, lane, &mut seen, &mut rows).await?;
+        }
+        // Without an id it could be neither found again nor told from others; that is no reason to take it for gone.
+        if request.command() == MACHINES
+            && let Some(row) = rows.iter().find(|row| !has_id(row))
+        {
+            let text = format!("the answer is not as expected: {} has no id", named(row));
+            return Err(ApiError::new(request.command(), ErrorKind::Internal, text));
         }
         rows.into_iter().map(|row| decoded(request.command(), row)).collect()
     }
@@ -411,17 +486,21 @@ impl Client {
             let (count, rows) = rows(request.command(), answer)?;
             if rows.is_empty() {
                 // Nothing is not what there is none of.
-                if page == 1 && count > 0 {
+                if page == 1
+                    && let Some(count) = count.filter(|count| *count > 0)
+                {
                     let text = format!("the list says that it has {count} rows and shows none");
                     return Err(ApiError::new(request.command(), ErrorKind::Internal, text));
                 }
                 return Ok(page - 1);
             }
             read += rows.len();
+            // Where it is not said how many there are, only a page that is not full is the last.
+            let is_last = count.map_or(rows.len() != page_size, |count| read >= count);
             kept.extend(
-                rows.into_iter().filter(|row| row["id"].as_str().is_none_or(|id| seen.insert(id.to_owned()))),
+                rows.into_iter().filter(|row| row["id"].is_null() || seen.insert(row["id"].to_string())),
             );
-            if read >= count {
+            if is_last {
                 return Ok(page);
             }
             page += 1;
@@ -447,6 +526,8 @@ impl Client {
                 self.0.metrics.throttled.inc(&[]);
                 self.0.throttle.pause(self.jittered(ask_again));
                 wait = Duration::ZERO;
+            } else if error.code == TOO_MANY {
+                self.0.throttle.pause(wait);
             }
             let again = if request.is_read() { error.read_again() } else { error.write_again() };
             if !again || attempt >= ATTEMPTS {
@@ -576,12 +657,15 @@ fn opened(command: &'static str, status: u16, body: &[u8]) -> Result<Value, ApiE
             let kind = match status {
                 200..=299 => ErrorKind::LostResponse,
                 401 | 403 | 407 => ErrorKind::Denied,
+                // It says nothing of what was asked, only that the way there is closed.
+                404 | 408 | TOO_MANY => ErrorKind::Unavailable,
                 300..=499 => ErrorKind::Parameter,
                 _ => ErrorKind::Unavailable,
             };
             let start: String = String::from_utf8_lossy(body).chars().take(80).collect();
             let text = format!(
-                "the answer (HTTP {status}) is not CloudStack's, it begins {start:?}; check the API address and proxies before it"
+                "the answer (HTTP {status}){}{start:?}; check the API address and proxies before it",
+                error::NOT_CLOUDSTACKS
             );
             Err(ApiError { command, kind, code: status, text })
         }
@@ -594,12 +678,16 @@ fn allowed_page_size(error: &ApiError) -> Option<usize> {
     rest.trim().trim_end_matches('.').parse().ok()
 }
 
-/// The rows of a list, whatever they are called there, and how many there are in all.
-fn rows(command: &'static str, answer: Value) -> Result<(usize, Vec<Value>), ApiError> {
+/// The rows of a list, whatever they are called there, and how many there are in all if it says so.
+fn rows(command: &'static str, answer: Value) -> Result<(Option<usize>, Vec<Value>), ApiError> {
     let Value::Object(fields) = answer else {
         return Err(ApiError::new(command, ErrorKind::LostResponse, "the answer is no list"));
     };
-    let count = fields.get("count").and_then(Value::as_u64).map_or(0, |n| usize::try_from(n).unwrap_or(0));
+    let count = fields.get("count").and_then(|count| match count {
+        Value::Number(number) => usize::try_from(number.as_u64()?).ok(),
+        Value::String(text) => text.trim().parse().ok(),
+        _ => None,
+    });
     let rows = fields.into_iter().find_map(|(_, field)| match field {
         Value::Array(rows) => Some(rows),
         _ => None,
@@ -607,9 +695,32 @@ fn rows(command: &'static str, answer: Value) -> Result<(usize, Vec<Value>), Api
     Ok((count, rows.unwrap_or_default()))
 }
 
-fn decoded<T: DeserializeOwned>(command: &'static str, value: Value) -> Result<T, ApiError> {
-    serde_json::from_value(value).map_err(|error| {
-        ApiError::new(command, ErrorKind::Internal, format!("the answer is not as expected: {error}"))
+fn has_id(row: &Value) -> bool {
+    row["id"].is_number() || row["id"].as_str().is_some_and(|id| !id.is_empty())
+}
+
+/// How a row is called in messages.
+fn named(row: &Value) -> String {
+    let said =
+        |key: &str| Some(&row[key]).filter(|value| !value.is_null()).map(|value| format!("{key} {value}"));
+    let said: Vec<String> = ["id", "name"].into_iter().filter_map(said).collect();
+    if said.is_empty() {
+        "a row without id and name".to_owned()
+    } else {
+        format!("the row of {}", said.join(", "))
+    }
+}
+
+/// What a row says, or which row and which field of it cannot be read.
+pub(crate) fn decoded<T: DeserializeOwned>(command: &'static str, value: Value) -> Result<T, ApiError> {
+    serde_path_to_error::deserialize(&value).map_err(|error| {
+        let text = format!(
+            "the answer is not as expected: {} at {}: {}",
+            named(&value),
+            error.path(),
+            error.inner()
+        );
+        ApiError::new(command, ErrorKind::Internal, text)
     })
 }
 

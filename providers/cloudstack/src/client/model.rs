@@ -2,8 +2,10 @@
 //! numbers or as texts, so everything is read leniently.
 
 use std::collections::BTreeMap;
+use std::ops::Deref;
 
 use jiff::Timestamp;
+use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
@@ -12,9 +14,48 @@ use serde_json::Value;
 #[serde(default)]
 pub struct Tag {
     /// Key.
+    #[serde(deserialize_with = "text")]
     pub key: String,
     /// Value.
+    #[serde(deserialize_with = "text")]
     pub value: String,
+}
+
+/// What a machine has several of. What a list leaves out altogether is not known, which is not the same as none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shown<T>(Option<Vec<T>>);
+
+impl<T> Shown<T> {
+    /// Whether the list said nothing of them.
+    pub fn is_left_out(&self) -> bool {
+        self.0.is_none()
+    }
+}
+
+impl<T> Default for Shown<T> {
+    fn default() -> Self {
+        Self(None)
+    }
+}
+
+impl<T> Deref for Shown<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        self.0.as_deref().unwrap_or_default()
+    }
+}
+
+impl<T> FromIterator<T> for Shown<T> {
+    fn from_iter<I: IntoIterator<Item = T>>(rows: I) -> Self {
+        Self(Some(rows.into_iter().collect()))
+    }
+}
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Shown<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Option::<Vec<T>>::deserialize(deserializer).map(Self)
+    }
 }
 
 /// A virtual machine.
@@ -22,24 +63,34 @@ pub struct Tag {
 #[serde(default)]
 pub struct VirtualMachine {
     /// Id.
+    #[serde(deserialize_with = "text")]
     pub id: String,
     /// Name and host name.
+    #[serde(deserialize_with = "text")]
     pub name: String,
     /// When its row was written.
+    #[serde(deserialize_with = "text")]
     pub created: String,
     /// `Running`, `Stopped`, …
+    #[serde(deserialize_with = "text")]
     pub state: String,
     /// Zone.
+    #[serde(deserialize_with = "text")]
     pub zoneid: String,
     /// Zone.
+    #[serde(deserialize_with = "text")]
     pub zonename: String,
     /// Template.
+    #[serde(deserialize_with = "text")]
     pub templateid: String,
     /// Template.
+    #[serde(deserialize_with = "text")]
     pub templatename: String,
     /// Service offering.
+    #[serde(deserialize_with = "text")]
     pub serviceofferingid: String,
     /// Service offering.
+    #[serde(deserialize_with = "text")]
     pub serviceofferingname: String,
     /// Cores.
     #[serde(deserialize_with = "number")]
@@ -48,33 +99,43 @@ pub struct VirtualMachine {
     #[serde(deserialize_with = "number")]
     pub memory: Option<i64>,
     /// Interfaces.
-    pub nic: Vec<Nic>,
+    pub nic: Shown<Nic>,
     /// Affinity groups.
-    pub affinitygroup: Vec<Named>,
+    pub affinitygroup: Shown<Named>,
     /// Security groups.
-    pub securitygroup: Vec<Named>,
+    pub securitygroup: Shown<Named>,
     /// Tags.
+    #[serde(deserialize_with = "or_nothing")]
     pub tags: Vec<Tag>,
     /// Group.
+    #[serde(deserialize_with = "text")]
     pub group: String,
     /// Architecture; administrators only.
+    #[serde(deserialize_with = "text")]
     pub arch: String,
     /// Key pairs, separated by commas.
+    #[serde(deserialize_with = "text")]
     pub keypairs: String,
     /// `UserVm`, `cksnode`, …
+    #[serde(deserialize_with = "text")]
     pub vmtype: String,
     /// The host it is on; administrators only.
+    #[serde(deserialize_with = "text")]
     pub hostid: String,
     /// When its lease ends, if it has one.
+    #[serde(deserialize_with = "text")]
     pub leaseexpirydate: String,
     /// The account it belongs to, if not a project.
+    #[serde(deserialize_with = "text")]
     pub account: String,
     /// The project it belongs to.
+    #[serde(deserialize_with = "text")]
     pub project: String,
     /// Whether it must not be deleted.
     #[serde(deserialize_with = "truth")]
     pub deleteprotection: bool,
     /// The job at work on it.
+    #[serde(deserialize_with = "some_text")]
     pub jobid: Option<String>,
     /// That job's status.
     #[serde(deserialize_with = "number")]
@@ -123,12 +184,16 @@ pub(crate) fn time(text: &str) -> Option<Timestamp> {
 #[serde(default)]
 pub struct Event {
     /// What it happened to.
+    #[serde(deserialize_with = "text")]
     pub resourceid: String,
     /// When it was written down.
+    #[serde(deserialize_with = "text")]
     pub created: String,
     /// `Scheduled`, `Started` or `Completed`.
+    #[serde(deserialize_with = "text")]
     pub state: String,
     /// `INFO`, `WARN` or `ERROR`.
+    #[serde(deserialize_with = "text")]
     pub level: String,
 }
 
@@ -137,12 +202,16 @@ pub struct Event {
 #[serde(default)]
 pub struct Nic {
     /// Network.
+    #[serde(deserialize_with = "text")]
     pub networkid: String,
     /// Network.
+    #[serde(deserialize_with = "text")]
     pub networkname: String,
     /// Address.
+    #[serde(deserialize_with = "text")]
     pub ipaddress: String,
     /// Address, by IPv6.
+    #[serde(deserialize_with = "text")]
     pub ip6address: String,
     /// Whether it is the default.
     #[serde(deserialize_with = "truth")]
@@ -157,11 +226,14 @@ pub struct Nic {
 #[serde(default)]
 pub struct Named {
     /// Id.
+    #[serde(deserialize_with = "text")]
     pub id: String,
     /// Name.
+    #[serde(deserialize_with = "text")]
     pub name: String,
     /// Kind, where there are several.
     #[serde(rename = "type")]
+    #[serde(deserialize_with = "text")]
     pub kind: String,
 }
 
@@ -170,10 +242,13 @@ pub struct Named {
 #[serde(default)]
 pub struct SecurityGroup {
     /// Id.
+    #[serde(deserialize_with = "text")]
     pub id: String,
     /// Name.
+    #[serde(deserialize_with = "text")]
     pub name: String,
     /// Tags.
+    #[serde(deserialize_with = "or_nothing")]
     pub tags: Vec<Tag>,
 }
 
@@ -182,14 +257,18 @@ pub struct SecurityGroup {
 #[serde(default)]
 pub struct AffinityGroup {
     /// Id.
+    #[serde(deserialize_with = "text")]
     pub id: String,
     /// Name.
+    #[serde(deserialize_with = "text")]
     pub name: String,
     /// Type, such as `host anti-affinity`.
     #[serde(rename = "type")]
+    #[serde(deserialize_with = "text")]
     pub type_: String,
     /// Its machines.
     #[serde(rename = "virtualmachineIds")]
+    #[serde(deserialize_with = "or_nothing")]
     pub virtual_machine_ids: Vec<String>,
 }
 
@@ -198,15 +277,19 @@ pub struct AffinityGroup {
 #[serde(default)]
 pub struct Zone {
     /// Id.
+    #[serde(deserialize_with = "text")]
     pub id: String,
     /// Name.
+    #[serde(deserialize_with = "text")]
     pub name: String,
     /// `Enabled` or `Disabled`.
+    #[serde(deserialize_with = "text")]
     pub allocationstate: String,
     /// Whether it has security groups.
     #[serde(deserialize_with = "truth")]
     pub securitygroupsenabled: bool,
     /// Tags.
+    #[serde(deserialize_with = "or_nothing")]
     pub tags: Vec<Tag>,
 }
 
@@ -215,21 +298,29 @@ pub struct Zone {
 #[serde(default)]
 pub struct Network {
     /// Id.
+    #[serde(deserialize_with = "text")]
     pub id: String,
     /// Name.
+    #[serde(deserialize_with = "text")]
     pub name: String,
     /// `Isolated`, `Shared`, `L2`.
     #[serde(rename = "type")]
+    #[serde(deserialize_with = "text")]
     pub kind: String,
     /// `Allocated`, `Implemented`, `Setup`, …
+    #[serde(deserialize_with = "text")]
     pub state: String,
     /// Zone.
+    #[serde(deserialize_with = "text")]
     pub zoneid: String,
     /// Zone.
+    #[serde(deserialize_with = "text")]
     pub zonename: String,
     /// What it does for machines.
+    #[serde(deserialize_with = "or_nothing")]
     pub service: Vec<Named>,
     /// Tags.
+    #[serde(deserialize_with = "or_nothing")]
     pub tags: Vec<Tag>,
 }
 
@@ -238,30 +329,40 @@ pub struct Network {
 #[serde(default)]
 pub struct Template {
     /// Id.
+    #[serde(deserialize_with = "text")]
     pub id: String,
     /// Name.
+    #[serde(deserialize_with = "text")]
     pub name: String,
     /// When it was registered.
+    #[serde(deserialize_with = "text")]
     pub created: String,
     /// Whether machines can be made of it.
     #[serde(deserialize_with = "truth")]
     pub isready: bool,
     /// Operating system.
+    #[serde(deserialize_with = "text")]
     pub ostypename: String,
     /// Zone.
+    #[serde(deserialize_with = "text")]
     pub zoneid: String,
     /// Zone.
+    #[serde(deserialize_with = "text")]
     pub zonename: String,
     /// Bytes.
     #[serde(deserialize_with = "number")]
     pub size: Option<i64>,
     /// `x86_64` or `aarch64`.
+    #[serde(deserialize_with = "text")]
     pub arch: String,
     /// `ALLOWOVERRIDE`, `APPEND`, `DENYOVERRIDE`: what becomes of user data when the template brings its own.
+    #[serde(deserialize_with = "text")]
     pub userdatapolicy: String,
     /// Details.
+    #[serde(deserialize_with = "or_nothing")]
     pub details: BTreeMap<String, Value>,
     /// Tags.
+    #[serde(deserialize_with = "or_nothing")]
     pub tags: Vec<Tag>,
 }
 
@@ -270,10 +371,13 @@ pub struct Template {
 #[serde(default)]
 pub struct ServiceOffering {
     /// Id.
+    #[serde(deserialize_with = "text")]
     pub id: String,
     /// Name.
+    #[serde(deserialize_with = "text")]
     pub name: String,
     /// `Active` or `Inactive`.
+    #[serde(deserialize_with = "text")]
     pub state: String,
     /// Cores; absent where the user says how many.
     #[serde(deserialize_with = "number")]
@@ -291,6 +395,7 @@ pub struct ServiceOffering {
     #[serde(deserialize_with = "number")]
     pub rootdisksize: Option<i64>,
     /// `shared` or `local`.
+    #[serde(deserialize_with = "text")]
     pub storagetype: String,
     /// Restarted when its host dies.
     #[serde(deserialize_with = "truth")]
@@ -305,17 +410,22 @@ pub struct ServiceOffering {
     #[serde(deserialize_with = "truth")]
     pub iscustomized: bool,
     /// Tags of hosts it needs, separated by commas.
+    #[serde(deserialize_with = "text")]
     pub hosttags: String,
     /// Tags of storage it needs, separated by commas.
+    #[serde(deserialize_with = "text")]
     pub storagetags: String,
     /// Free words of its maker, and the bounds of a customised one.
+    #[serde(deserialize_with = "or_nothing")]
     pub serviceofferingdetails: BTreeMap<String, Value>,
     /// GPUs.
     #[serde(deserialize_with = "number")]
     pub gpucount: Option<i64>,
     /// Which.
+    #[serde(deserialize_with = "text")]
     pub gpucardname: String,
     /// Which slice of it.
+    #[serde(deserialize_with = "text")]
     pub vgpuprofilename: String,
     /// Mebibytes of the slice.
     #[serde(deserialize_with = "number")]
@@ -351,8 +461,10 @@ impl ServiceOffering {
 #[serde(default)]
 pub struct DiskOffering {
     /// Id.
+    #[serde(deserialize_with = "text")]
     pub id: String,
     /// Name.
+    #[serde(deserialize_with = "text")]
     pub name: String,
     /// Gigabytes.
     #[serde(deserialize_with = "number")]
@@ -367,13 +479,17 @@ pub struct DiskOffering {
 #[serde(default)]
 pub struct Volume {
     /// Id.
+    #[serde(deserialize_with = "text")]
     pub id: String,
     /// Name.
+    #[serde(deserialize_with = "text")]
     pub name: String,
     /// `ROOT` or `DATADISK`.
     #[serde(rename = "type")]
+    #[serde(deserialize_with = "text")]
     pub kind: String,
     /// Where it is attached.
+    #[serde(deserialize_with = "text")]
     pub virtualmachineid: String,
     /// As which of the machine's disks.
     #[serde(deserialize_with = "number")]
@@ -382,12 +498,16 @@ pub struct Volume {
     #[serde(deserialize_with = "number")]
     pub size: Option<i64>,
     /// Its disk offering.
+    #[serde(deserialize_with = "text")]
     pub diskofferingid: String,
     /// `Allocated` until it is first attached, then `Ready`; others while something is done with it.
+    #[serde(deserialize_with = "text")]
     pub state: String,
     /// When it was made.
+    #[serde(deserialize_with = "text")]
     pub created: String,
     /// Tags.
+    #[serde(deserialize_with = "or_nothing")]
     pub tags: Vec<Tag>,
 }
 
@@ -421,6 +541,7 @@ pub struct Budget {
     #[serde(deserialize_with = "number")]
     pub gpuavailable: Option<i64>,
     /// Name.
+    #[serde(deserialize_with = "text")]
     pub name: String,
     /// Of accounts: 0 users, 1 root administrators, 2 administrators of a domain.
     #[serde(deserialize_with = "number")]
@@ -432,6 +553,7 @@ pub struct Budget {
 #[serde(default)]
 pub struct Capabilities {
     /// Version of CloudStack.
+    #[serde(deserialize_with = "text")]
     pub cloudstackversion: String,
     /// Whether the caller may expunge.
     #[serde(deserialize_with = "truth")]
@@ -449,10 +571,13 @@ pub struct Capabilities {
 #[serde(default)]
 pub struct Host {
     /// Id.
+    #[serde(deserialize_with = "text")]
     pub id: String,
     /// `Up`, `Down`, …
+    #[serde(deserialize_with = "text")]
     pub state: String,
     /// `Enabled`, `Maintenance`, …
+    #[serde(deserialize_with = "text")]
     pub resourcestate: String,
     /// Bytes.
     #[serde(deserialize_with = "number")]
@@ -470,6 +595,7 @@ pub struct Host {
     #[serde(deserialize_with = "number")]
     pub cpuallocatedvalue: Option<i64>,
     /// Tags, separated by commas.
+    #[serde(deserialize_with = "text")]
     pub hosttags: String,
 }
 
@@ -488,7 +614,7 @@ impl Host {
         self.state == "Up"
             && self.resourcestate == "Enabled"
             && words(&offering.hosttags).is_subset(&words(&self.hosttags))
-            && enough(memory, self.memoryallocatedbytes, memory_mib << 20)
+            && enough(memory, self.memoryallocatedbytes, memory_mib.saturating_mul(1 << 20))
             && enough(self.cpuwithoverprovisioning, self.cpuallocatedvalue, mhz)
     }
 }
@@ -515,6 +641,30 @@ impl Tariff {
         };
         value.filter(|value| value.is_finite() && *value >= 0.0)
     }
+}
+
+/// A text that may come as a number, or as nothing.
+fn text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+    some_text(deserializer).map(Option::unwrap_or_default)
+}
+
+/// A text that may come as a number, if there is one.
+fn some_text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
+    Ok(match Value::deserialize(deserializer)? {
+        Value::Null => None,
+        Value::String(text) => Some(text),
+        Value::Number(number) => Some(number.to_string()),
+        Value::Bool(truth) => Some(truth.to_string()),
+        Value::Array(_) => return Err(D::Error::custom("a list where a text is expected")),
+        Value::Object(_) => return Err(D::Error::custom("an object where a text is expected")),
+    })
+}
+
+/// Several things, or none where there is nothing.
+fn or_nothing<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(
+    deserializer: D,
+) -> Result<T, D::Error> {
+    Option::<T>::deserialize(deserializer).map(Option::unwrap_or_default)
 }
 
 /// A number that may come as a text, with a fraction, or as `Unlimited`.
@@ -552,6 +702,31 @@ mod tests {
         let left = (budget.cpuavailable, budget.memoryavailable, budget.vmavailable, budget.gpuavailable);
         assert_eq!(left, (Some(40), Some(40960), None, Some(2)));
         assert_eq!(budget.volumeavailable, None);
+    }
+
+    #[test]
+    fn a_number_where_a_text_is_expected_is_read() {
+        let machine: VirtualMachine = serde_json::from_value(json!({
+            "id": 7, "name": null, "jobid": 3, "tags": null, "group": true, "nic": [{"networkid": 1}],
+        }))
+        .expect("a machine");
+        assert_eq!((machine.id.as_str(), machine.name.as_str(), machine.group.as_str()), ("7", "", "true"));
+        assert_eq!((machine.jobid.as_deref(), machine.nic[0].networkid.as_str()), (Some("3"), "1"));
+        assert!(machine.tags.is_empty());
+        let offering: Result<ServiceOffering, _> =
+            serde_json::from_value(json!({"serviceofferingdetails": null, "hosttags": null}));
+        assert!(offering.is_ok(), "{offering:?}");
+    }
+
+    #[test]
+    fn what_a_list_leaves_out_is_not_the_same_as_none() {
+        let left_out = |row: Value| {
+            let machine: VirtualMachine = serde_json::from_value(row).expect("a machine");
+            (machine.nic.is_left_out(), machine.nic.len())
+        };
+        assert_eq!(left_out(json!({"id": "1"})), (true, 0));
+        assert_eq!(left_out(json!({"id": "1", "nic": null})), (true, 0));
+        assert_eq!(left_out(json!({"id": "1", "nic": []})), (false, 0));
     }
 
     #[test]

@@ -9,6 +9,11 @@ use std::time::Duration;
 use karpenter_runtime::rate_limit::TokenBucket;
 use tokio::time::Instant;
 
+use super::error::LONGEST_PAUSE;
+
+/// Longer than any turn takes to come; beyond it times cannot be added up.
+const FAR: Duration = Duration::from_secs(24 * 60 * 60);
+
 /// How urgent a call is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lane {
@@ -78,7 +83,7 @@ impl Throttle {
             if lane == Lane::Refresh {
                 wait = state.refresh.reserve(now);
             }
-            wait = wait.max(state.all.reserve(now));
+            wait = wait.max(state.all.reserve(now)).min(FAR);
             state.paused_until.map_or(now + wait, |paused| (now + wait).max(paused + wait))
         };
         tokio::time::sleep_until(until).await;
@@ -87,7 +92,7 @@ impl Throttle {
     /// Nobody's turn for this long.
     pub(crate) fn pause(&self, pause: Duration) {
         let mut state = self.lock();
-        let until = Instant::now() + pause;
+        let until = Instant::now() + pause.min(LONGEST_PAUSE);
         state.paused_until = Some(state.paused_until.map_or(until, |before| before.max(until)));
     }
 
@@ -134,6 +139,15 @@ mod tests {
         let start = Instant::now();
         throttle.turn(Lane::Action).await;
         assert!(start.elapsed() >= Duration::from_secs(9));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_rate_next_to_nothing_is_slow_and_no_more() {
+        let throttle = Throttle::new(Rate { per_second: 1e-20, burst: 1 });
+        throttle.turn(Lane::Action).await;
+        let start = Instant::now();
+        throttle.turn(Lane::Action).await;
+        assert!(start.elapsed() >= FAR, "{:?}", start.elapsed());
     }
 
     #[test]

@@ -297,3 +297,68 @@ async fn registered_user_data_that_is_not_there_is_told_of_before_anything_is_la
     assert_eq!(there.condition("Ready").expect("a condition").status.as_str(), "True");
     world.launch(&world.claim("np-a", json!({"cpu": "1"}))).await.expect("a machine");
 }
+
+#[tokio::test(start_paused = true)]
+async fn an_offering_of_no_or_absurd_size_is_left_out_and_named() {
+    let world = World::new().await;
+    for (name, cpu, memory) in [("k8s.none", 0, 1024), ("k8s.absurd", 2, 1i64 << 40)] {
+        world.cloud.add("serviceoffering", json!({"name": name, "cpunumber": cpu, "memory": memory}));
+    }
+    seconds(301).await;
+    let mut class = spec();
+    class["serviceOfferingSelectorTerms"] = json!([{"name": "k8s.none"}, {"name": "k8s.absurd"}]);
+    let refused = world.class("default", class.clone()).await;
+    let (status, _, message) = condition(&refused, "ServiceOfferingsReady");
+    assert_eq!(status, "False", "{message}");
+    assert!(message.contains("k8s.none") && message.contains("k8s.absurd"), "{message}");
+    class["serviceOfferingSelectorTerms"] =
+        json!([{"name": "k8s.small"}, {"name": "k8s.none"}, {"name": "k8s.absurd"}]);
+    let used = world.class("default", class).await;
+    let (status, reason, message) = condition(&used, "ServiceOfferingsReady");
+    assert_eq!((status, reason), ("True", "SomeOfferingsLeftOut"), "{message}");
+    assert!(message.contains("\"k8s.none\" has 0 cores") && message.contains("k8s.absurd"), "{message}");
+    let types = world.provider.get_instance_types(&world.pool("default")).await.expect("types");
+    assert_eq!(types.iter().map(|it| it.name.to_string()).collect::<Vec<_>>(), ["k8s.small"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_price_that_is_none_is_told_with_its_place() {
+    let world = World::new().await;
+    assert!(world.told("PriceNotUsable").is_empty());
+    let written = |text: &'static str| {
+        world.cloud.edit("serviceoffering", "k8s.small", |offering| {
+            offering["serviceofferingdetails"] = json!({"karpenter.sh/price": text});
+        });
+    };
+    written("NaN");
+    seconds(301).await;
+    let class = world.class("default", spec()).await;
+    let told = world.told("PriceNotUsable");
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert!(told[0].contains("\"k8s.small\"") && told[0].contains("karpenter.sh/price"), "{told:?}");
+    assert_eq!(class.condition_status("Ready"), ConditionStatus::True, "others say what it costs");
+    written("0.5");
+    seconds(301).await;
+    world.class("default", spec()).await;
+    assert_eq!(world.told("PriceNotUsable").len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_api_that_goes_away_is_told_without_taking_readiness_away() {
+    let world = World::new().await;
+    let mut class = (*world.class("default", spec()).await).clone();
+    assert!(world.told("CloudStackUnreachable").is_empty());
+    world.cloud.inject(Fault { command: None, after: 0, times: 10_000, what: Trouble::Proxy(503) });
+    // Once what is remembered is bridged with, and once it is too old for that.
+    for (passed, known) in [(400, true), (8000, false)] {
+        seconds(passed).await;
+        assert_eq!(world.provider.resolve_status(&mut class).await.is_ok(), known);
+        assert_eq!(class.condition_status("Ready"), ConditionStatus::True, "{:?}", class.status);
+        let told = world.told("CloudStackUnreachable");
+        assert!(told.last().is_some_and(|message| message.contains("503")), "{told:?}");
+    }
+    let told = world.told("CloudStackUnreachable").len();
+    world.cloud.heal();
+    world.provider.resolve_status(&mut class).await.expect("it is back");
+    assert_eq!(world.told("CloudStackUnreachable").len(), told);
+}
