@@ -58,11 +58,18 @@ def enter(world, namespace, cluster):
     if world.joined or world.arguments.inside:
         return
     for item in objects(f"{HERE}/../../examples/cluster-api/rbac-management.yaml"):
-        item["metadata"]["namespace"] = namespace
         for subject in item.get("subjects", []):
             subject["namespace"] = "kube-system"
+        if item["kind"].startswith("Cluster"):
+            # Of all Clusters, and in no namespace.
+            item["metadata"].pop("namespace", None)
+            if world.hub.exists(item["kind"], item["metadata"]["name"]):
+                continue
+        else:
+            item["metadata"]["namespace"] = namespace
         world.hub.create(item)
-        if item["kind"] == "Role" and not world.hub_roles:
+        known = {role["metadata"]["name"] for role in world.hub_roles}
+        if item["kind"].endswith("Role") and item["metadata"]["name"] not in known:
             world.hub_roles.append(item)
 
 

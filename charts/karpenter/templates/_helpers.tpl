@@ -123,6 +123,13 @@ annotations:
 {{- end }}
 {{- end -}}
 
+{{/* What of the management cluster is in no namespace: which version of a template keeps to Cluster API's contract. */}}
+{{- define "karpenter.clusterAPIDefinitions" -}}
+- apiGroups: ["apiextensions.k8s.io"]
+  resources: ["customresourcedefinitions"]
+  verbs: ["get"]
+{{- end -}}
+
 {{/* The terms of a list as YAML, each with the selector of our pods if it has none. Takes the root and `terms`. */}}
 {{- define "karpenter.selectingUs" -}}
 {{- $ours := dict "labelSelector" (dict "matchLabels" (include "karpenter.selectorLabels" .root | fromYaml)) -}}

@@ -38,6 +38,7 @@ What is null or an empty text is left to the program; what `controller.env` sets
   (list "CLUSTER_API_IN_MANAGEMENT_CLUSTER" (ternary true nil .Values.clusterAPI.inManagementCluster))
   (list "CLUSTER_NAMESPACE" .Values.clusterAPI.clusterNamespace)
   (list "CLUSTER_API_DEFAULT_ARCH" .Values.clusterAPI.defaultArch)
+  (list "VM_MEMORY_OVERHEAD_PERCENT" .Values.clusterAPI.vmMemoryOverheadPercent)
   (list "CLUSTER_API_SYNC_LABELS" (join "," .Values.clusterAPI.syncLabels))
   (list "CLUSTER_API_QPS" .Values.clusterAPI.qps)
   (list "CLUSTER_API_BURST" .Values.clusterAPI.burst)

@@ -1,6 +1,7 @@
 //! The commands of the `karpenter` program, as a library so that tests can run them in process.
 
 pub mod cloudstack;
+pub mod cluster_api;
 mod definitions;
 pub mod demo;
 pub mod explain;

@@ -10,7 +10,7 @@ use std::io;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use karpenter::{cloudstack, demo, explain, run, sim, simulate};
+use karpenter::{cloudstack, cluster_api, demo, explain, run, sim, simulate};
 use karpenter_runtime::error::with_causes;
 
 /// glibc's takes nearly half the time of a small write in the embedded server.
@@ -31,6 +31,8 @@ enum Command {
     Apiserver(apiserver::Args),
     /// Tools for Apache CloudStack.
     Cloudstack(cloudstack::Args),
+    /// Tools for Cluster API.
+    ClusterApi(cluster_api::Args),
     /// Print the custom resource definitions.
     Crds(crds::Args),
     /// Show Karpenter at work on a cluster in memory; needs nothing.
@@ -49,6 +51,7 @@ fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
         Command::Apiserver(args) => apiserver::cmd(&args).map(|()| ExitCode::SUCCESS),
         Command::Cloudstack(args) => cloudstack::cmd(&args),
+        Command::ClusterApi(args) => cluster_api::cmd(&args),
         Command::Crds(args) => crds::cmd(&args).map(|()| ExitCode::SUCCESS),
         Command::Demo(args) => demo::cmd(&args),
         Command::Explain(args) => explain::cmd(&args).map(|()| ExitCode::SUCCESS),

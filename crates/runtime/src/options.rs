@@ -202,6 +202,8 @@ pub struct ClusterApiOptions {
     pub default_arch: String,
     /// `--cluster-api-sync-labels`.
     pub sync_labels: String,
+    /// `--vm-memory-overhead-percent`, a part of one.
+    pub vm_memory_overhead_percent: String,
     /// `--cluster-api-qps`.
     pub qps: i64,
     /// `--cluster-api-burst`.
@@ -303,6 +305,7 @@ static SETTINGS: &[Setting] = &[
     setting("cluster-api-in-management-cluster", "CLUSTER_API_IN_MANAGEMENT_CLUSTER", Kind::Bool, "false", "Cluster API: Karpenter runs in the management cluster and works for CLUSTER_NAME, by its Secret CLUSTER_NAME-kubeconfig"),
     setting("cluster-api-default-arch", "CLUSTER_API_DEFAULT_ARCH", Kind::Text, "amd64", "Cluster API: architecture of nodes whose template does not say"),
     setting("cluster-api-sync-labels", "CLUSTER_API_SYNC_LABELS", Kind::Text, "", "Cluster API: prefixes of further Machine labels that it copies to Nodes, separated by commas"),
+    setting("vm-memory-overhead-percent", "VM_MEMORY_OVERHEAD_PERCENT", Kind::Text, "0", "Cluster API: part of its memory that a virtual machine never sees, where neither annotations nor a Node say; AWS has 0.075"),
     setting("cluster-namespace", "CLUSTER_NAMESPACE", Kind::Text, "", "Cluster API: namespace of this cluster's Cluster"),
     setting("cluster-api-qps", "CLUSTER_API_QPS", Kind::Int, "50", "Cluster API: requests per second to the management cluster in the long run"),
     setting("cluster-api-burst", "CLUSTER_API_BURST", Kind::Int, "100", "Cluster API: requests to the management cluster at once"),
@@ -494,6 +497,7 @@ impl Reader {
                 cluster_namespace: self.string("cluster-namespace"),
                 default_arch: self.string("cluster-api-default-arch"),
                 sync_labels: self.string("cluster-api-sync-labels"),
+                vm_memory_overhead_percent: self.string("vm-memory-overhead-percent"),
                 qps: self.int("cluster-api-qps"),
                 burst: self.int("cluster-api-burst"),
                 max_age: self.duration("cluster-api-max-age")?,

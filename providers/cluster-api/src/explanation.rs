@@ -90,6 +90,7 @@ impl Evidence {
                     for reference in self.references(mirror, &group, &kind, &name) {
                         mirror.set_template(reference, read.clone());
                     }
+                    self.list(mirror, (&group, &kind, &name), &read);
                 }
             }
             _ if group == names::CAPI_GROUP => {
@@ -155,8 +156,12 @@ impl Evidence {
         if scalable.id.kind == ScalableKind::MachineTemplate && !named {
             return Err("it is another NodeClass's".to_owned());
         }
-        if !named && !class.machine_templates().is_empty() {
-            return Err("its spec.machineTemplates say what Machines are made from".to_owned());
+        if !named && class.has_templates() {
+            let field = match class.machine_templates() {
+                [] => "machineTemplateSelector says",
+                _ => "machineTemplates say",
+            };
+            return Err(format!("its spec.{field} what Machines are made from"));
         }
         if !named && !takes_part(class, scalable) {
             return Err(match scalable.labels.get(names::MEMBER).map(String::as_str) {
@@ -228,6 +233,29 @@ impl Evidence {
         let by_classes = self.node_classes.iter().flat_map(templates::references);
         let all = mirror.template_references().into_iter().chain(by_classes);
         all.filter(|r| r.group == group && r.kind == kind && r.name == name).collect()
+    }
+
+    /// Adds a template to those of its kind, where a NodeClass selects from these.
+    fn list(
+        &self,
+        mirror: &Mirror,
+        (group, kind, name): (&str, &str, &str),
+        read: &Result<Template, String>,
+    ) {
+        let wanted = (group.to_owned(), kind.to_owned());
+        if !self.node_classes.iter().any(|class| templates::kind(class).as_ref() == Some(&wanted)) {
+            return;
+        }
+        let mut names = mirror.listing(group, kind).map(|known| known.names.clone()).unwrap_or_default();
+        names.insert(name.to_owned());
+        mirror.set_listing(wanted, Ok(names));
+        let reference = Reference {
+            group: group.to_owned(),
+            version: String::new(),
+            kind: kind.to_owned(),
+            name: name.to_owned(),
+        };
+        mirror.set_template(reference, read.clone());
     }
 
     fn targeting(&self, id: &ScalableKey) -> Vec<ClaimFacts> {

@@ -8,6 +8,7 @@
 //! | [`client`] | the management cluster: what it has, what is written to it |
 //! | [`wiring`] | puts it together |
 //! | [`explanation`] | why a resource is offered, or is not |
+//! | [`self_check`] | whether our accounts may do what we ask of the clusters |
 //! | [`labels`], [`names`], [`metrics`] | names on the wire; what is counted |
 
 pub mod client;
@@ -20,6 +21,7 @@ pub mod labels;
 pub mod metrics;
 pub mod names;
 pub mod nodeclass;
+pub mod self_check;
 pub mod wiring;
 
 use std::sync::Arc;

@@ -28,6 +28,8 @@ pub const INSTANCE_TYPES_RESOLVED: &str = "InstanceTypesResolved";
 pub const PERMISSIONS_READY: &str = "PermissionsReady";
 /// The NodePools declare the taints of the nodes they could get. Nothing depends on it.
 pub const TAINTS_DECLARED: &str = "TaintsDeclared";
+/// kubelet keeps of Nodes what is said that it keeps. Nothing depends on it.
+pub const KUBELET_AS_DECLARED: &str = "KubeletAsDeclared";
 /// What takes part has Machines that are not Karpenter's. Nothing depends on it.
 pub const UNMANAGED_MACHINES: &str = "UnmanagedMachines";
 
@@ -91,6 +93,9 @@ pub struct ClusterAPINodeClassSpec {
     /// What kubelet keeps for itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kubelet: Option<Kubelet>,
+    /// What kubelet is taken to reserve where nobody says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub default_reservations: Option<Reservations>,
     /// Where prices come from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pricing: Option<Pricing>,
@@ -109,6 +114,55 @@ pub struct ClusterAPINodeClassSpec {
     /// What Machines are made from in Machine mode, in place of MachineDeployments.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub machine_templates: Option<Vec<MachineTemplate>>,
+    /// Which templates Machines are made from besides, in Machine mode.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub machine_template_selector: Option<MachineTemplateSelector>,
+}
+
+/// Infrastructure templates that Machines are made from, each an instance type.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct MachineTemplateSelector {
+    /// Their API group.
+    pub api_group: String,
+    /// Their kind.
+    pub kind: String,
+    /// Their labels.
+    pub selector: LabelSelector,
+    /// What the bootstrap configuration is cloned from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bootstrap_ref: Option<TemplateReference>,
+    /// The Secret that takes the place of a bootstrap configuration.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bootstrap_data_secret_name: Option<String>,
+    /// The Kubernetes version.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<String>,
+    /// Where Machines may be; anywhere if it is not said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure_domains: Option<Vec<String>>,
+    /// Labels of the Machines, which Cluster API copies to Nodes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub labels: Option<BTreeMap<String, String>>,
+}
+
+impl MachineTemplateSelector {
+    /// One of the templates, as if it had been named.
+    pub fn naming(&self, template: &str) -> MachineTemplate {
+        MachineTemplate {
+            name: template.to_owned(),
+            infrastructure_ref: TemplateReference {
+                api_group: self.api_group.clone(),
+                kind: self.kind.clone(),
+                name: template.to_owned(),
+            },
+            bootstrap_ref: self.bootstrap_ref.clone(),
+            bootstrap_data_secret_name: self.bootstrap_data_secret_name.clone(),
+            version: self.version.clone(),
+            failure_domains: self.failure_domains.clone(),
+            labels: self.labels.clone(),
+        }
+    }
 }
 
 /// Templates that Machines of one instance type are made from.
@@ -199,7 +253,7 @@ pub enum SelectorMode {
 }
 
 /// What is made for a NodeClaim.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum LaunchMode {
     /// One more replica of a MachineDeployment or MachineSet.
     #[default]
@@ -271,6 +325,16 @@ pub struct Kubelet {
     /// How many pods a node may have.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_pods: Option<i32>,
+}
+
+/// What kubelet is taken to reserve where nobody says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Reservations {
+    /// Nothing, as kubeadm sets it up, and as the Go provider has it.
+    #[default]
+    None,
+    /// A share of cores and memory that falls with size, as clouds usually set it up.
+    Curve,
 }
 
 /// Where prices come from, if annotations do not say.
@@ -427,6 +491,17 @@ impl ClusterAPINodeClass {
     pub fn machine_templates(&self) -> &[MachineTemplate] {
         let templates = self.spec.as_ref().and_then(|spec| spec.machine_templates.as_deref());
         templates.filter(|_| self.makes_machines()).unwrap_or_default()
+    }
+
+    /// Which templates Machines are made from besides; nothing but in Machine mode.
+    pub fn machine_template_selector(&self) -> Option<&MachineTemplateSelector> {
+        let selector = self.spec.as_ref().and_then(|spec| spec.machine_template_selector.as_ref());
+        selector.filter(|_| self.makes_machines())
+    }
+
+    /// Whether it says itself what Machines are made from, so that it has no MachineDeployments.
+    pub fn has_templates(&self) -> bool {
+        !self.machine_templates().is_empty() || self.machine_template_selector().is_some()
     }
 
     /// The zone of nodes in a failure domain.

@@ -30,7 +30,7 @@ use crate::client::hub::Hub;
 use crate::client::mirror::{Mirror, News};
 use crate::client::prices::{self, Fetch};
 use crate::client::scope::Ours;
-use crate::client::settings::{Access, Settings, workload_kubeconfig};
+use crate::client::settings::{Access, Settings, SettingsError, workload_kubeconfig};
 use crate::client::watching::Watching;
 use crate::instances::actor::{Actor, concerned};
 use crate::instances::care::care;
@@ -74,8 +74,8 @@ pub struct Parts {
 /// How the provider joins the program.
 pub async fn install(around: &Surroundings) -> Result<Installation, InstallError> {
     let failed = |problem: String| InstallError { provider: "cluster-api", problem };
-    let settings = settings(around).map_err(|error| failed(error.to_string()))?;
     let options = &around.options;
+    let settings = settings(options).map_err(|error| failed(error.to_string()))?;
     // What is changed from here on is noticed.
     let known = Files::of(&settings);
     let config = if options.cluster_api.in_management_cluster {
@@ -150,19 +150,9 @@ pub async fn workload(
     tell: impl Fn(&str),
     stop: &CancellationToken,
 ) -> Result<Option<Workload>, InstallError> {
-    let failed = |problem: String| InstallError { provider: "cluster-api", problem };
-    let (name, namespace) = (&options.cluster_name, &options.cluster_api.cluster_namespace);
-    for (value, setting) in [(name, "CLUSTER_NAME"), (namespace, "CLUSTER_NAMESPACE")] {
-        if value.is_empty() {
-            return Err(failed(format!(
-                "{setting} is not set; with CLUSTER_API_IN_MANAGEMENT_CLUSTER it says which Cluster to work for"
-            )));
-        }
-    }
-    let client = Client::try_from(own).map_err(|error| failed(with_causes(&error)))?;
-    let secrets = Api::<Secret>::namespaced(client, namespace);
+    let (secrets, name) = workload_location(own, options)?;
     loop {
-        match workload_now(&secrets, &format!("{name}-kubeconfig")).await {
+        match workload_now(&secrets, &name).await {
             Ok(workload) => return Ok(Some(workload)),
             Err(error) => {
                 tracing::error!(error, "the cluster to work for cannot be reached, will look again");
@@ -173,6 +163,48 @@ pub async fn workload(
             return Ok(None);
         }
     }
+}
+
+/// Where the kubeconfig of the cluster to work for is kept.
+fn workload_location(own: Config, options: &Options) -> Result<(Api<Secret>, String), InstallError> {
+    let failed = |problem: String| InstallError { provider: "cluster-api", problem };
+    let (name, namespace) = (&options.cluster_name, &options.cluster_api.cluster_namespace);
+    for (value, setting) in [(name, "CLUSTER_NAME"), (namespace, "CLUSTER_NAMESPACE")] {
+        if value.is_empty() {
+            return Err(failed(format!(
+                "{setting} is not set; with CLUSTER_API_IN_MANAGEMENT_CLUSTER it says which Cluster to work for"
+            )));
+        }
+    }
+    let client = Client::try_from(own).map_err(|error| failed(with_causes(&error)))?;
+    Ok((Api::namespaced(client, namespace), format!("{name}-kubeconfig")))
+}
+
+/// Both clusters, as they are reached at the moment; nothing is waited for.
+pub struct Clusters {
+    /// The one that pods run in.
+    pub workload: Client,
+    /// The one that Cluster API runs in.
+    pub management: Hub,
+}
+
+/// Both clusters from the one that we run in.
+pub async fn clusters(own: Config, options: &Options) -> Result<Clusters, InstallError> {
+    let failed = |problem: String| InstallError { provider: "cluster-api", problem };
+    let client = |config: Config| Client::try_from(config).map_err(|error| failed(with_causes(&error)));
+    let settings = settings(options).map_err(|error| failed(error.to_string()))?;
+    let (workload, management) = if options.cluster_api.in_management_cluster {
+        let (secrets, name) = workload_location(own.clone(), options)?;
+        let workload = workload_now(&secrets, &name).await.map_err(failed)?;
+        (client(workload.config)?, client(own)?)
+    } else {
+        let workload = client(own)?;
+        let apart = settings.management().await.map_err(|error| failed(error.to_string()))?;
+        let management = apart.map(client).transpose()?.unwrap_or_else(|| workload.clone());
+        (workload, management)
+    };
+    let ours = Ours::new(&settings).asking(workload.clone());
+    Ok(Clusters { management: Hub::new(management, ours), workload })
 }
 
 async fn workload_now(secrets: &Api<Secret>, name: &str) -> Result<Workload, String> {
@@ -206,15 +238,16 @@ pub async fn follow_workload(
 }
 
 /// What the program's options say about us.
-fn settings(around: &Surroundings) -> Result<Settings, crate::client::settings::SettingsError> {
-    let options = &around.options.cluster_api;
+fn settings(all: &Options) -> Result<Settings, SettingsError> {
+    let options = &all.cluster_api;
     let text = |text: &str| (!text.is_empty()).then(|| text.to_owned());
     Settings::read(|name| match name {
         "CLUSTER_API_KUBECONFIG" => options.kubeconfig.as_ref().map(|path| path.display().to_string()),
         "CLUSTER_API_DEFAULT_ARCH" => text(&options.default_arch),
         "CLUSTER_API_SYNC_LABELS" => text(&options.sync_labels),
+        "VM_MEMORY_OVERHEAD_PERCENT" => text(&options.vm_memory_overhead_percent),
         "CLUSTER_NAMESPACE" => text(&options.cluster_namespace),
-        "CLUSTER_NAME" => text(&around.options.cluster_name),
+        "CLUSTER_NAME" => text(&all.cluster_name),
         // A kubeconfig goes before the rest, as in the Go provider.
         _ if options.kubeconfig.is_some() => None,
         "CLUSTER_API_URL" => text(&options.url),

@@ -22,7 +22,7 @@ use serde_json::Value;
 /// What was asked.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// The MachineDeployment or MachineSet, with or without its namespace; or NODECLASS.NAME of one of machineTemplates
+    /// The MachineDeployment or MachineSet, with or without its namespace; or NODECLASS.NAME of a template that a NodeClass names or selects
     #[arg(value_name = "[NAMESPACE/]NAME")]
     name: String,
 
@@ -44,7 +44,9 @@ pub(super) fn report(args: &Args) -> anyhow::Result<String> {
     let objects = if args.files.is_empty() { read_clusters(args)? } else { read_files(&args.files)? };
     // As the operator has them: only what decides about offers is read.
     let settings = Settings::read(|name| match name {
-        "CLUSTER_API_DEFAULT_ARCH" | "CLUSTER_API_SYNC_LABELS" => std::env::var(name).ok(),
+        "CLUSTER_API_DEFAULT_ARCH" | "CLUSTER_API_SYNC_LABELS" | "VM_MEMORY_OVERHEAD_PERCENT" => {
+            std::env::var(name).ok()
+        }
         _ => None,
     })?;
     Ok(Evidence::of(settings, objects).explain(&args.name)?)
@@ -125,10 +127,11 @@ async fn price_tables(client: &Client, objects: &[Value]) -> anyhow::Result<Vec<
     Ok(found)
 }
 
-/// The infrastructure templates that MachineDeployments and NodeClasses refer to. One that cannot be had tells nothing.
+/// The infrastructure templates that MachineDeployments and NodeClasses refer to or select from. One that cannot be had tells nothing.
 async fn templates(client: &Client, versions: &Versions, objects: &[Value]) -> anyhow::Result<Vec<Value>> {
     let of_kind = |kind: &'static str| objects.iter().filter(move |object| object["kind"] == kind);
     let mut references: BTreeSet<(String, Reference)> = BTreeSet::new();
+    let mut kinds: BTreeSet<(String, (String, String))> = BTreeSet::new();
     for object in of_kind("MachineDeployment") {
         let object: DynamicObject = serde_json::from_value(object.clone())?;
         let Ok(scalable) = Scalable::read(ScalableKind::MachineDeployment, &object) else { continue };
@@ -141,9 +144,17 @@ async fn templates(client: &Client, versions: &Versions, objects: &[Value]) -> a
             let namespace = cluster["metadata"]["namespace"].as_str().unwrap_or_default();
             let named = templates::references(&class);
             references.extend(named.map(|reference| (namespace.to_owned(), reference)));
+            kinds.extend(templates::kind(&class).map(|kind| (namespace.to_owned(), kind)));
         }
     }
     let mut found = Vec::new();
+    for (namespace, (group, kind)) in kinds {
+        let Ok(resource) = versions.resource(client, &group, &kind).await else { continue };
+        let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), &namespace, &resource);
+        for template in api.list(&ListParams::default()).await.into_iter().flatten() {
+            found.push(typed(template, &resource, &kind)?);
+        }
+    }
     for (namespace, reference) in references {
         let Ok(resource) = versions.resource(client, &reference.group, &reference.kind).await else {
             continue;

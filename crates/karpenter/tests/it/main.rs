@@ -8,6 +8,7 @@ mod cloudstack_joining;
 mod cloudstack_repair;
 mod cloudstack_upkeep;
 mod cluster_api;
+mod cluster_api_commands;
 mod crd_types;
 mod decisions;
 mod demo;

@@ -2,7 +2,7 @@
 //! the fields that matter to it. A write whose object was changed or has gone says so, so that the caller looks again instead of
 //! guessing.
 
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -18,7 +18,7 @@ use tokio::time::Instant;
 use super::cluster::Cluster;
 use super::fields::{Condition, Malformed, Reference, with_condition};
 use super::machine::Machine;
-use super::scalable::{Scalable, ScalableKey};
+use super::scalable::{Scalable, ScalableKey, ScalableKind};
 use super::scope::{Ours, Scope, ScopeError};
 use super::versions::{VersionError, Versions};
 use crate::names::{self, CAPI_GROUP, CLUSTER_NAME};
@@ -185,6 +185,21 @@ impl Hub {
         Ok(listed.items.iter().map(Machine::read).collect::<Result<_, _>>()?)
     }
 
+    /// The MachineSets of a scalable resource, as they are now; of anything but a MachineDeployment there are none. One that cannot be
+    /// read is left out, as it is where they are watched.
+    pub async fn sets_of(&self, id: &ScalableKey) -> Result<Vec<Arc<Scalable>>, HubError> {
+        if id.kind != ScalableKind::MachineDeployment {
+            return Ok(Vec::new());
+        }
+        let cluster = &self.find_scope().await?.cluster;
+        let name = names::label_value(&id.key.name);
+        let labels = format!("{CLUSTER_NAME}={cluster},{}={name}", names::DEPLOYMENT_NAME);
+        let api = self.api(CAPI_GROUP, "MachineSet", &labels).await?;
+        let listed = api.settle(api.api.list(&ListParams::default().labels(&labels)).await)?;
+        let read = |object: &DynamicObject| Scalable::read(ScalableKind::MachineSet, object).ok();
+        Ok(listed.items.iter().filter_map(read).map(Arc::new).collect())
+    }
+
     /// Whether a kind of our Cluster can be listed.
     pub async fn list(&self, kind: &str) -> Result<(), HubError> {
         let labels = format!("{CLUSTER_NAME}={}", self.find_scope().await?.cluster);
@@ -244,7 +259,7 @@ impl Hub {
     /// Has Cluster API wait no longer for the drain of a Machine's node, for its volumes, and for the Node to go.
     pub async fn stop_waiting(&self, machine: &Machine) -> Result<(), HubError> {
         let api = self.api(CAPI_GROUP, "Machine", &machine.key.name).await?;
-        let spec = match self.versions.of(&self.client, CAPI_GROUP).await?.as_str() {
+        let spec = match self.versions.own(&self.client).await?.as_str() {
             "v1beta1" => json!({
                 "nodeDrainTimeout": "1s", "nodeVolumeDetachTimeout": "1s", "nodeDeletionTimeout": "1s",
             }),
@@ -270,7 +285,7 @@ impl Hub {
         if found.metadata.uid.as_deref() != Some(&*machine.uid) {
             return Err(HubError::NotFound(format!("Machine {}", machine.key)));
         }
-        let is_old = self.versions.of(&self.client, CAPI_GROUP).await? == "v1beta1";
+        let is_old = self.versions.own(&self.client).await? == "v1beta1";
         let path = if is_old { "/status/v1beta2/conditions" } else { "/status/conditions" };
         let before = found.data.pointer(path).and_then(Value::as_array).cloned().unwrap_or_default();
         let Some(after) = with_condition(before, wanted, now) else { return Ok(false) };
@@ -292,6 +307,12 @@ impl Hub {
     pub async fn get(&self, reference: &Reference) -> Result<DynamicObject, HubError> {
         let api = self.api(&reference.group, &reference.kind, &reference.name).await?;
         api.get(&reference.name).await
+    }
+
+    /// All objects of a kind in our Cluster's namespace.
+    pub async fn all(&self, group: &str, kind: &str) -> Result<Vec<DynamicObject>, HubError> {
+        let api = self.api(group, kind, "").await?;
+        Ok(api.settle(api.api.list(&ListParams::default()).await)?.items)
     }
 
     /// What all clones of a kind say of themselves that Karpenter made for our Cluster.

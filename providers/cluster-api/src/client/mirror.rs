@@ -78,8 +78,19 @@ struct Shared {
 pub struct Wanted {
     /// Infrastructure templates that they name.
     pub templates: BTreeSet<Reference>,
+    /// Kinds of infrastructure templates that they select from, by group and kind.
+    pub kinds: BTreeSet<(String, String)>,
     /// Our Cluster's control plane.
     pub control_plane: bool,
+}
+
+/// All templates of a kind.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Listing {
+    /// Their names, as they were when they could last be listed.
+    pub names: BTreeSet<String>,
+    /// Why they cannot be listed.
+    pub trouble: Option<String>,
 }
 
 #[derive(Default)]
@@ -94,6 +105,7 @@ struct Kept {
     scalables: BTreeMap<ScalableKey, Arc<Scalable>>,
     broken: BTreeMap<(Watched, ObjectKey), Malformed>,
     templates: BTreeMap<Reference, Arc<Result<Template, String>>>,
+    listings: BTreeMap<(String, String), Arc<Listing>>,
     control_plane: Option<Arc<Result<ControlPlane, String>>>,
     wanted: Wanted,
 }
@@ -217,6 +229,16 @@ impl Mirror {
         all
     }
 
+    /// All infrastructure templates of a kind; `None` if nobody has looked yet.
+    pub fn listing(&self, group: &str, kind: &str) -> Option<Arc<Listing>> {
+        self.read().listings.get(&(group.to_owned(), kind.to_owned())).cloned()
+    }
+
+    /// The kinds of infrastructure templates that NodeClasses select from, by group and kind.
+    pub fn wanted_kinds(&self) -> BTreeSet<(String, String)> {
+        self.read().wanted.kinds.clone()
+    }
+
     /// Our Cluster's control plane, or why it cannot be read; `None` if there is none, or nobody has looked.
     pub fn control_plane(&self) -> Option<Arc<Result<ControlPlane, String>>> {
         self.read().control_plane.clone()
@@ -313,6 +335,20 @@ impl Mirror {
         let mut kept = self.write();
         if kept.templates.get(&reference).is_none_or(|known| **known != template) {
             kept.templates.insert(reference, Arc::new(template));
+            kept.version += 1;
+        }
+    }
+
+    /// Takes over which templates of a kind there are, or why they cannot be listed: then those stay that were there.
+    pub(crate) fn set_listing(&self, kind: (String, String), names: Result<BTreeSet<String>, String>) {
+        let mut kept = self.write();
+        let known = kept.listings.get(&kind).map(|known| Listing::clone(known));
+        let now = match names {
+            Ok(names) => Listing { names, trouble: None },
+            Err(trouble) => Listing { trouble: Some(trouble), ..known.clone().unwrap_or_default() },
+        };
+        if known.as_ref() != Some(&now) {
+            kept.listings.insert(kind, Arc::new(now));
             kept.version += 1;
         }
     }

@@ -24,6 +24,10 @@ pub const SETTINGS: &[(&str, &str)] = &[
     ("CLUSTER_NAMESPACE", "namespace of this cluster's Cluster object"),
     ("CLUSTER_API_DEFAULT_ARCH", "architecture of nodes whose template does not say"),
     (
+        "VM_MEMORY_OVERHEAD_PERCENT",
+        "part of its memory that a virtual machine never sees, where nobody says, such as 0.075",
+    ),
+    (
         "CLUSTER_API_SYNC_LABELS",
         "prefixes of further Machine labels that Cluster API copies to Nodes, separated by commas",
     ),
@@ -94,6 +98,8 @@ pub struct Settings {
     pub cluster_namespace: Option<String>,
     /// The architecture of nodes whose template does not say.
     pub default_arch: String,
+    /// The part of its memory that a machine never sees where nobody says, in millionths.
+    pub vm_memory_overhead: u32,
     /// Prefixes of further labels that Cluster API copies from Machines to Nodes.
     pub sync_labels: Vec<String>,
     /// How long a window of launches stays open after its last arrival, and after its first.
@@ -109,6 +115,7 @@ impl Default for Settings {
             cluster_name: None,
             cluster_namespace: None,
             default_arch: "amd64".to_owned(),
+            vm_memory_overhead: 0,
             sync_labels: Vec::new(),
             window: (Duration::from_millis(100), Duration::from_secs(1)),
             max_age: Duration::from_secs(15 * 60),
@@ -157,6 +164,7 @@ impl Settings {
             cluster_name,
             cluster_namespace,
             default_arch: text("CLUSTER_API_DEFAULT_ARCH").unwrap_or_else(|| "amd64".to_owned()),
+            vm_memory_overhead: part(text("VM_MEMORY_OVERHEAD_PERCENT"))?,
             sync_labels: prefixes.map(str::to_owned).collect(),
             ..Self::default()
         })
@@ -195,6 +203,20 @@ pub fn workload_kubeconfig(secret: &Secret) -> Result<Kubeconfig, SettingsError>
 
 fn kubeconfig_error(what: String, source: KubeconfigError) -> SettingsError {
     SettingsError::Kubeconfig { what, source: Box::new(source) }
+}
+
+/// A part of one, as AWS's provider has it in a setting of this name, in millionths.
+fn part(text: Option<String>) -> Result<u32, SettingsError> {
+    let Some(text) = text else { return Ok(0) };
+    let part = text.parse::<f64>().ok().filter(|part| (0.0..1.0).contains(part));
+    let part = part.ok_or_else(|| SettingsError::Invalid {
+        setting: "VM_MEMORY_OVERHEAD_PERCENT",
+        value: text,
+        problem: "is no part of one, such as 0.075 for 7.5 percent",
+    })?;
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "from 0 to a million")]
+    let millionths = (part * 1e6).round() as u32;
+    Ok(millionths)
 }
 
 /// PEM as it is, or base64 of PEM as kubeconfigs have it.
@@ -279,6 +301,10 @@ mod tests {
             (
                 vec![("CLUSTER_API_URL", "u"), ("CLUSTER_API_CERTIFICATE_AUTHORITY_DATA", "nonsense")],
                 "CLUSTER_API_CERTIFICATE_AUTHORITY_DATA: \"nonsense\" is neither a PEM certificate nor base64 of one",
+            ),
+            (
+                vec![("VM_MEMORY_OVERHEAD_PERCENT", "7.5")],
+                "VM_MEMORY_OVERHEAD_PERCENT: \"7.5\" is no part of one, such as 0.075 for 7.5 percent",
             ),
         ] {
             assert_eq!(read(&pairs).expect_err("refused").to_string(), text);

@@ -22,7 +22,7 @@ use super::hub::{Hub, HubError};
 use super::mirror::{Mirror, Watched};
 use super::template::Template;
 use super::versions::VersionError;
-use crate::names::{CAPI_GROUP, CLUSTER_NAME};
+use crate::names::CLUSTER_NAME;
 
 /// How often the management cluster is asked whether it is there, and templates are looked at again.
 const HEARTBEAT: Duration = Duration::from_secs(30);
@@ -71,7 +71,7 @@ impl Watching {
 
     /// Watches in the version served now; returns when that has changed.
     async fn watch(&self, stop: &CancellationToken) -> Result<(), HubError> {
-        let version = self.hub.versions().of(self.hub.client(), CAPI_GROUP).await?;
+        let version = self.hub.versions().own(self.hub.client()).await?;
         // Everything spawned here ends with this function, however it ends.
         let over = stop.child_token();
         let _guard = over.clone().drop_guard();
@@ -97,6 +97,7 @@ impl Watching {
             self.mirror.keep_only(watched, &keys);
         }
         self.look_at_templates().await;
+        self.look_at_kinds().await;
         self.look_at_control_plane().await;
         self.mirror.mark_synced();
         loop {
@@ -108,6 +109,7 @@ impl Watching {
                 }
                 () = self.mirror.wanted_changed() => {
                     self.look_at_new_templates().await;
+                    self.look_at_kinds().await;
                     self.look_at_control_plane().await;
                     continue;
                 }
@@ -117,10 +119,11 @@ impl Watching {
                 tracing::debug!(%error, "the management cluster did not answer");
             }
             self.look_at_templates().await;
+            self.look_at_kinds().await;
             self.look_at_control_plane().await;
             // Forgotten when something was not served; an outage is no other version.
-            if self.hub.versions().known(CAPI_GROUP).is_none()
-                && let Ok(now) = self.hub.versions().of(self.hub.client(), CAPI_GROUP).await
+            if self.hub.versions().known().is_none()
+                && let Ok(now) = self.hub.versions().own(self.hub.client()).await
                 && now != version
             {
                 tracing::info!(from = version, to = now, "the management cluster serves another version");
@@ -168,6 +171,33 @@ impl Watching {
         }
     }
 
+    /// Looks at all templates of the kinds that NodeClasses select from.
+    async fn look_at_kinds(&self) {
+        for (group, kind) in self.mirror.wanted_kinds() {
+            let names = match answer(self.hub.all(&group, &kind).await) {
+                None => continue,
+                Some(Err(trouble)) => Err(trouble),
+                Some(Ok(objects)) => {
+                    let mut names = BTreeSet::new();
+                    for object in &objects {
+                        let name = object.metadata.name.clone().unwrap_or_default();
+                        let reference = Reference {
+                            group: group.clone(),
+                            version: String::new(),
+                            kind: kind.clone(),
+                            name: name.clone(),
+                        };
+                        let read = Template::read(&kind, object).map_err(|error| error.to_string());
+                        self.mirror.set_template(reference, read);
+                        names.insert(name);
+                    }
+                    Ok(names)
+                }
+            };
+            self.mirror.set_listing((group, kind), names);
+        }
+    }
+
     async fn look_at_template(&self, reference: &Reference) {
         let found = self.look_at(reference, |object| Template::read(&reference.kind, object)).await;
         if let Some(found) = found {
@@ -192,15 +222,23 @@ impl Watching {
         reference: &Reference,
         read: impl FnOnce(&DynamicObject) -> Result<T, Malformed>,
     ) -> Option<Result<T, String>> {
-        match self.hub.get(reference).await {
-            Ok(object) => Some(read(&object).map_err(|error| error.to_string())),
-            Err(
-                error @ (HubError::NotFound(_)
-                | HubError::Refused { .. }
-                | HubError::Version(VersionError::NoGroup(_) | VersionError::NoVersion { .. })),
-            ) => Some(Err(error.to_string())),
-            Err(_) => None,
-        }
+        let found = answer(self.hub.get(reference).await)?;
+        Some(found.and_then(|object| read(&object).map_err(|error| error.to_string())))
+    }
+}
+
+/// What the management cluster has, or why not; `None` if it did not say.
+fn answer<T>(found: Result<T, HubError>) -> Option<Result<T, String>> {
+    match found {
+        Ok(found) => Some(Ok(found)),
+        Err(
+            error @ (HubError::NotFound(_)
+            | HubError::Refused { .. }
+            | HubError::Version(
+                VersionError::NoGroup(_) | VersionError::NoKind { .. } | VersionError::NoVersion { .. },
+            )),
+        ) => Some(Err(error.to_string())),
+        Err(_) => None,
     }
 }
 

@@ -55,6 +55,7 @@ pub(super) struct Memory {
 pub(super) struct Look {
     pub(super) scalable: Scalable,
     pub(super) machines: Vec<Machine>,
+    sets: Vec<Arc<Scalable>>,
     gone: BTreeSet<String>,
 }
 
@@ -74,7 +75,8 @@ impl Actor {
             return Ok(Outcome::Done);
         };
         let machines = fleet.machines_of(id);
-        let look = Look { scalable: Scalable::clone(&seen), machines, gone: BTreeSet::new() };
+        let sets = fleet.mirror.sets_of(id);
+        let look = Look { scalable: Scalable::clone(&seen), machines, sets, gone: BTreeSet::new() };
         self.succeed(&look).await;
         self.adopt(&look).await;
         self.take_over(&look).await;
@@ -88,12 +90,14 @@ impl Actor {
         let mut look = Look {
             scalable: fleet.hub.scalable(id).await?,
             machines: fleet.hub.machines(Some(id)).await?,
+            // A watch may lag behind one, and then a MachineSet that is about to shrink looks settled.
+            sets: fleet.hub.sets_of(id).await?,
             gone: BTreeSet::new(),
         };
         look.gone = self.gone(suspects).await;
         self.notice(&look.scalable);
         let (plan, targeting) = self.plan(&look);
-        let hold = holds::hold(&look.scalable, &fleet.mirror.sets_of(id), Some(&fleet.hub.cluster().await?));
+        let hold = holds::hold(&look.scalable, &look.sets, Some(&fleet.hub.cluster().await?));
         if hold.is_some_and(|hold| hold.kind == HoldKind::NoWrites) {
             return Ok(Outcome::After(WHILE_WAITING));
         }
@@ -128,8 +132,8 @@ impl Actor {
                 .and_then(|limits| limits.per_resource)
                 .and_then(|most| usize::try_from(most).ok()),
         };
-        let sets = fleet.mirror.sets_of(id);
-        let rollout = rollout::rollout(&look.scalable, &sets, &look.machines);
+        let sets = &look.sets;
+        let rollout = rollout::rollout(&look.scalable, sets, &look.machines);
         let memory = self.memory(id);
         let mut plan = ledger::plan(&Situation {
             scalable: &look.scalable,
@@ -195,7 +199,7 @@ impl Actor {
             return;
         }
         let spec = fleet.node_class_of(&look.scalable).map(|class| class.spec()).unwrap_or_default();
-        let rollout = rollout::rollout(&look.scalable, &fleet.mirror.sets_of(id), &look.machines);
+        let rollout = rollout::rollout(&look.scalable, &look.sets, &look.machines);
         let claims = fleet.node_claims.store().list();
         let estate = Estate {
             machines: &look.machines,
@@ -233,7 +237,7 @@ impl Actor {
         }
         let id = &look.scalable.id;
         // While Machines are replaced, the new ones are for the successors of those that go.
-        if rollout::rollout(&look.scalable, &fleet.mirror.sets_of(id), &look.machines).is_some() {
+        if rollout::rollout(&look.scalable, &look.sets, &look.machines).is_some() {
             return;
         }
         let bound: BTreeSet<ObjectKey> =

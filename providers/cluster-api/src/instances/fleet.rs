@@ -216,6 +216,7 @@ impl Fleet {
                 .iter()
                 .flat_map(|class| templates::references(class).collect::<Vec<_>>())
                 .collect(),
+            kinds: classes.iter().filter_map(|class| templates::kind(class)).collect(),
             control_plane: classes.iter().any(|class| class.makes_machines()),
         });
     }

@@ -116,6 +116,7 @@ impl Market<'_> {
             failure_domains: cluster.as_ref().map(|c| c.failure_domains.as_slice()).unwrap_or_default(),
             sync_labels: &self.settings.sync_labels,
             default_arch: &self.settings.default_arch,
+            vm_memory_overhead: self.settings.vm_memory_overhead,
             learnt: &self.learnt,
             spot: &self.spot,
             told: &self.told,
@@ -146,6 +147,7 @@ impl Market<'_> {
             reasons.insert(scalable.id.clone(), self.unavailable(&scalable, mode));
             offers.members.push(scalable);
         }
+        offers.excluded.extend(templates::trouble(class, self.mirror));
         offers.catalog = Catalog::of(&offers.blueprints, |id, place| {
             let reason = reasons.get(id).cloned().flatten();
             reason.or_else(|| (self.failed)(id, place.failure_domain.as_deref()))
@@ -225,7 +227,7 @@ pub fn room(scalable: &Scalable, machines: &[Machine], targeting: &[ClaimFacts])
 /// Whether a resource takes part in a NodeClass: it carries the member label and the selector matches, or the selector alone
 /// decides. A selector that means nothing matches nothing, and a NodeClass that names templates itself has no resources.
 pub fn takes_part(class: &ClusterAPINodeClass, scalable: &Scalable) -> bool {
-    if !class.machine_templates().is_empty() {
+    if class.has_templates() {
         return false;
     }
     let spec = class.spec.as_ref();

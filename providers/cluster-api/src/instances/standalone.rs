@@ -126,7 +126,7 @@ async fn make(
     };
     let infrastructure = clones.clone_of(template, "infrastructurePatches").await?;
     let labels = clones.machine_labels()?;
-    let version = fleet.hub.versions().of(fleet.hub.client(), names::CAPI_GROUP).await?;
+    let version = fleet.hub.versions().own(fleet.hub.client()).await?;
     let mut annotations = clones.annotations();
     hook::annotate(&mut annotations, spec.timeouts.as_ref().is_some_and(|timeouts| timeouts.hook.is_some()));
     annotations[names::BLUEPRINT_HASH] = customization::blueprint_hash(blueprint, &spec).into();
@@ -206,7 +206,7 @@ pub async fn sweep(fleet: &Arc<Fleet>, claim: &NodeClaim, target: &Target) -> Re
 }
 
 /// The kind of a template's clones: its own without the word.
-pub(super) fn kind_of_clones(template: &Reference) -> &str {
+pub(crate) fn kind_of_clones(template: &Reference) -> &str {
     template.kind.strip_suffix("Template").unwrap_or(&template.kind)
 }
 
@@ -243,10 +243,15 @@ impl Clones<'_> {
         let found = hub.get(template).await?;
         let fields = Fields::of(&template.kind, &found);
         let mut spec = fields.at("spec.template.spec").cloned().unwrap_or_else(|| json!({}));
-        let version = hub.versions().of(hub.client(), &template.group).await?;
+        let served = hub.versions().resource(hub.client(), &clone.group, &clone.kind).await?;
         customization::register_with_taints(&clone.kind, &mut spec, self.claim)
             .and_then(|()| {
-                customization::set_up_kubelet(&clone.kind, &version, &mut spec, self.spec.kubelet.as_ref())
+                customization::set_up_kubelet(
+                    &clone.kind,
+                    &served.version,
+                    &mut spec,
+                    self.spec.kubelet.as_ref(),
+                )
             })
             .map_err(|error| fields.malformed(error.field, format!("must be {}", error.wanted)))?;
         let patches = match field {
@@ -269,7 +274,7 @@ impl Clones<'_> {
         annotations[names::CLONED_FROM_NAME] = template.name.as_str().into();
         annotations[names::CLONED_FROM_KIND] = format!("{}.{}", template.kind, template.group).into();
         let object = json!({
-            "apiVersion": format!("{}/{version}", template.group), "kind": clone.kind,
+            "apiVersion": served.api_version, "kind": clone.kind,
             "metadata": {
                 "name": clone.name, "namespace": &*self.cluster.key.namespace, "labels": labels,
                 "annotations": annotations, "ownerReferences": [self.owner()],
@@ -289,8 +294,7 @@ impl Clones<'_> {
 
     /// Until the Machine controller makes the Machine the owner, the Cluster is: nothing outlives it.
     fn owner(&self) -> Value {
-        let version =
-            self.fleet.hub.versions().known(names::CAPI_GROUP).unwrap_or_else(|| "v1beta2".to_owned());
+        let version = self.fleet.hub.versions().known().unwrap_or_else(|| "v1beta2".to_owned());
         json!({
             "apiVersion": format!("{}/{version}", names::CAPI_GROUP), "kind": "Cluster",
             "name": &*self.cluster.key.name, "uid": self.cluster.uid,
@@ -319,11 +323,11 @@ impl Clones<'_> {
     /// A reference in the shape of the version in use.
     async fn reference(&self, to: &Reference) -> Result<Value, HubError> {
         let hub = &self.fleet.hub;
-        let ours = hub.versions().of(hub.client(), names::CAPI_GROUP).await?;
+        let ours = hub.versions().own(hub.client()).await?;
         if ours == "v1beta1" {
-            let version = hub.versions().of(hub.client(), &to.group).await?;
+            let served = hub.versions().resource(hub.client(), &to.group, &to.kind).await?;
             return Ok(json!({
-                "apiVersion": format!("{}/{version}", to.group), "kind": to.kind, "name": to.name,
+                "apiVersion": served.api_version, "kind": to.kind, "name": to.name,
                 "namespace": &*self.cluster.key.namespace,
             }));
         }

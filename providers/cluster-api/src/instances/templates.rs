@@ -1,4 +1,4 @@
-//! Blueprints that a NodeClass names itself, in place of MachineDeployments: pairs of templates that Machines of their own are made from.
+//! Blueprints that a NodeClass names or selects itself, in place of MachineDeployments: pairs of templates that Machines of their own are made from.
 //! They look like a MachineDeployment that has no replicas: what a node is and how it is made is told by the same code. Pure.
 
 use std::sync::Arc;
@@ -7,22 +7,73 @@ use jiff::Timestamp;
 use karpenter_runtime::object_key::ObjectKey;
 
 use crate::client::cluster::Cluster;
-use crate::client::fields::Reference;
+use crate::client::fields::{Malformed, Reference};
 use crate::client::mirror::Mirror;
 use crate::client::scalable::{Scalable, ScalableKey, ScalableKind};
 use crate::names;
 use crate::nodeclass::{ClusterAPINodeClass, MachineTemplate, TemplateReference};
 
-/// The blueprints that a NodeClass names; none until its Cluster is known.
+/// The blueprints that a NodeClass names or selects; none until its Cluster is known.
 pub fn blueprints(class: &ClusterAPINodeClass, mirror: &Mirror) -> Vec<Arc<Scalable>> {
     let Some(cluster) = mirror.cluster() else { return Vec::new() };
-    let templates = class.machine_templates().iter();
-    templates.map(|template| Arc::new(blueprint(class, template, mirror, &cluster))).collect()
+    let mut templates = class.machine_templates().to_vec();
+    for template in selected(class, mirror) {
+        // What it says of one by name goes before what it says of all.
+        if !templates.iter().any(|named| named.name == template.name) {
+            templates.push(template);
+        }
+    }
+    templates.iter().map(|template| Arc::new(blueprint(class, template, mirror, &cluster))).collect()
+}
+
+/// The templates that a NodeClass selects, as if it had named them.
+fn selected(class: &ClusterAPINodeClass, mirror: &Mirror) -> Vec<MachineTemplate> {
+    let Some(wanted) = class.machine_template_selector() else { return Vec::new() };
+    let Some(listing) = mirror.listing(&wanted.api_group, &wanted.kind) else { return Vec::new() };
+    // A selector that means nothing selects nothing.
+    let Ok(selector) = wanted.selector.to_selector() else { return Vec::new() };
+    let templates = listing.names.iter().map(|name| wanted.naming(name));
+    let is_selected = |template: &MachineTemplate| {
+        let found = mirror.template(&reference(&template.infrastructure_ref));
+        found.is_some_and(|found| found.as_ref().as_ref().is_ok_and(|found| selector.matches(&found.labels)))
+    };
+    templates.filter(is_selected).collect()
+}
+
+/// What keeps a NodeClass from selecting templates.
+pub fn trouble(class: &ClusterAPINodeClass, mirror: &Mirror) -> Option<Malformed> {
+    let wanted = class.machine_template_selector()?;
+    let malformed = |key: &str, problem: String| Malformed {
+        object: format!("ClusterAPINodeClass {}", class.name()),
+        key: format!("spec.machineTemplateSelector{key}"),
+        problem,
+    };
+    if let Err(error) = wanted.selector.to_selector() {
+        return Some(malformed(".selector", error.to_string()));
+    }
+    let listing = mirror.listing(&wanted.api_group, &wanted.kind)?;
+    listing.trouble.clone().map(|trouble| malformed("", trouble))
+}
+
+/// The kind of templates that a NodeClass selects from, by group and kind.
+pub fn kind(class: &ClusterAPINodeClass) -> Option<(String, String)> {
+    class.machine_template_selector().map(|wanted| (wanted.api_group.clone(), wanted.kind.clone()))
 }
 
 /// The infrastructure templates that a NodeClass names.
 pub fn references(class: &ClusterAPINodeClass) -> impl Iterator<Item = Reference> {
     class.machine_templates().iter().map(|template| reference(&template.infrastructure_ref))
+}
+
+/// All templates that a NodeClass names, and one that stands for those that it selects.
+pub fn all_references(class: &ClusterAPINodeClass) -> Vec<Reference> {
+    let selected = class.machine_template_selector().map(|wanted| wanted.naming(""));
+    let templates = class.machine_templates().iter().cloned().chain(selected);
+    templates
+        .flat_map(|template| [Some(template.infrastructure_ref), template.bootstrap_ref])
+        .flatten()
+        .map(|template| reference(&template))
+        .collect()
 }
 
 /// The name of a blueprint: that of its NodeClass, and its own.
@@ -44,7 +95,9 @@ fn blueprint(
     let found = mirror.template(&infrastructure);
     let found = found.as_ref().and_then(|found| found.as_ref().as_ref().ok());
     let mut annotations = found.map(|found| found.annotations.clone()).unwrap_or_default();
-    annotations.entry(names::INSTANCE_TYPE.to_owned()).or_insert_with(|| template.name.clone());
+    annotations
+        .entry(names::INSTANCE_TYPE.to_owned())
+        .or_insert_with(|| names::label_value(&template.name).into());
     Scalable {
         id: key(class, template, cluster),
         uid: String::new(),
@@ -130,6 +183,41 @@ mod tests {
             "0.5",
             "as a MachineDeployment's"
         );
+    }
+
+    #[test]
+    fn templates_that_a_node_class_selects_are_blueprints_unless_it_names_them() {
+        let (mut class, mirror) = (class("Machine"), mirror());
+        let spec = class.spec.as_mut().expect("a spec");
+        spec.machine_template_selector = serde_json::from_value(json!({
+            "apiGroup": "infra.x", "kind": "FakeMachineTemplate", "selector": {"matchLabels": {"pool": "p"}},
+            "bootstrapDataSecretName": "join",
+        }))
+        .expect("a selector");
+        let kind = || kind(&class).expect("a kind");
+        let names = || -> Vec<String> {
+            blueprints(&class, &mirror).iter().map(|found| found.id.key.name.to_string()).collect()
+        };
+        assert_eq!(names(), ["metal.large"], "nobody has looked");
+        for (name, label) in [("large", "p"), ("small", "p"), ("other", "q")] {
+            let labels = [("pool".to_owned(), label.to_owned())].into();
+            let reference = reference(&TemplateReference {
+                api_group: "infra.x".to_owned(),
+                kind: "FakeMachineTemplate".to_owned(),
+                name: name.to_owned(),
+            });
+            mirror.set_template(reference, Ok(Template { labels, ..Template::default() }));
+        }
+        let there = ["large", "small", "other"].map(str::to_owned);
+        mirror.set_listing(kind(), Ok(there.into()));
+        assert_eq!(names(), ["metal.large", "metal.small"]);
+        let small = &blueprints(&class, &mirror)[1];
+        assert_eq!(small.annotations[names::INSTANCE_TYPE], "small");
+        assert_eq!(small.bootstrap_secret.as_deref(), Some("join"));
+        mirror.set_listing(kind(), Err("no right".to_owned()));
+        assert_eq!(names(), ["metal.large", "metal.small"], "what cannot be listed is not gone");
+        let told = trouble(&class, &mirror).expect("trouble").to_string();
+        assert_eq!(told, "ClusterAPINodeClass metal: spec.machineTemplateSelector: no right");
     }
 
     #[test]

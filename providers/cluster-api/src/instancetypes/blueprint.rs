@@ -10,6 +10,7 @@ use karpenter_api::labels::{
     TOPOLOGY_ZONE,
 };
 use karpenter_engine::instance_type::Overhead;
+use karpenter_engine::resources::Amount;
 
 use super::price::{Price, Sources, Told, price};
 use super::{capacity, node_labels, overhead, taints};
@@ -38,6 +39,8 @@ pub struct Blueprint {
     pub overhead: Overhead,
     /// What of it pods can use, as a Node of it shows where nobody says.
     pub allocatable: Option<ResourceList>,
+    /// How what kubelet keeps of a Node of it differs from what is said.
+    pub kubelet_differs: Option<String>,
     /// Volumes per CSI driver.
     pub volume_limits: BTreeMap<String, i64>,
     /// Taints of its nodes.
@@ -78,6 +81,8 @@ pub struct Surroundings<'a> {
     pub sync_labels: &'a [String],
     /// The architecture of nodes whose template does not say.
     pub default_arch: &'a str,
+    /// The part of its memory that a machine never sees where nobody says, in millionths.
+    pub vm_memory_overhead: u32,
     /// What Nodes of resources tell.
     pub learnt: &'a BTreeMap<ScalableKey, Learnt>,
     /// Resources whose nodes turned out to be spot.
@@ -131,12 +136,19 @@ impl Blueprint {
         };
         let kubelet = overhead::told(scalable, spec.kubelet.as_ref())?;
         let unseen_memory = overhead::unseen_memory(scalable, &capacity)?;
-        let mut overhead = overhead::overhead(kubelet.as_ref(), &capacity, around.node_class)?;
-        if let Some(memory) = unseen_memory {
+        let unsaid = spec.default_reservations.unwrap_or_default();
+        let mut overhead = overhead::overhead(kubelet.as_ref(), unsaid, &capacity, around.node_class)?;
+        let said = kubelet.as_ref().is_some_and(overhead::says);
+        let kubelet_differs = learnt
+            .filter(|_| said)
+            .and_then(|learnt| overhead::difference(&overhead, &learnt.capacity, &learnt.allocatable));
+        let unseen =
+            unseen_memory.unwrap_or_else(|| overhead::part_of_memory(&capacity, around.vm_memory_overhead));
+        if unseen > Amount::ZERO {
             let before = overhead.system_reserved.amount("memory");
-            overhead.system_reserved.set("memory", before.plus(memory));
+            overhead.system_reserved.set("memory", before.plus(unseen));
         }
-        let is_said = kubelet.is_some() || unseen_memory.is_some();
+        let is_said = said || unseen_memory.is_some();
         let shown = learnt.filter(|learnt| !is_said && !learnt.allocatable.is_empty());
         let told_type = labels.remove(CAPACITY_TYPE).or_else(|| own(names::CAPACITY_TYPE));
         let capacity_type_told = told_type.is_some();
@@ -169,6 +181,7 @@ impl Blueprint {
             carried: BTreeSet::new(),
             overhead,
             allocatable: shown.map(|learnt| learnt.allocatable.clone()),
+            kubelet_differs,
             volume_limits: capacity::volume_limits(scalable)?,
             taints: taints::taints(scalable)?,
             named,

@@ -1,5 +1,6 @@
 //! What of a node pods cannot use: as the resource's annotations or the NodeClass say, else what Nodes show, else what kubelet keeps
-//! free by itself, which is 100Mi of memory and a tenth of the disk.
+//! free by itself, which is 100Mi of memory and a tenth of the disk. Where users ask for it, the share of memory that a virtual machine
+//! never sees and what clouds usually have kubelet reserve are taken off besides: kubeadm has it reserve nothing, so neither is a default.
 
 use std::collections::BTreeMap;
 
@@ -12,14 +13,64 @@ use karpenter_primitives::Quantity;
 use crate::client::fields::Malformed;
 use crate::client::scalable::Scalable;
 use crate::names;
-use crate::nodeclass::Kubelet;
+use crate::nodeclass::{Kubelet, Reservations};
 
 /// kubelet's own thresholds.
 const DEFAULT_EVICTION: &[(&str, &str)] = &[("memory.available", "100Mi"), ("nodefs.available", "10%")];
 
-/// The overhead of nodes with this capacity; `node_class` is for messages.
+/// Of what part of the cores how many thousandths are usually reserved: parts in cores.
+const CPU_CURVE: &[(i128, i128)] = &[(1, 60), (1, 10), (2, 5)];
+/// Of the cores beyond, in ten thousandths.
+const CPU_BEYOND: i128 = 25;
+/// Of what part of the memory how many hundredths are usually reserved: parts in GiB.
+const MEMORY_CURVE: &[(i128, i128)] = &[(4, 25), (4, 20), (8, 10), (112, 6)];
+/// Of the memory beyond, in hundredths.
+const MEMORY_BEYOND: i128 = 2;
+/// What is reserved of less than a GiB.
+const LEAST_MEMORY_MIB: i128 = 255;
+
+const NANO: i128 = 1_000_000_000;
+const MIB: i128 = 1 << 20;
+const GIB: i128 = 1 << 30;
+
+/// So much, or what is missing to a whole unit more.
+fn whole_units(nanos: i128, unit: i128) -> Amount {
+    Amount::nanos((nanos + unit - 1) / unit * unit)
+}
+
+/// What clouds usually have kubelet reserve on a node with this capacity: a share that falls with size.
+fn curve(capacity: &Resources) -> Resources {
+    let mut reserved = Resources::new();
+    if let Some(cores) = capacity.get("cpu") {
+        let (mut left, mut kept) = (cores.as_nanos(), 0);
+        for (part, thousandths) in CPU_CURVE {
+            let part = left.min(part * NANO);
+            kept += part * thousandths / 1000;
+            left -= part;
+        }
+        reserved.set("cpu", whole_units(kept + left * CPU_BEYOND / 10_000, NANO / 1000));
+    }
+    if let Some(memory) = capacity.get("memory") {
+        let (mut left, mut kept) = (memory.as_nanos(), 0);
+        for (part, hundredths) in MEMORY_CURVE {
+            let part = left.min(part * GIB * NANO);
+            kept += part / 100 * hundredths;
+            left -= part;
+        }
+        kept += left / 100 * MEMORY_BEYOND;
+        if memory.as_nanos() < GIB * NANO {
+            kept = memory.as_nanos().min(LEAST_MEMORY_MIB * MIB * NANO);
+        }
+        reserved.set("memory", whole_units(kept, MIB * NANO));
+    }
+    reserved
+}
+
+/// The overhead of nodes with this capacity; `node_class` is for messages, and `unsaid` is what to reckon with where nobody says what
+/// kubelet reserves.
 pub fn overhead(
     kubelet: Option<&Kubelet>,
+    unsaid: Reservations,
     capacity: &ResourceList,
     node_class: &str,
 ) -> Result<Overhead, Malformed> {
@@ -45,8 +96,12 @@ pub fn overhead(
         eviction_threshold.set(resource, amount);
     }
     let reserved = |list: Option<&ResourceList>| list.map(conversion::resources).unwrap_or_default();
+    let kube_reserved = kubelet.and_then(|kubelet| kubelet.kube_reserved.as_ref());
     Ok(Overhead {
-        kube_reserved: reserved(kubelet.and_then(|kubelet| kubelet.kube_reserved.as_ref())),
+        kube_reserved: match (kube_reserved, unsaid) {
+            (None, Reservations::Curve) => curve(&capacity),
+            (told, _) => reserved(told),
+        },
         system_reserved: reserved(kubelet.and_then(|kubelet| kubelet.system_reserved.as_ref())),
         eviction_threshold,
     })
@@ -80,6 +135,17 @@ pub fn told(scalable: &Scalable, node_class: Option<&Kubelet>) -> Result<Option<
         eviction_hard: eviction.or(class.eviction_hard),
         max_pods: class.max_pods,
     }))
+}
+
+/// Whether this says anything about what pods cannot use.
+pub fn says(kubelet: &Kubelet) -> bool {
+    kubelet.kube_reserved.is_some() || kubelet.system_reserved.is_some() || kubelet.eviction_hard.is_some()
+}
+
+/// This part of the memory, in millionths of it, as whole MiB.
+pub fn part_of_memory(capacity: &ResourceList, millionths: u32) -> Amount {
+    let whole = conversion::resources(capacity).amount("memory");
+    whole_units(whole.as_nanos() / 1_000_000 * i128::from(millionths), MIB * NANO)
 }
 
 /// What its owner says of the memory that kubelet never sees; nothing if it says nothing.
@@ -138,6 +204,34 @@ pub fn shown<'a>(
         overhead.eviction_threshold.set(resource, Amount::ZERO);
     }
     overhead
+}
+
+/// How what kubelet keeps of a Node differs from what is said, in words. A hundredth of the whole is no difference: percentages are of
+/// what kubelet sees.
+pub fn difference(said: &Overhead, capacity: &ResourceList, allocatable: &ResourceList) -> Option<String> {
+    let (capacity, allocatable) = (conversion::resources(capacity), conversion::resources(allocatable));
+    let text = |resource: &str, amount: Amount| {
+        let list: Resources = [(resource, amount)].into_iter().collect();
+        conversion::resource_list(&list)[resource].to_string()
+    };
+    let differs = |resource: &str| {
+        let (whole, left) = (capacity.get(resource)?, allocatable.get(resource)?);
+        let mut kept = whole.minus(left);
+        if resource == "memory" {
+            // Huge pages are memory that is counted apart.
+            let pages = capacity.iter().filter(|(name, _)| name.starts_with("hugepages-"));
+            kept = pages.fold(kept, |kept, (_, amount)| kept.minus(*amount));
+        }
+        let declared = [&said.kube_reserved, &said.system_reserved, &said.eviction_threshold];
+        let declared = declared.iter().fold(Amount::ZERO, |sum, part| sum.plus(part.amount(resource)));
+        let apart = kept.minus(declared).as_nanos().unsigned_abs();
+        let is_little = apart <= whole.as_nanos().unsigned_abs() / 100;
+        (!is_little).then(|| {
+            format!("{} of {resource} where {} is declared", text(resource, kept), text(resource, declared))
+        })
+    };
+    let found: Vec<String> = ["cpu", "memory"].into_iter().filter_map(differs).collect();
+    (!found.is_empty()).then(|| format!("kubelet keeps {}", found.join(", ")))
 }
 
 fn threshold(text: &str, whole: Amount) -> Option<Amount> {

@@ -36,6 +36,7 @@ fn blueprint_of(
         failure_domains: &domains,
         sync_labels: &["team.example/".to_owned()],
         default_arch: "amd64",
+        vm_memory_overhead: 0,
         learnt: &LEARNT,
         spot: &BTreeSet::new(),
         told: &Told::default(),
@@ -93,6 +94,80 @@ fn what_nodes_show_to_be_left_for_pods_holds_for_all_that_are_said_to_be_alike()
     assert_eq!(usable(&[more]), "16Gi", "never more than is said to be there");
 }
 
+/// What pods may use, in cores and memory.
+fn left(spec_json: serde_json::Value, vm_memory_overhead: u32, learnt: Option<Learnt>) -> [String; 2] {
+    let (scalable, spec) = (deployment("m", &[]), spec(spec_json));
+    let learnt = learnt.map(|learnt| (scalable.id.clone(), learnt)).into_iter().collect();
+    let around = Surroundings {
+        node_class: "default",
+        spec: &spec,
+        failure_domains: &[],
+        sync_labels: &[],
+        default_arch: "amd64",
+        vm_memory_overhead,
+        learnt: &learnt,
+        spot: &BTreeSet::new(),
+        told: &Told::default(),
+    };
+    let catalog = Catalog::of(&[Blueprint::of(&scalable, None, around).expect("a blueprint")], |_, _| None);
+    let left = conversion::resource_list(&conversion::allocatable(&catalog.types[0]));
+    ["cpu", "memory"].map(|resource| left[resource].to_string())
+}
+
+#[test]
+fn what_nobody_tells_is_reserved_only_where_users_ask_for_it() {
+    assert_eq!(left(json!({}), 0, None), ["4", "16284Mi"], "as kubeadm has it");
+    // A quarter of 4 GiB, a fifth of 4 and a tenth of 8 make 2663 MiB.
+    let curve = json!({"defaultReservations": "Curve"});
+    assert_eq!(left(curve, 0, None), ["3920m", "13621Mi"]);
+    assert_eq!(left(json!({}), 250_000, None), ["4", "12188Mi"], "a quarter that the machine never sees");
+    let told = json!({"defaultReservations": "Curve", "kubelet": {"kubeReserved": {"memory": "1Gi"}}});
+    assert_eq!(left(told, 0, None), ["4", "15260Mi"], "what is told goes first");
+}
+
+#[test]
+fn a_kubelet_that_keeps_something_else_than_is_declared_is_told() {
+    let shows = |memory: &str, pages: &str| Learnt {
+        capacity: serde_json::from_value(json!({"cpu": "4", "memory": "16Gi", "hugepages-2Mi": pages}))
+            .expect("resources"),
+        allocatable: serde_json::from_value(json!({"cpu": "4", "memory": memory})).expect("resources"),
+    };
+    let told = |declared: serde_json::Value, learnt: Learnt| {
+        let (scalable, spec) = (deployment("m", &[]), spec(declared));
+        let learnt = [(scalable.id.clone(), learnt)].into();
+        let around = Surroundings {
+            node_class: "default",
+            spec: &spec,
+            failure_domains: &[],
+            sync_labels: &[],
+            default_arch: "amd64",
+            vm_memory_overhead: 75_000,
+            learnt: &learnt,
+            spot: &BTreeSet::new(),
+            told: &Told::default(),
+        };
+        Blueprint::of(&scalable, None, around).expect("a blueprint").kubelet_differs
+    };
+    let declared = || json!({"kubelet": {"kubeReserved": {"memory": "924Mi"}}});
+    assert_eq!(told(declared(), shows("15Gi", "0")), None, "and 100Mi for eviction");
+    assert_eq!(told(declared(), shows("14Gi", "1Gi")), None, "huge pages are nobody's overhead");
+    assert_eq!(
+        told(declared(), shows("14Gi", "0")).as_deref(),
+        Some("kubelet keeps 2Gi of memory where 1Gi is declared")
+    );
+    assert_eq!(told(json!({"kubelet": {"maxPods": 20}}), shows("14Gi", "0")), None, "nothing is declared");
+}
+
+#[test]
+fn what_a_node_shows_goes_before_what_is_usual() {
+    let seen = || Learnt {
+        capacity: serde_json::from_value(json!({"cpu": "4", "memory": "16Gi"})).expect("resources"),
+        allocatable: serde_json::from_value(json!({"cpu": "3900m", "memory": "15Gi"})).expect("resources"),
+    };
+    let curve = json!({"defaultReservations": "Curve", "kubelet": {"maxPods": 50}});
+    assert_eq!(left(curve, 75_000, Some(seen())), ["3900m", "15Gi"]);
+}
+
 #[test]
 fn owners_say_what_kubelet_keeps_and_nodes_are_not_asked_then() {
     let own = |key: &str| format!("karpenter.cluster.x-k8s.io/{key}");
@@ -124,6 +199,7 @@ fn owners_say_what_kubelet_keeps_and_nodes_are_not_asked_then() {
         failure_domains: &[],
         sync_labels: &[],
         default_arch: "amd64",
+        vm_memory_overhead: 0,
         learnt: &known,
         spot: &BTreeSet::new(),
         told: &Told::default(),

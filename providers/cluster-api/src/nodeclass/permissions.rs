@@ -12,6 +12,7 @@ use tokio::time::Instant;
 
 use super::{ClusterAPINodeClass, LaunchMode};
 use crate::instances::fleet::Fleet;
+use crate::instances::templates;
 use crate::names::CAPI_GROUP;
 
 /// How long an answer holds if all is well.
@@ -20,7 +21,10 @@ const PERIOD: Duration = Duration::from_secs(10 * 60);
 const RETRY: Duration = Duration::from_secs(60);
 
 /// What is needed: verbs, and the resources of a group.
-type Need = (&'static [&'static str], String, &'static str);
+pub(crate) type Need = (&'static [&'static str], String, &'static str);
+
+/// The definitions of kinds.
+pub(crate) const DEFINITIONS: &str = "customresourcedefinitions";
 
 /// What we may not do, in words.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -58,8 +62,10 @@ impl Permissions {
         let missing = match api.create(&PostParams::default(), &review).await.map(|review| review.status) {
             Ok(Some(status)) => {
                 let (clones, control_plane) = groups(fleet, class);
+                let mut needs = needs(mode, clones.iter().cloned());
+                needs.extend(templates::kind(class).map(|(group, _)| -> Need { (&["list"], group, ANY) }));
                 let missing = Missing {
-                    needed: missing(&status.resource_rules, &needs(mode, clones.iter().cloned())),
+                    needed: missing(&status.resource_rules, &needs),
                     useful: missing(&status.resource_rules, &uses(mode, clones, control_plane)),
                 };
                 // What the server does not know of it cannot deny.
@@ -76,7 +82,8 @@ impl Permissions {
     }
 }
 
-/// The groups of what is cloned for a NodeClass, and of the control plane: both only where Machines of their own are made.
+/// The groups of what is cloned for a NodeClass, and of the control plane: both only where Machines of their own are made. What it
+/// selects from may have nothing in it yet.
 fn groups(fleet: &Fleet, class: &ClusterAPINodeClass) -> (BTreeSet<String>, Option<String>) {
     if !class.makes_machines() {
         return (BTreeSet::new(), None);
@@ -84,11 +91,13 @@ fn groups(fleet: &Fleet, class: &ClusterAPINodeClass) -> (BTreeSet<String>, Opti
     let offers = fleet.offers(class);
     let templates = offers.members.iter().flat_map(|member| [&member.infrastructure, &member.bootstrap]);
     let control_plane = fleet.mirror.control_plane_reference().map(|reference| reference.group);
-    (templates.flatten().map(|template| template.group.clone()).collect(), control_plane)
+    let selected = templates::kind(class).map(|(group, _)| group);
+    let groups = templates.flatten().map(|template| template.group.clone()).chain(selected);
+    (groups.collect(), control_plane)
 }
 
 /// What the mode needs, with the groups of what is cloned.
-fn needs(mode: LaunchMode, clones: impl Iterator<Item = String>) -> Vec<Need> {
+pub(crate) fn needs(mode: LaunchMode, clones: impl Iterator<Item = String>) -> Vec<Need> {
     let group = || CAPI_GROUP.to_owned();
     let read: &[&str] = &["get", "list", "watch"];
     let mut needs: Vec<Need> = vec![
@@ -112,13 +121,14 @@ fn needs(mode: LaunchMode, clones: impl Iterator<Item = String>) -> Vec<Need> {
     needs
 }
 
-/// What is done where it may be: telling Cluster API about Machines of their own, looking for clones that nobody needs, and comparing
-/// versions with the control plane's.
-fn uses(mode: LaunchMode, clones: BTreeSet<String>, control_plane: Option<String>) -> Vec<Need> {
+/// What is done where it may be: reading which version of a template keeps to Cluster API's contract; and of Machines of their own,
+/// telling Cluster API about them, looking for clones that nobody needs, and comparing versions with the control plane's.
+pub(crate) fn uses(mode: LaunchMode, clones: BTreeSet<String>, control_plane: Option<String>) -> Vec<Need> {
+    let mut uses: Vec<Need> = vec![(&["get"], "apiextensions.k8s.io".to_owned(), DEFINITIONS)];
     if mode == LaunchMode::MachineDeployment {
-        return Vec::new();
+        return uses;
     }
-    let mut uses: Vec<Need> = vec![(&["patch"], CAPI_GROUP.to_owned(), "machines/status")];
+    uses.push((&["patch"], CAPI_GROUP.to_owned(), "machines/status"));
     uses.extend(clones.into_iter().map(|group| -> Need { (&["list"], group, ANY) }));
     uses.extend(control_plane.map(|group| -> Need { (&["get"], group, ANY) }));
     uses
@@ -187,7 +197,12 @@ mod tests {
         assert_eq!(missing(&enough, &needed), Vec::<String>::new());
         assert_eq!(missing(&enough[..1], &needed)[0], "get, create, delete any of boot.x");
         let useful = uses(LaunchMode::Machine, clones(), Some("plane.x".to_owned()));
-        let told = ["list any of boot.x", "list any of infra.x", "get any of plane.x"];
+        let told = [
+            "get customresourcedefinitions.apiextensions.k8s.io",
+            "list any of boot.x",
+            "list any of infra.x",
+            "get any of plane.x",
+        ];
         assert_eq!(missing(&enough, &useful), told);
     }
 

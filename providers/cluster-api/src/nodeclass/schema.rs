@@ -32,7 +32,7 @@ impl ClusterAPINodeClass {
 fn spec() -> Schema {
     Schema::object()
         .describe("Which MachineDeployments may be scaled, and how.")
-        .optional("scalableResourceSelector", selector())
+        .optional("scalableResourceSelector", selector("The labels of the MachineDeployments that may be scaled."))
         .optional(
             "selectorMode",
             Schema::string()
@@ -80,6 +80,12 @@ fn spec() -> Schema {
         )
         .optional("instanceTypes", Schema::list_of(instance_type()).describe("What instance types have where neither annotations nor templates tell.").atomic_list())
         .optional("kubelet", kubelet())
+        .optional(
+            "defaultReservations",
+            Schema::string()
+                .describe("What kubelet is taken to reserve where neither kubelet, nor annotations, nor a Node tell: nothing, as kubeadm has it (None, the default), or as clouds usually have it, a share of cores and memory that falls with size (Curve).")
+                .one_of(&["None", "Curve"]),
+        )
         .optional("pricing", pricing())
         .optional("timeouts", timeouts())
         .optional("launchLimits", launch_limits())
@@ -92,24 +98,47 @@ fn spec() -> Schema {
                 .map_list("name")
                 .max_items(100),
         )
+        .optional("machineTemplateSelector", machine_template_selector())
         .cel(
             "!has(self.machineTemplates) || (has(self.launchMode) && self.launchMode == 'Machine')",
             "machineTemplates is for launchMode Machine",
         )
+        .cel(
+            "!has(self.machineTemplateSelector) || (has(self.launchMode) && self.launchMode == 'Machine')",
+            "machineTemplateSelector is for launchMode Machine",
+        )
+}
+
+fn template_reference(text: &str) -> Schema {
+    template_kind(Schema::object().describe(text), "Its")
+        .required("name", Schema::string().describe("Its name.").min_length(1).max_length(253))
+}
+
+fn template_kind(of: Schema, whose: &str) -> Schema {
+    of.required(
+        "apiGroup",
+        Schema::string().describe(&format!("{whose} API group.")).min_length(1).max_length(253),
+    )
+    .required(
+        "kind",
+        Schema::string()
+            .describe(&format!("{whose} kind."))
+            .pattern("^[A-Z][A-Za-z0-9]*Template$")
+            .max_length(63),
+    )
+}
+
+fn machine_template_selector() -> Schema {
+    let templates = Schema::object().describe(
+        "In Machine mode: which infrastructure templates of the Cluster's namespace Machines are made from, besides machineTemplates and in place of MachineDeployments. Each is an instance type of its name, unless its annotations name another.",
+    );
+    made_with(
+        template_kind(templates, "Their").required("selector", selector("The labels of the templates.")),
+    )
 }
 
 fn machine_template() -> Schema {
-    let reference = |text: &str| {
-        Schema::object()
-            .describe(text)
-            .required("apiGroup", Schema::string().describe("Its API group.").min_length(1).max_length(253))
-            .required(
-                "kind",
-                Schema::string().describe("Its kind.").pattern("^[A-Z][A-Za-z0-9]*Template$").max_length(63),
-            )
-            .required("name", Schema::string().describe("Its name.").min_length(1).max_length(253))
-    };
-    Schema::object()
+    let templates = Schema::object()
         .describe("Templates that Machines of one instance type are made from.")
         .required(
             "name",
@@ -120,14 +149,32 @@ fn machine_template() -> Schema {
         )
         .required(
             "infrastructureRef",
-            reference("The template that infrastructure is cloned from, in the Cluster's namespace. Its status.capacity tells what a node has; its annotations are read as a MachineDeployment's are."),
+            template_reference("The template that infrastructure is cloned from, in the Cluster's namespace. Its status.capacity tells what a node has; its annotations are read as a MachineDeployment's are."),
+        );
+    made_with(templates)
+}
+
+/// What is said of Machines besides their infrastructure.
+fn made_with(templates: Schema) -> Schema {
+    templates
+        .optional(
+            "bootstrapRef",
+            template_reference("The template that bootstrap configurations are cloned from."),
         )
-        .optional("bootstrapRef", reference("The template that bootstrap configurations are cloned from."))
         .optional(
             "bootstrapDataSecretName",
-            Schema::string().describe("The Secret with bootstrap data, in place of a bootstrapRef.").min_length(1).max_length(253),
+            Schema::string()
+                .describe("The Secret with bootstrap data, in place of a bootstrapRef.")
+                .min_length(1)
+                .max_length(253),
         )
-        .optional("version", Schema::string().describe("The Kubernetes version of the Machines.").min_length(1).max_length(256))
+        .optional(
+            "version",
+            Schema::string()
+                .describe("The Kubernetes version of the Machines.")
+                .min_length(1)
+                .max_length(256),
+        )
         .optional(
             "failureDomains",
             Schema::list_of(Schema::string().min_length(1).max_length(256))
@@ -177,7 +224,7 @@ fn launch_limits() -> Schema {
         )
 }
 
-fn selector() -> Schema {
+fn selector(text: &str) -> Schema {
     let values = Schema::list_of(Schema::string())
         .describe("The values: at least one for In and NotIn, none otherwise.")
         .atomic_list();
@@ -191,7 +238,7 @@ fn selector() -> Schema {
         )
         .optional("values", values);
     Schema::object()
-        .describe("The labels of the MachineDeployments that may be scaled.")
+        .describe(text)
         .map_type("atomic")
         .optional(
             "matchExpressions",

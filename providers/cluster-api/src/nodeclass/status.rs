@@ -16,13 +16,15 @@ use tokio::time::Instant;
 
 use super::permissions::{Missing, Permissions};
 use super::{
-    ClusterAPINodeClass, Drift, INSTANCE_TYPES_RESOLVED, LaunchMode, MANAGEMENT_CLUSTER_READY,
-    PERMISSIONS_READY, ResourceStatus, SCALABLE_RESOURCES_RESOLVED, TAINTS_DECLARED, UNMANAGED_MACHINES,
+    ClusterAPINodeClass, Drift, INSTANCE_TYPES_RESOLVED, KUBELET_AS_DECLARED, LaunchMode,
+    MANAGEMENT_CLUSTER_READY, PERMISSIONS_READY, ResourceStatus, SCALABLE_RESOURCES_RESOLVED,
+    TAINTS_DECLARED, UNMANAGED_MACHINES,
 };
 use crate::client::scalable::{Scalable, ScalableKind};
 use crate::instances::fleet::Fleet;
 use crate::instances::ledger;
 use crate::instances::offers::{self, Offers};
+use crate::instances::templates;
 use crate::instancetypes::taints;
 
 /// How often a NodeClass is looked at.
@@ -66,7 +68,8 @@ impl StatusController {
         let offers = fleet.offers(class);
         let resources = resources(fleet, &offers, class.spec().launch_mode.unwrap_or_default());
         let unmanaged = unmanaged_in(&resources);
-        let templates = !class.machine_templates().is_empty();
+        let templates = class.has_templates();
+        let selects = templates::kind(class).map(|(_, kind)| kind);
         let undeclared = undeclared(class, &offers, pools);
         let mut conditions = ConditionSet::of(class, fleet.clock.now());
         let unused = fleet.hub.unused_credentials();
@@ -113,12 +116,22 @@ impl StatusController {
             conditions.set_false(SCALABLE_RESOURCES_RESOLVED, "NoCluster", &message);
             conditions.set_false(INSTANCE_TYPES_RESOLVED, "NoCluster", "there is nothing to offer");
         } else if offers.members.is_empty() {
-            let message = format!(
-                "no MachineDeployment or MachineSet of Cluster {}/{} carries the label {} and matches spec.scalableResourceSelector",
-                scope.namespace,
-                scope.cluster,
-                crate::names::MEMBER
-            );
+            let message = match selects {
+                Some(kind) => {
+                    let none = format!(
+                        "no {kind} of namespace {} matches spec.machineTemplateSelector",
+                        scope.namespace
+                    );
+                    let why = offers.excluded.iter().map(ToString::to_string);
+                    [none].into_iter().chain(why).collect::<Vec<_>>().join("; ")
+                }
+                None => format!(
+                    "no MachineDeployment or MachineSet of Cluster {}/{} carries the label {} and matches spec.scalableResourceSelector",
+                    scope.namespace,
+                    scope.cluster,
+                    crate::names::MEMBER
+                ),
+            };
             conditions.set_false(SCALABLE_RESOURCES_RESOLVED, "NoScalableResources", &message);
             conditions.set_false(INSTANCE_TYPES_RESOLVED, "NoScalableResources", "there is nothing to offer");
         } else {
@@ -146,6 +159,18 @@ impl StatusController {
             conditions.set_true(TAINTS_DECLARED);
         } else {
             conditions.set_false(TAINTS_DECLARED, "TaintsNotDeclared", &undeclared.join("; "));
+        }
+        let differs: Vec<String> = offers
+            .blueprints
+            .iter()
+            .filter_map(|blueprint| {
+                Some(format!("{}: {}", blueprint.id, blueprint.kubelet_differs.as_ref()?))
+            })
+            .collect();
+        if differs.is_empty() {
+            conditions.set_true(KUBELET_AS_DECLARED);
+        } else {
+            conditions.set_false(KUBELET_AS_DECLARED, "KubeletDiffers", &differs.join("; "));
         }
         if templates || unmanaged.is_empty() {
             conditions.set_false(UNMANAGED_MACHINES, "NoUnmanagedMachines", "all Machines are Karpenter's");

@@ -15,11 +15,12 @@ use serde_json::json;
 use crate::core;
 use crate::rig::{CLUSTER, MAX, MINUTE, NAMESPACE, Rig, SECOND, initialized, scenario};
 
-/// Counts reads of single Machines, and lists of them that are no watches.
+/// Counts reads of single Machines, and lists of Machines and MachineSets that are no watches.
 #[derive(Default)]
 struct Reads {
     single: AtomicUsize,
     lists: AtomicUsize,
+    lists_of_sets: AtomicUsize,
 }
 
 impl Lens for Reads {
@@ -33,6 +34,8 @@ impl Lens for Reads {
             self.single.fetch_add(1, Ordering::Relaxed);
         } else if uri.path().ends_with("/machines") {
             self.lists.fetch_add(1, Ordering::Relaxed);
+        } else if uri.path().ends_with("/machinesets") {
+            self.lists_of_sets.fetch_add(1, Ordering::Relaxed);
         }
     }
 }
@@ -78,6 +81,11 @@ fn nodes_that_end_together_take_few_requests() {
         assert!(lists <= 50, "{lists} lists of Machines, one for each end and each level");
         let scaled = rig.writes("/scale") - scaled;
         assert!(scaled <= 5, "{scaled} scale writes");
+        let sets = reads.lists_of_sets.load(Ordering::Relaxed);
+        assert!(
+            (scaled..=20).contains(&sets),
+            "{sets} lists of MachineSets: before each level, and no more than looks"
+        );
     });
 }
 

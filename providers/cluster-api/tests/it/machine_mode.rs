@@ -90,6 +90,50 @@ fn a_node_class_may_name_templates_in_place_of_machine_deployments() {
     });
 }
 
+#[test]
+fn templates_that_labels_select_are_instance_types_as_they_come_and_go() {
+    scenario(async {
+        let rig = Rig::new(json!({"launchMode": "Machine", "machineTemplateSelector": {
+            "apiGroup": "infrastructure.cluster.x-k8s.io", "kind": "SimMachineTemplate",
+            "selector": {"matchLabels": {"pool": "workers"}}, "bootstrapDataSecretName": "join",
+        }}))
+        .await;
+        // One that takes part, if anybody asked for it.
+        rig.deployment("m", &[(MAX, "10"), ("karpenter.cluster.x-k8s.io/price", "0.0001")]).await;
+        rig.karpenter.start();
+        rig.pass(MINUTE).await;
+        let told = rig.node_class_message("ScalableResourcesResolved").await;
+        assert_eq!(told, "no SimMachineTemplate of namespace fleet matches spec.machineTemplateSelector");
+        with_templates(&rig).await;
+        let select = |pool: Value| json!({"metadata": {"labels": {"pool": pool}}});
+        rig.patch(Kind::SimMachineTemplate, "small", select("workers".into())).await;
+        rig.want(1);
+        rig.until("a node of it is ready", 5 * MINUTE, |objects| initialized(objects) == 1).await;
+        let target = rig.read(|objects| {
+            let claim = objects.node_claims.values().next().expect("a NodeClaim");
+            claim.metadata.annotations.clone().unwrap_or_default()[TARGET].clone()
+        });
+        assert_eq!(target, "Machine:MachineTemplate:fleet/default.small");
+        assert_eq!((rig.replicas("m"), rig.read(|objects| objects.machines.len())), (0, 1));
+        rig.patch(Kind::SimMachineTemplate, "big", select("workers".into())).await;
+        rig.patch(Kind::SimMachineTemplate, "small", select(Value::Null)).await;
+        rig.pass(2 * MINUTE).await;
+        assert_eq!(rig.resource("default.big").await.instance_type.as_deref(), Some("big"));
+        assert_eq!(rig.read(initialized), 1, "what was made stays");
+        for name in names(&rig) {
+            rig.delete_claim(&name).await;
+        }
+        rig.until("it is made from the other one", 10 * MINUTE, |objects| {
+            let of_big = |claim: &std::sync::Arc<karpenter_api::NodeClaim>| {
+                let annotations = claim.metadata.annotations.clone().unwrap_or_default();
+                annotations.get(TARGET).is_some_and(|target| target.ends_with("default.big"))
+            };
+            initialized(objects) == 1 && objects.node_claims.values().all(of_big)
+        })
+        .await;
+    });
+}
+
 fn names(rig: &Rig) -> Vec<String> {
     rig.read(|objects| objects.node_claims.keys().map(|key| key.name.to_string()).collect())
 }
@@ -114,12 +158,22 @@ fn templates_that_mean_nothing_are_refused() {
         twice["machineTemplates"][1]["name"] = "small".into();
         let mut no_template = templates();
         no_template["machineTemplates"][0]["infrastructureRef"]["kind"] = "SimMachine".into();
+        let selector = |launch_mode: &str| {
+            json!({"launchMode": launch_mode, "machineTemplateSelector": {
+                "apiGroup": "infrastructure.cluster.x-k8s.io", "kind": "SimMachineTemplate",
+                "selector": {"matchLabels": {"a": "b"}}, "bootstrapDataSecretName": "join",
+            }})
+        };
+        let mut selected_without_data = selector("Machine");
+        selected_without_data["machineTemplateSelector"]["bootstrapDataSecretName"] = Value::Null;
         for (spec, why) in [
             (scaled, "machineTemplates is for launchMode Machine"),
             (without_data, "either bootstrapRef or bootstrapDataSecretName has to be set"),
             (both, "either bootstrapRef or bootstrapDataSecretName has to be set"),
             (twice, "Duplicate value"),
             (no_template, "kind"),
+            (selector("MachineDeployment"), "machineTemplateSelector is for launchMode Machine"),
+            (selected_without_data, "either bootstrapRef or bootstrapDataSecretName has to be set"),
         ] {
             let refused = rig.world.create(class(spec)).await.expect_err(why);
             let told = format!("{refused:?}");

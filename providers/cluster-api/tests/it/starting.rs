@@ -6,6 +6,54 @@ use serde_json::json;
 
 use crate::rig::{CLUSTER, MAX, MINUTE, NAMESPACE, Rig, SECOND, initialized, scenario};
 
+/// Providers share groups: one may serve its kinds in a version that the server does not prefer.
+#[test]
+fn a_template_is_read_in_the_version_that_its_own_definition_names() {
+    scenario(async {
+        let rig = Rig::new(json!({})).await;
+        let any = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
+        let version = |name: &str, stored: bool| {
+            json!({
+                "name": name, "served": true, "storage": stored,
+                "schema": {"openAPIV3Schema": {"type": "object", "properties": {"spec": any, "status": any}}},
+            })
+        };
+        for (kind, labels) in [
+            ("ToldMachineTemplate", json!({"cluster.x-k8s.io/v1beta1": "v1alpha3_v1alpha4"})),
+            ("UntoldMachineTemplate", json!({})),
+        ] {
+            let plural = format!("{}s", kind.to_lowercase());
+            rig.create(json!({
+                "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+                "metadata": {"name": format!("{plural}.infrastructure.cluster.x-k8s.io"), "labels": labels},
+                "spec": {
+                    "group": "infrastructure.cluster.x-k8s.io", "scope": "Namespaced",
+                    "names": {"kind": kind, "plural": plural, "singular": kind.to_lowercase(), "listKind": format!("{kind}List")},
+                    "versions": [version("v1alpha3", false), version("v1alpha4", true)],
+                },
+            }))
+            .await;
+            rig.create(json!({
+                "apiVersion": "infrastructure.cluster.x-k8s.io/v1alpha4", "kind": kind,
+                "metadata": {"name": "t", "namespace": NAMESPACE}, "spec": {"template": {"spec": {}}},
+                "status": {"capacity": {"cpu": "4", "memory": "16Gi"}},
+            }))
+            .await;
+            let name = kind.to_lowercase();
+            let mut deployment = cluster_api::machine_deployment(NAMESPACE, CLUSTER, &name, "t", &[]);
+            deployment["metadata"]["annotations"] = json!({});
+            deployment["spec"]["template"]["spec"]["infrastructureRef"]["kind"] = kind.into();
+            rig.create(deployment).await;
+        }
+        rig.karpenter.start();
+        rig.pass(2 * MINUTE).await;
+        for name in ["toldmachinetemplate", "untoldmachinetemplate"] {
+            let told = rig.resource(name).await;
+            assert_eq!(told.instance_type.as_deref(), Some(name), "{told:?}");
+        }
+    });
+}
+
 #[test]
 fn which_cluster_is_ours_may_become_clear_later() {
     scenario(async {
