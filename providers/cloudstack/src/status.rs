@@ -14,7 +14,7 @@ use crate::nodeclass::{
     Network, QUOTA_AVAILABLE, ServiceOffering, Template, VALIDATION_SUCCEEDED, ZONES_READY, Zone,
 };
 use crate::provider::CloudStackProvider;
-use crate::resolved::{Resolved, quoted, resolve};
+use crate::resolved::{Resolved, resolve};
 use crate::shared::Whose;
 
 /// What is said when no keys work.
@@ -96,14 +96,12 @@ impl CloudStackProvider {
                                 "AwaitingZone",
                                 "there is no zone to look into",
                             ),
-                        None if condition == ZONES_READY && !resolved.missing_zones.is_empty() => {
-                            let message = format!(
-                                "spec.zone, spec.zones: there is no enabled zone {}; the others are used",
-                                quoted(&resolved.missing_zones)
-                            );
-                            conditions.set_true_with_reason(condition, "SomeZonesMissing", &message)
-                        }
-                        None => conditions.set_true(condition),
+                        None => match resolved.left_out().filter(|_| condition == ZONES_READY) {
+                            Some(text) => {
+                                conditions.set_true_with_reason(condition, "SomeZonesMissing", &text)
+                            }
+                            None => conditions.set_true(condition),
+                        },
                     };
                     // Under its older name too, for who waits for that.
                     if condition == NETWORKS_READY {
