@@ -117,7 +117,7 @@ fn to_be_signed(
 ) -> Vec<u8> {
     // Unique as the key is; the first byte makes it positive and as long as it looks.
     let mut serial = key_id(key)[..16].to_vec();
-    serial[0] = serial[0] & 0x7f | 0x40;
+    serial[0] = (serial[0] & 0x7f) | 0x40;
     let public = [&[0], key.public_key().as_ref()].concat();
     sequence(&[
         &element(VERSION, &element(INTEGER, &[2])),
