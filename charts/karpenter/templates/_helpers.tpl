@@ -130,6 +130,31 @@ annotations:
   verbs: ["get"]
 {{- end -}}
 
+{{/* The name of whatever belongs to CloudStack's webhook; a Service has no longer one. */}}
+{{- define "karpenter.cloudstackWebhook" -}}
+{{- printf "%s-cloudstack-webhook" (include "karpenter.fullname" . | trunc 44 | trimSuffix "-") -}}
+{{- end -}}
+
+{{/* What its two configurations have in common. Takes the root and `path`. */}}
+{{- define "karpenter.cloudstackWebhookTerms" -}}
+admissionReviewVersions: ["v1"]
+sideEffects: None
+failurePolicy: Ignore
+timeoutSeconds: {{ .root.Values.cloudstack.webhook.timeoutSeconds }}
+clientConfig:
+  service:
+    name: {{ include "karpenter.cloudstackWebhook" .root }}
+    namespace: {{ .root.Release.Namespace }}
+    path: {{ .path }}
+    port: 443
+rules:
+  - apiGroups: ["karpenter.k8s.cloudstack"]
+    apiVersions: ["v1"]
+    resources: ["cloudstacknodeclasses"]
+    operations: ["CREATE", "UPDATE"]
+    scope: Cluster
+{{- end -}}
+
 {{/* The terms of a list as YAML, each with the selector of our pods if it has none. Takes the root and `terms`. */}}
 {{- define "karpenter.selectingUs" -}}
 {{- $ours := dict "labelSelector" (dict "matchLabels" (include "karpenter.selectorLabels" .root | fromYaml)) -}}

@@ -63,7 +63,16 @@ What is null or an empty text is left to the program; what `controller.env` sets
   (list "CLOUDSTACK_PROXY" .Values.cloudstack.proxy)
   (list "CLOUDSTACK_NO_PROXY" .Values.cloudstack.noProxy)
 ) -}}
+{{- if .Values.cloudstack.webhook.enabled -}}
+{{- $plain = concat $plain (list
+  (list "CLOUDSTACK_WEBHOOK_PORT" .Values.cloudstack.webhook.port)
+  (list "CLOUDSTACK_WEBHOOK_NAME" (include "karpenter.cloudstackWebhook" .))
+) -}}
+{{- end -}}
 {{- range $name, $value := .Values.cloudstack.settings -}}
+{{- if has $name (list "CLOUDSTACK_WEBHOOK_PORT" "CLOUDSTACK_WEBHOOK_NAME") -}}
+{{- fail (printf "cloudstack.settings: %s is not enough, more in the chart follows from it; set cloudstack.webhook instead" $name) -}}
+{{- end -}}
 {{- $plain = append $plain (list $name $value) -}}
 {{- end -}}
 {{- end -}}
@@ -112,6 +121,8 @@ What is null or an empty text is left to the program; what `controller.env` sets
   "LEADER_ELECTION_NAMESPACE" "settings.leaderElectionNamespace"
   "METRICS_PORT" "controller.metrics.port"
   "HEALTH_PROBE_PORT" "controller.healthProbe.port"
+  "CLOUDSTACK_WEBHOOK_PORT" "cloudstack.webhook"
+  "CLOUDSTACK_WEBHOOK_NAME" "cloudstack.webhook"
 -}}
 {{- range .Values.controller.env -}}
 {{- if hasKey $values .name -}}

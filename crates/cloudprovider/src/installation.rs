@@ -24,7 +24,7 @@ pub struct Surroundings {
     pub recorder: Recorder,
 }
 
-/// A provider and what must run with it while the program leads: its NodeClass controller, its own watches.
+/// A provider and what must run with it, most of it while the program leads: its NodeClass controller, its own watches.
 pub struct Installation {
     /// The provider.
     pub provider: Arc<dyn CloudProvider>,
@@ -36,6 +36,8 @@ pub struct Installation {
 pub struct Part {
     /// Its name, for messages.
     pub name: String,
+    /// Whether it runs on replicas that stand by as well.
+    pub always: bool,
     /// Runs it.
     pub run: Box<dyn FnOnce(CancellationToken) -> BoxFuture<'static, ()> + Send>,
 }
@@ -46,7 +48,15 @@ impl Part {
         name: impl Into<String>,
         run: impl FnOnce(CancellationToken) -> BoxFuture<'static, ()> + Send + 'static,
     ) -> Self {
-        Self { name: name.into(), run: Box::new(run) }
+        Self { name: name.into(), always: false, run: Box::new(run) }
+    }
+
+    /// Of what serves others, whether this replica leads or not. It must decide nothing.
+    pub fn always(
+        name: impl Into<String>,
+        run: impl FnOnce(CancellationToken) -> BoxFuture<'static, ()> + Send + 'static,
+    ) -> Self {
+        Self { always: true, ..Self::new(name, run) }
     }
 }
 

@@ -481,7 +481,8 @@ impl Solver<'_> {
             return Vec::new();
         }
         let tolerations = self.tolerance.tolerations(&pod.spec.tolerations);
-        let subject = Subject { spec: &pod.spec, namespace: &pod.namespace, labels: &pod.labels, tolerations };
+        let subject =
+            Subject { spec: &pod.spec, namespace: &pod.namespace, labels: &pod.labels, tolerations };
         let mut around = Surroundings {
             algebra: &mut self.algebra,
             tolerance: &mut self.tolerance,

@@ -225,7 +225,10 @@ async fn start(
         compute: Compute::Beside,
     });
     for part in parts {
-        program.while_leading(part.name, part.run);
+        match part.always {
+            true => program.always(part.name, part.run),
+            false => program.while_leading(part.name, part.run),
+        }
     }
     if let Some(switch) = switch {
         let (own, options) = (own.clone(), Arc::clone(&options));

@@ -35,6 +35,7 @@ use crate::credentials::{KeyKeeper, NamedKeys, Roads, no_session};
 use crate::description::as_known;
 use crate::naming::machine_id;
 use crate::nodeclass::{CloudStackNodeClass, CredentialsRef};
+use crate::resolved::resolve;
 use crate::shared::{Objects, ProviderOptions, Whose, launched_in, made_with};
 use crate::voice::Voice;
 
@@ -93,6 +94,22 @@ impl Accounts {
     /// Who serves a NodeClass.
     pub(crate) fn of_class(&self, class: &CloudStackNodeClass) -> Arc<CloudStackProvider> {
         self.of(&class.credentials().cloned())
+    }
+
+    /// What is known to lead nowhere in a NodeClass, in words. CloudStack is not asked, and no account is met for it: whoever
+    /// knows nothing has no doubts.
+    pub(crate) async fn doubts(&self, class: &CloudStackNodeClass) -> Vec<String> {
+        let known = match class.credentials() {
+            None => Some(Arc::clone(&self.own)),
+            Some(reference) => self.others().get(reference).map(|account| Arc::clone(&account.provider)),
+        };
+        let Some(provider) = known else { return Vec::new() };
+        let shared = &provider.shared;
+        let Ok(resolved) = resolve(class, &shared.options.scope, &shared.catalogue.remembered()).await else {
+            return Vec::new();
+        };
+        let left_out = resolved.left_out();
+        resolved.problems.into_iter().map(|problem| problem.message).chain(left_out).collect()
     }
 
     fn of(&self, whose: &Whose) -> Arc<CloudStackProvider> {

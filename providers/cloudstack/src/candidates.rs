@@ -46,6 +46,37 @@ impl Told {
             _ => bootstrap::merge(&bootstrap::script(how, token, arguments, variables), theirs).map(Some),
         }
     }
+
+    /// What is wrong with it, before any machine is made.
+    fn problem(&self, spec: &CloudStackNodeClassSpec, packing: Packing) -> Option<Problem> {
+        let problem = |reason: &'static str, message: String| {
+            Some(Problem { condition: VALIDATION_SUCCEEDED, reason, message })
+        };
+        let variables = Variables::default();
+        match self.text(spec, &variables) {
+            Err(error) => problem("UserDataInvalid", error.to_string()),
+            Ok(text) => match userdata::render(&text?, &variables, packing) {
+                Err(error) => problem("UserDataTooLong", error.to_string()),
+                Ok(_) => None,
+            },
+        }
+    }
+}
+
+/// What is wrong with what machines would be told, as far as the NodeClass itself says it: values that stand in Secrets and
+/// ConfigMaps are not looked at.
+pub(crate) fn problem_of_text(spec: &CloudStackNodeClassSpec, max_user_data: usize) -> Option<Problem> {
+    if let Some(bootstrap) = spec.bootstrap.as_ref().filter(|bootstrap| bootstrap.token_secret_ref.is_none())
+        && let Err(problem) = tokens::ttl(bootstrap)
+    {
+        let message = format!("spec.bootstrap.tokenTTL: {problem}");
+        return Some(Problem { condition: VALIDATION_SUCCEEDED, reason: "UserDataNotFound", message });
+    }
+    if spec.user_data_ref.is_some() {
+        return None;
+    }
+    let told = Told { user_data: spec.user_data.clone(), token: Some(tokens::EXAMPLE.to_owned()) };
+    told.problem(spec, Packing::of(spec, max_user_data))
 }
 
 impl CloudStackProvider {
@@ -202,24 +233,15 @@ impl CloudStackProvider {
 
     /// What is wrong with what machines of this NodeClass would be told, before any is made.
     pub(crate) async fn user_data_problem(&self, resolved: &Resolved) -> Option<Problem> {
-        let problem = |reason: &'static str, message: String| {
-            Some(Problem { condition: VALIDATION_SUCCEEDED, reason, message })
-        };
-        let told = match self.told(resolved, None).await {
-            Ok(told) => told,
-            Err((field, NoValue::Missing(text))) => {
-                return problem("UserDataNotFound", format!("{field}: {text}"));
-            }
+        match self.told(resolved, None).await {
+            Ok(told) => told.problem(&resolved.spec, self.packing(&resolved.spec)),
+            Err((field, NoValue::Missing(text))) => Some(Problem {
+                condition: VALIDATION_SUCCEEDED,
+                reason: "UserDataNotFound",
+                message: format!("{field}: {text}"),
+            }),
             // Not knowing is no verdict.
-            Err((_, NoValue::Unreadable(_))) => return None,
-        };
-        let variables = Variables::default();
-        match told.text(&resolved.spec, &variables) {
-            Err(error) => problem("UserDataInvalid", error.to_string()),
-            Ok(text) => match userdata::render(&text?, &variables, self.packing(&resolved.spec)) {
-                Err(error) => problem("UserDataTooLong", error.to_string()),
-                Ok(_) => None,
-            },
+            Err((_, NoValue::Unreadable(_))) => None,
         }
     }
 

@@ -98,17 +98,13 @@ impl<T> Shelf<T> {
         self.slots.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clear();
     }
 
-    async fn get<F>(
-        &self,
-        key: Key,
-        stale: Duration,
-        asked: &CounterVec,
-        ask: F,
-    ) -> Result<Arc<Vec<T>>, ApiError>
-    where
-        F: Future<Output = Result<Vec<T>, ApiError>>,
-    {
-        self.get_since(key, stale, asked, ask).await.map(|(_, value)| value)
+    /// What is remembered and not too old, without waiting for anybody.
+    fn known(&self, key: &Key, stale: Duration) -> Option<(Instant, Arc<Vec<T>>)> {
+        let slots = self.slots.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let slot = Arc::clone(slots.get(key)?);
+        drop(slots);
+        let known = slot.try_lock().ok()?;
+        known.clone().filter(|(since, _)| since.elapsed() < self.lifetime + stale)
     }
 
     /// What there is, and when it was asked for.
@@ -151,12 +147,20 @@ impl<T> Shelf<T> {
     }
 }
 
-/// What there is.
+/// What there is. Clones share what they remember.
+#[derive(Clone)]
 pub(crate) struct Catalogue {
     client: Client,
+    /// Whether the server is asked for what is not remembered.
+    asks: bool,
     stale: Duration,
     asked: CounterVec,
+    shelves: Arc<Shelves>,
+}
+
+struct Shelves {
     zones: Shelf<Zone>,
+    gpus: Shelf<Zone>,
     offerings: Shelf<ServiceOffering>,
     disk_offerings: Shelf<DiskOffering>,
     networks: Shelf<Network>,
@@ -174,15 +178,9 @@ pub(crate) struct Catalogue {
 
 impl Catalogue {
     pub(crate) fn new(client: Client, lifetimes: &Lifetimes, registry: &Registry) -> Self {
-        Self {
-            client,
-            stale: lifetimes.stale,
-            asked: registry.counter(
-                "karpenter_cloudstack_cache_requests_total",
-                "Number of times something was looked up, by kind and by whether it was remembered.",
-                &["cache", "result"],
-            ),
+        let shelves = Shelves {
             zones: Shelf::new("zones", lifetimes.zones),
+            gpus: Shelf::new("gpus", lifetimes.budgets),
             offerings: Shelf::new("service-offerings", lifetimes.offerings),
             disk_offerings: Shelf::new("disk-offerings", lifetimes.offerings),
             networks: Shelf::new("networks", lifetimes.networks),
@@ -196,13 +194,56 @@ impl Catalogue {
             user_data: Shelf::new("user-data", lifetimes.networks),
             capabilities: Shelf::new("capabilities", lifetimes.capabilities),
             budgets: Shelf::new("budgets", lifetimes.budgets),
+        };
+        Self {
+            client,
+            asks: true,
+            stale: lifetimes.stale,
+            asked: registry.counter(
+                "karpenter_cloudstack_cache_requests_total",
+                "Number of times something was looked up, by kind and by whether it was remembered.",
+                &["cache", "result"],
+            ),
+            shelves: Arc::new(shelves),
         }
+    }
+
+    /// The same without asking the server for anything: what is not remembered is not known.
+    pub(crate) fn remembered(&self) -> Self {
+        Self { asks: false, ..self.clone() }
+    }
+
+    /// What is on a shelf, and when it was asked for.
+    async fn look<T, F>(
+        &self,
+        shelf: &Shelf<T>,
+        key: Key,
+        stale: Duration,
+        ask: F,
+    ) -> Result<(Instant, Arc<Vec<T>>), ApiError>
+    where
+        F: Future<Output = Result<Vec<T>, ApiError>>,
+    {
+        if self.asks {
+            return shelf.get_since(key, stale, &self.asked, ask).await;
+        }
+        shelf.known(&key, stale).ok_or_else(|| {
+            let text = format!("nothing is remembered of {}", shelf.name);
+            ApiError::new("", ErrorKind::NotSent, text)
+        })
+    }
+
+    async fn get<T, F>(&self, shelf: &Shelf<T>, key: Key, ask: F) -> Result<Arc<Vec<T>>, ApiError>
+    where
+        F: Future<Output = Result<Vec<T>, ApiError>>,
+    {
+        self.look(shelf, key, self.stale, ask).await.map(|(_, value)| value)
     }
 
     pub(crate) async fn zones(&self) -> Result<Arc<Vec<Zone>>, ApiError> {
         let request = requests::list_zones();
         let ask = self.client.list(&request, Lane::Refresh);
-        self.zones.get((String::new(), Scope::Own), self.stale, &self.asked, ask).await
+        self.get(&self.shelves.zones, (String::new(), Scope::Own), ask).await
     }
 
     pub(crate) async fn offerings(&self, zone: &str) -> Result<Arc<Vec<ServiceOffering>>, ApiError> {
@@ -211,37 +252,37 @@ impl Catalogue {
             let offerings: Vec<ServiceOffering> = self.client.list(&request, Lane::Refresh).await?;
             Ok(offerings.into_iter().map(ServiceOffering::with_gpu_of_details).collect())
         };
-        self.offerings.get((zone.to_owned(), Scope::Own), self.stale, &self.asked, ask).await
+        self.get(&self.shelves.offerings, (zone.to_owned(), Scope::Own), ask).await
     }
 
     pub(crate) async fn disk_offerings(&self, zone: &str) -> Result<Arc<Vec<DiskOffering>>, ApiError> {
         let request = requests::list_disk_offerings(zone);
         let ask = self.client.list(&request, Lane::Refresh);
-        self.disk_offerings.get((zone.to_owned(), Scope::Own), self.stale, &self.asked, ask).await
+        self.get(&self.shelves.disk_offerings, (zone.to_owned(), Scope::Own), ask).await
     }
 
     pub(crate) async fn networks(&self, zone: &str, scope: &Scope) -> Result<Arc<Vec<Network>>, ApiError> {
         let request = requests::list_networks(zone, scope);
         let ask = self.client.list(&request, Lane::Refresh);
-        self.networks.get((zone.to_owned(), scope.clone()), self.stale, &self.asked, ask).await
+        self.get(&self.shelves.networks, (zone.to_owned(), scope.clone()), ask).await
     }
 
     pub(crate) async fn templates(&self, zone: &str, scope: &Scope) -> Result<Arc<Vec<Template>>, ApiError> {
         let request = requests::list_templates(zone, scope);
         let ask = self.client.list(&request, Lane::Refresh);
-        self.templates.get((zone.to_owned(), scope.clone()), self.stale, &self.asked, ask).await
+        self.get(&self.shelves.templates, (zone.to_owned(), scope.clone()), ask).await
     }
 
     pub(crate) async fn security_groups(&self, scope: &Scope) -> Result<Arc<Vec<SecurityGroup>>, ApiError> {
         let request = requests::list_security_groups(scope);
         let ask = self.client.list(&request, Lane::Refresh);
-        self.security_groups.get((String::new(), scope.clone()), self.stale, &self.asked, ask).await
+        self.get(&self.shelves.security_groups, (String::new(), scope.clone()), ask).await
     }
 
     pub(crate) async fn affinity_groups(&self, scope: &Scope) -> Result<Arc<Vec<Named>>, ApiError> {
         let request = requests::list_all_affinity_groups(scope);
         let ask = self.client.list(&request, Lane::Refresh);
-        self.affinity_groups.get((String::new(), scope.clone()), self.stale, &self.asked, ask).await
+        self.get(&self.shelves.affinity_groups, (String::new(), scope.clone()), ask).await
     }
 
     /// The hosts of a zone, if we may know: only root administrators see them, and nobody else is made to ask.
@@ -249,7 +290,7 @@ impl Catalogue {
         let own = (String::new(), Scope::Own);
         let request = requests::list_accounts();
         let ask = self.client.list(&request, Lane::Refresh);
-        let owners = self.owners.get(own, self.stale, &self.asked, ask).await.ok()?;
+        let owners = self.get(&self.shelves.owners, own, ask).await.ok()?;
         if !owners.iter().any(|owner| owner.accounttype == Some(ROOT_ADMINISTRATOR)) {
             return None;
         }
@@ -257,7 +298,19 @@ impl Catalogue {
         let ask = self.client.list(&request, Lane::Refresh);
         // What is older than that says nothing about room.
         let key = (zone.to_owned(), Scope::Own);
-        self.hosts.get(key, Duration::ZERO, &self.asked, ask).await.ok()
+        self.look(&self.shelves.hosts, key, Duration::ZERO, ask).await.ok().map(|(_, hosts)| hosts)
+    }
+
+    /// How many GPUs are free, by zone, as far as the server says. Whoever cannot find out leaves it open.
+    pub(crate) async fn free_gpus(&self) -> BTreeMap<String, i64> {
+        let request = requests::list_zones();
+        let ask = self.client.list(&request, Lane::Refresh);
+        // What is older than that says nothing about room.
+        let key = (String::new(), Scope::Own);
+        let Ok((_, zones)) = self.look(&self.shelves.gpus, key, Duration::ZERO, ask).await else {
+            return BTreeMap::new();
+        };
+        zones.iter().filter_map(|zone| Some((zone.id.clone(), zone.free_gpus()?))).collect()
     }
 
     /// The tariffs of the quota plug-in; none where there is no plug-in, which looks like wrong keys, or nobody knows.
@@ -270,14 +323,14 @@ impl Catalogue {
             }
         };
         let key = (String::new(), Scope::Own);
-        self.tariffs.get(key, self.stale, &self.asked, ask).await.unwrap_or_default()
+        self.get(&self.shelves.tariffs, key, ask).await.unwrap_or_default()
     }
 
     /// The key pairs of a name: one or none.
     pub(crate) async fn key_pairs(&self, name: &str, scope: &Scope) -> Result<Arc<Vec<Named>>, ApiError> {
         let request = requests::list_ssh_key_pairs(name, scope);
         let ask = self.client.list(&request, Lane::Refresh);
-        self.key_pairs.get((name.to_owned(), scope.clone()), self.stale, &self.asked, ask).await
+        self.get(&self.shelves.key_pairs, (name.to_owned(), scope.clone()), ask).await
     }
 
     /// Whether there is registered user data of this id.
@@ -289,13 +342,13 @@ impl Catalogue {
                 found => found,
             }
         };
-        let found = self.user_data.get((id.to_owned(), scope.clone()), self.stale, &self.asked, ask).await?;
+        let found = self.get(&self.shelves.user_data, (id.to_owned(), scope.clone()), ask).await?;
         Ok(found.iter().any(|registered| registered.id == id))
     }
 
     pub(crate) async fn capabilities(&self) -> Result<Capabilities, ApiError> {
         let ask = async { Ok(vec![self.client.capabilities().await?]) };
-        let known = self.capabilities.get((String::new(), Scope::Own), self.stale, &self.asked, ask).await?;
+        let known = self.get(&self.shelves.capabilities, (String::new(), Scope::Own), ask).await?;
         Ok(known.first().cloned().unwrap_or_default())
     }
 
@@ -308,7 +361,7 @@ impl Catalogue {
         };
         let ask = self.client.list(&request, Lane::Refresh);
         let key = (String::new(), scope.clone());
-        let (since, known) = self.budgets.get_since(key, self.stale, &self.asked, ask).await?;
+        let (since, known) = self.look(&self.shelves.budgets, key, self.stale, ask).await?;
         let mine = |budget: &&Budget| match scope {
             Scope::Account { account, .. } => budget.name == *account,
             _ => true,
@@ -318,8 +371,9 @@ impl Catalogue {
 
     /// The limits changed: somebody was refused, or something went away.
     pub(crate) fn forget_budgets(&self) {
-        self.budgets.clear();
-        self.hosts.clear();
+        self.shelves.budgets.clear();
+        self.shelves.hosts.clear();
+        self.shelves.gpus.clear();
     }
 
     /// The keys are of another account.
@@ -333,21 +387,91 @@ impl Catalogue {
 
     /// Something named by id does not exist any more.
     pub(crate) fn forget(&self) {
-        self.zones.clear();
-        self.offerings.clear();
-        self.disk_offerings.clear();
-        self.networks.clear();
-        self.templates.clear();
-        self.security_groups.clear();
-        self.key_pairs.clear();
-        self.user_data.clear();
-        self.affinity_groups.clear();
+        self.shelves.zones.clear();
+        self.shelves.offerings.clear();
+        self.shelves.disk_offerings.clear();
+        self.shelves.networks.clear();
+        self.shelves.templates.clear();
+        self.shelves.security_groups.clear();
+        self.shelves.key_pairs.clear();
+        self.shelves.user_data.clear();
+        self.shelves.affinity_groups.clear();
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
+    use futures_util::FutureExt as _;
+    use futures_util::future::BoxFuture;
+    use karpenter_runtime::environment::Environment;
+    use karpenter_sim::cloudstack::account::Role;
+    use karpenter_sim::cloudstack::{CloudStack, Lost};
+    use serde_json::{Value, json};
+
     use super::*;
+    use crate::client::Session;
+    use crate::client::signature::Credentials;
+    use crate::client::throttle::Rate;
+    use crate::client::transport::{Transport, TransportError};
+    use crate::nodeclass::CloudStackNodeClass;
+    use crate::resolved::resolve;
+
+    /// The road into the simulator.
+    struct Wire(CloudStack);
+
+    impl Transport for Wire {
+        fn send(
+            &self,
+            request: http::Request<Bytes>,
+        ) -> BoxFuture<'_, Result<http::Response<Bytes>, TransportError>> {
+            let answer = self.0.handle(request);
+            async move { answer.await.map_err(|lost: Lost| TransportError::NotSent(lost.to_string())) }
+                .boxed()
+        }
+    }
+
+    fn class(zone: &str, network: &str) -> CloudStackNodeClass {
+        let spec: Value = json!({
+            "zone": zone,
+            "networkSelectorTerms": [{"name": network}],
+            "serviceOfferingSelectorTerms": [{"name": "k8s.small"}],
+            "templateSelectorTerms": [{"name": "CentOS*"}],
+        });
+        serde_json::from_value(json!({"metadata": {"name": "default"}, "spec": spec})).expect("a NodeClass")
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_not_remembered_is_not_known_and_nobody_is_asked_for_it() {
+        let environment = Environment::seeded("2026-11-15T08:00:00Z".parse().expect("a time"), 1);
+        let cloud = CloudStack::new(&environment);
+        let account = cloud.account(Role::User).expect("an account");
+        let session = Session {
+            endpoint: "http://cloud/client/api".to_owned(),
+            credentials: Credentials::new(account.api_key, account.secret_key),
+            transport: Arc::new(Wire(cloud.clone())),
+        };
+        let client = Client::new(session, Rate::default(), &environment);
+        let catalogue = Catalogue::new(client, &Lifetimes::default(), &environment.registry);
+        let remembered = catalogue.remembered();
+        let known =
+            async |zone: &str, network: &str| resolve(&class(zone, network), &Scope::Own, &remembered).await;
+        known("moon", "k8s-net").await.expect_err("nothing is known of zones");
+        assert!(cloud.log().is_empty());
+        resolve(&class("sim-zone-1", "k8s-net"), &Scope::Own, &catalogue).await.expect("an answer");
+        let asked = cloud.log().len();
+        assert!(known("sim-zone-1", "k8s-net").await.expect("known").problems.is_empty());
+        let problems = known("sim-zone-1", "no-net").await.expect("known").problems;
+        assert!(problems[0].message.contains("spec.networkSelectorTerms"), "{problems:?}");
+        let problems = known("moon", "k8s-net").await.expect("known").problems;
+        assert!(problems[0].message.contains("\"moon\""), "{problems:?}");
+        // For a while after it was to be asked for again it will do; then it will not.
+        tokio::time::advance(Duration::from_secs(20 * 60)).await;
+        known("sim-zone-1", "k8s-net").await.expect("still known");
+        tokio::time::advance(Duration::from_secs(30 * 60)).await;
+        known("sim-zone-1", "k8s-net").await.expect_err("nothing is known of networks");
+        assert_eq!(cloud.log().len(), asked);
+    }
 
     #[test]
     fn not_everything_is_asked_for_in_the_same_moment_nor_later_than_was_said() {

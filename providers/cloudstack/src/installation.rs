@@ -26,6 +26,7 @@ use crate::node_names::NodeNames;
 use crate::nodeclass::{CloudStackNodeClass, CredentialsRef};
 use crate::settings::{Settings, Source};
 use crate::voice::Voice;
+use crate::webhook::{self, Doubts, WebhookOptions};
 use crate::{CloudStackProvider, GROUP, Objects, ProviderOptions, Watched};
 
 fn wrong(problem: impl ToString) -> InstallError {
@@ -42,7 +43,15 @@ pub fn install(around: &Surroundings) -> Result<Installation, InstallError> {
     let variable = |name: &str| std::env::var(name).ok();
     let settings = Settings::read(&around.options.cloudstack, own.as_deref(), &variable).map_err(wrong)?;
     let roads = http_roads(settings.http);
-    let (environment, options) = (&around.environment, settings.options);
+    let webhook = settings.webhook.map(|(port, name)| {
+        // Where its Service is, which is not always where the lease is.
+        let namespace = surroundings::lease_namespace("").map_err(|_| {
+            wrong("CLOUDSTACK_WEBHOOK_PORT is set, and this is no pod whose API server could call it; leave it out")
+        })?;
+        Ok::<_, InstallError>(WebhookOptions { port, namespace, name })
+    });
+    let options = ProviderOptions { webhook: webhook.transpose()?, ..settings.options };
+    let environment = &around.environment;
     match settings.source {
         Source::Given(keys) => {
             let session = keys.session(&roads).map_err(wrong)?;
@@ -158,6 +167,7 @@ pub fn install_with(
     let objects: Arc<dyn Objects> = Arc::new(Watched { classes: classes.store(), claims: claims.store() });
     let voice = Voice::new(around.recorder.clone(), around.client.clone());
     let name_nodes = options.name_nodes;
+    let (webhook, max_user_data) = (options.webhook.clone(), options.max_user_data);
     let reach = Reach {
         roads: Arc::clone(roads),
         rate,
@@ -199,6 +209,18 @@ pub fn install_with(
         }),
         Part::new("cloudstack accounts", move |stop| others.look_after(stop).boxed()),
     ];
+    if let Some(webhook) = webhook {
+        let (client, clock) = (around.client.clone(), Arc::clone(&around.environment.clock));
+        let knows = Arc::clone(&accounts);
+        let doubts: Doubts = Arc::new(move |class| {
+            let knows = Arc::clone(&knows);
+            async move { knows.doubts(&class).await }.boxed()
+        });
+        // Whoever stands by is called as well.
+        parts.push(Part::always("cloudstack webhook", move |stop| {
+            webhook::run(webhook, client, clock, max_user_data, doubts, stop).boxed()
+        }));
+    }
     let abandoned = AbandonedNodes { accounts: Arc::clone(&accounts), api: Api::all(around.client.clone()) };
     if !name_nodes {
         parts.push(Part::new("cloudstack nodes", move |stop| abandoned.look_after(stop).boxed()));

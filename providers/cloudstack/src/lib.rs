@@ -18,6 +18,7 @@
 //! | `node_names`, `abandoned_nodes` | names Nodes where no cloud controller manager does; removes those that lost their machine before |
 //! | [`settings`], [`voice`] | what the environment says, and what is said in the cluster |
 //! | `controller`, `status` | keeps the status of NodeClasses |
+//! | `webhook` | refuses NodeClasses that make no sense before they are stored, where that is wanted |
 //! | [`installation`] | how it joins the program |
 //! | [`provider`], `accounts` | the CloudProvider: of one account, and of all that NodeClasses name |
 
@@ -70,6 +71,7 @@ mod tokens;
 mod unavailable;
 mod userdata;
 pub mod voice;
+mod webhook;
 mod zones;
 
 pub use catalogue::Lifetimes;
@@ -77,6 +79,7 @@ pub use installation::install;
 pub use nodeclass::CloudStackNodeClass;
 pub use provider::CloudStackProvider;
 pub use shared::{Objects, ProviderOptions, Watched};
+pub use webhook::WebhookOptions;
 
 /// The provider's API group.
 pub const GROUP: &str = "karpenter.k8s.cloudstack";

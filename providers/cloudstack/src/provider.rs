@@ -120,6 +120,14 @@ impl CloudStackProvider {
                 hosts.iter().any(|host| host.has_room(&size.offering, size.cpu, size.memory_mib))
             })
         };
+        let offered = resolved.in_zone.values().flat_map(|zone| &zone.offerings);
+        let gpus = match offered.map(model::ServiceOffering::counted_gpus).max() {
+            Some(1..) => shared.catalogue.free_gpus().await,
+            _ => BTreeMap::new(),
+        };
+        let has_gpus = |zone: &model::Zone, size: &instancetypes::Size| {
+            gpus.get(&zone.id).is_none_or(|free| size.offering.counted_gpus() <= *free)
+        };
         let refused_zone = |zone: &model::Zone| {
             let networks =
                 resolved.in_zone.get(&zone.id).map(|zone| zone.networks.as_slice()).unwrap_or_default();
@@ -147,6 +155,7 @@ impl CloudStackProvider {
                     && !shared.quota_hits.refuse(&resolved.scope, &need)
                     && !pool_refused
                     && has_host(zone, size)
+                    && has_gpus(zone, size)
                     && !refused_zone(zone)
                     && !shared.unavailable.is_refused(&this)
             };

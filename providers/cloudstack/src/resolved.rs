@@ -168,14 +168,7 @@ async fn look_for_names(resolved: &mut Resolved, catalogue: &Catalogue) -> Resul
         let mut seen = BTreeSet::new();
         security_groups.retain(|id| seen.insert(id.clone()));
     }
-    if spec.bootstrap.as_ref().is_some_and(Bootstrap::trusts_anybody) {
-        problems.push(Problem {
-            condition: crate::nodeclass::VALIDATION_SUCCEEDED,
-            reason: "CACertHashMissing",
-            message: "spec.bootstrap.caCertHash: kubeadm needs it to know the API server; write it, or caVerification: Skip to do without".to_owned(),
-        });
-    }
-    problems.extend(invalid_resources(spec));
+    problems.extend(contradictions(spec));
     let mut groups = Vec::new();
     let affinity = spec.affinity.clone().unwrap_or_default();
     let of_reservations = spec.reservations.iter().filter_map(|reservation| reservation.group_id.as_ref());
@@ -209,9 +202,16 @@ async fn look_for_names(resolved: &mut Resolved, catalogue: &Catalogue) -> Resul
     Ok(())
 }
 
-/// What is said of resources and makes no sense.
-fn invalid_resources(spec: &CloudStackNodeClassSpec) -> Vec<Problem> {
+/// What is said and makes no sense wherever it is applied.
+pub(crate) fn contradictions(spec: &CloudStackNodeClassSpec) -> Vec<Problem> {
     let mut problems = Vec::new();
+    if spec.bootstrap.as_ref().is_some_and(Bootstrap::trusts_anybody) {
+        problems.push(Problem {
+            condition: crate::nodeclass::VALIDATION_SUCCEEDED,
+            reason: "CACertHashMissing",
+            message: "spec.bootstrap.caCertHash: kubeadm needs it to know the API server; write it, or caVerification: Skip to do without".to_owned(),
+        });
+    }
     let mut invalid = |message: String| {
         let condition = crate::nodeclass::VALIDATION_SUCCEEDED;
         problems.push(Problem { condition, reason: "InvalidResources", message });
@@ -376,6 +376,15 @@ impl Resolved {
                 instancetypes::MAX_CPUS,
                 instancetypes::MAX_MEMORY_MIB
             )
+        })
+    }
+
+    /// That some of the zones it names are left out, in words.
+    pub(crate) fn left_out(&self) -> Option<String> {
+        let some = !self.zones.is_empty() && !self.missing_zones.is_empty();
+        some.then(|| {
+            let missing = quoted(&self.missing_zones);
+            format!("spec.zone, spec.zones: there is no enabled zone {missing}; the others are used")
         })
     }
 

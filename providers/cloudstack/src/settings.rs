@@ -15,7 +15,7 @@ use crate::naming::ProviderIdFormat;
 use crate::shared::{CollectOrphans, OnStopped, ProviderOptions};
 
 /// A variable of the environment as the documentation lists it.
-pub const VARIABLES: [(&str, &str); 31] = [
+pub const VARIABLES: [(&str, &str); 33] = [
     (
         "CLOUDSTACK_CREDENTIALS_DIR",
         "directory of a mounted Secret with api-url, api-key and secret-key; watched, so keys can be exchanged",
@@ -89,6 +89,11 @@ pub const VARIABLES: [(&str, &str); 31] = [
         "CLOUDSTACK_CACHE_STALE",
         "how much longer anything is remembered while the server does not answer; default `30m`",
     ),
+    ("CLOUDSTACK_WEBHOOK_PORT", "port of the admission webhook; default 0, which is none"),
+    (
+        "CLOUDSTACK_WEBHOOK_NAME",
+        "name of its Service, of its Secret in Karpenter's namespace and of its two configurations; default `karpenter-cloudstack-webhook`",
+    ),
 ];
 
 /// Where keys come from.
@@ -108,6 +113,8 @@ pub(crate) struct Settings {
     pub(crate) http: HttpSettings,
     pub(crate) rate: Rate,
     pub(crate) source: Source,
+    /// Port and name of the admission webhook, if there is to be one.
+    pub(crate) webhook: Option<(u16, String)>,
 }
 
 /// The core waits for a launch; longer would only keep it from others.
@@ -116,6 +123,9 @@ const MAX_LAUNCH_WAIT: Duration = Duration::from_secs(60);
 /// Where and under which name the keys are, if nobody says.
 const DEFAULT_SECRET: &str = "cloudstack-credentials";
 const DEFAULT_NAMESPACE: &str = "karpenter";
+
+/// What belongs to the webhook is called, if nobody says.
+const DEFAULT_WEBHOOK: &str = "karpenter-cloudstack-webhook";
 
 impl Settings {
     /// Reads everything; which variable is wrong, and what to write, otherwise.
@@ -135,6 +145,7 @@ impl Settings {
             http: http(given, &variable)?,
             rate: rate(&variable)?,
             source: source(given, own_namespace, &variable)?,
+            webhook: webhook(&variable)?,
         })
     }
 }
@@ -291,6 +302,26 @@ fn rate(variable: &dyn Fn(&str) -> Option<String>) -> Result<Rate, String> {
     Ok(Rate { per_second, burst: burst.clamp(1.0, 1000.0) as u32 })
 }
 
+fn webhook(variable: &dyn Fn(&str) -> Option<String>) -> Result<Option<(u16, String)>, String> {
+    let name = variable("CLOUDSTACK_WEBHOOK_NAME").unwrap_or_else(|| DEFAULT_WEBHOOK.to_owned());
+    // A label of a host's name, which is what the API server calls.
+    let is_label = name.len() <= 63
+        && name.starts_with(|first: char| first.is_ascii_lowercase())
+        && name.ends_with(|last: char| last.is_ascii_lowercase() || last.is_ascii_digit())
+        && name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-');
+    if !is_label {
+        return Err(format!(
+            "CLOUDSTACK_WEBHOOK_NAME is {name:?}; a Service's name has lower case letters, digits and hyphens"
+        ));
+    }
+    let Some(text) = variable("CLOUDSTACK_WEBHOOK_PORT") else { return Ok(None) };
+    match text.parse() {
+        Ok(0) => Ok(None),
+        Ok(port) => Ok(Some((port, name))),
+        Err(_) => Err(format!("CLOUDSTACK_WEBHOOK_PORT is {text:?}; give a port, or 0 for none")),
+    }
+}
+
 fn source(
     given: &CloudStackOptions,
     own_namespace: Option<&str>,
@@ -371,6 +402,18 @@ mod tests {
         assert!(wrong(&[("CLOUDSTACK_PROVIDER_ID", "cloudstack://")]).contains("{id}"));
         assert!(wrong(&[("CLOUDSTACK_CA_FILE", "/nonexistent")]).contains("CLOUDSTACK_CA_FILE"));
         assert!(wrong(&[("CLOUDSTACK_CLIENT_KEY_FILE", "/dev/null")]).contains("go together"));
+        assert!(wrong(&[("CLOUDSTACK_WEBHOOK_PORT", "70000")]).contains("CLOUDSTACK_WEBHOOK_PORT"));
+        assert!(wrong(&[("CLOUDSTACK_WEBHOOK_NAME", "Big.One")]).contains("CLOUDSTACK_WEBHOOK_NAME"));
+    }
+
+    #[test]
+    fn there_is_no_webhook_unless_a_port_is_given() {
+        assert_eq!(read(&[]).expect("settings").webhook, None);
+        assert_eq!(read(&[("CLOUDSTACK_WEBHOOK_PORT", "0")]).expect("settings").webhook, None);
+        let given = read(&[("CLOUDSTACK_WEBHOOK_PORT", "8443")]).expect("settings").webhook;
+        assert_eq!(given, Some((8443, "karpenter-cloudstack-webhook".to_owned())));
+        let named = [("CLOUDSTACK_WEBHOOK_PORT", "8443"), ("CLOUDSTACK_WEBHOOK_NAME", "x")];
+        assert_eq!(read(&named).expect("settings").webhook, Some((8443, "x".to_owned())));
     }
 
     #[test]

@@ -40,6 +40,7 @@ use crate::root_disks::RootDisks;
 use crate::tokens::Tokens;
 use crate::unavailable::Unavailable;
 use crate::voice::Voice;
+use crate::webhook::WebhookOptions;
 
 /// How long a broken node is borne, as in the Go provider.
 const REPAIR_AFTER: Duration = Duration::from_secs(30 * 60);
@@ -82,6 +83,8 @@ pub struct ProviderOptions {
     pub name_nodes: bool,
     /// Whether the core repairs nodes (feature gate NodeRepair).
     pub node_repair: bool,
+    /// Where the admission webhook is, if there is one.
+    pub webhook: Option<WebhookOptions>,
 }
 
 /// What to do with a machine that stands still.
@@ -126,6 +129,7 @@ impl ProviderOptions {
             max_user_data: crate::userdata::MAX_LENGTH,
             name_nodes: false,
             node_repair: false,
+            webhook: None,
         }
     }
 }

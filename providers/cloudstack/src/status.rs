@@ -15,7 +15,7 @@ use crate::nodeclass::{
     ZONES_READY, Zone,
 };
 use crate::provider::CloudStackProvider;
-use crate::resolved::{Resolved, quoted, resolve};
+use crate::resolved::{Resolved, resolve};
 use crate::shared::Whose;
 
 /// What is said when no keys work.
@@ -106,21 +106,24 @@ impl CloudStackProvider {
                                 "AwaitingZone",
                                 "there is no zone to look into",
                             ),
-                        None if condition == ZONES_READY && !resolved.missing_zones.is_empty() => {
-                            let message = format!(
-                                "spec.zone, spec.zones: there is no enabled zone {}; the others are used",
-                                quoted(&resolved.missing_zones)
-                            );
-                            conditions.set_true_with_reason(condition, "SomeZonesMissing", &message)
+                        None => {
+                            let left_out = match condition {
+                                ZONES_READY => resolved.left_out().map(|text| ("SomeZonesMissing", text)),
+                                SERVICE_OFFERINGS_READY => odd_offerings.as_ref().map(|odd| {
+                                    let text = format!(
+                                        "spec.serviceOfferingSelectorTerms: {odd}; the others are used"
+                                    );
+                                    ("SomeOfferingsLeftOut", text)
+                                }),
+                                _ => None,
+                            };
+                            match left_out {
+                                Some((reason, text)) => {
+                                    conditions.set_true_with_reason(condition, reason, &text)
+                                }
+                                None => conditions.set_true(condition),
+                            }
                         }
-                        None if condition == SERVICE_OFFERINGS_READY && odd_offerings.is_some() => {
-                            let message = format!(
-                                "spec.serviceOfferingSelectorTerms: {}; the others are used",
-                                odd_offerings.as_deref().unwrap_or_default()
-                            );
-                            conditions.set_true_with_reason(condition, "SomeOfferingsLeftOut", &message)
-                        }
-                        None => conditions.set_true(condition),
                     };
                     // Under its older name too, for who waits for that.
                     if condition == NETWORKS_READY {

@@ -119,6 +119,25 @@ fn its_schema_knows_every_value_and_refuses_all_others() {
 }
 
 #[test]
+fn the_webhook_of_cloudstack_is_off_and_nothing_waits_for_it_when_it_is_on() {
+    let values = yaml(&chart("values.yaml"));
+    assert_eq!(values["cloudstack"]["webhook"]["enabled"], false);
+    let helpers = chart("templates/_helpers.tpl");
+    let terms =
+        helpers.split("{{- define ").find(|part| part.starts_with("\"karpenter.cloudstackWebhookTerms\""));
+    let terms = terms.expect("what its configurations have in common");
+    assert!(terms.contains("failurePolicy: Ignore") && terms.contains("sideEffects: None"), "{terms}");
+    let template = chart("templates/cloudstack-webhook.yaml");
+    // Whatever may be read or written there is named; only creating cannot be.
+    let rules =
+        template.split("  - apiGroups:").skip(1).map(|rule| rule.split("\n---").next().unwrap_or_default());
+    for rule in rules {
+        let by_name = rule.contains("resourceNames: [{{ $name | quote }}]");
+        assert!(by_name || rule.contains("verbs: [\"create\"]"), "{rule}");
+    }
+}
+
+#[test]
 fn chart_and_image_are_of_this_version_and_compiler() {
     let chart = yaml(&chart("Chart.yaml"));
     assert_eq!(chart["version"], env!("CARGO_PKG_VERSION"));

@@ -288,9 +288,23 @@ pub struct Zone {
     /// Whether it has security groups.
     #[serde(deserialize_with = "truth")]
     pub securitygroupsenabled: bool,
+    /// GPUs the server counts there; since 4.21.
+    #[serde(deserialize_with = "number")]
+    pub gputotal: Option<i64>,
+    /// Those of them that machines have.
+    #[serde(deserialize_with = "number")]
+    pub gpuused: Option<i64>,
     /// Tags.
     #[serde(deserialize_with = "or_nothing")]
     pub tags: Vec<Tag>,
+}
+
+impl Zone {
+    /// How many GPUs nobody has, as far as the server says. Where it counts none at all it may not know of those there are.
+    pub(crate) fn free_gpus(&self) -> Option<i64> {
+        let total = self.gputotal.filter(|total| *total > 0)?;
+        Some((total - self.gpuused?).max(0))
+    }
 }
 
 /// A network.
@@ -444,6 +458,11 @@ impl ServiceOffering {
             self.vgpuprofilename = self.detail("vgpuType").unwrap_or_default();
         }
         self
+    }
+
+    /// How many GPUs the server counts a machine of it as having: those it tells of by details only, it does not count.
+    pub(crate) fn counted_gpus(&self) -> i64 {
+        if self.detail("pciDevice").is_some() { 0 } else { self.gpucount.unwrap_or(0) }
     }
 
     /// A detail, as text.

@@ -158,3 +158,68 @@ async fn what_reservations_have_left_is_not_counted_anew_for_everybody_who_asks(
     }
     assert!(world.calls("listVirtualMachines") <= before + 1);
 }
+
+/// Names of instance types, and whether any of their offerings can be had.
+async fn to_be_had(world: &World) -> Vec<(String, bool)> {
+    let types = world.provider.get_instance_types(&world.pool("default")).await.expect("types");
+    types
+        .iter()
+        .map(|it| (it.name.to_string(), it.offerings.iter().any(|offering| offering.available)))
+        .collect()
+}
+
+/// A class that may buy machines with a GPU, and ones without.
+async fn with_gpus() -> World {
+    let world = World::new().await;
+    world.cloud.add("serviceoffering", json!({"name": "gpu", "cpunumber": 4, "cpuspeed": 1000, "memory": 8192, "gpucount": 1, "gpucardname": "NVIDIA A10"}));
+    // Which offerings there are is remembered for five minutes.
+    seconds(301).await;
+    let mut class = spec();
+    class["serviceOfferingSelectorTerms"] = json!([{"name": "gpu"}, {"name": "k8s.small"}]);
+    world.class("default", class).await;
+    world
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_has_gpus_cannot_be_had_in_a_zone_whose_gpus_are_all_taken() {
+    let world = with_gpus().await;
+    world.cloud.edit("host", "big-0", |host| host["gpus"] = 1.into());
+    seconds(61).await;
+    let (gpu, small) = (|has| ("gpu".to_owned(), has), ("k8s.small".to_owned(), true));
+    assert_eq!(to_be_had(&world).await, [gpu(true), small.clone()]);
+    world.launch(&world.claim("np-a", json!({"nvidia.com/gpu": "1"}))).await.expect("a GPU");
+    seconds(61).await;
+    assert_eq!(to_be_had(&world).await, [gpu(false), small.clone()], "what has none can be had all the same");
+    world.delete(&world.current("np-a")).await.expect("gone");
+    seconds(61).await;
+    assert_eq!(to_be_had(&world).await, [gpu(true), small]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_zone_that_does_not_count_gpus_may_have_some() {
+    let world = with_gpus().await;
+    // It counts none at all: perhaps it does not know of those there are.
+    assert!(to_be_had(&world).await.contains(&("gpu".to_owned(), true)));
+    world.cloud.edit("host", "big-0", |host| host["gpus"] = 1.into());
+    world.launch(&world.claim("np-a", json!({"nvidia.com/gpu": "1"}))).await.expect("a GPU");
+    // As a server before 4.21, which says nothing.
+    world.cloud.edit("zone", "sim-zone-1", |zone| {
+        let fields = zone.as_object_mut().expect("a zone");
+        fields.retain(|field, _| !field.starts_with("gpu"));
+    });
+    seconds(61).await;
+    assert!(to_be_had(&world).await.contains(&("gpu".to_owned(), true)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn zones_are_not_asked_for_gpus_where_none_are_on_offer() {
+    let world = World::new().await;
+    world.class("default", spec()).await;
+    let asked = |world: &World| world.cloud.log().iter().filter(|entry| entry.command == "listZones").count();
+    let before = asked(&world);
+    for _ in 0..5 {
+        seconds(61).await;
+        to_be_had(&world).await;
+    }
+    assert_eq!(asked(&world), before);
+}
