@@ -380,9 +380,9 @@ impl Catalogue {
     pub(crate) fn forget_everything(&self) {
         self.forget();
         self.forget_budgets();
-        self.owners.clear();
-        self.tariffs.clear();
-        self.capabilities.clear();
+        self.shelves.owners.clear();
+        self.shelves.tariffs.clear();
+        self.shelves.capabilities.clear();
     }
 
     /// Something named by id does not exist any more.
