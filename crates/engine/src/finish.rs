@@ -291,7 +291,7 @@ impl Solver<'_> {
     }
 
     /// What the claim's pods ask for, and the least its daemons will.
-    pub(crate) fn claim_requests(&self, number: usize) -> Resources {
+    fn claim_requests(&self, number: usize) -> Resources {
         let claim = &self.claims[number];
         let mut sums: Vec<Option<Cell>> = vec![None; self.columns.len()];
         for (_, class) in &claim.pods {

@@ -222,8 +222,8 @@ impl<'s> Solver<'s> {
     }
 
     fn add_batch(&mut self, batch: &[&Arc<Pod>], deleting: &[Machine<'s>]) {
-        // Pods know their node by its own name, which a machine goes by only once it has registered. Upstream goes by the one name
-        // here and by the other there.
+        // Pods know their node by its own name, which a machine goes by only once it has registered. Upstream asks by the Node
+        // whether a pod is of one that goes, and by the machine's name whether it may go to nodes that wait for `consolidateAfter`.
         let leaving: BTreeSet<&str> =
             deleting.iter().filter_map(|m| m.state.node.as_ref()).map(|node| node.name.as_ref()).collect();
         let unsettled: BTreeSet<&str> = deleting.iter().map(|machine| &**machine.name).collect();

@@ -291,7 +291,6 @@ fn unschedulable_taint() -> k8s_openapi::api::core::v1::Taint {
     }
 }
 
-/// Whether it is this scheduler's turn.
 /// Whether a node could hold a pod if nothing else were there.
 pub(crate) fn could_hold(node: &Node, spec: &PodSpec) -> bool {
     let allocatable = ledger::allocatable(node);
@@ -299,6 +298,7 @@ pub(crate) fn could_hold(node: &Node, spec: &PodSpec) -> bool {
     wanted.iter().all(|(name, amount)| *amount <= allocatable.get(name).copied().unwrap_or_default())
 }
 
+/// Whether it is this scheduler's turn.
 fn is_pending(pod: &Pod) -> bool {
     let Some(spec) = &pod.spec else { return false };
     let gated = spec.scheduling_gates.as_ref().is_some_and(|gates| !gates.is_empty());

@@ -514,6 +514,11 @@ impl Disruption {
                 good.push(command);
                 continue;
             }
+            if let Some(refusal) = self.queue.refuses(&command) {
+                tracing::error!(error = %refusal, command = command.text(), "disrupting candidates");
+                put_off = true;
+                continue;
+            }
             tokio::select! {
                 biased;
                 () = stopping.cancelled() => return Ok(Carried::Stopped),

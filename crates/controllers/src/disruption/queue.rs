@@ -228,6 +228,13 @@ impl Queue {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Why a command cannot be carried out, which no decision knows: others get their turn.
+    pub(super) fn refuses(&self, command: &Command) -> Option<ReconcileError> {
+        let refusal = command.replacements.iter().find_map(refusal)?;
+        command.candidates.iter().for_each(|candidate| self.pass_over(&candidate.provider_id));
+        Some(refusal.context("launching replacement nodeclaim"))
+    }
+
     /// Starts a command. Whatever fails leaves no marks behind; replacements that were created stay as ordinary nodes.
     pub(super) async fn start(&self, mut command: Command, pools: &Pools) -> Result<Started, ReconcileError> {
         let Inner { ids, metrics, .. } = &*self.0;
@@ -241,10 +248,6 @@ impl Queue {
         let Some(mut reserved) = self.reserve(&command, &id) else {
             return Err(ReconcileError::message("candidate is being disrupted"));
         };
-        if let Some(refusal) = command.replacements.iter().find_map(refusal) {
-            command.candidates.iter().for_each(|candidate| self.pass_over(&candidate.provider_id));
-            return Err(with_id(refusal.context("launching replacement nodeclaim"), &id));
-        }
         let created = Instant::now();
         if command.decision() == Decision::Reboot {
             drop(reserved);

@@ -1,13 +1,14 @@
 //! Log lines as Karpenter writes them.
 
 use std::io::{self, Write};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, LazyLock, Mutex};
 
 use karpenter_runtime::clock::TokioClock;
 use karpenter_runtime::logging::{Config, subscriber};
 use serde_json::Value;
 use tracing::level_filters::LevelFilter;
 use tracing::subscriber::DefaultGuard;
+use tracing::{Dispatch, Subscriber};
 
 /// Every line that is written on this thread from its making on.
 pub(crate) struct Lines {
@@ -29,12 +30,22 @@ impl Write for Written {
     }
 }
 
+/// While there is a single subscriber, a place that logs is judged for good by whichever thread comes by first, and most of this
+/// binary have none. Two that stay make tracing ask all there are.
+static OTHERS: LazyLock<[Dispatch; 2]> =
+    LazyLock::new(|| std::array::from_fn(|_| Dispatch::new(writing_to(Written::default()))));
+
+fn writing_to(written: Written) -> impl Subscriber + Send + Sync {
+    let config = Config { level: LevelFilter::DEBUG, ..Config::default() };
+    let clock = Arc::new(TokioClock::starting_at("2026-01-01T00:00:00Z".parse().expect("a time")));
+    subscriber(config, clock, written)
+}
+
 impl Lines {
     pub(crate) fn capture() -> Self {
+        LazyLock::force(&OTHERS);
         let written = Written::default();
-        let config = Config { level: LevelFilter::DEBUG, ..Config::default() };
-        let clock = Arc::new(TokioClock::starting_at("2026-01-01T00:00:00Z".parse().expect("a time")));
-        let guard = tracing::subscriber::set_default(subscriber(config, clock, written.clone()));
+        let guard = tracing::subscriber::set_default(writing_to(written.clone()));
         Self { written, _guard: guard }
     }
 

@@ -13,8 +13,8 @@
 //! ([`Pass::validate`]). Commands own what they name, so they outlive the snapshot.
 //!
 //! What only the controller can know it says in [`Memory`]: nodes in its queue, nodes it passes over, nodes held for buffers,
-//! reservations of static pools, reboots. What the outcome asks it to remember is in [`Outcome`]: whether the cluster counts as consolidated until something
-//! changes, and which pools a pass that ran out of time has not come to.
+//! reservations of static pools, reboots. What the outcome asks it to remember is in [`Outcome`]: whether the cluster counts as
+//! consolidated until something changes, and which pools a pass that ran out of time has not come to.
 //!
 //! # Why a node stays
 //!

@@ -31,7 +31,7 @@ pub struct Stays {
 pub enum Why {
     /// A command for it is under way.
     UnderWay,
-    /// Its marks or its replacement could not be written a while ago.
+    /// It could not be disrupted a moment ago, by no fault of any decision.
     PassedOver,
     /// Karpenter does not manage it.
     NotManaged,
@@ -474,7 +474,7 @@ impl fmt::Display for Why {
         match self {
             Why::UnderWay => f.write_str("it is being disrupted already"),
             Why::PassedOver => f.write_str(
-                "its marks of disruption or its replacement could not be written a moment ago, so others have their turn first",
+                "its marks of disruption or its replacement could not be made a moment ago, so others have their turn first",
             ),
             Why::NotManaged => f.write_str("Karpenter did not launch it"),
             Why::NoClaim(pool) => write!(f, "it is of NodePool {pool}, but its NodeClaim is gone"),

@@ -473,7 +473,7 @@ fn a_node_that_is_passed_over_stays_and_is_not_said_to_be_disrupted() {
         assert_eq!(why.event(Method::Emptiness), None, "upstream tells nobody");
     }
     let said = Why::PassedOver.to_string();
-    assert!(said.contains("could not be written") && !said.contains("disrupted already"), "{said}");
+    assert!(said.contains("could not be made") && !said.contains("disrupted already"), "{said}");
 }
 
 #[test]

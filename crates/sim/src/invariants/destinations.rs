@@ -103,7 +103,9 @@ impl PodsHaveSomewhereToGo {
         let moves = matches!(reason, DisruptionReason::Underutilized | DisruptionReason::Drifted);
         // These may be terminated first, where nothing can be launched beside them.
         let goes_first = is_of_static_pool(step, claim) || is_reserved(claim);
-        let node = node_name(step.objects, claim).filter(|_| moves && !goes_first)?;
+        // Pods that will not move by themselves do not keep these, and nothing is simulated for them.
+        let is_bounded = reason == DisruptionReason::Drifted && claim.spec.termination_grace_period.is_some();
+        let node = node_name(step.objects, claim).filter(|_| moves && !goes_first && !is_bounded)?;
         let is_known = |pod: &Pod| {
             let bound = self.bound.get(&ObjectKey::of(pod));
             bound.is_some_and(|at| step.now.duration_since(*at) > LAG)
