@@ -247,3 +247,24 @@ async fn a_claim_whose_creation_is_refused_for_long_is_made_soon_after_it_is_not
     rig.pass(30 * SECOND).await;
     assert_eq!(claims(&rig).len(), 1);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_node_whose_replacement_the_server_would_refuse_is_not_touched() {
+    for (least, is_replaced) in [(None, true), (Some(2), false)] {
+        let kinds = json!({
+            "key": "karpenter.sh/capacity-type", "operator": "In", "values": ["spot", "on-demand"], "minValues": least,
+        });
+        let pool =
+            node_pool("default").with(json!({"spec": {"template": {"spec": {"requirements": [kinds]}}}}));
+        let rig = rig_with(pool, &[("a", 8)]).await;
+        rig.create(pod_on("a", "p", "1500m")).await;
+        // Pinned to spot, one capacity type is left of two.
+        rig.pass(120 * SECOND).await;
+        let tainted = rig.see(|objects| is_tainted(objects, "a"));
+        assert_eq!(
+            (tainted, replacements(&rig, &["a"]).len()),
+            (is_replaced, usize::from(is_replaced)),
+            "{least:?}"
+        );
+    }
+}
