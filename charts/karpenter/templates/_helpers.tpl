@@ -130,6 +130,11 @@ annotations:
   verbs: ["get"]
 {{- end -}}
 
+{{/* Whether there is a webhook of CloudStack. Values of an earlier chart (`--reuse-values`) say nothing of it. */}}
+{{- define "karpenter.cloudstackWebhookEnabled" -}}
+{{- if and (has "cloudstack" .Values.providers) (default (dict) .Values.cloudstack.webhook).enabled -}}true{{- end -}}
+{{- end -}}
+
 {{/* The name of whatever belongs to CloudStack's webhook; a Service has no longer one. */}}
 {{- define "karpenter.cloudstackWebhook" -}}
 {{- printf "%s-cloudstack-webhook" (include "karpenter.fullname" . | trunc 44 | trimSuffix "-") -}}

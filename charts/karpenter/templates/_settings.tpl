@@ -63,7 +63,7 @@ What is null or an empty text is left to the program; what `controller.env` sets
   (list "CLOUDSTACK_PROXY" .Values.cloudstack.proxy)
   (list "CLOUDSTACK_NO_PROXY" .Values.cloudstack.noProxy)
 ) -}}
-{{- if .Values.cloudstack.webhook.enabled -}}
+{{- if include "karpenter.cloudstackWebhookEnabled" . -}}
 {{- $plain = concat $plain (list
   (list "CLOUDSTACK_WEBHOOK_PORT" .Values.cloudstack.webhook.port)
   (list "CLOUDSTACK_WEBHOOK_NAME" (include "karpenter.cloudstackWebhook" .))
@@ -83,7 +83,8 @@ What is null or an empty text is left to the program; what `controller.env` sets
 {{- range $plain -}}
 {{- $value := index . 1 -}}
 {{- if not (or (kindIs "invalid" $value) (eq (toString $value) "")) -}}
-{{- if kindIs "float64" $value -}}{{- $value = int64 $value -}}{{- end -}}
+{{- /* Whole numbers come as fractions, and large ones would be written as 1e+06. */ -}}
+{{- if kindIs "float64" $value -}}{{- if eq $value (floor $value) -}}{{- $value = int64 $value -}}{{- end -}}{{- end -}}
 {{- $env = append $env (dict "name" (index . 0) "value" (toString $value)) -}}
 {{- end -}}
 {{- end -}}

@@ -122,6 +122,7 @@ impl CloudStackProvider {
             return Ok(());
         }
         let prefix = shared.naming.prefix();
+        let session = shared.client.session();
         let mut left = false;
         for scope in shared.scopes()? {
             let request = requests::list_affinity_groups_by_keyword(prefix, &scope);
@@ -141,7 +142,7 @@ impl CloudStackProvider {
                 }
             }
         }
-        shared.no_groups.store(!left && !wanted, Relaxed);
+        shared.conclude(&shared.no_groups, !left && !wanted, &session);
         Ok(())
     }
 

@@ -203,14 +203,14 @@ async fn exchange(client: &Client, keys: Keys, roads: &Roads) -> bool {
         client.probe(&session).await.map_err(|error| error.to_string())?;
         let theirs = client.account_of(&session).await.map_err(|error| error.to_string())?;
         let ours = match client.account().await {
-            Ok(ours) => ours,
-            // Refused from the beginning: they have made nothing.
-            Err(error) if error.kind == ErrorKind::Auth => theirs.clone(),
+            Ok(ours) => Some(ours),
+            // Refused ever since we began: they will never say whose they were. What was made with them before that, NodeClaims record.
+            Err(error) if error.kind == ErrorKind::Auth => None,
             // An address that leads nowhere: nothing was made there, and it will never say whose they are.
             Err(error)
                 if error.is_nobodys_answer() && client.made().is_some_and(|made| made.is_all_of(&theirs)) =>
             {
-                theirs.clone()
+                None
             }
             Err(error) => {
                 return Err(format!(
@@ -219,16 +219,19 @@ async fn exchange(client: &Client, keys: Keys, roads: &Roads) -> bool {
             }
         };
         // Names can be changed; ids cannot.
-        if !ours.keys().eq(theirs.keys()) && client.made().is_none_or(|made| made.anything) {
+        let same = |ours: &Accounts| ours.keys().eq(theirs.keys());
+        if let Some(ours) = ours.as_ref().filter(|ours| !same(ours))
+            && client.made().is_none_or(|made| made.anything)
+        {
             let names = |accounts: &Accounts| accounts.values().cloned().collect::<Vec<_>>().join(", ");
             return Err(format!(
                 "they are of account {} at {}, the machines are of account {}; restart Karpenter if that is meant",
                 names(&theirs),
                 session.endpoint,
-                names(&ours)
+                names(ours)
             ));
         }
-        if ours.keys().eq(theirs.keys()) {
+        if ours.as_ref().is_some_and(same) {
             client.become_session(session);
         } else {
             client.move_to(session);
@@ -660,6 +663,36 @@ mod tests {
         let _ours = recorded(&client, of(&["id-ours"], false));
         assert!(exchange(&client, pair("new"), &roads).await);
         assert_eq!((client.notice(), client.session().credentials.api_key()), (None, "new"));
+    }
+
+    /// Counts how often everything was forgotten.
+    #[derive(Default)]
+    struct Forgetful(std::sync::atomic::AtomicUsize);
+
+    impl Estate for Forgetful {
+        fn made(&self) -> Option<Made> {
+            None
+        }
+
+        fn forget(&self) {
+            self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_keys_saw_is_forgotten_unless_the_new_ones_are_known_to_see_the_same() {
+        let (doorman, roads, client) = at_the_door();
+        let estate = Arc::new(Forgetful::default());
+        let seen: Arc<dyn Estate> = estate.clone();
+        client.has_estate(Arc::downgrade(&seen));
+        let forgotten = || estate.0.load(std::sync::atomic::Ordering::Relaxed);
+        // Refused before they said whose they are.
+        doorman.knows(&[("new", "ours"), ("old", "ours")]);
+        client.become_session(pair("revoked").session(&roads).expect("a session"));
+        assert!(exchange(&client, pair("new"), &roads).await);
+        assert_eq!(forgotten(), 1);
+        assert!(exchange(&client, pair("old"), &roads).await);
+        assert_eq!(forgotten(), 1, "of the same account");
     }
 
     #[tokio::test(start_paused = true)]

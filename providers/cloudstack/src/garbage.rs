@@ -4,7 +4,6 @@
 //! NodeClaim wants it, nothing is at work on it, and it had time to be seen. If any of that cannot be found out, nothing goes.
 
 use std::collections::BTreeSet;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
@@ -136,6 +135,7 @@ impl CloudStackProvider {
         let mut round = Round::default();
         // Not knowing what is wanted is no reason to destroy anything.
         let Some(claims) = self.shared.objects.node_claims() else { return Ok(round) };
+        let session = self.shared.client.session();
         self.recall_nodes(&claims).await;
         let scopes = self.shared.scopes()?;
         let ours = claims.iter().map(|claim| &**claim).filter(|claim| self.shared.is_ours(claim));
@@ -173,7 +173,8 @@ impl CloudStackProvider {
                 self.collect(&machine, scope, &mut round).await;
             }
         }
-        self.shared.has_no_machines.store(all.is_empty() && closed.is_empty(), Ordering::Relaxed);
+        let nothing = all.is_empty() && closed.is_empty();
+        self.shared.conclude(&self.shared.has_no_machines, nothing, &session);
         if closed.is_empty() {
             self.forget_all_but(&all.iter().map(|machine| machine.id.clone()).collect(), &going);
         }
@@ -281,5 +282,88 @@ impl CloudStackProvider {
         let count = started.entry(id.to_owned()).or_default();
         *count += 1;
         *count <= MAX_STARTS
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use bytes::Bytes;
+    use futures_util::FutureExt as _;
+    use futures_util::future::BoxFuture;
+    use karpenter_runtime::environment::Environment;
+
+    use super::*;
+    use crate::client::signature::Credentials;
+    use crate::client::throttle::Rate;
+    use crate::client::transport::{Transport, TransportError};
+    use crate::client::{Client, Session};
+    use crate::nodeclass::CloudStackNodeClass;
+    use crate::{Objects, ProviderOptions};
+
+    /// A cluster without anything.
+    struct Empty;
+
+    impl Objects for Empty {
+        fn node_class(&self, _: &str) -> Option<Arc<CloudStackNodeClass>> {
+            None
+        }
+
+        fn node_classes(&self) -> Option<Vec<Arc<CloudStackNodeClass>>> {
+            Some(Vec::new())
+        }
+
+        fn node_claims(&self) -> Option<Vec<Arc<NodeClaim>>> {
+            Some(Vec::new())
+        }
+    }
+
+    /// A server that has nothing. This client moves to another account before it answers the next question.
+    #[derive(Default)]
+    struct Nothing {
+        moves: Mutex<Option<Client>>,
+    }
+
+    impl Transport for Nothing {
+        fn send(
+            &self,
+            request: http::Request<Bytes>,
+        ) -> BoxFuture<'_, Result<http::Response<Bytes>, TransportError>> {
+            let query = request.uri().query().unwrap_or_default();
+            let command = query.split('&').find_map(|part| part.strip_prefix("command=")).unwrap_or_default();
+            let answer = format!("{{\"{}response\":{{}}}}", command.to_lowercase());
+            let moves = self.moves.lock().unwrap_or_else(PoisonError::into_inner).take();
+            if let Some(client) = moves {
+                client.move_to(session("third", Arc::new(Nothing::default())));
+            }
+            std::future::ready(Ok(http::Response::new(Bytes::from(answer)))).boxed()
+        }
+    }
+
+    fn session(key: &str, transport: Arc<dyn Transport>) -> Session {
+        let endpoint = "https://cloud/client/api".to_owned();
+        Session { endpoint, credentials: Credentials::new(key, "secret"), transport }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn after_a_move_to_another_account_anything_may_be_there_until_a_list_of_it_was_read() {
+        let environment = Environment::seeded("2026-01-01T00:00:00Z".parse().expect("a time"), 1);
+        let server = Arc::new(Nothing::default());
+        let client = Client::new(session("first", server.clone()), Rate::default(), &environment);
+        let options = ProviderOptions::new("test");
+        let provider = CloudStackProvider::new(client.clone(), options, Arc::new(Empty), &environment);
+        let anything = || client.made().expect("known").anything;
+        assert!(anything(), "nobody looked yet");
+        provider.round().await.expect("a round");
+        assert!(!anything());
+        client.move_to(session("second", server.clone()));
+        assert!(anything(), "that was another account");
+        provider.round().await.expect("a round");
+        assert!(!anything());
+        *server.moves.lock().expect("a lock") = Some(client.clone());
+        provider.round().await.expect("a round");
+        assert_eq!(client.session().credentials.api_key(), "third");
+        assert!(anything(), "the round began in another account");
     }
 }

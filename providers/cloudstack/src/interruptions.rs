@@ -49,7 +49,8 @@ fn read(rows: serde_json::Value) -> Vec<Event> {
     let event = |row| match decoded::<Event>("listEvents", row) {
         Ok(event) => Some(event),
         Err(error) => {
-            tracing::warn!(%error, "an event is left out");
+            // It stays odd for as long as it is listed.
+            tracing::debug!(%error, "an event is left out");
             None
         }
     };

@@ -46,8 +46,6 @@ pub(crate) struct Prices {
     pub(crate) book: Arc<BTreeMap<String, f64>>,
     /// Per month: a machine, a gigabyte.
     pub(crate) tariff: Option<(f64, f64)>,
-    /// What cannot be used, with its place and what to do.
-    pub(crate) problems: Vec<String>,
 }
 
 impl Prices {
@@ -129,23 +127,24 @@ impl Shared {
     /// If there is a ConfigMap of prices that could not be read yet: by others the wrong machines would be bought and replaced.
     pub(crate) async fn prices(&self, spec: &CloudStackNodeClassSpec) -> Result<Prices, ApiError> {
         let Some(pricing) = &spec.pricing else { return Ok(Prices::default()) };
-        let (book, problems) = match &pricing.config_map_ref {
-            Some(wanted) => {
-                let Book { prices, problems, .. } = self.book(wanted).await?;
-                (prices, problems)
-            }
-            None => Default::default(),
+        let book = match &pricing.config_map_ref {
+            Some(wanted) => self.book(wanted).await?.prices,
+            None => Arc::default(),
         };
         let tariff = if pricing.quota_tariff.as_deref() == Some("Use") { self.tariff().await } else { None };
-        Ok(Prices { book, tariff, problems })
+        Ok(Prices { book, tariff })
     }
 
     /// What of prices cannot be used, with its place and what to do. That prices cannot be told at all is for who asks for types.
     pub(crate) async fn price_problems(&self, resolved: &Resolved) -> Vec<String> {
-        let known = self.prices(&resolved.spec).await;
+        let wanted = resolved.spec.pricing.as_ref().and_then(|pricing| pricing.config_map_ref.as_ref());
+        let of_book = match wanted {
+            Some(wanted) => self.book(wanted).await.map(|book| book.problems).unwrap_or_default(),
+            None => Vec::new(),
+        };
         let offerings = resolved.in_zone.values().flat_map(|zone| &zone.offerings);
         let odd: BTreeSet<String> = offerings.filter_map(odd_price).collect();
-        known.map(|prices| prices.problems).unwrap_or_default().into_iter().chain(odd).collect()
+        of_book.into_iter().chain(odd).collect()
     }
 
     async fn book(&self, wanted: &ConfigMapRef) -> Result<Book, ApiError> {
@@ -172,9 +171,7 @@ impl Shared {
                 otherwise(text, Arc::default())
             }
             Err(NoValue::Unreadable(problem)) => {
-                let text = format!(
-                    "spec.pricing.configMapRef: {problem}; let Karpenter's service account get it by a Role, or remove the field"
-                );
+                let text = format!("spec.pricing.configMapRef: {problem}");
                 let Some(known) = known else {
                     return Err(ApiError::new("configMapRef", ErrorKind::Unavailable, text));
                 };

@@ -68,6 +68,11 @@ impl Ordered {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The keys are of another account.
+    pub(crate) fn forget(&self) {
+        self.lock().clear();
+    }
+
     /// The server accepted a machine.
     pub(crate) fn add(&self, scope: &Scope, need: Need) {
         let mut ordered = self.lock();
@@ -112,6 +117,11 @@ pub(crate) struct Hits(Mutex<BTreeMap<(Scope, String), Hit>>);
 impl Hits {
     fn lock(&self) -> MutexGuard<'_, BTreeMap<(Scope, String), Hit>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The keys are of another account.
+    pub(crate) fn forget(&self) {
+        self.lock().clear();
     }
 
     /// A machine of this need was refused; in words what for. Whether anything can be concluded for others.

@@ -20,7 +20,7 @@ use crate::absence::Gone;
 use crate::catalogue::{Catalogue, Lifetimes};
 use crate::client::error::{ApiError, ErrorKind};
 use crate::client::request::Scope;
-use crate::client::{Client, Estate, Made};
+use crate::client::{Client, Estate, Made, Session};
 use crate::disks::Tagged;
 use crate::instances::{Deletions, Unexplained};
 use crate::interruptions::Taken;
@@ -500,6 +500,15 @@ impl Shared {
         }
     }
 
+    /// Writes down what lists showed that were read as this session. Once the keys are others, they show nothing.
+    pub(crate) fn conclude(&self, known: &AtomicBool, shown: bool, session: &Session) {
+        known.store(shown, Ordering::Relaxed);
+        // Looked at after it is written: who moves later forgets it.
+        if !self.client.is_still(session) {
+            known.store(false, Ordering::Relaxed);
+        }
+    }
+
     /// The NodeClaims that were launched in a scope.
     pub(crate) fn claims_in(&self, scope: &Scope) -> Vec<Arc<NodeClaim>> {
         let claims = self.objects.node_claims().unwrap_or_default().into_iter();
@@ -561,5 +570,11 @@ impl Estate for Shared {
     fn forget(&self) {
         self.catalogue.forget_everything();
         self.inventory.forget();
+        self.unavailable.forget();
+        self.quota_hits.forget();
+        self.ordered.forget();
+        for known in [&self.has_no_machines, &self.no_disks, &self.no_groups, &self.expunge_denied] {
+            known.store(false, Ordering::Relaxed);
+        }
     }
 }

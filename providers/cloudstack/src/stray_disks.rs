@@ -41,6 +41,7 @@ impl CloudStackProvider {
         {
             return;
         }
+        let session = shared.client.session();
         let mut left = false;
         for scope in scopes {
             let disks = match self.our_disks(scope).await {
@@ -59,7 +60,7 @@ impl CloudStackProvider {
                 }
             }
         }
-        shared.no_disks.store(!left && !wanted, Relaxed);
+        shared.conclude(&shared.no_disks, !left && !wanted, &session);
     }
 
     /// The disks that carry our tags or the name of one of our machines.

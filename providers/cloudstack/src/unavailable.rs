@@ -40,6 +40,12 @@ impl Unavailable {
         self.unstored.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The keys are of another account.
+    pub(crate) fn forget(&self) {
+        self.lock().clear();
+        self.unstored().clear();
+    }
+
     /// A type lacked capacity that may be the zone's storage. One type may ask for tags or hosts of its own; two are taken for the zone.
     pub(crate) fn refuse_unstored(&self, what: Refused, zone: &str, type_name: &str) {
         self.refuse(what);

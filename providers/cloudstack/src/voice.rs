@@ -153,6 +153,9 @@ impl Voice {
         match Api::<ConfigMap>::namespaced(client, namespace).get_opt(name).await {
             Ok(Some(object)) => Ok(object.data.unwrap_or_default()),
             Ok(None) => Err(NoValue::Missing(format!("there is no {place}"))),
+            Err(kube::Error::Api(status)) if status.code == 403 => Err(NoValue::Unreadable(format!(
+                "{place} may not be read; let Karpenter's service account get it by a Role, or remove the field"
+            ))),
             Err(error) => Err(NoValue::Unreadable(format!("{place} cannot be read: {error}"))),
         }
     }

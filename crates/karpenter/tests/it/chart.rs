@@ -119,6 +119,25 @@ fn its_schema_knows_every_value_and_refuses_all_others() {
 }
 
 #[test]
+fn only_whole_numbers_are_cut_to_whole_numbers() {
+    let template = chart("templates/_settings.tpl");
+    let cut: Vec<&str> = template.lines().filter(|line| line.contains("int64")).collect();
+    // 0.075 is not 0.
+    let whole_only =
+        |line: &&str| line.contains("{{- if eq $value (floor $value) -}}{{- $value = int64 $value -}}");
+    assert!(cut.len() == 1 && cut.iter().all(whole_only), "{cut:?}");
+}
+
+#[test]
+fn values_of_a_chart_without_the_webhook_of_cloudstack_have_none() {
+    for file in ["_settings.tpl", "networkpolicy.yaml", "deployment.yaml", "cloudstack-webhook.yaml"] {
+        let template = chart(&format!("templates/{file}"));
+        assert!(!template.contains(".Values.cloudstack.webhook.enabled"), "{file}");
+        assert!(template.contains("if include \"karpenter.cloudstackWebhookEnabled\" ."), "{file}");
+    }
+}
+
+#[test]
 fn the_webhook_of_cloudstack_is_off_and_nothing_waits_for_it_when_it_is_on() {
     let values = yaml(&chart("values.yaml"));
     assert_eq!(values["cloudstack"]["webhook"]["enabled"], false);

@@ -239,14 +239,42 @@ async fn what_cannot_be_read_names_the_row_and_the_field() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_machine_without_an_id_is_no_machine() {
-    for id in [json!(null), json!("")] {
-        let script = Script::of([ok(
-            json!({"count": 2, "virtualmachine": [{"id": "1", "name": "a"}, {"id": id, "name": "karpenter-x"}]}),
-        )]);
+async fn a_machine_without_an_id_or_a_name_is_no_machine() {
+    for (row, known, lacks) in [
+        (json!({"id": null, "name": "karpenter-x"}), "karpenter-x", "no id"),
+        (json!({"id": "", "name": "karpenter-x"}), "karpenter-x", "no id"),
+        (json!({"id": "vm-x", "name": null}), "vm-x", "no name"),
+        (json!({"id": "vm-x", "name": ""}), "vm-x", "no name"),
+        (json!({"id": "vm-x"}), "vm-x", "no name"),
+    ] {
+        let rows = json!([{"id": "1", "name": "a"}, row]);
+        let script = Script::of([ok(json!({"count": 2, "virtualmachine": rows}))]);
         let request = requests::list_virtual_machines_by_keyword("karpenter", &request::Scope::Own);
         let listed = client(&script).list::<model::VirtualMachine>(&request, Lane::Action).await;
         let error = listed.expect_err("not a list without it");
-        assert!(!error.is_not_found() && error.text.contains("karpenter-x"), "{error}");
+        assert!(!error.is_not_found(), "{error}");
+        assert!(error.text.contains(known) && error.text.contains(lacks), "{error}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_account_without_an_id_is_nobodys() {
+    for id in [json!(null), json!(""), json!(7)] {
+        let script = Script::of([ok(json!({"count": 1, "account": [{"id": id, "name": "ours"}]}))]);
+        let client = client(&script);
+        let error = client.account_of(&client.session()).await.expect_err("nobody's");
+        assert!(error.kind == ErrorKind::Internal && error.text.contains("ours"), "{error}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_refuses_keys_is_not_away() {
+    let unauthorized = || refused(401, "unable to verify user credentials and/or request signature");
+    let lost = || Err(TransportError::NoAnswer("reset".into()));
+    let script = Script::of([lost(), unauthorized(), unauthorized()]);
+    let client = client(&script);
+    client.call(&requests::start("vm")).await.expect_err("lost");
+    assert!(client.away().is_some());
+    let error = client.call(&requests::start("vm")).await.expect_err("refused");
+    assert_eq!((error.kind, client.away()), (ErrorKind::Auth, None));
 }

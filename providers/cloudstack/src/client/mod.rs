@@ -313,6 +313,12 @@ impl Client {
         self.0.session.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// Whether we are still who we were.
+    pub(crate) fn is_still(&self, session: &Session) -> bool {
+        let current = self.session();
+        current.credentials == session.credentials && current.endpoint == session.endpoint
+    }
+
     /// From now on as somebody else: calls under way end as they began.
     pub fn become_session(&self, session: Session) {
         self.set_account(None);
@@ -370,8 +376,16 @@ impl Client {
         let request = requests::list_accounts();
         let answer = self.attempts(session, &request, Lane::Action).await?;
         let (_, rows) = rows(request.command(), answer)?;
-        let text = |row: &Value, key: &str| row[key].as_str().unwrap_or_default().to_owned();
-        let accounts: Accounts = rows.iter().map(|row| (text(row, "id"), text(row, "name"))).collect();
+        let account = |row: &Value| -> Result<(String, String), ApiError> {
+            let name = row["name"].as_str().unwrap_or_default().to_owned();
+            // Without an id all accounts would be the same.
+            let id = row["id"].as_str().filter(|id| !id.is_empty()).ok_or_else(|| {
+                let text = format!("the answer is not as expected: {} has no id that is a text", named(row));
+                ApiError::new(request.command(), ErrorKind::Internal, text)
+            })?;
+            Ok((id.to_owned(), name))
+        };
+        let accounts = rows.iter().map(account).collect::<Result<Accounts, ApiError>>()?;
         if accounts.is_empty() {
             return Err(ApiError::new(request.command(), ErrorKind::Internal, "the server shows no account"));
         }
@@ -403,11 +417,11 @@ impl Client {
 
     async fn call_in(&self, request: &Request, lane: Lane) -> Result<Value, ApiError> {
         let session = self.session();
-        match self.call_as(&session, request, lane).await {
+        match self.heard(self.call_as(&session, request, lane).await) {
             // Nothing was done, so it can be sent again by whoever is let in.
             Err(error) if error.kind == ErrorKind::Auth => {
                 if self.has_other_keys(&session).await {
-                    return self.call_as(&self.session(), request, lane).await;
+                    return self.heard(self.call_as(&self.session(), request, lane).await);
                 }
                 self.set_refused(true);
                 Err(error)
@@ -416,12 +430,16 @@ impl Client {
                 if answer.is_ok() {
                     self.set_refused(false);
                 }
-                let cause = answer.as_ref().err().filter(|error| error.is_nobodys_answer());
-                *self.0.away.lock().unwrap_or_else(PoisonError::into_inner) =
-                    cause.map(|error| error.text.clone());
                 answer
             }
         }
+    }
+
+    /// Remembers whether anybody answered; a refusal is an answer too.
+    fn heard(&self, answer: Result<Value, ApiError>) -> Result<Value, ApiError> {
+        let cause = answer.as_ref().err().filter(|error| error.is_nobodys_answer());
+        *self.0.away.lock().unwrap_or_else(PoisonError::into_inner) = cause.map(|error| error.text.clone());
+        answer
     }
 
     async fn call_as(&self, session: &Session, request: &Request, lane: Lane) -> Result<Value, ApiError> {
@@ -449,11 +467,12 @@ impl Client {
         if self.read_pages(request, lane, &mut seen, &mut rows).await? > 1 {
             self.read_pages(request, lane, &mut seen, &mut rows).await?;
         }
-        // Without an id it could be neither found again nor told from others; that is no reason to take it for gone.
+        // Without an id it could be neither found again nor told from others, without a name it would not be known as ours; that is
+        // no reason to take it for gone.
         if request.command() == MACHINES
-            && let Some(row) = rows.iter().find(|row| !has_id(row))
+            && let Some((row, lacks)) = rows.iter().find_map(|row| Some((row, lacking(row)?)))
         {
-            let text = format!("the answer is not as expected: {} has no id", named(row));
+            let text = format!("the answer is not as expected: {} has no {lacks}", named(row));
             return Err(ApiError::new(request.command(), ErrorKind::Internal, text));
         }
         rows.into_iter().map(|row| decoded(request.command(), row)).collect()
@@ -695,8 +714,10 @@ fn rows(command: &'static str, answer: Value) -> Result<(Option<usize>, Vec<Valu
     Ok((count, rows.unwrap_or_default()))
 }
 
-fn has_id(row: &Value) -> bool {
-    row["id"].is_number() || row["id"].as_str().is_some_and(|id| !id.is_empty())
+/// What a row of machines cannot do without and lacks.
+fn lacking(row: &Value) -> Option<&'static str> {
+    let has = |key: &str| row[key].is_number() || row[key].as_str().is_some_and(|text| !text.is_empty());
+    ["id", "name"].into_iter().find(|key| !has(key))
 }
 
 /// How a row is called in messages.

@@ -460,9 +460,12 @@ impl ServiceOffering {
         self
     }
 
-    /// How many GPUs the server counts a machine of it as having: those it tells of by details only, it does not count.
+    /// How many GPUs the server counts a machine of it as having: those it tells of by details only, it does not count, and slices
+    /// of a card may be counted as cards.
     pub(crate) fn counted_gpus(&self) -> i64 {
-        if self.detail("pciDevice").is_some() { 0 } else { self.gpucount.unwrap_or(0) }
+        let profile = self.vgpuprofilename.as_str();
+        let is_slice = !profile.is_empty() && !profile.eq_ignore_ascii_case("passthrough");
+        if is_slice || self.detail("pciDevice").is_some() { 0 } else { self.gpucount.unwrap_or(0) }
     }
 
     /// A detail, as text.
@@ -761,6 +764,15 @@ mod tests {
         let told = json!({"gpucount": 2, "gpucardname": "A10", "serviceofferingdetails": details});
         assert_eq!(offering(told), (Some(2), "A10".to_owned()));
         assert_eq!(offering(json!({"name": "k8s.small"})), (None, String::new()));
+    }
+
+    #[test]
+    fn only_whole_gpus_are_held_against_what_a_zone_has_left() {
+        let counted = |profile: &str| {
+            let offering = json!({"gpucount": 2, "gpucardname": "A10", "vgpuprofilename": profile});
+            serde_json::from_value::<ServiceOffering>(offering).expect("an offering").counted_gpus()
+        };
+        assert_eq!((counted(""), counted("passthrough"), counted("NVIDIA A10-8Q")), (2, 2, 0));
     }
 
     #[test]

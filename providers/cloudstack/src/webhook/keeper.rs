@@ -79,7 +79,8 @@ impl Keeper {
         let mut told = None;
         let mut shown = String::new();
         loop {
-            let trouble = match self.look().await {
+            let Some(looked) = stop.run_until_cancelled(self.look()).await else { return };
+            let trouble = match looked {
                 Ok((held, trouble)) => {
                     if held.certificate != shown {
                         shown = held.certificate;
@@ -115,7 +116,11 @@ impl Keeper {
                 .get_opt(&self.options.name)
                 .await
                 .map_err(|error| format!("Secret {} cannot be read: {error}", self.options))?;
-            let held = match found.as_ref().map(|secret| self.read(secret, self.later())) {
+            // One that is not good yet was made by a clock ahead of ours, and perhaps of the API server's.
+            let lasting = |secret: &Secret| {
+                self.read(secret, self.clock.undoubted_now()).and_then(|_| self.read(secret, self.later()))
+            };
+            let held = match found.as_ref().map(lasting) {
                 Some(Ok(held)) => held,
                 _ => match self.renew(found).await? {
                     Some(held) => held,

@@ -130,6 +130,18 @@ async fn a_certificate_is_renewed_long_before_its_end_and_the_one_before_stays_t
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_certificate_that_is_not_good_yet_is_renewed() {
+    let world = World::new().await;
+    let keeper = world.replica("one");
+    let (first, _) = keeper.look().await.expect("a certificate");
+    world.clock.step(-DAY);
+    let (second, _) = keeper.look().await.expect("a certificate");
+    assert_ne!(second.certificate, first.certificate);
+    world.clock.step(DAY);
+    assert_eq!(keeper.look().await.expect("a certificate").0.certificate, second.certificate);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_secret_of_somebody_else_is_not_overwritten() {
     let world = World::new().await;
     let theirs: Secret =

@@ -12,8 +12,9 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, watch};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpListener;
+use tokio::sync::{Notify, Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
@@ -27,7 +28,7 @@ const VALIDATE: &str = "/validate";
 const DEFAULT: &str = "/default";
 /// An object and the one before it are less than half of this each.
 const MAX_BODY: usize = 8 << 20;
-/// How long a caller may take for a handshake, and for a request's head.
+/// How long a caller may take for a handshake, for its first request, for a request's head, and to say that it is still there.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How long a caller may take for a request in all; the API server does not wait longer than the chart's `timeoutSeconds`.
 const MAX_REVIEW: Duration = Duration::from_secs(30);
@@ -111,27 +112,39 @@ pub(crate) async fn serve(
 }
 
 /// How a connection ends is its peer's business.
-async fn converse(
-    stream: TcpStream,
-    acceptor: &TlsAcceptor,
-    reviewer: Arc<Reviewer>,
-    stop: CancellationToken,
-) {
+async fn converse<S>(stream: S, acceptor: &TlsAcceptor, reviewer: Arc<Reviewer>, stop: CancellationToken)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
     let Ok(Ok(stream)) = tokio::time::timeout(PATIENCE, acceptor.accept(stream)).await else { return };
     let mut server = auto::Builder::new(TokioExecutor::new());
     server.http1().timer(TokioTimer::new()).header_read_timeout(PATIENCE);
-    server.http2().timer(TokioTimer::new());
-    let service = service_fn(move |request| respond(Arc::clone(&reviewer), request));
-    let connection = server.serve_connection(TokioIo::new(stream), service);
-    let mut connection = std::pin::pin!(connection);
-    let _ = tokio::select! {
-        biased;
-        ended = connection.as_mut() => ended,
-        () = stop.cancelled() => {
-            connection.as_mut().graceful_shutdown();
-            connection.await
+    server.http2().timer(TokioTimer::new()).keep_alive_interval(PATIENCE).keep_alive_timeout(PATIENCE);
+    let asked = Arc::new(Notify::new());
+    // Before a connection says which HTTP it speaks nothing else limits it.
+    let silent = {
+        let asked = Arc::clone(&asked);
+        async move {
+            if tokio::time::timeout(PATIENCE, asked.notified()).await.is_ok() {
+                std::future::pending::<()>().await;
+            }
         }
     };
+    let service = service_fn(move |request| {
+        asked.notify_one();
+        respond(Arc::clone(&reviewer), request)
+    });
+    let connection = server.serve_connection(TokioIo::new(stream), service);
+    let mut connection = std::pin::pin!(connection);
+    tokio::select! {
+        biased;
+        _ = connection.as_mut() => {}
+        () = silent => {}
+        () = stop.cancelled() => {
+            connection.as_mut().graceful_shutdown();
+            let _ = connection.await;
+        }
+    }
 }
 
 async fn respond(

@@ -9,6 +9,8 @@ use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::time::Instant;
 use tokio_rustls::TlsConnector;
 
 use super::*;
@@ -40,18 +42,23 @@ fn now() -> Timestamp {
     Timestamp::from_second(i64::try_from(elapsed.as_secs()).expect("a time")).expect("a time")
 }
 
-/// Calls the server as an API server does that trusts this bundle; nothing if it does not trust the certificate.
-async fn call(port: u16, bundle: &str, host: &'static str, path: &str, body: &str) -> Option<(u16, String)> {
+/// A client that trusts this bundle.
+fn trusting(bundle: &str) -> ClientConfig {
     let mut roots = RootCertStore::empty();
     for authority in CertificateDer::pem_slice_iter(bundle.as_bytes()) {
         roots.add(authority.expect("a certificate")).expect("an authority");
     }
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let config = ClientConfig::builder_with_provider(provider)
+    ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .expect("versions")
         .with_root_certificates(roots)
-        .with_no_client_auth();
+        .with_no_client_auth()
+}
+
+/// Calls the server as an API server does that trusts this bundle; nothing if it does not trust the certificate.
+async fn call(port: u16, bundle: &str, host: &'static str, path: &str, body: &str) -> Option<(u16, String)> {
+    let config = trusting(bundle);
     let stream = TcpStream::connect(("127.0.0.1", port)).await.expect("a connection");
     let host_name = ServerName::try_from(host).expect("a name");
     let mut stream = TlsConnector::from(Arc::new(config)).connect(host_name, stream).await.ok()?;
@@ -114,6 +121,26 @@ async fn reviews_are_answered_to_whoever_trusts_the_bundle() {
     assert!(call(port, &authority, "elsewhere.karpenter.svc", "/validate", "{}").await.is_none());
     stop.cancel();
     served.await.expect("an end");
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_says_nothing_after_the_handshake_loses_its_place() {
+    let Certificates { authority, certificate, key } = certificate::make(HOST, now()).expect("certificates");
+    for protocol in ["h2", "http/1.1"] {
+        let config = serving(&authority, &certificate, &key, HOST, now()).expect("a server");
+        let acceptor = TlsAcceptor::from(Arc::new(config));
+        let (ours, theirs) = tokio::io::duplex(1 << 16);
+        let begun = Instant::now();
+        let converses = async move { converse(ours, &acceptor, reviewer(), CancellationToken::new()).await };
+        let served = tokio::spawn(converses);
+        let mut config = trusting(&authority);
+        config.alpn_protocols = vec![protocol.as_bytes().to_vec()];
+        let host = ServerName::try_from(HOST).expect("a name");
+        let silent = TlsConnector::from(Arc::new(config)).connect(host, theirs).await.expect("a handshake");
+        tokio::time::timeout(PATIENCE * 2, served).await.expect("closed in time").expect("an end");
+        assert!(begun.elapsed() >= PATIENCE, "{protocol}");
+        drop(silent);
+    }
 }
 
 #[test]
