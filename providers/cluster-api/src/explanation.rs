@@ -90,7 +90,7 @@ impl Evidence {
                     for reference in self.references(mirror, &group, &kind, &name) {
                         mirror.set_template(reference, read.clone());
                     }
-                    self.list(mirror, (&group, &kind, &name), &read);
+                    self.list(mirror, (&group, &kind), &object, &read);
                 }
             }
             _ if group == names::CAPI_GROUP => {
@@ -175,7 +175,7 @@ impl Evidence {
             settings: &self.settings,
             learnt: BTreeMap::new(),
             spot: BTreeSet::new(),
-            carried: carried(self.node_claims.iter()),
+            carried: carried(class.name(), self.node_claims.iter()),
             told: self.told(class),
             silent: false,
             targeting: &|id| self.targeting(id),
@@ -239,22 +239,21 @@ impl Evidence {
     fn list(
         &self,
         mirror: &Mirror,
-        (group, kind, name): (&str, &str, &str),
+        (group, kind): (&str, &str),
+        object: &DynamicObject,
         read: &Result<Template, String>,
     ) {
         let wanted = (group.to_owned(), kind.to_owned());
         if !self.node_classes.iter().any(|class| templates::kind(class).as_ref() == Some(&wanted)) {
             return;
         }
-        let mut names = mirror.listing(group, kind).map(|known| known.names.clone()).unwrap_or_default();
-        names.insert(name.to_owned());
-        mirror.set_listing(wanted, Ok(names));
-        let reference = Reference {
-            group: group.to_owned(),
-            version: String::new(),
-            kind: kind.to_owned(),
-            name: name.to_owned(),
-        };
+        let name = object.metadata.name.clone().unwrap_or_default();
+        let known = mirror.listing(group, kind).and_then(|known| known.templates.clone());
+        let mut templates = known.unwrap_or_default();
+        templates.insert(name.clone(), object.metadata.labels.clone().unwrap_or_default());
+        mirror.set_listing(wanted, Ok(templates));
+        let reference =
+            Reference { group: group.to_owned(), version: String::new(), kind: kind.to_owned(), name };
         mirror.set_template(reference, read.clone());
     }
 

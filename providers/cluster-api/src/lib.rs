@@ -38,9 +38,10 @@ use karpenter_engine::Provider as SchedulingRules;
 use karpenter_engine::ingest::Ingest;
 use karpenter_engine::instance_type::InstanceType;
 use karpenter_engine::taints::Taint;
+use karpenter_runtime::error::NotYet;
 
 use instances::fleet::Fleet;
-use instances::{drift, launch, lookup, removal, rollout};
+use instances::{drift, launch, lookup, removal, rollout, templates};
 
 pub use nodeclass::ClusterAPINodeClass;
 pub use wiring::install;
@@ -107,8 +108,12 @@ impl CloudProvider for ClusterApi {
             self.fleet.ready().await?;
             let class = self.fleet.node_class(name);
             let missing = || ProviderError::other(format!("ClusterAPINodeClass {name:?} does not exist"));
-            let offers = self.fleet.offers(&*class.ok_or_else(missing)?);
-            Ok(offers.types_for(pool))
+            let class = class.ok_or_else(missing)?;
+            // Nodes whose types are not offered would be replaced.
+            if let Some(why) = templates::unlisted(&class, &self.fleet.mirror) {
+                return Err(ProviderError::other(NotYet::new(why)));
+            }
+            Ok(self.fleet.offers(&class).types_for(pool))
         }
         .boxed()
     }

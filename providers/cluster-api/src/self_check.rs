@@ -139,6 +139,19 @@ pub fn in_workload_cluster() -> Vec<Right> {
     ]
 }
 
+/// What we ask of the workload cluster for the prices of these NodeClasses; what is not told is reckoned.
+pub fn for_prices(classes: &[ClusterAPINodeClass]) -> Vec<Right> {
+    let mut rights: Vec<Right> = Vec::new();
+    for prices in classes.iter().filter_map(|class| class.spec().pricing?.config_map_ref) {
+        let right = Right::anywhere(&["get"], "", "configmaps").within(&prices.namespace).named(&prices.name);
+        let right = right.useful();
+        if !rights.contains(&right) {
+            rights.push(right);
+        }
+    }
+    rights
+}
+
 /// The NodeClasses of a cluster.
 pub async fn node_classes(workload: &Client) -> Result<Vec<ClusterAPINodeClass>, kube::Error> {
     let api: Api<ClusterAPINodeClass> = Api::all(workload.clone());
@@ -284,6 +297,19 @@ mod tests {
             (read.ask(&reader()).await, read.to_string()),
             (Verdict::Granted, "get, list nodes".to_owned())
         );
+    }
+
+    #[test]
+    fn the_config_map_that_a_node_class_names_for_prices_is_useful_to_get() {
+        let priced =
+            || class(json!({"pricing": {"configMapRef": {"namespace": "kube-system", "name": "prices"}}}));
+        let of = |classes: &[ClusterAPINodeClass]| -> Vec<String> {
+            let rights = for_prices(classes);
+            assert!(rights.iter().all(|right| !right.is_needed));
+            rights.iter().map(ToString::to_string).collect()
+        };
+        assert!(of(&[class(json!({}))]).is_empty());
+        assert_eq!(of(&[priced(), priced()]), ["get configmaps prices in namespace kube-system"]);
     }
 
     #[test]

@@ -12,6 +12,7 @@ use karpenter_cloudprovider::{InstallError, Installation, Part, Surroundings};
 use karpenter_runtime::client::{self, Limits};
 use karpenter_runtime::controller::Controller;
 use karpenter_runtime::environment::Environment;
+use karpenter_runtime::error::with_causes;
 use karpenter_runtime::events::Recorder;
 use karpenter_runtime::informer::{Delta, Informer, own_key};
 use karpenter_runtime::object_key::ObjectKey;
@@ -261,16 +262,6 @@ fn settings(all: &Options) -> Result<Settings, SettingsError> {
         let window = (options.batch_idle_duration, options.batch_max_duration);
         Settings { window, max_age: options.max_age, ..settings }
     })
-}
-
-fn with_causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(&format!(": {error}"));
-        cause = error.source();
-    }
-    text
 }
 
 /// The provider, and what keeps it going.

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use karpenter_provider_cluster_api::self_check::{
-    Right, Verdict, in_management_cluster, in_workload_cluster, node_classes,
+    Right, Verdict, for_prices, in_management_cluster, in_workload_cluster, node_classes,
 };
 use karpenter_provider_cluster_api::wiring;
 use karpenter_runtime::error::with_causes;
@@ -85,6 +85,7 @@ pub async fn report(
     if classes.is_empty() {
         report.say("note", "workload", "there is no ClusterAPINodeClass: what scaling takes is asked for")?;
     }
+    report.ask("workload", workload, &for_prices(&classes)).await?;
     match in_management_cluster(management, &classes).await {
         Ok(mut rights) => {
             if options.cluster_api.in_management_cluster {

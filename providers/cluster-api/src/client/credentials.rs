@@ -69,8 +69,12 @@ pub async fn follow_files(
     let mut first = true;
     while std::mem::take(&mut first) || passes(FILES, &stop).await {
         let now = contents(&settings);
-        if now.is_none() || now == known {
+        if now == known {
             judge.tell(None);
+            continue;
+        }
+        // Files that cannot be read do not make those good that were refused.
+        if now.is_none() {
             continue;
         }
         let made = match settings.management().await {
@@ -251,6 +255,47 @@ mod tests {
         }
 
         fn tell(&self, _: Option<&str>) {}
+    }
+
+    /// Refuses everybody, and remembers what it was told last.
+    struct Strict(Arc<Mutex<Option<String>>>);
+
+    impl Judge for Strict {
+        fn check<'a>(&'a self, _: &'a Client) -> BoxFuture<'a, Result<(), String>> {
+            Box::pin(async { Err("another Cluster".to_owned()) })
+        }
+
+        fn tell(&self, unused: Option<&str>) {
+            *self.0.lock().expect("a text") = unused.map(str::to_owned);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn refused_credentials_are_told_until_those_in_use_are_back() {
+        let path = file("refused");
+        std::fs::write(&path, kubeconfig("https://old")).expect("a file");
+        let settings = Settings { access: Access::Kubeconfig(path.clone()), ..Settings::default() };
+        let (told, stop) = (Arc::default(), CancellationToken::new());
+        let judge = Strict(Arc::clone(&told));
+        let known = Files::of(&settings);
+        let following =
+            tokio::spawn(follow_files(settings, known, switch(), making().0, judge, stop.clone()));
+        let refused = Some("another Cluster".to_owned());
+        for (text, expected) in [
+            (Some(kubeconfig("https://new")), refused.clone()),
+            (None, refused),
+            (Some(kubeconfig("https://old")), None),
+        ] {
+            match &text {
+                Some(text) => std::fs::write(&path, text).expect("a file"),
+                None => std::fs::remove_file(&path).expect("the file"),
+            }
+            tokio::time::sleep(2 * FILES).await;
+            assert_eq!(*told.lock().expect("a text"), expected, "{text:?}");
+        }
+        stop.cancel();
+        following.await.expect("it ends");
+        std::fs::remove_file(&path).expect("the file");
     }
 
     fn switch() -> Switch {

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use karpenter_runtime::error::with_causes;
 use karpenter_runtime::object_key::ObjectKey;
 use karpenter_runtime::unread::Unread;
 use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams, Preconditions};
@@ -149,13 +150,7 @@ impl Hub {
 
     /// Takes note of something that went wrong elsewhere.
     pub fn note(&self, error: &HubError) {
-        let mut text = error.to_string();
-        let mut cause = std::error::Error::source(error);
-        while let Some(error) = cause {
-            text.push_str(&format!(": {error}"));
-            cause = error.source();
-        }
-        self.health().trouble = Some(text);
+        self.health().trouble = Some(with_causes(error));
     }
 
     /// Our Cluster.

@@ -84,11 +84,14 @@ pub struct Wanted {
     pub control_plane: bool,
 }
 
+/// The labels of templates, by name.
+pub type TemplateLabels = BTreeMap<String, BTreeMap<String, String>>;
+
 /// All templates of a kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Listing {
-    /// Their names, as they were when they could last be listed.
-    pub names: BTreeSet<String>,
+    /// Which there were when they could last be listed; `None` if they never could.
+    pub templates: Option<TemplateLabels>,
     /// Why they cannot be listed.
     pub trouble: Option<String>,
 }
@@ -188,11 +191,12 @@ impl Mirror {
     /// The MachineSets of a MachineDeployment.
     pub fn sets_of(&self, id: &ScalableKey) -> Vec<Arc<Scalable>> {
         let kept = self.read();
+        let name = names::label_value(&id.key.name);
         let theirs = |set: &&Arc<Scalable>| {
             id.kind == ScalableKind::MachineDeployment
                 && set.id.kind == ScalableKind::MachineSet
                 && set.id.key.namespace == id.key.namespace
-                && set.labels.get(names::DEPLOYMENT_NAME).map(String::as_str) == Some(&*id.key.name)
+                && set.labels.get(names::DEPLOYMENT_NAME).map(String::as_str) == Some(&*name)
         };
         kept.scalables.values().filter(theirs).cloned().collect()
     }
@@ -340,11 +344,11 @@ impl Mirror {
     }
 
     /// Takes over which templates of a kind there are, or why they cannot be listed: then those stay that were there.
-    pub(crate) fn set_listing(&self, kind: (String, String), names: Result<BTreeSet<String>, String>) {
+    pub(crate) fn set_listing(&self, kind: (String, String), templates: Result<TemplateLabels, String>) {
         let mut kept = self.write();
         let known = kept.listings.get(&kind).map(|known| Listing::clone(known));
-        let now = match names {
-            Ok(names) => Listing { names, trouble: None },
+        let now = match templates {
+            Ok(templates) => Listing { templates: Some(templates), trouble: None },
             Err(trouble) => Listing { trouble: Some(trouble), ..known.clone().unwrap_or_default() },
         };
         if known.as_ref() != Some(&now) {
@@ -459,6 +463,26 @@ mod tests {
 
     use super::*;
     use crate::fixtures::object;
+
+    #[test]
+    fn machine_sets_are_found_by_a_name_too_long_for_a_label() {
+        let mirror = Mirror::default();
+        let long = "m".repeat(64);
+        let set = object(json!({
+            "metadata": {
+                "name": "set", "namespace": "fleet",
+                "labels": {names::DEPLOYMENT_NAME: &*names::label_value(&long)},
+            },
+            "spec": {"clusterName": "c"},
+        }));
+        mirror.apply(Watched::MachineSet, &set);
+        let id = |name: &str| ScalableKey {
+            kind: ScalableKind::MachineDeployment,
+            key: ObjectKey::namespaced("fleet", name),
+        };
+        assert_eq!(mirror.sets_of(&id(&long)).len(), 1);
+        assert!(mirror.sets_of(&id("another")).is_empty());
+    }
 
     #[test]
     fn what_is_gone_when_the_version_changes_is_dropped() {

@@ -20,7 +20,8 @@ pub enum ScalableKind {
     MachineDeployment,
     /// Has Machines.
     MachineSet,
-    /// Has none: Machines of their own are made from it. One of a NodeClass's `machineTemplates`, named `<NodeClass>.<template>`.
+    /// Has none: Machines of their own are made from it. One that a NodeClass names or selects, named
+    /// `<NodeClass>.<template>` with the template's dots as underscores.
     MachineTemplate,
 }
 

@@ -24,8 +24,6 @@ pub struct Template {
     pub architecture: Option<String>,
     /// Its operating system.
     pub operating_system: Option<String>,
-    /// Labels.
-    pub labels: BTreeMap<String, String>,
     /// Annotations.
     pub annotations: BTreeMap<String, String>,
     /// Whether its machines may be taken away at any time.
@@ -43,7 +41,6 @@ impl Template {
             capacity: fields.texts("status.capacity")?,
             architecture: fields.text("status.nodeInfo.architecture")?,
             operating_system: fields.text("status.nodeInfo.operatingSystem")?,
-            labels: fields.labels(),
             annotations: fields.annotations(),
             spot: SPOT_FIELDS.iter().any(spot),
             template: fields.at("spec.template").cloned().unwrap_or_default(),

@@ -24,6 +24,9 @@ const KNOWN: &[&str] = &["v1beta2", "v1beta1"];
 /// How long a version holds that no label told: rights may be granted, and providers upgraded, while we run.
 const WITHOUT_LABEL: Duration = Duration::from_secs(10 * 60);
 
+/// For how long others go on with a version that holds no longer while one asks for it anew.
+const ASKING: Duration = Duration::from_secs(30);
+
 /// The versions in use.
 #[derive(Debug, Default)]
 pub struct Versions(Mutex<Known>);
@@ -111,15 +114,30 @@ impl Versions {
             return Ok(ApiResource::from_gvk(&GroupVersionKind::gvk(group, &version, kind)));
         }
         let key = (group.to_owned(), kind.to_owned());
-        if let Some((resource, until)) = self.lock().kinds.get(&key)
-            && until.is_none_or(|until| until > Instant::now())
-        {
-            return Ok(resource.clone());
-        }
-        let (resource, is_told) = self.find(client, group, kind).await?;
+        let old = match self.held(&key) {
+            Some((resource, true)) => return Ok(resource),
+            old => old.map(|(resource, _)| resource),
+        };
+        let (resource, is_told) = match (self.find(client, group, kind).await, old) {
+            // No answer is no reason to give up what has served until now.
+            (Err(VersionError::Unreachable(_)), Some(old)) => return Ok(old),
+            (found, _) => found?,
+        };
         let until = (!is_told).then(|| Instant::now() + WITHOUT_LABEL);
         self.lock().kinds.insert(key, (resource.clone(), until));
         Ok(resource)
+    }
+
+    /// A kind as it was last found, and whether that still holds. If not, whoever is told so is to ask; to others it holds meanwhile.
+    fn held(&self, key: &(String, String)) -> Option<(ApiResource, bool)> {
+        let now = Instant::now();
+        let mut known = self.lock();
+        let (resource, until) = known.kinds.get_mut(key)?;
+        let holds = until.is_none_or(|until| until > now);
+        if !holds {
+            *until = Some(now + ASKING);
+        }
+        Some((resource.clone(), holds))
     }
 
     /// A kind as it is served, and whether its definition tells that.
@@ -306,6 +324,43 @@ mod tests {
         let asked =
             versions.resource(&server(status(404)), INFRA, "LostTemplate").await.expect_err("no such kind");
         assert!(asked.to_string().contains("without the kind LostTemplate"), "{asked}");
+    }
+
+    /// Versions of which one was found that no label told, and that holds no longer.
+    async fn expired() -> Versions {
+        let versions = Versions::default();
+        assert_eq!(in_use(&versions, status(403)).await, format!("{INFRA}/v1beta1"));
+        tokio::time::advance(WITHOUT_LABEL).await;
+        versions
+    }
+
+    async fn in_use(versions: &Versions, definition: (u16, Value)) -> String {
+        let resource = versions.resource(&server(definition), INFRA, "FakeMachineTemplate").await;
+        resource.expect("a resource").api_version
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_version_serves_on_while_the_server_does_not_say_which_it_is() {
+        let versions = expired().await;
+        assert_eq!(in_use(&versions, status(500)).await, format!("{INFRA}/v1beta1"));
+        tokio::time::advance(ASKING).await;
+        let told = || definition(json!({"cluster.x-k8s.io/v1beta2": "v1alpha1"}));
+        assert_eq!(in_use(&versions, told()).await, format!("{INFRA}/v1alpha1"), "it is asked again soon");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_version_that_is_asked_for_anew_is_asked_for_by_one() {
+        let versions = expired().await;
+        let key = (INFRA.to_owned(), "FakeMachineTemplate".to_owned());
+        assert_eq!(versions.held(&key).map(|(_, holds)| holds), Some(false), "the first one asks");
+        let told = || definition(json!({"cluster.x-k8s.io/v1beta2": "v1alpha1"}));
+        assert_eq!(in_use(&versions, told()).await, format!("{INFRA}/v1beta1"), "the others go on");
+        tokio::time::advance(ASKING).await;
+        assert_eq!(
+            in_use(&versions, told()).await,
+            format!("{INFRA}/v1alpha1"),
+            "the first one has not come back"
+        );
     }
 
     #[test]

@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 use super::control_plane::ControlPlane;
 use super::fields::{Malformed, Reference};
 use super::hub::{Hub, HubError};
-use super::mirror::{Mirror, Watched};
+use super::mirror::{Mirror, TemplateLabels, Watched};
 use super::template::Template;
 use super::versions::VersionError;
 use crate::names::CLUSTER_NAME;
@@ -174,11 +174,11 @@ impl Watching {
     /// Looks at all templates of the kinds that NodeClasses select from.
     async fn look_at_kinds(&self) {
         for (group, kind) in self.mirror.wanted_kinds() {
-            let names = match answer(self.hub.all(&group, &kind).await) {
+            let templates = match answer(self.hub.all(&group, &kind).await) {
                 None => continue,
                 Some(Err(trouble)) => Err(trouble),
                 Some(Ok(objects)) => {
-                    let mut names = BTreeSet::new();
+                    let mut templates = TemplateLabels::new();
                     for object in &objects {
                         let name = object.metadata.name.clone().unwrap_or_default();
                         let reference = Reference {
@@ -189,12 +189,13 @@ impl Watching {
                         };
                         let read = Template::read(&kind, object).map_err(|error| error.to_string());
                         self.mirror.set_template(reference, read);
-                        names.insert(name);
+                        // Also one that cannot be read is there.
+                        templates.insert(name, object.metadata.labels.clone().unwrap_or_default());
                     }
-                    Ok(names)
+                    Ok(templates)
                 }
             };
-            self.mirror.set_listing((group, kind), names);
+            self.mirror.set_listing((group, kind), templates);
         }
     }
 

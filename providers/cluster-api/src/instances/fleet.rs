@@ -262,7 +262,7 @@ impl Fleet {
             settings: &self.settings,
             learnt: self.lessons.learnt(&offers::members(class, &self.mirror)),
             spot: self.node_claims.spot_resources(),
-            carried: self.node_claims.carried(),
+            carried: self.node_claims.carried(class.name()),
             told: self.lessons.told(class),
             silent,
             targeting: &|id| self.node_claims.targeting(id),

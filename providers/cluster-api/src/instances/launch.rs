@@ -12,7 +12,7 @@ use karpenter_runtime::events::{Event, EventType, reference};
 use super::fleet::Fleet;
 use super::node_claims::{AssignError, Target};
 use super::pace::Turn;
-use super::standalone;
+use super::{standalone, templates};
 use crate::client::fields::Fields;
 use crate::client::machine::Machine;
 use crate::names;
@@ -93,6 +93,9 @@ async fn choose(
     claim: &NodeClaim,
     class: &ClusterAPINodeClass,
 ) -> Result<Target, ProviderError> {
+    if let Some(why) = templates::unlisted(class, &fleet.mirror) {
+        return Err(ProviderError::create(NotYet::new(why.clone()), "ManagementUnavailable", why));
+    }
     let offers = fleet.offers(class);
     let choices = offers.catalog.choices(claim).map_err(|error| {
         let excluded: Vec<String> = offers.excluded.iter().map(ToString::to_string).collect();

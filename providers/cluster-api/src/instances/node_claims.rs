@@ -147,9 +147,9 @@ impl NodeClaims {
         claims.filter_map(|claim| Target::of(&claim).map(|target| target.id)).collect()
     }
 
-    /// The instance types that live NodeClaims run as, by the resources they came from.
-    pub fn carried(&self) -> BTreeMap<ScalableKey, BTreeSet<String>> {
-        carried(self.store.list().iter().map(|claim| &**claim))
+    /// The instance types that live NodeClaims of a NodeClass run as, by the resources they came from.
+    pub fn carried(&self, class: &str) -> BTreeMap<ScalableKey, BTreeSet<String>> {
+        carried(class, self.store.list().iter().map(|claim| &**claim))
     }
 
     /// Live NodeClaims that wait for a resource to be scaled.
@@ -435,10 +435,17 @@ fn fingerprint(origin: &Option<(String, String)>) -> String {
     format!("{:05x}", hash & 0xf_ffff)
 }
 
-/// The instance types that these NodeClaims run as, by the resources they came from; those on their way out need no name any more.
-pub fn carried<'a>(claims: impl Iterator<Item = &'a NodeClaim>) -> BTreeMap<ScalableKey, BTreeSet<String>> {
+/// The instance types that those of these NodeClaims run as that are of a NodeClass, by the resources they came from; those on their way
+/// out need no name any more. Another NodeClass may offer the same resource under another name.
+pub fn carried<'a>(
+    class: &str,
+    claims: impl Iterator<Item = &'a NodeClaim>,
+) -> BTreeMap<ScalableKey, BTreeSet<String>> {
     let mut carried: BTreeMap<ScalableKey, BTreeSet<String>> = BTreeMap::new();
-    for claim in claims.filter(|claim| claim.metadata.deletion_timestamp.is_none()) {
+    let is_live = |claim: &&NodeClaim| {
+        claim.metadata.deletion_timestamp.is_none() && claim.spec.node_class_ref.name == class
+    };
+    for claim in claims.filter(is_live) {
         let name = claim.metadata.labels.as_ref().and_then(|labels| labels.get(INSTANCE_TYPE));
         if let (Some(target), Some(name)) = (Target::of(claim), name) {
             carried.entry(target.id).or_default().insert(name.clone());
@@ -470,20 +477,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_live_node_claims_run_as_is_known_by_resource() {
+    fn what_live_node_claims_of_a_node_class_run_as_is_known_by_resource() {
         let claim = |target: &str, instance_type: &str, deleted: bool| -> NodeClaim {
             let mut claim = NodeClaim::default();
+            claim.spec.node_class_ref.name = "one".to_owned();
             claim.metadata.annotations = Some([(names::TARGET.to_owned(), target.to_owned())].into());
             claim.metadata.labels = Some([(INSTANCE_TYPE.to_owned(), instance_type.to_owned())].into());
             let now = k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(Timestamp::UNIX_EPOCH);
             claim.metadata.deletion_timestamp = deleted.then_some(now);
             claim
         };
+        let mut of_another = claim("ns/m", "another's", false);
+        of_another.spec.node_class_ref.name = "other".to_owned();
         let claims = [
             claim("ns/m", "large", false),
             claim("Machine:ns/m@a", "old", false),
             claim("ns/m", "gone", true),
             claim("MachineSet:ns/m", "small", false),
+            of_another,
             NodeClaim::default(),
         ];
         let id = |text: &str| ScalableKey::from_annotation(text).expect("a key");
@@ -492,7 +503,9 @@ mod tests {
             (id("ns/m"), names(&["large", "old"])),
             (id("MachineSet:ns/m"), names(&["small"])),
         ]);
-        assert_eq!(carried(claims.iter()), expected);
+        assert_eq!(carried("one", claims.iter()), expected);
+        let expected = BTreeMap::from([(id("ns/m"), names(&["another's"]))]);
+        assert_eq!(carried("other", claims.iter()), expected);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use karpenter_api::NodeClaim;
 use karpenter_cloudprovider::{Launch, LaunchHandle, ProviderError};
-use kube::api::DynamicObject;
+use kube::api::{ApiResource, DynamicObject};
 use serde_json::{Map, Value, json};
 
 use super::customization;
@@ -17,14 +17,16 @@ use super::launch;
 use super::node_claims::Target;
 use super::offers;
 use super::pace::Turn;
+use super::templates;
 use crate::client::cluster::Cluster;
 use crate::client::fields::{Fields, Malformed, Reference};
 use crate::client::hub::{HubError, machine_reference};
 use crate::client::machine::Machine;
+use crate::client::mirror::Mirror;
 use crate::client::scalable::{Scalable, ScalableKey, ScalableKind};
 use crate::instancetypes::node_labels::is_copied;
 use crate::names;
-use crate::nodeclass::{ClusterAPINodeClassSpec, LaunchMode};
+use crate::nodeclass::{ClusterAPINodeClass, ClusterAPINodeClassSpec, LaunchMode};
 
 /// Makes a NodeClaim's Machine, clones first: Cluster API looks for a missing infrastructure only every half a minute.
 pub async fn launch(fleet: &Arc<Fleet>, claim: &NodeClaim, target: &Target) -> Result<Launch, ProviderError> {
@@ -45,7 +47,7 @@ pub async fn launch(fleet: &Arc<Fleet>, claim: &NodeClaim, target: &Target) -> R
     }
     let blueprint = match fleet.blueprint(&target.id) {
         Some(blueprint) => blueprint,
-        None => there(fleet, target, asked(fleet, &target.id).await)?,
+        None => there(fleet, target, asked(fleet, claim, &target.id).await)?,
     };
     if let Some(hold) = offers::launch_hold(&fleet.mirror, &blueprint, LaunchMode::Machine) {
         // Nothing is broken, and nobody need stay away from it; but pods are not kept waiting for ever.
@@ -92,14 +94,23 @@ fn there<T>(fleet: &Fleet, target: &Target, found: Result<T, HubError>) -> Resul
     }
 }
 
-/// A blueprint that is out of sight, as the server has it. What NodeClasses name is out of sight only while the Cluster is.
-async fn asked(fleet: &Fleet, id: &ScalableKey) -> Result<Scalable, HubError> {
-    match id.kind {
-        ScalableKind::MachineTemplate if fleet.mirror.cluster().is_none() => {
-            Err(HubError::Conflict(format!("the Cluster of {id}")))
-        }
-        ScalableKind::MachineTemplate => Err(HubError::NotFound(id.to_string())),
-        _ => fleet.hub.scalable(id).await,
+/// A blueprint that is out of sight, as the server has it.
+async fn asked(fleet: &Fleet, claim: &NodeClaim, id: &ScalableKey) -> Result<Scalable, HubError> {
+    if id.kind != ScalableKind::MachineTemplate {
+        return fleet.hub.scalable(id).await;
+    }
+    let class = fleet.node_class(&claim.spec.node_class_ref.name);
+    Err(no_template(&fleet.mirror, class.as_deref(), id))
+}
+
+/// What it means that a template of a NodeClass is out of sight: nothing while the Cluster is, or before templates were listed.
+fn no_template(mirror: &Mirror, class: Option<&ClusterAPINodeClass>, id: &ScalableKey) -> HubError {
+    if mirror.cluster().is_none() {
+        return HubError::Conflict(format!("the Cluster of {id}"));
+    }
+    match class.and_then(|class| templates::unlisted(class, mirror)) {
+        Some(why) => HubError::Conflict(format!("{id} ({why})")),
+        None => HubError::NotFound(id.to_string()),
     }
 }
 
@@ -178,7 +189,7 @@ pub async fn sweep(fleet: &Arc<Fleet>, claim: &NodeClaim, target: &Target) -> Re
     };
     let blueprint = match fleet.blueprint(&target.id) {
         Some(blueprint) => blueprint,
-        None => match asked(fleet, &target.id).await {
+        None => match asked(fleet, claim, &target.id).await {
             Ok(blueprint) => Arc::new(blueprint),
             Err(error) if error.is_not_found() => {
                 // They are looked for among all of their kinds when the NodeClaim is gone.
@@ -208,6 +219,22 @@ pub async fn sweep(fleet: &Arc<Fleet>, claim: &NodeClaim, target: &Target) -> Re
 /// The kind of a template's clones: its own without the word.
 pub(crate) fn kind_of_clones(template: &Reference) -> &str {
     template.kind.strip_suffix("Template").unwrap_or(&template.kind)
+}
+
+/// The version that a template was read in, which its clone is to be written in: what is of one version may not be valid in another.
+fn same_version<'a>(
+    template: &Reference,
+    found: &'a DynamicObject,
+    clones: &'a ApiResource,
+) -> Result<&'a str, HubError> {
+    let read = found.types.as_ref().and_then(|types| types.api_version.rsplit('/').next());
+    match read {
+        Some(read) if read != clones.version => Err(HubError::Conflict(format!(
+            "the version of {template} (it was read in {read}, and {} is served in {})",
+            clones.kind, clones.version
+        ))),
+        _ => Ok(&clones.version),
+    }
 }
 
 /// What is made for one NodeClaim.
@@ -244,14 +271,10 @@ impl Clones<'_> {
         let fields = Fields::of(&template.kind, &found);
         let mut spec = fields.at("spec.template.spec").cloned().unwrap_or_else(|| json!({}));
         let served = hub.versions().resource(hub.client(), &clone.group, &clone.kind).await?;
+        let version = same_version(template, &found, &served).inspect_err(|_| hub.versions().forget())?;
         customization::register_with_taints(&clone.kind, &mut spec, self.claim)
             .and_then(|()| {
-                customization::set_up_kubelet(
-                    &clone.kind,
-                    &served.version,
-                    &mut spec,
-                    self.spec.kubelet.as_ref(),
-                )
+                customization::set_up_kubelet(&clone.kind, version, &mut spec, self.spec.kubelet.as_ref())
             })
             .map_err(|error| fields.malformed(error.field, format!("must be {}", error.wanted)))?;
         let patches = match field {
@@ -343,5 +366,60 @@ impl Clones<'_> {
         let problem =
             format!("an object of this name exists that was not made for NodeClaim {}", self.name());
         Err(Fields::of(kind, object).malformed(names::NODECLAIM_UID, problem).into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::core::GroupVersionKind;
+
+    use super::*;
+    use crate::client::mirror::{TemplateLabels, Watched};
+    use crate::fixtures::object;
+
+    #[test]
+    fn a_selected_template_is_gone_only_once_templates_were_listed() {
+        let class: ClusterAPINodeClass = serde_json::from_value(json!({
+            "metadata": {"name": "metal"},
+            "spec": {"launchMode": "Machine", "machineTemplateSelector": {
+                "apiGroup": "infra.x", "kind": "FakeMachineTemplate", "selector": {}, "bootstrapDataSecretName": "join",
+            }},
+        }))
+        .expect("a NodeClass");
+        let (mirror, kind) = (Mirror::default(), ("infra.x".to_owned(), "FakeMachineTemplate".to_owned()));
+        let id = ScalableKey::from_annotation("MachineTemplate:fleet/metal.small").expect("a key");
+        let told = || no_template(&mirror, Some(&class), &id);
+        assert!(told().is_conflict(), "its Cluster is not known");
+        let cluster = json!({"metadata": {"name": "c", "namespace": "fleet", "uid": "u"}, "spec": {}});
+        mirror.apply(Watched::Cluster, &object(cluster));
+        assert!(told().is_conflict(), "nobody has looked");
+        mirror.set_listing(kind.clone(), Err("no right".to_owned()));
+        assert!(told().is_conflict() && told().to_string().contains("no right"), "{}", told());
+        mirror.set_listing(kind, Ok(TemplateLabels::new()));
+        assert!(told().is_not_found(), "it was not among them");
+        assert!(no_template(&mirror, None, &id).is_not_found(), "its NodeClass is gone");
+    }
+
+    #[test]
+    fn a_clone_is_not_written_in_another_version_than_its_template_was_read_in() {
+        let template = Reference {
+            group: "infra.x".to_owned(),
+            version: String::new(),
+            kind: "FakeMachineTemplate".to_owned(),
+            name: "t".to_owned(),
+        };
+        let found = object(json!({
+            "apiVersion": "infra.x/v1beta1", "kind": "FakeMachineTemplate", "metadata": {"name": "t"},
+        }));
+        let clones =
+            |version: &str| ApiResource::from_gvk(&GroupVersionKind::gvk("infra.x", version, "FakeMachine"));
+        assert_eq!(same_version(&template, &found, &clones("v1beta1")).ok(), Some("v1beta1"));
+        let differs = clones("v1beta2");
+        let told = same_version(&template, &found, &differs).expect_err("another version");
+        assert!(told.is_conflict(), "{told}");
+        assert!(
+            told.to_string().contains("it was read in v1beta1, and FakeMachine is served in v1beta2"),
+            "{told}"
+        );
     }
 }

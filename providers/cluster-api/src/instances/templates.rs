@@ -1,5 +1,6 @@
-//! Blueprints that a NodeClass names or selects itself, in place of MachineDeployments: pairs of templates that Machines of their own are made from.
-//! They look like a MachineDeployment that has no replicas: what a node is and how it is made is told by the same code. Pure.
+//! Blueprints that a NodeClass names or selects itself, in place of MachineDeployments: pairs of templates that Machines of their own
+//! are made from. They look like a MachineDeployment that has no replicas: what a node is and how it is made is told by the same code.
+//! Pure.
 
 use std::sync::Arc;
 
@@ -29,15 +30,26 @@ pub fn blueprints(class: &ClusterAPINodeClass, mirror: &Mirror) -> Vec<Arc<Scala
 /// The templates that a NodeClass selects, as if it had named them.
 fn selected(class: &ClusterAPINodeClass, mirror: &Mirror) -> Vec<MachineTemplate> {
     let Some(wanted) = class.machine_template_selector() else { return Vec::new() };
-    let Some(listing) = mirror.listing(&wanted.api_group, &wanted.kind) else { return Vec::new() };
+    let listing = mirror.listing(&wanted.api_group, &wanted.kind);
+    let Some(templates) = listing.as_ref().and_then(|listing| listing.templates.as_ref()) else {
+        return Vec::new();
+    };
     // A selector that means nothing selects nothing.
     let Ok(selector) = wanted.selector.to_selector() else { return Vec::new() };
-    let templates = listing.names.iter().map(|name| wanted.naming(name));
-    let is_selected = |template: &MachineTemplate| {
-        let found = mirror.template(&reference(&template.infrastructure_ref));
-        found.is_some_and(|found| found.as_ref().as_ref().is_ok_and(|found| selector.matches(&found.labels)))
-    };
-    templates.filter(is_selected).collect()
+    let selected = templates.iter().filter(|(_, labels)| selector.matches(labels));
+    selected.map(|(name, _)| wanted.naming(name)).collect()
+}
+
+/// Why it is not known which templates a NodeClass selects: until they could be listed once, none of them is known not to be there.
+pub fn unlisted(class: &ClusterAPINodeClass, mirror: &Mirror) -> Option<String> {
+    let (group, kind) = kind(class)?;
+    let listing = mirror.listing(&group, &kind);
+    if listing.as_ref().is_some_and(|listing| listing.templates.is_some()) {
+        return None;
+    }
+    let why = listing.and_then(|listing| listing.trouble.clone());
+    let why = why.unwrap_or_else(|| "they have not been listed yet".to_owned());
+    Some(format!("the templates that ClusterAPINodeClass {} selects are not known yet: {why}", class.name()))
 }
 
 /// What keeps a NodeClass from selecting templates.
@@ -76,9 +88,10 @@ pub fn all_references(class: &ClusterAPINodeClass) -> Vec<Reference> {
         .collect()
 }
 
-/// The name of a blueprint: that of its NodeClass, and its own.
+/// The name of a blueprint: that of its NodeClass, and its own. Both may have dots: of two that share a name, one would be launched from
+/// in place of the other.
 fn key(class: &ClusterAPINodeClass, template: &MachineTemplate, cluster: &Cluster) -> ScalableKey {
-    let name = format!("{}.{}", class.name(), template.name);
+    let name = format!("{}.{}", class.name(), template.name.replace('.', "_"));
     ScalableKey {
         kind: ScalableKind::MachineTemplate,
         key: ObjectKey::namespaced(cluster.key.namespace.clone(), name.as_str()),
@@ -140,9 +153,12 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::client::mirror::Watched;
+    use crate::client::mirror::{TemplateLabels, Watched};
+    use crate::client::settings::Settings;
     use crate::client::template::Template;
     use crate::fixtures::object;
+    use crate::instances::offers::Market;
+    use crate::instancetypes::price::Told;
 
     fn class(launch_mode: &str) -> ClusterAPINodeClass {
         serde_json::from_value(json!({
@@ -154,6 +170,28 @@ mod tests {
             }]},
         }))
         .expect("a NodeClass")
+    }
+
+    /// One that also selects the templates of a pool.
+    fn selecting(name: &str) -> ClusterAPINodeClass {
+        let mut class = class("Machine");
+        class.metadata.name = Some(name.to_owned());
+        let spec = class.spec.as_mut().expect("a spec");
+        spec.machine_template_selector = serde_json::from_value(json!({
+            "apiGroup": "infra.x", "kind": "FakeMachineTemplate", "selector": {"matchLabels": {"pool": "p"}},
+            "bootstrapDataSecretName": "join",
+        }))
+        .expect("a selector");
+        class
+    }
+
+    /// Templates and the pools that they are labelled with.
+    fn labelled(templates: &[(&str, &str)]) -> TemplateLabels {
+        let mut labels = TemplateLabels::new();
+        for (name, pool) in templates {
+            labels.entry((*name).to_owned()).or_default().insert("pool".to_owned(), (*pool).to_owned());
+        }
+        labels
     }
 
     fn mirror() -> Mirror {
@@ -187,29 +225,13 @@ mod tests {
 
     #[test]
     fn templates_that_a_node_class_selects_are_blueprints_unless_it_names_them() {
-        let (mut class, mirror) = (class("Machine"), mirror());
-        let spec = class.spec.as_mut().expect("a spec");
-        spec.machine_template_selector = serde_json::from_value(json!({
-            "apiGroup": "infra.x", "kind": "FakeMachineTemplate", "selector": {"matchLabels": {"pool": "p"}},
-            "bootstrapDataSecretName": "join",
-        }))
-        .expect("a selector");
+        let (class, mirror) = (selecting("metal"), mirror());
         let kind = || kind(&class).expect("a kind");
         let names = || -> Vec<String> {
             blueprints(&class, &mirror).iter().map(|found| found.id.key.name.to_string()).collect()
         };
         assert_eq!(names(), ["metal.large"], "nobody has looked");
-        for (name, label) in [("large", "p"), ("small", "p"), ("other", "q")] {
-            let labels = [("pool".to_owned(), label.to_owned())].into();
-            let reference = reference(&TemplateReference {
-                api_group: "infra.x".to_owned(),
-                kind: "FakeMachineTemplate".to_owned(),
-                name: name.to_owned(),
-            });
-            mirror.set_template(reference, Ok(Template { labels, ..Template::default() }));
-        }
-        let there = ["large", "small", "other"].map(str::to_owned);
-        mirror.set_listing(kind(), Ok(there.into()));
+        mirror.set_listing(kind(), Ok(labelled(&[("large", "p"), ("small", "p"), ("other", "q")])));
         assert_eq!(names(), ["metal.large", "metal.small"]);
         let small = &blueprints(&class, &mirror)[1];
         assert_eq!(small.annotations[names::INSTANCE_TYPE], "small");
@@ -218,6 +240,61 @@ mod tests {
         assert_eq!(names(), ["metal.large", "metal.small"], "what cannot be listed is not gone");
         let told = trouble(&class, &mirror).expect("trouble").to_string();
         assert_eq!(told, "ClusterAPINodeClass metal: spec.machineTemplateSelector: no right");
+    }
+
+    #[test]
+    fn templates_that_could_never_be_listed_are_not_known_to_be_gone() {
+        let (class, mirror) = (selecting("metal"), mirror());
+        assert_eq!(unlisted(&self::class("Machine"), &mirror), None, "nothing is selected");
+        let told = || unlisted(&class, &mirror).expect("unknown");
+        assert!(told().ends_with("selects are not known yet: they have not been listed yet"), "{}", told());
+        let kind = || kind(&class).expect("a kind");
+        mirror.set_listing(kind(), Err("no right".to_owned()));
+        assert!(told().ends_with("not known yet: no right"), "{}", told());
+        mirror.set_listing(kind(), Ok(TemplateLabels::new()));
+        assert_eq!(unlisted(&class, &mirror), None, "there are none");
+        mirror.set_listing(kind(), Err("away".to_owned()));
+        assert_eq!(unlisted(&class, &mirror), None, "those that were there are known");
+    }
+
+    #[test]
+    fn a_selected_template_that_cannot_be_read_is_left_out_by_name() {
+        let (class, mirror) = (selecting("metal"), mirror());
+        mirror.set_listing(kind(&class).expect("a kind"), Ok(labelled(&[("odd", "p")])));
+        let to_odd = reference(&TemplateReference {
+            api_group: "infra.x".to_owned(),
+            kind: "FakeMachineTemplate".to_owned(),
+            name: "odd".to_owned(),
+        });
+        mirror.set_template(to_odd, Err("status.capacity: is not a map".to_owned()));
+        let market = Market {
+            mirror: &mirror,
+            settings: &Settings::default(),
+            learnt: Default::default(),
+            spot: Default::default(),
+            carried: Default::default(),
+            told: Told::default(),
+            silent: false,
+            targeting: &|_| Vec::new(),
+            failed: &|_, _| None,
+        };
+        let excluded: Vec<String> = market.offers(&class).excluded.iter().map(ToString::to_string).collect();
+        let told = excluded.iter().find(|told| told.contains("metal.odd")).expect("it is told");
+        assert!(told.ends_with("the infrastructure template: status.capacity: is not a map"), "{told}");
+    }
+
+    #[test]
+    fn templates_whose_names_have_dots_are_not_taken_for_those_of_another_node_class() {
+        let (one, other, mirror) = (selecting("metal"), selecting("metal.small"), mirror());
+        let there = labelled(&[("small.v1", "p"), ("v1", "p")]);
+        mirror.set_listing(kind(&one).expect("a kind"), Ok(there));
+        let found: Vec<_> = [&one, &other].iter().flat_map(|class| blueprints(class, &mirror)).collect();
+        let ids: std::collections::BTreeSet<_> = found.iter().map(|found| found.id.clone()).collect();
+        assert_eq!(ids.len(), found.len(), "{ids:?}");
+        let dotted = found.iter().find(|found| &*found.id.key.name == "metal.small_v1").expect("a blueprint");
+        assert_eq!(dotted.annotations[names::INSTANCE_TYPE], "small.v1", "the type has the template's name");
+        let template = dotted.infrastructure.as_ref().map(|template| template.name.as_str());
+        assert_eq!(template, Some("small.v1"));
     }
 
     #[test]

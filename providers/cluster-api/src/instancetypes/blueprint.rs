@@ -139,8 +139,10 @@ impl Blueprint {
         let unsaid = spec.default_reservations.unwrap_or_default();
         let mut overhead = overhead::overhead(kubelet.as_ref(), unsaid, &capacity, around.node_class)?;
         let said = kubelet.as_ref().is_some_and(overhead::says);
+        // What is usual stands in for what kubelet keeps: it is no declaration that could differ.
+        let declares = kubelet.as_ref().is_some_and(|kubelet| kubelet.kube_reserved.is_some());
         let kubelet_differs = learnt
-            .filter(|_| said)
+            .filter(|_| declares)
             .and_then(|learnt| overhead::difference(&overhead, &learnt.capacity, &learnt.allocatable));
         let unseen =
             unseen_memory.unwrap_or_else(|| overhead::part_of_memory(&capacity, around.vm_memory_overhead));

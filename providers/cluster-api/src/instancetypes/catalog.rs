@@ -76,8 +76,8 @@ impl Catalog {
         let mut renamed = Vec::new();
         let mut groups: BTreeMap<String, Vec<&Blueprint>> = BTreeMap::new();
         for (blueprint, name) in blueprints.iter().zip(&names) {
-            let [wanted, ..] = names_for(blueprint);
-            let mut holders = blueprints.iter().zip(&names).filter(|(_, held)| **held == wanted);
+            let wanted = &names_for(blueprint)[0];
+            let mut holders = blueprints.iter().zip(&names).filter(|(_, held)| *held == wanted);
             if let Some((holder, _)) = holders.next()
                 && !are_alike(holder, blueprint)
             {
@@ -248,21 +248,25 @@ fn are_alike(one: &Blueprint, other: &Blueprint) -> bool {
 }
 
 /// The names a blueprint's type can have, best first: the one its owner gave it, else the resource's own; and others where that is
-/// taken.
-fn names_for(blueprint: &Blueprint) -> [String; 3] {
+/// taken, the last of which nobody else has.
+fn names_for(blueprint: &Blueprint) -> Vec<String> {
     let key = &blueprint.id.key;
-    let (wanted, own) = match &blueprint.named {
-        Some(name) => (name.clone(), format!("{name}-{}", key.name)),
-        None => (key.name.to_string(), format!("{}.{}", key.namespace, key.name)),
+    let (mut names, own) = match &blueprint.named {
+        Some(name) => (vec![name.clone()], format!("{name}-{}", key.name)),
+        None => (vec![key.name.to_string()], format!("{}.{}", key.namespace, key.name)),
     };
-    let of_kind = format!("{own}-{}", blueprint.id.kind.as_str().to_lowercase());
-    [wanted, own, of_kind]
+    names.push(own.clone());
+    if blueprint.named.is_none() {
+        names.push(format!("{own}-{}", key.name));
+    }
+    names.push(format!("{own}-{}", blueprint.id.kind.as_str().to_lowercase()));
+    names
 }
 
 /// The name of each blueprint's type. Of those that want the same and are not alike, the one whose nodes run under it gets it, else
 /// the older one.
 fn names(blueprints: &[Blueprint]) -> Vec<String> {
-    let mut order: Vec<(usize, [String; 3])> = blueprints.iter().map(names_for).enumerate().collect();
+    let mut order: Vec<(usize, Vec<String>)> = blueprints.iter().map(names_for).enumerate().collect();
     order.sort_by_key(|(index, names)| {
         let blueprint = &blueprints[*index];
         let runs = names.iter().any(|name| blueprint.carried.contains(name));
@@ -272,9 +276,10 @@ fn names(blueprints: &[Blueprint]) -> Vec<String> {
     let mut names = vec![String::new(); blueprints.len()];
     for (index, mut wanted) in order {
         let blueprint = &blueprints[index];
+        let last_resort = wanted[wanted.len() - 1].clone();
         wanted.sort_by_key(|name| !blueprint.carried.contains(name));
-        let is_free = |name: &&String| holders.get(*name).is_none_or(|holder| are_alike(holder, blueprint));
-        let name = wanted.iter().find(is_free).unwrap_or(&wanted[2]).clone();
+        let is_free = |name: &String| holders.get(name).is_none_or(|holder| are_alike(holder, blueprint));
+        let name = wanted.into_iter().find(is_free).unwrap_or(last_resort);
         holders.entry(name.clone()).or_insert(blueprint);
         names[index] = name;
     }

@@ -156,6 +156,10 @@ fn a_kubelet_that_keeps_something_else_than_is_declared_is_told() {
         Some("kubelet keeps 2Gi of memory where 1Gi is declared")
     );
     assert_eq!(told(json!({"kubelet": {"maxPods": 20}}), shows("14Gi", "0")), None, "nothing is declared");
+    let curve = json!({
+        "defaultReservations": "Curve", "kubelet": {"evictionHard": {"memory.available": "100Mi"}},
+    });
+    assert_eq!(told(curve, shows("15Gi", "0")), None, "what is usual is no declaration");
 }
 
 #[test]
@@ -555,6 +559,34 @@ fn a_newcomer_of_the_same_name_renames_nothing_that_runs() {
     assert_eq!(offered(&both), ["large", "large-b"], "two that differ are never one");
     let both = [running(&a, 1, &["large-a"]), running(&b, 2, &["large"])];
     assert_eq!(offered(&both), ["large-a", "large"], "each keeps what it has");
+}
+
+#[test]
+fn where_several_names_are_taken_those_that_are_left_are_the_same_as_ever() {
+    let memory = format!("{CAPACITY}/memory");
+    let named = |resource: &str, name: &str, size: &str| {
+        deployment(resource, &[("karpenter.cluster.x-k8s.io/instance-type", name), (&memory, size)])
+    };
+    let set = Scalable::read(
+        crate::client::scalable::ScalableKind::MachineSet,
+        &object(deployment_json("a", &[(&memory, "8Gi")])),
+    )
+    .expect("a MachineSet");
+    let all = [
+        running(&named("x", "default.a", "4Gi"), 1, &[]),
+        running(&set, 2, &[]),
+        running(&deployment("a", &[]), 3, &[]),
+    ];
+    assert_eq!(offered(&all), ["default.a", "a", "default.a-a"]);
+    let last_resort = "large-a-machinedeployment";
+    let all = [
+        running(&named("x", last_resort, "4Gi"), 1, &[last_resort]),
+        running(&named("y", "large", "8Gi"), 2, &["large"]),
+        running(&named("z", "large-a", "12Gi"), 3, &["large-a"]),
+        running(&named("a", "large", "32Gi"), 4, &[last_resort]),
+    ];
+    let last = offered(&all).pop();
+    assert_eq!(last.as_deref(), Some(last_resort), "whichever of its names its nodes run under");
 }
 
 #[test]

@@ -70,6 +70,7 @@ impl StatusController {
         let unmanaged = unmanaged_in(&resources);
         let templates = class.has_templates();
         let selects = templates::kind(class).map(|(_, kind)| kind);
+        let is_unlisted = offers.excluded.is_empty() && templates::unlisted(class, &fleet.mirror).is_some();
         let undeclared = undeclared(class, &offers, pools);
         let mut conditions = ConditionSet::of(class, fleet.clock.now());
         let unused = fleet.hub.unused_credentials();
@@ -107,7 +108,8 @@ impl StatusController {
             }
             Some(_) => drop(conditions.set_true(PERMISSIONS_READY)),
         }
-        let Some(scope) = fleet.hub.scope().filter(|_| fleet.is_synced()) else { return };
+        let is_known = fleet.is_synced() && !is_unlisted;
+        let Some(scope) = fleet.hub.scope().filter(|_| is_known) else { return };
         if fleet.mirror.cluster().is_none() {
             let message = format!(
                 "there is no Cluster {}/{} in the management cluster; set CLUSTER_NAME and CLUSTER_NAMESPACE to the one this cluster is",

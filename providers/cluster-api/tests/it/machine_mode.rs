@@ -1,8 +1,14 @@
 //! Machine mode: what Machines are made from, when they are not made, what is left of those that never were, what they cost in writes,
 //! and where they turn out to be.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use bytes::Bytes;
+use http::Request;
 use karpenter_sim::Objects;
 use karpenter_sim::cluster_api::{self, Kind};
+use karpenter_sim::faults::Lens;
 use serde_json::{Value, json};
 
 use crate::rig::{CLUSTER, MAX, MINUTE, NAMESPACE, Rig, SECOND, initialized, launched, scenario};
@@ -53,7 +59,7 @@ fn a_node_class_may_name_templates_in_place_of_machine_deployments() {
             let text = |machine: &kube::api::DynamicObject, path: &str| {
                 machine.data.pointer(path).and_then(Value::as_str).unwrap_or_default().to_owned()
             };
-            let facts = |machine: &std::sync::Arc<kube::api::DynamicObject>| {
+            let facts = |machine: &Arc<kube::api::DynamicObject>| {
                 ["/spec/infrastructureRef/kind", "/spec/version", "/spec/failureDomain"]
                     .map(|path| text(machine, path))
             };
@@ -124,13 +130,64 @@ fn templates_that_labels_select_are_instance_types_as_they_come_and_go() {
             rig.delete_claim(&name).await;
         }
         rig.until("it is made from the other one", 10 * MINUTE, |objects| {
-            let of_big = |claim: &std::sync::Arc<karpenter_api::NodeClaim>| {
+            let of_big = |claim: &Arc<karpenter_api::NodeClaim>| {
                 let annotations = claim.metadata.annotations.clone().unwrap_or_default();
                 annotations.get(TARGET).is_some_and(|target| target.ends_with("default.big"))
             };
             initialized(objects) == 1 && objects.node_claims.values().all(of_big)
         })
         .await;
+    });
+}
+
+/// Has lists of templates come to nothing, for as long as it is said to.
+struct Unlisted(AtomicBool);
+
+impl Lens for Unlisted {
+    fn sent(&self, request: &mut Request<Bytes>) {
+        let asked = request.uri().to_string();
+        if self.0.load(Ordering::Relaxed) && request.uri().path().ends_with("/simmachinetemplates") {
+            // Of a version that is not served nobody says that there is nothing.
+            let elsewhere = asked.replace("/v1beta2/", "/v9/");
+            *request.uri_mut() = elsewhere.parse().expect("an address");
+        }
+    }
+}
+
+#[test]
+fn nobody_gives_up_while_the_templates_that_labels_select_cannot_be_listed() {
+    scenario(async {
+        let rig = Rig::new(json!({"launchMode": "Machine", "machineTemplateSelector": {
+            "apiGroup": "infrastructure.cluster.x-k8s.io", "kind": "SimMachineTemplate",
+            "selector": {"matchLabels": {"pool": "workers"}}, "bootstrapDataSecretName": "join",
+        }}))
+        .await;
+        with_templates(&rig).await;
+        rig.patch(Kind::SimMachineTemplate, "small", json!({"metadata": {"labels": {"pool": "workers"}}}))
+            .await;
+        let unlisted = Arc::new(Unlisted(AtomicBool::new(true)));
+        rig.hub.plant(Arc::clone(&unlisted) as Arc<dyn Lens>);
+        rig.karpenter.start();
+        rig.want(1);
+        rig.pass(3 * MINUTE).await;
+        let told = rig.read(launched);
+        assert_eq!(names(&rig), ["n1"], "{told:?}");
+        assert!(told.iter().all(|(reason, _)| reason == "ManagementUnavailable"), "{told:?}");
+        unlisted.0.store(false, Ordering::Relaxed);
+        rig.until("the node is ready", 5 * MINUTE, |objects| initialized(objects) == 1).await;
+        assert_eq!(names(&rig), ["n1"]);
+        rig.pass(2 * MINUTE).await;
+        // Who starts anew knows of no template, and of a node of one.
+        rig.karpenter.kill();
+        unlisted.0.store(true, Ordering::Relaxed);
+        rig.karpenter.start();
+        rig.want(2);
+        rig.pass(3 * MINUTE).await;
+        let told = rig.read_node_class_condition("InstanceTypesResolved").await;
+        assert_eq!(told.as_deref(), Some("True"), "what was told holds");
+        unlisted.0.store(false, Ordering::Relaxed);
+        rig.until("both are ready", 5 * MINUTE, |objects| initialized(objects) == 2).await;
+        assert_eq!(names(&rig), ["n1", "n2"], "nobody was given up");
     });
 }
 
