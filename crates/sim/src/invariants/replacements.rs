@@ -97,6 +97,10 @@ impl Commands {
     fn follow(&mut self, step: &Step<'_>, price: impl Fn(&NodeClaim) -> Option<f64>) {
         let by_karpenter = step.entry.actor.starts_with(self.karpenter.as_str());
         for (key, claim, reason) in entering(step) {
+            // A node that never came up keeps its reason when its command ends: what is of which command cannot be told.
+            if !has_condition(claim, nodeclaim::INITIALIZED) {
+                continue;
+            }
             let uid = claim.metadata.uid.clone().unwrap_or_default();
             let mark = Mark {
                 claim: key.clone(),
