@@ -33,7 +33,7 @@ struct Mark {
     price: Option<f64>,
     /// Deleted by Karpenter without any other reason than the command.
     taken: bool,
-    /// Its command was taken back: a later deletion is of another one.
+    /// Its command was taken back, or might have been unseen: a later deletion is of another one.
     withdrawn: bool,
 }
 
@@ -97,10 +97,6 @@ impl Commands {
     fn follow(&mut self, step: &Step<'_>, price: impl Fn(&NodeClaim) -> Option<f64>) {
         let by_karpenter = step.entry.actor.starts_with(self.karpenter.as_str());
         for (key, claim, reason) in entering(step) {
-            // A node that never came up keeps its reason when its command ends: what is of which command cannot be told.
-            if !has_condition(claim, nodeclaim::INITIALIZED) {
-                continue;
-            }
             let uid = claim.metadata.uid.clone().unwrap_or_default();
             let mark = Mark {
                 claim: key.clone(),
@@ -109,7 +105,8 @@ impl Commands {
                 at: step.now,
                 price: price(claim),
                 taken: false,
-                withdrawn: false,
+                // A node that never came up keeps its reason when its command ends: when it goes, it may be by another.
+                withdrawn: !has_condition(claim, nodeclaim::INITIALIZED),
             };
             self.marks.insert(key.clone(), mark);
         }
