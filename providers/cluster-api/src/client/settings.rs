@@ -209,7 +209,7 @@ fn kubeconfig_error(what: String, source: KubeconfigError) -> SettingsError {
 fn part(text: Option<String>) -> Result<u32, SettingsError> {
     let Some(text) = text else { return Ok(0) };
     let part = text.parse::<f64>().ok().filter(|part| (0.0..1.0).contains(part));
-    let part = part.ok_or_else(|| SettingsError::Invalid {
+    let part = part.ok_or(SettingsError::Invalid {
         setting: "VM_MEMORY_OVERHEAD_PERCENT",
         value: text,
         problem: "is no part of one, such as 0.075 for 7.5 percent",
