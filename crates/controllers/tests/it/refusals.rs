@@ -256,10 +256,15 @@ async fn a_node_whose_replacement_the_server_would_refuse_is_not_touched() {
         });
         let pool =
             node_pool("default").with(json!({"spec": {"template": {"spec": {"requirements": [kinds]}}}}));
-        let rig = rig_with(pool, &[("a", 8)]).await;
+        let rig = rig_with(pool, &[("a", 4)]).await;
         rig.create(pod_on("a", "p", "1500m")).await;
+        rig.pass(5 * SECOND).await;
+        let version =
+            |rig: &Rig| rig.see(|objects| objects.nodes.values().next()?.metadata.resource_version.clone());
+        let before = version(&rig);
         // Pinned to spot, one capacity type is left of two.
         rig.pass(120 * SECOND).await;
+        assert_eq!(version(&rig) == before, !is_replaced, "{least:?}");
         let tainted = rig.see(|objects| is_tainted(objects, "a"));
         assert_eq!(
             (tainted, replacements(&rig, &["a"]).len()),
