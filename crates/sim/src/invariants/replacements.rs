@@ -105,8 +105,9 @@ impl Commands {
                 at: step.now,
                 price: price(claim),
                 taken: false,
-                // A node that never came up keeps its reason when its command ends: when it goes, it may be by another.
-                withdrawn: !has_condition(claim, nodeclaim::INITIALIZED),
+                // One that is repaired before it came up keeps its reason when its command ends, and may go by another.
+                withdrawn: reason == DisruptionReason::Unhealthy
+                    && !has_condition(claim, nodeclaim::INITIALIZED),
             };
             self.marks.insert(key.clone(), mark);
         }
