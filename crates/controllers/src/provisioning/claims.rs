@@ -23,8 +23,10 @@ use karpenter_runtime::object_key::ObjectKey;
 use karpenter_runtime::work_queue::WorkQueue;
 use kube::Api;
 use kube::api::PostParams;
+use kube::core::Status;
 
 use super::leftovers;
+use super::unanswered::Unanswered;
 use crate::context::Context;
 
 /// The longest name a generated one may start with; more is cut, as the API server does.
@@ -64,6 +66,7 @@ struct Factory {
     created: CounterVec,
     /// Looks after NodeClaims that vanish before any watch shows them.
     leftovers: WorkQueue<leftovers::Created>,
+    unanswered: Unanswered,
 }
 
 impl ClaimFactory {
@@ -77,6 +80,7 @@ impl ClaimFactory {
                 &["reason", "nodepool", "min_values_relaxed"],
             ),
             leftovers,
+            unanswered: Unanswered::default(),
         }))
     }
 
@@ -225,18 +229,33 @@ impl ClaimFactory {
     async fn post(&self, mut claim: NodeClaim) -> Result<NodeClaim, kube::Error> {
         let api: Api<NodeClaim> = Api::all(self.0.context.client.clone());
         let base = claim.metadata.generate_name.clone().unwrap_or_default();
+        let known = &self.0.context.stores.node_claims;
+        let is_known = |name: &str| known.get(&ObjectKey::cluster(name)).is_some();
+        let mut asked_before = self.0.unanswered.take(&claim, is_known);
         let mut tried = 0;
         loop {
-            let name = self.name(&base);
+            let again = asked_before.is_some();
+            let name = asked_before.take().unwrap_or_else(|| self.name(&base));
             claim.metadata.name = Some(name.clone());
             tried += 1;
-            match api.create(&PostParams::default(), &claim).await {
+            let error = match api.create(&PostParams::default(), &claim).await {
                 Ok(created) => return Ok(created),
-                Err(kube::Error::Api(status))
-                    if status.code == 409 && status.reason == "AlreadyExists" && tried < NAMES_TRIED => {}
-                Err(error) if is_refusal(&error) => return Err(error),
-                // It may or may not have been created. If it was, it is ours: nobody else knows the name.
-                Err(error) => return api.get_opt(&name).await.ok().flatten().ok_or(error),
+                Err(kube::Error::Api(status)) if !again && is_taken(&status) && tried < NAMES_TRIED => {
+                    continue;
+                }
+                Err(error) if !again && is_refusal(&error) => return Err(error),
+                Err(error) => error,
+            };
+            // It may or may not have been created. If it was, it is ours: nobody else knows the name.
+            match api.get_opt(&name).await {
+                Ok(Some(created)) if created.metadata.deletion_timestamp.is_none() => return Ok(created),
+                // What was asked for before is gone again.
+                Ok(_) if again && tried < NAMES_TRIED => {}
+                Ok(_) => return Err(error),
+                Err(_) => {
+                    self.0.unanswered.keep(claim);
+                    return Err(error);
+                }
             }
         }
     }
@@ -252,6 +271,10 @@ impl ClaimFactory {
         }
         name
     }
+}
+
+fn is_taken(status: &Status) -> bool {
+    status.code == 409 && status.reason == "AlreadyExists"
 }
 
 /// Whether the server said no: then nothing was created.

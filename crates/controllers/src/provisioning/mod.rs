@@ -13,6 +13,7 @@ pub(crate) mod offerings;
 mod pass;
 mod records;
 mod triggers;
+mod unanswered;
 
 use std::sync::{Arc, Mutex};
 
