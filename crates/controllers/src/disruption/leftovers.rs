@@ -1,7 +1,8 @@
 //! Marks of disruption on nodes that are not being disrupted: left by a process that died, or by a command that could not take them
 //! back (rule D2.2). They are taken off before anything is decided.
 //!
-//! A node whose marks cannot be taken off is left out of decisions for a while. It keeps no other from being disrupted.
+//! A node whose marks cannot be taken off is left out of decisions for a while. It keeps no other from being disrupted, but counts
+//! against budgets: nothing is scheduled to it.
 
 use std::collections::BTreeSet;
 
@@ -92,7 +93,7 @@ fn settle(
         } else {
             tracing::error!(name = left.name, %error, "{doing}, leaving the node out for now");
         }
-        queue.pass_over(&left.provider_id);
+        queue.pass_over_in_doubt(&left.provider_id);
         staying.insert(left.name.clone());
     }
     staying

@@ -198,7 +198,7 @@ impl Queue {
     }
 
     /// The same, where it was tried: an answer that was lost may have been a yes.
-    fn pass_over_in_doubt(&self, provider_id: &Text) {
+    pub(super) fn pass_over_in_doubt(&self, provider_id: &Text) {
         self.pass_over(provider_id);
         self.doubt(provider_id);
     }
