@@ -37,7 +37,7 @@ use crate::templates::{
     unmet_min_values,
 };
 use crate::tolerance::Tolerance;
-use crate::topology::{CountedNode, Place, PoolDomains, Subject, Surroundings, Topology, Universe};
+use crate::topology::{CountedNode, Place, PoolDomains, Topology, Universe};
 use crate::types::{Reservations, TypeTable};
 use crate::vocabulary::{HOST, ValueId, Vocabulary};
 use crate::volumes::{self, Volumes};
@@ -347,19 +347,7 @@ impl<'s> Solver<'s> {
                 if pod.spec.pod_anti_affinity.required.is_empty() || is_terminal(pod) || !counts(pod) {
                     continue;
                 }
-                let tolerations = self.tolerance.tolerations(&pod.spec.tolerations);
-                let subject =
-                    Subject { spec: &pod.spec, namespace: &pod.namespace, labels: &pod.labels, tolerations };
-                let mut around = Surroundings {
-                    algebra: &mut self.algebra,
-                    tolerance: &mut self.tolerance,
-                    tables: &self.tables,
-                    namespaces: &snapshot.namespaces,
-                };
-                let Ok(groups) = self.topology.own_inverse_groups_listed(subject, &mut around) else {
-                    continue;
-                };
-                for number in groups {
+                for number in self.inverse_groups_of(pod) {
                     let group = &mut self.topology.inverse[number as usize];
                     let key = self.algebra.vocabulary.key_name(group.key).clone();
                     if let Some(domain) = node.labels.get(&key) {

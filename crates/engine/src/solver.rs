@@ -476,8 +476,19 @@ impl Solver<'_> {
 
     /// The inverse groups of a pod whose constraints do not take part: where it has been so far, it keeps others away all the same.
     fn kept_away_before(&mut self, pod: u32) -> Vec<u32> {
-        let pod = &self.pods[pod as usize].pod;
-        if pod.node_name.is_none() || pod.spec.pod_anti_affinity.required.is_empty() {
+        let pod = Arc::clone(&self.pods[pod as usize].pod);
+        if pod.node_name.is_none() {
+            return Vec::new();
+        }
+        let mut groups = self.inverse_groups_of(&pod);
+        groups.sort_unstable();
+        groups.dedup();
+        groups
+    }
+
+    /// The inverse groups of a pod's required anti-affinity, one entry per term: two terms of one group count twice.
+    pub(crate) fn inverse_groups_of(&mut self, pod: &Pod) -> Vec<u32> {
+        if pod.spec.pod_anti_affinity.required.is_empty() {
             return Vec::new();
         }
         let tolerations = self.tolerance.tolerations(&pod.spec.tolerations);
@@ -489,7 +500,7 @@ impl Solver<'_> {
             tables: &self.tables,
             namespaces: &self.snapshot.namespaces,
         };
-        self.topology.own_inverse_groups(subject, &mut around).unwrap_or_default()
+        self.topology.own_inverse_groups_listed(subject, &mut around).unwrap_or_default()
     }
 
     fn place_on_new_claim(&mut self, candidate: Candidate, volumes: Option<&Volumes>) -> Result<(), Failure> {

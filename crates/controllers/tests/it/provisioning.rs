@@ -400,19 +400,24 @@ async fn a_pod_that_fits_a_node_that_exists_is_promised_it_and_nothing_is_launch
     assert!(!snapshot(&rig)[0].nominated, "a promise nobody renews runs out");
 }
 
+/// A command has begun to take the node of this claim away.
+async fn let_go(rig: &Rig, claim: &str) {
+    rig.eventually("the machine is known", |rig| {
+        rig.context.cluster.read(|cluster| cluster.machine_named(&node_name(claim)).is_some())
+    })
+    .await;
+    rig.context.cluster.update(|cluster| cluster.mark_for_deletion(&provider_id(claim)));
+    let tainted = json!({"spec": {"taints": [{"key": "karpenter.sh/disrupted", "effect": "NoSchedule"}]}});
+    rig.patch(&node(claim, "default", 4), tainted).await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn pods_of_a_node_that_goes_away_get_a_new_one() {
     let rig = rig().await;
     rig.create(node_pool("default")).await;
     existing_node(&rig, "c").await;
     rig.create(pod_on("c", "moving", "1")).await;
-    rig.eventually("the machine is known", |rig| {
-        rig.context.cluster.read(|cluster| cluster.machine_named(&node_name("c")).is_some())
-    })
-    .await;
-    rig.context.cluster.update(|cluster| cluster.mark_for_deletion(&provider_id("c")));
-    let tainted = json!({"spec": {"taints": [{"key": "karpenter.sh/disrupted", "effect": "NoSchedule"}]}});
-    rig.patch(&node("c", "default", 4), tainted).await;
+    let_go(&rig, "c").await;
     expect_claims(&rig, 2).await;
 }
 
@@ -464,13 +469,7 @@ async fn pods_that_have_not_started_on_a_node_that_goes_are_counted_by_zone_too(
     existing_node(&rig, "c").await;
     rig.create(pod_on("c", "running", "1")).await;
     rig.create(pod_on("c", "starting", "1").with(json!({"status": {"phase": "Pending"}}))).await;
-    rig.eventually("the machine is known", |rig| {
-        rig.context.cluster.read(|cluster| cluster.machine_named(&node_name("c")).is_some())
-    })
-    .await;
-    rig.context.cluster.update(|cluster| cluster.mark_for_deletion(&provider_id("c")));
-    let tainted = json!({"spec": {"taints": [{"key": "karpenter.sh/disrupted", "effect": "NoSchedule"}]}});
-    rig.patch(&node("c", "default", 4), tainted).await;
+    let_go(&rig, "c").await;
     let flexible = |rig: &Rig| {
         let labels = [("controller", "provisioner"), ("zone", "flexible")];
         rig.metric("karpenter_scheduler_pending_pods_by_effective_zone_count", &labels)

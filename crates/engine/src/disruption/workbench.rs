@@ -22,7 +22,6 @@ use crate::roster::Roster;
 use crate::setup::Assumptions;
 use crate::snapshot::ReservedMode;
 use crate::solver::Solver;
-use crate::topology::{Subject, Surroundings};
 
 /// Simulates one candidate set after the other.
 pub(crate) struct Workbench<'s> {
@@ -276,19 +275,10 @@ impl Solver<'_> {
                 journal.uncounted.push((at, counted.swap_remove(found)));
             }
         }
-        if pod.spec.pod_anti_affinity.required.is_empty() {
+        let groups = self.inverse_groups_of(pod);
+        if groups.is_empty() {
             return;
         }
-        let tolerations = self.tolerance.tolerations(&pod.spec.tolerations);
-        let subject =
-            Subject { spec: &pod.spec, namespace: &pod.namespace, labels: &pod.labels, tolerations };
-        let mut around = Surroundings {
-            algebra: &mut self.algebra,
-            tolerance: &mut self.tolerance,
-            tables: &self.tables,
-            namespaces: &self.snapshot.namespaces,
-        };
-        let Ok(groups) = self.topology.own_inverse_groups_listed(subject, &mut around) else { return };
         let machine = self.snapshot.nodes.iter().filter_map(|m| m.node.as_ref()).find(|n| n.name == *name);
         for number in groups {
             let group = &mut self.topology.inverse[number as usize];

@@ -129,21 +129,11 @@ impl Keeper {
             };
             let told = [
                 self.publish(&self.validating, validating, &held.bundle, |configuration| {
-                    configuration
-                        .webhooks
-                        .iter_mut()
-                        .flatten()
-                        .map(|webhook| &mut webhook.client_config)
-                        .collect()
+                    configuration.webhooks.iter_mut().flatten().map(|hook| &mut hook.client_config).collect()
                 })
                 .await,
                 self.publish(&self.mutating, mutating, &held.bundle, |configuration| {
-                    configuration
-                        .webhooks
-                        .iter_mut()
-                        .flatten()
-                        .map(|webhook| &mut webhook.client_config)
-                        .collect()
+                    configuration.webhooks.iter_mut().flatten().map(|hook| &mut hook.client_config).collect()
                 })
                 .await,
             ];

@@ -13,7 +13,7 @@ const REMEDY: &str = "Karpenter goes on with the old ones; give it a kubeconfig 
 
 /// What is known of our Cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Known {
+pub struct OurCluster {
     /// Where its API server is, if that was seen.
     pub endpoint: Option<String>,
     /// This cluster, as Machines name whom they were claimed for.
@@ -22,7 +22,7 @@ pub struct Known {
     pub launched: bool,
 }
 
-impl Known {
+impl OurCluster {
     /// Fails unless this management cluster has our Cluster; also if it does not say.
     pub async fn is_at(&self, there: &Hub) -> Result<(), String> {
         let cluster = there.cluster().await.map_err(|error| with_causes(&error))?;
@@ -114,8 +114,8 @@ mod tests {
         Hub::new(client, Ours::is(Scope { namespace: "fleet".to_owned(), cluster: "c".to_owned() }))
     }
 
-    fn known(endpoint: Option<&str>, launched: bool) -> Known {
-        Known { endpoint: endpoint.map(str::to_owned), owner: "us".to_owned(), launched }
+    fn known(endpoint: Option<&str>, launched: bool) -> OurCluster {
+        OurCluster { endpoint: endpoint.map(str::to_owned), owner: "us".to_owned(), launched }
     }
 
     #[tokio::test]

@@ -29,10 +29,10 @@ const ASKING: Duration = Duration::from_secs(30);
 
 /// The versions in use.
 #[derive(Debug, Default)]
-pub struct Versions(Mutex<Known>);
+pub struct Versions(Mutex<Found>);
 
 #[derive(Debug, Default)]
-struct Known {
+struct Found {
     /// Cluster API's own.
     own: Option<String>,
     /// Kinds of other groups, and until when that holds.
@@ -187,7 +187,7 @@ impl Versions {
         Err(VersionError::NoKind { group: name.to_owned(), kind: kind.to_owned() })
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Known> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Found> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

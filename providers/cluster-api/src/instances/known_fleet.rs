@@ -10,7 +10,7 @@ use super::fleet::Fleet;
 use super::node_claims::Target;
 use crate::client::credentials::Judge;
 use crate::client::hub::Hub;
-use crate::client::identity::Known;
+use crate::client::identity::OurCluster;
 use crate::client::scope::Ours;
 
 /// See the module.
@@ -37,7 +37,8 @@ impl Judge for KnownFleet {
                 let id = claim.status.as_ref().and_then(|status| status.provider_id.as_ref());
                 id.is_some() && Target::of(claim).is_some()
             });
-            let known = Known { endpoint: fleet.mirror.endpoint(), owner: fleet.owner.clone(), launched };
+            let known =
+                OurCluster { endpoint: fleet.mirror.endpoint(), owner: fleet.owner.clone(), launched };
             known.is_at(&Hub::new(client.clone(), ours)).await
         }
         .boxed()
