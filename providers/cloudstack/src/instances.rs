@@ -32,7 +32,7 @@ use crate::naming::{Naming, machine_id};
 use crate::protection::{DeleteProtected, protected};
 use crate::quota::Need;
 use crate::shared::{Shared, closed};
-use crate::unavailable::Refused;
+use crate::unavailable::{Refused, Stage};
 use crate::{labels, reservations};
 
 /// How many sizes a launch tries.
@@ -173,15 +173,20 @@ impl Shared {
             if attempt >= MAX_ATTEMPTS {
                 break;
             }
-            if self.is_hopeless(&candidate) {
+            if self.quota_hits.refuse(&candidate.deploy.scope, &candidate.need) {
                 continue;
             }
+            let Some(trial) = self.unavailable.try_out(candidate.takes(), &uid) else {
+                refusals.push(format!("{}: refused lately", candidate.type_name));
+                continue;
+            };
             let Some(_slot) = self.reserve(&uid, &candidate).await.map_err(|error| failed(&error))? else {
                 refusals.push(format!("{}: the reservation is used up", candidate.type_name));
                 continue;
             };
             match self.attempt(claim, &candidate, &base, &mut attempt, tags).await? {
                 Attempt::Launched(machine) => {
+                    trial.goes_on();
                     let reason = if refusals.is_empty() { "launched" } else { "others-refused" };
                     self.metrics.created.inc(&[&machine.zonename, &machine.serviceofferingname, reason]);
                     return Ok(*machine);
@@ -192,22 +197,13 @@ impl Shared {
         Err(ProviderError::insufficient_capacity(why_none(attempt, &base, refusals)))
     }
 
-    /// Whether an earlier candidate showed that this one would be refused too.
-    fn is_hopeless(&self, candidate: &Candidate) -> bool {
-        let refused = |what: Refused| self.unavailable.is_refused(&what);
-        refused(Refused::Zone(candidate.zone_id.clone()))
-            || refused(Refused::Network(candidate.network()))
-            || candidate.group_refused_as.clone().is_some_and(refused)
-            || self.quota_hits.refuse(&candidate.deploy.scope, &candidate.need)
-    }
-
     /// It was placed: so can be others of its network and of what its affinity leaves. Whether its zone has storage shows when it runs.
     fn allow(&self, candidate: &Candidate) {
         // A reservation with room says nothing of the hosts outside it.
         let group = candidate.group_refused_as.clone().filter(|_| candidate.reservation.is_none());
         let had = [candidate.refused(), Refused::Network(candidate.network())];
         for what in had.into_iter().chain(group) {
-            self.unavailable.allow(&what);
+            self.unavailable.allow(&what, Stage::Placed);
         }
     }
 
@@ -278,6 +274,9 @@ impl Shared {
             };
             let answer = {
                 let _turn = self.deploying.acquire().await;
+                if self.unavailable.are_refused(candidate.takes(), uid) {
+                    return Ok(Attempt::Refused("refused while this launch waited for its turn".to_owned()));
+                }
                 let begun = Instant::now();
                 let answer = self.client.call(&requests::deploy(&deploy)).await;
                 self.metrics.launch_duration.with(&["accept"]).observe_duration(begun.elapsed());
@@ -452,7 +451,7 @@ impl Shared {
                     CapacityKind::Storage => {
                         self.unavailable.refuse_unstored(what, &candidate.zone_id, &candidate.type_name);
                     }
-                    _ => self.unavailable.refuse(what),
+                    _ => self.unavailable.refuse(what, Stage::Placed),
                 }
                 refused()
             }
@@ -460,7 +459,7 @@ impl Shared {
                 self.catalogue.forget_budgets();
                 let (text, general) = self.quota_hits.add(&candidate.deploy.scope, excess, &candidate.need);
                 if !general {
-                    self.unavailable.refuse(candidate.refused());
+                    self.unavailable.refuse(candidate.refused(), Stage::Placed);
                 }
                 self.voice.warn(claim, "QuotaExceeded", text);
                 refused()
@@ -472,7 +471,7 @@ impl Shared {
                     candidate.network_name
                 );
                 self.voice.warn(claim, "NetworkExhausted", text);
-                self.unavailable.refuse(Refused::Network(candidate.network()));
+                self.unavailable.refuse(Refused::Network(candidate.network()), Stage::Placed);
                 refused()
             }
             ErrorKind::NotFound => {
@@ -485,10 +484,10 @@ impl Shared {
             }
             ErrorKind::Denied if error.code == 531 => {
                 if error.text.contains("Zone is currently disabled") {
-                    self.unavailable.refuse(Refused::Zone(candidate.zone_id.clone()));
+                    self.unavailable.refuse(Refused::Zone(candidate.zone_id.clone()), Stage::Placed);
                     self.catalogue.forget();
                 } else {
-                    self.unavailable.refuse(candidate.refused());
+                    self.unavailable.refuse(candidate.refused(), Stage::Placed);
                 }
                 refused()
             }
@@ -792,6 +791,12 @@ impl Candidate {
             zone: self.zone_id.clone(),
             name: reservations::refused_name(&self.type_name, reservation),
         }
+    }
+
+    /// All that must not be refused for it to be had.
+    fn takes(&self) -> impl Iterator<Item = Refused> {
+        let place = [Refused::Zone(self.zone_id.clone()), Refused::Network(self.network()), self.refused()];
+        place.into_iter().chain(self.group_refused_as.clone())
     }
 
     /// How many machines are in its affinity groups already.

@@ -19,7 +19,7 @@ use crate::client::request::Scope;
 use crate::client::requests;
 use crate::naming::machine_id;
 use crate::provider::CloudStackProvider;
-use crate::unavailable::Refused;
+use crate::unavailable::{Refused, Stage};
 use crate::{GROUP, affinity, labels, reservations};
 
 /// How often launches are looked at while there are any.
@@ -155,6 +155,7 @@ impl CloudStackProvider {
             if let (true, Some(machine), Some(begun)) = (registered, machine_of(claim), begun)
                 && shared.launches.lock().remove(machine).is_some()
             {
+                shared.unavailable.allow_tried(&claim.uid().unwrap_or_default());
                 let took = shared.clock.since(begun.0);
                 shared.metrics.launch_duration.with(&["registered"]).observe_duration(took);
                 measured.push(&**claim);
@@ -178,7 +179,9 @@ impl CloudStackProvider {
         match machine.state.as_str() {
             "Running" if shared.launches.first_runs(&machine.id) => {
                 shared.metrics.jobs_ended.inc(&["deploy", "succeeded"]);
-                shared.unavailable.allow(&Refused::Zone(machine.zoneid.clone()));
+                shared.unavailable.allow(&Refused::Zone(machine.zoneid.clone()), Stage::Running);
+                shared.unavailable.allow(&type_of(claim, machine), Stage::Running);
+                shared.unavailable.allow_tried(&claim.uid().unwrap_or_default());
                 if let Some(created) = machine.created() {
                     let took = shared.clock.since(created);
                     shared.metrics.launch_duration.with(&["job"]).observe_duration(took);
@@ -189,6 +192,7 @@ impl CloudStackProvider {
                 shared.metrics.jobs_ended.inc(&["deploy", "failed"]);
                 let error = self.why_it_failed(&machine.id).await;
                 self.remember_failure(claim, machine, &error);
+                shared.unavailable.end_trial(&claim.uid().unwrap_or_default());
                 // With its NodeClaim goes the machine: nothing of a living NodeClaim is destroyed.
                 let why = format!("virtual machine {} could not be started: {error}", machine.name);
                 shared.voice.give_up(claim, "LaunchFailed", &why).await;
@@ -227,11 +231,7 @@ impl CloudStackProvider {
     /// What failed is not offered again for a while.
     fn remember_failure(&self, claim: &NodeClaim, machine: &VirtualMachine, error: &ApiError) {
         let label = |key: &str| claim.labels().get(key).cloned().unwrap_or_default();
-        let name = reservations::refused_name(
-            &label(well_known::INSTANCE_TYPE),
-            machine.tag(labels::TAG_RESERVATION),
-        );
-        let this = Refused::Type { zone: machine.zoneid.clone(), name };
+        let this = type_of(claim, machine);
         let refused = match &error.kind {
             ErrorKind::Capacity(CapacityKind::Storage) => {
                 let type_name = label(well_known::INSTANCE_TYPE);
@@ -245,8 +245,15 @@ impl CloudStackProvider {
             }
             _ => this,
         };
-        self.shared.unavailable.refuse(refused);
+        self.shared.unavailable.refuse(refused, Stage::Running);
     }
+}
+
+/// What is refused when this machine is.
+fn type_of(claim: &NodeClaim, machine: &VirtualMachine) -> Refused {
+    let type_name = claim.labels().get(well_known::INSTANCE_TYPE).map_or("", String::as_str);
+    let name = reservations::refused_name(type_name, machine.tag(labels::TAG_RESERVATION));
+    Refused::Type { zone: machine.zoneid.clone(), name }
 }
 
 fn unknown() -> ApiError {

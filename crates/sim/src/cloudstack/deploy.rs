@@ -2,7 +2,7 @@
 //!
 //! The checks come first, the row later: two requests of one name that arrive together both pass, as they do on a real server.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use base64::Engine as _;
 use jiff::Timestamp;
@@ -315,14 +315,12 @@ impl State {
         let (base, prefix) = network_value["cidr"].as_str()?.split_once('/')?;
         let base = u32::from(base.parse::<std::net::Ipv4Addr>().ok()?);
         let size = 1u32.checked_shl(32 - prefix.parse::<u32>().ok()?)?;
+        let nics = self.machines.values().flat_map(|machine| &machine.nics);
+        let taken: BTreeSet<&str> =
+            nics.filter(|nic| nic.network == network).map(|nic| nic.address.as_str()).collect();
         // Network, gateway and broadcast are nobody's.
-        (2..size - 1).map(|offset| std::net::Ipv4Addr::from(base + offset).to_string()).find(|address| {
-            !self
-                .machines
-                .values()
-                .flat_map(|m| &m.nics)
-                .any(|n| n.network == network && n.address == *address)
-        })
+        let mut all = (2..size - 1).map(|offset| std::net::Ipv4Addr::from(base + offset).to_string());
+        all.find(|address| !taken.contains(address.as_str()))
     }
 }
 
