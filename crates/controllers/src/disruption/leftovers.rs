@@ -8,14 +8,13 @@ use std::collections::BTreeSet;
 
 use futures_util::future::join_all;
 use karpenter_api::conditions::{ConditionStatus, HasConditions};
-use karpenter_api::{NodeClaim, annotations, labels, nodeclaim};
+use karpenter_api::{NodeClaim, annotations, nodeclaim};
 use karpenter_engine::labels::Text;
 
 use super::marks::{self, MarkError, Marked};
 use super::queue::Queue;
 use crate::context::Context;
 use crate::pairing;
-use crate::totals::label;
 
 /// An object that carries a mark it should not.
 struct Left {
@@ -59,10 +58,8 @@ pub(super) async fn clean_up(context: &Context, queue: &Queue) {
         if marks::carries_bound_of_repair(&claim) {
             bounded.push(left(&claim.metadata.name, id));
         }
-        let node = stores.node_of(&claim).one();
-        if node.is_some_and(|node| label(&*node, labels::INITIALIZED) == labels::TRUE) {
-            reasoned.push(left(&claim.metadata.name, id));
-        }
+        // Also of one that has not come up yet: once it has, it would count as being disrupted.
+        reasoned.push(left(&claim.metadata.name, id));
     }
     let untainted = join_all(tainted.iter().map(|left| marks::untaint(context, &left.name))).await;
     settle(queue, &tainted, untainted, "removing taint karpenter.sh/disrupted:NoSchedule from node");

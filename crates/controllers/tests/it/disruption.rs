@@ -245,6 +245,21 @@ async fn marks_that_a_process_left_behind_are_taken_off() {
     assert_eq!(stored["spec"]["taints"], json!([{"key": "other", "effect": "NoSchedule"}]));
 }
 
+/// Once it has come up it would count as being disrupted, though nobody disrupts it.
+#[tokio::test(start_paused = true)]
+async fn the_reason_that_a_process_left_on_a_node_which_has_not_come_up_is_taken_off() {
+    let rig = rig_with(pool_with(json!([{"nodes": "0"}])), &[]).await;
+    let mut conditions =
+        claim("a", "default", 1)["status"]["conditions"].as_array().expect("conditions").clone();
+    conditions.retain(|condition| condition["type"] != "Initialized");
+    conditions.push(condition("DisruptionReason", "True", "2024-01-01T00:00:00Z"));
+    add_node(&rig, "a", 1, json!({"status": {"conditions": conditions}})).await;
+    let away = json!({"metadata": {"labels": {"karpenter.sh/initialized": null}}});
+    rig.patch(&node("a", "default", 1), away).await;
+    rig.pass(15 * SECOND).await;
+    assert!(!rig.see(|objects| has_reason(objects, "a")));
+}
+
 #[tokio::test(start_paused = true)]
 async fn nodes_whose_pods_fit_elsewhere_are_deleted() {
     // Spot nodes would be cheaper than any that is there.
