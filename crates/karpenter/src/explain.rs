@@ -5,7 +5,7 @@
 //! same code that decides in the operator. What only a running operator knows (commands under way, nominations) is not part
 //! of it.
 
-mod machine_deployment;
+pub(crate) mod machine_deployment;
 
 use std::fmt::Write as _;
 use std::io::{self, Write as _};

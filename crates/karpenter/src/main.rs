@@ -32,6 +32,7 @@ enum Command {
     /// Tools for Apache CloudStack.
     Cloudstack(cloudstack::Args),
     /// Tools for Cluster API.
+    #[command(visible_alias = "capi")]
     ClusterApi(cluster_api::Args),
     /// Print the custom resource definitions.
     Crds(crds::Args),

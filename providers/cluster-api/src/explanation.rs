@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use karpenter_api::NodeClaim;
 use karpenter_api::labels::CAPACITY_TYPE;
+use karpenter_api::{NodeClaim, NodePool};
 use kube::api::DynamicObject;
 use serde_json::Value;
 
@@ -19,16 +19,18 @@ use crate::client::template::Template;
 use crate::instances::holds::HoldKind;
 use crate::instances::ledger::ClaimFacts;
 use crate::instances::node_claims::{Target, carried, facts};
-use crate::instances::offers::{Market, launch_hold, takes_part};
+use crate::instances::offers::{Market, Offers, launch_hold, takes_part};
 use crate::instances::templates;
 use crate::instancetypes::price::Told;
-use crate::names;
+use crate::instancetypes::taints;
+use crate::{GROUP, names};
 
 /// What is known.
 #[derive(Default)]
 pub struct Evidence {
     settings: Settings,
     node_classes: Vec<ClusterAPINodeClass>,
+    node_pools: Vec<NodePool>,
     node_claims: Vec<NodeClaim>,
     /// Prices by the namespace and name of their ConfigMap.
     config_maps: BTreeMap<(String, String), BTreeMap<String, String>>,
@@ -50,6 +52,30 @@ pub enum NoEvidence {
     /// There is no NodeClass.
     #[error("there is no ClusterAPINodeClass, so nothing is offered; create one")]
     NoNodeClass,
+    /// There is no NodePool of that name.
+    #[error("there is no NodePool {name:?}; there are {known}")]
+    NoNodePool {
+        /// What was asked for.
+        name: String,
+        /// What there is.
+        known: String,
+    },
+    /// A NodePool has no NodeClass of ours.
+    #[error("NodePool {pool} has the NodeClass {class}, which {problem}")]
+    NoClassOfPool {
+        /// The NodePool.
+        pool: String,
+        /// Its NodeClass.
+        class: String,
+        /// What is wrong with that.
+        problem: &'static str,
+    },
+}
+
+/// Some names, or that there are none.
+fn some(names: impl Iterator<Item = String>) -> String {
+    let known: Vec<String> = names.take(5).collect();
+    if known.is_empty() { "none".to_owned() } else { known.join(", ") }
 }
 
 impl Evidence {
@@ -78,6 +104,7 @@ impl Evidence {
                 self.node_classes.retain(|known| known.name() != class.name());
                 self.node_classes.push(class);
             }
+            "NodePool" => self.node_pools.extend(serde_json::from_value::<NodePool>(value)),
             "NodeClaim" => self.node_claims.extend(serde_json::from_value::<NodeClaim>(value)),
             "ConfigMap" => {
                 let data = serde_json::from_value(value["data"].clone()).unwrap_or_default();
@@ -117,16 +144,13 @@ impl Evidence {
                 mirror.scalables().into_iter().chain(named).map(move |scalable| (mirror, scalable))
             })
             .collect();
+        let known = || some(all.iter().map(|(_, scalable)| scalable.id.key.to_string()));
         let is_it = |(_, scalable): &&(&Mirror, Arc<Scalable>)| {
             *scalable.id.key.name == *name || scalable.id.key.to_string() == name
         };
         let found: Vec<_> = all.iter().filter(is_it).collect();
         if found.is_empty() {
-            let mut known: Vec<String> = all.iter().map(|(_, s)| s.id.key.to_string()).take(5).collect();
-            if known.is_empty() {
-                known.push("none".to_owned());
-            }
-            return Err(NoEvidence::NoResource { name: name.to_owned(), known: known.join(", ") });
+            return Err(NoEvidence::NoResource { name: name.to_owned(), known: known() });
         }
         if self.node_classes.is_empty() {
             return Err(NoEvidence::NoNodeClass);
@@ -146,12 +170,85 @@ impl Evidence {
         Ok(text)
     }
 
+    /// What a NodePool is offered, and why other resources are none of it.
+    pub fn explain_pool(&self, name: &str) -> Result<String, NoEvidence> {
+        let named = |pool: &&NodePool| pool.metadata.name.as_deref() == Some(name);
+        let Some(pool) = self.node_pools.iter().find(named) else {
+            let known = some(self.node_pools.iter().filter_map(|pool| pool.metadata.name.clone()));
+            return Err(NoEvidence::NoNodePool { name: name.to_owned(), known });
+        };
+        let reference = &pool.spec.template.spec.node_class_ref;
+        let no_class = |problem| NoEvidence::NoClassOfPool {
+            pool: name.to_owned(),
+            class: format!("{} {}", reference.kind, reference.name),
+            problem,
+        };
+        if reference.group != GROUP {
+            return Err(no_class("is not of Cluster API"));
+        }
+        let class = self.node_classes.iter().find(|class| class.name() == reference.name);
+        let class = class.ok_or_else(|| no_class("does not exist"))?;
+        let (mut offered, mut left_out) = (Vec::new(), Vec::new());
+        for mirror in self.ours() {
+            let offers = self.offers(mirror, class);
+            for scalable in mirror.scalables().into_iter().chain(templates::blueprints(class, mirror)) {
+                let verdict = self.verdict(mirror, &scalable, class);
+                match verdict.and_then(|type_| suits(pool, &offers, &scalable).map(|()| type_)) {
+                    Ok(type_) => offered.push(format!("{type_} ({})", scalable.id)),
+                    Err(why) => left_out.push(format!("{}: {why}", scalable.id)),
+                }
+            }
+        }
+        let mut text = format!("NodePool {name}, ClusterAPINodeClass {}\n", class.name());
+        for (title, mut lines) in [("offered", offered), ("not offered", left_out)] {
+            lines.sort();
+            if lines.is_empty() {
+                lines.push("nothing".to_owned());
+            }
+            // Writing to a String does not fail.
+            let _ = writeln!(text, "{title}:");
+            for line in lines {
+                let _ = writeln!(text, "  {line}");
+            }
+        }
+        Ok(text)
+    }
+
+    /// What there is of the Cluster that the settings name; of all if they name none.
+    fn ours(&self) -> impl Iterator<Item = &Mirror> {
+        let is =
+            |wanted: &Option<String>, found: &String| wanted.as_ref().is_none_or(|wanted| wanted == found);
+        let ours = move |(namespace, name): &(String, String)| {
+            is(&self.settings.cluster_namespace, namespace) && is(&self.settings.cluster_name, name)
+        };
+        self.clusters.iter().filter(move |(key, _)| ours(key)).map(|(_, mirror)| mirror)
+    }
+
+    /// What a NodeClass offers of a Cluster.
+    fn offers(&self, mirror: &Mirror, class: &ClusterAPINodeClass) -> Offers {
+        let market = Market {
+            mirror,
+            settings: &self.settings,
+            learnt: BTreeMap::new(),
+            spot: BTreeSet::new(),
+            carried: carried(class.name(), self.node_claims.iter()),
+            told: self.told(class),
+            silent: false,
+            targeting: &|id| self.targeting(id),
+            failed: &|_, _| None,
+        };
+        market.offers(class)
+    }
+
     fn verdict(
         &self,
         mirror: &Mirror,
         scalable: &Scalable,
         class: &ClusterAPINodeClass,
     ) -> Result<String, String> {
+        if !class.is_for(&scalable.id.key.namespace, &scalable.cluster_name) {
+            return Err("its Cluster is not the NodeClass's: spec.clusterRef or spec.namespaces".to_owned());
+        }
         let named = templates::blueprints(class, mirror).iter().any(|named| named.id == scalable.id);
         if scalable.id.kind == ScalableKind::MachineTemplate && !named {
             return Err("it is another NodeClass's".to_owned());
@@ -170,18 +267,7 @@ impl Evidence {
                 Some(_) => "its labels do not match spec.scalableResourceSelector".to_owned(),
             });
         }
-        let market = Market {
-            mirror,
-            settings: &self.settings,
-            learnt: BTreeMap::new(),
-            spot: BTreeSet::new(),
-            carried: carried(class.name(), self.node_claims.iter()),
-            told: self.told(class),
-            silent: false,
-            targeting: &|id| self.targeting(id),
-            failed: &|_, _| None,
-        };
-        let offers = market.offers(class);
+        let offers = self.offers(mirror, class);
         let id = &scalable.id;
         let subject = id.to_string();
         if let Some(malformed) = offers.excluded.iter().find(|malformed| malformed.object == subject) {
@@ -214,7 +300,7 @@ impl Evidence {
             places.join(", ")
         );
         let mode = class.spec().launch_mode.unwrap_or_default();
-        let hold = launch_hold(mirror, scalable, mode);
+        let hold = launch_hold(mirror, scalable, mode, class.launches_while_rollout_paused());
         if let Some(hold) = hold.filter(|hold| hold.kind == HoldKind::Waiting) {
             let _ = write!(text, "; its Machines will have to wait: {}: {}", hold.reason, hold.message);
         }
@@ -263,6 +349,24 @@ impl Evidence {
                 && Target::of(claim).is_some_and(|target| target.id == *id && !target.standalone)
         };
         self.node_claims.iter().filter(waits).map(facts).collect()
+    }
+}
+
+/// Whether a NodePool would get nodes of a resource that its NodeClass offers, or why not.
+fn suits(pool: &NodePool, offers: &Offers, scalable: &Scalable) -> Result<(), String> {
+    let blueprint = offers.blueprints.iter().find(|blueprint| blueprint.id == scalable.id);
+    let inherited = offers.inherited_taints(pool);
+    let lacking = blueprint.map(|blueprint| taints::lacking(&blueprint.taints, pool, &inherited));
+    let lacking: Vec<String> = lacking.unwrap_or_default().into_iter().map(taints::display).collect();
+    if !lacking.is_empty() {
+        return Err(format!(
+            "its nodes have taints that the NodePool does not declare: {}",
+            lacking.join(", ")
+        ));
+    }
+    match offers.catalog.refusal(&scalable.id, pool) {
+        Some(why) => Err(format!("the NodePool requires something else: {why}")),
+        None => Ok(()),
     }
 }
 
@@ -330,6 +434,103 @@ mod tests {
         });
         let objects = [class, deployment].into_iter().chain(others);
         Evidence::of(Settings::default(), objects).explain("m").expect("an explanation")
+    }
+
+    fn pool(spec: Value) -> Value {
+        let mut pool = json!({
+            "apiVersion": "karpenter.sh/v1", "kind": "NodePool", "metadata": {"name": "p"},
+            "spec": {"template": {"spec": {"requirements": [], "nodeClassRef": {
+                "group": GROUP, "kind": "ClusterAPINodeClass", "name": "default",
+            }}}},
+        });
+        for (key, value) in spec.as_object().expect("a spec") {
+            pool["spec"]["template"]["spec"][key] = value.clone();
+        }
+        pool
+    }
+
+    /// What a NodePool is told of these MachineDeployments by a NodeClass without demands.
+    fn told_of(pool: Value, settings: Settings, deployments: impl IntoIterator<Item = Value>) -> String {
+        let class = json!({
+            "apiVersion": "karpenter.cluster.x-k8s.io/v1alpha1", "kind": "ClusterAPINodeClass",
+            "metadata": {"name": "default"}, "spec": {},
+        });
+        let objects = [class, pool].into_iter().chain(deployments);
+        Evidence::of(settings, objects).explain_pool("p").expect("an explanation")
+    }
+
+    #[test]
+    fn a_node_pool_is_told_what_it_gets_and_why_not_the_rest() {
+        let price = [("karpenter.cluster.x-k8s.io/price", "0.5")];
+        let zone = |zone: &str| format!("topology.kubernetes.io/zone={zone}");
+        let labels = "capacity.cluster-autoscaler.kubernetes.io/labels";
+        let near = deployment_json("near", &[price[0], (labels, &zone("a"))]);
+        let far = deployment_json("far", &[(labels, &zone("b"))]);
+        let tainted = deployment_json(
+            "tainted",
+            &[
+                (labels, &zone("a")),
+                ("capacity.cluster-autoscaler.kubernetes.io/taints", "gpu=yes:NoSchedule"),
+            ],
+        );
+        let mut stranger = deployment_json("stranger", &[]);
+        stranger["metadata"]["labels"] = json!({});
+        let requirements = json!([
+            {"key": "topology.kubernetes.io/zone", "operator": "In", "values": ["a"]},
+            {"key": "team", "operator": "In", "values": ["x"]},
+        ]);
+        let told = told_of(
+            pool(json!({"requirements": requirements})),
+            Settings::default(),
+            [near, far, tainted, stranger],
+        );
+        assert_eq!(
+            told,
+            "NodePool p, ClusterAPINodeClass default\n\
+             offered:\n  \
+             near, 4 cpu, 16Gi memory, on-demand; a at 0.5000 per hour by annotation (MachineDeployment default/near)\n\
+             not offered:\n  \
+             MachineDeployment default/far: the NodePool requires something else: its topology.kubernetes.io/zone is \"b\"\n  \
+             MachineDeployment default/stranger: it has no label node.cluster.x-k8s.io/karpenter-member\n  \
+             MachineDeployment default/tainted: its nodes have taints that the NodePool does not declare: gpu=yes:NoSchedule\n"
+        );
+    }
+
+    #[test]
+    fn of_a_node_pool_that_gets_nothing_that_is_said() {
+        let told = told_of(pool(json!({})), Settings::default(), []);
+        assert_eq!(
+            told,
+            "NodePool p, ClusterAPINodeClass default\noffered:\n  nothing\nnot offered:\n  nothing\n"
+        );
+        let elsewhere = Settings { cluster_name: Some("d".to_owned()), ..Settings::default() };
+        let told = told_of(pool(json!({})), elsewhere, [deployment_json("m", &[])]);
+        assert!(!told.contains("default/m"), "another Cluster's: {told}");
+    }
+
+    #[test]
+    fn a_node_pool_that_is_not_there_or_another_providers_is_named() {
+        let evidence = Evidence::of(Settings::default(), [pool(json!({}))]);
+        let error = |name: &str| evidence.explain_pool(name).expect_err("nothing to say").to_string();
+        assert_eq!(error("q"), "there is no NodePool \"q\"; there are p");
+        assert_eq!(
+            error("p"),
+            "NodePool p has the NodeClass ClusterAPINodeClass default, which does not exist"
+        );
+        let other =
+            json!({"nodeClassRef": {"group": "karpenter.kwok.sh", "kind": "KWOKNodeClass", "name": "k"}});
+        let evidence = Evidence::of(Settings::default(), [pool(other)]);
+        let error = evidence.explain_pool("p").expect_err("not ours").to_string();
+        assert_eq!(error, "NodePool p has the NodeClass KWOKNodeClass k, which is not of Cluster API");
+    }
+
+    #[test]
+    fn a_resource_of_another_cluster_than_the_node_class_names_is_not_offered() {
+        let spec = json!({"clusterRef": {"name": "d", "namespace": "default"}});
+        let told = explained(spec, deployment_json("m", &[]), []);
+        assert!(told.contains("not offered: its Cluster is not the NodeClass's"), "{told}");
+        let told = explained(json!({"namespaces": ["default"]}), deployment_json("m", &[]), []);
+        assert!(told.contains("offered as m,"), "{told}");
     }
 
     #[test]

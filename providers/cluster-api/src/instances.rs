@@ -23,6 +23,7 @@
 //! | [`customization`] | what Machine mode changes in clones |
 //! | [`learning`] | what Nodes tell, and what ConfigMaps and endpoints tell about prices |
 //! | `hook` | drains Nodes whose Machines somebody else deletes |
+//! | [`notices`], `remediation` | what conditions tell: machines about to be taken away, broken Nodes; who replaces them |
 //! | `interruptible`, `whereabouts` | what turns out to be spot, or elsewhere |
 //! | [`pace`] | how fast nodes may be launched |
 //! | [`adoption`] | NodeClaims for Machines that were there before |
@@ -48,8 +49,10 @@ pub mod learning;
 pub mod ledger;
 pub mod lookup;
 pub mod node_claims;
+pub mod notices;
 pub mod offers;
 pub mod pace;
+pub(crate) mod remediation;
 pub mod removal;
 pub mod rollout;
 pub mod skew;

@@ -41,7 +41,9 @@ use karpenter_engine::taints::Taint;
 use karpenter_runtime::error::NotYet;
 
 use instances::fleet::Fleet;
+use instances::notices::NODE_HEALTHY;
 use instances::{drift, launch, lookup, removal, rollout, templates};
+use nodeclass::DEFAULT_REPAIR_AFTER;
 
 pub use nodeclass::ClusterAPINodeClass;
 pub use wiring::install;
@@ -54,9 +56,6 @@ pub const NAME: &str = "clusterapi";
 
 /// For launches that nobody asks about any more.
 const LAUNCH_TIMEOUT: Duration = Duration::from_secs(24 * 60 * 60);
-
-/// How long a node may be unready before it is replaced.
-const REPAIR_AFTER: Duration = Duration::from_secs(30 * 60);
 
 /// The provider. [`wiring::assemble`] makes it.
 pub struct ClusterApi {
@@ -123,18 +122,22 @@ impl CloudProvider for ClusterApi {
     }
 
     fn repair_policies(&self) -> Vec<RepairPolicy> {
+        let policy = |condition: &str, status: &str, reasons: &str, toleration| RepairPolicy {
+            condition_type: condition.to_owned(),
+            condition_status: status.to_owned(),
+            reason_regex: reasons.to_owned(),
+            toleration,
+            termination_grace_period: None,
+            priority: 0,
+            action: RepairAction::ReplaceNode,
+        };
         // Exactly one policy is the fallback: the one without a reason.
-        [("False", ""), ("Unknown", ".*")]
-            .map(|(status, reasons)| RepairPolicy {
-                condition_type: "Ready".to_owned(),
-                condition_status: status.to_owned(),
-                reason_regex: reasons.to_owned(),
-                toleration: REPAIR_AFTER,
-                termination_grace_period: None,
-                priority: 0,
-                action: RepairAction::ReplaceNode,
-            })
-            .into()
+        vec![
+            policy("Ready", "False", "", DEFAULT_REPAIR_AFTER),
+            policy("Ready", "Unknown", ".*", DEFAULT_REPAIR_AFTER),
+            // Said when what a NodeClass names has been borne for as long as it says.
+            policy(NODE_HEALTHY, "False", ".*", Duration::ZERO),
+        ]
     }
 
     fn expected_instance(&self, claim: &NodeClaim) -> Option<LaunchedInstance> {

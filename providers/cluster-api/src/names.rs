@@ -48,6 +48,8 @@ pub const PRE_DRAIN_HOOK: &str = "pre-drain.delete.hook.machine.cluster.x-k8s.io
 pub const OWN_HOOK: &str = "pre-drain.delete.hook.machine.cluster.x-k8s.io/karpenter";
 /// Prefix of hooks that hold back the end of a Machine.
 pub const PRE_TERMINATE_HOOK: &str = "pre-terminate.delete.hook.machine.cluster.x-k8s.io";
+/// Health checks leave the Machine alone.
+pub const SKIP_REMEDIATION: &str = "cluster.x-k8s.io/skip-remediation";
 /// A Machine is being changed in place.
 pub const UPDATE_IN_PROGRESS: &str = "in-place-updates.internal.cluster.x-k8s.io/update-in-progress";
 /// What a clone was made from.

@@ -60,6 +60,12 @@ api_resource!(
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ClusterAPINodeClassSpec {
+    /// The Cluster that it is for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cluster_ref: Option<ClusterReference>,
+    /// The namespaces that it is for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub namespaces: Option<Vec<String>>,
     /// Their labels, besides the member label.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scalable_resource_selector: Option<LabelSelector>,
@@ -81,9 +87,15 @@ pub struct ClusterAPINodeClassSpec {
     /// Who replaces Machines that a health check condemns.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remediation: Option<Remediation>,
-    /// Conditions of Machines that say, when they are true, that the machine is about to be taken away.
+    /// Conditions of Nodes that node repair goes by, besides `Ready`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub repair_conditions: Option<Vec<RepairCondition>>,
+    /// Conditions of Machines and Nodes that say, when they are true, that the machine is about to be taken away.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interruption_conditions: Option<Vec<String>>,
+    /// Whether MachineDeployments are launched from whose rollouts stand still because somebody wants it so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub launch_while_rollout_paused: Option<bool>,
     /// The zone label of each failure domain, where they differ.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure_domain_zones: Option<BTreeMap<String, String>>,
@@ -117,6 +129,57 @@ pub struct ClusterAPINodeClassSpec {
     /// Which templates Machines are made from besides, in Machine mode.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub machine_template_selector: Option<MachineTemplateSelector>,
+}
+
+/// A Cluster of the management cluster.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClusterReference {
+    /// Its name.
+    pub name: String,
+    /// Its namespace.
+    pub namespace: String,
+}
+
+/// A condition of Nodes that node repair goes by.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RepairCondition {
+    /// Its type.
+    #[serde(rename = "type")]
+    pub type_: String,
+    /// Its status when the Node is broken.
+    pub status: RepairStatus,
+    /// How long that is borne; [`DEFAULT_REPAIR_AFTER`] where it is not said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after: Option<ApiDuration>,
+}
+
+/// The status of a condition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum RepairStatus {
+    /// It is so.
+    True,
+    /// It is not so.
+    False,
+    /// Nobody can say.
+    Unknown,
+}
+
+impl RepairStatus {
+    /// As conditions have it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::True => "True",
+            Self::False => "False",
+            Self::Unknown => "Unknown",
+        }
+    }
+}
+
+impl RepairCondition {
+    /// How long it is borne.
+    pub fn toleration(&self) -> Duration {
+        self.after.as_ref().map_or(DEFAULT_REPAIR_AFTER, ApiDuration::to_std)
+    }
 }
 
 /// Infrastructure templates that Machines are made from, each an instance type.
@@ -291,6 +354,8 @@ pub enum Drift {
 pub enum Remediation {
     /// Karpenter: the NodeClaim is deleted, and pods get what suits them now.
     Karpenter,
+    /// Karpenter's node repair, within budgets: health checks are told to leave its Machines alone.
+    NodeRepair,
     /// Cluster API: it makes a new Machine in the same place.
     #[default]
     ClusterAPI,
@@ -482,6 +547,25 @@ impl ClusterAPINodeClass {
         self.spec.clone().unwrap_or_default()
     }
 
+    /// Whether it is for this Cluster.
+    pub fn is_for(&self, namespace: &str, cluster: &str) -> bool {
+        let Some(spec) = &self.spec else { return true };
+        let named = |named: &ClusterReference| named.name == cluster && named.namespace == namespace;
+        let within =
+            |namespaces: &Vec<String>| namespaces.is_empty() || namespaces.iter().any(|n| n == namespace);
+        spec.cluster_ref.as_ref().is_none_or(named) && spec.namespaces.as_ref().is_none_or(within)
+    }
+
+    /// Whether MachineDeployments are launched from while `spec.paused` stops their rollouts.
+    pub fn launches_while_rollout_paused(&self) -> bool {
+        self.spec.as_ref().is_some_and(|spec| spec.launch_while_rollout_paused == Some(true))
+    }
+
+    /// Whether health checks are to leave Machines to node repair.
+    pub fn leaves_remediation_to_node_repair(&self) -> bool {
+        self.spec.as_ref().is_some_and(|spec| spec.remediation == Some(Remediation::NodeRepair))
+    }
+
     /// Whether it makes Machines of their own.
     pub fn makes_machines(&self) -> bool {
         self.spec.as_ref().is_some_and(|spec| spec.launch_mode == Some(LaunchMode::Machine))
@@ -541,6 +625,8 @@ impl ClusterAPINodeClass {
     }
 }
 
+/// How long a broken node is borne when the NodeClass does not say.
+pub const DEFAULT_REPAIR_AFTER: Duration = Duration::from_secs(30 * 60);
 /// How long a launched node may take to register when the NodeClass does not say.
 pub const DEFAULT_REGISTRATION_TIMEOUT: Duration = Duration::from_secs(15 * 60);
 /// For how long a Machine nobody waits for is kept when the NodeClass does not say.

@@ -152,6 +152,15 @@ pub fn for_prices(classes: &[ClusterAPINodeClass]) -> Vec<Right> {
     rights
 }
 
+/// What we ask of the workload cluster for the conditions that these NodeClasses have nodes repaired by; asked where the core repairs
+/// nodes, and without it those conditions count for nothing.
+pub fn for_repairs(classes: &[ClusterAPINodeClass]) -> Vec<Right> {
+    let named =
+        |class: &ClusterAPINodeClass| class.spec().repair_conditions.is_some_and(|all| !all.is_empty());
+    let right = classes.iter().any(named).then(|| Right::anywhere(&["patch"], "", "nodes/status").useful());
+    right.into_iter().collect()
+}
+
 /// The NodeClasses of a cluster.
 pub async fn node_classes(workload: &Client) -> Result<Vec<ClusterAPINodeClass>, kube::Error> {
     let api: Api<ClusterAPINodeClass> = Api::all(workload.clone());

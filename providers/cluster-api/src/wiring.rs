@@ -260,7 +260,8 @@ fn settings(all: &Options) -> Result<Settings, SettingsError> {
     .map(|settings| {
         debug_assert!(options.kubeconfig.is_none() || matches!(settings.access, Access::Kubeconfig(_)));
         let window = (options.batch_idle_duration, options.batch_max_duration);
-        Settings { window, max_age: options.max_age, ..settings }
+        let node_repair = all.feature_gates.node_repair;
+        Settings { window, max_age: options.max_age, node_repair, ..settings }
     })
 }
 

@@ -1,5 +1,6 @@
 //! `karpenter cluster-api`: what can be found out about a Cluster API before and while Karpenter runs on it.
 
+mod explain;
 mod rights;
 mod self_check;
 
@@ -15,6 +16,8 @@ pub struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
+    /// Say what a NodePool is offered, and why MachineDeployments are none of it.
+    Explain(explain::Args),
     /// Ask both clusters whether Karpenter's account may do what it does; exit status 1 if it would not work.
     SelfCheck(self_check::Args),
 }
@@ -26,6 +29,7 @@ enum Command {
 /// If that cannot be done.
 pub fn cmd(args: &Args) -> anyhow::Result<std::process::ExitCode> {
     match &args.command {
+        Command::Explain(args) => explain::cmd(args),
         Command::SelfCheck(args) => self_check::cmd(args),
     }
 }

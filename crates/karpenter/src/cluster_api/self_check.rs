@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use karpenter_provider_cluster_api::self_check::{
-    Right, Verdict, for_prices, in_management_cluster, in_workload_cluster, node_classes,
+    Right, Verdict, for_prices, for_repairs, in_management_cluster, in_workload_cluster, node_classes,
 };
 use karpenter_provider_cluster_api::wiring;
 use karpenter_runtime::error::with_causes;
@@ -86,6 +86,9 @@ pub async fn report(
         report.say("note", "workload", "there is no ClusterAPINodeClass: what scaling takes is asked for")?;
     }
     report.ask("workload", workload, &for_prices(&classes)).await?;
+    if options.feature_gates.node_repair {
+        report.ask("workload", workload, &for_repairs(&classes)).await?;
+    }
     match in_management_cluster(management, &classes).await {
         Ok(mut rights) => {
             if options.cluster_api.in_management_cluster {

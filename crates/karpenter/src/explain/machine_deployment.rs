@@ -1,4 +1,5 @@
-//! `karpenter explain machine-deployment NAME`: whether each ClusterAPINodeClass offers it, and why not.
+//! `karpenter explain machine-deployment NAME`: whether each ClusterAPINodeClass offers it, and why not. Its
+//! [`Sources`] are also those of `karpenter cluster-api explain`.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -26,7 +27,14 @@ pub(super) struct Args {
     #[arg(value_name = "[NAMESPACE/]NAME")]
     name: String,
 
-    /// Manifests instead of running clusters: NodeClasses, MachineDeployments, Clusters, templates, Machines, NodeClaims
+    #[command(flatten)]
+    sources: Sources,
+}
+
+/// Where what is known comes from.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Sources {
+    /// Manifests instead of running clusters: NodePools, NodeClasses, MachineDeployments, Clusters, templates, Machines, NodeClaims
     #[arg(value_name = "FILE")]
     files: Vec<PathBuf>,
 
@@ -41,15 +49,25 @@ pub(super) struct Args {
 
 /// The answer.
 pub(super) fn report(args: &Args) -> anyhow::Result<String> {
-    let objects = if args.files.is_empty() { read_clusters(args)? } else { read_files(&args.files)? };
-    // As the operator has them: only what decides about offers is read.
-    let settings = Settings::read(|name| match name {
-        "CLUSTER_API_DEFAULT_ARCH" | "CLUSTER_API_SYNC_LABELS" | "VM_MEMORY_OVERHEAD_PERCENT" => {
-            std::env::var(name).ok()
-        }
-        _ => None,
-    })?;
-    Ok(Evidence::of(settings, objects).explain(&args.name)?)
+    Ok(args.sources.evidence()?.explain(&args.name)?)
+}
+
+/// Settings of the operator that decide about offers.
+const SETTINGS: [&str; 5] = [
+    "CLUSTER_API_DEFAULT_ARCH",
+    "CLUSTER_API_SYNC_LABELS",
+    "VM_MEMORY_OVERHEAD_PERCENT",
+    "CLUSTER_NAME",
+    "CLUSTER_NAMESPACE",
+];
+
+impl Sources {
+    /// What is known.
+    pub(crate) fn evidence(&self) -> anyhow::Result<Evidence> {
+        let objects = if self.files.is_empty() { read_clusters(self)? } else { read_files(&self.files)? };
+        let set = |name: &str| SETTINGS.contains(&name).then(|| std::env::var(name).ok()).flatten();
+        Ok(Evidence::of(Settings::read(set)?, objects))
+    }
 }
 
 fn read_files(files: &[PathBuf]) -> anyhow::Result<Vec<Value>> {
@@ -68,14 +86,14 @@ fn read_files(files: &[PathBuf]) -> anyhow::Result<Vec<Value>> {
     Ok(objects)
 }
 
-fn read_clusters(args: &Args) -> anyhow::Result<Vec<Value>> {
+fn read_clusters(sources: &Sources) -> anyhow::Result<Vec<Value>> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .context("cannot start the async runtime")?;
-    let workload = Kubeconfigs::named(args.kubeconfig.as_deref());
+    let workload = Kubeconfigs::named(sources.kubeconfig.as_deref());
     let variable = || std::env::var_os("CLUSTER_API_KUBECONFIG").map(PathBuf::from);
-    let management = args.cluster_api_kubeconfig.clone().or_else(variable).map(Kubeconfigs::File);
+    let management = sources.cluster_api_kubeconfig.clone().or_else(variable).map(Kubeconfigs::File);
     let management = management.or_else(|| workload.clone());
     runtime.block_on(async {
         let client = |named: Option<Kubeconfigs>| async move {
@@ -86,8 +104,10 @@ fn read_clusters(args: &Args) -> anyhow::Result<Vec<Value>> {
         let class = GroupVersionKind::gvk(GROUP, "v1alpha1", "ClusterAPINodeClass");
         let mut objects = list(&workload, &ApiResource::from_gvk(&class), "ClusterAPINodeClass").await?;
         let versions = Versions::default();
-        let claim = GroupVersionKind::gvk("karpenter.sh", "v1", "NodeClaim");
-        objects.extend(list(&workload, &ApiResource::from_gvk(&claim), "NodeClaim").await?);
+        for kind in ["NodePool", "NodeClaim"] {
+            let resource = ApiResource::from_gvk(&GroupVersionKind::gvk("karpenter.sh", "v1", kind));
+            objects.extend(list(&workload, &resource, kind).await?);
+        }
         objects.extend(price_tables(&workload, &objects).await?);
         for kind in ["Cluster", "MachineDeployment", "MachineSet", "Machine"] {
             let resource = versions.resource(&management, CAPI_GROUP, kind).await?;

@@ -42,6 +42,11 @@ impl Drop for Stage {
 
 impl Stage {
     async fn new(prices: Option<[&str; 2]>) -> Self {
+        Self::with(prices, &[]).await
+    }
+
+    /// With these settings.
+    async fn with(prices: Option<[&str; 2]>, settings: &[&str]) -> Self {
         let world = World::new(WorldOptions::default()).await.expect("a world");
         let controllers = ClusterApi::install(&world).await.expect("Cluster API");
         let mut objects = vec![
@@ -87,7 +92,7 @@ impl Stage {
             world.create(object).await.expect("an object");
         }
         let stop = CancellationToken::new();
-        run_karpenter(&world, stop.clone()).await;
+        run_karpenter(&world, settings, stop.clone()).await;
         Self { world, controllers, stop }
     }
 
@@ -161,7 +166,7 @@ fn all_run(objects: &Objects) -> bool {
     !objects.pods.is_empty() && objects.pods.values().all(|pod| !is_active(pod) || is_ready(pod))
 }
 
-async fn run_karpenter(world: &World, stop: CancellationToken) {
+async fn run_karpenter(world: &World, settings: &[&str], stop: CancellationToken) {
     let cluster = world.cluster();
     let environment = Environment {
         clock: Arc::new(cluster.clock().clone()),
@@ -169,7 +174,8 @@ async fn run_karpenter(world: &World, stop: CancellationToken) {
         registry: Metrics::new(),
     };
     let client = cluster.client("karpenter");
-    let options = Arc::new(Options::parse(["--provider", "cluster-api"], &Environ::new()).expect("options"));
+    let settings = ["--provider", "cluster-api"].into_iter().chain(settings.iter().copied());
+    let options = Arc::new(Options::parse(settings, &Environ::new()).expect("options"));
     let (recorder, writer) = events::recorder(COMPONENT, &environment);
     let around = Surroundings {
         client: client.clone(),
@@ -300,6 +306,43 @@ fn a_taint_that_all_machine_deployments_have_need_not_be_declared_where_taints_a
             taints.into_iter().map(|taint| format!("{}:{}", taint.key, taint.effect)).collect::<Vec<_>>()
         };
         assert_eq!(stage.world.cluster().read(inherited), ["team:NoSchedule"]);
+    })
+    .expect("a runtime");
+}
+
+#[test]
+fn a_node_with_a_condition_that_its_node_class_names_is_replaced_by_node_repair() {
+    in_virtual_time(async {
+        let gate = ["--feature-gates", "NodeRepair=true"];
+        let stage = Stage::with(Some(["0.40", "0.15"]), &gate).await;
+        let classes: Api<ClusterAPINodeClass> = Api::all(stage.world.cluster().client("user"));
+        let conditions = json!([{"type": "DiskCorrupt", "status": "True", "after": "5m"}]);
+        let change = Patch::Merge(json!({"spec": {"repairConditions": conditions}}));
+        classes.patch("default", &PatchParams::default(), &change).await.expect("the NodeClass");
+        stage.apply("app", 1, "1", false).await;
+        stage.until("it runs", |objects| types(objects) == ["small"] && all_run(objects)).await;
+        let first = stage.names();
+        let nodes: Api<k8s_openapi::api::core::v1::Node> = Api::all(stage.world.cluster().client("user"));
+        let name =
+            stage.world.cluster().read(|objects| objects.nodes.keys().next().map(|key| key.name.to_string()));
+        let name = name.expect("a Node");
+        let node = serde_json::to_value(nodes.get(&name).await.expect("the Node")).expect("JSON");
+        let mut conditions = node["status"]["conditions"].as_array().cloned().unwrap_or_default();
+        let now = stage.world.cluster().now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+        conditions.push(json!({
+            "type": "DiskCorrupt", "status": "True", "reason": "Checksum", "lastTransitionTime": now,
+            "lastHeartbeatTime": now,
+        }));
+        let change = Patch::Merge(json!({"status": {"conditions": conditions}}));
+        nodes.patch_status(&name, &PatchParams::default(), &change).await.expect("the Node");
+        stage.world.run_for(4 * MINUTE).await.expect("time passes");
+        assert_eq!(stage.names(), first, "it is borne for five minutes");
+        stage
+            .until("it is replaced", move |objects| {
+                let names: Vec<String> = objects.node_claims.keys().map(ToString::to_string).collect();
+                names.len() == 1 && names != first && all_run(objects)
+            })
+            .await;
     })
     .expect("a runtime");
 }

@@ -71,6 +71,27 @@ fn a_machine_deployment_is_told_apart_by_node_class() {
 }
 
 #[test]
+fn a_node_pool_of_cluster_api_is_told_what_it_is_offered() {
+    let file = |name: &str| root().join("examples/cluster-api").join(name).to_string_lossy().into_owned();
+    let files = [file("machine-deployment.yaml"), file("nodepool.yaml")];
+    for command in ["cluster-api", "capi"] {
+        let output = std::process::Command::new(env!("CARGO_BIN_EXE_karpenter"))
+            .args([command, "explain", "default", &files[0], &files[1]])
+            .env_remove("CLUSTER_NAME")
+            .env_remove("CLUSTER_NAMESPACE")
+            .output()
+            .expect("karpenter runs");
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        assert!(
+            text.starts_with("NodePool default, ClusterAPINodeClass default\noffered:\n  workers, 4 cpu,"),
+            "{text}"
+        );
+        assert!(text.contains("(MachineDeployment fleet/workers)\nnot offered:\n  nothing\n"), "{text}");
+    }
+}
+
+#[test]
 fn of_what_another_providers_pool_can_buy_nothing_is_claimed() {
     let dump = std::fs::read_to_string(example()).expect("the example");
     let (_, objects) = dump.split_once("\n---\n").expect("a header before the objects");

@@ -156,6 +156,11 @@ impl Machine {
         is_false("HealthCheckSucceeded") && is_false("OwnerRemediated")
     }
 
+    /// Whether health checks are to leave it alone, and whoever goes by their verdict.
+    pub fn skips_remediation(&self) -> bool {
+        self.annotations.contains_key(names::SKIP_REMEDIATION)
+    }
+
     /// Whether it is being changed in place.
     pub fn is_updating(&self) -> bool {
         self.annotations.contains_key(names::UPDATE_IN_PROGRESS)

@@ -1,6 +1,6 @@
 //! Which Cluster of the management cluster is ours: the one that was named, else the one that the Nodes of the workload cluster say they
-//! belong to, else the only one there is. Found out when the management cluster answers, and once and for all: another Cluster's
-//! Machines are not ours.
+//! belong to, else the one that NodeClasses refer to, else the only one there is. Found out when the management cluster answers, and once
+//! and for all: another Cluster's Machines are not ours.
 
 use std::collections::BTreeSet;
 use std::sync::OnceLock;
@@ -13,6 +13,7 @@ use kube::{Api, Client};
 use super::settings::Settings;
 use super::versions::{VersionError, Versions};
 use crate::names::{CAPI_GROUP, CLUSTER_NAME, CLUSTER_NAMESPACE};
+use crate::nodeclass::ClusterAPINodeClass;
 
 /// How many Nodes are asked which Cluster they belong to; all of a cluster say the same.
 const NODES: u32 = 50;
@@ -44,11 +45,11 @@ pub enum ScopeError {
     WhichCluster(String),
     /// It has one, and that is another cluster's.
     #[error(
-        "the Nodes of this cluster belong to Cluster {nodes}, and the management cluster has only {there}; is it the right one? CLUSTER_NAME and CLUSTER_NAMESPACE overrule the Nodes"
+        "the Nodes or NodeClasses of this cluster say that it is Cluster {told}, and the management cluster has only {there}; is it the right one? CLUSTER_NAME and CLUSTER_NAMESPACE overrule them"
     )]
     AnotherCluster {
-        /// What Nodes say.
-        nodes: String,
+        /// What Nodes, or else NodeClasses, say.
+        told: String,
         /// What there is.
         there: String,
     },
@@ -61,6 +62,9 @@ pub enum ScopeError {
     /// The workload cluster could not be asked.
     #[error("asking the Nodes of this cluster which Cluster they belong to")]
     NodesUnknown(#[source] Box<kube::Error>),
+    /// The workload cluster could not be asked for its NodeClasses.
+    #[error("asking the NodeClasses of this cluster which Cluster they are for")]
+    NodeClassesUnknown(#[source] Box<kube::Error>),
 }
 
 /// What was said about our Cluster, and which it is once that is known.
@@ -68,7 +72,7 @@ pub enum ScopeError {
 pub struct Ours {
     name: Option<String>,
     namespace: Option<String>,
-    /// The cluster whose Nodes know.
+    /// The cluster whose Nodes and NodeClasses know.
     workload: Option<Client>,
     found: OnceLock<Scope>,
 }
@@ -100,7 +104,7 @@ impl Ours {
         Self { found: OnceLock::from(scope), ..Self::default() }
     }
 
-    /// The same, and what is not said is asked of the Nodes of this cluster.
+    /// The same, and what is not said is asked of the Nodes and NodeClasses of this cluster.
     pub fn asking(self, workload: Client) -> Self {
         Self { workload: Some(workload), ..self }
     }
@@ -115,7 +119,10 @@ impl Ours {
         if let Some(known) = self.known() {
             return Ok(known);
         }
-        let by_nodes = self.told_by_nodes().await?;
+        let told = match self.told_by_nodes().await? {
+            None => self.told_by_node_classes().await?,
+            by_nodes => by_nodes,
+        };
         let resource = versions.resource(client, CAPI_GROUP, "Cluster").await?;
         let api: Api<DynamicObject> = match &self.namespace {
             Some(namespace) => Api::namespaced_with(client.clone(), namespace, &resource),
@@ -132,10 +139,10 @@ impl Ours {
                 Some(all)
             }
             // Whoever may not list them all may be told which one to read.
-            Err(kube::Error::Api(status)) if status.code == 403 && by_nodes.is_some() => None,
+            Err(kube::Error::Api(status)) if status.code == 403 && told.is_some() => None,
             Err(error) => return Err(ScopeError::Unreachable(Box::new(error))),
         };
-        let scope = choose(there.as_deref(), by_nodes, self.name.as_deref().unwrap_or_default())?;
+        let scope = choose(there.as_deref(), told, self.name.as_deref().unwrap_or_default())?;
         Ok(self.found.get_or_init(|| scope))
     }
 
@@ -144,13 +151,31 @@ impl Ours {
         let Some(workload) = &self.workload else { return Ok(None) };
         let listed = Api::<Node>::all(workload.clone()).list(&ListParams::default().limit(NODES)).await;
         let listed = listed.map_err(|error| ScopeError::NodesUnknown(Box::new(error)))?;
-        let told: BTreeSet<Scope> = listed.items.iter().filter_map(belongs_to).collect();
+        Ok(self.agreed(listed.items.iter().filter_map(belongs_to)))
+    }
+
+    /// The Cluster that NodeClasses are for. `None` where none says, or they do not agree.
+    async fn told_by_node_classes(&self) -> Result<Option<Scope>, ScopeError> {
+        let Some(workload) = &self.workload else { return Ok(None) };
+        let listed = Api::<ClusterAPINodeClass>::all(workload.clone()).list(&ListParams::default()).await;
+        let classes = match listed {
+            Ok(listed) => listed.items,
+            // Their kind is not defined yet.
+            Err(kube::Error::Api(status)) if status.code == 404 => Vec::new(),
+            Err(error) => return Err(ScopeError::NodeClassesUnknown(Box::new(error))),
+        };
+        Ok(self.agreed(classes.iter().filter_map(is_for)))
+    }
+
+    /// The one that all of them say, of those that go with what was said about ours.
+    fn agreed(&self, told: impl Iterator<Item = Scope>) -> Option<Scope> {
         let agrees = |scope: &Scope| {
             self.name.as_ref().is_none_or(|name| *name == scope.cluster)
                 && self.namespace.as_ref().is_none_or(|namespace| *namespace == scope.namespace)
         };
-        let mut told = told.into_iter().filter(agrees);
-        Ok(told.next().filter(|_| told.next().is_none()))
+        let told: BTreeSet<Scope> = told.filter(agrees).collect();
+        let mut told = told.into_iter();
+        told.next().filter(|_| told.next().is_none())
     }
 }
 
@@ -161,17 +186,23 @@ fn belongs_to(node: &Node) -> Option<Scope> {
     Some(Scope { namespace: text(CLUSTER_NAMESPACE)?, cluster: text(CLUSTER_NAME)? })
 }
 
-/// Which Cluster is ours, of those that are there (unless nobody may say which), by what Nodes say. A Cluster that Nodes do not belong to
-/// is not taken for theirs because it is the only one.
-fn choose(there: Option<&[Scope]>, by_nodes: Option<Scope>, wanted: &str) -> Result<Scope, ScopeError> {
+/// The Cluster a NodeClass refers to.
+fn is_for(class: &ClusterAPINodeClass) -> Option<Scope> {
+    let named = class.spec.as_ref()?.cluster_ref.as_ref()?;
+    Some(Scope { namespace: named.namespace.clone(), cluster: named.name.clone() })
+}
+
+/// Which Cluster is ours, of those that are there (unless nobody may say which), by what Nodes or NodeClasses say. A Cluster that Nodes do
+/// not belong to is not taken for theirs because it is the only one.
+fn choose(there: Option<&[Scope]>, told: Option<Scope>, wanted: &str) -> Result<Scope, ScopeError> {
     let text = |scope: &Scope| format!("{}/{}", scope.namespace, scope.cluster);
-    match (there, by_nodes) {
+    match (there, told) {
         (None, Some(told)) => Ok(told),
         (None | Some([]), None) => Err(ScopeError::NoCluster { wanted: wanted.to_owned() }),
         (Some([]), Some(told)) => Err(ScopeError::NoCluster { wanted: text(&told) }),
         (Some(all), Some(told)) if all.contains(&told) => Ok(told),
         (Some([only]), Some(told)) => {
-            Err(ScopeError::AnotherCluster { nodes: text(&told), there: text(only) })
+            Err(ScopeError::AnotherCluster { told: text(&told), there: text(only) })
         }
         (Some([only]), None) => Ok(only.clone()),
         (Some(several), _) => {
@@ -207,6 +238,21 @@ mod tests {
         assert_eq!(choose(Some(&there), None, "").expect("ours"), there[0]);
         let error = choose(Some(&there), Some(scope("fleet", "prod")), "").expect_err("not ours").to_string();
         assert!(error.contains("fleet/prod") && error.contains("fleet/staging"), "{error}");
+    }
+
+    #[test]
+    fn node_classes_say_which_cluster_is_ours_if_they_agree_with_each_other_and_with_what_was_set() {
+        let class = |spec: serde_json::Value| -> ClusterAPINodeClass {
+            serde_json::from_value(json!({"metadata": {"name": "c"}, "spec": spec})).expect("a NodeClass")
+        };
+        let of = |name: &str| class(json!({"clusterRef": {"name": name, "namespace": "fleet"}}));
+        let told =
+            |ours: &Ours, classes: &[ClusterAPINodeClass]| ours.agreed(classes.iter().filter_map(is_for));
+        let anything = Ours::default();
+        assert_eq!(told(&anything, &[of("a"), class(json!({})), of("a")]), Some(scope("fleet", "a")));
+        assert_eq!(told(&anything, &[of("a"), of("b")]), None);
+        let named = Ours { name: Some("b".to_owned()), ..Ours::default() };
+        assert_eq!(told(&named, &[of("a"), of("b")]), Some(scope("fleet", "b")));
     }
 
     #[test]

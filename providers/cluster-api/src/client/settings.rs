@@ -106,6 +106,8 @@ pub struct Settings {
     pub window: (Duration, Duration),
     /// For how long what was last seen of the management cluster is believed.
     pub max_age: Duration,
+    /// Whether the core repairs nodes: the feature gate NodeRepair.
+    pub node_repair: bool,
 }
 
 impl Default for Settings {
@@ -119,6 +121,7 @@ impl Default for Settings {
             sync_labels: Vec::new(),
             window: (Duration::from_millis(100), Duration::from_secs(1)),
             max_age: Duration::from_secs(15 * 60),
+            node_repair: false,
         }
     }
 }

@@ -97,7 +97,7 @@ impl Actor {
         look.gone = self.gone(suspects).await;
         self.notice(&look.scalable);
         let (plan, targeting) = self.plan(&look);
-        let hold = holds::hold(&look.scalable, &look.sets, Some(&fleet.hub.cluster().await?));
+        let hold = holds::hold(&look.scalable, &look.sets, Some(&fleet.hub.cluster().await?), false);
         if hold.is_some_and(|hold| hold.kind == HoldKind::NoWrites) {
             return Ok(Outcome::After(WHILE_WAITING));
         }

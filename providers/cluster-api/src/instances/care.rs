@@ -15,9 +15,10 @@ use super::fleet::Fleet;
 use super::hook;
 use super::interruptible::Interruptible;
 use super::learning;
+use super::notices::Notices;
+use super::remediation;
 use super::strays::Strays;
 use super::whereabouts;
-use crate::client::fields::condition;
 use crate::client::machine::{Claim, Machine};
 
 /// How often they are looked at, and the core is reminded of pending launches: nothing happens to one that is stuck, and its time
@@ -30,6 +31,7 @@ const OUT_OF_SIGHT: Duration = Duration::from_secs(60);
 pub(crate) async fn care(fleet: Weak<Fleet>, stop: CancellationToken) {
     let mut unseen: BTreeMap<String, Instant> = BTreeMap::new();
     let mut interruptible = Interruptible::default();
+    let mut notices = Notices::default();
     let mut strays = Strays::default();
     let mut duties = Duties::default();
     loop {
@@ -54,7 +56,8 @@ pub(crate) async fn care(fleet: Weak<Fleet>, stop: CancellationToken) {
         whereabouts::correct(&fleet).await;
         strays.collect(&fleet).await;
         hook::look_after(&fleet).await;
-        heed_interruptions(&fleet).await;
+        remediation::look_after(&fleet).await;
+        notices.heed(&fleet).await;
         duties.begin();
         let standalone = standalone(&fleet);
         unseen.retain(|uid, _| standalone.iter().any(|(_, claim)| claim.uid == *uid));
@@ -65,7 +68,7 @@ pub(crate) async fn care(fleet: Weak<Fleet>, stop: CancellationToken) {
                     if !is_standalone(&fleet, &found) || found.metadata.deletion_timestamp.is_some() {
                         continue;
                     }
-                    if machine.is_condemned() {
+                    if machine.is_condemned() && !machine.skips_remediation() {
                         give_up(&fleet, &machine, &found, &mut duties).await;
                     } else {
                         duties.tell_standing(&fleet, &machine, &found).await;
@@ -78,24 +81,6 @@ pub(crate) async fn care(fleet: Weak<Fleet>, stop: CancellationToken) {
                     }
                 }
             }
-        }
-    }
-}
-
-/// Deletes NodeClaims whose machines are about to be taken away, as conditions of their Machines say that the NodeClass names.
-async fn heed_interruptions(fleet: &Fleet) {
-    for machine in fleet.mirror.machines().into_iter().filter(|machine| !machine.deleting) {
-        let Some(claim) = machine.claim().filter(|claim| claim.owner == fleet.owner) else { continue };
-        let Some(found) = fleet.node_claims.seen(&claim.node_claim, &claim.uid) else { continue };
-        let class = fleet.node_class(&found.spec.node_class_ref.name);
-        let named = class.and_then(|class| class.spec().interruption_conditions).unwrap_or_default();
-        let said = named.iter().filter_map(|kind| condition(&machine.conditions, kind)).find(|c| c.is_true());
-        let Some(said) = said.filter(|_| found.metadata.deletion_timestamp.is_none()) else { continue };
-        let message = format!("Machine {}: {}: {}", machine.key, said.kind, said.message);
-        let event = Event::new(reference(&*found), EventType::Warning, "Interruption", message);
-        fleet.recorder.publish(event.dedupe_by([claim.uid.clone()]));
-        if let Err(error) = fleet.node_claims.delete(&found).await {
-            tracing::warn!(%error, "cannot delete the NodeClaim of a machine that is taken away, will retry");
         }
     }
 }
@@ -131,7 +116,7 @@ async fn give_up(fleet: &Fleet, machine: &Machine, claim: &NodeClaim, duties: &m
 
 /// Deletes a Machine whose NodeClaim is gone: the server says so, not only the watch.
 async fn collect(fleet: &Fleet, machine: &Machine, claim: &Claim) {
-    if machine.is_paused()
+    if fleet.paused(machine).is_some()
         || !matches!(fleet.is_paused().await, Ok(false))
         || !matches!(fleet.node_claims.is_gone(&claim.node_claim, &claim.uid).await, Ok(true))
     {

@@ -36,7 +36,7 @@ impl Duties {
     pub(crate) async fn tell_standing(&mut self, fleet: &Fleet, machine: &Machine, claim: &NodeClaim) {
         let Some(class) = fleet.node_class(&claim.spec.node_class_ref.name) else { return };
         let is_ours_to_say = class.spec().drift == Some(Drift::Karpenter);
-        if !is_ours_to_say || machine.node_name.is_none() || machine.is_paused() {
+        if !is_ours_to_say || machine.node_name.is_none() {
             return;
         }
         let wanted = match drift::standing(fleet, claim, &class) {
@@ -58,6 +58,7 @@ impl Duties {
         if condition(&machine.conditions, &wanted.kind) == Some(wanted)
             || self.told >= AT_A_TIME
             || self.refused.is_some_and(|at| at.elapsed() < REFUSED)
+            || fleet.paused(machine).is_some()
         {
             return;
         }

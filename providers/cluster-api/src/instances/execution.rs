@@ -9,6 +9,7 @@ use tokio::time::Instant;
 use super::actor::{Actor, Look};
 use super::hook;
 use super::ledger::{ClaimFacts, Plan};
+use super::remediation;
 use crate::client::hub::HubError;
 use crate::client::scalable::Scalable;
 use crate::names;
@@ -67,7 +68,8 @@ impl Actor {
         if unmarked > 0 {
             return Ok(true);
         }
-        let removals = plan.removals.iter().filter_map(|key| Some(fleet.hub.delete_machine(machine(key)?)));
+        let unpaused = |key: &ObjectKey| machine(key).filter(|machine| !machine.is_paused());
+        let removals = plan.removals.iter().filter_map(|key| Some(fleet.hub.delete_machine(unpaused(key)?)));
         for written in a_few_at_once(removals.collect()).await {
             again |= self.written("delete", written)?.is_none();
         }
@@ -77,12 +79,19 @@ impl Actor {
     /// Writes the plan's claims, a few at a time; whether to look again because somebody else was first with one.
     async fn claim(&self, look: &Look, plan: &Plan) -> Result<bool, HubError> {
         let fleet = &self.fleet;
-        let hooked = fleet.node_class_of(&look.scalable).is_some_and(|class| class.hook_timeout().is_some());
+        let class = fleet.node_class_of(&look.scalable);
+        let hooked = class.as_ref().is_some_and(|class| class.hook_timeout().is_some());
+        let skips_remediation = class.is_some_and(|class| remediation::is_node_repairs(fleet, &class));
         let mut claims = Vec::new();
         for (key, claim) in &plan.claims {
             let Some(machine) = look.machines.iter().find(|machine| machine.key == *key) else { continue };
             let mut metadata = claim_metadata(claim, &fleet.owner);
             hook::annotate(&mut metadata["annotations"], hooked);
+            // What somebody else put there stays theirs.
+            remediation::annotate(
+                &mut metadata["annotations"],
+                skips_remediation && !machine.skips_remediation(),
+            );
             claims.push(async move { (claim, fleet.hub.annotate_machine(machine, metadata).await) });
         }
         let (mut again, mut error) = (false, None);

@@ -17,7 +17,7 @@ use tokio::time::Instant;
 
 use super::backoff::Backoff;
 use super::census::Census;
-use super::holds::Hold;
+use super::holds::{Hold, HoldKind};
 use super::learning::Lessons;
 use super::ledger::ClaimFacts;
 use super::node_claims::NodeClaims;
@@ -179,6 +179,19 @@ impl Fleet {
         Ok(paused)
     }
 
+    /// What of a Machine and what it belongs to is seen to be paused, in a sentence.
+    pub(crate) fn paused(&self, machine: &Machine) -> Option<String> {
+        if self.mirror.cluster().is_some_and(|cluster| cluster.paused) {
+            return Some("the Cluster is paused".to_owned());
+        }
+        if machine.is_paused() {
+            return Some(format!("Machine {} is paused", machine.key));
+        }
+        let scalable = self.mirror.scalable_of(machine).and_then(|id| self.mirror.scalable(&id))?;
+        let hold = self.hold(&scalable).filter(|hold| hold.kind == HoldKind::NoWrites);
+        hold.map(|hold| hold.message)
+    }
+
     /// A NodeClass by name.
     pub fn node_class(&self, name: &str) -> Option<Arc<ClusterAPINodeClass>> {
         self.node_classes.get(&ObjectKey::cluster(name))
@@ -196,7 +209,9 @@ impl Fleet {
 
     /// What holds a resource.
     pub fn hold(&self, scalable: &Scalable) -> Option<Hold> {
-        offers::hold(&self.mirror, scalable)
+        let launches_paused = scalable.rollout_paused
+            && self.node_class_of(scalable).is_some_and(|class| class.launches_while_rollout_paused());
+        offers::hold(&self.mirror, scalable, launches_paused)
     }
 
     /// What Machines of their own are made from: a resource, or what a NodeClass names.

@@ -42,8 +42,13 @@ pub enum HoldKind {
     NoWrites,
 }
 
-/// What holds the resource; the strictest of all.
-pub fn hold(scalable: &Scalable, sets: &[Arc<Scalable>], cluster: Option<&Cluster>) -> Option<Hold> {
+/// What holds the resource; the strictest of all. `launches_paused`: whether a pause of rollouts alone is no reason not to launch.
+pub fn hold(
+    scalable: &Scalable,
+    sets: &[Arc<Scalable>],
+    cluster: Option<&Cluster>,
+    launches_paused: bool,
+) -> Option<Hold> {
     let id = &scalable.id;
     if cluster.is_some_and(|cluster| cluster.paused) {
         return Some(paused("the Cluster".to_owned()));
@@ -68,7 +73,9 @@ pub fn hold(scalable: &Scalable, sets: &[Arc<Scalable>], cluster: Option<&Cluste
         let message = format!("{id} is being deleted");
         return Some(Hold { kind: HoldKind::NoLaunches, reason: "Deleting", message });
     }
-    if scalable.rollout_paused {
+    // In the middle of one new Machines are divided among old and new ones, and only the newest are claimed.
+    let is_mixed = || sets.iter().filter(|set| set.replicas > 0).count() > 1;
+    if scalable.rollout_paused && (!launches_paused || is_mixed()) {
         let message = format!("{id}: spec.paused is set");
         return Some(Hold { kind: HoldKind::NoLaunches, reason: "Paused", message });
     }
@@ -139,30 +146,51 @@ mod tests {
             json!({"metadata": {}, "spec": {"paused": true}}),
             json!({"metadata": {"annotations": {names::PAUSED: ""}}}),
         ] {
-            let hold = hold(&plain, &[], Some(&cluster(paused))).expect("a hold");
+            let hold = hold(&plain, &[], Some(&cluster(paused)), false).expect("a hold");
             assert_eq!((hold.kind, hold.reason), (HoldKind::NoWrites, "Paused"));
         }
-        let annotated = hold(&deployment("m", &[(names::PAUSED, "true")]), &[], None).expect("a hold");
+        let annotated = hold(&deployment("m", &[(names::PAUSED, "true")]), &[], None, false).expect("a hold");
         assert_eq!(
             (annotated.kind, annotated.message.as_str()),
             (HoldKind::NoWrites, "MachineDeployment default/m is paused")
         );
-        assert_eq!(hold(&plain, &[set("m-1", "1", json!([]))], None), None);
+        assert_eq!(hold(&plain, &[set("m-1", "1", json!([]))], None, false), None);
     }
 
     #[test]
     fn a_paused_rollout_holds_launches_only() {
         let mut value = deployment_json("m", &[]);
         value["spec"]["paused"] = true.into();
-        assert_eq!(hold(&read_deployment(value), &[], None).expect("a hold").kind, HoldKind::NoLaunches);
+        let paused = read_deployment(value);
+        let held = hold(&paused, &[], None, false).expect("a hold");
+        assert_eq!((held.kind, held.reason), (HoldKind::NoLaunches, "Paused"));
+    }
+
+    #[test]
+    fn a_paused_rollout_holds_nothing_where_that_is_wanted_unless_it_has_begun() {
+        let mut value = deployment_json("m", &[]);
+        value["spec"]["paused"] = true.into();
+        let paused = read_deployment(value);
+        let sized = |name: &str, replicas: i32| {
+            Arc::new(Scalable { replicas, ..Scalable::clone(&set(name, "1", json!([]))) })
+        };
+        let settled = [sized("m-1", 0), sized("m-2", 3)];
+        assert_eq!(hold(&paused, &settled, None, true), None);
+        let begun = [sized("m-1", 1), sized("m-2", 3)];
+        assert_eq!(hold(&paused, &begun, None, true).expect("a hold").kind, HoldKind::NoLaunches);
+        let annotated = deployment("m", &[(names::PAUSED, "")]);
+        assert_eq!(hold(&annotated, &[], None, true).expect("a hold").kind, HoldKind::NoWrites);
     }
 
     #[test]
     fn replicas_that_someone_else_owns_are_not_ours() {
         let managed =
-            hold(&deployment("m", &[(names::REPLICAS_MANAGED_BY, "external-autoscaler")]), &[], None);
+            hold(&deployment("m", &[(names::REPLICAS_MANAGED_BY, "external-autoscaler")]), &[], None, false);
         assert_eq!(managed.expect("a hold").reason, "ReplicasManagedByAnother");
-        assert_eq!(hold(&deployment("m", &[(names::REPLICAS_MANAGED_BY, "karpenter")]), &[], None), None);
+        assert_eq!(
+            hold(&deployment("m", &[(names::REPLICAS_MANAGED_BY, "karpenter")]), &[], None, false),
+            None
+        );
         let mut value = deployment_json("m", &[]);
         value["metadata"]["labels"][names::TOPOLOGY_OWNED] = "".into();
         value["metadata"]["labels"][names::TOPOLOGY_DEPLOYMENT] = "workers".into();
@@ -177,10 +205,10 @@ mod tests {
             )
         };
         assert_eq!(
-            hold(&owned, &[], Some(&topology(json!(2)))).expect("a hold").reason,
+            hold(&owned, &[], Some(&topology(json!(2))), false).expect("a hold").reason,
             "ReplicasOwnedByTopology"
         );
-        assert_eq!(hold(&owned, &[], Some(&topology(Value::Null))), None);
+        assert_eq!(hold(&owned, &[], Some(&topology(Value::Null)), false), None);
     }
 
     #[test]
@@ -203,7 +231,7 @@ mod tests {
                 Some("PreflightCheckFailed"),
             ),
         ] {
-            let hold = hold(&deployment("m", &[]), &[set("m-1", "1", json!([condition]))], None);
+            let hold = hold(&deployment("m", &[]), &[set("m-1", "1", json!([condition]))], None, false);
             assert_eq!(hold.as_ref().map(|hold| hold.reason), reason);
             assert!(hold.is_none_or(|hold| hold.kind == HoldKind::Waiting));
         }

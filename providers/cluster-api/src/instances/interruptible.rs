@@ -90,7 +90,7 @@ fn is_sold_otherwise(fleet: &Fleet, claim: &NodeClaim) -> bool {
 }
 
 /// The live NodeClaim of a Node, if its Machine is claimed by us.
-fn claim_of(fleet: &Fleet, node: &Node) -> Option<Arc<NodeClaim>> {
+pub(super) fn claim_of(fleet: &Fleet, node: &Node) -> Option<Arc<NodeClaim>> {
     let id = node.spec.as_ref()?.provider_id.as_deref()?;
     let machine = fleet.mirror.machine_by_provider_id(id)?;
     let claim = machine.claim().filter(|claim| claim.owner == fleet.owner)?;

@@ -400,7 +400,7 @@ fn claims<'a>(
 /// or the younger one. Machines of NodeClaims that are gone go too.
 fn mark_doubles_and_orphans(situation: &Situation<'_>, sorted: &Sorted<'_>, plan: &mut Plan) {
     let mut by_claim: BTreeMap<String, Vec<&Machine>> = BTreeMap::new();
-    for machine in &sorted.claimed {
+    for machine in sorted.claimed.iter().filter(|machine| !machine.is_paused()) {
         if let Some(claim) = machine.claim() {
             by_claim.entry(claim.uid).or_default().push(machine);
         }
@@ -453,7 +453,9 @@ fn mark_surplus(
 /// is never surplus.
 fn dispensable<'a>(situation: &Situation<'_>, free: &[&'a Machine]) -> Vec<&'a Machine> {
     let epoch = epoch(situation.scalable);
-    let ours = |m: &&Machine| epoch.is_some_and(|epoch| m.created.as_second() >= epoch.as_second());
+    let ours = |m: &&Machine| {
+        !m.is_paused() && epoch.is_some_and(|epoch| m.created.as_second() >= epoch.as_second())
+    };
     let mut machines: Vec<&Machine> = free.iter().copied().filter(ours).collect();
     machines.sort_by_key(|m| (m.failure.is_none(), std::cmp::Reverse((m.created, m.key.clone()))));
     machines

@@ -121,7 +121,6 @@ impl Market<'_> {
             spot: &self.spot,
             told: &self.told,
         };
-        let mode = spec.launch_mode.unwrap_or_default();
         let mut offers =
             Offers { inherit_taints: spec.inherit_taints.unwrap_or_default(), ..Offers::default() };
         let mut reasons: BTreeMap<ScalableKey, Option<String>> = BTreeMap::new();
@@ -144,7 +143,7 @@ impl Market<'_> {
                 }
             }
             offers.ignored.extend(node_labels::ignored(&scalable));
-            reasons.insert(scalable.id.clone(), self.unavailable(&scalable, mode));
+            reasons.insert(scalable.id.clone(), self.unavailable(&scalable, class));
             offers.members.push(scalable);
         }
         offers.excluded.extend(templates::trouble(class, self.mirror));
@@ -156,12 +155,13 @@ impl Market<'_> {
     }
 
     /// Why a resource cannot give a node at the moment.
-    fn unavailable(&self, scalable: &Scalable, mode: LaunchMode) -> Option<String> {
+    fn unavailable(&self, scalable: &Scalable, class: &ClusterAPINodeClass) -> Option<String> {
         if self.silent {
             return Some("the management cluster has not answered for long".to_owned());
         }
-        let alone = mode == LaunchMode::Machine;
-        if let Some(hold) = launch_hold(self.mirror, scalable, mode)
+        let alone = class.makes_machines();
+        let mode = class.spec().launch_mode.unwrap_or_default();
+        if let Some(hold) = launch_hold(self.mirror, scalable, mode, class.launches_while_rollout_paused())
             && hold.kind != HoldKind::Waiting
         {
             return Some(format!("{}: {}", hold.reason, hold.message));
@@ -172,15 +172,20 @@ impl Market<'_> {
     }
 }
 
-/// What holds a resource.
-pub fn hold(mirror: &Mirror, scalable: &Scalable) -> Option<Hold> {
-    holds::hold(scalable, &mirror.sets_of(&scalable.id), mirror.cluster().as_deref())
+/// What holds a resource; `launches_paused` as of [`holds::hold`].
+pub fn hold(mirror: &Mirror, scalable: &Scalable, launches_paused: bool) -> Option<Hold> {
+    holds::hold(scalable, &mirror.sets_of(&scalable.id), mirror.cluster().as_deref(), launches_paused)
 }
 
 /// What holds launches from a resource in this mode: Machines of their own are no replicas of it, whosever those are, and no
 /// MachineSet looks whether they may be made.
-pub fn launch_hold(mirror: &Mirror, scalable: &Scalable, mode: LaunchMode) -> Option<Hold> {
-    let hold = hold(mirror, scalable);
+pub fn launch_hold(
+    mirror: &Mirror,
+    scalable: &Scalable,
+    mode: LaunchMode,
+    launches_paused: bool,
+) -> Option<Hold> {
+    let hold = hold(mirror, scalable, launches_paused);
     if mode == LaunchMode::MachineDeployment {
         return hold;
     }
@@ -225,9 +230,10 @@ pub fn room(scalable: &Scalable, machines: &[Machine], targeting: &[ClaimFacts])
 }
 
 /// Whether a resource takes part in a NodeClass: it carries the member label and the selector matches, or the selector alone
-/// decides. A selector that means nothing matches nothing, and a NodeClass that names templates itself has no resources.
+/// decides. A selector that means nothing matches nothing, and a NodeClass that names templates itself, or is for another Cluster, has
+/// no resources.
 pub fn takes_part(class: &ClusterAPINodeClass, scalable: &Scalable) -> bool {
-    if class.has_templates() {
+    if class.has_templates() || !class.is_for(&scalable.id.key.namespace, &scalable.cluster_name) {
         return false;
     }
     let spec = class.spec.as_ref();

@@ -16,7 +16,6 @@ use kube::api::ListParams;
 use serde_json::json;
 
 use super::fleet::Fleet;
-use super::holds::HoldKind;
 use crate::client::fields::parse_key;
 use crate::client::hub::HubError;
 use crate::client::machine::Machine;
@@ -24,6 +23,8 @@ use crate::names;
 
 /// How long a Machine may take to begin to go before that is told.
 const STALLED: Duration = Duration::from_secs(60);
+/// Why a deletion waits for as long as something is paused.
+const PAUSED: &str = "Paused";
 /// For how long after a fresh read what is seen of a Machine that is to go, or goes, is taken for how it is.
 const FRESH: Duration = Duration::from_secs(5 * 60);
 
@@ -87,7 +88,7 @@ async fn begin(fleet: &Arc<Fleet>, claim: &NodeClaim) -> Result<Begun, ProviderE
     };
     let id = fleet.mirror.scalable_of(&machine);
     // We are asked when the node is drained: nothing is left to wait for.
-    if machine.waits_for_us() && !is_paused(fleet).await? {
+    if machine.waits_for_us() && fleet.paused(&machine).is_none() && !is_paused(fleet).await? {
         super::hook::let_go(fleet, &machine).await.map_err(ProviderError::other)?;
         // The rest when the core asks again, of the Machine as it is then.
         return Ok(Begun::Going);
@@ -98,7 +99,8 @@ async fn begin(fleet: &Arc<Fleet>, claim: &NodeClaim) -> Result<Begun, ProviderE
             fleet.poke(id);
         }
         tell_what_blocks(fleet, claim, &machine);
-        if is_overdue(fleet, claim) && !machine.gives_up_waiting && !is_paused(fleet).await? {
+        let is_late = is_overdue(fleet, claim) && !machine.gives_up_waiting;
+        if is_late && fleet.paused(&machine).is_none() && !is_paused(fleet).await? {
             // Its finalizers are Cluster API's; how long it waits for the node is for us to say.
             match fleet.hub.stop_waiting(&machine).await {
                 Err(error) if !error.is_conflict() && !error.is_not_found() => {
@@ -110,14 +112,19 @@ async fn begin(fleet: &Arc<Fleet>, claim: &NodeClaim) -> Result<Begun, ProviderE
         return Ok(Begun::Going);
     }
     let standalone = target.as_ref().is_some_and(|target| target.standalone) || id.is_none();
-    let scalable = id.as_ref().filter(|_| !standalone).and_then(|id| fleet.mirror.scalable(id));
-    let hold = scalable.and_then(|scalable| fleet.hold(&scalable));
-    let held = machine.is_paused() || hold.is_some_and(|hold| hold.kind == HoldKind::NoWrites);
     // Of one that is marked all that is to be written is the level, for which that is asked anew.
-    if held || ((standalone || !machine.is_marked()) && is_paused(fleet).await?) {
-        let why = format!("Machine {}: paused; it will be deleted when that ends", machine.key);
+    let paused = match fleet.paused(&machine) {
+        None if (standalone || !machine.is_marked()) && is_paused(fleet).await? => {
+            Some("the Cluster is paused".to_owned())
+        }
+        seen => seen,
+    };
+    if let Some(what) = paused {
+        let why = format!("Machine {}: {what}; it will be deleted when that ends", machine.key);
         // That is known at once.
-        fleet.recorder.publish(stalled(claim, why.clone()));
+        let uid = claim.metadata.uid.clone().unwrap_or_default();
+        let event = Event::new(reference(claim), EventType::Normal, PAUSED, why.clone());
+        fleet.recorder.publish(event.dedupe_by([uid, why.clone()]));
         return Ok(Begun::Waits(why));
     }
     if standalone {

@@ -17,6 +17,7 @@ use super::launch;
 use super::node_claims::Target;
 use super::offers;
 use super::pace::Turn;
+use super::remediation;
 use super::templates;
 use crate::client::cluster::Cluster;
 use crate::client::fields::{Fields, Malformed, Reference};
@@ -49,7 +50,9 @@ pub async fn launch(fleet: &Arc<Fleet>, claim: &NodeClaim, target: &Target) -> R
         Some(blueprint) => blueprint,
         None => there(fleet, target, asked(fleet, claim, &target.id).await)?,
     };
-    if let Some(hold) = offers::launch_hold(&fleet.mirror, &blueprint, LaunchMode::Machine) {
+    let class = fleet.node_class(&claim.spec.node_class_ref.name);
+    let launches_paused = class.is_some_and(|class| class.launches_while_rollout_paused());
+    if let Some(hold) = offers::launch_hold(&fleet.mirror, &blueprint, LaunchMode::Machine, launches_paused) {
         // Nothing is broken, and nobody need stay away from it; but pods are not kept waiting for ever.
         return match launch::age(fleet, claim) >= launch::timeout(fleet, claim) {
             true => Err(ProviderError::insufficient_capacity(hold.message)),
@@ -121,8 +124,8 @@ async fn make(
     blueprint: &Scalable,
     cluster: &Cluster,
 ) -> Result<Machine, HubError> {
-    let spec =
-        fleet.node_class(&claim.spec.node_class_ref.name).map(|class| class.spec()).unwrap_or_default();
+    let class = fleet.node_class(&claim.spec.node_class_ref.name);
+    let spec = class.as_ref().map(|class| class.spec()).unwrap_or_default();
     let clones = Clones { fleet, claim, blueprint, cluster, spec: &spec };
     let bootstrap = match &blueprint.bootstrap {
         Some(template) => {
@@ -140,6 +143,8 @@ async fn make(
     let version = fleet.hub.versions().own(fleet.hub.client()).await?;
     let mut annotations = clones.annotations();
     hook::annotate(&mut annotations, spec.timeouts.as_ref().is_some_and(|timeouts| timeouts.hook.is_some()));
+    let skips_remediation = class.is_some_and(|class| remediation::is_node_repairs(fleet, &class));
+    remediation::annotate(&mut annotations, skips_remediation);
     annotations[names::BLUEPRINT_HASH] = customization::blueprint_hash(blueprint, &spec).into();
     annotations[names::PATCHES_HASH] = customization::patches_hash(&spec).into();
     let mut machine = json!({

@@ -41,7 +41,7 @@ impl Estate<'_> {
     /// Live NodeClaims whose Machine Cluster API is taking away to put another in its place, and that have no successor yet.
     fn bereaved(&self) -> Vec<(&Arc<NodeClaim>, &Machine)> {
         let by_rollout = self.spec.drift.unwrap_or_default() == Drift::ClusterAPI && self.rollout.is_some();
-        let by_remediation = self.spec.remediation.unwrap_or_default() == Remediation::ClusterAPI;
+        let by_remediation = self.spec.remediation.unwrap_or_default() != Remediation::Karpenter;
         let taken = |machine: &&Machine| {
             machine.deleting
                 && !machine.is_marked()
@@ -76,7 +76,8 @@ impl Estate<'_> {
         if self.spec.remediation.unwrap_or_default() != Remediation::Karpenter {
             return Vec::new();
         }
-        let condemned = self.machines.iter().filter(|machine| machine.is_condemned());
+        // A verdict from before somebody told health checks to leave a Machine alone stays on it.
+        let condemned = self.machines.iter().filter(|m| m.is_condemned() && !m.skips_remediation());
         condemned.filter_map(|machine| self.claim_of(machine)).collect()
     }
 }

@@ -14,9 +14,10 @@ use crate::client::scalable::{Scalable, ScalableKey, ScalableKind};
 use crate::names;
 use crate::nodeclass::{ClusterAPINodeClass, MachineTemplate, TemplateReference};
 
-/// The blueprints that a NodeClass names or selects; none until its Cluster is known.
+/// The blueprints that a NodeClass names or selects; none until the Cluster is known, nor if it is for another.
 pub fn blueprints(class: &ClusterAPINodeClass, mirror: &Mirror) -> Vec<Arc<Scalable>> {
-    let Some(cluster) = mirror.cluster() else { return Vec::new() };
+    let ours = mirror.cluster().filter(|ours| class.is_for(&ours.key.namespace, &ours.key.name));
+    let Some(cluster) = ours else { return Vec::new() };
     let mut templates = class.machine_templates().to_vec();
     for template in selected(class, mirror) {
         // What it says of one by name goes before what it says of all.

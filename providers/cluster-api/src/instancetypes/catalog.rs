@@ -8,8 +8,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Taint;
-use karpenter_api::NodeClaim;
+use karpenter_api::label_rules::LabelRules;
 use karpenter_api::labels::{CAPACITY_TYPE, CAPACITY_TYPE_RESERVED, INSTANCE_TYPE, TOPOLOGY_ZONE};
+use karpenter_api::{NodeClaim, NodePool};
 use karpenter_cloudprovider::conversion;
 use karpenter_engine::instance_type::{InstanceType, Offering};
 use karpenter_engine::labels::{Labels, Text};
@@ -20,6 +21,7 @@ use super::blueprint::{Blueprint, Place};
 use super::price::Price;
 use super::{overhead, taints};
 use crate::client::scalable::ScalableKey;
+use crate::labels;
 
 /// What a NodeClass offers.
 #[derive(Clone, Debug, Default)]
@@ -210,6 +212,24 @@ impl Catalog {
             by_price.then_with(|| (a_cpu, a_memory, &a.id, &a.zone).cmp(&(b_cpu, b_memory, &b.id, &b.zone)))
         });
         Ok(choices.into_iter().map(|(entry, _, _)| entry).collect())
+    }
+
+    /// Why no node of a resource meets the requirements of a NodePool; nothing if one does.
+    pub fn refusal(&self, id: &ScalableKey, pool: &NodePool) -> Option<String> {
+        let template = &pool.spec.template;
+        let selectors: Vec<_> = template.spec.requirements.iter().map(conversion::selector).collect();
+        let requirements = match Requirements::from_selectors(&selectors) {
+            Ok(requirements) => requirements,
+            Err(error) => return Some(error.to_string()),
+        };
+        let mut own = template.metadata.as_ref().and_then(|meta| meta.labels.clone()).unwrap_or_default();
+        // Labels that only users know are given to nodes by the NodePool itself.
+        let rules = labels::label_rules(LabelRules::core());
+        let unknown = requirements.iter().filter(|requirement| !rules.is_well_known(&requirement.key));
+        own.extend(unknown.map(|requirement| (requirement.key.to_string(), String::new())));
+        let mut entries = self.entries.iter().filter(|entry| entry.id == *id);
+        let first = refusal(entries.next()?, &requirements, &own)?;
+        entries.all(|entry| refusal(entry, &requirements, &own).is_some()).then_some(first)
     }
 
     /// The entry of a resource, in this zone if it has several.

@@ -32,6 +32,14 @@ impl ClusterAPINodeClass {
 fn spec() -> Schema {
     Schema::object()
         .describe("Which MachineDeployments may be scaled, and how.")
+        .optional("clusterRef", cluster_reference())
+        .optional(
+            "namespaces",
+            Schema::list_of(Schema::string().min_length(1).max_length(63))
+                .describe("The namespaces of the management cluster that the NodeClass is for: in a cluster whose Cluster is in another one it offers nothing. Left out or empty, for all.")
+                .set_list()
+                .max_items(100),
+        )
         .optional("scalableResourceSelector", selector("The labels of the MachineDeployments that may be scaled."))
         .optional(
             "selectorMode",
@@ -65,14 +73,26 @@ fn spec() -> Schema {
         .optional(
             "remediation",
             Schema::string()
-                .describe("Who replaces Machines that a MachineHealthCheck condemns: Cluster API (ClusterAPI, the default) or Karpenter.")
-                .one_of(&["Karpenter", "ClusterAPI"]),
+                .describe("Who replaces Machines that a MachineHealthCheck condemns: Cluster API (ClusterAPI, the default) or Karpenter, at once (Karpenter); or health checks leave Machines alone, and Karpenter's node repair replaces nodes by their conditions, within budgets (NodeRepair; takes the feature gate NodeRepair).")
+                .one_of(&["Karpenter", "NodeRepair", "ClusterAPI"]),
+        )
+        .optional(
+            "repairConditions",
+            Schema::list_of(repair_condition())
+                .describe("Further conditions of Nodes that node repair goes by: takes the feature gate NodeRepair.")
+                .atomic_list()
+                .max_items(20),
         )
         .optional(
             "interruptionConditions",
             Schema::list_of(Schema::string().min_length(1))
-                .describe("Types of conditions of Machines that say, when True, that the machine is about to be taken away: its NodeClaim is deleted, so that its node is drained and replaced in time.")
+                .describe("Types of conditions of Machines or Nodes that say, when True, that the machine is about to be taken away: its NodeClaim is deleted, so that its node is drained and replaced in time.")
                 .atomic_list(),
+        )
+        .optional(
+            "launchWhileRolloutPaused",
+            Schema::boolean()
+                .describe("Whether MachineDeployments are launched from while their spec.paused stops rollouts (default: false). One that stands still in the middle of a rollout is not, for its new Machines may be of either kind."),
         )
         .optional(
             "failureDomainZones",
@@ -106,6 +126,42 @@ fn spec() -> Schema {
         .cel(
             "!has(self.machineTemplateSelector) || (has(self.launchMode) && self.launchMode == 'Machine')",
             "machineTemplateSelector is for launchMode Machine",
+        )
+        .cel(
+            "!has(self.bootstrapPatches) || (has(self.launchMode) && self.launchMode == 'Machine')",
+            "bootstrapPatches is for launchMode Machine",
+        )
+        .cel(
+            "!has(self.infrastructurePatches) || (has(self.launchMode) && self.launchMode == 'Machine')",
+            "infrastructurePatches is for launchMode Machine",
+        )
+        .cel(
+            "!has(self.selectorMode) || self.selectorMode != 'Replace' || has(self.scalableResourceSelector)",
+            "selectorMode Replace takes a scalableResourceSelector",
+        )
+}
+
+fn cluster_reference() -> Schema {
+    let text = |text: &str| Schema::string().describe(text).min_length(1).max_length(253);
+    Schema::object()
+        .describe("The Cluster that the NodeClass is for: in any other it offers nothing. Where neither CLUSTER_NAME nor Nodes say which Cluster this cluster is, this does.")
+        .required("name", text("Its name."))
+        .required("namespace", text("Its namespace in the management cluster."))
+}
+
+fn repair_condition() -> Schema {
+    Schema::object()
+        .describe("A condition of Nodes, and how long it is borne.")
+        .required("type", Schema::string().describe("Its type.").min_length(1).max_length(316))
+        .required(
+            "status",
+            Schema::string()
+                .describe("Its status when the node is broken.")
+                .one_of(&["True", "False", "Unknown"]),
+        )
+        .optional(
+            "after",
+            Schema::string().describe("How long that is borne (default 30m).").pattern(DURATION_PATTERN),
         )
 }
 
@@ -207,8 +263,13 @@ fn patches(text: &str) -> Schema {
             Schema::string()
                 .describe("With what of the NodeClaim: its labels, its taints (with the one that nodes register with), or its name.")
                 .one_of(&["Labels", "Taints", "Name"]),
+        )
+        .cel("!has(self.value) || !has(self.valueFrom)", "value and valueFrom do not go together")
+        .cel(
+            "!(has(self.op) && self.op == 'Remove') == (has(self.value) || has(self.valueFrom))",
+            "Add and Replace take value or valueFrom, Remove takes neither",
         );
-    Schema::list_of(patch).describe(text).atomic_list()
+    Schema::list_of(patch).describe(text).atomic_list().max_items(100)
 }
 
 fn launch_limits() -> Schema {

@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use super::permissions::{Missing, Permissions};
 use super::{
     ClusterAPINodeClass, Drift, INSTANCE_TYPES_RESOLVED, KUBELET_AS_DECLARED, LaunchMode,
-    MANAGEMENT_CLUSTER_READY, PERMISSIONS_READY, ResourceStatus, SCALABLE_RESOURCES_RESOLVED,
+    MANAGEMENT_CLUSTER_READY, PERMISSIONS_READY, Remediation, ResourceStatus, SCALABLE_RESOURCES_RESOLVED,
     TAINTS_DECLARED, UNMANAGED_MACHINES,
 };
 use crate::client::scalable::{Scalable, ScalableKind};
@@ -66,12 +66,13 @@ impl StatusController {
     fn judge(&self, class: &mut ClusterAPINodeClass, missing: Option<Missing>, pools: &[NodePool]) {
         let fleet = &self.fleet;
         let offers = fleet.offers(class);
-        let resources = resources(fleet, &offers, class.spec().launch_mode.unwrap_or_default());
+        let resources = resources(fleet, &offers, class);
         let unmanaged = unmanaged_in(&resources);
         let templates = class.has_templates();
         let selects = templates::kind(class).map(|(_, kind)| kind);
         let is_unlisted = offers.excluded.is_empty() && templates::unlisted(class, &fleet.mirror).is_some();
         let undeclared = undeclared(class, &offers, pools);
+        let is_ours = fleet.hub.scope().is_none_or(|scope| class.is_for(&scope.namespace, &scope.cluster));
         let mut conditions = ConditionSet::of(class, fleet.clock.now());
         let unused = fleet.hub.unused_credentials();
         let unused = unused.map(|why| format!("new credentials are not used: {why}"));
@@ -117,6 +118,13 @@ impl StatusController {
             );
             conditions.set_false(SCALABLE_RESOURCES_RESOLVED, "NoCluster", &message);
             conditions.set_false(INSTANCE_TYPES_RESOLVED, "NoCluster", "there is nothing to offer");
+        } else if !is_ours {
+            let message = format!(
+                "this cluster is Cluster {}/{}, and spec.clusterRef or spec.namespaces are of another",
+                scope.namespace, scope.cluster
+            );
+            conditions.set_false(SCALABLE_RESOURCES_RESOLVED, "AnotherCluster", &message);
+            conditions.set_false(INSTANCE_TYPES_RESOLVED, "AnotherCluster", "there is nothing to offer");
         } else if offers.members.is_empty() {
             let message = match selects {
                 Some(kind) => {
@@ -234,6 +242,13 @@ impl StatusController {
             let event = Event::new(reference(class), EventType::Warning, "RolloutStrategy", message);
             self.fleet.recorder.publish(event.dedupe_by([member.id.to_string()]));
         }
+        let repairs = spec.remediation == Some(Remediation::NodeRepair)
+            || spec.repair_conditions.as_ref().is_some_and(|conditions| !conditions.is_empty());
+        if repairs && !self.fleet.settings.node_repair {
+            let message = "remediation: NodeRepair and repairConditions take the feature gate NodeRepair, which is off: nothing comes of them";
+            let event = Event::new(reference(class), EventType::Warning, "NodeRepairOff", message.to_owned());
+            self.fleet.recorder.publish(event.dedupe_by([class.name().to_owned()]));
+        }
         let control_plane = self.fleet.mirror.control_plane();
         if let Some(Err(trouble)) = control_plane.as_deref().filter(|_| class.makes_machines()) {
             let message = format!("versions cannot be compared before Machines are made: {trouble}");
@@ -326,13 +341,15 @@ fn unmanaged_in(resources: &[ResourceStatus]) -> Vec<String> {
 }
 
 /// What takes part, by name.
-fn resources(fleet: &Fleet, offers: &Offers, mode: LaunchMode) -> Vec<ResourceStatus> {
+fn resources(fleet: &Fleet, offers: &Offers, class: &ClusterAPINodeClass) -> Vec<ResourceStatus> {
     let mut resources = Vec::new();
+    let mode = class.spec().launch_mode.unwrap_or_default();
+    let launches_paused = class.launches_while_rollout_paused();
     for scalable in offers.members.iter().take(MOST_RESOURCES) {
         let name = scalable.id.to_string();
         let excluded = offers.excluded.iter().find(|malformed| malformed.object == name);
         let entry = offers.catalog.entries.iter().find(|entry| entry.id == scalable.id);
-        let held = offers::launch_hold(&fleet.mirror, scalable, mode)
+        let held = offers::launch_hold(&fleet.mirror, scalable, mode, launches_paused)
             .map(|hold| format!("{}: {}", hold.reason, hold.message));
         let unavailable = excluded
             .map(ToString::to_string)

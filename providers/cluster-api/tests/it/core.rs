@@ -39,6 +39,7 @@ pub(crate) async fn live(life: Life, hub: Faults) {
     let settings = Settings {
         cluster_name: Some(CLUSTER.to_owned()),
         cluster_namespace: Some(NAMESPACE.to_owned()),
+        node_repair: true,
         ..Settings::default()
     };
     live_with(life, hub, settings).await;

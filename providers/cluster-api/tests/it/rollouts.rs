@@ -282,7 +282,7 @@ fn cluster_api_waits_for_a_drain_no_longer_than_the_node_class_says() {
     });
 }
 
-async fn condemn(rig: &Rig, machine: &str) {
+pub(crate) async fn condemn(rig: &Rig, machine: &str) {
     let object = rig.api(Kind::Machine).get(machine).await.expect("the Machine");
     let mut conditions =
         object.data.pointer("/status/conditions").and_then(|c| c.as_array()).cloned().unwrap_or_default();

@@ -222,6 +222,107 @@ fn a17_of_a_deployment_whose_rollout_is_paused_nothing_is_launched_and_what_is_t
 }
 
 #[test]
+fn a17_what_is_paused_by_annotation_is_neither_launched_from_nor_written_to() {
+    let paused =
+        |value: serde_json::Value| json!({"metadata": {"annotations": {"cluster.x-k8s.io/paused": value}}});
+    for kind in [Kind::MachineDeployment, Kind::MachineSet, Kind::Machine] {
+        scenario(async move {
+            let rig = Rig::new(json!({})).await;
+            rig.deployment("m", &[(MAX, "10")]).await;
+            rig.karpenter.start();
+            rig.want(1);
+            rig.until("the node is ready", 10 * MINUTE, |objects| initialized(objects) == 1).await;
+            rig.pass(MINUTE).await;
+            let name = rig.read(|objects| {
+                let all = match kind {
+                    Kind::MachineSet => &objects.machine_sets,
+                    Kind::Machine => &objects.machines,
+                    _ => &objects.machine_deployments,
+                };
+                all.keys().next().map(|key| key.name.to_string()).expect("an object")
+            });
+            rig.patch(kind, &name, paused("".into())).await;
+            rig.pass(30 * SECOND).await;
+            let unavailable = rig.resource("m").await.unavailable.unwrap_or_default();
+            let is_offered = kind == Kind::Machine;
+            assert_eq!(unavailable.starts_with("Paused: "), !is_offered, "{kind:?}: {unavailable}");
+            let written = |rig: &Rig| (rig.writes("fleet/machines/"), rig.writes("/scale"));
+            let before = written(&rig);
+            rig.want(0);
+            rig.delete_claim("n1").await;
+            rig.pass(10 * MINUTE).await;
+            assert_eq!(written(&rig), before, "{kind:?}");
+            let told = rig.events("Paused").await;
+            let what = format!("{} fleet/{name} is paused; it will be deleted when that ends", kind.as_str());
+            assert!(told.iter().any(|said| said.contains(&what)), "{kind:?}: {told:?}");
+            rig.patch(kind, &name, paused(serde_json::Value::Null)).await;
+            rig.until("it goes", 5 * MINUTE, |objects| {
+                objects.node_claims.is_empty() && objects.machines.is_empty()
+            })
+            .await;
+            rig.pass(MINUTE).await;
+            assert_eq!(rig.replicas("m"), 0, "{kind:?}");
+            rig.at_rest();
+        });
+    }
+}
+
+#[test]
+fn a17_launches_go_on_while_a_rollout_is_paused_where_the_node_class_wants_that() {
+    scenario(async {
+        let rig = Rig::new(json!({"launchWhileRolloutPaused": true})).await;
+        rig.deployment("m", &[(MAX, "10")]).await;
+        rig.karpenter.start();
+        rig.want(1);
+        rig.until("the node is ready", 10 * MINUTE, |objects| initialized(objects) == 1).await;
+        rig.patch(Kind::MachineDeployment, "m", json!({"spec": {"paused": true}})).await;
+        rig.pass(10 * SECOND).await;
+        rig.want(3);
+        rig.until("all nodes are ready", 10 * MINUTE, |objects| initialized(objects) == 3).await;
+        assert_eq!(rig.resource("m").await.unavailable, None);
+        rig.want(2);
+        rig.delete_claim("n1").await;
+        rig.until("one goes", 5 * MINUTE, |objects| objects.machines.len() == 2).await;
+        rig.pass(10 * MINUTE).await;
+        assert_eq!((rig.replicas("m"), rig.read(initialized)), (2, 2));
+        rig.at_rest();
+    });
+}
+
+#[test]
+fn a_node_class_that_contradicts_itself_is_refused() {
+    scenario(async {
+        let rig = Rig::new(json!({})).await;
+        let patch = |patch: serde_json::Value| json!({"launchMode": "Machine", "bootstrapPatches": [patch]});
+        for (spec, why) in [
+            (json!({"selectorMode": "Replace"}), "selectorMode Replace takes a scalableResourceSelector"),
+            (json!({"infrastructurePatches": []}), "infrastructurePatches is for launchMode Machine"),
+            (json!({"bootstrapPatches": []}), "bootstrapPatches is for launchMode Machine"),
+            (
+                patch(json!({"path": "/a", "value": "1", "valueFrom": "Name"})),
+                "value and valueFrom do not go together",
+            ),
+            (patch(json!({"path": "/a"})), "Add and Replace take value or valueFrom, Remove takes neither"),
+            (patch(json!({"path": "/a", "op": "Remove", "value": "1"})), "Remove takes neither"),
+            (json!({"clusterRef": {"name": "c"}}), "namespace"),
+            (json!({"repairConditions": [{"type": "Broken", "status": "Yes"}]}), "status"),
+        ] {
+            let class = json!({
+                "apiVersion": "karpenter.cluster.x-k8s.io/v1alpha1", "kind": "ClusterAPINodeClass",
+                "metadata": {"name": "other"}, "spec": spec,
+            });
+            let refused = rig.world.create(class).await.err().map(|error| format!("{error:?}"));
+            assert!(refused.as_ref().is_some_and(|text| text.contains(why)), "{spec}: {refused:?}");
+        }
+        rig.create(json!({
+            "apiVersion": "karpenter.cluster.x-k8s.io/v1alpha1", "kind": "ClusterAPINodeClass",
+            "metadata": {"name": "other"}, "spec": patch(json!({"path": "/a", "op": "Remove"})),
+        }))
+        .await;
+    });
+}
+
+#[test]
 fn labels_that_only_cluster_api_gives_are_ignored_and_named() {
     scenario(async {
         let rig = Rig::new(json!({})).await;

@@ -92,6 +92,20 @@ fn which_of_several_clusters_is_ours_is_known_by_the_nodes() {
 }
 
 #[test]
+fn which_of_several_clusters_is_ours_is_known_by_the_node_class_where_no_node_says() {
+    scenario(async {
+        let rig = Rig::new(json!({"clusterRef": {"name": CLUSTER, "namespace": NAMESPACE}})).await;
+        rig.deployment("m", &[(MAX, "10")]).await;
+        rig.create(cluster_api::cluster(NAMESPACE, "d")).await;
+        let karpenter = rig.process_without_names();
+        karpenter.start();
+        rig.want(1);
+        rig.until("the node is ready", 5 * MINUTE, |objects| initialized(objects) == 1).await;
+        assert_eq!(rig.replicas("m"), 1);
+    });
+}
+
+#[test]
 fn a_cluster_that_is_not_there_is_named_and_waited_for() {
     scenario(async {
         let rig = Rig::new(json!({})).await;

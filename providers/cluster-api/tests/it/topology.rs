@@ -61,6 +61,33 @@ fn a15_other_clusters_of_the_hub_are_neither_read_nor_written() {
 }
 
 #[test]
+fn a_node_class_for_another_cluster_or_namespace_offers_nothing_and_says_so() {
+    for (other, ours) in [
+        (
+            json!({"clusterRef": {"name": "d", "namespace": NAMESPACE}}),
+            json!({"clusterRef": {"name": "c", "namespace": NAMESPACE}}),
+        ),
+        (json!({"namespaces": ["other", "another"]}), json!({"namespaces": ["other", NAMESPACE]})),
+    ] {
+        scenario(async {
+            let rig = Rig::new(other).await;
+            rig.deployment("m", &[(MAX, "10")]).await;
+            rig.karpenter.start();
+            rig.want(1);
+            rig.pass(3 * MINUTE).await;
+            assert_eq!((rig.replicas("m"), rig.read(|objects| objects.machines.len())), (0, 0));
+            let told = rig.node_class_message("ScalableResourcesResolved").await;
+            assert!(told.starts_with("this cluster is Cluster fleet/c, and spec.clusterRef"), "{told}");
+            rig.patch_node_class(json!({"spec": ours})).await;
+            rig.until("the node is ready", 10 * MINUTE, |objects| initialized(objects) == 1).await;
+            rig.pass(2 * MINUTE).await;
+            let resolved = rig.read_node_class_condition("ScalableResourcesResolved").await;
+            assert_eq!(resolved.as_deref(), Some("True"));
+        });
+    }
+}
+
+#[test]
 fn a21_a_topology_works_as_long_as_it_sets_no_replicas() {
     scenario(async {
         let rig = Rig::new(json!({})).await;
