@@ -200,7 +200,7 @@ pub struct ClusterApiOptions {
     pub cluster_namespace: String,
     /// `--cluster-api-default-arch`.
     pub default_arch: String,
-    /// `--cluster-api-sync-labels`.
+    /// `--cluster-api-sync-labels`, regular expressions separated by commas.
     pub sync_labels: String,
     /// `--vm-memory-overhead-percent`, a part of one.
     pub vm_memory_overhead_percent: String,
@@ -303,8 +303,8 @@ static SETTINGS: &[Setting] = &[
     setting("cluster-api-certificate-authority-data", "CLUSTER_API_CERTIFICATE_AUTHORITY_DATA", Kind::Text, "", "Cluster API: certificates of the management cluster, as PEM"),
     setting("cluster-api-skip-tls-verify", "CLUSTER_API_SKIP_TLS_VERIFY", Kind::Bool, "false", "Cluster API: trust any certificate of the management cluster"),
     setting("cluster-api-in-management-cluster", "CLUSTER_API_IN_MANAGEMENT_CLUSTER", Kind::Bool, "false", "Cluster API: Karpenter runs in the management cluster and works for CLUSTER_NAME, by its Secret CLUSTER_NAME-kubeconfig"),
-    setting("cluster-api-default-arch", "CLUSTER_API_DEFAULT_ARCH", Kind::Text, "amd64", "Cluster API: architecture of nodes whose template does not say"),
-    setting("cluster-api-sync-labels", "CLUSTER_API_SYNC_LABELS", Kind::Text, "", "Cluster API: prefixes of further Machine labels that it copies to Nodes, separated by commas"),
+    setting("cluster-api-default-arch", "CLUSTER_API_DEFAULT_ARCH", Kind::Text, "amd64", "Cluster API: architecture of nodes whose template does not say; --default-arch is the same"),
+    setting("cluster-api-sync-labels", "CLUSTER_API_SYNC_LABELS", Kind::List, "", "Cluster API: regular expressions of further Machine labels that it copies to Nodes, separated by commas, as its own --additional-sync-machine-labels has them; that flag works here, too, and may be repeated"),
     setting("vm-memory-overhead-percent", "VM_MEMORY_OVERHEAD_PERCENT", Kind::Text, "0", "Cluster API: part of its memory that a virtual machine never sees, where neither annotations nor a Node say; AWS has 0.075"),
     setting("cluster-namespace", "CLUSTER_NAMESPACE", Kind::Text, "", "Cluster API: namespace of this cluster's Cluster"),
     setting("cluster-api-qps", "CLUSTER_API_QPS", Kind::Int, "50", "Cluster API: requests per second to the management cluster in the long run"),

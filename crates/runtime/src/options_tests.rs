@@ -344,3 +344,14 @@ fn the_management_cluster_is_also_found_under_its_other_name() {
     let options = parse(&["--management-kubeconfig=/hub"], &[]).expect("options");
     assert_eq!(effective(&options, "cluster-api-kubeconfig"), "/hub");
 }
+
+#[test]
+fn flags_of_cluster_api_and_cluster_autoscaler_have_the_names_they_have_there() {
+    let options = parse(&["--default-arch=arm64"], &[]).expect("options");
+    assert_eq!(options.cluster_api.default_arch, "arm64");
+    let variable = [("CLUSTER_API_SYNC_LABELS", "from.the/variable")];
+    let flag = "--additional-sync-machine-labels";
+    let options = parse(&[flag, "^team/", flag, "^cost/,^tier$"], &variable).expect("options");
+    assert_eq!(options.cluster_api.sync_labels, "^team/,^cost/,^tier$", "each adds to the ones before");
+    assert_eq!(parse(&[], &variable).expect("options").cluster_api.sync_labels, "from.the/variable");
+}

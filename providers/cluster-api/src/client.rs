@@ -8,6 +8,7 @@
 //! | [`fields`] | reading fields, with errors that name object and key |
 //! | [`machine`], [`scalable`], [`cluster`], [`control_plane`], [`template`] | what is read of each kind |
 //! | [`settings`] | where the management cluster is |
+//! | [`sync_labels`] | which labels of Machines come to Nodes on request |
 //! | [`credentials`] | credentials that are renewed while we run |
 //! | [`identity`] | whether another management cluster has our Cluster |
 //! | [`versions`] | which versions it serves |
@@ -28,6 +29,7 @@ pub mod prices;
 pub mod scalable;
 pub mod scope;
 pub mod settings;
+pub mod sync_labels;
 pub mod template;
 pub mod versions;
 pub mod watching;

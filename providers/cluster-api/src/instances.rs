@@ -16,6 +16,7 @@
 //! | [`holds`], [`skew`] | what keeps a resource from being scaled or Machines from being made: pause, preflight, owners of its replicas |
 //! | [`backoff`] | which offerings have failed of late |
 //! | [`launch`], [`removal`], [`lookup`] | what the core asks for: create, delete, get and list |
+//! | `remains` | whether something is left of a Machine that is gone |
 //! | `known_fleet` | by what our Cluster is known in another management cluster |
 //! | `census` | one list of Machines for many who ask |
 //! | [`standalone`], [`templates`] | Machine mode, and blueprints that a NodeClass names itself |
@@ -52,6 +53,7 @@ pub mod node_claims;
 pub mod notices;
 pub mod offers;
 pub mod pace;
+pub(crate) mod remains;
 pub(crate) mod remediation;
 pub mod removal;
 pub mod rollout;

@@ -3,14 +3,18 @@
 //! | Module | What it is |
 //! |---|---|
 //! | [`capacity`] | what a node has, from annotations, templates or overrides |
+//! | [`annotated`] | where annotations are looked for |
+//! | [`devices`] | what pods would get by claims |
 //! | [`node_labels`], [`taints`] | what a node carries |
 //! | [`overhead`], [`price`] | what of it pods may use, and what it costs |
 //! | [`blueprint`] | all of that for one scalable resource, or why it cannot be offered |
 //! | [`catalog`] | instance types and offerings of a NodeClass, and where each leads |
 
+pub mod annotated;
 pub mod blueprint;
 pub mod capacity;
 pub mod catalog;
+pub mod devices;
 pub mod node_labels;
 pub mod overhead;
 pub mod price;

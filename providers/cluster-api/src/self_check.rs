@@ -253,7 +253,7 @@ fn of_templates(
                 ask(&template.group, clones, &["get", "create", "delete"], true);
                 ask(&template.group, clones, &["list"], false);
             } else {
-                // Capacity, and ids a little sooner.
+                // Capacity, ids a little sooner, and whether something is left of a Machine that is gone.
                 ask(&template.group, &template.kind, &["get"], false);
                 ask(&template.group, clones, &["get"], false);
             }

@@ -12,6 +12,8 @@ pub type Environ = BTreeMap<String, String>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Text,
+    /// Texts separated by commas; its flag may be given several times.
+    List,
     /// A text that is never shown.
     Secret,
     Int,
@@ -88,7 +90,7 @@ impl Typed {
         let name = setting.env?;
         let text = environ.get(name)?;
         let readable = match setting.kind {
-            Kind::Text | Kind::Secret => true,
+            Kind::Text | Kind::List | Kind::Secret => true,
             Kind::Int => parse_decimal(text).is_some(),
             Kind::Bool => parse_bool(text).is_some(),
             Kind::Duration => text.parse::<GoDuration>().is_ok(),
@@ -126,8 +128,7 @@ impl Typed {
             return Err(OptionsError::BadSyntax(arg.to_owned()));
         }
         let (name, value) = name.split_once('=').map_or((name, None), |(name, value)| (name, Some(value)));
-        // What other programs for Cluster API call it.
-        let name = if name == "management-kubeconfig" { "cluster-api-kubeconfig" } else { name };
+        let name = own_name(name);
         let Some(setting) = settings.iter().find(|setting| setting.flag == Some(name)) else {
             if matches!(name, "help" | "h") {
                 return Err(OptionsError::Help);
@@ -142,7 +143,7 @@ impl Typed {
             }
         };
         let problem = match setting.kind {
-            Kind::Text | Kind::Secret => None,
+            Kind::Text | Kind::List | Kind::Secret => None,
             Kind::Bool => (!matches!(value, "true" | "false")).then(|| "must be true or false".to_owned()),
             Kind::Int => parse_int(value).is_none().then(|| "must be a whole number".to_owned()),
             Kind::Duration => value
@@ -153,9 +154,22 @@ impl Typed {
         if let Some(problem) = problem {
             return Err(OptionsError::Invalid { setting: setting.names(), value: value.to_owned(), problem });
         }
-        self.values.insert(key(setting), value.to_owned());
-        self.flagged.insert(key(setting));
+        let key = key(setting);
+        let repeated = setting.kind == Kind::List && self.is_flagged(key);
+        let value = if repeated { format!("{},{value}", self.text(key)) } else { value.to_owned() };
+        self.values.insert(key, value);
+        self.flagged.insert(key);
         Ok(())
+    }
+}
+
+/// Our name of a flag that other programs for Cluster API call otherwise.
+fn own_name(name: &str) -> &str {
+    match name {
+        "management-kubeconfig" => "cluster-api-kubeconfig",
+        "additional-sync-machine-labels" => "cluster-api-sync-labels",
+        "default-arch" => "cluster-api-default-arch",
+        name => name,
     }
 }
 

@@ -10,6 +10,8 @@ use kube::Config;
 use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use serde_json::json;
 
+use super::sync_labels::{BadPattern, SyncLabels};
+
 /// The provider's settings, with their environment variables. Flags are the same words in lower case with dashes.
 pub const SETTINGS: &[(&str, &str)] = &[
     ("CLUSTER_API_KUBECONFIG", "kubeconfig file of the management cluster; empty if it is this cluster"),
@@ -29,7 +31,7 @@ pub const SETTINGS: &[(&str, &str)] = &[
     ),
     (
         "CLUSTER_API_SYNC_LABELS",
-        "prefixes of further Machine labels that Cluster API copies to Nodes, separated by commas",
+        "regular expressions of further Machine labels that Cluster API copies to Nodes, separated by commas",
     ),
 ];
 
@@ -52,6 +54,9 @@ pub enum SettingsError {
         /// What it should be.
         problem: &'static str,
     },
+    /// Which labels are copied means nothing.
+    #[error(transparent)]
+    SyncLabels(#[from] BadPattern),
     /// A kubeconfig cannot be used.
     #[error("{what}: {source}; it should be a kubeconfig that kubectl can use")]
     Kubeconfig {
@@ -100,8 +105,8 @@ pub struct Settings {
     pub default_arch: String,
     /// The part of its memory that a machine never sees where nobody says, in millionths.
     pub vm_memory_overhead: u32,
-    /// Prefixes of further labels that Cluster API copies from Machines to Nodes.
-    pub sync_labels: Vec<String>,
+    /// Further labels that Cluster API copies from Machines to Nodes.
+    pub sync_labels: SyncLabels,
     /// How long a window of launches stays open after its last arrival, and after its first.
     pub window: (Duration, Duration),
     /// For how long what was last seen of the management cluster is believed.
@@ -118,7 +123,7 @@ impl Default for Settings {
             cluster_namespace: None,
             default_arch: "amd64".to_owned(),
             vm_memory_overhead: 0,
-            sync_labels: Vec::new(),
+            sync_labels: SyncLabels::default(),
             window: (Duration::from_millis(100), Duration::from_secs(1)),
             max_age: Duration::from_secs(15 * 60),
             node_repair: false,
@@ -160,15 +165,13 @@ impl Settings {
             (None, None) => Access::Joined,
         };
         let (cluster_name, cluster_namespace) = (text("CLUSTER_NAME"), text("CLUSTER_NAMESPACE"));
-        let prefixes = text("CLUSTER_API_SYNC_LABELS").unwrap_or_default();
-        let prefixes = prefixes.split(',').map(str::trim).filter(|prefix| !prefix.is_empty());
         Ok(Self {
             access,
             cluster_name,
             cluster_namespace,
             default_arch: text("CLUSTER_API_DEFAULT_ARCH").unwrap_or_else(|| "amd64".to_owned()),
             vm_memory_overhead: part(text("VM_MEMORY_OVERHEAD_PERCENT"))?,
-            sync_labels: prefixes.map(str::to_owned).collect(),
+            sync_labels: SyncLabels::read(&text("CLUSTER_API_SYNC_LABELS").unwrap_or_default())?,
             ..Self::default()
         })
     }
@@ -308,6 +311,11 @@ mod tests {
             (
                 vec![("VM_MEMORY_OVERHEAD_PERCENT", "7.5")],
                 "VM_MEMORY_OVERHEAD_PERCENT: \"7.5\" is no part of one, such as 0.075 for 7.5 percent",
+            ),
+            (
+                vec![("CLUSTER_API_SYNC_LABELS", "[team")],
+                "--additional-sync-machine-labels (CLUSTER_API_SYNC_LABELS): \"[team\" is not a regular expression: unclosed character class; \
+                 write it as Cluster API's flag of that name has it, and one that has a comma in double quotes",
             ),
         ] {
             assert_eq!(read(&pairs).expect_err("refused").to_string(), text);

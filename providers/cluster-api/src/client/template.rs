@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use karpenter_api::structure_hash;
 use kube::api::DynamicObject;
 use serde_json::Value;
 
@@ -30,12 +31,15 @@ pub struct Template {
     pub spot: bool,
     /// `spec.template`, from which clones are made.
     pub template: Value,
+    /// The same in short, by which it is known to have changed.
+    pub hash: u64,
 }
 
 impl Template {
     /// Reads one of this kind.
     pub fn read(kind: &str, object: &DynamicObject) -> Result<Self, Malformed> {
         let fields = Fields::of(kind, object);
+        let template = fields.at("spec.template").cloned().unwrap_or_default();
         let spot = |path: &&str| fields.at(path).is_some_and(|value| *value != Value::Bool(false));
         Ok(Self {
             capacity: fields.texts("status.capacity")?,
@@ -43,7 +47,8 @@ impl Template {
             operating_system: fields.text("status.nodeInfo.operatingSystem")?,
             annotations: fields.annotations(),
             spot: SPOT_FIELDS.iter().any(spot),
-            template: fields.at("spec.template").cloned().unwrap_or_default(),
+            hash: structure_hash::text(&template.to_string()),
+            template,
         })
     }
 }

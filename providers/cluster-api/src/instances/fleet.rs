@@ -24,6 +24,7 @@ use super::node_claims::NodeClaims;
 use super::offers::{self, Market, Offers, takes_part};
 use super::pace::Pace;
 use super::templates;
+use crate::client::fields::Reference;
 use crate::client::hub::{Hub, HubError};
 use crate::client::machine::Machine;
 use crate::client::mirror::{Mirror, Wanted};
@@ -97,6 +98,8 @@ struct State {
     asked_infrastructure: BTreeMap<String, Instant>,
     /// When Machines that are to go were last read from the server, by the NodeClaim's uid.
     read: BTreeMap<String, Instant>,
+    /// The infrastructure of Machines that are to go, by the NodeClaim's uid: to be asked for when they are gone.
+    infrastructure: BTreeMap<String, Reference>,
     catalogs: BTreeMap<String, (CatalogVersion, Arc<Offers>)>,
 }
 
@@ -275,7 +278,7 @@ impl Fleet {
         let market = Market {
             mirror: &self.mirror,
             settings: &self.settings,
-            learnt: self.lessons.learnt(&offers::members(class, &self.mirror)),
+            learnt: self.lessons.learnt(&offers::members(class, &self.mirror), &self.mirror),
             spot: self.node_claims.spot_resources(),
             carried: self.node_claims.carried(class.name()),
             told: self.lessons.told(class),
@@ -395,6 +398,16 @@ impl Fleet {
         self.state().read.get(uid).map(Instant::elapsed)
     }
 
+    /// What a NodeClaim's Machine that is to go runs on.
+    pub(crate) fn runs_on(&self, uid: &str, infrastructure: Reference) {
+        self.state().infrastructure.insert(uid.to_owned(), infrastructure);
+    }
+
+    /// What a NodeClaim's Machine ran on, if that was seen.
+    pub(crate) fn ran_on(&self, uid: &str) -> Option<Reference> {
+        self.state().infrastructure.get(uid).cloned()
+    }
+
     /// A NodeClaim is over.
     pub fn forget(&self, claim: &NodeClaim) {
         if let Some(uid) = claim.metadata.uid.as_deref() {
@@ -402,6 +415,7 @@ impl Fleet {
             self.state().never_joined.remove(uid);
             self.state().read.remove(uid);
             self.state().asked_infrastructure.remove(uid);
+            self.state().infrastructure.remove(uid);
             self.is_heeded(uid);
             self.pace.forget(uid);
             self.node_claims.forget(uid);

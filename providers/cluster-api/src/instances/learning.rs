@@ -2,10 +2,12 @@
 //! for itself; a ConfigMap and an endpoint tell prices. Looked at now and then, and kept while its source is what it was: until
 //! something newer is known, the source is known to be gone, or another one is named.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ConfigMap, Node};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as WireQuantity;
 use karpenter_api::{NodeClaim, Quantity, ResourceList};
@@ -17,8 +19,9 @@ use super::customization::blueprint_hash;
 use super::fleet::Fleet;
 use super::node_claims::Target;
 use crate::client::machine::Machine;
+use crate::client::mirror::Mirror;
 use crate::client::prices::{self, Prices};
-use crate::client::scalable::{Scalable, ScalableKey};
+use crate::client::scalable::{Scalable, ScalableKey, ScalableKind};
 use crate::instancetypes::blueprint::Learnt;
 use crate::instancetypes::price::Told;
 use crate::names;
@@ -26,6 +29,8 @@ use crate::nodeclass::{ClusterAPINodeClass, ConfigMapReference};
 
 /// How long it is until a Node is looked at again.
 const NODE_PERIOD: Duration = Duration::from_secs(60 * 60);
+/// How many Nodes are looked at for one that is ready.
+const MOST_NODES: usize = 3;
 /// How long it is until a ConfigMap of prices is looked at again.
 const CONFIG_MAP_PERIOD: Duration = Duration::from_secs(5 * 60);
 /// How long it is until an endpoint is asked for prices again.
@@ -41,6 +46,9 @@ pub struct Lessons(Mutex<State>);
 struct State {
     version: u64,
     nodes: BTreeMap<ScalableKey, Lesson>,
+    /// What resources are made from, and since when where that was seen to change under the same name: older Machines are of what was
+    /// there before.
+    made: BTreeMap<ScalableKey, (Made, Option<Timestamp>)>,
     /// By NodeClass.
     config_maps: BTreeMap<String, Source<ConfigMapReference, String>>,
     /// By NodeClass.
@@ -50,9 +58,36 @@ struct State {
 #[derive(Clone, Debug)]
 struct Lesson {
     /// The template it is about.
-    template: Option<String>,
+    source: Made,
     at: Instant,
     learnt: Learnt,
+}
+
+/// What Machines of a resource are made from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Made {
+    /// The template's name.
+    template: Option<String>,
+    /// What it says, in short; `None` if it cannot be read.
+    hash: Option<u64>,
+}
+
+impl Made {
+    fn of(scalable: &Scalable, mirror: &Mirror) -> Self {
+        let reference = scalable.infrastructure.as_ref();
+        let found = reference.and_then(|reference| mirror.template(reference));
+        let found = found.as_ref().and_then(|found| found.as_ref().as_ref().ok());
+        Self {
+            template: reference.map(|reference| reference.name.clone()),
+            hash: found.map(|found| found.hash),
+        }
+    }
+
+    /// Whether nothing is known by which both differ: that a template cannot be read just now does not make it another.
+    fn may_be(&self, other: &Self) -> bool {
+        let differ = |(one, other): (u64, u64)| one != other;
+        self.template == other.template && !self.hash.zip(other.hash).is_some_and(differ)
+    }
 }
 
 /// Prices, and who told them.
@@ -67,11 +102,11 @@ struct Source<N, P> {
 
 impl Lessons {
     /// What is known about the nodes of these resources as they are: what was learnt of another template is another node's.
-    pub fn learnt(&self, scalables: &[Arc<Scalable>]) -> BTreeMap<ScalableKey, Learnt> {
+    pub fn learnt(&self, scalables: &[Arc<Scalable>], mirror: &Mirror) -> BTreeMap<ScalableKey, Learnt> {
         let state = self.lock();
         let lesson = |scalable: &Arc<Scalable>| {
             let lesson = state.nodes.get(&scalable.id)?;
-            let same = lesson.template == template_of(scalable);
+            let same = lesson.source.may_be(&Made::of(scalable, mirror));
             same.then(|| (scalable.id.clone(), lesson.learnt.clone()))
         };
         scalables.iter().filter_map(lesson).collect()
@@ -94,22 +129,37 @@ impl Lessons {
         self.lock().version
     }
 
-    fn is_fresh(&self, scalable: &Scalable) -> bool {
+    fn is_fresh(&self, scalable: &Scalable, source: &Made) -> bool {
         let state = self.lock();
-        let template = template_of(scalable);
-        let fresh = |lesson: &Lesson| lesson.template == template && lesson.at.elapsed() < NODE_PERIOD;
+        let fresh = |lesson: &Lesson| lesson.source == *source && lesson.at.elapsed() < NODE_PERIOD;
         state.nodes.get(&scalable.id).is_some_and(fresh)
     }
 
-    fn learn(&self, scalable: &Scalable, learnt: Learnt) {
+    fn learn(&self, scalable: &Scalable, source: Made, learnt: Learnt) {
         let mut state = self.lock();
-        let lesson = Lesson { template: template_of(scalable), at: Instant::now(), learnt };
+        let lesson = Lesson { source, at: Instant::now(), learnt };
         let changed = state
             .nodes
             .get(&scalable.id)
-            .is_none_or(|known| (&known.learnt, &known.template) != (&lesson.learnt, &lesson.template));
+            .is_none_or(|known| (&known.learnt, &known.source) != (&lesson.learnt, &lesson.source));
         state.nodes.insert(scalable.id.clone(), lesson);
         state.version += u64::from(changed);
+    }
+
+    /// What Machines of a resource are made from, as far as that was ever read, and from when on, as far as it was seen to change.
+    fn made(&self, scalable: &Scalable, seen: Made, now: Timestamp) -> (Made, Option<Timestamp>) {
+        let is_set = scalable.id.kind == ScalableKind::MachineSet;
+        let mut state = self.lock();
+        let made = match state.made.remove(&scalable.id) {
+            Some((known, since)) if known.may_be(&seen) => {
+                (Made { hash: seen.hash.or(known.hash), ..known }, since)
+            }
+            // Machines of another template are told by their MachineSet, but for those of a MachineSet that was given another.
+            Some((known, _)) if known.template == seen.template || is_set => (seen, Some(now)),
+            _ => (seen, None),
+        };
+        state.made.insert(scalable.id.clone(), made.clone());
+        made
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -131,17 +181,17 @@ fn is_known<N: PartialEq, P>(sources: &BTreeMap<String, Source<N, P>>, class: &s
     sources.get(class).is_some_and(|source| source.name == *name && source.due > Instant::now())
 }
 
-fn template_of(scalable: &Scalable) -> Option<String> {
-    scalable.infrastructure.as_ref().map(|reference| reference.name.clone())
-}
-
 /// Looks at what is not known yet, or has not been looked at for long. What fails is looked at the next time.
 pub(crate) async fn learn(fleet: &Fleet) {
     let client = fleet.node_claims.client();
     for class in fleet.node_classes.list() {
         let offers = fleet.offers(&class);
-        for scalable in offers.members.iter().filter(|scalable| !fleet.lessons.is_fresh(scalable)) {
-            learn_from_node(fleet, &client, &class, scalable).await;
+        for scalable in &offers.members {
+            let seen = Made::of(scalable, &fleet.mirror);
+            let (source, since) = fleet.lessons.made(scalable, seen, fleet.clock.undoubted_now());
+            if !fleet.lessons.is_fresh(scalable, &source) {
+                learn_from_nodes(fleet, &client, &class, scalable, source, since).await;
+            }
         }
         let Some(pricing) = class.spec().pricing else { continue };
         if let Some(reference) = pricing.config_map_ref {
@@ -153,43 +203,69 @@ pub(crate) async fn learn(fleet: &Fleet) {
     }
 }
 
-async fn learn_from_node(
+/// Learns from the youngest Node that is ready, of those that were made from what siblings would be made from.
+async fn learn_from_nodes(
     fleet: &Fleet,
     client: &Client,
     class: &ClusterAPINodeClass,
     scalable: &Arc<Scalable>,
+    source: Made,
+    since: Option<Timestamp>,
 ) {
-    let newest = fleet.mirror.sets_of(&scalable.id).into_iter().max_by_key(|set| set.revision());
-    let newest = newest.map(|set| names::label_value(&set.id.key.name).into_owned());
-    let machines = fleet.machines_of(&scalable.id);
-    let of_newest = |machine: &&Machine| newest.is_none() || machine.set_name() == newest.as_deref();
-    let with_node =
-        machines.iter().filter(|m| !m.deleting).filter(of_newest).find_map(|m| m.node_name.clone());
-    let Some(name) = with_node.or_else(|| node_of_its_own(fleet, class, scalable)) else { return };
-    let Ok(Some(node)) = Api::<Node>::all(client.clone()).get_opt(&name).await else { return };
-    // One that is not ready may not have found out yet what it has.
-    let is_ready = |node: &Node| {
-        let conditions = node.status.as_ref().and_then(|status| status.conditions.as_deref());
-        conditions.unwrap_or_default().iter().any(|c| c.type_ == "Ready" && c.status == "True")
-    };
-    let Some(status) = Some(node).filter(is_ready).and_then(|node| node.status) else { return };
-    let (capacity, allocatable) = (quantities(status.capacity), quantities(status.allocatable));
-    if capacity.contains_key("cpu") && capacity.contains_key("memory") {
-        fleet.lessons.learn(scalable, Learnt { capacity, allocatable });
+    let mut machines = machines_of_today(fleet, scalable);
+    machines.extend(machines_of_their_own(fleet, class, scalable));
+    // Times have whole seconds.
+    let is_of_before = |m: &Machine| since.is_some_and(|since| m.created.as_second() < since.as_second());
+    machines.retain(|machine| !machine.deleting && machine.node_name.is_some() && !is_of_before(machine));
+    machines.sort_by_key(|machine| Reverse(machine.created));
+    let nodes: Api<Node> = Api::all(client.clone());
+    for name in machines.iter().filter_map(|machine| machine.node_name.as_ref()).take(MOST_NODES) {
+        let Ok(node) = nodes.get_opt(name).await else { return };
+        // One that is not ready may not have found out yet what it has.
+        let Some(status) = node.filter(is_ready).and_then(|node| node.status) else { continue };
+        let (capacity, allocatable) = (quantities(status.capacity), quantities(status.allocatable));
+        if capacity.contains_key("cpu") && capacity.contains_key("memory") {
+            return fleet.lessons.learn(scalable, source, Learnt { capacity, allocatable });
+        }
     }
 }
 
-/// The Node of a Machine of its own that was made from a blueprint as it is now.
-fn node_of_its_own(fleet: &Fleet, class: &ClusterAPINodeClass, blueprint: &Scalable) -> Option<String> {
-    let hash = class.makes_machines().then(|| blueprint_hash(blueprint, &class.spec()))?;
+fn is_ready(node: &Node) -> bool {
+    let conditions = node.status.as_ref().and_then(|status| status.conditions.as_deref());
+    conditions.unwrap_or_default().iter().any(|c| c.type_ == "Ready" && c.status == "True")
+}
+
+/// The Machines of a resource that were made from the template that it names now: those of the newest MachineSet that names it, too.
+/// Cluster API takes a moment to make that.
+fn machines_of_today(fleet: &Fleet, scalable: &Scalable) -> Vec<Machine> {
+    let mut machines = fleet.machines_of(&scalable.id);
+    let sets = fleet.mirror.sets_of(&scalable.id);
+    if !sets.is_empty() {
+        let template = |resource: &Scalable| {
+            resource.infrastructure.as_ref().map(|r| (r.group.clone(), r.kind.clone(), r.name.clone()))
+        };
+        let of_today = sets.iter().filter(|set| template(set) == template(scalable));
+        let newest = of_today.max_by_key(|set| set.revision());
+        let newest = newest.map(|set| names::label_value(&set.id.key.name).into_owned());
+        machines.retain(|machine| newest.is_some() && machine.set_name() == newest.as_deref());
+    }
+    machines
+}
+
+/// The Machines of their own that were made from a blueprint as it is now.
+fn machines_of_their_own(fleet: &Fleet, class: &ClusterAPINodeClass, blueprint: &Scalable) -> Vec<Machine> {
+    if !class.makes_machines() {
+        return Vec::new();
+    }
+    let hash = blueprint_hash(blueprint, &class.spec());
     let made_from = |claim: &Arc<NodeClaim>| {
         let uid = claim.metadata.uid.as_deref()?;
-        let target = Target::of(claim).filter(|target| target.standalone && target.id == blueprint.id);
-        let machine = fleet.mirror.machine_of(uid).filter(|machine| target.is_some() && !machine.deleting)?;
+        Target::of(claim).filter(|target| target.standalone && target.id == blueprint.id)?;
+        let machine = fleet.mirror.machine_of(uid)?;
         let same = machine.annotations.get(names::BLUEPRINT_HASH) == Some(&hash);
-        machine.node_name.clone().filter(|_| same)
+        same.then(|| Machine::clone(&machine))
     };
-    fleet.node_claims.store().list().iter().find_map(made_from)
+    fleet.node_claims.store().list().iter().filter_map(made_from).collect()
 }
 
 fn quantities(list: Option<BTreeMap<String, WireQuantity>>) -> ResourceList {
@@ -257,4 +333,50 @@ async fn ask_endpoint(fleet: &Fleet, class: &ClusterAPINodeClass, url: String) {
 fn tell(fleet: &Fleet, class: &ClusterAPINodeClass, problem: &str) {
     let event = Event::new(reference(class), EventType::Warning, "PricesUnknown", problem.to_owned());
     fleet.recorder.publish(event.dedupe_by([problem.to_owned()]));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::client::mirror::Watched;
+    use crate::fixtures::{deployment_json, object};
+
+    fn made(template: &str, hash: Option<u64>) -> Made {
+        Made { template: Some(template.to_owned()), hash }
+    }
+
+    fn second(second: i64) -> Timestamp {
+        Timestamp::from_second(second).expect("a time")
+    }
+
+    #[test]
+    fn machines_teach_that_were_made_after_their_template_changed() {
+        let mirror = Mirror::default();
+        for (watched, name) in [(Watched::MachineDeployment, "m"), (Watched::MachineSet, "s")] {
+            mirror.apply(watched, &object(deployment_json(name, &[])));
+        }
+        let (lessons, scalables) = (Lessons::default(), mirror.scalables());
+        let [deployment, set] = scalables.as_slice() else { panic!("two resources") };
+        let since = |scalable: &Scalable, seen: Made, at: i64| lessons.made(scalable, seen, second(at));
+        assert_eq!(since(deployment, made("t", None), 1), (made("t", None), None), "it cannot be read yet");
+        assert_eq!(since(deployment, made("t", Some(1)), 2), (made("t", Some(1)), None));
+        assert_eq!(since(deployment, made("t", None), 3), (made("t", Some(1)), None), "it is what it was");
+        let changed = (made("t", Some(2)), Some(second(4)));
+        assert_eq!(since(deployment, made("t", Some(2)), 4), changed);
+        assert_eq!(since(deployment, made("t", Some(2)), 5), changed);
+        assert_eq!(since(deployment, made("other", Some(3)), 6).1, None, "that shows in MachineSets");
+        assert_eq!(since(set, made("t", Some(1)), 7).1, None);
+        assert_eq!(
+            since(set, made("other", Some(3)), 8).1,
+            Some(second(8)),
+            "a MachineSet keeps its Machines"
+        );
+    }
+
+    #[test]
+    fn a_template_that_cannot_be_read_just_now_is_not_another() {
+        assert!(made("t", None).may_be(&made("t", Some(1))) && made("t", Some(1)).may_be(&made("t", None)));
+        assert!(!made("t", Some(1)).may_be(&made("t", Some(2))));
+        assert!(!made("t", None).may_be(&made("other", None)));
+    }
 }

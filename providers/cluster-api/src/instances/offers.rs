@@ -18,11 +18,12 @@ use crate::client::machine::Machine;
 use crate::client::mirror::Mirror;
 use crate::client::scalable::{Scalable, ScalableKey};
 use crate::client::settings::Settings;
+use crate::instancetypes::annotated::Annotated;
 use crate::instancetypes::blueprint::{Blueprint, Learnt, Surroundings};
 use crate::instancetypes::catalog::Catalog;
-use crate::instancetypes::node_labels;
 use crate::instancetypes::price::Told;
 use crate::instancetypes::taints;
+use crate::instancetypes::{devices, node_labels};
 use crate::names;
 use crate::nodeclass::{ClusterAPINodeClass, LaunchMode, SelectorMode};
 
@@ -37,8 +38,10 @@ pub struct Offers {
     pub members: Vec<Arc<Scalable>>,
     /// What takes part and cannot be offered.
     pub excluded: Vec<Malformed>,
-    /// What of members is not reckoned with.
+    /// Labels of members that are not reckoned with.
     pub ignored: Vec<Malformed>,
+    /// Devices of members that are not reckoned with.
+    pub unplanned: Vec<Malformed>,
     /// Whether NodePools inherit taints.
     pub inherit_taints: bool,
 }
@@ -127,7 +130,9 @@ impl Market<'_> {
         for scalable in members(class, self.mirror) {
             let found = scalable.infrastructure.as_ref().and_then(|r| self.mirror.template(r));
             let template = found.as_ref().and_then(|template| template.as_ref().as_ref().ok());
-            match Blueprint::of(&scalable, template, around).and_then(|blueprint| {
+            let sets = self.mirror.sets_of(&scalable.id);
+            let newest = sets.iter().max_by_key(|set| set.revision()).map(|set| &**set);
+            match Blueprint::of(&scalable, newest, template, around).and_then(|blueprint| {
                 scalable.bounds()?;
                 Ok(blueprint)
             }) {
@@ -143,6 +148,7 @@ impl Market<'_> {
                 }
             }
             offers.ignored.extend(node_labels::ignored(&scalable));
+            offers.unplanned.extend(devices::ignored(Annotated { scalable: &scalable, set: newest }));
             reasons.insert(scalable.id.clone(), self.unavailable(&scalable, class));
             offers.members.push(scalable);
         }

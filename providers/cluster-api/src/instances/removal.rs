@@ -1,5 +1,5 @@
 //! Delete: marks a NodeClaim's Machine and lets the level follow, or deletes it where there is no level. Asked again until the
-//! Machine is known to be gone.
+//! Machine is known to be gone, and its infrastructure with it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -83,9 +83,16 @@ async fn begin(fleet: &Arc<Fleet>, claim: &NodeClaim) -> Result<Begun, ProviderE
             }
             fleet.poke(&target.id);
         }
+        let left = super::remains::infrastructure(fleet, claim, target.as_ref()).await;
+        if let Some(left) = left.map_err(ProviderError::other)? {
+            return Ok(Begun::Waits(format!("its Machine is gone, and its infrastructure is not: {left}")));
+        }
         fleet.forget(claim);
         return Err(ProviderError::not_found("its Machine does not exist"));
     };
+    if let Some(infrastructure) = &machine.infrastructure {
+        fleet.runs_on(claim.metadata.uid.as_deref().unwrap_or_default(), infrastructure.clone());
+    }
     let id = fleet.mirror.scalable_of(&machine);
     // We are asked when the node is drained: nothing is left to wait for.
     if machine.waits_for_us() && fleet.paused(&machine).is_none() && !is_paused(fleet).await? {

@@ -25,7 +25,7 @@ use crate::client::hub::{HubError, machine_reference};
 use crate::client::machine::Machine;
 use crate::client::mirror::Mirror;
 use crate::client::scalable::{Scalable, ScalableKey, ScalableKind};
-use crate::instancetypes::node_labels::is_copied;
+use crate::instancetypes::node_labels::comes_to_node;
 use crate::names;
 use crate::nodeclass::{ClusterAPINodeClass, ClusterAPINodeClassSpec, LaunchMode};
 
@@ -331,7 +331,8 @@ impl Clones<'_> {
 
     /// Labels that end up on the Node, and none that would make a MachineSet take the Machine for its own.
     fn machine_labels(&self) -> Result<BTreeMap<String, String>, HubError> {
-        let copied = self.blueprint.template_labels.iter().filter(|(key, _)| is_copied(key));
+        let more = &self.fleet.settings.sync_labels;
+        let copied = self.blueprint.template_labels.iter().filter(|(key, _)| comes_to_node(key, more));
         let mut labels: BTreeMap<String, String> = copied.map(|(k, v)| (k.clone(), v.clone())).collect();
         labels.insert(names::CLUSTER_NAME.to_owned(), self.cluster.key.name.to_string());
         labels.insert(names::MEMBER.to_owned(), String::new());

@@ -12,10 +12,12 @@ use karpenter_api::labels::{
 use karpenter_engine::instance_type::Overhead;
 use karpenter_engine::resources::Amount;
 
+use super::annotated::Annotated;
 use super::price::{Price, Sources, Told, price};
-use super::{capacity, node_labels, overhead, taints};
+use super::{capacity, devices, node_labels, overhead, taints};
 use crate::client::fields::Malformed;
 use crate::client::scalable::{Scalable, ScalableKey};
+use crate::client::sync_labels::SyncLabels;
 use crate::client::template::Template;
 use crate::names;
 use crate::nodeclass::{ClusterAPINodeClassSpec, LaunchMode};
@@ -33,8 +35,10 @@ pub struct Blueprint {
     pub carried: BTreeSet<String>,
     /// Labels of its nodes, but for instance type, zone and capacity type.
     pub labels: BTreeMap<String, String>,
-    /// What its nodes have.
+    /// What its nodes are said to have.
     pub capacity: ResourceList,
+    /// What pods may use of what nobody says they have, as a Node of it shows.
+    pub besides: ResourceList,
     /// What of it pods cannot use, as far as that is said.
     pub overhead: Overhead,
     /// What of it pods can use, as a Node of it shows where nobody says.
@@ -77,8 +81,8 @@ pub struct Surroundings<'a> {
     pub spec: &'a ClusterAPINodeClassSpec,
     /// The Cluster's failure domains.
     pub failure_domains: &'a [String],
-    /// Prefixes of further labels that are copied to nodes.
-    pub sync_labels: &'a [String],
+    /// Further labels that are copied to nodes.
+    pub sync_labels: &'a SyncLabels,
     /// The architecture of nodes whose template does not say.
     pub default_arch: &'a str,
     /// The part of its memory that a machine never sees where nobody says, in millionths.
@@ -101,9 +105,10 @@ pub struct Learnt {
 }
 
 impl Blueprint {
-    /// What `scalable` would give.
+    /// What `scalable`, whose newest MachineSet is `set`, would give.
     pub fn of(
         scalable: &Scalable,
+        set: Option<&Scalable>,
         template: Option<&Template>,
         around: Surroundings<'_>,
     ) -> Result<Self, Malformed> {
@@ -121,7 +126,8 @@ impl Blueprint {
         let max_pods = spec.kubelet.as_ref().and_then(|kubelet| kubelet.max_pods);
         let told = entry.and_then(|entry| entry.capacity.as_ref());
         let learnt = around.learnt.get(&scalable.id);
-        let capacity = match capacity::capacity(scalable, template, told, max_pods) {
+        let annotated = Annotated { scalable, set };
+        let mut capacity = match capacity::capacity(annotated, template, told, max_pods) {
             Ok(capacity) => capacity,
             // A Node tells only what nobody else does: resources that are described alike are of one type, whether or not one of
             // them has had a Node to look at.
@@ -131,9 +137,12 @@ impl Blueprint {
                 for (resource, quantity) in &learnt.capacity {
                     told.entry(resource.clone()).or_insert_with(|| quantity.clone());
                 }
-                capacity::capacity(scalable, template, Some(&told), max_pods)?
+                capacity::capacity(annotated, template, Some(&told), max_pods)?
             }
         };
+        let besides = learnt.map(|learnt| besides(learnt, &capacity)).unwrap_or_default();
+        capacity.entry("pods".to_owned()).or_insert_with(capacity::default_pods);
+        devices::driver(annotated)?;
         let kubelet = overhead::told(scalable, spec.kubelet.as_ref())?;
         let unseen_memory = overhead::unseen_memory(scalable, &capacity)?;
         let unsaid = spec.default_reservations.unwrap_or_default();
@@ -184,11 +193,12 @@ impl Blueprint {
             overhead,
             allocatable: shown.map(|learnt| learnt.allocatable.clone()),
             kubelet_differs,
-            volume_limits: capacity::volume_limits(scalable)?,
+            volume_limits: capacity::volume_limits(annotated)?,
             taints: taints::taints(scalable)?,
             named,
             labels,
             capacity,
+            besides,
             capacity_type,
             capacity_type_told,
             reservation,
@@ -196,6 +206,18 @@ impl Blueprint {
             zone_told,
         })
     }
+}
+
+/// What a Node has of which its siblings are not said to have any, or not how much. What kubelet keeps of that nobody says either. Huge
+/// pages are not learnt: they would be taken off the memory, of which a Node shows what is left without them.
+fn besides(learnt: &Learnt, said: &ResourceList) -> ResourceList {
+    let is_unsaid = |name: &String| !said.contains_key(name) && !name.starts_with("hugepages-");
+    let unsaid = learnt.capacity.iter().filter(|(name, _)| is_unsaid(name));
+    let usable = unsaid.map(|(name, whole)| (name, learnt.allocatable.get(name).unwrap_or(whole)));
+    usable
+        .filter(|(_, usable)| !usable.is_zero())
+        .map(|(name, usable)| (name.clone(), usable.clone()))
+        .collect()
 }
 
 fn capacity_type(

@@ -10,12 +10,13 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::Taint;
 use karpenter_api::label_rules::LabelRules;
 use karpenter_api::labels::{CAPACITY_TYPE, CAPACITY_TYPE_RESERVED, INSTANCE_TYPE, TOPOLOGY_ZONE};
-use karpenter_api::{NodeClaim, NodePool};
+use karpenter_api::{NodeClaim, NodePool, Quantity};
 use karpenter_cloudprovider::conversion;
 use karpenter_engine::instance_type::{InstanceType, Offering};
 use karpenter_engine::labels::{Labels, Text};
 use karpenter_engine::requirement::{Operator, Requirement, RequirementError};
 use karpenter_engine::requirements::Requirements;
+use karpenter_engine::resources::Resources;
 
 use super::blueprint::{Blueprint, Place};
 use super::price::Price;
@@ -165,7 +166,7 @@ impl Catalog {
             name: name.into(),
             requirements,
             offerings,
-            capacity: first.map(|b| conversion::resources(&b.capacity)).unwrap_or_default(),
+            capacity: capacity(group),
             overhead: first.map(|b| overhead::shown(&b.capacity, &b.overhead, shown)).unwrap_or_default(),
             volume_limits: first
                 .map(|b| b.volume_limits.iter().map(|(name, limit)| (name.as_str().into(), *limit)).collect())
@@ -238,6 +239,19 @@ impl Catalog {
         let exact = theirs.clone().find(|entry| entry.failure_domain.as_deref() == failure_domain);
         exact.or_else(|| theirs.next())
     }
+}
+
+/// What nodes of a group have: what they are said to have, and of what nobody says the least that any of their Nodes shows.
+fn capacity(group: &[&Blueprint]) -> Resources {
+    let Some(first) = group.first() else { return Resources::default() };
+    let mut besides: BTreeMap<&str, &Quantity> = BTreeMap::new();
+    for (resource, usable) in group.iter().flat_map(|blueprint| &blueprint.besides) {
+        let least = besides.entry(resource.as_str()).or_insert(usable);
+        *least = (*least).min(usable);
+    }
+    let mut capacity = first.capacity.clone();
+    capacity.extend(besides.into_iter().map(|(resource, usable)| (resource.to_owned(), usable.clone())));
+    conversion::resources(&capacity)
 }
 
 /// Why the labels of an offering's node do not meet the requirements. Labels the requirements do not mention are no obstacle;

@@ -8,27 +8,32 @@ use karpenter_primitives::names::{label_value_errors, qualified_name_errors};
 
 use crate::client::fields::Malformed;
 use crate::client::scalable::Scalable;
+use crate::client::sync_labels::SyncLabels;
 use crate::client::template::Template;
 use crate::names;
 
 /// Labels with which Cluster API and we keep book; they say nothing about what a node is.
-const BOOKKEEPING: &[&str] = &[names::MEMBER];
+const BOOKKEEPING: &[&str] = &[names::MEMBER, "machine-template-hash"];
 
-/// The labels of its nodes. `more` are prefixes of labels that this management cluster copies besides Cluster API's own.
+/// Domains of labels with which Cluster API keeps book.
+const BOOKKEEPING_DOMAINS: &[&str] =
+    &[names::CAPI_GROUP, "topology.cluster.x-k8s.io", "clusterctl.cluster.x-k8s.io"];
+
+/// The labels of its nodes. `more` are those that this management cluster copies besides Cluster API's own.
 pub fn node_labels(
     scalable: &Scalable,
     template: Option<&Template>,
-    more: &[String],
+    more: &SyncLabels,
     default_arch: &str,
 ) -> Result<BTreeMap<String, String>, Malformed> {
     let mut labels: BTreeMap<String, String> = scalable
         .template_labels
         .iter()
-        .filter(|(key, _)| is_copied(key) || more.iter().any(|prefix| key.starts_with(prefix.as_str())))
+        .filter(|(key, _)| is_copied(key, more))
         .map(|(key, value)| (key.clone(), value.clone()))
         .collect();
     labels.extend(annotated(scalable)?);
-    labels.retain(|key, _| !BOOKKEEPING.contains(&key.as_str()) && domain(key) != names::CAPI_GROUP);
+    labels.retain(|key, _| !is_bookkeeping(key));
     let told = |field: fn(&Template) -> Option<String>| template.and_then(field);
     labels
         .entry(ARCH.to_owned())
@@ -43,18 +48,28 @@ pub fn node_labels(
 pub fn ignored(scalable: &Scalable) -> Option<Malformed> {
     let labels = annotated(scalable).ok()?;
     let theirs: Vec<&str> =
-        labels.keys().map(String::as_str).filter(|key| domain(key) == names::CAPI_GROUP).collect();
+        labels.keys().map(String::as_str).filter(|key| BOOKKEEPING_DOMAINS.contains(&domain(key))).collect();
     let problem = || format!("{} are for Cluster API to give, and are ignored", theirs.join(", "));
     (!theirs.is_empty()).then(|| scalable.malformed(format!("{}labels", names::CAPACITY_DOMAIN), problem()))
 }
 
-/// Cluster API copies roles, and the two domains with their subdomains.
-pub(crate) fn is_copied(key: &str) -> bool {
+/// Cluster API copies roles, the two domains with their subdomains, and what it was told to.
+fn is_copied(key: &str, more: &SyncLabels) -> bool {
     let domain = domain(key);
     let within = |parent: &str| domain == parent || domain.ends_with(&format!(".{parent}"));
     domain == "node-role.kubernetes.io"
         || within("node-restriction.kubernetes.io")
         || within("node.cluster.x-k8s.io")
+        || more.matches(key)
+}
+
+fn is_bookkeeping(key: &str) -> bool {
+    BOOKKEEPING.contains(&key) || BOOKKEEPING_DOMAINS.contains(&domain(key))
+}
+
+/// Whether a label of a Machine says something about its node and comes to be on it.
+pub(crate) fn comes_to_node(key: &str, more: &SyncLabels) -> bool {
+    is_copied(key, more) && !is_bookkeeping(key)
 }
 
 /// `key=value` separated by commas, split at the first `=`.

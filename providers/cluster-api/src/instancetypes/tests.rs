@@ -7,11 +7,14 @@ use karpenter_cloudprovider::conversion;
 use karpenter_engine::requirement::Operator;
 use serde_json::json;
 
+use super::annotated::Annotated;
 use super::blueprint::{Blueprint, Learnt, Surroundings};
 use super::catalog::{Catalog, NoOffer};
+use super::devices;
 use super::price::{Source, Told};
 use crate::client::fields::Malformed;
-use crate::client::scalable::Scalable;
+use crate::client::scalable::{Scalable, ScalableKey, ScalableKind};
+use crate::client::sync_labels::SyncLabels;
 use crate::client::template::Template;
 use crate::fixtures::{deployment, deployment_json, object, read_deployment};
 use crate::nodeclass::ClusterAPINodeClassSpec;
@@ -27,21 +30,21 @@ fn blueprint_of(
     template: Option<&Template>,
     spec: &ClusterAPINodeClassSpec,
 ) -> Result<Blueprint, Malformed> {
-    static LEARNT: std::collections::BTreeMap<crate::client::scalable::ScalableKey, Learnt> =
-        std::collections::BTreeMap::new();
+    static LEARNT: BTreeMap<ScalableKey, Learnt> = BTreeMap::new();
     let domains = ["a".to_owned(), "b".to_owned()];
     let around = Surroundings {
         node_class: "default",
         spec,
         failure_domains: &domains,
-        sync_labels: &["team.example/".to_owned()],
+        sync_labels: &SyncLabels::read(r"^team\.example/,^cluster\.x-k8s\.io/,^topology\.|hash$")
+            .expect("patterns"),
         default_arch: "amd64",
         vm_memory_overhead: 0,
         learnt: &LEARNT,
         spot: &BTreeSet::new(),
         told: &Told::default(),
     };
-    Blueprint::of(scalable, template, around)
+    Blueprint::of(scalable, None, template, around)
 }
 
 fn blueprint(scalable: &Scalable) -> Blueprint {
@@ -102,14 +105,15 @@ fn left(spec_json: serde_json::Value, vm_memory_overhead: u32, learnt: Option<Le
         node_class: "default",
         spec: &spec,
         failure_domains: &[],
-        sync_labels: &[],
+        sync_labels: &SyncLabels::default(),
         default_arch: "amd64",
         vm_memory_overhead,
         learnt: &learnt,
         spot: &BTreeSet::new(),
         told: &Told::default(),
     };
-    let catalog = Catalog::of(&[Blueprint::of(&scalable, None, around).expect("a blueprint")], |_, _| None);
+    let catalog =
+        Catalog::of(&[Blueprint::of(&scalable, None, None, around).expect("a blueprint")], |_, _| None);
     let left = conversion::resource_list(&conversion::allocatable(&catalog.types[0]));
     ["cpu", "memory"].map(|resource| left[resource].to_string())
 }
@@ -139,14 +143,14 @@ fn a_kubelet_that_keeps_something_else_than_is_declared_is_told() {
             node_class: "default",
             spec: &spec,
             failure_domains: &[],
-            sync_labels: &[],
+            sync_labels: &SyncLabels::default(),
             default_arch: "amd64",
             vm_memory_overhead: 75_000,
             learnt: &learnt,
             spot: &BTreeSet::new(),
             told: &Told::default(),
         };
-        Blueprint::of(&scalable, None, around).expect("a blueprint").kubelet_differs
+        Blueprint::of(&scalable, None, None, around).expect("a blueprint").kubelet_differs
     };
     let declared = || json!({"kubelet": {"kubeReserved": {"memory": "924Mi"}}});
     assert_eq!(told(declared(), shows("15Gi", "0")), None, "and 100Mi for eviction");
@@ -201,15 +205,18 @@ fn owners_say_what_kubelet_keeps_and_nodes_are_not_asked_then() {
         node_class: "default",
         spec: &spec,
         failure_domains: &[],
-        sync_labels: &[],
+        sync_labels: &SyncLabels::default(),
         default_arch: "amd64",
         vm_memory_overhead: 0,
         learnt: &known,
         spot: &BTreeSet::new(),
         told: &Told::default(),
     };
-    assert_eq!(usable(&[Blueprint::of(&scalable, None, around).expect("a blueprint")]), "14Gi");
-    assert_eq!(usable(&[Blueprint::of(&deployment("m", &[]), None, around).expect("a blueprint")]), "8Gi");
+    assert_eq!(usable(&[Blueprint::of(&scalable, None, None, around).expect("a blueprint")]), "14Gi");
+    assert_eq!(
+        usable(&[Blueprint::of(&deployment("m", &[]), None, None, around).expect("a blueprint")]),
+        "8Gi"
+    );
     for (key, text, told) in [
         (&kube, "cpu", "\"cpu\" is not as in cpu=100m,memory=1Gi"),
         (&system, "memory=much", "\"much\" is not a quantity such as 100m or 1Gi"),
@@ -281,6 +288,129 @@ fn annotations_tell_every_resource_and_the_first_source_wins() {
     assert_eq!(blueprint.volume_limits, [("ebs.csi.aws.com".to_owned(), 25), ("other".to_owned(), 4)].into());
 }
 
+/// A MachineSet of `m` with these annotations.
+fn set_of_m(annotations: &[(&str, &str)]) -> Scalable {
+    let mut value = deployment_json("m-1", annotations);
+    let all = value["metadata"]["annotations"].as_object_mut().expect("a map");
+    all.retain(|key, _| annotations.iter().any(|(known, _)| key == known));
+    Scalable::read(ScalableKind::MachineSet, &object(value)).expect("a MachineSet")
+}
+
+fn blueprint_with(
+    scalable: &Scalable,
+    set: &Scalable,
+    learnt: Option<Learnt>,
+) -> Result<Blueprint, Malformed> {
+    let spec = ClusterAPINodeClassSpec::default();
+    let learnt = learnt.map(|learnt| (scalable.id.clone(), learnt)).into_iter().collect();
+    let template = Template {
+        capacity: [("cpu".to_owned(), "64".to_owned()), ("example.com/widget".to_owned(), "9".to_owned())]
+            .into(),
+        ..Template::default()
+    };
+    let around = Surroundings {
+        node_class: "default",
+        spec: &spec,
+        failure_domains: &[],
+        sync_labels: &SyncLabels::default(),
+        default_arch: "amd64",
+        vm_memory_overhead: 0,
+        learnt: &learnt,
+        spot: &BTreeSet::new(),
+        told: &Told::default(),
+    };
+    Blueprint::of(scalable, Some(set), Some(&template), around)
+}
+
+#[test]
+fn a_machine_set_tells_what_its_deployment_does_not_and_goes_before_the_template() {
+    let own = "karpenter.cluster.x-k8s.io/resource.example.com_widget";
+    let disk = format!("{CAPACITY}/ephemeral-disk");
+    let set = set_of_m(&[
+        (&format!("{CAPACITY}/cpu"), "nonsense that nobody reads"),
+        (own, "3"),
+        (&disk, "20Gi"),
+        (&format!("{CAPACITY}/csi-driver"), "ebs.csi.aws.com=25"),
+    ]);
+    let deployment = deployment("m", &[]);
+    let blueprint = blueprint_with(&deployment, &set, None).expect("a blueprint");
+    let found = quantities(&blueprint);
+    assert_eq!(
+        ["cpu", "example.com/widget", "ephemeral-storage"].map(|key| found[key].as_str()),
+        ["4", "3", "20Gi"]
+    );
+    assert_eq!(blueprint.volume_limits, [("ebs.csi.aws.com".to_owned(), 25)].into());
+    let error = blueprint_with(&deployment, &set_of_m(&[(&disk, "much")]), None).expect_err("malformed");
+    assert_eq!(
+        error.to_string(),
+        format!(
+            "MachineDeployment default/m: MachineSet default/m-1: {disk}: \"much\" is not a quantity such as 4 or 16Gi"
+        )
+    );
+}
+
+#[test]
+fn what_nobody_tells_of_nodes_is_what_a_node_shows_for_all_that_are_said_to_be_alike() {
+    let same = ("karpenter.cluster.x-k8s.io/instance-type", "large");
+    let list = |value: serde_json::Value| -> karpenter_api::ResourceList {
+        serde_json::from_value(value).expect("resources")
+    };
+    let all = || {
+        let some = json!({"cpu": "2", "memory": "1Gi", "pods": "250", "ephemeral-storage": "100Gi"});
+        let mut all = list(some);
+        all.extend(list(json!({"example.com/widget": "1", "example.com/none": "0", "hugepages-1Gi": "1Gi"})));
+        all
+    };
+    let shows = |disk: &str| Learnt {
+        capacity: all(),
+        allocatable: list(json!({"cpu": "2", "pods": "58", "ephemeral-storage": disk})),
+    };
+    let set = set_of_m(&[]);
+    let blueprint =
+        |name: &str, learnt| blueprint_with(&deployment(name, &[same]), &set, learnt).expect("a blueprint");
+    let told = |blueprints: &[Blueprint]| {
+        let catalog = Catalog::of(blueprints, |_, _| None);
+        assert_eq!(catalog.types.len(), 1, "all of one type");
+        let mut capacity = conversion::resource_list(&catalog.types[0].capacity);
+        assert!(!capacity.contains_key("example.com/none"), "of which there are none");
+        assert!(!capacity.contains_key("hugepages-1Gi"), "memory is shown without them");
+        ["cpu", "example.com/widget", "pods", "ephemeral-storage"]
+            .map(|name| capacity.remove(name).map(|quantity| quantity.to_string()).unwrap_or_default())
+    };
+    assert_eq!(told(&[blueprint("m", None)]), ["4", "9", "110", ""], "nobody has seen a node");
+    let (seen, unseen) = (blueprint("m", Some(shows("90Gi"))), blueprint("n", None));
+    assert_eq!(told(&[seen.clone(), unseen.clone()]), ["4", "9", "58", "90Gi"], "what is told goes first");
+    assert_eq!(told(&[unseen, seen.clone()]), ["4", "9", "58", "90Gi"]);
+    let less = blueprint("o", Some(shows("80Gi")));
+    assert_eq!(told(&[seen, less])[3], "80Gi", "the least that was seen");
+}
+
+#[test]
+fn devices_that_pods_get_by_claims_are_told_to_be_ignored() {
+    let (driver, count) = (format!("{CAPACITY}/dra-driver"), format!("{CAPACITY}/gpu-count"));
+    let scalable = deployment("m", &[(&driver, "gpu.example.com"), (&count, "2")]);
+    let capacity = blueprint(&scalable).capacity;
+    assert_eq!(capacity.len(), 3, "cores, memory and pods: {capacity:?}");
+    let told = devices::ignored(Annotated { scalable: &scalable, set: None }).expect("a word").to_string();
+    let expected = format!("MachineDeployment default/m: {driver}: devices of gpu.example.com are ignored");
+    assert!(told.starts_with(&expected), "{told}");
+    let plain = deployment("m", &[(&count, "2")]);
+    assert_eq!(devices::ignored(Annotated { scalable: &plain, set: None }), None);
+}
+
+#[test]
+fn an_operating_system_is_the_templates_or_linux() {
+    let of = |info: serde_json::Value| {
+        let template = json!({"metadata": {}, "status": {"nodeInfo": info}});
+        let template = Template::read("FakeMachineTemplate", &object(template)).expect("a template");
+        let spec = ClusterAPINodeClassSpec::default();
+        let labels = blueprint_of(&deployment("m", &[]), Some(&template), &spec).expect("a blueprint").labels;
+        ["kubernetes.io/os", "kubernetes.io/arch"].map(|key| labels[key].clone())
+    };
+    assert_eq!(of(json!({"operatingSystem": "windows"})), ["windows", "amd64"]);
+    assert_eq!(of(json!({"architecture": "s390x"})), ["linux", "s390x"]);
+}
+
 #[test]
 fn what_cannot_be_read_is_named_with_object_and_key() {
     let without = |key: &str| {
@@ -305,6 +435,37 @@ fn what_cannot_be_read_is_named_with_object_and_key() {
         (
             deployment("m", &[(&format!("{CAPACITY}/taints"), "key:Sometimes")]),
             format!("{CAPACITY}/taints: \"key:Sometimes\" is not"),
+        ),
+        (
+            deployment("m", &[(&format!("{CAPACITY}/csi-driver"), "ebs.csi.aws.com=many")]),
+            format!("{CAPACITY}/csi-driver: \"ebs.csi.aws.com=many\" is not name=limit"),
+        ),
+        (
+            deployment("m", &[(&format!("{CAPACITY}/csi-driver"), "ebs.csi.aws.com=-1")]),
+            format!("{CAPACITY}/csi-driver: \"ebs.csi.aws.com=-1\" is not name=limit"),
+        ),
+        (
+            deployment("m", &[(&format!("{CAPACITY}/csi-driver"), "=25")]),
+            format!("{CAPACITY}/csi-driver: \"=25\" does not name a CSI driver"),
+        ),
+        (
+            deployment("m", &[(&format!("{CAPACITY}/dra-driver"), "not a driver")]),
+            format!("{CAPACITY}/dra-driver: \"not a driver\" is not the name of a driver"),
+        ),
+        (
+            deployment(
+                "m",
+                &[(&format!("{CAPACITY}/gpu-count"), "1"), (&format!("{CAPACITY}/gpu-type"), "a gpu")],
+            ),
+            format!("{CAPACITY}/gpu-type: \"a gpu\" is not the name of a resource"),
+        ),
+        (
+            deployment("m", &[("karpenter.cluster.x-k8s.io/resource.example.com_", "3")]),
+            "resource.example.com_: \"example.com/\" is not the name of a resource".to_owned(),
+        ),
+        (
+            deployment("m", &[("karpenter.cluster.x-k8s.io/resource.example.com_widget", "some")]),
+            "resource.example.com_widget: \"some\" is not a quantity".to_owned(),
         ),
         (
             deployment("m", &[("karpenter.cluster.x-k8s.io/price", "cheap")]),
@@ -384,7 +545,10 @@ fn nodes_have_the_labels_cluster_api_copies_and_those_of_the_annotation() {
         "node.cluster.x-k8s.io/x": "template",
         "node.cluster.x-k8s.io/karpenter-member": "",
         "team.example/name": "core",
+        "other-team.example/name": "not copied",
         "cluster.x-k8s.io/cluster-name": "c",
+        "topology.cluster.x-k8s.io/owned": "",
+        "machine-template-hash": "12345",
         "app": "not copied",
     });
     let blueprint = blueprint(&read_deployment(value));
@@ -526,7 +690,7 @@ fn running(scalable: &Scalable, second: i64, carried: &[&str]) -> Blueprint {
 #[test]
 fn a_newcomer_of_the_same_name_renames_nothing_that_runs() {
     let set = Scalable::read(
-        crate::client::scalable::ScalableKind::MachineSet,
+        ScalableKind::MachineSet,
         &object(deployment_json("a", &[(&format!("{CAPACITY}/cpu"), "8")])),
     )
     .expect("a MachineSet");
@@ -567,11 +731,8 @@ fn where_several_names_are_taken_those_that_are_left_are_the_same_as_ever() {
     let named = |resource: &str, name: &str, size: &str| {
         deployment(resource, &[("karpenter.cluster.x-k8s.io/instance-type", name), (&memory, size)])
     };
-    let set = Scalable::read(
-        crate::client::scalable::ScalableKind::MachineSet,
-        &object(deployment_json("a", &[(&memory, "8Gi")])),
-    )
-    .expect("a MachineSet");
+    let set = Scalable::read(ScalableKind::MachineSet, &object(deployment_json("a", &[(&memory, "8Gi")])))
+        .expect("a MachineSet");
     let all = [
         running(&named("x", "default.a", "4Gi"), 1, &[]),
         running(&set, 2, &[]),

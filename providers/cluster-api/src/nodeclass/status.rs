@@ -158,8 +158,9 @@ impl StatusController {
             } else if !offers.catalog.renamed.is_empty() {
                 let message = offers.catalog.renamed.join("; ");
                 conditions.set_true_with_reason(INSTANCE_TYPES_RESOLVED, "SomeRenamed", &message);
-            } else if !offers.ignored.is_empty() {
-                let ignored: Vec<String> = offers.ignored.iter().map(ToString::to_string).collect();
+            } else if !offers.ignored.is_empty() || !offers.unplanned.is_empty() {
+                let ignored = offers.ignored.iter().chain(&offers.unplanned);
+                let ignored: Vec<String> = ignored.map(ToString::to_string).collect();
                 conditions.set_true_with_reason(INSTANCE_TYPES_RESOLVED, "SomeIgnored", &ignored.join("; "));
             } else {
                 conditions.set_true(INSTANCE_TYPES_RESOLVED);
@@ -255,9 +256,10 @@ impl StatusController {
             let event = Event::new(reference(class), EventType::Warning, "ControlPlaneUnknown", message);
             self.fleet.recorder.publish(event.dedupe_by([trouble.clone()]));
         }
-        for ignored in &offers.ignored {
-            let event =
-                Event::new(reference(class), EventType::Warning, "LabelsIgnored", ignored.to_string());
+        let labels = offers.ignored.iter().map(|ignored| ("LabelsIgnored", ignored));
+        let devices = offers.unplanned.iter().map(|ignored| ("DevicesIgnored", ignored));
+        for (reason, ignored) in labels.chain(devices) {
+            let event = Event::new(reference(class), EventType::Warning, reason, ignored.to_string());
             self.fleet.recorder.publish(event.dedupe_by([ignored.to_string()]));
         }
         for renamed in &offers.catalog.renamed {

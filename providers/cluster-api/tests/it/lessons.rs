@@ -74,6 +74,27 @@ fn what_a_node_has_is_learnt_from_its_sibling_and_forgotten_with_its_template() 
 }
 
 #[test]
+fn what_a_node_has_is_forgotten_when_its_template_says_something_else_and_learnt_from_the_next_one() {
+    scenario(async {
+        let rig = Rig::new(json!({})).await;
+        rig.create(silent("m", "t")).await;
+        rig.karpenter.start();
+        let scale = |replicas: u64| json!({"spec": {"replicas": replicas}});
+        rig.patch(Kind::MachineDeployment, "m", scale(1)).await;
+        rig.pass(5 * MINUTE).await;
+        assert_eq!(rig.resource("m").await.unavailable, None, "its node tells");
+        let larger = json!({"spec": {"template": {"spec": {"capacity": {"cpu": "8", "memory": "16Gi"}}}}});
+        rig.patch(Kind::SimMachineTemplate, "t", larger).await;
+        rig.pass(5 * MINUTE).await;
+        let told = rig.resource("m").await;
+        assert!(told.unavailable.unwrap_or_default().contains(CPU), "its node is of what was there before");
+        rig.patch(Kind::MachineDeployment, "m", scale(2)).await;
+        rig.pass(5 * MINUTE).await;
+        assert_eq!(rig.resource("m").await.unavailable, None, "the new one tells");
+    });
+}
+
+#[test]
 fn a_config_map_tells_prices_for_as_long_as_it_is_there_and_named() {
     scenario(async {
         let reference =

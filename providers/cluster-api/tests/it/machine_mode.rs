@@ -5,12 +5,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
+use futures_util::FutureExt as _;
 use http::Request;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use karpenter_provider_cluster_api::client::settings::Settings;
+use karpenter_provider_cluster_api::client::sync_labels::SyncLabels;
 use karpenter_sim::Objects;
 use karpenter_sim::cluster_api::{self, Kind};
-use karpenter_sim::faults::Lens;
+use karpenter_sim::faults::{FaultPlan, Lens};
 use serde_json::{Value, json};
 
+use crate::core;
 use crate::rig::{CLUSTER, MAX, MINUTE, NAMESPACE, Rig, SECOND, initialized, launched, scenario};
 
 const OWNER: &str = "karpenter.cluster.x-k8s.io/owner";
@@ -436,6 +441,41 @@ fn a_node_of_its_own_costs_three_writes_and_is_not_drained_twice_where_pods_are_
         })
         .await;
         assert_eq!(writes(&rig), [12, 1, 6, 0], "Cluster API was told not to drain it");
+    });
+}
+
+#[test]
+fn labels_that_cluster_api_was_told_to_copy_are_put_on_machines_of_their_own() {
+    scenario(async {
+        let rig = Rig::new(json!({"launchMode": "Machine"})).await;
+        let mut deployment = cluster_api::machine_deployment(NAMESPACE, CLUSTER, "m", "t", &[(MAX, "10")]);
+        deployment["spec"]["template"]["metadata"]["labels"]["team.example/name"] = "core".into();
+        deployment["spec"]["template"]["metadata"]["labels"]["app"] = "not copied".into();
+        rig.create(deployment).await;
+        let hub = rig.hub.clone();
+        let karpenter = rig.world.process("karpenter-2", FaultPlan::none(), move |life| {
+            let settings = Settings {
+                cluster_name: Some(CLUSTER.to_owned()),
+                cluster_namespace: Some(NAMESPACE.to_owned()),
+                sync_labels: SyncLabels::read(r"^team\.example/,^cluster\.x-k8s\.io/").expect("patterns"),
+                ..Settings::default()
+            };
+            core::live_with(life, hub.clone(), settings).boxed()
+        });
+        karpenter.start();
+        rig.want(1);
+        rig.until("the node is ready", 5 * MINUTE, |objects| initialized(objects) == 1).await;
+        let labels = |metadata: &ObjectMeta| metadata.labels.clone().unwrap_or_default();
+        let (machine, claim) = rig.read(|objects| {
+            let machine = objects.machines.values().next().expect("a Machine");
+            let claim = objects.node_claims.values().next().expect("a NodeClaim");
+            (labels(&machine.metadata), labels(&claim.metadata))
+        });
+        assert_eq!(machine.get("team.example/name").map(String::as_str), Some("core"));
+        assert!(!machine.contains_key("app") && !machine.contains_key("cluster.x-k8s.io/deployment-name"));
+        assert_eq!(claim.get("team.example/name").map(String::as_str), Some("core"));
+        assert!(!claim.keys().any(|key| key.starts_with("cluster.x-k8s.io/")), "{claim:?}");
+        rig.at_rest();
     });
 }
 

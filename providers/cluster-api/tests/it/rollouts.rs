@@ -6,7 +6,7 @@ use karpenter_sim::cluster_api::Kind;
 use karpenter_sim::objects::is_ready;
 use kube::Api;
 use kube::api::DeleteParams;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::rig::{MAX, MINUTE, Rig, SECOND, initialized, scenario};
 
@@ -256,6 +256,44 @@ fn a_deletion_that_nobody_heeds_is_told() {
         rig.pass(2 * MINUTE).await;
         rig.at_rest();
     });
+}
+
+#[test]
+fn a_node_claim_does_not_end_before_the_infrastructure_of_its_machine_does() {
+    for mode in ["MachineDeployment", "Machine"] {
+        scenario(async {
+            let rig = Rig::new(json!({"launchMode": mode})).await;
+            rig.deployment("m", &[(MAX, "20")]).await;
+            rig.karpenter.start();
+            rig.want(1);
+            rig.until("the node is ready", 10 * MINUTE, |objects| initialized(objects) == 1).await;
+            let (machine, _, claim, _) = rig.read(machines).remove(0);
+            let stuck =
+                |value: Value| json!({"metadata": {"annotations": {"sim.karpenter.sh/stuck": value}}});
+            rig.patch(Kind::SimMachine, &machine, stuck("".into())).await;
+            rig.want(0);
+            rig.delete_claim(&claim).await;
+            rig.until("its Machine is going", 10 * MINUTE, |objects| machines(objects)[0].3).await;
+            rig.pass(MINUTE).await;
+            rig.patch(Kind::Machine, &machine, json!({"metadata": {"finalizers": null}})).await;
+            rig.until("somebody lets it go", MINUTE, |objects| objects.machines.is_empty()).await;
+            rig.pass(3 * MINUTE).await;
+            let left = |objects: &Objects| (objects.node_claims.len(), objects.sim_machines.len());
+            assert_eq!(rig.read(left), (1, 1), "{mode}");
+            let told = rig.events("DeletionStalled").await;
+            let expected = format!("its infrastructure is not: SimMachine {machine}");
+            assert!(told.iter().any(|said| said.contains(&expected)), "{mode}: {told:?}");
+            rig.karpenter.kill();
+            rig.karpenter.start();
+            rig.pass(3 * MINUTE).await;
+            assert_eq!(rig.read(left), (1, 1), "{mode}: whoever has not seen the Machine knows its name");
+            rig.hub.cut_off(5 * MINUTE);
+            rig.patch(Kind::SimMachine, &machine, stuck(Value::Null)).await;
+            rig.pass(3 * MINUTE).await;
+            assert_eq!(rig.read(left), (1, 0), "{mode}: nobody says that it is gone");
+            rig.until("it ends", 10 * MINUTE, |objects| objects.node_claims.is_empty()).await;
+        });
+    }
 }
 
 #[test]
