@@ -118,6 +118,8 @@ impl Reconciler for Overlays {
         let unresolved: Vec<ReconcileError> = snapshot
             .node_pools
             .iter()
+            // One that has come since has a look of its own coming.
+            .filter(|pool| offers.are_about(&pool.name))
             .filter_map(|pool| match &pool.instance_types {
                 InstanceTypes::Unresolved { reason } => Some(ReconcileError::message(format!(
                     "listing instance types for nodepool {:?}, {reason}",

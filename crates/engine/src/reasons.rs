@@ -134,6 +134,11 @@ impl Rule {
 }
 
 impl Rejection {
+    /// Whether it is the NodePool's limits, in which case the text names the NodePool.
+    pub fn is_of_limits(&self) -> bool {
+        matches!(self, Rejection::NodeLimitExhausted | Rejection::LimitsExceeded)
+    }
+
     /// The rule that said no.
     pub fn rule(&self) -> Rule {
         match self {
@@ -346,10 +351,10 @@ pub enum SkipReason {
     #[error("no resolved instance types found")]
     NoInstanceTypes,
     /// Its requirements leave no instance type.
-    #[error("nodepool requirements filtered out all instance types{}", if *.min_values { " due to minValues incompatibility" } else { "" })]
+    #[error("nodepool requirements filtered out all instance types{}", if .min_values.is_empty() { "" } else { " due to minValues incompatibility" })]
     FilteredOut {
-        /// Whether `minValues` is why.
-        min_values: bool,
+        /// The labels whose `minValues` are why, with how many values each comes to; empty when it is not `minValues`.
+        min_values: Vec<(Text, i64)>,
     },
     /// Its requirements make no sense.
     #[error("{0}")]
@@ -388,7 +393,7 @@ impl fmt::Display for Unplaceable {
 impl fmt::Display for PoolRejection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.reason)?;
-        if matches!(self.reason, Rejection::NodeLimitExhausted | Rejection::LimitsExceeded) {
+        if self.reason.is_of_limits() {
             write!(f, " (NodePool={})", self.node_pool)?;
         }
         Ok(())

@@ -380,13 +380,16 @@ impl<'s> Solver<'s> {
             let set = self.algebra.demand(&template_requirements(source, &labels)).set;
             let all = Bits::all(self.tables[table].len());
             let mut types = self.tables[table].keep(&mut self.algebra, &all, set, &[]);
-            let unmet = unmet_min_values(&self.algebra, &self.tables[table], &types, set);
-            let min_values =
-                !unmet.is_empty() && self.options.min_values_policy != MinValuesPolicy::BestEffort;
-            if min_values {
+            let mut unmet = unmet_min_values(&self.algebra, &self.tables[table], &types, set);
+            if self.options.min_values_policy == MinValuesPolicy::BestEffort {
+                unmet.clear();
+            }
+            if !unmet.is_empty() {
                 types = Bits::none(self.tables[table].len());
             }
             if types.is_empty() {
+                let named = |(key, reached)| (self.algebra.vocabulary.key_name(key).clone(), reached);
+                let min_values = unmet.into_iter().map(named).collect();
                 plan.skipped_pools.push(SkippedPool {
                     node_pool: source.name.clone(),
                     reason: SkipReason::FilteredOut { min_values },

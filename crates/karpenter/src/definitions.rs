@@ -25,6 +25,11 @@ pub(crate) enum DefinitionError {
         "cannot ask the cluster which kinds it serves: {0}; check that it can be reached, and that --kubeconfig (KUBECONFIG) names the right one"
     )]
     Unknown(ApiError),
+    /// May not find out.
+    #[error(
+        "may not ask the cluster which kinds it serves: {0}; let this account do so (the cluster role system:discovery)"
+    )]
+    Forbidden(ApiError),
 }
 
 /// Karpenter's own kinds, and those of the feature gates that are open.
@@ -44,14 +49,15 @@ pub(crate) async fn check_core(client: &Client, options: &Options) -> Result<(),
     Ok(())
 }
 
-/// The NodeClasses of a provider.
+/// The NodeClasses of a provider, of this name for `--provider`.
 pub(crate) async fn check_node_classes(
     client: &Client,
+    name: &str,
     provider: &dyn CloudProvider,
 ) -> Result<(), DefinitionError> {
     for kind in provider.supported_node_classes() {
         let api_version = format!("{}/{}", kind.group, kind.version);
-        check(client, &api_version, &kind.plural, &format!("provider {}", provider.name())).await?;
+        check(client, &api_version, &kind.plural, &format!("--provider {name}")).await?;
     }
     Ok(())
 }
@@ -65,6 +71,9 @@ async fn check(
     let served = match client.list_api_group_resources(api_version).await {
         Ok(list) => list.resources.iter().any(|served| served.name == resource),
         Err(kube::Error::Api(status)) if status.code == 404 => false,
+        Err(kube::Error::Api(status)) if status.code == 403 => {
+            return Err(DefinitionError::Forbidden(kube::Error::Api(status).into()));
+        }
         Err(error) => return Err(DefinitionError::Unknown(error.into())),
     };
     if served {
@@ -79,9 +88,13 @@ async fn check(
 
 #[cfg(test)]
 mod tests {
+    use std::convert::Infallible;
+
     use karpenter_runtime::options::Environ;
     use karpenter_sim::Cluster;
     use karpenter_sim::World;
+    use kube::client::Body;
+    use serde_json::json;
 
     use super::*;
 
@@ -105,6 +118,31 @@ mod tests {
         let client = Client::try_from(nowhere).expect("a client");
         let error = check_core(&client, &options(&[])).await.expect_err("nobody listens").to_string();
         assert!(error.contains("refused") && error.contains("--kubeconfig (KUBECONFIG)"), "{error}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_missing_node_class_is_told_with_the_provider_as_it_was_asked_for() {
+        let client = Cluster::new(1).client("karpenter");
+        let provider = karpenter_cloudprovider::fake::FakeProvider::new("fake");
+        let error =
+            check_node_classes(&client, "cluster-api", &provider).await.expect_err("nothing is installed");
+        assert!(error.to_string().contains(", which --provider cluster-api needs; "), "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_server_that_does_not_let_us_ask_is_told_with_the_right_that_is_missing() {
+        let refuse = tower::service_fn(|_: http::Request<Body>| async {
+            let status = json!({
+                "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "code": 403,
+                "reason": "Forbidden", "message": "forbidden: User \"k\" cannot get path \"/apis\"",
+            });
+            let mut answer = http::Response::new(Body::from(status.to_string().into_bytes()));
+            *answer.status_mut() = http::StatusCode::FORBIDDEN;
+            Ok::<_, Infallible>(answer)
+        });
+        let client = Client::new(refuse, "default");
+        let error = check_core(&client, &options(&[])).await.expect_err("forbidden").to_string();
+        assert!(error.contains("cannot get path") && error.contains("system:discovery"), "{error}");
     }
 
     #[tokio::test(start_paused = true)]

@@ -22,7 +22,7 @@ use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
-use crate::simulate::{Cluster, ClusterFiles};
+use crate::simulate::{Cluster, ClusterFiles, Rejected, Unlaunched};
 
 /// Say why something is as it is.
 #[derive(Debug, clap::Args)]
@@ -77,17 +77,32 @@ enum Output {
     Json,
 }
 
+/// An answer, printed.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// The answer.
+    pub text: String,
+    /// What goes to stderr beside it: what was left out of the input, or is odd about it.
+    pub remarks: Vec<String>,
+}
+
 /// Runs the command.
 pub fn cmd(args: &Args) -> anyhow::Result<()> {
-    io::stdout().lock().write_all(report(args)?.as_bytes())?;
+    let report = report(args)?;
+    for remark in &report.remarks {
+        writeln!(io::stderr(), "{remark}")?;
+    }
+    io::stdout().lock().write_all(report.text.as_bytes())?;
     Ok(())
 }
 
-/// The answer, without touching stdout.
-pub fn report(args: &Args) -> anyhow::Result<String> {
+/// The answer, without touching stdout or stderr.
+pub fn report(args: &Args) -> anyhow::Result<Report> {
     let args = match &args.what {
         What::Node(args) => args,
-        What::MachineDeployment(args) => return machine_deployment::report(args),
+        What::MachineDeployment(args) => {
+            return Ok(Report { text: machine_deployment::report(args)?, remarks: Vec::new() });
+        }
     };
     let types = args.instance_types.as_deref();
     let cluster = if args.files.is_empty() {
@@ -101,20 +116,63 @@ pub fn report(args: &Args) -> anyhow::Result<String> {
         cluster.set_gates(&feature_gates(gates)?);
     }
     let snapshot = cluster.snapshot();
-    let Some(explanation) = explain(&snapshot, cluster.options(), &args.name) else {
-        let known: Vec<&str> = snapshot.nodes.iter().map(|machine| &**machine.name()).collect();
-        let shown = known.iter().take(5).copied().collect::<Vec<_>>().join(", ");
-        anyhow::bail!(
-            "there is no node {:?}; there are {} nodes{}",
-            args.name,
-            known.len(),
-            if known.is_empty() { String::new() } else { format!(", such as {shown}") }
-        );
+    let left_out = cluster.left_out();
+    let (text, mut json) = match explain(&snapshot, cluster.options(), &args.name) {
+        Some(mut explanation) => {
+            explanation.blame(left_out);
+            (explanation.to_text(), explanation.to_json())
+        }
+        None => match cluster.unlaunched(&args.name) {
+            Some(claim) => (unlaunched_text(claim), unlaunched_json(claim)),
+            None => return Err(no_such_node(&args.name, &snapshot, left_out)),
+        },
     };
-    Ok(match args.output {
-        Output::Text => explanation.to_text(),
-        Output::Json => format!("{:#}\n", explanation.to_json()),
+    json["leftOut"] = left_out.iter().map(ToString::to_string).collect();
+    let text = match args.output {
+        Output::Text => text,
+        Output::Json => format!("{json:#}\n"),
+    };
+    let doubts = cluster.doubts().iter().map(Rejected::doubt);
+    Ok(Report { text, remarks: left_out.iter().map(Rejected::remark).chain(doubts).collect() })
+}
+
+/// Names some that there are, and what was left out: it may be among that.
+fn no_such_node(name: &str, snapshot: &Snapshot, left_out: &[Rejected]) -> anyhow::Error {
+    let known: Vec<&str> = snapshot.nodes.iter().map(|machine| &**machine.name()).collect();
+    let mut text = format!("there is no node {name:?}; there are {} nodes", known.len());
+    if !known.is_empty() {
+        let shown = known.iter().take(5).copied().collect::<Vec<_>>().join(", ");
+        let _ = write!(text, ", such as {shown}");
+    }
+    for rejected in left_out {
+        let _ = write!(text, "; {}", rejected.remark());
+    }
+    anyhow::Error::msg(text)
+}
+
+fn unlaunched_text(claim: &Unlaunched) -> String {
+    let pool = of("NodePool", &claim.node_pool);
+    format!("NodeClaim {}{pool}\nno node yet: {}\n", claim.name, not_launched(claim))
+}
+
+fn unlaunched_json(claim: &Unlaunched) -> Value {
+    json!({
+        "node": "", "nodeClaim": claim.name, "nodePool": claim.node_pool,
+        "verdict": {"goes": false, "method": "", "rule": "notLaunched", "text": not_launched(claim)},
+        "methods": [],
     })
+}
+
+fn not_launched(claim: &Unlaunched) -> String {
+    match claim.launched.as_str() {
+        "" => "it has not been launched, and says nothing of it; is Karpenter running?".to_owned(),
+        launched => format!("it has not been launched; its condition Launched is {launched}"),
+    }
+}
+
+/// `, Kind name`; nothing where there is none.
+fn of(kind: &str, name: &str) -> String {
+    if name.is_empty() { String::new() } else { format!(", {kind} {name}") }
 }
 
 /// Gates as `karpenter run` takes them; here a name that nobody knows is an error.
@@ -143,6 +201,8 @@ pub struct Explanation {
     pub verdict: Verdict,
     /// Why each method leaves it, in the order they are asked.
     pub methods: Vec<(Method, Why)>,
+    /// What is wrong with its NodePool, if that was left out of the input for it.
+    pub unread_pool: Option<String>,
 }
 
 /// What becomes of the node of this name in this cluster; none if there is no such node.
@@ -163,15 +223,33 @@ pub fn explain(snapshot: &Snapshot, options: &DisruptionOptions, name: &str) -> 
         node_pool: machine.labels().get_or_empty(karpenter_api::labels::NODEPOOL).to_owned(),
         verdict,
         methods: methods.map(|stays| (stays.method, stays.why.clone())).collect(),
+        unread_pool: None,
     })
 }
 
 impl Explanation {
+    /// A NodePool that was left out of the input is not one that does not exist.
+    fn blame(&mut self, left_out: &[Rejected]) {
+        let pool = format!("NodePool/{}", self.node_pool);
+        let rejected = left_out.iter().find(|rejected| rejected.object == pool);
+        self.unread_pool = rejected.map(|rejected| match rejected.field.as_str() {
+            "" => rejected.problem.clone(),
+            field => format!("{field}: {}", rejected.problem),
+        });
+    }
+
+    fn words(&self, why: &Why) -> String {
+        match (why, &self.unread_pool) {
+            (Why::PoolNotFound(pool), Some(problem)) => {
+                format!("its NodePool {pool} was left out of the input: {problem}")
+            }
+            _ => why.to_string(),
+        }
+    }
+
     /// For people: one sentence, then what each method says.
     pub fn to_text(&self) -> String {
         let mut text = String::new();
-        let of =
-            |kind: &str, name: &str| if name.is_empty() { String::new() } else { format!(", {kind} {name}") };
         let _ = writeln!(
             text,
             "Node {}{}{}",
@@ -187,13 +265,13 @@ impl Explanation {
                 };
                 writeln!(text, "goes: {} {}{others}", method.as_str(), does(*decision))
             }
-            Verdict::Stays { why, .. } => writeln!(text, "stays: {why}"),
+            Verdict::Stays { why, .. } => writeln!(text, "stays: {}", self.words(why)),
         };
         if !self.methods.is_empty() {
             let _ = writeln!(text, "\nWhat each method says:");
         }
         for (method, why) in &self.methods {
-            let _ = writeln!(text, "  {:<24} {why}", method.as_str());
+            let _ = writeln!(text, "  {:<24} {}", method.as_str(), self.words(why));
         }
         text
     }
@@ -205,11 +283,11 @@ impl Explanation {
                 "goes": true, "method": method.as_str(), "decision": decision.as_str(), "nodes": together_with,
             }),
             Verdict::Stays { method, why } => {
-                json!({"goes": false, "method": method.as_str(), "rule": why.rule(), "text": why.to_string()})
+                json!({"goes": false, "method": method.as_str(), "rule": why.rule(), "text": self.words(why)})
             }
         };
         let methods = self.methods.iter().map(
-            |(method, why)| json!({"method": method.as_str(), "rule": why.rule(), "text": why.to_string()}),
+            |(method, why)| json!({"method": method.as_str(), "rule": why.rule(), "text": self.words(why)}),
         );
         json!({
             "node": self.node, "nodeClaim": self.claim, "nodePool": self.node_pool,

@@ -209,7 +209,7 @@ async fn start(
     let mut parts = Vec::new();
     for name in &options.providers {
         let installation = providers::install(name, &around).await?;
-        definitions::check_node_classes(&client, &*installation.provider).await?;
+        definitions::check_node_classes(&client, name, &*installation.provider).await?;
         let measured = Measured::new(installation.provider, &environment.registry);
         registry.register(Arc::new(measured) as Arc<dyn CloudProvider>)?;
         parts.extend(installation.parts);

@@ -142,6 +142,8 @@ where
     /// Of a kind that is only known at run time: of all objects the API handle covers and the configuration selects.
     pub fn of_kind(kind: &str, api: Api<Unread>, config: watcher::Config, entropy: &Entropy) -> Self {
         let backoff = Backoff::new(entropy.stream(&format!("informer/{kind}")));
+        // The core group has no name.
+        let kind = kind.trim_start_matches('/');
         Self { kind: kind.to_owned(), api, config, mirror: Mirror::new(kind, |object| object), backoff }
     }
 

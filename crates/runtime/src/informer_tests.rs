@@ -297,3 +297,10 @@ fn a_watch_that_is_forbidden_says_who_may_not_do_what_and_what_to_do_about_it() 
          grant it to this account, as the chart's roles do"
     );
 }
+
+#[tokio::test]
+async fn a_kind_of_the_group_without_a_name_is_called_by_its_own_alone() {
+    let client = server(&Arc::default(), (200, ""));
+    let informer = Informer::<ConfigMap>::all(&client, watcher::Config::default(), &Entropy::from_seed(1));
+    assert_eq!((informer.kind.as_str(), informer.mirror.kind.as_str()), ("ConfigMap", "ConfigMap"));
+}

@@ -71,6 +71,7 @@ async fn the_level_decides_what_is_written_and_debug_shows_where() {
         tracing::error!(logger = "events", error = "no", "wrong");
         tracing::info!(target: "kube_client::client", "chatter");
         tracing::warn!(target: "kube_client::client", "trouble");
+        tracing::warn!(target: "kube_runtime::watcher", "what our informers say as well");
     };
     let at = |level| logged(Config { level, ..Config::default() }, log);
     assert_eq!(at(LevelFilter::ERROR).lines().count(), 1);

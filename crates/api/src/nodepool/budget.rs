@@ -15,8 +15,23 @@ pub enum BudgetError {
     #[error("invariant violated, invalid cron, {0} (cron=<nil>)")]
     Schedule(#[from] CronError),
     /// The number of nodes is neither a number nor a percentage.
-    #[error("invalid value for IntOrString: {0}")]
-    Nodes(String),
+    #[error("invalid value for IntOrString: {problem}")]
+    Nodes {
+        /// What stands there.
+        value: String,
+        /// What is wrong with it.
+        problem: String,
+    },
+}
+
+impl BudgetError {
+    /// The field of the budget and what is wrong with it, without what upstream's text puts around it.
+    pub fn field_and_problem(&self) -> (&'static str, String) {
+        match self {
+            Self::Schedule(problem) => ("schedule", problem.to_string()),
+            Self::Nodes { value, problem } => ("nodes", format!("{value:?}: {problem}")),
+        }
+    }
 }
 
 impl NodePool {
@@ -70,13 +85,17 @@ impl Budget {
             return Ok(i64::from(number));
         }
         let Some(digits) = self.nodes.strip_suffix('%') else {
-            return Err(BudgetError::Nodes("invalid type: string is not a percentage".to_owned()));
+            return Err(self.without_number("invalid type: string is not a percentage".to_owned()));
         };
         let percent: i64 = digits.parse().map_err(|_| {
             let shown = karpenter_primitives::quote::quote(&self.nodes);
-            BudgetError::Nodes(format!("invalid value {shown}: {}", crate::cron::atoi_error(digits)))
+            self.without_number(format!("invalid value {shown}: {}", crate::cron::atoi_error(digits)))
         })?;
         Ok(round_up_percentage(percent, node_count))
+    }
+
+    fn without_number(&self, problem: String) -> BudgetError {
+        BudgetError::Nodes { value: self.nodes.clone(), problem }
     }
 
     /// Whether it counts at the time: always without a schedule, else from each time the schedule hits for the duration.

@@ -35,7 +35,10 @@ fn both(context: &Context, node: &str, claim: &str) -> Vec<About> {
 
 /// Says on Node and NodeClaim why they stay, where upstream says so too.
 pub(super) fn stays(context: &Context, stays: &Stays) {
-    let Some((kind, message)) = stays.why.event(stays.method) else { return };
+    let Some((kind, mut message)) = stays.why.event(stays.method) else { return };
+    if let Some(prices) = stays.why.prices() {
+        message = format!("{message}: {prices}");
+    }
     let (event_type, dedupe_for) = match kind {
         EventKind::Blocked => (EventType::Normal, None),
         EventKind::Unconsolidatable => (EventType::Normal, Some(FIFTEEN_MINUTES)),
@@ -66,10 +69,7 @@ pub(super) fn pool_blocked(context: &Context, pool: &NodePool, reason: Disruptio
 
 /// Says on a NodePool which of its budgets cannot be understood, for whoever does not read the log.
 pub(super) fn invalid_budget(context: &Context, pool: &NodePool, index: usize, error: &BudgetError) {
-    let (field, problem) = match error {
-        BudgetError::Schedule(problem) => ("schedule", problem.to_string()),
-        BudgetError::Nodes(problem) => ("nodes", problem.clone()),
-    };
+    let (field, problem) = error.field_and_problem();
     let field = format!("spec.disruption.budgets[{index}].{field}");
     let message = format!("{field}: {problem}; nothing of this NodePool is disrupted until it is corrected");
     let About { object, uid } = about(pool);

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
-use karpenter_api::NodePool;
 use karpenter_api::conditions::{Condition, ConditionSet, ConditionStatus, READY};
 use karpenter_api::nodepool::NODE_CLASS_READY;
+use karpenter_api::{NodeClassReference, NodePool};
 use karpenter_cloudprovider::error::truncated;
 use karpenter_runtime::controller::{Outcome, ReconcileResult, Reconciler};
 use karpenter_runtime::events::{Event, EventType, reference};
@@ -17,6 +17,9 @@ use kube::api::DynamicObject;
 use super::{controller, follow_with_class, write_status};
 use crate::context::Context;
 use crate::watches::Watches;
+
+/// Where a NodePool names its NodeClass.
+const FIELD: &str = "spec.template.spec.nodeClassRef";
 
 struct Readiness {
     context: Context,
@@ -62,9 +65,8 @@ impl Reconciler for Readiness {
         };
         if let Err(error) = self.context.providers.for_pool(&pool) {
             if self.unserved.is_news(&pool) {
-                let field = "spec.template.spec.nodeClassRef";
-                tracing::info!(NodePool = %logging::object(&key), field, %error, "leaving nodepool alone");
-                let message = truncated(format!("{field}: {error}"));
+                tracing::info!(NodePool = %logging::object(&key), field = FIELD, %error, "leaving nodepool alone");
+                let message = truncated(format!("{FIELD}: {error}"));
                 let event = Event::new(reference(&*pool), EventType::Warning, "UnknownNodeClass", message);
                 self.context.recorder.publish(event.dedupe_by(pool.metadata.uid.clone()));
             }
@@ -78,8 +80,21 @@ impl Reconciler for Readiness {
             None => conditions.set_true(NODE_CLASS_READY),
             Some((reason, message)) => conditions.set_false(NODE_CLASS_READY, &reason, &message),
         };
+        if class.is_none() {
+            self.context.recorder.publish(missing_class(&pool));
+        }
         write_status(&self.context, &pool, &judged).await
     }
+}
+
+/// Names the NodeClass that the condition only says is missing.
+fn missing_class(pool: &NodePool) -> Event {
+    let NodeClassReference { group, kind, name } = &pool.spec.template.spec.node_class_ref;
+    let message =
+        format!("{FIELD}: there is no {kind} {name:?} of {group}; create it, or name one that there is");
+    let uid = pool.metadata.uid.clone().unwrap_or_default();
+    Event::new(reference(pool), EventType::Warning, "UnknownNodeClass", truncated(message))
+        .dedupe_by([uid, name.clone()])
 }
 
 /// What keeps a NodeClass from being used: reason and message.

@@ -14,6 +14,7 @@ mod pass;
 mod records;
 mod triggers;
 mod unanswered;
+mod unmet;
 
 use std::sync::{Arc, Mutex};
 

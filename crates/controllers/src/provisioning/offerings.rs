@@ -77,6 +77,11 @@ impl Offers {
         self.are_awaited
     }
 
+    /// Whether they are about the NodePool of this name: it may have come since they were asked for, or be nobody's here.
+    pub(crate) fn are_about(&self, pool: &str) -> bool {
+        self.types.contains_key(pool)
+    }
+
     /// What the NodePool of this name can buy.
     pub(crate) fn of(&self, pool: &str) -> InstanceTypes {
         self.types

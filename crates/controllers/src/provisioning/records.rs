@@ -7,26 +7,32 @@ use std::time::Duration;
 use karpenter_api::conditions::{ConditionStatus, HasConditions};
 use karpenter_api::nodepool::{NODE_CLASS_READY, NODE_REGISTRATION_HEALTHY, VALIDATION_SUCCEEDED};
 use karpenter_api::{NodeClaim, NodePool};
+use karpenter_cloudprovider::error::truncated;
 use karpenter_engine::eligibility::is_provisionable;
 use karpenter_engine::labels::{NODE_POOL, Text};
 use karpenter_engine::pod::{Phase, Pod, WhenUnsatisfiable};
 use karpenter_engine::reasons::{PodRejection, SkipReason, Unplaceable};
-use karpenter_engine::{PlannedClaim, StateNode, effective_zone};
+use karpenter_engine::{PlannedClaim, RejectedObject, StateNode, effective_zone};
 use karpenter_runtime::events::{Event, EventType, reference};
 use karpenter_runtime::logging;
 use karpenter_runtime::object_key::ObjectKey;
 use karpenter_runtime::options::PreferencePolicy;
 use karpenter_runtime::ttl_cache::TtlCache;
 use karpenter_state::Cluster;
+use tracing::field::display;
 
 use super::claims::some_of;
 use super::metrics::SchedulerMetrics;
 use super::nominations::{Nominations, about};
 use super::pass::{Decision, NAME};
+use super::unmet::{REQUIREMENTS, nothing_left};
 use crate::context::Context;
 
 /// How long a pod that may get in consolidation's way is not mentioned again.
 const MENTIONED_FOR: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// How many NodePools a pod without any that can be used is told of.
+const BLAMED: usize = 3;
 
 pub(super) struct Records {
     context: Context,
@@ -103,17 +109,39 @@ impl Records {
                 }
                 SkipReason::Invalid(error) => {
                     tracing::error!(NodePool = %object, %error, "ignoring nodepool, its requirements make no sense");
+                    if let Some(pool) = pool {
+                        let problem = format!("{REQUIREMENTS}: {error}");
+                        self.context.recorder.publish(unusable_requirements(pool, problem));
+                    }
                 }
                 SkipReason::FilteredOut { min_values } => {
-                    tracing::info!(NodePool = %object, "skipping, nodepool requirements filtered out all instance types");
+                    let source = decision.snapshot.node_pools.iter().find(|p| p.name == skipped.node_pool);
+                    let problem = source.and_then(|source| nothing_left(source, min_values));
+                    tracing::info!(
+                        NodePool = %object,
+                        minValuesIncompatibleErr = min_values_error(min_values),
+                        problem,
+                        "skipping, nodepool requirements filtered out all instance types"
+                    );
                     if let Some(pool) = pool {
-                        self.context.recorder.publish(no_compatible_instance_types(pool, *min_values));
+                        let by_min_values = !min_values.is_empty();
+                        self.context.recorder.publish(no_compatible_instance_types(pool, by_min_values));
+                        if let Some(problem) = problem {
+                            self.context.recorder.publish(unusable_requirements(pool, problem));
+                        }
                     }
                 }
                 SkipReason::Static | SkipReason::Deleting => {}
             }
         }
-        for rejected in &decision.plan.rejected {
+        let told = |rejected: &&RejectedObject| {
+            decision.plan.skipped_pools.iter().any(|skipped| {
+                matches!(skipped.reason, SkipReason::Invalid(_))
+                    && rejected.field == REQUIREMENTS
+                    && rejected.object.strip_prefix("NodePool ") == Some(&*skipped.node_pool)
+            })
+        };
+        for rejected in decision.plan.rejected.iter().filter(|rejected| !told(rejected)) {
             tracing::error!(
                 object = rejected.object,
                 field = rejected.field,
@@ -157,6 +185,7 @@ impl Records {
         if !has_pools(decision) {
             if batch(decision).next().is_some() {
                 tracing::info!("no dynamic nodepools found");
+                self.blame_pools(decision);
                 self.remember_failures(batch(decision));
             }
             return;
@@ -176,6 +205,37 @@ impl Records {
         if nodes > 0 {
             let pods: usize = decision.plan.existing_nodes.iter().map(|node| node.pods.len()).sum();
             tracing::info!(nodes, pods, "computed unready node(s) will fit pod(s)");
+        }
+    }
+
+    /// Tells pods which NodePools would have to be mended for them. One that was not judged yet is not blamed, nor is one that may
+    /// be another Karpenter's.
+    fn blame_pools(&self, decision: &Decision) {
+        let troubles: Vec<String> = decision
+            .plan
+            .skipped_pools
+            .iter()
+            .filter_map(|skipped| {
+                let pool = decision.pools.get(&*skipped.node_pool)?;
+                let why = match &skipped.reason {
+                    SkipReason::NotReady if is_refused(pool) => {
+                        format!("is not ready, {}", why_not_ready(pool))
+                    }
+                    SkipReason::Invalid(error) => format!("makes no sense, {REQUIREMENTS}: {error}"),
+                    _ => return None,
+                };
+                Some(format!("nodepool {} {why}", skipped.node_pool))
+            })
+            .take(BLAMED)
+            .collect();
+        if troubles.is_empty() {
+            return;
+        }
+        let error = truncated(format!("no nodepool can be used: {}", troubles.join("; ")));
+        for pod in waiting(decision).filter(|pod| pod.buffer.is_none()) {
+            // Beside what a NodePool says of the pod once one can be used: that is not to be taken for a repetition.
+            let values = [pod.uid.to_string(), "no nodepool".to_owned()];
+            self.context.recorder.publish(self.failed_to_schedule(pod, &error).dedupe_by(values));
         }
     }
 
@@ -202,7 +262,19 @@ impl Records {
             if error.reason == Unplaceable::ResourceClaims {
                 tracing::info!(Pod = %object, "skipping pod with Dynamic Resource Allocation requirements, not yet supported by Karpenter");
             } else {
-                tracing::error!(Pod = %object, error = text, "could not schedule pod");
+                let pools = exhausted_pools(&error.reason);
+                let (one, several) = match pools.as_slice() {
+                    [] => (None, None),
+                    [pool] => (Some(display(logging::object(pool))), None),
+                    pools => (None, Some(display(logging::objects(pools)))),
+                };
+                tracing::error!(
+                    Pod = %object,
+                    NodePool = one,
+                    NodePools = several,
+                    error = text,
+                    "could not schedule pod"
+                );
             }
             self.context.recorder.publish(self.failed_to_schedule(pod, &text));
         }
@@ -299,6 +371,12 @@ impl Records {
     }
 }
 
+/// Whether a NodePool was found wanting, which is more than not judged yet.
+fn is_refused(pool: &NodePool) -> bool {
+    let is_false = |type_: &&str| pool.condition_status(type_) == ConditionStatus::False;
+    [VALIDATION_SUCCEEDED, NODE_CLASS_READY].iter().any(is_false)
+}
+
 /// Which of its conditions keep a NodePool from being ready, and which NodeClass it names.
 fn why_not_ready(pool: &NodePool) -> String {
     let named = &pool.spec.template.spec.node_class_ref;
@@ -316,6 +394,34 @@ fn no_compatible_instance_types(pool: &NodePool, min_values: bool) -> Event {
     Event::new(reference(pool), EventType::Warning, "NoCompatibleInstanceTypes", message)
         .dedupe_by(pool.metadata.uid.clone())
         .dedupe_for(Duration::from_secs(60))
+}
+
+/// The NodePools that the reason names in its text, which are fields of the line as well.
+fn exhausted_pools(reason: &Unplaceable) -> Vec<ObjectKey> {
+    match reason {
+        Unplaceable::AllPools(pools) => {
+            let named = pools.iter().filter(|pool| pool.reason.is_of_limits());
+            named.map(|pool| ObjectKey::cluster(pool.node_pool.clone())).collect()
+        }
+        Unplaceable::Truncated { node_pool, .. } => vec![ObjectKey::cluster(node_pool.clone())],
+        _ => Vec::new(),
+    }
+}
+
+/// Names what [`no_compatible_instance_types`] does not, and what the CRD lets through although nothing can meet it.
+fn unusable_requirements(pool: &NodePool, problem: String) -> Event {
+    let uid = pool.metadata.uid.clone().unwrap_or_default();
+    let message = truncated(problem);
+    Event::new(reference(pool), EventType::Warning, "UnusableRequirements", message.clone())
+        .dedupe_by([uid, message])
+        .dedupe_for(Duration::from_secs(15 * 60))
+}
+
+/// As Go words it.
+fn min_values_error(unmet: &[(Text, i64)]) -> Option<String> {
+    let labels: Vec<&str> = unmet.iter().map(|(label, _)| &**label).collect();
+    let text = || format!("minValues requirement is not met for label(s) (label(s)=[{}])", labels.join(" "));
+    (!unmet.is_empty()).then(text)
 }
 
 fn key(pod: &Pod) -> ObjectKey {

@@ -122,7 +122,7 @@ async fn pods_that_ask_for_peace_for_a_while_are_told_until_when_and_others_what
 }
 
 #[tokio::test(start_paused = true)]
-async fn why_a_node_is_not_consolidated_is_told_in_upstreams_words() {
+async fn why_a_node_is_not_consolidated_is_told_in_upstreams_words_and_with_the_prices() {
     let rig = rig_with(on_demand(policy("WhenEmpty")), &[("a", 4)]).await;
     rig.create(pod_on("a", "p", "500m")).await;
     rig.pass(30 * SECOND).await;
@@ -134,5 +134,6 @@ async fn why_a_node_is_not_consolidated_is_told_in_upstreams_words() {
     rig.create(pod_on("b", "p", "500m")).await;
     rig.pass(30 * SECOND).await;
     let told = rig.events("NodeClaim", "b").await;
-    assert!(told.contains(&"Unconsolidatable: Can't replace with a cheaper node".to_owned()), "{told:?}");
+    let said = "Unconsolidatable: Can't replace with a cheaper node: it costs $0.1000 an hour, the cheapest replacement $0.1000";
+    assert!(told.contains(&said.to_owned()), "{told:?}");
 }

@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
+use karpenter_cloudprovider::fake::{Behaviour, Method};
 use serde_json::{Value, json};
 
+use crate::lines::Lines;
 use crate::objects::{With, claim, condition_of, node, node_class, node_pool, pending_pod};
 use crate::rig::Rig;
 
@@ -45,6 +47,21 @@ async fn of_overlays_that_clash_at_one_weight_the_later_in_the_alphabet_applies(
     assert_eq!(verdict(&rig, "a").await.0, "True", "nothing is in its way any more");
     let ready = rig.get(&overlay("a", 10, json!({}))).await.expect("an overlay");
     assert_eq!(condition_of(&ready, "Ready").expect("Ready")["status"], "True");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pool_that_comes_while_another_is_asked_about_is_no_error() {
+    let lines = Lines::capture();
+    let rig = rig().await;
+    rig.provider.always(Method::GetInstanceTypes, Some(Behaviour::Slow(Duration::from_secs(3))));
+    rig.create(overlay("a", 10, json!({"price": "1.0"}))).await;
+    for pool in ["second", "third", "fourth"] {
+        rig.create(node_pool(pool)).await;
+        rig.pass(Duration::from_secs(1)).await;
+    }
+    rig.pass(Duration::from_secs(60)).await;
+    assert_eq!(verdict(&rig, "a").await.0, "True");
+    assert_eq!(lines.saying("Reconciler error"), [] as [Value; 0]);
 }
 
 #[tokio::test(start_paused = true)]

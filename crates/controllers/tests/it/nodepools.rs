@@ -160,6 +160,17 @@ async fn a_pool_says_what_is_wrong_with_its_class() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_pool_whose_class_is_missing_names_it_with_field_and_remedy() {
+    let rig = Rig::quiet(&[]).await;
+    rig.create(bare_pool()).await;
+    rig.pass(10 * SECOND).await;
+    let told = rig.events("NodePool", "default").await;
+    let told: Vec<_> = told.iter().filter(|said| said.starts_with("UnknownNodeClass: ")).collect();
+    let said = "UnknownNodeClass: spec.template.spec.nodeClassRef: there is no FakeNodeClass \"default\" of karpenter.test.sh; create it, or name one that there is";
+    assert_eq!(told, [said]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_pool_says_which_rule_it_breaks() {
     let rig = Rig::quiet(&[]).await;
     rig.create(bare_pool()).await;

@@ -10,6 +10,7 @@ use karpenter_cloudprovider::fake::{Behaviour, Method, instance_types};
 use karpenter_engine::taints::Taint;
 use serde_json::{Value, json};
 
+use crate::lines::Lines;
 use crate::objects::{With, claim, node, node_class, node_name, node_pool, pending_pod, pod_on, provider_id};
 use crate::rig::Rig;
 
@@ -353,8 +354,91 @@ async fn requirements_that_leave_no_instance_type_are_told_to_the_pool() {
     assert!(told[0].ends_with("nodepool requirements filtered out all available instance types"), "{told:?}");
 }
 
+fn pool_requiring(requirements: Value) -> Value {
+    node_pool("default").with(json!({"spec": {"template": {"spec": {"requirements": requirements}}}}))
+}
+
+async fn unusable(rig: &Rig) -> Vec<String> {
+    let told = rig.events("NodePool", "default").await;
+    told.iter().filter_map(|said| said.strip_prefix("UnusableRequirements: ")).map(str::to_owned).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_requirement_that_leaves_no_instance_type_is_named_with_what_there_is() {
+    let (zone, arch, size) =
+        ("topology.kubernetes.io/zone", "kubernetes.io/arch", "node.kubernetes.io/instance-type");
+    for (requirements, said) in [
+        (
+            json!([{"key": zone, "operator": "In", "values": ["mars"]}]),
+            "no instance type that can be had meets topology.kubernetes.io/zone In [mars]; \
+             there is topology.kubernetes.io/zone In [test-zone-1 test-zone-2 test-zone-3]",
+        ),
+        (
+            json!([
+                {"key": arch, "operator": "In", "values": ["amd64"]},
+                {"key": arch, "operator": "NotIn", "values": ["amd64"]},
+            ]),
+            "no value of kubernetes.io/arch is left by what is asked of it; take some of that back",
+        ),
+        (
+            json!([{"key": size, "operator": "Exists", "minValues": 3}]),
+            "minValues of node.kubernetes.io/instance-type is 3, and 2 can be had; lower it, or allow more values",
+        ),
+    ] {
+        let lines = Lines::capture();
+        let rig = rig().await;
+        rig.provider.offer(instance_types(2));
+        rig.create(pool_requiring(requirements)).await;
+        rig.create(pending_pod("p", "1")).await;
+        expect_no_claims(&rig).await;
+        let said = format!("spec.template.spec.requirements: {said}");
+        assert_eq!(unusable(&rig).await, [said.as_str()]);
+        let lines = lines.saying("skipping, nodepool requirements filtered out all instance types");
+        assert!(!lines.is_empty() && lines.iter().all(|line| line["problem"] == said.as_str()), "{lines:?}");
+        let unmet =
+            "minValues requirement is not met for label(s) (label(s)=[node.kubernetes.io/instance-type])";
+        let of_min_values = if said.contains("minValues") { json!(unmet) } else { Value::Null };
+        assert!(lines.iter().all(|line| line["minValuesIncompatibleErr"] == of_min_values), "{lines:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pool_that_no_value_can_satisfy_says_so_once_and_so_do_its_pods() {
+    let lines = Lines::capture();
+    let rig = rig().await;
+    rig.create(pool_requiring(json!([{"key": "example.com/x", "operator": "Lt", "values": ["0"]}]))).await;
+    rig.create(pending_pod("p", "1")).await;
+    expect_no_claims(&rig).await;
+    let told = unusable(&rig).await;
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert!(
+        told[0].starts_with("spec.template.spec.requirements: no value can satisfy example.com/x "),
+        "{told:?}"
+    );
+    assert_eq!(lines.saying("left out of scheduling"), [] as [Value; 0], "said by another line already");
+    let told = rig.events("Pod", "p").await;
+    let said = "FailedScheduling: Failed to schedule pod, no nodepool can be used: nodepool default makes no sense, spec.template.spec.requirements: no value can satisfy";
+    assert!(told.iter().any(|event| event.starts_with(said)), "{told:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_is_told_why_its_only_pool_cannot_be_used_and_hears_the_pool_when_it_can() {
+    let rig = Rig::quiet(&[]).await;
+    rig.create(node_pool("default").with(json!({"status": null}))).await;
+    rig.create(pending_pod("p", "1000")).await;
+    expect_no_claims(&rig).await;
+    let told = rig.events("Pod", "p").await;
+    let said = "FailedScheduling: Failed to schedule pod, no nodepool can be used: nodepool default is not ready, NodeClassReady is False: NodeClass not found on cluster; spec.template.spec.nodeClassRef is FakeNodeClass \"default\"";
+    assert_eq!(told, [said]);
+    rig.create(node_class()).await;
+    expect_no_claims(&rig).await;
+    let told = rig.events("Pod", "p").await;
+    assert_eq!(told.len(), 2, "{told:?}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn limits_keep_a_pool_small() {
+    let lines = Lines::capture();
     let rig = rig().await;
     rig.create(node_pool("default").with(json!({"spec": {"limits": {"cpu": "2"}}}))).await;
     rig.create(pending_pod("a", "1500m")).await;
@@ -372,6 +456,8 @@ async fn limits_keep_a_pool_small() {
             .ends_with("all available instance types exceed limits for nodepool (NodePool=default)")),
         "{told:?}"
     );
+    let lines = lines.saying("could not schedule pod");
+    assert!(lines.iter().any(|line| line["NodePool"] == json!({"name": "default"})), "{lines:?}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -316,6 +316,21 @@ impl Why {
         Some((kind, text))
     }
 
+    /// The prices behind it, which upstream's event does not say.
+    pub fn prices(&self) -> Option<String> {
+        match self {
+            Why::OthersNeedNodes { found, .. } => found.prices(),
+            Why::NotCheaper { price, .. } if !price.is_finite() => None,
+            Why::NotCheaper { price, cheapest: Some(cheapest) } if cheapest.is_finite() => Some(format!(
+                "it costs {} an hour, the cheapest replacement {}",
+                money(*price),
+                money(*cheapest)
+            )),
+            Why::NotCheaper { price, .. } => Some(format!("it costs {} an hour", money(*price))),
+            _ => None,
+        }
+    }
+
     /// The same, or that the nodes it would take are for pods that wait, if there are such.
     pub(super) fn unless_for(self, waiting: Vec<String>) -> Self {
         let more = waiting.len().saturating_sub(1);
@@ -607,7 +622,11 @@ fn budget(
 ) -> fmt::Result {
     let reason = reason.as_str();
     if let Some(error) = standing.errors.first() {
-        return write!(f, "a budget of NodePool {pool} cannot be understood and so allows nothing: {error}");
+        let (field, problem) = error.field_and_problem();
+        return write!(
+            f,
+            "a budget of NodePool {pool} cannot be understood and so allows nothing: {field}: {problem}"
+        );
     }
     match (standing.allowed, standing.disrupting) {
         (..=0, _) => write!(f, "NodePool {pool} allows no disruption ({reason}) at the moment"),

@@ -31,12 +31,13 @@ use self::tally::Tally;
 
 /// Run Karpenter in simulated worlds with faults; exit status 1 if a rule is broken.
 #[derive(Debug, clap::Args)]
+#[command(group(clap::ArgGroup::new("which").args(["seed", "seeds"]).required(true)))]
 pub struct Args {
     /// Which world.
     #[arg(long, value_enum, default_value_t = World::All)]
     world: World,
     /// One seed.
-    #[arg(long, value_name = "N", conflicts_with = "seeds", required_unless_present = "seeds")]
+    #[arg(long, value_name = "N")]
     seed: Option<u64>,
     /// Several seeds, the last not included.
     #[arg(long, value_name = "A..B")]

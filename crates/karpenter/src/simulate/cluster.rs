@@ -8,6 +8,8 @@ use karpenter_provider_kwok::Catalogue;
 use karpenter_runtime::options::FeatureGates;
 
 use super::input::{Input, InputError};
+use super::objects::Unlaunched;
+use super::rejected::Rejected;
 use super::settings::set_gate;
 use super::source::SourceFile;
 use super::timing::Stopwatch;
@@ -55,6 +57,21 @@ impl Cluster {
     /// The cluster as the engine takes it.
     pub(crate) fn snapshot(&self) -> Snapshot {
         self.0.snapshot()
+    }
+
+    /// What of the input makes no sense and is no part of it.
+    pub(crate) fn left_out(&self) -> &[Rejected] {
+        &self.0.rejected
+    }
+
+    /// What is part of it although no API server lets it through.
+    pub(crate) fn doubts(&self) -> &[Rejected] {
+        &self.0.doubts
+    }
+
+    /// The NodeClaim of this name, if it is no machine yet.
+    pub(crate) fn unlaunched(&self, claim: &str) -> Option<&Unlaunched> {
+        self.0.unlaunched.iter().find(|unlaunched| unlaunched.name == claim)
     }
 
     /// Decides with the gates of an operator.

@@ -1,6 +1,6 @@
 //! From what was typed to everything a decision needs.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,9 +17,9 @@ use karpenter_provider_kwok::{Catalogue, GROUP as KWOK_GROUP, labels as kwok_lab
 use karpenter_state::Cluster;
 use serde_json::value::RawValue;
 
-use super::objects::{Loaded, ManagedBy};
+use super::objects::{Loaded, ManagedBy, Unlaunched};
 use super::rejected::Rejected;
-use super::scenario::{Scenario, ScenarioError};
+use super::scenario::{HEADER_FIELDS, Scenario, ScenarioError};
 use super::settings::{SettingError, decision_options};
 use super::source::{SourceError, SourceFile};
 use super::timing::Stopwatch;
@@ -69,6 +69,12 @@ pub(crate) struct Input {
     /// Pods that wait for a place but make no sense.
     pub(crate) unreadable_pods: Vec<(String, String)>,
     pub(crate) rejected: Vec<Rejected>,
+    /// What is part of it although no API server lets it through.
+    pub(crate) doubts: Vec<Rejected>,
+    /// Which conditions keep NodePools from being ready, by name.
+    pub(crate) unmet_conditions: BTreeMap<String, String>,
+    /// NodeClaims that are no machine yet.
+    pub(crate) unlaunched: Vec<Unlaunched>,
     /// Kinds scheduling does not look at, with how many objects of each there were.
     pub(crate) passed_over: Vec<(String, usize)>,
     /// Times how the parsed objects were mirrored.
@@ -117,7 +123,12 @@ impl Input {
             Some(value) => value.parse().map_err(|_| InputError::Now { value: value.into() })?,
             None => scenario.now()?,
         };
-        let mut rejected = Vec::new();
+        let unknown = |field: &String| {
+            let problem =
+                format!("a scenario's header has no such field; it has {}", HEADER_FIELDS.join(", "));
+            Rejected::new(header_file, "", field, problem)
+        };
+        let mut rejected: Vec<Rejected> = scenario.unknown_fields.iter().map(unknown).collect();
         // A scenario speaks of the kwok provider only; a dump's pools may belong to any.
         let managed = scenario.header_file.map(|_| ManagedBy::KWOK);
         let mut loaded = Loaded::read(&scenario.objects, managed, &mut rejected);
@@ -171,6 +182,9 @@ impl Input {
             now,
             unreadable_pods: loaded.unreadable_pods,
             rejected,
+            doubts: loaded.doubts,
+            unmet_conditions: loaded.unmet_conditions,
+            unlaunched: loaded.unlaunched,
             passed_over: loaded.passed_over.into_iter().collect(),
             mirroring,
         })

@@ -15,6 +15,7 @@
 //! | `source` | files as JSON documents |
 //! | `scenario` | documents as one scenario, not yet understood |
 //! | `objects`, `settings` | understanding objects and options, each on its own |
+//! | `budgets` | what of the objects no API server lets through |
 //! | `cluster` | the same for other commands that look at a cluster |
 //! | `input` | all of it together: a cluster mirror and how to decide |
 //! | `outcome`, `explanation` | the plan and its reasons as JSON |
@@ -22,6 +23,7 @@
 //! | `disrupt`, `disrupt_table` | the same for disruption: every method's outcome, and why each node stays |
 //! | `timing` | how long it took |
 
+mod budgets;
 mod cluster;
 mod disrupt;
 mod disrupt_table;
@@ -47,6 +49,8 @@ use serde_json::Value;
 
 pub(crate) use cluster::{Cluster, ClusterFiles};
 use input::{Input, InputError, Mode};
+pub(crate) use objects::Unlaunched;
+pub(crate) use rejected::Rejected;
 use source::SourceFile;
 use table::Notes;
 use timing::{Stopwatch, Timings};
@@ -129,7 +133,7 @@ impl From<InputError> for Error {
 pub struct Report {
     /// The plan, as a table or as JSON.
     pub text: String,
-    /// What goes to stderr beside it: what was left out of the input, and timings.
+    /// What goes to stderr beside it: what was left out of the input or is odd about it, and timings.
     pub remarks: Vec<String>,
     /// Whether every pod that needs a place has one.
     pub all_placed: bool,
@@ -159,7 +163,7 @@ pub fn report(args: &Args) -> Result<Report, Error> {
     }
     // Whoever measures wants the decision alone.
     input.options.solve.explain = args.reasons || (args.output == Output::Table && !args.timings);
-    let mut remarks = Vec::new();
+    let mut remarks: Vec<String> = input.doubts.iter().map(Rejected::doubt).collect();
     let plan = if args.timings {
         let (plan, timings) = timed(&input, args.count);
         remarks.push(serde_json::to_string(&timings).map_err(io::Error::from)?);
@@ -169,7 +173,7 @@ pub fn report(args: &Args) -> Result<Report, Error> {
     };
     let text = match args.output {
         Output::Json => {
-            remarks.splice(0..0, input.rejected.iter().map(|r| format!("left out: {r}")));
+            remarks.splice(0..0, input.rejected.iter().map(Rejected::remark));
             let mut json = outcome::to_json(&plan, &input.unreadable_pods);
             if args.reasons {
                 json["reasons"] = explanation::to_json(&plan, &input.rejected);
@@ -188,11 +192,12 @@ fn notes(input: &Input) -> Notes<'_> {
         unreadable_pods: &input.unreadable_pods,
         rejected: &input.rejected,
         passed_over: &input.passed_over,
+        unmet_conditions: &input.unmet_conditions,
     }
 }
 
 fn disruption_report(args: &Args, input: &Input) -> Result<Report, Error> {
-    let mut remarks = Vec::new();
+    let mut remarks: Vec<String> = input.doubts.iter().map(Rejected::doubt).collect();
     let outcomes = if args.timings {
         let mut timings = Timings::start(&input.mirroring);
         let mut outcomes = Vec::new();
@@ -207,7 +212,7 @@ fn disruption_report(args: &Args, input: &Input) -> Result<Report, Error> {
     };
     let text = match args.output {
         Output::Json => {
-            remarks.splice(0..0, input.rejected.iter().map(|r| format!("left out: {r}")));
+            remarks.splice(0..0, input.rejected.iter().map(Rejected::remark));
             let mut json = disrupt::to_json(&outcomes);
             if args.reasons {
                 json["reasons"] = disrupt::reasons(&outcomes, &input.rejected);

@@ -10,8 +10,11 @@ use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::api::policy::v1 as policy;
 use k8s_openapi::api::storage::v1 as storage;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use karpenter_api::conditions::HasConditions;
-use karpenter_api::{CapacityBuffer, Condition, ConditionStatus, NodeOverlay, NodePool};
+use karpenter_api::conditions::{HasConditions, READY};
+use karpenter_api::labels::NODEPOOL;
+use karpenter_api::nodeclaim::LAUNCHED;
+use karpenter_api::nodepool::NODE_REGISTRATION_HEALTHY;
+use karpenter_api::{CapacityBuffer, Condition, ConditionStatus, NodeClaim, NodeOverlay, NodePool};
 use karpenter_engine::ingest::FieldError;
 use karpenter_state::{Cluster, Facts};
 use serde::Deserialize;
@@ -19,6 +22,7 @@ use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 use uuid::Uuid;
 
+use super::budgets;
 use super::rejected::Rejected;
 use super::scenario::Origin;
 
@@ -32,7 +36,37 @@ pub(crate) struct Loaded {
     pub(crate) passed_over: BTreeMap<String, usize>,
     /// What was read of the kinds there are many of; the mirror takes them in together.
     pub(crate) facts: Facts,
+    /// NodeClaims that are no machine yet.
+    pub(crate) unlaunched: Vec<Unlaunched>,
+    /// What is part of the input although no API server lets it through.
+    pub(crate) doubts: Vec<Rejected>,
+    /// Which conditions keep NodePools from being ready, by name.
+    pub(crate) unmet_conditions: BTreeMap<String, String>,
     seen: BTreeSet<(String, String, String)>,
+}
+
+/// A NodeClaim without an instance, and what is said of its launch.
+pub(crate) struct Unlaunched {
+    pub(crate) name: String,
+    pub(crate) node_pool: String,
+    /// Status, reason and message of its condition `Launched`; empty when it has none.
+    pub(crate) launched: String,
+}
+
+impl Unlaunched {
+    fn of(claim: &NodeClaim) -> Self {
+        let said = |condition: &Condition| {
+            let why = [condition.reason(), condition.message()].into_iter().filter(|text| !text.is_empty());
+            let parts = std::iter::once(condition.status.as_str()).chain(why);
+            parts.collect::<Vec<_>>().join(": ")
+        };
+        let pool = claim.metadata.labels.as_ref().and_then(|labels| labels.get(NODEPOOL));
+        Self {
+            name: claim.metadata.name.clone().unwrap_or_default(),
+            node_pool: pool.cloned().unwrap_or_default(),
+            launched: claim.condition(LAUNCHED).map(said).unwrap_or_default(),
+        }
+    }
 }
 
 #[derive(Deserialize)]
@@ -165,8 +199,22 @@ impl Loaded {
                 }
                 make_ready_unless_said(&mut pool);
                 cluster.apply_node_pool(&pool)?;
+                self.unmet_conditions.insert(head.metadata.name.clone(), unmet_conditions(&pool));
+                for (index, budget) in pool.budgets().iter().enumerate() {
+                    if let Some((field, problem)) = budgets::refused(budget) {
+                        let field = format!("spec.disruption.budgets[{index}].{field}");
+                        self.doubts.push(Rejected::new("", head.title(), field, problem));
+                    }
+                }
             }
-            ("karpenter.sh/v1", "NodeClaim") => cluster.read_node_claim(&parsed(raw)?, facts)?,
+            ("karpenter.sh/v1", "NodeClaim") => {
+                let claim: NodeClaim = parsed(raw)?;
+                cluster.read_node_claim(&claim, facts)?;
+                let instance = claim.status.as_ref().and_then(|status| status.provider_id.as_deref());
+                if instance.unwrap_or_default().is_empty() {
+                    self.unlaunched.push(Unlaunched::of(&claim));
+                }
+            }
             ("karpenter.sh/v1alpha1", "NodeOverlay") => {
                 cluster.apply_node_overlay(&parsed::<NodeOverlay>(raw)?)?
             }
@@ -298,6 +346,19 @@ fn make_ready_unless_said(pool: &mut NodePool) {
             pool.conditions_mut().push(condition);
         }
     }
+}
+
+/// Each condition that is not met, with its message; those that sum up the others only where they are alone.
+fn unmet_conditions(pool: &NodePool) -> String {
+    let unmet = |c: &&Condition| c.status != ConditionStatus::True && c.type_ != NODE_REGISTRATION_HEALTHY;
+    let (sums, others): (Vec<&Condition>, Vec<&Condition>) =
+        pool.conditions().iter().filter(unmet).partition(|condition| condition.type_ == READY);
+    let told = if others.is_empty() { sums } else { others };
+    let text = |c: &&Condition| match c.message() {
+        "" => format!("{} is {}", c.type_, c.status.as_str()),
+        message => format!("{} is {}: {message}", c.type_, c.status.as_str()),
+    };
+    told.iter().map(text).collect::<Vec<_>>().join("; ")
 }
 
 /// Whether a pod that could not be understood is one somebody waits for.

@@ -28,6 +28,16 @@ impl Rejected {
             problem: problem.into(),
         }
     }
+
+    /// As it is told on stderr.
+    pub(crate) fn remark(&self) -> String {
+        format!("left out: {self}")
+    }
+
+    /// As it is told on stderr where it was not left out.
+    pub(crate) fn doubt(&self) -> String {
+        format!("an API server would refuse this: {self}")
+    }
 }
 
 impl fmt::Display for Rejected {

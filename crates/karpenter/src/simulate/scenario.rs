@@ -9,6 +9,7 @@ use std::fmt;
 
 use jiff::Timestamp;
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 
 use super::source::{SourceError, SourceFile};
@@ -33,6 +34,8 @@ pub(crate) struct Scenario<'a> {
     pub(crate) header: Header<'a>,
     /// The file the header stood in; none for a plain dump.
     pub(crate) header_file: Option<&'a str>,
+    /// Fields of the header that mean nothing.
+    pub(crate) unknown_fields: Vec<String>,
     pub(crate) objects: Vec<(Origin<'a>, &'a RawValue)>,
 }
 
@@ -52,6 +55,21 @@ pub(crate) struct Header<'a> {
     #[serde(borrow)]
     objects: Vec<&'a RawValue>,
 }
+
+/// What [`Header`] has, and what stands there for people.
+pub(crate) const HEADER_FIELDS: [&str; 11] = [
+    "mode",
+    "now",
+    "options",
+    "wellKnownLabels",
+    "reservationIDLabel",
+    "instanceTypes",
+    "state",
+    "objects",
+    "name",
+    "seed",
+    "features",
+];
 
 /// The controller's settings that reach a decision.
 #[derive(Debug, Default, Deserialize)]
@@ -100,7 +118,12 @@ struct Probe<'a> {
 impl<'a> Scenario<'a> {
     /// Merges the files in the order given.
     pub(crate) fn parse(files: &'a [SourceFile]) -> Result<Self, ScenarioError> {
-        let mut out = Self { header: Header::default(), header_file: None, objects: Vec::new() };
+        let mut out = Self {
+            header: Header::default(),
+            header_file: None,
+            unknown_fields: Vec::new(),
+            objects: Vec::new(),
+        };
         for file in files {
             let malformed = |source| ScenarioError::Malformed { file: file.name.clone(), source };
             let mut index = 0;
@@ -119,6 +142,10 @@ impl<'a> Scenario<'a> {
                             return Err(ScenarioError::TwoHeaders { first, second });
                         }
                         out.header = serde_json::from_str(document.get()).map_err(malformed)?;
+                        let fields: BTreeMap<String, IgnoredAny> =
+                            serde_json::from_str(document.get()).map_err(malformed)?;
+                        let unknown = fields.into_keys().filter(|field| !HEADER_FIELDS.contains(&&**field));
+                        out.unknown_fields = unknown.collect();
                         out.header_file = Some(&file.name);
                         std::mem::take(&mut out.header.objects)
                     }
@@ -196,6 +223,12 @@ mod tests {
         assert_eq!(scenario.objects.len(), 4);
         assert_eq!(scenario.objects[3].0.to_string(), "d.json: object 2");
         assert_eq!(scenario.now().unwrap().to_string(), "2026-02-03T04:05:06Z");
+    }
+
+    #[test]
+    fn fields_of_the_header_that_mean_nothing_are_remembered() {
+        let files = files(&[("s.yaml", "mod: provision\nname: x\nseed: 1\nfeatures: [a]\noptions: {}\n")]);
+        assert_eq!(Scenario::parse(&files).expect("a scenario").unknown_fields, ["mod"]);
     }
 
     #[test]

@@ -84,8 +84,11 @@ fn is_yaml(name: &str) -> bool {
 
 fn yaml_documents(file: &str, text: &str) -> Result<Vec<String>, SourceError> {
     // The reader's default budget guards servers against hostile documents; a dump of a large cluster is
-    // neither hostile nor small, and it is the user's own file.
-    let options = serde_saphyr::options! { budget: None };
+    // neither hostile nor small, and it is the user's own file. JSON has no `.nan`: as a text it is the one field's problem.
+    let options = serde_saphyr::options! {
+        budget: None,
+        non_finite_float_policy: serde_saphyr::NonFiniteFloatPolicy::AsString,
+    };
     let values: Vec<serde_json::Value> = serde_saphyr::from_multiple_with_options(text, options)
         .map_err(|e| SourceError::Yaml { file: file.to_owned(), message: e.without_snippet().to_string() })?;
     Ok(values.iter().map(ToString::to_string).collect())
@@ -105,6 +108,11 @@ mod tests {
     #[test]
     fn yaml_documents_become_json_values_and_empty_ones_vanish() {
         assert_eq!(values("a.yaml", "a: 1\n---\n---\nb: [x, 'y']\n"), [r#"{"a":1}"#, r#"{"b":["x","y"]}"#]);
+    }
+
+    #[test]
+    fn a_number_that_is_none_is_a_text_and_not_the_end_of_the_file() {
+        assert_eq!(values("a.yaml", "a: .nan\nb: 1\n"), [r#"{"a":".nan","b":1}"#]);
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::{self, Write};
 
 use karpenter_engine::labels::{CAPACITY_TYPE, ZONE};
-use karpenter_engine::reasons::amount_text;
+use karpenter_engine::reasons::{SkipReason, amount_text};
 use karpenter_engine::resources::{CPU, MEMORY};
 use karpenter_engine::{Plan, PlannedClaim, Why};
 
@@ -27,6 +27,8 @@ pub(crate) struct Notes<'a> {
     pub(crate) unreadable_pods: &'a [(String, String)],
     pub(crate) rejected: &'a [Rejected],
     pub(crate) passed_over: &'a [(String, usize)],
+    /// Which conditions keep NodePools from being ready, by name.
+    pub(crate) unmet_conditions: &'a BTreeMap<String, String>,
 }
 
 pub(crate) fn render(plan: &Plan, notes: &Notes<'_>) -> String {
@@ -51,7 +53,12 @@ fn write_all(out: &mut String, plan: &Plan, notes: &Notes<'_>) -> fmt::Result {
     if !plan.skipped_pools.is_empty() {
         writeln!(out, "\nNodePools that took no part")?;
         for pool in &plan.skipped_pools {
-            writeln!(out, "  {}: {}", pool.node_pool, pool.reason)?;
+            write!(out, "  {}: {}", pool.node_pool, pool.reason)?;
+            let unmet = notes.unmet_conditions.get(&*pool.node_pool).filter(|text| !text.is_empty());
+            match unmet.filter(|_| pool.reason == SkipReason::NotReady) {
+                Some(unmet) => writeln!(out, ", {unmet}")?,
+                None => writeln!(out)?,
+            }
         }
     }
     left_out(out, plan, notes)

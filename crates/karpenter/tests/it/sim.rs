@@ -66,3 +66,9 @@ fn a_seed_gives_the_same_tape_twice_and_another_seed_another() {
     assert_eq!(first, tape("3"));
     assert_ne!(first.split("tape=").nth(1), tape("4").split("tape=").nth(1));
 }
+
+#[test]
+fn a_run_without_seeds_asks_for_one_or_several() {
+    let (ok, _, told) = sim_told(&["--world", "core"]);
+    assert!(!ok && told.contains("--seed <N>") && told.contains("--seeds <A..B>"), "{told}");
+}

@@ -199,3 +199,61 @@ fn a_capacity_buffer_gets_its_room_when_its_gate_is_open() {
         assert_eq!(plan["newNodeClaims"].as_array().map(Vec::len), Some(claims), "{}", report.text);
     }
 }
+
+/// A scenario with a pod that waits, two types of which one is sold at `price`, and a NodePool with this status.
+fn scenario(header: &str, price: &str, status: &str) -> String {
+    let sold = |name: &str, price: &str| {
+        format!(
+            "- name: {name}\n  architecture: amd64\n  operatingSystems: [linux]\n  resources: {{cpu: \"4\", memory: 16Gi}}\n  \
+             offerings: [{{Price: {price}, Requirements: [{{key: karpenter.sh/capacity-type, operator: In, values: [on-demand]}}, \
+             {{key: topology.kubernetes.io/zone, operator: In, values: [a]}}]}}]\n"
+        )
+    };
+    format!(
+        "{header}\ninstanceTypes:\n{}{}---\napiVersion: karpenter.sh/v1\nkind: NodePool\nmetadata: {{name: default}}\n\
+         spec: {{template: {{spec: {{nodeClassRef: {{group: karpenter.kwok.sh, kind: KWOKNodeClass, name: gone}}, requirements: []}}}}}}\n\
+         {status}\n---\napiVersion: v1\nkind: Pod\nmetadata: {{name: p, namespace: shop}}\n\
+         spec: {{containers: [{{name: c, resources: {{requests: {{cpu: \"1\"}}}}}}]}}\n\
+         status: {{conditions: [{{type: PodScheduled, status: \"False\", reason: Unschedulable}}]}}\n",
+        sold("small", "0.5"),
+        sold("odd", price),
+    )
+}
+
+#[test]
+fn a_price_that_is_no_number_is_left_out_alone_and_so_is_a_field_the_header_does_not_have() {
+    let files = Files::new("odd-header");
+    let file = files.write("s.yaml", &scenario("mod: provision", ".nan", ""));
+    let report = simulate(&["-o", "json", &file]).expect("a plan");
+    assert!(report.all_placed, "{}", report.text);
+    assert_eq!(report.remarks.len(), 2, "{:?}", report.remarks);
+    assert!(
+        report.remarks[0].contains("s.yaml: mod: a scenario's header has no such field; it has mode, "),
+        "{:?}",
+        report.remarks
+    );
+    assert!(report.remarks[1].contains("InstanceType/odd: offerings[0].Price: "), "{:?}", report.remarks);
+}
+
+#[test]
+fn a_pool_that_is_not_ready_says_which_condition_keeps_it() {
+    let files = Files::new("not-ready");
+    let status = "status: {conditions: [{type: Ready, status: \"False\"}, {type: NodeClassReady, status: \"False\", message: NodeClass not found on cluster}]}";
+    let file = files.write("s.yaml", &scenario("mode: provision", "0.6", status));
+    let report = simulate(&[&file]).expect("a plan");
+    let said = "  default: not ready, NodeClassReady is False: NodeClass not found on cluster\n";
+    assert!(report.text.contains(said), "{}", report.text);
+}
+
+#[test]
+fn a_budget_that_no_api_server_takes_is_obeyed_and_named() {
+    let files = Files::new("odd-budget");
+    let text = scenario("mode: disrupt", "0.6", "").replace(
+        "\nspec: {template:",
+        "\nspec: {disruption: {consolidateAfter: 0s, budgets: [{nodes: \"1\", schedule: \"@daily\"}]}, template:",
+    );
+    let file = files.write("s.yaml", &text);
+    let report = simulate(&["-o", "json", &file]).expect("a plan");
+    let said = "an API server would refuse this: NodePool/default: spec.disruption.budgets[0].schedule: must be set with duration";
+    assert_eq!(report.remarks, [said]);
+}

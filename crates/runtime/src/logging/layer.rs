@@ -111,9 +111,13 @@ fn short_caller(file: &str, row: u32) -> String {
 
 impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for LogLayer {
     fn enabled(&self, metadata: &Metadata<'_>, _: Context<'_, S>) -> bool {
-        // Libraries below us chatter at the levels we speak at.
-        let ours = metadata.target().starts_with("karpenter");
-        *metadata.level() <= self.config.level && (ours || *metadata.level() <= Level::WARN)
+        // Libraries below us chatter at the levels we speak at. What kube_runtime warns of, our informers tell with kind and remedy.
+        let most = match metadata.target() {
+            target if target.starts_with("karpenter") => Level::TRACE,
+            target if target.starts_with("kube_runtime") => Level::ERROR,
+            _ => Level::WARN,
+        };
+        *metadata.level() <= self.config.level && *metadata.level() <= most
     }
 
     fn max_level_hint(&self) -> Option<LevelFilter> {
