@@ -15,7 +15,6 @@ use kube::{Api, ResourceExt as _};
 use tokio_util::sync::CancellationToken;
 
 use crate::accounts::Accounts;
-use crate::naming::Naming;
 
 /// How long a Node without a machine may still be one that is coming.
 const PATIENCE: Duration = Duration::from_secs(2 * 60);
@@ -90,7 +89,7 @@ impl AbandonedNodes {
         for claim in claims {
             let id = claim.status.as_ref().and_then(|status| status.provider_id.as_deref());
             if let Some(id) = id
-                && Naming::attempt(&shared.naming.of_claim(&claim), name).is_some()
+                && shared.naming.attempt(&claim, name).is_some()
                 && !self.accounts.get(id).await.is_err_and(|error| error.is_not_found())
             {
                 return false;

@@ -80,12 +80,13 @@ pub(crate) fn problem_of_text(spec: &CloudStackNodeClassSpec, max_user_data: usi
 }
 
 impl CloudStackProvider {
-    /// How the machine of this choice would be deployed; nothing if the choice names what is not there.
+    /// How the machine of this choice would be deployed, in the network of this number among those that can be used; nothing if the
+    /// choice names what is not there, or there are not so many networks.
     pub(crate) fn candidate(
         &self,
         claim: &NodeClaim,
         (resolved, market): (&Resolved, &Market),
-        (instance_type, offering): (&InstanceType, &Offering),
+        (instance_type, offering, nth): (&InstanceType, &Offering, usize),
         groups: &Groups,
         told: &Told,
     ) -> Result<Option<Candidate>, ProviderError> {
@@ -123,7 +124,7 @@ impl CloudStackProvider {
             }
             _ => 0,
         };
-        let network = usable.get(turn).copied();
+        let network = (nth < usable.len()).then(|| usable[(turn + nth) % usable.len()]);
         let (Some(template), Some(network)) = (template, network) else { return Ok(None) };
         let spec = &resolved.spec;
         let mut details = spec.details.clone().unwrap_or_default();
@@ -178,7 +179,7 @@ impl CloudStackProvider {
                 root_disk_offering_id: resolved.root_disk_offering(&zone_id),
                 data_disks: resolved.new_disks(&zone_id),
                 details,
-                group: Some(self.shared.options.cluster_name.clone()),
+                group: Some(spec.group.as_ref().unwrap_or(&self.shared.options.cluster_name).clone()),
                 boot_type: spec.boot_type.clone(),
                 boot_mode: spec.boot_mode.clone(),
                 hypervisor: spec.hypervisor.clone(),

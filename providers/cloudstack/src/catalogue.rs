@@ -18,7 +18,7 @@ use crate::client::model::{
 };
 use crate::client::request::Scope;
 use crate::client::throttle::Lane;
-use crate::client::{Client, requests};
+use crate::client::{Accounts, Client, only, requests};
 
 /// How long each kind is remembered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -291,7 +291,7 @@ impl Catalogue {
         let request = requests::list_accounts();
         let ask = self.client.list(&request, Lane::Refresh);
         let owners = self.get(&self.shelves.owners, own, ask).await.ok()?;
-        if !owners.iter().any(|owner| owner.accounttype == Some(ROOT_ADMINISTRATOR)) {
+        if self.ours_of(&owners).await.ok()?.accounttype != Some(ROOT_ADMINISTRATOR) {
             return None;
         }
         let request = requests::list_hosts(zone);
@@ -362,11 +362,24 @@ impl Catalogue {
         let ask = self.client.list(&request, Lane::Refresh);
         let key = (String::new(), scope.clone());
         let (since, known) = self.look(&self.shelves.budgets, key, self.stale, ask).await?;
-        let mine = |budget: &&Budget| match scope {
-            Scope::Account { account, .. } => budget.name == *account,
-            _ => true,
+        let left = match scope {
+            Scope::Account { account, .. } => {
+                known.iter().find(|budget| budget.name == *account).cloned().unwrap_or_default()
+            }
+            Scope::Own => self.ours_of(&known).await?,
+            Scope::Project(_) => known.first().cloned().unwrap_or_default(),
         };
-        Ok((since, known.iter().find(mine).cloned().unwrap_or_default()))
+        Ok((since, left))
+    }
+
+    /// Our own account among those the server shows; one without limits if nobody can tell which that is.
+    async fn ours_of(&self, shown: &[Budget]) -> Result<Budget, ApiError> {
+        if shown.len() < 2 {
+            return Ok(shown.first().cloned().unwrap_or_default());
+        }
+        let accounts = if self.asks { self.client.account().await? } else { Accounts::default() };
+        let ours = only(&accounts).and_then(|id| shown.iter().find(|account| account.id == *id));
+        Ok(ours.cloned().unwrap_or_default())
     }
 
     /// The limits changed: somebody was refused, or something went away.

@@ -143,6 +143,20 @@ impl NodeClassController {
         if claims.iter().any(|claim| class_of(claim).as_ref() == Some(&key)) {
             return Ok(Outcome::After(IN_USE));
         }
+        let left = match self.accounts.of_class(class).left_behind(class).await {
+            Ok(machines) => machines.first().map(|machine| {
+                format!(
+                    "{} virtual machines of this cluster, such as {}, are left where no other NodeClass leads; it goes when they are gone",
+                    machines.len(),
+                    machine.name
+                )
+            }),
+            Err(error) => Some(format!("whether virtual machines are left is not known, so it stays: {error}")),
+        };
+        if let Some(text) = left {
+            self.accounts.own.shared.voice.warn(class, "MachinesLeft", text);
+            return Ok(Outcome::After(UNWELL));
+        }
         let mut released = class.clone();
         released.metadata.finalizers.get_or_insert_default().retain(|finalizer| finalizer != FINALIZER);
         let written = writes::patch(&self.api, class, &released, Lock::Optimistic).await.map_err(failed)?;

@@ -20,7 +20,7 @@ use crate::client::error::ErrorKind;
 use crate::client::http::{HttpError, HttpSettings, HttpTransport};
 use crate::client::signature::Credentials;
 use crate::client::transport::{Transport, TransportError};
-use crate::client::{Accounts, Client, NO_KEYS, Notice, Session, UNKNOWN};
+use crate::client::{Accounts, Client, NO_KEYS, Notice, Session, UNKNOWN, only};
 use crate::nodeclass::CredentialsRef;
 
 /// How often files are looked at; Kubernetes itself takes about a minute to change them.
@@ -72,8 +72,10 @@ fn keys(place: &str, value: impl Fn(&str) -> Result<String, String>) -> Result<K
         let of_config = |name: &str| {
             let line =
                 config.lines().filter_map(|line| line.split_once('=')).find(|(key, _)| key.trim() == name);
-            let found = line.map(|(_, value)| value.trim().trim_matches('"').to_owned());
-            found.ok_or_else(|| missing(format!("cloud-config has no {name}")))
+            let found = line.map(|(_, value)| value.trim().trim_matches('"').trim().to_owned());
+            found
+                .filter(|value| !value.is_empty())
+                .ok_or_else(|| missing(format!("cloud-config has no {name}, or an empty one")))
         };
         return Ok(Keys {
             api_url: of_config("api-url")?,
@@ -218,8 +220,8 @@ async fn exchange(client: &Client, keys: Keys, roads: &Roads) -> bool {
                 ));
             }
         };
-        // Names can be changed; ids cannot.
-        let same = |ours: &Accounts| ours.keys().eq(theirs.keys());
+        // Names can be changed; ids cannot. Of several accounts nobody knows which is meant.
+        let same = |ours: &Accounts| only(ours).is_some() && only(ours) == only(&theirs);
         if let Some(ours) = ours.as_ref().filter(|ours| !same(ours))
             && client.made().is_none_or(|made| made.anything)
         {
@@ -477,6 +479,19 @@ mod tests {
         assert!(error.contains("Secret x") && error.contains("cloud-config"), "{error}");
     }
 
+    #[test]
+    fn a_cloud_config_with_an_empty_key_is_none() {
+        for config in [
+            "api-url = https://cloud/client/api\napi-key =\nsecret-key = secret\n",
+            "api-url = https://cloud/client/api\napi-key = \" \"\nsecret-key = secret\n",
+        ] {
+            let data = [("cloud-config".to_owned(), ByteString(config.into()))].into();
+            let secret = Secret { data: Some(data), ..Secret::default() };
+            let error = of_secret("Secret x", &secret).err().expect("no key").to_string();
+            assert!(error.contains("api-key, or an empty one"), "{error}");
+        }
+    }
+
     /// A server that knows the accounts of some keys.
     #[derive(Default)]
     struct Doorman(Mutex<std::collections::BTreeMap<&'static str, &'static str>>);
@@ -502,6 +517,10 @@ mod tests {
                 }
                 Some((_, &"unknown")) if asked.contains("listaccounts") => {
                     (530, r#"{"errorcode":530,"errortext":"internal error"}"#.to_owned())
+                }
+                Some((_, &"many")) if asked.contains("listaccounts") => {
+                    let rows = r#"{"id":"id-many","name":"many"},{"id":"id-more","name":"more"}"#;
+                    (200, format!(r#"{{"count":2,"account":[{rows}]}}"#))
                 }
                 Some((_, account)) if asked.contains("listaccounts") => {
                     (200, format!(r#"{{"count":1,"account":[{{"id":"id-{account}","name":"{account}"}}]}}"#))
@@ -550,6 +569,16 @@ mod tests {
         assert!(exchange(&client, pair("new"), &roads).await);
         assert_eq!((client.notice(), client.session().credentials.api_key()), (None, "new"));
         assert!(!exchange(&client, pair("foreign"), &roads).await, "held against the new ones now");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn keys_are_not_taken_where_the_server_shows_many_accounts_and_not_whose_they_are() {
+        let (doorman, roads, client) = at_the_door();
+        doorman.knows(&[("old", "many"), ("new", "many")]);
+        assert!(!exchange(&client, pair("new"), &roads).await);
+        let notice = client.notice().expect("a notice").text;
+        assert!(notice.contains("account many, more") && notice.contains("restart Karpenter"), "{notice}");
+        assert_eq!(client.session().credentials.api_key(), "old");
     }
 
     #[tokio::test(start_paused = true)]

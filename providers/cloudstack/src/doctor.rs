@@ -219,9 +219,9 @@ async fn look_at_class(
             ),
         );
         for network in &in_zone.networks {
-            if resolved.spec.user_data.is_some() && !network.service.iter().any(|s| s.name == "UserData") {
+            if resolved.spec.has_user_data() && !network.service.iter().any(|s| s.name == "UserData") {
                 let text = format!(
-                    "network {:?} has no service UserData: machines get spec.userData only by a config drive",
+                    "network {:?} has no service UserData: machines get their user data only by a config drive",
                     network.name
                 );
                 findings.add("network", Verdict::Odd, text);

@@ -9,18 +9,21 @@ use std::time::Duration;
 
 use karpenter_api::NodeClaim;
 use kube::ResourceExt as _;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::client::error::ApiError;
+use crate::client::error::{ApiError, ErrorKind};
 use crate::client::model::VirtualMachine;
 use crate::client::request::Scope;
 use crate::client::requests;
 use crate::instances::is_alive;
 use crate::labels;
-use crate::naming::{Naming, machine_id};
+use crate::naming::machine_id;
+use crate::nodeclass::CloudStackNodeClass;
 use crate::protection::{DeleteProtected, protected};
 use crate::provider::CloudStackProvider;
 use crate::repair::GivenUp;
+use crate::resolved::scope_of;
 use crate::shared::{CollectOrphans, OnStopped};
 
 /// How often.
@@ -33,6 +36,8 @@ pub(crate) const GRACE: Duration = Duration::from_secs(5 * 60);
 pub(crate) const MAX_PER_ROUND: usize = 10;
 /// How often a machine that stands still is started before it is replaced.
 const MAX_STARTS: u32 = 1;
+/// How long after that it must still run to be started again should it stop once more.
+const RUNS_WELL: Duration = Duration::from_secs(60 * 60);
 
 /// What a round did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -93,6 +98,30 @@ impl CloudStackProvider {
         Ok(orphans)
     }
 
+    /// What of this cluster is left where only this NodeClass leads, so that nobody would see to it once that is gone: what a launch
+    /// made whose answer never came, perhaps.
+    ///
+    /// # Errors
+    ///
+    /// If that cannot be found out.
+    pub async fn left_behind(&self, class: &CloudStackNodeClass) -> Result<Vec<VirtualMachine>, ApiError> {
+        let shared = &self.shared;
+        let scope = scope_of(&class.spec.clone().unwrap_or_default(), &shared.options.scope);
+        let is_seen_to = shared.scopes_but(Some(&class.name_any()))?.contains(&scope);
+        let nothing_can_be_done = shared.options.collect_orphans != CollectOrphans::Destroy
+            || shared.client.session().has_no_keys();
+        if is_seen_to || nothing_can_be_done {
+            return Ok(Vec::new());
+        }
+        if shared.lost.may_come(&scope) {
+            let text = format!("a machine that was ordered in {} may still come", scope.write());
+            return Err(ApiError::new("listVirtualMachines", ErrorKind::NotSent, text));
+        }
+        let mut machines = self.ours(&scope).await?;
+        machines.retain(|machine| !matches!(machine.state.as_str(), "Destroyed" | "Expunging"));
+        Ok(machines)
+    }
+
     async fn ours(&self, scope: &Scope) -> Result<Vec<VirtualMachine>, ApiError> {
         let prefix = self.shared.naming.prefix();
         let machines = match self.shared.all_machines(scope).await {
@@ -122,8 +151,22 @@ impl CloudStackProvider {
         // Not launched yet, as far as the cluster knows: any machine of its name may become its own.
         match machine.tag(labels::TAG_NODE_CLAIM_UID) {
             Some(uid) => Some(uid) == claim.uid().as_deref(),
-            None => Naming::attempt(&self.shared.naming.of_claim(claim), &machine.name).is_some(),
+            None => self.shared.naming.attempt(claim, &machine.name).is_some(),
         }
+    }
+
+    /// The claim whose machine this is; of several that may want it the one of which it is surest.
+    fn owner<'a>(
+        &self,
+        machine: &VirtualMachine,
+        claims: &'a [Arc<NodeClaim>],
+    ) -> Option<&'a Arc<NodeClaim>> {
+        let sureness = |claim: &&Arc<NodeClaim>| {
+            let names_it = claim.status.as_ref().is_some_and(|status| status.provider_id.is_some());
+            let called = self.shared.naming.attempt(claim, &machine.name);
+            (names_it, called.is_some_and(|attempt| attempt.is_certain))
+        };
+        claims.iter().filter(|claim| self.wants(claim, machine)).max_by_key(sureness)
     }
 
     /// One round.
@@ -157,7 +200,7 @@ impl CloudStackProvider {
             for machine in &machines {
                 if self.is_orphan(machine, &claims) {
                     orphans.push((scope, machine.clone()));
-                } else if let Some(claim) = claims.iter().find(|claim| self.wants(claim, machine)) {
+                } else if let Some(claim) = self.owner(machine, &claims) {
                     // Two Secrets may hold keys of one account: one of them sees to it.
                     if self.shared.is_ours(claim) {
                         self.tend(machine, scope, (claim, &claims), &mut round).await;
@@ -169,19 +212,32 @@ impl CloudStackProvider {
         // What would not go before must not keep the others from going.
         orphans.sort_by_key(|(_, machine)| self.shared.deletions.has(&machine.id));
         for (scope, machine) in orphans {
-            if round.destroyed.len() < MAX_PER_ROUND {
+            // The lists take a while, and so does every order: somebody may want it by now.
+            let now = self.shared.objects.node_claims();
+            let unwanted = now.is_some_and(|claims| self.is_orphan(&machine, &claims));
+            if unwanted && round.destroyed.len() < MAX_PER_ROUND {
                 self.collect(&machine, scope, &mut round).await;
             }
         }
         let nothing = all.is_empty() && closed.is_empty();
         self.shared.conclude(&self.shared.has_no_machines, nothing, &session);
-        if closed.is_empty() {
-            self.forget_all_but(&all.iter().map(|machine| machine.id.clone()).collect(), &going);
-        }
+        let mut seen: BTreeSet<String> = all.iter().map(|machine| machine.id.clone()).collect();
+        seen.extend(self.out_of_sight(&closed));
+        // What nobody has a claim to may be in a scope that cannot be looked into.
+        self.forget_all_but(&seen, if closed.is_empty() { &going } else { &[] });
         let open: Vec<Scope> = scopes.into_iter().filter(|scope| !closed.contains(scope)).collect();
-        self.collect_disks(&open, &claims, &all, &mut round).await;
+        if let Some(claims) = self.shared.objects.node_claims() {
+            self.collect_disks(&open, &claims, &all, &mut round).await;
+        }
         self.remove_empty_groups().await?;
         Ok(round)
+    }
+
+    /// The machines of NodeClaims that may be in these scopes.
+    fn out_of_sight(&self, closed: &BTreeSet<Scope>) -> Vec<String> {
+        let claims = closed.iter().flat_map(|scope| self.shared.claims_that_may_be_in(scope));
+        let named = claims.filter_map(|claim| claim.status.as_ref()?.provider_id.clone());
+        named.filter_map(|id| machine_id(&id).map(str::to_owned)).collect()
     }
 
     /// What is remembered of machines that are gone goes too.
@@ -243,7 +299,14 @@ impl CloudStackProvider {
         (claim, claims): (&NodeClaim, &[Arc<NodeClaim>]),
         round: &mut Round,
     ) {
-        if !is_alive(machine) || machine.has_pending_job() || claim.metadata.deletion_timestamp.is_some() {
+        if machine.has_pending_job() || claim.metadata.deletion_timestamp.is_some() {
+            return;
+        }
+        // It cannot be started, so nothing but another machine helps.
+        if machine.state == "RestoreError" {
+            return self.stands_still(machine, claim, claims, &mut round.given_up).await;
+        }
+        if !is_alive(machine) {
             return;
         }
         self.look_at_protection(machine, claim);
@@ -261,7 +324,10 @@ impl CloudStackProvider {
         }
         let settled = self.age(machine).is_some_and(|age| age >= INTERVAL);
         match machine.state.as_str() {
-            "Running" => return self.runs(machine).await,
+            "Running" => {
+                self.forgive_starts(&machine.id);
+                return self.runs(machine).await;
+            }
             "Unknown" if settled => return self.is_unknown(machine).await,
             "Stopped" if settled => {}
             _ => return,
@@ -279,9 +345,18 @@ impl CloudStackProvider {
 
     fn may_start(&self, id: &str) -> bool {
         let mut started = self.shared.started.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = started.entry(id.to_owned()).or_default();
+        let (count, last) = started.entry(id.to_owned()).or_insert((0, Instant::now()));
         *count += 1;
+        *last = Instant::now();
         *count <= MAX_STARTS
+    }
+
+    /// It runs: what stopped it long ago says nothing of the next time.
+    fn forgive_starts(&self, id: &str) {
+        let mut started = self.shared.started.lock().unwrap_or_else(PoisonError::into_inner);
+        if started.get(id).is_some_and(|(_, last)| last.elapsed() >= RUNS_WELL) {
+            started.remove(id);
+        }
     }
 }
 
@@ -295,11 +370,11 @@ mod tests {
     use karpenter_runtime::environment::Environment;
 
     use super::*;
+    use crate::client::model::Tag;
     use crate::client::signature::Credentials;
     use crate::client::throttle::Rate;
     use crate::client::transport::{Transport, TransportError};
     use crate::client::{Client, Session};
-    use crate::nodeclass::CloudStackNodeClass;
     use crate::{Objects, ProviderOptions};
 
     /// A cluster without anything.
@@ -365,5 +440,19 @@ mod tests {
         provider.round().await.expect("a round");
         assert_eq!(client.session().credentials.api_key(), "third");
         assert!(anything(), "the round began in another account");
+    }
+    #[tokio::test(start_paused = true)]
+    async fn a_node_of_cloudstacks_own_kubernetes_service_is_not_ours_whatever_its_tags() {
+        let environment = Environment::seeded("2026-01-01T00:00:00Z".parse().expect("a time"), 1);
+        let client = Client::new(session("key", Arc::new(Nothing::default())), Rate::default(), &environment);
+        let options = ProviderOptions::new("test");
+        let provider = CloudStackProvider::new(client, options, Arc::new(Empty), &environment);
+        let tag = |key: &str| Tag { key: key.into(), value: "owned".into() };
+        let mut machine = VirtualMachine::default();
+        assert_eq!(provider.shared.why_not_ours(&machine), None);
+        machine.tags = vec![tag("kubernetes.io/cluster/other"), tag("kubernetes.io/cluster/test")];
+        assert_eq!(provider.shared.why_not_ours(&machine), None, "a tag says that it is ours");
+        machine.vmtype = "CksNode".into();
+        assert!(provider.shared.why_not_ours(&machine).is_some_and(|why| why.contains("Kubernetes service")));
     }
 }

@@ -42,8 +42,14 @@ const FIRST_LOOK: Duration = Duration::from_millis(1000);
 const NEXT_LOOK: Duration = Duration::from_millis(1500);
 /// How old a list may be from which machines are deleted: what is gone meanwhile is found out by deleting it.
 const RECENT: Duration = Duration::from_secs(3);
+/// How long a refused right to expunge is not asked for again.
+const DENIAL_BELIEVED: Duration = Duration::from_secs(60 * 60);
+/// How long a machine may take to come of which no answer came.
+const MAY_COME: Duration = Duration::from_secs(10 * 60);
 /// Names a claim's machines may take.
 const MAX_ATTEMPTS: u32 = 20;
+/// Machines that one launch makes although they fail for reasons in words nobody reads: another size may not help at all.
+const MAX_UNCLEAR: usize = 3;
 /// Unexplained failures of one kind after which it is taken for a refusal.
 const MAX_UNEXPLAINED: u32 = 3;
 
@@ -103,6 +109,46 @@ impl Deletions {
     }
 }
 
+/// Whether and when the right to expunge was refused although the server promises it. Administrators change that while everything runs,
+/// so it is believed for a while only.
+#[derive(Debug, Default)]
+pub(crate) struct ExpungeDenied(Mutex<Option<Instant>>);
+
+impl ExpungeDenied {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Option<Instant>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn note(&self) {
+        *self.lock() = Some(Instant::now());
+    }
+
+    fn holds(&self) -> bool {
+        self.lock().is_some_and(|since| since.elapsed() < DENIAL_BELIEVED)
+    }
+
+    /// The keys are of another account.
+    pub(crate) fn forget(&self) {
+        *self.lock() = None;
+    }
+}
+
+/// Where machines were ordered of which no answer came, and when last.
+#[derive(Debug, Default)]
+pub(crate) struct Lost(Mutex<BTreeMap<Scope, Instant>>);
+
+impl Lost {
+    fn note(&self, scope: &Scope) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(scope.clone(), Instant::now());
+    }
+
+    /// Whether one may still come.
+    pub(crate) fn may_come(&self, scope: &Scope) -> bool {
+        let lost = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        lost.get(scope).is_some_and(|since| since.elapsed() < MAY_COME)
+    }
+}
+
 /// Unexplained failures, by what was tried.
 #[derive(Debug, Default)]
 pub(crate) struct Unexplained(Mutex<BTreeMap<String, u32>>);
@@ -152,7 +198,7 @@ impl Shared {
         let turn = self.turn(&uid);
         let _turn = turn.lock().await;
         let base = self.naming.of_claim(claim);
-        let mut attempt = match self.survey(&base, &uid, scope).await.map_err(|error| failed(&error))? {
+        let mut attempt = match self.survey(claim, scope).await.map_err(|error| failed(&error))? {
             Survey::Found(mut machine) => {
                 let mut tags = tags.clone();
                 // Lost, perhaps, between its order and its tags: uncounted, its slot would be sold again.
@@ -169,6 +215,7 @@ impl Shared {
             Survey::Free(attempt) => attempt,
         };
         let mut refusals = Vec::new();
+        let mut unclear = 0;
         for candidate in candidates.into_iter().take(MAX_CANDIDATES) {
             if attempt >= MAX_ATTEMPTS {
                 break;
@@ -177,7 +224,11 @@ impl Shared {
                 continue;
             }
             let Some(trial) = self.unavailable.try_out(candidate.takes(), &uid) else {
-                refusals.push(format!("{}: refused lately", candidate.type_name));
+                let this = format!("{}: ", candidate.type_name);
+                // Perhaps a moment ago, in another network.
+                if !refusals.iter().any(|refusal: &String| refusal.starts_with(&this)) {
+                    refusals.push(format!("{this}refused lately"));
+                }
                 continue;
             };
             let Some(_slot) = self.reserve(&uid, &candidate).await.map_err(|error| failed(&error))? else {
@@ -192,6 +243,16 @@ impl Shared {
                     return Ok(*machine);
                 }
                 Attempt::Refused(why) => refusals.push(format!("{}: {why}", candidate.type_name)),
+                Attempt::Unclear(why) => {
+                    refusals.push(format!("{}: {why}", candidate.type_name));
+                    unclear += 1;
+                    if unclear >= MAX_UNCLEAR {
+                        refusals.push(format!(
+                            "{unclear} machines failed like that, so no other size is tried now"
+                        ));
+                        break;
+                    }
+                }
             }
         }
         Err(ProviderError::insufficient_capacity(why_none(attempt, &base, refusals)))
@@ -214,25 +275,10 @@ impl Shared {
         Arc::clone(turns.entry(uid.to_owned()).or_default())
     }
 
-    /// The machines of a claim: names that can only be its own, and not the tag of another.
-    fn machines_of<'a>(
-        machines: &'a [VirtualMachine],
-        base: &str,
-        uid: &str,
-    ) -> Vec<(u32, &'a VirtualMachine)> {
-        let mut found: Vec<(u32, &VirtualMachine)> = machines
-            .iter()
-            .filter(|machine| machine.tag(labels::TAG_NODE_CLAIM_UID).is_none_or(|tag| tag == uid))
-            .filter_map(|machine| Some((Naming::attempt(base, &machine.name)?, machine)))
-            .collect();
-        found.sort_by(|(_, a), (_, b)| (&a.created, &a.id).cmp(&(&b.created, &b.id)));
-        found
-    }
-
     /// What there is of a claim: the oldest machine that is alive. Others, and those that failed, go.
-    async fn survey(&self, base: &str, uid: &str, scope: &Scope) -> Result<Survey, ApiError> {
+    async fn survey(&self, claim: &NodeClaim, scope: &Scope) -> Result<Survey, ApiError> {
         let machines = self.inventory.fresh(scope).await?;
-        let found = Self::machines_of(&machines, base, uid);
+        let found = self.machines_of(&machines, claim)?;
         let kept = found.iter().find(|(_, machine)| is_alive(machine)).map(|(_, machine)| (*machine).clone());
         for (_, machine) in &found {
             if kept.as_ref().is_none_or(|kept| kept.id != machine.id) && !machine.has_pending_job() {
@@ -294,15 +340,18 @@ impl Shared {
                 Err(error) => error,
             };
             if error.outcome_unknown() {
-                match self.find_lost(&deploy, base, uid).await {
+                match self.find_lost(&deploy, claim).await {
                     Some(id) => break (id, deploy.job_id),
                     // It may still arrive: the next call looks again before it sends anything.
-                    None => return Err(failed(&error)),
+                    None => {
+                        self.lost.note(&scope);
+                        return Err(failed(&error));
+                    }
                 }
             }
             if error.kind == ErrorKind::NameTaken {
                 names_taken += 1;
-                match self.survey(base, uid, &scope).await.map_err(|error| failed(&error))? {
+                match self.survey(claim, &scope).await.map_err(|error| failed(&error))? {
                     Survey::Found(machine) => return Ok(Attempt::Launched(machine)),
                     // Taken by what we do not see: a machine that is destroyed, or somebody else's.
                     Survey::Free(free) => *attempt = free.max(*attempt + 1),
@@ -346,7 +395,7 @@ impl Shared {
     }
 
     /// A machine whose deployment was never answered.
-    async fn find_lost(&self, deploy: &Deploy, base: &str, uid: &str) -> Option<String> {
+    async fn find_lost(&self, deploy: &Deploy, claim: &NodeClaim) -> Option<String> {
         let mut pause = Duration::from_secs(1);
         for _ in 0..3 {
             if let Ok(job) = self.client.job(&deploy.job_id).await
@@ -354,11 +403,11 @@ impl Shared {
             {
                 return Some(id);
             }
-            if let Ok(machines) = self.inventory.fresh(&deploy.scope).await {
-                let found = Self::machines_of(&machines, base, uid);
-                if let Some((_, machine)) = found.iter().find(|(_, machine)| machine.name == deploy.name) {
-                    return Some(machine.id.clone());
-                }
+            if let Ok(machines) = self.inventory.fresh(&deploy.scope).await
+                && let Ok(found) = self.machines_of(&machines, claim)
+                && let Some((_, machine)) = found.iter().find(|(_, machine)| machine.name == deploy.name)
+            {
+                return Some(machine.id.clone());
             }
             tokio::time::sleep(pause).await;
             pause *= 2;
@@ -422,7 +471,11 @@ impl Shared {
         error: &ApiError,
         beside: usize,
     ) -> Result<Attempt, ProviderError> {
-        let refused = || Ok(Attempt::Refused(error.to_string()));
+        let refused = || {
+            let is_unclear = error.kind == ErrorKind::Capacity(CapacityKind::InWords);
+            let how = if is_unclear { Attempt::Unclear } else { Attempt::Refused };
+            Ok(how(error.to_string()))
+        };
         match &error.kind {
             ErrorKind::Capacity(kind) => {
                 let this = || candidate.refused();
@@ -444,6 +497,7 @@ impl Shared {
                     CapacityKind::Hosts | CapacityKind::Start => {
                         (this(), "no host has room for it".to_owned())
                     }
+                    CapacityKind::InWords => (this(), error.text.clone()),
                 };
                 let text = format!("{} in zone {}: {why}", candidate.type_name, candidate.zone_name);
                 self.voice.warn(claim, "InsufficientCapacity", text);
@@ -502,7 +556,7 @@ impl Shared {
     pub(crate) async fn repair_tags(&self, machine: &VirtualMachine, tags: &BTreeMap<String, String>) {
         let missing: BTreeMap<String, String> = tags
             .iter()
-            .filter(|(key, _)| machine.tag(key).is_none())
+            .filter(|(key, _)| !machine.has_tag(key))
             .map(|(k, v)| (k.clone(), v.clone()))
             .collect();
         if missing.is_empty() {
@@ -553,15 +607,11 @@ impl Shared {
         self.metrics.jobs_ended.inc(&["destroy", "failed"]);
         self.deletions.lock().remove(&machine.id);
         match error.kind {
-            ErrorKind::ExpungeDenied => self.may_not_expunge(),
+            ErrorKind::ExpungeDenied => self.expunge_denied.note(),
             ErrorKind::DeleteProtected => return Ok(LastOrder::Protected),
             _ => tracing::warn!(machine = machine.id, %error, "destroying again"),
         }
         Ok(LastOrder::None)
-    }
-
-    fn may_not_expunge(&self) {
-        self.expunge_denied.store(true, std::sync::atomic::Ordering::Relaxed);
     }
 
     async fn destroy(
@@ -577,7 +627,7 @@ impl Shared {
         let answer = self.client.call(&requests::destroy(&machine.id, expunge, &volumes)).await;
         let answer = answer.inspect_err(|error| {
             if error.kind == ErrorKind::ExpungeDenied {
-                self.may_not_expunge();
+                self.expunge_denied.note();
             }
         })?;
         if let Some(job) = answer["jobid"].as_str() {
@@ -589,12 +639,11 @@ impl Shared {
     }
 
     async fn may_expunge(&self, machine: &VirtualMachine) -> bool {
-        use std::sync::atomic::Ordering::Relaxed;
         let class = machine.tag(labels::TAG_NODE_CLASS).and_then(|name| self.objects.node_class(name));
         let spec = class.and_then(|class| class.spec.clone()).unwrap_or_default();
         self.options.expunge
             && spec.deletion_policy.as_deref() != Some("Destroy")
-            && !self.expunge_denied.load(Relaxed)
+            && !self.expunge_denied.holds()
             && self.catalogue.capabilities().await.is_ok_and(|can| can.allowuserexpungerecovervm)
     }
 
@@ -623,14 +672,12 @@ impl Shared {
             closed_to_us
         };
         if provider_id.is_empty() {
-            let base = self.naming.of_claim(claim);
-            let uid = claim.uid().unwrap_or_default();
             for scope in scopes {
                 let there = match self.inventory.fresh(scope).await {
                     Err(error) if is_closed(scope, &error) => continue,
                     there => there.map_err(|error| failed(&error))?,
                 };
-                let mine = Self::machines_of(&there, &base, &uid).into_iter();
+                let mine = self.machines_of(&there, claim).map_err(|error| failed(&error))?.into_iter();
                 machines.extend(mine.map(|(_, machine)| (scope.clone(), machine.clone())));
             }
         } else {
@@ -691,6 +738,16 @@ impl Shared {
         machine: &VirtualMachine,
         scope: &Scope,
     ) -> Result<(), ProviderError> {
+        if let Some(why) = self.why_not_ours(machine) {
+            let text = format!(
+                "virtual machine {} ({}) is not destroyed: {why}; if it is not this cluster's, take NodeClaim {} away by removing its finalizers",
+                machine.name,
+                machine.id,
+                claim.name_any()
+            );
+            self.voice.warn(claim, "DeleteRefused", text.clone());
+            return Err(ProviderError::other(text));
+        }
         let mut under_way = self.deletions.job(&machine.id);
         if under_way.is_none() && machine.has_pending_job() {
             // Ordered by whoever led before us, perhaps: servers since 4.22.1 know the last job of a machine.
@@ -731,14 +788,13 @@ impl Shared {
         let request = requests::list_virtual_machines_by_tag(&cluster_tag, "owned", scope);
         let mut machines: Vec<VirtualMachine> = self.client.list(&request, Lane::Action).await?;
         machines.retain(|machine| {
-            machine.tag(labels::TAG_MANAGED_BY).is_some() || machine.name.starts_with(self.naming.prefix())
+            let of_karpenter = machine.tag(labels::TAG_MANAGED_BY).is_some();
+            (of_karpenter || machine.name.starts_with(self.naming.prefix()))
+                && !machine.is_of_kubernetes_service()
         });
         for machine in self.inventory.fresh(scope).await?.iter() {
-            let of_another = machine
-                .tags
-                .iter()
-                .any(|tag| tag.key.starts_with("kubernetes.io/cluster/") && tag.key != cluster_tag);
-            if !of_another && !machines.iter().any(|other| other.id == machine.id) {
+            let is_ours = self.why_not_ours(machine).is_none();
+            if is_ours && !machines.iter().any(|other| other.id == machine.id) {
                 machines.push(machine.clone());
             }
         }
@@ -764,6 +820,8 @@ enum Survey {
 enum Attempt {
     Launched(Box<VirtualMachine>),
     Refused(String),
+    /// Refused too, for a reason that may have nothing to do with its size.
+    Unclear(String),
 }
 
 impl Candidate {

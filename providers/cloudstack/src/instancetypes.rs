@@ -19,6 +19,8 @@ use crate::selection::{self, glob};
 const MAX_PODS: i64 = 110;
 /// A machine's kernel and firmware keep about this share of the memory it is sold with.
 const MEMORY_LOST_PERCENT: i64 = 5;
+/// The largest such share a NodeClass may name.
+pub(crate) const MAX_MEMORY_LOST_PERCENT: i64 = 50;
 /// Kept free so that eviction can act.
 const EVICTION_MIB: i64 = 100;
 /// Root disk where nobody says.
@@ -139,8 +141,8 @@ impl Market {
 
 /// Whether the NodeClass selects this offering. CloudStack has no tags on offerings: details stand for them.
 pub(crate) fn selects(spec: &CloudStackNodeClassSpec, offering: &ServiceOffering) -> bool {
-    let usable =
-        !offering.issystem && !offering.isvolatile && matches!(offering.state.as_str(), "" | "Active");
+    let lasts = !offering.isvolatile || spec.volatile_offerings == Some(true);
+    let usable = !offering.issystem && lasts && matches!(offering.state.as_str(), "" | "Active");
     usable
         && spec
             .service_offering_selector_terms
@@ -324,7 +326,8 @@ where
             }
             let mut capacity = Resources::new();
             capacity.set("cpu", Amount::units(size.cpu));
-            let guessed = (size.memory_mib * (100 - MEMORY_LOST_PERCENT) / 100) << 20;
+            let lost = spec.vm_memory_overhead_percent.unwrap_or(MEMORY_LOST_PERCENT);
+            let guessed = (size.memory_mib * (100 - lost.clamp(0, MAX_MEMORY_LOST_PERCENT)) / 100) << 20;
             capacity.set("memory", Amount::units((quotation.memory)(size).unwrap_or(guessed)));
             capacity.set("pods", Amount::units(spec.max_pods.unwrap_or(MAX_PODS)));
             let offered = size.offering.rootdisksize.filter(|gb| *gb > 0);

@@ -11,7 +11,7 @@ use std::time::Duration;
 use karpenter_api::{NodeClaim, labels as well_known};
 use kube::ResourceExt as _;
 
-use crate::client::error::ErrorKind;
+use crate::client::error::{ApiError, ErrorKind};
 use crate::client::model::{Event, Host, VirtualMachine, time};
 use crate::client::request::Scope;
 use crate::client::{decoded, requests};
@@ -37,6 +37,18 @@ impl Default for Taken {
     fn default() -> Self {
         Self(Mutex::new(Some(BTreeMap::new())))
     }
+}
+
+impl Taken {
+    /// The keys are of another account, which may be allowed to ask.
+    pub(crate) fn forget(&self) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(BTreeMap::new());
+    }
+}
+
+/// Whether the role may not use the command at all. Whatever else is denied, perhaps by a proxy on the way, may pass.
+fn is_not_for_this_role(error: &ApiError) -> bool {
+    error.kind == ErrorKind::Denied && error.code == 432
 }
 
 fn is_spot(claim: &NodeClaim) -> bool {
@@ -82,7 +94,7 @@ impl CloudStackProvider {
                             taken.insert(id, (reason, what));
                         }
                     }
-                    Err(error) if error.kind == ErrorKind::Denied && scopes.len() == 1 => {
+                    Err(error) if is_not_for_this_role(&error) && scopes.len() == 1 => {
                         tracing::info!(%error, "machines sold as spot are replaced without a look at events");
                         *lock() = None;
                         return;

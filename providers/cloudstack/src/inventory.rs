@@ -62,9 +62,8 @@ impl Inventory {
         let mut machines: Vec<VirtualMachine> = self.client.list(&request, Lane::Action).await?;
         // The keyword is looked for anywhere, in addresses too.
         // Machines of CloudStack's own Kubernetes service are its business, whatever they are called.
-        machines.retain(|machine| {
-            machine.name.starts_with(&self.prefix) && !machine.vmtype.eq_ignore_ascii_case("cksnode")
-        });
+        machines
+            .retain(|machine| machine.name.starts_with(&self.prefix) && !machine.is_of_kubernetes_service());
         let machines = Arc::new(machines);
         *listing = Some((begun, Arc::clone(&machines)));
         Ok(machines)

@@ -106,7 +106,10 @@ pub const TAG_KEPT: &str = "karpenter.k8s.cloudstack/kept";
 /// Tag of a virtual machine: the reservation it counts against.
 pub const TAG_RESERVATION: &str = "karpenter.k8s.cloudstack/reservation";
 
+/// What tags begin with that say which cluster something belongs to.
+pub(crate) const CLUSTER_TAG: &str = "kubernetes.io/cluster/";
+
 /// The tag that says which cluster a virtual machine belongs to; its value is `owned`.
 pub fn cluster_tag(cluster: &str) -> String {
-    format!("kubernetes.io/cluster/{cluster}")
+    format!("{CLUSTER_TAG}{cluster}")
 }

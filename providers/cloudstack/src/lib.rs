@@ -5,7 +5,7 @@
 //! | [`nodeclass`], [`labels`] | the CloudStackNodeClass, and the labels and tags of nodes and machines |
 //! | `instancetypes`, `prices`, `reservations` | what could be bought: service offerings, and at what price |
 //! | `zones`, `networks`, `templates`, `affinity` | where, with what, from what, beside whom |
-//! | `candidates`, `instances`, `description` | what was bought: virtual machines, how they are made and told of |
+//! | `candidates`, `instances`, `ownership`, `description` | what was bought: virtual machines, how they are made, whose they are, how they are told of |
 //! | `bootstrap`, `talos`, `tokens`, `userdata` | how they join the cluster, with what, and what they are told |
 //! | `disks`, `later_disks`, `stray_disks` | which disks go with a machine, which are attached to it later, which lost theirs |
 //! | `quota` | what machines take of the account's limits |
@@ -52,6 +52,7 @@ mod networks;
 mod node_names;
 pub mod nodeclass;
 mod nodeclass_schema;
+mod ownership;
 mod prices;
 mod protection;
 pub mod provider;

@@ -11,8 +11,16 @@ use kube::ResourceExt as _;
 
 /// The longest name of a machine.
 const MAX_NAME: usize = 63;
-/// Room for `-99` behind the name.
-const ROOM_FOR_ATTEMPT: usize = 3;
+/// Room for `--99` behind the name.
+const ROOM_FOR_ATTEMPT: usize = 4;
+/// The same in earlier releases, which wrote `-99`.
+const ROOM_FOR_ATTEMPT_FORMERLY: usize = 3;
+/// A hyphen and a digest of the NodeClaim's UID.
+const UID: usize = 9;
+/// A hyphen, a digest of the cluster's name, a hyphen.
+const CLUSTER: usize = 8;
+/// The longest prefix: with a longer one names of machines would have to be cut before what tells that they are ours.
+pub(crate) const MAX_PREFIX: usize = MAX_NAME - ROOM_FOR_ATTEMPT - UID - CLUSTER;
 /// The longest value of a label.
 const MAX_LABEL: usize = 63;
 
@@ -35,30 +43,55 @@ impl Naming {
         &self.prefix
     }
 
-    /// The name of a claim's first machine.
+    /// The name of a claim's first machine. Two claims never share one: what had to be changed or cut ends in a digest of the UID.
     pub(crate) fn of_claim(&self, claim: &NodeClaim) -> String {
+        self.name(claim, MAX_NAME - ROOM_FOR_ATTEMPT, dns_label(&claim.name_any()) == claim.name_any())
+    }
+
+    /// What earlier releases called it.
+    fn formerly(&self, claim: &NodeClaim) -> String {
+        self.name(claim, MAX_NAME - ROOM_FOR_ATTEMPT_FORMERLY, true)
+    }
+
+    fn name(&self, claim: &NodeClaim, longest: usize, is_its_own: bool) -> String {
         let name = format!("{}{}", self.prefix, dns_label(&claim.name_any()));
-        let longest = MAX_NAME - ROOM_FOR_ATTEMPT;
-        if name.len() <= longest {
+        if is_its_own && name.len() <= longest {
             return name.trim_end_matches('-').to_owned();
         }
-        let uid = digest(&claim.uid().unwrap_or_default(), 8);
-        format!("{}-{uid}", name[..longest - 9].trim_end_matches('-'))
+        let uid = digest(&claim.uid().unwrap_or_default(), UID - 1);
+        format!("{}-{uid}", name[..name.len().min(longest - UID)].trim_end_matches('-'))
     }
 
-    /// The name of its machine of this attempt: a machine that could not be started keeps its name until it is expunged.
+    /// The name of its machine of this attempt: a machine that could not be started keeps its name until it is expunged. No claim's
+    /// own name has two hyphens in a row, so it is never that of another claim's machine.
     pub(crate) fn of_attempt(base: &str, attempt: u32) -> String {
-        if attempt == 0 { base.to_owned() } else { format!("{base}-{attempt}") }
+        if attempt == 0 { base.to_owned() } else { format!("{base}--{attempt}") }
     }
 
-    /// The attempt a name stands for, if it is one of this claim's.
-    pub(crate) fn attempt(base: &str, name: &str) -> Option<u32> {
-        let rest = name.strip_prefix(base)?;
-        if rest.is_empty() {
-            return Some(0);
-        }
-        rest.strip_prefix('-')?.parse().ok().filter(|attempt| (1..100).contains(attempt))
+    /// What a name says of a claim's machine, if it may be one of this claim's.
+    pub(crate) fn attempt(&self, claim: &NodeClaim, name: &str) -> Option<Attempt> {
+        let numbered = |base: &str, hyphens: &str| -> Option<u32> {
+            let rest = name.strip_prefix(base)?;
+            if rest.is_empty() {
+                return Some(0);
+            }
+            rest.strip_prefix(hyphens)?.parse().ok().filter(|attempt| (1..100).contains(attempt))
+        };
+        let certain = |number| Attempt { number, is_certain: true };
+        let of_old = |number| Attempt { number, is_certain: false };
+        let now = numbered(&self.of_claim(claim), "--").map(certain);
+        now.or_else(|| numbered(&self.formerly(claim), "-").map(of_old))
     }
+}
+
+/// Which of a claim's machines a name stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Attempt {
+    /// 0 is the first.
+    pub(crate) number: u32,
+    /// Whether no other claim's machine is called so. Names that earlier releases gave may be those of two claims: the second machine of
+    /// `web` was called as the first one of `web-1`.
+    pub(crate) is_certain: bool,
 }
 
 /// So many hexadecimal digits of a text's hash: the last ones, since the first hardly differ for short texts.
@@ -68,7 +101,7 @@ pub(crate) fn digest(text: &str, digits: usize) -> String {
 }
 
 /// Lower case letters, digits and single hyphens; a letter first.
-fn dns_label(text: &str) -> String {
+pub(crate) fn dns_label(text: &str) -> String {
     let mut label = String::new();
     for c in text.to_lowercase().chars() {
         let c = if c.is_ascii_lowercase() || c.is_ascii_digit() { c } else { '-' };
@@ -228,10 +261,56 @@ mod tests {
 
     #[test]
     fn attempts_are_recognised_and_other_claims_are_not() {
-        assert_eq!(Naming::attempt("k-1-np-a", "k-1-np-a"), Some(0));
-        assert_eq!(Naming::attempt("k-1-np-a", "k-1-np-a-3"), Some(3));
-        for other in ["k-1-np-ab", "k-1-np-a-b", "k-1-np-a-", "k-1-np-a-0", "other"] {
-            assert_eq!(Naming::attempt("k-1-np-a", other), None, "{other}");
+        let naming = Naming::new("k", "prod");
+        let web = claim("web", "1");
+        let number = |name: &str| {
+            let attempt = naming.attempt(&web, &format!("{}{name}", naming.prefix()))?;
+            Some((attempt.number, attempt.is_certain))
+        };
+        assert_eq!(number("web"), Some((0, true)));
+        assert_eq!(number("web--3"), Some((3, true)));
+        for other in ["webb", "web-b", "web-", "web--", "web--0", "web--100", "web-0", "other"] {
+            assert_eq!(number(other), None, "{other}");
+        }
+        assert_eq!(naming.attempt(&web, "other"), None);
+    }
+
+    #[test]
+    fn names_of_earlier_releases_are_recognised_and_may_be_those_of_another_claim() {
+        let naming = Naming::new("k", "prod");
+        let formerly = |name: &str, of: &NodeClaim| {
+            let attempt = naming.attempt(of, &format!("{}{name}", naming.prefix())).expect("recognised");
+            (attempt.number, attempt.is_certain)
+        };
+        assert_eq!(formerly("web-3", &claim("web", "1")), (3, false));
+        assert_eq!(formerly("team-a-web", &claim("team.a-web", "1")), (0, false));
+        assert_eq!(formerly("team-a-web-2", &claim("team.a-web", "1")), (2, false));
+        // As long as it could be then, and a bit longer than it can be now.
+        let long = "x".repeat(MAX_NAME - ROOM_FOR_ATTEMPT_FORMERLY - naming.prefix().len());
+        assert_eq!(formerly(&long, &claim(&long, "1")), (0, false));
+        assert_eq!(formerly(&format!("{long}-7"), &claim(&long, "1")), (7, false));
+    }
+
+    #[test]
+    fn no_two_claims_have_machines_of_one_name() {
+        let naming = Naming::new("k", "prod");
+        let claims = [claim("web.1", "1"), claim("web-1", "2"), claim("web--1", "3"), claim("web", "4")];
+        let mut names: Vec<String> = Vec::new();
+        for claim in &claims {
+            let base = naming.of_claim(claim);
+            names.extend((0..20).map(|attempt| Naming::of_attempt(&base, attempt)));
+        }
+        let different: std::collections::BTreeSet<&String> = names.iter().collect();
+        assert_eq!(different.len(), names.len(), "{names:?}");
+    }
+
+    #[test]
+    fn names_with_the_longest_prefix_still_say_whose_they_are() {
+        let naming = Naming::new(&"p".repeat(MAX_PREFIX), "prod");
+        for name in ["a", "default-abcde", &"x".repeat(250)] {
+            let name = naming.of_claim(&claim(name, "1"));
+            assert!(name.starts_with(naming.prefix()), "{name}");
+            assert!(valid(&Naming::of_attempt(&name, 99)), "{name}");
         }
     }
 

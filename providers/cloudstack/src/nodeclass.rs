@@ -160,6 +160,15 @@ pub struct CloudStackNodeClassSpec {
     /// Whether machines may be given more cores or memory while they run; they may not unless this is true.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dynamic_scaling: Option<bool>,
+    /// The group of the user interface that machines are put into; named after the cluster where it is not said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<String>,
+    /// How much of its memory a machine never sees, in percent, where no node of its size has shown it yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vm_memory_overhead_percent: Option<i64>,
+    /// Whether offerings are used whose root disk is made anew whenever the machine starts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub volatile_offerings: Option<bool>,
     /// Where the user data stands instead of `userData`: in a Secret or ConfigMap.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user_data_ref: Option<ValueRef>,
@@ -186,6 +195,16 @@ pub struct CloudStackNodeClassSpec {
     pub user_data_details: BTreeMap<String, String>,
 }
 
+impl CloudStackNodeClassSpec {
+    /// Whether machines are given user data, wherever it comes from.
+    pub(crate) fn has_user_data(&self) -> bool {
+        self.user_data.is_some()
+            || self.user_data_ref.is_some()
+            || self.user_data_id.is_some()
+            || self.bootstrap.is_some()
+    }
+}
+
 /// A Secret with keys: `api-url`, `api-key` and `secret-key`, or a `cloud-config`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct CredentialsRef {
@@ -197,7 +216,7 @@ pub struct CredentialsRef {
 
 impl CredentialsRef {
     /// As it is written down: `NAMESPACE/NAME`.
-    pub(crate) fn read(text: &str) -> Option<Self> {
+    pub fn read(text: &str) -> Option<Self> {
         let (namespace, name) = text.split_once('/')?;
         let whole = !namespace.is_empty() && !name.is_empty();
         whole.then(|| Self { namespace: namespace.to_owned(), name: name.to_owned() })
@@ -568,13 +587,16 @@ impl CloudStackNodeClass {
         spec.kube_reserved = None;
         spec.system_reserved = None;
         spec.gpu_resource = None;
+        spec.vm_memory_overhead_percent = None;
         spec.network_selector_terms.clear();
         spec.network_selection = None;
         spec.additional_network_selector_terms.clear();
         spec.security_group_selector_terms.clear();
         spec.service_offering_selector_terms.clear();
+        spec.volatile_offerings = None;
         spec.template_selector_terms.clear();
         spec.tags = None;
+        spec.group = None;
         spec.pricing = None;
         spec.capacity_types.clear();
         spec.reservations.clear();

@@ -5,7 +5,7 @@ use karpenter_api::crd::{Column, Crd, Scope};
 use karpenter_api::schema::Schema;
 
 use crate::GROUP;
-use crate::instancetypes::{MAX_CPUS, MAX_DISK_GB, MAX_MEMORY_MIB};
+use crate::instancetypes::{MAX_CPUS, MAX_DISK_GB, MAX_MEMORY_LOST_PERCENT, MAX_MEMORY_MIB};
 use crate::nodeclass::CloudStackNodeClass;
 
 impl CloudStackNodeClass {
@@ -162,6 +162,18 @@ fn spec_schema() -> Schema {
             "dynamicScaling",
             Schema::boolean()
                 .describe("Whether machines may be given more cores or memory while they run; they may not unless this is true."),
+        )
+        .optional("group", text("Group of machines in the user interface.").min_length(1).max_length(255))
+        .optional(
+            "vmMemoryOverheadPercent",
+            Schema::int64()
+                .describe("Percent of its memory that a machine never sees.")
+                .minimum(0)
+                .maximum(MAX_MEMORY_LOST_PERCENT),
+        )
+        .optional(
+            "volatileOfferings",
+            Schema::boolean().describe("Whether offerings with volatile root disks are used."),
         )
         .optional("userDataRef", value_ref("Secret or ConfigMap with the user data, instead of userData."))
         .optional(

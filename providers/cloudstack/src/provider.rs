@@ -22,7 +22,7 @@ use kube::ResourceExt as _;
 use crate::absence::Whereabouts;
 use crate::client::error::ApiError;
 use crate::client::request::Scope;
-use crate::client::{Client, Estate, model, requests};
+use crate::client::{Client, Estate, model, only, requests};
 use crate::naming::machine_id;
 use crate::nodeclass::{CloudStackNodeClass, CredentialsRef, Reservation};
 use crate::resolved::{Resolved, resolve, scope_of};
@@ -181,9 +181,15 @@ impl CloudStackProvider {
             metrics.type_cpu.set(&[&it.name], amount("cpu"));
             metrics.type_memory.set(&[&it.name], amount("memory"));
             for offering in &it.offerings {
-                let zone = offering.requirements.get(well_known::TOPOLOGY_ZONE);
-                let zone = zone.and_then(|zone| zone.values.first()).map(ToString::to_string);
-                let labels = [&*it.name, &zone.unwrap_or_default(), currency.unwrap_or_default()];
+                let value = |key: &str| {
+                    let values = offering.requirements.get(key);
+                    values
+                        .and_then(|values| values.values.first())
+                        .map(ToString::to_string)
+                        .unwrap_or_default()
+                };
+                let (zone, kind) = (value(well_known::TOPOLOGY_ZONE), value(well_known::CAPACITY_TYPE));
+                let labels = [&*it.name, &zone, &kind, currency.unwrap_or_default()];
                 metrics.type_price.set(&labels, offering.price);
             }
         }
@@ -216,18 +222,24 @@ impl CloudStackProvider {
             let reason = if field.ends_with("tokenTTL") { "TokenNotMade" } else { "UserDataNotFound" };
             ProviderError::create(text.clone(), reason, text)
         })?;
+        let networks = resolved.in_zone.values().map(|zone| zone.networks.len()).max().unwrap_or(0);
         let mut candidates = Vec::new();
-        for (instance_type, offering) in &choices {
-            candidates.extend(self.candidate(
-                claim,
-                (&resolved, &market),
-                (instance_type, offering),
-                &groups,
-                &told,
-            )?);
+        // Everything in one network first: another is for when that turns out to be full.
+        for nth in 0..networks {
+            for (instance_type, offering) in &choices {
+                candidates.extend(self.candidate(
+                    claim,
+                    (&resolved, &market),
+                    (instance_type, offering, nth),
+                    &groups,
+                    &told,
+                )?);
+            }
         }
         let tags = self.tags(claim, &class);
-        self.write_place(claim, &resolved.scope).await?;
+        // What is not recorded now would be looked for in vain should the keys be of another account later.
+        let account = self.own_account(&resolved.scope).await.map_err(ProviderError::other)?;
+        self.write_place(claim, &resolved.scope, account.as_deref()).await?;
         let machine = shared.launch(claim, &resolved.scope, candidates, &tags).await?;
         let mut instance = self.describe(&machine, claim, &class, &types);
         let of_zone = resolved.in_zone.get(&machine.zoneid).map(|zone| zone.templates.as_slice());
@@ -237,7 +249,7 @@ impl CloudStackProvider {
             instance.labels.insert(well_known::ARCH.to_owned(), arch);
         }
         instance.annotations.insert(labels::SCOPE.to_owned(), resolved.scope.write());
-        if let Some(account) = self.own_account(&resolved.scope).await {
+        if let Some(account) = account {
             instance.annotations.insert(labels::ACCOUNT_ID.to_owned(), account);
         }
         if let Some(whose) = &shared.whose {
@@ -246,13 +258,17 @@ impl CloudStackProvider {
         Ok(Launch::Launched(Box::new(instance)))
     }
 
-    /// The id of the account our keys are of, where machines are in it.
-    async fn own_account(&self, scope: &Scope) -> Option<String> {
+    /// The id of the account our keys are of, where machines are in it; nothing if the server shows several and does not tell which.
+    ///
+    /// # Errors
+    ///
+    /// If the server does not say.
+    async fn own_account(&self, scope: &Scope) -> Result<Option<String>, ApiError> {
         if *scope != Scope::Own {
-            return None;
+            return Ok(None);
         }
-        let accounts = self.shared.client.account().await.ok()?;
-        accounts.keys().next().filter(|_| accounts.len() == 1).cloned()
+        let accounts = self.shared.client.account().await?;
+        Ok(only(&accounts).cloned())
     }
 
     /// A launch that began elsewhere, in another project or with other keys, may have made a machine there of which no answer came. So
@@ -276,13 +292,18 @@ impl CloudStackProvider {
     }
 
     /// Writes down where a NodeClaim's machine will be, before there is one: whoever comes after us looks for it there.
-    async fn write_place(&self, claim: &NodeClaim, scope: &Scope) -> Result<(), ProviderError> {
+    async fn write_place(
+        &self,
+        claim: &NodeClaim,
+        scope: &Scope,
+        account: Option<&str>,
+    ) -> Result<(), ProviderError> {
         if launched_in(claim).as_ref() == Some(scope) {
             return Ok(());
         }
         let mut place = BTreeMap::from([(labels::SCOPE.to_owned(), scope.write())]);
-        if let Some(account) = self.own_account(scope).await {
-            place.insert(labels::ACCOUNT_ID.to_owned(), account);
+        if let Some(account) = account {
+            place.insert(labels::ACCOUNT_ID.to_owned(), account.to_owned());
         }
         if let Some(whose) = &self.shared.whose {
             place.insert(labels::CREDENTIALS.to_owned(), whose.to_string());

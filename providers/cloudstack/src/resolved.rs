@@ -320,13 +320,13 @@ impl Resolved {
                 "TemplateResolutionFailed",
                 format!("spec.templateSelectorTerms select no template that is ready in zone {zones}"),
             );
-        } else if self.spec.user_data.is_some()
+        } else if self.spec.has_user_data()
             && !nowhere(&|zone| zone.templates.first().is_some_and(templates::denies_user_data))
         {
             problem(
                 crate::nodeclass::TEMPLATES_READY,
                 "TemplateDeniesUserData",
-                "the newest template selected brings user data of its own and denies others (userdatapolicy); remove spec.userData or link none with the template".to_owned(),
+                "the newest template selected brings user data of its own and denies others (userdatapolicy); remove spec.userData, userDataRef, userDataID and bootstrap, or link none with the template".to_owned(),
             );
         }
         if nowhere(&|zone| zone.offerings.iter().any(|o| !instancetypes::sizes(&self.spec, o).is_empty())) {

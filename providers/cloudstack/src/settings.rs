@@ -11,7 +11,7 @@ use crate::client::request::Scope;
 use crate::client::signature::Credentials;
 use crate::client::throttle::Rate;
 use crate::credentials::Keys;
-use crate::naming::ProviderIdFormat;
+use crate::naming::{MAX_PREFIX, ProviderIdFormat, dns_label};
 use crate::shared::{CollectOrphans, OnStopped, ProviderOptions};
 
 /// A variable of the environment as the documentation lists it.
@@ -52,7 +52,10 @@ pub const VARIABLES: [(&str, &str); 33] = [
         "`true` where no cloud controller manager runs: Karpenter gives Nodes their provider id, zone, region and instance type",
     ),
     ("CLOUDSTACK_REGION", "the region of all zones; without it each zone is its own"),
-    ("CLOUDSTACK_NAME_PREFIX", "what names of machines begin with, a letter first; default `karpenter`"),
+    (
+        "CLOUDSTACK_NAME_PREFIX",
+        "what names of machines begin with, a letter first, at most 42 characters; default `karpenter`",
+    ),
     ("CLOUDSTACK_EXPUNGE", "`false` to destroy machines without expunging them even where that is allowed"),
     (
         "CLOUDSTACK_ON_STOPPED",
@@ -217,6 +220,12 @@ fn options(cluster: &str, variable: &dyn Fn(&str) -> Option<String>) -> Result<P
         if first.is_none_or(|first| first.is_ascii_digit()) {
             return Err(format!(
                 "CLOUDSTACK_NAME_PREFIX is {prefix:?}; names of machines are names of hosts, which begin with a letter"
+            ));
+        }
+        let length = dns_label(&prefix).len();
+        if length > MAX_PREFIX {
+            return Err(format!(
+                "CLOUDSTACK_NAME_PREFIX is {prefix:?}, which takes {length} characters of the names of machines; give at most {MAX_PREFIX}, or no machine would be known as this cluster's"
             ));
         }
         options.name_prefix = prefix;
@@ -404,6 +413,19 @@ mod tests {
         assert!(wrong(&[("CLOUDSTACK_CLIENT_KEY_FILE", "/dev/null")]).contains("go together"));
         assert!(wrong(&[("CLOUDSTACK_WEBHOOK_PORT", "70000")]).contains("CLOUDSTACK_WEBHOOK_PORT"));
         assert!(wrong(&[("CLOUDSTACK_WEBHOOK_NAME", "Big.One")]).contains("CLOUDSTACK_WEBHOOK_NAME"));
+    }
+
+    #[test]
+    fn a_name_prefix_that_would_hide_the_machines_is_refused() {
+        let said = |prefix: String| wrong(&[("CLOUDSTACK_NAME_PREFIX", prefix.as_str())]);
+        let refusal = said("x".repeat(MAX_PREFIX + 1));
+        assert!(refusal.contains("CLOUDSTACK_NAME_PREFIX") && refusal.contains("at most 42"), "{refusal}");
+        assert_eq!(said("x".repeat(MAX_PREFIX)), "");
+        assert_eq!(
+            said(format!("{}......{}", "x".repeat(20), "y".repeat(20))),
+            "",
+            "one hyphen of many dots"
+        );
     }
 
     #[test]

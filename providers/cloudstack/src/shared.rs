@@ -15,6 +15,7 @@ use karpenter_runtime::metrics::{CounterVec, DURATION_BUCKETS, GaugeVec, Histogr
 use karpenter_runtime::object_key::ObjectKey;
 use karpenter_runtime::store::Store;
 use kube::ResourceExt as _;
+use tokio::time::Instant;
 
 use crate::absence::Gone;
 use crate::catalogue::{Catalogue, Lifetimes};
@@ -22,7 +23,7 @@ use crate::client::error::{ApiError, ErrorKind};
 use crate::client::request::Scope;
 use crate::client::{Client, Estate, Made, Session};
 use crate::disks::Tagged;
-use crate::instances::{Deletions, Unexplained};
+use crate::instances::{Deletions, ExpungeDenied, Lost, Unexplained};
 use crate::interruptions::Taken;
 use crate::inventory::Inventory;
 use crate::later_disks::LaterDisks;
@@ -273,8 +274,8 @@ impl Metrics {
             ),
             type_price: registry.gauge(
                 "karpenter_cloudstack_instance_type_price",
-                "Price per hour, by instance type, zone and the currency the NodeClass names.",
-                &["instance_type", "zone", "currency"],
+                "Price per hour, by instance type, zone, capacity type and the currency the NodeClass names.",
+                &["instance_type", "zone", "capacity_type", "currency"],
             ),
             type_cpu: registry.gauge(
                 "karpenter_cloudstack_instance_type_cpu_cores",
@@ -322,14 +323,16 @@ pub(crate) struct Shared {
     /// How provider ids of new machines are written.
     pub(crate) form: Form,
     pub(crate) unexplained: Unexplained,
+    pub(crate) lost: Lost,
     pub(crate) deletions: Deletions,
     pub(crate) launches: Launches,
     pub(crate) voice: Voice,
-    pub(crate) expunge_denied: AtomicBool,
+    pub(crate) expunge_denied: ExpungeDenied,
     pub(crate) turns: Mutex<BTreeMap<String, Arc<tokio::sync::Mutex<()>>>>,
     /// Whether a list showed that no affinity group of ours is left.
     pub(crate) no_groups: AtomicBool,
-    pub(crate) started: Mutex<BTreeMap<String, u32>>,
+    /// How often machines that stood still were started, and when last.
+    pub(crate) started: Mutex<BTreeMap<String, (u32, Instant)>>,
     /// How many deployments may wait at the server: it takes those of an account one by one.
     pub(crate) deploying: tokio::sync::Semaphore,
     /// How many machines may be destroyed at once.
@@ -382,10 +385,11 @@ impl Shared {
             books: Books::default(),
             form,
             unexplained: Unexplained::default(),
+            lost: Lost::default(),
             deletions: Deletions::default(),
             launches: Launches::default(),
             voice,
-            expunge_denied: AtomicBool::new(false),
+            expunge_denied: ExpungeDenied::default(),
             turns: Mutex::default(),
             no_groups: AtomicBool::new(false),
             started: Mutex::default(),
@@ -457,13 +461,20 @@ impl Shared {
     /// Whether a scope that cannot be asked may be left out: the server says that there is no such project for us, and no
     /// NodeClaim can have been launched in it. A NodeClass with a wrong id must not keep everything else from being looked after.
     pub(crate) fn may_leave_out(&self, scope: &Scope, error: &ApiError) -> bool {
-        let Some(claims) = self.objects.node_claims() else { return false };
+        self.objects.node_claims().is_some()
+            && self.is_closed(scope, error)
+            && *scope != self.options.scope
+            && self.claims_that_may_be_in(scope).is_empty()
+    }
+
+    /// The NodeClaims whose machines are in a scope, or may be.
+    pub(crate) fn claims_that_may_be_in(&self, scope: &Scope) -> Vec<Arc<NodeClaim>> {
+        let claims = self.objects.node_claims().unwrap_or_default().into_iter();
         let may_be_in = |claim: &Arc<NodeClaim>| match launched_in(claim) {
             Some(launched) => launched == *scope,
             None => self.may_be_in(claim, scope),
         };
-        let mut ours = claims.iter().filter(|claim| self.is_ours(claim));
-        self.is_closed(scope, error) && *scope != self.options.scope && !ours.any(may_be_in)
+        claims.filter(|claim| self.is_ours(claim) && may_be_in(claim)).collect()
     }
 
     /// Whether a NodeClaim that does not say where its machine is may have it in this scope: wherever its NodeClass says, or said before
@@ -521,12 +532,18 @@ impl Shared {
     ///
     /// While the NodeClasses or NodeClaims are not known: a project nobody thought of would look empty.
     pub(crate) fn scopes(&self) -> Result<Vec<Scope>, ApiError> {
+        self.scopes_but(None)
+    }
+
+    /// The same, without those that only the NodeClass of this name leads to.
+    pub(crate) fn scopes_but(&self, left_out: Option<&str>) -> Result<Vec<Scope>, ApiError> {
         let unknown = |what: &str| {
             ApiError::new("listVirtualMachines", ErrorKind::NotSent, format!("the {what} are not known yet"))
         };
         let classes = self.objects.node_classes().ok_or_else(|| unknown("CloudStackNodeClasses"))?;
         let claims = self.objects.node_claims().ok_or_else(|| unknown("NodeClaims"))?;
         let of_classes = classes.iter().filter(|class| class.credentials() == self.whose.as_ref());
+        let of_classes = of_classes.filter(|class| left_out.is_none_or(|name| class.name_any() != name));
         let of_classes = of_classes.filter_map(|class| class.spec.as_ref());
         let of_classes = of_classes.map(|spec| crate::resolved::scope_of(spec, &self.options.scope));
         let of_claims = claims.iter().filter(|claim| self.is_ours(claim));
@@ -573,7 +590,9 @@ impl Estate for Shared {
         self.unavailable.forget();
         self.quota_hits.forget();
         self.ordered.forget();
-        for known in [&self.has_no_machines, &self.no_disks, &self.no_groups, &self.expunge_denied] {
+        self.taken.forget();
+        self.expunge_denied.forget();
+        for known in [&self.has_no_machines, &self.no_disks, &self.no_groups] {
             known.store(false, Ordering::Relaxed);
         }
     }

@@ -1,8 +1,8 @@
 //! What a NodeClass's status says: whether it can be used, and what was found for it.
 
-use karpenter_api::ConditionStatus;
 use karpenter_api::conditions::{Condition, ConditionSet};
-use karpenter_engine::instance_type::InstanceType;
+use karpenter_api::{ConditionStatus, labels as well_known};
+use karpenter_engine::instance_type::{InstanceType, Offering};
 
 use kube::ResourceExt as _;
 
@@ -73,10 +73,15 @@ impl CloudStackProvider {
                 ("cpu", budget.cpuavailable),
                 ("memory", budget.memoryavailable),
                 ("volume", budget.volumeavailable),
+                ("primary_storage", budget.primarystorageavailable),
                 ("gpu", budget.gpuavailable),
             ] {
-                if let Some(left) = left {
-                    self.shared.metrics.quota.set(&[resource, whose], left as f64);
+                match left {
+                    Some(left) => self.shared.metrics.quota.set(&[resource, whose], left as f64),
+                    // There is no limit, perhaps no more.
+                    None => {
+                        self.shared.metrics.quota.delete(&[resource, whose]);
+                    }
                 }
             }
         }
@@ -254,9 +259,14 @@ fn types_of<'a>(offering: &'a str, types: &'a [InstanceType]) -> impl Iterator<I
     })
 }
 
+/// What the cheapest of its sizes costs. A reservation costs next to nothing, and only until it is used up.
 fn cheapest(offering: &str, types: &[InstanceType]) -> Option<f64> {
-    let prices = types_of(offering, types).flat_map(|it| &it.offerings).map(|offering| offering.price);
-    prices.min_by(f64::total_cmp)
+    let is_reserved = |offering: &&Offering| {
+        let kind = offering.requirements.get(well_known::CAPACITY_TYPE);
+        kind.is_some_and(|kind| kind.has(well_known::CAPACITY_TYPE_RESERVED))
+    };
+    let offerings = types_of(offering, types).flat_map(|it| &it.offerings);
+    offerings.filter(|offering| !is_reserved(offering)).map(|offering| offering.price).min_by(f64::total_cmp)
 }
 
 /// Whether any size can be had in any zone; nothing if it has no size.

@@ -15,7 +15,6 @@ use crate::client::request::Scope;
 use crate::client::requests;
 use crate::client::throttle::Lane;
 use crate::garbage::{GRACE, MAX_PER_ROUND, Round};
-use crate::naming::Naming;
 use crate::nodeclass::CloudStackNodeClass;
 use crate::provider::CloudStackProvider;
 use crate::shared::CollectOrphans;
@@ -99,8 +98,7 @@ impl CloudStackProvider {
             }
             // Not tagged yet: its name says whose it is.
             (None, Some(name)) => {
-                let may_want =
-                    |claim: &Arc<NodeClaim>| Naming::attempt(&shared.naming.of_claim(claim), name).is_some();
+                let may_want = |claim: &Arc<NodeClaim>| shared.naming.attempt(claim, name).is_some();
                 !claims.iter().any(may_want) && !machines.iter().any(|machine| machine.name == name)
             }
             (None, None) => false,

@@ -10,6 +10,7 @@ use k8s_openapi::api::core::v1::Secret;
 use karpenter_api::NodeClaim;
 use karpenter_provider_cloudstack::doctor::Snapshot;
 use karpenter_provider_cloudstack::installation::client_of_secret;
+use karpenter_provider_cloudstack::labels;
 use karpenter_provider_cloudstack::nodeclass::CredentialsRef;
 use karpenter_provider_cloudstack::voice::Voice;
 use karpenter_provider_cloudstack::{CloudStackNodeClass, CloudStackProvider, Objects, ProviderOptions};
@@ -17,7 +18,7 @@ use karpenter_runtime::environment::Environment;
 use karpenter_runtime::options::CloudStackOptions;
 use karpenter_runtime::surroundings::{self, Kubeconfigs};
 use kube::api::ListParams;
-use kube::{Api, Client};
+use kube::{Api, Client, ResourceExt as _};
 
 /// List virtual machines of a cluster that no NodeClaim wants; exit status 1 if there are any.
 #[derive(Debug, clap::Args)]
@@ -58,8 +59,11 @@ pub(crate) fn cmd(args: &Args) -> anyhow::Result<ExitCode> {
         if snapshot.classes.is_empty() {
             bail!("this cluster has no CloudStackNodeClass; is it the cluster {name:?} of CLUSTER_NAME?");
         }
-        let accounts: BTreeSet<Option<CredentialsRef>> =
+        let mut accounts: BTreeSet<Option<CredentialsRef>> =
             snapshot.classes.iter().map(|class| class.credentials().cloned()).collect();
+        // NodeClaims may outlive the NodeClass that named their keys.
+        let written = snapshot.claims.iter().filter_map(|claim| claim.annotations().get(labels::CREDENTIALS));
+        accounts.extend(written.filter_map(|text| CredentialsRef::read(text)).map(Some));
         let snapshot = Arc::new(snapshot);
         // Two Secrets may hold keys of one account.
         let mut orphans = BTreeMap::new();
@@ -94,7 +98,10 @@ async fn of_secret(
 ) -> anyhow::Result<(karpenter_provider_cloudstack::client::Client, ProviderOptions, Environment)> {
     let secrets: Api<Secret> = Api::namespaced(cluster.clone(), &reference.namespace);
     let secret = secrets.get(&reference.name).await.with_context(|| {
-        format!("cannot read the Secret {reference}, which a NodeClass names in spec.credentialsRef")
+        format!(
+            "cannot read the Secret {reference}, which a NodeClass names in spec.credentialsRef or a NodeClaim in its annotation {}",
+            labels::CREDENTIALS
+        )
     })?;
     let environment = Environment::real();
     let (client, options) = client_of_secret(reference, &secret, given, &environment)?;

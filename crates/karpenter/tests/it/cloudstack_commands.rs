@@ -223,4 +223,14 @@ fn orphans_are_machines_of_the_cluster_that_no_node_claim_wants() {
     let (code, text) = orphans();
     assert_eq!(code, Some(2), "{text}");
     assert!(text.contains("Secret default/team-a") && text.contains("spec.credentialsRef"), "{text}");
+    let mut left = json!({
+        "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim", "metadata": {"name": "np-b"},
+        "spec": {"requirements": [], "nodeClassRef":
+            {"group": "karpenter.k8s.cloudstack", "kind": "CloudStackNodeClass", "name": "gone"}},
+    });
+    left["metadata"]["annotations"] = json!({"karpenter.k8s.cloudstack/credentials": "default/a-team"});
+    cluster.create("/apis/karpenter.sh/v1/nodeclaims", &left);
+    let (code, text) = orphans();
+    assert_eq!(code, Some(2), "{text}");
+    assert!(text.contains("Secret default/a-team"), "the keys a NodeClaim was made with count too: {text}");
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{Event, Secret};
 use karpenter::cloudstack::stage::{Stage, apply_credentials, furnish, node_class};
 use karpenter_api::NodeClaim;
+use karpenter_provider_cloudstack::naming::Naming;
 use karpenter_provider_cloudstack::shared::OnStopped;
 use karpenter_provider_cloudstack::{CloudStackNodeClass, ProviderOptions};
 use karpenter_sim::chance::Span;
@@ -14,7 +15,7 @@ use karpenter_sim::cloudstack::account::Role;
 use karpenter_sim::cloudstack::guests::{GuestOptions, NamedBy};
 use karpenter_sim::faults::FaultPlan;
 use karpenter_sim::{Trouble, WorldOptions, in_virtual_time};
-use kube::api::{ListParams, Patch, PatchParams};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use kube::{Api, ResourceExt as _};
 use serde_json::{Value, json};
 
@@ -298,4 +299,36 @@ fn a_spot_machine_that_was_started_again_soon_after_it_was_stopped_stays() {
     let mut stayed = after_something_happens(47, restarted);
     stayed.sort();
     assert_eq!(stayed, ["lasting", "spot"]);
+}
+
+#[test]
+fn a_class_that_alone_leads_to_a_project_stays_until_nothing_is_left_there() {
+    let done = in_virtual_time(async {
+        let stage =
+            Stage::new(WorldOptions { seed: 48, ..WorldOptions::default() }, GuestOptions::default()).await?;
+        furnish(&stage.cloud, 2);
+        let world = &stage.world;
+        apply_credentials(world).await?;
+        let project = stage.cloud.add_project("team");
+        let mut class = node_class();
+        class["spec"]["projectID"] = project.clone().into();
+        world.create(class).await?;
+        let karpenter = stage.karpenter(FaultPlan::none(), ProviderOptions::new("upkeep"));
+        karpenter.start();
+        // Of a launch whose answer never came.
+        let name = format!("{}np-a", Naming::new("karpenter", "upkeep").prefix());
+        let lost = stage.cloud.add_machine(&name, &[]);
+        stage.cloud.assign_machine(&lost, None, Some(&project));
+        world.run_for(MINUTE).await?;
+        let classes: Api<CloudStackNodeClass> = Api::all(world.cluster().client("user"));
+        classes.delete("default", &DeleteParams::default()).await.expect("taken");
+        world.run_for(2 * MINUTE).await?;
+        assert!(classes.get_opt("default").await.expect("an answer").is_some(), "a machine is left");
+        world.run_for(15 * MINUTE).await?;
+        assert!(stage.cloud.live_machines().iter().all(|machine| machine.id != lost), "nobody wants it");
+        assert!(classes.get_opt("default").await.expect("an answer").is_none());
+        karpenter.stop(MINUTE).await;
+        Ok::<(), Trouble>(())
+    });
+    done.expect("a runtime").unwrap_or_else(|trouble| panic!("{trouble}"));
 }

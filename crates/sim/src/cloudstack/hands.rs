@@ -137,6 +137,11 @@ impl CloudStack {
         self.change(id, |machine| machine.state = "Unknown");
     }
 
+    /// A machine cannot be brought back from its backup.
+    pub fn fail_to_restore_machine(&self, id: &str) {
+        self.change(id, |machine| machine.state = "RestoreError");
+    }
+
     /// The server sees a machine again.
     pub fn find_machine_again(&self, id: &str) {
         self.change(id, |machine| machine.state = "Running");

@@ -339,7 +339,9 @@ impl State {
                     format!("Unable to find resource by id {id} and type {resource_type}"),
                 );
             };
-            if let Some((key, _)) = tags.iter().find(|(key, _)| there.iter().any(|(other, _)| other == key)) {
+            if let Some((key, _)) =
+                tags.iter().find(|(key, _)| there.iter().any(|(other, _)| other.eq_ignore_ascii_case(key)))
+            {
                 return Outcome::Failed(530, format!("tag {key} already on {resource_type} with id {id}"));
             }
         }

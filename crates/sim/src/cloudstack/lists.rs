@@ -482,13 +482,18 @@ impl State {
     }
 
     fn list_accounts(&self, caller: usize, call: &Call) -> Vec<Value> {
+        let domain = self.accounts.get(caller).map(|account| account.domain_id.as_str());
+        let of_domain = self.settings.user_sees_domain_accounts;
         let visible = self.accounts.iter().enumerate().filter(|(i, account)| match call.get("name") {
             Some(name) => account.name == name && self.may(caller, &self.owner_of(*i)),
-            None => *i == caller,
+            None => *i == caller || (of_domain && Some(account.domain_id.as_str()) == domain),
         });
         visible
             .map(|(i, account)| {
                 let mut rendered = account.listed();
+                if of_domain {
+                    rendered["user"][0]["apikey"] = account.api_key.clone().into();
+                }
                 self.add_usage(&mut rendered, &self.owner_of(i), &account.limits);
                 rendered
             })

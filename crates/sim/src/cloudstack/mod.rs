@@ -41,6 +41,7 @@ mod volumes;
 mod wire;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
@@ -71,6 +72,8 @@ struct Shared {
     faults: Mutex<Vec<Fault>>,
     weather: Mutex<Option<Weather>>,
     log: Mutex<Vec<Entry>>,
+    /// How many entries of it are kept at least; older ones may go.
+    log_kept: AtomicUsize,
 }
 
 impl std::fmt::Debug for CloudStack {
@@ -168,6 +171,7 @@ impl CloudStack {
             faults: Mutex::default(),
             weather: Mutex::default(),
             log: Mutex::default(),
+            log_kept: AtomicUsize::new(usize::MAX),
         }))
     }
 
@@ -306,13 +310,26 @@ impl CloudStack {
             .iter()
             .filter(|(name, _)| !COMMON.contains(&name.as_str()))
             .map(|(k, v)| (k.clone(), v.clone()));
-        lock(&self.0.log).push(Entry {
+        let entry = Entry {
             at: self.0.clock.now(),
             account: account.to_owned(),
             command: call.command().to_owned(),
             parameters: parameters.collect(),
             status,
-        });
+        };
+        let mut log = lock(&self.0.log);
+        log.push(entry);
+        let kept = self.0.log_kept.load(Ordering::Relaxed);
+        // Many at once, so that it is not moved for every request.
+        if log.len() >= kept.saturating_mul(2) {
+            let old = log.len() - kept;
+            log.drain(..old);
+        }
+    }
+
+    /// From now on only the last so many requests are remembered for certain: who serves for days would fill the memory with them.
+    pub fn keep_last_requests(&self, count: usize) {
+        self.0.log_kept.store(count, Ordering::Relaxed);
     }
 
     /// Keys of the first account of a role.

@@ -18,8 +18,12 @@ pub const PATH: &str = "/client/api";
 /// Larger requests are refused, as by the real server.
 const MAX_BODY: usize = 1 << 20;
 
+/// How many requests are remembered.
+const KEPT_REQUESTS: usize = 10_000;
+
 /// Serves until `stop` is ready.
 pub async fn serve(listener: TcpListener, cloud: CloudStack, stop: impl Future<Output = ()>) {
+    cloud.keep_last_requests(KEPT_REQUESTS);
     let mut stop = std::pin::pin!(stop);
     loop {
         let accepted = tokio::select! {
@@ -59,5 +63,27 @@ async fn respond(cloud: CloudStack, request: Request<Incoming>) -> Result<Respon
     match cloud.handle(Request::from_parts(parts, body.to_bytes())).await {
         Ok(response) => Ok(response.map(Full::new)),
         Err(_) => Ok(plain(StatusCode::BAD_GATEWAY, "lost\n")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use karpenter_runtime::environment::Environment;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn of_many_requests_the_last_are_remembered() {
+        let environment = Environment::seeded("2026-11-15T08:00:00Z".parse().expect("a time"), 1);
+        let cloud = CloudStack::new(&environment);
+        cloud.keep_last_requests(10);
+        for i in 0..100 {
+            let address = format!("{PATH}?command=listZones&page={i}");
+            let request = Request::get(address).body(Bytes::new()).expect("a request");
+            cloud.handle(request).await.expect("an answer");
+        }
+        let log = cloud.log();
+        assert!((10..20).contains(&log.len()), "{}", log.len());
+        assert_eq!(log.last().expect("an entry").parameters["page"], "99");
     }
 }

@@ -13,6 +13,8 @@ pub struct Settings {
     pub enforce_post: bool,
     /// Whether users may expunge (`allow.user.expunge.recover.vm`).
     pub user_may_expunge: bool,
+    /// Whether users see all accounts of their domain (`allow.user.view.all.domain.accounts`).
+    pub user_sees_domain_accounts: bool,
     /// Whether users see destroyed machines (`allow.user.view.destroyed.vm`).
     pub user_sees_destroyed: bool,
     /// How long destroyed machines stay (`expunge.delay`).
@@ -94,6 +96,7 @@ impl Default for Settings {
             throttle: None,
             enforce_post: false,
             user_may_expunge: false,
+            user_sees_domain_accounts: false,
             user_sees_destroyed: false,
             expunge_delay: Duration::from_secs(86_400),
             expunge_interval: Duration::from_secs(86_400),

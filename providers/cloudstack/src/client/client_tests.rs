@@ -278,3 +278,54 @@ async fn a_server_that_refuses_keys_is_not_away() {
     let error = client.call(&requests::start("vm")).await.expect_err("refused");
     assert_eq!((error.kind, client.away()), (ErrorKind::Auth, None));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_row_that_moves_up_from_the_last_page_is_found_by_the_second_reading() {
+    // z0 goes away after page 1, so z500, alone on page 2, moves to page 1.
+    let script = Script::of([page(0..500, 501), page(0..0, 500), page(1..501, 500)]);
+    let zones: Vec<Zone> = client(&script).list(&requests::list_zones(), Lane::Refresh).await.expect("zones");
+    assert!(zones.iter().any(|zone| zone.id == "z500"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn machines_that_are_fewer_than_the_list_says_are_no_list() {
+    let machines = |ids: std::ops::Range<usize>| {
+        let rows: Vec<_> = ids.map(|i| json!({"id": format!("vm{i}"), "name": "karpenter-x"})).collect();
+        if rows.is_empty() {
+            ok(json!({"count": 501}))
+        } else {
+            ok(json!({"count": 501, "virtualmachine": rows}))
+        }
+    };
+    let request = requests::list_virtual_machines_by_keyword("karpenter", &request::Scope::Own);
+    let list = async |script: &Arc<Script>| {
+        client(script)
+            .list::<model::VirtualMachine>(&request, Lane::Action)
+            .await
+            .map(|machines| machines.len())
+    };
+    let short = Script::of([machines(0..500), machines(0..0), machines(0..500), machines(0..0)]);
+    let error = list(&short).await.expect_err("one is missing");
+    assert!(error.text.contains("501 rows and shows 500"), "{error}");
+    let mended = Script::of([machines(0..500), machines(0..0), machines(0..500), machines(500..501)]);
+    assert_eq!(list(&mended).await, Ok(501), "the second reading shows all");
+    // Of other things some servers count what they do not show.
+    let rows = json!([{"id": "z0"}]);
+    let counted = || ok(json!({"count": 2, "zone": rows}));
+    let script = Script::of([counted(), page(0..0, 2), counted(), page(0..0, 2)]);
+    let zones: Vec<Zone> = client(&script).list(&requests::list_zones(), Lane::Refresh).await.expect("zones");
+    assert_eq!(zones.len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn our_account_is_told_from_others_of_the_domain_by_the_key() {
+    let account = |id: &str, key: &str| json!({"id": id, "name": id, "user": [{"apikey": key}]});
+    let shown =
+        |key: &str| json!({"count": 2, "account": [account("theirs", "other"), account("ours", key)]});
+    let script = Script::of([ok(shown("key")), ok(shown("another of ours"))]);
+    let client = client(&script);
+    let accounts = client.account_of(&client.session()).await.expect("accounts");
+    assert_eq!(only(&accounts).map(String::as_str), Some("ours"));
+    let accounts = client.account_of(&client.session()).await.expect("accounts");
+    assert_eq!((accounts.len(), only(&accounts)), (2, None), "nobody can tell");
+}

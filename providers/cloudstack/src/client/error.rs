@@ -75,6 +75,8 @@ pub enum CapacityKind {
     Storage,
     /// No host managed to start it.
     Start,
+    /// It could not be started for a reason that the server tells in words of many authors: for want of room, mostly.
+    InWords,
 }
 
 /// A limit that was hit.
@@ -179,7 +181,8 @@ fn classify(code: u16, text: &str) -> ErrorKind {
         }
         // Before 4.22.1, and to administrators: the want itself is told, in words of many authors. Addresses are the network's.
         530 if has("Unable to start a VM [") && has("] due to [") && !lower(" address") => {
-            ErrorKind::Capacity(CapacityKind::Hosts)
+            let no_host = has("Unable to create a deployment");
+            ErrorKind::Capacity(if no_host { CapacityKind::Hosts } else { CapacityKind::InWords })
         }
         530 if has("tag ") && has(" already on ") => ErrorKind::TagExists,
         _ => ErrorKind::Internal,
@@ -269,6 +272,11 @@ mod tests {
                 530,
                 "Unable to start a VM [4bf9895c] due to [Unable to create a deployment for VM instance {}].",
                 ErrorKind::Capacity(host),
+            ),
+            (
+                530,
+                "Unable to start a VM [4bf9895c] due to [Unable to prepare the template].",
+                ErrorKind::Capacity(CapacityKind::InWords),
             ),
             (
                 530,

@@ -118,8 +118,14 @@ impl fmt::Debug for Session {
 #[derive(Clone)]
 pub struct Client(Arc<Shared>);
 
-/// Accounts a session stands for, usually one: names by id.
+/// Accounts a session may be of: names by id. Several only where the server shows others of the domain too
+/// (`allow.user.view.all.domain.accounts`) and does not tell which is ours.
 pub(crate) type Accounts = BTreeMap<String, String>;
+
+/// The id of the account, if it is known which it is.
+pub(crate) fn only(accounts: &Accounts) -> Option<&String> {
+    accounts.keys().next().filter(|_| accounts.len() == 1)
+}
 
 /// Looks for newer keys and takes them up if they are any good; whether it did.
 pub(crate) type NewerKeys = Arc<dyn Fn() -> BoxFuture<'static, bool> + Send + Sync>;
@@ -145,9 +151,9 @@ pub(crate) struct Made {
 }
 
 impl Made {
-    /// Whether everything was made in these accounts, as far as it is recorded, and all of it is.
+    /// Whether everything was made in this account, as far as it is recorded, and all of it is.
     pub(crate) fn is_all_of(&self, accounts: &Accounts) -> bool {
-        !self.unrecorded && self.accounts.iter().all(|account| accounts.contains_key(account))
+        !self.unrecorded && self.accounts.iter().all(|account| only(accounts) == Some(account))
     }
 }
 
@@ -375,7 +381,10 @@ impl Client {
     pub(crate) async fn account_of(&self, session: &Session) -> Result<Accounts, ApiError> {
         let request = requests::list_accounts();
         let answer = self.attempts(session, &request, Lane::Action).await?;
-        let (_, rows) = rows(request.command(), answer)?;
+        let (_, mut rows) = rows(request.command(), answer)?;
+        if rows.iter().any(|row| has_key(row, session)) {
+            rows.retain(|row| has_key(row, session));
+        }
         let account = |row: &Value| -> Result<(String, String), ApiError> {
             let name = row["name"].as_str().unwrap_or_default().to_owned();
             // Without an id all accounts would be the same.
@@ -460,12 +469,17 @@ impl Client {
     /// All objects of a list, none twice. Fails as a whole: half a list is worse than none.
     ///
     /// The server takes no snapshot: while machines come and go, rows move from one page to another and one may slip through
-    /// between two. So a list of several pages is read twice, and what either reading saw is there.
+    /// between two. So a list of several pages is read twice, and what either reading saw is there. Machines that are still fewer than
+    /// the list says are no list.
     pub async fn list<T: DeserializeOwned>(&self, request: &Request, lane: Lane) -> Result<Vec<T>, ApiError> {
         let mut rows = Vec::new();
         let mut seen = BTreeSet::new();
-        if self.read_pages(request, lane, &mut seen, &mut rows).await? > 1 {
-            self.read_pages(request, lane, &mut seen, &mut rows).await?;
+        let mut reading = self.read_pages(request, lane, &mut seen, &mut rows).await?;
+        if reading.pages > 1 {
+            reading = self.read_pages(request, lane, &mut seen, &mut rows).await?;
+        }
+        if let Some(text) = reading.lacks.filter(|_| request.command() == MACHINES) {
+            return Err(ApiError::new(request.command(), ErrorKind::Internal, text));
         }
         // Without an id it could be neither found again nor told from others, without a name it would not be known as ours; that is
         // no reason to take it for gone.
@@ -478,17 +492,18 @@ impl Client {
         rows.into_iter().map(|row| decoded(request.command(), row)).collect()
     }
 
-    /// Reads all pages and keeps the rows that were not seen yet; gives back how many pages had rows.
+    /// Reads all pages and keeps the rows that were not seen yet.
     async fn read_pages(
         &self,
         request: &Request,
         lane: Lane,
         seen: &mut BTreeSet<String>,
         kept: &mut Vec<Value>,
-    ) -> Result<usize, ApiError> {
+    ) -> Result<Reading, ApiError> {
         let mut page_size = PAGE_SIZE;
         let mut page = 1;
         let mut read = 0;
+        let mut said = None;
         while page <= MAX_PAGES {
             let paged =
                 request.clone().with("page", page.to_string()).with("pagesize", page_size.to_string());
@@ -503,15 +518,18 @@ impl Client {
                 other => other?,
             };
             let (count, rows) = rows(request.command(), answer)?;
+            said = count.or(said);
             if rows.is_empty() {
-                // Nothing is not what there is none of.
-                if page == 1
-                    && let Some(count) = count.filter(|count| *count > 0)
-                {
-                    let text = format!("the list says that it has {count} rows and shows none");
-                    return Err(ApiError::new(request.command(), ErrorKind::Internal, text));
-                }
-                return Ok(page - 1);
+                let lacks = said.filter(|said| *said > read);
+                let lacks =
+                    lacks.map(|said| format!("the list says that it has {said} rows and shows {read}"));
+                return match lacks {
+                    // Nothing is not what there is none of.
+                    Some(text) if page == 1 => {
+                        Err(ApiError::new(request.command(), ErrorKind::Internal, text))
+                    }
+                    lacks => Ok(Reading { pages: page, lacks }),
+                };
             }
             read += rows.len();
             // Where it is not said how many there are, only a page that is not full is the last.
@@ -520,7 +538,7 @@ impl Client {
                 rows.into_iter().filter(|row| row["id"].is_null() || seen.insert(row["id"].to_string())),
             );
             if is_last {
-                return Ok(page);
+                return Ok(Reading { pages: page, lacks: None });
             }
             page += 1;
         }
@@ -712,6 +730,20 @@ fn rows(command: &'static str, answer: Value) -> Result<(Option<usize>, Vec<Valu
         _ => None,
     });
     Ok((count, rows.unwrap_or_default()))
+}
+
+/// How a list was read.
+struct Reading {
+    /// How many pages were asked for; the last may have been empty by then, because its rows moved up.
+    pages: usize,
+    /// What to say if it ended before all rows were shown that it says it has.
+    lacks: Option<String>,
+}
+
+/// Whether an account has a user with the key of this session.
+fn has_key(account: &Value, session: &Session) -> bool {
+    let users = account["user"].as_array().map(Vec::as_slice).unwrap_or_default();
+    users.iter().any(|user| user["apikey"] == session.credentials.api_key())
 }
 
 /// What a row of machines cannot do without and lacks.

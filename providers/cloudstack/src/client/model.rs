@@ -148,6 +148,17 @@ impl VirtualMachine {
         self.tags.iter().find(|tag| tag.key == key).map(|tag| tag.value.as_str())
     }
 
+    /// Whether CloudStack's own Kubernetes service sees to it.
+    pub(crate) fn is_of_kubernetes_service(&self) -> bool {
+        self.vmtype.eq_ignore_ascii_case("cksnode")
+    }
+
+    /// Whether there is a tag of this key as the server compares keys: those that differ in case alone are one to it.
+    pub(crate) fn has_tag(&self, key: &str) -> bool {
+        let key = key.to_lowercase();
+        self.tags.iter().any(|tag| tag.key.to_lowercase() == key)
+    }
+
     /// Where it is, in words.
     pub(crate) fn whose(&self) -> String {
         if self.project.is_empty() {
@@ -562,6 +573,9 @@ pub struct Budget {
     /// GPUs.
     #[serde(deserialize_with = "number")]
     pub gpuavailable: Option<i64>,
+    /// Id.
+    #[serde(deserialize_with = "text")]
+    pub id: String,
     /// Name.
     #[serde(deserialize_with = "text")]
     pub name: String,

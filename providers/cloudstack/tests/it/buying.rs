@@ -39,7 +39,13 @@ async fn a_reservation_is_taken_first_and_for_no_more_machines_than_it_has() {
     let mut class = spec();
     class["serviceOfferingSelectorTerms"] = json!([{"name": "k8s.small"}]);
     class["reservations"] = json!([{"name": "rack-7", "offering": "k8s.small", "count": 2}]);
-    world.class("default", class).await;
+    let status = world.class("default", class).await.status.clone().unwrap_or_default();
+    let price = status.service_offerings.unwrap_or_default()[0].price.clone();
+    assert_eq!(price.as_deref(), Some("0.1000"), "what one costs that is not reserved");
+    let metrics = world.environment.registry.encode();
+    let prices = metrics.lines().filter(|line| line.starts_with("karpenter_cloudstack_instance_type_price{"));
+    let of_small: Vec<&str> = prices.filter(|line| line.contains("k8s.small")).collect();
+    assert_eq!(of_small.len(), 2, "on demand and reserved: {of_small:?}");
     let slots = async |world: &World| {
         let types = world.provider.get_instance_types(&world.pool("default")).await.expect("types");
         offerings(&types, "reserved")[0].1.reservation_capacity
@@ -222,4 +228,41 @@ async fn zones_are_not_asked_for_gpus_where_none_are_on_offer() {
         to_be_had(&world).await;
     }
     assert_eq!(asked(&world), before);
+}
+
+#[tokio::test(start_paused = true)]
+async fn events_are_asked_for_again_after_a_proxy_refused_and_not_after_the_role_may_not() {
+    let world = World::new().await;
+    let mut class = spec();
+    class["capacityTypes"] = json!({"*": "spot"});
+    world.class("default", class).await;
+    world.launch(&world.claim("np-a", json!({"cpu": "1"}))).await.expect("a machine");
+    seconds(60).await;
+    world.cloud.inject(Fault::once("listEvents", Trouble::Proxy(403)));
+    for _ in 0..2 {
+        world.provider.round().await.expect("a round");
+    }
+    assert_eq!(world.calls("listEvents"), 4, "two kinds in every round");
+    let text = "The API [listEvents] does not exist or is not available for the account karp.";
+    world.cloud.inject(Fault::once("listEvents", Trouble::Fail(432, 9999, text.into())));
+    for _ in 0..2 {
+        world.provider.round().await.expect("a round");
+    }
+    assert_eq!(world.calls("listEvents"), 5, "it will not be allowed the next time either");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_left_of_a_limit_is_no_longer_told_once_there_is_none() {
+    let world = World::new().await;
+    let told = |resource: &str| {
+        let metrics = world.environment.registry.encode();
+        let mut left =
+            metrics.lines().filter(|line| line.starts_with("karpenter_cloudstack_quota_available{"));
+        left.any(|line| line.contains(&format!("resource=\"{resource}\"")))
+    };
+    assert!(told("cpu") && told("primary_storage"));
+    world.cloud.limit("cpu", -1);
+    seconds(120).await;
+    world.class("default", spec()).await;
+    assert!(!told("cpu") && told("primary_storage"));
 }

@@ -249,3 +249,46 @@ async fn machines_that_go_together_are_asked_after_together_and_an_unknown_id_sp
     let asked = world.calls("listVirtualMachines") - before;
     assert_eq!(asked, 3, "one list, one call for all, and one without the id that nobody knows");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_machine_that_a_tag_claims_for_another_cluster_is_not_destroyed() {
+    let world = World::new().await;
+    let claim = running(&world, "np-a").await;
+    let id = world.live()[0].id.clone();
+    // As a cluster sees it that was made from a backup of another and got a name of its own.
+    world.cloud.tag_machine(&id, "kubernetes.io/cluster/test", None);
+    world.cloud.tag_machine(&id, "kubernetes.io/cluster/original", Some("owned"));
+    let error = world.provider.delete(&claim).await.expect_err("not ours");
+    let text = error.to_string();
+    assert!(!error.is_not_found() && text.contains("kubernetes.io/cluster/original"), "{text}");
+    assert!(text.contains("tag it kubernetes.io/cluster/test=owned"), "{text}");
+    assert_eq!(world.told("DeleteRefused").len(), 1);
+    assert_eq!(world.calls("destroyVirtualMachine"), 0);
+    world.cloud.tag_machine(&id, "kubernetes.io/cluster/test", Some("owned"));
+    world.delete(&claim).await.expect("somebody says that it is ours");
+    assert!(world.live().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_right_to_expunge_that_was_refused_is_asked_for_again_after_an_hour() {
+    let world = World::new().await;
+    world.cloud.configure(|settings| settings.user_may_expunge = true);
+    let mut claims = Vec::new();
+    for name in ["np-a", "np-b", "np-c"] {
+        claims.push(running(&world, name).await);
+    }
+    // Until the server is asked what it allows.
+    seconds(700).await;
+    world.class("default", spec()).await;
+    let asked = || world.cloud.log().iter().filter(|e| e.parameters.contains_key("expunge")).count();
+    world.cloud.configure(|settings| settings.user_may_expunge = false);
+    world.delete(&claims[0]).await.expect("destroyed instead");
+    assert_eq!(asked(), 1);
+    world.cloud.configure(|settings| settings.user_may_expunge = true);
+    world.delete(&claims[1]).await.expect("gone");
+    assert_eq!(asked(), 1, "refused a moment ago");
+    seconds(3700).await;
+    world.delete(&claims[2]).await.expect("gone");
+    assert_eq!(asked(), 2);
+    assert!(world.live().is_empty());
+}

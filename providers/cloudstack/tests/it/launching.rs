@@ -9,6 +9,7 @@ use karpenter_api::conditions::HasConditions as _;
 use karpenter_cloudprovider::error::ProviderError;
 use karpenter_cloudprovider::provider::CloudProvider;
 use karpenter_provider_cloudstack::client::requests;
+use karpenter_provider_cloudstack::naming::Naming;
 use karpenter_sim::cloudstack::faults::{Fault, Trouble};
 use karpenter_sim::cloudstack::settings::Throttle;
 use serde_json::json;
@@ -344,6 +345,7 @@ async fn scenario_8_a_network_without_addresses_is_left_for_the_next_without_a_t
         assert!(tries < 10, "{error}");
         seconds(60).await;
     }
+    assert_eq!(tries, 2, "the launch that finds out goes on in the next network");
     assert!(start.elapsed() <= Duration::from_secs(300));
     assert!(
         world.calls("deployVirtualMachine") - before <= 4,
@@ -750,4 +752,78 @@ async fn a_type_that_only_a_vanished_zone_sold_is_known_for_as_long_as_its_machi
     assert_eq!((&kept.capacity, kept.offerings.len()), (&before.capacity, 1));
     world.cluster.claims.lock().unwrap().clear();
     assert!(sold(&world).await.is_none(), "nobody needs it any more");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_machine_of_another_claim_is_not_taken_for_one_of_ours() {
+    let world = World::new().await;
+    let prefix = Naming::new("karpenter", "test").prefix().to_owned();
+    world.claim("web-1", json!({"cpu": "1"}));
+    // Made for `web-1` and not tagged yet: earlier releases would have called the second machine of `web` so.
+    let theirs = world.cloud.add_machine(&format!("{prefix}web-1"), &[]);
+    let claim = world.claim("web", json!({"cpu": "1"}));
+    assert!(world.provider.delete(&claim).await.expect_err("it has none").is_not_found());
+    let instance = world.launch(&claim).await.expect("a machine of its own");
+    assert!(!instance.provider_id.ends_with(&theirs), "{}", instance.provider_id);
+    seconds(400).await;
+    assert!(world.provider.round().await.expect("a round").destroyed.is_empty());
+    seconds(10).await;
+    let machine = world.live().into_iter().find(|machine| machine.id == theirs).expect("still there");
+    assert_eq!(machine.tags["karpenter.k8s.cloudstack/nodeclaim-uid"], "uid-web-1");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_machine_that_an_earlier_release_named_is_still_found() {
+    for (claim, name) in [("web", "web-1"), ("team.a-web", "team-a-web"), ("team.a-web", "team-a-web-2")] {
+        let world = World::new().await;
+        let prefix = Naming::new("karpenter", "test").prefix().to_owned();
+        let made = world.cloud.add_machine(&format!("{prefix}{name}"), &[]);
+        let instance = world.launch(&world.claim(claim, json!({"cpu": "1"}))).await.expect("that one");
+        assert!(instance.provider_id.ends_with(&made), "{name}");
+        assert_eq!(world.calls("deployVirtualMachine"), 0, "{name}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_launch_makes_no_more_than_three_machines_that_fail_for_reasons_nobody_reads() {
+    let world = World::new().await;
+    let mut class = spec();
+    class["serviceOfferingSelectorTerms"] = json!([{"name": "k8s.custom"}]);
+    class["customOfferings"] =
+        json!([{"offering": "k8s.custom", "cpus": [1, 2, 3, 4, 5, 6], "memoryPerCPU": [2]}]);
+    world.class("default", class).await;
+    let text = "Unable to start a VM [4bf9895c] due to [Unable to prepare the template].";
+    world.cloud.inject(Fault::times("deployVirtualMachine", 9, Trouble::Fail(530, 4250, text.into())));
+    let error = world.launch(&world.claim("np-a", json!({"cpu": "500m"}))).await.expect_err("refused");
+    assert!(matches!(error, ProviderError::InsufficientCapacity(_)), "{error}");
+    assert!(error.to_string().contains("prepare the template"), "{error}");
+    assert_eq!(world.calls("deployVirtualMachine"), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_machine_that_ran_well_for_an_hour_is_started_again() {
+    let world = World::new().await;
+    world.launch(&world.claim("np-a", json!({"cpu": "1"}))).await.expect("a machine");
+    let id = world.live()[0].id.clone();
+    let started = async || world.provider.round().await.expect("a round").started.len();
+    seconds(180).await;
+    world.cloud.stop_machine(&id);
+    assert_eq!(started().await, 1);
+    seconds(3700).await;
+    assert_eq!(started().await, 0, "it runs");
+    world.cloud.stop_machine(&id);
+    assert_eq!(started().await, 1, "what stopped it then says nothing of now");
+    seconds(60).await;
+    world.cloud.stop_machine(&id);
+    assert_eq!(started().await, 0, "it does not stay up");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_machine_that_cannot_be_restored_is_replaced() {
+    let world = World::new().await;
+    world.launch(&world.claim("np-a", json!({"cpu": "1"}))).await.expect("a machine");
+    seconds(180).await;
+    world.cloud.fail_to_restore_machine(&world.live()[0].id);
+    assert!(world.provider.round().await.expect("a round").started.is_empty());
+    assert_eq!(world.told("VirtualMachineStopped").len(), 1);
 }

@@ -455,3 +455,112 @@ async fn a_project_that_is_gone_holds_up_nothing_elsewhere_and_its_machines_are_
     somewhere.spec.node_class_ref.name = "gone".into();
     world.provider.delete(&somewhere).await.expect("found, and going");
 }
+
+#[tokio::test(start_paused = true)]
+async fn an_orphan_that_somebody_wants_by_the_time_it_would_go_stays() {
+    let world = World::new().await;
+    let prefix = Naming::new("karpenter", "test").prefix().to_owned();
+    world.cloud.add_machine(&format!("{prefix}np-a"), &[]);
+    seconds(310).await;
+    let slow = Trouble::Delay(std::time::Duration::from_secs(20));
+    world.cloud.inject(Fault::once("listVirtualMachines", slow));
+    let meanwhile = async {
+        seconds(5).await;
+        world.claim("np-a", json!({"cpu": "1"}))
+    };
+    let (round, _) = futures_util::future::join(world.provider.round(), meanwhile).await;
+    assert!(round.expect("a round").destroyed.is_empty());
+    assert_eq!(world.live().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_left_in_a_project_that_only_one_class_names_is_known_until_it_is_gone() {
+    let world = World::new().await;
+    let project = world.cloud.add_project("team");
+    let network = json!({"name": "team-net", "projectid": project, "account": null, "state": "Allocated"});
+    world.cloud.add("network", network);
+    let mut inside = spec();
+    inside["projectID"] = project.into();
+    inside["networkSelectorTerms"] = json!([{"name": "team-net"}]);
+    let class = world.class("default", inside.clone()).await;
+    let left = async || world.provider.left_behind(&class).await.map(|machines| machines.len());
+    assert_eq!(left().await, Ok(0));
+    world.launch(&world.claim("np-a", json!({"cpu": "1"}))).await.expect("a machine");
+    // As if its answer had never come.
+    world.cluster.claims.lock().unwrap().clear();
+    assert_eq!(left().await, Ok(1));
+    world.class("second", inside).await;
+    assert_eq!(left().await, Ok(0), "another leads there");
+    world.cluster.classes.lock().unwrap().remove("second");
+    world.cloud.inject(Fault::times("listVirtualMachines", 4, Trouble::Proxy(502)));
+    assert!(left().await.is_err(), "nobody knows");
+    seconds(310).await;
+    assert_eq!(world.provider.round().await.expect("a round").destroyed.len(), 1);
+    seconds(60).await;
+    assert_eq!(left().await, Ok(0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_project_from_which_a_machine_may_still_come_is_not_said_to_be_empty() {
+    let world = World::new().await;
+    let project = world.cloud.add_project("team");
+    let network = json!({"name": "team-net", "projectid": project, "account": null, "state": "Allocated"});
+    world.cloud.add("network", network);
+    let mut inside = spec();
+    inside["projectID"] = project.into();
+    inside["networkSelectorTerms"] = json!([{"name": "team-net"}]);
+    let class = world.class("default", inside).await;
+    world.cloud.inject(Fault::once("deployVirtualMachine", Trouble::DropRequest));
+    world.launch(&world.claim("np-a", json!({"cpu": "1"}))).await.expect_err("no answer");
+    world.cluster.claims.lock().unwrap().clear();
+    assert!(world.provider.left_behind(&class).await.is_err());
+    seconds(601).await;
+    assert_eq!(world.provider.left_behind(&class).await.map(|machines| machines.len()), Ok(0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn while_a_project_is_closed_only_what_may_be_in_it_is_remembered() {
+    let world = World::new().await;
+    let project = world.cloud.add_project("team");
+    let network = json!({"name": "team-net", "projectid": project, "account": null, "state": "Allocated"});
+    world.cloud.add("network", network);
+    let mut class = spec();
+    class["projectID"] = project.clone().into();
+    class["networkSelectorTerms"] = json!([{"name": "team-net"}]);
+    world.class("default", class).await;
+    world.launch(&world.claim("np-inside", json!({"cpu": "1"}))).await.expect("a machine");
+    world.class("default", spec()).await;
+    world.launch(&world.claim("np-outside", json!({"cpu": "1"}))).await.expect("a machine");
+    seconds(60).await;
+    for machine in world.live() {
+        world.cloud.protect_machine(&machine.id, true);
+    }
+    world.provider.round().await.expect("a round");
+    let held = |name: &str| world.provider.disruption_hold(&world.current(name)).is_some();
+    assert!(held("np-inside") && held("np-outside"));
+    let outside = world.live().into_iter().find(|machine| machine.name.ends_with("np-outside")).expect("it");
+    world.cloud.expunge_machine(&outside.id);
+    world.cloud.remove_project(&project);
+    world.provider.round().await.expect("a round");
+    assert!(held("np-inside"), "nobody knows better");
+    assert!(!held("np-outside"), "it is gone");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tag_that_is_there_in_other_letters_keeps_no_other_from_being_repaired() {
+    let world = World::new().await;
+    let mut class = spec();
+    class["tags"] = json!({"Team": "web"});
+    world.class("default", class).await;
+    world.launch(&world.claim("np-a", json!({"cpu": "1"}))).await.expect("a machine");
+    seconds(60).await;
+    let id = world.live()[0].id.clone();
+    world.cloud.tag_machine(&id, "Team", None);
+    world.cloud.tag_machine(&id, "team", Some("shop"));
+    world.cloud.tag_machine(&id, "karpenter.sh/nodepool", None);
+    world.provider.round().await.expect("a round");
+    seconds(5).await;
+    let tags = &world.live()[0].tags;
+    assert_eq!(tags["karpenter.sh/nodepool"], "pool");
+    assert!(tags["team"] == "shop" && !tags.contains_key("Team"), "{tags:?}");
+}

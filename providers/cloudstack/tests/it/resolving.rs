@@ -362,3 +362,63 @@ async fn an_api_that_goes_away_is_told_without_taking_readiness_away() {
     world.provider.resolve_status(&mut class).await.expect("it is back");
     assert_eq!(world.told("CloudStackUnreachable").len(), told);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_template_that_denies_user_data_is_told_of_wherever_that_comes_from() {
+    let world = World::new().await;
+    world.cloud.edit("template", "CentOS 5.6 (64-bit) no GUI (Simulator)", |template| {
+        template["userdatapolicy"] = "DENYOVERRIDE".into();
+    });
+    seconds(3601).await;
+    let told = async |field: &str, value: serde_json::Value| {
+        let mut class = spec();
+        class.as_object_mut().expect("an object").remove("userData");
+        class[field] = value;
+        let class = world.class("default", class).await;
+        condition(&class, "TemplatesReady").1.to_owned()
+    };
+    let secret = json!({"kind": "Secret", "namespace": "karpenter", "name": "x", "key": "y"});
+    for (field, value) in [
+        ("userData", json!("#!/bin/sh\n")),
+        ("userDataRef", secret),
+        ("bootstrap", json!({"mode": "K3s", "apiServer": "https://api:6443"})),
+    ] {
+        assert_eq!(told(field, value).await, "TemplateDeniesUserData", "{field}");
+    }
+    assert_ne!(told("rootDiskSize", json!(30)).await, "TemplateDeniesUserData");
+}
+
+#[tokio::test(start_paused = true)]
+async fn offerings_with_volatile_root_disks_are_used_only_where_the_class_says_so() {
+    let world = World::new().await;
+    world.cloud.edit("serviceoffering", "k8s.small", |offering| offering["isvolatile"] = true.into());
+    seconds(3601).await;
+    let offered = async |volatile: bool| {
+        let mut class = spec();
+        class["volatileOfferings"] = volatile.into();
+        world.class("default", class).await;
+        let types = world.provider.get_instance_types(&world.pool("default")).await.expect("types");
+        types.iter().map(|it| (*it.name).to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(offered(false).await, ["k8s.medium"]);
+    assert!(offered(true).await.contains(&"k8s.small".to_owned()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_class_says_how_much_memory_machines_never_see_and_in_what_group_they_are() {
+    let world = World::new().await;
+    let before = world.class("default", spec()).await.hash();
+    let mut class = spec();
+    class["serviceOfferingSelectorTerms"] = json!([{"name": "k8s.small"}]);
+    class["vmMemoryOverheadPercent"] = 10.into();
+    class["group"] = "workers".into();
+    class["volatileOfferings"] = true.into();
+    assert_eq!(world.class("default", class).await.hash(), before, "no node is replaced for that");
+    let types = world.provider.get_instance_types(&world.pool("default")).await.expect("types");
+    let memory = types[0].capacity.get("memory").expect("some").as_units_ceil();
+    assert_eq!(memory, (4096 * 90 / 100) << 20);
+    world.launch(&world.claim("np-a", json!({"cpu": "1"}))).await.expect("a machine");
+    let log = world.cloud.log();
+    let deploy = log.iter().find(|entry| entry.command == "deployVirtualMachine").expect("a deployment");
+    assert_eq!(deploy.parameters["group"], "workers");
+}

@@ -236,3 +236,38 @@ async fn where_a_launch_begins_is_written_down_before_anything_is_made() {
     world.delete(&claim).await.expect("gone");
     assert!(world.live().is_empty());
 }
+
+#[tokio::test(start_paused = true)]
+async fn our_own_account_counts_where_all_of_the_domain_are_shown() {
+    let world = World::new().await;
+    world.cloud.add_account("other", "k8s-net");
+    world.cloud.configure(|settings| settings.user_sees_domain_accounts = true);
+    // Of the account that is shown first.
+    world.cloud.limit("user_vm", 0);
+    let other = world.as_account("other");
+    world.class_by(&other, "default", spec()).await;
+    let instance = world
+        .launch_by(&other, &world.claim("np-a", json!({"cpu": "1"})))
+        .await
+        .expect("its own limits count");
+    let recorded = &instance.annotations["karpenter.k8s.cloudstack/account-id"];
+    assert!(!recorded.is_empty());
+    let listed = world.provider.list().await.expect("a list");
+    let id = |claim: &karpenter_api::NodeClaim| claim.status.clone().and_then(|status| status.provider_id);
+    assert_eq!(
+        listed.iter().filter_map(id).collect::<Vec<_>>(),
+        [instance.provider_id],
+        "as of another account"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_made_while_nobody_says_whose_the_keys_are() {
+    let world = World::new().await;
+    let claim = world.claim("np-a", json!({"cpu": "1"}));
+    world.cloud.inject(Fault::times("listAccounts", 4, Trouble::Proxy(502)));
+    world.launch(&claim).await.expect_err("it could not be recorded");
+    assert_eq!(world.calls("deployVirtualMachine"), 0);
+    let instance = world.launch(&claim).await.expect("a machine");
+    assert!(instance.annotations.contains_key("karpenter.k8s.cloudstack/account-id"));
+}
