@@ -9,16 +9,20 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use foldhash::fast::FixedState;
+use hashbrown::HashMap;
 use tokio::time::Instant;
 
 use crate::sync::lock;
 
+mod label_values;
 pub(crate) mod process;
 pub mod queue;
 mod series_store;
 mod summary;
 mod text;
 
+use label_values::{LabelValues, Values};
 pub use series_store::{GaugeStore, StoredGauge};
 use summary::SlidingQuantiles;
 
@@ -45,6 +49,7 @@ pub fn exponential_buckets(start: f64, factor: f64, count: usize) -> Vec<f64> {
 pub struct Registry {
     families: Arc<Mutex<BTreeMap<String, Arc<dyn Collect>>>>,
     before_encode: Arc<Mutex<Vec<Hook>>>,
+    label_values: Arc<LabelValues>,
 }
 
 type Hook = Arc<dyn Fn() + Send + Sync>;
@@ -58,7 +63,7 @@ impl fmt::Debug for Registry {
 /// A family of series as the registry sees it.
 trait Collect: Send + Sync {
     fn description(&self) -> &Description;
-    fn collect(&self) -> Vec<(Vec<String>, Sample)>;
+    fn collect(&self) -> Vec<(Values, Sample)>;
     fn as_any(self: Arc<Self>) -> Arc<dyn std::any::Any + Send + Sync>;
 }
 
@@ -198,8 +203,12 @@ impl Registry {
                 return family;
             }
         }
-        let family =
-            Arc::new(Family { description, children: Mutex::new(BTreeMap::new()), new: Box::new(new) });
+        let family = Arc::new(Family {
+            description,
+            values: Arc::clone(&self.label_values),
+            children: Mutex::default(),
+            new: Box::new(new),
+        });
         families.insert(name.to_owned(), Arc::clone(&family) as Arc<dyn Collect>);
         family
     }
@@ -212,31 +221,43 @@ trait Child: Send + Sync + 'static {
 
 struct Family<C> {
     description: Description,
-    children: Mutex<BTreeMap<Vec<String>, Arc<C>>>,
+    values: Arc<LabelValues>,
+    /// In no order: that is for the text to make.
+    children: Mutex<HashMap<Values, Arc<C>, FixedState>>,
     new: Box<dyn Fn() -> C + Send + Sync>,
 }
 
 impl<C: Child> Family<C> {
-    /// The series of these label values, in the order the labels were declared in.
-    fn child(&self, values: &[&str]) -> Arc<C> {
+    /// These label values, in the order the labels were declared in.
+    fn share(&self, values: &[&str]) -> Values {
         debug_assert_eq!(
             values.len(),
             self.description.labels.len(),
             "label values of {}",
             self.description.name
         );
-        let key: Vec<String> = values.iter().map(|value| (*value).to_owned()).collect();
-        Arc::clone(lock(&self.children).entry(key).or_insert_with(|| Arc::new((self.new)())))
+        self.values.share(values)
+    }
+
+    fn child(&self, values: &[&str]) -> Arc<C> {
+        self.child_of(self.share(values))
+    }
+
+    fn child_of(&self, values: Values) -> Arc<C> {
+        Arc::clone(lock(&self.children).entry(values).or_insert_with(|| Arc::new((self.new)())))
     }
 
     fn existing(&self, values: &[&str]) -> Option<Arc<C>> {
-        let key: Vec<String> = values.iter().map(|value| (*value).to_owned()).collect();
-        lock(&self.children).get(&key).cloned()
+        let values = self.values.find(values)?;
+        lock(&self.children).get(&values).cloned()
     }
 
     fn delete(&self, values: &[&str]) -> bool {
-        let key: Vec<String> = values.iter().map(|value| (*value).to_owned()).collect();
-        lock(&self.children).remove(&key).is_some()
+        self.values.find(values).is_some_and(|values| self.remove(&values))
+    }
+
+    fn remove(&self, values: &Values) -> bool {
+        lock(&self.children).remove(values).is_some()
     }
 
     fn delete_matching(&self, labels: &[(&str, &str)]) -> usize {
@@ -250,7 +271,7 @@ impl<C: Child> Family<C> {
         let Some(places) = places else { return 0 };
         let mut children = lock(&self.children);
         let before = children.len();
-        children.retain(|key, _| !places.iter().all(|(at, value)| key[*at] == *value));
+        children.retain(|values, _| !places.iter().all(|(at, value)| values.at(*at) == *value));
         before - children.len()
     }
 
@@ -264,8 +285,8 @@ impl<C: Child> Collect for Family<C> {
         &self.description
     }
 
-    fn collect(&self) -> Vec<(Vec<String>, Sample)> {
-        lock(&self.children).iter().map(|(key, child)| (key.clone(), child.sample())).collect()
+    fn collect(&self) -> Vec<(Values, Sample)> {
+        lock(&self.children).iter().map(|(values, child)| (values.clone(), child.sample())).collect()
     }
 
     fn as_any(self: Arc<Self>) -> Arc<dyn std::any::Any + Send + Sync> {

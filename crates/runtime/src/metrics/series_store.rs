@@ -1,15 +1,34 @@
 //! Gauges that describe objects: all series of an object are replaced together, so that none outlives a changed label.
 
 use std::collections::BTreeMap;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use super::GaugeVec;
+use super::label_values::Values;
 use crate::sync::lock;
 
 /// The gauges of many objects, by a key of the caller's.
 #[derive(Debug, Default)]
 pub struct GaugeStore {
-    objects: Mutex<BTreeMap<String, Vec<StoredGauge>>>,
+    objects: Mutex<BTreeMap<String, Vec<Series>>>,
+}
+
+/// A series that an object has.
+#[derive(Clone, Debug)]
+struct Series {
+    family: GaugeVec,
+    values: Values,
+}
+
+impl Series {
+    fn of(gauge: &StoredGauge) -> Self {
+        let labels: Vec<&str> = gauge.labels.iter().map(String::as_str).collect();
+        Self { family: gauge.family.clone(), values: gauge.family.0.share(&labels) }
+    }
+
+    fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.family.0, &other.family.0) && self.values == other.values
+    }
 }
 
 /// One series of an object.
@@ -21,16 +40,6 @@ pub struct StoredGauge {
     pub labels: Vec<String>,
     /// The value.
     pub value: f64,
-}
-
-impl StoredGauge {
-    fn values(&self) -> Vec<&str> {
-        self.labels.iter().map(String::as_str).collect()
-    }
-
-    fn is_same_series(&self, other: &Self) -> bool {
-        self.family.name() == other.family.name() && self.labels == other.labels
-    }
 }
 
 impl GaugeStore {
@@ -64,15 +73,18 @@ impl GaugeStore {
         known.remove(key);
     }
 
-    fn replace(known: &mut BTreeMap<String, Vec<StoredGauge>>, key: &str, gauges: Vec<StoredGauge>) {
+    fn replace(known: &mut BTreeMap<String, Vec<Series>>, key: &str, gauges: Vec<StoredGauge>) {
+        let mut series = Vec::with_capacity(gauges.len());
         for gauge in &gauges {
-            gauge.family.set(&gauge.values(), gauge.value);
+            let one = Series::of(gauge);
+            one.family.0.child_of(one.values.clone()).set(gauge.value);
+            series.push(one);
         }
         for old in known.get(key).into_iter().flatten() {
-            if !gauges.iter().any(|new| new.is_same_series(old)) {
-                old.family.delete(&old.values());
+            if !series.iter().any(|new| new.is(old)) {
+                old.family.0.remove(&old.values);
             }
         }
-        known.insert(key.to_owned(), gauges);
+        known.insert(key.to_owned(), series);
     }
 }

@@ -3,10 +3,11 @@
 
 use std::fmt::Write;
 
+use super::label_values::Values;
 use super::{Description, Sample};
 
 /// Writes a family; one without series writes nothing, as in Go.
-pub(super) fn write_family(out: &mut String, description: &Description, series: Vec<(Vec<String>, Sample)>) {
+pub(super) fn write_family(out: &mut String, description: &Description, series: Vec<(Values, Sample)>) {
     if series.is_empty() {
         return;
     }
@@ -16,13 +17,10 @@ pub(super) fn write_family(out: &mut String, description: &Description, series: 
 
     let mut order: Vec<usize> = (0..description.labels.len()).collect();
     order.sort_by(|a, b| description.labels[*a].cmp(&description.labels[*b]));
-    let mut series: Vec<(Vec<(&str, String)>, Sample)> = series
-        .into_iter()
-        .map(|(mut values, sample)| {
-            let labels = order
-                .iter()
-                .map(|at| (description.labels[*at].as_str(), std::mem::take(&mut values[*at])))
-                .collect();
+    let mut series: Vec<(Vec<(&str, &str)>, &Sample)> = series
+        .iter()
+        .map(|(values, sample)| {
+            let labels = order.iter().map(|at| (description.labels[*at].as_str(), values.at(*at))).collect();
             (labels, sample)
         })
         .collect();
@@ -54,7 +52,7 @@ fn write_line(
     out: &mut String,
     name: &str,
     suffix: &str,
-    labels: &[(&str, String)],
+    labels: &[(&str, &str)],
     extra: Option<(&str, f64)>,
     value: f64,
 ) {
