@@ -15,7 +15,7 @@ use crate::naming::{MAX_PREFIX, ProviderIdFormat, dns_label};
 use crate::shared::{CollectOrphans, OnStopped, ProviderOptions};
 
 /// A variable of the environment as the documentation lists it.
-pub const VARIABLES: [(&str, &str); 33] = [
+pub const VARIABLES: [(&str, &str); 34] = [
     (
         "CLOUDSTACK_CREDENTIALS_DIR",
         "directory of a mounted Secret with api-url, api-key and secret-key; watched, so keys can be exchanged",
@@ -25,6 +25,7 @@ pub const VARIABLES: [(&str, &str); 33] = [
         "Secret with the same keys, as `NAMESPACE/NAME`; watched too. Where it is named, CLOUDSTACK_API_URL and its kind are not looked at; without any keys `cloudstack-credentials` in Karpenter's namespace",
     ),
     ("CLOUDSTACK_CA_FILE", "certificates in PEM to trust besides the system's"),
+    ("CLOUDSTACK_CA_BUNDLE", "the same, given as text instead of a file, or in addition to one"),
     (
         "CLOUDSTACK_TLS_SERVER_NAME",
         "the name the server's certificate carries, where it is not the host of the address",
@@ -267,13 +268,18 @@ fn http(
     let insecure = variable("CLOUDSTACK_ALLOW_INSECURE_HTTP");
     Ok(HttpSettings {
         verify: given.verify_ssl,
-        ca_bundle: text_of("CLOUDSTACK_CA_FILE")?,
+        ca_bundle: ca_bundle(text_of("CLOUDSTACK_CA_FILE")?, variable("CLOUDSTACK_CA_BUNDLE")),
         tls_server_name: variable("CLOUDSTACK_TLS_SERVER_NAME"),
         client_certificate: certificate.zip(key),
         proxy: variable("CLOUDSTACK_PROXY").map(proxy).transpose()?,
         no_proxy: variable("CLOUDSTACK_NO_PROXY").unwrap_or_default(),
         allow_insecure_http: choice("CLOUDSTACK_ALLOW_INSECURE_HTTP", insecure, &YES_OR_NO, false)?,
     })
+}
+
+/// All certificates that were given, whichever way.
+fn ca_bundle(file: Option<String>, text: Option<String>) -> Option<String> {
+    file.into_iter().chain(text).reduce(|file, text| format!("{file}\n{text}"))
 }
 
 /// A proxy that can be gone through: one that cannot be understood would be left out in silence.
@@ -413,6 +419,19 @@ mod tests {
         assert!(wrong(&[("CLOUDSTACK_CLIENT_KEY_FILE", "/dev/null")]).contains("go together"));
         assert!(wrong(&[("CLOUDSTACK_WEBHOOK_PORT", "70000")]).contains("CLOUDSTACK_WEBHOOK_PORT"));
         assert!(wrong(&[("CLOUDSTACK_WEBHOOK_NAME", "Big.One")]).contains("CLOUDSTACK_WEBHOOK_NAME"));
+    }
+
+    #[test]
+    fn certificates_may_be_given_as_a_file_as_text_or_both() {
+        let given =
+            |file: Option<&str>, text: Option<&str>| ca_bundle(file.map(Into::into), text.map(Into::into));
+        assert_eq!(given(None, None), None);
+        assert_eq!(given(None, Some("b")).as_deref(), Some("b"));
+        assert_eq!(
+            given(Some("a"), Some("b")).as_deref(),
+            Some("a\nb"),
+            "a file may end without a line's end"
+        );
     }
 
     #[test]
