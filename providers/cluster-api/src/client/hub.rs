@@ -85,6 +85,8 @@ pub struct Hub {
 struct Health {
     last_answer: Option<Instant>,
     trouble: Option<String>,
+    /// Whether the last question got no answer, not even a refusal.
+    out_of_reach: bool,
     /// Why new credentials are not used.
     unused_credentials: Option<String>,
 }
@@ -136,6 +138,11 @@ impl Hub {
     /// What went wrong last, if nothing has gone right since.
     pub fn trouble(&self) -> Option<String> {
         self.health().trouble.clone()
+    }
+
+    /// Whether the last question got no answer, not even a refusal.
+    pub fn is_out_of_reach(&self) -> bool {
+        self.health().out_of_reach
     }
 
     /// Why credentials that were given anew are not used, if so.
@@ -371,6 +378,7 @@ impl Hub {
         let mut health = self.health();
         health.last_answer = Some(Instant::now());
         health.trouble = None;
+        health.out_of_reach = false;
     }
 
     fn health(&self) -> std::sync::MutexGuard<'_, Health> {
@@ -496,7 +504,9 @@ impl Scoped<'_> {
             }
             400 | 401 | 403 | 422 => {
                 if matches!(status.code, 401 | 403) {
-                    self.hub.health().trouble = Some(status.message.clone());
+                    let mut health = self.hub.health();
+                    health.trouble = Some(status.message.clone());
+                    health.out_of_reach = false;
                 } else {
                     self.hub.answered();
                 }
@@ -507,7 +517,10 @@ impl Scoped<'_> {
     }
 
     fn unavailable(&self, source: kube::Error) -> HubError {
-        self.hub.health().trouble = Some(source.to_string());
+        let mut health = self.hub.health();
+        health.trouble = Some(source.to_string());
+        health.out_of_reach = true;
+        drop(health);
         HubError::Unavailable { what: self.what.clone(), source: Box::new(source) }
     }
 }

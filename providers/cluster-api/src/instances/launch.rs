@@ -157,7 +157,7 @@ fn waiting(fleet: &Fleet, claim: &NodeClaim, target: &Target) -> Result<Launch, 
     if let Some(message) = away(fleet) {
         return Ok(Launch::Pending { reason: "ManagementUnavailable".to_owned(), message, handle });
     }
-    if age >= timeout(fleet, claim) {
+    if is_overdue(fleet, claim, age) {
         // What Cluster API holds back is not broken: nobody need stay away from it.
         return Err(match hold {
             Some(hold) if hold.is_broken() => failed(fleet, target, hold.reason, &hold.message),
@@ -194,6 +194,12 @@ pub(super) fn away(fleet: &Fleet) -> Option<String> {
         let why = fleet.hub.trouble().unwrap_or_default();
         format!("the management cluster has not answered for {} s: {why}", silent.as_secs())
     })
+}
+
+/// Whether a launch that has taken so long is given up. Not while the management cluster cannot be asked: what it has done
+/// meanwhile is not seen.
+pub(super) fn is_overdue(fleet: &Fleet, claim: &NodeClaim, age: Duration) -> bool {
+    age >= timeout(fleet, claim) && !fleet.hub.is_out_of_reach()
 }
 
 /// How long ago a NodeClaim was made. A leap of the clock that is doubted does not count: all launches under way would be given up.
@@ -238,7 +244,7 @@ pub(super) async fn progress(
         if let Some(message) = away(fleet) {
             return Ok(Launch::Pending { reason: "ManagementUnavailable".to_owned(), message, handle });
         }
-        if age >= timeout(fleet, claim) {
+        if is_overdue(fleet, claim, age) {
             return Err(failed(fleet, &target, "NoProviderID", &message));
         }
         return Ok(Launch::Pending { reason: reason.to_owned(), message, handle });

@@ -54,7 +54,7 @@ pub async fn launch(fleet: &Arc<Fleet>, claim: &NodeClaim, target: &Target) -> R
     let launches_paused = class.is_some_and(|class| class.launches_while_rollout_paused());
     if let Some(hold) = offers::launch_hold(&fleet.mirror, &blueprint, LaunchMode::Machine, launches_paused) {
         // Nothing is broken, and nobody need stay away from it; but pods are not kept waiting for ever.
-        return match launch::age(fleet, claim) >= launch::timeout(fleet, claim) {
+        return match launch::is_overdue(fleet, claim, launch::age(fleet, claim)) {
             true => Err(ProviderError::insufficient_capacity(hold.message)),
             false => Ok(pending(hold.reason, hold.message)),
         };
@@ -71,7 +71,7 @@ pub async fn launch(fleet: &Arc<Fleet>, claim: &NodeClaim, target: &Target) -> R
         Some(Turn::Came(at)) => at.elapsed(),
         _ => launch::age(fleet, claim),
     };
-    if age >= launch::timeout(fleet, claim) {
+    if launch::is_overdue(fleet, claim, age) {
         return Err(launch::failed(fleet, target, "NoMachine", "the Machine could not be made in time"));
     }
     match make(fleet, claim, target, &blueprint, &cluster).await {

@@ -129,6 +129,35 @@ fn a16_a_management_cluster_that_is_away_costs_no_node() {
 }
 
 #[test]
+fn a_launch_whose_time_runs_out_while_the_management_cluster_cannot_be_asked_is_not_given_up() {
+    for class in [
+        json!({"timeouts": {"launch": "5m"}}),
+        json!({"timeouts": {"launch": "5m"}, "launchMode": "Machine"}),
+    ] {
+        scenario(async move {
+            let rig = Rig::new(class).await;
+            rig.create(cluster_api::template(NAMESPACE, "slow", json!({"provisionSeconds": 290}))).await;
+            rig.create(cluster_api::machine_deployment(NAMESPACE, "c", "m", "slow", &[(MAX, "10")])).await;
+            rig.karpenter.start();
+            rig.want(1);
+            rig.until("it has a Machine", MINUTE, |objects| claimed(objects) == 1).await;
+            rig.pass(4 * MINUTE).await;
+            // Its time runs out before the silence has lasted long, and its Machine is provisioned meanwhile.
+            rig.hub.cut_off(3 * MINUTE);
+            rig.until("its node is ready", 10 * MINUTE, |objects| initialized(objects) == 1).await;
+            assert_eq!(
+                rig.read(|objects| objects
+                    .node_claims
+                    .keys()
+                    .map(|key| key.name.to_string())
+                    .collect::<Vec<_>>()),
+                ["n1"]
+            );
+        });
+    }
+}
+
+#[test]
 fn a17_a_paused_cluster_is_not_written_to() {
     scenario(async {
         let rig = Rig::new(json!({"timeouts": {"launch": "60m"}})).await;
