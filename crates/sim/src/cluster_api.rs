@@ -44,7 +44,7 @@ use crate::actor::employ;
 use crate::cluster::Cluster;
 use crate::world::{Trouble, World};
 
-pub use checks::{ClaimedMachinesLive, LevelsWithinBounds, OneMachinePerClaim, is_held_up};
+pub use checks::{ClaimedMachinesLive, LevelsWithinBounds, OneMachinePerClaim, is_settled};
 pub use darkness::NothingGoesInTheDark;
 pub use economy::FewWrites;
 pub use kinds::{Kind, definitions};

@@ -8,9 +8,6 @@ use std::time::Duration;
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use jiff::{SignedDuration, Timestamp};
-use karpenter_api::NodeClaim;
-use karpenter_api::conditions::HasConditions as _;
-use karpenter_api::nodeclaim::REGISTERED;
 use karpenter_cloudprovider::{Installation, Surroundings};
 use karpenter_provider_cluster_api::ClusterAPINodeClass;
 use karpenter_provider_cluster_api::client::settings::Settings;
@@ -22,11 +19,10 @@ use karpenter_sim::chance::{Chance, Span};
 use karpenter_sim::cluster_api::unrest::Unrest;
 use karpenter_sim::cluster_api::{
     self, ClaimedMachinesLive, ClusterApi, FewWrites, LevelsWithinBounds, NothingGoesInTheDark,
-    OneMachinePerClaim, is_held_up,
+    OneMachinePerClaim, is_settled,
 };
 use karpenter_sim::faults::{FaultPlan, Faults};
 use karpenter_sim::invariants::Invariant;
-use karpenter_sim::objects::is_deleting;
 use karpenter_sim::process::Life;
 use karpenter_sim::traffic::{self, Script, Volume};
 use karpenter_sim::{Objects, Process, Trouble, World, WorldOptions, invariants};
@@ -253,11 +249,7 @@ fn is_claimed(machine: &DynamicObject) -> bool {
 
 /// Nobody waits for a Machine, and none is on its way out, nor a NodeClaim but for those that a pod holds up.
 fn all_is_calm(objects: &Objects) -> bool {
-    let settled = |claim: &NodeClaim| {
-        claim.condition(REGISTERED).is_some_and(|condition| condition.status.as_str() == "True")
-            && (!is_deleting(claim) || is_held_up(objects, claim))
-    };
-    objects.node_claims.values().all(|claim| settled(claim))
+    objects.node_claims.values().all(|claim| is_settled(objects, claim))
         && objects.machines.values().all(|machine| machine.metadata.deletion_timestamp.is_none())
 }
 

@@ -16,6 +16,7 @@ use super::deployments::bounds;
 use super::kinds::{
     Kind, annotation, condition, controller_of, is_paused, is_standalone, label, number, text,
 };
+use crate::invariants::commands::node_name;
 use crate::invariants::{Invariant, Rest, Step};
 use crate::objects::{Change, Objects, is_active, is_deleting, node_of, uid};
 use crate::selection::selects;
@@ -42,10 +43,19 @@ fn wants_its_machine(objects: &Objects, claim_uid: &str) -> bool {
     claim.is_some_and(|claim| !is_deleting(&**claim) || is_held_up(objects, claim))
 }
 
+/// Whether a NodeClaim is where it belongs: its Node has registered, or it is on its way out and held up. One that is deleted before
+/// it could say that its Node has registered never says so.
+pub fn is_settled(objects: &Objects, claim: &NodeClaim) -> bool {
+    if is_deleting(claim) {
+        return is_held_up(objects, claim);
+    }
+    claim.condition(REGISTERED).is_some_and(|condition| condition.status.as_str() == "True")
+}
+
 /// Whether a pod runs on a NodeClaim's Node that must not be disrupted, or whose budget has nothing left.
-pub fn is_held_up(objects: &Objects, claim: &NodeClaim) -> bool {
-    let node = claim.status.as_ref().and_then(|status| status.node_name.as_deref());
-    let Some(node) = node else { return false };
+fn is_held_up(objects: &Objects, claim: &NodeClaim) -> bool {
+    let told = claim.status.as_ref().and_then(|status| status.node_name.as_deref());
+    let Some(node) = told.or_else(|| node_name(objects, claim)) else { return false };
     let mut pods = objects.pods.values().filter(|pod| node_of(pod) == Some(node) && is_active(pod));
     pods.any(|pod| {
         let wish = pod.metadata.annotations.as_ref().and_then(|all| all.get(DO_NOT_DISRUPT));
@@ -382,9 +392,7 @@ impl Invariant for LevelsWithinBounds {
                 ));
             }
         }
-        let registered =
-            |claim: &NodeClaim| claim.condition(REGISTERED).is_some_and(|c| c.status.as_str() == "True");
-        let waits = rest.objects.node_claims.values().find(|claim| !registered(claim));
+        let waits = rest.objects.node_claims.values().find(|claim| !is_settled(rest.objects, claim));
         match waits {
             Some(claim) => {
                 Err(format!("NodeClaim {} still waits", claim.metadata.name.clone().unwrap_or_default()))
@@ -455,6 +463,27 @@ mod tests {
     #[test]
     fn a_machine_may_stay_for_as_long_as_a_pod_on_it_refuses_to_be_moved() {
         assert!(wants_its_machine(&draining("true"), "n-uid"));
+    }
+
+    #[test]
+    fn a_node_claim_deleted_before_it_said_that_its_node_registered_is_held_up_by_a_pod_like_any_other() {
+        let unsaid = |wish: &str| {
+            let mut objects = draining(wish);
+            let key = ObjectKey::cluster("n");
+            let mut claim =
+                objects.node_claims.get(&key).map(|claim| (**claim).clone()).expect("a NodeClaim");
+            claim.status.get_or_insert_default().node_name = None;
+            objects.node_claims.insert(key, claim.into());
+            let node = json!({"metadata": {"name": "node"}, "spec": {"providerID": "sim://m"}});
+            objects.nodes.insert(ObjectKey::cluster("node"), read(node));
+            objects
+        };
+        let settled =
+            |objects: &Objects| objects.node_claims.values().all(|claim| is_settled(objects, claim));
+        assert!(wants_its_machine(&unsaid("true"), "n-uid"));
+        assert!(settled(&unsaid("true")));
+        assert!(!wants_its_machine(&unsaid("false"), "n-uid"), "nothing holds it up");
+        assert!(!settled(&unsaid("false")));
     }
 
     #[test]

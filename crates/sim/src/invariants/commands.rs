@@ -310,7 +310,7 @@ impl Invariant for TheUndisturbedAreNotEvicted {
 }
 
 /// The Node of a NodeClaim, if it has one.
-pub(super) fn node_name<'a>(objects: &'a Objects, claim: &NodeClaim) -> Option<&'a str> {
+pub(crate) fn node_name<'a>(objects: &'a Objects, claim: &NodeClaim) -> Option<&'a str> {
     let id = provider_id(claim)?;
     let node = objects
         .nodes
