@@ -18,8 +18,8 @@ pub fn controller_name() -> Arc<str> {
 }
 
 /// Runs a future on behalf of a controller.
-pub async fn on_behalf_of<F: Future>(controller: Arc<str>, future: F) -> F::Output {
-    CONTROLLER.scope(controller, future).await
+pub fn on_behalf_of<F: Future>(controller: Arc<str>, future: F) -> impl Future<Output = F::Output> {
+    CONTROLLER.scope(controller, future)
 }
 
 /// Cancelled once the controller whose reconcile this task is part of is to stop; never outside of one.
@@ -31,6 +31,6 @@ pub fn stopping() -> CancellationToken {
 }
 
 /// Runs a future that may ask whether it is [`stopping`].
-pub async fn until_stopped<F: Future>(stop: CancellationToken, future: F) -> F::Output {
-    STOPPING.scope(stop, future).await
+pub fn until_stopped<F: Future>(stop: CancellationToken, future: F) -> impl Future<Output = F::Output> {
+    STOPPING.scope(stop, future)
 }

@@ -244,8 +244,9 @@ impl<R: Reconciler> Worker<R> {
         );
         shared.metrics.active_workers.add(1.0);
         let started = Instant::now();
-        let reconcile =
-            AssertUnwindSafe(on_behalf_of(Arc::clone(&shared.name), self.reconciler.reconcile(key.clone())));
+        // On the heap: every wrapper around it, down to the task, would have room for all of it once more.
+        let reconcile = Box::pin(self.reconciler.reconcile(key.clone()));
+        let reconcile = AssertUnwindSafe(on_behalf_of(Arc::clone(&shared.name), reconcile));
         let result = reconcile.catch_unwind().instrument(span.clone()).await;
         shared.metrics.time.observe_duration(started.elapsed());
         let _logged = span.enter();

@@ -131,6 +131,7 @@ fn settle<K>(result: Result<K, kube::Error>, lock: Lock) -> Result<Written<K>, k
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(Written::Gone),
         // Without a lock nothing was overtaken: the server could not do it now, and nobody looks again unless told to.
         Err(kube::Error::Api(status)) if status.code == 409 && lock == Lock::Optimistic => {
+            tracing::debug!(error = %status.message, "overtaken by another write");
             Ok(Written::Conflict)
         }
         Err(error) => Err(error),

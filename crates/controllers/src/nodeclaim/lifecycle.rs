@@ -43,6 +43,10 @@ const REFUSALS_KEPT: Duration = Duration::from_secs(48 * 3600);
 /// After a write the watch gets this long to bring it back, so that the next pass does not see the claim as it was.
 const OWN_WRITES: Duration = Duration::from_secs(1);
 
+/// After a write that was overtaken the watch gets this long to bring what overtook it. A node that comes up changes several times
+/// a second: an attempt at each of its changes would be overtaken by the next.
+const OVERTAKEN: Duration = Duration::from_millis(250);
+
 const WORKERS: (u32, u32) = (1000, 5000);
 
 /// The reconciler of `nodeclaim.lifecycle`.
@@ -79,6 +83,19 @@ pub(super) enum Stage {
 pub(super) enum News {
     Registered { node: ObjectKey },
     Initialized { node: ObjectKey, allocatable: serde_json::Value },
+}
+
+/// What a pass over a claim that lives came to, and how long the watch is given before the next.
+struct Advanced {
+    result: ReconcileResult,
+    catch_up: Duration,
+}
+
+impl From<ReconcileResult> for Advanced {
+    fn from(result: ReconcileResult) -> Self {
+        let overtaken = matches!(result, Ok(Outcome::Requeue));
+        Self { result, catch_up: if overtaken { OVERTAKEN } else { Duration::ZERO } }
+    }
 }
 
 /// One pass over a claim.
@@ -162,11 +179,15 @@ impl Reconciler for Lifecycle {
         let Ok(provider) = self.context.providers.for_claim(&claim) else { return Ok(Outcome::Done) };
         let pass = Pass { claim: (*claim).clone(), provider: Arc::clone(provider), news: Vec::new() };
         let span = span_of(&claim);
+        // A pass takes much room, and hundreds wait for the watch at a time: it is gone by then.
         if claim.metadata.deletion_timestamp.is_some() {
-            self.finalize(pass).instrument(span).await
-        } else {
-            self.advance(pass).instrument(span).await
+            return Box::pin(self.finalize(pass)).instrument(span).await;
         }
+        let Advanced { result, catch_up } = Box::pin(self.advance(pass)).instrument(span).await;
+        if !catch_up.is_zero() {
+            tokio::time::sleep(catch_up).await;
+        }
+        result
     }
 }
 
@@ -175,17 +196,17 @@ impl Lifecycle {
         self.launches.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn advance(&self, mut pass: Pass) -> ReconcileResult {
+    async fn advance(&self, mut pass: Pass) -> Advanced {
         // Nothing is launched for a claim that could go without anyone asking what became of its instance.
         let held = match self.hold(&pass.claim).await {
             Ok(held) => held,
-            Err(error) => return self.unheld(pass, error).await,
+            Err(error) => return self.unheld(pass, error).await.into(),
         };
         match held {
             Written::Unchanged => {}
             Written::Done(claim) => pass.claim = *claim,
-            Written::Gone => return self.abandon(pass).await,
-            Written::Conflict => return Ok(Outcome::Requeue),
+            Written::Gone => return self.abandon(pass).await.into(),
+            Written::Conflict => return Ok(Outcome::Requeue).into(),
         }
         let before = pass.claim.clone();
         let (mut outcomes, mut errors) = (Vec::new(), Vec::new());
@@ -206,25 +227,28 @@ impl Lifecycle {
             || settle(self.initialization(&mut pass).await)
             || settle(self.liveness(&mut pass).await);
         if over {
-            return Ok(Outcome::Done);
+            return Ok(Outcome::Done).into();
         }
         let written = self.write(&before, &pass.claim).await;
         self.note_write(&before, written.is_ok());
+        let mut wrote = false;
         match written {
             Ok(Written::Unchanged) => {}
             Ok(Written::Done(_)) => {
-                self.tell(&pass).await?;
-                tokio::time::sleep(OWN_WRITES).await;
+                wrote = true;
+                if let Err(error) = self.tell(&pass).await {
+                    errors.push(error);
+                }
             }
-            Ok(Written::Gone) => return self.abandon(pass).await,
+            Ok(Written::Gone) => return self.abandon(pass).await.into(),
             Ok(Written::Conflict) => outcomes.push(Outcome::Requeue),
             Err(error) => {
                 self.expect_launched(&pass);
                 errors.push(error.into());
             }
         }
-        ReconcileError::combine(errors)?;
-        Ok(Outcome::combine(outcomes))
+        let result = ReconcileError::combine(errors).map(|()| Outcome::combine(outcomes));
+        if wrote { Advanced { result, catch_up: OWN_WRITES } } else { result.into() }
     }
 
     /// Nothing is launched for a claim that cannot be held, but neither is it waited for without end.
