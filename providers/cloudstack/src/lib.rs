@@ -10,7 +10,7 @@
 //! | `disks`, `later_disks`, `stray_disks` | which disks go with a machine, which are attached to it later, which lost theirs |
 //! | `quota` | what machines take of the account's limits |
 //! | `garbage`, `drift`, `interruptions`, [`repair`] | what nobody wants any more, what is no longer as it should be |
-//! | `lookups`, `absence` | how machines are asked after by their ids, and when one is gone for certain |
+//! | `lookups`, `absence`, `sightings` | how machines are asked after by their ids, when one is gone for certain, and since when one is as it is |
 //! | `catalogue`, `inventory`, `unavailable`, `learnt_memory` | what is remembered, and for how long |
 //! | [`client`], [`credentials`] | the wire, and the keys |
 //! | [`doctor`] | what can be found out before anything is launched |
@@ -64,6 +64,7 @@ mod root_disks;
 mod selection;
 pub mod settings;
 pub mod shared;
+mod sightings;
 mod status;
 mod stray_disks;
 mod talos;

@@ -38,6 +38,7 @@ use crate::quota::{Hits, Ordered};
 use crate::repair::Troubled;
 use crate::reservations::Slots;
 use crate::root_disks::RootDisks;
+use crate::sightings::Sightings;
 use crate::tokens::Tokens;
 use crate::unavailable::Unavailable;
 use crate::voice::Voice;
@@ -313,6 +314,7 @@ pub(crate) struct Shared {
     /// Whether a list showed that no data disk of ours is left.
     pub(crate) no_disks: AtomicBool,
     pub(crate) troubled: Troubled,
+    pub(crate) sightings: Sightings,
     pub(crate) protected: Protected,
     pub(crate) root_disks: RootDisks,
     pub(crate) taken: Taken,
@@ -376,6 +378,7 @@ impl Shared {
             later_disks: LaterDisks::default(),
             no_disks: AtomicBool::new(false),
             troubled: Troubled::default(),
+            sightings: Sightings::default(),
             protected: Protected::default(),
             root_disks: RootDisks::default(),
             taken: Taken::default(),
