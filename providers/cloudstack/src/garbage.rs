@@ -109,7 +109,7 @@ impl CloudStackProvider {
     /// If that cannot be found out.
     pub async fn left_behind(&self, class: &CloudStackNodeClass) -> Result<Vec<VirtualMachine>, ApiError> {
         let shared = &self.shared;
-        let scope = scope_of(&class.spec.clone().unwrap_or_default(), &shared.options.scope);
+        let scope = scope_of(&class.spec.clone().unwrap_or_default(), &shared.scope());
         let is_seen_to = shared.scopes_but(Some(&class.name_any()))?.contains(&scope);
         let nothing_can_be_done = shared.options.collect_orphans != CollectOrphans::Destroy
             || shared.client.session().has_no_keys();
@@ -424,7 +424,7 @@ mod tests {
 
     fn session(key: &str, transport: Arc<dyn Transport>) -> Session {
         let endpoint = "https://cloud/client/api".to_owned();
-        Session { endpoint, credentials: Credentials::new(key, "secret"), transport }
+        Session { endpoint, credentials: Credentials::new(key, "secret"), transport, project: None }
     }
 
     #[tokio::test(start_paused = true)]

@@ -6,11 +6,11 @@ use std::time::Duration;
 use karpenter_api::duration::Duration as GoDuration;
 use karpenter_runtime::options::CloudStackOptions;
 
-use crate::client::http::HttpSettings;
+use crate::client::http::{HttpSettings, Way};
 use crate::client::request::Scope;
 use crate::client::signature::Credentials;
 use crate::client::throttle::Rate;
-use crate::credentials::Keys;
+use crate::keys::Keys;
 use crate::naming::{MAX_PREFIX, ProviderIdFormat, dns_label};
 use crate::shared::{CollectOrphans, OnStopped, ProviderOptions};
 
@@ -357,7 +357,13 @@ fn source(
         }
         let [(_, url), (_, key), (_, secret)] = parts;
         let credentials = Credentials::new(key.to_owned(), secret.to_owned());
-        return Ok(Source::Given(Box::new(Keys { api_url: url.to_owned(), credentials })));
+        return Ok(Source::Given(Box::new(Keys {
+            place: "CLOUDSTACK_API_URL".to_owned(),
+            api_url: url.to_owned(),
+            credentials,
+            project: None,
+            way: Way::default(),
+        })));
     }
     let own = own_namespace.unwrap_or(DEFAULT_NAMESPACE).to_owned();
     Ok(match named.as_deref().unwrap_or(DEFAULT_SECRET).split_once('/') {

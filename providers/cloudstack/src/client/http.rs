@@ -60,6 +60,23 @@ impl Default for HttpSettings {
     }
 }
 
+/// What to say of a road on which no certificate is checked.
+pub(crate) const NOT_CHECKED: &str = "the server's certificate is NOT checked: anybody on the way can read user data with its tokens, and answer in CloudStack's name; give the certificate of its authority instead, and set ssl-no-verify=false and CLOUDSTACK_VERIFY_SSL=true";
+
+/// What keys say of the way to their server, where it is not as for all.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Way {
+    /// Whether no certificate is checked.
+    pub ssl_no_verify: bool,
+}
+
+impl HttpSettings {
+    /// These settings on a way.
+    pub(crate) fn on(&self, way: &Way) -> Self {
+        Self { verify: self.verify && !way.ssl_no_verify, ..self.clone() }
+    }
+}
+
 /// Settings that cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HttpError {
@@ -88,6 +105,7 @@ pub enum HttpError {
 /// HTTP over real sockets.
 pub struct HttpTransport {
     client: HyperClient<HttpsConnector<Road>, Full<Bytes>>,
+    verify: bool,
 }
 
 impl HttpTransport {
@@ -113,7 +131,8 @@ impl HttpTransport {
             }
             None => builder.enable_http1().wrap_connector(road),
         };
-        Ok(Self { client: HyperClient::builder(TokioExecutor::new()).build(connector) })
+        let client = HyperClient::builder(TokioExecutor::new()).build(connector);
+        Ok(Self { client, verify: settings.verify })
     }
 }
 
@@ -200,6 +219,10 @@ impl Transport for HttpTransport {
             Ok(Response::from_parts(parts, body.to_bytes()))
         }
         .boxed()
+    }
+
+    fn checks_certificates(&self) -> bool {
+        self.verify
     }
 }
 

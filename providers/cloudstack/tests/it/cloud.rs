@@ -184,6 +184,18 @@ impl World {
         class
     }
 
+    /// The id of a new project with a network of its own, and a NodeClass in it.
+    pub(crate) fn project(&self) -> (String, Value) {
+        let project = self.cloud.add_project("team");
+        let network =
+            json!({"name": "team-net", "projectid": project, "account": null, "state": "Allocated"});
+        self.cloud.add("network", network);
+        let mut inside = spec();
+        inside["projectID"] = project.clone().into();
+        inside["networkSelectorTerms"] = json!([{"name": "team-net"}]);
+        (project, inside)
+    }
+
     /// A NodeClaim as the core would write it.
     pub(crate) fn claim(&self, name: &str, requests: Value) -> Arc<NodeClaim> {
         let claim: NodeClaim = serde_json::from_value(json!({
@@ -287,6 +299,7 @@ fn with_keys(
         endpoint: "http://cloud/client/api".into(),
         credentials,
         transport: Arc::new(Wire(cloud.clone())),
+        project: None,
     };
     let client = Client::new(session, Rate::default(), environment);
     let objects = Arc::clone(cluster) as Arc<dyn Objects>;
