@@ -134,31 +134,38 @@ impl Files {
     }
 }
 
+/// Whose the keys in use are, as far as that stands in the way of new ones of these accounts.
+async fn whose_were(client: &Client, theirs: &Accounts) -> Result<Option<Accounts>, String> {
+    match client.account().await {
+        Ok(ours) => Ok(Some(ours)),
+        // Refused ever since we began: they will never say whose they were. What was made with them before that, NodeClaims record.
+        Err(error) if error.kind == ErrorKind::Auth => Ok(None),
+        // An address that leads nowhere: nothing was made there, and it will never say whose they are.
+        Err(error)
+            if error.is_nobodys_answer() && client.made().is_some_and(|made| made.is_all_of(theirs)) =>
+        {
+            Ok(None)
+        }
+        Err(error) => Err(format!(
+            "whose the old ones are cannot be found out: {error}; restart Karpenter if the new ones are meant"
+        )),
+    }
+}
+
 /// Tries new keys and uses them if they work and see the same machines, that is, are of the same account; whether they do.
 /// Where the old ones never worked, so that nobody knows whose they were, only what NodeClaims record can be held against them;
 /// and where nothing was made, keys of any account will do.
 async fn exchange(client: &Client, keys: Keys, roads: &Roads) -> bool {
     let place = keys.place.clone();
+    let before = client.session();
+    // The same keys at the same address are the same user's, whatever the way there, even if the old way leads nowhere.
+    let is_same_user = before.credentials == keys.credentials && before.endpoint == keys.api_url;
+    let is_other_way_only = is_same_user && before.project == keys.project;
     let tried = async {
         let session = keys.session(roads).map_err(|error| error.to_string())?;
         client.probe(&session).await.map_err(|error| error.to_string())?;
         let theirs = client.account_of(&session).await.map_err(|error| error.to_string())?;
-        let ours = match client.account().await {
-            Ok(ours) => Some(ours),
-            // Refused ever since we began: they will never say whose they were. What was made with them before that, NodeClaims record.
-            Err(error) if error.kind == ErrorKind::Auth => None,
-            // An address that leads nowhere: nothing was made there, and it will never say whose they are.
-            Err(error)
-                if error.is_nobodys_answer() && client.made().is_some_and(|made| made.is_all_of(&theirs)) =>
-            {
-                None
-            }
-            Err(error) => {
-                return Err(format!(
-                    "whose the old ones are cannot be found out: {error}; restart Karpenter if the new ones are meant"
-                ));
-            }
-        };
+        let ours = if is_same_user { None } else { whose_were(client, &theirs).await? };
         // Names can be changed; ids cannot. Of several accounts nobody knows which is meant.
         let same = |ours: &Accounts| only(ours).is_some() && only(ours) == only(&theirs);
         let may_be_made = client.made().is_none_or(|made| made.anything);
@@ -173,19 +180,17 @@ async fn exchange(client: &Client, keys: Keys, roads: &Roads) -> bool {
                 names(ours)
             ));
         }
-        let before = client.session().project;
-        let same_project = before == session.project || !client.keys_choose_project();
+        let same_project = before.project == session.project || !client.keys_choose_project();
         if !same_project && may_be_made {
-            let named = |project: &Option<String>| {
-                project.as_ref().map_or("no project".to_owned(), |id| format!("project {id}"))
-            };
+            let named =
+                |project: Option<&str>| project.map_or("no project".to_owned(), |id| format!("project {id}"));
             return Err(format!(
                 "project-id names {} instead of {}, and machines are where it was; name projects in NodeClasses (spec.projectID), or restart Karpenter if that is meant",
-                named(&session.project),
-                named(&before)
+                named(session.project.as_deref()),
+                named(before.project.as_deref())
             ));
         }
-        if ours.as_ref().is_some_and(same) && same_project {
+        if (is_same_user || ours.as_ref().is_some_and(same)) && same_project {
             client.become_session(session);
         } else {
             client.move_to(session);
@@ -201,7 +206,13 @@ async fn exchange(client: &Client, keys: Keys, roads: &Roads) -> bool {
         }
         Err(problem) => {
             tracing::error!(%problem, %place, "the new keys are not used; the old ones go on");
-            let text = format!("the new keys of {place} are not used, the old ones go on: {problem}");
+            let text = if is_other_way_only {
+                format!(
+                    "the new way to the server that {place} names (ca-bundle, proxy and the like) is not taken, the old one goes on: {problem}"
+                )
+            } else {
+                format!("the new keys of {place} are not used, the old ones go on: {problem}")
+            };
             client.set_notice(Some(Notice { reason: "NewKeysRefused", text }));
             false
         }

@@ -291,3 +291,79 @@ async fn keys_of_another_project_are_taken_only_while_nothing_was_made() {
     let newer = Keys { project: Some("team".into()), ..pair("new") };
     assert!(exchange(&client, newer, &roads).await, "other keys, and where machines are made is the same");
 }
+
+const AUTHORITY: &str = include_str!("../tests/it/certificates/ca.pem");
+
+/// A Secret with the keys "old" and what it says of the way.
+fn secret(way: &[(&str, &str)]) -> Secret {
+    let keys = [("api-url", "https://cloud/client/api"), ("api-key", "old"), ("secret-key", "secret")];
+    let said = keys.iter().chain(way).map(|(name, text)| ((*name).to_owned(), ByteString((*text).into())));
+    Secret { data: Some(said.collect()), ..Secret::default() }
+}
+
+/// A keeper of keys for a server that is reached only by who trusts its authority and takes no proxy but this one.
+fn behind_an_authority() -> (Client, KeyKeeper) {
+    let (doorman, _, client) = at_the_door();
+    client.become_session(no_session("nothing was read yet".into()));
+    let roads: Roads = Arc::new(move |_, way| {
+        let trusted = way.ca_bundle.as_deref() == Some(AUTHORITY.trim());
+        let reached = way.proxy.as_ref().is_none_or(|(proxy, _)| proxy == "http://right:3128");
+        Ok(match trusted && reached {
+            true => Arc::clone(&doorman) as Arc<dyn Transport>,
+            false => Arc::new(Nowhere("invalid peer certificate".into())),
+        })
+    });
+    let keeper = KeyKeeper::new(&roads, client.clone());
+    (client, keeper)
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_way_to_the_server_is_taken_up_when_the_secret_changes() {
+    let (client, keeper) = behind_an_authority();
+    let place = "Secret karpenter/keys";
+    assert!(keeper.take_up(place, &secret(&[])).await, "the first keys are better than none");
+    assert!(client.capabilities().await.is_err(), "nobody trusts its certificate");
+    // Machines of which no account is recorded do not stand in the way: the user is the same.
+    let made = Made { unrecorded: true, anything: true, ..Made::default() };
+    let _estate = recorded(&client, made);
+    assert!(keeper.take_up(place, &secret(&[("ca-bundle", AUTHORITY)])).await);
+    assert!(client.capabilities().await.is_ok());
+    let age = client.age_of_keys();
+    let through = [("ca-bundle", AUTHORITY), ("proxy", "http://right:3128")];
+    tokio::time::advance(Duration::from_secs(60)).await;
+    assert!(keeper.take_up(place, &secret(&through)).await);
+    assert!(client.capabilities().await.is_ok());
+    assert!(client.age_of_keys() > age, "the keys are the same");
+    assert_eq!(client.notice(), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_way_that_leads_nowhere_or_makes_no_sense_is_told_of_and_the_old_one_goes_on() {
+    let (client, keeper) = behind_an_authority();
+    let place = "Secret karpenter/keys";
+    assert!(keeper.take_up(place, &secret(&[("ca-bundle", AUTHORITY)])).await);
+    for (way, reason, parts) in [
+        (vec![("ca-bundle", "garbage")], "SecretNotUsable", ["ca-bundle", "certificates in PEM"]),
+        (
+            vec![("ca-bundle", AUTHORITY), ("proxy", "ftp://wrong")],
+            "SecretNotUsable",
+            ["proxy", "http://HOST:PORT"],
+        ),
+        (
+            vec![("ca-bundle", AUTHORITY), ("proxy", "http://wrong:3128")],
+            "NewKeysRefused",
+            ["ca-bundle, proxy", "invalid peer certificate"],
+        ),
+        (vec![], "NewKeysRefused", ["ca-bundle, proxy", "the old one goes on"]),
+    ] {
+        keeper.take_up(place, &secret(&way)).await;
+        let notice = client.notice().expect("a notice");
+        assert_eq!(notice.reason, reason, "{}", notice.text);
+        for part in parts.into_iter().chain([place]) {
+            assert!(notice.text.contains(part), "{part}: {}", notice.text);
+        }
+        assert!(client.capabilities().await.is_ok(), "what worked works");
+    }
+    assert!(keeper.take_up(place, &secret(&[("ca-bundle", AUTHORITY)])).await);
+    assert_eq!(client.notice(), None);
+}

@@ -93,7 +93,10 @@ pub async fn examine(
         Err(error) => {
             let (what, remedy) = match error.kind {
                 ErrorKind::Auth => ("credentials", "check API key, secret key and this machine's clock"),
-                _ => ("server", "check the address, proxies and certificates (CLOUDSTACK_CA_FILE)"),
+                _ => (
+                    "server",
+                    "check the address, proxies and certificates (ca-bundle in the Secret, or CLOUDSTACK_CA_FILE)",
+                ),
             };
             findings.add(what, Verdict::Bad, format!("{error}; {remedy}"));
             return findings.0;

@@ -35,8 +35,8 @@ pub(crate) enum KeysError {
     /// What is said makes no sense.
     #[error("{place}: {problem}")]
     Unusable { place: String, problem: String },
-    #[error(transparent)]
-    Http(#[from] HttpError),
+    #[error("{place}: {error}")]
+    Http { place: String, error: HttpError },
 }
 
 /// Puts keys together from named values, of which there may be none.
@@ -47,9 +47,10 @@ fn keys(place: &str, value: impl Fn(&str) -> Result<Option<String>, String>) -> 
         Some(_) => None,
         None => value(CLOUD_CONFIG)?.map(|text| global(&text)),
     };
+    let own = |name: &str| value(name).map(|value| value.map(|value| value.trim().to_owned()));
     let said = |name: &str| match &config {
         Some(config) => Ok(config.get(name).cloned()),
-        None => value(name).map(|value| value.map(|value| value.trim().to_owned())),
+        None => own(name),
     };
     let needed = |name: &str| match (said(name)?, &config) {
         (Some(text), _) if !text.is_empty() => Ok(text),
@@ -57,21 +58,23 @@ fn keys(place: &str, value: impl Fn(&str) -> Result<Option<String>, String>) -> 
         (None, None) => Err(missing(format!("{name}: there is none"))),
         (_, Some(_)) => Err(missing(format!("{CLOUD_CONFIG} has no {name}, or an empty one"))),
     };
-    let wrong = |name: &str, problem: String| {
-        let of = if config.is_some() { format!("{CLOUD_CONFIG}: ") } else { String::new() };
-        KeysError::Unusable { place: place.to_owned(), problem: format!("{of}{name} {problem}") }
+    let unusable = |problem| KeysError::Unusable { place: place.to_owned(), problem };
+    let wrong = |name: &str, problem: String| unusable(format!("{name} {problem}"));
+    let wrong_said = |name: &str, problem: String| match &config {
+        Some(_) => unusable(format!("{CLOUD_CONFIG}: {name} {problem}")),
+        None => wrong(name, problem),
     };
     let project = match said("project-id")?.filter(|id| !id.is_empty()) {
         Some(id) if !is_id(&id) => {
             let problem = format!("is {id:?}; give the id of one project, as listProjects shows it");
-            return Err(wrong("project-id", problem));
+            return Err(wrong_said("project-id", problem));
         }
         project => project,
     };
     let ssl_no_verify = match said("ssl-no-verify")? {
         None => false,
         Some(text) => yes_or_no(&text).ok_or_else(|| {
-            wrong("ssl-no-verify", format!("is {text:?}; write true or false, or leave it out"))
+            wrong_said("ssl-no-verify", format!("is {text:?}; write true or false, or leave it out"))
         })?,
     };
     Ok(Keys {
@@ -79,8 +82,39 @@ fn keys(place: &str, value: impl Fn(&str) -> Result<Option<String>, String>) -> 
         api_url: needed("api-url")?,
         credentials: Credentials::new(needed("api-key")?, needed("secret-key")?),
         project,
-        way: Way { ssl_no_verify },
+        way: way(ssl_no_verify, own, wrong)?,
     })
+}
+
+/// What the keys of a Secret say of the way to its server.
+fn way(
+    ssl_no_verify: bool,
+    value: impl Fn(&str) -> Result<Option<String>, KeysError>,
+    wrong: impl Fn(&str, String) -> KeysError,
+) -> Result<Way, KeysError> {
+    let said = |name: &str| value(name).map(|text| text.filter(|text| !text.is_empty()));
+    let client_certificate = match (said("client-certificate")?, said("client-key")?) {
+        (Some(certificate), Some(key)) => Some((certificate, key)),
+        (None, None) => None,
+        (Some(_), None) => return Err(wrong("client-certificate", "needs client-key; add it".to_owned())),
+        (None, Some(_)) => return Err(wrong("client-key", "needs client-certificate; add it".to_owned())),
+    };
+    let proxy = match (said("proxy")?, said("no-proxy")?) {
+        (Some(proxy), no_proxy) => Some((proxy, no_proxy.unwrap_or_default())),
+        (None, None) => None,
+        (None, Some(_)) => {
+            let text =
+                "is for the proxy of the same Secret; add proxy, or say it for all (CLOUDSTACK_NO_PROXY)";
+            return Err(wrong("no-proxy", text.to_owned()));
+        }
+    };
+    let ca_bundle = said("ca-bundle")?;
+    let tls_server_name = said("tls-server-name")?;
+    let way = Way { ssl_no_verify, ca_bundle, tls_server_name, client_certificate, proxy };
+    match way.problem() {
+        Some((name, problem)) => Err(wrong(name, problem)),
+        None => Ok(way),
+    }
 }
 
 /// Whether this can be the id of something: `-1` would be all projects at once, and nothing of ours.
@@ -152,8 +186,8 @@ pub(crate) fn of_secret(place: &str, secret: &Secret) -> Result<Keys, KeysError>
 impl Keys {
     /// A session with these keys.
     pub(crate) fn session(self, roads: &Roads) -> Result<Session, KeysError> {
-        let transport = roads(&self.api_url, &self.way)?;
-        let Self { api_url: endpoint, credentials, project, .. } = self;
+        let Self { place, api_url: endpoint, credentials, project, way } = self;
+        let transport = roads(&endpoint, &way).map_err(|error| KeysError::Http { place, error })?;
         Ok(Session { endpoint, credentials, transport, project })
     }
 }
@@ -246,14 +280,71 @@ mod tests {
 
     #[test]
     fn what_a_cloud_config_may_say_may_be_keys_of_the_secret() {
-        let three = [("api-url", "https://c/client/api"), ("api-key", "k"), ("secret-key", "s")];
-        let with = |name, text| of_secret("Secret x", &secret(&[&three[..], &[(name, text)]].concat()));
-        assert_eq!(with("project-id", "1a\n").expect("keys").project.as_deref(), Some("1a"));
-        assert!(with("ssl-no-verify", "true\n").expect("keys").way.ssl_no_verify);
-        let error = with("ssl-no-verify", "maybe").err().expect("nonsense").to_string();
-        assert!(error.starts_with("Secret x: ssl-no-verify is \"maybe\""), "{error}");
-        // What the three keys say is not mixed with a cloud-config.
-        let keys = with("cloud-config", "project-id = other").expect("keys");
+        assert_eq!(with(&[("project-id", "1a\n")]).expect("keys").project.as_deref(), Some("1a"));
+        assert!(with(&[("ssl-no-verify", "true\n")]).expect("keys").way.ssl_no_verify);
+        let error = with(&[("ssl-no-verify", "maybe")]).err().expect("nonsense").to_string();
+        assert!(error.starts_with("Secret karpenter/x: ssl-no-verify is \"maybe\""), "{error}");
+        // What the three keys say is not mixed with a cloud-config's.
+        let keys = with(&[("cloud-config", "project-id = other")]).expect("keys");
         assert_eq!(keys.project, None);
+    }
+
+    const AUTHORITY: &str = include_str!("../tests/it/certificates/ca.pem");
+    const CERTIFICATE: &str = include_str!("../tests/it/certificates/server.pem");
+    const KEY: &str = include_str!("../tests/it/certificates/server.key");
+
+    fn with(further: &[(&str, &str)]) -> Result<Keys, KeysError> {
+        let three = [("api-url", "https://c/client/api"), ("api-key", "k"), ("secret-key", "s")];
+        of_secret("Secret karpenter/x", &secret(&[&three[..], further].concat()))
+    }
+
+    #[test]
+    fn a_secret_says_how_its_server_is_reached_whichever_form_its_keys_have() {
+        let way = [
+            ("ca-bundle", AUTHORITY),
+            ("tls-server-name", "cloud.internal\n"),
+            ("client-certificate", CERTIFICATE),
+            ("client-key", KEY),
+            ("proxy", "http://user:word@proxy:3128\n"),
+            ("no-proxy", "inside"),
+        ];
+        let config = "api-url = https://cloud/client/api\napi-key = key\nsecret-key = secret\n";
+        let of_config = secret(&[&[("cloud-config", config)], &way[..]].concat());
+        for keys in [with(&way), of_secret("Secret karpenter/x", &of_config)] {
+            let way = keys.map_err(|error| error.to_string()).expect("keys").way;
+            assert_eq!(way.ca_bundle.as_deref(), Some(AUTHORITY.trim()));
+            assert_eq!(way.tls_server_name.as_deref(), Some("cloud.internal"));
+            assert!(way.client_certificate.is_some());
+            assert_eq!(way.proxy, Some(("http://user:word@proxy:3128".to_owned(), "inside".to_owned())));
+        }
+        let nothing = with(&[("ca-bundle", ""), ("proxy", "\n")]).map(|keys| keys.way == Way::default());
+        assert_eq!(nothing, Ok(true), "an empty value says nothing");
+    }
+
+    #[test]
+    fn a_way_that_cannot_be_gone_names_secret_key_and_remedy_and_repeats_no_password() {
+        let other_key = "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n";
+        for (further, key, remedy) in [
+            (&[("ca-bundle", "nothing")][..], "ca-bundle cannot be used", "in PEM"),
+            (
+                &[("ca-bundle", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----")][..],
+                "ca-bundle cannot be used",
+                "in PEM",
+            ),
+            (&[("tls-server-name", "a b")][..], "tls-server-name is \"a b\"", "certificate carries"),
+            (&[("client-certificate", CERTIFICATE)][..], "client-certificate needs", "add it"),
+            (&[("client-key", KEY)][..], "client-key needs", "add it"),
+            (
+                &[("client-certificate", CERTIFICATE), ("client-key", other_key)][..],
+                "client-certificate and client-key cannot be used",
+                "in PEM",
+            ),
+            (&[("proxy", "socks5://user:word@proxy:1080")][..], "proxy is no address", "http://HOST:PORT"),
+            (&[("no-proxy", "inside")][..], "no-proxy is for the proxy", "add proxy"),
+        ] {
+            let error = with(further).err().map(|error| error.to_string()).unwrap_or_default();
+            assert!(error.starts_with(&format!("Secret karpenter/x: {key}")), "{error}");
+            assert!(error.contains(remedy) && !error.contains("word"), "{error}");
+        }
     }
 }

@@ -337,7 +337,9 @@ impl Client {
     /// From now on as somebody else: calls under way end as they began.
     pub fn become_session(&self, session: Session) {
         self.set_account(None);
-        *self.0.since.lock().unwrap_or_else(PoisonError::into_inner) = self.0.clock.now();
+        if self.session().credentials != session.credentials {
+            *self.0.since.lock().unwrap_or_else(PoisonError::into_inner) = self.0.clock.now();
+        }
         *self.0.session.write().unwrap_or_else(PoisonError::into_inner) = session;
         self.tell();
     }

@@ -47,7 +47,7 @@ impl<S: tracing::Subscriber> Layer<S> for Lines {
 fn a_server_whose_certificate_is_not_checked_is_warned_of_whoever_said_so() {
     let lines = Lines::default();
     let _guard = tracing::subscriber::set_default(Registry::default().with(lines.clone()));
-    let (checked, unchecked) = (Way::default(), Way { ssl_no_verify: true });
+    let (checked, unchecked) = (Way::default(), Way { ssl_no_verify: true, ..Way::default() });
     let told = |settings: HttpSettings, way: &Way| {
         lines.0.lock().unwrap().clear();
         let road = http_roads(settings)("https://cloud/client/api", way).expect("a road");
