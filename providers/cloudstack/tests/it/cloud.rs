@@ -17,6 +17,8 @@ use karpenter_provider_cloudstack::client::signature::Credentials;
 use karpenter_provider_cloudstack::client::throttle::Rate;
 use karpenter_provider_cloudstack::client::transport::{Transport, TransportError};
 use karpenter_provider_cloudstack::client::{Client, Session};
+use karpenter_provider_cloudstack::garbage::Round;
+use karpenter_provider_cloudstack::naming::Naming;
 use karpenter_provider_cloudstack::voice::Voice;
 use karpenter_provider_cloudstack::{CloudStackNodeClass, CloudStackProvider, Objects, ProviderOptions};
 use karpenter_runtime::environment::Environment;
@@ -229,6 +231,29 @@ impl World {
         let name = claim.metadata.name.clone().unwrap();
         self.cluster.claims.lock().unwrap().insert(name, Arc::new(written));
         Ok(*instance)
+    }
+
+    /// What the machine of a small claim of this name was launched as.
+    pub(crate) async fn node(&self, name: &str) -> LaunchedInstance {
+        self.launch(&self.claim(name, json!({"cpu": "1"}))).await.expect("a machine")
+    }
+
+    /// The id of a machine by the name of ours, which nobody made for a claim.
+    pub(crate) fn stray(&self, name: &str) -> String {
+        self.tagged(name, &[])
+    }
+
+    pub(crate) fn tagged(&self, name: &str, tags: &[(&str, &str)]) -> String {
+        self.cloud.add_machine(&format!("{}{name}", Naming::new("karpenter", "test").prefix()), tags)
+    }
+
+    /// The machine of the claim of this name.
+    pub(crate) fn machine_of(&self, name: &str) -> MachineView {
+        self.live().into_iter().find(|machine| machine.name.ends_with(name)).expect("a machine")
+    }
+
+    pub(crate) async fn round(&self) -> Round {
+        self.provider.round().await.expect("a round")
     }
 
     /// The claim as it stands in the cluster.
