@@ -43,6 +43,12 @@ impl Sightings {
         }
     }
 
+    /// The state a machine was last seen in with nothing at work on it, unless that is long ago.
+    pub(crate) fn state(&self, id: &str) -> Option<String> {
+        let sightings = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        sightings.get(id).filter(|known| known.last.elapsed() < OUT_OF_SIGHT)?.state.clone()
+    }
+
     /// Forgets all machines but these.
     pub(crate) fn keep(&self, seen: &BTreeSet<String>) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).retain(|id, _| seen.contains(id));
@@ -69,11 +75,14 @@ mod tests {
         assert_eq!(after(0, "Stopped", None).await, Duration::ZERO);
         assert_eq!(after(2, "Stopped", None).await, 2 * minute);
         assert_eq!(after(2, "Stopped", None).await, 4 * minute);
+        assert_eq!(sightings.state("1").as_deref(), Some("Stopped"));
         assert_eq!(after(2, "Stopped", Some("job")).await, Duration::ZERO, "something is at work on it");
         assert_eq!(after(2, "Stopped", None).await, Duration::ZERO, "and came to nothing");
         assert_eq!(after(2, "Running", None).await, Duration::ZERO);
         assert_eq!(after(2, "Stopped", None).await, Duration::ZERO);
         assert_eq!(after(30, "Stopped", None).await, Duration::ZERO, "it may have run meanwhile");
+        tokio::time::advance(30 * minute).await;
+        assert_eq!(sightings.state("1"), None, "who knows");
         sightings.keep(&BTreeSet::new());
         assert_eq!(after(2, "Stopped", None).await, Duration::ZERO);
     }

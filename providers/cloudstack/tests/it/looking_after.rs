@@ -329,6 +329,28 @@ async fn a_protected_machine_is_told_of_once_and_its_node_left_alone_until_it_is
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_node_whose_machine_is_backed_up_or_out_of_the_servers_sight_is_left_alone_until_it_runs() {
+    let world = World::new().await;
+    world.node("np-a").await;
+    seconds(60).await;
+    let id = world.live()[0].id.clone();
+    let held = async || {
+        let round = world.round().await;
+        assert!(round.destroyed.is_empty() && round.started.is_empty(), "{round:?}");
+        world.provider.disruption_hold(&world.current("np-a")).map(|hold| hold.reason)
+    };
+    assert_eq!(held().await, None);
+    world.cloud.back_up_machine(&id);
+    assert!(held().await.is_some_and(|reason| reason.contains("BackingUp")));
+    world.cloud.lose_sight_of_machine(&id);
+    assert!(held().await.is_some_and(|reason| reason.contains("Unknown")));
+    let class = world.class("default", spec()).await;
+    assert_eq!(class.condition_status("MachinesDeletable"), ConditionStatus::True, "nobody protects it");
+    world.cloud.find_machine_again(&id);
+    assert_eq!(held().await, None);
+}
+
+#[tokio::test(start_paused = true)]
 async fn jobs_under_way_and_ended_are_counted_and_forgotten_with_their_machines() {
     let world = World::new().await;
     let metric = |line: &str| {
