@@ -334,8 +334,13 @@ fn fill(class: &mut CloudStackNodeClass, resolved: &Resolved, types: &[InstanceT
         }
     }
     let zones = resolved.zones.iter().map(|zone| Zone { id: zone.id.clone(), name: zone.name.clone() });
+    let zones: Vec<Zone> = zones.collect();
+    let names: Vec<&str> = zones.iter().map(|zone| zone.name.as_str()).collect();
+    let available = offerings.iter().filter(|offering| offering.available.as_deref() == Some("True")).count();
     let status = class.status.get_or_insert_default();
-    status.zones = Some(zones.collect());
+    status.zone_names = Some(names.join(","));
+    status.offerings_available = Some(format!("{available}/{}", offerings.len()));
+    status.zones = Some(zones);
     status.networks = Some(networks);
     status.templates = Some(templates);
     status.service_offerings = Some(offerings);
