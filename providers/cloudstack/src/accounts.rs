@@ -105,7 +105,7 @@ impl Accounts {
         };
         let Some(provider) = known else { return Vec::new() };
         let shared = &provider.shared;
-        let Ok(resolved) = resolve(class, &shared.options.scope, &shared.catalogue.remembered()).await else {
+        let Ok(resolved) = resolve(class, &shared.scope(), &shared.catalogue.remembered()).await else {
             return Vec::new();
         };
         let left_out = resolved.left_out();

@@ -463,6 +463,7 @@ mod tests {
             endpoint: "http://cloud/client/api".to_owned(),
             credentials: Credentials::new(account.api_key, account.secret_key),
             transport: Arc::new(Wire(cloud.clone())),
+            project: None,
         };
         let client = Client::new(session, Rate::default(), &environment);
         let catalogue = Catalogue::new(client, &Lifetimes::default(), &environment.registry);

@@ -10,12 +10,14 @@ use kube::ResourceExt as _;
 use crate::catalogue::Catalogue;
 use crate::client::Client;
 use crate::client::error::{ApiError, ErrorKind};
+use crate::client::http::NOT_CHECKED;
 use crate::client::model::{Budget, Capabilities, Named};
+use crate::client::request::Scope;
 use crate::client::requests;
 use crate::client::throttle::{Lane, Rate};
 use crate::provider::CloudStackProvider;
 use crate::resolved::resolve;
-use crate::shared::{Objects, ProviderOptions};
+use crate::shared::{Objects, ProviderOptions, default_scope};
 use crate::userdata::{self, Variables};
 use crate::{CloudStackNodeClass, labels};
 
@@ -91,7 +93,10 @@ pub async fn examine(
         Err(error) => {
             let (what, remedy) = match error.kind {
                 ErrorKind::Auth => ("credentials", "check API key, secret key and this machine's clock"),
-                _ => ("server", "check the address, proxies and certificates (CLOUDSTACK_CA_FILE)"),
+                _ => (
+                    "server",
+                    "check the address, proxies and certificates (ca-bundle in the Secret, or CLOUDSTACK_CA_FILE)",
+                ),
             };
             findings.add(what, Verdict::Bad, format!("{error}; {remedy}"));
             return findings.0;
@@ -99,10 +104,14 @@ pub async fn examine(
     };
     findings.add("server", Verdict::Good, format!("CloudStack {}", capabilities.cloudstackversion));
     findings.add("credentials", Verdict::Good, "taken");
+    if !client.session().transport.checks_certificates() {
+        findings.add("certificate", Verdict::Odd, NOT_CHECKED);
+    }
     let commands = rights(client, &mut findings).await;
     limits(&capabilities, &commands, options, &mut findings);
     let catalogue = Catalogue::new(client.clone(), &options.lifetimes, &environment.registry);
-    match catalogue.budget(&options.scope).await {
+    let scope = default_scope(options, client);
+    match catalogue.budget(&scope).await {
         Ok((_, budget)) => quota(&budget, &mut findings),
         Err(error) => findings.add("quota", Verdict::Odd, format!("what is left is not known: {error}")),
     }
@@ -118,7 +127,7 @@ pub async fn examine(
             Err(error) => findings.add("zones", Verdict::Bad, error.to_string()),
         },
         Some(class) => {
-            if let Err(error) = look_at_class(options, class, &catalogue, &mut findings).await {
+            if let Err(error) = look_at_class(options, &scope, class, &catalogue, &mut findings).await {
                 findings.add("nodeclass", Verdict::Bad, error.to_string());
             }
         }
@@ -190,11 +199,12 @@ fn quota(budget: &Budget, findings: &mut Findings) {
 
 async fn look_at_class(
     options: &ProviderOptions,
+    scope: &Scope,
     class: &CloudStackNodeClass,
     catalogue: &Catalogue,
     findings: &mut Findings,
 ) -> Result<(), ApiError> {
-    let resolved = resolve(class, &options.scope, catalogue).await?;
+    let resolved = resolve(class, scope, catalogue).await?;
     if let Some(reference) = class.credentials() {
         let text = format!(
             "it is served with the keys of Secret {reference} (spec.credentialsRef); what follows is what the keys of the environment see"
@@ -277,7 +287,7 @@ pub async fn what_can_be_bought(
     let snapshot = Snapshot { classes: vec![Arc::new(class.clone())], claims: Vec::new() };
     let provider = CloudStackProvider::new(client, options, Arc::new(snapshot), environment);
     let shared = &provider.shared;
-    let resolved = resolve(&class, &shared.options.scope, &shared.catalogue).await?;
+    let resolved = resolve(&class, &shared.scope(), &shared.catalogue).await?;
     let mut rows = Vec::new();
     for it in provider.types(&resolved, None).await? {
         let of_type = |key: &str| value(&it.requirements, key);

@@ -32,7 +32,7 @@ impl CloudStackProvider {
         let Some(id) = machine_id(provider_id) else { return Ok(None) };
         let shared = &self.shared;
         let resolved =
-            resolve(&class, &shared.options.scope, &shared.catalogue).await.map_err(ProviderError::other)?;
+            resolve(&class, &shared.scope(), &shared.catalogue).await.map_err(ProviderError::other)?;
         // A NodeClass that leads nowhere at the moment is no reason to replace what runs.
         if !resolved.problems.is_empty() {
             return Ok(None);

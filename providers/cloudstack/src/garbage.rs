@@ -34,6 +34,9 @@ const FIRST_CONTACT: Duration = Duration::from_secs(10);
 pub(crate) const GRACE: Duration = Duration::from_secs(5 * 60);
 /// No more than this at a time: a mistake must not empty the cloud.
 pub(crate) const MAX_PER_ROUND: usize = 10;
+/// How long a machine must have been seen standing still before anything is done about it: whoever stopped it may be about to start
+/// it.
+const STANDS_STILL: Duration = Duration::from_secs(2 * 60);
 /// How often a machine that stands still is started before it is replaced.
 const MAX_STARTS: u32 = 1;
 /// How long after that it must still run to be started again should it stop once more.
@@ -106,7 +109,7 @@ impl CloudStackProvider {
     /// If that cannot be found out.
     pub async fn left_behind(&self, class: &CloudStackNodeClass) -> Result<Vec<VirtualMachine>, ApiError> {
         let shared = &self.shared;
-        let scope = scope_of(&class.spec.clone().unwrap_or_default(), &shared.options.scope);
+        let scope = scope_of(&class.spec.clone().unwrap_or_default(), &shared.scope());
         let is_seen_to = shared.scopes_but(Some(&class.name_any()))?.contains(&scope);
         let nothing_can_be_done = shared.options.collect_orphans != CollectOrphans::Destroy
             || shared.client.session().has_no_keys();
@@ -253,6 +256,7 @@ impl CloudStackProvider {
         self.shared.tagged_disks.keep(seen);
         self.shared.later_disks.keep(seen);
         self.shared.troubled.keep(seen);
+        self.shared.sightings.keep(seen);
         self.shared.protected.keep(seen);
     }
 
@@ -299,6 +303,7 @@ impl CloudStackProvider {
         (claim, claims): (&NodeClaim, &[Arc<NodeClaim>]),
         round: &mut Round,
     ) {
+        let seen_so = self.shared.sightings.see(machine);
         if machine.has_pending_job() || claim.metadata.deletion_timestamp.is_some() {
             return;
         }
@@ -322,7 +327,8 @@ impl CloudStackProvider {
         if self.leaves_before_interruption(machine, claim).await {
             return;
         }
-        let settled = self.age(machine).is_some_and(|age| age >= INTERVAL);
+        // What is just being made, or does not say when it was, is left alone however long it is seen so.
+        let settled = seen_so >= STANDS_STILL && self.age(machine).is_some_and(|age| age >= STANDS_STILL);
         match machine.state.as_str() {
             "Running" => {
                 self.forgive_starts(&machine.id);
@@ -418,7 +424,7 @@ mod tests {
 
     fn session(key: &str, transport: Arc<dyn Transport>) -> Session {
         let endpoint = "https://cloud/client/api".to_owned();
-        Session { endpoint, credentials: Credentials::new(key, "secret"), transport }
+        Session { endpoint, credentials: Credentials::new(key, "secret"), transport, project: None }
     }
 
     #[tokio::test(start_paused = true)]

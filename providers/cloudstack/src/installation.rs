@@ -22,6 +22,7 @@ use crate::client::request::Scope;
 use crate::client::throttle::Rate;
 use crate::controller::{NodeClassController, class_of};
 use crate::credentials::{self, FollowsSecret, KeyKeeper, Roads, SecretKeys, http_roads, no_session};
+use crate::keys;
 use crate::node_names::NodeNames;
 use crate::nodeclass::{CloudStackNodeClass, CredentialsRef};
 use crate::settings::{Settings, Source};
@@ -59,7 +60,7 @@ pub fn install(around: &Surroundings) -> Result<Installation, InstallError> {
             Ok(install_with(client, &roads, settings.rate, options, around))
         }
         Source::Directory(directory) => {
-            let keys = credentials::read(&directory).map_err(wrong)?;
+            let keys = keys::read(&directory).map_err(wrong)?;
             let session = keys.clone().session(&roads).map_err(wrong)?;
             let client = Client::new(session, settings.rate, environment);
             let mut installation = install_with(client.clone(), &roads, settings.rate, options, around);
@@ -87,7 +88,7 @@ pub fn client_of_environment(
     let roads = http_roads(settings.http);
     let keys = match settings.source {
         Source::Given(keys) => *keys,
-        Source::Directory(directory) => credentials::read(&directory).map_err(wrong)?,
+        Source::Directory(directory) => keys::read(&directory).map_err(wrong)?,
         Source::Secret { .. } => {
             return Err(wrong(
                 "no keys; set CLOUDSTACK_API_URL, CLOUDSTACK_API_KEY and CLOUDSTACK_SECRET_KEY, or CLOUDSTACK_CREDENTIALS_DIR",
@@ -110,7 +111,7 @@ pub fn client_of_secret(
     environment: &Environment,
 ) -> Result<(Client, ProviderOptions), InstallError> {
     let settings = Settings::read(options, None, &|name| std::env::var(name).ok()).map_err(wrong)?;
-    let keys = credentials::of_secret(&format!("Secret {reference}"), secret).map_err(wrong)?;
+    let keys = keys::of_secret(&format!("Secret {reference}"), secret).map_err(wrong)?;
     let session = keys.session(&http_roads(settings.http)).map_err(wrong)?;
     let options = ProviderOptions { scope: Scope::Own, ..settings.options };
     Ok((Client::new(session, settings.rate, environment), options))

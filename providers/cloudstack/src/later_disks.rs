@@ -90,7 +90,7 @@ impl CloudStackProvider {
             return;
         }
         let attached = async {
-            let resolved = resolve(class, &shared.options.scope, &shared.catalogue).await?;
+            let resolved = resolve(class, &shared.scope(), &shared.catalogue).await?;
             let later = resolved.later_disks(&machine.zoneid);
             let tags = self.tags(claim, class);
             let kept = disks::kept_devices(&resolved.spec);

@@ -10,9 +10,9 @@
 //! | `disks`, `later_disks`, `stray_disks` | which disks go with a machine, which are attached to it later, which lost theirs |
 //! | `quota` | what machines take of the account's limits |
 //! | `garbage`, `drift`, `interruptions`, [`repair`] | what nobody wants any more, what is no longer as it should be |
-//! | `lookups`, `absence` | how machines are asked after by their ids, and when one is gone for certain |
+//! | `lookups`, `absence`, `sightings` | how machines are asked after by their ids, when one is gone for certain, and since when one is as it is |
 //! | `catalogue`, `inventory`, `unavailable`, `learnt_memory` | what is remembered, and for how long |
-//! | [`client`], [`credentials`] | the wire, and the keys |
+//! | [`client`], `keys`, [`credentials`] | the wire, what Secrets say, and how keys are exchanged |
 //! | [`doctor`] | what can be found out before anything is launched |
 //! | `launches` | what becomes of machines after they were accepted |
 //! | `node_names`, `abandoned_nodes` | names Nodes where no cloud controller manager does; removes those that lost their machine before |
@@ -42,6 +42,7 @@ mod instances;
 mod instancetypes;
 mod interruptions;
 mod inventory;
+mod keys;
 pub mod labels;
 mod later_disks;
 mod launches;
@@ -64,6 +65,7 @@ mod root_disks;
 mod selection;
 pub mod settings;
 pub mod shared;
+mod sightings;
 mod status;
 mod stray_disks;
 mod talos;

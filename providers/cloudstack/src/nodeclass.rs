@@ -468,6 +468,12 @@ pub struct TemplateSelectorTerm {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CloudStackNodeClassStatus {
+    /// Names of the zones, for kubectl: of a list it shows the first only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub zone_names: Option<String>,
+    /// How many of the service offerings can be had, for kubectl.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub offerings_available: Option<String>,
     /// The zones.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub zones: Option<Vec<Zone>>,

@@ -21,6 +21,8 @@ impl CloudStackNodeClass {
             scope: Scope::Cluster,
             columns: vec![
                 Column::text("Ready", ".status.conditions[?(@.type=='Ready')].status"),
+                Column::text("Zones", ".status.zoneNames"),
+                Column::text("Offerings", ".status.offeringsAvailable"),
                 Column::age(),
                 Column::text("Zone", ".spec.zone").wide(),
             ],
@@ -482,6 +484,8 @@ fn status_schema() -> Schema {
         .required("zone", text("Its zone."));
     Schema::object()
         .describe("What was found for the NodeClass.")
+        .optional("zoneNames", text("Names of the zones, for kubectl."))
+        .optional("offeringsAvailable", text("How many of the service offerings can be had, for kubectl."))
         .optional("zones", Schema::list_of(zone).describe("The zones that were selected."))
         .optional("networks", Schema::list_of(network).describe("The networks that were selected."))
         .optional(

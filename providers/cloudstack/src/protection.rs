@@ -1,4 +1,5 @@
-//! Machines that somebody protected from deletion: told of, and not drained for gain, since they could not go afterwards.
+//! Machines that somebody protected from deletion: told of, and not drained for gain, since they could not go afterwards. Nor are those
+//! drained that the server is at work on, or of which it does not know what they do.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,6 +15,9 @@ use crate::provider::CloudStackProvider;
 
 /// How many are named.
 const SHOWN: usize = 5;
+
+/// States in which a machine is there and is to be let be until it is in another.
+const LET_BE: [&str; 3] = ["Unknown", "BackingUp", "Restoring"];
 
 /// Somebody protected a machine from deletion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +49,10 @@ impl Protected {
     }
 }
 
+fn machine_of(claim: &NodeClaim) -> Option<&str> {
+    machine_id(claim.status.as_ref()?.provider_id.as_deref()?)
+}
+
 impl CloudStackProvider {
     /// Notes whether a machine is protected, and tells of it once.
     pub(crate) fn look_at_protection(&self, machine: &VirtualMachine, claim: &NodeClaim) {
@@ -63,7 +71,7 @@ impl CloudStackProvider {
         let name = class.name_any();
         let claims = self.shared.objects.node_claims()?;
         let is_held = |claim: &&Arc<NodeClaim>| {
-            claim.spec.node_class_ref.name == name && self.shared.is_ours(claim) && self.hold(claim).is_some()
+            claim.spec.node_class_ref.name == name && self.shared.is_ours(claim) && self.is_protected(claim)
         };
         let mut held: Vec<String> = claims.iter().filter(is_held).map(|claim| claim.name_any()).collect();
         held.sort();
@@ -79,10 +87,17 @@ impl CloudStackProvider {
 
     /// What keeps a claim's node from being disrupted.
     pub(crate) fn hold(&self, claim: &NodeClaim) -> Option<DisruptionHold> {
-        let provider_id = claim.status.as_ref()?.provider_id.as_deref()?;
-        self.shared.protected.has(machine_id(provider_id)?).then(|| DisruptionHold {
-            reason: "its virtual machine is protected from deletion (deleteprotection)".to_owned(),
-            leaving: false,
-        })
+        let reason = if self.is_protected(claim) {
+            "its virtual machine is protected from deletion (deleteprotection)".to_owned()
+        } else {
+            let state = self.shared.sightings.state(machine_of(claim)?)?;
+            let let_be = LET_BE.contains(&state.as_str());
+            let_be.then(|| format!("its virtual machine is in state {state}"))?
+        };
+        Some(DisruptionHold { reason, leaving: false })
+    }
+
+    fn is_protected(&self, claim: &NodeClaim) -> bool {
+        machine_of(claim).is_some_and(|id| self.shared.protected.has(id))
     }
 }

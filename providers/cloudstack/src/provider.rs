@@ -202,7 +202,7 @@ impl CloudStackProvider {
         // Begun with keys of another account, it may have a machine that these do not show.
         shared.must_see(claim).await?;
         let resolved =
-            resolve(&class, &shared.options.scope, &shared.catalogue).await.map_err(ProviderError::other)?;
+            resolve(&class, &shared.scope(), &shared.catalogue).await.map_err(ProviderError::other)?;
         if let Some(problem) = resolved.problems.first() {
             return Err(ProviderError::node_class_not_ready(problem.message.clone()));
         }
@@ -280,7 +280,7 @@ impl CloudStackProvider {
     ) -> Result<(), ProviderError> {
         let shared = &self.shared;
         let Some(began) = launched_in(claim) else { return Ok(()) };
-        let now = scope_of(&class.spec.clone().unwrap_or_default(), &shared.options.scope);
+        let now = scope_of(&class.spec.clone().unwrap_or_default(), &shared.scope());
         if began == now && class.credentials() == shared.whose.as_ref() {
             return Ok(());
         }
@@ -404,7 +404,7 @@ impl CloudStackProvider {
         };
         let shared = &self.shared;
         let resolved =
-            resolve(&class, &shared.options.scope, &shared.catalogue).await.map_err(ProviderError::other)?;
+            resolve(&class, &shared.scope(), &shared.catalogue).await.map_err(ProviderError::other)?;
         let types = self.types(&resolved, Some(&pool.name_any())).await.map_err(ProviderError::other)?;
         // An empty answer would say of every node that its type is gone, and have it replaced.
         if types.is_empty() {
@@ -441,7 +441,7 @@ impl CloudStackProvider {
         }
         let class = self.shared.objects.node_class(&claim.spec.node_class_ref.name);
         match class.and_then(|class| class.spec.clone()) {
-            Some(spec) => Ok(vec![crate::resolved::scope_of(&spec, &self.shared.options.scope)]),
+            Some(spec) => Ok(vec![crate::resolved::scope_of(&spec, &self.shared.scope())]),
             None => self.shared.scopes(),
         }
     }

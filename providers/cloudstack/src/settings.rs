@@ -6,11 +6,11 @@ use std::time::Duration;
 use karpenter_api::duration::Duration as GoDuration;
 use karpenter_runtime::options::CloudStackOptions;
 
-use crate::client::http::HttpSettings;
+use crate::client::http::{HttpSettings, Way, is_proxy};
 use crate::client::request::Scope;
 use crate::client::signature::Credentials;
 use crate::client::throttle::Rate;
-use crate::credentials::Keys;
+use crate::keys::Keys;
 use crate::naming::{MAX_PREFIX, ProviderIdFormat, dns_label};
 use crate::shared::{CollectOrphans, OnStopped, ProviderOptions};
 
@@ -24,7 +24,10 @@ pub const VARIABLES: [(&str, &str); 34] = [
         "CLOUDSTACK_CREDENTIALS_SECRET",
         "Secret with the same keys, as `NAMESPACE/NAME`; watched too. Where it is named, CLOUDSTACK_API_URL and its kind are not looked at; without any keys `cloudstack-credentials` in Karpenter's namespace",
     ),
-    ("CLOUDSTACK_CA_FILE", "certificates in PEM to trust besides the system's"),
+    (
+        "CLOUDSTACK_CA_FILE",
+        "certificates in PEM to trust besides the system's; read at the start, while `ca-bundle` of a Secret is taken up when it changes",
+    ),
     ("CLOUDSTACK_CA_BUNDLE", "the same, given as text instead of a file, or in addition to one"),
     (
         "CLOUDSTACK_TLS_SERVER_NAME",
@@ -282,19 +285,11 @@ fn ca_bundle(file: Option<String>, text: Option<String>) -> Option<String> {
     file.into_iter().chain(text).reduce(|file, text| format!("{file}\n{text}"))
 }
 
-/// A proxy that can be gone through: one that cannot be understood would be left out in silence.
+/// A proxy that can be gone through.
 fn proxy(address: String) -> Result<String, String> {
-    let uri = address.parse::<http::Uri>().ok();
-    let usable = uri.is_some_and(|uri| {
-        let host_and_port = |server: &http::uri::Authority| {
-            !server.host().is_empty()
-                && (server.port_u16().is_some() || server.as_str().ends_with(server.host()))
-        };
-        matches!(uri.scheme_str(), None | Some("http")) && uri.authority().is_some_and(host_and_port)
-    });
     // It may hold a password, so it is not repeated.
     let wrong = || "CLOUDSTACK_PROXY is no address of an HTTP proxy; write it as http://HOST:PORT".to_owned();
-    if usable { Ok(address) } else { Err(wrong()) }
+    if is_proxy(&address) { Ok(address) } else { Err(wrong()) }
 }
 
 /// Fewer calls a second are no way to run a cluster.
@@ -357,7 +352,13 @@ fn source(
         }
         let [(_, url), (_, key), (_, secret)] = parts;
         let credentials = Credentials::new(key.to_owned(), secret.to_owned());
-        return Ok(Source::Given(Box::new(Keys { api_url: url.to_owned(), credentials })));
+        return Ok(Source::Given(Box::new(Keys {
+            place: "CLOUDSTACK_API_URL".to_owned(),
+            api_url: url.to_owned(),
+            credentials,
+            project: None,
+            way: Way::default(),
+        })));
     }
     let own = own_namespace.unwrap_or(DEFAULT_NAMESPACE).to_owned();
     Ok(match named.as_deref().unwrap_or(DEFAULT_SECRET).split_once('/') {

@@ -38,6 +38,7 @@ use crate::quota::{Hits, Ordered};
 use crate::repair::Troubled;
 use crate::reservations::Slots;
 use crate::root_disks::RootDisks;
+use crate::sightings::Sightings;
 use crate::tokens::Tokens;
 use crate::unavailable::Unavailable;
 use crate::voice::Voice;
@@ -150,6 +151,14 @@ pub trait Objects: Send + Sync + 'static {
 /// The scope a NodeClaim's machine was made in, as its launch wrote it down.
 pub(crate) fn launched_in(claim: &NodeClaim) -> Option<Scope> {
     claim.metadata.annotations.as_ref()?.get(crate::labels::SCOPE).and_then(|text| Scope::read(text))
+}
+
+/// Whose machines are of NodeClasses that do not say: as the settings have it, or else the keys.
+pub(crate) fn default_scope(options: &ProviderOptions, client: &Client) -> Scope {
+    match (&options.scope, client.session().project) {
+        (Scope::Own, Some(project)) => Scope::Project(project),
+        (scope, _) => scope.clone(),
+    }
 }
 
 /// What to do about a project or account that is closed.
@@ -313,6 +322,7 @@ pub(crate) struct Shared {
     /// Whether a list showed that no data disk of ours is left.
     pub(crate) no_disks: AtomicBool,
     pub(crate) troubled: Troubled,
+    pub(crate) sightings: Sightings,
     pub(crate) protected: Protected,
     pub(crate) root_disks: RootDisks,
     pub(crate) taken: Taken,
@@ -376,6 +386,7 @@ impl Shared {
             later_disks: LaterDisks::default(),
             no_disks: AtomicBool::new(false),
             troubled: Troubled::default(),
+            sightings: Sightings::default(),
             protected: Protected::default(),
             root_disks: RootDisks::default(),
             taken: Taken::default(),
@@ -400,6 +411,11 @@ impl Shared {
             ids: Mutex::new(environment.entropy.stream("cloudstack/jobs")),
             client,
         }
+    }
+
+    /// Whose machines are of NodeClasses that do not say.
+    pub(crate) fn scope(&self) -> Scope {
+        default_scope(&self.options, &self.client)
     }
 
     /// An id no job ever had.
@@ -463,7 +479,7 @@ impl Shared {
     pub(crate) fn may_leave_out(&self, scope: &Scope, error: &ApiError) -> bool {
         self.objects.node_claims().is_some()
             && self.is_closed(scope, error)
-            && *scope != self.options.scope
+            && *scope != self.scope()
             && self.claims_that_may_be_in(scope).is_empty()
     }
 
@@ -482,7 +498,7 @@ impl Shared {
     fn may_be_in(&self, claim: &NodeClaim, scope: &Scope) -> bool {
         let class = self.objects.node_class(&claim.spec.node_class_ref.name);
         let spec = class.and_then(|class| class.spec.clone());
-        spec.is_none_or(|spec| crate::resolved::scope_of(&spec, &self.options.scope) == *scope)
+        spec.is_none_or(|spec| crate::resolved::scope_of(&spec, &self.scope()) == *scope)
     }
 
     /// Whether every NodeClaim whose machine may be in this scope says so: then it is known what counts as there.
@@ -545,10 +561,11 @@ impl Shared {
         let of_classes = classes.iter().filter(|class| class.credentials() == self.whose.as_ref());
         let of_classes = of_classes.filter(|class| left_out.is_none_or(|name| class.name_any() != name));
         let of_classes = of_classes.filter_map(|class| class.spec.as_ref());
-        let of_classes = of_classes.map(|spec| crate::resolved::scope_of(spec, &self.options.scope));
+        let otherwise = self.scope();
+        let of_classes = of_classes.map(|spec| crate::resolved::scope_of(spec, &otherwise));
         let of_claims = claims.iter().filter(|claim| self.is_ours(claim));
         let of_claims = of_claims.filter_map(|claim| launched_in(claim));
-        let mut scopes = vec![self.options.scope.clone()];
+        let mut scopes = vec![otherwise.clone()];
         for scope in of_classes.chain(of_claims) {
             if !scopes.contains(&scope) {
                 scopes.push(scope);
@@ -582,6 +599,10 @@ impl Estate for Shared {
             }
         }
         Some(made)
+    }
+
+    fn keys_choose_project(&self) -> bool {
+        self.options.scope == Scope::Own
     }
 
     fn forget(&self) {

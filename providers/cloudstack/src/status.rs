@@ -8,6 +8,8 @@ use kube::ResourceExt as _;
 
 use crate::client::Notice;
 use crate::client::error::{ApiError, ErrorKind};
+use crate::client::http::NOT_CHECKED;
+use crate::client::request::Scope;
 use crate::labels;
 use crate::nodeclass::{
     CREDENTIALS_READY, CloudStackNodeClass, LOOKED_UP, MACHINES_DELETABLE, NETWORK_READY, NETWORKS_READY,
@@ -27,6 +29,12 @@ fn refused(whose: &Whose) -> String {
     format!("CloudStack does not take the API key and secret; check {secret} and the clock of this machine")
 }
 
+/// Whether a project is at fault. Something else may be denied or gone, which another project cannot help.
+fn is_about_project(error: &ApiError) -> bool {
+    matches!(error.kind, ErrorKind::NotFound | ErrorKind::Denied)
+        && error.text.to_lowercase().contains("project")
+}
+
 impl CloudStackProvider {
     /// Writes into the NodeClass what there is for it. What cannot be found out leaves what was known.
     ///
@@ -35,7 +43,7 @@ impl CloudStackProvider {
     /// If CloudStack does not answer; the conditions then say so, and nothing that was resolved is taken away.
     pub async fn resolve_status(&self, class: &mut CloudStackNodeClass) -> Result<(), ApiError> {
         let now = self.shared.clock.now();
-        let mut resolved = resolve(class, &self.shared.options.scope, &self.shared.catalogue).await;
+        let mut resolved = resolve(class, &self.shared.scope(), &self.shared.catalogue).await;
         if let Ok(resolved) = &mut resolved {
             let problem = self.user_data_problem(resolved).await;
             resolved.problems.extend(problem);
@@ -89,6 +97,8 @@ impl CloudStackProvider {
         let protected = self.protected_of(class);
         let project = class.spec.as_ref().and_then(|spec| spec.project_id.clone());
         let account = class.spec.as_ref().and_then(|spec| spec.account.clone());
+        let default = self.shared.scope();
+        let checked = self.shared.client.session().transport.checks_certificates();
         let mut is_told = false;
         let mut conditions = ConditionSet::of(class, now);
         match protected {
@@ -99,7 +109,12 @@ impl CloudStackProvider {
             Ok(resolved) => {
                 match self.shared.client.notice().or(elsewhere) {
                     Some(notice) => conditions.set_false(CREDENTIALS_READY, notice.reason, &notice.text),
-                    None => conditions.set_true(CREDENTIALS_READY),
+                    None if checked => conditions.set_true(CREDENTIALS_READY),
+                    None => conditions.set_true_with_reason(
+                        CREDENTIALS_READY,
+                        "CertificateNotChecked",
+                        NOT_CHECKED,
+                    ),
                 };
                 let odd_offerings = resolved.odd_offerings();
                 for condition in LOOKED_UP {
@@ -176,16 +191,22 @@ impl CloudStackProvider {
                 conditions.set_unknown_with_reason(ZONES_READY, "SecretNotUsable", &text);
                 Some(error)
             }
-            Err(error)
-                if project.is_some()
-                    && matches!(error.kind, ErrorKind::NotFound | ErrorKind::Denied)
-                    // Something else may be denied or gone, which the project cannot help.
-                    && error.text.to_lowercase().contains("project") =>
-            {
+            Err(error) if project.is_some() && is_about_project(&error) => {
                 conditions.set_true(CREDENTIALS_READY);
                 let project = project.unwrap_or_default();
                 let message = format!(
                     "spec.projectID: there is no project {project:?}, or it is none of this account's ({error}); it cannot be changed, so make another NodeClass"
+                );
+                conditions.set_false(VALIDATION_SUCCEEDED, "ProjectNotFound", &message);
+                Some(error)
+            }
+            Err(error)
+                if matches!(default, Scope::Project(_)) && account.is_none() && is_about_project(&error) =>
+            {
+                conditions.set_true(CREDENTIALS_READY);
+                let message = format!(
+                    "there is no {}, or it is none of this account's ({error}); the NodeClass names no project (spec.projectID), so it is the one of CLOUDSTACK_PROJECT_ID, or of project-id in the Secret or cloud-config: name another there",
+                    default.write().replace('/', " ")
                 );
                 conditions.set_false(VALIDATION_SUCCEEDED, "ProjectNotFound", &message);
                 Some(error)
@@ -313,8 +334,13 @@ fn fill(class: &mut CloudStackNodeClass, resolved: &Resolved, types: &[InstanceT
         }
     }
     let zones = resolved.zones.iter().map(|zone| Zone { id: zone.id.clone(), name: zone.name.clone() });
+    let zones: Vec<Zone> = zones.collect();
+    let names: Vec<&str> = zones.iter().map(|zone| zone.name.as_str()).collect();
+    let available = offerings.iter().filter(|offering| offering.available.as_deref() == Some("True")).count();
     let status = class.status.get_or_insert_default();
-    status.zones = Some(zones.collect());
+    status.zone_names = Some(names.join(","));
+    status.offerings_available = Some(format!("{available}/{}", offerings.len()));
+    status.zones = Some(zones);
     status.networks = Some(networks);
     status.templates = Some(templates);
     status.service_offerings = Some(offerings);

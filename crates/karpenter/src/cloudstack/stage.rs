@@ -184,7 +184,7 @@ impl Transport for Wire {
 
 /// The provider as it joins a program on this stage: keys from the Secret, every address leading to the simulated cloud.
 pub fn install(road: Road, options: ProviderOptions, around: &Surroundings) -> Installation {
-    let roads: Roads = Arc::new(move |_| Ok(Arc::new(Wire(road.clone())) as Arc<dyn Transport>));
+    let roads: Roads = Arc::new(move |_, _| Ok(Arc::new(Wire(road.clone())) as Arc<dyn Transport>));
     install_from_secret(SECRET, &roads, Rate::default(), options, around)
 }
 

@@ -235,3 +235,34 @@ fn a_node_class_says_what_is_wrong_with_the_secret_it_names_until_it_is_put_righ
     });
     done.expect("a runtime").unwrap_or_else(|trouble| panic!("{trouble}"));
 }
+
+#[test]
+fn a_node_class_says_which_value_of_its_secret_leads_nowhere_and_machines_are_made_as_before() {
+    let done = in_virtual_time(async {
+        let (stage, karpenter) = two_accounts(345).await?;
+        let world = &stage.world;
+        world.create(other_secret("other-api-key", "other-secret-key")).await?;
+        world.create(on(OTHER, 1)).await?;
+        world.wait_until("the pod runs", 5 * MINUTE, |objects| all_run(objects, 1)).await?;
+        let patch = async |patch: Value| {
+            let how = PatchParams::default();
+            secrets(&stage).patch(OTHER, &how, &Patch::Merge(patch)).await.expect("written");
+        };
+        patch(json!({"stringData": {"ca-bundle": "nothing"}})).await;
+        world.run_for(MINUTE).await?;
+        let (status, reason, message) = condition(&stage, "CredentialsReady").await;
+        assert_eq!((status.as_str(), reason.as_str()), ("False", "SecretNotUsable"), "{message}");
+        for part in ["Secret karpenter/other", "ca-bundle", "certificates in PEM", "go on"] {
+            assert!(message.contains(part), "{message}");
+        }
+        assert_eq!(condition(&stage, "Ready").await.0, "True");
+        scale(&stage, OTHER, 2).await?;
+        world.wait_until("both pods run", 5 * MINUTE, |objects| all_run(objects, 2)).await?;
+        patch(json!({"data": {"ca-bundle": null}})).await;
+        world.run_for(MINUTE).await?;
+        assert_eq!(condition(&stage, "CredentialsReady").await.0, "True");
+        karpenter.stop(MINUTE).await;
+        Ok::<(), Trouble>(())
+    });
+    done.expect("a runtime").unwrap_or_else(|trouble| panic!("{trouble}"));
+}

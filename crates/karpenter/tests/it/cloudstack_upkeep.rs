@@ -1,6 +1,7 @@
 //! What happens to running CloudStack nodes when something around them changes: a release that hashes otherwise, a host that goes
 //! into maintenance.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Event, Secret};
@@ -14,7 +15,7 @@ use karpenter_sim::cloudstack::CloudStack;
 use karpenter_sim::cloudstack::account::Role;
 use karpenter_sim::cloudstack::guests::{GuestOptions, NamedBy};
 use karpenter_sim::faults::FaultPlan;
-use karpenter_sim::{Trouble, WorldOptions, in_virtual_time};
+use karpenter_sim::{Process, Trouble, WorldOptions, in_virtual_time};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use kube::{Api, ResourceExt as _};
 use serde_json::{Value, json};
@@ -24,6 +25,30 @@ use crate::cloudstack::{all_run, deployment, small_nodes};
 const MINUTE: Duration = Duration::from_secs(60);
 const HASH: &str = "karpenter.k8s.cloudstack/nodeclass-hash";
 const VERSION: &str = "karpenter.k8s.cloudstack/nodeclass-hash-version";
+
+/// A cloud with room and a cluster with its keys; nothing runs yet.
+async fn furnished(seed: u64, guests: GuestOptions) -> Result<Stage, Trouble> {
+    let stage = Stage::new(WorldOptions { seed, ..WorldOptions::default() }, guests).await?;
+    furnish(&stage.cloud, 4);
+    apply_credentials(&stage.world).await?;
+    Ok(stage)
+}
+
+/// Karpenter on a stage with these objects, once so many pods run.
+async fn running(stage: &Stage, name: &str, objects: &[Value], pods: usize) -> Result<Arc<Process>, Trouble> {
+    for object in objects {
+        stage.world.create(object.clone()).await?;
+    }
+    let karpenter = stage.karpenter(FaultPlan::none(), ProviderOptions::new(name));
+    karpenter.start();
+    stage.world.wait_until("the pods run", 5 * MINUTE, |objects| all_run(objects, pods)).await?;
+    Ok(karpenter)
+}
+
+/// What comes of a play, in virtual time.
+fn played<T>(play: impl Future<Output = Result<T, Trouble>>) -> T {
+    in_virtual_time(play).expect("a runtime").unwrap_or_else(|trouble| panic!("{trouble}"))
+}
 
 async fn annotate<K>(api: &Api<K>, name: &str, hash: &str, version: &str)
 where
@@ -35,18 +60,11 @@ where
 
 #[test]
 fn a_release_that_hashes_otherwise_stamps_claims_anew_and_replaces_nothing() {
-    let done = in_virtual_time(async {
-        let stage =
-            Stage::new(WorldOptions { seed: 40, ..WorldOptions::default() }, GuestOptions::default()).await?;
-        furnish(&stage.cloud, 4);
+    played(async {
+        let stage = furnished(40, GuestOptions::default()).await?;
         let world = &stage.world;
-        apply_credentials(world).await?;
-        for object in [node_class(), small_nodes(json!({})), deployment("web", 2, "1500m")] {
-            world.create(object).await?;
-        }
-        let karpenter = stage.karpenter(FaultPlan::none(), ProviderOptions::new("hashes"));
-        karpenter.start();
-        world.wait_until("the pods run", 5 * MINUTE, |objects| all_run(objects, 2)).await?;
+        let objects = [node_class(), small_nodes(json!({})), deployment("web", 2, "1500m")];
+        let karpenter = running(&stage, "hashes", &objects, 2).await?;
         world.run_for(2 * MINUTE).await?;
         let before = stage.cloud.live_machines();
         karpenter.stop(MINUTE).await;
@@ -74,19 +92,15 @@ fn a_release_that_hashes_otherwise_stamps_claims_anew_and_replaces_nothing() {
         };
         assert_eq!(ids(&stage.cloud.live_machines()), ids(&before), "no machine was replaced");
         karpenter.stop(MINUTE).await;
-        Ok::<(), Trouble>(())
+        Ok(())
     });
-    done.expect("a runtime").unwrap_or_else(|trouble| panic!("{trouble}"));
 }
 
 #[test]
 fn spot_machines_leave_a_host_that_goes_into_maintenance_and_others_stay() {
-    let done = in_virtual_time(async {
-        let stage =
-            Stage::new(WorldOptions { seed: 41, ..WorldOptions::default() }, GuestOptions::default()).await?;
-        furnish(&stage.cloud, 4);
+    played(async {
+        let stage = furnished(41, GuestOptions::default()).await?;
         let world = &stage.world;
-        apply_credentials(world).await?;
         // Only a root administrator sees hosts; machines are the tenant's all the same.
         let root = stage.cloud.account(Role::Root).expect("an administrator");
         let tenant = stage.cloud.account(Role::User).expect("a tenant");
@@ -107,12 +121,8 @@ fn spot_machines_leave_a_host_that_goes_into_maintenance_and_others_stay() {
         lasting["spec"]["template"]["spec"]["nodeSelector"] = json!({"lasting": "true"});
         let mut web = deployment("web", 1, "1500m");
         web["spec"]["template"]["spec"]["nodeSelector"] = json!({"karpenter.sh/capacity-type": "spot"});
-        for object in [class, small_nodes(json!({})), on_demand, web, lasting] {
-            world.create(object).await?;
-        }
-        let karpenter = stage.karpenter(FaultPlan::none(), ProviderOptions::new("hosts"));
-        karpenter.start();
-        world.wait_until("the pods run", 5 * MINUTE, |objects| all_run(objects, 2)).await?;
+        let objects = [class, small_nodes(json!({})), on_demand, web, lasting];
+        let karpenter = running(&stage, "hosts", &objects, 2).await?;
         world.run_for(3 * MINUTE).await?;
         let before = stage.cloud.live_machines();
         assert_eq!(before.len(), 2);
@@ -134,25 +144,17 @@ fn spot_machines_leave_a_host_that_goes_into_maintenance_and_others_stay() {
         let told = events.iter().filter(|event| event.reason.as_deref() == Some("HostMaintenance")).count();
         assert!(told >= 1, "an event says why");
         karpenter.stop(MINUTE).await;
-        Ok::<(), Trouble>(())
+        Ok(())
     });
-    done.expect("a runtime").unwrap_or_else(|trouble| panic!("{trouble}"));
 }
 
 #[test]
 fn later_nodes_are_expected_to_have_the_memory_the_first_one_showed() {
-    let done = in_virtual_time(async {
-        let stage =
-            Stage::new(WorldOptions { seed: 42, ..WorldOptions::default() }, GuestOptions::default()).await?;
-        furnish(&stage.cloud, 4);
+    played(async {
+        let stage = furnished(42, GuestOptions::default()).await?;
         let world = &stage.world;
-        apply_credentials(world).await?;
-        for object in [node_class(), small_nodes(json!({})), deployment("web", 1, "1500m")] {
-            world.create(object).await?;
-        }
-        let karpenter = stage.karpenter(FaultPlan::none(), ProviderOptions::new("memory"));
-        karpenter.start();
-        world.wait_until("the pod runs", 5 * MINUTE, |objects| all_run(objects, 1)).await?;
+        let objects = [node_class(), small_nodes(json!({})), deployment("web", 1, "1500m")];
+        let karpenter = running(&stage, "memory", &objects, 1).await?;
         world.run_for(MINUTE).await?;
         let shown = world.cluster().read(|objects| {
             let node = objects.nodes.values().next().expect("a node");
@@ -184,21 +186,18 @@ fn later_nodes_are_expected_to_have_the_memory_the_first_one_showed() {
         let (_, learnt) = expected(&first).await;
         assert_eq!(bytes(&learnt.to_string()), bytes(&shown.0), "the second was known");
         karpenter.stop(MINUTE).await;
-        Ok::<(), Trouble>(())
+        Ok(())
     });
-    done.expect("a runtime").unwrap_or_else(|trouble| panic!("{trouble}"));
 }
 
 #[test]
 fn a_node_whose_machine_went_before_it_was_named_is_removed_and_one_that_waits_stays() {
-    let done = in_virtual_time(async {
+    played(async {
         // A cloud controller manager that is late.
         let late = NamedBy::CloudControllerManager(Span::secs(3600, 3600));
         let guests = GuestOptions { named_by: late, ..GuestOptions::default() };
-        let stage = Stage::new(WorldOptions { seed: 45, ..WorldOptions::default() }, guests).await?;
-        furnish(&stage.cloud, 4);
+        let stage = furnished(45, guests).await?;
         let world = &stage.world;
-        apply_credentials(world).await?;
         for object in [node_class(), small_nodes(json!({})), deployment("web", 3, "1500m")] {
             world.create(object).await?;
         }
@@ -222,36 +221,29 @@ fn a_node_whose_machine_went_before_it_was_named_is_removed_and_one_that_waits_s
             assert!(there(name), "{name}: {names:?}");
         }
         karpenter.stop(MINUTE).await;
-        Ok::<(), Trouble>(())
+        Ok(())
     });
-    done.expect("a runtime").unwrap_or_else(|trouble| panic!("{trouble}"));
 }
 
 /// Two pods on nodes sold as spot or on demand, as a tenant; then something happens to every machine. The NodePools of the
 /// machines that are still there.
 fn after_something_happens(seed: u64, happens: fn(&CloudStack, &str)) -> Vec<String> {
-    let done = in_virtual_time(async {
-        let stage =
-            Stage::new(WorldOptions { seed, ..WorldOptions::default() }, GuestOptions::default()).await?;
-        furnish(&stage.cloud, 4);
+    played(async {
+        let stage = furnished(seed, GuestOptions::default()).await?;
         let world = &stage.world;
-        apply_credentials(world).await?;
         let mut class = node_class();
         class["spec"]["capacityTypes"] = json!({"k8s.small": "spot"});
-        world.create(class).await?;
+        let mut objects = vec![class];
         for (name, kind) in [("spot", "spot"), ("lasting", "on-demand")] {
             let mut pool = small_nodes(json!({}));
             pool["metadata"]["name"] = name.into();
             pool["spec"]["template"]["spec"]["requirements"] =
                 json!([{"key": "karpenter.sh/capacity-type", "operator": "In", "values": [kind]}]);
-            world.create(pool).await?;
             let mut pods = deployment(name, 1, "1500m");
             pods["spec"]["template"]["spec"]["nodeSelector"] = json!({"karpenter.sh/nodepool": name});
-            world.create(pods).await?;
+            objects.extend([pool, pods]);
         }
-        let karpenter = stage.karpenter(FaultPlan::none(), ProviderOptions::new("taken"));
-        karpenter.start();
-        world.wait_until("the pods run", 5 * MINUTE, |objects| all_run(objects, 2)).await?;
+        let karpenter = running(&stage, "taken", &objects, 2).await?;
         world.run_for(3 * MINUTE).await?;
         let before = stage.cloud.live_machines();
         for machine in &before {
@@ -264,9 +256,8 @@ fn after_something_happens(seed: u64, happens: fn(&CloudStack, &str)) -> Vec<Str
         let stayed = after.iter().filter(|machine| before.iter().any(|other| other.id == machine.id));
         let stayed = stayed.map(|machine| machine.tags["karpenter.sh/nodepool"].clone()).collect();
         karpenter.stop(MINUTE).await;
-        Ok::<Vec<String>, Trouble>(stayed)
-    });
-    done.expect("a runtime").unwrap_or_else(|trouble| panic!("{trouble}"))
+        Ok(stayed)
+    })
 }
 
 #[test]
@@ -303,12 +294,9 @@ fn a_spot_machine_that_was_started_again_soon_after_it_was_stopped_stays() {
 
 #[test]
 fn a_class_that_alone_leads_to_a_project_stays_until_nothing_is_left_there() {
-    let done = in_virtual_time(async {
-        let stage =
-            Stage::new(WorldOptions { seed: 48, ..WorldOptions::default() }, GuestOptions::default()).await?;
-        furnish(&stage.cloud, 2);
+    played(async {
+        let stage = furnished(48, GuestOptions::default()).await?;
         let world = &stage.world;
-        apply_credentials(world).await?;
         let project = stage.cloud.add_project("team");
         let mut class = node_class();
         class["spec"]["projectID"] = project.clone().into();
@@ -328,7 +316,6 @@ fn a_class_that_alone_leads_to_a_project_stays_until_nothing_is_left_there() {
         assert!(stage.cloud.live_machines().iter().all(|machine| machine.id != lost), "nobody wants it");
         assert!(classes.get_opt("default").await.expect("an answer").is_none());
         karpenter.stop(MINUTE).await;
-        Ok::<(), Trouble>(())
+        Ok(())
     });
-    done.expect("a runtime").unwrap_or_else(|trouble| panic!("{trouble}"));
 }

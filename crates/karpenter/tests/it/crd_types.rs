@@ -83,7 +83,8 @@ fn the_definitions_have_upstreams_structure() {
     }
 }
 
-/// Removes the optional properties that we have added, and the rules about them: whoever does not know them never meets them.
+/// Removes the optional properties that we have added, the rules about them and the columns that show them: whoever does not know them
+/// never meets them.
 fn without_our_own(ours: &mut Value, theirs: &Value) {
     let Value::Object(entries) = ours else { return };
     let required = entries.get("required").cloned().unwrap_or_default();
@@ -106,6 +107,13 @@ fn without_our_own(ours: &mut Value, theirs: &Value) {
         let known = &theirs["properties"];
         let must = |name: &String| required.as_array().is_some_and(|r| r.iter().any(|r| r == name));
         properties.retain(|name, _| !known[name].is_null() || must(name));
+    }
+    if let Some(Value::Array(columns)) = entries.get_mut("additionalPrinterColumns") {
+        let shows_added = |column: &Value| {
+            let path = column["jsonPath"].as_str().unwrap_or_default();
+            ["zoneNames", "offeringsAvailable"].iter().any(|name| path == format!(".status.{name}"))
+        };
+        columns.retain(|column| !shows_added(column));
     }
     for (key, value) in entries.iter_mut() {
         match value {

@@ -137,6 +137,11 @@ impl CloudStack {
         self.change(id, |machine| machine.state = "Unknown");
     }
 
+    /// The server begins to make a backup of a machine.
+    pub fn back_up_machine(&self, id: &str) {
+        self.change(id, |machine| machine.state = "BackingUp");
+    }
+
     /// A machine cannot be brought back from its backup.
     pub fn fail_to_restore_machine(&self, id: &str) {
         self.change(id, |machine| machine.state = "RestoreError");

@@ -56,6 +56,7 @@ fn client(script: &Arc<Script>) -> Client {
         endpoint: "https://cloud/client/api".into(),
         credentials: Credentials::new("key", "secret"),
         transport: Arc::clone(script) as Arc<dyn Transport>,
+        project: None,
     };
     Client::new(session, Rate::default(), &environment)
 }

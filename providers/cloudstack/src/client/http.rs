@@ -60,6 +60,86 @@ impl Default for HttpSettings {
     }
 }
 
+/// What to say of a road on which no certificate is checked.
+pub(crate) const NOT_CHECKED: &str = "the server's certificate is NOT checked: anybody on the way can read user data with its tokens, and answer in CloudStack's name; give the certificate of its authority instead (ca-bundle in the Secret, or CLOUDSTACK_CA_FILE), and set ssl-no-verify=false and CLOUDSTACK_VERIFY_SSL=true";
+
+/// What keys say of the way to their server, where it is not as for all.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Way {
+    /// Whether no certificate is checked.
+    pub ssl_no_verify: bool,
+    /// Certificates in PEM to trust, too.
+    pub ca_bundle: Option<String>,
+    /// The name the server's certificate carries.
+    pub tls_server_name: Option<String>,
+    /// A certificate and key in PEM of our own.
+    pub client_certificate: Option<(String, String)>,
+    /// The proxy, and hosts not to use it for.
+    pub proxy: Option<(String, String)>,
+}
+
+impl Way {
+    /// The first key of a Secret whose value cannot be used, with why and the remedy. What is secret is not repeated.
+    pub(crate) fn problem(&self) -> Option<(&'static str, String)> {
+        let mut roots = RootCertStore::empty();
+        if let Some(bundle) = &self.ca_bundle
+            && let Err(problem) = trust(&mut roots, bundle)
+        {
+            return Some(("ca-bundle", format!("cannot be used: {problem}; give certificates in PEM")));
+        }
+        if let Some(name) = &self.tls_server_name
+            && ServerName::try_from(name.as_str()).is_err()
+        {
+            let text = format!(
+                "is {name:?}, which is not a host name; give the one the server's certificate carries"
+            );
+            return Some(("tls-server-name", text));
+        }
+        if self.client_certificate.is_some() {
+            let settings = HttpSettings::default().on(self);
+            if let Err(HttpError::ClientCertificate(problem)) = tls_config(&settings, roots) {
+                let text = format!(
+                    "and client-key cannot be used: {problem}; give a certificate and its key in PEM"
+                );
+                return Some(("client-certificate", text));
+            }
+        }
+        let wrong = self.proxy.as_ref().is_some_and(|(proxy, _)| !is_proxy(proxy));
+        wrong.then(|| ("proxy", "is no address of an HTTP proxy; write it as http://HOST:PORT".to_owned()))
+    }
+}
+
+impl HttpSettings {
+    /// These settings on a way: what it says comes before what is said for all, and its certificates are trusted besides.
+    pub(crate) fn on(&self, way: &Way) -> Self {
+        let (proxy, no_proxy) = match &way.proxy {
+            Some((proxy, no_proxy)) => (Some(proxy.clone()), no_proxy.clone()),
+            None => (self.proxy.clone(), self.no_proxy.clone()),
+        };
+        let bundles = self.ca_bundle.iter().chain(&way.ca_bundle).cloned();
+        Self {
+            verify: self.verify && !way.ssl_no_verify,
+            ca_bundle: bundles.reduce(|all, more| format!("{all}\n{more}")),
+            tls_server_name: way.tls_server_name.clone().or_else(|| self.tls_server_name.clone()),
+            client_certificate: way.client_certificate.clone().or_else(|| self.client_certificate.clone()),
+            proxy,
+            no_proxy,
+            allow_insecure_http: self.allow_insecure_http,
+        }
+    }
+}
+
+/// Whether this is a proxy that can be gone through: one that cannot be understood would be left out in silence.
+pub(crate) fn is_proxy(address: &str) -> bool {
+    address.parse::<Uri>().is_ok_and(|uri| {
+        let host_and_port = |server: &http::uri::Authority| {
+            !server.host().is_empty()
+                && (server.port_u16().is_some() || server.as_str().ends_with(server.host()))
+        };
+        matches!(uri.scheme_str(), None | Some("http")) && uri.authority().is_some_and(host_and_port)
+    })
+}
+
 /// Settings that cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HttpError {
@@ -72,13 +152,17 @@ pub enum HttpError {
         problem: &'static str,
     },
     /// The certificates to trust.
-    #[error("caBundle: {0}; give certificates in PEM")]
+    #[error("CLOUDSTACK_CA_FILE or CLOUDSTACK_CA_BUNDLE: {0}; give certificates in PEM")]
     CaBundle(String),
     /// Our own certificate.
-    #[error("client certificate: {0}; give certificate and key in PEM")]
+    #[error(
+        "CLOUDSTACK_CLIENT_CERTIFICATE_FILE, CLOUDSTACK_CLIENT_KEY_FILE: {0}; give a certificate and its key in PEM"
+    )]
     ClientCertificate(String),
     /// The name to expect.
-    #[error("tlsServerName {0:?} is not a host name")]
+    #[error(
+        "CLOUDSTACK_TLS_SERVER_NAME is {0:?}, which is not a host name; give the one the server's certificate carries"
+    )]
     ServerName(String),
     /// TLS itself.
     #[error("TLS cannot be set up: {0}")]
@@ -88,13 +172,15 @@ pub enum HttpError {
 /// HTTP over real sockets.
 pub struct HttpTransport {
     client: HyperClient<HttpsConnector<Road>, Full<Bytes>>,
+    verify: bool,
 }
 
 impl HttpTransport {
     /// To this address by these settings.
     pub fn new(endpoint: &str, settings: &HttpSettings) -> Result<Self, HttpError> {
         check_endpoint(endpoint, settings)?;
-        let tls = tls_config(settings)?;
+        let roots = if settings.verify { roots(settings)? } else { RootCertStore::empty() };
+        let tls = tls_config(settings, roots)?;
         let mut http = HttpConnector::new();
         http.enforce_http(false);
         http.set_connect_timeout(Some(CONNECT_TIMEOUT));
@@ -113,7 +199,8 @@ impl HttpTransport {
             }
             None => builder.enable_http1().wrap_connector(road),
         };
-        Ok(Self { client: HyperClient::builder(TokioExecutor::new()).build(connector) })
+        let client = HyperClient::builder(TokioExecutor::new()).build(connector);
+        Ok(Self { client, verify: settings.verify })
     }
 }
 
@@ -129,18 +216,18 @@ fn check_endpoint(endpoint: &str, settings: &HttpSettings) -> Result<(), HttpErr
     match uri.scheme_str() {
         Some("https") => Ok(()),
         Some("http") if settings.allow_insecure_http => Ok(()),
-        Some("http") => Err(wrong("plain http is only taken with allowInsecureHTTP")),
+        Some("http") => Err(wrong("plain http is only taken with CLOUDSTACK_ALLOW_INSECURE_HTTP=true")),
         _ => Err(wrong("it does not begin with https://")),
     }
 }
 
-fn tls_config(settings: &HttpSettings) -> Result<ClientConfig, HttpError> {
+fn tls_config(settings: &HttpSettings, roots: RootCertStore) -> Result<ClientConfig, HttpError> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
         .with_safe_default_protocol_versions()
         .map_err(|error| HttpError::Tls(error.to_string()))?;
     let builder = if settings.verify {
-        builder.with_root_certificates(roots(settings)?)
+        builder.with_root_certificates(roots)
     } else {
         builder.dangerous().with_custom_certificate_verifier(Arc::new(TrustAnybody(provider)))
     };
@@ -160,15 +247,21 @@ fn roots(settings: &HttpSettings) -> Result<RootCertStore, HttpError> {
     // Systems carry the odd certificate nobody can read, and some carry none; what was given explicitly must do then.
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     if let Some(bundle) = &settings.ca_bundle {
-        let given = certificates(bundle).map_err(HttpError::CaBundle)?;
-        if given.is_empty() {
-            return Err(HttpError::CaBundle("there is no certificate in it".to_owned()));
-        }
-        for certificate in given {
-            roots.add(certificate).map_err(|error| HttpError::CaBundle(error.to_string()))?;
-        }
+        trust(&mut roots, bundle).map_err(HttpError::CaBundle)?;
     }
     Ok(roots)
+}
+
+/// Adds certificates in PEM, all of them or why not.
+fn trust(roots: &mut RootCertStore, bundle: &str) -> Result<(), String> {
+    let given = certificates(bundle)?;
+    if given.is_empty() {
+        return Err("there is no certificate in it".to_owned());
+    }
+    for certificate in given {
+        roots.add(certificate).map_err(|error| error.to_string())?;
+    }
+    Ok(())
 }
 
 fn certificates(pem: &str) -> Result<Vec<CertificateDer<'static>>, String> {
@@ -200,6 +293,10 @@ impl Transport for HttpTransport {
             Ok(Response::from_parts(parts, body.to_bytes()))
         }
         .boxed()
+    }
+
+    fn checks_certificates(&self) -> bool {
+        self.verify
     }
 }
 
@@ -270,7 +367,7 @@ mod tests {
     #[test]
     fn settings_that_cannot_be_used_say_what_to_write() {
         let plain = HttpSettings::default();
-        assert!(refusal("http://c/client/api", &plain).contains("allowInsecureHTTP"));
+        assert!(refusal("http://c/client/api", &plain).contains("CLOUDSTACK_ALLOW_INSECURE_HTTP"));
         assert!(refusal("cloud", &plain).contains("https://HOST/client/api"));
         assert!(refusal("https://c/client/api?x=1", &plain).contains("query"));
         assert_eq!(refusal("https://c/client/api", &plain), "");
@@ -278,7 +375,32 @@ mod tests {
             |text: &str| HttpSettings { ca_bundle: Some(text.to_owned()), ..HttpSettings::default() };
         assert!(refusal("https://c/client/api", &bundle("nothing")).contains("no certificate in it"));
         let garbage = bundle("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n");
-        assert!(refusal("https://c/client/api", &garbage).starts_with("caBundle: "));
+        assert!(refusal("https://c/client/api", &garbage).starts_with("CLOUDSTACK_CA_FILE or "));
+    }
+
+    #[test]
+    fn what_keys_say_of_the_way_comes_before_what_is_said_for_all_and_certificates_add_up() {
+        let said = |text: &str| Some(text.to_owned());
+        let all = HttpSettings {
+            ca_bundle: said("a"),
+            tls_server_name: said("all"),
+            proxy: said("http://all:1"),
+            no_proxy: "inside".to_owned(),
+            ..HttpSettings::default()
+        };
+        assert_eq!(all.on(&Way::default()), all);
+        let way = Way {
+            ca_bundle: said("b"),
+            tls_server_name: said("one"),
+            proxy: Some(("http://one:1".to_owned(), String::new())),
+            ..Way::default()
+        };
+        let one = all.on(&way);
+        assert_eq!((one.ca_bundle.as_deref(), one.tls_server_name.as_deref()), (Some("a\nb"), Some("one")));
+        assert_eq!((one.proxy.as_deref(), one.no_proxy.as_str()), (Some("http://one:1"), ""));
+        assert!(one.verify && !all.on(&Way { ssl_no_verify: true, ..Way::default() }).verify);
+        let unverified = HttpSettings { verify: false, ..HttpSettings::default() };
+        assert!(!unverified.on(&Way::default()).verify, "nobody can ask for more than is given");
     }
 
     #[tokio::test]

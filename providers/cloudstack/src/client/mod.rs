@@ -79,6 +79,8 @@ pub struct Session {
     pub credentials: Credentials,
     /// The road there.
     pub transport: Arc<dyn Transport>,
+    /// The project everything belongs to, where neither a NodeClass nor the settings name one.
+    pub project: Option<String>,
 }
 
 /// The address of a server nobody has keys for: where they were to be, there are none.
@@ -137,6 +139,11 @@ pub(crate) trait Estate: Send + Sync {
 
     /// The keys are of another account: what was looked up with the old ones says nothing any more.
     fn forget(&self);
+
+    /// Whether the keys choose the project of what names none, because the settings do not.
+    fn keys_choose_project(&self) -> bool {
+        true
+    }
 }
 
 /// What was made with keys, as NodeClaims and lists tell it.
@@ -322,13 +329,17 @@ impl Client {
     /// Whether we are still who we were.
     pub(crate) fn is_still(&self, session: &Session) -> bool {
         let current = self.session();
-        current.credentials == session.credentials && current.endpoint == session.endpoint
+        current.credentials == session.credentials
+            && current.endpoint == session.endpoint
+            && current.project == session.project
     }
 
     /// From now on as somebody else: calls under way end as they began.
     pub fn become_session(&self, session: Session) {
         self.set_account(None);
-        *self.0.since.lock().unwrap_or_else(PoisonError::into_inner) = self.0.clock.now();
+        if self.session().credentials != session.credentials {
+            *self.0.since.lock().unwrap_or_else(PoisonError::into_inner) = self.0.clock.now();
+        }
         *self.0.session.write().unwrap_or_else(PoisonError::into_inner) = session;
         self.tell();
     }
@@ -365,7 +376,11 @@ impl Client {
         self.estate().and_then(|estate| estate.made())
     }
 
-    /// From now on as somebody else of another account.
+    pub(crate) fn keys_choose_project(&self) -> bool {
+        self.estate().is_none_or(|estate| estate.keys_choose_project())
+    }
+
+    /// From now on as somebody else of another account, or in another project.
     pub(crate) fn move_to(&self, session: Session) {
         self.become_session(session);
         if let Some(estate) = self.estate() {

@@ -9,6 +9,11 @@ use http::{Request, Response};
 pub trait Transport: Send + Sync + 'static {
     /// Sends one request and waits for the whole answer.
     fn send(&self, request: Request<Bytes>) -> BoxFuture<'_, Result<Response<Bytes>, TransportError>>;
+
+    /// Whether it makes sure who answers, where there is a certificate to tell.
+    fn checks_certificates(&self) -> bool {
+        true
+    }
 }
 
 /// Why there is no answer. What matters is whether the request may have been carried out.

@@ -17,6 +17,8 @@ use karpenter_provider_cloudstack::client::signature::Credentials;
 use karpenter_provider_cloudstack::client::throttle::Rate;
 use karpenter_provider_cloudstack::client::transport::{Transport, TransportError};
 use karpenter_provider_cloudstack::client::{Client, Session};
+use karpenter_provider_cloudstack::garbage::Round;
+use karpenter_provider_cloudstack::naming::Naming;
 use karpenter_provider_cloudstack::voice::Voice;
 use karpenter_provider_cloudstack::{CloudStackNodeClass, CloudStackProvider, Objects, ProviderOptions};
 use karpenter_runtime::environment::Environment;
@@ -184,6 +186,18 @@ impl World {
         class
     }
 
+    /// The id of a new project with a network of its own, and a NodeClass in it.
+    pub(crate) fn project(&self) -> (String, Value) {
+        let project = self.cloud.add_project("team");
+        let network =
+            json!({"name": "team-net", "projectid": project, "account": null, "state": "Allocated"});
+        self.cloud.add("network", network);
+        let mut inside = spec();
+        inside["projectID"] = project.clone().into();
+        inside["networkSelectorTerms"] = json!([{"name": "team-net"}]);
+        (project, inside)
+    }
+
     /// A NodeClaim as the core would write it.
     pub(crate) fn claim(&self, name: &str, requests: Value) -> Arc<NodeClaim> {
         let claim: NodeClaim = serde_json::from_value(json!({
@@ -217,6 +231,29 @@ impl World {
         let name = claim.metadata.name.clone().unwrap();
         self.cluster.claims.lock().unwrap().insert(name, Arc::new(written));
         Ok(*instance)
+    }
+
+    /// What the machine of a small claim of this name was launched as.
+    pub(crate) async fn node(&self, name: &str) -> LaunchedInstance {
+        self.launch(&self.claim(name, json!({"cpu": "1"}))).await.expect("a machine")
+    }
+
+    /// The id of a machine by the name of ours, which nobody made for a claim.
+    pub(crate) fn stray(&self, name: &str) -> String {
+        self.tagged(name, &[])
+    }
+
+    pub(crate) fn tagged(&self, name: &str, tags: &[(&str, &str)]) -> String {
+        self.cloud.add_machine(&format!("{}{name}", Naming::new("karpenter", "test").prefix()), tags)
+    }
+
+    /// The machine of the claim of this name.
+    pub(crate) fn machine_of(&self, name: &str) -> MachineView {
+        self.live().into_iter().find(|machine| machine.name.ends_with(name)).expect("a machine")
+    }
+
+    pub(crate) async fn round(&self) -> Round {
+        self.provider.round().await.expect("a round")
     }
 
     /// The claim as it stands in the cluster.
@@ -287,6 +324,7 @@ fn with_keys(
         endpoint: "http://cloud/client/api".into(),
         credentials,
         transport: Arc::new(Wire(cloud.clone())),
+        project: None,
     };
     let client = Client::new(session, Rate::default(), environment);
     let objects = Arc::clone(cluster) as Arc<dyn Objects>;

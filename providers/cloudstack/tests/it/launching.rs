@@ -449,12 +449,53 @@ async fn scenario_13_a_machine_stopped_by_a_crash_of_the_server_is_started_once(
     world.cloud.restart();
     assert_eq!(world.live()[0].state, "Stopped");
     seconds(180).await;
-    let round = world.provider.round().await.expect("a round");
-    assert_eq!(round.started.len(), 1);
+    assert_eq!(started_within_two_minutes(&world).await, 1);
     seconds(60).await;
     assert_eq!(world.live()[0].state, "Running");
     world.cloud.stop_machine(&world.live()[0].id);
-    assert!(world.provider.round().await.expect("a round").started.is_empty(), "once");
+    assert_eq!(started_within_two_minutes(&world).await, 0, "once");
+}
+
+/// How many machines are started by a round and the next one.
+async fn started_within_two_minutes(world: &World) -> usize {
+    let first = world.provider.round().await.expect("a round").started.len();
+    seconds(120).await;
+    first + world.provider.round().await.expect("a round").started.len()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_machine_is_started_two_minutes_after_it_was_first_seen_standing_still_however_old_it_is() {
+    let world = World::new().await;
+    world.launch(&world.claim("np-a", json!({"cpu": "1"}))).await.expect("a machine");
+    let id = world.live()[0].id.clone();
+    let started = async || world.provider.round().await.expect("a round").started.len();
+    seconds(3600).await;
+    world.cloud.stop_machine(&id);
+    assert_eq!(started().await, 0, "whoever stopped it may start it");
+    seconds(90).await;
+    assert_eq!(started().await, 0, "not yet");
+    // Somebody did; and the next stop is another one.
+    world.cloud.find_machine_again(&id);
+    assert_eq!(started().await, 0);
+    world.cloud.stop_machine(&id);
+    seconds(60).await;
+    assert_eq!(started().await, 0);
+    seconds(120).await;
+    assert_eq!(started().await, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_new_process_counts_anew_how_long_a_machine_stands_still() {
+    let world = World::new().await;
+    world.launch(&world.claim("np-a", json!({"cpu": "1"}))).await.expect("a machine");
+    seconds(3600).await;
+    world.cloud.stop_machine(&world.live()[0].id);
+    world.provider.round().await.expect("a round");
+    seconds(120).await;
+    let next = world.another(2);
+    assert!(next.round().await.expect("a round").started.is_empty(), "it has just come");
+    seconds(120).await;
+    assert_eq!(next.round().await.expect("a round").started.len(), 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -805,7 +846,7 @@ async fn a_machine_that_ran_well_for_an_hour_is_started_again() {
     let world = World::new().await;
     world.launch(&world.claim("np-a", json!({"cpu": "1"}))).await.expect("a machine");
     let id = world.live()[0].id.clone();
-    let started = async || world.provider.round().await.expect("a round").started.len();
+    let started = async || started_within_two_minutes(&world).await;
     seconds(180).await;
     world.cloud.stop_machine(&id);
     assert_eq!(started().await, 1);

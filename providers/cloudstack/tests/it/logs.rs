@@ -4,6 +4,8 @@ use std::fmt::{Debug, Write as _};
 use std::sync::{Arc, Mutex};
 
 use base64::Engine as _;
+use karpenter_provider_cloudstack::client::http::{HttpSettings, Way};
+use karpenter_provider_cloudstack::credentials::http_roads;
 use karpenter_sim::cloudstack::account::Role;
 use karpenter_sim::cloudstack::faults::{Fault, Trouble};
 use serde_json::json;
@@ -39,6 +41,24 @@ impl<S: tracing::Subscriber> Layer<S> for Lines {
         event.record(&mut Into(&mut text));
         text.push('\n');
     }
+}
+
+#[test]
+fn a_server_whose_certificate_is_not_checked_is_warned_of_whoever_said_so() {
+    let lines = Lines::default();
+    let _guard = tracing::subscriber::set_default(Registry::default().with(lines.clone()));
+    let (checked, unchecked) = (Way::default(), Way { ssl_no_verify: true, ..Way::default() });
+    let told = |settings: HttpSettings, way: &Way| {
+        lines.0.lock().unwrap().clear();
+        let road = http_roads(settings)("https://cloud/client/api", way).expect("a road");
+        (road.checks_certificates(), lines.0.lock().unwrap().clone())
+    };
+    assert_eq!(told(HttpSettings::default(), &checked), (true, String::new()));
+    let (checks, text) = told(HttpSettings::default(), &unchecked);
+    assert!(!checks && text.contains("NOT checked") && text.contains("ssl-no-verify of the keys"), "{text}");
+    let unverified = HttpSettings { verify: false, ..HttpSettings::default() };
+    let (checks, text) = told(unverified, &checked);
+    assert!(!checks && text.contains("NOT checked") && text.contains("CLOUDSTACK_VERIFY_SSL"), "{text}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -13,11 +13,10 @@ use crate::cloud::{World, seconds, spec};
 #[tokio::test(start_paused = true)]
 async fn scenario_15_exactly_our_orphans_go_after_the_grace_the_oldest_first() {
     let world = World::new().await;
-    let ours = Naming::new("karpenter", "test");
     let others = Naming::new("karpenter", "other");
     let mut orphans = Vec::new();
     for i in 0..3 {
-        orphans.push(world.cloud.add_machine(&format!("{}np-{i}", ours.prefix()), &[]));
+        orphans.push(world.stray(&format!("np-{i}")));
         seconds(1).await;
     }
     let other_tag = ("kubernetes.io/cluster/other", "owned");
@@ -27,11 +26,11 @@ async fn scenario_15_exactly_our_orphans_go_after_the_grace_the_oldest_first() {
     }
     world.cloud.add_machine("karpenter-x", &[]);
     // Of a name like ours, but somebody says whose it is.
-    world.cloud.add_machine(&format!("{}np-theirs", ours.prefix()), &[other_tag]);
-    world.launch(&world.claim("np-wanted", json!({"cpu": "1"}))).await.expect("a machine");
-    assert!(world.provider.round().await.expect("a round").destroyed.is_empty(), "too young");
+    world.tagged("np-theirs", &[other_tag]);
+    world.node("np-wanted").await;
+    assert!(world.round().await.destroyed.is_empty(), "too young");
     seconds(310).await;
-    assert_eq!(world.provider.round().await.expect("a round").destroyed, orphans);
+    assert_eq!(world.round().await.destroyed, orphans);
     let told = world.told("OrphanDeleted");
     assert_eq!(told.len(), 3, "{told:?}");
     for (id, message) in orphans.iter().zip(&told) {
@@ -42,14 +41,13 @@ async fn scenario_15_exactly_our_orphans_go_after_the_grace_the_oldest_first() {
     left.sort();
     assert_eq!(left.len(), 5, "{left:?}");
     assert!(left.contains(&"karpenter-x".to_owned()));
-    assert!(world.provider.round().await.expect("a round").destroyed.is_empty());
+    assert!(world.round().await.destroyed.is_empty());
 }
 
 #[tokio::test(start_paused = true)]
 async fn nothing_goes_while_the_server_cannot_say_what_there_is() {
     let world = World::new().await;
-    let ours = Naming::new("karpenter", "test");
-    world.cloud.add_machine(&format!("{}np-a", ours.prefix()), &[]);
+    world.stray("np-a");
     seconds(400).await;
     world.cloud.inject(Fault::times("listVirtualMachines", 8, Trouble::Proxy(502)));
     assert!(world.provider.round().await.is_err());
@@ -60,10 +58,8 @@ async fn nothing_goes_while_the_server_cannot_say_what_there_is() {
 #[tokio::test(start_paused = true)]
 async fn scenario_20_twelve_hundred_machines_are_listed_completely_or_not_at_all() {
     let world = World::new().await;
-    let prefix = Naming::new("karpenter", "test").prefix().to_owned();
     let tags = [("kubernetes.io/cluster/test", "owned"), ("karpenter.sh/managed-by", "karpenter")];
-    let ids: Vec<String> =
-        (0..1200).map(|i| world.cloud.add_machine(&format!("{prefix}np-{i}"), &tags)).collect();
+    let ids: Vec<String> = (0..1200).map(|i| world.tagged(&format!("np-{i}"), &tags)).collect();
     let listing = world.provider.list();
     tokio::pin!(listing);
     // Churn between the pages: machines of the first page go while the list is read.
@@ -98,13 +94,13 @@ async fn scenario_23_drift_has_the_right_reasons_and_lost_tags_are_only_repaired
         seconds(301).await;
         world.provider.is_drifted(&world.current("np-a")).await.expect("known")
     };
-    world.launch(&world.claim("np-a", json!({"cpu": "1"}))).await.expect("a machine");
+    world.node("np-a").await;
     assert_eq!(drift(&world).await, None);
     let id = world.live()[0].id.clone();
 
     world.cloud.tag_machine(&id, "karpenter.sh/nodepool", None);
     assert_eq!(drift(&world).await, None, "a tag is no drift");
-    world.provider.round().await.expect("a round");
+    world.round().await;
     seconds(5).await;
     assert_eq!(world.live()[0].tags["karpenter.sh/nodepool"], "pool", "but repaired");
 
@@ -132,7 +128,7 @@ async fn scenario_23_drift_has_the_right_reasons_and_lost_tags_are_only_repaired
     world.cloud.unplug_machine(&id);
     assert_eq!(drift(&world).await.as_deref(), Some("NetworkDrift"));
 
-    world.launch(&world.claim("np-b", json!({"cpu": "1"}))).await.expect("a machine");
+    world.node("np-b").await;
     world
         .cloud
         .add("template", json!({"name": "CentOS 7 (Simulator)", "created": "2026-11-15T09:00:00+0000"}));
@@ -155,7 +151,7 @@ async fn scenario_23_drift_has_the_right_reasons_and_lost_tags_are_only_repaired
 #[tokio::test(start_paused = true)]
 async fn a_stopped_machine_that_was_deleted_outside_is_reported_gone_at_once() {
     let world = World::new().await;
-    let instance = world.launch(&world.claim("np-a", json!({"cpu": "1"}))).await.expect("a machine");
+    let instance = world.node("np-a").await;
     seconds(30).await;
     assert!(world.provider.get(&instance.provider_id).await.is_ok());
     world.cloud.expunge_machine(&world.live()[0].id);
@@ -165,9 +161,8 @@ async fn a_stopped_machine_that_was_deleted_outside_is_reported_gone_at_once() {
 #[tokio::test(start_paused = true)]
 async fn a_class_with_a_project_that_is_not_there_keeps_nothing_else_from_being_looked_after() {
     let world = World::new().await;
-    let instance = world.launch(&world.claim("np-a", json!({"cpu": "1"}))).await.expect("a machine");
-    let prefix = Naming::new("karpenter", "test").prefix().to_owned();
-    let orphan = world.cloud.add_machine(&format!("{prefix}np-x"), &[]);
+    let instance = world.node("np-a").await;
+    let orphan = world.stray("np-x");
     let mut wrong = spec();
     wrong["projectID"] = "11111111-0000-4000-8000-000000000000".into();
     world.class("wrong", wrong).await;
@@ -176,7 +171,7 @@ async fn a_class_with_a_project_that_is_not_there_keeps_nothing_else_from_being_
     world.provider.get(&instance.provider_id).await.expect("there");
     let absent = "external-cloudstack://22222222-0000-4000-8000-000000000000";
     assert!(world.provider.get(absent).await.expect_err("nowhere").is_not_found());
-    assert_eq!(world.provider.round().await.expect("a round").destroyed, [orphan]);
+    assert_eq!(world.round().await.destroyed, [orphan]);
     // A NodeClaim that may be there is another matter: what cannot be asked is not gone.
     let mut claim = (*world.current("np-a")).clone();
     claim.spec.node_class_ref.name = "wrong".into();
@@ -189,12 +184,11 @@ async fn a_class_with_a_project_that_is_not_there_keeps_nothing_else_from_being_
 #[tokio::test(start_paused = true)]
 async fn orphans_are_listed_without_touching_them_and_young_wanted_or_foreign_machines_are_none() {
     let world = World::new().await;
-    let ours = Naming::new("karpenter", "test");
-    let orphan = world.cloud.add_machine(&format!("{}np-old", ours.prefix()), &[]);
-    world.launch(&world.claim("np-wanted", json!({"cpu": "1"}))).await.expect("a machine");
+    let orphan = world.stray("np-old");
+    world.node("np-wanted").await;
     world.cloud.add_machine("karpenter-x", &[]);
     seconds(310).await;
-    world.cloud.add_machine(&format!("{}np-young", ours.prefix()), &[]);
+    world.stray("np-young");
     let listed: Vec<String> =
         world.provider.orphans().await.expect("a list").into_iter().map(|machine| machine.id).collect();
     assert_eq!(listed, [orphan]);
@@ -206,14 +200,14 @@ async fn orphans_are_listed_without_touching_them_and_young_wanted_or_foreign_ma
 #[tokio::test(start_paused = true)]
 async fn a_server_whose_clock_is_behind_makes_no_machine_look_old() {
     let world = World::whose_server_has(1, "2026-11-15T07:45:00Z").await;
-    world.launch(&world.claim("np-a", json!({"cpu": "1"}))).await.expect("a machine");
+    world.node("np-a").await;
     // A watch that is late: its NodeClaim is not known here yet.
     let claim = world.cluster.claims.lock().unwrap().remove("np-a");
     seconds(240).await;
-    assert!(world.provider.round().await.expect("a round").destroyed.is_empty(), "it is four minutes old");
+    assert!(world.round().await.destroyed.is_empty(), "it is four minutes old");
     drop(claim);
     seconds(120).await;
-    assert_eq!(world.provider.round().await.expect("a round").destroyed.len(), 1, "nobody wants it");
+    assert_eq!(world.round().await.destroyed.len(), 1, "nobody wants it");
 }
 
 #[tokio::test(start_paused = true)]
@@ -223,14 +217,14 @@ async fn a_root_disk_that_somebody_made_larger_is_drift_once_others_are_as_order
     sized["rootDiskSize"] = 20.into();
     world.class("default", sized).await;
     for name in ["np-a", "np-b"] {
-        world.launch(&world.claim(name, json!({"cpu": "1"}))).await.expect("a machine");
+        world.node(name).await;
     }
     let drift = async |name: &str| {
         seconds(601).await;
         world.provider.is_drifted(&world.current(name)).await.expect("known")
     };
     assert_eq!(drift("np-a").await, None);
-    let machine = world.live().into_iter().find(|machine| machine.name.ends_with("np-a")).expect("there");
+    let machine = world.machine_of("np-a");
     world.cloud.resize_root_disk(&machine.id, 50);
     assert_eq!(drift("np-a").await.as_deref(), Some("VMDrift"));
     assert_eq!(drift("np-b").await, None);
@@ -248,7 +242,7 @@ async fn a_root_disk_that_somebody_gave_another_offering_is_drift_once_others_ar
     fast["rootDiskOffering"] = "fast".into();
     world.class("default", fast).await;
     for name in ["np-a", "np-b"] {
-        world.launch(&world.claim(name, json!({"cpu": "1"}))).await.expect("a machine");
+        world.node(name).await;
     }
     let deployed = world.cloud.log().into_iter().find(|entry| entry.command == "deployVirtualMachine");
     let deployed = deployed.expect("a deployment").parameters;
@@ -258,14 +252,12 @@ async fn a_root_disk_that_somebody_gave_another_offering_is_drift_once_others_ar
         world.provider.is_drifted(&world.current(name)).await.expect("known")
     };
     assert_eq!(drift("np-a").await, None);
-    let machine = world.live().into_iter().find(|machine| machine.name.ends_with("np-a")).expect("there");
+    let machine = world.machine_of("np-a");
     world.cloud.move_root_disk(&machine.id, &other);
     assert_eq!(drift("np-a").await.as_deref(), Some("VMDrift"));
     assert_eq!(drift("np-b").await, None);
     // Somebody else's machine with such a disk says nothing of what the server makes for this NodeClass.
-    world.cloud.expunge_machine(
-        &world.live().into_iter().find(|machine| machine.name.ends_with("np-b")).expect("there").id,
-    );
+    world.cloud.expunge_machine(&world.machine_of("np-b").id);
     let theirs = Deploy {
         name: "theirs".to_owned(),
         zone_id: deployed["zoneid"].clone(),
@@ -289,20 +281,20 @@ async fn a_class_says_which_of_its_machines_cannot_be_deleted_and_is_ready_all_t
         let condition = class.condition("MachinesDeletable").expect("a condition");
         (condition.status.as_str().to_owned(), condition.reason().to_owned(), condition.message().to_owned())
     };
-    world.launch(&world.claim("np-a", json!({"cpu": "1"}))).await.expect("a machine");
-    world.launch(&world.claim("np-b", json!({"cpu": "1"}))).await.expect("a machine");
+    world.node("np-a").await;
+    world.node("np-b").await;
     seconds(60).await;
     assert_eq!(says().await.0, "True");
-    let id = world.live().into_iter().find(|machine| machine.name.ends_with("np-b")).expect("there").id;
+    let id = world.machine_of("np-b").id;
     // Found by the round, and by who wants it to go.
     world.cloud.protect_machine(&id, true);
-    world.provider.round().await.expect("a round");
+    world.round().await;
     let (status, reason, message) = says().await;
     assert_eq!((status.as_str(), reason.as_str()), ("False", "DeleteProtected"));
     assert!(message.starts_with("1 ") && message.contains("np-b"), "{message}");
     assert!(message.contains("deleteprotection=false"), "{message}");
     world.cloud.protect_machine(&id, false);
-    world.provider.round().await.expect("a round");
+    world.round().await;
     assert_eq!(says().await.0, "True");
     world.cloud.protect_machine(&id, true);
     world.provider.delete(&world.current("np-b")).await.expect("ordered");
@@ -317,23 +309,45 @@ async fn a_class_says_which_of_its_machines_cannot_be_deleted_and_is_ready_all_t
 #[tokio::test(start_paused = true)]
 async fn a_protected_machine_is_told_of_once_and_its_node_left_alone_until_it_is_not() {
     let world = World::new().await;
-    world.launch(&world.claim("np-a", json!({"cpu": "1"}))).await.expect("a machine");
+    world.node("np-a").await;
     seconds(60).await;
     let claim = world.current("np-a");
     let id = world.live()[0].id.clone();
-    world.provider.round().await.expect("a round");
+    world.round().await;
     assert_eq!(world.provider.disruption_hold(&claim), None);
     world.cloud.protect_machine(&id, true);
     for _ in 0..2 {
-        world.provider.round().await.expect("a round");
+        world.round().await;
     }
     let hold = world.provider.disruption_hold(&claim).expect("held");
     assert!(hold.reason.contains("deleteprotection") && !hold.leaving, "{hold:?}");
     let told = world.told("DeleteProtected");
     assert!(told.len() == 1 && told[0].contains("deleteprotection=false"), "{told:?}");
     world.cloud.protect_machine(&id, false);
-    world.provider.round().await.expect("a round");
+    world.round().await;
     assert_eq!(world.provider.disruption_hold(&claim), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_whose_machine_is_backed_up_or_out_of_the_servers_sight_is_left_alone_until_it_runs() {
+    let world = World::new().await;
+    world.node("np-a").await;
+    seconds(60).await;
+    let id = world.live()[0].id.clone();
+    let held = async || {
+        let round = world.round().await;
+        assert!(round.destroyed.is_empty() && round.started.is_empty(), "{round:?}");
+        world.provider.disruption_hold(&world.current("np-a")).map(|hold| hold.reason)
+    };
+    assert_eq!(held().await, None);
+    world.cloud.back_up_machine(&id);
+    assert!(held().await.is_some_and(|reason| reason.contains("BackingUp")));
+    world.cloud.lose_sight_of_machine(&id);
+    assert!(held().await.is_some_and(|reason| reason.contains("Unknown")));
+    let class = world.class("default", spec()).await;
+    assert_eq!(class.condition_status("MachinesDeletable"), ConditionStatus::True, "nobody protects it");
+    world.cloud.find_machine_again(&id);
+    assert_eq!(held().await, None);
 }
 
 #[tokio::test(start_paused = true)]
@@ -344,7 +358,7 @@ async fn jobs_under_way_and_ended_are_counted_and_forgotten_with_their_machines(
         let found = page.lines().find_map(|l| l.strip_prefix(&format!("karpenter_cloudstack_{line} ")));
         found.and_then(|value| value.parse::<f64>().ok()).unwrap_or(0.0)
     };
-    world.launch(&world.claim("np-a", json!({"cpu": "1"}))).await.expect("a machine");
+    world.node("np-a").await;
     world.provider.look_at_launches().await.expect("looked");
     assert_eq!(metric(r#"async_jobs{credentials="",state="deploying"}"#), 1.0);
     seconds(60).await;
@@ -353,11 +367,11 @@ async fn jobs_under_way_and_ended_are_counted_and_forgotten_with_their_machines(
     assert_eq!(metric(r#"async_jobs_ended_total{job="deploy",result="succeeded"}"#), 1.0);
     world.cluster.claims.lock().unwrap().clear();
     seconds(310).await;
-    assert_eq!(world.provider.round().await.expect("a round").destroyed.len(), 1);
+    assert_eq!(world.round().await.destroyed.len(), 1);
     world.provider.look_at_launches().await.expect("looked");
     assert_eq!(metric(r#"async_jobs{credentials="",state="destroying"}"#), 1.0);
     seconds(60).await;
-    world.provider.round().await.expect("a round");
+    world.round().await;
     world.provider.look_at_launches().await.expect("looked");
     assert_eq!(
         metric(r#"async_jobs{credentials="",state="destroying"}"#),
@@ -373,9 +387,9 @@ async fn a_machine_is_found_by_its_id_whatever_its_name_and_listed_as_its_claim_
     let renamed = world.cloud.add_machine("somebody-renamed-it", &[]);
     let found = world.provider.get(&format!("external-cloudstack://{renamed}")).await.expect("there");
     assert_eq!(found.status.and_then(|status| status.node_name).as_deref(), Some("somebody-renamed-it"));
-    world.launch(&world.claim("np-a", json!({"cpu": "1"}))).await.expect("a machine");
+    world.node("np-a").await;
     let mut claim = (*world.current("np-a")).clone();
-    let id = world.live().into_iter().find(|machine| machine.name.ends_with("np-a")).expect("there").id;
+    let id = world.machine_of("np-a").id;
     let written = Some(format!("cloudstack:///{id}"));
     claim.status.as_mut().unwrap().provider_id.clone_from(&written);
     world.cluster.claims.lock().unwrap().insert("np-a".into(), std::sync::Arc::new(claim));
@@ -388,15 +402,14 @@ async fn a_machine_is_found_by_its_id_whatever_its_name_and_listed_as_its_claim_
 #[tokio::test(start_paused = true)]
 async fn orphans_that_cannot_be_deleted_keep_no_other_from_going() {
     let world = World::new().await;
-    let prefix = Naming::new("karpenter", "test").prefix().to_owned();
     for i in 0..12 {
-        let id = world.cloud.add_machine(&format!("{prefix}np-kept-{i}"), &[]);
+        let id = world.stray(&format!("np-kept-{i}"));
         world.cloud.protect_machine(&id, true);
         seconds(1).await;
     }
-    let orphan = world.cloud.add_machine(&format!("{prefix}np-x"), &[]);
+    let orphan = world.stray("np-x");
     seconds(310).await;
-    assert_eq!(world.provider.round().await.expect("a round").destroyed, [orphan]);
+    assert_eq!(world.round().await.destroyed, [orphan]);
     assert_eq!(world.calls("destroyVirtualMachine"), 1, "what is protected is not asked for");
     seconds(60).await;
     assert_eq!(world.live().len(), 12);
@@ -408,17 +421,16 @@ async fn an_orphan_that_may_not_be_expunged_is_destroyed() {
     // They said so when they were asked first.
     world.cloud.configure(|settings| settings.user_may_expunge = true);
     seconds(601).await;
-    world.launch(&world.claim("np-a", json!({"cpu": "1"}))).await.expect("a machine");
+    world.node("np-a").await;
     world.delete(&world.current("np-a")).await.expect("gone");
     world.cloud.configure(|settings| settings.user_may_expunge = false);
-    let prefix = Naming::new("karpenter", "test").prefix().to_owned();
     for i in 0..11 {
-        world.cloud.add_machine(&format!("{prefix}np-{i}"), &[]);
+        world.stray(&format!("np-{i}"));
         seconds(1).await;
     }
     seconds(310).await;
     for _ in 0..3 {
-        world.provider.round().await.expect("a round");
+        world.round().await;
         seconds(60).await;
     }
     assert!(world.live().is_empty(), "{:?}", world.live());
@@ -427,17 +439,12 @@ async fn an_orphan_that_may_not_be_expunged_is_destroyed() {
 #[tokio::test(start_paused = true)]
 async fn a_project_that_is_gone_holds_up_nothing_elsewhere_and_its_machines_are_not_taken_for_gone() {
     let world = World::new().await;
-    let project = world.cloud.add_project("team");
-    let network = json!({"name": "team-net", "projectid": project, "account": null, "state": "Allocated"});
-    world.cloud.add("network", network);
-    let mut class = spec();
-    class["projectID"] = project.clone().into();
-    class["networkSelectorTerms"] = json!([{"name": "team-net"}]);
+    let (project, class) = world.project();
     world.class("default", class).await;
-    let inside = world.launch(&world.claim("np-inside", json!({"cpu": "1"}))).await.expect("a machine");
+    let inside = world.node("np-inside").await;
     world.class("default", spec()).await;
-    world.launch(&world.claim("np-outside", json!({"cpu": "1"}))).await.expect("a machine");
-    let orphan = world.cloud.add_machine(&format!("{}np-x", Naming::new("karpenter", "test").prefix()), &[]);
+    world.node("np-outside").await;
+    let orphan = world.stray("np-x");
     seconds(310).await;
     world.cloud.remove_project(&project);
     let listed = world.provider.list().await.expect("a list");
@@ -445,7 +452,7 @@ async fn a_project_that_is_gone_holds_up_nothing_elsewhere_and_its_machines_are_
     assert!(ids.contains(&inside.provider_id) && ids.len() == 3, "{ids:?}");
     let error = world.provider.get(&inside.provider_id).await.expect_err("nobody knows");
     assert!(!error.is_not_found(), "{error}");
-    assert_eq!(world.provider.round().await.expect("a round").destroyed, [orphan]);
+    assert_eq!(world.round().await.destroyed, [orphan]);
     let error = world.provider.delete(&world.current("np-inside")).await.expect_err("nobody knows");
     assert!(!error.is_not_found() && error.to_string().contains("remove the annotation"), "{error}");
     world.delete(&world.current("np-outside")).await.expect("gone");
@@ -459,8 +466,7 @@ async fn a_project_that_is_gone_holds_up_nothing_elsewhere_and_its_machines_are_
 #[tokio::test(start_paused = true)]
 async fn an_orphan_that_somebody_wants_by_the_time_it_would_go_stays() {
     let world = World::new().await;
-    let prefix = Naming::new("karpenter", "test").prefix().to_owned();
-    world.cloud.add_machine(&format!("{prefix}np-a"), &[]);
+    world.stray("np-a");
     seconds(310).await;
     let slow = Trouble::Delay(std::time::Duration::from_secs(20));
     world.cloud.inject(Fault::once("listVirtualMachines", slow));
@@ -476,16 +482,11 @@ async fn an_orphan_that_somebody_wants_by_the_time_it_would_go_stays() {
 #[tokio::test(start_paused = true)]
 async fn what_is_left_in_a_project_that_only_one_class_names_is_known_until_it_is_gone() {
     let world = World::new().await;
-    let project = world.cloud.add_project("team");
-    let network = json!({"name": "team-net", "projectid": project, "account": null, "state": "Allocated"});
-    world.cloud.add("network", network);
-    let mut inside = spec();
-    inside["projectID"] = project.into();
-    inside["networkSelectorTerms"] = json!([{"name": "team-net"}]);
+    let (_, inside) = world.project();
     let class = world.class("default", inside.clone()).await;
     let left = async || world.provider.left_behind(&class).await.map(|machines| machines.len());
     assert_eq!(left().await, Ok(0));
-    world.launch(&world.claim("np-a", json!({"cpu": "1"}))).await.expect("a machine");
+    world.node("np-a").await;
     // As if its answer had never come.
     world.cluster.claims.lock().unwrap().clear();
     assert_eq!(left().await, Ok(1));
@@ -495,7 +496,7 @@ async fn what_is_left_in_a_project_that_only_one_class_names_is_known_until_it_i
     world.cloud.inject(Fault::times("listVirtualMachines", 4, Trouble::Proxy(502)));
     assert!(left().await.is_err(), "nobody knows");
     seconds(310).await;
-    assert_eq!(world.provider.round().await.expect("a round").destroyed.len(), 1);
+    assert_eq!(world.round().await.destroyed.len(), 1);
     seconds(60).await;
     assert_eq!(left().await, Ok(0));
 }
@@ -503,12 +504,7 @@ async fn what_is_left_in_a_project_that_only_one_class_names_is_known_until_it_i
 #[tokio::test(start_paused = true)]
 async fn a_project_from_which_a_machine_may_still_come_is_not_said_to_be_empty() {
     let world = World::new().await;
-    let project = world.cloud.add_project("team");
-    let network = json!({"name": "team-net", "projectid": project, "account": null, "state": "Allocated"});
-    world.cloud.add("network", network);
-    let mut inside = spec();
-    inside["projectID"] = project.into();
-    inside["networkSelectorTerms"] = json!([{"name": "team-net"}]);
+    let (_, inside) = world.project();
     let class = world.class("default", inside).await;
     world.cloud.inject(Fault::once("deployVirtualMachine", Trouble::DropRequest));
     world.launch(&world.claim("np-a", json!({"cpu": "1"}))).await.expect_err("no answer");
@@ -521,27 +517,22 @@ async fn a_project_from_which_a_machine_may_still_come_is_not_said_to_be_empty()
 #[tokio::test(start_paused = true)]
 async fn while_a_project_is_closed_only_what_may_be_in_it_is_remembered() {
     let world = World::new().await;
-    let project = world.cloud.add_project("team");
-    let network = json!({"name": "team-net", "projectid": project, "account": null, "state": "Allocated"});
-    world.cloud.add("network", network);
-    let mut class = spec();
-    class["projectID"] = project.clone().into();
-    class["networkSelectorTerms"] = json!([{"name": "team-net"}]);
+    let (project, class) = world.project();
     world.class("default", class).await;
-    world.launch(&world.claim("np-inside", json!({"cpu": "1"}))).await.expect("a machine");
+    world.node("np-inside").await;
     world.class("default", spec()).await;
-    world.launch(&world.claim("np-outside", json!({"cpu": "1"}))).await.expect("a machine");
+    world.node("np-outside").await;
     seconds(60).await;
     for machine in world.live() {
         world.cloud.protect_machine(&machine.id, true);
     }
-    world.provider.round().await.expect("a round");
+    world.round().await;
     let held = |name: &str| world.provider.disruption_hold(&world.current(name)).is_some();
     assert!(held("np-inside") && held("np-outside"));
-    let outside = world.live().into_iter().find(|machine| machine.name.ends_with("np-outside")).expect("it");
+    let outside = world.machine_of("np-outside");
     world.cloud.expunge_machine(&outside.id);
     world.cloud.remove_project(&project);
-    world.provider.round().await.expect("a round");
+    world.round().await;
     assert!(held("np-inside"), "nobody knows better");
     assert!(!held("np-outside"), "it is gone");
 }
@@ -552,13 +543,13 @@ async fn a_tag_that_is_there_in_other_letters_keeps_no_other_from_being_repaired
     let mut class = spec();
     class["tags"] = json!({"Team": "web"});
     world.class("default", class).await;
-    world.launch(&world.claim("np-a", json!({"cpu": "1"}))).await.expect("a machine");
+    world.node("np-a").await;
     seconds(60).await;
     let id = world.live()[0].id.clone();
     world.cloud.tag_machine(&id, "Team", None);
     world.cloud.tag_machine(&id, "team", Some("shop"));
     world.cloud.tag_machine(&id, "karpenter.sh/nodepool", None);
-    world.provider.round().await.expect("a round");
+    world.round().await;
     seconds(5).await;
     let tags = &world.live()[0].tags;
     assert_eq!(tags["karpenter.sh/nodepool"], "pool");

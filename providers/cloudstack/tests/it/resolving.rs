@@ -48,6 +48,10 @@ async fn scenario_2_the_manifest_users_have_becomes_ready_with_all_conditions() 
     let status = class.status.as_ref().unwrap();
     assert_eq!(status.service_offerings.as_ref().unwrap()[0].name, "k8s.medium");
     assert_eq!(status.networks.as_ref().unwrap()[0].name, "k8s-network");
+    let found = status.service_offerings.as_ref().unwrap().len();
+    assert_eq!(status.offerings_available, Some(format!("{found}/{found}")), "a column of kubectl");
+    let zones: Vec<&str> = status.zones.iter().flatten().map(|zone| zone.name.as_str()).collect();
+    assert_eq!(status.zone_names, Some(zones.join(",")));
     world.launch(&world.claim("np-a", json!({"cpu": "1"}))).await.expect("a node of it");
 }
 

@@ -3,9 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
+use futures_util::future::BoxFuture;
 use http_body_util::BodyExt as _;
 use karpenter_api::conditions::HasConditions as _;
 use karpenter_cloudprovider::provider::CloudProvider as _;
+use karpenter_provider_cloudstack::client::Session;
+use karpenter_provider_cloudstack::client::request::Scope;
+use karpenter_provider_cloudstack::client::transport::{Transport, TransportError};
 use karpenter_provider_cloudstack::naming::Naming;
 use karpenter_provider_cloudstack::voice::Voice;
 use karpenter_provider_cloudstack::{CloudStackProvider, Objects, ProviderOptions};
@@ -70,6 +74,82 @@ async fn an_account_that_is_not_there_or_not_ours_is_told_of_and_keeps_nothing_e
     seconds(310).await;
     assert_eq!(world.provider.list().await.expect("a list").len(), 2);
     assert_eq!(world.provider.round().await.expect("a round").destroyed, [orphan]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn machines_of_a_class_without_a_project_are_in_the_one_that_the_keys_name() {
+    let world = World::new().await;
+    let (project, mut class) = world.project();
+    class.as_object_mut().unwrap().remove("projectID");
+    let unnamed = world.client.session();
+    world.client.become_session(Session { project: Some(project.clone()), ..unnamed });
+    let read = world.class("default", class).await;
+    assert_eq!(read.condition("Ready").expect("a condition").status.as_str(), "True", "{read:?}");
+    let instance = world.launch(&world.claim("np-a", json!({"cpu": "1"}))).await.expect("a machine");
+    assert_eq!(instance.annotations["karpenter.k8s.cloudstack/scope"], format!("project/{project}"));
+    assert_eq!(world.live()[0].project.as_ref(), Some(&project));
+    world.provider.get(&instance.provider_id).await.expect("there");
+    // What a NodeClaim was launched in is looked at whatever the keys say later.
+    let unnamed = Session { project: None, ..world.client.session() };
+    world.client.become_session(unnamed);
+    assert_eq!(world.provider.list().await.expect("a list").len(), 1);
+    world.provider.get(&instance.provider_id).await.expect("there");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_project_that_the_settings_name_comes_before_that_of_the_keys() {
+    let world = World::new().await;
+    let (project, mut class) = world.project();
+    class.as_object_mut().unwrap().remove("projectID");
+    let absent = "11111111-0000-4000-8000-000000000000".to_owned();
+    world.client.become_session(Session { project: Some(absent), ..world.client.session() });
+    let options = ProviderOptions { scope: Scope::Project(project.clone()), ..ProviderOptions::new("test") };
+    let objects = Arc::clone(&world.cluster) as Arc<dyn Objects>;
+    let provider = CloudStackProvider::new(world.client.clone(), options, objects, &world.environment);
+    let class = world.class_by(&provider, "default", class).await;
+    assert_eq!(class.condition("Ready").expect("a condition").status.as_str(), "True", "{class:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_project_of_the_keys_that_is_not_there_is_told_of_with_where_it_is_named() {
+    let world = World::new().await;
+    let absent = "11111111-0000-4000-8000-000000000000".to_owned();
+    world.client.become_session(Session { project: Some(absent.clone()), ..world.client.session() });
+    seconds(301).await;
+    let class = world.class("default", spec()).await;
+    let condition = class.condition("ValidationSucceeded").expect("a condition");
+    assert_eq!(condition.reason(), "ProjectNotFound", "{condition:?}");
+    for part in [absent.as_str(), "project-id", "CLOUDSTACK_PROJECT_ID", "spec.projectID"] {
+        assert!(condition.message().contains(part), "{condition:?}");
+    }
+}
+
+/// A road on which nobody's certificate is looked at.
+struct Unchecked(Arc<dyn Transport>);
+
+impl Transport for Unchecked {
+    fn send(
+        &self,
+        request: http::Request<bytes::Bytes>,
+    ) -> BoxFuture<'_, Result<http::Response<bytes::Bytes>, TransportError>> {
+        self.0.send(request)
+    }
+
+    fn checks_certificates(&self) -> bool {
+        false
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_class_says_that_the_certificate_of_its_server_is_not_checked() {
+    let world = World::new().await;
+    let session = world.client.session();
+    let transport = Arc::new(Unchecked(Arc::clone(&session.transport)));
+    world.client.become_session(Session { transport, ..session });
+    let class = world.class("default", spec()).await;
+    let condition = class.condition("CredentialsReady").expect("a condition");
+    assert_eq!((condition.status.as_str(), condition.reason()), ("True", "CertificateNotChecked"));
+    assert!(condition.message().contains("ssl-no-verify=false"), "{condition:?}");
 }
 
 fn by_team(team: &str) -> Value {

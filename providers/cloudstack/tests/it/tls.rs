@@ -9,8 +9,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use bytes::Bytes;
 use futures_util::FutureExt as _;
 use http::Request;
-use karpenter_provider_cloudstack::client::http::{HttpSettings, HttpTransport};
+use karpenter_provider_cloudstack::client::http::{HttpSettings, HttpTransport, Way};
 use karpenter_provider_cloudstack::client::transport::{Transport, TransportError};
+use karpenter_provider_cloudstack::credentials::http_roads;
 use rustls::ServerConfig;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -142,6 +143,26 @@ async fn scenario_22_a_proxy_is_tunnelled_through_and_left_out_where_told_so() {
     assert_eq!(tunnels.load(Ordering::SeqCst), 1);
     let around = HttpSettings { no_proxy: "127.0.0.1".into(), ..through };
     assert_eq!(call(server, &around).await.expect("around the proxy").0, 200);
+    assert_eq!(tunnels.load(Ordering::SeqCst), 1);
+}
+
+#[tokio::test]
+async fn scenario_22_keys_bring_an_authority_and_a_proxy_of_their_own() {
+    let server = serve(SERVER, ANSWER.to_owned()).await;
+    let (address, tunnels) = proxy().await;
+    let endpoint = format!("https://{server}/client/api");
+    let roads = http_roads(HttpSettings::default());
+    let get = async |way: &Way| {
+        let request = Request::get(&endpoint).body(Bytes::new()).expect("a request");
+        let road = roads(&endpoint, way).expect("a road");
+        road.send(request).await.map(|answer| answer.status().as_u16())
+    };
+    get(&Way::default()).await.expect_err("nobody trusts it");
+    let trusting = Way { ca_bundle: Some(AUTHORITY.to_owned()), ..Way::default() };
+    assert_eq!(get(&trusting).await, Ok(200));
+    assert_eq!(tunnels.load(Ordering::SeqCst), 0);
+    let through = Way { proxy: Some((format!("http://{address}"), String::new())), ..trusting };
+    assert_eq!(get(&through).await, Ok(200));
     assert_eq!(tunnels.load(Ordering::SeqCst), 1);
 }
 
