@@ -114,8 +114,13 @@ impl CloudStackProvider {
         let usable: Vec<&model::Network> = in_zone
             .networks
             .iter()
-            .filter(|network| !unavailable.is_refused(&Refused::Network(network.id.clone())))
+            .filter(|network| {
+                !network.is_full() && !unavailable.is_refused(&Refused::Network(network.id.clone()))
+            })
             .collect();
+        if in_zone.additional.iter().any(model::Network::is_full) {
+            return Ok(None);
+        }
         // Spread by the claim's name: whoever asks again for the same claim gets the same network.
         let turn = match resolved.spec.network_selection.as_deref() {
             Some("Spread") if !usable.is_empty() => {

@@ -398,6 +398,11 @@ impl Catalogue {
         self.shelves.capabilities.clear();
     }
 
+    /// A network may have no address left.
+    pub(crate) fn forget_networks(&self) {
+        self.shelves.networks.clear();
+    }
+
     /// Something named by id does not exist any more.
     pub(crate) fn forget(&self) {
         self.shelves.zones.clear();

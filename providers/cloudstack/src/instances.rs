@@ -28,6 +28,7 @@ use crate::client::model::{Named, Nic, Tag, VirtualMachine};
 use crate::client::request::Scope;
 use crate::client::requests::{self, Deploy};
 use crate::client::throttle::Lane;
+use crate::deletions::LastOrder;
 use crate::naming::{Naming, machine_id};
 use crate::protection::{DeleteProtected, protected};
 use crate::quota::Need;
@@ -50,6 +51,8 @@ const MAY_COME: Duration = Duration::from_secs(10 * 60);
 const MAX_ATTEMPTS: u32 = 20;
 /// Machines that one launch makes although they fail for reasons in words nobody reads: another size may not help at all.
 const MAX_UNCLEAR: usize = 3;
+/// Why a launch failed that was told to make a machine of something that is gone.
+pub(crate) const RESOURCE_NOT_FOUND: &str = "ResourceNotFound";
 /// Unexplained failures of one kind after which it is taken for a refusal.
 const MAX_UNEXPLAINED: u32 = 3;
 
@@ -72,41 +75,6 @@ pub(crate) struct Candidate {
 /// Whether a machine is there and stays.
 pub(crate) fn is_alive(machine: &VirtualMachine) -> bool {
     !matches!(machine.state.as_str(), "Destroyed" | "Expunging" | "Error" | "RestoreError")
-}
-
-/// Machines that are being destroyed, with the job that does it.
-#[derive(Debug, Default)]
-pub(crate) struct Deletions(Mutex<BTreeMap<String, String>>);
-
-impl Deletions {
-    /// Whether its end was ordered: what is there all the same is hard to get rid of.
-    pub(crate) fn has(&self, id: &str) -> bool {
-        self.lock().contains_key(id)
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, String>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// How many machines are being destroyed.
-    pub(crate) fn count(&self) -> usize {
-        self.lock().len()
-    }
-
-    /// The job that destroys a machine.
-    pub(crate) fn job(&self, id: &str) -> Option<String> {
-        self.lock().get(id).cloned()
-    }
-
-    /// The machines that are being destroyed.
-    pub(crate) fn ids(&self) -> Vec<String> {
-        self.lock().keys().cloned().collect()
-    }
-
-    /// A machine is gone: whether that was our doing.
-    pub(crate) fn ended(&self, id: &str) -> bool {
-        self.lock().remove(id).is_some()
-    }
 }
 
 /// Whether and when the right to expunge was refused although the server promises it. Administrators change that while everything runs,
@@ -518,7 +486,8 @@ impl Shared {
                 self.voice.warn(claim, "QuotaExceeded", text);
                 refused()
             }
-            // Nobody says why. Addresses running out looks like this to tenants, so another network may do.
+            // Nobody says why. Addresses running out looks like this to tenants, and lists say which network lacks them; where they do
+            // not, another network may do.
             ErrorKind::Internal if self.unexplained.too_many(&candidate.key()) => {
                 let text = format!(
                     "machines in network {:?} fail and CloudStack does not say why, which is how it looks when addresses run out; the network is left alone for a while",
@@ -528,11 +497,15 @@ impl Shared {
                 self.unavailable.refuse(Refused::Network(candidate.network()), Stage::Placed);
                 refused()
             }
-            ErrorKind::NotFound => {
+            ErrorKind::Internal => {
+                self.catalogue.forget_networks();
+                Err(failed(error))
+            }
+            ErrorKind::NotFound | ErrorKind::Gone => {
                 self.catalogue.forget();
                 Err(ProviderError::create(
                     error.clone(),
-                    "ResourceNotFound",
+                    RESOURCE_NOT_FOUND,
                     format!("something the NodeClass selected is gone: {error}"),
                 ))
             }
@@ -580,6 +553,7 @@ impl Shared {
             match self.last_order(machine).await? {
                 LastOrder::UnderWay => Ok(Ok(false)),
                 LastOrder::Protected => Ok(Err(DeleteProtected)),
+                LastOrder::Failed(error) => Err(error),
                 LastOrder::None => self.destroy(machine, scope, reason).await.map(|()| Ok(true)),
             }
         };
@@ -591,7 +565,9 @@ impl Shared {
 
     /// What came of the last order to destroy a machine that is still there.
     async fn last_order(&self, machine: &VirtualMachine) -> Result<LastOrder, ApiError> {
-        let Some(job) = self.deletions.job(&machine.id) else { return Ok(LastOrder::None) };
+        let Some(job) = self.deletions.job(&machine.id) else {
+            return Ok(self.deletions.rests(&machine.id).map_or(LastOrder::None, LastOrder::Failed));
+        };
         let error = match self.client.job(&job).await {
             Ok(job) => match job.state {
                 JobState::Pending => return Ok(LastOrder::UnderWay),
@@ -599,19 +575,26 @@ impl Shared {
                 JobState::Failed(error) => error,
             },
             Err(error) if error.is_not_found() => {
-                self.deletions.lock().remove(&machine.id);
+                self.deletions.ended(&machine.id);
                 return Ok(LastOrder::None);
             }
             Err(error) => return Err(error),
         };
         self.metrics.jobs_ended.inc(&["destroy", "failed"]);
-        self.deletions.lock().remove(&machine.id);
-        match error.kind {
-            ErrorKind::ExpungeDenied => self.expunge_denied.note(),
-            ErrorKind::DeleteProtected => return Ok(LastOrder::Protected),
-            _ => tracing::warn!(machine = machine.id, %error, "destroying again"),
-        }
-        Ok(LastOrder::None)
+        let last = match error.kind {
+            ErrorKind::ExpungeDenied => {
+                self.expunge_denied.note();
+                LastOrder::None
+            }
+            ErrorKind::DeleteProtected => LastOrder::Protected,
+            ErrorKind::NotFound => LastOrder::None,
+            _ => {
+                self.deletions.failed(&machine.id, &error);
+                return Ok(LastOrder::Failed(error));
+            }
+        };
+        self.deletions.ended(&machine.id);
+        Ok(last)
     }
 
     async fn destroy(
@@ -630,10 +613,12 @@ impl Shared {
                 self.expunge_denied.note();
             }
         })?;
-        if let Some(job) = answer["jobid"].as_str() {
-            self.deletions.lock().insert(machine.id.clone(), job.to_owned());
+        if !self.deletions.has(&machine.id) {
+            self.metrics.deleted.inc(&[&machine.zonename, &machine.serviceofferingname, reason]);
         }
-        self.metrics.deleted.inc(&[&machine.zonename, &machine.serviceofferingname, reason]);
+        if let Some(job) = answer["jobid"].as_str() {
+            self.deletions.ordered(&machine.id, job);
+        }
         self.catalogue.forget_budgets();
         Ok(())
     }
@@ -755,7 +740,7 @@ impl Shared {
             let destroys =
                 asked.is_ok_and(|job| job["cmd"].as_str().is_some_and(|c| c.contains("DestroyVMCmd")));
             if let Some(job) = machine.jobid.clone().filter(|_| destroys) {
-                self.deletions.lock().insert(machine.id.clone(), job.clone());
+                self.deletions.ordered(&machine.id, &job);
                 under_way = Some(job);
             }
         }
@@ -768,6 +753,14 @@ impl Shared {
                 self.protected.note(&machine.id, true);
                 self.voice.warn(claim, "DeleteRefused", protected(machine));
                 let text = format!("{}, Karpenter keeps trying ({})", protected(machine), machine.id);
+                return Err(ProviderError::other(text));
+            }
+            LastOrder::Failed(error) => {
+                let text = format!(
+                    "virtual machine {} ({}) could not be destroyed: {error}; Karpenter tries again, ever more rarely; look at its host and at snapshots of its disks",
+                    machine.name, machine.id
+                );
+                self.voice.warn(claim, "DeleteRefused", text.clone());
                 return Err(ProviderError::other(text));
             }
             LastOrder::None => {}
@@ -801,14 +794,6 @@ impl Shared {
         machines.sort_by(|a, b| (&a.created, &a.id).cmp(&(&b.created, &b.id)));
         Ok(machines)
     }
-}
-
-/// What came of an order to destroy a machine.
-enum LastOrder {
-    /// There was none, or it came to nothing.
-    None,
-    UnderWay,
-    Protected,
 }
 
 enum Survey {

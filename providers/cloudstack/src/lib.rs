@@ -32,6 +32,7 @@ mod catalogue;
 pub mod client;
 mod controller;
 pub mod credentials;
+mod deletions;
 mod description;
 mod disks;
 pub mod doctor;

@@ -23,6 +23,7 @@ use crate::absence::Whereabouts;
 use crate::client::error::ApiError;
 use crate::client::request::Scope;
 use crate::client::{Client, Estate, model, only, requests};
+use crate::instances::RESOURCE_NOT_FOUND;
 use crate::naming::machine_id;
 use crate::nodeclass::{CloudStackNodeClass, CredentialsRef, Reservation};
 use crate::resolved::{Resolved, resolve, scope_of};
@@ -43,6 +44,11 @@ pub struct CloudStackProvider {
 /// The kind of NodeClass the provider serves.
 pub fn kind() -> NodeClassKind {
     NodeClassKind::new(GROUP, "v1", "CloudStackNodeClass", "cloudstacknodeclasses")
+}
+
+/// Whether a launch failed because something that was looked up before is gone.
+fn is_out_of_date(error: &ProviderError) -> bool {
+    matches!(error, ProviderError::Create { condition_reason, .. } if condition_reason == RESOURCE_NOT_FOUND)
 }
 
 impl CloudStackProvider {
@@ -129,11 +135,12 @@ impl CloudStackProvider {
             gpus.get(&zone.id).is_none_or(|free| size.offering.counted_gpus() <= *free)
         };
         let refused_zone = |zone: &model::Zone| {
-            let networks =
-                resolved.in_zone.get(&zone.id).map(|zone| zone.networks.as_slice()).unwrap_or_default();
-            let no_network = networks
-                .iter()
-                .all(|network| shared.unavailable.is_refused(&Refused::Network(network.id.clone())));
+            let no_network = resolved.in_zone.get(&zone.id).is_none_or(|zone| {
+                let refused = |network: &model::Network| {
+                    network.is_full() || shared.unavailable.is_refused(&Refused::Network(network.id.clone()))
+                };
+                zone.networks.iter().all(refused) || zone.additional.iter().any(model::Network::is_full)
+            });
             no_network || shared.unavailable.is_refused(&Refused::Zone(zone.id.clone()))
         };
         let used = shared.used_reservations(resolved).await?;
@@ -196,6 +203,15 @@ impl CloudStackProvider {
     }
 
     async fn launch(&self, claim: &NodeClaim) -> Result<Launch, ProviderError> {
+        match self.launch_as_known(claim).await {
+            // What is known of the cloud is older than it: it was forgotten, so that everything is looked up anew, once.
+            Err(error) if is_out_of_date(&error) => self.launch_as_known(claim).await,
+            launched => launched,
+        }
+    }
+
+    /// Launches with what is remembered of the cloud.
+    async fn launch_as_known(&self, claim: &NodeClaim) -> Result<Launch, ProviderError> {
         let shared = &self.shared;
         let class = self.ready_class(&claim.spec.node_class_ref.name)?;
         self.must_be_where_it_began(claim, &class)?;
@@ -213,6 +229,11 @@ impl CloudStackProvider {
         })?;
         let choices =
             selection::by_price(&types, claim, &labels::WELL_KNOWN).map_err(ProviderError::other)?;
+        if choices.is_empty()
+            && let Some(text) = resolved.full_networks()
+        {
+            shared.voice.warn(claim, "NetworkExhausted", text);
+        }
         let groups = self.groups(claim, &class, &resolved).await.map_err(ProviderError::other)?;
         let market = resolved.market(&self.names_carried());
         // What is not made needs no token. There may be a machine all the same, so this is no end yet.

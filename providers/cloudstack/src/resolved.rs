@@ -388,6 +388,20 @@ impl Resolved {
         })
     }
 
+    /// That networks have no address left, in words.
+    pub(crate) fn full_networks(&self) -> Option<String> {
+        let networks = self.in_zone.values().flat_map(|zone| zone.networks.iter().chain(&zone.additional));
+        let full: BTreeSet<&str> =
+            networks.filter(|network| network.is_full()).map(|network| network.name.as_str()).collect();
+        let full: Vec<String> = full.into_iter().map(str::to_owned).collect();
+        (!full.is_empty()).then(|| {
+            format!(
+                "no address is left in network {}, so it gets no further machines; make it larger, free some, or select another (spec.networkSelectorTerms, spec.additionalNetworkSelectorTerms)",
+                quoted(&full)
+            )
+        })
+    }
+
     fn disk_names(&self) -> BTreeSet<String> {
         let spec = &self.spec;
         let single = [&spec.disk_offering, &spec.root_disk_offering];

@@ -71,6 +71,9 @@ impl CloudStackProvider {
         };
         if let Ok(resolved) = &resolved {
             fill(class, resolved, &types);
+            if let Some(text) = resolved.full_networks() {
+                self.shared.voice.warn(&*class, "NetworkExhausted", text);
+            }
             for problem in self.shared.price_problems(resolved).await {
                 self.shared.voice.warn(&*class, "PriceNotUsable", problem);
             }
@@ -129,6 +132,9 @@ impl CloudStackProvider {
                         None => {
                             let left_out = match condition {
                                 ZONES_READY => resolved.left_out().map(|text| ("SomeZonesMissing", text)),
+                                NETWORKS_READY => {
+                                    resolved.full_networks().map(|text| ("SomeNetworksFull", text))
+                                }
                                 SERVICE_OFFERINGS_READY => odd_offerings.as_ref().map(|odd| {
                                     let text = format!(
                                         "spec.serviceOfferingSelectorTerms: {odd}; the others are used"

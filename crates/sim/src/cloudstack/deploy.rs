@@ -60,8 +60,17 @@ impl State {
             let text = format!("Cannot perform this operation, Zone is currently disabled: {}", zone_text());
             return Err(Refusal::new(531, 4365, text));
         }
+        if offering.is_null() || offering["state"] == "Inactive" {
+            let text = format!("Service offering is inactive: [{}].", get("serviceofferingid"));
+            return Err(Refusal::parameter(text));
+        }
+        if Self::by_id(&self.templates, &get("templateid")).is_none() {
+            return Err(Refusal::parameter("Unable to use template 204"));
+        }
         let zones_of_offering = offering["zoneid"].as_str().unwrap_or_default();
-        if !zones_of_offering.is_empty() && !zones_of_offering.split(',').any(|zone| zone == zone_id) {
+        let sold_there =
+            zones_of_offering.is_empty() || zones_of_offering.split(',').any(|zone| zone == zone_id);
+        if !sold_there || !self.is_for(&offering, &owner) {
             let text = format!(
                 "There's no way to confirm Account [{{\"accountName\":\"{}\",\"id\":{},\"uuid\":\"{}\"}}] has access to Service offering {{\"id\":21,\"name\":{},\"uuid\":{}}}.",
                 account.name, account.number, account.id, offering["name"], offering["id"]
@@ -70,8 +79,13 @@ impl State {
         }
         let (cpu, cpu_speed, memory, mut details) = size(&offering, call)?;
         let networks = call.list("networkids");
+        if zone["networktype"] == "Basic" && !networks.is_empty() {
+            return Err(Refusal::parameter("Can't specify network Ids in Basic zone"));
+        }
         for id in &networks {
-            let network = Self::by_id(&self.networks, id).cloned().unwrap_or_default();
+            let Some(network) = Self::by_id(&self.networks, id).cloned() else {
+                return Err(Refusal::parameter("Unable to find network by id 204"));
+            };
             if network["zoneid"] != zone["id"] {
                 let text = format!(
                     "Network Network {{\"id\": 204, \"name\": {}, \"uuid\": {}, \"networkofferingid\": 10}} doesn't belong to zone {}",
@@ -95,7 +109,10 @@ impl State {
         let gpus = number(&offering["gpucount"]);
         let template = Self::by_id(&self.templates, &get("templateid")).cloned().unwrap_or_default();
         let root_gb = call.get("rootdisksize").and_then(|size| size.parse().ok());
-        let root_bytes = root_gb.map_or_else(|| number(&template["size"]), |gb: i64| gb << 30);
+        let root_offering =
+            call.get("overridediskofferingid").and_then(|id| Self::by_id(&self.disk_offerings, id));
+        let offered_gb = root_offering.map(|offering| number(&offering["disksize"])).filter(|gb| *gb > 0);
+        let root_bytes = root_gb.or(offered_gb).map_or_else(|| number(&template["size"]), |gb: i64| gb << 30);
         if let Some(gb) = root_gb {
             details.insert("rootdisksize".to_owned(), gb.to_string());
         }
@@ -310,7 +327,7 @@ impl State {
     }
 
     /// The next address of a network that nobody has.
-    fn free_address(&self, network: &str) -> Option<String> {
+    pub(crate) fn free_address(&self, network: &str) -> Option<String> {
         let network_value = Self::by_id(&self.networks, network)?;
         let (base, prefix) = network_value["cidr"].as_str()?.split_once('/')?;
         let base = u32::from(base.parse::<std::net::Ipv4Addr>().ok()?);

@@ -338,6 +338,18 @@ impl CloudStack {
         id
     }
 
+    /// Somebody deletes an entry of the catalogue, by name.
+    pub fn remove(&self, kind: &str, name: &str) {
+        let mut state = self.state();
+        let gone: Vec<Value> = state.catalogue(kind).extract_if(.., |entry| entry["name"] == name).collect();
+        state.removed.extend(gone.iter().filter_map(|entry| entry["id"].as_str().map(str::to_owned)));
+    }
+
+    /// Somebody gives a machine another name.
+    pub fn rename_machine(&self, id: &str, name: &str) {
+        self.change(id, |machine| name.clone_into(&mut machine.name));
+    }
+
     /// The id of a catalogue's entry.
     pub fn id_of(&self, kind: &str, name: &str) -> Option<String> {
         let mut state = self.state();

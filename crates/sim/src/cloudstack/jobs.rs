@@ -271,6 +271,13 @@ impl State {
         if expunge && role == Role::User && !self.settings.user_may_expunge {
             return Outcome::Failed(530, "Account does not have permission for expunging.".to_owned());
         }
+        if self.settings.destroys_fail && machine.state == "Running" {
+            let name = self.instance_name(machine);
+            let text = format!(
+                "Unable to contact the agent to stop the virtual machine VM instance {{\"instanceName\":\"{name}\"}}"
+            );
+            return Outcome::Failed(530, text);
+        }
         for volume in self.volumes.iter_mut().filter(|volume| volume.machine == Some(number)) {
             if volumes.contains(&volume.id) {
                 volume.destroyed = true;

@@ -49,6 +49,12 @@ fn selected(value: &Value, call: &Call) -> bool {
         && call.get("keyword").is_none_or(|word| contains_ignoring_case(&value["name"], word))
 }
 
+/// Whether an offering is sold in the zone that is asked for.
+fn in_zone(offering: &Value, call: &Call) -> bool {
+    let zones = offering["zoneid"].as_str().unwrap_or_default();
+    call.get("zoneid").is_none_or(|zone| zones.is_empty() || zones.split(',').any(|z| z == zone))
+}
+
 fn tagged(value: &Value, wanted: &[(String, String)]) -> bool {
     wanted.is_empty()
         || value["tags"].as_array().is_some_and(|tags| {
@@ -62,9 +68,11 @@ impl State {
         let command = call.command();
         let (object, rows): (&str, Vec<Value>) = match command {
             "listZones" => ("zone", self.list_zones(role, call)),
-            "listServiceOfferings" => ("serviceoffering", self.list_offerings(role, call)?),
+            "listServiceOfferings" => ("serviceoffering", self.list_offerings(caller, role, call)?),
             "listDiskOfferings" => {
-                ("diskoffering", self.disk_offerings.iter().filter(|o| selected(o, call)).cloned().collect())
+                let shown =
+                    |o: &&Value| selected(o, call) && in_zone(o, call) && self.offers(caller, role, o, call);
+                ("diskoffering", self.disk_offerings.iter().filter(shown).cloned().collect())
             }
             "listTemplates" => ("template", self.list_templates(role, call)?),
             "listNetworks" => ("network", self.list_networks(caller, role, call)?),
@@ -83,6 +91,7 @@ impl State {
                     self.shows(caller, &group.owner, call)
                         && call.get("name").is_none_or(|name| group.name == name)
                         && call.get("id").is_none_or(|id| group.id == id)
+                        && call.get("keyword").is_none_or(|word| group.name.contains(word))
                 });
                 ("affinitygroup", groups.map(|group| self.render_group(group)).collect())
             }
@@ -212,20 +221,31 @@ impl State {
         zone["gpuused"] = used.into();
     }
 
-    fn list_offerings(&self, role: Role, call: &Call) -> Result<Vec<Value>, Refusal> {
+    /// Whether the owner a list is for may use this offering: some are for domains only. Root sees all but on behalf of others.
+    fn offers(&self, caller: usize, role: Role, offering: &Value, call: &Call) -> bool {
+        let named = call.get("account").is_some() || call.get("projectid").is_some();
+        let owner = self.owner_named(caller, call).ok();
+        (role == Role::Root && !named) || owner.is_some_and(|owner| self.is_for(offering, &owner))
+    }
+
+    /// Whether an offering is for the domain of this owner.
+    pub(crate) fn is_for(&self, offering: &Value, owner: &Owner) -> bool {
+        let domains = offering["domainid"].as_str().unwrap_or_default();
+        let domain = self.accounts.get(owner.account).map(|account| account.domain_id.as_str());
+        domains.is_empty() || domains.split(',').any(|id| Some(id) == domain)
+    }
+
+    fn list_offerings(&self, caller: usize, role: Role, call: &Call) -> Result<Vec<Value>, Refusal> {
         if call.flag("issystem") {
             if role != Role::Root {
                 return Err(Refusal::parameter("Only ROOT admins can access system offerings."));
             }
             return Ok(self.system_offerings.clone());
         }
-        let in_zone = |offering: &Value| {
-            let zones = offering["zoneid"].as_str().unwrap_or_default();
-            call.get("zoneid").is_none_or(|zone| zones.is_empty() || zones.split(',').any(|z| z == zone))
-        };
         let wanted = self.offerings.iter().filter(|offering| {
             selected(offering, call)
-                && in_zone(offering)
+                && in_zone(offering, call)
+                && self.offers(caller, role, offering, call)
                 && (offering["state"] == "Active" || call.get("state").is_some())
                 && (!call.flag("gpuenabled") || offering["gpucount"].as_i64().unwrap_or(0) > 0)
         });
@@ -283,11 +303,18 @@ impl State {
                 && call.get("zoneid").is_none_or(|zone| network["zoneid"] == zone)
                 && call.get("type").is_none_or(|kind| network["type"] == kind)
         });
-        Ok(wanted.map(|network| self.render_network(network, role)).collect())
+        let rendered = wanted.map(|network| self.render_network(network, role));
+        let usable = call.get("canusefordeploy").map(|wanted| wanted == "true");
+        Ok(rendered
+            .filter(|network| usable.is_none_or(|usable| network["canusefordeploy"] == usable))
+            .collect())
     }
 
     pub(crate) fn render_network(&self, network: &Value, role: Role) -> Value {
         let mut network = hidden("network", network.clone(), role);
+        // It has an address left; of networks of the second layer nobody counts any.
+        let id = network["id"].as_str().unwrap_or_default();
+        network["canusefordeploy"] = (network["type"] == "L2" || self.free_address(id).is_some()).into();
         if network["service"].is_null() {
             network["service"] = self.network_services.clone();
         }

@@ -160,6 +160,7 @@ impl CloudStack {
             ids: Chance::new(&environment.entropy, "cloudstack/ids"),
             delays: Chance::new(&environment.entropy, "cloudstack/delays"),
             broken_hosts: BTreeSet::new(),
+            removed: BTreeSet::new(),
             history: Vec::new(),
             past: VecDeque::new(),
         };

@@ -39,6 +39,8 @@ pub struct Settings {
     pub volumes_fail: bool,
     /// Deployments that no host manages to start.
     pub starts_fail: bool,
+    /// Machines cannot be destroyed: the agent of their host does not answer.
+    pub destroys_fail: bool,
 }
 
 /// A rate limit with fixed windows.
@@ -109,6 +111,7 @@ impl Default for Settings {
             read_lag: Duration::ZERO,
             volumes_fail: false,
             starts_fail: false,
+            destroys_fail: false,
         }
     }
 }

@@ -254,6 +254,8 @@ pub(crate) struct State {
     pub(crate) ids: Chance,
     pub(crate) delays: Chance,
     /// Hosts that refuse to start anything.
+    /// Ids of what was removed from the catalogue: the server looks them up all the same.
+    pub(crate) removed: BTreeSet<String>,
     pub(crate) broken_hosts: BTreeSet<String>,
     /// What people did to machines, as `listEvents` tells it: oldest first.
     pub(crate) history: Vec<(Owner, Value)>,
@@ -335,6 +337,7 @@ impl State {
             || self.accounts.iter().any(|a| a.id == id || a.domain_id == id || a.user_id == id)
             || lists.iter().any(|list| Self::by_id(list, id).is_some())
             || self.networks.iter().any(|network| network["networkofferingid"] == id)
+            || self.removed.contains(id)
     }
 
     /// Whether the caller may see and change what belongs to `owner`.

@@ -38,6 +38,8 @@ pub enum ErrorKind {
     Denied,
     /// Something named by id does not exist (any more).
     NotFound,
+    /// What a machine was to be made of was there and is deleted or closed by now: it is to be looked up anew.
+    Gone,
     /// There is a virtual machine of this name, alive, broken or about to go.
     NameTaken,
     /// A limit of the account, project or domain.
@@ -154,6 +156,16 @@ impl ApiError {
     }
 }
 
+/// What the server says of things it finds by their ids because it keeps the rows of what is deleted.
+const GONE: [&str; 6] = [
+    "Service offering is inactive",
+    "Unable to use template ",
+    "Unable to find network by id ",
+    "Unable to find disk offering ",
+    "Unable to find service offering",
+    "Unable to find affinity group ",
+];
+
 /// Sorts an answer by code and text.
 fn classify(code: u16, text: &str) -> ErrorKind {
     let has = |part: &str| text.contains(part);
@@ -166,9 +178,12 @@ fn classify(code: u16, text: &str) -> ErrorKind {
         431 if has("entity does not exist") || has("unable to find a virtual machine") => ErrorKind::NotFound,
         431 if has("already exists in the network domain") => ErrorKind::NameTaken,
         431 if has("has delete protection enabled") => ErrorKind::DeleteProtected,
+        431 if GONE.iter().any(|words| has(words)) => ErrorKind::Gone,
         400 | 405 | 430 | 431 => ErrorKind::Parameter,
         502..=504 => ErrorKind::Unavailable,
         532 | 535 => ErrorKind::Quota(quota_excess(text)),
+        // Addresses are the network's, and no other size would help.
+        533 if lower(" address") => ErrorKind::Internal,
         533 if has("check the affinity groups") => ErrorKind::Capacity(CapacityKind::Affinity),
         533 | 534 => ErrorKind::Capacity(CapacityKind::Hosts),
         530 if has("No suitable host found") => ErrorKind::Capacity(CapacityKind::Hosts),
@@ -320,6 +335,13 @@ mod tests {
                 ErrorKind::DeleteProtected,
             ),
             (431, "User data is not base64 encoded.", ErrorKind::Parameter),
+            (431, "Unable to use template 204", ErrorKind::Gone),
+            (431, "Service offering is inactive: [310ee660].", ErrorKind::Gone),
+            (
+                533,
+                "Insufficient address capacityScope=interface com.cloud.dc.DataCenter; id=1",
+                ErrorKind::Internal,
+            ),
             (531, "Cannot perform this operation, Zone is currently disabled: Zone", ErrorKind::Denied),
             (
                 432,

@@ -341,12 +341,22 @@ pub struct Network {
     /// Zone.
     #[serde(deserialize_with = "text")]
     pub zonename: String,
+    /// Whether an address is free at the moment; who does not say may have one.
+    #[serde(deserialize_with = "perhaps")]
+    pub canusefordeploy: Option<bool>,
     /// What it does for machines.
     #[serde(deserialize_with = "or_nothing")]
     pub service: Vec<Named>,
     /// Tags.
     #[serde(deserialize_with = "or_nothing")]
     pub tags: Vec<Tag>,
+}
+
+impl Network {
+    /// Whether the server says that it has no address left.
+    pub(crate) fn is_full(&self) -> bool {
+        self.canusefordeploy == Some(false)
+    }
 }
 
 /// A template in a zone.
@@ -710,6 +720,15 @@ fn number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<i64>, D::
         Value::String(text) => {
             text.trim().parse().ok().or_else(|| text.trim().parse::<f64>().ok().map(|f| f as i64))
         }
+        _ => None,
+    })
+}
+
+/// A truth that may come as a text, or not at all.
+fn perhaps<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<bool>, D::Error> {
+    Ok(match Value::deserialize(deserializer)? {
+        Value::Bool(truth) => Some(truth),
+        Value::String(text) => text.parse().ok(),
         _ => None,
     })
 }

@@ -38,9 +38,9 @@ pub fn list_disk_offerings(zone_id: &str) -> Request {
     Request::new("listDiskOfferings").with("zoneid", zone_id)
 }
 
-/// The networks of a zone.
+/// The networks of a zone, also those without a free address: they would leave the list of whoever asks for the others.
 pub fn list_networks(zone_id: &str, scope: &Scope) -> Request {
-    Request::new("listNetworks").with("zoneid", zone_id).with("canusefordeploy", "true").within(scope)
+    Request::new("listNetworks").with("zoneid", zone_id).within(scope)
 }
 
 /// The templates of a zone that machines can be made of.

@@ -293,3 +293,31 @@ async fn a_right_to_expunge_that_was_refused_is_asked_for_again_after_an_hour() 
     assert_eq!(asked(), 3);
     assert!(world.live().is_empty());
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_machine_that_cannot_be_destroyed_is_told_of_and_ordered_again_ever_more_rarely() {
+    let world = World::new().await;
+    let claim = running(&world, "np-a").await;
+    world.cloud.configure(|settings| settings.destroys_fail = true);
+    let mut refused = 0;
+    // As often as somebody asks who hears of no error.
+    for _ in 0..360 {
+        refused += usize::from(world.provider.delete(&claim).await.is_err());
+        seconds(5).await;
+    }
+    let orders = world.calls("destroyVirtualMachine");
+    assert!((5..=9).contains(&orders), "{orders} orders in half an hour");
+    assert!(refused > 300, "the core hears that it failed, so that it asks less often: {refused}");
+    let told = world.told("DeleteRefused");
+    assert!(
+        told[0].contains("Unable to contact the agent") && told[0].contains(&world.live()[0].id),
+        "{told:?}"
+    );
+    let text = world.environment.registry.encode();
+    let count = text.lines().find(|line| line.starts_with("karpenter_cloudstack_vms_deleted_total{"));
+    assert!(count.is_some_and(|line| line.ends_with(" 1")), "counted once: {count:?}");
+    world.cloud.configure(|settings| settings.destroys_fail = false);
+    seconds(600).await;
+    world.delete(&claim).await.expect("gone");
+    assert!(world.live().is_empty());
+}

@@ -334,7 +334,7 @@ async fn scenario_8_a_network_without_addresses_is_left_for_the_next_without_a_t
     world.cloud.edit("network", "k8s-net", |network| network["cidr"] = "10.1.1.0/30".into());
     let mut two = spec();
     two["networkSelectorTerms"] = json!([{"name": "k8s-net"}, {"name": "k8s-storage"}]);
-    world.class("default", two).await;
+    world.class("default", two.clone()).await;
     world.launch(&world.claim("np-a", json!({"cpu": "1"}))).await.expect("the one address there is");
     let claim = world.claim("np-b", json!({"cpu": "1"}));
     let before = world.calls("deployVirtualMachine");
@@ -345,7 +345,7 @@ async fn scenario_8_a_network_without_addresses_is_left_for_the_next_without_a_t
         assert!(tries < 10, "{error}");
         seconds(60).await;
     }
-    assert_eq!(tries, 2, "the launch that finds out goes on in the next network");
+    assert_eq!(tries, 1, "the next launch knows which network is full");
     assert!(start.elapsed() <= Duration::from_secs(300));
     assert!(
         world.calls("deployVirtualMachine") - before <= 4,
@@ -354,6 +354,25 @@ async fn scenario_8_a_network_without_addresses_is_left_for_the_next_without_a_t
     );
     let second = world.live().into_iter().find(|machine| machine.name.ends_with("np-b")).expect("a machine");
     assert_eq!(second.networks, [world.cloud.id_of("network", "k8s-storage").unwrap()]);
+    world.class("default", two).await;
+    let told = world.told("NetworkExhausted");
+    assert!(told.len() == 1 && told[0].contains("\"k8s-net\""), "an event says which: {told:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_nobody_says_that_a_network_is_full_it_is_left_after_three_failures() {
+    let world = World::new().await;
+    let mut two = spec();
+    two["networkSelectorTerms"] = json!([{"name": "k8s-net"}, {"name": "k8s-storage"}]);
+    world.class("default", two).await;
+    let text = "Internal error executing command, please contact your system administrator".to_owned();
+    world.cloud.inject(Fault::times("deployVirtualMachine", 3, Trouble::Fail(530, 9999, text)));
+    let claim = world.claim("np-a", json!({"cpu": "1"}));
+    for _ in 0..2 {
+        world.launch(&claim).await.expect_err("nobody knows why");
+    }
+    world.launch(&claim).await.expect("the launch that finds out goes on in the next network");
+    assert_eq!(world.live()[0].networks, [world.cloud.id_of("network", "k8s-storage").unwrap()]);
     let told = world.told("NetworkExhausted");
     assert!(told.len() == 1 && told[0].contains("\"k8s-net\""), "an event says which: {told:?}");
 }

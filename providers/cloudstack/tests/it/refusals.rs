@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use karpenter_api::conditions::HasConditions as _;
 use karpenter_cloudprovider::error::ProviderError;
 use karpenter_cloudprovider::provider::CloudProvider;
 use karpenter_engine::instance_type::InstanceType;
@@ -138,4 +139,81 @@ async fn machines_are_spread_over_networks_by_the_name_of_their_claim_where_the_
         world.launch(&world.claim(&format!("np-{i}"), json!({"cpu": "500m"}))).await.expect("a machine");
         assert_eq!(world.live().pop().expect("it").networks[0], both[0]);
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_network_whose_addresses_are_all_taken_drifts_no_node_and_is_told_of() {
+    let world = World::new().await;
+    world.cloud.edit("network", "k8s-net", |network| network["cidr"] = "10.1.1.0/30".into());
+    let mut two = spec();
+    two["networkSelectorTerms"] = json!([{"name": "k8s-net"}, {"name": "k8s-storage"}]);
+    world.class("default", two.clone()).await;
+    world.node("np-a").await;
+    // Networks are remembered for a minute.
+    seconds(61).await;
+    let class = world.class("default", two).await;
+    assert_eq!(class.condition_status("Ready"), karpenter_api::ConditionStatus::True, "{:?}", class.status);
+    let condition = class.condition("NetworksReady").expect("a condition");
+    assert!(condition.message().contains("\"k8s-net\""), "{condition:?}");
+    assert_eq!(class.status.as_ref().unwrap().networks.as_ref().unwrap().len(), 2, "{:?}", class.status);
+    let told = world.told("NetworkExhausted");
+    assert!(told.len() == 1 && told[0].contains("\"k8s-net\""), "{told:?}");
+    world.node("np-b").await;
+    assert_eq!(world.calls("deployVirtualMachine"), 2, "nobody tries the full one");
+    let storage = world.cloud.id_of("network", "k8s-storage").unwrap();
+    assert_eq!(world.machine_of("np-b").networks, [storage]);
+    seconds(61).await;
+    for name in ["np-a", "np-b"] {
+        let drift = world.provider.is_drifted(&world.current(name)).await.expect("known");
+        assert_eq!(drift, None, "{name} runs, whoever else finds no address");
+    }
+    // The only one there is: the NodeClass is as it should be, and nothing can be had.
+    let class = world.class("default", spec()).await;
+    assert_eq!(class.condition_status("Ready"), karpenter_api::ConditionStatus::True, "{:?}", class.status);
+    assert!(!has_any_available(&world).await);
+    let error = world.launch(&world.claim("np-c", json!({"cpu": "1"}))).await.expect_err("no address");
+    assert!(matches!(error, ProviderError::InsufficientCapacity(_)), "{error}");
+    assert_eq!(world.calls("deployVirtualMachine"), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_full_second_network_closes_no_first_one() {
+    let world = World::new().await;
+    world.cloud.edit("network", "k8s-storage", |network| network["cidr"] = "10.1.1.0/30".into());
+    let mut two = spec();
+    two["additionalNetworkSelectorTerms"] = json!([{"name": "k8s-storage"}]);
+    world.class("default", two).await;
+    world.node("np-a").await;
+    for _ in 0..4 {
+        world.launch(&world.claim("np-b", json!({"cpu": "1"}))).await.expect_err("no second address");
+        seconds(10).await;
+    }
+    assert_eq!(world.calls("deployVirtualMachine"), 2, "what is full is looked up when a launch fails");
+    let told = world.told("NetworkExhausted");
+    assert!(!told.is_empty() && told.iter().all(|text| text.contains("\"k8s-storage\"")), "{told:?}");
+    assert!(!told.iter().any(|text| text.contains("\"k8s-net\"")), "{told:?}");
+    world.class("default", spec()).await;
+    world.node("np-c").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_deleted_a_moment_ago_is_looked_up_anew_and_the_launch_goes_on() {
+    let world = World::new().await;
+    let newest =
+        world.cloud.add("template", json!({"name": "CentOS new", "created": "2026-11-16T00:00:00+0000"}));
+    seconds(301).await;
+    let mut two = spec();
+    two["networkSelectorTerms"] = json!([{"name": "k8s-net"}, {"name": "k8s-storage"}]);
+    world.class("default", two).await;
+    assert_eq!(world.node("np-a").await.image_id, newest);
+    world.cloud.remove("template", "CentOS new");
+    assert_ne!(world.node("np-b").await.image_id, newest, "there is an older one");
+    world.cloud.remove("network", "k8s-net");
+    world.node("np-c").await;
+    let storage = world.cloud.id_of("network", "k8s-storage").unwrap();
+    assert_eq!(world.machine_of("np-c").networks, [storage]);
+    world.cloud.edit("serviceoffering", "k8s.small", |offering| offering["state"] = "Inactive".into());
+    let instance = world.node("np-d").await;
+    assert_eq!(instance.labels["node.kubernetes.io/instance-type"], "k8s.medium");
+    assert_eq!(world.calls("deployVirtualMachine"), 7, "each was refused once");
 }
