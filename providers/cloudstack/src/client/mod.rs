@@ -383,6 +383,7 @@ impl Client {
     /// From now on as somebody else of another account, or in another project.
     pub(crate) fn move_to(&self, session: Session) {
         self.become_session(session);
+        self.0.throttle.limit_to(None);
         if let Some(estate) = self.estate() {
             estate.forget();
         }
@@ -419,18 +420,19 @@ impl Client {
     /// Whether a session would be let in, without becoming it.
     pub async fn probe(&self, session: &Session) -> Result<Capabilities, ApiError> {
         let answer = self.attempts(session, &requests::list_capabilities(), Lane::Action).await?;
-        let capabilities: Capabilities = decoded("listCapabilities", answer["capability"].clone())?;
-        if let (Some(max), Some(interval)) = (capabilities.apilimitmax, capabilities.apilimitinterval)
-            && let Some(rate) = Rate::under_limit(max, interval)
-        {
-            self.0.throttle.limit_to(rate);
-        }
-        Ok(capabilities)
+        decoded("listCapabilities", answer["capability"].clone())
     }
 
     /// What the server is and we may do there.
     pub async fn capabilities(&self) -> Result<Capabilities, ApiError> {
-        self.probe(&self.session()).await
+        let session = self.session();
+        let capabilities = self.probe(&session).await?;
+        // Those of a server that is only tried say nothing of this one.
+        if self.is_still(&session) {
+            let limits = capabilities.apilimitmax.zip(capabilities.apilimitinterval);
+            self.0.throttle.limit_to(limits.and_then(|(max, interval)| Rate::under_limit(max, interval)));
+        }
+        Ok(capabilities)
     }
 
     /// Sends a request and gives back what is inside the answer's envelope. Reads are repeated when they fail in passing,

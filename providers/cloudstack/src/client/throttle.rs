@@ -58,6 +58,8 @@ pub(crate) struct Throttle(Mutex<State>);
 
 #[derive(Debug)]
 struct State {
+    /// What was given at the start: more is never taken, whatever a server allows.
+    given: Rate,
     rate: Rate,
     all: TokenBucket,
     refresh: TokenBucket,
@@ -67,6 +69,7 @@ struct State {
 impl Throttle {
     pub(crate) fn new(rate: Rate) -> Self {
         Self(Mutex::new(State {
+            given: rate,
             rate,
             all: TokenBucket::new(rate.per_second, rate.burst),
             refresh: TokenBucket::new(rate.per_second / 2.0, (rate.burst / 2).max(1)),
@@ -74,16 +77,20 @@ impl Throttle {
         }))
     }
 
-    /// Waits for a turn.
+    /// Waits for a turn. A refresh waits for that of its lane first and only then stands in line with the others: a hundred that
+    /// come at once would else take the next hundred turns of all.
     pub(crate) async fn turn(&self, lane: Lane) {
+        if lane == Lane::Refresh {
+            self.turn_in(|state| &mut state.refresh).await;
+        }
+        self.turn_in(|state| &mut state.all).await;
+    }
+
+    async fn turn_in(&self, bucket: impl FnOnce(&mut State) -> &mut TokenBucket) {
         let until = {
             let mut state = self.lock();
             let now = Instant::now();
-            let mut wait = Duration::ZERO;
-            if lane == Lane::Refresh {
-                wait = state.refresh.reserve(now);
-            }
-            wait = wait.max(state.all.reserve(now)).min(FAR);
+            let wait = bucket(&mut state).reserve(now).min(FAR);
             state.paused_until.map_or(now + wait, |paused| (now + wait).max(paused + wait))
         };
         tokio::time::sleep_until(until).await;
@@ -96,13 +103,14 @@ impl Throttle {
         state.paused_until = Some(state.paused_until.map_or(until, |before| before.max(until)));
     }
 
-    /// At most this from now on; more than given at the start is never taken.
-    pub(crate) fn limit_to(&self, limit: Rate) {
+    /// At most this from now on, or as much as was given at the start where the server has no limit; more is never taken.
+    pub(crate) fn limit_to(&self, limit: Option<Rate>) {
         let mut state = self.lock();
-        let rate = Rate {
-            per_second: limit.per_second.min(state.rate.per_second),
-            burst: limit.burst.min(state.rate.burst),
-        };
+        let given = state.given;
+        let rate = limit.map_or(given, |limit| Rate {
+            per_second: limit.per_second.min(given.per_second),
+            burst: limit.burst.min(given.burst),
+        });
         if rate != state.rate {
             state.rate = rate;
             state.all = TokenBucket::new(rate.per_second, rate.burst);
@@ -130,6 +138,46 @@ mod tests {
         let start = Instant::now();
         throttle.turn(Lane::Action).await;
         assert!(start.elapsed() <= Duration::from_millis(100), "{:?}", start.elapsed());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_hundred_refreshes_at_once_delay_no_action() {
+        let throttle = std::sync::Arc::new(Throttle::new(Rate { per_second: 10.0, burst: 2 }));
+        let refreshes: Vec<_> = (0..100)
+            .map(|_| {
+                let throttle = std::sync::Arc::clone(&throttle);
+                tokio::spawn(async move { throttle.turn(Lane::Refresh).await })
+            })
+            .collect();
+        tokio::task::yield_now().await;
+        for _ in 0..10 {
+            let start = Instant::now();
+            throttle.turn(Lane::Action).await;
+            assert!(start.elapsed() <= Duration::from_millis(400), "{:?}", start.elapsed());
+        }
+        for refresh in refreshes {
+            refresh.abort();
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_limit_that_is_raised_is_made_use_of() {
+        let throttle = Throttle::new(Rate { per_second: 10.0, burst: 1 });
+        let took = async || {
+            let start = Instant::now();
+            for _ in 0..10 {
+                throttle.turn(Lane::Action).await;
+            }
+            start.elapsed()
+        };
+        throttle.limit_to(Some(Rate { per_second: 1.0, burst: 1 }));
+        assert!(took().await >= Duration::from_secs(9));
+        throttle.limit_to(Some(Rate { per_second: 5.0, burst: 1 }));
+        assert!(took().await < Duration::from_secs(3));
+        throttle.limit_to(None);
+        assert!(took().await < Duration::from_millis(1200));
+        throttle.limit_to(Some(Rate { per_second: 1000.0, burst: 1000 }));
+        assert!(took().await > Duration::from_millis(800), "no more than was given");
     }
 
     #[tokio::test(start_paused = true)]
