@@ -18,6 +18,7 @@ use kube::Api;
 
 use super::{resized, static_pool_of};
 use crate::context::{BY_NODE_POOL, Context};
+use crate::pairing;
 use crate::watches::Watches;
 
 const NAME: &str = "static.deprovisioning";
@@ -91,9 +92,7 @@ impl ScaleDown {
         let ours = claims.filter(|claim| {
             providers.for_claim(claim).is_ok() && claim.metadata.deletion_timestamp.is_none()
         });
-        let id = |claim: &NodeClaim| claim.status.as_ref().and_then(|status| status.provider_id.clone());
-        let mut chosen: Vec<Arc<NodeClaim>> =
-            ours.filter(|claim| id(claim).is_none_or(|id| id.is_empty())).take(count).collect();
+        let mut chosen: Vec<Arc<NodeClaim>> = ours.filter(|claim| !is_launched(claim)).take(count).collect();
         if chosen.len() == count {
             return chosen;
         }
@@ -103,9 +102,15 @@ impl ScaleDown {
             cluster.read(|cluster| cluster.snapshot(now, rules, |pool| pool.instance_types.clone()));
         let pool = name.to_owned();
         let order = self.0.compute.run(move || scale_down_order(&snapshot, &pool, own_cost)).await;
-        let launched =
+        let ordered =
             order.iter().filter_map(|claim| stores.node_claims.get(&ObjectKey::cluster(claim.clone())));
+        // What is under launch stands for a machine, too, and was chosen above.
+        let launched = ordered.filter(|claim| is_launched(claim));
         chosen.extend(launched.take(count - chosen.len()));
         chosen
     }
+}
+
+fn is_launched(claim: &NodeClaim) -> bool {
+    !pairing::provider_id(claim).is_empty()
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use karpenter_api::NodeClaim;
+use karpenter_cloudprovider::fake::{Behaviour, Method};
 use serde_json::{Value, json};
 
 use crate::objects::{With, claim, node, node_class, node_pool, pending_pod, pod_on};
@@ -120,4 +121,20 @@ async fn empty_nodes_go_first_then_the_cheapest_and_protected_ones_last() {
         expect(&rig, left.len()).await;
         assert_eq!(names(&rig), left);
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pool_that_shrinks_gives_up_as_many_as_it_has_too_many_also_while_launches_are_under_way() {
+    let rig = rig(&[GATE]).await;
+    let busy = ["a", "b", "c", "d"];
+    for name in busy {
+        occupied(&rig, name, &[pod_on(name, name, "100m")]).await;
+    }
+    rig.provider.always(Method::Create, Some(Behaviour::Pending));
+    rig.create(pool(7)).await;
+    expect(&rig, 7).await;
+    rig.patch(&pool(7), json!({"spec": {"replicas": 2}})).await;
+    rig.pass(Duration::from_secs(5)).await;
+    assert_eq!(live(&rig).len(), 2, "five at once: what is under launch counts once");
+    assert!(names(&rig).iter().all(|name| busy.contains(&name.as_str())), "and went first");
 }
