@@ -21,6 +21,10 @@ const NAME: &str = "static.provisioning";
 const AGAIN: Duration = Duration::from_secs(60);
 const UNTIL_SYNCED: Duration = Duration::from_secs(1);
 const AT_THE_LIMIT: Duration = Duration::from_secs(30);
+/// NodeClaims created at once. A typing error in `spec.replicas` must not take all memory, nor keep others from the API server
+/// until it is mended.
+const MOST_A_STEP: i64 = 100;
+const NEXT_STEP: Duration = Duration::from_secs(1);
 
 pub(super) fn register(
     context: &Context,
@@ -83,7 +87,8 @@ impl Reconciler for ScaleUp {
         }
         let limit = pool.spec.limits.as_ref().and_then(|limits| limits.get(NODES));
         let limit = limit.map_or(i64::MAX, |limit| limit.value());
-        let wanted = desired - counts.active;
+        let missing = desired - counts.active;
+        let wanted = missing.min(MOST_A_STEP);
         let granted = cluster.update(|cluster| cluster.pool_nodes_mut().reserve(name, limit, wanted));
         if granted <= 0 {
             tracing::info!("nodepool node limit reached");
@@ -96,7 +101,7 @@ impl Reconciler for ScaleUp {
             "provisioning nodeclaims to satisfy replica count"
         );
         self.create(&pool, name, granted).await?;
-        Ok(Outcome::After(AGAIN))
+        Ok(Outcome::After(if granted < missing && granted == wanted { NEXT_STEP } else { AGAIN }))
     }
 }
 

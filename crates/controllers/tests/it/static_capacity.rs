@@ -138,3 +138,12 @@ async fn a_pool_that_shrinks_gives_up_as_many_as_it_has_too_many_also_while_laun
     assert_eq!(live(&rig).len(), 2, "five at once: what is under launch counts once");
     assert!(names(&rig).iter().all(|name| busy.contains(&name.as_str())), "and went first");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_static_pool_of_any_size_is_filled_in_steps() {
+    let rig = rig(&[GATE]).await;
+    rig.create(pool(1_000_000_000)).await;
+    rig.eventually("more than one step", |rig| live(rig).len() > 100).await;
+    rig.patch(&pool(3), json!({"spec": {"replicas": 3}})).await;
+    expect(&rig, 3).await;
+}
