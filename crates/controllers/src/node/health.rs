@@ -143,7 +143,7 @@ impl Reconciler for Health {
 
 impl Health {
     async fn see_to(&self, node: &Node, claim: &NodeClaim) -> ReconcileResult {
-        let Some((condition, due)) = self.sickness(node) else {
+        let Some((condition, due)) = self.sickness(node, claim) else {
             self.forget_deadline(claim).await?;
             return Ok(Outcome::Done);
         };
@@ -164,16 +164,20 @@ impl Health {
         Ok(Outcome::Done)
     }
 
-    fn policies(&self, node: &Node) -> &[Policy] {
-        let provider = self.context.providers.provider_of_node(node.metadata.labels.as_ref());
+    /// What a node is judged by, its own or one beside it, where `claim` is to be repaired. A node that does not say whose it is
+    /// counts as the claim's provider sees it: where everything is sick nothing is to be repaired, whoever it belongs to.
+    fn policies(&self, node: &Node, claim: &NodeClaim) -> &[Policy] {
+        let providers = &self.context.providers;
+        let its_own = providers.provider_of_node(node.metadata.labels.as_ref());
+        let provider = its_own.or_else(|| providers.for_claim(claim).ok());
         let policies =
             provider.and_then(|provider| self.nodes.iter().find(|(name, _)| **name == *provider.name()));
         policies.map(|(_, policies)| policies.as_slice()).unwrap_or_default()
     }
 
     /// The condition that is to be borne the shortest, and until when.
-    fn sickness<'a>(&self, node: &'a Node) -> Option<(&'a NodeCondition, Timestamp)> {
-        let policies = self.policies(node);
+    fn sickness<'a>(&self, node: &'a Node, claim: &NodeClaim) -> Option<(&'a NodeCondition, Timestamp)> {
+        let policies = self.policies(node, claim);
         let matches = policies.iter().flat_map(|policy| {
             conditions(node).filter(|condition| policy.matches(condition)).map(move |condition| {
                 let since = condition.last_transition_time.as_ref().map_or(Timestamp::MIN, |time| time.0);
@@ -190,7 +194,7 @@ impl Health {
         if let Some(pool) = pool {
             nodes.retain(|node| label(&**node, labels::NODEPOOL) == pool);
         }
-        let sick = nodes.iter().filter(|node| self.sickness(node).is_some()).count();
+        let sick = nodes.iter().filter(|node| self.sickness(node, claim).is_some()).count();
         let bearable = (nodes.len() * SICK_PERCENT).div_ceil(100);
         // The second spelling is Go's.
         (sick > bearable).then(|| match pool {

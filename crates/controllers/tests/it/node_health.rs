@@ -6,7 +6,7 @@ use karpenter_cloudprovider::{RepairAction, RepairPolicy};
 use serde_json::{Value, json};
 
 use crate::lines::Lines;
-use crate::objects::{With, claim, node, node_name, node_pool, pod_on};
+use crate::objects::{NODE_CLASS_LABEL, With, claim, node, node_name, node_pool, pod_on};
 use crate::rig::Rig;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -168,4 +168,38 @@ async fn without_the_gate_nothing_is_repaired() {
     sicken(&rig, "c0", "Network", "Cut").await;
     rig.pass(700 * SECOND).await;
     assert!(!is_deleted(&rig, "c0").await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_standalone_claim_is_not_repaired_while_a_fifth_of_all_nodes_is_sick_whoever_they_belong_to() {
+    let rig = rig_of(0).await;
+    let standalone = json!({"metadata": {"labels": {"karpenter.sh/nodepool": null}}});
+    rig.create(claim("c0", "default", 1).with(standalone.clone())).await;
+    rig.create(node("c0", "default", 1).with(standalone.clone())).await;
+    let foreign = json!({"metadata": {"labels": {NODE_CLASS_LABEL: null}}});
+    for name in ["f1", "f2", "f3", "f4"] {
+        rig.create(node(name, "default", 1).with(standalone.clone()).with(foreign.clone())).await;
+    }
+    sicken(&rig, "c0", "Network", "Cut").await;
+    sicken(&rig, "f1", "Network", "Cut").await;
+    rig.pass(700 * SECOND).await;
+    assert!(!is_deleted(&rig, "c0").await, "two of five are sick");
+    let told = rig.events("Node", &node_name("c0")).await;
+    let said = "NodeRepairBlocked: more then 20% nodes are unhealthy in the cluster";
+    assert!(told.contains(&said.to_owned()), "{told:?}");
+    let well = json!({"status": {"conditions": [{"type": "Ready", "status": "True"}]}});
+    rig.patch_status(&node("f1", "default", 1), well).await;
+    rig.pass(310 * SECOND).await;
+    assert!(is_deleted(&rig, "c0").await, "one of five is a fifth");
+}
+
+#[tokio::test(start_paused = true)]
+async fn nodes_of_a_pool_count_as_sick_before_they_carry_the_label_of_their_node_class() {
+    let rig = rig_of(4).await;
+    let young = json!({"metadata": {"labels": {NODE_CLASS_LABEL: null}}});
+    rig.create(node("young", "default", 1).with(young)).await;
+    sicken(&rig, "young", "Network", "Cut").await;
+    sicken(&rig, "c0", "Network", "Cut").await;
+    rig.pass(700 * SECOND).await;
+    assert!(!is_deleted(&rig, "c0").await, "two of five are sick");
 }
