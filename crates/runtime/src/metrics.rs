@@ -122,8 +122,9 @@ impl Registry {
     /// A family of counters.
     ///
     /// # Panics
-    /// Here and in the siblings: if the name is taken by a family of another kind or with other labels, which is a mistake
-    /// in the program. The same family registered again is the same family.
+    /// Here and in the siblings: if the name is taken by a family of another kind or with other labels, or (in debug builds) if a
+    /// label is none that Prometheus takes or is there twice, which are mistakes in the program. The same family registered again
+    /// is the same family.
     pub fn counter(&self, name: &str, help: &str, labels: &[&str]) -> CounterVec {
         CounterVec(self.family(name, help, Kind::Counter, labels, Number::default))
     }
@@ -195,6 +196,7 @@ impl Registry {
             kind,
             labels: labels.iter().map(|label| (*label).to_owned()).collect(),
         };
+        debug_assert!(are_labels(labels), "labels of {name}: {labels:?}");
         let mut families = lock(&self.families);
         if let Some(known) = families.get(name) {
             let same = known.description().kind == kind && known.description().labels == description.labels;
@@ -212,6 +214,16 @@ impl Registry {
         families.insert(name.to_owned(), Arc::clone(&family) as Arc<dyn Collect>);
         family
     }
+}
+
+/// Whether these can be the labels of one family: otherwise the whole page would be refused.
+fn are_labels(labels: &[&str]) -> bool {
+    let is_label = |label: &str| {
+        !label.starts_with("__")
+            && label.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
+            && label.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+    };
+    labels.iter().enumerate().all(|(at, label)| is_label(label) && !labels[..at].contains(label))
 }
 
 /// One series.

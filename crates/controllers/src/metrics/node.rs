@@ -46,17 +46,39 @@ pub(crate) fn register(context: &Context, program: &mut Program) {
     context.run(program, controller);
 }
 
-/// Well-known labels as labels of metrics: what stands behind the slash, in snake case. Of equal names the first counts.
+/// Labels that every node has, besides those that are well known.
+const NODE_LABELS: [&str; 3] = ["node_name", "phase", "managed"];
+const RESOURCE_LABEL: &str = "resource_type";
+
+/// Well-known labels as labels of metrics: what stands behind the slash, in snake case. Of equal names the first counts. Keys may
+/// come from a file: one that makes no label is left out, since a page with it would be refused as a whole.
 fn label_names<'a>(keys: impl Iterator<Item = &'a str>) -> Vec<(String, String)> {
     let mut names: Vec<(String, String)> = Vec::new();
     for key in keys {
         let Some((_, suffix)) = key.split_once('/') else { continue };
-        let name = suffix.to_lowercase().replace('-', "_");
-        if !names.iter().any(|(_, known)| *known == name) {
+        let name = label_name(suffix);
+        let taken = NODE_LABELS.contains(&name.as_str()) || name == RESOURCE_LABEL;
+        if taken || name.is_empty() || name.starts_with("__") {
+            tracing::warn!(
+                key,
+                label = name.as_str(),
+                "node metrics do not have this label: its name is taken or reserved; use another key to see it there"
+            );
+        } else if !names.iter().any(|(_, known)| *known == name) {
             names.push((key.to_owned(), name));
         }
     }
     names
+}
+
+/// Only letters, digits and underscores, and no digit in front.
+fn label_name(suffix: &str) -> String {
+    let fits = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let mut name = suffix.to_lowercase().replace(|c: char| !fits(c), "_");
+    if name.starts_with(|c: char| c.is_ascii_digit()) {
+        name.insert(0, '_');
+    }
+    name
 }
 
 struct Tick(Arc<NodeMetrics>);
@@ -82,9 +104,9 @@ struct Families {
 impl Families {
     fn new(registry: &Registry, labels: &[(String, String)]) -> Self {
         let mut node: Vec<&str> = labels.iter().map(|(_, name)| name.as_str()).collect();
-        node.extend(["node_name", "phase", "managed"]);
+        node.extend(NODE_LABELS);
         let mut resource = node.clone();
-        resource.push("resource_type");
+        resource.push(RESOURCE_LABEL);
         let gauge =
             |name: &str, help: &str| registry.gauge(&format!("karpenter_nodes_{name}"), help, &resource);
         Self {
@@ -242,5 +264,22 @@ mod tests {
         let keys = ["karpenter.sh/capacity-type", "a.example/Zone", "b.example/zone", "bare"];
         let names: Vec<String> = label_names(keys.into_iter()).into_iter().map(|(_, name)| name).collect();
         assert_eq!(names, ["capacity_type", "zone"]);
+    }
+
+    #[test]
+    fn labels_that_prometheus_would_not_take_are_renamed_or_left_out() {
+        let keys = [
+            "x/gpu.model",
+            "x/9lives",
+            "x/Managed",
+            "x/phase",
+            "x/node-name",
+            "x/resource-type",
+            "x/",
+            "x/__name__",
+            "x/a/\"b\n",
+        ];
+        let names: Vec<String> = label_names(keys.into_iter()).into_iter().map(|(_, name)| name).collect();
+        assert_eq!(names, ["gpu_model", "_9lives", "a__b_"]);
     }
 }
