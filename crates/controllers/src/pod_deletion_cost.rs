@@ -56,8 +56,11 @@ pub(crate) fn register(context: &Context, provisioning: &Provisioning, program: 
         Duration::from_secs(10),
         rate_limit::bucket(100, 100, workers),
     );
-    let writer =
-        Controller::builder(QUEUE_NAME, writer).workers(workers).limiter(limiter).build(&context.environment);
+    let writer = Controller::builder(QUEUE_NAME, writer)
+        .about("", "", |pod| pod.key.clone())
+        .workers(workers)
+        .limiter(limiter)
+        .build(&context.environment);
     let ranking = Ranking {
         context: context.clone(),
         provisioning: provisioning.clone(),

@@ -85,7 +85,6 @@ struct Shared<K> {
     group: String,
     kind: String,
     object_of: fn(&K) -> ObjectKey,
-    requeues: Mutex<Box<dyn RateLimiter<K>>>,
     /// What an [`Outcome::Requeue`] is counted as.
     requeued: Counter,
     ids: Mutex<Stream>,
@@ -98,7 +97,6 @@ pub struct Builder<R: Reconciler> {
     reconciler: R,
     workers: usize,
     limiter: Box<dyn RateLimiter<R::Key>>,
-    requeues: Box<dyn RateLimiter<R::Key>>,
     group: String,
     kind: String,
     object_of: fn(&R::Key) -> ObjectKey,
@@ -113,23 +111,24 @@ impl<R: Reconciler> Builder<R> {
         self
     }
 
-    /// With this limiter for errors.
+    /// With this limiter for errors and for [`Outcome::Requeue`], which count together.
     #[must_use]
     pub fn limiter(mut self, limiter: Box<dyn RateLimiter<R::Key>>) -> Self {
         self.limiter = limiter;
         self
     }
 
-    /// With this limiter for [`Outcome::Requeue`].
+    /// With log lines that name the object a key is about. Without a kind they have its namespace and name alone, as
+    /// controller-runtime's lines of a controller that is fed by others.
     #[must_use]
-    pub fn requeue_limiter(mut self, limiter: Box<dyn RateLimiter<R::Key>>) -> Self {
-        self.requeues = limiter;
+    pub fn about(mut self, group: &str, kind: &str, object_of: fn(&R::Key) -> ObjectKey) -> Self {
+        (self.group, self.kind, self.object_of) = (group.to_owned(), kind.to_owned(), object_of);
         self
     }
 
     /// The controller, idle until [`Controller::run`].
     pub fn build(self, environment: &Environment) -> Controller<R> {
-        let Self { name, reconciler, workers, limiter, requeues, group, kind, object_of, is_loop } = self;
+        let Self { name, reconciler, workers, limiter, group, kind, object_of, is_loop } = self;
         let queue = WorkQueue::new(limiter, QueueMetrics::new(&environment.registry, &name));
         let observed = queue.clone();
         environment.registry.before_encode(move || observed.observe_unfinished());
@@ -145,7 +144,6 @@ impl<R: Reconciler> Builder<R> {
             group,
             kind,
             object_of,
-            requeues: Mutex::new(requeues),
         };
         let worker = Worker { reconciler: Arc::new(reconciler), shared: Arc::new(shared) };
         Controller { queue, workers, worker }
@@ -153,14 +151,13 @@ impl<R: Reconciler> Builder<R> {
 }
 
 impl<R: Reconciler> Controller<R> {
-    /// A controller of things of any kind; log lines carry no object.
+    /// A controller of things of any kind; log lines carry no object unless it is said [what they are about](Builder::about).
     pub fn builder(name: &str, reconciler: R) -> Builder<R> {
         Builder {
             name: name.to_owned(),
             reconciler,
             workers: 1,
             limiter: rate_limit::unspecified(),
-            requeues: rate_limit::controller_default(),
             group: String::new(),
             kind: String::new(),
             object_of: |_| ObjectKey::default(),
@@ -213,12 +210,7 @@ impl<R: Reconciler> Controller<R> {
 impl<R: Reconciler<Key = ObjectKey>> Controller<R> {
     /// A controller of objects of this kind.
     pub fn for_objects(name: &str, group: &str, kind: &str, reconciler: R) -> Builder<R> {
-        Builder {
-            group: group.to_owned(),
-            kind: kind.to_owned(),
-            object_of: Clone::clone,
-            ..Self::builder(name, reconciler)
-        }
+        Self::builder(name, reconciler).about(group, kind, Clone::clone)
     }
 }
 
@@ -280,20 +272,16 @@ impl<K: Key> Shared<K> {
                 }
             }
             Ok(Outcome::Done) => {
-                lock(&self.requeues).forget(key);
                 queue.forget(key);
                 self.metrics.success.inc();
             }
             Ok(Outcome::After(after)) => {
-                lock(&self.requeues).forget(key);
                 queue.forget(key);
                 queue.add_with(key.clone(), again(after));
                 self.metrics.requeue_after.inc();
             }
             Ok(Outcome::Requeue) => {
-                let after = lock(&self.requeues).when(key, Instant::now());
-                queue.forget(key);
-                queue.add_with(key.clone(), again(after));
+                queue.add_with(key.clone(), Add { rate_limited: true, ..again(Duration::ZERO) });
                 self.requeued.inc();
             }
         }
@@ -330,8 +318,7 @@ impl<S: Singleton> Controller<Looped<S>> {
     /// Whoever holds the queue can wake it.
     pub fn singleton(name: &str, singleton: S, environment: &Environment) -> Self {
         let builder = Builder { is_loop: true, ..Self::builder(name, Looped(singleton)) };
-        let controller =
-            builder.limiter(rate_limit::looped()).requeue_limiter(rate_limit::looped()).build(environment);
+        let controller = builder.limiter(rate_limit::looped()).build(environment);
         controller.queue.add(());
         controller
     }

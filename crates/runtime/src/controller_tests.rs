@@ -86,8 +86,8 @@ async fn outcomes_decide_when_an_item_comes_again() {
     controller.queue().add("a");
     run_for(controller, ms(60_000)).await;
     let times: Vec<_> = lock(&calls).iter().map(|(_, at)| *at).collect();
-    // Errors 5, 10 ms; requeues 5, 10 ms by their own limiter, after which the errors' count starts over.
-    assert_eq!(times, [0, 50, 55, 65, 70, 80, 85]);
+    // Errors and requeues alike 5, 10, 20, 40, 80 ms, as in controller-runtime.
+    assert_eq!(times, [0, 50, 55, 65, 85, 125, 205]);
     let text = environment.registry.encode();
     for line in [
         "controller_runtime_reconcile_total{controller=\"test\",result=\"error\"} 3",
@@ -101,6 +101,20 @@ async fn outcomes_decide_when_an_item_comes_again() {
     ] {
         assert!(text.lines().any(|l| l == line), "{line} is missing in\n{text}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn again_is_paced_by_the_controllers_own_limiter() {
+    let (script, calls) = Script::new([(
+        "a",
+        vec![(|| Ok(Outcome::Requeue)) as Step, || Ok(Outcome::Requeue), || Ok(Outcome::Done)],
+    )]);
+    let controller =
+        Controller::builder("test", script).limiter(rate_limit::reasonable()).build(&environment());
+    controller.queue().add("a");
+    run_for(controller, ms(60_000)).await;
+    let times: Vec<_> = lock(&calls).iter().map(|(_, at)| *at).collect();
+    assert_eq!(times, [0, 100, 300]);
 }
 
 #[tokio::test(start_paused = true)]

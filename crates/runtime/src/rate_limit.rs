@@ -174,15 +174,6 @@ pub fn looped<K: Ord + Clone + Send + 'static>() -> Box<dyn RateLimiter<K>> {
     Box::new(Exponential::new(Duration::from_millis(5), Duration::from_secs(30)))
 }
 
-/// client-go's default, which paces a bare "requeue" (rule Q4): 5 ms to 1000 s, all items at most 10 per second with bursts of 100.
-pub fn controller_default<K: Ord + Clone + Send + 'static>() -> Box<dyn RateLimiter<K>> {
-    exponential_and_bucket(
-        Duration::from_millis(5),
-        Duration::from_secs(1000),
-        Bucket { per_second: 10, burst: 100 },
-    )
-}
-
 /// operatorpkg's "reasonable" limiter (rule Q3): 100 ms to 1 min, all items at most 10 per second with bursts of 100.
 pub fn reasonable<K: Ord + Clone + Send + 'static>() -> Box<dyn RateLimiter<K>> {
     exponential_and_bucket(

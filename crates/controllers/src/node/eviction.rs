@@ -126,14 +126,11 @@ pub(crate) fn register(context: &Context, program: &mut Program) -> EvictionQueu
         ),
     };
     let workers = scale(context.options.cpu_requests_millicores, WORKERS.0, WORKERS.1);
-    let limiter = || {
-        let bucket = bucket(100, WORKERS.0, workers);
-        exponential_and_bucket(Duration::from_millis(100), Duration::from_secs(10), bucket)
-    };
+    let bucket = bucket(100, WORKERS.0, workers);
+    let limiter = exponential_and_bucket(Duration::from_millis(100), Duration::from_secs(10), bucket);
     let controller = Controller::for_objects("eviction-queue", "", "Pod", evictor)
         .workers(workers)
-        .limiter(limiter())
-        .requeue_limiter(limiter())
+        .limiter(limiter)
         .build(&context.environment);
     let queue = EvictionQueue { items, work: controller.queue() };
     context.run(program, controller);

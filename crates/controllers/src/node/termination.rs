@@ -144,14 +144,11 @@ pub(crate) fn register(
         ),
     };
     let workers = scale(context.options.cpu_requests_millicores, WORKERS.0, WORKERS.1);
-    let limiter = || {
-        let bucket = bucket(10, WORKERS.0, workers);
-        exponential_and_bucket(Duration::from_millis(100), Duration::from_secs(10), bucket)
-    };
+    let bucket = bucket(10, WORKERS.0, workers);
+    let limiter = exponential_and_bucket(Duration::from_millis(100), Duration::from_secs(10), bucket);
     let controller = Controller::for_objects("node.termination", "", "Node", termination)
         .workers(workers)
-        .limiter(limiter())
-        .requeue_limiter(limiter())
+        .limiter(limiter)
         .build(&context.environment);
     // A node that lives concerns nobody here, however often it reports.
     watches.nodes.feed(&controller.queue(), |delta| {

@@ -144,15 +144,12 @@ pub(crate) fn register(
         pod_events: EventLimiter::new(5.0, 10),
     };
     let workers = scale(context.options.cpu_requests_millicores, WORKERS.0, WORKERS.1);
-    let limiter = || {
-        let bucket = bucket(10, WORKERS.0, workers);
-        exponential_and_bucket(Duration::from_secs(1), Duration::from_secs(60), bucket)
-    };
+    let bucket = bucket(10, WORKERS.0, workers);
+    let limiter = exponential_and_bucket(Duration::from_secs(1), Duration::from_secs(60), bucket);
     let controller =
         Controller::for_objects("nodeclaim.lifecycle", karpenter_api::GROUP, "NodeClaim", lifecycle)
             .workers(workers)
-            .limiter(limiter())
-            .requeue_limiter(limiter())
+            .limiter(limiter)
             .build(&context.environment);
     let queue = controller.queue();
     watches.node_claims.feed(&queue, own_key);

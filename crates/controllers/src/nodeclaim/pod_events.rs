@@ -47,7 +47,9 @@ pub(crate) fn register(context: &Context, watches: &mut Watches, program: &mut P
         claims: Api::all(context.client.clone()),
         written: Mutex::new(TtlCache::new(DEDUPE)),
     };
-    let controller = Controller::builder("nodeclaim.podevents", events).build(&context.environment);
+    let controller = Controller::builder("nodeclaim.podevents", events)
+        .about("", "Pod", |event| event.pod.clone())
+        .build(&context.environment);
     watches.pods.feed(&controller.queue(), |delta| occurrence(delta).into_iter().collect());
     context.run(program, controller);
 }

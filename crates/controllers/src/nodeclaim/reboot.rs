@@ -189,7 +189,6 @@ pub(crate) fn register(
     let controller = Controller::for_objects("nodeclaim.reboot", karpenter_api::GROUP, "NodeClaim", reboot)
         .workers(WORKERS)
         .limiter(reasonable())
-        .requeue_limiter(reasonable())
         .build(&context.environment);
     watches.node_claims.feed(&controller.queue(), |delta| {
         if delta.object().condition(REBOOTING).is_some() { own_key(delta) } else { Vec::new() }

@@ -23,8 +23,9 @@ pub(crate) struct Created(pub(crate) ObjectKey);
 struct Leftovers(Context);
 
 pub(super) fn register(context: &Context, program: &mut Program) -> WorkQueue<Created> {
-    let controller =
-        Controller::builder("state.nodeclaimgc", Leftovers(context.clone())).build(&context.environment);
+    let controller = Controller::builder("state.nodeclaimgc", Leftovers(context.clone()))
+        .about("", "", |Created(claim)| claim.clone())
+        .build(&context.environment);
     let queue = controller.queue();
     context.run(program, controller);
     queue

@@ -219,3 +219,22 @@ async fn claims_and_nodes_of_older_versions_get_the_label_of_their_class() {
     assert_eq!(label(node("c", "default", 1)).await, "default");
     assert_eq!(label(node("another", "default", 1)).await, Value::Null);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_refused_note_of_a_pod_names_the_pod() {
+    let lines = Lines::capture();
+    let rig = Rig::quiet(&[]).await;
+    rig.create(claim("c", "default", 1)).await;
+    rig.create(node("c", "default", 1)).await;
+    rig.pass(2 * SECOND).await;
+    rig.refuse(Some(|method, path| {
+        (method == "PATCH" && path.ends_with("/nodeclaims/c/status")).then_some(500)
+    }));
+    rig.create(pod_on("c", "p", "1m")).await;
+    rig.pass(SECOND).await;
+    let errors = lines.saying("Reconciler error");
+    let line = errors.iter().find(|line| line["controller"] == "nodeclaim.podevents").expect("an error");
+    assert_eq!(line["controllerKind"], "Pod", "{line}");
+    assert_eq!(line["Pod"], json!({"namespace": "default", "name": "p"}), "{line}");
+    assert_eq!((&line["namespace"], &line["name"]), (&json!("default"), &json!("p")), "{line}");
+}
