@@ -110,7 +110,7 @@ impl Singleton for Ranking {
         if !self.provisioning.sync.is_synced() {
             return Ok(Outcome::After(UNTIL_SYNCED));
         }
-        let now = self.context.now();
+        let now = self.context.undoubted_now();
         let state = cluster.update(|cluster| cluster.consolidation_state());
         if *self.seen() == Some(state) {
             tracing::debug!("no changes detected, skipping pod deletion cost update");

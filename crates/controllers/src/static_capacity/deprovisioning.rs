@@ -96,7 +96,8 @@ impl ScaleDown {
         if chosen.len() == count {
             return chosen;
         }
-        let (now, rules) = (self.0.now(), providers.scheduling_rules());
+        // A node that seems to be protected no longer because the clock leapt cannot be had back.
+        let (now, rules) = (self.0.undoubted_now(), providers.scheduling_rules());
         let own_cost = self.0.options.feature_gates.pod_deletion_cost_management;
         let snapshot =
             cluster.read(|cluster| cluster.snapshot(now, rules, |pool| pool.instance_types.clone()));

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use crate::disruption::{add_node, going, rig_with};
-use crate::objects::{claim, fresh_claim, node_pool, pod_on};
+use crate::disruption::{add_node, furnish, going, rig_with};
+use crate::objects::{With, claim, fresh_claim, node_class, node_pool, pod_on};
 use crate::rig::Rig;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -59,4 +59,60 @@ async fn nothing_is_disrupted_until_a_clock_set_ahead_is_believed() {
     rig.pass(58 * SECOND).await;
     assert_eq!(going(&rig, &["a"]), 0);
     rig.eventually("the empty node goes", |rig| going(rig, &["a"]) == 1).await;
+}
+
+/// A pod that starts now and must not be disrupted for so long.
+fn protected(rig: &Rig, time: &str) -> serde_json::Value {
+    let now = rig.context.now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+    json!({"metadata": {"annotations": {"karpenter.sh/do-not-disrupt": time}}, "status": {"startTime": now}})
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_static_pool_that_shrinks_after_a_leap_spares_pods_that_are_protected_for_a_time() {
+    let replicas = json!({
+        "replicas": 2, "disruption": {"consolidateAfter": null, "consolidationPolicy": null},
+    });
+    let pool = node_pool("default").with(json!({"spec": replicas}));
+    let rig = Rig::quiet(&["--feature-gates=StaticCapacity=true"]).await;
+    rig.create(node_class()).await;
+    for name in ["a", "b"] {
+        add_node(&rig, name, 1, json!({})).await;
+    }
+    rig.create(pod_on("a", "protected", "100m").with(protected(&rig, "2h"))).await;
+    for name in ["busy", "busier"] {
+        rig.create(pod_on("b", name, "100m")).await;
+    }
+    rig.create(pool).await;
+    rig.pass(5 * SECOND).await;
+    rig.jump(3 * HOUR);
+    rig.patch(&node_pool("default"), json!({"spec": {"replicas": 1}})).await;
+    rig.pass(5 * SECOND).await;
+    assert_eq!((going(&rig, &["a"]), going(&rig, &["b"])), (0, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn pods_that_are_protected_for_a_time_are_not_ranked_by_a_clock_that_is_doubted() {
+    let rig = Rig::quiet(&["--feature-gates=PodDeletionCostManagement=true"]).await;
+    let calm = json!({"spec": {"disruption": {"consolidateAfter": "87600h"}}});
+    let rig = furnish(rig, node_pool("default").with(calm), &[("a", 1)]).await;
+    let replica_set = rig
+        .create(json!({
+            "apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": {"name": "rs", "namespace": "default"},
+            "spec": {
+                "replicas": 1, "selector": {"matchLabels": {"app": "web"}},
+                "template": {"metadata": {"labels": {"app": "web"}}, "spec": pod_on("a", "x", "1")["spec"]},
+            },
+        }))
+        .await;
+    let owner = json!({
+        "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "rs", "uid": replica_set.metadata.uid, "controller": true,
+    });
+    let owned = json!({"metadata": {"ownerReferences": [owner]}});
+    rig.create(pod_on("a", "p", "100m").with(owned).with(protected(&rig, "2h"))).await;
+    rig.pass(90 * SECOND).await;
+    rig.jump(3 * HOUR);
+    add_node(&rig, "b", 1, json!({})).await;
+    rig.pass(59 * SECOND).await;
+    let pod = rig.get(&pod_on("a", "p", "100m")).await.expect("the pod");
+    assert_eq!(pod["metadata"]["annotations"][karpenter_api::annotations::POD_DELETION_COST], json!(null));
 }
