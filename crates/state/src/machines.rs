@@ -279,7 +279,7 @@ impl Machines {
         }
         let (name, id) = (claim.name.clone(), claim.provider_id.clone());
         if self.claims.get(&name).is_some_and(|known| *known != id) {
-            self.forget_claim(&name);
+            self.leave_machine(&name);
         }
         self.claims.insert(name.clone(), id.clone());
         let pool = claim.labels.get(NODE_POOL).cloned();
@@ -298,11 +298,13 @@ impl Machines {
 
     pub(crate) fn delete_claim(&mut self, name: &str) {
         self.expected.remove(name);
-        self.forget_claim(name);
+        self.pool_nodes.remove(name);
+        self.leave_machine(name);
     }
 
-    fn forget_claim(&mut self, name: &str) {
-        self.pool_nodes.remove(name);
+    /// A NodeClaim stands for the machine of its old provider id no longer. Its NodePool has it all the same, with what is reserved
+    /// for others that are being created.
+    fn leave_machine(&mut self, name: &str) {
         self.unlaunched.remove(name);
         let Some(id) = self.claims.remove(name) else { return };
         if id.is_empty() {

@@ -334,3 +334,16 @@ fn a_launch_under_way_counts_for_limits_and_is_no_machine_yet() {
     assert_eq!(cluster.launched_node_pool_usage("default"), cluster.node_pool_usage("default"));
     assert_eq!(cluster.machine_count(), 2);
 }
+
+#[test]
+fn what_is_reserved_in_a_pool_stays_when_its_first_claim_is_launched() {
+    let mut cluster = Cluster::new();
+    assert_eq!(cluster.pool_nodes_mut().reserve("default", 4, 4), 4);
+    cluster.apply_node_claim(&told(false, "1", "")).expect("a claim");
+    cluster.pool_nodes_mut().release("default", 1);
+    cluster.apply_node_claim(&told(false, "1", "id-1")).expect("a claim");
+    assert_eq!(cluster.pool_nodes().counts("default").active, 1);
+    assert_eq!(cluster.pool_nodes_mut().reserve("default", 4, 1), 0, "three are still being created");
+    cluster.delete_node_claim("default-1");
+    assert_eq!(cluster.pool_nodes().counts("default").active, 0);
+}
