@@ -401,10 +401,16 @@ impl Reboot {
             if !self.end(&pass, reboot::FAILED, message).await? {
                 return Ok(Outcome::Requeue);
             }
-        } else if !self.replace(&mut pass).await? {
-            return Ok(Outcome::Requeue);
         } else {
+            let replaced = self.replace(&mut pass).await?;
+            if replaced == Deleted::Conflict {
+                return Ok(Outcome::Requeue);
+            }
             self.asking_since().remove(&pass.uid());
+            if replaced == Deleted::Gone {
+                // Somebody else has ended it: nothing is replaced.
+                return Ok(Outcome::Done);
+            }
             tracing::info!(result = ending.as_str(), "reboot failed, replacing node");
         }
         self.context.recorder.publish(pass.event(EventType::Warning, "RebootFailed", message));
@@ -412,8 +418,8 @@ impl Reboot {
         Ok(Outcome::Done)
     }
 
-    /// Deletes the claim as it was read, with no more time to drain than the reboot had. False: it changed, look again.
-    async fn replace(&self, pass: &mut Pass) -> Result<bool, ReconcileError> {
+    /// Deletes the claim as it was read, with no more time to drain than the reboot had.
+    async fn replace(&self, pass: &mut Pass) -> Result<Deleted, ReconcileError> {
         let bound = match pass.grace() {
             Ok(Grace::None) => Some(Duration::ZERO),
             Ok(Grace::Bounded(period)) => Some(period),
@@ -424,11 +430,12 @@ impl Reboot {
         {
             match writes::patch(&self.claims, &pass.claim, &tightened, Lock::Optimistic).await? {
                 Written::Done(claim) => pass.claim = *claim,
-                Written::Unchanged | Written::Gone => {}
-                Written::Conflict => return Ok(false),
+                Written::Unchanged => {}
+                Written::Gone => return Ok(Deleted::Gone),
+                Written::Conflict => return Ok(Deleted::Conflict),
             }
         }
-        Ok(writes::delete_unchanged(&self.claims, &pass.claim).await? != Deleted::Conflict)
+        Ok(writes::delete_unchanged(&self.claims, &pass.claim).await?)
     }
 
     /// Writes the end of the reboot, over the version that was read so that it is counted once. False: look again.

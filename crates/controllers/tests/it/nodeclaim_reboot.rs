@@ -174,3 +174,15 @@ async fn a_node_that_does_not_come_back_is_replaced() {
     assert!(is_deleted(&rig).await);
     assert_eq!(results(&rig, "recovery_timeout"), Some(1.0));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_reboot_whose_claim_is_gone_is_neither_told_nor_counted() {
+    let rig = requested(Some("0s"), vec![]).await;
+    rig.refuse(Some(|method, path| (method == "DELETE" && path.ends_with("/nodeclaims/c")).then_some(404)));
+    rig.provider.always(Method::Reboot, Some(Behaviour::Fail(ProviderError::RebootNotImplemented)));
+    rig.pass(3 * SECOND).await;
+    assert!(rig.provider.count(Method::Reboot) > 0, "it was tried, and was to be replaced");
+    let told = rig.events("NodeClaim", "c").await;
+    assert!(!told.iter().any(|said| said.starts_with("RebootFailed")), "{told:?}");
+    assert_eq!(results(&rig, "provider_error"), None);
+}
