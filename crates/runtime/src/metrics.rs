@@ -64,6 +64,8 @@ impl fmt::Debug for Registry {
 trait Collect: Send + Sync {
     fn description(&self) -> &Description;
     fn collect(&self) -> Vec<(Values, Sample)>;
+    /// Upper bounds of the buckets that a series of it has.
+    fn buckets(&self) -> Vec<f64>;
     fn as_any(self: Arc<Self>) -> Arc<dyn std::any::Any + Send + Sync>;
 }
 
@@ -96,7 +98,7 @@ impl Kind {
 }
 
 /// What a family is.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct FamilyInfo {
     /// Name.
     pub name: String,
@@ -104,6 +106,8 @@ pub struct FamilyInfo {
     pub kind: &'static str,
     /// Label names, in the order values are given in.
     pub labels: Vec<String>,
+    /// Upper bounds of a histogram's buckets; of others none.
+    pub buckets: Vec<f64>,
 }
 
 /// The value of one series at one moment.
@@ -177,6 +181,7 @@ impl Registry {
                 name: description.name.clone(),
                 kind: description.kind.as_str(),
                 labels: description.labels.clone(),
+                buckets: family.buckets(),
             }
         };
         lock(&self.families).values().map(info).collect()
@@ -299,6 +304,13 @@ impl<C: Child> Collect for Family<C> {
 
     fn collect(&self) -> Vec<(Values, Sample)> {
         lock(&self.children).iter().map(|(values, child)| (values.clone(), child.sample())).collect()
+    }
+
+    fn buckets(&self) -> Vec<f64> {
+        match (self.new)().sample() {
+            Sample::Histogram { buckets, .. } => buckets.into_iter().map(|(bound, _)| bound).collect(),
+            Sample::Value(_) | Sample::Summary { .. } => Vec::new(),
+        }
     }
 
     fn as_any(self: Arc<Self>) -> Arc<dyn std::any::Any + Send + Sync> {

@@ -341,7 +341,10 @@ async fn a_command_whose_replacement_is_gone_is_taken_back() {
     let failed =
         page.lines().find(|line| line.starts_with("karpenter_voluntary_disruption_queue_failures_total{"));
     assert!(
-        failed.is_some_and(|line| line.contains("decision=\"replace\"") && line.ends_with(" 1")),
+        failed.is_some_and(|line| {
+            let labels = r#"{consolidation_type="",decision="replace",reason="drifted"}"#;
+            line.contains(labels) && line.ends_with(" 1")
+        }),
         "{failed:?}"
     );
 }

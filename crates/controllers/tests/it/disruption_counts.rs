@@ -112,14 +112,11 @@ async fn what_the_budgets_allow_is_shown_as_it_is_while_there_is_nothing_to_cons
     rig.patch(&node_pool("default"), json!({"spec": {"disruption": {"budgets": budgets}}})).await;
     add_node(&rig, "a", 1, json!({})).await;
     rig.create(pod_on("a", "p", "500m")).await;
-    let allowed = |rig: &Rig| {
-        rig.metric(
-            "karpenter_nodepools_allowed_disruptions",
-            &[("nodepool", "default"), ("reason", "underutilized")],
-        )
-    };
+    let labels = [("nodepool", "default"), ("reason", "underutilized")];
+    let allowed = |rig: &Rig| rig.metric("karpenter_nodepools_allowed_disruptions", &labels);
     rig.pass(30 * SECOND).await;
     assert_eq!(allowed(&rig), Some(1.0));
+    assert_eq!(rig.metric("karpenter_nodepools_nodes_consuming_budgets", &labels), Some(0.0));
     rig.pass(140 * SECOND).await;
     assert_eq!(allowed(&rig), Some(0.0), "nothing changed but the time");
 }

@@ -6,6 +6,7 @@ use karpenter_api::annotations::POD_DELETION_COST;
 use karpenter_cloudprovider::fake::{Behaviour, Method};
 use serde_json::{Value, json};
 
+use crate::lines::Lines;
 use crate::objects::{With, claim, node, node_class, node_pool, pod, pod_on, provider_id};
 use crate::rig::Rig;
 
@@ -43,8 +44,12 @@ async fn with_replica_set(disruption: Value) -> (Rig, Value) {
     (rig, owner)
 }
 
+fn writes(rig: &Rig, result: &str) -> Option<f64> {
+    rig.metric("karpenter_pod_deletion_cost_pod_annotation_writes_total", &[("result", result)])
+}
+
 fn written(rig: &Rig) -> Option<f64> {
-    rig.metric("karpenter_pod_deletion_cost_pod_annotation_writes_total", &[("result", "updated")])
+    writes(rig, "updated")
 }
 
 #[tokio::test(start_paused = true)]
@@ -164,4 +169,70 @@ async fn nothing_is_written_again_while_nothing_changes() {
     assert_eq!(written(&rig), Some(1.0));
     rig.pass(Duration::from_secs(1200)).await;
     assert_eq!(written(&rig), Some(1.0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn fifty_nodes_are_written_to_in_a_turn_and_those_going_besides() {
+    let (rig, owner) = with_replica_set(json!({})).await;
+    let name = |number: usize| format!("n{number:02}");
+    for number in 0..53 {
+        occupied(&rig, &owner, &name(number), 1).await;
+    }
+    let stays = json!({"metadata": {"annotations": {"karpenter.sh/do-not-disrupt": "true"}}});
+    let stale = json!({"metadata": {"annotations": {POD_DELETION_COST: "7"}}});
+    for number in 49..52 {
+        rig.patch(&node(&name(number), "default", 1), stays.clone()).await;
+        rig.patch(&pod_on(&name(number), &name(number), "100m"), stale.clone()).await;
+    }
+    rig.context.cluster.update(|cluster| assert!(cluster.mark_for_deletion(&provider_id("n52"))));
+    rig.eventually("a turn", |rig| cost(rig, "n52").is_some()).await;
+    rig.pass(Duration::from_secs(5)).await;
+    let ranked = (0..49).filter(|number| cost(&rig, &name(*number)).is_some()).count();
+    let stale = |rig: &Rig| (49..52).filter(|number| cost(rig, &name(*number)).is_some()).count();
+    assert_eq!((ranked, stale(&rig)), (49, 2), "what is left of fifty goes to those that lose theirs");
+    assert_eq!(cost(&rig, "n52").as_deref(), Some("-2147483648"));
+    let pending = "karpenter_pod_deletion_cost_nodes_with_pending_annotation_writes";
+    assert_eq!(rig.metric(pending, &[("nodepool", "default")]), Some(51.0));
+    rig.eventually("the others have their turn", |rig| stale(rig) == 0).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_became_of_each_write_is_counted_and_a_refused_one_names_its_pod() {
+    let lines = Lines::capture();
+    let (rig, owner) = with_replica_set(json!({})).await;
+    for name in ["broken", "fine", "gone", "raced"] {
+        occupied(&rig, &owner, name, 1).await;
+    }
+    // The node with two pods goes last.
+    let same = json!({"metadata": {"ownerReferences": [owner], "annotations": {POD_DELETION_COST: "-1"}}});
+    rig.create(pod_on("fine", "same", "100m").with(same)).await;
+    rig.refuse(Some(|method, path| match (method.as_str(), path.rsplit('/').next()) {
+        ("PATCH", Some("broken")) => Some(500),
+        ("PATCH", Some("gone")) => Some(404),
+        ("PATCH", Some("raced")) => Some(409),
+        _ => None,
+    }));
+    rig.eventually("a turn", |rig| cost(rig, "fine").is_some()).await;
+    rig.pass(Duration::from_secs(5)).await;
+    assert_eq!(cost(&rig, "fine").as_deref(), Some("-1"));
+    for result in ["updated", "skipped_unchanged", "skipped_notfound", "skipped_conflict"] {
+        assert_eq!(writes(&rig, result), Some(1.0), "{result}");
+    }
+    assert!(writes(&rig, "error") > Some(1.0), "it is tried again");
+    let errors = lines.saying("Reconciler error");
+    let line = errors.iter().find(|line| line["controller"] == "pod.deletioncost.queue").expect("an error");
+    assert_eq!((&line["namespace"], &line["name"]), (&json!("default"), &json!("broken")), "{line}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_two_costs_a_pod_should_have_the_later_is_written() {
+    let (rig, owner) = with_replica_set(json!({})).await;
+    occupied(&rig, &owner, "a", 1).await;
+    rig.refuse(Some(|method, path| (method == "PATCH" && path.ends_with("/pods/a")).then_some(500)));
+    rig.eventually("a turn", |rig| writes(rig, "error").is_some()).await;
+    rig.context.cluster.update(|cluster| assert!(cluster.mark_for_deletion(&provider_id("a"))));
+    rig.pass(Duration::from_secs(70)).await;
+    rig.refuse(None);
+    rig.pass(Duration::from_secs(15)).await;
+    assert_eq!((cost(&rig, "a").as_deref(), written(&rig)), (Some("-2147483648"), Some(1.0)));
 }

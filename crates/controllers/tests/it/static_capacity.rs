@@ -7,7 +7,7 @@ use karpenter_api::NodeClaim;
 use karpenter_cloudprovider::fake::{Behaviour, Method};
 use serde_json::{Value, json};
 
-use crate::objects::{With, claim, node, node_class, node_pool, pending_pod, pod_on};
+use crate::objects::{With, claim, fresh_claim, node, node_class, node_pool, pending_pod, pod_on};
 use crate::rig::Rig;
 
 const GATE: &str = "--feature-gates=StaticCapacity=true";
@@ -146,4 +146,23 @@ async fn a_static_pool_of_any_size_is_filled_in_steps() {
     rig.eventually("more than one step", |rig| live(rig).len() > 100).await;
     rig.patch(&pool(3), json!({"spec": {"replicas": 3}})).await;
     expect(&rig, 3).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_created_for_a_static_pool_before_everything_was_seen_once() {
+    let rig = Rig::quiet_without(&[GATE], "nodeclaims").await;
+    rig.provider.keep_secrets();
+    rig.provider.always(Method::Create, Some(Behaviour::Pending));
+    rig.create(node_class()).await;
+    rig.create(fresh_claim("slow")).await;
+    rig.create(pool(2)).await;
+    rig.pass(Duration::from_secs(60)).await;
+    let created = |rig: &Rig| rig.see(|objects| objects.node_claims.len()) - 1;
+    assert_eq!(created(&rig), 0, "NodeClaims could not be listed");
+    rig.answer_all();
+    rig.pass(Duration::from_secs(120)).await;
+    assert_eq!(created(&rig), 0, "nobody knows yet what becomes of one of them");
+    rig.provider.always(Method::Create, None);
+    rig.provider.finish("slow");
+    rig.eventually("the pool is filled", |rig| created(rig) == 2).await;
 }
