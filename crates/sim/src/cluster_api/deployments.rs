@@ -78,6 +78,9 @@ impl Deployments {
             return Ok(());
         };
         let new = sets.remove(current);
+        if let Some(change) = in_place(deployment, &new.object) {
+            patch(&self.client, Kind::MachineSet, &ObjectKey::of(&*new.object), change).await?;
+        }
         let replicas = number(deployment, "/spec/replicas");
         let on_delete = text(deployment, "/spec/rollout/strategy/type") == "OnDelete";
         let paused = deployment.data.pointer("/spec/paused") == Some(&Value::Bool(true));
@@ -263,6 +266,28 @@ fn same_template(set: &DynamicObject, template: &Value) -> bool {
     ["version", "bootstrap", "infrastructureRef", "failureDomain"]
         .iter()
         .all(|field| ours[*field] == theirs[*field])
+}
+
+/// What a MachineDeployment writes on its newest MachineSet whenever it looks: its annotations, and what of its template makes no other
+/// Machines. `None` if all is as it is to be.
+fn in_place(deployment: &DynamicObject, set: &DynamicObject) -> Option<Value> {
+    let mut change = json!({});
+    for (key, value) in deployment.metadata.annotations.iter().flatten().filter(|(key, _)| *key != REVISION) {
+        if annotation(set, key) != Some(value) {
+            change["metadata"]["annotations"][key] = value.as_str().into();
+        }
+    }
+    for map in ["metadata/labels", "metadata/annotations", "spec/deletion"] {
+        let (part, field) = map.split_once('/').unwrap_or_default();
+        let at = |object: &DynamicObject| object.data.pointer(&format!("/spec/template/{map}")).cloned();
+        let there = at(set).unwrap_or_default();
+        for (key, value) in at(deployment).unwrap_or_default().as_object().into_iter().flatten() {
+            if there.get(key) != Some(value) {
+                change["spec"]["template"][part][field][key] = value.clone();
+            }
+        }
+    }
+    change.as_object().is_some_and(|change| !change.is_empty()).then_some(change)
 }
 
 pub(super) fn merge(target: &mut Value, from: &Value) {

@@ -52,6 +52,11 @@ impl Sets {
         self.adopt(set).await?;
         let (machines, held) = self.cluster.read(|objects| (machines_of(objects, set), hold(objects, set)));
         for machine in &machines {
+            if let Some(change) = in_place(set, machine) {
+                patch(&self.client, Kind::Machine, &ObjectKey::of(&**machine), change).await?;
+            }
+        }
+        for machine in &machines {
             let condemned = condition(machine, "HealthCheckSucceeded") == "False"
                 && condition(machine, "OwnerRemediated") == "False";
             if condemned && !is_deleting(&**machine) && held.is_none() {
@@ -209,6 +214,33 @@ impl Sets {
     }
 }
 
+/// What a MachineSet writes on a Machine of its own because its template says so: time-outs, which it sets back whoever set them, and on
+/// one that stays labels and annotations. `None` if all is as it is to be.
+fn in_place(set: &DynamicObject, machine: &DynamicObject) -> Option<Value> {
+    const TIMEOUTS: [&str; 3] =
+        ["nodeDrainTimeoutSeconds", "nodeVolumeDetachTimeoutSeconds", "nodeDeletionTimeoutSeconds"];
+    let at =
+        |object: &DynamicObject, pointer: String| object.data.pointer(&pointer).cloned().unwrap_or_default();
+    let mut change = json!({});
+    for timeout in TIMEOUTS {
+        let wanted = at(set, format!("/spec/template/spec/deletion/{timeout}"));
+        if wanted != at(machine, format!("/spec/deletion/{timeout}")) {
+            change["spec"]["deletion"][timeout] = wanted;
+        }
+    }
+    let meta = [("labels", &machine.metadata.labels), ("annotations", &machine.metadata.annotations)];
+    for (map, there) in meta.into_iter().filter(|_| !is_deleting(machine)) {
+        let wanted = at(set, format!("/spec/template/metadata/{map}"));
+        for (key, value) in wanted.as_object().into_iter().flatten() {
+            let known = there.as_ref().and_then(|there| there.get(key)).map(String::as_str);
+            if known != value.as_str() {
+                change["metadata"][map][key] = value.clone();
+            }
+        }
+    }
+    change.as_object().is_some_and(|change| !change.is_empty()).then_some(change)
+}
+
 /// All Machines a MachineSet controls, those that are being deleted included: they count.
 fn machines_of(objects: &Objects, set: &DynamicObject) -> Vec<Arc<DynamicObject>> {
     let owned = objects.machines.values();
@@ -321,6 +353,27 @@ impl Actor for Sets {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_machine_set_sets_back_what_its_template_says_otherwise() {
+        let read = |value: Value| -> DynamicObject { serde_json::from_value(value).expect("an object") };
+        let set = read(json!({"metadata": {}, "spec": {"template": {
+            "metadata": {"labels": {"a": "b"}}, "spec": {"deletion": {"nodeDrainTimeoutSeconds": 600}},
+        }}}));
+        let going = |timeouts: Value| {
+            read(json!({
+                "metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}, "spec": {"deletion": timeouts},
+            }))
+        };
+        let hurried = going(json!({"nodeDrainTimeoutSeconds": 1, "nodeDeletionTimeoutSeconds": 1}));
+        let back = json!({"nodeDrainTimeoutSeconds": 600, "nodeDeletionTimeoutSeconds": null});
+        assert_eq!(in_place(&set, &hurried), Some(json!({"spec": {"deletion": back}})));
+        assert_eq!(in_place(&set, &going(json!({"nodeDrainTimeoutSeconds": 600}))), None);
+        let stays = read(
+            json!({"metadata": {"labels": {"c": "d"}}, "spec": {"deletion": {"nodeDrainTimeoutSeconds": 600}}}),
+        );
+        assert_eq!(in_place(&set, &stays), Some(json!({"metadata": {"labels": {"a": "b"}}})));
+    }
 
     #[test]
     fn what_is_leaving_marked_or_broken_goes_before_what_works() {
