@@ -88,10 +88,11 @@ fn made_otherwise(
     spec: &ClusterAPINodeClassSpec,
 ) -> Option<&'static str> {
     let differs = |key: &str, now: String| machine.annotations.get(key).is_some_and(|then| *then != now);
-    if !differs(names::BLUEPRINT_HASH, blueprint_hash(blueprint, spec)) {
-        return None;
+    // What kubelet is told is no part of the blueprint.
+    if differs(names::PATCHES_HASH, patches_hash(spec)) {
+        return Some(NODE_CLASS);
     }
-    Some(if differs(names::PATCHES_HASH, patches_hash(spec)) { NODE_CLASS } else { TEMPLATE })
+    differs(names::BLUEPRINT_HASH, blueprint_hash(blueprint, spec)).then_some(TEMPLATE)
 }
 
 /// Cluster API says so in `UpToDate`; before it did, a Machine of an older MachineSet is.
@@ -128,7 +129,11 @@ mod tests {
         let patch = ClonePatch { path: "/files".to_owned(), ..ClonePatch::default() };
         let patched = ClusterAPINodeClassSpec { bootstrap_patches: Some(vec![patch]), ..spec };
         assert_eq!(made_otherwise(&made, &plain, &patched), Some(NODE_CLASS));
+        let kubelet = crate::nodeclass::Kubelet { max_pods: Some(50), ..Default::default() };
+        let told = ClusterAPINodeClassSpec { kubelet: Some(kubelet), ..ClusterAPINodeClassSpec::default() };
+        assert_eq!(made_otherwise(&made, &plain, &told), Some(NODE_CLASS), "another kubelet");
         let older = machine("y", 0, &annotations[..1]);
+        assert_eq!(made_otherwise(&older, &plain, &told), None, "it does not say what kubelet was told");
         assert_eq!(made_otherwise(&older, &plain, &patched), Some(TEMPLATE), "it does not say by what");
     }
 }
