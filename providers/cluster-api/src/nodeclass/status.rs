@@ -97,13 +97,13 @@ impl StatusController {
                 "the management cluster does not say what we may do",
             )),
             Some(missing) if !missing.needed.is_empty() => {
-                let message = format!("not allowed in the management cluster: {}", missing.needed.join("; "));
+                let message = format!("not allowed in the management cluster: {}", some(&missing.needed));
                 conditions.set_false(PERMISSIONS_READY, "Forbidden", &message);
             }
             Some(missing) if !missing.useful.is_empty() => {
                 let message = format!(
                     "not allowed in the management cluster, and done without: {}",
-                    missing.useful.join("; ")
+                    some(&missing.useful)
                 );
                 conditions.set_true_with_reason(PERMISSIONS_READY, "SomeForbidden", &message);
             }
@@ -133,7 +133,7 @@ impl StatusController {
                         scope.namespace
                     );
                     let why = offers.excluded.iter().map(ToString::to_string);
-                    [none].into_iter().chain(why).collect::<Vec<_>>().join("; ")
+                    some(&[none].into_iter().chain(why).collect::<Vec<_>>())
                 }
                 None => format!(
                     "no MachineDeployment or MachineSet of Cluster {}/{} carries the label {} and matches spec.scalableResourceSelector",
@@ -150,18 +150,18 @@ impl StatusController {
             let left_out: Vec<String> =
                 offers.excluded.iter().chain(&broken).map(ToString::to_string).collect();
             if offers.catalog.types.is_empty() {
-                conditions.set_false(INSTANCE_TYPES_RESOLVED, "MissingCapacity", &left_out.join("; "));
+                conditions.set_false(INSTANCE_TYPES_RESOLVED, "MissingCapacity", &some(&left_out));
             } else if !left_out.is_empty() {
                 // The others work; what is left out is told all the same.
-                let message = format!("left out: {}", left_out.join("; "));
+                let message = format!("left out: {}", some(&left_out));
                 conditions.set_true_with_reason(INSTANCE_TYPES_RESOLVED, "SomeLeftOut", &message);
             } else if !offers.catalog.renamed.is_empty() {
-                let message = offers.catalog.renamed.join("; ");
+                let message = some(&offers.catalog.renamed);
                 conditions.set_true_with_reason(INSTANCE_TYPES_RESOLVED, "SomeRenamed", &message);
             } else if !offers.ignored.is_empty() || !offers.unplanned.is_empty() {
                 let ignored = offers.ignored.iter().chain(&offers.unplanned);
                 let ignored: Vec<String> = ignored.map(ToString::to_string).collect();
-                conditions.set_true_with_reason(INSTANCE_TYPES_RESOLVED, "SomeIgnored", &ignored.join("; "));
+                conditions.set_true_with_reason(INSTANCE_TYPES_RESOLVED, "SomeIgnored", &some(&ignored));
             } else {
                 conditions.set_true(INSTANCE_TYPES_RESOLVED);
             }
@@ -169,7 +169,7 @@ impl StatusController {
         if undeclared.is_empty() {
             conditions.set_true(TAINTS_DECLARED);
         } else {
-            conditions.set_false(TAINTS_DECLARED, "TaintsNotDeclared", &undeclared.join("; "));
+            conditions.set_false(TAINTS_DECLARED, "TaintsNotDeclared", &some(&undeclared));
         }
         let differs: Vec<String> = offers
             .blueprints
@@ -181,14 +181,14 @@ impl StatusController {
         if differs.is_empty() {
             conditions.set_true(KUBELET_AS_DECLARED);
         } else {
-            conditions.set_false(KUBELET_AS_DECLARED, "KubeletDiffers", &differs.join("; "));
+            conditions.set_false(KUBELET_AS_DECLARED, "KubeletDiffers", &some(&differs));
         }
         if templates || unmanaged.is_empty() {
             conditions.set_false(UNMANAGED_MACHINES, "NoUnmanagedMachines", "all Machines are Karpenter's");
         } else {
             let message = format!(
                 "Machines that were there before Karpenter, or are another's: {}; they count, and are never claimed, marked or deleted",
-                unmanaged.join(", ")
+                some(&unmanaged)
             );
             conditions.set_true_with_reason(UNMANAGED_MACHINES, "UnmanagedMachines", &message);
         }
@@ -373,6 +373,27 @@ fn resources(fleet: &Fleet, offers: &Offers, class: &ClusterAPINodeClass) -> Vec
     resources
 }
 
+/// So many of many are named in a condition.
+const NAMED: usize = 20;
+/// So long is what a condition says of each at most: the server takes no message of more than 32 KiB.
+const LONGEST: usize = 500;
+
+/// What a condition says of many: the first of them, and how many more there are.
+fn some(all: &[String]) -> String {
+    let mut named: Vec<String> = all.iter().take(NAMED).map(|text| shortened(text)).collect();
+    if all.len() > NAMED {
+        named.push(format!("and {} more", all.len() - NAMED));
+    }
+    named.join("; ")
+}
+
+fn shortened(text: &str) -> String {
+    match text.char_indices().nth(LONGEST) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
 /// How many Machines of a resource are not ours: they were there before us, or are another cluster's.
 fn unmanaged(fleet: &Fleet, scalable: &Scalable) -> i32 {
     let epoch = ledger::epoch(scalable);
@@ -382,4 +403,19 @@ fn unmanaged(fleet: &Fleet, scalable: &Scalable) -> i32 {
         None => epoch.is_none_or(|epoch| machine.created.as_second() < epoch.as_second()),
     });
     i32::try_from(theirs.count()).unwrap_or(i32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_status_names_the_first_of_many_that_are_left_out() {
+        let few = ["a".to_owned(), "b".to_owned()];
+        assert_eq!(some(&few), "a; b");
+        let many: Vec<String> = (0..200).map(|n| format!("{n}: {}", "ä".repeat(5000))).collect();
+        let told = some(&many);
+        assert!(told.starts_with("0: ä") && told.ends_with("…; and 180 more"), "{told}");
+        assert!(told.len() < 32 * 1024, "{}", told.len());
+    }
 }
