@@ -1,8 +1,8 @@
 //! Whether we may do in the management cluster what a NodeClass needs: asked in one request, now and then.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Mutex;
 use std::sync::PoisonError;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use k8s_openapi::api::authorization::v1::{ResourceRule, SelfSubjectRulesReview, SelfSubjectRulesReviewSpec};
@@ -11,6 +11,7 @@ use kube::api::PostParams;
 use tokio::time::Instant;
 
 use super::{ClusterAPINodeClass, LaunchMode};
+use crate::client::scalable::{Scalable, ScalableKind};
 use crate::instances::fleet::Fleet;
 use crate::instances::templates;
 use crate::names::CAPI_GROUP;
@@ -63,6 +64,10 @@ impl Permissions {
             Ok(Some(status)) => {
                 let (clones, control_plane) = groups(fleet, class);
                 let mut needs = needs(mode, clones.iter().cloned());
+                let sets = |member: &Arc<Scalable>| member.id.kind == ScalableKind::MachineSet;
+                if mode == LaunchMode::MachineDeployment && fleet.offers(class).members.iter().any(sets) {
+                    needs.extend(needs_of_sets());
+                }
                 needs.extend(templates::kind(class).map(|(group, _)| -> Need { (&["list"], group, ANY) }));
                 let missing = Missing {
                     needed: missing(&status.resource_rules, &needs),
@@ -119,6 +124,12 @@ pub(crate) fn needs(mode: LaunchMode, clones: impl Iterator<Item = String>) -> V
     // Their resources are named by their providers; whoever may touch any of a group may touch what is needed.
     needs.extend(clones.map(|group| -> Need { (&["get", "create", "delete"], group, ANY) }));
     needs
+}
+
+/// What MachineSets that belong to no MachineDeployment need besides.
+pub(crate) fn needs_of_sets() -> [Need; 2] {
+    ["machinesets", "machinesets/scale"]
+        .map(|resource| -> Need { (&["patch"], CAPI_GROUP.to_owned(), resource) })
 }
 
 /// What is done where it may be: reading which version of a template keeps to Cluster API's contract; and of Machines of their own,
@@ -204,6 +215,21 @@ mod tests {
             "get any of plane.x",
         ];
         assert_eq!(missing(&enough, &useful), told);
+    }
+
+    #[test]
+    fn a_machine_set_of_its_own_needs_its_own_rights() {
+        let for_deployments = [
+            rule(&["cluster.x-k8s.io"], &["*"], &["get", "list", "watch"]),
+            rule(&["cluster.x-k8s.io"], &["machines"], &["patch", "delete"]),
+            rule(&["cluster.x-k8s.io"], &["machinedeployments", "machinedeployments/scale"], &["patch"]),
+        ];
+        let needed = needs(LaunchMode::MachineDeployment, std::iter::empty());
+        assert_eq!(missing(&for_deployments, &needed), Vec::<String>::new());
+        assert_eq!(
+            missing(&for_deployments, &needs_of_sets()),
+            ["patch machinesets.cluster.x-k8s.io", "patch machinesets/scale.cluster.x-k8s.io"]
+        );
     }
 
     #[test]
