@@ -42,6 +42,8 @@ pub const MAX_SIZE: &str = "cluster.x-k8s.io/cluster-api-autoscaler-node-group-m
 pub const REVISION: &str = "machinedeployment.clusters.x-k8s.io/revision";
 /// Cluster API does not drain this Machine's Node.
 pub const EXCLUDE_DRAIN: &str = "machine.cluster.x-k8s.io/exclude-node-draining";
+/// Cluster API does not wait for the volumes of this Machine's Node.
+pub const EXCLUDE_DETACH: &str = "machine.cluster.x-k8s.io/exclude-wait-for-node-volume-detach";
 /// Prefix of hooks that hold back the drain of a Machine.
 pub const PRE_DRAIN_HOOK: &str = "pre-drain.delete.hook.machine.cluster.x-k8s.io";
 /// Our own hook: Karpenter drains the Node of a Machine that somebody else deletes.

@@ -157,6 +157,13 @@ impl<'a> Fields<'a> {
         items.iter().filter_map(Condition::read).collect()
     }
 
+    /// A condition of the older kind, which newer versions keep elsewhere, and some of which nothing of the newer kind says.
+    pub fn older_condition(&self, kind: &str) -> Option<Condition> {
+        let places = ["status.conditions", "status.deprecated.v1beta1.conditions"];
+        let items = places.iter().filter_map(|place| self.at(place)?.as_array()).flatten();
+        items.filter_map(Condition::read).find(|condition| condition.kind == kind)
+    }
+
     /// A reference to another object, in either version's shape.
     pub fn reference(&self, path: &str) -> Result<Option<Reference>, Malformed> {
         let (Some(kind), Some(name)) =

@@ -258,9 +258,16 @@ impl Hub {
         Ok(Machine::read(&patched)?)
     }
 
-    /// Has Cluster API wait no longer for the drain of a Machine's node, for its volumes, and for the Node to go.
+    /// Has Cluster API wait no longer for the drain of a Machine's node and for its volumes; where no MachineSet would take that back,
+    /// nor for the Node to go.
     pub async fn stop_waiting(&self, machine: &Machine) -> Result<(), HubError> {
         let api = self.api(CAPI_GROUP, "Machine", &machine.key.name).await?;
+        if machine.set_name().is_some() {
+            let annotations = json!({names::EXCLUDE_DRAIN: "", names::EXCLUDE_DETACH: ""});
+            let metadata = json!({"annotations": annotations});
+            let patched = api.patch_metadata(&machine.key.name, &machine.resource_version, metadata).await;
+            return patched.map(drop);
+        }
         let spec = match self.versions.own(&self.client).await?.as_str() {
             "v1beta1" => json!({
                 "nodeDrainTimeout": "1s", "nodeVolumeDetachTimeout": "1s", "nodeDeletionTimeout": "1s",
@@ -502,8 +509,16 @@ impl Scoped<'_> {
                 self.hub.answered();
                 Err(HubError::Conflict(self.what.clone()))
             }
-            400 | 401 | 403 | 422 => {
-                if matches!(status.code, 401 | 403) {
+            // Nobody has been told from anybody: what may be done, and what there is, is not known.
+            401 => {
+                let mut health = self.hub.health();
+                health.trouble = Some(status.message.clone());
+                health.out_of_reach = true;
+                drop(health);
+                Err(HubError::Unavailable { what: self.what.clone(), source: Box::new(error) })
+            }
+            400 | 403 | 422 => {
+                if status.code == 403 {
                     let mut health = self.hub.health();
                     health.trouble = Some(status.message.clone());
                     health.out_of_reach = false;

@@ -50,8 +50,8 @@ pub struct Machine {
     pub conditions: Vec<Condition>,
     /// Why it will never be, if so.
     pub failure: Option<Failure>,
-    /// Whether Cluster API does not wait for its node to be drained any more, once it is being deleted.
-    pub gives_up_waiting: bool,
+    /// Whether it gives its node no time to be drained, once it is being deleted.
+    pub hurries: bool,
 }
 
 /// Why a Machine cannot come to be.
@@ -111,7 +111,7 @@ impl Machine {
             node_name: fields.text("status.nodeRef.name")?,
             phase: fields.text("status.phase")?.unwrap_or_default(),
             failure: failure(&fields, &conditions)?,
-            gives_up_waiting: fields.int("spec.deletion.nodeDrainTimeoutSeconds")? == Some(1)
+            hurries: fields.int("spec.deletion.nodeDrainTimeoutSeconds")? == Some(1)
                 || fields.text("spec.nodeDrainTimeout")?.as_deref() == Some("1s"),
             conditions,
         })
@@ -131,6 +131,17 @@ impl Machine {
     /// Whether its MachineSet is to take it first.
     pub fn is_marked(&self) -> bool {
         self.annotations.contains_key(names::DELETE_MACHINE)
+    }
+
+    /// Whether Cluster API waits for its node no longer, once it is being deleted. What a MachineSet's Machine has as its own time-outs is
+    /// overwritten by those of the MachineSet at every turn, so there annotations tell.
+    pub fn gives_up_waiting(&self) -> bool {
+        match self.set_name() {
+            Some(_) => [names::EXCLUDE_DRAIN, names::EXCLUDE_DETACH]
+                .iter()
+                .all(|key| self.annotations.contains_key(*key)),
+            None => self.hurries,
+        }
     }
 
     /// Whether controllers leave it alone.

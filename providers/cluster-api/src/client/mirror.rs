@@ -334,6 +334,15 @@ impl Mirror {
         }
     }
 
+    /// A template may not be read. What it said when it could be stays: rights come and go, and a node that is what it was bought as must
+    /// not drift for that.
+    pub(crate) fn refuse_template(&self, reference: Reference, trouble: String) {
+        let known = self.template(&reference).is_some_and(|known| known.is_ok());
+        if !known {
+            self.set_template(reference, Err(trouble));
+        }
+    }
+
     /// Takes over a template, or why it cannot be read.
     pub(crate) fn set_template(&self, reference: Reference, template: Result<Template, String>) {
         let mut kept = self.write();
@@ -463,6 +472,22 @@ mod tests {
 
     use super::*;
     use crate::fixtures::object;
+
+    #[test]
+    fn what_a_template_said_stays_while_it_may_not_be_read() {
+        let mirror = Mirror::default();
+        let reference = Reference { kind: "T".to_owned(), name: "t".to_owned(), ..Reference::default() };
+        let said = |mirror: &Mirror| mirror.template(&reference).map(|said| said.is_ok());
+        mirror.refuse_template(reference.clone(), "you may not".to_owned());
+        assert_eq!(said(&mirror), Some(false), "it has said nothing yet");
+        let template = Template::read("T", &object(json!({"metadata": {"name": "t"}}))).expect("a template");
+        mirror.set_template(reference.clone(), Ok(template));
+        let version = mirror.version();
+        mirror.refuse_template(reference.clone(), "you may not".to_owned());
+        assert_eq!((said(&mirror), mirror.version()), (Some(true), version), "nothing has become of it");
+        mirror.set_template(reference.clone(), Err("it is gone".to_owned()));
+        assert_eq!(said(&mirror), Some(false));
+    }
 
     #[test]
     fn machine_sets_are_found_by_a_name_too_long_for_a_label() {

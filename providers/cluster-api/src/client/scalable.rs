@@ -10,7 +10,7 @@ use kube::api::DynamicObject;
 use serde::Deserialize as _;
 use serde_json::Value;
 
-use super::fields::{Condition, Fields, Malformed, Reference};
+use super::fields::{Condition, Fields, Malformed, Reference, condition};
 use crate::names;
 
 /// A kind that has a number of Machines.
@@ -79,6 +79,9 @@ impl fmt::Display for ScalableKey {
         write!(f, "{} {}", self.kind.as_str(), self.key)
     }
 }
+
+/// The condition that says whether Machines could be made.
+pub const MACHINES_CREATED: &str = "MachinesCreated";
 
 /// A MachineDeployment or MachineSet, or what a NodeClass names in place of one.
 #[derive(Clone, Debug, PartialEq)]
@@ -165,7 +168,7 @@ impl Scalable {
             on_delete: strategy.as_deref() == Some("OnDelete"),
             rollout_paused: fields.flag("spec.paused")?,
             rollout_after: rollout_after(&fields)?,
-            conditions: fields.conditions(),
+            conditions: conditions(&fields),
             replicas_set_by: replicas_set_by(object),
         })
     }
@@ -213,6 +216,15 @@ impl Scalable {
     pub fn malformed(&self, key: impl Into<String>, problem: impl fmt::Display) -> Malformed {
         Malformed { object: self.id.to_string(), key: key.into(), problem: problem.to_string() }
     }
+}
+
+/// The conditions, and whether Machines could be made: a refusal of one is told by the older kind alone.
+fn conditions(fields: &Fields<'_>) -> Vec<Condition> {
+    let mut conditions = fields.conditions();
+    if condition(&conditions, MACHINES_CREATED).is_none() {
+        conditions.extend(fields.older_condition(MACHINES_CREATED));
+    }
+    conditions
 }
 
 fn rollout_after(fields: &Fields<'_>) -> Result<Option<Timestamp>, Malformed> {

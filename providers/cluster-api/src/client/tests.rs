@@ -6,9 +6,10 @@ use serde_json::json;
 
 use super::cluster::Cluster;
 use super::fields::parse_key;
-use super::hub::{guarded, raising};
+use super::hub::{Hub, HubError, guarded, raising};
 use super::machine::Machine;
 use super::scalable::{Scalable, ScalableKey, ScalableKind};
+use super::scope::Ours;
 use crate::fixtures::{self, deployment, object};
 use crate::names;
 
@@ -191,4 +192,45 @@ fn a_level_rises_only_from_what_was_read_whatever_else_has_changed() {
     assert_eq!(raised(scale(4, &seen.uid)), None, "somebody else was first");
     assert_eq!(raised(scale(3, "another")), None, "one of the same name made since");
     assert!(raising(&seen, 2).is_none(), "lowering is bound to the version");
+}
+
+#[tokio::test]
+async fn an_expired_token_is_no_refusal() {
+    use kube::client::Body;
+
+    let answered = |code: u16| async move {
+        let answer = move |request: http::Request<Body>| {
+            let version = json!({"groupVersion": "cluster.x-k8s.io/v1beta2", "version": "v1beta2"});
+            let (code, body) = match request.uri().path() {
+                "/apis" => (
+                    200,
+                    json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": [
+                        {"name": "cluster.x-k8s.io", "versions": [version]},
+                    ]}),
+                ),
+                "/api" => (200, json!({"kind": "APIVersions", "versions": ["v1"]})),
+                _ => (
+                    code,
+                    json!({
+                        "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "code": code,
+                        "message": "no", "reason": "No",
+                    }),
+                ),
+            };
+            let answer =
+                http::Response::builder().status(code).body(Body::from(body.to_string().into_bytes()));
+            std::future::ready(answer)
+        };
+        let settings = super::settings::Settings {
+            cluster_name: Some("c".to_owned()),
+            cluster_namespace: Some("fleet".to_owned()),
+            ..super::settings::Settings::default()
+        };
+        let client = kube::Client::new(tower::service_fn(answer), "default");
+        let hub = Hub::new(client, Ours::new(&settings));
+        let error = hub.cluster().await.expect_err("no Cluster");
+        (matches!(error, HubError::Refused { .. }), hub.is_out_of_reach(), hub.trouble())
+    };
+    assert_eq!(answered(403).await, (true, false, Some("no".to_owned())));
+    assert_eq!(answered(401).await, (false, true, Some("no".to_owned())), "what there is is not known");
 }

@@ -14,6 +14,7 @@ use karpenter_runtime::object_key::ObjectKey;
 use kube::api::DynamicObject;
 use kube::runtime::watcher;
 use tokio::sync::Notify;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::control_plane::ControlPlane;
@@ -100,9 +101,12 @@ impl Watching {
         self.look_at_kinds().await;
         self.look_at_control_plane().await;
         self.mirror.mark_synced();
+        // Counted from one to the next, whatever happens in between: in a busy Cluster something changes all the time.
+        let mut heartbeat = Instant::now() + HEARTBEAT;
         loop {
             tokio::select! {
                 biased;
+                () = tokio::time::sleep_until(heartbeat) => heartbeat = Instant::now() + HEARTBEAT,
                 () = self.resources_changed.notified() => {
                     self.look_at_new_templates().await;
                     continue;
@@ -113,7 +117,6 @@ impl Watching {
                     self.look_at_control_plane().await;
                     continue;
                 }
-                () = tokio::time::sleep(HEARTBEAT) => {}
             }
             if let Err(error) = self.hub.cluster().await {
                 tracing::debug!(%error, "the management cluster did not answer");
@@ -200,9 +203,15 @@ impl Watching {
     }
 
     async fn look_at_template(&self, reference: &Reference) {
-        let found = self.look_at(reference, |object| Template::read(&reference.kind, object)).await;
-        if let Some(found) = found {
-            self.mirror.set_template(reference.clone(), found);
+        let found = self.hub.get(reference).await;
+        if let Err(error @ HubError::Refused { .. }) = &found {
+            return self.mirror.refuse_template(reference.clone(), error.to_string());
+        }
+        if let Some(found) = answer(found) {
+            let read = |object: DynamicObject| {
+                Template::read(&reference.kind, &object).map_err(|error| error.to_string())
+            };
+            self.mirror.set_template(reference.clone(), found.and_then(read));
         }
     }
 

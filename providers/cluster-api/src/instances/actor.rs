@@ -13,7 +13,7 @@ use karpenter_runtime::events::{Event, EventType, reference};
 use karpenter_runtime::object_key::ObjectKey;
 use tokio::time::Instant;
 
-use super::adoption;
+use super::adoption::{self, Unsuited};
 use super::fleet::Fleet;
 use super::holds::{self, HoldKind};
 use super::ledger::{self, ClaimFacts, Plan, Rules, Sightings, Situation};
@@ -24,7 +24,7 @@ use crate::client::machine::Machine;
 use crate::client::mirror::News;
 use crate::client::scalable::{Scalable, ScalableKey, ScalableKind};
 use crate::names;
-use crate::nodeclass::{Adoption, DEFAULT_SURPLUS_TIMEOUT};
+use crate::nodeclass::{Adoption, DEFAULT_SURPLUS_TIMEOUT, Drift};
 
 /// Cluster API looks at an object at most once a second; looking more often buys nothing.
 const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
@@ -49,6 +49,10 @@ pub(super) struct Memory {
     waiting: Option<Instant>,
     /// The replicas we set, until somebody else does.
     pub(super) level: Option<i32>,
+    /// Machines, by uid, that a rollout had made by our first look, and that are nobody's.
+    replaced: Option<BTreeSet<String>>,
+    /// Machines that are to be adopted, and that no NodePool suited.
+    unsuited: Unsuited,
 }
 
 /// A resource and everything a plan is made from.
@@ -78,8 +82,10 @@ impl Actor {
         let sets = fleet.mirror.sets_of(id);
         let look = Look { scalable: Scalable::clone(&seen), machines, sets, gone: BTreeSet::new() };
         self.succeed(&look).await;
+        self.look_back(&look);
         self.adopt(&look).await;
         self.take_over(&look).await;
+        self.tell_marks(&look);
         let (first, _) = self.plan(&look);
         self.part(&first.doubles).await;
         let suspects = self.suspects(id, &look.machines);
@@ -101,7 +107,13 @@ impl Actor {
         if hold.is_some_and(|hold| hold.kind == HoldKind::NoWrites) {
             return Ok(Outcome::After(WHILE_WAITING));
         }
-        let again = self.carry_out(&look, &plan, targeting.len()).await?;
+        let again = match self.carry_out(&look, &plan, targeting.len()).await {
+            Err(error @ HubError::Refused { .. }) => {
+                self.turn_away(&look.scalable, &plan, &targeting, &error.to_string());
+                return Err(error);
+            }
+            other => other?,
+        };
         let outcome = self.settle(id, plan);
         Ok(if again { Outcome::After(BETWEEN_LOOKS) } else { outcome })
     }
@@ -124,6 +136,7 @@ impl Actor {
         let takes_part = class.is_some() && not_ours.is_none();
         let rules = Rules {
             takes_part,
+            may_lower: not_ours.is_none(),
             adopt_unclaimed: takes_part && adoption != Adoption::Never,
             surplus_after: class.as_ref().map_or(DEFAULT_SURPLUS_TIMEOUT, |class| class.surplus_timeout()),
             may_raise: hold.as_ref().is_none_or(|hold| hold.kind == HoldKind::Waiting),
@@ -135,7 +148,7 @@ impl Actor {
         let sets = &look.sets;
         let rollout = rollout::rollout(&look.scalable, sets, &look.machines);
         let memory = self.memory(id);
-        let mut plan = ledger::plan(&Situation {
+        let plan = ledger::plan(&Situation {
             scalable: &look.scalable,
             machines: &look.machines,
             in_sets: (!sets.is_empty()).then(|| sets.iter().map(|set| set.replicas).sum()),
@@ -149,10 +162,6 @@ impl Actor {
             now: fleet.clock.now(),
             instant: Instant::now(),
         });
-        if not_ours.is_some() {
-            plan.replicas = None;
-            plan.refused = targeting.iter().filter(|c| c.provider_id.is_none()).cloned().collect();
-        }
         (plan, targeting)
     }
 
@@ -162,7 +171,8 @@ impl Actor {
         let fleet = &self.fleet;
         let mut memory = self.lock();
         let memory = memory.entry(id.clone()).or_default();
-        let claims = machines.iter().filter(|m| !m.deleting && !m.is_marked()).filter_map(Machine::claim);
+        let claims =
+            machines.iter().filter(|m| !m.deleting && !ledger::is_our_mark(m)).filter_map(Machine::claim);
         let unseen: Vec<(String, String)> = claims
             .filter(|claim| {
                 claim.owner == fleet.owner && !fleet.node_claims.is_seen(&claim.node_claim, &claim.uid)
@@ -228,38 +238,74 @@ impl Actor {
         }
     }
 
-    /// Makes NodeClaims for Machines that were there before, where that is wanted. What fails is done at the next look.
+    /// Takes note, at the first look, of what a rollout has made while nobody looked: pods may run there, and their NodeClaims, which
+    /// would have had successors, may be gone by now.
+    fn look_back(&self, look: &Look) {
+        let id = &look.scalable.id;
+        let mut memory = self.lock();
+        let memory = memory.entry(id.clone()).or_default();
+        if memory.replaced.is_some() {
+            return;
+        }
+        let newest = look.sets.iter().max_by_key(|set| (set.revision(), set.id.key.clone()));
+        // One that is older than our time has been there all along.
+        let newest =
+            newest.filter(|set| ledger::epoch(&look.scalable).is_some_and(|epoch| set.created > epoch));
+        let label = newest.map(|set| names::label_value(&set.id.key.name));
+        let made = ledger::unclaimed(&look.scalable, &look.machines).into_iter();
+        let made = made.filter(|machine| label.is_some() && machine.set_name() == label.as_deref());
+        memory.replaced = Some(made.map(|machine| machine.uid.clone()).collect());
+    }
+
+    /// Makes NodeClaims for Machines that were there before, where that is wanted, and for those that Cluster API put in the place of
+    /// others while nobody looked. What fails is done at the next look.
     async fn adopt(&self, look: &Look) {
         let fleet = &self.fleet;
         let Some(class) = fleet.node_class_of(&look.scalable) else { return };
-        if class.spec().adoption != Some(Adoption::Existing) || fleet.hold(&look.scalable).is_some() {
+        if fleet.hold(&look.scalable).is_some() {
             return;
         }
         let id = &look.scalable.id;
+        let (spec, memory) = (class.spec(), self.memory(id));
+        let existing = spec.adoption == Some(Adoption::Existing);
+        // Those that wait get what nobody has; the rest keeps the pods it has.
+        let waits = fleet.node_claims.targeting(id).iter().any(|claim| claim.provider_id.is_none());
+        let replaced = match spec.drift.unwrap_or_default() == Drift::ClusterAPI && !waits {
+            true => memory.replaced.clone().unwrap_or_default(),
+            false => BTreeSet::new(),
+        };
         // While Machines are replaced, the new ones are for the successors of those that go.
         if rollout::rollout(&look.scalable, &look.sets, &look.machines).is_some() {
             return;
         }
         let bound: BTreeSet<ObjectKey> =
             fleet.node_claims.bound_by_go().into_iter().map(|(key, _)| key).collect();
-        let fresh = |machine: &&Machine| adoption::is_adoptable(machine) && !bound.contains(&machine.key);
+        let fresh = |machine: &&Machine| {
+            adoption::is_adoptable(machine)
+                && (existing || replaced.contains(&machine.uid))
+                && !bound.contains(&machine.key)
+                && !memory.unsuited.holds(machine)
+        };
         let machines: Vec<&Machine> = look.machines.iter().filter(fresh).collect();
         if machines.is_empty() {
             return;
         }
         let Ok(pools) = fleet.node_claims.node_pools().await else { return };
+        let Ok(nodes) = fleet.node_claims.node_labels().await else { return };
         let offers = fleet.offers(&class);
+        let mut passed_over = Vec::new();
         for machine in machines {
             // What is not known of it is looked at the next time.
-            let Ok(Some(node)) = fleet.node_claims.node_labels(machine.node_name.as_deref()).await else {
-                continue;
-            };
+            let Some(node) = machine.node_name.as_ref().and_then(|name| nodes.get(name)) else { continue };
             let entry = fleet.entry_of(&offers, machine, id);
-            let labels = adoption::labels_of(&node, entry.as_ref().map(|entry| &entry.labels), &id.key.name);
+            let labels = adoption::labels_of(node, entry.as_ref().map(|entry| &entry.labels), &id.key.name);
             let mut all = node.clone();
             all.extend(labels.clone());
-            let Some(pool) = adoption::pool_for(&pools, class.name(), &all) else { continue };
-            let labels = adoption::with_what_is_required(pool, &node, labels);
+            let Some(pool) = adoption::pool_for(&pools, class.name(), &all) else {
+                passed_over.push(machine);
+                continue;
+            };
+            let labels = adoption::with_what_is_required(pool, node, labels);
             let Ok(claim) = adoption::adopt(pool, machine, &succession::target(id), &labels) else {
                 continue;
             };
@@ -268,6 +314,43 @@ impl Actor {
                 tracing::warn!(resource = %id, %error, "cannot make a NodeClaim for a Machine that was there before");
             }
         }
+        self.lock().entry(id.clone()).or_default().unsuited.note(&passed_over);
+    }
+
+    /// Turns those away for whom the management cluster refuses what they need, such as by a policy: they go elsewhere, and so do others
+    /// for a while.
+    fn turn_away(&self, scalable: &Scalable, plan: &Plan, targeting: &[ClaimFacts], why: &str) {
+        let (fleet, id) = (&self.fleet, &scalable.id);
+        let rises = plan.enrol.is_some() || plan.replicas.is_some_and(|level| level > scalable.replicas);
+        let unserved = targeting.iter().filter(|claim| plan.unserved.contains(&claim.uid));
+        let unclaimed =
+            targeting.iter().filter(|c| plan.claims.iter().any(|(_, served)| served.uid == c.uid));
+        let turned_away: Vec<&ClaimFacts> = unserved.filter(|_| rises).chain(unclaimed).collect();
+        if turned_away.is_empty() {
+            return;
+        }
+        fleet.backoff.failed(id, None, why);
+        fleet.metrics.launch_failures.inc(&[&id.to_string(), "Refused"]);
+        for claim in turned_away.into_iter().filter(|claim| claim.provider_id.is_none()) {
+            fleet.refuse(&claim.uid, why.to_owned());
+            fleet.wake(&claim.name);
+        }
+    }
+
+    /// Tells of Machines that somebody else marked: while they are there the level does not fall.
+    fn tell_marks(&self, look: &Look) {
+        let marked = look.machines.iter().filter(|m| !m.deleting && m.is_marked() && !ledger::is_our_mark(m));
+        let marked: Vec<&str> = marked.map(|machine| &*machine.key.name).collect();
+        let class = self.fleet.node_class_of(&look.scalable).filter(|_| !marked.is_empty());
+        let (Some(class), Some(_)) = (class, ledger::epoch(&look.scalable)) else { return };
+        let message = format!(
+            "{}: somebody else put the annotation {} on Machines {}; until it is removed or they are deleted, replicas are not lowered",
+            look.scalable.id,
+            names::DELETE_MACHINE,
+            marked.join(", "),
+        );
+        let event = Event::new(reference(&*class), EventType::Warning, "MarkedByAnother", message);
+        self.fleet.recorder.publish(event.dedupe_by([look.scalable.id.to_string(), marked.join(",")]));
     }
 
     /// Makes NodeClaims that the Go provider bound, and whose Machines carry our claim by now, like any other: its annotation, which

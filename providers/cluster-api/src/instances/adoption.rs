@@ -2,6 +2,7 @@
 //! cluster that Karpenter looks after. Only with `adoption: Existing`. Pure.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use karpenter_api::labels::{
     ARCH, CAPACITY_TYPE, CAPACITY_TYPE_ON_DEMAND, CAPACITY_TYPE_SPOT, INSTANCE_TYPE, NODEPOOL, OS,
@@ -12,6 +13,7 @@ use karpenter_cloudprovider::conversion;
 use karpenter_engine::requirement::{Operator, SelectorRequirement};
 use karpenter_engine::requirements::Requirements;
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use super::node_claims::Target;
 use crate::GROUP;
@@ -23,6 +25,26 @@ const NODE_CLASS_KIND: &str = "ClusterAPINodeClass";
 
 /// In the annotation of an adopted NodeClaim: it was made for the Machine it names.
 pub const EXISTING: &str = "existing";
+
+/// For how long a Machine that no NodePool suited is not asked after again: there may be many of them, and a look every second.
+const UNSUITED: Duration = Duration::from_secs(60);
+
+/// Machines that no NodePool suited, by uid, and when that was found out.
+#[derive(Clone, Debug, Default)]
+pub struct Unsuited(BTreeMap<String, Instant>);
+
+impl Unsuited {
+    /// Whether no NodePool suited a Machine a moment ago.
+    pub fn holds(&self, machine: &Machine) -> bool {
+        self.0.get(&machine.uid).is_some_and(|at| at.elapsed() < UNSUITED)
+    }
+
+    /// No NodePool suits these Machines.
+    pub fn note(&mut self, machines: &[&Machine]) {
+        self.0.retain(|_, at| at.elapsed() < UNSUITED);
+        self.0.extend(machines.iter().map(|machine| (machine.uid.clone(), Instant::now())));
+    }
+}
 
 /// Whether a Machine has a Node, is nobody's, and stays.
 pub fn is_adoptable(machine: &Machine) -> bool {
@@ -169,6 +191,18 @@ mod tests {
             }}},
         }))
         .expect("a NodePool")
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_machine_that_no_node_pool_suits_is_not_asked_after_for_a_minute() {
+        let (one, other) =
+            (crate::fixtures::machine("one", 0, &[]), crate::fixtures::machine("other", 0, &[]));
+        let mut unsuited = Unsuited::default();
+        unsuited.note(&[&one]);
+        assert_eq!((unsuited.holds(&one), unsuited.holds(&other)), (true, false));
+        tokio::time::advance(UNSUITED).await;
+        unsuited.note(&[&other]);
+        assert_eq!((unsuited.holds(&one), unsuited.holds(&other)), (false, true), "pools come and change");
     }
 
     #[test]

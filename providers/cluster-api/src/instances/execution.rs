@@ -32,6 +32,12 @@ impl Actor {
             let Some(now) = self.written("enrol", written)? else { return Ok(true) };
             scalable = now;
         }
+        if plan.dismiss {
+            let annotations = json!({names::EPOCH: null, names::PROTECTED: null});
+            let written = fleet.hub.annotate_scalable(&scalable, json!({"annotations": annotations})).await;
+            let Some(now) = self.written("dismiss", written)? else { return Ok(true) };
+            scalable = now;
+        }
         let machine = |key: &ObjectKey| look.machines.iter().find(|machine| machine.key == *key);
         let mut again = false;
         let mut short = 0;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::client::cluster::Cluster;
 use crate::client::fields::condition;
-use crate::client::scalable::Scalable;
+use crate::client::scalable::{MACHINES_CREATED, Scalable};
 use crate::names;
 
 /// What holds a resource.
@@ -22,12 +22,19 @@ pub struct Hold {
 impl Hold {
     /// Whether Cluster API will not go on unless somebody mends something, such as a template that does not exist.
     pub fn is_broken(&self) -> bool {
-        self.kind == HoldKind::Waiting && self.reason == BLOCKED
+        self.kind == HoldKind::Waiting && matches!(self.reason, BLOCKED | REFUSED)
+    }
+
+    /// Whether the management cluster refused what Cluster API asked of it, such as for a quota: there is nothing to wait for.
+    pub fn is_refused(&self) -> bool {
+        self.kind == HoldKind::Waiting && self.reason == REFUSED
     }
 }
 
 /// Why Cluster API makes no Machines when it is none of the checks that pass by themselves.
 const BLOCKED: &str = "ScalingUpBlocked";
+/// Why Cluster API makes no Machines when the management cluster refuses a Machine or a clone for one.
+const REFUSED: &str = "MachineCreationFailed";
 
 /// What a hold means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -94,13 +101,16 @@ fn topology_replicas(scalable: &Scalable, cluster: Option<&Cluster>) -> Option<i
     cluster?.topology_replicas.get(name).copied()
 }
 
-/// Cluster API says why it creates no Machines in `ScalingUp`, and in older versions in `MachinesCreated`.
+/// Cluster API says why it creates no Machines in `ScalingUp`, and in older versions in `MachinesCreated`, where all of them say what was
+/// refused. What an old MachineSet that has nothing to make said last is of no account.
 fn blocked(scalable: &Scalable, sets: &[Arc<Scalable>]) -> Option<Hold> {
-    let all = std::iter::once(scalable).chain(sets.iter().map(|set| &**set));
+    let newest = sets.iter().map(|set| set.revision()).max();
+    let makes = sets.iter().filter(|set| set.replicas > 0 || Some(set.revision()) == newest);
+    let all = std::iter::once(scalable).chain(makes.map(|set| &**set));
     for resource in all {
         let told = condition(&resource.conditions, "ScalingUp")
             .filter(|condition| condition.is_true() && condition.message.contains(" is blocked "))
-            .or_else(|| condition(&resource.conditions, "MachinesCreated").filter(|c| c.is_false()));
+            .or_else(|| condition(&resource.conditions, MACHINES_CREATED).filter(|c| c.is_false()));
         let Some(told) = told else { continue };
         let preflight =
             told.message.contains("preflight check failed") || told.reason == "PreflightCheckFailed";
@@ -111,6 +121,7 @@ fn blocked(scalable: &Scalable, sets: &[Arc<Scalable>]) -> Option<Hold> {
         let reason = match (preflight, upgrading) {
             (_, true) => "ControlPlaneUpgrading",
             (true, false) => "PreflightCheckFailed",
+            (false, false) if told.reason.ends_with("CloningFailed") || told.reason == REFUSED => REFUSED,
             (false, false) => BLOCKED,
         };
         let message = format!("{}: {}", resource.id, told.message.replace('\n', " "));
@@ -209,6 +220,32 @@ mod tests {
             "ReplicasOwnedByTopology"
         );
         assert_eq!(hold(&owned, &[], Some(&topology(Value::Null)), false), None);
+    }
+
+    #[test]
+    fn what_was_refused_is_told_wherever_a_version_keeps_it() {
+        let refused = json!([{
+            "type": "MachinesCreated", "status": "False", "reason": "InfrastructureTemplateCloningFailed",
+            "message": "quota exceeded",
+        }]);
+        let ready = json!([{"type": "MachinesReady", "status": "True"}]);
+        for status in [
+            json!({"conditions": refused}),
+            json!({"conditions": refused, "v1beta2": {"conditions": ready}}),
+            json!({"conditions": ready, "deprecated": {"v1beta1": {"conditions": refused}}}),
+        ] {
+            let read = |replicas: i32| {
+                let value = json!({
+                    "metadata": {"name": "m-1", "namespace": "default", "annotations": {names::REVISION: "1"}},
+                    "spec": {"replicas": replicas}, "status": status,
+                });
+                Arc::new(Scalable::read(ScalableKind::MachineSet, &object(value)).expect("a MachineSet"))
+            };
+            let told = hold(&deployment("m", &[]), &[read(1)], None, false).expect("a hold");
+            assert!(told.is_refused() && told.message.ends_with("quota exceeded"), "{told:?}");
+            let newer = set("m-2", "2", json!([]));
+            assert_eq!(hold(&deployment("m", &[]), &[read(0), newer], None, false), None, "that is over");
+        }
     }
 
     #[test]

@@ -10,6 +10,7 @@ use karpenter_runtime::error::NotYet;
 use karpenter_runtime::events::{Event, EventType, reference};
 
 use super::fleet::Fleet;
+use super::ledger::is_our_mark;
 use super::node_claims::{AssignError, Target};
 use super::pace::Turn;
 use super::{standalone, templates};
@@ -157,6 +158,9 @@ fn waiting(fleet: &Fleet, claim: &NodeClaim, target: &Target) -> Result<Launch, 
     if let Some(message) = away(fleet) {
         return Ok(Launch::Pending { reason: "ManagementUnavailable".to_owned(), message, handle });
     }
+    if let Some(hold) = hold.as_ref().filter(|hold| hold.is_refused()) {
+        return Err(failed(fleet, target, hold.reason, &hold.message));
+    }
     if is_overdue(fleet, claim, age) {
         // What Cluster API holds back is not broken: nobody need stay away from it.
         return Err(match hold {
@@ -222,7 +226,7 @@ pub(super) async fn progress(
     let standalone = fleet.node_claims.target(claim).is_some_and(|target| target.standalone);
     let domain = machine.failure_domain.clone().filter(|_| standalone);
     let target = Target { id: id.clone(), standalone, failure_domain: domain };
-    if machine.deleting || machine.is_marked() {
+    if machine.deleting || is_our_mark(machine) {
         let why = format!("Machine {} is being deleted", machine.key);
         return Err(ProviderError::insufficient_capacity(why));
     }

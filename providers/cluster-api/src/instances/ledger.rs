@@ -28,10 +28,18 @@
 //! A level that fell by a mark needs that mark until MachineSets have heard of it. A Machine that was deleted directly by then is made
 //! again, and there is one too many that no mark tells: so none is deleted for a while after the level fell.
 //!
+//! # What others mark
+//!
+//! A MachineSet that shrinks takes what is marked first, whoever marked it and whatever was marked since. So a Machine that somebody else
+//! marked is what it was, and while it is there the level does not fall: it would be the one that goes. Machines of NodeClaims that end
+//! are deleted directly then, and what Cluster API makes in their place serves whoever waits next.
+//!
 //! # A resource that takes part no more
 //!
 //! Its owner took it out of every NodeClass, or somebody else sets its replicas: what is free there is theirs, born or not. The level
-//! falls by Machines that carry the mark of their NodeClaim, by no others, and rises for nobody.
+//! falls by Machines that carry the mark of their NodeClaim, by no others, and rises for nobody; where it is not even ours to lower, they
+//! are deleted directly. Once nobody waits, and Cluster API has followed the level, our time with it is over: what its owner
+//! adds meanwhile is protected when it takes part again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -68,6 +76,8 @@ pub struct ClaimFacts {
 pub struct Rules {
     /// Whether it takes part: in a NodeClass, and its replicas are ours to set.
     pub takes_part: bool,
+    /// Whether the level may fall.
+    pub may_lower: bool,
     /// Whether Machines older than our epoch may serve NodeClaims.
     pub adopt_unclaimed: bool,
     /// For how long a Machine or replica nobody waits for is kept.
@@ -151,6 +161,8 @@ pub struct Enrolment {
 pub struct Plan {
     /// Write down that we scale it from now on.
     pub enrol: Option<Enrolment>,
+    /// Write down that we scale it no more.
+    pub dismiss: bool,
     /// Claim these Machines for these NodeClaims.
     pub claims: Vec<(ObjectKey, ClaimFacts)>,
     /// Mark these Machines, with this mark.
@@ -203,19 +215,19 @@ struct Sorted<'a> {
 
 /// What is to be done about a scalable resource.
 pub fn plan(situation: &Situation<'_>) -> Plan {
-    let epoch = epoch(situation.scalable);
+    let epoch = enrolled(situation);
     let sorted = sort(situation, epoch);
     let mut plan = Plan { in_rollout: situation.rollout.is_some(), ..Plan::default() };
     plan.sightings.lowered = situation.sightings.lowered.filter(|at| situation.age(*at) < AFTER_SHRINKING);
     let waiting = waiting(situation);
     // One that is not ours yet is left alone until somebody wants a node of it.
-    if epoch.is_none() && waiting.is_empty() && sorted.claimed.is_empty() {
+    if epoch.is_none() && waiting.is_empty() && sorted.claimed.is_empty() && sorted.marked.is_empty() {
         plan.counts = counts(&sorted, &waiting);
         return plan;
     }
     let protected = match protected(situation.scalable) {
-        Some(protected) if epoch.is_some() => protected,
         _ if situation.rules.adopt_unclaimed => 0,
+        Some(protected) if epoch.is_some() => protected,
         _ => {
             let ours = count(sorted.claimed.len());
             let bound =
@@ -256,6 +268,9 @@ pub fn plan(situation: &Situation<'_>) -> Plan {
         level(situation, &sorted, &waiting, &keep, reserve, &mut plan);
     } else {
         level_of_another(situation, &sorted, &waiting, keep.len(), &mut plan);
+        let leaving = sorted.marked.iter().any(|machine| is_marked_for_its_claim(machine));
+        let over = waiting.is_empty() && !leaving && !plan.writes() && is_followed(situation);
+        plan.dismiss = epoch.is_some() && over;
     }
     if plan.replicas.is_some_and(|level| level < situation.scalable.replicas) {
         plan.sightings.shrank = Some(situation.instant);
@@ -270,8 +285,33 @@ pub fn epoch(scalable: &Scalable) -> Option<Timestamp> {
     scalable.annotations.get(names::EPOCH)?.parse().ok()
 }
 
+/// Since when a resource is scaled by the rules of now. What it had before may serve once its owner says so, and is protected no more:
+/// that begins anew, or Machines that Cluster API made in place of protected ones would be surplus.
+fn enrolled(situation: &Situation<'_>) -> Option<Timestamp> {
+    let outdated = situation.rules.adopt_unclaimed && protected(situation.scalable).is_some_and(|p| p > 0);
+    epoch(situation.scalable).filter(|_| !outdated)
+}
+
+/// Whether Cluster API has taken as many Machines as the level says, so that none that goes was asked for by us.
+fn is_followed(situation: &Situation<'_>) -> bool {
+    let live = situation.machines.iter().filter(|machine| !machine.deleting).count();
+    let level = situation.scalable.replicas;
+    count(live) <= situation.in_sets.map_or(level, |in_sets| in_sets.min(level))
+}
+
 fn protected(scalable: &Scalable) -> Option<i32> {
     scalable.annotations.get(names::PROTECTED)?.parse().ok().filter(|protected| *protected >= 0)
+}
+
+/// Machines born since our epoch that are nobody's, but for the oldest, which make up for protected ones that were replaced.
+pub fn unclaimed<'a>(scalable: &Scalable, machines: &'a [Machine]) -> Vec<&'a Machine> {
+    let Some(epoch) = epoch(scalable) else { return Vec::new() };
+    let nobodys = machines.iter().filter(|m| m.claim().is_none() && !m.deleting && !m.is_marked());
+    let (mut born, before): (Vec<_>, Vec<_>) =
+        nobodys.partition(|machine| machine.created.as_second() >= epoch.as_second());
+    born.sort_by(|a, b| (a.created, &a.key).cmp(&(b.created, &b.key)));
+    let protected = usize::try_from(protected(scalable).unwrap_or(0)).unwrap_or(0);
+    born.into_iter().skip(protected.saturating_sub(before.len())).collect()
 }
 
 fn sort<'a>(situation: &Situation<'a>, epoch: Option<Timestamp>) -> Sorted<'a> {
@@ -287,13 +327,16 @@ fn sort<'a>(situation: &Situation<'a>, epoch: Option<Timestamp>) -> Sorted<'a> {
         // Creation times have whole seconds.
         let ours_by_birth = epoch.is_some_and(|epoch| machine.created.as_second() >= epoch.as_second());
         let bound = claim.is_none() && situation.targeting.iter().any(|claim| is_bound(claim, machine));
+        let another = claim.as_ref().is_some_and(|claim| claim.owner != situation.owner);
+        // One that is nobody's and that somebody else marked may go at any time: nobody gets it, and nobody is to wait for it.
+        let spoken_for = claim.is_none() && machine.is_marked() && !bound;
         if machine.deleting {
             sorted.deleting += 1;
-        } else if machine.is_marked() {
+        } else if is_our_mark(machine) && !another {
             sorted.marked.push(machine);
-        } else if claim.as_ref().is_some_and(|claim| claim.owner == situation.owner) {
+        } else if claim.is_some() && !another {
             sorted.claimed.push(machine);
-        } else if claim.is_some() || !(ours_by_birth || bound || situation.rules.adopt_unclaimed) {
+        } else if another || spoken_for || !(ours_by_birth || bound || situation.rules.adopt_unclaimed) {
             sorted.foreign.push(machine);
         } else {
             sorted.free.push(machine);
@@ -338,7 +381,7 @@ fn is_bound(claim: &ClaimFacts, machine: &Machine) -> bool {
 
 /// Whether there are more Machines, neither marked nor going, than the level or the MachineSets ask for.
 fn shrinks(situation: &Situation<'_>) -> bool {
-    let stay = situation.machines.iter().filter(|machine| !machine.deleting && !machine.is_marked());
+    let stay = situation.machines.iter().filter(|machine| !machine.deleting && !is_our_mark(machine));
     let level = situation.scalable.replicas;
     count(stay.count()) > situation.in_sets.map_or(level, |in_sets| in_sets.min(level))
 }
@@ -434,8 +477,9 @@ fn mark_surplus(
     let spare = free.len().saturating_sub((reserve + unserved).max(floor));
     let surplus_after = situation.rules.surplus_after;
     for machine in dispensable(situation, free).into_iter().take(spare) {
-        // While Machines are being replaced there is one more at times; its time starts when that is over.
-        if situation.rollout.is_some() {
+        // While Machines are being replaced there is one more at times; its time starts when that is over. Where the level does not
+        // fall, what goes is made again.
+        if situation.rollout.is_some() || !may_lower(situation) {
             break;
         }
         let since = *situation.sightings.free.get(&machine.uid).unwrap_or(&situation.instant);
@@ -452,7 +496,7 @@ fn mark_surplus(
 /// Free Machines in the order in which they may go: those that failed, then the youngest. What was there before us may serve, and
 /// is never surplus.
 fn dispensable<'a>(situation: &Situation<'_>, free: &[&'a Machine]) -> Vec<&'a Machine> {
-    let epoch = epoch(situation.scalable);
+    let epoch = enrolled(situation);
     let ours = |m: &&Machine| {
         !m.is_paused() && epoch.is_some_and(|epoch| m.created.as_second() >= epoch.as_second())
     };
@@ -520,6 +564,8 @@ fn level(
         if situation.rules.may_raise {
             next = needed;
         }
+    } else if !may_lower(situation) {
+        // It stays.
     } else if want < current && situation.rollout.is_none() {
         let safe = current.max(total) - count(leaving);
         next = want.max(safe);
@@ -555,6 +601,13 @@ fn level(
     }
 }
 
+/// Whether the level may fall, and takes none that somebody else marked.
+fn may_lower(situation: &Situation<'_>) -> bool {
+    let marked_by_another =
+        |machine: &&Machine| !machine.deleting && machine.is_marked() && !is_our_mark(machine);
+    situation.rules.may_lower && !situation.machines.iter().any(|machine| marked_by_another(&machine))
+}
+
 /// Whether MachineSets may yet have to hear that the level is as low as this. In a rollout they have more replicas at any time.
 fn is_news(situation: &Situation<'_>, level: i32, lowered: Option<Instant>) -> bool {
     level < situation.scalable.replicas
@@ -574,9 +627,10 @@ fn level_of_another(
     let live = count(situation.machines.len() - sorted.deleting);
     let unborn = usize::try_from(current - live).unwrap_or(0);
     let served = |claim: &ClaimFacts| plan.claims.iter().any(|(_, served)| served.uid == claim.uid);
-    // Replicas that are on their way may have been asked for by those that wait; the others go elsewhere.
+    // Replicas that are on their way may have been asked for by those that wait, unless somebody else sets them; the others go elsewhere.
     let mut unserved: Vec<&ClaimFacts> = waiting.iter().copied().filter(|claim| !served(claim)).collect();
-    plan.refused = unserved.drain((unborn + free).min(unserved.len())..).cloned().collect();
+    let coming = if situation.rules.may_lower { unborn } else { 0 };
+    plan.refused = unserved.drain((coming + free).min(unserved.len())..).cloned().collect();
     plan.unserved = unserved.into_iter().map(|claim| claim.uid.clone()).collect();
 
     let marked = sorted.marked.iter().filter(|machine| is_marked_for_its_claim(machine));
@@ -585,6 +639,10 @@ fn level_of_another(
         .chain(plan.marks.iter().map(|(key, _)| key.clone()))
         .collect();
     if ours.is_empty() {
+        return;
+    }
+    if !may_lower(situation) {
+        plan.removals = ours.into_iter().collect();
         return;
     }
     if unborn > 0 {
@@ -653,6 +711,14 @@ fn removals(
     let marked = ours.chain(marks.iter().map(|(key, _)| key));
     let total = count(situation.machines.len());
     let mut taken = usize::try_from(total - level).unwrap_or(0).saturating_sub(sorted.deleting);
+    if !may_lower(situation) {
+        // What is too many goes by the marks of others.
+        let surplus = |key: &&ObjectKey| {
+            let mut surplus = sorted.marked.iter().filter(|machine| !is_marked_for_its_claim(machine));
+            surplus.any(|machine| machine.key == **key)
+        };
+        return marked.filter(|key| !surplus(key)).cloned().collect();
+    }
     let Some(rollout) = situation.rollout else {
         let marked: Vec<&ObjectKey> = marked.collect();
         let left = marked.len().saturating_sub(taken);
@@ -674,7 +740,7 @@ fn removals(
 }
 
 /// Whether we marked it: only then is it ours to delete.
-fn is_our_mark(machine: &Machine) -> bool {
+pub fn is_our_mark(machine: &Machine) -> bool {
     let mark = machine.annotations.get(names::DELETE_MACHINE);
     mark.is_some_and(|mark| mark == SURPLUS_MARK) || is_marked_for_its_claim(machine)
 }
@@ -706,6 +772,7 @@ impl Plan {
     /// Whether anything is to be written.
     pub fn writes(&self) -> bool {
         self.enrol.is_some()
+            || self.dismiss
             || !self.claims.is_empty()
             || !self.marks.is_empty()
             || self.replicas.is_some()

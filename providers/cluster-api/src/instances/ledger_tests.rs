@@ -34,6 +34,7 @@ impl Case {
             gone: BTreeSet::new(),
             rules: Rules {
                 takes_part: true,
+                may_lower: true,
                 adopt_unclaimed: false,
                 surplus_after: Duration::from_secs(300),
                 may_raise: true,
@@ -474,7 +475,7 @@ fn a_young_machine_beyond_the_level_is_not_claimed_before_cluster_api_has_settle
     later.sightings = plan.sightings.clone();
     later.instant += Duration::from_secs(30);
     assert_eq!(claimed(&later.plan()), ["m-1"], "nobody has taken it away");
-    assert_eq!(claimed(&case().mark("m-2", "surplus").plan()), ["m-1"], "the other one goes");
+    assert_eq!(claimed(&case().mark("m-2", SURPLUS_MARK).plan()), ["m-1"], "the other one goes");
 }
 
 #[test]
@@ -506,10 +507,12 @@ fn a_young_machine_is_not_claimed_while_its_machine_set_is_to_have_fewer() {
 
 #[test]
 fn a_resource_that_takes_part_no_more_keeps_what_its_owner_scales_up() {
+    // Besides writing down that it takes part no more.
+    let plan = |case: &Case| Plan { dismiss: false, ..case.plan() };
     let late = |case: Case| {
-        let first = case.plan();
+        let first = plan(&case);
         assert!(!first.writes(), "{first:?}");
-        Case { sightings: first.sightings, instant: case.instant + Duration::from_secs(3600), ..case }.plan()
+        plan(&Case { sightings: first.sightings, instant: case.instant + Duration::from_secs(3600), ..case })
     };
     let handed_over = |mut case: Case| {
         case.rules.takes_part = false;
@@ -537,7 +540,8 @@ fn a_node_claim_that_ends_takes_its_own_machine_from_a_resource_that_takes_part_
     };
     assert_eq!(case(5, &["x", "y", "z"]).plan().replicas, Some(4));
     assert!(!case(4, &["x", "y", "z"]).plan().writes(), "the MachineSet is slow, that is all");
-    assert!(!case(4, &["x", "y", "z"]).deleting("m-b").plan().writes());
+    let going = case(4, &["x", "y", "z"]).deleting("m-b").plan();
+    assert_eq!((going.replicas, going.removals.len(), going.dismiss), (None, 0, true), "that was all");
     // Of replicas that are not born yet it cannot be told whether the level has been lowered.
     let unborn = case(5, &["x"]);
     let first = unborn.plan();
@@ -546,6 +550,111 @@ fn a_node_claim_that_ends_takes_its_own_machine_from_a_resource_that_takes_part_
         Case { sightings: first.sightings, instant: unborn.instant + Duration::from_secs(300), ..unborn };
     let plan = late.plan();
     assert_eq!((plan.replicas, keys(&plan.removals)), (None, vec!["m-b"]), "one of them gets its place");
+}
+
+#[test]
+fn what_its_owner_adds_while_a_resource_takes_no_part_is_protected_when_it_takes_part_again() {
+    let mut out = Case::new(6).claimed(&["a", "b", "c"]).free(&["x"]);
+    out.rules.takes_part = false;
+    assert!(out.plan().dismiss, "our time with it is over");
+    let mut busy = Case::new(4).claimed(&["a", "b", "c"]).waiting(&["d"]);
+    busy.rules.takes_part = false;
+    assert!(!busy.plan().dismiss, "somebody waits for what is on its way");
+    let mut shrinking = Case::new(3).claimed(&["a", "b", "c"]).free(&["x"]).mark("x", SURPLUS_MARK);
+    shrinking.rules.takes_part = false;
+    assert!(!shrinking.plan().dismiss, "what we asked for has yet to go");
+    let mut again = Case::new(6).claimed(&["a", "b", "c"]).free(&["x", "y"]);
+    again.protected = None;
+    let plan = again.plan();
+    assert_eq!(plan.enrol.map(|enrolment| enrolment.protected), Some(3), "one of them is not born yet");
+    assert_eq!((plan.marks.len(), plan.replicas), (0, None));
+}
+
+#[test]
+fn a_node_claim_ends_also_where_replicas_are_not_ours_to_lower() {
+    let mut case = Case::new(3).claimed(&["a", "b", "c"]).mark("m-b", "uid-b");
+    (case.rules.takes_part, case.rules.may_lower, case.rules.may_raise) = (false, false, false);
+    let plan = case.plan();
+    assert_eq!((plan.replicas, keys(&plan.removals)), (None, vec!["m-b"]), "its owner gets another");
+    let mut waits = Case::new(3).claimed(&["a", "b"]).free(&["x"]).waiting(&["d", "e"]);
+    (waits.rules.takes_part, waits.rules.may_lower, waits.rules.may_raise) = (false, false, false);
+    let plan = waits.plan();
+    let refused: Vec<&str> = plan.refused.iter().map(|claim| claim.name.as_str()).collect();
+    assert_eq!((claimed(&plan), refused), (vec!["x".to_owned()], vec!["e"]), "who is served is not refused");
+}
+
+#[test]
+fn the_last_machine_goes_also_when_our_time_with_a_resource_is_over() {
+    let mut case = Case::new(3).claimed(&["a"]).foreign(&["x", "y"]).mark("m-a", "uid-a");
+    case.protected = None;
+    case.rules.takes_part = false;
+    assert_eq!(case.plan().replicas, Some(2));
+}
+
+#[test]
+fn what_was_protected_is_not_made_up_for_once_it_may_be_adopted() {
+    let mut case = Case::new(4).foreign(&["f1", "f2", "f3"]).claimed(&["a"]).waiting(&["n1", "n2", "n3"]);
+    case.protected = Some(3);
+    case.rules.adopt_unclaimed = true;
+    for (claim, machine) in case.targeting.iter_mut().zip(["f1", "f2", "f3"]) {
+        claim.bound_to = Some(ObjectKey::namespaced("default", machine));
+    }
+    let plan = case.plan();
+    assert_eq!((plan.claims.len(), plan.replicas), (3, None), "{plan:?}");
+    assert_eq!(plan.enrol.as_ref().map(|enrolment| enrolment.protected), Some(0), "going back is right, too");
+    let mut replaced = Case::new(4).foreign(&["f1", "f2"]).free(&["f3"]).claimed(&["a"]);
+    replaced.protected = Some(3);
+    replaced.rules.adopt_unclaimed = true;
+    replaced.sightings.free.insert("uid-f3".into(), replaced.instant);
+    replaced.instant += Duration::from_secs(3600);
+    let plan = replaced.plan();
+    assert_eq!((marked(&plan), plan.replicas), (vec![], None), "it stood for one that was not ours");
+    let born = plan.enrol.map(|enrolment| enrolment.epoch.as_second() - 1_767_225_600);
+    assert_eq!(born, Some(EPOCH_SECOND + 6), "and is not ours by birth from now on");
+}
+
+#[test]
+fn what_somebody_else_marked_is_not_leaving() {
+    let case = Case::new(3).claimed(&["a", "b", "c"]).mark("m-b", "by hand");
+    assert!(!case.plan().writes(), "its node is in use: {:?}", case.plan());
+    let waiting = Case::new(3).claimed(&["a", "b", "c"]).mark("m-b", "by hand").waiting(&["d"]);
+    assert_eq!(waiting.plan().replicas, Some(4));
+    let free = Case::new(2).claimed(&["a"]).free(&["x"]).mark("x", "by hand").waiting(&["d"]);
+    let plan = free.plan();
+    assert_eq!((plan.claims.len(), plan.replicas), (0, Some(3)), "it may go at any time");
+}
+
+#[test]
+fn a_foreign_machine_that_somebody_marked_stays_protected() {
+    let mut case = Case::new(4).foreign(&["f1", "f2", "f3"]).claimed(&["a"]).mark("f3", "2026-01-01");
+    case.protected = None;
+    let plan = case.plan();
+    assert_eq!(plan.enrol.as_ref().map(|enrolment| enrolment.protected), Some(3));
+    assert_eq!(plan.replicas, None);
+}
+
+#[test]
+fn the_level_does_not_fall_while_machines_that_others_marked_would_go_for_it() {
+    let mut case = Case::new(4).foreign(&["f"]).mark("f", "by hand").claimed(&["a", "b", "c"]).up();
+    case.protected = Some(1);
+    let case = case.mark("m-b", "uid-b");
+    let plan = case.plan();
+    assert_eq!((plan.replicas, keys(&plan.removals)), (None, vec!["m-b"]), "names would decide which goes");
+    let going = case.deleting("m-b");
+    assert!(!going.plan().writes(), "nor when it may be gone before its MachineSet hears of it");
+    let mut surplus = Case::new(3).foreign(&["f"]).mark("f", "by hand").claimed(&["a"]).free(&["x"]);
+    surplus.protected = Some(1);
+    surplus.sightings.free.insert("uid-x".into(), surplus.instant);
+    surplus.instant += Duration::from_secs(3600);
+    assert!(!surplus.plan().writes(), "deleted directly it would be made again");
+    let mut gone = Case::new(2).claimed(&["a", "b"]).mark("m-b", "by hand");
+    gone.gone.insert("uid-b".into());
+    let plan = gone.plan();
+    assert_eq!(
+        (marked(&plan), keys(&plan.removals)),
+        (vec![("m-b", "uid-b")], vec!["m-b"]),
+        "nobody's any more"
+    );
 }
 
 #[test]

@@ -315,14 +315,11 @@ impl NodeClaims {
         Ok(pools.list(&ListParams::default()).await?.items)
     }
 
-    /// The labels of a Node, as they are now; none if there is no such Node.
-    pub async fn node_labels(
-        &self,
-        name: Option<&str>,
-    ) -> Result<Option<BTreeMap<String, String>>, kube::Error> {
-        let Some(name) = name else { return Ok(None) };
-        let node = Api::<Node>::all(self.client()).get_opt(name).await?;
-        Ok(node.map(|node| node.metadata.labels.unwrap_or_default()))
+    /// The labels of all Nodes, as they are now, by name.
+    pub async fn node_labels(&self) -> Result<BTreeMap<String, BTreeMap<String, String>>, kube::Error> {
+        let nodes = Api::<Node>::all(self.client()).list_metadata(&ListParams::default()).await?;
+        let labelled = nodes.items.into_iter().map(|node| node.metadata);
+        Ok(labelled.filter_map(|meta| Some((meta.name?, meta.labels.unwrap_or_default()))).collect())
     }
 
     /// Starts deleting this NodeClaim and no later one of its name.

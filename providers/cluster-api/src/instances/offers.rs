@@ -226,7 +226,7 @@ pub fn room(scalable: &Scalable, machines: &[Machine], targeting: &[ClaimFacts])
     let served: BTreeSet<String> =
         machines.iter().filter_map(|machine| machine.claim().map(|claim| claim.uid)).collect();
     let waiting = targeting.iter().filter(|claim| !served.contains(&claim.uid)).count();
-    let standing = machines.iter().filter(|machine| !machine.deleting && !machine.is_marked());
+    let standing = machines.iter().filter(|machine| !machine.deleting && !ledger::is_our_mark(machine));
     let (claimed, others): (Vec<_>, Vec<_>) = standing.partition(|machine| machine.claim().is_some());
     let epoch = ledger::epoch(scalable);
     let free =

@@ -4,6 +4,7 @@
 use serde_json::{Value, json};
 
 use super::fleet::Fleet;
+use super::ledger::is_our_mark;
 use crate::client::machine::Machine;
 use crate::names;
 use crate::nodeclass::ClusterAPINodeClass;
@@ -37,7 +38,7 @@ fn change(machine: &Machine, wanted: bool) -> Option<Value> {
 /// Has claimed Machines say what their NodeClasses want, a few at a time. What fails is done the next time.
 pub(crate) async fn look_after(fleet: &Fleet) {
     let mut written = 0;
-    for machine in fleet.mirror.machines().into_iter().filter(|m| !m.deleting && !m.is_marked()) {
+    for machine in fleet.mirror.machines().into_iter().filter(|m| !m.deleting && !is_our_mark(m)) {
         let Some(claim) = machine.claim().filter(|claim| claim.owner == fleet.owner) else { continue };
         let found = fleet.node_claims.seen(&claim.node_claim, &claim.uid);
         let class = found.and_then(|found| fleet.node_class(&found.spec.node_class_ref.name));

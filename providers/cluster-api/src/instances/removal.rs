@@ -16,6 +16,7 @@ use kube::api::ListParams;
 use serde_json::json;
 
 use super::fleet::Fleet;
+use super::ledger::{SURPLUS_MARK, is_our_mark};
 use crate::client::fields::parse_key;
 use crate::client::hub::HubError;
 use crate::client::machine::Machine;
@@ -106,9 +107,9 @@ async fn begin(fleet: &Arc<Fleet>, claim: &NodeClaim) -> Result<Begun, ProviderE
             fleet.poke(id);
         }
         tell_what_blocks(fleet, claim, &machine);
-        let is_late = is_overdue(fleet, claim) && !machine.gives_up_waiting;
+        let is_late = is_overdue(fleet, claim) && !machine.gives_up_waiting();
         if is_late && fleet.paused(&machine).is_none() && !is_paused(fleet).await? {
-            // Its finalizers are Cluster API's; how long it waits for the node is for us to say.
+            // Its finalizers are Cluster API's; whether it waits for the node is for us to say.
             match fleet.hub.stop_waiting(&machine).await {
                 Err(error) if !error.is_conflict() && !error.is_not_found() => {
                     return Err(ProviderError::other(error));
@@ -119,9 +120,12 @@ async fn begin(fleet: &Arc<Fleet>, claim: &NodeClaim) -> Result<Begun, ProviderE
         return Ok(Begun::Going);
     }
     let standalone = target.as_ref().is_some_and(|target| target.standalone) || id.is_none();
+    let uid = claim.metadata.uid.clone().unwrap_or_default();
+    // What somebody else marked is not marked for its end.
+    let is_marked = is_our_mark(&machine);
     // Of one that is marked all that is to be written is the level, for which that is asked anew.
     let paused = match fleet.paused(&machine) {
-        None if (standalone || !machine.is_marked()) && is_paused(fleet).await? => {
+        None if (standalone || !is_marked) && is_paused(fleet).await? => {
             Some("the Cluster is paused".to_owned())
         }
         seen => seen,
@@ -129,7 +133,6 @@ async fn begin(fleet: &Arc<Fleet>, claim: &NodeClaim) -> Result<Begun, ProviderE
     if let Some(what) = paused {
         let why = format!("Machine {}: {what}; it will be deleted when that ends", machine.key);
         // That is known at once.
-        let uid = claim.metadata.uid.clone().unwrap_or_default();
         let event = Event::new(reference(claim), EventType::Normal, PAUSED, why.clone());
         fleet.recorder.publish(event.dedupe_by([uid, why.clone()]));
         return Ok(Begun::Waits(why));
@@ -143,10 +146,17 @@ async fn begin(fleet: &Arc<Fleet>, claim: &NodeClaim) -> Result<Begun, ProviderE
         fleet.metrics.writes.inc(&["delete"]);
         return settle(fleet.hub.delete_machine(&machine).await).map(|()| Begun::Going);
     }
-    if !machine.is_marked() {
-        let uid = claim.metadata.uid.clone().unwrap_or_default();
+    if !is_marked {
         // Karpenter has drained the node; Cluster API need not do it again.
-        let metadata = json!({"annotations": {names::DELETE_MACHINE: uid, names::EXCLUDE_DRAIN: ""}});
+        let mark = if uid.is_empty() { SURPLUS_MARK } else { &uid };
+        let mut annotations = json!({names::DELETE_MACHINE: mark, names::EXCLUDE_DRAIN: ""});
+        if machine.claim().is_none() && !uid.is_empty() {
+            // The Go provider bound it: whose mark this is has to be told by the claim.
+            annotations[names::NODECLAIM_UID] = uid.into();
+            annotations[names::NODECLAIM] = claim.metadata.name.clone().unwrap_or_default().into();
+            annotations[names::OWNER] = fleet.owner.clone().into();
+        }
+        let metadata = json!({"annotations": annotations});
         match fleet.hub.annotate_machine(&machine, metadata).await {
             Ok(_) => {
                 fleet.metrics.writes.inc(&["mark"]);

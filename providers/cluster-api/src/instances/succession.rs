@@ -8,6 +8,7 @@ use std::sync::Arc;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use karpenter_api::NodeClaim;
 
+use super::ledger;
 use super::node_claims::Target;
 use super::rollout::Rollout;
 use crate::client::machine::Machine;
@@ -44,7 +45,7 @@ impl Estate<'_> {
         let by_remediation = self.spec.remediation.unwrap_or_default() != Remediation::Karpenter;
         let taken = |machine: &&Machine| {
             machine.deleting
-                && !machine.is_marked()
+                && !ledger::is_our_mark(machine)
                 && (by_rollout || (by_remediation && machine.is_condemned()))
         };
         let succeeded: BTreeSet<&str> = self

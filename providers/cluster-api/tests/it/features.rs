@@ -112,6 +112,30 @@ fn machines_that_were_there_before_are_adopted_where_that_is_wanted() {
 }
 
 #[test]
+fn nodes_that_were_there_before_may_be_adopted_later() {
+    scenario(async {
+        let rig = Rig::new(json!({})).await;
+        rig.deployment("m", &[(MAX, "50")]).await;
+        rig.patch(Kind::MachineDeployment, "m", json!({"spec": {"replicas": 3}})).await;
+        rig.until("three nodes by hand", 5 * MINUTE, |objects| objects.nodes.len() == 3).await;
+        rig.create(node_pool()).await;
+        rig.pass(10 * SECOND).await;
+        rig.karpenter.start();
+        rig.want(1);
+        rig.until("one node of Karpenter's", 5 * MINUTE, |objects| initialized(objects) == 1).await;
+        assert_eq!(rig.replicas("m"), 4);
+        rig.patch_node_class(json!({"spec": {"adoption": "Existing"}})).await;
+        rig.until("each has a NodeClaim", 5 * MINUTE, |objects| initialized(objects) == 4).await;
+        rig.pass(30 * MINUTE).await;
+        assert_eq!((rig.replicas("m"), rig.read(claimed)), (4, 4), "and no other Machine came or went");
+        rig.patch_node_class(json!({"spec": {"adoption": "Never"}})).await;
+        rig.pass(30 * MINUTE).await;
+        assert_eq!((rig.replicas("m"), rig.read(claimed)), (4, 4), "nor when it is taken back");
+        rig.at_rest();
+    });
+}
+
+#[test]
 fn objects_that_move_to_another_management_cluster_are_not_taken_for_gone() {
     scenario(async {
         let rig = Rig::new(json!({})).await;
@@ -146,16 +170,23 @@ fn a_termination_that_is_overdue_makes_cluster_api_wait_no_longer() {
         rig.annotate_claim("n1", "karpenter.sh/nodeclaim-termination-timestamp", &by.to_string()).await;
         rig.want(0);
         rig.delete_claim("n1").await;
-        let timeout = |rig: &Rig| {
+        let waits = |rig: &Rig| {
             rig.read(|objects| {
-                let machine = objects.machines.values().next()?;
-                machine.data.pointer("/spec/deletion/nodeDrainTimeoutSeconds").and_then(Value::as_i64)
+                let annotations =
+                    objects.machines.values().next().and_then(|m| m.metadata.annotations.as_ref());
+                let excluded = ["exclude-node-draining", "exclude-wait-for-node-volume-detach"];
+                !excluded.iter().all(|what| {
+                    annotations
+                        .is_some_and(|all| all.contains_key(&format!("machine.cluster.x-k8s.io/{what}")))
+                })
             })
         };
         rig.pass(MINUTE).await;
-        assert_eq!(timeout(&rig), None, "there is time left");
-        rig.pass(2 * MINUTE).await;
-        assert_eq!(timeout(&rig), Some(1));
+        assert!(waits(&rig), "there is time left");
+        rig.pass(30 * MINUTE).await;
+        assert!(!waits(&rig));
+        let writes = rig.writes(&format!("/machines/{machine}"));
+        assert!(writes <= 4, "claim, mark, level and this, however long it takes: {writes}");
         rig.patch(Kind::Machine, &machine, annotate(Value::Null)).await;
         rig.until("it goes when the hook does", 5 * MINUTE, |objects| objects.machines.is_empty()).await;
     });

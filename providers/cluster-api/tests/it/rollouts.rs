@@ -105,6 +105,48 @@ fn a9_machines_that_cluster_api_replaced_get_node_claims() {
 }
 
 #[test]
+fn a9_what_was_replaced_while_nobody_looked_is_adopted() {
+    scenario(async {
+        let rig = Rig::new(json!({"drift": "ClusterAPI"})).await;
+        rig.deployment("m", &[(MAX, "20")]).await;
+        rig.create(json!({
+            "apiVersion": "karpenter.sh/v1", "kind": "NodePool", "metadata": {"name": "default"},
+            "spec": {"template": {"spec": {"requirements": [], "nodeClassRef": {
+                "group": "karpenter.cluster.x-k8s.io", "kind": "ClusterAPINodeClass", "name": "default",
+            }}}},
+        }))
+        .await;
+        rig.karpenter.start();
+        rig.want(4);
+        rig.until("all nodes are ready", 10 * MINUTE, |objects| initialized(objects) == 4).await;
+        rig.karpenter.kill();
+        let change = json!({"spec": {"template": {"spec": {"version": "v1.37.0"}}}});
+        rig.patch(Kind::MachineDeployment, "m", change).await;
+        rig.until("all are replaced", 30 * MINUTE, |objects| {
+            in_set(objects, "m-00001") == 0 && objects.machines.len() == 4 && objects.nodes.len() == 4
+        })
+        .await;
+        rig.pass(MINUTE).await;
+        let machines = |rig: &Rig| rig.read(|objects| objects.machines.keys().cloned().collect::<Vec<_>>());
+        let before = machines(&rig);
+        // Nobody asks for others meanwhile: what they are for runs already.
+        rig.want(0);
+        rig.karpenter.start();
+        rig.until("each has a NodeClaim", 10 * MINUTE, |objects| {
+            initialized(objects) == 4
+                && objects
+                    .machines
+                    .keys()
+                    .all(|m| objects.node_claims.keys().any(|claim| claim.name == m.name))
+        })
+        .await;
+        rig.pass(30 * MINUTE).await;
+        assert_eq!((machines(&rig), rig.replicas("m")), (before, 4), "none of them is replaced once more");
+        rig.at_rest();
+    });
+}
+
+#[test]
 fn a10_nodes_of_an_on_delete_deployment_are_replaced_one_at_a_time() {
     scenario(async {
         let rig = Rig::new(json!({"drift": "Karpenter"})).await;

@@ -397,3 +397,54 @@ fn a20_bad_annotations_are_named_and_the_others_work() {
         rig.at_rest();
     });
 }
+
+#[test]
+fn what_somebody_else_marks_stays_and_a_node_claim_that_ends_takes_it() {
+    scenario(async {
+        let rig = Rig::new(json!({})).await;
+        rig.deployment("m", &[(MAX, "10")]).await;
+        rig.patch(Kind::MachineDeployment, "m", json!({"spec": {"replicas": 1}})).await;
+        rig.until("a node by hand", 5 * MINUTE, |objects| objects.nodes.len() == 1).await;
+        let theirs = rig.read(|objects| objects.machines.keys().next().cloned()).expect("a Machine");
+        rig.pass(10 * SECOND).await;
+        rig.karpenter.start();
+        rig.want(3);
+        rig.until("all nodes are ready", 10 * MINUTE, |objects| initialized(objects) == 3).await;
+        let mark = |by: serde_json::Value| json!({"metadata": {"annotations": {"cluster.x-k8s.io/delete-machine": by}}});
+        rig.patch(Kind::Machine, &theirs.name, mark("cluster-autoscaler".into())).await;
+        let machine_of = |claim: &str| {
+            rig.read(|objects| {
+                let of = |m: &kube::api::DynamicObject| {
+                    m.metadata.annotations.as_ref()?.get("karpenter.cluster.x-k8s.io/nodeclaim").cloned()
+                };
+                let mut machines = objects.machines.iter();
+                machines.find(|(_, m)| of(m).as_deref() == Some(claim)).map(|(key, _)| key.clone())
+            })
+        };
+        let (one, two) = (machine_of("n1").expect("a Machine"), machine_of("n2").expect("a Machine"));
+        rig.patch(Kind::Machine, &one.name, mark("by hand".into())).await;
+        rig.pass(20 * MINUTE).await;
+        assert_eq!((rig.replicas("m"), rig.read(|objects| objects.machines.len())), (4, 4), "all stay");
+        assert!(!rig.events("MarkedByAnother").await.is_empty());
+        rig.want(1);
+        for claim in ["n1", "n2"] {
+            rig.delete_claim(claim).await;
+        }
+        rig.until("both end, with their Machines", 10 * MINUTE, |objects| {
+            objects.node_claims.len() == 1
+                && ![&one, &two].iter().any(|key| objects.machines.contains_key(*key))
+        })
+        .await;
+        rig.pass(10 * MINUTE).await;
+        assert!(
+            rig.read(|objects| objects.machines.contains_key(&theirs)),
+            "what is not ours is still there"
+        );
+        assert_eq!(rig.replicas("m"), 4, "lowered, it would have gone");
+        rig.patch(Kind::Machine, &theirs.name, mark(serde_json::Value::Null)).await;
+        rig.until("the rest goes", 15 * MINUTE, |objects| objects.machines.len() == 2).await;
+        rig.pass(5 * MINUTE).await;
+        assert!(rig.read(|objects| objects.machines.contains_key(&theirs)));
+        rig.at_rest();
+    });
+}

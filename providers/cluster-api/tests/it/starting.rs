@@ -158,3 +158,31 @@ fn cluster_api_may_be_installed_after_karpenter() {
         rig.pass(30 * SECOND).await;
     });
 }
+
+#[test]
+fn a_management_cluster_that_changes_all_the_time_is_asked_all_the_same() {
+    scenario(async {
+        let rig = Rig::new(json!({})).await;
+        let mut silent = cluster_api::machine_deployment(NAMESPACE, CLUSTER, "m", "t", &[(MAX, "10")]);
+        silent["metadata"]["annotations"] = json!({});
+        rig.create(silent).await;
+        rig.deployment("other", &[(MAX, "10")]).await;
+        rig.karpenter.start();
+        rig.pass(MINUTE).await;
+        assert!(rig.resource("m").await.unavailable.is_some(), "nobody says what its nodes have");
+        for turn in 0..60 {
+            let change = json!({"metadata": {"annotations": {"turn": turn.to_string()}}});
+            rig.patch(Kind::MachineDeployment, "other", change).await;
+            rig.pass(10 * SECOND).await;
+            let ready = rig.read_node_class_condition("ManagementClusterReady").await;
+            assert_eq!(ready.as_deref(), Some("True"), "turn {turn}");
+            if turn == 30 {
+                let capacity = json!({"status": {"capacity": {"cpu": "4", "memory": "16Gi"}}});
+                rig.patch_status(Kind::SimMachineTemplate, "t", capacity).await;
+            }
+            if turn == 37 {
+                assert_eq!(rig.resource("m").await.unavailable, None, "its template says so by now");
+            }
+        }
+    });
+}

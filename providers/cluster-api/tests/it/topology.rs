@@ -128,12 +128,72 @@ fn machines_of_a_deployment_that_was_taken_out_are_its_owners() {
             rig.pass(5 * SECOND).await;
             rig.patch(Kind::MachineDeployment, "m", json!({"spec": {"replicas": 6}})).await;
             rig.pass(30 * MINUTE).await;
-            let marked = rig.read(|objects| {
-                let annotations = objects.machines.values().filter_map(|m| m.metadata.annotations.as_ref());
-                annotations.filter(|all| all.contains_key("cluster.x-k8s.io/delete-machine")).count()
+            let marked = || {
+                rig.read(|objects| {
+                    let annotations =
+                        objects.machines.values().filter_map(|m| m.metadata.annotations.as_ref());
+                    annotations.filter(|all| all.contains_key("cluster.x-k8s.io/delete-machine")).count()
+                })
+            };
+            let machines = || rig.read(|objects| objects.machines.len());
+            assert_eq!((machines(), marked(), rig.replicas("m")), (6, 0, 6));
+            // And so they are when it takes part again.
+            let back = json!({"metadata": {
+                "labels": {"node.cluster.x-k8s.io/karpenter-member": ""},
+                "annotations": {"cluster.x-k8s.io/replicas-managed-by": null},
+            }});
+            rig.patch(Kind::MachineDeployment, "m", back).await;
+            rig.pass(30 * MINUTE).await;
+            assert_eq!((machines(), marked(), rig.replicas("m")), (6, 0, 6));
+            let protected = rig.read(|objects| {
+                let deployment = objects.machine_deployments.values().next()?;
+                let annotations = deployment.metadata.annotations.as_ref()?;
+                annotations.get("karpenter.cluster.x-k8s.io/protected-replicas").cloned()
             });
-            let machines = rig.read(|objects| objects.machines.len());
-            assert_eq!((machines, marked, rig.replicas("m")), (6, 0, 6));
+            assert_eq!(protected.as_deref(), Some("3"));
+            rig.want(4);
+            rig.until("another one is launched", 10 * MINUTE, |objects| initialized(objects) == 4).await;
+            assert_eq!(rig.replicas("m"), 7);
+            rig.at_rest();
+        });
+    }
+}
+
+#[test]
+fn a_node_claim_ends_also_where_its_replicas_are_somebody_elses() {
+    let topology = json!({"spec": {"topology": {"workers": {"machineDeployments": [{"name": "workers", "replicas": 2}]}}}});
+    let managed =
+        json!({"metadata": {"annotations": {"cluster.x-k8s.io/replicas-managed-by": "external-autoscaler"}}});
+    for (kind, name, hand_over) in [(Kind::Cluster, "c", topology), (Kind::MachineDeployment, "m", managed)] {
+        scenario(async move {
+            let rig = Rig::new(json!({})).await;
+            let mut owned = cluster_api::machine_deployment(NAMESPACE, "c", "m", "t", &[(MAX, "10")]);
+            owned["metadata"]["labels"]["topology.cluster.x-k8s.io/owned"] = "".into();
+            owned["metadata"]["labels"]["topology.cluster.x-k8s.io/deployment-name"] = "workers".into();
+            rig.create(owned).await;
+            rig.karpenter.start();
+            rig.want(2);
+            rig.until("all nodes are ready", 10 * MINUTE, |objects| initialized(objects) == 2).await;
+            rig.patch(kind, name, hand_over).await;
+            rig.pass(MINUTE).await;
+            let scales = rig.writes("/scale");
+            let machine = rig.read(|objects| {
+                let mut machines = objects.machines.iter();
+                let claim =
+                    |m: &kube::api::DynamicObject| m.metadata.annotations.as_ref()?.get(CLAIM).cloned();
+                machines.find(|(_, m)| claim(m).as_deref() == Some("n1")).map(|(key, _)| key.clone())
+            });
+            let machine = machine.expect("the Machine of n1");
+            rig.want(1);
+            rig.delete_claim("n1").await;
+            rig.until("it ends, with its Machine", 10 * MINUTE, |objects| {
+                objects.node_claims.len() == 1 && !objects.machines.contains_key(&machine)
+            })
+            .await;
+            rig.pass(10 * MINUTE).await;
+            assert_eq!((rig.replicas("m"), rig.writes("/scale")), (2, scales), "replicas are its owner's");
+            let machines = rig.read(|objects| (objects.machines.len(), claimed(objects)));
+            assert_eq!(machines, (2, 1), "who has another in its place");
         });
     }
 }
