@@ -55,7 +55,10 @@ const RESOURCE_LABEL: &str = "resource_type";
 fn label_names<'a>(keys: impl Iterator<Item = &'a str>) -> Vec<(String, String)> {
     let mut names: Vec<(String, String)> = Vec::new();
     for key in keys {
-        let Some((_, suffix)) = key.split_once('/') else { continue };
+        // What has several is no key of a label, and none in Go either.
+        let Some((_, suffix)) = key.split_once('/').filter(|(_, suffix)| !suffix.contains('/')) else {
+            continue;
+        };
         let name = label_name(suffix);
         let taken = NODE_LABELS.contains(&name.as_str()) || name == RESOURCE_LABEL;
         if taken || name.is_empty() || name.starts_with("__") {
@@ -71,14 +74,11 @@ fn label_names<'a>(keys: impl Iterator<Item = &'a str>) -> Vec<(String, String)>
     names
 }
 
-/// Only letters, digits and underscores, and no digit in front.
+/// Only letters, digits and underscores, and no digit in front: what Go's client library shows to whoever takes no other names.
 fn label_name(suffix: &str) -> String {
-    let fits = |c: char| c.is_ascii_alphanumeric() || c == '_';
-    let mut name = suffix.to_lowercase().replace(|c: char| !fits(c), "_");
-    if name.starts_with(|c: char| c.is_ascii_digit()) {
-        name.insert(0, '_');
-    }
-    name
+    let fits = |at: usize, c: char| c == '_' || c.is_ascii_alphabetic() || (at > 0 && c.is_ascii_digit());
+    let lower = suffix.to_lowercase();
+    lower.chars().enumerate().map(|(at, c)| if fits(at, c) { c } else { '_' }).collect()
 }
 
 struct Tick(Arc<NodeMetrics>);
@@ -277,9 +277,10 @@ mod tests {
             "x/resource-type",
             "x/",
             "x/__name__",
-            "x/a/\"b\n",
+            "x/a\"b\n",
+            "x/a/b",
         ];
         let names: Vec<String> = label_names(keys.into_iter()).into_iter().map(|(_, name)| name).collect();
-        assert_eq!(names, ["gpu_model", "_9lives", "a__b_"]);
+        assert_eq!(names, ["gpu_model", "_lives", "a_b_"]);
     }
 }
