@@ -122,11 +122,32 @@ pub(crate) fn script(
                 None => "--discovery-token-unsafe-skip-ca-verification".to_owned(),
             };
             let words = words.join(" ");
+            let (ask, own) = provider_id(&arguments, variables, " --");
             format!(
-                "#!/bin/bash\nset -euo pipefail\nfor file in /etc/default/kubelet /etc/sysconfig/kubelet; do\n  [ -d \"$(dirname \"$file\")\" ] && echo 'KUBELET_EXTRA_ARGS={words}' > \"$file\"\ndone\nkubeadm join {api_server} --token {token} {discovery} --node-name \"$(hostname)\"\n"
+                "#!/bin/bash\nset -euo pipefail\n{ask}for file in /etc/default/kubelet /etc/sysconfig/kubelet; do\n  [ -d \"$(dirname \"$file\")\" ] && echo 'KUBELET_EXTRA_ARGS={words}'{own} > \"$file\"\ndone\nkubeadm join {api_server} --token {token} {discovery} --node-name \"$(hostname)\"\n"
             )
         }
     }
+}
+
+/// How a script finds out the provider id of the machine it runs on, and what it adds to kubelet's arguments then: nothing where the
+/// NodeClass says who names Nodes, nor where the machine is told another id than CloudStack's lists show.
+fn provider_id(
+    arguments: &BTreeMap<String, String>,
+    variables: &Variables,
+    before: &str,
+) -> (String, &'static str) {
+    let is_said = ["cloud-provider", "provider-id"].iter().any(|name| arguments.contains_key(*name));
+    // A zone may have any name, and not every one can stand in a script.
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_.:/$".contains(c);
+    if is_said || variables.provider_id.is_empty() || !variables.provider_id.chars().all(plain) {
+        return (String::new(), "");
+    }
+    let ask = format!(
+        "instance_id=\"$(cloud-init query instance_id 2>/dev/null || cat /var/lib/cloud/data/instance-id 2>/dev/null || true)\"\nprovider_id=\"\"\nif [[ \"$instance_id\" =~ ^[0-9a-fA-F-]{{36}}$ ]]; then\n  provider_id=\"{before}provider-id={}\"\nfi\n",
+        variables.provider_id
+    );
+    (ask, "\"$provider_id\"")
 }
 
 /// k3s and RKE2 read one file each, alike.
@@ -144,8 +165,14 @@ fn agent(
     ];
     kubelet.extend(arguments.iter().map(|(name, value)| format!("{name}={value}")));
     let kubelet: String = kubelet.iter().map(|argument| format!("  - \"{argument}\"\n")).collect();
+    let (ask, own) = provider_id(arguments, variables, "");
+    // One more of kubelet's arguments, which are the last thing in the file.
+    let add = match own {
+        "" => String::new(),
+        own => format!("[ -z {own} ] || printf '  - \"%s\"\\n' {own} >> /etc/rancher/{name}/config.yaml\n"),
+    };
     format!(
-        "#!/bin/bash\nset -euo pipefail\nmkdir -p /etc/rancher/{name}\ncat > /etc/rancher/{name}/config.yaml <<'END'\nserver: \"{scheme}{api_server}\"\ntoken: \"{token}\"\nkubelet-arg:\n{kubelet}END\nsystemctl enable --now {name}-agent\n"
+        "#!/bin/bash\nset -euo pipefail\n{ask}mkdir -p /etc/rancher/{name}\ncat > /etc/rancher/{name}/config.yaml <<'END'\nserver: \"{scheme}{api_server}\"\ntoken: \"{token}\"\nkubelet-arg:\n{kubelet}END\n{add}systemctl enable --now {name}-agent\n"
     )
 }
 
@@ -167,7 +194,23 @@ mod tests {
         Variables {
             labels: "a=b".into(),
             taints: "karpenter.sh/unregistered=:NoExecute".into(),
+            provider_id: "external-cloudstack://$instance_id".into(),
             ..Variables::default()
+        }
+    }
+
+    #[test]
+    fn kubelet_is_told_its_provider_id_unless_somebody_else_names_nodes() {
+        for mode in ["Kubeadm", "K3s", "RKE2"] {
+            let told = |bootstrap: &Bootstrap| script(bootstrap, "t", BTreeMap::new(), &variables());
+            let text = told(&bootstrap(mode));
+            assert!(text.contains("provider-id=external-cloudstack://$instance_id\""), "{mode}: {text}");
+            assert!(text.find("cloud-init query instance_id") < text.find("$provider_id"), "{mode}: {text}");
+            for (name, value) in [("cloud-provider", "external"), ("provider-id", "mine://1")] {
+                let mut by_others = bootstrap(mode);
+                by_others.kubelet_extra_args.insert(name.to_owned(), value.to_owned());
+                assert!(!told(&by_others).contains("instance_id"), "{mode} with {name}");
+            }
         }
     }
 

@@ -12,12 +12,12 @@ use crate::bootstrap::BootstrapError;
 use crate::client::model;
 use crate::client::requests::Deploy;
 use crate::instances::Candidate;
-use crate::instancetypes::Market;
+use crate::instancetypes::{CPU_SPEED, Market};
 use crate::nodeclass::{CloudStackNodeClass, CloudStackNodeClassSpec, VALIDATION_SUCCEEDED};
 use crate::provider::CloudStackProvider;
-use crate::resolved::{Problem, Resolved};
+use crate::resolved::{Problem, Resolved, quoted};
 use crate::unavailable::Refused;
-use crate::userdata::{self, Packing, Variables};
+use crate::userdata::{self, INSTANCE_ID, Packing, Variables};
 use crate::voice::NoValue;
 use crate::{bootstrap, disks, labels, talos, templates, tokens};
 
@@ -133,6 +133,8 @@ impl CloudStackProvider {
         let (Some(template), Some(network)) = (template, network) else { return Ok(None) };
         let spec = &resolved.spec;
         let mut details = spec.details.clone().unwrap_or_default();
+        // Only of sizes that leave it open, which have it.
+        details.remove(CPU_SPEED);
         details.extend(size.details.clone());
         let variables = self.variables(claim, &zone.name, &size.name);
         let told = told.text(spec, &variables).map_err(|error| {
@@ -276,6 +278,7 @@ impl CloudStackProvider {
             instance_type: instance_type.to_owned(),
             labels: labels.join(","),
             taints: taints.join(","),
+            provider_id: self.shared.form.write(zone, INSTANCE_ID),
         }
     }
 
@@ -307,14 +310,32 @@ impl CloudStackProvider {
     }
 }
 
-/// The user's tags but for those the server takes none of them with.
+/// What a machine's own tags begin with: what says whose it is, what it counts against and which disks go with it.
+const OWN: [&str; 3] = ["karpenter.sh/", "karpenter.k8s.cloudstack/", "kubernetes.io/cluster/"];
+
+/// Whether a tag of the user's can be used: the server takes none of the others with an empty or long one, and ours are not theirs.
+fn is_takeable(key: &str, value: &str) -> bool {
+    let takes = |text: &str| !text.is_empty() && text.chars().count() <= MAX_TAG;
+    let key_in_small = key.to_lowercase();
+    takes(key) && takes(value) && !OWN.iter().any(|own| key_in_small.starts_with(own))
+}
+
 fn takeable(tags: BTreeMap<String, String>) -> BTreeMap<String, String> {
-    tags.into_iter()
-        .filter(|(key, value)| {
-            let takes = |text: &str| !text.is_empty() && text.chars().count() <= MAX_TAG;
-            takes(key) && takes(value)
-        })
-        .collect()
+    tags.into_iter().filter(|(key, value)| is_takeable(key, value)).collect()
+}
+
+/// That tags of the NodeClass are left out, in words.
+pub(crate) fn tags_left_out(spec: &CloudStackNodeClassSpec) -> Option<String> {
+    let tags = spec.tags.iter().flatten().filter(|(key, value)| !is_takeable(key, value));
+    // Nobody reads more of a long one.
+    let keys: Vec<String> = tags.map(|(key, _)| key.chars().take(63).collect()).collect();
+    (!keys.is_empty()).then(|| {
+        format!(
+            "spec.tags: {} are left out; keys and values have 1 to {MAX_TAG} characters, and keys that begin with {} are Karpenter's own",
+            quoted(&keys),
+            OWN.join(", ")
+        )
+    })
 }
 
 /// To the server keys that differ in case alone are the same, and it takes each once: the user's give way to ours, and the later
@@ -355,5 +376,25 @@ mod tests {
         tags.insert(labels::TAG_NODE_CLAIM.to_owned(), "np-a".to_owned());
         drop_twins(&mut tags, &users);
         assert_eq!(tags, map(&[("Owner", "a"), (labels::TAG_NODE_CLAIM, "np-a"), ("kept", "yes")]));
+    }
+
+    #[test]
+    fn tags_of_karpenters_own_kind_are_left_out_and_named() {
+        let mut spec = CloudStackNodeClassSpec::default();
+        assert_eq!(tags_left_out(&spec), None);
+        let own = [
+            labels::TAG_RESERVATION,
+            labels::TAG_KEPT_DISKS,
+            labels::TAG_DATA_DISKS,
+            "Karpenter.sh/managed-by",
+        ];
+        let mut tags: BTreeMap<String, String> = own.map(|key| (key.to_owned(), "1".to_owned())).into();
+        tags.insert("team".to_owned(), "a".to_owned());
+        tags.insert("empty".to_owned(), String::new());
+        assert_eq!(takeable(tags.clone()).into_keys().collect::<Vec<_>>(), ["team"]);
+        spec.tags = Some(tags);
+        let text = tags_left_out(&spec).expect("some are left out");
+        assert!(text.starts_with("spec.tags: ") && !text.contains("team"), "{text}");
+        assert!(own.iter().chain(&["empty"]).all(|key| text.contains(&format!("{key:?}"))), "{text}");
     }
 }

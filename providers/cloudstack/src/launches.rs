@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use k8s_openapi::api::core::v1::Node;
 use karpenter_api::conditions::HasConditions as _;
 use karpenter_api::{ConditionStatus, NodeClaim, labels as well_known, nodeclaim};
 use kube::ResourceExt as _;
@@ -20,13 +21,16 @@ use crate::client::requests;
 use crate::naming::machine_id;
 use crate::provider::CloudStackProvider;
 use crate::unavailable::{Refused, Stage};
-use crate::{GROUP, affinity, labels, reservations};
+use crate::{GROUP, affinity, labels, node_names, reservations};
 
 /// How often launches are looked at while there are any.
 const INTERVAL: Duration = Duration::from_secs(5);
 
 /// How long a running machine may be without a registered Node before it is looked for, and how often then.
 const LOOK_FOR_NODE: Duration = Duration::from_secs(30);
+
+/// How long a Node may wait for a cloud controller manager before that is told of.
+const NAMED_WITHIN: Duration = Duration::from_secs(2 * 60);
 
 /// Jobs that make machines, by the machine's id, and whether the machine was seen running.
 #[derive(Debug, Default)]
@@ -130,11 +134,17 @@ impl CloudStackProvider {
                 machines => machines?,
             };
             for claim in claims {
-                let machine = machines.iter().find(|machine| Some(machine.id.as_str()) == machine_of(claim));
+                let Some(id) = machine_of(claim) else { continue };
+                let listed = machines.iter().find(|machine| machine.id == id).cloned();
+                // The list knows machines by their names, which people can change.
+                let machine = match listed {
+                    Some(machine) => Some(machine),
+                    None => shared.lookups.find(id, &scope).await?,
+                };
                 if let Some(machine) = machine {
-                    self.look_at_launch(claim, machine).await;
+                    self.look_at_launch(claim, &machine).await;
                     if let Some(class) = shared.objects.node_class(&claim.spec.node_class_ref.name) {
-                        self.attach_later_disks(machine, &scope, claim, &class).await;
+                        self.attach_later_disks(&machine, &scope, claim, &class).await;
                     }
                 }
             }
@@ -205,11 +215,36 @@ impl CloudStackProvider {
     /// NodeClaim carries it from now on, and so do those that come after.
     async fn match_node(&self, claim: &NodeClaim, machine: &VirtualMachine) {
         let voice = &self.shared.voice;
-        let Some(named) = voice.provider_id_of(&machine.name).await else { return };
+        let Some(node) = voice.node(&machine.name).await else { return };
+        let named = node.spec.as_ref().and_then(|spec| spec.provider_id.clone());
+        let Some(named) = named.filter(|id| !id.is_empty()) else {
+            return self.name_node(&node, claim, machine).await;
+        };
         let carried = claim.status.as_ref().and_then(|status| status.provider_id.as_ref());
         if machine_id(&named) == Some(machine.id.as_str()) && carried != Some(&named) {
             self.shared.form.learn(&named);
             voice.carry(claim, &named).await;
+        }
+    }
+
+    /// A Node that nobody has named is its machine's by name and address, and gets the provider id of its NodeClaim; unless it waits for a
+    /// cloud controller manager, which knows more of it. One that does not come is told of.
+    async fn name_node(&self, node: &Node, claim: &NodeClaim, machine: &VirtualMachine) {
+        let shared = &self.shared;
+        let carried = claim.status.as_ref().and_then(|status| status.provider_id.as_deref());
+        // Then others see to it.
+        let (Some(carried), false) = (carried, shared.options.name_nodes) else { return };
+        if node_names::waits(node) {
+            let since = node.metadata.creation_timestamp.as_ref();
+            if since.is_some_and(|since| shared.clock.since(since.0) >= NAMED_WITHIN) {
+                let text = format!(
+                    "Node {} waits for a cloud controller manager to give it a provider id, and none does; set CLOUDSTACK_NAME_NODES=true, start kubelet with --provider-id={carried}, or see to the cloud controller manager",
+                    machine.name
+                );
+                shared.voice.warn(claim, "NodeWithoutProviderID", text);
+            }
+        } else if node_names::is_of(node, machine) {
+            shared.voice.name_node(node, carried).await;
         }
     }
 

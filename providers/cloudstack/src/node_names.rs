@@ -89,15 +89,19 @@ fn addresses(node: &Node) -> impl Iterator<Item = &NodeAddress> {
     node.status.iter().flat_map(|status| status.addresses.iter().flatten())
 }
 
+/// Whether it waits for a cloud controller manager.
+pub(crate) fn waits(node: &Node) -> bool {
+    let mut taints = node.spec.iter().flat_map(|spec| spec.taints.iter().flatten());
+    taints.any(|taint| taint.key == UNINITIALIZED)
+}
+
 /// Whether its kubelet waits to be told its address: one that is to have a cloud controller manager does not know it by itself.
 fn lacks_address(node: &Node) -> bool {
-    let taints = node.spec.iter().flat_map(|spec| spec.taints.iter().flatten());
-    let waits = taints.into_iter().any(|taint| taint.key == UNINITIALIZED);
-    waits && !addresses(node).any(|address| address.type_.ends_with("IP"))
+    waits(node) && !addresses(node).any(|address| address.type_.ends_with("IP"))
 }
 
 /// Whether this Node is this machine: the same name is not enough where there is more to go by, since anybody can take one.
-fn is_of(node: &Node, machine: &VirtualMachine) -> bool {
+pub(crate) fn is_of(node: &Node, machine: &VirtualMachine) -> bool {
     let its_own = |address: &NodeAddress| {
         let addresses = machine.nic.iter().flat_map(|nic| [&nic.ipaddress, &nic.ip6address]);
         // IPv6 has many ways to write one.

@@ -65,7 +65,12 @@ pub(crate) struct Variables {
     pub(crate) labels: String,
     /// `key=value:effect`, separated by commas, as kubelet's `--register-with-taints` takes them.
     pub(crate) taints: String,
+    /// The machine's provider id, with [`INSTANCE_ID`] for what only the machine itself knows.
+    pub(crate) provider_id: String,
 }
+
+/// Stands for the machine's id in scripts, which put it into a variable of this name.
+pub(crate) const INSTANCE_ID: &str = "$instance_id";
 
 /// User data that no server would take.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

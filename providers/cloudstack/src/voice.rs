@@ -207,10 +207,17 @@ impl Voice {
         ours.find_map(named).or_else(|| listed.items.iter().find_map(named))
     }
 
-    /// The provider id of a Node, if it has one.
-    pub(crate) async fn provider_id_of(&self, node: &str) -> Option<String> {
-        let nodes: Api<Node> = Api::all(self.client.clone()?);
-        nodes.get_opt(node).await.ok()??.spec?.provider_id.filter(|id| !id.is_empty())
+    /// Gives a Node its provider id. What cannot be done now is done when it is looked at again.
+    pub(crate) async fn name_node(&self, node: &Node, provider_id: &str) {
+        let Some(client) = self.client.clone() else { return };
+        let mut named = node.clone();
+        named.spec.get_or_insert_default().provider_id = Some(provider_id.to_owned());
+        match writes::patch(&Api::all(client), node, &named, Lock::Optimistic).await {
+            Ok(_) => tracing::info!(Node = node.name_any(), provider_id, "got its provider id"),
+            Err(error) => {
+                tracing::warn!(Node = node.name_any(), %error, "cannot be given its provider id yet")
+            }
+        }
     }
 
     /// All Nodes; nothing while they are not known.

@@ -36,6 +36,8 @@ impl GuestData {
         for part in parts {
             // What cloud-init would fill in.
             let part = part.replace("{{ ds.meta_data.instance_id }}", instance_id);
+            // What a script finds out by `cloud-init query instance_id`.
+            let part = part.replace("$instance_id", instance_id);
             let words = |name: &str| setting(&part, name).unwrap_or_default().to_owned();
             for pair in words("node-labels").split(',').filter(|pair| !pair.is_empty()) {
                 let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
@@ -130,6 +132,13 @@ mod tests {
         let parts = read(parts.as_bytes()).expect("parts");
         assert_eq!(parts.provider_id.as_deref(), Some("cloudstack:///1-2"));
         assert_eq!(parts.labels, plain.labels);
+    }
+
+    #[test]
+    fn a_script_that_asks_for_the_id_of_its_machine_is_told() {
+        let script = "instance_id=\"$(cloud-init query instance_id)\"\nprovider_id=\" --provider-id=external-cloudstack://$instance_id\"\n";
+        let data = read(script.as_bytes()).expect("a script");
+        assert_eq!(data.provider_id.as_deref(), Some("external-cloudstack://1-2"));
     }
 
     #[test]
