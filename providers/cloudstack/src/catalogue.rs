@@ -246,19 +246,27 @@ impl Catalogue {
         self.get(&self.shelves.zones, (String::new(), Scope::Own), ask).await
     }
 
-    pub(crate) async fn offerings(&self, zone: &str) -> Result<Arc<Vec<ServiceOffering>>, ApiError> {
-        let request = requests::list_service_offerings(zone);
+    pub(crate) async fn offerings(
+        &self,
+        zone: &str,
+        scope: &Scope,
+    ) -> Result<Arc<Vec<ServiceOffering>>, ApiError> {
+        let request = requests::list_service_offerings(zone, scope);
         let ask = async {
             let offerings: Vec<ServiceOffering> = self.client.list(&request, Lane::Refresh).await?;
             Ok(offerings.into_iter().map(ServiceOffering::with_gpu_of_details).collect())
         };
-        self.get(&self.shelves.offerings, (zone.to_owned(), Scope::Own), ask).await
+        self.get(&self.shelves.offerings, (zone.to_owned(), scope.clone()), ask).await
     }
 
-    pub(crate) async fn disk_offerings(&self, zone: &str) -> Result<Arc<Vec<DiskOffering>>, ApiError> {
-        let request = requests::list_disk_offerings(zone);
+    pub(crate) async fn disk_offerings(
+        &self,
+        zone: &str,
+        scope: &Scope,
+    ) -> Result<Arc<Vec<DiskOffering>>, ApiError> {
+        let request = requests::list_disk_offerings(zone, scope);
         let ask = self.client.list(&request, Lane::Refresh);
-        self.get(&self.shelves.disk_offerings, (zone.to_owned(), Scope::Own), ask).await
+        self.get(&self.shelves.disk_offerings, (zone.to_owned(), scope.clone()), ask).await
     }
 
     pub(crate) async fn networks(&self, zone: &str, scope: &Scope) -> Result<Arc<Vec<Network>>, ApiError> {

@@ -43,10 +43,14 @@ impl CloudStackProvider {
             .recent(&scope, std::time::Duration::from_secs(30))
             .await
             .map_err(ProviderError::other)?;
-        let machine = machines.iter().find(|machine| machine.id == id);
+        // The list knows machines by their names, which people can change.
+        let machine = match machines.iter().find(|machine| machine.id == id) {
+            Some(machine) => Some(machine.clone()),
+            None => shared.lookups.find(id, &scope).await.map_err(ProviderError::other)?,
+        };
         let machine = machine
             .ok_or_else(|| ProviderError::not_found(format!("CloudStack has no virtual machine {id}")))?;
-        if let Some(reason) = reason(machine, claim, &resolved) {
+        if let Some(reason) = reason(&machine, claim, &resolved) {
             return Ok(Some(reason.to_owned()));
         }
         let wanted = Wanted {

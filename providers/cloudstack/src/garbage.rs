@@ -125,13 +125,23 @@ impl CloudStackProvider {
         Ok(machines)
     }
 
+    /// The machines that are ours by their names: no others go without being wanted by anybody.
     async fn ours(&self, scope: &Scope) -> Result<Vec<VirtualMachine>, ApiError> {
-        let prefix = self.shared.naming.prefix();
-        let machines = match self.shared.all_machines(scope).await {
-            Err(error) if self.shared.may_leave_out(scope, &error) => return Ok(Vec::new()),
-            machines => machines?,
-        };
-        Ok(machines.into_iter().filter(|machine| machine.name.starts_with(prefix)).collect())
+        let mut machines = self.known(scope).await?;
+        machines.retain(|machine| self.is_ours_by_name(machine));
+        Ok(machines)
+    }
+
+    fn is_ours_by_name(&self, machine: &VirtualMachine) -> bool {
+        machine.name.starts_with(self.shared.naming.prefix())
+    }
+
+    /// The machines that are ours by name or tags: people give machines other names, and Karpenter another prefix.
+    async fn known(&self, scope: &Scope) -> Result<Vec<VirtualMachine>, ApiError> {
+        match self.shared.all_machines(scope).await {
+            Err(error) if self.shared.may_leave_out(scope, &error) => Ok(Vec::new()),
+            machines => machines,
+        }
     }
 
     fn age(&self, machine: &VirtualMachine) -> Option<Duration> {
@@ -191,7 +201,7 @@ impl CloudStackProvider {
         let mut orphans = Vec::new();
         let mut closed = BTreeSet::new();
         for scope in &scopes {
-            let machines = match self.ours(scope).await {
+            let machines = match self.known(scope).await {
                 // Gone, or closed to us: nobody knows what is in it, and all others are looked after.
                 Err(error) if self.shared.is_closed(scope, &error) => {
                     self.shared.tell_closed(scope, &error);
@@ -202,7 +212,9 @@ impl CloudStackProvider {
             };
             for machine in &machines {
                 if self.is_orphan(machine, &claims) {
-                    orphans.push((scope, machine.clone()));
+                    if self.is_ours_by_name(machine) {
+                        orphans.push((scope, machine.clone()));
+                    }
                 } else if let Some(claim) = self.owner(machine, &claims) {
                     // Two Secrets may hold keys of one account: one of them sees to it.
                     if self.shared.is_ours(claim) {

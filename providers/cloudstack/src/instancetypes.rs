@@ -23,8 +23,14 @@ const MEMORY_LOST_PERCENT: i64 = 5;
 pub(crate) const MAX_MEMORY_LOST_PERCENT: i64 = 50;
 /// Kept free so that eviction can act.
 const EVICTION_MIB: i64 = 100;
-/// Root disk where nobody says.
-const ROOT_DISK_GB: i64 = 20;
+/// The file system, and what partitions are beside it, keep about this share of the root disk.
+const DISK_LOST_PERCENT: i64 = 5;
+/// Kept free of the disk by kubelet, so that eviction can act.
+const DISK_EVICTION_PERCENT: i64 = 10;
+/// How fast the cores of a customised offering are that leaves it open, where the NodeClass does not say.
+const CPU_MHZ: &str = "1000";
+/// The detail that says it.
+pub(crate) const CPU_SPEED: &str = "cpuSpeed";
 /// Sizes of customised offerings where the NodeClass does not say.
 const LADDER_CPUS: [i64; 5] = [1, 2, 4, 8, 16];
 const LADDER_GIB_PER_CPU: [i64; 3] = [2, 4, 8];
@@ -70,6 +76,14 @@ pub(crate) struct Size {
     pub(crate) memory_mib: i64,
     /// What a customised offering must be told.
     pub(crate) details: BTreeMap<String, String>,
+}
+
+impl Size {
+    /// What its cores take of a host together.
+    pub(crate) fn mhz(&self) -> i64 {
+        let said = self.details.get(CPU_SPEED).and_then(|speed| speed.parse().ok());
+        self.offering.cpuspeed.or(said).unwrap_or(0).saturating_mul(self.cpu)
+    }
 }
 
 /// What a NodeClass may buy.
@@ -206,7 +220,8 @@ pub(crate) fn sizes(spec: &CloudStackNodeClassSpec, offering: &ServiceOffering) 
                     .into();
             // A fixed speed must not be sent.
             if offering.cpuspeed.is_none() {
-                details.insert("cpuSpeed".to_owned(), "1000".to_owned());
+                let said = spec.details.as_ref().and_then(|details| details.get(CPU_SPEED)).cloned();
+                details.insert(CPU_SPEED.to_owned(), said.unwrap_or_else(|| CPU_MHZ.to_owned()));
             }
             let name = label_value(&format!("{}.{cpu}c-{}g", offering.name, cpu.saturating_mul(*gib)));
             sizes.push(Size { name, offering: offering.clone(), cpu, memory_mib, details });
@@ -228,7 +243,7 @@ fn gpu_resource(name: &str) -> &'static str {
 }
 
 /// What kubelet and runtime keep: less of each further core, and a share of the memory.
-fn overhead(spec: &CloudStackNodeClassSpec, cpu: i64, memory_mib: i64) -> Overhead {
+fn overhead(spec: &CloudStackNodeClassSpec, cpu: i64, memory_mib: i64, disk: i64) -> Overhead {
     let of_cores = |cores: i64, millis: i64| cores.max(0) * millis;
     let cpu_millis = of_cores(cpu.min(1), 60)
         + of_cores((cpu - 1).min(1), 10)
@@ -243,11 +258,12 @@ fn overhead(spec: &CloudStackNodeClassSpec, cpu: i64, memory_mib: i64) -> Overhe
     }
     let mut eviction_threshold = Resources::new();
     eviction_threshold.set("memory", Amount::units(EVICTION_MIB << 20));
+    eviction_threshold.set("ephemeral-storage", Amount::units(disk * DISK_EVICTION_PERCENT / 100));
     Overhead { kube_reserved, system_reserved: given(&spec.system_reserved), eviction_threshold }
 }
 
 /// What is known of the sizes of a market in its zones.
-pub(crate) struct Quotation<P, A, S, M> {
+pub(crate) struct Quotation<P, A, S, M, R> {
     /// What an hour costs.
     pub(crate) price: P,
     /// Whether it can be had, by itself or from a reservation.
@@ -256,24 +272,26 @@ pub(crate) struct Quotation<P, A, S, M> {
     pub(crate) slots: S,
     /// Bytes of memory its nodes were seen to have, if any was.
     pub(crate) memory: M,
+    /// How many gigabytes its root disk has.
+    pub(crate) root_gb: R,
 }
 
 /// What is reserved is paid for already: it is taken before anything else, the cheaper ones first all the same.
 const RESERVED_PRICE_FACTOR: f64 = 1e-7;
 
 /// The instance types of a market.
-pub(crate) fn build<P, A, S, M>(
+pub(crate) fn build<P, A, S, M, R>(
     spec: &CloudStackNodeClassSpec,
     market: &Market,
     architectures: &BTreeSet<String>,
-    template_gb: i64,
-    quotation: Quotation<P, A, S, M>,
+    quotation: Quotation<P, A, S, M, R>,
 ) -> Vec<InstanceType>
 where
     P: Fn(&Zone, &Size) -> f64,
     A: Fn(&Zone, &Size, Option<&Reservation>) -> bool,
     S: Fn(&Reservation) -> i64,
     M: Fn(&Size) -> Option<i64>,
+    R: Fn(&Zone, &Size) -> i64,
 {
     let mut types: BTreeMap<&str, Vec<(&Zone, &Size)>> = BTreeMap::new();
     for (zone, sizes) in &market.zones {
@@ -330,13 +348,10 @@ where
             let guessed = (size.memory_mib * (100 - lost.clamp(0, MAX_MEMORY_LOST_PERCENT)) / 100) << 20;
             capacity.set("memory", Amount::units((quotation.memory)(size).unwrap_or(guessed)));
             capacity.set("pods", Amount::units(spec.max_pods.unwrap_or(MAX_PODS)));
-            let offered = size.offering.rootdisksize.filter(|gb| *gb > 0);
-            let disk_gb = spec
-                .root_disk_size
-                .or(offered)
-                .unwrap_or(template_gb)
-                .max(ROOT_DISK_GB.min(template_gb.max(1)));
-            capacity.set("ephemeral-storage", Amount::units(disk_gb.min(MAX_DISK_GB) << 30));
+            // The least that a node of it has anywhere.
+            let disk_gb = zones.iter().map(|(zone, size)| (quotation.root_gb)(zone, size)).min().unwrap_or(0);
+            let disk = (disk_gb.clamp(0, MAX_DISK_GB) << 30) / 100 * (100 - DISK_LOST_PERCENT);
+            capacity.set("ephemeral-storage", Amount::units(disk));
             if let Some(count) = size.offering.gpucount.filter(|count| *count > 0) {
                 put(labels::INSTANCE_GPU_COUNT, vec![count.to_string()]);
                 if !size.offering.gpucardname.is_empty() {
@@ -387,7 +402,7 @@ where
                 requirements,
                 offerings,
                 capacity,
-                overhead: overhead(spec, size.cpu, size.memory_mib),
+                overhead: overhead(spec, size.cpu, size.memory_mib, disk),
                 ..InstanceType::default()
             }
         })
@@ -439,8 +454,9 @@ mod tests {
             available: |_: &Zone, _: &Size, _: Option<&Reservation>| true,
             slots: |reservation: &Reservation| reservation.count,
             memory: |_: &Size| None,
+            root_gb: |_: &Zone, size: &Size| size.offering.rootdisksize.unwrap_or(20),
         };
-        build(spec, market, &BTreeSet::new(), 20, quotation)
+        build(spec, market, &BTreeSet::new(), quotation)
     }
 
     #[test]
@@ -504,6 +520,37 @@ mod tests {
         assert_eq!(it.overhead.system_reserved.get("memory"), Some(Amount::units(1 << 30)));
         assert_eq!(it.capacity.get("amd.com/gpu"), Some(Amount::units(1)));
         assert!(it.requirements.get(labels::HOST_TAGS).is_some_and(|tags| tags.has("ssd")));
+    }
+
+    #[test]
+    fn what_is_left_of_the_root_disk_for_pods_is_no_more_than_kubelet_gives() {
+        let zone = Zone { id: "a".into(), name: "a".into(), ..Zone::default() };
+        let one =
+            offering(json!({"id": "1", "name": "one", "cpunumber": 2, "memory": 4096, "rootdisksize": 100}));
+        let spec = spec();
+        let market = Market { zones: vec![(zone, sizes(&spec, &one))], ..Market::default() };
+        let it = &types_of(&spec, &market)[0];
+        let of = |resources: &Resources| resources.amount("ephemeral-storage").as_units_ceil();
+        let left = of(&it.capacity) - of(&it.overhead.eviction_threshold);
+        // A file system of 96 % of its disk, of which kubelet keeps a tenth.
+        assert!(left <= (100_i128 << 30) * 96 / 100 * 9 / 10, "{left}");
+        assert!(left >= (100_i128 << 30) * 8 / 10, "not much is given away: {left}");
+    }
+
+    #[test]
+    fn the_speed_of_a_customised_offering_can_be_said() {
+        let mut spec = spec();
+        let open = offering(json!({"id": "1", "name": "open", "iscustomized": true}));
+        let size =
+            |spec: &CloudStackNodeClassSpec, offering: &ServiceOffering| sizes(spec, offering).remove(0);
+        assert_eq!(size(&spec, &open).details["cpuSpeed"], "1000");
+        spec.details = Some([("cpuSpeed".to_owned(), "2400".to_owned())].into());
+        let fast = size(&spec, &open);
+        assert_eq!((fast.details["cpuSpeed"].as_str(), fast.mhz()), ("2400", 2400 * fast.cpu));
+        let fixed = offering(json!({"id": "2", "name": "fixed", "iscustomized": true, "cpuspeed": 2000}));
+        let fixed = size(&spec, &fixed);
+        assert!(!fixed.details.contains_key("cpuSpeed"), "a fixed speed must not be sent");
+        assert_eq!(fixed.mhz(), 2000 * fixed.cpu);
     }
 
     #[test]
@@ -573,7 +620,8 @@ mod tests {
         let zone = Zone { id: "a".into(), name: "a".into(), ..Zone::default() };
         let market = Market { zones: vec![(zone, sizes(&spec, &vast))], ..Market::default() };
         let types = types_of(&spec, &market);
-        assert_eq!(types[0].capacity.get("ephemeral-storage"), Some(Amount::units(MAX_DISK_GB << 30)));
+        let disk = types[0].capacity.get("ephemeral-storage").expect("a disk");
+        assert!(disk <= Amount::units(MAX_DISK_GB << 30), "{disk:?}");
     }
 
     #[test]

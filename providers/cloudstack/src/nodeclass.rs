@@ -578,7 +578,7 @@ impl HasConditions for CloudStackNodeClass {
 }
 
 /// Version of [`CloudStackNodeClass::hash`]; claims of another version are not compared.
-pub const HASH_VERSION: &str = "v1";
+pub const HASH_VERSION: &str = "v2";
 
 impl CloudStackNodeClass {
     /// A hash of what machines are made of, without what is looked up anew each time (selectors, zones) or can be changed on
@@ -589,9 +589,11 @@ impl CloudStackNodeClass {
         spec.zones.clear();
         spec.zone_selector_terms.clear();
         spec.user_data_compression = None;
-        // Said to the scheduler, not to machines.
-        spec.kube_reserved = None;
-        spec.system_reserved = None;
+        // Said to the scheduler, and to machines only where Karpenter tells them how to join.
+        if spec.bootstrap.is_none() {
+            spec.kube_reserved = None;
+            spec.system_reserved = None;
+        }
         spec.gpu_resource = None;
         spec.vm_memory_overhead_percent = None;
         spec.network_selector_terms.clear();

@@ -8,6 +8,9 @@ use crate::GROUP;
 use crate::instancetypes::{MAX_CPUS, MAX_DISK_GB, MAX_MEMORY_LOST_PERCENT, MAX_MEMORY_MIB};
 use crate::nodeclass::CloudStackNodeClass;
 
+/// No server takes more user data, however it is compressed.
+const MAX_USER_DATA: u32 = 1 << 20;
+
 impl CloudStackNodeClass {
     /// The definition of the kind.
     pub fn crd() -> Crd {
@@ -69,14 +72,17 @@ fn spec_schema() -> Schema {
             "serviceOfferingSelectorTerms",
             terms("serviceOfferingSelectorTerms", "service offerings", offering_term()),
         )
-        .required("templateSelectorTerms", terms("templateSelectorTerms", "templates", template))
+        .required(
+            "templateSelectorTerms",
+            terms_by("templateSelectorTerms", "templates", template, &["tags", "id", "name", "osType", "family"]),
+        )
         .optional("diskOffering", text("Offering of an additional disk."))
         .optional(
             "rootDiskSize",
             Schema::int64().describe("Size of the root disk in gigabytes.").minimum(1).maximum(1000),
         )
         .optional("sshKeyPair", text("Name of the SSH key pair."))
-        .optional("userData", text("User data the machine starts with."))
+        .optional("userData", text("User data the machine starts with.").max_length(MAX_USER_DATA))
         .optional("tags", tags)
         .optional("zones", texts("More zones, by name or id."))
         .optional(
@@ -418,13 +424,20 @@ fn pricing() -> Schema {
 }
 
 fn terms(field: &str, what: &str, item: Schema) -> Schema {
+    terms_by(field, what, item, &["tags", "id", "name"])
+}
+
+/// Terms each of which says at least one of these.
+fn terms_by(field: &str, what: &str, item: Schema, one_of: &[&str]) -> Schema {
+    let has: Vec<String> = one_of.iter().map(|name| format!("has(x.{name})")).collect();
+    let names: Vec<String> = one_of.iter().map(|name| format!("'{name}'")).collect();
     Schema::list_of(item)
         .describe(&format!("Which {what} may be used; what any of the terms selects."))
         .max_items(30)
         .cel("self.size() != 0", &format!("{field} cannot be empty"))
         .cel(
-            "self.all(x, has(x.tags) || has(x.id) || has(x.name))",
-            "expected at least one, got none, ['tags', 'id', 'name']",
+            &format!("self.all(x, {})", has.join(" || ")),
+            &format!("expected at least one, got none, [{}]", names.join(", ")),
         )
 }
 

@@ -123,7 +123,7 @@ impl CloudStackProvider {
         let has_host = |zone: &model::Zone, size: &instancetypes::Size| {
             let known = hosts.get(&zone.id).and_then(Option::as_ref);
             known.is_none_or(|hosts| {
-                hosts.iter().any(|host| host.has_room(&size.offering, size.cpu, size.memory_mib))
+                hosts.iter().any(|host| host.has_room(&size.offering, size.mhz(), size.memory_mib))
             })
         };
         let offered = resolved.in_zone.values().flat_map(|zone| &zone.offerings);
@@ -167,12 +167,12 @@ impl CloudStackProvider {
                     && !shared.unavailable.is_refused(&this)
             };
         let memory = |size: &instancetypes::Size| shared.learnt_memory.of(&resolved.class, &size.name);
+        let root_gb = |zone: &model::Zone, size: &instancetypes::Size| resolved.root_gb(&zone.id, size);
         let mut types = instancetypes::build(
             &resolved.spec,
             &resolved.market(&self.names_carried()),
             &resolved.architectures(),
-            resolved.template_gb(),
-            instancetypes::Quotation { price, available, slots, memory },
+            instancetypes::Quotation { price, available, slots, memory, root_gb },
         );
         self.keep_what_runs(resolved, &mut types);
         shared.metrics.unavailable.set(&[&shared.whose_label], shared.unavailable.count() as f64);

@@ -15,6 +15,9 @@ use crate::nodeclass::{Bootstrap, CloudStackNodeClass, CloudStackNodeClassSpec, 
 use crate::quota::Need;
 use crate::{networks, selection, templates, zones};
 
+/// Root disk where nobody says.
+const ROOT_DISK_GB: i64 = 20;
+
 /// A part of the NodeClass that leads nowhere: which field, and what to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Problem {
@@ -48,6 +51,8 @@ pub(crate) struct Resolved {
     pub(crate) visible_zones: BTreeSet<String>,
     /// Zones that are named and not there, or disabled.
     pub(crate) missing_zones: Vec<String>,
+    /// Zones that are there and whose machines cannot be put into networks.
+    pub(crate) basic_zones: Vec<String>,
     pub(crate) in_zone: BTreeMap<String, InZone>,
     /// Ids of the security groups it names or selects.
     pub(crate) security_groups: Vec<String>,
@@ -78,7 +83,8 @@ pub(crate) async fn resolve(
     let spec = class.spec.clone().unwrap_or_default();
     let scope = scope_of(&spec, default_scope);
     let there = catalogue.zones().await?;
-    let (found, missing) = zones::resolve(&class.zones(), &spec.zone_selector_terms, &there);
+    let (mut found, missing) = zones::resolve(&class.zones(), &spec.zone_selector_terms, &there);
+    let basic = found.extract_if(.., |zone| zone.networktype == BASIC).map(|zone| zone.name).collect();
     let visible = there.iter().filter(|zone| zone.allocationstate != "Disabled");
     let mut resolved = Resolved {
         class: class.name_any(),
@@ -86,6 +92,7 @@ pub(crate) async fn resolve(
         zones: found,
         visible_zones: visible.map(|zone| zone.id.clone()).collect(),
         missing_zones: missing.clone(),
+        basic_zones: basic,
         spec,
         ..Resolved::default()
     };
@@ -93,10 +100,12 @@ pub(crate) async fn resolve(
         resolved.problems.push(Problem {
             condition: crate::nodeclass::ZONES_READY,
             reason: "ZoneValidationFailed",
-            message: format!(
-                "spec.zone, spec.zones, spec.zoneSelectorTerms: there is no enabled zone {}; the account sees other zones or none (listZones)",
-                quoted(&missing)
-            ),
+            message: resolved.about_basic_zones().unwrap_or_else(|| {
+                format!(
+                    "spec.zone, spec.zones, spec.zoneSelectorTerms: there is no enabled zone {}; the account sees other zones or none (listZones)",
+                    quoted(&missing)
+                )
+            }),
         });
     }
     for zone in resolved.zones.clone() {
@@ -245,13 +254,17 @@ async fn look_into(zone: &Zone, resolved: &Resolved, catalogue: &Catalogue) -> R
     let there = catalogue.networks(&zone.id, scope).await?;
     let needs_disks =
         !spec.data_disks.is_empty() || spec.disk_offering.is_some() || spec.root_disk_offering.is_some();
-    let offerings = catalogue.offerings(&zone.id).await?;
+    let offerings = catalogue.offerings(&zone.id, scope).await?;
     let additional = networks::additional(spec, &there);
     let mut in_zone = InZone {
         networks: networks::primary(spec, &there),
         templates: templates::resolve(spec, &catalogue.templates(&zone.id, scope).await?),
         offerings: offerings.iter().filter(|o| instancetypes::selects(spec, o)).cloned().collect(),
-        disks: if needs_disks { catalogue.disk_offerings(&zone.id).await?.to_vec() } else { Vec::new() },
+        disks: if needs_disks {
+            catalogue.disk_offerings(&zone.id, scope).await?.to_vec()
+        } else {
+            Vec::new()
+        },
         ..InZone::default()
     };
     let has_disk =
@@ -273,6 +286,9 @@ async fn look_into(zone: &Zone, resolved: &Resolved, catalogue: &Catalogue) -> R
     in_zone.additional = additional.unwrap_or_default();
     Ok(in_zone)
 }
+
+/// The kind of zone that has one flat network for all.
+const BASIC: &str = "Basic";
 
 /// Whether machines of a zone can be in security groups: all of it has them, or the networks have.
 fn has_security_groups(zone: &Zone, networks: &[Network]) -> bool {
@@ -381,10 +397,23 @@ impl Resolved {
 
     /// That some of the zones it names are left out, in words.
     pub(crate) fn left_out(&self) -> Option<String> {
-        let some = !self.zones.is_empty() && !self.missing_zones.is_empty();
-        some.then(|| {
+        if self.zones.is_empty() {
+            return None;
+        }
+        let missing = (!self.missing_zones.is_empty()).then(|| {
             let missing = quoted(&self.missing_zones);
             format!("spec.zone, spec.zones: there is no enabled zone {missing}; the others are used")
+        });
+        missing.or_else(|| self.about_basic_zones())
+    }
+
+    /// That zones are of a kind whose machines take no networks, in words.
+    fn about_basic_zones(&self) -> Option<String> {
+        (!self.basic_zones.is_empty()).then(|| {
+            format!(
+                "spec.zone, spec.zones, spec.zoneSelectorTerms: zone {} has networktype Basic, where CloudStack takes no machine with networks (spec.networkSelectorTerms); name a zone with networktype Advanced",
+                quoted(&self.basic_zones)
+            )
         })
     }
 
@@ -443,8 +472,7 @@ impl Resolved {
     /// What a machine of this size takes of the limits.
     pub(crate) fn need(&self, zone: &str, size: &Size) -> Need {
         let disks = self.disks(zone);
-        let offered = size.offering.rootdisksize.filter(|gb| *gb > 0);
-        let root_gb = self.spec.root_disk_size.or(offered).unwrap_or_else(|| self.template_gb());
+        let root_gb = self.root_gb(zone, size);
         let disk_gb = disks.iter().map(|(offering, size, _)| size.or(offering.disksize).unwrap_or(0).max(0));
         Need {
             cpu: size.cpu,
@@ -453,6 +481,16 @@ impl Resolved {
             volumes: 1 + i64::try_from(disks.len()).unwrap_or(i64::MAX - 1),
             storage_gb: disk_gb.fold(root_gb, i64::saturating_add),
         }
+    }
+
+    /// How large the root disk of a machine of this size is. A disk offering of its own overrides what the size says.
+    pub(crate) fn root_gb(&self, zone: &str, size: &Size) -> i64 {
+        let fixed = |disk: &&DiskOffering| !disk.iscustomized;
+        let of_disk = self.root_disk(zone).filter(fixed).and_then(|disk| disk.disksize);
+        let said = [self.spec.root_disk_size, of_disk, size.offering.rootdisksize];
+        let template = self.template_gb();
+        let gb = said.into_iter().flatten().find(|gb| *gb > 0).unwrap_or(template);
+        gb.max(ROOT_DISK_GB.min(template)).max(1)
     }
 
     /// The architectures templates exist for.
@@ -495,8 +533,12 @@ impl Resolved {
 
     /// The offering of the root disk in a zone, if one is wanted.
     pub(crate) fn root_disk_offering(&self, zone: &str) -> Option<String> {
+        self.root_disk(zone).map(|disk| disk.id.clone())
+    }
+
+    fn root_disk(&self, zone: &str) -> Option<&DiskOffering> {
         let wanted = self.spec.root_disk_offering.as_ref()?;
         let disks = &self.in_zone.get(zone)?.disks;
-        disks.iter().find(|disk| disk.id == *wanted || disk.name == *wanted).map(|disk| disk.id.clone())
+        disks.iter().find(|disk| disk.id == *wanted || disk.name == *wanted)
     }
 }

@@ -6,9 +6,11 @@ use karpenter_engine::instance_type::{InstanceType, Offering};
 
 use kube::ResourceExt as _;
 
+use crate::candidates::tags_left_out;
 use crate::client::Notice;
-use crate::client::error::{ApiError, ErrorKind};
+use crate::client::error::{ApiError, ErrorKind, remedy};
 use crate::client::http::NOT_CHECKED;
+use crate::client::model::Budget;
 use crate::client::request::Scope;
 use crate::labels;
 use crate::nodeclass::{
@@ -132,6 +134,9 @@ impl CloudStackProvider {
                         None => {
                             let left_out = match condition {
                                 ZONES_READY => resolved.left_out().map(|text| ("SomeZonesMissing", text)),
+                                VALIDATION_SUCCEEDED => {
+                                    tags_left_out(&resolved.spec).map(|text| ("SomeTagsLeftOut", text))
+                                }
                                 NETWORKS_READY => {
                                     resolved.full_networks().map(|text| ("SomeNetworksFull", text))
                                 }
@@ -161,21 +166,10 @@ impl CloudStackProvider {
                     }
                 }
                 let refused = self.shared.quota_hits.recent(&resolved.scope);
-                match budget.filter(|budget| budget.vmavailable == Some(0) || budget.cpuavailable == Some(0))
-                {
-                    None if refused.is_some() => {
-                        let message = refused.unwrap_or_default();
-                        conditions.set_false(QUOTA_AVAILABLE, "QuotaExceeded", &message)
-                    }
-                    Some(budget) => {
-                        let message = format!(
-                            "the account's limits leave {} virtual machines and {} cores; ask for more, or delete what is not needed",
-                            budget.vmavailable.map_or("any number of".to_owned(), |n| n.to_string()),
-                            budget.cpuavailable.map_or("any number of".to_owned(), |n| n.to_string()),
-                        );
-                        conditions.set_false(QUOTA_AVAILABLE, "LimitReached", &message)
-                    }
-                    None => conditions.set_true(QUOTA_AVAILABLE),
+                match (budget.and_then(|budget| used_up(&budget, &resolved)), refused) {
+                    (Some(message), _) => conditions.set_false(QUOTA_AVAILABLE, "LimitReached", &message),
+                    (None, Some(message)) => conditions.set_false(QUOTA_AVAILABLE, "QuotaExceeded", &message),
+                    (None, None) => conditions.set_true(QUOTA_AVAILABLE),
                 };
                 None
             }
@@ -236,7 +230,7 @@ impl CloudStackProvider {
                     };
                     if known.is_none_or(unreached) {
                         is_told = true;
-                        let text = error.to_string();
+                        let text = format!("{error}; {}", remedy(&error.text));
                         conditions.set_unknown_with_reason(condition, "CloudStackUnreachable", &text);
                     }
                 }
@@ -250,7 +244,8 @@ impl CloudStackProvider {
             && let Some(cause) = self.shared.client.away()
         {
             let text = format!(
-                "CloudStack does not answer, and what it said before is used; check the API address, the network and proxies: {cause}"
+                "CloudStack does not answer, and what it said before is used: {cause}; {}",
+                remedy(&cause)
             );
             self.shared.voice.warn(&*class, "CloudStackUnreachable", text);
         }
@@ -277,6 +272,30 @@ impl CloudStackProvider {
         );
         Some(Notice { reason: "AnotherAccount", text })
     }
+}
+
+/// That limits leave nothing of what every machine of the NodeClass needs, in words.
+fn used_up(budget: &Budget, resolved: &Resolved) -> Option<String> {
+    let mut offerings = resolved.in_zone.values().flat_map(|zone| &zone.offerings);
+    let all_have_gpus = offerings.all(|offering| offering.gpucount.is_some_and(|count| count > 0));
+    let left = [
+        (budget.vmavailable, "virtual machines"),
+        (budget.cpuavailable, "cores"),
+        (budget.memoryavailable, "MiB of memory"),
+        (budget.volumeavailable, "volumes"),
+        (budget.primarystorageavailable, "GB of primary storage"),
+        (budget.gpuavailable.filter(|_| all_have_gpus), "GPUs"),
+    ];
+    let none: Vec<String> = left
+        .into_iter()
+        .filter_map(|(left, what)| left.filter(|left| *left <= 0).map(|left| format!("{left} {what}")))
+        .collect();
+    (!none.is_empty()).then(|| {
+        format!(
+            "the account's limits leave {}; ask for more, or delete what is not needed",
+            none.join(" and ")
+        )
+    })
 }
 
 /// The instance types of an offering.

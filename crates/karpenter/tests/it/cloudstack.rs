@@ -129,8 +129,91 @@ fn without_a_cloud_controller_manager_karpenter_names_the_nodes() {
 }
 
 #[test]
+fn nodes_that_nobody_names_and_that_wait_for_nobody_are_recognised_by_name_and_address() {
+    a_new_user(NamedBy::Nobody, ProviderOptions::new("prod"));
+}
+
+#[test]
 fn without_a_cloud_controller_manager_nodes_that_wait_for_one_get_their_addresses_too() {
     a_new_user(NamedBy::Awaited, ProviderOptions { name_nodes: true, ..ProviderOptions::new("prod") });
+}
+
+#[test]
+fn a_node_that_waits_for_a_cloud_controller_manager_that_does_not_come_is_told_of() {
+    let done = in_virtual_time(async {
+        let guests = GuestOptions { named_by: NamedBy::Awaited, ..GuestOptions::default() };
+        let stage = Stage::new(WorldOptions { seed: 6, ..WorldOptions::default() }, guests).await?;
+        furnish(&stage.cloud, 2);
+        apply_credentials(&stage.world).await?;
+        for object in [node_class(), small_nodes(json!({})), deployment("web", 1, "1500m")] {
+            stage.world.create(object).await?;
+        }
+        let karpenter = stage.karpenter(FaultPlan::none(), ProviderOptions::new("prod"));
+        karpenter.start();
+        stage.world.run_for(Duration::from_secs(6 * 60)).await?;
+        let events: Api<Event> = Api::all(stage.world.cluster().client("user"));
+        let events = events.list(&ListParams::default()).await.expect("events").items;
+        let told = events.iter().find(|event| event.reason.as_deref() == Some("NodeWithoutProviderID"));
+        let text = told.and_then(|event| event.message.clone()).unwrap_or_default();
+        assert!(text.contains("CLOUDSTACK_NAME_NODES=true") && text.contains("--provider-id="), "{text:?}");
+        karpenter.stop(Duration::from_secs(60)).await;
+        Ok::<(), karpenter_sim::Trouble>(())
+    });
+    done.expect("a runtime").unwrap_or_else(|trouble| panic!("{trouble}"));
+}
+
+#[test]
+fn no_node_is_bought_for_a_pod_that_asks_for_more_of_the_disk_than_kubelet_gives() {
+    let done = in_virtual_time(async {
+        let stage =
+            Stage::new(WorldOptions { seed: 6, ..WorldOptions::default() }, GuestOptions::default()).await?;
+        furnish(&stage.cloud, 4);
+        apply_credentials(&stage.world).await?;
+        let mut class = node_class();
+        class["spec"]["rootDiskSize"] = 100.into();
+        let asks = |name: &str, disk: &str| {
+            let mut asks = deployment(name, 1, "500m");
+            asks["spec"]["template"]["spec"]["containers"][0]["resources"]["requests"]["ephemeral-storage"] =
+                disk.into();
+            asks
+        };
+        for object in [class, small_nodes(json!({})), asks("nearly-all", "90Gi"), asks("most", "84Gi")] {
+            stage.world.create(object).await?;
+        }
+        let karpenter = stage.karpenter(FaultPlan::none(), ProviderOptions::new("disks"));
+        karpenter.start();
+        stage.world.run_for(Duration::from_secs(20 * 60)).await?;
+        assert_eq!(stage.cloud.calls()["deployVirtualMachine"], 1, "one for the pod that fits, and no more");
+        assert!(stage.world.cluster().read(|objects| all_run(objects, 1)));
+        karpenter.stop(Duration::from_secs(60)).await;
+        Ok::<(), karpenter_sim::Trouble>(())
+    });
+    done.expect("a runtime").unwrap_or_else(|trouble| panic!("{trouble}"));
+}
+
+#[test]
+fn a_template_term_may_name_only_its_family() {
+    let done = in_virtual_time(async {
+        let stage =
+            Stage::new(WorldOptions { seed: 6, ..WorldOptions::default() }, GuestOptions::default()).await?;
+        let terms = [
+            (json!({"family": "ubuntu-k8s"}), true),
+            (json!({"osType": "Ubuntu*"}), true),
+            (json!({"version": "22.04"}), false),
+            (json!({}), false),
+        ];
+        for (number, (term, is_taken)) in terms.into_iter().enumerate() {
+            let mut class = node_class();
+            class["metadata"]["name"] = format!("class-{number}").into();
+            class["spec"]["templateSelectorTerms"] = json!([term]);
+            assert_eq!(stage.world.create(class).await.is_ok(), is_taken, "{term}");
+        }
+        let mut class = node_class();
+        class["spec"]["userData"] = "x".repeat((1 << 20) + 1).into();
+        assert!(stage.world.create(class).await.is_err(), "no server takes so much");
+        Ok::<(), karpenter_sim::Trouble>(())
+    });
+    done.expect("a runtime").unwrap_or_else(|trouble| panic!("{trouble}"));
 }
 
 /// The condition of the NodeClass about keys: status, reason, and whether the NodeClass is ready.

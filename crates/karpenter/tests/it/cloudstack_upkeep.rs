@@ -8,6 +8,7 @@ use k8s_openapi::api::core::v1::{Event, Secret};
 use karpenter::cloudstack::stage::{Stage, apply_credentials, furnish, node_class};
 use karpenter_api::NodeClaim;
 use karpenter_provider_cloudstack::naming::Naming;
+use karpenter_provider_cloudstack::nodeclass::HASH_VERSION;
 use karpenter_provider_cloudstack::shared::OnStopped;
 use karpenter_provider_cloudstack::{CloudStackNodeClass, ProviderOptions};
 use karpenter_sim::chance::Span;
@@ -82,10 +83,16 @@ fn a_release_that_hashes_otherwise_stamps_claims_anew_and_replaces_nothing() {
         world.run_for(20 * MINUTE).await?;
         let current = classes.get("default").await.expect("the class").hash();
         let class = classes.get("default").await.expect("the class");
-        assert_eq!((&class.annotations()[HASH], class.annotations()[VERSION].as_str()), (&current, "v1"));
+        assert_eq!(
+            (&class.annotations()[HASH], class.annotations()[VERSION].as_str()),
+            (&current, HASH_VERSION)
+        );
         for name in &names {
             let claim = claims.get(name).await.expect("still there");
-            assert_eq!((&claim.annotations()[HASH], claim.annotations()[VERSION].as_str()), (&current, "v1"));
+            assert_eq!(
+                (&claim.annotations()[HASH], claim.annotations()[VERSION].as_str()),
+                (&current, HASH_VERSION)
+            );
         }
         let ids = |machines: &[karpenter_sim::cloudstack::MachineView]| {
             machines.iter().map(|machine| machine.id.clone()).collect::<Vec<_>>()

@@ -27,6 +27,8 @@ pub const UNINITIALIZED: &str = "node.cloudprovider.kubernetes.io/uninitialized"
 const LOOK: Duration = Duration::from_secs(1);
 /// What a kernel keeps of the memory.
 const KERNEL_PERCENT: i64 = 3;
+/// What a file system and the partitions beside it keep of their disk.
+const FILE_SYSTEM_PERCENT: i64 = 4;
 
 /// Who gives a Node its provider id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -377,12 +379,14 @@ fn without_odd_characters(name: &str) -> String {
 
 fn node(inside: &Inside, data: &GuestData, options: &GuestOptions) -> Node {
     let memory_mib = inside.memory_mib - inside.memory_mib * KERNEL_PERCENT / 100;
+    // The file system keeps some of its disk to itself.
+    let disk_kib = (inside.disk_gb << 20) * (100 - FILE_SYSTEM_PERCENT) / 100;
     let pods = data.max_pods.unwrap_or(110);
     let mut capacity: BTreeMap<String, Quantity> = [
         ("cpu", inside.cpu.to_string()),
         ("memory", format!("{memory_mib}Mi")),
         ("pods", pods.to_string()),
-        ("ephemeral-storage", format!("{}Gi", inside.disk_gb)),
+        ("ephemeral-storage", format!("{disk_kib}Ki")),
     ]
     .map(|(name, amount)| (name.to_owned(), Quantity(amount)))
     .into();
@@ -390,8 +394,9 @@ fn node(inside: &Inside, data: &GuestData, options: &GuestOptions) -> Node {
         capacity.insert("nvidia.com/gpu".to_owned(), Quantity(inside.gpus.to_string()));
     }
     let mut allocatable = capacity.clone();
-    // Kubelet's own threshold for evictions.
+    // Kubelet's own thresholds for evictions.
     allocatable.insert("memory".to_owned(), Quantity(format!("{}Mi", memory_mib - 100)));
+    allocatable.insert("ephemeral-storage".to_owned(), Quantity(format!("{}Ki", disk_kib * 9 / 10)));
     let mut labels: BTreeMap<String, String> = [
         ("kubernetes.io/hostname", inside.name.as_str()),
         ("kubernetes.io/os", "linux"),

@@ -383,6 +383,18 @@ impl CloudStack {
         id
     }
 
+    /// The ordinary tenant registers a key pair, in a project if one is named.
+    pub fn add_key_pair(&self, name: &str, project: Option<&str>) {
+        let mut state = self.state();
+        let account = state.accounts.iter().position(|account| account.role == Role::User).unwrap_or(0);
+        let owner = Owner { account, project: project.map(str::to_owned) };
+        let mut pair = json!({"name": name});
+        for (key, value) in state.owned(&owner) {
+            pair[key] = value;
+        }
+        state.key_pairs.push(pair);
+    }
+
     /// The version the server says it has.
     pub fn set_version(&self, version: &str) {
         self.state().capability["cloudstackversion"] = version.into();

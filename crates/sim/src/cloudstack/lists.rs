@@ -120,10 +120,12 @@ impl State {
                 ("securitygroup", mine.filter(|group| selected(group, call)).cloned().collect())
             }
             "listSSHKeyPairs" => {
-                ("sshkeypair", self.key_pairs.iter().filter(|k| selected(k, call)).cloned().collect())
+                let mine = self.key_pairs.iter().filter(|pair| self.registered(caller, pair, call));
+                ("sshkeypair", mine.filter(|pair| selected(pair, call)).cloned().collect())
             }
             "listUserData" => {
-                ("userdata", self.user_data.iter().filter(|u| selected(u, call)).cloned().collect())
+                let mine = self.user_data.iter().filter(|data| self.registered(caller, data, call));
+                ("userdata", mine.filter(|data| selected(data, call)).cloned().collect())
             }
             "listGpuCards" => {
                 ("gpucard", self.gpu_cards.iter().filter(|c| selected(c, call)).cloned().collect())
@@ -219,6 +221,15 @@ impl State {
         let used: i64 = machines.map(|machine| machine.gpus).sum();
         zone["gputotal"] = total.into();
         zone["gpuused"] = used.into();
+    }
+
+    /// Whether key pairs or user data are of the project or account that is asked for.
+    fn registered(&self, caller: usize, value: &Value, call: &Call) -> bool {
+        let own = self.accounts.get(caller).map(|account| account.name.as_str());
+        match call.get("projectid") {
+            Some(project) => value["projectid"] == project,
+            None => value["projectid"].is_null() && value["account"].as_str() == call.get("account").or(own),
+        }
     }
 
     /// Whether the owner a list is for may use this offering: some are for domains only. Root sees all but on behalf of others.
@@ -540,5 +551,74 @@ impl State {
                 })
             })
             .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use http::Request;
+    use karpenter_runtime::environment::Environment;
+
+    use super::*;
+    use crate::cloudstack::CloudStack;
+
+    /// Names of what the account of this role is shown.
+    fn names(cloud: &CloudStack, role: Role, query: &str, object: &str) -> Vec<String> {
+        let request = Request::get(format!("/?{query}")).body(Bytes::new()).expect("a request");
+        let state = cloud.state();
+        let caller = state.accounts.iter().position(|account| account.role == role).expect("an account");
+        let answer = state.list(caller, role, &Call::read(&request)).expect("a list");
+        let rows = answer[object].as_array().cloned().unwrap_or_default();
+        rows.iter().filter_map(|row| row["name"].as_str().map(str::to_owned)).collect()
+    }
+
+    fn cloud() -> CloudStack {
+        CloudStack::new(&Environment::seeded("2026-11-15T08:00:00Z".parse().expect("a time"), 1))
+    }
+
+    #[test]
+    fn a_network_without_a_free_address_cannot_be_used_for_deployments() {
+        let cloud = cloud();
+        cloud.edit("network", "k8s-net", |network| network["cidr"] = "10.1.1.0/31".into());
+        let listed =
+            |usable: &str| names(&cloud, Role::User, &format!("command=listNetworks{usable}"), "network");
+        assert_eq!(listed(""), ["k8s-storage", "k8s-net"]);
+        assert_eq!(listed("&canusefordeploy=true"), ["k8s-storage"]);
+        assert_eq!(listed("&canusefordeploy=false"), ["k8s-net"]);
+    }
+
+    #[test]
+    fn what_is_for_another_domain_or_zone_is_not_offered() {
+        let cloud = cloud();
+        let zone = cloud.id_of("zone", "sim-zone-1").expect("a zone");
+        cloud.add("serviceoffering", json!({"name": "theirs", "domainid": "other"}));
+        cloud.add("diskoffering", json!({"name": "elsewhere", "zoneid": "other"}));
+        let has = |role: Role, query: &str, object: &str, name: &str| {
+            names(&cloud, role, query, object).iter().any(|listed| listed == name)
+        };
+        let tenant = cloud.account(Role::User).expect("a tenant");
+        let for_tenant =
+            format!("command=listServiceOfferings&account={}&domainid={}", tenant.name, tenant.domain_id);
+        assert!(has(Role::Root, "command=listServiceOfferings", "serviceoffering", "theirs"));
+        assert!(!has(Role::Root, &for_tenant, "serviceoffering", "theirs"));
+        assert!(!has(Role::User, "command=listServiceOfferings", "serviceoffering", "theirs"));
+        assert!(has(Role::User, "command=listDiskOfferings", "diskoffering", "elsewhere"));
+        let here = format!("command=listDiskOfferings&zoneid={zone}");
+        assert!(!has(Role::User, &here, "diskoffering", "elsewhere"));
+    }
+
+    #[test]
+    fn key_pairs_are_those_of_the_project_that_is_asked_for() {
+        let cloud = cloud();
+        let project = cloud.add_project("team");
+        cloud.add_key_pair("mine", None);
+        cloud.add_key_pair("ours", Some(&project));
+        let own = names(&cloud, Role::User, "command=listSSHKeyPairs", "sshkeypair");
+        let query = format!("command=listSSHKeyPairs&projectid={project}");
+        assert_eq!(
+            (own, names(&cloud, Role::User, &query, "sshkeypair")),
+            (vec!["mine".into()], vec!["ours".into()])
+        );
     }
 }

@@ -156,6 +156,21 @@ impl ApiError {
     }
 }
 
+/// What helps against a way to the server that does not lead there.
+pub(crate) fn remedy(cause: &str) -> &'static str {
+    let cause = cause.to_lowercase();
+    let has = |words: &[&str]| words.iter().any(|word| cause.contains(word));
+    if !has(&["certificate"]) {
+        "check the API address (api-url of the Secret, CLOUDSTACK_API_URL), the network and proxies (proxy-url, CLOUDSTACK_PROXY)"
+    } else if has(&["expired", "not valid yet", "notvalidyet"]) {
+        "renew the server's certificate, or check the clock of this machine"
+    } else if has(&["notvalidforname", "not valid for name"]) {
+        "name what the certificate is for: in the API address, or as tls-server-name in the Secret (CLOUDSTACK_TLS_SERVER_NAME)"
+    } else {
+        "give the authority that signed it: ca-bundle in the Secret, or CLOUDSTACK_CA_FILE"
+    }
+}
+
 /// What the server says of things it finds by their ids because it keeps the rows of what is deleted.
 const GONE: [&str; 6] = [
     "Service offering is inactive",

@@ -296,6 +296,9 @@ pub struct Zone {
     /// `Enabled` or `Disabled`.
     #[serde(deserialize_with = "text")]
     pub allocationstate: String,
+    /// `Advanced` or `Basic`.
+    #[serde(deserialize_with = "text")]
+    pub networktype: String,
     /// Whether it has security groups.
     #[serde(deserialize_with = "truth")]
     pub securitygroupsenabled: bool,
@@ -646,8 +649,8 @@ pub struct Host {
 }
 
 impl Host {
-    /// Whether a machine of this offering and size would find room.
-    pub fn has_room(&self, offering: &ServiceOffering, cpu: i64, memory_mib: i64) -> bool {
+    /// Whether a machine of this offering, all its cores together so fast, would find room.
+    pub fn has_room(&self, offering: &ServiceOffering, mhz: i64, memory_mib: i64) -> bool {
         let words = |text: &str| {
             let words = text.split(',').map(|word| word.trim().to_owned());
             words.filter(|word| !word.is_empty()).collect::<std::collections::BTreeSet<_>>()
@@ -656,7 +659,6 @@ impl Host {
             total.is_none_or(|total| total.saturating_sub(used.unwrap_or(0)) >= needed)
         };
         let memory = self.memorywithoverprovisioning.or(self.memorytotal);
-        let mhz = offering.cpuspeed.unwrap_or(0).saturating_mul(cpu);
         self.state == "Up"
             && self.resourcestate == "Enabled"
             && words(&offering.hosttags).is_subset(&words(&self.hosttags))

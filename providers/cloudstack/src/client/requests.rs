@@ -28,14 +28,14 @@ pub fn list_zones() -> Request {
     Request::new("listZones").with("available", "true")
 }
 
-/// The service offerings of a zone.
-pub fn list_service_offerings(zone_id: &str) -> Request {
-    Request::new("listServiceOfferings").with("zoneid", zone_id)
+/// The service offerings of a zone: some are for domains only, so whose machines they are for counts.
+pub fn list_service_offerings(zone_id: &str, scope: &Scope) -> Request {
+    Request::new("listServiceOfferings").with("zoneid", zone_id).within(scope)
 }
 
 /// The disk offerings of a zone.
-pub fn list_disk_offerings(zone_id: &str) -> Request {
-    Request::new("listDiskOfferings").with("zoneid", zone_id)
+pub fn list_disk_offerings(zone_id: &str, scope: &Scope) -> Request {
+    Request::new("listDiskOfferings").with("zoneid", zone_id).within(scope)
 }
 
 /// The networks of a zone, also those without a free address: they would leave the list of whoever asks for the others.

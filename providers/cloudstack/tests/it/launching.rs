@@ -749,6 +749,54 @@ async fn scenario_25_machines_of_a_project_are_made_listed_and_looked_after_ther
 }
 
 #[tokio::test(start_paused = true)]
+async fn scenario_25_gpus_two_interfaces_disks_and_key_pairs_in_one_class_of_a_project() {
+    let world = World::new().await;
+    let (project, mut class) = world.project();
+    world.cloud.add("network", json!({"name": "team-storage", "projectid": project, "account": null}));
+    world.cloud.add_key_pair("team-key", Some(&project));
+    world.cloud.add(
+        "serviceoffering",
+        json!({"name": "gpu", "iscustomized": true, "cpunumber": null, "memory": null,
+        "cpuspeed": 1000, "gpucount": 1, "gpucardname": "NVIDIA A10"}),
+    );
+    world.cloud.edit("host", "big-0", |host| host["gpus"] = 2.into());
+    seconds(301).await;
+    class["serviceOfferingSelectorTerms"] = json!([{"name": "gpu"}]);
+    class["customSizes"] = json!({"cpus": [4], "memoryPerCPU": [2]});
+    class["additionalNetworkSelectorTerms"] = json!([{"name": "team-storage"}]);
+    class["dataDisks"] = json!([{"offering": "k8s.data20"}, {"offering": "k8s.datacustom", "size": 5}]);
+    class["sshKeyPair"] = "team-key".into();
+    let class = world.class("default", class).await;
+    assert_eq!(class.condition_status("Ready"), karpenter_api::ConditionStatus::True, "{:?}", class.status);
+    let instance = world.launch(&world.claim("np-a", json!({"nvidia.com/gpu": "1"}))).await.expect("a GPU");
+    assert_eq!(label(&instance, "node.kubernetes.io/instance-type"), "gpu.4c-8g");
+    assert_eq!(instance.capacity["nvidia.com/gpu"].to_string(), "1");
+    let id = |name: &str| world.cloud.id_of("network", name).unwrap();
+    assert_eq!(world.live()[0].networks, [id("team-net"), id("team-storage")], "in this order");
+    assert_eq!((world.live()[0].project.clone(), world.cloud.data_disks().len()), (Some(project.clone()), 2));
+    seconds(400).await;
+    assert_eq!(
+        world.provider.list().await.expect("a list").len(),
+        1,
+        "invisible without the project, and not lost"
+    );
+    assert_eq!(world.provider.is_drifted(&world.current("np-a")).await.expect("known"), None);
+    assert!(world.round().await.destroyed.is_empty());
+    // What is looked up for it is looked up there.
+    let log = world.cloud.log();
+    let of_class =
+        ["listServiceOfferings", "listDiskOfferings", "listNetworks", "listTemplates", "listSSHKeyPairs"];
+    for command in of_class {
+        let inside = |entry: &&karpenter_sim::cloudstack::Entry| {
+            entry.command == command && entry.parameters.get("projectid") == Some(&project)
+        };
+        assert!(log.iter().any(|entry| inside(&entry)), "{command}");
+    }
+    world.delete(&world.current("np-a")).await.expect("gone");
+    assert!(world.live().is_empty() && world.cloud.data_disks().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
 async fn of_two_architectures_each_claim_gets_the_one_it_asks_for() {
     let world = World::new().await;
     let arm = world.cloud.add(

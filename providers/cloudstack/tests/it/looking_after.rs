@@ -555,3 +555,22 @@ async fn a_tag_that_is_there_in_other_letters_keeps_no_other_from_being_repaired
     assert_eq!(tags["karpenter.sh/nodepool"], "pool");
     assert!(tags["team"] == "shop" && !tags.contains_key("Team"), "{tags:?}");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_machine_that_was_renamed_is_looked_after_like_any_other() {
+    let world = World::new().await;
+    world.node("np-a").await;
+    seconds(130).await;
+    let id = world.machine_of("np-a").id;
+    world.cloud.rename_machine(&id, "billing");
+    seconds(31).await;
+    assert_eq!(world.provider.is_drifted(&world.current("np-a")).await.expect("known"), None);
+    world.cloud.stop_machine(&id);
+    world.round().await;
+    seconds(130).await;
+    assert_eq!(world.round().await.started, [id.clone()]);
+    // Once nobody wants it, only its name could tell that it is not somebody else's.
+    world.cluster.claims.lock().unwrap().clear();
+    seconds(400).await;
+    assert!(world.round().await.destroyed.is_empty());
+}

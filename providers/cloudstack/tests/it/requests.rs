@@ -46,8 +46,6 @@ fn every_request() -> Vec<Request> {
         requests::list_apis(Some("listZones")),
         requests::get_api_limit(),
         requests::list_zones(),
-        requests::list_service_offerings("z"),
-        requests::list_disk_offerings("z"),
         requests::list_accounts(),
         requests::list_account("a", "d"),
         requests::list_project("p"),
@@ -67,6 +65,8 @@ fn every_request() -> Vec<Request> {
     let account = Scope::Account { account: "a".into(), domain_id: "d".into() };
     for scope in [Scope::Own, Scope::Project("p".into()), account] {
         all.extend([
+            requests::list_service_offerings("z", &scope),
+            requests::list_disk_offerings("z", &scope),
             requests::list_networks("z", &scope),
             requests::list_templates("z", &scope),
             requests::list_ssh_key_pairs("k", &scope),

@@ -426,3 +426,111 @@ async fn a_class_says_how_much_memory_machines_never_see_and_in_what_group_they_
     let deploy = log.iter().find(|entry| entry.command == "deployVirtualMachine").expect("a deployment");
     assert_eq!(deploy.parameters["group"], "workers");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_basic_zone_is_told_of_before_anything_is_launched() {
+    let world = World::new().await;
+    world.cloud.edit("zone", "sim-zone-1", |zone| zone["networktype"] = "Basic".into());
+    seconds(3700).await;
+    let class = world.class("default", spec()).await;
+    let (status, reason, message) = condition(&class, "ZonesReady");
+    assert_eq!((status, reason), ("False", "ZoneValidationFailed"), "{message}");
+    assert!(message.contains("\"sim-zone-1\"") && message.contains("Basic"), "{message}");
+    world.launch(&world.claim("np-a", json!({"cpu": "1"}))).await.expect_err("not ready");
+    assert_eq!(world.calls("deployVirtualMachine"), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_limit_that_leaves_no_memory_is_a_condition_with_its_numbers() {
+    let world = World::new().await;
+    for (resource, word) in
+        [("memory", "MiB of memory"), ("primary_storage", "GB of primary storage"), ("volume", "volumes")]
+    {
+        world.cloud.limit(resource, 0);
+        seconds(61).await;
+        let class = world.class("default", spec()).await;
+        let (status, reason, message) = condition(&class, "QuotaAvailable");
+        assert_eq!((status, reason), ("False", "LimitReached"), "{resource}: {message}");
+        assert!(message.contains(&format!("0 {word}")), "{message}");
+        world.cloud.limit(resource, -1);
+    }
+    seconds(61).await;
+    let class = world.class("default", spec()).await;
+    assert_eq!(condition(&class, "QuotaAvailable").0, "True");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_root_disk_is_as_large_as_its_offering_says() {
+    let world = World::new().await;
+    let mut class = spec();
+    class["rootDiskOffering"] = "Large".into();
+    class["serviceOfferingSelectorTerms"] = json!([{"name": "k8s.small"}]);
+    world.class("default", class.clone()).await;
+    let gib = async || {
+        let types = world.provider.get_instance_types(&world.pool("default")).await.expect("types");
+        types[0].capacity.get("ephemeral-storage").expect("a disk").as_units_ceil() >> 30
+    };
+    assert!((90..=100).contains(&gib().await), "{}", gib().await);
+    // Less is left than it needs.
+    world.cloud.limit("primary_storage", 60);
+    seconds(61).await;
+    world.launch(&world.claim("np-a", json!({"cpu": "1"}))).await.expect_err("over the limit");
+    assert_eq!(world.calls("deployVirtualMachine"), 0, "it is known before");
+    class["rootDiskSize"] = 30.into();
+    world.class("default", class).await;
+    assert!((26..=30).contains(&gib().await), "what the NodeClass says counts: {}", gib().await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_certificate_nobody_trusts_is_told_of_with_the_key_of_the_secret_that_helps() {
+    use std::sync::Arc;
+
+    use bytes::Bytes;
+    use futures_util::FutureExt as _;
+    use futures_util::future::BoxFuture;
+    use karpenter_provider_cloudstack::client::signature::Credentials;
+    use karpenter_provider_cloudstack::client::throttle::Rate;
+    use karpenter_provider_cloudstack::client::transport::{Transport, TransportError};
+    use karpenter_provider_cloudstack::client::{Client, Session};
+    use karpenter_provider_cloudstack::{CloudStackProvider, Objects, ProviderOptions};
+
+    struct Untrusted(&'static str);
+
+    impl Transport for Untrusted {
+        fn send(
+            &self,
+            _: http::Request<Bytes>,
+        ) -> BoxFuture<'_, Result<http::Response<Bytes>, TransportError>> {
+            std::future::ready(Err(TransportError::NotSent(self.0.to_owned()))).boxed()
+        }
+    }
+
+    let world = World::new().await;
+    for (cause, remedy) in [
+        ("client error (Connect): invalid peer certificate: UnknownIssuer", "ca-bundle"),
+        (
+            "client error (Connect): invalid peer certificate: certificate not valid for name \"cloud\"",
+            "tls-server-name",
+        ),
+        ("client error (Connect): invalid peer certificate: certificate expired", "renew"),
+        ("client error (Connect): dns error: failed to lookup address information", "api-url"),
+    ] {
+        let session = Session {
+            endpoint: "https://cloud/client/api".into(),
+            credentials: Credentials::new("key", "secret"),
+            transport: Arc::new(Untrusted(cause)),
+            project: None,
+        };
+        let environment = karpenter_runtime::environment::Environment {
+            registry: karpenter_runtime::metrics::Registry::new(),
+            ..world.environment.clone()
+        };
+        let client = Client::new(session, Rate::default(), &environment);
+        let objects = Arc::clone(&world.cluster) as Arc<dyn Objects>;
+        let provider = CloudStackProvider::new(client, ProviderOptions::new("test"), objects, &environment);
+        let class = world.class_by(&provider, "default", spec()).await;
+        let (status, reason, message) = condition(&class, "CredentialsReady");
+        assert_eq!((status, reason), ("Unknown", "CloudStackUnreachable"));
+        assert!(message.contains(cause) && message.contains(remedy), "{message}");
+    }
+}

@@ -351,3 +351,44 @@ async fn nothing_is_made_while_nobody_says_whose_the_keys_are() {
     let instance = world.launch(&claim).await.expect("a machine");
     assert!(instance.annotations.contains_key("karpenter.k8s.cloudstack/account-id"));
 }
+
+#[tokio::test(start_paused = true)]
+async fn offerings_are_those_of_the_project_or_account_machines_are_made_in() {
+    let world = World::new().await;
+    let other = json!({"name": "k8s.mini", "cpunumber": 2, "memory": 2048, "domainid": "11111111-2222-4000-8000-000000000000"});
+    world.cloud.add("serviceoffering", other);
+    let root = world.as_root();
+    let mut all = spec();
+    all["serviceOfferingSelectorTerms"] = json!([{"name": "k8s.mini"}, {"name": "k8s.small"}]);
+    world.class_by(&root, "default", all).await;
+    let asked = world.cloud.log();
+    let asked = asked.iter().rev().find(|entry| entry.command == "listServiceOfferings").expect("a list");
+    assert!(
+        asked.parameters.contains_key("account") && asked.parameters.contains_key("domainid"),
+        "{asked:?}"
+    );
+    let claim = world.claim("np-a", json!({"cpu": "1"}));
+    let instance = world.launch_by(&root, &claim).await.expect("a machine");
+    assert_eq!(instance.labels["node.kubernetes.io/instance-type"], "k8s.small");
+    assert_eq!(world.calls("deployVirtualMachine"), 1, "what is for another domain is not asked for");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_kubelet_is_told_to_keep_is_drift_where_user_data_tells_it() {
+    let world = World::new().await;
+    let hash = async |bootstrap: Value, kept: &str| {
+        let mut class = spec();
+        class["kubeReserved"] = json!({"cpu": kept});
+        if !bootstrap.is_null() {
+            class["bootstrap"] = bootstrap;
+        }
+        world.class("kept", class).await.hash()
+    };
+    assert_eq!(
+        hash(Value::Null, "100m").await,
+        hash(Value::Null, "200m").await,
+        "machines hear nothing of it"
+    );
+    let joins = json!({"mode": "K3s", "apiServer": "api:6443"});
+    assert_ne!(hash(joins.clone(), "100m").await, hash(joins, "200m").await);
+}
