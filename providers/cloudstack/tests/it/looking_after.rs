@@ -568,7 +568,7 @@ async fn a_machine_that_was_renamed_is_looked_after_like_any_other() {
     world.cloud.stop_machine(&id);
     world.round().await;
     seconds(130).await;
-    assert_eq!(world.round().await.started, [id.clone()]);
+    assert_eq!(world.round().await.started, [id]);
     // Once nobody wants it, only its name could tell that it is not somebody else's.
     world.cluster.claims.lock().unwrap().clear();
     seconds(400).await;
