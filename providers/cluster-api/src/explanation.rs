@@ -235,6 +235,11 @@ impl Evidence {
             told: self.told(class),
             silent: false,
             targeting: &|id| self.targeting(id),
+            running: &|id| {
+                let of = |claim: &&NodeClaim| Target::of(claim).is_some_and(|target| target.id == *id);
+                let live = self.node_claims.iter().filter(|c| c.metadata.deletion_timestamp.is_none());
+                live.filter(of).count()
+            },
             failed: &|_, _| None,
         };
         market.offers(class)

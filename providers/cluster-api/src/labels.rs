@@ -12,14 +12,23 @@ pub const INSTANCE_FAMILY: &str = "karpenter.cluster.x-k8s.io/instance-family";
 pub const INSTANCE_MEMORY: &str = "karpenter.cluster.x-k8s.io/instance-memory";
 /// The cores of the instance type.
 pub const INSTANCE_CPU: &str = "karpenter.cluster.x-k8s.io/instance-cpu";
+/// The reservation that a node was paid for with in advance: the resource it comes from.
+pub const RESERVATION_ID: &str = "karpenter.cluster.x-k8s.io/reservation-id";
 /// Declared for the memory capacity.
 pub const CAPACITY_MEMORY: &str = "capacity.karpenter.cluster.x-k8s.io/memory";
 /// Declared for the processor capacity.
 pub const CAPACITY_CPU: &str = "capacity.karpenter.cluster.x-k8s.io/cpu";
 
 /// All of them.
-pub const WELL_KNOWN: [&str; 6] =
-    [INSTANCE_SIZE, INSTANCE_FAMILY, INSTANCE_CPU, INSTANCE_MEMORY, CAPACITY_MEMORY, CAPACITY_CPU];
+pub const WELL_KNOWN: [&str; 7] = [
+    INSTANCE_SIZE,
+    INSTANCE_FAMILY,
+    INSTANCE_CPU,
+    INSTANCE_MEMORY,
+    RESERVATION_ID,
+    CAPACITY_MEMORY,
+    CAPACITY_CPU,
+];
 
 /// The label rules of a cluster that uses this provider.
 pub fn label_rules(core: LabelRules) -> LabelRules {

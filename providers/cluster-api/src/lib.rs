@@ -185,6 +185,7 @@ impl CloudProvider for ClusterApi {
         rules.well_known_labels.extend(labels::WELL_KNOWN.iter().map(|label| (*label).into()));
         rules.restricted_label_domains.insert(GROUP.into());
         rules.sells_spot = false;
+        rules.reservation_id_label = labels::RESERVATION_ID.into();
         rules
     }
 

@@ -110,6 +110,10 @@ pub struct Scalable {
     pub selector: Option<LabelSelector>,
     /// The labels of its Machines.
     pub template_labels: BTreeMap<String, String>,
+    /// The annotations of its Machines.
+    pub template_annotations: BTreeMap<String, String>,
+    /// What its Machines are to be, as its owner wrote it.
+    pub template_spec: Value,
     /// Where its Machines go.
     pub failure_domain: Option<String>,
     /// Where they may go, where they go to no place of their own and may not go everywhere.
@@ -158,6 +162,8 @@ impl Scalable {
             replicas: fields.int("spec.replicas")?.unwrap_or(0),
             selector: fields.at("spec.selector").and_then(|value| LabelSelector::deserialize(value).ok()),
             template_labels: fields.texts("spec.template.metadata.labels")?,
+            template_annotations: fields.texts("spec.template.metadata.annotations")?,
+            template_spec: fields.at("spec.template.spec").cloned().unwrap_or_default(),
             failure_domain: fields.text("spec.template.spec.failureDomain")?,
             failure_domains: Vec::new(),
             version: fields.text("spec.template.spec.version")?,

@@ -284,6 +284,7 @@ impl Fleet {
             told: self.lessons.told(class),
             silent,
             targeting: &|id| self.node_claims.targeting(id),
+            running: &|id| self.node_claims.running(id),
             failed: &|id, failure_domain| self.backoff.why(id, failure_domain),
         };
         let offers = Arc::new(market.offers(class));

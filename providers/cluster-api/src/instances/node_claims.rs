@@ -179,6 +179,21 @@ impl NodeClaims {
         found.into_values().collect()
     }
 
+    /// How many live NodeClaims come from a resource or wait for it, in either mode.
+    pub fn running(&self, id: &ScalableKey) -> usize {
+        let seen = self.store.by_index(BY_TARGET, &id.to_annotation());
+        let live = seen.iter().filter(|claim| claim.metadata.deletion_timestamp.is_none());
+        let live: BTreeSet<String> = live.filter_map(|claim| claim.metadata.uid.clone()).collect();
+        // The watch knows better, once it knows anything.
+        let unseen = |recent: &Recent| {
+            let seen = self.store.get(&ObjectKey::cluster(recent.facts.name.as_str()));
+            seen.is_none_or(|seen| Target::of(&seen).is_none())
+        };
+        let recent = self.lock();
+        let recent = recent.values().filter(|r| r.target.id == *id && r.at.elapsed() < RECENT && unseen(r));
+        live.len() + recent.count()
+    }
+
     /// NodeClaims that the Go provider bound to a Machine and that have no target of ours.
     pub fn bound_by_go(&self) -> Vec<(ObjectKey, ClaimFacts)> {
         let claims = self.store.list();

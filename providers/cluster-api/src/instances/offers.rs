@@ -104,6 +104,8 @@ pub struct Market<'a> {
     pub silent: bool,
     /// Live NodeClaims that wait for a resource to be scaled.
     pub targeting: &'a dyn Fn(&ScalableKey) -> Vec<ClaimFacts>,
+    /// How many live NodeClaims come from a resource, or wait for it.
+    pub running: &'a dyn Fn(&ScalableKey) -> usize,
     /// What failed of late at a resource, in a failure domain.
     pub failed: &'a dyn Fn(&ScalableKey, Option<&str>) -> Option<String>,
 }
@@ -138,7 +140,10 @@ impl Market<'_> {
             }) {
                 Ok(blueprint) => {
                     let carried = self.carried.get(&scalable.id).cloned().unwrap_or_default();
-                    offers.blueprints.push(Blueprint { carried, ..blueprint });
+                    // Of what is paid for in advance counts what is left.
+                    let running = i64::try_from((self.running)(&scalable.id)).unwrap_or(i64::MAX);
+                    let reservation = blueprint.reservation.saturating_sub(running).max(0);
+                    offers.blueprints.push(Blueprint { carried, reservation, ..blueprint });
                 }
                 Err(mut malformed) => {
                     if let Some(Err(trouble)) = found.as_deref() {

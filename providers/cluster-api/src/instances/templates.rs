@@ -125,6 +125,8 @@ fn blueprint(
         replicas: 0,
         selector: None,
         template_labels: template.labels.clone().unwrap_or_default(),
+        template_annotations: Default::default(),
+        template_spec: Default::default(),
         failure_domain: None,
         failure_domains: template.failure_domains.clone().unwrap_or_default(),
         version: template.version.clone(),
@@ -277,6 +279,7 @@ mod tests {
             told: Told::default(),
             silent: false,
             targeting: &|_| Vec::new(),
+            running: &|_| 0,
             failed: &|_, _| None,
         };
         let excluded: Vec<String> = market.offers(&class).excluded.iter().map(ToString::to_string).collect();

@@ -111,7 +111,12 @@ impl Catalog {
         let (mut zones, mut capacity_types) = (BTreeSet::new(), BTreeSet::new());
         for blueprint in group {
             for place in &blueprint.places {
-                let unavailable = unavailable(&blueprint.id, place);
+                let reserved = blueprint.capacity_type == CAPACITY_TYPE_RESERVED;
+                let used_up = || {
+                    (reserved && blueprint.reservation <= 0)
+                        .then(|| "all nodes of it that are paid for in advance are in use".to_owned())
+                };
+                let unavailable = unavailable(&blueprint.id, place).or_else(used_up);
                 let mut labels = blueprint.labels.clone();
                 labels.insert(INSTANCE_TYPE.to_owned(), name.to_owned());
                 labels.insert(CAPACITY_TYPE.to_owned(), blueprint.capacity_type.clone());
@@ -123,7 +128,11 @@ impl Catalog {
                     requirements.add(Requirement::one_of(TOPOLOGY_ZONE, [zone.as_str()]));
                     zones.insert(zone.clone());
                 }
-                let reserved = blueprint.capacity_type == CAPACITY_TYPE_RESERVED;
+                if reserved {
+                    let id = crate::names::label_value(&blueprint.id.key.name);
+                    requirements.add(Requirement::one_of(labels::RESERVATION_ID, [&*id]));
+                    labels.insert(labels::RESERVATION_ID.to_owned(), id.into_owned());
+                }
                 self.entries.push(Entry {
                     id: blueprint.id.clone(),
                     instance_type: index,

@@ -613,6 +613,27 @@ fn spot_is_told_by_label_annotation_or_template() {
 }
 
 #[test]
+fn a_reservation_is_known_by_its_resource_and_is_used_up() {
+    let reserved = deployment(
+        "m",
+        &[
+            ("karpenter.cluster.x-k8s.io/capacity-type", "reserved"),
+            ("karpenter.cluster.x-k8s.io/reservation-capacity", "2"),
+        ],
+    );
+    let blueprint = blueprint(&reserved);
+    let catalog = Catalog::of(std::slice::from_ref(&blueprint), |_, _| None);
+    let offering = &catalog.types[0].offerings[0];
+    assert_eq!((offering.reservation_capacity, offering.available), (2, true));
+    let key = crate::labels::RESERVATION_ID;
+    assert!(offering.requirements.get(key).is_some_and(|id| id.has("m")));
+    assert_eq!(catalog.entries[0].labels.get(key).map(String::as_str), Some("m"), "its node says so");
+    let used = Blueprint { reservation: 0, ..blueprint };
+    let catalog = Catalog::of(&[used], |_, _| None);
+    assert!(!catalog.types[0].offerings[0].available);
+}
+
+#[test]
 fn a_price_comes_from_the_annotation_then_the_table_then_the_model() {
     let price = |scalable: &Scalable, spec: &ClusterAPINodeClassSpec| {
         let price = blueprint_of(scalable, None, spec).expect("a blueprint").places[0].price;
