@@ -83,6 +83,7 @@ const TERMINAL_REASONS: &[&str] = &[
     "CreateError",
     "InvalidConfiguration",
     "InstanceProvisionFailed",
+    "InstanceCreateFailed",
     "ProvisionFailed",
     "VMProvisionFailed",
 ];

@@ -92,6 +92,9 @@ impl Watching {
                 if let Err(error) = probed {
                     tracing::warn!(%error, kind = watched.as_str(), "the management cluster is not known yet");
                 }
+                if self.serves_another(&version).await {
+                    return Ok(());
+                }
             }
             let keys: BTreeSet<ObjectKey> =
                 store.list().iter().map(|object| ObjectKey::of(&**object)).collect();
@@ -124,15 +127,23 @@ impl Watching {
             self.look_at_templates().await;
             self.look_at_kinds().await;
             self.look_at_control_plane().await;
-            // Forgotten when something was not served; an outage is no other version.
-            if self.hub.versions().known().is_none()
-                && let Ok(now) = self.hub.versions().own(self.hub.client()).await
-                && now != version
-            {
-                tracing::info!(from = version, to = now, "the management cluster serves another version");
+            if self.serves_another(&version).await {
                 return Ok(());
             }
         }
+    }
+
+    /// Whether the management cluster serves another version by now. Which one is forgotten when something was not served; an outage is no
+    /// other version.
+    async fn serves_another(&self, version: &str) -> bool {
+        if self.hub.versions().known().is_none()
+            && let Ok(now) = self.hub.versions().own(self.hub.client()).await
+            && now != version
+        {
+            tracing::info!(from = version, to = now, "the management cluster serves another version");
+            return true;
+        }
+        false
     }
 
     async fn informer(&self, watched: Watched) -> Result<Informer<DynamicObject>, HubError> {

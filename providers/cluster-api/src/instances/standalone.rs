@@ -25,7 +25,7 @@ use crate::client::hub::{HubError, machine_reference};
 use crate::client::machine::Machine;
 use crate::client::mirror::Mirror;
 use crate::client::scalable::{Scalable, ScalableKey, ScalableKind};
-use crate::instancetypes::node_labels::comes_to_node;
+use crate::instancetypes::node_labels::{comes_to_node, is_bookkeeping};
 use crate::names;
 use crate::nodeclass::{ClusterAPINodeClass, ClusterAPINodeClassSpec, LaunchMode};
 
@@ -147,15 +147,17 @@ async fn make(
     remediation::annotate(&mut annotations, skips_remediation);
     annotations[names::BLUEPRINT_HASH] = customization::blueprint_hash(blueprint, &spec).into();
     annotations[names::PATCHES_HASH] = customization::patches_hash(&spec).into();
-    let mut machine = json!({
-        "clusterName": cluster.key.name.to_string(),
-        "bootstrap": bootstrap,
-        "infrastructureRef": clones.reference(&infrastructure).await?,
-    });
-    if !blueprint.taints.is_empty() {
-        // What its nodes are planned with.
-        machine["taints"] = blueprint.taints.clone().into();
+    // Time-outs, gates and taints are the blueprint's; where it goes and what it is made of is said here.
+    let mut machine = blueprint.template_spec.clone();
+    if !machine.is_object() {
+        machine = json!({});
     }
+    for ours in ["failureDomain", "providerID"] {
+        machine.as_object_mut().and_then(|machine| machine.remove(ours));
+    }
+    machine["clusterName"] = (*cluster.key.name).into();
+    machine["bootstrap"] = bootstrap;
+    machine["infrastructureRef"] = clones.reference(&infrastructure).await?;
     for (key, value) in [("version", &blueprint.version), ("failureDomain", &target.failure_domain)] {
         if let Some(value) = value {
             machine[key] = value.as_str().into();
@@ -293,12 +295,18 @@ impl Clones<'_> {
             problem: error.problem,
         })?;
         let labels = fields.texts("spec.template.metadata.labels")?;
-        let mut labels: Map<String, Value> =
-            labels.into_iter().map(|(key, value)| (key, value.into())).collect();
+        let mut labels: Map<String, Value> = labels
+            .into_iter()
+            .chain(self.machine_labels()?)
+            .map(|(key, value)| (key, value.into()))
+            .collect();
         labels.insert(names::CLUSTER_NAME.to_owned(), (*self.cluster.key.name).into());
         // By which those are found that never get a Machine.
         labels.insert(names::MEMBER.to_owned(), "".into());
-        let mut annotations = self.annotations();
+        let mut annotations = json!(fields.texts("spec.template.metadata.annotations")?);
+        for (key, value) in self.annotations().as_object().into_iter().flatten() {
+            annotations[key] = value.clone();
+        }
         annotations[names::CLONED_FROM_NAME] = template.name.as_str().into();
         annotations[names::CLONED_FROM_KIND] = format!("{}.{}", template.kind, template.group).into();
         let object = json!({
@@ -314,10 +322,13 @@ impl Clones<'_> {
         Ok(clone)
     }
 
+    /// What the blueprint says of its Machines, and whom this one is for.
     fn annotations(&self) -> Value {
-        json!({
-            names::NODECLAIM: self.name(), names::NODECLAIM_UID: self.uid(), names::OWNER: self.fleet.owner,
-        })
+        let mut annotations = json!(self.blueprint.template_annotations);
+        annotations[names::NODECLAIM] = self.name().into();
+        annotations[names::NODECLAIM_UID] = self.uid().into();
+        annotations[names::OWNER] = self.fleet.owner.as_str().into();
+        annotations
     }
 
     /// Until the Machine controller makes the Machine the owner, the Cluster is: nothing outlives it.
@@ -329,18 +340,27 @@ impl Clones<'_> {
         })
     }
 
-    /// Labels that end up on the Node, and none that would make a MachineSet take the Machine for its own.
+    /// The blueprint's labels, by which health checks and drain rules may select, and none that would make a MachineSet take the Machine
+    /// for its own.
     fn machine_labels(&self) -> Result<BTreeMap<String, String>, HubError> {
         let more = &self.fleet.settings.sync_labels;
-        let copied = self.blueprint.template_labels.iter().filter(|(key, _)| comes_to_node(key, more));
+        let copied = self.blueprint.template_labels.iter().filter(|(key, _)| !is_bookkeeping(key));
         let mut labels: BTreeMap<String, String> = copied.map(|(k, v)| (k.clone(), v.clone())).collect();
         labels.insert(names::CLUSTER_NAME.to_owned(), self.cluster.key.name.to_string());
         labels.insert(names::MEMBER.to_owned(), String::new());
-        let adopts = |set: &&Arc<Scalable>| {
+        let adopts = |set: &Scalable, labels: &BTreeMap<String, String>| {
             let selector = set.selector.as_ref().and_then(|selector| selector.to_selector().ok());
-            selector.is_some_and(|selector| selector.matches(&labels))
+            selector.is_some_and(|selector| selector.matches(labels))
         };
-        match self.fleet.mirror.sets().iter().find(adopts) {
+        let sets = self.fleet.mirror.sets();
+        let taken: Vec<&Arc<Scalable>> = sets.iter().filter(|set| adopts(set, &labels)).collect();
+        for selector in taken.into_iter().filter_map(|set| set.selector.as_ref()) {
+            // What comes to Nodes is planned with.
+            let selects =
+                |key: &String| selector.match_labels.as_ref().is_some_and(|all| all.contains_key(key));
+            labels.retain(|key, _| comes_to_node(key, more) || key == names::CLUSTER_NAME || !selects(key));
+        }
+        match sets.iter().find(|set| adopts(set, &labels)) {
             Some(set) => {
                 let problem = "selects the Machines that would be made here; it would take them for its own";
                 Err(set.malformed("spec.selector", problem).into())

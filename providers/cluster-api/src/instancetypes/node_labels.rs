@@ -63,7 +63,7 @@ fn is_copied(key: &str, more: &SyncLabels) -> bool {
         || more.matches(key)
 }
 
-fn is_bookkeeping(key: &str) -> bool {
+pub(crate) fn is_bookkeeping(key: &str) -> bool {
     BOOKKEEPING.contains(&key) || BOOKKEEPING_DOMAINS.contains(&domain(key))
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use karpenter_sim::Objects;
 use karpenter_sim::cluster_api::{self, Kind};
 use kube::api::DeleteParams;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::core;
 use crate::rig::{CLUSTER, MAX, MINUTE, NAMESPACE, Rig, SECOND, claimed, initialized, scenario};

@@ -450,7 +450,7 @@ fn labels_that_cluster_api_was_told_to_copy_are_put_on_machines_of_their_own() {
         let rig = Rig::new(json!({"launchMode": "Machine"})).await;
         let mut deployment = cluster_api::machine_deployment(NAMESPACE, CLUSTER, "m", "t", &[(MAX, "10")]);
         deployment["spec"]["template"]["metadata"]["labels"]["team.example/name"] = "core".into();
-        deployment["spec"]["template"]["metadata"]["labels"]["app"] = "not copied".into();
+        deployment["spec"]["template"]["metadata"]["labels"]["app"] = "not-copied".into();
         rig.create(deployment).await;
         let hub = rig.hub.clone();
         let karpenter = rig.world.process("karpenter-2", FaultPlan::none(), move |life| {
@@ -472,7 +472,7 @@ fn labels_that_cluster_api_was_told_to_copy_are_put_on_machines_of_their_own() {
             (labels(&machine.metadata), labels(&claim.metadata))
         });
         assert_eq!(machine.get("team.example/name").map(String::as_str), Some("core"));
-        assert!(!machine.contains_key("app") && !machine.contains_key("cluster.x-k8s.io/deployment-name"));
+        assert!(!claim.contains_key("app") && !machine.contains_key("cluster.x-k8s.io/deployment-name"));
         assert_eq!(claim.get("team.example/name").map(String::as_str), Some("core"));
         assert!(!claim.keys().any(|key| key.starts_with("cluster.x-k8s.io/")), "{claim:?}");
         rig.at_rest();
@@ -525,5 +525,45 @@ fn machines_that_are_not_karpenters_are_told() {
             Some("True"),
             "nothing depends on it"
         );
+    });
+}
+
+#[test]
+fn a_machine_of_its_own_is_what_its_blueprint_says() {
+    scenario(async {
+        let rig = Rig::new(json!({"launchMode": "Machine"})).await;
+        rig.patch(
+            Kind::SimMachineTemplate,
+            "t",
+            json!({"spec": {"template": {"metadata": {"annotations": {"infra.example.com/tier": "gold"}}}}}),
+        )
+        .await;
+        let mut blueprint = cluster_api::machine_deployment(NAMESPACE, CLUSTER, "m", "t", &[(MAX, "10")]);
+        let template = &mut blueprint["spec"]["template"];
+        template["metadata"]["labels"]["nodepool"] = "x".into();
+        template["metadata"]["labels"]["machine-template-hash"] = "1".into();
+        template["metadata"]["annotations"] =
+            json!({"pre-drain.delete.hook.machine.cluster.x-k8s.io/mine": "me"});
+        template["spec"]["deletion"] = json!({"nodeDrainTimeoutSeconds": 600});
+        template["spec"]["readinessGates"] = json!([{"conditionType": "Checked"}]);
+        rig.create(blueprint).await;
+        rig.karpenter.start();
+        rig.want(1);
+        rig.until("the node is ready", 5 * MINUTE, |objects| initialized(objects) == 1).await;
+        let (machine, clone) = rig.read(|objects| {
+            let machine = objects.machines.values().next().map(|m| serde_json::to_value(&**m).expect("JSON"));
+            let clone =
+                objects.sim_machines.values().next().map(|m| serde_json::to_value(&**m).expect("JSON"));
+            (machine.expect("a Machine"), clone.expect("a clone"))
+        });
+        assert_eq!(machine["spec"]["deletion"]["nodeDrainTimeoutSeconds"], 600);
+        assert_eq!(machine["spec"]["readinessGates"][0]["conditionType"], "Checked");
+        let (labels, annotations) = (&machine["metadata"]["labels"], &machine["metadata"]["annotations"]);
+        assert_eq!(labels["nodepool"], "x", "by which a health check may select");
+        assert_eq!(labels.get("machine-template-hash"), None, "a MachineSet selects by it");
+        assert_eq!(labels.get("cluster.x-k8s.io/deployment-name"), None);
+        assert_eq!(annotations["pre-drain.delete.hook.machine.cluster.x-k8s.io/mine"], "me");
+        assert_eq!(clone["metadata"]["annotations"]["infra.example.com/tier"], "gold");
+        assert_eq!(clone["metadata"]["labels"]["nodepool"], "x");
     });
 }
