@@ -141,6 +141,8 @@ pub struct ClaimedMachinesLive {
     /// MachineDeployments whose replicas somebody else lowered: until Karpenter has set them again, and for a moment after, for
     /// MachineSets may not have caught up.
     lowered: BTreeMap<ObjectKey, Timestamp>,
+    /// When people marked Machines: a level that had fallen by then may take them.
+    marked: BTreeMap<ObjectKey, Timestamp>,
 }
 
 /// For how long MachineSets may still follow what somebody set before Karpenter put it right.
@@ -187,10 +189,17 @@ impl Invariant for ClaimedMachinesLive {
         for change in step.changes {
             let Change::Machine(edit) = &**change else { continue };
             let (Some(old), Some(new)) = (&edit.old, &edit.new) else { continue };
+            if &*step.entry.actor == "user" && annotation(old, MARK) != annotation(new, MARK) {
+                self.marked.insert(edit.key.clone(), step.now);
+            }
             let begins = !is_deleting(&**old) && is_deleting(&**new);
             let condemned = condition(new, "HealthCheckSucceeded") == "False"
                 && condition(new, "OwnerRemediated") == "False";
             if !begins || &*step.entry.actor == "user" || condemned {
+                continue;
+            }
+            let since = |at: &Timestamp| step.now.as_second() - at.as_second() < CATCHING_UP_SECONDS;
+            if self.marked.get(&edit.key).is_some_and(since) {
                 continue;
             }
             // Whoever deletes the MachineDeployment wants its Machines gone.

@@ -12,13 +12,14 @@ use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use super::infrastructure::STUCK;
-use super::kinds::{Kind, create, is_standalone, with_conditions};
+use super::kinds::{Kind, annotation, create, is_standalone, with_conditions};
 use super::{ClusterApi, UPGRADING, moving};
 use crate::chance::{Chance, Span};
 use crate::faults::Faults;
 use crate::objects::is_deleting;
 
 const MEMBER: &str = "node.cluster.x-k8s.io/karpenter-member";
+const MARK: &str = "cluster.x-k8s.io/delete-machine";
 const CPU: &str = "capacity.cluster-autoscaler.kubernetes.io/cpu";
 /// Hooks of others, before a drain and after it.
 const HOOKS: [&str; 2] = [
@@ -51,10 +52,11 @@ enum Act {
     StickInfrastructure,
     ForbidEvictions,
     StopServingTheOldVersion,
+    MarkMachine,
 }
 
 impl Act {
-    const ALL: [Self; 22] = [
+    const ALL: [Self; 23] = [
         Self::PauseCluster,
         Self::PauseDeployment,
         Self::PauseRollout,
@@ -77,6 +79,7 @@ impl Act {
         Self::StickInfrastructure,
         Self::ForbidEvictions,
         Self::StopServingTheOldVersion,
+        Self::MarkMachine,
     ];
 }
 
@@ -216,6 +219,7 @@ impl<'a> Unrest<'a> {
             Act::CondemnMachines => self.condemn().await,
             Act::CopyElsewhere => self.copy_elsewhere().await,
             Act::Move => self.move_everything().await,
+            Act::MarkMachine => self.mark_machine().await,
         }
     }
 
@@ -360,6 +364,26 @@ impl<'a> Unrest<'a> {
             api.patch_status(&name, &PatchParams::default(), &status).await?;
         }
         Ok(())
+    }
+
+    /// Marks a Machine that is not marked for deletion, as tools do that mean to scale and do not; and takes the mark off, if it still is
+    /// theirs.
+    async fn mark_machine(&mut self) -> Result<(), kube::Error> {
+        let Some(name) =
+            self.machine_that(|machine| !is_deleting(machine) && annotation(machine, MARK).is_none())
+        else {
+            return Ok(());
+        };
+        let change = |by: Value| json!({"metadata": {"annotations": {MARK: by}}});
+        self.patch(Kind::Machine, &name, change("by hand".into())).await?;
+        self.wait().await;
+        let machine = Kind::Machine.api(&self.client, &self.namespace).get(&name).await?;
+        if annotation(&machine, MARK) != Some("by hand") {
+            return Ok(());
+        }
+        let mut back = change(Value::Null);
+        back["metadata"]["resourceVersion"] = machine.metadata.resource_version.into();
+        self.patch(Kind::Machine, &name, back).await
     }
 
     /// A Machine of the same name and id in a Cluster of the same name in another namespace.
