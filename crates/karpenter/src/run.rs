@@ -71,7 +71,8 @@ pub fn cmd(args: &Args) -> anyhow::Result<ExitCode> {
     check(&options)?;
     let environment = Environment::real();
     let commit = COMMIT.and_then(short);
-    let config = logging::Config { level: options.log_level, commit, ..logging::Config::default() };
+    let level = logging::Level::from(options.log_level);
+    let config = logging::Config { level: level.clone(), commit, ..logging::Config::default() };
     let output = logging::open_outputs(&options.log_output_paths, &options.log_error_output_paths)?;
     let clock = Arc::clone(&environment.clock);
     let collector = Some(options.otlp_endpoint.as_str()).filter(|address| !address.is_empty());
@@ -95,7 +96,7 @@ pub fn cmd(args: &Args) -> anyhow::Result<ExitCode> {
         .thread_keep_alive(Duration::from_millis(100))
         .build()
         .context("cannot start the async runtime")?;
-    let ended = runtime.block_on(run(options, environment, exporter));
+    let ended = runtime.block_on(run(options, environment, exporter, level));
     // Whatever is still being computed concerns nobody: the lease is another's by now.
     runtime.shutdown_background();
     ended
@@ -138,12 +139,13 @@ async fn run(
     options: Arc<Options>,
     environment: Environment,
     traces: Option<Exporter>,
+    log_level: logging::Level,
 ) -> anyhow::Result<ExitCode> {
     let stop = program::stop_on_signal().context("cannot listen for SIGTERM and SIGINT")?;
     let started = tokio::select! {
         biased;
         () = stop.cancelled() => return Ok(ExitCode::SUCCESS),
-        started = start(options, environment, traces, &stop) => started?,
+        started = start(options, environment, traces, log_level, &stop) => started?,
     };
     let Some((program, elector)) = started else { return Ok(ExitCode::SUCCESS) };
     match program.run(stop, elector).await {
@@ -160,6 +162,7 @@ async fn start(
     options: Arc<Options>,
     environment: Environment,
     traces: Option<Exporter>,
+    log_level: logging::Level,
     stop: &CancellationToken,
 ) -> anyhow::Result<Option<(Program, Option<Elector>)>> {
     for warning in &options.warnings {
@@ -252,7 +255,7 @@ async fn start(
     if let Some(traces) = traces {
         program.always("traces", move |stop| traces.run(stop).boxed());
     }
-    serve(&mut program, &options, &environment, context.stores.clone(), trouble).await?;
+    serve(&mut program, &options, &environment, log_level, context.stores.clone(), trouble).await?;
     Ok(Some((program, elector)))
 }
 
@@ -297,12 +300,14 @@ async fn serve(
     program: &mut Program,
     options: &Options,
     environment: &Environment,
+    log_level: logging::Level,
     stores: Stores,
     trouble: Trouble,
 ) -> anyhow::Result<()> {
     let (metrics, clock) = (&environment.registry, &environment.clock);
     let listener = http::bind(options.metrics_port, "--metrics-port, METRICS_PORT").await?;
-    let page = Arc::new(MetricsPage { registry: metrics.clone(), profiling: options.enable_profiling });
+    let (registry, profiling) = (metrics.clone(), options.enable_profiling);
+    let page = Arc::new(MetricsPage { registry, profiling, log_level });
     program.always("metrics", move |stop| http::serve(listener, page, stop).boxed());
 
     let listener = http::bind(options.health_probe_port, "--health-probe-port, HEALTH_PROBE_PORT").await?;

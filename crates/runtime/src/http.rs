@@ -1,15 +1,15 @@
-//! A small HTTP server for probes and metrics: GET only, whole answers, stops gracefully.
+//! A small HTTP server for probes and metrics: short questions, whole answers, stops gracefully.
 
 use std::convert::Infallible;
 use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use http::{Method, Request, Response, StatusCode, header};
-use http_body_util::Full;
+use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
@@ -20,6 +20,8 @@ use tokio_util::sync::CancellationToken;
 
 /// What is still being answered at the end gets this long.
 const GRACE: Duration = Duration::from_secs(5);
+/// What may be put anywhere are words.
+const LONGEST_TEXT: usize = 1024;
 
 /// An answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,10 +46,19 @@ impl Answer {
     }
 }
 
-/// Answers GET requests.
+/// Answers requests.
 pub trait Handler: Send + Sync + 'static {
     /// The answer for a path and query.
     fn get<'a>(&'a self, path: &'a str, query: &'a str) -> BoxFuture<'a, Answer>;
+
+    /// The answer to a text that is put at a path, by somebody who may (`kubectl port-forward` comes from the pod itself).
+    fn put(&self, _path: &str, _text: &str) -> Answer {
+        only_get()
+    }
+}
+
+fn only_get() -> Answer {
+    Answer::text(StatusCode::METHOD_NOT_ALLOWED, "only GET\n")
 }
 
 /// A port that cannot be listened on.
@@ -77,8 +88,8 @@ pub async fn serve(listener: TcpListener, handler: Arc<dyn Handler>, stop: Cance
             () = stop.cancelled() => break,
             accepted = listener.accept() => accepted,
         };
-        let stream = match accepted {
-            Ok((stream, _)) => stream,
+        let (stream, peer) = match accepted {
+            Ok(accepted) => accepted,
             Err(error) => {
                 // Out of descriptors, mostly: others may close theirs.
                 tracing::warn!(%error, "cannot accept a connection");
@@ -87,7 +98,7 @@ pub async fn serve(listener: TcpListener, handler: Arc<dyn Handler>, stop: Cance
             }
         };
         let handler = Arc::clone(&handler);
-        let service = service_fn(move |request| respond(Arc::clone(&handler), request));
+        let service = service_fn(move |request| respond(Arc::clone(&handler), peer.ip(), request));
         let connection = server.serve_connection(TokioIo::new(stream), service).into_owned();
         let stop = stop.clone();
         connections.spawn(async move {
@@ -110,12 +121,26 @@ pub async fn serve(listener: TcpListener, handler: Arc<dyn Handler>, stop: Cance
 
 async fn respond(
     handler: Arc<dyn Handler>,
+    peer: IpAddr,
     request: Request<Incoming>,
 ) -> Result<Response<Full<Bytes>>, Infallible> {
-    let answer = if matches!(*request.method(), Method::GET | Method::HEAD) {
-        handler.get(request.uri().path(), request.uri().query().unwrap_or_default()).await
-    } else {
-        Answer::text(StatusCode::METHOD_NOT_ALLOWED, "only GET\n")
+    let answer = match *request.method() {
+        Method::GET | Method::HEAD => {
+            handler.get(request.uri().path(), request.uri().query().unwrap_or_default()).await
+        }
+        Method::PUT if !peer.to_canonical().is_loopback() => {
+            Answer::text(StatusCode::FORBIDDEN, "only from the pod itself: use kubectl port-forward\n")
+        }
+        Method::PUT => {
+            let path = request.uri().path().to_owned();
+            match Limited::new(request.into_body(), LONGEST_TEXT).collect().await {
+                Ok(body) => handler.put(&path, &String::from_utf8_lossy(&body.to_bytes())),
+                Err(error) => {
+                    Answer::text(StatusCode::BAD_REQUEST, format!("cannot read the text: {error}\n"))
+                }
+            }
+        }
+        _ => only_get(),
     };
     let mut response = Response::new(Full::from(answer.body));
     *response.status_mut() = answer.status;

@@ -27,9 +27,11 @@ use crate::object_key::ObjectKey;
 use crate::otlp::OtlpLayer;
 
 mod layer;
+pub mod level;
 
 pub(crate) use layer::Fields;
 pub use layer::LogLayer;
+pub use level::Level;
 
 /// Opens a structured value inside what is otherwise a text. Not a character anyone logs.
 const STRUCTURED: char = '\u{1e}';
@@ -87,7 +89,7 @@ pub enum Format {
 #[derive(Clone, Debug)]
 pub struct Config {
     /// The least urgent level that is written.
-    pub level: LevelFilter,
+    pub level: Level,
     /// How lines look.
     pub format: Format,
     /// The revision of the program, if known.
@@ -96,7 +98,7 @@ pub struct Config {
 
 impl Default for Config {
     fn default() -> Self {
-        Self { level: LevelFilter::INFO, format: Format::Json, commit: None }
+        Self { level: LevelFilter::INFO.into(), format: Format::Json, commit: None }
     }
 }
 

@@ -40,6 +40,22 @@ fn logged(config: Config, log: impl FnOnce()) -> String {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_is_logged_follows_the_level_while_the_program_runs() {
+    let level = Level::from(LevelFilter::INFO);
+    let config = Config { level: level.clone(), ..Config::default() };
+    let text = logged(config, || {
+        let log = |when: &str| tracing::debug!(when, "a detail");
+        log("before");
+        level.set(LevelFilter::DEBUG);
+        log("meanwhile");
+        level.set(LevelFilter::INFO);
+        log("after");
+    });
+    assert_eq!(text.lines().count(), 1, "{text}");
+    assert!(text.contains(r#""when":"meanwhile""#), "{text}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_line_has_zaps_keys_in_zaps_order() {
     let config = Config { commit: Some("abc1234".to_owned()), ..Config::default() };
     let line = logged(config, || {
@@ -73,7 +89,7 @@ async fn the_level_decides_what_is_written_and_debug_shows_where() {
         tracing::warn!(target: "kube_client::client", "trouble");
         tracing::warn!(target: "kube_runtime::watcher", "what our informers say as well");
     };
-    let at = |level| logged(Config { level, ..Config::default() }, log);
+    let at = |level: LevelFilter| logged(Config { level: level.into(), ..Config::default() }, log);
     assert_eq!(at(LevelFilter::ERROR).lines().count(), 1);
     assert!(
         at(LevelFilter::ERROR).contains(r#""logger":"controller.events","message":"wrong","error":"no"}"#)

@@ -15,6 +15,7 @@ use k8s_openapi::api::core::v1::TopologySpreadConstraint;
 use tracing::level_filters::LevelFilter;
 
 use crate::go_duration::GoDuration;
+use crate::logging::level;
 use crate::surroundings::Kubeconfigs;
 
 mod feature_gates;
@@ -461,15 +462,7 @@ impl Reader {
             leader_election_namespace: self.string("leader-election-namespace"),
             memory_limit_bytes: self.int("memory-limit"),
             cpu_requests_millicores: if cpu > 0 { cpu } else { DEFAULT_CPU_MILLICORES },
-            log_level: self.choice(
-                "log-level",
-                &[
-                    ("", LevelFilter::INFO),
-                    ("debug", LevelFilter::DEBUG),
-                    ("info", LevelFilter::INFO),
-                    ("error", LevelFilter::ERROR),
-                ],
-            )?,
+            log_level: self.choice("log-level", &[&[("", LevelFilter::INFO)][..], &level::NAMED].concat())?,
             log_output_paths: self.string("log-output-paths"),
             log_error_output_paths: self.string("log-error-output-paths"),
             otlp_endpoint: self.string("otlp-endpoint"),

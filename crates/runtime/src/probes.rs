@@ -9,6 +9,7 @@ use futures_util::future::BoxFuture;
 use http::StatusCode;
 
 use crate::http::{Answer, Handler};
+use crate::logging::{Level, level};
 use crate::metrics::Registry;
 use crate::profiling;
 
@@ -152,6 +153,8 @@ impl Handler for Probes {
     }
 }
 
+const LOG_LEVEL: &str = "/log-level";
+
 /// What is served on the metrics port.
 #[derive(Clone, Debug)]
 pub struct MetricsPage {
@@ -159,6 +162,8 @@ pub struct MetricsPage {
     pub registry: Registry,
     /// Whether `/debug/pprof/` is served too.
     pub profiling: bool,
+    /// Behind `/log-level`, where another may be put.
+    pub log_level: Level,
 }
 
 impl Handler for MetricsPage {
@@ -172,10 +177,27 @@ impl Handler for MetricsPage {
                     body: self.registry.encode(),
                 };
             }
+            if path == LOG_LEVEL {
+                return Answer::text(StatusCode::OK, format!("{}\n", self.log_level.get()));
+            }
             let profile = if self.profiling { profiling::page(path, query).await } else { None };
             profile.unwrap_or_else(Answer::not_found)
         }
         .boxed()
+    }
+
+    fn put(&self, path: &str, text: &str) -> Answer {
+        if path != LOG_LEVEL {
+            return Answer::not_found();
+        }
+        match level::named(text) {
+            Ok(level) => {
+                self.log_level.set(level);
+                tracing::info!(%level, "the log level was changed");
+                Answer::text(StatusCode::OK, format!("{level}\n"))
+            }
+            Err(error) => Answer::text(StatusCode::BAD_REQUEST, format!("{error}\n")),
+        }
     }
 }
 
@@ -185,6 +207,7 @@ mod tests {
 
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio_util::sync::CancellationToken;
+    use tracing::level_filters::LevelFilter;
 
     use super::*;
     use crate::http::{bind, serve};
@@ -200,13 +223,13 @@ mod tests {
     }
 
     fn page(registry: Registry) -> MetricsPage {
-        MetricsPage { registry, profiling: false }
+        MetricsPage { registry, profiling: false, log_level: LevelFilter::INFO.into() }
     }
 
     #[tokio::test]
     async fn profiles_are_served_only_when_asked_for() {
         for (profiling, code) in [(false, 404), (true, 200)] {
-            let page = MetricsPage { registry: Registry::new(), profiling };
+            let page = MetricsPage { profiling, ..page(Registry::new()) };
             assert_eq!(page.get("/debug/pprof/heap", "").await.status, code);
         }
     }
@@ -262,6 +285,39 @@ mod tests {
         assert_eq!(get(&Probes::default(), "/healthz/ping", "").await.0, 200);
     }
 
+    async fn asked(port: u16, what: &str, body: &str) -> String {
+        let mut connection = tokio::net::TcpStream::connect(("127.0.0.1", port)).await.expect("connects");
+        let length = body.len();
+        let request = format!(
+            "{what} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{body}"
+        );
+        connection.write_all(request.as_bytes()).await.expect("writes");
+        let mut text = String::new();
+        connection.read_to_string(&mut text).await.expect("reads");
+        text
+    }
+
+    #[tokio::test]
+    async fn the_log_level_is_told_and_changed_over_http() {
+        let page = page(Registry::new());
+        let level = page.log_level.clone();
+        let listener = bind(0, "--metrics-port, METRICS_PORT").await.expect("a port");
+        let port = listener.local_addr().expect("an address").port();
+        let stop = CancellationToken::new();
+        let serving = tokio::spawn(serve(listener, Arc::new(page), stop.clone()));
+        assert!(asked(port, "GET /log-level", "").await.ends_with("\r\n\r\ninfo\n"));
+        assert!(asked(port, "PUT /log-level", "debug\n").await.starts_with("HTTP/1.1 200 OK"));
+        assert_eq!(level.get(), LevelFilter::DEBUG);
+        let refused = asked(port, "PUT /log-level", "loud").await;
+        assert!(refused.starts_with("HTTP/1.1 400") && refused.contains("debug, info or error"), "{refused}");
+        assert!(asked(port, "PUT /log-level", &"x".repeat(2000)).await.starts_with("HTTP/1.1 400"));
+        assert!(asked(port, "PUT /metrics", "debug").await.starts_with("HTTP/1.1 404"));
+        assert!(asked(port, "POST /log-level", "info").await.starts_with("HTTP/1.1 405"));
+        assert_eq!(level.get(), LevelFilter::DEBUG, "what is refused changes nothing");
+        stop.cancel();
+        serving.await.expect("no panic");
+    }
+
     #[tokio::test]
     async fn metrics_are_served_over_http_until_stopped() {
         let registry = Registry::new();
@@ -270,13 +326,7 @@ mod tests {
         let port = listener.local_addr().expect("an address").port();
         let stop = CancellationToken::new();
         let serving = tokio::spawn(serve(listener, Arc::new(page(registry)), stop.clone()));
-        let mut connection = tokio::net::TcpStream::connect(("127.0.0.1", port)).await.expect("connects");
-        connection
-            .write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
-            .await
-            .expect("writes");
-        let mut text = String::new();
-        connection.read_to_string(&mut text).await.expect("reads");
+        let text = asked(port, "GET /metrics", "").await;
         assert!(text.starts_with("HTTP/1.1 200 OK\r\n"), "{text}");
         assert!(text.contains("content-type: text/plain; version=0.0.4; charset=utf-8\r\n"), "{text}");
         assert!(text.contains("karpenter_nodes_created_total{nodepool=\"p\"} 1\n"), "{text}");

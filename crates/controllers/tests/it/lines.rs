@@ -36,7 +36,7 @@ static OTHERS: LazyLock<[Dispatch; 2]> =
     LazyLock::new(|| std::array::from_fn(|_| Dispatch::new(writing_to(Written::default()))));
 
 fn writing_to(written: Written) -> impl Subscriber + Send + Sync {
-    let config = Config { level: LevelFilter::DEBUG, ..Config::default() };
+    let config = Config { level: LevelFilter::DEBUG.into(), ..Config::default() };
     let clock = Arc::new(TokioClock::starting_at("2026-01-01T00:00:00Z".parse().expect("a time")));
     subscriber(config, clock, written)
 }

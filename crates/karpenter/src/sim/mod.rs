@@ -177,7 +177,8 @@ pub fn cmd(args: &Args) -> anyhow::Result<ExitCode> {
 
 /// Logs in the world's time until dropped.
 fn log_to_stderr() -> tracing::subscriber::DefaultGuard {
-    let config = logging::Config { level: LevelFilter::DEBUG, format: logging::Format::Text, commit: None };
+    let config =
+        logging::Config { level: LevelFilter::DEBUG.into(), format: logging::Format::Text, commit: None };
     let clock = Arc::new(TokioClock::starting_at(karpenter_sim::cluster::EPOCH));
     tracing::subscriber::set_default(logging::subscriber(config, clock, std::io::stderr()))
 }

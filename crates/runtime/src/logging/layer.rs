@@ -66,7 +66,7 @@ impl LogLayer {
                 put("level", &level.into());
                 put("time", &time.into());
                 put("logger", &logger.into());
-                if self.config.level >= LevelFilter::DEBUG
+                if self.config.level.get() >= LevelFilter::DEBUG
                     && let (Some(file), Some(row)) = (metadata.file(), metadata.line())
                 {
                     put("caller", &short_caller(file, row).into());
@@ -117,11 +117,11 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for LogLayer {
             target if target.starts_with("kube_runtime") => Level::ERROR,
             _ => Level::WARN,
         };
-        *metadata.level() <= self.config.level && *metadata.level() <= most
+        *metadata.level() <= self.config.level.get() && *metadata.level() <= most
     }
 
     fn max_level_hint(&self) -> Option<LevelFilter> {
-        Some(self.config.level)
+        Some(self.config.level.get())
     }
 
     fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
