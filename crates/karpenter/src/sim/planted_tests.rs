@@ -7,7 +7,7 @@ use super::plants::Plant;
 use super::{Run, core};
 
 /// How many seeds may pass before a bug is found.
-const SEEDS: u64 = 12;
+const SEEDS: u64 = 40;
 
 fn expect_found(bug: Bug, rule: &str) {
     let _planted = plant(bug);
