@@ -403,6 +403,7 @@ impl Actor {
             scalable.replicas_set_by.as_deref().unwrap_or("somebody"),
             scalable.replicas,
         );
+        self.fleet.reverts.note(&scalable.id, &message);
         let event = Event::new(reference(&*class), EventType::Warning, "ReplicasChangedByAnother", message);
         self.fleet.recorder.publish(event.dedupe_by([scalable.id.to_string()]));
     }

@@ -23,6 +23,7 @@ use super::ledger::ClaimFacts;
 use super::node_claims::NodeClaims;
 use super::offers::{self, Market, Offers, takes_part};
 use super::pace::Pace;
+use super::reverts::Reverts;
 use super::templates;
 use crate::client::fields::Reference;
 use crate::client::hub::{Hub, HubError};
@@ -49,6 +50,8 @@ pub struct Fleet {
     pub settings: Settings,
     /// What failed of late.
     pub backoff: Backoff,
+    /// Who sets replicas that are ours to set.
+    pub reverts: Reverts,
     /// How fast nodes may be launched.
     pub pace: Pace,
     /// What has been learnt.
@@ -130,6 +133,7 @@ impl Fleet {
             node_classes,
             settings,
             backoff: Backoff::default(),
+            reverts: Reverts::default(),
             pace: Pace::default(),
             lessons: Lessons::default(),
             owner,

@@ -145,7 +145,13 @@ impl StatusController {
             conditions.set_false(SCALABLE_RESOURCES_RESOLVED, "NoScalableResources", &message);
             conditions.set_false(INSTANCE_TYPES_RESOLVED, "NoScalableResources", "there is nothing to offer");
         } else {
-            conditions.set_true(SCALABLE_RESOURCES_RESOLVED);
+            let reverts = fleet.reverts.lately(offers.members.iter().map(|member| &member.id));
+            if reverts.is_empty() {
+                conditions.set_true(SCALABLE_RESOURCES_RESOLVED);
+            } else {
+                let (reason, message) = ("ReplicasChangedByAnother", some(&reverts));
+                conditions.set_true_with_reason(SCALABLE_RESOURCES_RESOLVED, reason, &message);
+            }
             let broken = fleet.mirror.broken();
             let left_out: Vec<String> =
                 offers.excluded.iter().chain(&broken).map(ToString::to_string).collect();

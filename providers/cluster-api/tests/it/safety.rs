@@ -91,10 +91,15 @@ fn a25_replicas_that_somebody_keeps_resetting_are_set_again_once_and_that_is_tol
             rig.until("it is put right", MINUTE, |objects| replicas(objects, "m") == 4).await;
             rig.pass(3 * MINUTE).await;
             assert_eq!((rig.replicas("m"), scales()), (4, before + 1), "by one write");
+            let status = rig.node_class_message("ScalableResourcesResolved").await;
+            assert!(status.contains("set 2 replicas where Karpenter had set 4"), "{status}");
         }
         rig.capi.run_machine_sets(true);
         rig.pass(5 * MINUTE).await;
         assert_eq!((rig.read(claimed), rig.read(initialized)), (4, 4), "no node was lost");
+        rig.pass(6 * MINUTE).await;
+        let status = rig.node_class_message("ScalableResourcesResolved").await;
+        assert!(!status.contains("replicas"), "it is told no longer than it goes on: {status}");
         let told = rig.events("ReplicasChangedByAnother").await;
         assert!(
             told.iter().any(|text| text.contains("set 2 replicas where Karpenter had set 4")),
