@@ -8,6 +8,7 @@ use serde_json::Value;
 use tracing::field::{Field, Visit};
 use tracing::level_filters::LevelFilter;
 use tracing::span::{Attributes, Id, Record};
+use tracing::subscriber::Interest;
 use tracing::{Event, Level, Metadata, Subscriber};
 use tracing_subscriber::layer::{Context, Layer};
 use tracing_subscriber::registry::LookupSpan;
@@ -109,19 +110,29 @@ fn short_caller(file: &str, row: u32) -> String {
     format!("{}:{row}", &file[cut..])
 }
 
+/// Libraries below us chatter at the levels we speak at. What kube_runtime warns of, our informers tell with kind and remedy.
+fn is_chatter(metadata: &Metadata<'_>) -> bool {
+    let most = match metadata.target() {
+        target if target.starts_with("karpenter") => Level::TRACE,
+        target if target.starts_with("kube_runtime") => Level::ERROR,
+        _ => Level::WARN,
+    };
+    *metadata.level() > most
+}
+
 impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for LogLayer {
+    fn register_callsite(&self, metadata: &'static Metadata<'static>) -> Interest {
+        // What is answered here for good must not depend on the level, which may change.
+        if is_chatter(metadata) { Interest::never() } else { Interest::sometimes() }
+    }
+
     fn enabled(&self, metadata: &Metadata<'_>, _: Context<'_, S>) -> bool {
-        // Libraries below us chatter at the levels we speak at. What kube_runtime warns of, our informers tell with kind and remedy.
-        let most = match metadata.target() {
-            target if target.starts_with("karpenter") => Level::TRACE,
-            target if target.starts_with("kube_runtime") => Level::ERROR,
-            _ => Level::WARN,
-        };
-        *metadata.level() <= self.config.level.get() && *metadata.level() <= most
+        *metadata.level() <= self.config.level.get() && !is_chatter(metadata)
     }
 
     fn max_level_hint(&self) -> Option<LevelFilter> {
-        Some(self.config.level.get())
+        // The most that it may be changed to.
+        Some(self.config.level.get().max(LevelFilter::DEBUG))
     }
 
     fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, S>) {

@@ -38,8 +38,6 @@ impl Level {
     /// From now on another.
     pub fn set(&self, level: LevelFilter) {
         self.0.store(place(level), Ordering::Relaxed);
-        // Whoever logs remembers whether anyone listened.
-        tracing::callsite::rebuild_interest_cache();
     }
 }
 
