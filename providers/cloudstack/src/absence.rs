@@ -9,7 +9,8 @@
 //! | the job of our own order to destroy it | succeeded | | pending, failed |
 //! | `listNics` of the machine | 431, it does not exist | 531 | its interfaces |
 //!
-//! What is there for these keys and in no list of theirs is destroyed. A machine that a root administrator keeps from tenants' sight
+//! What is there for these keys and in no list of theirs is destroyed, unless it was out of sight a moment ago: lists are late at
+//! times, and it may have come back. A machine that a root administrator keeps from tenants' sight
 //! (`displayvm=false`) is answered as one that is gone, to every question there is.
 
 use std::collections::BTreeMap;
@@ -27,6 +28,8 @@ use crate::client::throttle::Lane;
 use crate::instances::is_alive;
 use crate::shared::Shared;
 
+/// How long lists may take to show a machine that came back into our sight.
+const COMES_BACK_WITHIN: Duration = Duration::from_secs(60);
 /// How long it is remembered that a machine is gone.
 const REMEMBERED: Duration = Duration::from_secs(5 * 60);
 /// All projects the caller is in, and nothing else.
@@ -60,6 +63,23 @@ impl Gone {
     }
 }
 
+/// When machines were last out of our sight.
+#[derive(Debug, Default)]
+pub(crate) struct Hidden(Mutex<BTreeMap<String, Instant>>);
+
+impl Hidden {
+    fn was(&self, id: &str) -> bool {
+        let hidden = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        hidden.get(id).is_some_and(|last| last.elapsed() < COMES_BACK_WITHIN)
+    }
+
+    fn note(&self, id: &str) {
+        let mut hidden = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        hidden.retain(|_, last| last.elapsed() < COMES_BACK_WITHIN);
+        hidden.insert(id.to_owned(), Instant::now());
+    }
+}
+
 impl Shared {
     /// What became of a machine that the lists of its project or account do not show.
     ///
@@ -71,8 +91,10 @@ impl Shared {
             return Ok(Whereabouts::Gone);
         }
         let whereabouts = self.ask_for_whereabouts(id).await?;
-        if whereabouts == Whereabouts::Gone {
-            self.gone.note(id);
+        match whereabouts {
+            Whereabouts::Gone => self.gone.note(id),
+            Whereabouts::Hidden(_) => self.hidden.note(id),
+            Whereabouts::Going => {}
         }
         Ok(whereabouts)
     }
@@ -90,8 +112,9 @@ impl Shared {
                 Err(error) => return Err(error),
             }
         }
+        let mut is_there = false;
         match self.client.call(&requests::list_nics(id)).await {
-            Ok(_) => {}
+            Ok(_) => is_there = true,
             Err(error) if error.code == 431 && error.text.contains("does not exist") => {
                 return Ok(Whereabouts::Gone);
             }
@@ -121,6 +144,6 @@ impl Shared {
                 )));
             }
         }
-        Ok(Whereabouts::Gone)
+        Ok(if is_there && self.hidden.was(id) { Whereabouts::Going } else { Whereabouts::Gone })
     }
 }

@@ -17,7 +17,7 @@ use karpenter_runtime::store::Store;
 use kube::ResourceExt as _;
 use tokio::time::Instant;
 
-use crate::absence::Gone;
+use crate::absence::{Gone, Hidden};
 use crate::catalogue::{Catalogue, Lifetimes};
 use crate::client::error::{ApiError, ErrorKind};
 use crate::client::request::Scope;
@@ -315,6 +315,7 @@ pub(crate) struct Shared {
     pub(crate) inventory: Inventory,
     pub(crate) lookups: Lookups,
     pub(crate) gone: Gone,
+    pub(crate) hidden: Hidden,
     pub(crate) unavailable: Unavailable,
     pub(crate) quota_hits: Hits,
     pub(crate) ordered: Ordered,
@@ -377,6 +378,7 @@ impl Shared {
             inventory: Inventory::new(client.clone(), naming.prefix()),
             lookups: Lookups::new(client.clone()),
             gone: Gone::default(),
+            hidden: Hidden::default(),
             naming,
             options,
             objects,

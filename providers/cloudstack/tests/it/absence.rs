@@ -103,6 +103,30 @@ async fn a_machine_that_somebody_else_destroyed_is_gone_although_the_server_keep
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_machine_that_came_back_a_moment_ago_is_not_gone_because_lists_are_late() {
+    let world = World::new().await;
+    let claim = running(&world, "np-a").await;
+    let machine = world.live()[0].id.clone();
+    let tenant = world.cloud.account(Role::User).unwrap().name;
+    world.cloud.add_account("other", "k8s-net");
+    world.cloud.assign_machine(&machine, Some("other"), None);
+    seconds(10).await;
+    for error in said(&world.provider, &claim).await {
+        assert!(error.to_string().contains("closed to these keys"), "{error}");
+    }
+    world.cloud.assign_machine(&machine, Some(&tenant), None);
+    // No list shows it, and it answers: as destroyed machines do, and those that lists show late.
+    world.client.call(&requests::destroy(&machine, false, &[])).await.expect("taken");
+    seconds(30).await;
+    let error = world.provider.get(id_of(&claim)).await.expect_err("no list shows it");
+    assert!(!error.is_not_found() && error.to_string().contains("being destroyed"), "{error}");
+    seconds(60).await;
+    for error in said(&world.provider, &claim).await {
+        assert!(error.is_not_found(), "{error}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_order_of_ours_is_over_when_its_job_says_so() {
     let world = World::new().await;
     world.cloud.configure(|settings| settings.latencies.destroy = Span::secs(60, 60));
