@@ -90,6 +90,7 @@ struct State {
     rules: SchedulingRules,
     waker: Option<LaunchWaker>,
     launch_timeout: Option<Duration>,
+    registration_timeout: Option<Duration>,
     secretive: bool,
     hooks: Vec<Arc<dyn RegistrationHook>>,
     /// What the platform does with instances, by NodeClaim.
@@ -161,6 +162,11 @@ impl FakeProvider {
     /// Gives launches this long.
     pub fn launch_within(&self, limit: Duration) {
         self.state().launch_timeout = Some(limit);
+    }
+
+    /// Says how long nodes may take to register once they are launched.
+    pub fn limit_registrations(&self, limit: Duration) {
+        self.state().registration_timeout = Some(limit);
     }
 
     /// Says what the platform is doing with a NodeClaim's instance, or that it is done.
@@ -365,6 +371,10 @@ impl CloudProvider for FakeProvider {
 
     fn launch_timeout(&self) -> Duration {
         self.state().launch_timeout.unwrap_or(DEFAULT_LAUNCH_TIMEOUT)
+    }
+
+    fn registration_timeout(&self, _claim: &NodeClaim) -> Option<Duration> {
+        self.state().registration_timeout
     }
 
     fn inherited_taints(&self, _pool: &NodePool) -> Vec<Taint> {

@@ -16,6 +16,9 @@ use crate::totals::reason;
 /// How long a claim may take from its creation to its registration, if its provider launches as fast as most.
 const REGISTRATION_TIMEOUT: Duration = Duration::from_secs(15 * 60);
 
+/// When a claim that has time left to register is looked at again at the latest: how much it has may change, or be known later.
+const LOOK_AGAIN: Duration = Duration::from_secs(60);
+
 impl Lifecycle {
     pub(super) async fn liveness(&self, pass: &mut Pass) -> Result<Stage, ReconcileError> {
         let launch_timeout = pass.provider.launch_timeout();
@@ -25,7 +28,8 @@ impl Lifecycle {
         if conditions.is_true(&[REGISTERED]) {
             return Ok(Stage::Next(Outcome::Done));
         }
-        let (condition, timeout, reason) = if !conditions.is_true(&[LAUNCHED]) {
+        let launched = conditions.is_true(&[LAUNCHED]);
+        let (condition, timeout, reason) = if !launched {
             (LAUNCHED, launch_timeout, reason::LAUNCH_TIMEOUT)
         } else if let Some(timeout) = registration {
             // From the launch on, however long that took.
@@ -42,7 +46,9 @@ impl Lifecycle {
         let since = refused.map_or(since, |refused| refused.min(since));
         let left = until(self.context.now(), after(since, timeout));
         if !left.is_zero() {
-            return Ok(Stage::Next(Outcome::After(left)));
+            // A pass over what is not launched asks for the launch again; whoever launches tells when that is worth it.
+            let again = if launched { left.min(LOOK_AGAIN) } else { left };
+            return Ok(Stage::Next(Outcome::After(again)));
         }
         let doubt = self.context.environment.clock.doubted_for();
         if !doubt.is_zero() {

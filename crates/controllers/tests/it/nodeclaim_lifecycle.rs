@@ -221,6 +221,20 @@ async fn a_claim_whose_node_does_not_come_is_given_up_and_its_instance_removed()
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_time_to_register_that_becomes_known_after_the_launch_holds() {
+    let rig = Rig::quiet(&[]).await;
+    rig.provider.launch_within(24 * 60 * 60 * SECOND);
+    rig.create(fresh_claim("c")).await;
+    rig.pass(100 * SECOND).await;
+    rig.provider.limit_registrations(300 * SECOND);
+    rig.pass(190 * SECOND).await;
+    assert!(rig.get(&fresh_claim("c")).await.is_some());
+    rig.pass(80 * SECOND).await;
+    assert_eq!(rig.get(&fresh_claim("c")).await, None);
+    assert_eq!(disrupted(&rig, "registration_timeout"), Some(1.0));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_claim_that_registers_in_the_moment_it_is_given_up_is_kept() {
     let rig = launched().await;
     rig.pass(880 * SECOND).await;
