@@ -4,11 +4,12 @@
 //! [`crate::instances::actor`]), because a mirror may lag.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use karpenter_runtime::object_key::ObjectKey;
 use kube::api::DynamicObject;
-use tokio::sync::{Notify, watch};
+use tokio::sync::Notify;
 
 use super::cluster::Cluster;
 use super::control_plane::ControlPlane;
@@ -67,7 +68,9 @@ pub struct Mirror {
 
 struct Shared {
     kept: RwLock<Kept>,
-    synced: watch::Sender<bool>,
+    synced: AtomicBool,
+    /// Wakes who waits for `synced`, in the order of their coming, which a watch channel would not keep.
+    became_synced: Notify,
     listeners: Mutex<Vec<Listener>>,
     /// NodeClasses want something else.
     wanted_changed: Notify,
@@ -117,7 +120,8 @@ impl Default for Mirror {
     fn default() -> Self {
         let shared = Shared {
             kept: RwLock::default(),
-            synced: watch::Sender::new(false),
+            synced: AtomicBool::new(false),
+            became_synced: Notify::new(),
             listeners: Mutex::default(),
             wanted_changed: Notify::new(),
         };
@@ -276,14 +280,15 @@ impl Mirror {
 
     /// Whether everything has been seen once.
     pub fn is_synced(&self) -> bool {
-        *self.shared.synced.borrow()
+        self.shared.synced.load(Ordering::Acquire)
     }
 
     /// Waits until [`is_synced`](Self::is_synced).
     pub async fn wait_synced(&self) {
-        let mut synced = self.shared.synced.subscribe();
-        // The sender lives as long as this handle.
-        let _ = synced.wait_for(|synced| *synced).await;
+        let became_synced = self.shared.became_synced.notified();
+        if !self.is_synced() {
+            became_synced.await;
+        }
     }
 
     /// Has `listener` told of every change, in order. It must not wait.
@@ -376,7 +381,8 @@ impl Mirror {
     }
 
     pub(crate) fn mark_synced(&self) {
-        self.shared.synced.send_replace(true);
+        self.shared.synced.store(true, Ordering::Release);
+        self.shared.became_synced.notify_waiters();
     }
 
     fn tell(&self, news: Option<News>) {
