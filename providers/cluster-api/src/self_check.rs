@@ -21,7 +21,7 @@ use crate::instances::standalone::kind_of_clones;
 use crate::instances::templates;
 use crate::names::CAPI_GROUP;
 use crate::nodeclass::LaunchMode;
-use crate::nodeclass::permissions::{DEFINITIONS, needs, uses};
+use crate::nodeclass::permissions::{DEFINITIONS, Need, needs, needs_of_sets, uses};
 
 /// Something that is asked of a cluster.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -184,6 +184,7 @@ pub async fn in_management_cluster(
     if let Some(cluster) = &cluster {
         scalables.retain(|scalable| scalable.cluster_name == *cluster.key.name);
     }
+    rights.extend(of_sets(classes, &scalables, &namespace));
     let control_plane = cluster.and_then(|cluster| cluster.control_plane);
     for asked in of_templates(classes, &scalables, control_plane.as_ref()) {
         let served = hub.versions().resource(hub.client(), &asked.group, &asked.kind).await;
@@ -216,6 +217,21 @@ fn fixed(classes: &[ClusterAPINodeClass], namespace: &str) -> Vec<Right> {
         }
     }
     rights
+}
+
+/// What is asked of MachineSets that are scaled themselves, if any are.
+fn of_sets(classes: &[ClusterAPINodeClass], scalables: &[Scalable], namespace: &str) -> Vec<Right> {
+    let scaled = |scalable: &Scalable| {
+        let mut scaling = classes.iter().filter(|class| !class.makes_machines());
+        scalable.id.kind == ScalableKind::MachineSet
+            && scalable.controlled_by.is_none()
+            && scaling.any(|class| takes_part(class, scalable))
+    };
+    if !scalables.iter().any(scaled) {
+        return Vec::new();
+    }
+    let right = |(verbs, group, resource): Need| Right::anywhere(verbs, &group, resource).within(namespace);
+    needs_of_sets().into_iter().map(right).collect()
 }
 
 /// Something that is asked of a kind that a provider of Cluster API brings.
@@ -345,6 +361,32 @@ mod tests {
         assert_eq!(all.len(), distinct.len());
         let definitions = all.iter().find(|right| right.resource == DEFINITIONS).expect("definitions");
         assert_eq!((definitions.namespace.as_ref(), definitions.is_needed), (None, false));
+    }
+
+    #[test]
+    fn a_machine_set_that_is_scaled_itself_has_its_own_rights_asked_for() {
+        let set = |owner: Option<&str>| {
+            let mut set = deployment("s", &[]);
+            set.id.kind = ScalableKind::MachineSet;
+            set.controlled_by = owner.map(str::to_owned);
+            set
+        };
+        let told = |spec: Value, scalable: Scalable| -> Vec<String> {
+            let rights = of_sets(&[class(spec)], &[scalable], "fleet");
+            assert!(rights.iter().all(|right| right.is_needed));
+            rights.iter().map(ToString::to_string).collect()
+        };
+        assert_eq!(
+            told(json!({}), set(None)),
+            [
+                "patch machinesets.cluster.x-k8s.io in namespace fleet",
+                "patch machinesets/scale.cluster.x-k8s.io in namespace fleet",
+            ]
+        );
+        let none = Vec::<String>::new();
+        assert_eq!(told(json!({}), set(Some("m"))), none, "its MachineDeployment is scaled");
+        assert_eq!(told(json!({}), deployment("m", &[])), none);
+        assert_eq!(told(json!({"launchMode": "Machine"}), set(None)), none, "nothing is scaled");
     }
 
     #[test]

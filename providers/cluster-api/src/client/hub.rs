@@ -459,6 +459,14 @@ fn is_unfit(status: &Status) -> bool {
     status.code == 422 && status.details.as_ref().is_none_or(|d| d.name.is_empty() && d.causes.is_empty())
 }
 
+/// A refusal, and what to do about it: a webhook says that itself, the server's own authorization does not.
+fn with_remedy(message: &str) -> String {
+    match message.contains(" is forbidden: User ") {
+        true => format!("{message}; `karpenter cluster-api self-check` tells which rights are missing"),
+        false => message.to_owned(),
+    }
+}
+
 impl Scoped<'_> {
     async fn get(&self, name: &str) -> Result<DynamicObject, HubError> {
         self.settle(self.api.get(name).await)
@@ -525,7 +533,8 @@ impl Scoped<'_> {
                 } else {
                     self.hub.answered();
                 }
-                Err(HubError::Refused { what: self.what.clone(), message: status.message.clone() })
+                let message = with_remedy(&status.message);
+                Err(HubError::Refused { what: self.what.clone(), message })
             }
             _ => Err(self.unavailable(error)),
         }

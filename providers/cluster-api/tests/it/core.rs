@@ -36,23 +36,33 @@ pub(crate) const UNDRAINED: &str = "test.karpenter.sh/undrained";
 
 /// One life of the process.
 pub(crate) async fn live(life: Life, hub: Faults) {
-    let settings = Settings {
+    live_with(life, hub, settings()).await;
+}
+
+/// What a process is told unless a scenario says otherwise.
+pub(crate) fn settings() -> Settings {
+    Settings {
         cluster_name: Some(CLUSTER.to_owned()),
         cluster_namespace: Some(NAMESPACE.to_owned()),
         node_repair: true,
         ..Settings::default()
-    };
-    live_with(life, hub, settings).await;
+    }
 }
 
 /// One life of a process with these settings.
 pub(crate) async fn live_with(life: Life, hub: Faults, settings: Settings) {
+    let management = life.client_behind(&hub);
+    live_through(life, management, settings).await;
+}
+
+/// One life of a process that reaches the management cluster by this client.
+pub(crate) async fn live_through(life: Life, management: kube::Client, settings: Settings) {
     let environment = life.environment.clone();
     let (provider, parts, writer) = loop {
         let (recorder, writer) = events::recorder("karpenter", &environment);
         let parts = Parts {
             workload: life.client.clone(),
-            management: life.client_behind(&hub),
+            management: management.clone(),
             settings: settings.clone(),
             environment: environment.clone(),
             recorder,
