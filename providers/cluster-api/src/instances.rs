@@ -15,7 +15,7 @@
 //! | [`rollout`] | whether Machines are being replaced, and how far the level may fall meanwhile |
 //! | [`holds`], [`skew`] | what keeps a resource from being scaled or Machines from being made: pause, preflight, owners of its replicas |
 //! | [`backoff`] | which offerings have failed of late |
-//! | [`reverts`] | whose replicas somebody else has set of late |
+//! | [`reverts`] | whose replicas somebody else has set of late, and how long Karpenter leaves it at that |
 //! | [`launch`], [`removal`], [`lookup`] | what the core asks for: create, delete, get and list |
 //! | `remains` | whether something is left of a Machine that is gone |
 //! | `known_fleet` | by what our Cluster is known in another management cluster |

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use super::adoption::{self, Unsuited};
 use super::fleet::Fleet;
 use super::holds::{self, HoldKind};
-use super::ledger::{self, ClaimFacts, Plan, Rules, Sightings, Situation};
+use super::ledger::{self, ClaimFacts, Plan, Rise, Rules, Sightings, Situation};
 use super::rollout;
 use super::succession::{self, Estate};
 use crate::client::hub::HubError;
@@ -125,6 +125,7 @@ impl Actor {
         let class = fleet.node_class_of(&look.scalable);
         let spec = class.as_ref().map(|class| class.spec()).unwrap_or_default();
         let hold = fleet.hold(&look.scalable);
+        let pause = fleet.reverts.pause(id);
         if hold.as_ref().is_some_and(|hold| hold.kind == HoldKind::NoWrites) {
             let sightings = self.memory(id).sightings;
             return (Plan { sightings, look_again: Some(WHILE_WAITING), ..Plan::default() }, targeting);
@@ -136,10 +137,14 @@ impl Actor {
         let takes_part = class.is_some() && not_ours.is_none();
         let rules = Rules {
             takes_part,
-            may_lower: not_ours.is_none(),
+            may_lower: not_ours.is_none() && pause.as_ref().is_none_or(|pause| pause.rising),
             adopt_unclaimed: takes_part && adoption != Adoption::Never,
             surplus_after: class.as_ref().map_or(DEFAULT_SURPLUS_TIMEOUT, |class| class.surplus_timeout()),
-            may_raise: hold.as_ref().is_none_or(|hold| hold.kind == HoldKind::Waiting),
+            rise: match hold.as_ref().map(|hold| hold.kind) {
+                None | Some(HoldKind::Waiting) => Rise::ToWhatIsNeeded,
+                Some(HoldKind::NoLaunches) if pause.is_some() => Rise::ToWhatIsThere,
+                Some(_) => Rise::Never,
+            },
             most_launching: spec
                 .launch_limits
                 .and_then(|limits| limits.per_resource)
@@ -148,7 +153,7 @@ impl Actor {
         let sets = &look.sets;
         let rollout = rollout::rollout(&look.scalable, sets, &look.machines);
         let memory = self.memory(id);
-        let plan = ledger::plan(&Situation {
+        let mut plan = ledger::plan(&Situation {
             scalable: &look.scalable,
             machines: &look.machines,
             in_sets: (!sets.is_empty()).then(|| sets.iter().map(|set| set.replicas).sum()),
@@ -162,6 +167,9 @@ impl Actor {
             now: fleet.clock.now(),
             instant: Instant::now(),
         });
+        if let Some(pause) = pause {
+            plan.look_again(pause.until.saturating_duration_since(Instant::now()));
+        }
         (plan, targeting)
     }
 
@@ -403,7 +411,7 @@ impl Actor {
             scalable.replicas_set_by.as_deref().unwrap_or("somebody"),
             scalable.replicas,
         );
-        self.fleet.reverts.note(&scalable.id, &message);
+        self.fleet.reverts.note(&scalable.id, &message, scalable.replicas < ours);
         let event = Event::new(reference(&*class), EventType::Warning, "ReplicasChangedByAnother", message);
         self.fleet.recorder.publish(event.dedupe_by([scalable.id.to_string()]));
     }

@@ -106,7 +106,7 @@ struct State {
     catalogs: BTreeMap<String, (CatalogVersion, Arc<Offers>)>,
 }
 
-type CatalogVersion = (Option<String>, u64, (u64, usize), (u64, bool), u64, bool);
+type CatalogVersion = (Option<String>, u64, ((u64, usize), (u64, usize)), (u64, bool), u64, bool);
 
 impl Fleet {
     /// Of these parts.
@@ -218,7 +218,12 @@ impl Fleet {
     pub fn hold(&self, scalable: &Scalable) -> Option<Hold> {
         let launches_paused = scalable.rollout_paused
             && self.node_class_of(scalable).is_some_and(|class| class.launches_while_rollout_paused());
-        offers::hold(&self.mirror, scalable, launches_paused)
+        let hold = offers::hold(&self.mirror, scalable, launches_paused);
+        let paused = || self.reverts.pause(&scalable.id).and_then(|pause| pause.hold());
+        match hold {
+            Some(hold) if hold.kind != HoldKind::Waiting => Some(hold),
+            hold => paused().or(hold),
+        }
     }
 
     /// What Machines of their own are made from: a resource, or what a NodeClass names.
@@ -268,7 +273,7 @@ impl Fleet {
         let version = (
             class.metadata.resource_version.clone(),
             self.mirror.version(),
-            self.backoff.version(),
+            (self.backoff.version(), self.reverts.version()),
             // Before all are seen it is not known what runs.
             (self.node_claims.version(), self.node_claims.store().is_synced()),
             self.lessons.version(),
@@ -279,6 +284,11 @@ impl Fleet {
         {
             return Arc::clone(offers);
         }
+        // Machines of their own are no replicas.
+        let paused = |id: &ScalableKey| {
+            let hold = self.reverts.pause(id).filter(|_| !class.makes_machines())?.hold()?;
+            Some(format!("{}: {}", hold.reason, hold.message))
+        };
         let market = Market {
             mirror: &self.mirror,
             settings: &self.settings,
@@ -289,7 +299,7 @@ impl Fleet {
             silent,
             targeting: &|id| self.node_claims.targeting(id),
             running: &|id| self.node_claims.running(id),
-            failed: &|id, failure_domain| self.backoff.why(id, failure_domain),
+            failed: &|id, failure_domain| paused(id).or_else(|| self.backoff.why(id, failure_domain)),
         };
         let offers = Arc::new(market.offers(class));
         self.state().catalogs.insert(class.name().to_owned(), (version, Arc::clone(&offers)));

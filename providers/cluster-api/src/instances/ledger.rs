@@ -82,10 +82,21 @@ pub struct Rules {
     pub adopt_unclaimed: bool,
     /// For how long a Machine or replica nobody waits for is kept.
     pub surplus_after: Duration,
-    /// Whether the level may rise.
-    pub may_raise: bool,
+    /// How far the level may rise.
+    pub rise: Rise,
     /// How many Machines may be on their way at once.
     pub most_launching: Option<usize>,
+}
+
+/// How far a level may rise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rise {
+    /// Not at all.
+    Never,
+    /// As far as it takes to keep the Machines that are there.
+    ToWhatIsThere,
+    /// As far as it is needed.
+    ToWhatIsNeeded,
 }
 
 /// Since when things have been as they are; kept between two looks.
@@ -561,9 +572,11 @@ fn level(
 
     let mut next = current;
     if needed > current {
-        if situation.rules.may_raise {
-            next = needed;
-        }
+        next = match situation.rules.rise {
+            Rise::Never => current,
+            Rise::ToWhatIsThere => needed.min(count(claimed + sorted.foreign.len() + free)).max(current),
+            Rise::ToWhatIsNeeded => needed,
+        };
     } else if !may_lower(situation) {
         // It stays.
     } else if want < current && situation.rollout.is_none() {
@@ -765,7 +778,8 @@ fn count(number: usize) -> i32 {
 }
 
 impl Plan {
-    fn look_again(&mut self, after: Duration) {
+    /// Has it looked at again after this long.
+    pub fn look_again(&mut self, after: Duration) {
         self.look_again = Some(self.look_again.map_or(after, |before| before.min(after)));
     }
 

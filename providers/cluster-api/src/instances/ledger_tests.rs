@@ -37,7 +37,7 @@ impl Case {
                 may_lower: true,
                 adopt_unclaimed: false,
                 surplus_after: Duration::from_secs(300),
-                may_raise: true,
+                rise: Rise::ToWhatIsNeeded,
                 most_launching: None,
             },
             rollout: None,
@@ -573,11 +573,11 @@ fn what_its_owner_adds_while_a_resource_takes_no_part_is_protected_when_it_takes
 #[test]
 fn a_node_claim_ends_also_where_replicas_are_not_ours_to_lower() {
     let mut case = Case::new(3).claimed(&["a", "b", "c"]).mark("m-b", "uid-b");
-    (case.rules.takes_part, case.rules.may_lower, case.rules.may_raise) = (false, false, false);
+    (case.rules.takes_part, case.rules.may_lower, case.rules.rise) = (false, false, Rise::Never);
     let plan = case.plan();
     assert_eq!((plan.replicas, keys(&plan.removals)), (None, vec!["m-b"]), "its owner gets another");
     let mut waits = Case::new(3).claimed(&["a", "b"]).free(&["x"]).waiting(&["d", "e"]);
-    (waits.rules.takes_part, waits.rules.may_lower, waits.rules.may_raise) = (false, false, false);
+    (waits.rules.takes_part, waits.rules.may_lower, waits.rules.rise) = (false, false, Rise::Never);
     let plan = waits.plan();
     let refused: Vec<&str> = plan.refused.iter().map(|claim| claim.name.as_str()).collect();
     assert_eq!((claimed(&plan), refused), (vec!["x".to_owned()], vec!["e"]), "who is served is not refused");
@@ -685,4 +685,21 @@ fn a_greatest_size_below_what_is_in_use_costs_no_claimed_machine_in_a_rollout() 
     let mut small = Case::new(2).claimed(&["a", "b", "c", "d"]);
     small.max = Some(2);
     assert_eq!(small.plan().replicas, None, "nor is the level raised beyond it");
+}
+
+#[test]
+fn a_level_that_may_only_rise_to_what_is_there_keeps_that_and_makes_nothing_new() {
+    let mut case = Case::new(1).claimed(&["a", "b"]).free(&["f"]).waiting(&["c", "d"]).up();
+    case.rules.rise = Rise::ToWhatIsThere;
+    let plan = case.plan();
+    assert_eq!(
+        (plan.replicas, plan.claims.len()),
+        (Some(3), 0),
+        "the free one is not claimed while it may go"
+    );
+    let mut case = Case::new(3).claimed(&["a", "b"]).waiting(&["c"]).up();
+    case.rules.rise = Rise::ToWhatIsThere;
+    assert_eq!(case.plan().replicas, None, "none is made");
+    case.rules.rise = Rise::ToWhatIsNeeded;
+    assert_eq!(case.waiting(&["d"]).plan().replicas, Some(4));
 }

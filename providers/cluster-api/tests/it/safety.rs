@@ -109,6 +109,70 @@ fn a25_replicas_that_somebody_keeps_resetting_are_set_again_once_and_that_is_tol
     });
 }
 
+/// A tool that sets the replicas of `m` every minute, whatever they are, for so many minutes.
+async fn keep_setting(rig: &Rig, replicas: i64, minutes: u32) {
+    for _ in 0..minutes {
+        rig.patch(Kind::MachineDeployment, "m", json!({"spec": {"replicas": replicas}})).await;
+        rig.pass(MINUTE).await;
+    }
+}
+
+#[test]
+fn replicas_that_somebody_keeps_lowering_are_raised_ever_more_rarely_and_nobody_in_use_is_lost() {
+    scenario(async {
+        let rig = Rig::new(json!({})).await;
+        rig.deployment("m", &[(MAX, "10")]).await;
+        rig.karpenter.start();
+        rig.want(2);
+        rig.until("two nodes are ready", 10 * MINUTE, |objects| initialized(objects) == 2).await;
+        // Nothing is made or taken meanwhile, whoever wins.
+        rig.capi.run_machine_sets(false);
+        rig.want(4);
+        let scales = || rig.writes("machinedeployments/m/scale");
+        let before = scales();
+        keep_setting(&rig, 2, 30).await;
+        let answers = scales() - before;
+        assert!((3..=7).contains(&answers), "{answers} answers to 30 changes");
+        let told = rig.resource("m").await.unavailable.unwrap_or_default();
+        assert!(told.contains("ReplicasChangedByAnother") && told.contains("it keeps happening"), "{told}");
+        // What is in use is defended even then.
+        rig.patch(Kind::MachineDeployment, "m", json!({"spec": {"replicas": 1}})).await;
+        rig.until("it is put right", MINUTE, |objects| replicas(objects, "m") >= 2).await;
+        assert_eq!((rig.replicas("m"), rig.read(initialized)), (2, 2), "and no more than that is asked for");
+        rig.capi.run_machine_sets(true);
+        rig.until("it ends when they stop", 40 * MINUTE, |objects| initialized(objects) == 4).await;
+        rig.pass(10 * MINUTE).await;
+        assert_eq!((rig.replicas("m"), rig.read(claimed)), (4, 4));
+        rig.at_rest();
+    });
+}
+
+#[test]
+fn replicas_that_somebody_keeps_raising_are_lowered_ever_more_rarely_and_nodes_come_and_go_meanwhile() {
+    scenario(async {
+        let rig = Rig::new(json!({"timeouts": {"surplus": "2m"}})).await;
+        rig.deployment("m", &[(MAX, "10")]).await;
+        rig.karpenter.start();
+        rig.want(2);
+        rig.until("two nodes are ready", 10 * MINUTE, |objects| initialized(objects) == 2).await;
+        let scales = || rig.writes("machinedeployments/m/scale");
+        let before = scales();
+        keep_setting(&rig, 5, 90).await;
+        let answers = scales() - before;
+        assert!((4..=12).contains(&answers), "{answers} answers to 90 changes");
+        let status = rig.node_class_message("ScalableResourcesResolved").await;
+        assert!(status.contains("surplus stays there"), "{status}");
+        rig.want(3);
+        rig.until("what is there serves", MINUTE, |objects| initialized(objects) == 3).await;
+        rig.want(2);
+        rig.delete_claim("n1").await;
+        rig.until("what ends goes", 5 * MINUTE, |objects| objects.node_claims.len() == 2).await;
+        rig.pass(40 * MINUTE).await;
+        assert_eq!((rig.replicas("m"), rig.read(claimed), rig.read(initialized)), (2, 2, 2));
+        rig.at_rest();
+    });
+}
+
 #[test]
 fn a16_a_management_cluster_that_is_away_costs_no_node() {
     scenario(async {
