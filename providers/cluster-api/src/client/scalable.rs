@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
 use karpenter_primitives::LabelSelector;
 use karpenter_runtime::object_key::ObjectKey;
 use kube::api::DynamicObject;
@@ -138,6 +139,8 @@ pub struct Scalable {
     pub conditions: Vec<Condition>,
     /// Who of others set the replicas last, as the server has it; watches leave that out.
     pub replicas_set_by: Option<String>,
+    /// Whether that was after Karpenter had last set them.
+    pub replicas_are_anothers: bool,
 }
 
 impl Scalable {
@@ -176,6 +179,7 @@ impl Scalable {
             rollout_after: rollout_after(&fields)?,
             conditions: conditions(&fields),
             replicas_set_by: replicas_set_by(object),
+            replicas_are_anothers: replicas_are_anothers(object),
         })
     }
 
@@ -241,15 +245,26 @@ fn rollout_after(fields: &Fields<'_>) -> Result<Option<Timestamp>, Malformed> {
     Ok(Some(time))
 }
 
+/// The field managers that `spec.replicas` are of, Karpenter first.
+fn managers_of_replicas(object: &DynamicObject) -> (Vec<&ManagedFieldsEntry>, Vec<&ManagedFieldsEntry>) {
+    let entries = object.metadata.managed_fields.as_deref().unwrap_or_default();
+    let of_replicas = entries.iter().filter(|entry| {
+        let fields = entry.fields_v1.as_ref().map(|fields| &fields.0);
+        fields.is_some_and(|fields| fields.pointer("/f:spec/f:replicas").is_some())
+    });
+    of_replicas.partition(|entry| entry.manager.as_deref().unwrap_or_default().starts_with("karpenter"))
+}
+
 /// The field manager other than Karpenter that wrote `spec.replicas` last.
 fn replicas_set_by(object: &DynamicObject) -> Option<String> {
-    let entries = object.metadata.managed_fields.as_deref().unwrap_or_default();
-    let theirs = entries.iter().filter(|entry| {
-        let fields = entry.fields_v1.as_ref().map(|fields| &fields.0);
-        let replicas = fields.is_some_and(|fields| fields.pointer("/f:spec/f:replicas").is_some());
-        replicas && !entry.manager.as_deref().unwrap_or_default().starts_with("karpenter")
-    });
-    theirs.max_by_key(|entry| entry.time.as_ref().map(|time| time.0))?.manager.clone()
+    let (_, theirs) = managers_of_replicas(object);
+    theirs.into_iter().max_by_key(|entry| entry.time.as_ref().map(|time| time.0))?.manager.clone()
+}
+
+/// Whether `spec.replicas` are of others alone: who sets another number takes the field from whoever had it.
+fn replicas_are_anothers(object: &DynamicObject) -> bool {
+    let (ours, theirs) = managers_of_replicas(object);
+    ours.is_empty() && !theirs.is_empty()
 }
 
 #[cfg(test)]
@@ -274,7 +289,12 @@ mod tests {
             entry("karpenter", "2026-01-03T00:00:00Z", replicas()),
             entry("manager", "2026-01-04T00:00:00Z", json!({"f:status": {"f:replicas": {}}})),
         ]);
-        assert_eq!(read_deployment(deployment).replicas_set_by.as_deref(), Some("argocd-controller"));
-        assert_eq!(read_deployment(deployment_json("m", &[])).replicas_set_by, None);
+        let shared = read_deployment(deployment.clone());
+        assert_eq!(shared.replicas_set_by.as_deref(), Some("argocd-controller"));
+        assert!(!shared.replicas_are_anothers, "Karpenter has set them, too");
+        deployment["metadata"]["managedFields"].as_array_mut().expect("entries").remove(2);
+        assert!(read_deployment(deployment).replicas_are_anothers);
+        let untold = read_deployment(deployment_json("m", &[]));
+        assert_eq!((untold.replicas_set_by, untold.replicas_are_anothers), (None, false));
     }
 }

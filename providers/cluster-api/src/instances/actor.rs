@@ -49,6 +49,10 @@ pub(super) struct Memory {
     waiting: Option<Instant>,
     /// The replicas we set, until somebody else does.
     pub(super) level: Option<i32>,
+    /// Whether what others did while we were away has been looked into.
+    returned: bool,
+    /// Whether they set the replicas, and that is not written down yet.
+    pub(super) anew: bool,
     /// Machines, by uid, that a rollout had made by our first look, and that are nobody's.
     replaced: Option<BTreeSet<String>>,
     /// Machines that are to be adopted, and that no NodePool suited.
@@ -83,6 +87,7 @@ impl Actor {
         let look = Look { scalable: Scalable::clone(&seen), machines, sets, gone: BTreeSet::new() };
         self.succeed(&look).await;
         self.look_back(&look);
+        self.return_to(&look).await?;
         self.adopt(&look).await;
         self.take_over(&look).await;
         self.tell_marks(&look);
@@ -163,6 +168,7 @@ impl Actor {
             owner: &fleet.owner,
             rules,
             rollout: rollout.as_ref(),
+            anew: memory.anew,
             sightings: &memory.sightings,
             now: fleet.clock.now(),
             instant: Instant::now(),
@@ -171,6 +177,39 @@ impl Actor {
             plan.look_again(pause.until.saturating_duration_since(Instant::now()));
         }
         (plan, targeting)
+    }
+
+    /// Looks, once after our start, whether replicas that nobody needs were set by somebody else while we were away: then they are
+    /// their owner's. Only the server knows; what it does not say was ours.
+    async fn return_to(&self, look: &Look) -> Result<(), HubError> {
+        let (fleet, id) = (&self.fleet, &look.scalable.id);
+        if self.memory(id).returned {
+            return Ok(());
+        }
+        // Machines that come for somebody, or in the place of others, are nobody's for a moment.
+        let waits = fleet.claims_on(id, &look.machines).iter().any(|claim| claim.provider_id.is_none());
+        if waits || rollout::rollout(&look.scalable, &look.sets, &look.machines).is_some() {
+            return Ok(());
+        }
+        let untold = ledger::epoch(&look.scalable)
+            .map_or(0, |_| ledger::untold(&look.scalable, &look.machines, &fleet.owner));
+        let anew = untold > 0 && fleet.hub.scalable(id).await?.replicas_are_anothers;
+        if anew && let Some(class) = fleet.node_class_of(&look.scalable) {
+            let message = format!(
+                "{id}: somebody set {} replicas while Karpenter was not running; {untold} that no NodeClaim needs are left to their owner",
+                look.scalable.replicas,
+            );
+            let event = Event::new(reference(&*class), EventType::Normal, "ReplicasLeftToOwner", message);
+            fleet.recorder.publish(event.dedupe_by([id.to_string()]));
+        }
+        let mut memory = self.lock();
+        let memory = memory.entry(id.clone()).or_default();
+        (memory.returned, memory.anew) = (true, anew);
+        if anew {
+            // Theirs are not to be adopted.
+            memory.replaced = Some(BTreeSet::new());
+        }
+        Ok(())
     }
 
     /// Machines whose NodeClaims have been out of sight for long.

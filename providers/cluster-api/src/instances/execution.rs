@@ -30,6 +30,7 @@ impl Actor {
             });
             let written = fleet.hub.annotate_scalable(&scalable, json!({"annotations": annotations})).await;
             let Some(now) = self.written("enrol", written)? else { return Ok(true) };
+            self.lock().entry(scalable.id.clone()).or_default().anew = false;
             scalable = now;
         }
         if plan.dismiss {

@@ -39,7 +39,8 @@
 //! Its owner took it out of every NodeClass, or somebody else sets its replicas: what is free there is theirs, born or not. The level
 //! falls by Machines that carry the mark of their NodeClaim, by no others, and rises for nobody; where it is not even ours to lower, they
 //! are deleted directly. Once nobody waits, and Cluster API has followed the level, our time with it is over: what its owner
-//! adds meanwhile is protected when it takes part again.
+//! adds meanwhile is protected when it takes part again. So is what somebody adds while Karpenter does not run: the server knows who set
+//! the replicas last.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -143,6 +144,8 @@ pub struct Situation<'a> {
     pub rules: Rules,
     /// The rollout under way.
     pub rollout: Option<&'a Rollout>,
+    /// Whether somebody else has set its replicas since we last did, while we were away: our time with it begins anew.
+    pub anew: bool,
     /// What was seen before.
     pub sightings: &'a Sightings,
     /// The time, as objects have it.
@@ -300,7 +303,20 @@ pub fn epoch(scalable: &Scalable) -> Option<Timestamp> {
 /// that begins anew, or Machines that Cluster API made in place of protected ones would be surplus.
 fn enrolled(situation: &Situation<'_>) -> Option<Timestamp> {
     let outdated = situation.rules.adopt_unclaimed && protected(situation.scalable).is_some_and(|p| p > 0);
-    epoch(situation.scalable).filter(|_| !outdated)
+    epoch(situation.scalable).filter(|_| !outdated && !situation.anew)
+}
+
+/// How many replicas are neither ours nor known not to be.
+pub fn untold(scalable: &Scalable, machines: &[Machine], owner: &str) -> i32 {
+    let live = || machines.iter().filter(|machine| !machine.deleting);
+    let ours = |machine: &&Machine| {
+        machine.claim().map_or_else(|| is_our_mark(machine), |claim| claim.owner == owner)
+    };
+    let foreign = |machine: &&Machine| {
+        !ours(machine) && epoch(scalable).is_some_and(|epoch| machine.created.as_second() < epoch.as_second())
+    };
+    let foreign = count(live().filter(foreign).count());
+    scalable.replicas - count(live().filter(ours).count()) - protected(scalable).unwrap_or(0).max(foreign)
 }
 
 /// Whether Cluster API has taken as many Machines as the level says, so that none that goes was asked for by us.

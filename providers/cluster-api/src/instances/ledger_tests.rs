@@ -18,6 +18,7 @@ struct Case {
     rules: Rules,
     rollout: Option<Rollout>,
     in_sets: Option<i32>,
+    anew: bool,
     sightings: Sightings,
     instant: Instant,
 }
@@ -42,6 +43,7 @@ impl Case {
             },
             rollout: None,
             in_sets: None,
+            anew: false,
             sightings: Sightings::default(),
             instant: Instant::now(),
         }
@@ -118,6 +120,7 @@ impl Case {
             owner: OWNER,
             rules: self.rules,
             rollout: self.rollout.as_ref(),
+            anew: self.anew,
             sightings: &self.sightings,
             now: Timestamp::from_second(1_767_225_600 + second).expect("a time"),
             instant: self.instant,
@@ -702,4 +705,21 @@ fn a_level_that_may_only_rise_to_what_is_there_keeps_that_and_makes_nothing_new(
     assert_eq!(case.plan().replicas, None, "none is made");
     case.rules.rise = Rise::ToWhatIsNeeded;
     assert_eq!(case.waiting(&["d"]).plan().replicas, Some(4));
+}
+
+#[test]
+fn replicas_that_somebody_added_while_nobody_looked_are_theirs() {
+    let mut case = Case::new(5).claimed(&["a", "b"]).free(&["f", "g"]).up();
+    case.protected = Some(0);
+    case.anew = true;
+    let enrolment = case.plan().enrol.expect("an enrolment");
+    assert_eq!(enrolment.protected, 3, "also what is not born yet");
+    let newest = case.machines.iter().map(|machine| machine.created).max().expect("Machines");
+    assert!(enrolment.epoch > newest);
+    case.sightings.free = ["f", "g"].map(|name| (format!("uid-{name}"), case.instant)).into();
+    case.instant += Duration::from_secs(3600);
+    let plan = case.plan();
+    assert_eq!((plan.marks.len(), plan.replicas), (0, None));
+    case.anew = false;
+    assert_eq!(case.plan().marks.len(), 2, "otherwise they are surplus");
 }

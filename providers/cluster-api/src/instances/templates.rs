@@ -122,6 +122,7 @@ fn blueprint(
         annotations,
         cluster_name: cluster.key.name.to_string(),
         controlled_by: None,
+        replicas_are_anothers: false,
         replicas: 0,
         selector: None,
         template_labels: template.labels.clone().unwrap_or_default(),

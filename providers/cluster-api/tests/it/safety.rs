@@ -1,9 +1,11 @@
 //! Crashes, outages, pauses and bad input.
 
+use std::sync::{Arc, Mutex};
+
 use karpenter_sim::cluster_api::{self, Kind};
-use karpenter_sim::faults::{Fault, FaultPlan};
+use karpenter_sim::faults::{Fault, FaultPlan, Lens};
 use karpenter_sim::process::CrashPoint;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::rig::{MAX, MINUTE, NAMESPACE, Rig, SECOND, claimed, initialized, replicas, scenario};
 
@@ -516,4 +518,56 @@ fn what_somebody_else_marks_stays_and_a_node_claim_that_ends_takes_it() {
         assert!(rig.read(|objects| objects.machines.contains_key(&theirs)));
         rig.at_rest();
     });
+}
+
+/// Says of MachineDeployments that somebody else set their replicas last, or that Karpenter did, as API servers do.
+struct SetBy(Mutex<&'static str>);
+
+impl Lens for SetBy {
+    fn shown(&self, kind: &str, object: &mut Value) {
+        if kind == "MachineDeployment" {
+            object["metadata"]["managedFields"] = json!([{
+                "manager": *self.0.lock().expect("a name"), "operation": "Update", "subresource": "scale",
+                "apiVersion": "cluster.x-k8s.io/v1beta2", "fieldsType": "FieldsV1",
+                "fieldsV1": {"f:spec": {"f:replicas": {}}},
+            }]);
+        }
+    }
+}
+
+#[test]
+fn replicas_that_somebody_added_while_karpenter_was_not_running_stay() {
+    for (manager, left) in [("kubectl", 3), ("karpenter", 0)] {
+        scenario(async {
+            let rig = Rig::new(json!({})).await;
+            rig.deployment("m", &[(MAX, "10")]).await;
+            let set_by = Arc::new(SetBy(Mutex::new("karpenter")));
+            rig.hub.plant(Arc::clone(&set_by) as Arc<dyn Lens>);
+            rig.karpenter.start();
+            rig.want(2);
+            rig.until("two nodes are ready", 10 * MINUTE, |objects| initialized(objects) == 2).await;
+            rig.karpenter.kill();
+            rig.patch(Kind::MachineDeployment, "m", json!({"spec": {"replicas": 5}})).await;
+            *set_by.0.lock().expect("a name") = manager;
+            rig.until("they come", 5 * MINUTE, |objects| objects.nodes.len() == 5).await;
+            rig.pass(60 * MINUTE).await;
+            rig.karpenter.start();
+            rig.pass(20 * MINUTE).await;
+            let machines = || rig.read(|objects| objects.machines.len());
+            assert_eq!((rig.replicas("m"), machines()), (2 + left, 2 + left as usize), "{manager}");
+            // They are nobody's to launch on, and stay when all others go.
+            *set_by.0.lock().expect("a name") = "karpenter";
+            rig.want(3);
+            rig.until("a third is ready", 5 * MINUTE, |objects| initialized(objects) == 3).await;
+            assert_eq!(rig.replicas("m"), 3 + left, "{manager}");
+            rig.want(0);
+            for name in ["n1", "n2", "n3"] {
+                rig.delete_claim(name).await;
+            }
+            rig.until("they go", 10 * MINUTE, |objects| objects.node_claims.is_empty()).await;
+            rig.pass(20 * MINUTE).await;
+            assert_eq!((rig.replicas("m"), machines()), (left, left as usize), "{manager}");
+            rig.at_rest();
+        });
+    }
 }
