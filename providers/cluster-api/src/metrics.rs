@@ -58,7 +58,7 @@ impl Metrics {
             ),
             phase_seconds: registry.histogram(
                 &name("launch_phase_duration_seconds"),
-                "Time that a phase of a launch took: machine, until there is one; infrastructure, until that has an id; node, until that has registered.",
+                "Time that a phase of a launch took: scale, until replicas are asked for; machine, until there is one; bootstrap, until its data is there; infrastructure, until that has an id; node, until that has registered.",
                 &["resource", "phase"],
                 &exponential_buckets(1.0, 2.0, 12),
             ),

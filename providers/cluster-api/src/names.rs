@@ -92,6 +92,11 @@ pub const PRICE: &str = "karpenter.cluster.x-k8s.io/price";
 pub const RESOURCE_PREFIX: &str = "karpenter.cluster.x-k8s.io/resource.";
 /// On a scalable resource: how many nodes of it are paid for in advance.
 pub const RESERVATION: &str = "karpenter.cluster.x-k8s.io/reservation-capacity";
+/// On a scalable resource: `false` has Cluster API drain its nodes once more when Karpenter has.
+pub const EXCLUDE_DRAIN_OPTION: &str = "karpenter.cluster.x-k8s.io/exclude-node-draining";
+/// On a scalable resource: reasons, separated by commas, with which its infrastructure or bootstrap provider says that asking again will
+/// not help.
+pub const FAILURE_REASONS: &str = "karpenter.cluster.x-k8s.io/failure-reasons";
 /// On a scalable resource: what kubelet and runtime keep for themselves, as `cpu=100m,memory=1Gi`.
 pub const KUBE_RESERVED: &str = "karpenter.cluster.x-k8s.io/kube-reserved";
 /// On a scalable resource: what the system keeps for itself, as `cpu=100m,memory=1Gi`.

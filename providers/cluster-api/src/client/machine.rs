@@ -192,6 +192,11 @@ impl Machine {
         self.annotations.keys().filter(hook).map(String::as_str).collect()
     }
 
+    /// Why it never becomes a node, where these reasons count as well.
+    pub fn failure_by(&self, reasons: &[&str]) -> Option<Failure> {
+        self.failure.clone().or_else(|| failure_for(&self.conditions, reasons))
+    }
+
     /// What a Machine without an id waits for: a reason and a sentence.
     pub fn waits_for(&self) -> (&'static str, String) {
         let stage = |kinds: [&str; 2]| kinds.iter().find_map(|kind| condition(&self.conditions, kind));
@@ -218,11 +223,15 @@ fn failure(fields: &Fields<'_>, conditions: &[Condition]) -> Result<Option<Failu
             message: message.unwrap_or_default(),
         }));
     }
+    Ok(failure_for(conditions, TERMINAL_REASONS))
+}
+
+/// What conditions say, if that is one of these reasons.
+fn failure_for(conditions: &[Condition], reasons: &[&str]) -> Option<Failure> {
     let terminal = conditions.iter().find(|condition| {
         condition.is_false()
             && matches!(condition.kind.as_str(), "InfrastructureReady" | "BootstrapConfigReady")
-            && TERMINAL_REASONS.contains(&condition.reason.as_str())
-    });
-    Ok(terminal
-        .map(|condition| Failure { reason: condition.reason.clone(), message: condition.message.clone() }))
+            && reasons.contains(&condition.reason.as_str())
+    })?;
+    Some(Failure { reason: terminal.reason.clone(), message: terminal.message.clone() })
 }

@@ -199,6 +199,17 @@ impl Scalable {
         (!matches!(manager, "karpenter" | "")).then_some(manager)
     }
 
+    /// Whether nodes that Karpenter has drained are not drained once more.
+    pub fn excludes_drain(&self) -> bool {
+        self.annotations.get(names::EXCLUDE_DRAIN_OPTION).is_none_or(|value| value.trim() != "false")
+    }
+
+    /// The reasons that its owner says are failures.
+    pub fn failure_reasons(&self) -> Vec<&str> {
+        let listed = self.annotations.get(names::FAILURE_REASONS).map(|list| list.split(','));
+        listed.into_iter().flatten().map(str::trim).filter(|reason| !reason.is_empty()).collect()
+    }
+
     /// The least and the greatest size, as its owner set them.
     pub fn bounds(&self) -> Result<(i32, Option<i32>), Malformed> {
         let size = |key: &str| match self.annotations.get(key).map(|text| text.trim()) {

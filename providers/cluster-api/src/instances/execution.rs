@@ -69,6 +69,10 @@ impl Actor {
             }
         }
         self.give_turns(&look.scalable, plan, short);
+        if rises {
+            let admitted = plan.unserved.len().saturating_sub(plan.held_back + short);
+            fleet.asked(plan.unserved.iter().take(admitted));
+        }
         if let Some(error) = error {
             return Err(error);
         }

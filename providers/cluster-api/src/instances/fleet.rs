@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
+use jiff::Timestamp;
 use karpenter_api::NodeClaim;
 use karpenter_cloudprovider::{LaunchWaker, ProviderError};
 use karpenter_runtime::clock::SharedClock;
@@ -103,7 +104,18 @@ struct State {
     read: BTreeMap<String, Instant>,
     /// The infrastructure of Machines that are to go, by the NodeClaim's uid: to be asked for when they are gone.
     infrastructure: BTreeMap<String, Reference>,
+    /// How far launches have come, by the NodeClaim's uid.
+    stages: BTreeMap<String, Stages>,
     catalogs: BTreeMap<String, (CatalogVersion, Arc<Offers>)>,
+}
+
+/// When a launch came how far, as far as that was seen.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Stages {
+    /// Replicas were asked for.
+    pub(crate) asked: Option<Timestamp>,
+    /// Its Machine waited for nothing but its infrastructure.
+    pub(crate) bootstrapped: Option<Timestamp>,
 }
 
 type CatalogVersion = (Option<String>, u64, ((u64, usize), (u64, usize)), (u64, bool), u64, bool);
@@ -423,10 +435,30 @@ impl Fleet {
         self.state().infrastructure.get(uid).cloned()
     }
 
+    /// Replicas have been asked for, for these NodeClaims among others.
+    pub(crate) fn asked<'a>(&self, uids: impl Iterator<Item = &'a String>) {
+        let (now, mut state) = (self.clock.now(), self.state());
+        for uid in uids {
+            state.stages.entry(uid.clone()).or_default().asked.get_or_insert(now);
+        }
+    }
+
+    /// A NodeClaim's Machine waits for its infrastructure.
+    pub(crate) fn bootstrapped(&self, uid: &str) {
+        let (now, mut state) = (self.clock.now(), self.state());
+        state.stages.entry(uid.to_owned()).or_default().bootstrapped.get_or_insert(now);
+    }
+
+    /// How far the launch of a NodeClaim was seen to come.
+    pub(crate) fn stages(&self, uid: &str) -> Stages {
+        self.state().stages.get(uid).copied().unwrap_or_default()
+    }
+
     /// A NodeClaim is over.
     pub fn forget(&self, claim: &NodeClaim) {
         if let Some(uid) = claim.metadata.uid.as_deref() {
             self.state().refused.remove(uid);
+            self.state().stages.remove(uid);
             self.state().never_joined.remove(uid);
             self.state().read.remove(uid);
             self.state().asked_infrastructure.remove(uid);

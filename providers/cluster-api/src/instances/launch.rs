@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use jiff::Timestamp;
 use karpenter_api::NodeClaim;
 use karpenter_cloudprovider::conversion;
 use karpenter_cloudprovider::{Launch, LaunchHandle, LaunchedInstance, ProviderError};
@@ -218,6 +219,7 @@ pub(super) async fn progress(
     claim: &NodeClaim,
     machine: &Machine,
 ) -> Result<Launch, ProviderError> {
+    let uid = claim.metadata.uid.as_deref().unwrap_or_default();
     let id =
         fleet.node_claims.target(claim).map(|target| target.id).or_else(|| fleet.mirror.scalable_of(machine));
     let Some(id) = id else {
@@ -230,8 +232,10 @@ pub(super) async fn progress(
         let why = format!("Machine {} is being deleted", machine.key);
         return Err(ProviderError::insufficient_capacity(why));
     }
-    if let Some(failure) = &machine.failure
-        && machine.node_name.is_none()
+    let blueprint = fleet.blueprint(&id);
+    let reasons = blueprint.as_ref().map(|blueprint| blueprint.failure_reasons()).unwrap_or_default();
+    if machine.node_name.is_none()
+        && let Some(failure) = machine.failure_by(&reasons)
     {
         let why = format!("Machine {}: {}: {}", machine.key, failure.reason, failure.message);
         return Err(failed(fleet, &target, &failure.reason, &why));
@@ -244,6 +248,9 @@ pub(super) async fn progress(
         // Its NodeClaim may have waited long for its turn: the Machine's own time counts.
         let age = age(fleet, claim).min(fleet.clock.undoubted_since(machine.created));
         let (reason, message) = machine.waits_for();
+        if reason == "InfraProvisioning" {
+            fleet.bootstrapped(uid);
+        }
         let handle = LaunchHandle(target.to_string());
         if let Some(message) = away(fleet) {
             return Ok(Launch::Pending { reason: "ManagementUnavailable".to_owned(), message, handle });
@@ -257,10 +264,23 @@ pub(super) async fn progress(
         let took = fleet.clock.since(created.0).as_secs_f64();
         let resource = id.to_string();
         fleet.metrics.launch_seconds.observe(&[&resource], took);
+        let phase = |phase: &str, took: f64| {
+            fleet.metrics.phase_seconds.observe(&[&resource, phase], took.max(0.0));
+        };
         // One that was there before its NodeClaim was not waited for. Times are the management cluster's, ours may differ.
-        let machine = machine.created.duration_since(created.0).as_secs_f64().max(0.0);
-        fleet.metrics.phase_seconds.observe(&[&resource, "machine"], machine);
-        fleet.metrics.phase_seconds.observe(&[&resource, "infrastructure"], (took - machine).max(0.0));
+        let since = |at: Timestamp| at.duration_since(created.0).as_secs_f64().max(0.0);
+        let machine = since(machine.created);
+        let stages = fleet.stages(uid);
+        let asked = stages.asked.map(|at| since(at).min(machine));
+        if let Some(asked) = asked {
+            phase("scale", asked);
+        }
+        phase("machine", machine - asked.unwrap_or_default());
+        let bootstrapped = stages.bootstrapped.map(|at| since(at).max(machine));
+        if let Some(bootstrapped) = bootstrapped {
+            phase("bootstrap", bootstrapped - machine);
+        }
+        phase("infrastructure", took - bootstrapped.unwrap_or(machine));
     }
     let class = fleet.node_class(&claim.spec.node_class_ref.name);
     let offers = class.map(|class| fleet.offers(&class));

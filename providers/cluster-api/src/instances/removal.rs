@@ -137,8 +137,12 @@ async fn begin(fleet: &Arc<Fleet>, claim: &NodeClaim) -> Result<Begun, ProviderE
         fleet.recorder.publish(event.dedupe_by([uid, why.clone()]));
         return Ok(Begun::Waits(why));
     }
+    let made_from = target.as_ref().map(|target| &target.id).or(id.as_ref());
+    let excludes_drain =
+        made_from.and_then(|id| fleet.blueprint(id)).is_none_or(|from| from.excludes_drain());
     if standalone {
-        if !machine.annotations.contains_key(names::EXCLUDE_DRAIN) && !is_empty(fleet, &machine).await {
+        let excluded = !excludes_drain || machine.annotations.contains_key(names::EXCLUDE_DRAIN);
+        if !excluded && !is_empty(fleet, &machine).await {
             // Karpenter has drained the node as far as it does: Cluster API need not wait for what is left.
             let metadata = json!({"annotations": {names::EXCLUDE_DRAIN: ""}});
             settle(fleet.hub.annotate_machine(&machine, metadata).await.map(drop))?;
@@ -147,9 +151,12 @@ async fn begin(fleet: &Arc<Fleet>, claim: &NodeClaim) -> Result<Begun, ProviderE
         return settle(fleet.hub.delete_machine(&machine).await).map(|()| Begun::Going);
     }
     if !is_marked {
-        // Karpenter has drained the node; Cluster API need not do it again.
         let mark = if uid.is_empty() { SURPLUS_MARK } else { &uid };
-        let mut annotations = json!({names::DELETE_MACHINE: mark, names::EXCLUDE_DRAIN: ""});
+        let mut annotations = json!({names::DELETE_MACHINE: mark});
+        if excludes_drain {
+            // Karpenter has drained the node; Cluster API need not do it again.
+            annotations[names::EXCLUDE_DRAIN] = "".into();
+        }
         if machine.claim().is_none() && !uid.is_empty() {
             // The Go provider bound it: whose mark this is has to be told by the claim.
             annotations[names::NODECLAIM_UID] = uid.into();

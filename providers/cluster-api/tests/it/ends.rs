@@ -89,18 +89,50 @@ fn nodes_that_end_together_take_few_requests() {
     });
 }
 
+/// Starts Karpenter; where it counts.
+fn start_counted(rig: &Rig) -> Arc<Mutex<Option<Registry>>> {
+    let registry: Arc<Mutex<Option<Registry>>> = Arc::default();
+    let (hub, seen) = (rig.hub.clone(), Arc::clone(&registry));
+    let karpenter = rig.world.process("karpenter-2", FaultPlan::none(), move |life| {
+        *seen.lock().expect("a registry") = Some(life.environment.registry.clone());
+        core::live(life, hub.clone()).boxed()
+    });
+    karpenter.start();
+    registry
+}
+
+#[test]
+fn each_phase_of_a_launch_is_timed() {
+    scenario(async {
+        let rig = Rig::new(json!({})).await;
+        let slow = json!({"provisionSeconds": 30, "joinSeconds": 60});
+        rig.create(cluster_api::template(NAMESPACE, "slow", slow)).await;
+        rig.create(cluster_api::machine_deployment(NAMESPACE, CLUSTER, "m", "slow", &[(MAX, "9")])).await;
+        let registry = start_counted(&rig);
+        rig.pass(20 * SECOND).await;
+        rig.want(1);
+        rig.until("a node is ready", 10 * MINUTE, |objects| initialized(objects) == 1).await;
+        let text = registry.lock().expect("a registry").clone().expect("a life").encode();
+        let took = |phase: &str| -> f64 {
+            let name = "karpenter_cluster_api_launch_phase_duration_seconds_sum{";
+            let phase = format!("phase=\"{phase}\"");
+            let mut lines = text.lines().filter(|line| line.starts_with(name));
+            let line = lines.find(|line| line.contains(&phase)).unwrap_or_else(|| panic!("{phase}: {text}"));
+            line.rsplit(' ').next().and_then(|seconds| seconds.parse().ok()).expect("seconds")
+        };
+        let seconds = ["scale", "machine", "bootstrap", "infrastructure", "node"].map(took);
+        let [scale, machine, bootstrap, infrastructure, node] = seconds;
+        assert!(scale > 0.0 && scale + machine + bootstrap < 15.0, "{seconds:?}");
+        assert!((25.0..45.0).contains(&infrastructure) && node >= 55.0, "{seconds:?}");
+    });
+}
+
 #[test]
 fn nothing_is_told_of_a_deployment_that_is_gone() {
     scenario(async {
         let rig = Rig::new(json!({})).await;
         rig.deployment("m", &[(MAX, "10")]).await;
-        let registry: Arc<Mutex<Option<Registry>>> = Arc::default();
-        let (hub, seen) = (rig.hub.clone(), Arc::clone(&registry));
-        let karpenter = rig.world.process("karpenter-2", FaultPlan::none(), move |life| {
-            *seen.lock().expect("a registry") = Some(life.environment.registry.clone());
-            core::live(life, hub.clone()).boxed()
-        });
-        karpenter.start();
+        let registry = start_counted(&rig);
         rig.want(1);
         rig.until("a node is ready", 10 * MINUTE, |objects| initialized(objects) == 1).await;
         let told = || {

@@ -1,8 +1,11 @@
 //! Single features that no acceptance scenario is about: versions, pace, early ids, adoption, moves, deadlines.
 
+use std::sync::Arc;
+
 use karpenter_sim::Objects;
 use karpenter_sim::cluster_api::unrest::Unrest;
 use karpenter_sim::cluster_api::{self, Kind};
+use karpenter_sim::faults::Lens;
 use serde_json::{Value, json};
 
 use crate::rig::{CLUSTER, MAX, MINUTE, NAMESPACE, Rig, SECOND, claimed, initialized, launched, scenario};
@@ -575,4 +578,86 @@ fn what_a_launch_waits_for_is_told_by_events_and_what_every_launch_goes_through_
         let told = rig.events("ControlPlaneUpgrading").await;
         assert!(told.iter().any(|message| message.contains("upgrading")), "{told:?}");
     });
+}
+
+#[test]
+fn a_node_that_karpenter_drained_is_drained_once_more_only_where_its_deployment_says_so() {
+    const EXCLUDED: &str = "machine.cluster.x-k8s.io/exclude-node-draining";
+    let option = "karpenter.cluster.x-k8s.io/exclude-node-draining";
+    for mode in ["MachineDeployment", "Machine"] {
+        for (said, excluded) in [(None, true), (Some("true"), true), (Some("false"), false)] {
+            scenario(async {
+                let rig = Rig::new(json!({"launchMode": mode})).await;
+                let slow = json!({"provisionSeconds": 3, "joinSeconds": 2, "deleteSeconds": 60});
+                rig.create(cluster_api::template(NAMESPACE, "slow", slow)).await;
+                let said: Vec<(&str, &str)> = said.into_iter().map(|said| (option, said)).collect();
+                let m = cluster_api::machine_deployment(NAMESPACE, CLUSTER, "m", "slow", &said);
+                rig.create(m).await;
+                rig.karpenter.start();
+                rig.want(1);
+                rig.until("a node is ready", 5 * MINUTE, |objects| initialized(objects) == 1).await;
+                let node =
+                    rig.read(|o| o.nodes.keys().next().map(|key| key.name.to_string())).expect("a Node");
+                // In Machine mode nothing is said where nothing is left.
+                rig.create(json!({
+                    "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "left", "namespace": "default"},
+                    "spec": {"nodeName": node, "containers": [{"name": "c", "image": "i"}]},
+                }))
+                .await;
+                rig.want(0);
+                rig.delete_claim("n1").await;
+                rig.until("its Machine is going", 5 * MINUTE, |objects| {
+                    objects.machines.values().any(|m| m.metadata.deletion_timestamp.is_some())
+                })
+                .await;
+                let machines = rig.read(|objects| objects.machines.values().cloned().collect::<Vec<_>>());
+                let annotations = machines[0].metadata.annotations.clone().unwrap_or_default();
+                assert_eq!(annotations.contains_key(EXCLUDED), excluded, "{mode} {said:?}: {annotations:?}");
+            });
+        }
+    }
+}
+
+#[test]
+fn a_deployment_may_name_reasons_that_are_failures_of_its_machines() {
+    for (named, quick) in [(None, false), (Some("NoFloorSpace, HostsFull"), true)] {
+        scenario(async {
+            let rig = Rig::new(json!({})).await;
+            rig.create(cluster_api::template(NAMESPACE, "stuck", json!({"never": true}))).await;
+            let mut annotations = vec![(MAX, "10"), ("karpenter.cluster.x-k8s.io/price", "0.1")];
+            annotations.extend(named.map(|named| ("karpenter.cluster.x-k8s.io/failure-reasons", named)));
+            let m = cluster_api::machine_deployment(NAMESPACE, CLUSTER, "m", "stuck", &annotations);
+            rig.create(m).await;
+            rig.deployment("m2", &[(MAX, "10"), ("karpenter.cluster.x-k8s.io/price", "0.2")]).await;
+            let full = Arc::new(Full);
+            rig.hub.plant(full as Arc<dyn Lens>);
+            rig.karpenter.start();
+            rig.want(1);
+            let took = rig.until("another serves", 10 * MINUTE, |objects| initialized(objects) == 1).await;
+            assert_eq!(took < 2 * MINUTE, quick, "{named:?}: {took:?}");
+            if quick {
+                let told = rig.resource("m").await.unavailable.unwrap_or_default();
+                assert!(told.contains("HostsFull: no host has room"), "{told}");
+            }
+        });
+    }
+}
+
+/// Has the infrastructure of Machines without an id say why, in words of its own.
+struct Full;
+
+impl Lens for Full {
+    fn shown(&self, kind: &str, object: &mut Value) {
+        if kind == "Machine" && object["spec"]["providerID"].as_str().unwrap_or_default().is_empty() {
+            let full = json!({
+                "type": "InfrastructureReady", "status": "False", "reason": "HostsFull",
+                "message": "no host has room", "lastTransitionTime": "2026-01-01T00:00:00Z",
+            });
+            let is_stuck = object["metadata"]["labels"]["cluster.x-k8s.io/deployment-name"] == "m";
+            if let (true, Some(conditions)) = (is_stuck, object["status"]["conditions"].as_array_mut()) {
+                conditions.retain(|condition| condition["type"] != "InfrastructureReady");
+                conditions.push(full);
+            }
+        }
+    }
 }
