@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use karpenter_api::NodeClaim;
 use karpenter_sim::Objects;
 use karpenter_sim::cluster_api::unrest::Unrest;
 use karpenter_sim::cluster_api::{self, Kind};
@@ -660,4 +661,59 @@ impl Lens for Full {
             }
         }
     }
+}
+
+#[test]
+fn what_is_reserved_is_used_first_and_no_more_of_it_than_there_is() {
+    scenario(async {
+        let rig = Rig::new(json!({})).await;
+        let reserved = [
+            (MAX, "10"),
+            ("karpenter.cluster.x-k8s.io/capacity-type", "reserved"),
+            ("karpenter.cluster.x-k8s.io/reservation-capacity", "2"),
+            ("karpenter.cluster.x-k8s.io/price", "0.1"),
+        ];
+        rig.deployment("booked", &reserved).await;
+        rig.deployment("m", &[(MAX, "10"), ("karpenter.cluster.x-k8s.io/price", "0.2")]).await;
+        rig.karpenter.start();
+        rig.pass(20 * SECOND).await;
+        rig.want(3);
+        rig.until("three nodes are ready", 5 * MINUTE, |objects| initialized(objects) == 3).await;
+        let kinds = |objects: &Objects| {
+            let label = |claim: &NodeClaim, key: &str| {
+                claim.metadata.labels.as_ref().and_then(|labels| labels.get(key)).cloned().unwrap_or_default()
+            };
+            let mut kinds: Vec<(String, String)> = objects
+                .node_claims
+                .values()
+                .map(|claim| {
+                    let id = label(claim, "karpenter.cluster.x-k8s.io/reservation-id");
+                    (label(claim, "karpenter.sh/capacity-type"), id)
+                })
+                .collect();
+            kinds.sort();
+            kinds
+        };
+        let of = |kind: &str, id: &str| (kind.to_owned(), id.to_owned());
+        let expected = [of("on-demand", ""), of("reserved", "booked"), of("reserved", "booked")];
+        assert_eq!(rig.read(kinds), expected);
+        assert_eq!((rig.replicas("booked"), rig.replicas("m")), (2, 1));
+        // One that ends leaves its place to the next.
+        let booked = rig.read(|objects| {
+            let target = |claim: &NodeClaim| {
+                let annotations = claim.metadata.annotations.clone().unwrap_or_default();
+                annotations.get("karpenter.cluster.x-k8s.io/target").cloned().unwrap_or_default()
+            };
+            let mut all = objects.node_claims.iter();
+            all.find(|(_, claim)| target(claim).ends_with("/booked")).map(|(key, _)| key.name.to_string())
+        });
+        rig.want(2);
+        rig.delete_claim(&booked.expect("a reserved one")).await;
+        rig.until("it is gone", 5 * MINUTE, |objects| objects.node_claims.len() == 2).await;
+        rig.want(4);
+        rig.until("four nodes are ready", 5 * MINUTE, |objects| initialized(objects) == 4).await;
+        assert_eq!((rig.replicas("booked"), rig.replicas("m")), (2, 2));
+        rig.pass(2 * MINUTE).await;
+        rig.at_rest();
+    });
 }
