@@ -226,3 +226,27 @@ def own_hook(world):
     rig.stays("two", 25, lambda: (rig.replicas(), len(rig.machines(all=True))) == (2, 2))
     rig.at_rest(lost=1)
     return rig
+
+
+def overdue(world):
+    "a node whose terminationGracePeriod is over goes, though a PodDisruptionBudget never lets its pods go (20 s)"
+    rig = Rig(world, "overdue", pool={"terminationGracePeriod": "20s"})
+    rig.deployment(notes={MAX: "20"})
+    rig.want(2)
+    rig.ready(2)
+    rig.api.create({"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": "overdue", "namespace": "default"},
+                    "spec": {"maxUnavailable": 0, "selector": {"matchLabels": {"app": "overdue"}}}})
+    machine = rig.machines()[0]
+    name, claim = machine["metadata"]["name"], annotations(machine)[CLAIM]
+    try:
+        time.sleep(2)
+        rig.api.delete("NodeClaim", claim)
+        rig.stays("the budget holds the drain until then", 12, lambda: len(rig.machines()) >= 2 and rig.running() >= 2)
+        rig.until("the Machine is gone", 40, lambda: name not in {m["metadata"]["name"] for m in rig.machines(all=True)})
+        rig.until("its NodeClaim is gone", 20, lambda: claim not in {c["metadata"]["name"] for c in rig.claims()})
+        rig.until("the pods run elsewhere", 120, lambda: rig.running() == 2 and rig.initialized() == len(rig.claims()) == len(rig.machines(all=True)) == 2)
+    finally:
+        rig.api.delete("PodDisruptionBudget", "overdue", "default")
+    rig.stays("two", 25, lambda: (rig.replicas(), len(rig.machines(all=True))) == (2, 2))
+    rig.at_rest()
+    return rig
