@@ -186,13 +186,19 @@ impl Actor {
         if self.memory(id).returned {
             return Ok(());
         }
-        // Machines that come for somebody, or in the place of others, are nobody's for a moment.
-        let waits = fleet.claims_on(id, &look.machines).iter().any(|claim| claim.provider_id.is_none());
-        if waits || rollout::rollout(&look.scalable, &look.sets, &look.machines).is_some() {
+        // Machines that come in the place of others are nobody's for a moment.
+        if rollout::rollout(&look.scalable, &look.sets, &look.machines).is_some() {
             return Ok(());
         }
+        // What somebody waits for was asked for by us.
+        let served = |claim: &&ClaimFacts| {
+            look.machines.iter().any(|machine| machine.claim().is_some_and(|held| held.uid == claim.uid))
+        };
+        let targeting = fleet.claims_on(id, &look.machines);
+        let waiting = targeting.iter().filter(|claim| claim.provider_id.is_none() && !served(claim)).count();
+        let waiting = i32::try_from(waiting).unwrap_or(i32::MAX);
         let untold = ledger::epoch(&look.scalable)
-            .map_or(0, |_| ledger::untold(&look.scalable, &look.machines, &fleet.owner));
+            .map_or(0, |_| ledger::untold(&look.scalable, &look.machines, &fleet.owner) - waiting);
         let anew = untold > 0 && fleet.hub.scalable(id).await?.replicas_are_anothers;
         if anew && let Some(class) = fleet.node_class_of(&look.scalable) {
             let message = format!(

@@ -537,7 +537,7 @@ impl Lens for SetBy {
 
 #[test]
 fn replicas_that_somebody_added_while_karpenter_was_not_running_stay() {
-    for (manager, left) in [("kubectl", 3), ("karpenter", 0)] {
+    for (manager, left, waits) in [("kubectl", 3, false), ("kubectl", 3, true), ("karpenter", 0, false)] {
         scenario(async {
             let rig = Rig::new(json!({})).await;
             rig.deployment("m", &[(MAX, "10")]).await;
@@ -551,22 +551,26 @@ fn replicas_that_somebody_added_while_karpenter_was_not_running_stay() {
             *set_by.0.lock().expect("a name") = manager;
             rig.until("they come", 5 * MINUTE, |objects| objects.nodes.len() == 5).await;
             rig.pass(60 * MINUTE).await;
+            let ours = if waits { 3 } else { 2 };
+            rig.want(ours);
+            rig.pass(MINUTE).await;
             rig.karpenter.start();
             rig.pass(20 * MINUTE).await;
             let machines = || rig.read(|objects| objects.machines.len());
-            assert_eq!((rig.replicas("m"), machines()), (2 + left, 2 + left as usize), "{manager}");
+            let all = ours + left;
+            assert_eq!((rig.replicas("m"), machines()), (all as i64, all), "{manager} {waits}");
             // They are nobody's to launch on, and stay when all others go.
             *set_by.0.lock().expect("a name") = "karpenter";
             rig.want(3);
             rig.until("a third is ready", 5 * MINUTE, |objects| initialized(objects) == 3).await;
-            assert_eq!(rig.replicas("m"), 3 + left, "{manager}");
+            assert_eq!(rig.replicas("m"), 3 + left as i64, "{manager} {waits}");
             rig.want(0);
             for name in ["n1", "n2", "n3"] {
                 rig.delete_claim(name).await;
             }
             rig.until("they go", 10 * MINUTE, |objects| objects.node_claims.is_empty()).await;
             rig.pass(20 * MINUTE).await;
-            assert_eq!((rig.replicas("m"), machines()), (left, left as usize), "{manager}");
+            assert_eq!((rig.replicas("m"), machines()), (left as i64, left), "{manager} {waits}");
             rig.at_rest();
         });
     }
