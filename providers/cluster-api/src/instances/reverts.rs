@@ -152,7 +152,7 @@ mod tests {
                 "argo set 2; it keeps happening, so nothing is launched from it for {} minutes",
                 pause.length.as_secs() / 60
             );
-            assert_eq!(reverts.lately([&id].into_iter()), [told.clone()]);
+            assert_eq!(reverts.lately([&id].into_iter()), [told.as_str()]);
             assert_eq!(pause.hold().expect("a hold").message, told);
             tokio::time::sleep_until(pause.until).await;
             assert_eq!(reverts.pause(&id), None);
