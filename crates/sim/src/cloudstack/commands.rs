@@ -18,7 +18,7 @@ impl State {
         match call.command() {
             "listCapabilities" => Ok(self.capabilities(role)),
             "getApiLimit" => self.api_limit(caller, now),
-            "queryAsyncJobResult" => self.query_job(call),
+            "queryAsyncJobResult" => self.query_job(call, now),
             "destroyVirtualMachine" => {
                 let work = Work::Destroy { expunge: call.flag("expunge"), volumes: call.list("volumeids") };
                 self.machine_job(caller, call, "user.vm.DestroyVMCmd", work, now)
@@ -88,17 +88,19 @@ impl State {
         }}))
     }
 
-    fn query_job(&self, call: &Call) -> Result<Value, Refusal> {
+    fn query_job(&self, call: &Call, now: Timestamp) -> Result<Value, Refusal> {
         if let Some(resource) = call.get("resourceid") {
             let of_resource =
                 |job: &&super::state::Job| job.instance.as_ref().is_some_and(|(_, id)| id == resource);
-            let newest = self.jobs.values().filter(of_resource).max_by_key(|job| job.created);
+            let remembered = self.jobs.values().filter(|job| !self.has_forgotten(job, now));
+            let newest = remembered.filter(of_resource).max_by_key(|job| job.created);
             return newest
                 .map(|job| self.render_job(job))
                 .ok_or_else(|| Refusal::entity(call.command(), "resourceid", resource));
         }
         let id = call.get("jobid").unwrap_or_default();
-        let job = self.jobs.get(id).ok_or_else(|| Refusal::entity(call.command(), "jobid", id))?;
+        let job = self.jobs.get(id).filter(|job| !self.has_forgotten(job, now));
+        let job = job.ok_or_else(|| Refusal::entity(call.command(), "jobid", id))?;
         Ok(self.render_job(job))
     }
 

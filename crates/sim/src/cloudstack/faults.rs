@@ -1,4 +1,4 @@
-//! What goes wrong on the way to and from the simulated server: scripted by command and count, or at random as a seed
+//! What goes wrong on the way to and from the simulated server: scripted by command, account and count, or at random as a seed
 //! decides.
 
 use std::time::Duration;
@@ -10,6 +10,8 @@ use crate::chance::{Chance, Span};
 pub struct Fault {
     /// The command, or any.
     pub command: Option<String>,
+    /// The name of the account whose keys sign them, or anybody's.
+    pub account: Option<String>,
     /// How many matching requests pass first.
     pub after: u64,
     /// How many are hit then.
@@ -40,12 +42,24 @@ pub enum Trouble {
 impl Fault {
     /// The next request of this command.
     pub fn once(command: &str, what: Trouble) -> Self {
-        Self { command: Some(command.to_owned()), after: 0, times: 1, what }
+        Self { command: Some(command.to_owned()), ..Self::of_any(1, what) }
+    }
+
+    /// So many requests of whatever command.
+    pub fn of_any(times: u64, what: Trouble) -> Self {
+        Self { command: None, account: None, after: 0, times, what }
     }
 
     /// So many requests of this command.
     pub fn times(command: &str, times: u64, what: Trouble) -> Self {
         Self { times, ..Self::once(command, what) }
+    }
+
+    /// Only those of this account.
+    #[must_use]
+    pub fn by(mut self, account: &str) -> Self {
+        self.account = Some(account.to_owned());
+        self
     }
 
     /// Not before so many have passed.
@@ -57,10 +71,11 @@ impl Fault {
 }
 
 /// What becomes of this request; faults count down.
-pub(crate) fn strike(faults: &mut [Fault], command: &str) -> Option<Trouble> {
+pub(crate) fn strike(faults: &mut [Fault], command: &str, account: &str) -> Option<Trouble> {
+    let is = |wanted: &Option<String>, what: &str| wanted.as_deref().is_none_or(|wanted| wanted == what);
     let mut struck = None;
     for fault in faults.iter_mut() {
-        if fault.times == 0 || fault.command.as_deref().is_some_and(|wanted| wanted != command) {
+        if fault.times == 0 || !is(&fault.command, command) || !is(&fault.account, account) {
             continue;
         }
         if fault.after > 0 {
@@ -175,7 +190,15 @@ mod tests {
     fn a_fault_hits_after_so_many_and_so_often() {
         let mut faults = vec![Fault::times("x", 2, Trouble::DropResponse).after(1)];
         let hits: Vec<bool> =
-            ["x", "y", "x", "x", "x"].iter().map(|c| strike(&mut faults, c).is_some()).collect();
+            ["x", "y", "x", "x", "x"].iter().map(|c| strike(&mut faults, c, "a").is_some()).collect();
         assert_eq!(hits, [false, false, true, true, false]);
+    }
+
+    #[test]
+    fn a_fault_of_one_account_leaves_others_alone() {
+        let mut faults = vec![Fault::of_any(2, Trouble::Refuse).by("a")];
+        let hits: Vec<bool> =
+            ["b", "a", "", "a", "a"].iter().map(|who| strike(&mut faults, "x", who).is_some()).collect();
+        assert_eq!(hits, [false, true, false, true, false]);
     }
 }

@@ -82,7 +82,7 @@ impl CloudStack {
 
     /// The server dies and is back at once.
     pub fn restart(&self) {
-        let now = self.0.clock.now();
+        let now = self.now();
         self.state().crash(now);
     }
 
@@ -97,7 +97,7 @@ impl CloudStack {
 
     /// Writes down what somebody did to a machine.
     fn record(&self, id: &str, kind: &str, what: &str, stage: &str) {
-        let now = self.0.clock.now();
+        let now = self.now();
         let mut state = self.state();
         let Some(number) = state.machine_ids.get(id).copied() else { return };
         let Some(owner) = state.machines.get(&number).map(|machine| machine.owner.clone()) else { return };
@@ -265,7 +265,7 @@ impl CloudStack {
 
     /// The same of the account of this name.
     pub fn add_machine_of(&self, account: &str, name: &str, tags: &[(&str, &str)]) -> String {
-        let now = self.0.clock.now();
+        let now = self.now();
         let mut state = self.state();
         let caller = state.accounts.iter().position(|other| other.name == account).unwrap_or(0);
         let number = state.next_machine;
@@ -443,7 +443,7 @@ impl CloudStack {
 
     /// Somebody, such as a storage driver, makes a volume and attaches it to a machine; gives back its id.
     pub fn attach_disk(&self, machine: &str, name: &str) -> Option<String> {
-        let now = self.0.clock.now();
+        let now = self.now();
         let mut state = self.state();
         let (number, owner, zone) = {
             let machine = state.machine(machine)?;
@@ -476,7 +476,9 @@ impl CloudStack {
 
     /// When the next thing happens by itself.
     pub fn next_event(&self) -> Option<Timestamp> {
-        self.state().events.keys().next().map(|(at, _)| *at)
+        let state = self.state();
+        let (at, _) = state.events.keys().next()?;
+        at.checked_sub(state.ahead).ok()
     }
 }
 

@@ -26,7 +26,8 @@ impl State {
         custom_id: Option<&str>,
         now: Timestamp,
     ) -> Result<String, Refusal> {
-        if custom_id.is_some_and(|id| self.jobs.contains_key(id)) {
+        let used = custom_id.and_then(|id| self.jobs.get(id));
+        if used.is_some_and(|job| !self.has_forgotten(job, now)) {
             return Err(Refusal::hidden(9999));
         }
         let id = custom_id.map_or_else(|| self.uuid(), str::to_owned);
@@ -57,6 +58,11 @@ impl State {
             self.begin(&id, now);
         }
         Ok(id)
+    }
+
+    /// Whether a job ended so long ago that nobody is told of it any more.
+    pub(crate) fn has_forgotten(&self, job: &Job, now: Timestamp) -> bool {
+        job.completed.is_some_and(|completed| after(completed, self.settings.job_expiry) <= now)
     }
 
     fn begin(&mut self, id: &str, now: Timestamp) {

@@ -182,7 +182,10 @@ impl State {
                 "Page size can't exceed max allowed page size value: {max}"
             )));
         }
-        let rows: Vec<Value> = rows.into_iter().skip((page - 1).saturating_mul(size)).take(size).collect();
+        let moved = self.settings.rows_repeated.min(size.saturating_sub(1));
+        let rows: Vec<Value> =
+            rows.into_iter().skip((page - 1).saturating_mul(size - moved)).take(size).collect();
+        let count = if rows.is_empty() { count } else { count + (page - 1).saturating_mul(moved) };
         let mut answer = Map::new();
         if count > 0 {
             answer.insert("count".to_owned(), count.into());
@@ -606,6 +609,22 @@ mod tests {
         assert!(has(Role::User, "command=listDiskOfferings", "diskoffering", "elsewhere"));
         let here = format!("command=listDiskOfferings&zoneid={zone}");
         assert!(!has(Role::User, &here, "diskoffering", "elsewhere"));
+    }
+
+    #[test]
+    fn rows_that_come_in_between_repeat_others_on_the_next_page_and_hide_none() {
+        let cloud = cloud();
+        let made: Vec<String> = (0..7).map(|number| format!("machine-{number}")).collect();
+        for name in &made {
+            cloud.add_machine(name, &[]);
+        }
+        cloud.configure(|settings| (settings.page_size, settings.rows_repeated) = (3, 1));
+        let page = |page: usize| {
+            let query = format!("command=listVirtualMachines&page={page}&pagesize=3");
+            names(&cloud, Role::User, &query, "virtualmachine")
+        };
+        assert_eq!([page(1), page(2), page(3)], [&made[0..3], &made[2..5], &made[4..7]]);
+        assert!(page(4).len() <= 1);
     }
 
     #[test]

@@ -14,6 +14,7 @@
 //! | `jobs`, `placement`, `limits` | what happens then |
 //! | `render`, `state` | what there is, and how it looks |
 //! | [`settings`], [`faults`], [`accidents`] | how the server is set up, and what goes wrong |
+//! | [`snapshot`] | all of it at a moment, to come back to |
 //! | [`guests`], `guest_data` | what boots inside the machines and joins a cluster |
 //! | [`road`], [`checks`] | how a program under test gets here, and what it must keep to |
 
@@ -35,6 +36,7 @@ mod render;
 pub mod road;
 pub mod serve;
 pub mod settings;
+pub mod snapshot;
 mod state;
 mod tenants;
 mod volumes;
@@ -46,7 +48,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use http::{Request, Response};
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use karpenter_runtime::clock::SharedClock;
 use karpenter_runtime::environment::Environment;
 use serde_json::Value;
@@ -125,6 +127,7 @@ impl CloudStack {
             .collect();
         let mut state = State {
             settings: Settings::default(),
+            ahead: SignedDuration::ZERO,
             accounts: list("account").iter().map(Account::from_fixture).collect(),
             capability: fixture["capability"].clone(),
             zones: list("zone"),
@@ -178,17 +181,25 @@ impl CloudStack {
 
     /// The state as it is now, with everything that has happened meanwhile.
     fn state(&self) -> MutexGuard<'_, State> {
-        let now = self.0.clock.now();
         let mut state = lock(&self.0.state);
+        let now = state.server_time(self.0.clock.now());
         state.catch_up(now);
         state.remember(now);
         state
     }
 
+    /// The time by the server's clock, which may be wrong.
+    fn now(&self) -> Timestamp {
+        lock(&self.0.state).server_time(self.0.clock.now())
+    }
+
     /// Takes a request, carries it out, answers.
     pub async fn handle(&self, request: Request<Bytes>) -> Result<Response<Bytes>, Lost> {
         let call = Call::read(&request);
-        let scripted = strike(&mut lock(&self.0.faults), call.command());
+        let account =
+            self.caller(&call).and_then(|caller| Some(self.state().accounts.get(caller)?.name.clone()));
+        let account = account.unwrap_or_default();
+        let scripted = strike(&mut lock(&self.0.faults), call.command(), &account);
         let trouble = scripted.or_else(|| lock(&self.0.weather).as_mut()?.strike());
         match &trouble {
             Some(Trouble::Refuse) => return Err(Lost::Refused),
@@ -211,9 +222,7 @@ impl CloudStack {
             _ => self.answer(&call).await,
         };
         let mut response = wire::answer(call.command(), outcome);
-        let account =
-            self.caller(&call).and_then(|caller| Some(self.state().accounts.get(caller)?.name.clone()));
-        self.note(&call, &account.unwrap_or_default(), response.status().as_u16());
+        self.note(&call, &account, response.status().as_u16());
         match trouble {
             Some(Trouble::DropResponse) => Err(Lost::NoAnswer),
             Some(Trouble::Truncate) => {
@@ -233,7 +242,7 @@ impl CloudStack {
         let caller = self.admitted(call)?;
         if call.command() == "deployVirtualMachine" {
             let (prepared, accepted) = {
-                let now = self.0.clock.now();
+                let now = self.now();
                 let mut state = self.state();
                 let prepared = state.prepare(caller, call, now)?;
                 let span = state.settings.latencies.accept;
@@ -243,9 +252,9 @@ impl CloudStack {
                 state.busy_until.insert(caller, end);
                 (prepared, end)
             };
-            let wait = accepted.duration_since(self.0.clock.now());
+            let wait = accepted.duration_since(self.now());
             tokio::time::sleep(wait.try_into().unwrap_or_default()).await;
-            let now = self.0.clock.now();
+            let now = self.now();
             return self.state().commit(caller, prepared, now);
         }
         let delay = {
@@ -254,7 +263,7 @@ impl CloudStack {
             state.delays.duration(&span)
         };
         tokio::time::sleep(delay).await;
-        let now = self.0.clock.now();
+        let now = self.now();
         self.state().execute(caller, call, now)
     }
 
@@ -266,7 +275,7 @@ impl CloudStack {
     /// Who calls, if the request may pass: signature, rate, permission, parameters.
     fn admitted(&self, call: &Call) -> Result<usize, Refusal> {
         let caller = self.caller(call).ok_or_else(Refusal::unauthorized)?;
-        let now = self.0.clock.now();
+        let now = self.now();
         let mut state = self.state();
         let account = state.accounts.get(caller).ok_or_else(Refusal::unauthorized)?.clone();
         let command = call.command();
@@ -379,6 +388,12 @@ impl CloudStack {
     }
 }
 
+/// Texts that may not be long; names of machines are checked more strictly.
+const SHORT: [&str; 7] =
+    ["account", "description", "displayname", "displaytext", "group", "keypair", "keyword"];
+/// How long they may be.
+const SHORT_MAX: usize = 255;
+
 /// What the server checks of parameters before any command sees them.
 fn check_parameters(state: &State, call: &Call, entry: &Value) -> Result<(), Refusal> {
     let command = call.command();
@@ -388,6 +403,12 @@ fn check_parameters(state: &State, call: &Call, entry: &Value) -> Result<(), Ref
                 "Received value containing illegal ASCII non-printable characters for parameter {name}"
             );
             return Err(Refusal::new(431, 9999, text));
+        }
+    }
+    for name in SHORT {
+        if call.get(name).is_some_and(|value| value.encode_utf16().count() > SHORT_MAX) {
+            let text = format!("Value greater than max allowed length {SHORT_MAX} for param: {name}");
+            return Err(Refusal::parameter(text));
         }
     }
     for (name, kind) in permissions::parameters(entry) {

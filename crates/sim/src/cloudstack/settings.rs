@@ -21,6 +21,8 @@ pub struct Settings {
     pub expunge_delay: Duration,
     /// How often the server looks for those that are due (`expunge.interval`).
     pub expunge_interval: Duration,
+    /// How long jobs that ended are remembered (`job.expire.minutes`).
+    pub job_expiry: Duration,
     /// Longest user data, in base64 (`vm.userdata.max.length`).
     pub user_data_max: usize,
     /// Largest page (`default.page.size`).
@@ -35,6 +37,9 @@ pub struct Settings {
     pub latencies: Latencies,
     /// Lists show what was this long ago.
     pub read_lag: Duration,
+    /// So many rows come in front of a list before each further page of it is read, so that it begins with as many that were on
+    /// the page before.
+    pub rows_repeated: usize,
     /// Deployments whose root volume cannot be made.
     pub volumes_fail: bool,
     /// Deployments that no host manages to start.
@@ -102,6 +107,7 @@ impl Default for Settings {
             user_sees_destroyed: false,
             expunge_delay: Duration::from_secs(86_400),
             expunge_interval: Duration::from_secs(86_400),
+            job_expiry: Duration::from_secs(86_400),
             user_data_max: 32_768,
             page_size: 500,
             quota_plugin: false,
@@ -109,6 +115,7 @@ impl Default for Settings {
             names_race: true,
             latencies: Latencies::MEASURED,
             read_lag: Duration::ZERO,
+            rows_repeated: 0,
             volumes_fail: false,
             starts_fail: false,
             destroys_fail: false,

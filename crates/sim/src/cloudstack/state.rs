@@ -219,6 +219,8 @@ impl DerefMut for Machines {
 #[derive(Clone, Debug)]
 pub(crate) struct State {
     pub(crate) settings: Settings,
+    /// How far the server's clock is ahead of everybody's.
+    pub(crate) ahead: SignedDuration,
     pub(crate) accounts: Vec<Account>,
     pub(crate) capability: Value,
     pub(crate) zones: Vec<Value>,
@@ -253,14 +255,19 @@ pub(crate) struct State {
     pub(crate) busy_until: BTreeMap<usize, Timestamp>,
     pub(crate) ids: Chance,
     pub(crate) delays: Chance,
-    /// Hosts that refuse to start anything.
     /// Ids of what was removed from the catalogue: the server looks them up all the same.
     pub(crate) removed: BTreeSet<String>,
+    /// Hosts that refuse to start anything.
     pub(crate) broken_hosts: BTreeSet<String>,
     /// What people did to machines, as `listEvents` tells it: oldest first.
     pub(crate) history: Vec<(Owner, Value)>,
     /// The machines as they were, while lists lag behind.
     pub(crate) past: VecDeque<(Timestamp, Machines)>,
+}
+
+/// This much later, or earlier, as far as a clock goes.
+fn later(time: Timestamp, by: SignedDuration) -> Timestamp {
+    time.saturating_add(by).unwrap_or(time)
 }
 
 /// How fine the past is remembered.
@@ -284,6 +291,20 @@ impl State {
             }
         }
         digits
+    }
+
+    /// What the server takes this time for.
+    pub(crate) fn server_time(&self, now: Timestamp) -> Timestamp {
+        later(now, self.ahead)
+    }
+
+    /// Whatever waits for a time waits for one so much later: what is under way takes as long as it would have.
+    pub(crate) fn postpone(&mut self, by: SignedDuration) {
+        let events = std::mem::take(&mut self.events);
+        self.events = events.into_iter().map(|((at, turn), event)| ((later(at, by), turn), event)).collect();
+        self.busy_until.values_mut().for_each(|until| *until = later(*until, by));
+        self.past.iter_mut().for_each(|(at, _)| *at = later(*at, by));
+        self.accounts.iter_mut().for_each(|account| account.calls.1 = later(account.calls.1, by));
     }
 
     /// Remembers how things are, if lists are to show it later.

@@ -57,7 +57,7 @@ impl CloudStack {
 
     /// A project of the ordinary tenant, without limits; gives back its id.
     pub fn add_project(&self, name: &str) -> String {
-        let created = self.0.clock.now();
+        let created = self.now();
         let mut state = self.state();
         let owner = state.accounts.iter().position(|account| account.role == Role::User).unwrap_or(0);
         let id = state.uuid();

@@ -57,8 +57,8 @@ const MEASURED: [&str; 27] = [
     "netmask",
 ];
 
-struct Replay {
-    cloud: CloudStack,
+pub(crate) struct Replay {
+    pub(crate) cloud: CloudStack,
     /// Recorded id to ours.
     ids: BTreeMap<String, String>,
     services: Value,
@@ -66,11 +66,12 @@ struct Replay {
 }
 
 #[derive(Clone, Copy)]
-enum Sign {
+pub(crate) enum Sign {
     Well,
     NoVersion,
     NoExpiry,
     Expires(&'static str),
+    Until(Timestamp),
     Secret(&'static str),
     Key(&'static str),
     Sha256,
@@ -88,7 +89,7 @@ fn encode(text: &str, bare_tilde: bool) -> String {
 }
 
 impl Replay {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let environment = Environment::seeded("2026-11-15T07:32:00Z".parse().unwrap(), 1);
         let fixture: Value = serde_json::from_str(include_str!("../../src/cloudstack/fixture.json")).unwrap();
         let services = fixture["networkservice"].clone();
@@ -100,11 +101,17 @@ impl Replay {
         }
     }
 
-    async fn ask(&self, role: Role, post: bool, command: &str, params: &[(String, String)]) -> (u16, Value) {
+    pub(crate) async fn ask(
+        &self,
+        role: Role,
+        post: bool,
+        command: &str,
+        params: &[(String, String)],
+    ) -> (u16, Value) {
         self.ask_signed(role, post, command, params, Sign::Well).await
     }
 
-    async fn ask_signed(
+    pub(crate) async fn ask_signed(
         &self,
         role: Role,
         post: bool,
@@ -123,8 +130,12 @@ impl Replay {
             all.push(("signatureVersion".to_owned(), "3".to_owned()));
         }
         if !matches!(sign, Sign::NoVersion | Sign::NoExpiry) {
-            let expires = if let Sign::Expires(time) = sign { time } else { "2027-01-01T00:00:00+0000" };
-            let expires = if self.strict() { self.in_minutes(10) } else { expires.to_owned() };
+            let expires = match sign {
+                _ if self.strict() => self.in_minutes(10),
+                Sign::Expires(time) => time.to_owned(),
+                Sign::Until(time) => time.to_string(),
+                _ => "2027-01-01T00:00:00+0000".to_owned(),
+            };
             all.push(("expires".to_owned(), expires));
         }
         all.sort();
@@ -156,6 +167,10 @@ impl Replay {
         (response.status().as_u16(), serde_json::from_slice(response.body()).expect("JSON"))
     }
 
+    pub(crate) fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+
     fn in_minutes(&self, minutes: i64) -> String {
         let then: Timestamp = self.clock.now() + SignedDuration::from_mins(minutes);
         then.strftime("%Y-%m-%dT%H:%M:%S+0000").to_string()
@@ -167,7 +182,13 @@ impl Replay {
         strict
     }
 
-    async fn deploy(&self, name: &str, offering: &str, network: &str, more: &[(&str, &str)]) -> Value {
+    pub(crate) async fn deploy(
+        &self,
+        name: &str,
+        offering: &str,
+        network: &str,
+        more: &[(&str, &str)],
+    ) -> Value {
         let id = |kind: &str, name: &str| self.cloud.id_of(kind, name).expect("in the catalogue");
         let mut params = vec![
             ("zoneid".to_owned(), id("zone", "sim-zone-1")),
@@ -181,7 +202,7 @@ impl Replay {
             .clone()
     }
 
-    fn machine(&self, name: &str) -> String {
+    pub(crate) fn machine(&self, name: &str) -> String {
         self.cloud.machines().into_iter().find(|machine| machine.name == name).expect("a machine").id
     }
 
@@ -399,7 +420,7 @@ fn masked(text: &str) -> String {
         .replace("00", "0")
 }
 
-async fn seconds(seconds: u64) {
+pub(crate) async fn seconds(seconds: u64) {
     tokio::time::sleep(Duration::from_secs(seconds)).await;
 }
 

@@ -5,6 +5,7 @@
 mod autoscaler;
 mod budgets;
 mod cloud;
+mod cloudstack;
 mod cloudstack_replay;
 mod cluster_api;
 mod commands;

@@ -107,7 +107,7 @@ async fn user_data_that_is_too_long_is_refused_before_anything_is_made() {
 async fn an_outage_takes_nothing_away_that_was_resolved() {
     let world = World::new().await;
     let mut class = (*world.class("default", spec()).await).clone();
-    world.cloud.inject(Fault { command: None, after: 0, times: 10_000, what: Trouble::Proxy(503) });
+    world.cloud.inject(Fault::of_any(10_000, Trouble::Proxy(503)));
     // Beyond what is remembered.
     seconds(4000).await;
     assert!(world.provider.resolve_status(&mut class).await.is_err());
@@ -120,7 +120,7 @@ async fn an_outage_takes_nothing_away_that_was_resolved() {
 async fn a_short_outage_is_bridged_by_what_is_remembered() {
     let world = World::new().await;
     world.provider.get_instance_types(&world.pool("default")).await.expect("types");
-    world.cloud.inject(Fault { command: None, after: 0, times: 10_000, what: Trouble::Proxy(503) });
+    world.cloud.inject(Fault::of_any(10_000, Trouble::Proxy(503)));
     seconds(400).await;
     let types = world.provider.get_instance_types(&world.pool("default")).await.expect("what was known");
     assert_eq!(types.len(), 2);
@@ -155,7 +155,7 @@ async fn a_project_that_is_not_there_is_told_of_with_its_field() {
 async fn a_page_of_a_proxy_and_half_an_answer_are_told_of_without_keys() {
     for trouble in [Trouble::Proxy(502), Trouble::Truncate] {
         let world = World::new().await;
-        world.cloud.inject(Fault { command: None, after: 0, times: 10_000, what: trouble });
+        world.cloud.inject(Fault::of_any(10_000, trouble));
         seconds(4000).await;
         let class = world.class("fresh", spec()).await;
         let (status, reason, message) = condition(&class, "ZonesReady");
@@ -352,7 +352,7 @@ async fn an_api_that_goes_away_is_told_without_taking_readiness_away() {
     let world = World::new().await;
     let mut class = (*world.class("default", spec()).await).clone();
     assert!(world.told("CloudStackUnreachable").is_empty());
-    world.cloud.inject(Fault { command: None, after: 0, times: 10_000, what: Trouble::Proxy(503) });
+    world.cloud.inject(Fault::of_any(10_000, Trouble::Proxy(503)));
     // Once what is remembered is bridged with, and once it is too old for that.
     for (passed, known) in [(400, true), (8000, false)] {
         seconds(passed).await;

@@ -1,0 +1,119 @@
+//! What the simulated CloudStack does that no sample shows: it is set back to an earlier moment, has a wrong clock, forgets jobs,
+//! and fails one account only.
+
+use std::time::Duration;
+
+use jiff::SignedDuration;
+use karpenter_sim::cloudstack::account::Role;
+use karpenter_sim::cloudstack::faults::{Fault, Trouble};
+use serde_json::Value;
+use tokio::time::Instant;
+
+use crate::cloudstack_replay::{Replay, Sign, seconds};
+
+async fn ask(replay: &Replay, command: &str, parameters: &[(&str, &str)]) -> (u16, Value) {
+    let parameters: Vec<(String, String)> =
+        parameters.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+    replay.ask(Role::User, false, command, &parameters).await
+}
+
+/// How long it takes until all machines run.
+async fn until_running(replay: &Replay) -> Duration {
+    let begun = Instant::now();
+    while replay.cloud.machines().iter().any(|machine| machine.state != "Running") {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    begun.elapsed()
+}
+
+#[tokio::test(start_paused = true)]
+async fn from_a_snapshot_everything_goes_on_as_it_did_however_late_it_is_restored() {
+    let replay = Replay::new();
+    let empty = replay.cloud.snapshot();
+    let deployed = replay.deploy("first", "k8s.small", "k8s-net", &[]).await;
+    let under_way = replay.cloud.snapshot();
+    let took = until_running(&replay).await;
+    assert!(took > Duration::from_secs(1), "{took:?}");
+    seconds(3600).await;
+
+    replay.cloud.restore(&under_way);
+    assert_ne!(replay.cloud.machines()[0].state, "Running");
+    assert_eq!(until_running(&replay).await, took);
+
+    replay.cloud.restore(&empty);
+    assert!(replay.cloud.machines().is_empty());
+    assert_eq!(replay.deploy("first", "k8s.small", "k8s-net", &[]).await, deployed, "with the same ids");
+    assert_eq!(replay.cloud.calls()["deployVirtualMachine"], 2, "both were asked for");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_snapshot_holds_what_was_to_go_wrong() {
+    let replay = Replay::new();
+    replay.cloud.inject(Fault::once("listZones", Trouble::Fail(530, 0, "broken".into())));
+    let before = replay.cloud.snapshot();
+    for _ in 0..2 {
+        let codes = [ask(&replay, "listZones", &[]).await.0, ask(&replay, "listZones", &[]).await.0];
+        assert_eq!(codes, [530, 200]);
+        replay.cloud.restore(&before);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wrong_clock_dates_machines_and_judges_signatures_and_hurries_no_job() {
+    let replay = Replay::new();
+    let start = replay.cloud.snapshot();
+    replay.deploy("right", "k8s.small", "k8s-net", &[]).await;
+    let took = until_running(&replay).await;
+    let right = replay.cloud.machines()[0].created;
+
+    for minutes in [10, -10] {
+        replay.cloud.restore(&start);
+        let ahead = SignedDuration::from_mins(minutes);
+        let now = replay.now();
+        replay.deploy("wrong", "k8s.small", "k8s-net", &[]).await;
+        replay.cloud.set_clock_ahead(ahead);
+        assert_eq!(until_running(&replay).await, took, "what is under way takes as long");
+        let added = replay.cloud.add_machine("added", &[]);
+        let listed = ask(&replay, "listVirtualMachines", &[("id", &added)]).await.1;
+        let created = &listed["listvirtualmachinesresponse"]["virtualmachine"][0]["created"];
+        let created = jiff::fmt::strtime::parse("%Y-%m-%dT%H:%M:%S%z", created.as_str().unwrap()).unwrap();
+        let off = created.to_timestamp().unwrap().duration_since(replay.now()) - ahead;
+        assert!(off.abs() < SignedDuration::from_secs(2), "{off}");
+        assert!(replay.now() > now && right < now);
+
+        let sign = |minutes: i64| Sign::Until(replay.now() + SignedDuration::from_mins(minutes));
+        for (valid, status) in [(minutes + 1, 200), (minutes - 1, 401)] {
+            let answer = replay.ask_signed(Role::User, false, "listZones", &[], sign(valid)).await;
+            assert_eq!(answer.0, status, "valid for {valid} min, {minutes} min ahead");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn jobs_are_forgotten_a_day_after_they_ended() {
+    let replay = Replay::new();
+    let job = replay.deploy("first", "k8s.small", "k8s-net", &[]).await["jobid"].clone();
+    let asked = [("jobid", job.as_str().unwrap())];
+    seconds(20 * 3600).await;
+    assert_eq!(ask(&replay, "queryAsyncJobResult", &asked).await.0, 200);
+    seconds(5 * 3600).await;
+    assert_eq!(ask(&replay, "queryAsyncJobResult", &asked).await.0, 431);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_text_of_more_than_255_characters_is_refused() {
+    let replay = Replay::new();
+    assert_eq!(ask(&replay, "listZones", &[("keyword", &"x".repeat(255))]).await.0, 200);
+    let (code, answer) = ask(&replay, "listZones", &[("keyword", &"x".repeat(256))]).await;
+    let text = answer["listzonesresponse"]["errortext"].as_str().unwrap_or_default();
+    assert!(code == 431 && text.contains("max allowed length 255"), "{code} {text}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_goes_wrong_for_one_account_goes_well_for_others() {
+    let replay = Replay::new();
+    replay.cloud.inject(Fault::of_any(1, Trouble::Fail(530, 0, "broken".into())).by("karp"));
+    assert_eq!(replay.ask(Role::Root, false, "listZones", &[]).await.0, 200);
+    assert_eq!(replay.ask(Role::User, false, "listZones", &[]).await.0, 530);
+    assert_eq!(replay.ask(Role::User, false, "listZones", &[]).await.0, 200);
+}
