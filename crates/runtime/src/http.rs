@@ -1,6 +1,7 @@
 //! A small HTTP server for probes and metrics: short questions, whole answers, stops gracefully.
 
 use std::convert::Infallible;
+use std::error::Error;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
@@ -10,7 +11,7 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use http::{Method, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt as _, Full, Limited};
-use hyper::body::Incoming;
+use hyper::body::{Body, Incoming};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
@@ -98,7 +99,8 @@ pub async fn serve(listener: TcpListener, handler: Arc<dyn Handler>, stop: Cance
             }
         };
         let handler = Arc::clone(&handler);
-        let service = service_fn(move |request| respond(Arc::clone(&handler), peer.ip(), request));
+        let service =
+            service_fn(move |request: Request<Incoming>| respond(Arc::clone(&handler), peer.ip(), request));
         let connection = server.serve_connection(TokioIo::new(stream), service).into_owned();
         let stop = stop.clone();
         connections.spawn(async move {
@@ -119,11 +121,15 @@ pub async fn serve(listener: TcpListener, handler: Arc<dyn Handler>, stop: Cance
     let _ = tokio::time::timeout(GRACE, async { while connections.join_next().await.is_some() {} }).await;
 }
 
-async fn respond(
+pub(crate) async fn respond<B>(
     handler: Arc<dyn Handler>,
     peer: IpAddr,
-    request: Request<Incoming>,
-) -> Result<Response<Full<Bytes>>, Infallible> {
+    request: Request<B>,
+) -> Result<Response<Full<Bytes>>, Infallible>
+where
+    B: Body,
+    B::Error: Into<Box<dyn Error + Send + Sync>>,
+{
     let answer = match *request.method() {
         Method::GET | Method::HEAD => {
             handler.get(request.uri().path(), request.uri().query().unwrap_or_default()).await

@@ -205,12 +205,13 @@ impl Handler for MetricsPage {
 mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
 
+    use http_body_util::Full;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio_util::sync::CancellationToken;
     use tracing::level_filters::LevelFilter;
 
     use super::*;
-    use crate::http::{bind, serve};
+    use crate::http::{bind, respond, serve};
 
     fn probes(synced: &Arc<AtomicBool>) -> Probes {
         let synced = Arc::clone(synced);
@@ -316,6 +317,28 @@ mod tests {
         assert_eq!(level.get(), LevelFilter::DEBUG, "what is refused changes nothing");
         stop.cancel();
         serving.await.expect("no panic");
+    }
+
+    #[tokio::test]
+    async fn the_log_level_is_changed_from_the_pod_itself_and_by_nobody_else() {
+        let page = page(Registry::new());
+        let level = page.log_level.clone();
+        let page: Arc<dyn Handler> = Arc::new(page);
+        let put = async |peer: &str, text: &'static str| {
+            let request =
+                http::Request::put("/log-level").body(Full::<bytes::Bytes>::from(text)).expect("a request");
+            let peer = peer.parse().expect("an address");
+            let Ok(answer) = respond(Arc::clone(&page), peer, request).await;
+            answer.status().as_u16()
+        };
+        for peer in ["127.0.0.1", "::1", "::ffff:127.0.0.1"] {
+            for (text, wanted) in [("debug", LevelFilter::DEBUG), ("info", LevelFilter::INFO)] {
+                assert_eq!((put(peer, text).await, level.get()), (200, wanted), "{peer}");
+            }
+        }
+        for peer in ["10.0.0.7", "::ffff:10.0.0.7", "fd00::7", "0.0.0.0"] {
+            assert_eq!((put(peer, "debug").await, level.get()), (403, LevelFilter::INFO), "{peer}");
+        }
     }
 
     #[tokio::test]
