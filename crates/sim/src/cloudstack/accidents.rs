@@ -1,12 +1,14 @@
 //! What happens to a cloud on bad days: the server dies, hosts fail, limits are lowered, people stop, delete, untag and give away
-//! machines, lists lag behind. Until the cloud is healed; then all of it is put right, except for what people did.
+//! machines, lists lag behind and repeat rows, the server's clock is set wrong. Until the cloud is healed; then all of it is put right, except for what people did.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use jiff::SignedDuration;
+
 use super::account::Role;
-use super::faults::{Rates, Weather};
-use super::settings::Throttle;
+use super::faults::{Fault, Rates, Trouble, Weather};
+use super::settings::{Settings, Throttle};
 use super::{CloudStack, MachineView};
 use crate::chance::{Chance, Span};
 use crate::cluster::Cluster;
@@ -21,6 +23,8 @@ pub struct Accidents {
     chance: Chance,
     between: Span,
     kinds: Vec<u64>,
+    /// For what is merely odd, if that happens: of its own stream, so that seeds stay what they were.
+    oddities: Option<Chance>,
     /// Machines that were given to another account, with the one they are of.
     given_away: BTreeMap<String, String>,
 }
@@ -32,8 +36,15 @@ impl Accidents {
         cloud.expose_to(weather);
         let chance = Chance::new(cluster.entropy(), "cloudstack/accidents");
         let kinds = (0..13).collect();
-        let given_away = BTreeMap::new();
-        Self { cloud: cloud.clone(), cluster: cluster.clone(), chance, between: BETWEEN, kinds, given_away }
+        Self {
+            cloud: cloud.clone(),
+            cluster: cluster.clone(),
+            chance,
+            between: BETWEEN,
+            kinds,
+            oddities: Some(Chance::new(cluster.entropy(), "cloudstack/oddities")),
+            given_away: BTreeMap::new(),
+        }
     }
 
     /// More or less often than usual.
@@ -43,10 +54,11 @@ impl Accidents {
         self
     }
 
-    /// Only those that leave Karpenter able to put things right meanwhile: no maintenance, no protected or hidden machines, no limits.
+    /// Only those that leave Karpenter able to put things right meanwhile: no maintenance, no protected or hidden machines, no limits, nothing odd.
     #[must_use]
     pub fn gentle(mut self) -> Self {
         self.kinds = vec![0, 1, 2, 3, 5, 6, 8, 9, 11];
+        self.oddities = None;
         self
     }
 
@@ -57,13 +69,11 @@ impl Accidents {
             if !self.cloud.is_exposed() {
                 break;
             }
-            let what = self.one();
-            self.cluster.record(
-                &"cloudstack".into(),
-                format!("accident: {what}"),
-                "happened".to_owned(),
-                &[],
-            );
+            let (what, odd) = (self.one(), self.oddity());
+            for what in std::iter::once(what).chain(odd) {
+                let what = format!("accident: {what}");
+                self.cluster.record(&"cloudstack".into(), what, "happened".to_owned(), &[]);
+            }
         }
         self.put_right();
     }
@@ -159,6 +169,36 @@ impl Accidents {
         }
     }
 
+    /// Nothing breaks, and yet it is not as anybody expects; what it was, if it was anything.
+    fn oddity(&mut self) -> Option<String> {
+        let machines = self.ours();
+        let (chance, cloud) = (self.oddities.as_mut()?, &self.cloud);
+        if !chance.happens(0.5) {
+            return None;
+        }
+        Some(match chance.below(3) {
+            0 => {
+                // Keys that sign for ten minutes are refused by a clock that is further ahead.
+                let minutes = i64::try_from(chance.between(0, 18)).unwrap_or(0) - 9;
+                cloud.set_clock_ahead(SignedDuration::from_mins(minutes));
+                format!("the server's clock is {minutes} min ahead")
+            }
+            1 => {
+                let size = if chance.happens(0.5) { 500 } else { 3 };
+                let repeated = usize::try_from(chance.below(3)).unwrap_or(0);
+                cloud.configure(|settings| (settings.page_size, settings.rows_repeated) = (size, repeated));
+                format!("pages have {size} rows and repeat {repeated}")
+            }
+            _ => {
+                let account = &chance.pick(&machines)?.account;
+                let times = chance.between(1, 30);
+                let fails = Trouble::Fail(530, 0, "the database is locked".to_owned());
+                cloud.inject(Fault::of_any(times, fails).by(account));
+                format!("the next {times} requests of account {account} fail")
+            }
+        })
+    }
+
     fn give_back(&mut self) {
         for (id, account) in std::mem::take(&mut self.given_away) {
             self.cloud.assign_machine(&id, Some(&account), None);
@@ -169,7 +209,10 @@ impl Accidents {
         self.give_back();
         self.cloud.break_hosts(false);
         self.cloud.limit("user_vm", -1);
+        self.cloud.set_clock_ahead(SignedDuration::ZERO);
         self.cloud.configure(|settings| {
+            let Settings { page_size, rows_repeated, .. } = Settings::default();
+            (settings.page_size, settings.rows_repeated) = (page_size, rows_repeated);
             settings.maintenance = false;
             settings.volumes_fail = false;
             settings.read_lag = Duration::ZERO;
