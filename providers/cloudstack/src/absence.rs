@@ -46,37 +46,33 @@ pub(crate) enum Whereabouts {
     Hidden(String),
 }
 
-/// Machines that were gone for certain a moment ago. Several ask after the machine of every node that goes, one after the other.
-#[derive(Debug, Default)]
-pub(crate) struct Gone(Mutex<BTreeMap<String, Instant>>);
-
-impl Gone {
-    fn has(&self, id: &str) -> bool {
-        let gone = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        gone.get(id).is_some_and(|since| since.elapsed() < REMEMBERED)
-    }
-
-    fn note(&self, id: &str) {
-        let mut gone = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        gone.retain(|_, since| since.elapsed() < REMEMBERED);
-        gone.insert(id.to_owned(), Instant::now());
-    }
+/// Machines of which something was found out a moment ago.
+#[derive(Debug)]
+pub(crate) struct Recently {
+    within: Duration,
+    found: Mutex<BTreeMap<String, Instant>>,
 }
 
-/// When machines were last out of our sight.
-#[derive(Debug, Default)]
-pub(crate) struct Hidden(Mutex<BTreeMap<String, Instant>>);
+impl Recently {
+    /// Gone for certain. Several ask after the machine of every node that goes, one after the other.
+    pub(crate) fn gone() -> Self {
+        Self { within: REMEMBERED, found: Mutex::default() }
+    }
 
-impl Hidden {
-    fn was(&self, id: &str) -> bool {
-        let hidden = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        hidden.get(id).is_some_and(|last| last.elapsed() < COMES_BACK_WITHIN)
+    /// Out of our sight.
+    pub(crate) fn hidden() -> Self {
+        Self { within: COMES_BACK_WITHIN, found: Mutex::default() }
+    }
+
+    fn has(&self, id: &str) -> bool {
+        let found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
+        found.get(id).is_some_and(|last| last.elapsed() < self.within)
     }
 
     fn note(&self, id: &str) {
-        let mut hidden = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        hidden.retain(|_, last| last.elapsed() < COMES_BACK_WITHIN);
-        hidden.insert(id.to_owned(), Instant::now());
+        let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
+        found.retain(|_, last| last.elapsed() < self.within);
+        found.insert(id.to_owned(), Instant::now());
     }
 }
 
@@ -144,6 +140,6 @@ impl Shared {
                 )));
             }
         }
-        Ok(if is_there && self.hidden.was(id) { Whereabouts::Going } else { Whereabouts::Gone })
+        Ok(if is_there && self.hidden.has(id) { Whereabouts::Going } else { Whereabouts::Gone })
     }
 }
