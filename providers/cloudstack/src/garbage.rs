@@ -96,6 +96,7 @@ impl CloudStackProvider {
         let mut orphans = Vec::new();
         for scope in self.shared.scopes()? {
             let machines = self.ours(&scope).await?;
+            self.compare_clocks(&machines, &claims);
             orphans.extend(machines.into_iter().filter(|machine| self.is_orphan(machine, &claims)));
         }
         Ok(orphans)
@@ -144,8 +145,21 @@ impl CloudStackProvider {
         }
     }
 
+    /// No machine is older than its NodeClaim, whatever the server's clock says: who launched nothing yet learns from that how far
+    /// it is behind.
+    fn compare_clocks(&self, machines: &[VirtualMachine], claims: &[Arc<NodeClaim>]) {
+        for machine in machines {
+            let claimed =
+                self.owner(machine, claims).and_then(|claim| claim.metadata.creation_timestamp.as_ref());
+            if let (Some(claimed), Some(made)) = (claimed, machine.created()) {
+                self.shared.server_is_behind_by_at_least(claimed.0.duration_since(made));
+            }
+        }
+    }
+
     fn age(&self, machine: &VirtualMachine) -> Option<Duration> {
-        machine.created().map(|created| self.shared.age(created))
+        let seen = self.shared.sightings.least_age(&machine.id);
+        machine.created().map(|created| self.shared.age(created).max(seen))
     }
 
     fn is_orphan(&self, machine: &VirtualMachine, claims: &[Arc<NodeClaim>]) -> bool {
@@ -210,7 +224,9 @@ impl CloudStackProvider {
                 }
                 machines => machines?,
             };
+            self.compare_clocks(&machines, &claims);
             for machine in &machines {
+                self.shared.sightings.see(machine);
                 if self.is_orphan(machine, &claims) {
                     if self.is_ours_by_name(machine) {
                         orphans.push((scope, machine.clone()));

@@ -108,16 +108,12 @@ impl CloudStackProvider {
 
     /// The machines of which the newest event says that they go now. Those that were moved stay where they are.
     fn affected(&self, kind: &str, events: &[Event]) -> Vec<String> {
-        let now = self.shared.clock.now();
         let mut newest: BTreeMap<&str, &Event> = BTreeMap::new();
         for event in events {
             newest.entry(&event.resourceid).or_insert(event);
         }
         let goes = |event: &Event| {
-            let fresh = time(&event.created).is_some_and(|at| {
-                let age = now.duration_since(at);
-                Duration::try_from(age).is_ok_and(|age| age <= RECENT)
-            });
+            let fresh = time(&event.created).is_some_and(|at| self.shared.age(at) <= RECENT);
             fresh && event.level != "ERROR" && (kind != "VM.MIGRATE" || event.state != "Completed")
         };
         newest.into_iter().filter(|(_, event)| goes(event)).map(|(id, _)| id.to_owned()).collect()
@@ -234,6 +230,22 @@ mod tests {
         assert_eq!(ends().await, None, "it was set right");
         tokio::time::sleep(Duration::from_secs(91 * 60)).await;
         assert_eq!(ends().await, Some("LeaseEnds"), "less than half an hour is left");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_event_is_recent_whatever_the_servers_clock_says() {
+        let environment = Environment::seeded("2026-01-02T03:00:00Z".parse().expect("a time"), 1);
+        let client = Client::new(no_session("no cloud".into()), Rate::default(), &environment);
+        let options = ProviderOptions::new("test");
+        let provider = CloudStackProvider::new(client, options, Arc::new(Unknown), &environment);
+        let stopped = |created: &str| {
+            let events = read(json!([{"resourceid": "1", "state": "Completed", "created": created}]));
+            !provider.affected("VM.STOP", &events).is_empty()
+        };
+        assert!(stopped("2026-01-02T02:55:00+0000") && !stopped("2026-01-02T02:45:00+0000"));
+        assert!(stopped("2026-01-02T03:09:00+0000"), "a server that is ahead");
+        provider.shared.server_is_behind_by_at_least(SignedDuration::from_mins(10));
+        assert!(stopped("2026-01-02T02:45:00+0000"), "a server that is behind");
     }
 
     #[test]

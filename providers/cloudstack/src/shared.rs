@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use karpenter_api::NodeClaim;
 use karpenter_cloudprovider::error::ProviderError;
 use karpenter_runtime::clock::SharedClock;
@@ -17,7 +17,7 @@ use karpenter_runtime::store::Store;
 use kube::ResourceExt as _;
 use tokio::time::Instant;
 
-use crate::absence::{Gone, Hidden};
+use crate::absence::Recently;
 use crate::catalogue::{Catalogue, Lifetimes};
 use crate::client::error::{ApiError, ErrorKind};
 use crate::client::request::Scope;
@@ -314,8 +314,8 @@ pub(crate) struct Shared {
     pub(crate) catalogue: Catalogue,
     pub(crate) inventory: Inventory,
     pub(crate) lookups: Lookups,
-    pub(crate) gone: Gone,
-    pub(crate) hidden: Hidden,
+    pub(crate) gone: Recently,
+    pub(crate) hidden: Recently,
     pub(crate) unavailable: Unavailable,
     pub(crate) quota_hits: Hits,
     pub(crate) ordered: Ordered,
@@ -351,7 +351,7 @@ pub(crate) struct Shared {
     pub(crate) destroying: tokio::sync::Semaphore,
     pub(crate) clock: SharedClock,
     pub(crate) metrics: Metrics,
-    /// By how many seconds the server's clock is behind ours, as launches showed it: its machines look that much older.
+    /// By how many seconds the server's clock is behind ours, as launches and NodeClaims show it: its machines look that much older.
     behind_secs: AtomicI64,
     /// Whether the last list of machines had none of this cluster's.
     pub(crate) has_no_machines: AtomicBool,
@@ -377,8 +377,8 @@ impl Shared {
             catalogue: Catalogue::new(client.clone(), &options.lifetimes, &environment.registry),
             inventory: Inventory::new(client.clone(), naming.prefix()),
             lookups: Lookups::new(client.clone()),
-            gone: Gone::default(),
-            hidden: Hidden::default(),
+            gone: Recently::gone(),
+            hidden: Recently::hidden(),
             naming,
             options,
             objects,
@@ -464,6 +464,11 @@ impl Shared {
     pub(crate) fn compare_clocks(&self, ordered: Timestamp, made: Timestamp) {
         let behind = ordered.duration_since(made).as_secs().max(0);
         self.behind_secs.store(behind, Ordering::Relaxed);
+    }
+
+    /// The server's clock is, or was when it made something that is still there, so much behind ours.
+    pub(crate) fn server_is_behind_by_at_least(&self, by: SignedDuration) {
+        self.behind_secs.fetch_max(by.as_secs(), Ordering::Relaxed);
     }
 
     /// How old something is that the server made at this time by its clock.

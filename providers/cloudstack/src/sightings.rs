@@ -21,6 +21,8 @@ pub(crate) struct Sightings(Mutex<BTreeMap<String, Sighting>>);
 struct Sighting {
     /// Nothing while something is at work on it: what comes of that is another state, whatever it is called.
     state: Option<String>,
+    /// Since when it is seen at all.
+    there: Instant,
     first: Instant,
     last: Instant,
 }
@@ -36,11 +38,18 @@ impl Sightings {
                 known.last = now;
                 now.duration_since(known.first)
             }
-            _ => {
-                sightings.insert(machine.id.clone(), Sighting { state, first: now, last: now });
+            known => {
+                let there = known.map_or(now, |known| known.there);
+                sightings.insert(machine.id.clone(), Sighting { state, there, first: now, last: now });
                 Duration::ZERO
             }
         }
+    }
+
+    /// How long ago a machine was first seen: it is no younger, whatever the server's clock says.
+    pub(crate) fn least_age(&self, id: &str) -> Duration {
+        let sightings = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        sightings.get(id).map_or(Duration::ZERO, |known| known.there.elapsed())
     }
 
     /// The state a machine was last seen in with nothing at work on it, unless that is long ago.
@@ -83,7 +92,9 @@ mod tests {
         assert_eq!(after(30, "Stopped", None).await, Duration::ZERO, "it may have run meanwhile");
         tokio::time::advance(30 * minute).await;
         assert_eq!(sightings.state("1"), None, "who knows");
+        assert_eq!(sightings.least_age("1"), 72 * minute, "it was there all the time");
         sightings.keep(&BTreeSet::new());
+        assert_eq!(sightings.least_age("1"), Duration::ZERO);
         assert_eq!(after(2, "Stopped", None).await, Duration::ZERO);
     }
 }

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use http::{Request, Response};
+use jiff::SignedDuration;
 use karpenter_api::conditions::ConditionSet;
 use karpenter_api::{NodeClaim, NodePool};
 use karpenter_cloudprovider::error::ProviderError;
@@ -94,17 +95,16 @@ impl World {
         Self::seeded(1).await
     }
 
-    pub(crate) async fn seeded(seed: u64) -> Self {
-        Self::whose_server_has(seed, "2026-11-15T08:00:00Z").await
+    /// A cloud whose server's clock is so many minutes ahead of the cluster's.
+    pub(crate) async fn whose_server_is_ahead(minutes: i64) -> Self {
+        let world = Self::new().await;
+        world.cloud.set_clock_ahead(SignedDuration::from_mins(minutes));
+        world
     }
 
-    /// A cloud whose server has this time, while it is eight o'clock in the cluster.
-    pub(crate) async fn whose_server_has(seed: u64, time: &str) -> Self {
+    pub(crate) async fn seeded(seed: u64) -> Self {
         let environment = Environment::seeded("2026-11-15T08:00:00Z".parse().unwrap(), seed);
-        let cloud = CloudStack::new(&Environment {
-            clock: Environment::seeded(time.parse().unwrap(), seed).clock,
-            ..environment.clone()
-        });
+        let cloud = CloudStack::new(&environment);
         // Two hosts with room: the measured ones are small.
         for i in 0..2 {
             cloud.add("host", json!({"name": format!("big-{i}"), "memorytotal": 64i64 << 30, "cpuwithoverprovisioning": "64000", "memoryallocatedbytes": 0, "cpuallocatedvalue": 0}));

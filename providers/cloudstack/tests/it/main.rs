@@ -4,6 +4,7 @@
 
 mod absence;
 mod buying;
+mod clocks;
 mod cloud;
 mod deleting;
 mod disks;
