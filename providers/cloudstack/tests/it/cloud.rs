@@ -332,6 +332,11 @@ fn with_keys(
     (client, provider)
 }
 
+/// A label of what was launched; empty if it has none of this key.
+pub(crate) fn label<'a>(instance: &'a LaunchedInstance, key: &str) -> &'a str {
+    instance.labels.get(key).map(String::as_str).unwrap_or_default()
+}
+
 pub(crate) async fn seconds(seconds: u64) {
     tokio::time::sleep(Duration::from_secs(seconds)).await;
 }

@@ -4,11 +4,14 @@
 
 mod absence;
 mod buying;
+mod capacity;
 mod clocks;
 mod cloud;
 mod deleting;
 mod disks;
 mod documents;
+mod finding;
+mod furnishing;
 mod go_faults;
 mod joining;
 mod launching;
@@ -17,6 +20,7 @@ mod looking_after;
 mod refusals;
 mod requests;
 mod resolving;
+mod standing_still;
 mod tenancy;
 mod tls;
 mod wire;
