@@ -129,6 +129,15 @@ impl FaultPlan {
     }
 }
 
+/// Why a client is refused everything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// 401: its credentials are not valid.
+    Unauthorized,
+    /// 403: it may not.
+    Forbidden,
+}
+
 /// The faults of one client, switched on and off from outside. Clones are the same.
 #[derive(Clone)]
 pub struct Faults {
@@ -142,6 +151,8 @@ struct State {
     healed: bool,
     chance: Chance,
     unreachable_until: Option<Instant>,
+    /// What the client is told while it is refused, and until when.
+    refused: Option<(Refusal, Instant)>,
     counts: BTreeMap<Fault, u64>,
     lens: Option<Arc<dyn Lens>>,
 }
@@ -155,6 +166,7 @@ impl Faults {
             healed: false,
             chance,
             unreachable_until: None,
+            refused: None,
             counts: BTreeMap::new(),
             lens: None,
         };
@@ -166,6 +178,7 @@ impl Faults {
         let mut state = self.lock();
         state.healed = true;
         state.unreachable_until = None;
+        state.refused = None;
     }
 
     /// Plants a mistake, which nothing heals.
@@ -186,6 +199,18 @@ impl Faults {
     pub fn cut_off(&self, period: Duration) {
         self.lock().unreachable_until = Some(Instant::now() + period);
         self.outages.ring(self.outages.number() + 1);
+    }
+
+    /// Refuses everything the client asks for a while, as a server does whose credentials ran out or whose permissions were taken away;
+    /// watches break.
+    pub fn refuse(&self, refusal: Refusal, period: Duration) {
+        self.lock().refused = Some((refusal, Instant::now() + period));
+        self.outages.ring(self.outages.number() + 1);
+    }
+
+    /// What the client is told, if it is refused.
+    pub fn refusal(&self) -> Option<Refusal> {
+        self.lock().refused.filter(|(_, until)| Instant::now() < *until).map(|(refusal, _)| refusal)
     }
 
     /// How often each kind struck.

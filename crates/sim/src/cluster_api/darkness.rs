@@ -1,4 +1,4 @@
-//! O8: while the management cluster cannot be reached, nothing is known to have gone, so no NodeClaim and no Node is deleted but by
+//! O8: while the management cluster cannot be reached or refuses every question, nothing is known to have gone, so no NodeClaim and no Node is deleted but by
 //! people and by what was decided in the workload cluster alone.
 
 use jiff::{SignedDuration, Timestamp};
@@ -58,7 +58,8 @@ impl Invariant for NothingGoesInTheDark {
     }
 
     fn check(&mut self, step: &Step<'_>) -> Result<(), String> {
-        self.since = match (self.hub.is_cut_off(), self.since) {
+        let dark = self.hub.is_cut_off() || self.hub.refusal().is_some();
+        self.since = match (dark, self.since) {
             (false, _) => None,
             (true, since) => since.or(Some(step.now)),
         };

@@ -12,7 +12,7 @@ use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt as _, Full};
 use serde_json::json;
 
-use super::{Fault, Faults, Lens, lens, watch};
+use super::{Fault, Faults, Lens, Refusal, lens, watch};
 use crate::chance::Span;
 use crate::gate::Gate;
 use crate::wire::{Wire, collect};
@@ -73,6 +73,13 @@ impl FaultyWire {
         }
         if self.faults.is_cut_off() {
             return Err(broken(io::ErrorKind::ConnectionRefused));
+        }
+        match self.faults.refusal() {
+            Some(Refusal::Unauthorized) => return Ok(refusal(401, "Unauthorized", "Unauthorized")),
+            Some(Refusal::Forbidden) => {
+                return Ok(refusal(403, "Forbidden", "the user cannot do this in the namespace"));
+            }
+            None => {}
         }
         if reads && is_watch(&request) {
             return self.watch(request, &what).await;

@@ -8,7 +8,7 @@ use futures_util::FutureExt as _;
 use k8s_openapi::api::core::v1::ConfigMap;
 use karpenter_runtime::informer::Informer;
 use karpenter_sim::chance::Span;
-use karpenter_sim::faults::{Fault, FaultPlan};
+use karpenter_sim::faults::{Fault, FaultPlan, Refusal};
 use karpenter_sim::process::{CrashPoint, Life};
 use karpenter_sim::{Process, World};
 use kube::Api;
@@ -179,5 +179,22 @@ fn over_some_seeds_every_kind_of_fault_is_drawn_and_left_out() {
     for fault in Fault::ALL {
         let drawn = plans.iter().filter(|plan| plan.rate(fault) > 0.0).count();
         assert!((3..=17).contains(&drawn), "{fault} is in {drawn} of 20 seeds");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_is_refused_is_told_so_for_a_while_and_its_watches_break() {
+    for (refusal, told) in [(Refusal::Unauthorized, "401"), (Refusal::Forbidden, "403")] {
+        let world = quick(1);
+        let (process, diary) = one_shot(&world, FaultPlan::none());
+        process.faults().refuse(refusal, MINUTE);
+        process.start();
+        world.run_for(MINUTE / 2).await.unwrap();
+        assert_eq!((&**diary.lock().unwrap(), maps(&world)), (&[told.to_owned()][..], 0));
+        world.run_for(MINUTE).await.unwrap();
+        process.kill();
+        process.start();
+        world.run_for(MINUTE).await.unwrap();
+        assert_eq!((diary.lock().unwrap().last().unwrap().as_str(), maps(&world)), ("ok", 1));
     }
 }
