@@ -72,6 +72,7 @@ pub(crate) struct Switches {
     health_on: Arc<AtomicBool>,
     most_unhealthy: Arc<Mutex<Option<usize>>>,
     machine_every: Arc<Mutex<Option<Duration>>>,
+    refused: Arc<Mutex<Option<Kind>>>,
 }
 
 impl Switches {
@@ -89,6 +90,14 @@ impl Switches {
 
     pub(crate) fn machine_every(&self) -> Option<Duration> {
         *self.machine_every.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Why an object of a kind is not admitted, if it is not.
+    pub(crate) fn refusal(&self, kind: Kind) -> Option<String> {
+        let refused = *self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        let resource = kind.resource().plural;
+        (refused == Some(kind))
+            .then(|| format!("{resource}.{} is forbidden: exceeded quota: {resource}", kind.group()))
     }
 
     pub(crate) fn most_unhealthy(&self) -> Option<usize> {
@@ -145,6 +154,11 @@ impl ClusterApi {
     /// From now on a MachineSet makes one Machine after the other, this long apart, as the real controller does when it is short of time.
     pub fn make_a_machine_every(&self, time: Duration) {
         *self.switches.machine_every.lock().unwrap_or_else(PoisonError::into_inner) = Some(time);
+    }
+
+    /// From now on MachineSets are refused objects of this kind, as a quota or a webhook does; without one they are admitted again.
+    pub fn refuse_creation_of(&self, kind: Option<Kind>) {
+        *self.switches.refused.lock().unwrap_or_else(PoisonError::into_inner) = kind;
     }
 
     /// While more Machines than this are unhealthy, none is to be replaced; without a number all are.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use karpenter_runtime::object_key::ObjectKey;
-use kube::api::DynamicObject;
+use kube::api::{DeleteParams, DynamicObject};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
@@ -15,7 +15,7 @@ use super::kinds::{
     patch, patch_status, text, with_conditions,
 };
 use super::{Switches, UPGRADING};
-use crate::actor::{Actor, Agenda};
+use crate::actor::{Actor, Agenda, unless_gone};
 use crate::chance::Chance;
 use crate::cluster::Cluster;
 use crate::objects::{Change, Objects, is_deleting, uid};
@@ -24,6 +24,11 @@ const FINALIZER: &str = "cluster.x-k8s.io/machineset";
 
 /// How often a MachineSet that is held back looks again.
 const PREFLIGHT_AGAIN: Duration = Duration::from_secs(15);
+/// How often a MachineSet that was refused something tries again.
+const REFUSED_AGAIN: Duration = Duration::from_secs(5);
+
+/// What a MachineSet was refused: the reason and the message it gives.
+type Refused = (&'static str, String);
 
 /// The controller.
 pub(super) struct Sets {
@@ -66,6 +71,7 @@ impl Sets {
         let replicas = usize::try_from(number(set, "/spec/replicas")).unwrap_or(0);
         let mut again = None;
         let mut blocked = String::new();
+        let mut refused: Option<Refused> = None;
         if machines.len() < replicas {
             let disabled = annotation(set, "cluster.x-k8s.io/disable-machine-create") == Some("true");
             match held {
@@ -75,10 +81,13 @@ impl Sets {
                     again = Some(PREFLIGHT_AGAIN);
                 }
                 None => match self.switches.machine_every() {
-                    Some(time) => again = Some(self.create_one(set, time).await?),
+                    Some(time) => match self.create_one(set, time).await? {
+                        Ok(rest) => again = Some(rest),
+                        Err(told) => refused = Some(told),
+                    },
                     None => {
                         for _ in machines.len()..replicas {
-                            self.create_machine(set).await?;
+                            refused = self.create_machine(set).await?.err().or(refused);
                         }
                     }
                 },
@@ -115,10 +124,16 @@ impl Sets {
         } else {
             String::new()
         };
-        let status = json!({
+        let mut status = json!({
             "replicas": machines.len(),
             "conditions": with_conditions(set, &[("ScalingUp", up, if up { "ScalingUp" } else { "NotScalingUp" }, &message)]),
         });
+        if let Some((reason, message)) = &refused {
+            status["deprecated"] = created(false, reason, message);
+            again = Some(REFUSED_AGAIN);
+        } else if !up {
+            status["deprecated"] = created(true, "", "");
+        }
         patch_status(&self.client, Kind::MachineSet, set, status).await?;
         Ok(again)
     }
@@ -136,15 +151,21 @@ impl Sets {
     }
 
     /// Makes a Machine if the last one is old enough; when to look again.
-    async fn create_one(&mut self, set: &DynamicObject, time: Duration) -> Result<Duration, kube::Error> {
+    async fn create_one(
+        &mut self,
+        set: &DynamicObject,
+        time: Duration,
+    ) -> Result<Result<Duration, Refused>, kube::Error> {
         let key = ObjectKey::of(set);
         let last = self.last_made.get(&key).map(Instant::elapsed);
         if let Some(rest) = last.and_then(|last| time.checked_sub(last)).filter(|rest| !rest.is_zero()) {
-            return Ok(rest);
+            return Ok(Ok(rest));
         }
-        self.create_machine(set).await?;
+        if let Err(refused) = self.create_machine(set).await? {
+            return Ok(Err(refused));
+        }
         self.last_made.insert(key, Instant::now());
-        Ok(time)
+        Ok(Ok(time))
     }
 
     /// Its Machines go first.
@@ -160,7 +181,8 @@ impl Sets {
         Ok(())
     }
 
-    async fn create_machine(&mut self, set: &DynamicObject) -> Result<(), kube::Error> {
+    /// Makes a Machine and its clones, or says what it was refused; then nothing of it stays.
+    async fn create_machine(&mut self, set: &DynamicObject) -> Result<Result<(), Refused>, kube::Error> {
         let key = ObjectKey::of(set);
         let namespace = &*key.namespace;
         const LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
@@ -171,9 +193,15 @@ impl Sets {
         merge(&mut template["metadata"]["labels"], &json!({"cluster.x-k8s.io/set-name": &*key.name}));
         let labels = template["metadata"]["labels"].clone();
         let mut spec = template["spec"].clone();
-        for (kind, template_kind, pointer) in [
-            (Kind::SimConfig, "SimConfigTemplate", "/bootstrap/configRef"),
-            (Kind::SimMachine, "SimMachineTemplate", "/infrastructureRef"),
+        let mut clones = Vec::new();
+        for (kind, template_kind, pointer, reason) in [
+            (Kind::SimConfig, "SimConfigTemplate", "/bootstrap/configRef", "BootstrapTemplateCloningFailed"),
+            (
+                Kind::SimMachine,
+                "SimMachineTemplate",
+                "/infrastructureRef",
+                "InfrastructureTemplateCloningFailed",
+            ),
         ] {
             let Some(reference) =
                 spec.pointer(pointer).filter(|reference| reference["kind"] == template_kind)
@@ -195,7 +223,12 @@ impl Sets {
                 },
                 "spec": behaviour.unwrap_or_else(|| json!({})),
             });
+            if let Some(refusal) = self.switches.refusal(kind) {
+                self.clean_up(&clones).await?;
+                return Ok(Err((reason, refusal)));
+            }
             create(&self.client, kind, clone).await?;
+            clones.push((kind, ObjectKey::namespaced(namespace, name.as_str())));
             if let Some(reference) = spec.pointer_mut(pointer) {
                 *reference = json!({"apiGroup": kind.group(), "kind": kind.as_str(), "name": name});
             }
@@ -210,8 +243,29 @@ impl Sets {
             },
             "spec": spec,
         });
-        create(&self.client, Kind::Machine, machine).await
+        if let Some(refusal) = self.switches.refusal(Kind::Machine) {
+            self.clean_up(&clones).await?;
+            return Ok(Err(("MachineCreationFailed", refusal)));
+        }
+        create(&self.client, Kind::Machine, machine).await.map(Ok)
     }
+
+    /// Deletes what was cloned for a Machine that was refused.
+    async fn clean_up(&self, clones: &[(Kind, ObjectKey)]) -> Result<(), kube::Error> {
+        for (kind, key) in clones {
+            let api = kind.api(&self.client, &key.namespace);
+            unless_gone(api.delete(&key.name, &DeleteParams::background()).await)?;
+        }
+        Ok(())
+    }
+}
+
+/// Whether Machines could be made, where all versions of Cluster API tell it.
+fn created(holds: bool, reason: &str, message: &str) -> Value {
+    let status = if holds { "True" } else { "False" };
+    let condition =
+        json!({"type": "MachinesCreated", "status": status, "reason": reason, "message": message});
+    json!({"v1beta1": {"conditions": [condition]}})
 }
 
 /// What a MachineSet writes on a Machine of its own because its template says so: time-outs, which it sets back whoever set them, and on

@@ -76,3 +76,43 @@ async fn in_the_end_nodes_that_nobody_has_claimed_are_where_their_template_says(
         assert_eq!(node.metadata.labels.unwrap_or_default()[ZONE], zone, "{name}");
     }
 }
+
+/// A Cluster with a MachineDeployment `m` of two replicas.
+async fn fleet_of_two(world: &karpenter_sim::World) {
+    let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "fleet"}});
+    let mut deployment = cluster_api::machine_deployment("fleet", "c", "m", "m", &[]);
+    deployment["spec"]["replicas"] = 2.into();
+    let template = cluster_api::template("fleet", "m", json!({}));
+    for object in [namespace, cluster_api::cluster("fleet", "c"), template, deployment] {
+        world.create(object).await.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_machine_set_that_is_refused_something_says_so_leaves_nothing_behind_and_tries_again() {
+    for (kind, reason) in
+        [(Kind::Machine, "MachineCreationFailed"), (Kind::SimMachine, "InfrastructureTemplateCloningFailed")]
+    {
+        let world = quick(1);
+        let capi = ClusterApi::install(&world).await.unwrap();
+        capi.refuse_creation_of(Some(kind));
+        fleet_of_two(&world).await;
+        world.run_for(MINUTE).await.unwrap();
+        let told = || {
+            world.cluster().read(|objects| {
+                let set = objects.machine_sets.values().next().expect("a MachineSet");
+                let told = set.data.pointer("/status/deprecated/v1beta1/conditions/0").cloned();
+                (told.unwrap_or_default(), objects.machines.len(), objects.sim_machines.len())
+            })
+        };
+        let (condition, machines, clones) = told();
+        assert_eq!((&condition["status"], &condition["reason"]), (&json!("False"), &json!(reason)));
+        assert!(condition["message"].as_str().unwrap().contains("is forbidden: exceeded quota"));
+        assert_eq!((machines, clones), (0, 0), "{reason}");
+        capi.refuse_creation_of(None);
+        world.run_for(MINUTE).await.unwrap();
+        let (condition, machines, clones) = told();
+        assert_eq!((machines, clones), (2, 2));
+        assert_eq!(condition["status"], "True");
+    }
+}
