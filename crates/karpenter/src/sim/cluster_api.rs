@@ -39,6 +39,7 @@ const NODE_LABELS: &str = "capacity.cluster-autoscaler.kubernetes.io/labels";
 const CLAIM: &str = "karpenter.cluster.x-k8s.io/nodeclaim-uid";
 const NAMESPACE: &str = "fleet";
 const CLUSTER: &str = "c";
+const MIN_SIZE: &str = "cluster.x-k8s.io/cluster-api-autoscaler-node-group-min-size";
 const MAX_SIZE: &str = "cluster.x-k8s.io/cluster-api-autoscaler-node-group-max-size";
 
 /// Lives through one seed.
@@ -270,6 +271,8 @@ struct Setting {
     /// Whether Cluster API serves v1beta1 alone at first, and for how long.
     begins_with_the_old_version: bool,
     upgraded_after: Duration,
+    /// How many Machines a MachineDeployment has whether they are used or not.
+    least: u64,
     /// How many more Machines than wanted a rollout may have, and how many fewer.
     rolling: (u64, u64),
 }
@@ -294,6 +297,7 @@ impl Setting {
             machine_set: chance.happens(0.4).then(|| if settled { chance.below(3) } else { 0 }),
             begins_with_the_old_version: chance.happens(0.15),
             upgraded_after: chance.duration(&Span::secs(30, 600)),
+            least: if chance.happens(0.3) { chance.between(1, 2) } else { 0 },
             rolling: chance.pick(&[(1, 0), (1, 0), (2, 0), (0, 1), (1, 1)]).copied().unwrap_or((1, 0)),
         };
         setting.templates = machine_mode && chance.happens(0.5);
@@ -366,6 +370,7 @@ impl Setting {
             set["spec"]["template"]["metadata"]["labels"]["of"] = "alone".into();
             set
         });
+        let least = self.least.to_string();
         let mut objects = vec![
             ClusterAPINodeClass::crd().to_json(),
             json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}),
@@ -379,7 +384,7 @@ impl Setting {
             deployment("quota", "a", &[(MAX_SIZE, "8"), price("0.1")]),
             deployment("slow", "b", &[(MAX_SIZE, "4"), price("0.2")]),
             dear,
-            deployment("far", "b", &[(MAX_SIZE, "100"), price("0.35")]),
+            deployment("far", "b", &[(MIN_SIZE, &least), (MAX_SIZE, "100"), price("0.35")]),
             json!({
                 "apiVersion": "karpenter.cluster.x-k8s.io/v1alpha1", "kind": "ClusterAPINodeClass",
                 "metadata": {"name": "default"}, "spec": class,

@@ -28,6 +28,7 @@ const DEPLOYMENT_NAME: &str = "cluster.x-k8s.io/deployment-name";
 const SET_NAME: &str = "cluster.x-k8s.io/set-name";
 const MARK: &str = "cluster.x-k8s.io/delete-machine";
 const REVISION: &str = "machinedeployment.clusters.x-k8s.io/revision";
+const MIN_SIZE: &str = "cluster.x-k8s.io/cluster-api-autoscaler-node-group-min-size";
 const MAX_SIZE: &str = "cluster.x-k8s.io/cluster-api-autoscaler-node-group-max-size";
 
 /// The NodeClaim of this uid, unless it is on its way out.
@@ -263,12 +264,16 @@ fn scalable_of<'a>(objects: &'a Objects, machine: &DynamicObject) -> Option<&'a 
     }
 }
 
+/// The MachineSet that controls a Machine.
+fn set_of<'a>(objects: &'a Objects, machine: &DynamicObject) -> Option<&'a Arc<DynamicObject>> {
+    let owner = controller_of(machine, Kind::MachineSet)?;
+    objects.machine_sets.values().find(|set| uid(&***set) == owner)
+}
+
 /// Whether a Machine's MachineSet is not the newest of its MachineDeployment.
 fn is_outdated(objects: &Objects, machine: &DynamicObject) -> bool {
     let Some(deployment) = scalable_of(objects, machine) else { return false };
-    let sets = objects.machine_sets.values();
-    let set = sets.into_iter().find(|set| Some(uid(&***set)) == controller_of(machine, Kind::MachineSet));
-    set.is_some_and(|set| annotation(set, REVISION) != annotation(deployment, REVISION))
+    set_of(objects, machine).is_some_and(|set| annotation(set, REVISION) != annotation(deployment, REVISION))
 }
 
 /// Whether a MachineDeployment leaves old Machines alone until somebody deletes them.
@@ -291,13 +296,13 @@ fn is_foreign(objects: &Objects, machine: &DynamicObject) -> bool {
 /// as many Machines as somebody wants.
 pub struct LevelsWithinBounds {
     provider: String,
-    /// Since when Clusters have been paused.
+    /// Since when objects have been paused, by their uid.
     paused: BTreeMap<String, Timestamp>,
     /// When the provider last raised a MachineDeployment's level.
     raised: BTreeMap<ObjectKey, Timestamp>,
 }
 
-/// A write may be on its way when a Cluster is paused.
+/// A write may be on its way when something is paused.
 const ON_ITS_WAY_SECONDS: i64 = 30;
 /// So long what a failed launch leaves behind may stay: during a rollout the provider waits for what Cluster API makes of it. Nodes
 /// are tried to be had more cheaply for ever, so there may be one at any time.
@@ -321,12 +326,19 @@ impl Invariant for LevelsWithinBounds {
 
     fn check(&mut self, step: &Step<'_>) -> Result<(), String> {
         for change in step.changes {
-            let Change::CapiCluster(edit) = &**change else { continue };
-            let paused = edit.new.as_ref().is_some_and(|cluster| is_paused(cluster, Some(cluster)));
-            if paused {
-                self.paused.entry(edit.key.to_string()).or_insert(step.now);
+            let (edit, is_cluster) = match &**change {
+                Change::CapiCluster(edit) => (edit, true),
+                Change::MachineDeployment(edit) | Change::MachineSet(edit) | Change::Machine(edit) => {
+                    (edit, false)
+                }
+                _ => continue,
+            };
+            let Some(object) = edit.either() else { continue };
+            let paused = |new: &Arc<DynamicObject>| is_paused(new, is_cluster.then_some(&**new));
+            if edit.new.as_ref().is_some_and(paused) {
+                self.paused.entry(uid(&**object).to_owned()).or_insert(step.now);
             } else {
-                self.paused.remove(&edit.key.to_string());
+                self.paused.remove(uid(&**object));
             }
         }
         if !step.entry.actor.starts_with(&self.provider) {
@@ -340,18 +352,24 @@ impl Invariant for LevelsWithinBounds {
             };
             let Some(new) = &edit.new else { continue };
             let cluster = super::deployments::cluster_of(step.objects, new);
-            let since = cluster.and_then(|cluster| {
-                let key = karpenter_runtime::object_key::ObjectKey::of(cluster).to_string();
-                self.paused.get(&key)
-            });
-            if since.is_some_and(|since| step.now.duration_since(*since).as_secs() > ON_ITS_WAY_SECONDS) {
-                return Err(format!("{} was written while paused", edit.key));
+            let owner = scalable_of(step.objects, new).filter(|_| !scaled).map(|owner| &**owner);
+            let set = set_of(step.objects, new).map(|set| &**set);
+            for held in [cluster, owner, set, Some(&**new)].into_iter().flatten() {
+                let since = self.paused.get(uid(held));
+                if since.is_some_and(|since| step.now.duration_since(*since).as_secs() > ON_ITS_WAY_SECONDS) {
+                    let what = held.metadata.name.as_deref().unwrap_or_default();
+                    return Err(format!("{} was written while {what} is paused", edit.key));
+                }
             }
             let max = annotation(new, MAX_SIZE).and_then(|text| text.parse::<i64>().ok());
             let before = edit.old.as_ref().map_or(0, |old| number(old, "/spec/replicas"));
             let replicas = number(new, "/spec/replicas");
             if scaled && replicas > before {
                 self.raised.insert(edit.key.clone(), step.now);
+            }
+            let min = annotation(new, MIN_SIZE).and_then(|text| text.parse::<i64>().ok());
+            if scaled && replicas < before && min.is_some_and(|min| replicas < min) {
+                return Err(format!("{} was scaled to {replicas}, its least size is {min:?}", edit.key));
             }
             if scaled && replicas > before && max.is_some_and(|max| replicas > max) {
                 return Err(format!("{} was scaled to {replicas}, its greatest size is {max:?}", edit.key));
@@ -381,7 +399,9 @@ impl Invariant for LevelsWithinBounds {
             let before =
                 machines.iter().filter(|m| annotation(m, CLAIM).is_none() && is_foreign(rest.objects, m));
             let before = i64::try_from(before.count()).unwrap_or(0);
+            let least = annotation(deployment, MIN_SIZE).and_then(|t| t.parse::<i64>().ok()).unwrap_or(0);
             let wanted = i64::try_from(claimed.count()).unwrap_or(0) + protected.max(before);
+            let wanted = wanted.max(least);
             let made_up_for = protected.saturating_sub(before).max(0);
             let there = i64::try_from(machines.len()).unwrap_or(0);
             let replicas = number(deployment, "/spec/replicas");
@@ -442,6 +462,10 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::objects::Edit;
+    use crate::tape::Entry;
+
+    const PAUSED: &str = "cluster.x-k8s.io/paused";
 
     fn read<K: serde::de::DeserializeOwned>(object: serde_json::Value) -> Arc<K> {
         Arc::new(serde_json::from_value(object).unwrap())
@@ -598,6 +622,98 @@ mod tests {
         assert!(!case("OnDelete", ["b", "a"]), "the old one is nobody's, and can go");
         assert!(!case("OnDelete", ["b", "b"]), "there is no old one");
         assert!(!case("RollingUpdate", ["a", "b"]), "the old one goes anyway");
+    }
+
+    #[test]
+    fn at_rest_there_are_as_many_machines_as_the_owners_least_size_asks_for() {
+        let case = |least: &str| {
+            let mut objects = with_one_too_many(2, ["a", "a"]);
+            let deployment = objects.machine_deployments.values_mut().next().expect("a MachineDeployment");
+            let annotations = Arc::make_mut(deployment).metadata.annotations.get_or_insert_default();
+            annotations.insert(MIN_SIZE.to_owned(), least.to_owned());
+            judged(&objects, None)
+        };
+        assert!(!case("1"), "nobody wants the second one");
+        assert!(case("2"));
+        assert!(!case("3"), "one is missing");
+    }
+
+    #[derive(Clone, Copy)]
+    enum Paused {
+        Cluster,
+        Deployment,
+    }
+
+    /// Whether the provider may set these replicas after those, with its object or another one paused so many seconds ago.
+    fn may_scale(replicas: [i64; 2], annotations: serde_json::Value, paused: Option<(Paused, i64)>) -> bool {
+        let deployment = |replicas: i64| -> Arc<DynamicObject> {
+            read(json!({
+                "apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "MachineDeployment",
+                "metadata": {"name": "d", "namespace": "fleet", "uid": "d-uid", "annotations": annotations},
+                "spec": {"clusterName": "c", "replicas": replicas},
+            }))
+        };
+        let cluster = |paused: bool| -> Arc<DynamicObject> {
+            let annotations = if paused { json!({PAUSED: ""}) } else { json!({}) };
+            read(json!({
+                "apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Cluster", "spec": {},
+                "metadata": {"name": "c", "namespace": "fleet", "uid": "c-uid", "annotations": annotations},
+            }))
+        };
+        let mut objects = Objects::default();
+        let (key, owner) = (ObjectKey::namespaced("fleet", "d"), ObjectKey::namespaced("fleet", "c"));
+        objects.machine_deployments.insert(key.clone(), deployment(replicas[1]));
+        objects.capi_clusters.insert(owner.clone(), cluster(false));
+        let mut rule = LevelsWithinBounds::new("karpenter");
+        let inventory = crate::inventory::Inventory::default();
+        let mut step = |actor: &str, second: i64, change: Change| {
+            let now = Timestamp::from_second(second).expect("a time");
+            let entry = Entry {
+                sequence: 0,
+                at: std::time::Duration::ZERO,
+                actor: actor.into(),
+                deed: String::new(),
+                outcome: String::new(),
+                revision: 0,
+            };
+            let (entry, changes, objects) = (&entry, &[Arc::new(change)], &objects);
+            let inventory = &inventory;
+            rule.check(&Step { entry, body: &[], asked: None, changes, raw: &[], objects, inventory, now })
+        };
+        if let Some((what, ago)) = paused {
+            let change = match what {
+                Paused::Cluster => {
+                    Change::CapiCluster(Edit { key: owner, old: None, new: Some(cluster(true)) })
+                }
+                Paused::Deployment => {
+                    let mut held = DynamicObject::clone(&deployment(replicas[0]));
+                    held.metadata.annotations = Some(BTreeMap::from([(PAUSED.to_owned(), String::new())]));
+                    Change::MachineDeployment(Edit { key: key.clone(), old: None, new: Some(held.into()) })
+                }
+            };
+            step("user", 1000 - ago, change).expect("people may");
+        }
+        let edit = Edit { key, old: Some(deployment(replicas[0])), new: Some(deployment(replicas[1])) };
+        step("karpenter-1", 1000, Change::MachineDeployment(edit)).is_ok()
+    }
+
+    #[test]
+    fn a_level_is_set_within_the_owners_bounds_unless_it_comes_nearer_to_them() {
+        let (min, max) = (json!({MIN_SIZE: "2"}), json!({MAX_SIZE: "2"}));
+        assert!(may_scale([3, 2], min.clone(), None));
+        assert!(!may_scale([2, 1], min.clone(), None));
+        assert!(may_scale([0, 1], min, None));
+        assert!(may_scale([1, 2], max.clone(), None));
+        assert!(!may_scale([2, 3], max.clone(), None));
+        assert!(may_scale([4, 3], max, None));
+    }
+
+    #[test]
+    fn nothing_is_written_to_what_has_been_paused_for_a_while_nor_to_what_belongs_to_it() {
+        let may = |paused| may_scale([1, 2], json!({PAUSED: ""}), Some(paused));
+        assert!(may((Paused::Cluster, 20)) && may((Paused::Deployment, 20)), "a write may be on its way");
+        assert!(!may((Paused::Cluster, 40)));
+        assert!(!may((Paused::Deployment, 40)));
     }
 
     #[test]
