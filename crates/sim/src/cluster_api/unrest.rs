@@ -1,13 +1,15 @@
 //! What people and their tools do to a Cluster while Karpenter works: pauses, upgrades, rollouts, labels and annotations that come and
 //! go, Machines deleted by hand, replicas set by someone else, controllers that are down, objects moved, machines that do not go,
-//! pods that must not be evicted, versions no longer served. Everything that can be undone is undone in the end.
+//! pods that must not be evicted, versions no longer served, credentials that ran out, quotas, updates in place. Everything that can be undone is undone in the end.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::Api;
-use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
+use kube::api::{
+    ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams, PostParams,
+};
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
@@ -15,11 +17,12 @@ use super::infrastructure::STUCK;
 use super::kinds::{Kind, annotation, create, is_standalone, with_conditions};
 use super::{ClusterApi, UPGRADING, moving};
 use crate::chance::{Chance, Span};
-use crate::faults::Faults;
+use crate::faults::{Faults, Refusal};
 use crate::objects::is_deleting;
 
 const MEMBER: &str = "node.cluster.x-k8s.io/karpenter-member";
 const MARK: &str = "cluster.x-k8s.io/delete-machine";
+const UPDATE_IN_PROGRESS: &str = "in-place-updates.internal.cluster.x-k8s.io/update-in-progress";
 const CPU: &str = "capacity.cluster-autoscaler.kubernetes.io/cpu";
 /// Hooks of others, before a drain and after it.
 const HOOKS: [&str; 2] = [
@@ -53,10 +56,16 @@ enum Act {
     ForbidEvictions,
     StopServingTheOldVersion,
     MarkMachine,
+    RefuseKarpenter,
+    RefuseCreation,
+    PauseMachineSet,
+    ScaleWithoutMemberLabel,
+    ChangeAdoption,
+    UpdateInPlace,
 }
 
 impl Act {
-    const ALL: [Self; 23] = [
+    const ALL: [Self; 29] = [
         Self::PauseCluster,
         Self::PauseDeployment,
         Self::PauseRollout,
@@ -80,6 +89,12 @@ impl Act {
         Self::ForbidEvictions,
         Self::StopServingTheOldVersion,
         Self::MarkMachine,
+        Self::RefuseKarpenter,
+        Self::RefuseCreation,
+        Self::PauseMachineSet,
+        Self::ScaleWithoutMemberLabel,
+        Self::ChangeAdoption,
+        Self::UpdateInPlace,
     ];
 }
 
@@ -133,7 +148,16 @@ impl<'a> Unrest<'a> {
         match act {
             Act::PauseCluster => {
                 let change = |paused: bool| json!({"spec": {"paused": paused}});
-                self.for_a_while(Kind::Cluster, &self.cluster.clone(), change(true), change(false)).await
+                let (hold, free) = match self.chance.happens(0.5) {
+                    true => (change(true), change(false)),
+                    false => (set(paused, "".into()), set(paused, Value::Null)),
+                };
+                self.for_a_while(Kind::Cluster, &self.cluster.clone(), hold, free).await
+            }
+            Act::PauseMachineSet => {
+                let Some(name) = self.machine_set() else { return Ok(()) };
+                let (hold, free) = (set(paused, "".into()), set(paused, Value::Null));
+                self.for_a_while(Kind::MachineSet, &name, hold, free).await
             }
             Act::UpgradeControlPlane => {
                 let (hold, free) = (set(UPGRADING, "the control plane".into()), set(UPGRADING, Value::Null));
@@ -153,6 +177,16 @@ impl<'a> Unrest<'a> {
                 let Some((kind, name)) = self.scalable() else { return Ok(()) };
                 let label = |value: Value| json!({"metadata": {"labels": {MEMBER: value}}});
                 self.for_a_while(kind, &name, label(Value::Null), label("".into())).await
+            }
+            Act::ScaleWithoutMemberLabel => {
+                let Some((kind, name)) = self.scalable() else { return Ok(()) };
+                let label = |value: Value| json!({"metadata": {"labels": {MEMBER: value}}});
+                self.patch(kind, &name, label(Value::Null)).await?;
+                self.wait().await;
+                let replicas = json!({"spec": {"replicas": self.chance.below(4)}});
+                self.patch(kind, &name, replicas).await?;
+                self.wait().await;
+                self.patch(kind, &name, label("".into())).await
             }
             Act::SpoilAnnotation => {
                 let Some((kind, name)) = self.scalable() else { return Ok(()) };
@@ -189,6 +223,21 @@ impl<'a> Unrest<'a> {
                 self.hub.cut_off(self.chance.duration(&Span::secs(30, 420)));
                 Ok(())
             }
+            Act::RefuseKarpenter => {
+                let refusals = [Refusal::Unauthorized, Refusal::Forbidden];
+                let refusal = self.chance.pick(&refusals).copied().unwrap_or(Refusal::Forbidden);
+                self.hub.refuse(refusal, self.chance.duration(&Span::secs(30, 420)));
+                Ok(())
+            }
+            Act::RefuseCreation => {
+                let kind = self.chance.pick(&[Kind::Machine, Kind::SimMachine]).copied();
+                self.capi.refuse_creation_of(kind);
+                self.wait().await;
+                self.capi.refuse_creation_of(None);
+                Ok(())
+            }
+            Act::ChangeAdoption => self.change_adoption().await,
+            Act::UpdateInPlace => self.update_in_place().await,
             Act::RollOut => {
                 let Some(name) = self.deployment() else { return Ok(()) };
                 let version = format!("v1.36.{}", self.chance.between(1, 30));
@@ -268,6 +317,15 @@ impl<'a> Unrest<'a> {
         self.chance.pick(&found).cloned()
     }
 
+    /// A MachineSet, of a MachineDeployment or of none.
+    fn machine_set(&mut self) -> Option<String> {
+        let names: Vec<String> = self.capi.cluster().read(|objects| {
+            let ours = objects.machine_sets.keys().filter(|key| *key.namespace == *self.namespace);
+            ours.map(|key| key.name.to_string()).collect()
+        });
+        self.chance.pick(&names).cloned()
+    }
+
     fn machine(&mut self) -> Option<String> {
         self.machine_that(|machine| !is_deleting(machine))
     }
@@ -321,6 +379,41 @@ impl<'a> Unrest<'a> {
             }
             None => budgets.delete(&app, &DeleteParams::default()).await.map(drop),
         }
+    }
+
+    /// Has the NodeClass adopt otherwise for a while.
+    async fn change_adoption(&mut self) -> Result<(), kube::Error> {
+        let kind = GroupVersionKind::gvk("karpenter.cluster.x-k8s.io", "v1alpha1", "ClusterAPINodeClass");
+        let classes: Api<DynamicObject> = Api::all_with(self.client.clone(), &ApiResource::from_gvk(&kind));
+        let Some(class) = classes.list(&ListParams::default()).await?.items.into_iter().next() else {
+            return Ok(());
+        };
+        let name = class.metadata.name.clone().unwrap_or_default();
+        let before = class.data.pointer("/spec/adoption").cloned().unwrap_or_default();
+        let other = self.chance.pick(&["Never", "Unclaimed", "Existing"]).copied().unwrap_or_default();
+        let adopt = |how: Value| Patch::Merge(json!({"spec": {"adoption": how}}));
+        classes.patch(&name, &PatchParams::default(), &adopt(other.into())).await?;
+        self.wait().await;
+        classes.patch(&name, &PatchParams::default(), &adopt(before)).await.map(drop)
+    }
+
+    /// Cluster API changes a Machine without replacing it, which shows for as long as it takes.
+    async fn update_in_place(&mut self) -> Result<(), kube::Error> {
+        let Some(name) = self.machine() else { return Ok(()) };
+        let mark = |value: Value| json!({"metadata": {"annotations": {UPDATE_IN_PROGRESS: value}}});
+        let api = Kind::Machine.api(&self.client, &self.namespace);
+        for (updating, value) in [(true, "".into()), (false, Value::Null)] {
+            self.patch(Kind::Machine, &name, mark(value)).await?;
+            let reason = if updating { "InPlaceUpdating" } else { "NotUpdating" };
+            let machine = api.get(&name).await?;
+            let conditions = with_conditions(&machine, &[("Updating", updating, reason, "")]);
+            let status = Patch::Merge(json!({"status": {"conditions": conditions}}));
+            api.patch_status(&name, &PatchParams::default(), &status).await?;
+            if updating {
+                self.wait().await;
+            }
+        }
+        Ok(())
     }
 
     /// Deletes a MachineDeployment or MachineSet with all its Machines, and makes it anew a while later.
