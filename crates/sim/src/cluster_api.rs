@@ -7,6 +7,7 @@
 //! | Module | What it is |
 //! |---|---|
 //! | `kinds` | the definitions, and reading and writing objects of them |
+//! | `topology` | what a Cluster's topology says of its MachineDeployments |
 //! | `deployments` | MachineDeployments: revisions, rollouts |
 //! | `sets` | MachineSets: preflight checks, creation, the order of deletion, remediation |
 //! | `machines`, `draining` | Machines: from bootstrap data to a Node, and back |
@@ -28,6 +29,7 @@ mod machines;
 mod misfortune;
 mod moving;
 mod sets;
+mod topology;
 pub mod unrest;
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -128,6 +130,7 @@ impl ClusterApi {
         let misfortune = Misfortune::none(cluster.entropy());
         let controllers = vec![
             employ(cluster, deployments::Deployments::new(cluster, switches.clone())),
+            employ(cluster, topology::Topology::new(cluster, switches.clone())),
             employ(cluster, sets::Sets::new(cluster, switches.clone())),
             employ(cluster, machines::Machines::new(cluster, switches.clone())),
             employ(cluster, infrastructure::Infrastructure::new(cluster, misfortune.clone())),
@@ -224,6 +227,20 @@ pub fn cluster(namespace: &str, name: &str) -> Value {
         "metadata": {"name": name, "namespace": namespace},
         "spec": {},
     })
+}
+
+/// Has a Cluster's topology own these MachineDeployments, with a version of its own and no word of their replicas.
+pub fn own(cluster: &mut Value, deployments: &mut [&mut Value]) {
+    let mut workers = Vec::new();
+    for deployment in deployments {
+        let name = deployment["metadata"]["name"].clone();
+        deployment["metadata"]["labels"][topology::OWNED] = "".into();
+        deployment["metadata"]["labels"][topology::DEPLOYMENT] = name.clone();
+        workers.push(json!({"class": "worker", "name": name}));
+    }
+    cluster["spec"]["topology"] = json!({
+        "classRef": {"name": "class"}, "version": "v1.36.0", "workers": {"machineDeployments": workers},
+    });
 }
 
 /// A template of the simulated infrastructure; `behaviour` says what its machines have and do: see

@@ -271,6 +271,8 @@ struct Setting {
     /// Whether Cluster API serves v1beta1 alone at first, and for how long.
     begins_with_the_old_version: bool,
     upgraded_after: Duration,
+    /// Whether the Cluster has a topology that owns the MachineDeployments.
+    topology: bool,
     /// How many Machines a MachineDeployment has whether they are used or not.
     least: u64,
     /// How many more Machines than wanted a rollout may have, and how many fewer.
@@ -297,6 +299,7 @@ impl Setting {
             machine_set: chance.happens(0.4).then(|| if settled { chance.below(3) } else { 0 }),
             begins_with_the_old_version: chance.happens(0.15),
             upgraded_after: chance.duration(&Span::secs(30, 600)),
+            topology: chance.happens(0.4),
             least: if chance.happens(0.3) { chance.between(1, 2) } else { 0 },
             rolling: chance.pick(&[(1, 0), (1, 0), (2, 0), (0, 1), (1, 1)]).copied().unwrap_or((1, 0)),
         };
@@ -371,20 +374,30 @@ impl Setting {
             set
         });
         let least = self.least.to_string();
+        let mut cluster = cluster_api::cluster(NAMESPACE, CLUSTER);
+        let mut quota_deployment = deployment("quota", "a", &[(MAX_SIZE, "8"), price("0.1")]);
+        let mut slow_deployment = deployment("slow", "b", &[(MAX_SIZE, "4"), price("0.2")]);
+        let mut far = deployment("far", "b", &[(MIN_SIZE, &least), (MAX_SIZE, "100"), price("0.35")]);
+        if self.topology {
+            cluster_api::own(
+                &mut cluster,
+                &mut [&mut quota_deployment, &mut slow_deployment, &mut dear, &mut far],
+            );
+        }
         let mut objects = vec![
             ClusterAPINodeClass::crd().to_json(),
             json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}),
             json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": format!("{NAMESPACE}-2")}}),
-            cluster_api::cluster(NAMESPACE, CLUSTER),
+            cluster,
             template("quota", "a", "0.1", quota),
             template("slow", "b", "0.2", slow),
             template("dear", "a", "0.3", plain("a")),
             template("far", "b", "0.35", plain("b")),
             cluster_api::template(NAMESPACE, "alone", plain("b")),
-            deployment("quota", "a", &[(MAX_SIZE, "8"), price("0.1")]),
-            deployment("slow", "b", &[(MAX_SIZE, "4"), price("0.2")]),
+            quota_deployment,
+            slow_deployment,
             dear,
-            deployment("far", "b", &[(MIN_SIZE, &least), (MAX_SIZE, "100"), price("0.35")]),
+            far,
             json!({
                 "apiVersion": "karpenter.cluster.x-k8s.io/v1alpha1", "kind": "ClusterAPINodeClass",
                 "metadata": {"name": "default"}, "spec": class,

@@ -16,6 +16,7 @@ use super::deployments::bounds;
 use super::kinds::{
     Kind, annotation, condition, controller_of, is_paused, is_standalone, label, number, text,
 };
+use super::topology;
 use crate::invariants::commands::node_name;
 use crate::invariants::{Invariant, Rest, Step};
 use crate::objects::{Change, Objects, is_active, is_deleting, node_of, uid};
@@ -146,6 +147,11 @@ pub struct ClaimedMachinesLive {
     marked: BTreeMap<ObjectKey, Timestamp>,
 }
 
+/// Whether whoever does something owns what it is done to: people, and what they wrote into a topology.
+pub(super) fn is_owner(actor: &str) -> bool {
+    actor == "user" || actor == "topology-controller"
+}
+
 /// For how long MachineSets may still follow what somebody set before Karpenter put it right.
 const CATCHING_UP_SECONDS: i64 = 60;
 
@@ -153,8 +159,7 @@ impl ClaimedMachinesLive {
     /// Whether somebody else's replicas are what counts for a MachineDeployment, or did a moment ago.
     fn is_meddled_with(&self, key: &ObjectKey, now: Timestamp) -> bool {
         let since = |at: &Timestamp| now.as_second() - at.as_second() < CATCHING_UP_SECONDS;
-        self.set_by.get(key).is_some_and(|actor| &**actor == "user")
-            || self.lowered.get(key).is_some_and(since)
+        self.set_by.get(key).is_some_and(|actor| is_owner(actor)) || self.lowered.get(key).is_some_and(since)
     }
 
     fn note_levels(&mut self, step: &Step<'_>) {
@@ -167,7 +172,7 @@ impl ClaimedMachinesLive {
             let (Some(old), Some(new)) = (&edit.old, &edit.new) else { continue };
             if number(old, "/spec/replicas") != number(new, "/spec/replicas") {
                 let before = self.set_by.insert(edit.key.clone(), step.entry.actor.clone());
-                if before.is_some_and(|before| &*before == "user") {
+                if before.is_some_and(|before| is_owner(&before)) {
                     self.lowered.insert(edit.key.clone(), step.now);
                 }
             }
@@ -298,6 +303,8 @@ pub struct LevelsWithinBounds {
     provider: String,
     /// Since when objects have been paused, by their uid.
     paused: BTreeMap<String, Timestamp>,
+    /// Since when a Cluster's topology has set the replicas of MachineDeployments.
+    owned: BTreeMap<ObjectKey, Timestamp>,
     /// When the provider last raised a MachineDeployment's level.
     raised: BTreeMap<ObjectKey, Timestamp>,
 }
@@ -311,7 +318,30 @@ const LEFT_OVER_SECONDS: i64 = 5 * 60;
 impl LevelsWithinBounds {
     /// For a provider whose writes stand under names that start with `provider`.
     pub fn new(provider: &str) -> Self {
-        Self { provider: provider.to_owned(), paused: BTreeMap::new(), raised: BTreeMap::new() }
+        Self {
+            provider: provider.to_owned(),
+            paused: BTreeMap::new(),
+            owned: BTreeMap::new(),
+            raised: BTreeMap::new(),
+        }
+    }
+
+    fn note_owned(&mut self, step: &Step<'_>) {
+        if !step
+            .changes
+            .iter()
+            .any(|change| matches!(**change, Change::CapiCluster(_) | Change::MachineDeployment(_)))
+        {
+            return;
+        }
+        for (key, deployment) in &step.objects.machine_deployments {
+            let cluster = super::deployments::cluster_of(step.objects, deployment);
+            if cluster.is_some_and(|cluster| topology::replicas_of(cluster, deployment).is_some()) {
+                self.owned.entry(key.clone()).or_insert(step.now);
+            } else {
+                self.owned.remove(key);
+            }
+        }
     }
 }
 
@@ -341,6 +371,7 @@ impl Invariant for LevelsWithinBounds {
                 self.paused.remove(uid(&**object));
             }
         }
+        self.note_owned(step);
         if !step.entry.actor.starts_with(&self.provider) {
             return Ok(());
         }
@@ -366,6 +397,10 @@ impl Invariant for LevelsWithinBounds {
             let replicas = number(new, "/spec/replicas");
             if scaled && replicas > before {
                 self.raised.insert(edit.key.clone(), step.now);
+            }
+            let since = self.owned.get(&edit.key).filter(|_| scaled && replicas != before);
+            if since.is_some_and(|since| step.now.duration_since(*since).as_secs() > ON_ITS_WAY_SECONDS) {
+                return Err(format!("{} was scaled to {replicas}, but its topology sets that", edit.key));
             }
             let min = annotation(new, MIN_SIZE).and_then(|text| text.parse::<i64>().ok());
             if scaled && replicas < before && min.is_some_and(|min| replicas < min) {
@@ -639,24 +674,31 @@ mod tests {
     }
 
     #[derive(Clone, Copy)]
-    enum Paused {
+    enum Held {
         Cluster,
         Deployment,
+        Topology,
     }
 
-    /// Whether the provider may set these replicas after those, with its object or another one paused so many seconds ago.
-    fn may_scale(replicas: [i64; 2], annotations: serde_json::Value, paused: Option<(Paused, i64)>) -> bool {
+    /// Whether the provider may set these replicas after those, which something has been holding for so many seconds.
+    fn may_scale(replicas: [i64; 2], annotations: serde_json::Value, held: Option<(Held, i64)>) -> bool {
         let deployment = |replicas: i64| -> Arc<DynamicObject> {
             read(json!({
                 "apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "MachineDeployment",
-                "metadata": {"name": "d", "namespace": "fleet", "uid": "d-uid", "annotations": annotations},
+                "metadata": {
+                    "name": "d", "namespace": "fleet", "uid": "d-uid", "annotations": annotations,
+                    "labels": {topology::OWNED: "", topology::DEPLOYMENT: "d"},
+                },
                 "spec": {"clusterName": "c", "replicas": replicas},
             }))
         };
+        let sets_replicas = matches!(held, Some((Held::Topology, _)));
         let cluster = |paused: bool| -> Arc<DynamicObject> {
             let annotations = if paused { json!({PAUSED: ""}) } else { json!({}) };
+            let said = if sets_replicas { json!({"name": "d", "replicas": 1}) } else { json!({"name": "d"}) };
             read(json!({
-                "apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Cluster", "spec": {},
+                "apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Cluster",
+                "spec": {"topology": {"workers": {"machineDeployments": [said]}}},
                 "metadata": {"name": "c", "namespace": "fleet", "uid": "c-uid", "annotations": annotations},
             }))
         };
@@ -680,12 +722,15 @@ mod tests {
             let inventory = &inventory;
             rule.check(&Step { entry, body: &[], asked: None, changes, raw: &[], objects, inventory, now })
         };
-        if let Some((what, ago)) = paused {
+        if let Some((what, ago)) = held {
             let change = match what {
-                Paused::Cluster => {
+                Held::Cluster => {
                     Change::CapiCluster(Edit { key: owner, old: None, new: Some(cluster(true)) })
                 }
-                Paused::Deployment => {
+                Held::Topology => {
+                    Change::CapiCluster(Edit { key: owner, old: None, new: Some(cluster(false)) })
+                }
+                Held::Deployment => {
                     let mut held = DynamicObject::clone(&deployment(replicas[0]));
                     held.metadata.annotations = Some(BTreeMap::from([(PAUSED.to_owned(), String::new())]));
                     Change::MachineDeployment(Edit { key: key.clone(), old: None, new: Some(held.into()) })
@@ -709,11 +754,22 @@ mod tests {
     }
 
     #[test]
+    fn replicas_that_a_topology_sets_are_nobody_elses() {
+        let may = |ago| may_scale([1, 2], json!({}), Some((Held::Topology, ago)));
+        assert!(may(20), "a write may be on its way");
+        assert!(!may(40));
+        assert!(
+            may_scale([1, 1], json!({}), Some((Held::Topology, 40))),
+            "its annotations are another matter"
+        );
+    }
+
+    #[test]
     fn nothing_is_written_to_what_has_been_paused_for_a_while_nor_to_what_belongs_to_it() {
         let may = |paused| may_scale([1, 2], json!({PAUSED: ""}), Some(paused));
-        assert!(may((Paused::Cluster, 20)) && may((Paused::Deployment, 20)), "a write may be on its way");
-        assert!(!may((Paused::Cluster, 40)));
-        assert!(!may((Paused::Deployment, 40)));
+        assert!(may((Held::Cluster, 20)) && may((Held::Deployment, 20)), "a write may be on its way");
+        assert!(!may((Held::Cluster, 40)));
+        assert!(!may((Held::Deployment, 40)));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! claim; an end is a mark and a change of the level. Of a Machine of its own it says besides whether it is up to date, and whether it
 //! still is. What others do to the replicas has to be put right.
 
+use super::checks::is_owner;
 use super::kinds::{annotation, number};
 use crate::invariants::{Invariant, Rest, Step};
 use crate::objects::Change;
@@ -63,7 +64,7 @@ impl Invariant for FewWrites {
             let (before, after) = (replicas(&edit.old), replicas(&edit.new));
             if !ours {
                 let gone = !scaled && edit.new.is_none();
-                let by_a_person = &*step.entry.actor == "user";
+                let by_a_person = is_owner(&step.entry.actor);
                 self.meddling += u64::from((by_a_person && (scaled || edit.old.is_some())) || gone);
                 continue;
             }

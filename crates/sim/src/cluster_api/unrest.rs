@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use karpenter_runtime::object_key::ObjectKey;
 use kube::Api;
 use kube::api::{
     ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams, PostParams,
@@ -14,7 +15,7 @@ use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use super::infrastructure::STUCK;
-use super::kinds::{Kind, annotation, create, is_standalone, with_conditions};
+use super::kinds::{Kind, annotation, create, is_standalone, text, with_conditions};
 use super::{ClusterApi, UPGRADING, moving};
 use crate::chance::{Chance, Span};
 use crate::faults::{Faults, Refusal};
@@ -62,10 +63,12 @@ enum Act {
     ScaleWithoutMemberLabel,
     ChangeAdoption,
     UpdateInPlace,
+    OwnReplicas,
+    RotateTemplate,
 }
 
 impl Act {
-    const ALL: [Self; 29] = [
+    const ALL: [Self; 31] = [
         Self::PauseCluster,
         Self::PauseDeployment,
         Self::PauseRollout,
@@ -95,6 +98,8 @@ impl Act {
         Self::ScaleWithoutMemberLabel,
         Self::ChangeAdoption,
         Self::UpdateInPlace,
+        Self::OwnReplicas,
+        Self::RotateTemplate,
     ];
 }
 
@@ -238,9 +243,15 @@ impl<'a> Unrest<'a> {
             }
             Act::ChangeAdoption => self.change_adoption().await,
             Act::UpdateInPlace => self.update_in_place().await,
+            Act::OwnReplicas => self.own_replicas().await,
+            Act::RotateTemplate => self.rotate_template().await,
             Act::RollOut => {
                 let Some(name) = self.deployment() else { return Ok(()) };
                 let version = format!("v1.36.{}", self.chance.between(1, 30));
+                if self.topology().is_some() {
+                    let change = json!({"spec": {"topology": {"version": version}}});
+                    return self.patch(Kind::Cluster, &self.cluster, change).await;
+                }
                 let change = json!({"spec": {"template": {"spec": {"version": version}}}});
                 self.patch(Kind::MachineDeployment, &name, change).await
             }
@@ -395,6 +406,41 @@ impl<'a> Unrest<'a> {
         classes.patch(&name, &PatchParams::default(), &adopt(other.into())).await?;
         self.wait().await;
         classes.patch(&name, &PatchParams::default(), &adopt(before)).await.map(drop)
+    }
+
+    /// What the Cluster's topology says of its MachineDeployments, if it has one.
+    fn topology(&self) -> Option<Vec<Value>> {
+        let key = ObjectKey::namespaced(self.namespace.as_str(), self.cluster.as_str());
+        self.capi.cluster().read(|objects| {
+            let workers = objects.capi_clusters.get(&key)?.data.pointer("/spec/topology/workers")?;
+            workers["machineDeployments"].as_array().cloned()
+        })
+    }
+
+    /// Has the topology set the replicas of one of its MachineDeployments for a while.
+    async fn own_replicas(&mut self) -> Result<(), kube::Error> {
+        let Some(before) = self.topology() else { return Ok(()) };
+        let mut owned = before.clone();
+        let which = self.chance.below(owned.len() as u64);
+        if let Some(said) = usize::try_from(which).ok().and_then(|which| owned.get_mut(which)) {
+            said["replicas"] = self.chance.below(4).into();
+        }
+        let say = |said: Vec<Value>| json!({"spec": {"topology": {"workers": {"machineDeployments": said}}}});
+        self.for_a_while(Kind::Cluster, &self.cluster.clone(), say(owned), say(before)).await
+    }
+
+    /// Has a MachineDeployment refer to a copy of its template, as templates are changed.
+    async fn rotate_template(&mut self) -> Result<(), kube::Error> {
+        let Some(name) = self.deployment() else { return Ok(()) };
+        let deployment = Kind::MachineDeployment.api(&self.client, &self.namespace).get(&name).await?;
+        let from = text(&deployment, "/spec/template/spec/infrastructureRef/name");
+        let template = Kind::SimMachineTemplate.api(&self.client, &self.namespace).get(from).await?;
+        let mut copy = as_applied(&template);
+        let to = format!("{name}-{}", self.chance.between(1, 99));
+        copy["metadata"]["name"] = to.clone().into();
+        create(&self.client, Kind::SimMachineTemplate, copy).await?;
+        let change = json!({"spec": {"template": {"spec": {"infrastructureRef": {"name": to}}}}});
+        self.patch(Kind::MachineDeployment, &name, change).await
     }
 
     /// Cluster API changes a Machine without replacing it, which shows for as long as it takes.

@@ -116,3 +116,42 @@ async fn a_machine_set_that_is_refused_something_says_so_leaves_nothing_behind_a
         assert_eq!(condition["status"], "True");
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_topology_sets_back_what_it_names_and_brings_its_version_to_one_deployment_after_the_other() {
+    let world = quick(1);
+    let _capi = ClusterApi::install(&world).await.unwrap();
+    let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "fleet"}});
+    let mut cluster = cluster_api::cluster("fleet", "c");
+    let [mut a, mut b] = ["a", "b"].map(|name| {
+        let mut deployment = cluster_api::machine_deployment("fleet", "c", name, "m", &[]);
+        deployment["spec"]["replicas"] = 1.into();
+        deployment
+    });
+    cluster_api::own(&mut cluster, &mut [&mut a, &mut b]);
+    let workers = json!([{"name": "a", "replicas": 2, "metadata": {"labels": {"team": "x"}}}, {"name": "b"}]);
+    cluster["spec"]["topology"]["workers"]["machineDeployments"] = workers;
+    let template = cluster_api::template("fleet", "m", json!({"provisionSeconds": 20}));
+    for object in [namespace, cluster, template, a, b] {
+        world.create(object).await.unwrap();
+    }
+    world.run_for(2 * MINUTE).await.unwrap();
+    let seen = |pointer: &str| -> Vec<Value> {
+        world.cluster().read(|objects| {
+            let deployments = objects.machine_deployments.values();
+            deployments.map(|found| found.data.pointer(pointer).cloned().unwrap_or_default()).collect()
+        })
+    };
+    assert_eq!(seen("/spec/replicas"), [2, 1], "it says nothing of the second's");
+    assert_eq!(seen("/spec/template/metadata/labels/team"), [json!("x"), Value::Null]);
+    let resource = ApiResource::from_gvk(&GroupVersionKind::gvk("cluster.x-k8s.io", "v1beta2", "Cluster"));
+    let clusters: Api<DynamicObject> =
+        Api::namespaced_with(world.cluster().client("user"), "fleet", &resource);
+    let newer = Patch::Merge(json!({"spec": {"topology": {"version": "v1.37.0"}}}));
+    clusters.patch("c", &PatchParams::default(), &newer).await.unwrap();
+    world.run_for(Duration::from_secs(15)).await.unwrap();
+    let version = "/spec/template/spec/version";
+    assert_eq!(seen(version), ["v1.37.0", "v1.36.0"], "the second waits for the first");
+    world.run_for(5 * MINUTE).await.unwrap();
+    assert_eq!(seen(version), ["v1.37.0", "v1.37.0"]);
+}
