@@ -183,7 +183,7 @@ fn over_some_seeds_every_kind_of_fault_is_drawn_and_left_out() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_is_refused_is_told_so_for_a_while_and_its_watches_break() {
+async fn a_client_that_is_refused_is_told_so_for_a_while() {
     for (refusal, told) in [(Refusal::Unauthorized, "401"), (Refusal::Forbidden, "403")] {
         let world = quick(1);
         let (process, diary) = one_shot(&world, FaultPlan::none());
