@@ -9,8 +9,8 @@
 //! | the job of our own order to destroy it | succeeded | | pending, failed |
 //! | `listNics` of the machine | 431, it does not exist | 531 | its interfaces |
 //!
-//! What is there for these keys and in no list of theirs is destroyed, unless it was out of sight a moment ago: lists are late at
-//! times, and it may have come back. A machine that a root administrator keeps from tenants' sight
+//! What is there for these keys and in no list of theirs is destroyed, if it stays so for a minute: lists are late at times, and it
+//! may have come back from where nobody saw it. A machine that a root administrator keeps from tenants' sight
 //! (`displayvm=false`) is answered as one that is gone, to every question there is.
 
 use std::collections::BTreeMap;
@@ -28,9 +28,9 @@ use crate::client::throttle::Lane;
 use crate::instances::is_alive;
 use crate::shared::Shared;
 
-/// How long lists may take to show a machine that came back into our sight.
-const COMES_BACK_WITHIN: Duration = Duration::from_secs(60);
-/// How long it is remembered that a machine is gone.
+/// How long lists may take to show a machine, one that came back into our sight for example.
+const SHOWN_WITHIN: Duration = Duration::from_secs(60);
+/// How long it is remembered that a machine is gone, or that no list shows it.
 const REMEMBERED: Duration = Duration::from_secs(5 * 60);
 /// All projects the caller is in, and nothing else.
 const EVERY_PROJECT: &str = "-1";
@@ -40,39 +40,54 @@ const EVERY_PROJECT: &str = "-1";
 pub(crate) enum Whereabouts {
     /// It is gone, or destroyed and waits for the server to remove it.
     Gone,
-    /// It is being destroyed.
+    /// It is being destroyed, or lists are late to show it.
     Going,
     /// It is there, out of our sight: what to do about it.
     Hidden(String),
 }
 
-/// Machines of which something was found out a moment ago.
-#[derive(Debug)]
-pub(crate) struct Recently {
-    within: Duration,
-    found: Mutex<BTreeMap<String, Instant>>,
-}
+/// Machines that were gone for certain a moment ago. Several ask after the machine of every node that goes, one after the other.
+#[derive(Debug, Default)]
+pub(crate) struct Gone(Mutex<BTreeMap<String, Instant>>);
 
-impl Recently {
-    /// Gone for certain. Several ask after the machine of every node that goes, one after the other.
-    pub(crate) fn gone() -> Self {
-        Self { within: REMEMBERED, found: Mutex::default() }
-    }
-
-    /// Out of our sight.
-    pub(crate) fn hidden() -> Self {
-        Self { within: COMES_BACK_WITHIN, found: Mutex::default() }
-    }
-
+impl Gone {
     fn has(&self, id: &str) -> bool {
-        let found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
-        found.get(id).is_some_and(|last| last.elapsed() < self.within)
+        let gone = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        gone.get(id).is_some_and(|since| since.elapsed() < REMEMBERED)
     }
 
     fn note(&self, id: &str) {
-        let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
-        found.retain(|_, last| last.elapsed() < self.within);
-        found.insert(id.to_owned(), Instant::now());
+        let mut gone = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        gone.retain(|_, since| since.elapsed() < REMEMBERED);
+        gone.insert(id.to_owned(), Instant::now());
+    }
+}
+
+/// Machines that no list shows and that may be there.
+#[derive(Debug, Default)]
+pub(crate) struct Unlisted(Mutex<BTreeMap<String, Spell>>);
+
+/// From when on it was so, and when it was last.
+#[derive(Debug)]
+struct Spell {
+    since: Instant,
+    last: Instant,
+}
+
+impl Unlisted {
+    /// For how long it has been so, now that it is.
+    fn note(&self, id: &str) -> Duration {
+        let now = Instant::now();
+        let mut spells = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        // Who asks no more has seen it, perhaps.
+        spells.retain(|_, spell| spell.last.elapsed() < REMEMBERED);
+        let spell = spells.entry(id.to_owned()).or_insert(Spell { since: now, last: now });
+        spell.last = now;
+        now - spell.since
+    }
+
+    fn forget(&self, id: &str) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(id);
     }
 }
 
@@ -89,7 +104,7 @@ impl Shared {
         let whereabouts = self.ask_for_whereabouts(id).await?;
         match whereabouts {
             Whereabouts::Gone => self.gone.note(id),
-            Whereabouts::Hidden(_) => self.hidden.note(id),
+            Whereabouts::Hidden(_) => self.unlisted.forget(id),
             Whereabouts::Going => {}
         }
         Ok(whereabouts)
@@ -108,9 +123,8 @@ impl Shared {
                 Err(error) => return Err(error),
             }
         }
-        let mut is_there = false;
         match self.client.call(&requests::list_nics(id)).await {
-            Ok(_) => is_there = true,
+            Ok(_) => {}
             Err(error) if error.code == 431 && error.text.contains("does not exist") => {
                 return Ok(Whereabouts::Gone);
             }
@@ -140,6 +154,7 @@ impl Shared {
                 )));
             }
         }
-        Ok(if is_there && self.hidden.has(id) { Whereabouts::Going } else { Whereabouts::Gone })
+        let is_late = self.unlisted.note(id) < SHOWN_WITHIN;
+        Ok(if is_late { Whereabouts::Going } else { Whereabouts::Gone })
     }
 }

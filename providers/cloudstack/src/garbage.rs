@@ -86,7 +86,7 @@ impl CloudStackProvider {
         }
     }
 
-    /// Machines of this cluster that no NodeClaim wants, oldest first.
+    /// Machines of this cluster that no NodeClaim wants, oldest first, and old by the server's clock.
     ///
     /// # Errors
     ///
@@ -96,7 +96,6 @@ impl CloudStackProvider {
         let mut orphans = Vec::new();
         for scope in self.shared.scopes()? {
             let machines = self.ours(&scope).await?;
-            self.compare_clocks(&machines, &claims);
             orphans.extend(machines.into_iter().filter(|machine| self.is_orphan(machine, &claims)));
         }
         Ok(orphans)

@@ -379,7 +379,7 @@ impl CloudStackProvider {
             match self.shared.whereabouts(id).await.map_err(ProviderError::other)? {
                 Whereabouts::Gone => {}
                 Whereabouts::Going => {
-                    let text = format!("virtual machine {id} is being destroyed");
+                    let text = format!("virtual machine {id} is being destroyed, or lists show it late");
                     return Err(ProviderError::other(text));
                 }
                 Whereabouts::Hidden(text) => return Err(ProviderError::other(text)),

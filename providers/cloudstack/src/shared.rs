@@ -17,7 +17,7 @@ use karpenter_runtime::store::Store;
 use kube::ResourceExt as _;
 use tokio::time::Instant;
 
-use crate::absence::Recently;
+use crate::absence::{Gone, Unlisted};
 use crate::catalogue::{Catalogue, Lifetimes};
 use crate::client::error::{ApiError, ErrorKind};
 use crate::client::request::Scope;
@@ -314,8 +314,8 @@ pub(crate) struct Shared {
     pub(crate) catalogue: Catalogue,
     pub(crate) inventory: Inventory,
     pub(crate) lookups: Lookups,
-    pub(crate) gone: Recently,
-    pub(crate) hidden: Recently,
+    pub(crate) gone: Gone,
+    pub(crate) unlisted: Unlisted,
     pub(crate) unavailable: Unavailable,
     pub(crate) quota_hits: Hits,
     pub(crate) ordered: Ordered,
@@ -377,8 +377,8 @@ impl Shared {
             catalogue: Catalogue::new(client.clone(), &options.lifetimes, &environment.registry),
             inventory: Inventory::new(client.clone(), naming.prefix()),
             lookups: Lookups::new(client.clone()),
-            gone: Recently::gone(),
-            hidden: Recently::hidden(),
+            gone: Gone::default(),
+            unlisted: Unlisted::default(),
             naming,
             options,
             objects,

@@ -1,6 +1,7 @@
 //! What no list shows is gone only if the server says so: a NodeClaim that was let go does not come back.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::future::join;
 use karpenter_api::NodeClaim;
@@ -97,9 +98,34 @@ async fn a_machine_that_somebody_else_destroyed_is_gone_although_the_server_keep
     world.client.call(&requests::destroy(&machine, false, &[])).await.expect("taken");
     seconds(30).await;
     assert_eq!(world.cloud.machines().len(), 1, "its row is there");
+    let error = world.provider.get(id_of(&claim)).await.expect_err("no list shows it");
+    assert!(!error.is_not_found(), "lists may be late: {error}");
+    world.provider.delete(&claim).await.expect("waits");
+    seconds(60).await;
     for error in said(&world.provider, &claim).await {
         assert!(error.is_not_found(), "{error}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_never_saw_a_machine_out_of_sight_takes_it_for_gone_no_sooner() {
+    let world = World::new().await;
+    let claim = running(&world, "np-a").await;
+    world.cloud.configure(|settings| settings.read_lag = Duration::from_secs(20));
+    let machine = world.live()[0].id.clone();
+    let tenant = world.cloud.account(Role::User).unwrap().name;
+    world.cloud.add_account("other", "k8s-net");
+    world.cloud.assign_machine(&machine, Some("other"), None);
+    for _ in 0..2 {
+        seconds(25).await;
+        world.client.call(&requests::list_nics(&machine)).await.expect_err("it is another's");
+    }
+    world.cloud.assign_machine(&machine, Some(&tenant), None);
+    seconds(10).await;
+    let error = world.provider.get(id_of(&claim)).await.expect_err("lists are late");
+    assert!(!error.is_not_found() && error.to_string().contains("show it late"), "{error}");
+    seconds(30).await;
+    world.provider.get(id_of(&claim)).await.expect("it was there all the time");
 }
 
 #[tokio::test(start_paused = true)]
@@ -178,6 +204,8 @@ async fn a_role_that_may_not_ask_goes_by_what_lists_show() {
     }
     world.cloud.expunge_machine(&machine);
     seconds(10).await;
+    assert!(!world.provider.get(id_of(&claim)).await.expect_err("no list shows it").is_not_found());
+    seconds(60).await;
     assert!(said(&world.provider, &claim).await.iter().all(ProviderError::is_not_found));
 }
 
