@@ -32,12 +32,16 @@ fn seeds_with_all_faults_keep_every_rule_and_converge_and_no_kind_of_fault_is_mi
         let elsewhere = [
             "cloud-vanished",
             "clock-leap",
+            "creation-refused",
             "evictions-forbidden",
+            "hub-refused",
             "infrastructure-stuck",
             "machine-sets-scaled",
             "machines-adopted",
             "machines-hooked",
             "old-version-gone",
+            "set-back-by-topology",
+            "updated-in-place",
         ];
         let absent: BTreeSet<String> =
             absent.filter(|kind| !elsewhere.contains(kind)).map(str::to_owned).collect();

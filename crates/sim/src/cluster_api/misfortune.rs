@@ -148,9 +148,13 @@ impl ClusterApi {
 /// Machines that nobody has claimed and whose Nodes say that they are elsewhere, and the zone that they should have.
 fn astray(objects: &Objects) -> Vec<(ObjectKey, String)> {
     let zone_of = |machine: &kube::api::DynamicObject| {
-        let template = annotation(machine, "cluster.x-k8s.io/cloned-from-name")?;
+        let from = annotation(machine, "cluster.x-k8s.io/cloned-from-name")?;
         let namespace = machine.metadata.namespace.as_deref()?;
-        let template = objects.sim_machine_templates.get(&ObjectKey::namespaced(namespace, template))?;
+        let templates = &objects.sim_machine_templates;
+        let template = templates.get(&ObjectKey::namespaced(namespace, from));
+        // Where the template is gone, wherever something can be launched.
+        let mut others = templates.iter().filter(|(key, _)| &*key.namespace == namespace);
+        let template = template.or_else(|| others.next().map(|(_, template)| template))?;
         Some(text(template, ZONE_OF_TEMPLATE).to_owned())
     };
     let is_claimed = |key: &ObjectKey| {
