@@ -209,7 +209,11 @@ impl CloudStackProvider {
         let scopes = self.shared.scopes()?;
         let ours = claims.iter().map(|claim| &**claim).filter(|claim| self.shared.is_ours(claim));
         self.look_at_events(&scopes, ours).await;
-        let going = self.shared.deletions.ids();
+        // Whoever asks after the machine of a NodeClaim goes by the job of its order.
+        let claimed = claims.iter().filter_map(|claim| claim.status.as_ref()?.provider_id.as_deref());
+        let claimed: BTreeSet<&str> = claimed.filter_map(machine_id).collect();
+        let mut going = self.shared.deletions.ids();
+        going.retain(|id| !claimed.contains(id.as_str()));
         let mut all = Vec::new();
         let mut orphans = Vec::new();
         let mut closed = BTreeSet::new();
