@@ -109,7 +109,10 @@ impl Actor {
         self.notice(&look.scalable);
         let (plan, targeting) = self.plan(&look);
         let hold = holds::hold(&look.scalable, &look.sets, Some(&fleet.hub.cluster().await?), false);
-        if hold.is_some_and(|hold| hold.kind == HoldKind::NoWrites) {
+        let hold = hold.map(|hold| hold.kind);
+        // Planned with a Cluster as last seen, whose topology may have taken the replicas since.
+        let is_news = hold != fleet.hold(&look.scalable).map(|hold| hold.kind);
+        if hold == Some(HoldKind::NoWrites) || hold == Some(HoldKind::NotOurs) && is_news {
             return Ok(Outcome::After(WHILE_WAITING));
         }
         let again = match self.carry_out(&look, &plan, targeting.len()).await {

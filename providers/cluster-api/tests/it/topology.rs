@@ -2,7 +2,7 @@
 
 use karpenter_sim::cluster_api::{self, Kind};
 use karpenter_sim::faults::{Fault, FaultPlan};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::rig::{MAX, MINUTE, NAMESPACE, Rig, SECOND, claimed, initialized, replicas, scenario};
 
@@ -87,21 +87,47 @@ fn a_node_class_for_another_cluster_or_namespace_offers_nothing_and_says_so() {
     }
 }
 
+fn owned_by_topology() -> Value {
+    let mut owned = cluster_api::machine_deployment(NAMESPACE, "c", "m", "t", &[(MAX, "10")]);
+    owned["metadata"]["labels"]["topology.cluster.x-k8s.io/owned"] = "".into();
+    owned["metadata"]["labels"]["topology.cluster.x-k8s.io/deployment-name"] = "workers".into();
+    // The topology controller copies labels to the template: Machines are born with the member label.
+    owned["spec"]["template"]["metadata"]["labels"]["node.cluster.x-k8s.io/karpenter-member"] = "".into();
+    owned
+}
+
+fn topology_of_two() -> Value {
+    let workers = json!([{"name": "workers", "replicas": 2}]);
+    json!({"spec": {"topology": {"workers": {"machineDeployments": workers}}}})
+}
+
+#[test]
+fn a21_replicas_that_a_topology_has_taken_are_left_to_it_before_any_watch_tells() {
+    scenario(async {
+        let late = FaultPlan::none().with(Fault::StaleWatch, 1.0);
+        let rig = Rig::seeded(1, json!({}), FaultPlan::none(), late).await;
+        rig.create(owned_by_topology()).await;
+        rig.karpenter.start();
+        rig.want(2);
+        rig.until("all nodes are ready", 10 * MINUTE, |objects| initialized(objects) == 2).await;
+        rig.pass(MINUTE).await;
+        let scales = rig.writes("/scale");
+        rig.patch(Kind::Cluster, "c", topology_of_two()).await;
+        rig.want(3);
+        rig.pass(2 * MINUTE).await;
+        assert_eq!((rig.replicas("m"), rig.writes("/scale")), (2, scales));
+    });
+}
+
 #[test]
 fn a21_a_topology_works_as_long_as_it_sets_no_replicas() {
     scenario(async {
         let rig = Rig::new(json!({})).await;
-        let mut owned = cluster_api::machine_deployment(NAMESPACE, "c", "m", "t", &[(MAX, "10")]);
-        owned["metadata"]["labels"]["topology.cluster.x-k8s.io/owned"] = "".into();
-        owned["metadata"]["labels"]["topology.cluster.x-k8s.io/deployment-name"] = "workers".into();
-        // The topology controller copies labels to the template: Machines are born with the member label.
-        owned["spec"]["template"]["metadata"]["labels"]["node.cluster.x-k8s.io/karpenter-member"] = "".into();
-        rig.create(owned).await;
+        rig.create(owned_by_topology()).await;
         rig.karpenter.start();
         rig.want(2);
         rig.until("all nodes are ready", 10 * MINUTE, |objects| initialized(objects) == 2).await;
-        let topology = json!({"spec": {"topology": {"workers": {"machineDeployments": [{"name": "workers", "replicas": 2}]}}}});
-        rig.patch(Kind::Cluster, "c", topology).await;
+        rig.patch(Kind::Cluster, "c", topology_of_two()).await;
         rig.pass(5 * SECOND).await;
         let scales = rig.writes("/scale");
         rig.want(3);
