@@ -311,8 +311,8 @@ pub struct LevelsWithinBounds {
 
 /// A write may be on its way when something is paused.
 const ON_ITS_WAY_SECONDS: i64 = 30;
-/// So long what a failed launch leaves behind may stay: during a rollout the provider waits for what Cluster API makes of it. Nodes
-/// are tried to be had more cheaply for ever, so there may be one at any time.
+/// So long the level that a failed launch leaves behind may stay: during a rollout the provider waits for what Cluster API makes of it.
+/// Nodes are tried to be had more cheaply for ever, so there may be one at any time.
 const LEFT_OVER_SECONDS: i64 = 5 * 60;
 
 impl LevelsWithinBounds {
@@ -446,8 +446,10 @@ impl Invariant for LevelsWithinBounds {
             let (surge, missing) = if rolls { bounds(deployment) } else { (0, 0) };
             let raised = self.raised.get(key).map(|at| rest.now.duration_since(*at).as_secs());
             let left_over = rolls && raised.is_some_and(|ago| ago < LEFT_OVER_SECONDS);
+            // Nobody takes what was made for a level that has fallen again, where new Machines find no room and old ones may not go.
+            let is_stuck = rolls && raised.is_some();
             let too_few = there < wanted - missing || replicas < wanted;
-            let too_many = there > wanted + surge || replicas > wanted;
+            let too_many = (there > wanted + surge && !is_stuck) || replicas > wanted;
             let stays =
                 there == replicas && gives_what_is_wanted(rest.objects, deployment, &machines, made_up_for);
             if too_few || (too_many && !left_over && !stays) {
