@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::cloud::{Platform, node_class_objects, node_class_ref};
-use super::course::{MINUTE, discontent, go_home, told, wait_until_nothing_is_left};
+use super::course::{MINUTE, discontent, discontent_and_nodes, go_home, told, wait_until_nothing_is_left};
 use super::{Report, Run, operator};
 
 /// Lives through one seed.
@@ -36,7 +36,7 @@ pub(super) async fn simulate(run: Run) -> Report {
     run.plant_into(&process);
     let result = live(&world, &process, run).await;
     let instances = world.cluster().inventory(|inventory| inventory.len());
-    let failure = result.err().map(|trouble| told(&trouble, &world.cluster().read(discontent)));
+    let failure = result.err().map(|trouble| told(&trouble, &world.cluster().read(discontent_and_nodes)));
     Report::of(world.cluster(), &process, &format!("instances={instances}"), failure)
 }
 

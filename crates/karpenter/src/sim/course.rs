@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Node, Pod};
 use karpenter_api::{NodeClaim, NodePool};
 use karpenter_sim::objects::{is_active, is_ready, node_of};
 use karpenter_sim::traffic::{Act, Script};
@@ -59,6 +59,27 @@ pub(super) fn discontent(objects: &Objects) -> Vec<String> {
         format!("pod {name} on {} is not ready", node_of(pod).unwrap_or("no node"))
     };
     waiting.map(tell).collect()
+}
+
+/// Pods that should run and do not, and where there are nodes: most wait for want of one in the right place.
+pub(super) fn discontent_and_nodes(objects: &Objects) -> Vec<String> {
+    let mut state = discontent(objects);
+    state.extend(objects.nodes.values().map(place));
+    state
+}
+
+/// Where a Node is, and whether it is on its way out.
+fn place(node: &Arc<Node>) -> String {
+    let name = node.metadata.name.as_deref().unwrap_or_default();
+    let label = |key: &str| {
+        node.metadata.labels.as_ref().and_then(|labels| labels.get(key)).map_or("none", String::as_str)
+    };
+    let going = if node.metadata.deletion_timestamp.is_some() { ", which is going" } else { "" };
+    format!(
+        "node {name} in zone {} of NodePool {}{going}",
+        label("topology.kubernetes.io/zone"),
+        label("karpenter.sh/nodepool"),
+    )
 }
 
 /// Everyone goes home: what the script made, then NodePools and NodeClaims.
