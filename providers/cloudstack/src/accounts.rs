@@ -302,7 +302,8 @@ impl Accounts {
                     made_with(claim, &*self.objects).is_some_and(|whose| whose.as_ref() == Some(reference))
                 });
             let empty = shared.has_no_machines.load(std::sync::atomic::Ordering::Relaxed)
-                || shared.client.session().has_no_keys();
+                && !shared.lost.may_come_anywhere();
+            let empty = empty || shared.client.session().has_no_keys();
             let stays = named || !empty || !account.started;
             if !stays {
                 tracing::info!(credentials = %reference, "an account is not used any more");

@@ -117,6 +117,12 @@ impl Lost {
     }
 }
 
+    /// Whether one may still come anywhere.
+    pub(crate) fn may_come_anywhere(&self) -> bool {
+        let lost = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        lost.values().any(|since| since.elapsed() < MAY_COME)
+    }
+
 /// Unexplained failures, by what was tried.
 #[derive(Debug, Default)]
 pub(crate) struct Unexplained(Mutex<BTreeMap<String, u32>>);
@@ -302,6 +308,8 @@ impl Shared {
                     _ => {
                         return Err(ProviderError::other(
                             "CloudStack accepted a deployment without naming it",
+                // From here on there may be one, whatever becomes of the answer.
+                self.has_no_machines.store(false, std::sync::atomic::Ordering::Relaxed);
                         ));
                     }
                 },
@@ -310,14 +318,13 @@ impl Shared {
             if error.outcome_unknown() {
                 match self.find_lost(&deploy, claim).await {
                     Some(id) => break (id, deploy.job_id),
-                    // It may still arrive: the next call looks again before it sends anything.
-                    None => {
                         self.lost.note(&scope);
-                        return Err(failed(&error));
-                    }
+                    // It may still arrive: the next call looks again before it sends anything.
+                    None => return Err(failed(&error)),
                 }
             }
             if error.kind == ErrorKind::NameTaken {
+                self.lost.note(&scope);
                 names_taken += 1;
                 match self.survey(claim, &scope).await.map_err(|error| failed(&error))? {
                     Survey::Found(machine) => return Ok(Attempt::Launched(machine)),
@@ -333,7 +340,6 @@ impl Shared {
         *attempt += 1;
         let machine = candidate.accepted(id, &job);
         self.launches.begun(&machine.id, &job);
-        self.has_no_machines.store(false, std::sync::atomic::Ordering::Relaxed);
         self.ordered.add(&scope, candidate.need);
         self.repair_tags(&machine, tags).await;
         match self.placed(&machine, &job, &scope).await {

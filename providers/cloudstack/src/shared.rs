@@ -559,7 +559,7 @@ impl Shared {
         self.scopes_but(None)
     }
 
-    /// The same, without those that only the NodeClass of this name leads to.
+    /// The same, without those that only the NodeClass of this name leads to, or one that goes too.
     pub(crate) fn scopes_but(&self, left_out: Option<&str>) -> Result<Vec<Scope>, ApiError> {
         let unknown = |what: &str| {
             ApiError::new("listVirtualMachines", ErrorKind::NotSent, format!("the {what} are not known yet"))
@@ -567,13 +567,25 @@ impl Shared {
         let classes = self.objects.node_classes().ok_or_else(|| unknown("CloudStackNodeClasses"))?;
         let claims = self.objects.node_claims().ok_or_else(|| unknown("NodeClaims"))?;
         let of_classes = classes.iter().filter(|class| class.credentials() == self.whose.as_ref());
-        let of_classes = of_classes.filter(|class| left_out.is_none_or(|name| class.name_any() != name));
-        let of_classes = of_classes.filter_map(|class| class.spec.as_ref());
+        let of_classes: Vec<_> = of_classes.filter(|class| stays(class)).collect();
+        let names_our_keys = |claim: &Arc<NodeClaim>| {
+            made_with(claim, &*self.objects).is_some_and(|whose| whose == self.whose)
+        };
+        // Keys of a Secret that nobody names any more are not found again by whoever comes after us.
+        let leads_here = left_out.is_none()
+            || self.whose.is_none()
+            || !of_classes.is_empty()
+            || claims.iter().any(names_our_keys);
+        let of_classes = of_classes.into_iter().filter_map(|class| class.spec.as_ref());
+        let stays = |class: &CloudStackNodeClass| {
+            let goes = class.metadata.deletion_timestamp.is_some();
+            left_out.is_none_or(|name| class.name_any() != name && !goes)
+        };
         let otherwise = self.scope();
         let of_classes = of_classes.map(|spec| crate::resolved::scope_of(spec, &otherwise));
         let of_claims = claims.iter().filter(|claim| self.is_ours(claim));
         let of_claims = of_claims.filter_map(|claim| launched_in(claim));
-        let mut scopes = vec![otherwise.clone()];
+        let mut scopes = Vec::from_iter(leads_here.then(|| otherwise.clone()));
         for scope in of_classes.chain(of_claims) {
             if !scopes.contains(&scope) {
                 scopes.push(scope);

@@ -13,6 +13,7 @@ use karpenter_provider_cloudstack::naming::Naming;
 use karpenter_provider_cloudstack::{CloudStackNodeClass, ProviderOptions};
 use karpenter_runtime::object_key::ObjectKey;
 use karpenter_sim::cloudstack::MachineView;
+use karpenter_sim::cloudstack::faults::{Fault, Trouble as Mishap};
 use karpenter_sim::cloudstack::guests::GuestOptions;
 use karpenter_sim::faults::FaultPlan;
 use karpenter_sim::traffic::{Act, Script};
@@ -138,6 +139,77 @@ fn machines_are_made_and_removed_with_the_keys_their_node_class_names() {
         let before = calls(&stage);
         world.run_for(10 * MINUTE).await?;
         assert_eq!(calls(&stage), before, "the account is let go");
+        karpenter.stop(MINUTE).await;
+        Ok::<(), Trouble>(())
+    });
+    done.expect("a runtime").unwrap_or_else(|trouble| panic!("{trouble}"));
+}
+
+#[test]
+fn what_is_left_in_an_account_that_only_one_class_names_is_known_until_it_is_gone() {
+    let done = in_virtual_time(async {
+        let (stage, karpenter) = two_accounts(346).await?;
+        let world = &stage.world;
+        world.create(other_secret("other-api-key", "other-secret-key")).await?;
+        world.run_for(MINUTE).await?;
+        // Of a launch whose answer never came; its NodeClaim is gone, and so is its NodeClass in a moment.
+        let prefix = Naming::new("karpenter", "accounts").prefix().to_owned();
+        let lost = stage.cloud.add_machine_of(OTHER, &format!("{prefix}lost"), &[]);
+        let classes: Api<CloudStackNodeClass> = Api::all(world.cluster().client("user"));
+        classes.delete(OTHER, &DeleteParams::default()).await.expect("taken");
+        world.run_for(2 * MINUTE).await?;
+        let there = || machines_of(&stage, OTHER).iter().any(|machine| machine.id == lost);
+        assert!(there(), "it may be somebody's yet");
+        // Nothing else leads a new process to the account.
+        karpenter.kill();
+        karpenter.start();
+        world.run_for(15 * MINUTE).await?;
+        assert!(!there(), "nobody wants it");
+        assert!(classes.get_opt(OTHER).await.expect("an answer").is_none(), "nothing holds it any more");
+        karpenter.stop(MINUTE).await;
+        Ok::<(), Trouble>(())
+    });
+    done.expect("a runtime").unwrap_or_else(|trouble| panic!("{trouble}"));
+}
+
+#[test]
+fn an_account_from_which_a_machine_may_still_come_is_not_let_go() {
+    let done = in_virtual_time(async {
+        let (stage, karpenter) = two_accounts(347).await?;
+        let world = &stage.world;
+        world.create(other_secret("other-api-key", "other-secret-key")).await?;
+        // A round shows that nothing is there.
+        world.run_for(5 * MINUTE).await?;
+        // An order that arrives late: neither its answer nor its machine is seen.
+        stage.cloud.inject(Fault::times("deployVirtualMachine", 100, Mishap::DropRequest));
+        world.create(on(OTHER, 1)).await?;
+        let ordered = || stage.cloud.calls().contains_key("deployVirtualMachine");
+        world.wait_until("it is ordered", 5 * MINUTE, |_| ordered()).await?;
+        // Whatever stands for it is taken away by force, so that only the account itself remembers.
+        scale(&stage, OTHER, 0).await?;
+        let client = world.cluster().client("user");
+        let (classes, claims) =
+            (Api::<CloudStackNodeClass>::all(client.clone()), Api::<NodeClaim>::all(client));
+        let (goes, how) = (DeleteParams::default(), PatchParams::default());
+        let free = json!({"metadata": {"finalizers": null}});
+        for claim in claims.list(&ListParams::default()).await.expect("claims") {
+            claims.delete(&claim.name_any(), &goes).await.expect("taken");
+            let _ = claims.patch(&claim.name_any(), &how, &Patch::Merge(&free)).await;
+        }
+        classes.delete(OTHER, &goes).await.expect("taken");
+        let _ = classes.patch(OTHER, &how, &Patch::Merge(&free)).await;
+        world.run_for(4 * MINUTE).await?;
+        assert!(classes.get_opt(OTHER).await.expect("an answer").is_none());
+        assert!(machines_of(&stage, OTHER).is_empty());
+        let prefix = Naming::new("karpenter", "accounts").prefix().to_owned();
+        stage.cloud.add_machine_of(OTHER, &format!("{prefix}late"), &[]);
+        world.run_for(10 * MINUTE).await?;
+        assert!(machines_of(&stage, OTHER).is_empty(), "nobody wants it");
+        let calls = || stage.cloud.log().iter().filter(|entry| entry.account == OTHER).count();
+        world.run_for(5 * MINUTE).await?;
+        let before = calls();
+        world.run_for(10 * MINUTE).await?;
+        assert_eq!(calls(), before, "then the account is let go");
         karpenter.stop(MINUTE).await;
         Ok::<(), Trouble>(())
     });
