@@ -14,7 +14,7 @@
 //! (`displayvm=false`) is answered as one that is gone, to every question there is.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -22,9 +22,9 @@ use tokio::time::Instant;
 use crate::client::error::{ApiError, ErrorKind};
 use crate::client::job::JobState;
 use crate::client::model::VirtualMachine;
-use crate::client::request::Scope;
-use crate::client::requests;
+use crate::client::request::{Request, Scope};
 use crate::client::throttle::Lane;
+use crate::client::{Client, requests};
 use crate::instances::is_alive;
 use crate::shared::Shared;
 
@@ -32,6 +32,8 @@ use crate::shared::Shared;
 const SHOWN_WITHIN: Duration = Duration::from_secs(60);
 /// How long it is remembered that a machine is gone, or that no list shows it.
 const REMEMBERED: Duration = Duration::from_secs(5 * 60);
+/// How long it may be since somebody asked for nobody to ask the server again.
+const ASKED_LATELY: Duration = Duration::from_secs(30);
 /// All projects the caller is in, and nothing else.
 const EVERY_PROJECT: &str = "-1";
 
@@ -46,48 +48,113 @@ pub(crate) enum Whereabouts {
     Hidden(String),
 }
 
-/// Machines that were gone for certain a moment ago. Several ask after the machine of every node that goes, one after the other.
+/// What is known of machines that no list shows. Several ask after the machine of every node that goes, one after the other.
 #[derive(Debug, Default)]
-pub(crate) struct Gone(Mutex<BTreeMap<String, Instant>>);
+pub(crate) struct Absences(Mutex<BTreeMap<String, Absence>>);
 
-impl Gone {
-    fn has(&self, id: &str) -> bool {
-        let gone = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        gone.get(id).is_some_and(|since| since.elapsed() < REMEMBERED)
-    }
-
-    fn note(&self, id: &str) {
-        let mut gone = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        gone.retain(|_, since| since.elapsed() < REMEMBERED);
-        gone.insert(id.to_owned(), Instant::now());
-    }
+#[derive(Debug)]
+enum Absence {
+    /// It was gone for certain then.
+    Gone(Instant),
+    /// It may be there.
+    Unlisted(Spell),
 }
 
-/// Machines that no list shows and that may be there.
-#[derive(Debug, Default)]
-pub(crate) struct Unlisted(Mutex<BTreeMap<String, Spell>>);
-
-/// From when on it was so, and when it was last.
+/// From when on no list showed it, and when it was last asked after.
 #[derive(Debug)]
 struct Spell {
     since: Instant,
     last: Instant,
 }
 
-impl Unlisted {
-    /// For how long it has been so, now that it is.
-    fn note(&self, id: &str) -> Duration {
-        let now = Instant::now();
-        let mut spells = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+impl Absence {
+    fn is_remembered(&self) -> bool {
+        let (Self::Gone(last) | Self::Unlisted(Spell { last, .. })) = self;
         // Who asks no more has seen it, perhaps.
-        spells.retain(|_, spell| spell.last.elapsed() < REMEMBERED);
-        let spell = spells.entry(id.to_owned()).or_insert(Spell { since: now, last: now });
-        spell.last = now;
-        now - spell.since
+        last.elapsed() < REMEMBERED
+    }
+}
+
+impl Absences {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Absence>> {
+        let mut absences = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        absences.retain(|_, absence| absence.is_remembered());
+        absences
+    }
+
+    fn is_gone(&self, id: &str) -> bool {
+        matches!(self.lock().get(id), Some(Absence::Gone(_)))
+    }
+
+    fn note_gone(&self, id: &str) {
+        self.lock().insert(id.to_owned(), Absence::Gone(Instant::now()));
+    }
+
+    /// For how long no list has shown it, now that none does.
+    fn note_unlisted(&self, id: &str) -> Duration {
+        let now = Instant::now();
+        let mut absences = self.lock();
+        if let Some(Absence::Unlisted(spell)) = absences.get_mut(id) {
+            spell.last = now;
+            return now - spell.since;
+        }
+        absences.insert(id.to_owned(), Absence::Unlisted(Spell { since: now, last: now }));
+        Duration::ZERO
+    }
+
+    /// Whether it was not listed a moment ago, and for too short a time to tell: then asking once more says nothing new. Whoever asks
+    /// has lists read, which would show it.
+    fn is_still_late(&self, id: &str) -> bool {
+        match self.lock().get_mut(id) {
+            Some(Absence::Unlisted(spell))
+                if spell.since.elapsed() < SHOWN_WITHIN && spell.last.elapsed() < ASKED_LATELY =>
+            {
+                spell.last = Instant::now();
+                true
+            }
+            _ => false,
+        }
     }
 
     fn forget(&self, id: &str) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(id);
+        self.lock().remove(id);
+    }
+
+    /// A list that was begun then shows these. What is out of sight later is so anew.
+    fn are_listed(&self, machines: &[VirtualMachine], begun: Instant) {
+        let mut absences = self.lock();
+        for machine in machines.iter().filter(|machine| is_there(machine)) {
+            // What was gone after the list was begun may have gone since.
+            let stays = matches!(absences.get(&machine.id), Some(Absence::Gone(since)) if *since >= begun);
+            if !stays {
+                absences.remove(&machine.id);
+            }
+        }
+    }
+}
+
+/// Whether a listed machine is there, also if it came to nothing.
+fn is_there(machine: &VirtualMachine) -> bool {
+    !matches!(machine.state.as_str(), "Destroyed" | "Expunging")
+}
+
+/// Lists of machines: all of them are read here, so that none goes unseen which shows what was out of sight.
+#[derive(Clone)]
+pub(crate) struct MachineLists {
+    client: Client,
+    absences: Arc<Absences>,
+}
+
+impl MachineLists {
+    pub(crate) fn new(client: Client) -> Self {
+        Self { client, absences: Arc::default() }
+    }
+
+    pub(crate) async fn read(&self, request: &Request) -> Result<Vec<VirtualMachine>, ApiError> {
+        let begun = Instant::now();
+        let machines = self.client.list(request, Lane::Action).await?;
+        self.absences.are_listed(&machines, begun);
+        Ok(machines)
     }
 }
 
@@ -98,13 +165,14 @@ impl Shared {
     ///
     /// If the server does not say.
     pub(crate) async fn whereabouts(&self, id: &str) -> Result<Whereabouts, ApiError> {
-        if self.gone.has(id) {
+        let absences = &self.lists.absences;
+        if absences.is_gone(id) {
             return Ok(Whereabouts::Gone);
         }
         let whereabouts = self.ask_for_whereabouts(id).await?;
         match whereabouts {
-            Whereabouts::Gone => self.gone.note(id),
-            Whereabouts::Hidden(_) => self.unlisted.forget(id),
+            Whereabouts::Gone => absences.note_gone(id),
+            Whereabouts::Hidden(_) => absences.forget(id),
             Whereabouts::Going => {}
         }
         Ok(whereabouts)
@@ -122,6 +190,9 @@ impl Shared {
                 Err(error) if error.is_not_found() => {}
                 Err(error) => return Err(error),
             }
+        }
+        if self.lists.absences.is_still_late(id) {
+            return Ok(Whereabouts::Going);
         }
         match self.client.call(&requests::list_nics(id)).await {
             Ok(_) => {}
@@ -142,7 +213,7 @@ impl Shared {
         }
         for scope in [Scope::Own, Scope::Project(EVERY_PROJECT.to_owned())] {
             let request = requests::list_virtual_machine(id, &scope);
-            let machines: Vec<VirtualMachine> = match self.client.list(&request, Lane::Action).await {
+            let machines = match self.lists.read(&request).await {
                 Err(error) if error.says_there_is_no_such_id() => return Ok(Whereabouts::Gone),
                 machines => machines?,
             };
@@ -154,7 +225,7 @@ impl Shared {
                 )));
             }
         }
-        let is_late = self.unlisted.note(id) < SHOWN_WITHIN;
+        let is_late = self.lists.absences.note_unlisted(id) < SHOWN_WITHIN;
         Ok(if is_late { Whereabouts::Going } else { Whereabouts::Gone })
     }
 }

@@ -27,7 +27,6 @@ use crate::client::job::JobState;
 use crate::client::model::{Named, Nic, Tag, VirtualMachine};
 use crate::client::request::Scope;
 use crate::client::requests::{self, Deploy};
-use crate::client::throttle::Lane;
 use crate::deletions::LastOrder;
 use crate::naming::{Naming, machine_id};
 use crate::protection::{DeleteProtected, protected};
@@ -785,7 +784,7 @@ impl Shared {
     pub(crate) async fn all_machines(&self, scope: &Scope) -> Result<Vec<VirtualMachine>, ApiError> {
         let cluster_tag = labels::cluster_tag(&self.options.cluster_name);
         let request = requests::list_virtual_machines_by_tag(&cluster_tag, "owned", scope);
-        let mut machines: Vec<VirtualMachine> = self.client.list(&request, Lane::Action).await?;
+        let mut machines = self.lists.read(&request).await?;
         machines.retain(|machine| {
             let of_karpenter = machine.tag(labels::TAG_MANAGED_BY).is_some();
             (of_karpenter || machine.name.starts_with(self.naming.prefix()))

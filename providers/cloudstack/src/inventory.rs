@@ -6,24 +6,24 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::absence::MachineLists;
 use crate::client::error::ApiError;
 use crate::client::model::VirtualMachine;
 use crate::client::request::Scope;
-use crate::client::throttle::Lane;
-use crate::client::{Client, requests};
+use crate::client::requests;
 
 type Listing = Option<(Instant, Arc<Vec<VirtualMachine>>)>;
 
 /// The machines whose names begin as this cluster's do.
 pub(crate) struct Inventory {
-    client: Client,
+    lists: MachineLists,
     prefix: String,
     listings: Mutex<BTreeMap<Scope, Arc<tokio::sync::Mutex<Listing>>>>,
 }
 
 impl Inventory {
-    pub(crate) fn new(client: Client, prefix: &str) -> Self {
-        Self { client, prefix: prefix.to_owned(), listings: Mutex::default() }
+    pub(crate) fn new(lists: MachineLists, prefix: &str) -> Self {
+        Self { lists, prefix: prefix.to_owned(), listings: Mutex::default() }
     }
 
     /// The keys are of another account.
@@ -59,7 +59,7 @@ impl Inventory {
         }
         let begun = Instant::now();
         let request = requests::list_virtual_machines_by_keyword(&self.prefix, scope);
-        let mut machines: Vec<VirtualMachine> = self.client.list(&request, Lane::Action).await?;
+        let mut machines = self.lists.read(&request).await?;
         // The keyword is looked for anywhere, in addresses too.
         // Machines of CloudStack's own Kubernetes service are its business, whatever they are called.
         machines

@@ -11,11 +11,11 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::sync::oneshot::error::TryRecvError;
 
+use crate::absence::MachineLists;
 use crate::client::error::ApiError;
 use crate::client::model::VirtualMachine;
 use crate::client::request::Scope;
-use crate::client::throttle::Lane;
-use crate::client::{Client, requests};
+use crate::client::requests;
 
 /// How long others are waited for.
 const COLLECT: Duration = Duration::from_millis(250);
@@ -27,15 +27,15 @@ type Asking = Vec<(String, oneshot::Sender<Answer>)>;
 
 /// Who asks after which machines.
 pub(crate) struct Lookups {
-    client: Client,
+    lists: MachineLists,
     asking: Mutex<BTreeMap<Scope, Asking>>,
     /// One call at a time; whoever waits for it is asked for by whoever is before.
     turn: tokio::sync::Mutex<()>,
 }
 
 impl Lookups {
-    pub(crate) fn new(client: Client) -> Self {
-        Self { client, asking: Mutex::default(), turn: tokio::sync::Mutex::default() }
+    pub(crate) fn new(lists: MachineLists) -> Self {
+        Self { lists, asking: Mutex::default(), turn: tokio::sync::Mutex::default() }
     }
 
     fn asking(&self) -> MutexGuard<'_, BTreeMap<Scope, Asking>> {
@@ -85,7 +85,7 @@ impl Lookups {
                 break;
             }
             let request = requests::list_virtual_machines_by_id(&ids, scope);
-            match self.client.list::<VirtualMachine>(&request, Lane::Action).await {
+            match self.lists.read(&request).await {
                 Ok(machines) => {
                     for (id, tell) in asking {
                         let machine = machines.iter().find(|machine| machine.id == id).cloned();
@@ -116,7 +116,7 @@ impl Lookups {
         }
         for (id, tell) in asking {
             let request = requests::list_virtual_machine(&id, scope);
-            let answer = match self.client.list(&request, Lane::Action).await {
+            let answer = match self.lists.read(&request).await {
                 Ok(machines) => Ok(machines.into_iter().next()),
                 Err(error) if error.says_there_is_no_such_id() => Ok(None),
                 Err(error) => Err(error),

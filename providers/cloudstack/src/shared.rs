@@ -17,7 +17,7 @@ use karpenter_runtime::store::Store;
 use kube::ResourceExt as _;
 use tokio::time::Instant;
 
-use crate::absence::{Gone, Unlisted};
+use crate::absence::MachineLists;
 use crate::catalogue::{Catalogue, Lifetimes};
 use crate::client::error::{ApiError, ErrorKind};
 use crate::client::request::Scope;
@@ -314,8 +314,7 @@ pub(crate) struct Shared {
     pub(crate) catalogue: Catalogue,
     pub(crate) inventory: Inventory,
     pub(crate) lookups: Lookups,
-    pub(crate) gone: Gone,
-    pub(crate) unlisted: Unlisted,
+    pub(crate) lists: MachineLists,
     pub(crate) unavailable: Unavailable,
     pub(crate) quota_hits: Hits,
     pub(crate) ordered: Ordered,
@@ -369,16 +368,16 @@ impl Shared {
     ) -> Self {
         let form = Form::new(options.provider_id.clone());
         let naming = Naming::new(&options.name_prefix, &options.cluster_name);
+        let lists = MachineLists::new(client.clone());
         Self {
             whose_label: whose.as_ref().map(ToString::to_string).unwrap_or_default(),
             whose,
             behind_secs: AtomicI64::new(0),
             has_no_machines: AtomicBool::new(false),
             catalogue: Catalogue::new(client.clone(), &options.lifetimes, &environment.registry),
-            inventory: Inventory::new(client.clone(), naming.prefix()),
-            lookups: Lookups::new(client.clone()),
-            gone: Gone::default(),
-            unlisted: Unlisted::default(),
+            inventory: Inventory::new(lists.clone(), naming.prefix()),
+            lookups: Lookups::new(lists.clone()),
+            lists,
             naming,
             options,
             objects,

@@ -153,6 +153,75 @@ async fn a_machine_that_came_back_a_moment_ago_is_not_gone_because_lists_are_lat
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_machine_that_was_listed_in_between_is_out_of_sight_anew() {
+    let world = World::new().await;
+    let claim = running(&world, "np-a").await;
+    world.cloud.configure(|settings| settings.read_lag = Duration::from_secs(20));
+    let machine = world.live()[0].id.clone();
+    let tenant = world.cloud.account(Role::User).unwrap().name;
+    world.cloud.add_account("other", "k8s-net");
+    // Lists that leave it out for some seconds although it is there.
+    let late = async || {
+        world.cloud.assign_machine(&machine, Some("other"), None);
+        for _ in 0..2 {
+            seconds(25).await;
+            world.client.call(&requests::list_nics(&machine)).await.expect_err("it is another's");
+        }
+        world.cloud.assign_machine(&machine, Some(&tenant), None);
+        seconds(1).await;
+    };
+    late().await;
+    let error = world.provider.get(id_of(&claim)).await.expect_err("lists are late");
+    assert!(!error.is_not_found(), "{error}");
+    for _ in 0..8 {
+        seconds(20).await;
+        world.provider.get(id_of(&claim)).await.expect("listed");
+    }
+    late().await;
+    let error = world.provider.get(id_of(&claim)).await.expect_err("lists are late once more");
+    assert!(!error.is_not_found() && error.to_string().contains("show it late"), "{error}");
+    world.provider.delete(&claim).await.expect("waits");
+    seconds(30).await;
+    world.provider.get(id_of(&claim)).await.expect("it was there all the time");
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiting_for_late_lists_asks_no_more_than_twice_per_machine() {
+    let world = World::new().await;
+    let mut claims = Vec::new();
+    for name in ["np-a", "np-b", "np-c"] {
+        claims.push(running(&world, name).await);
+    }
+    for machine in world.live() {
+        world.client.call(&requests::destroy(&machine.id, false, &[])).await.expect("taken");
+    }
+    seconds(30).await;
+    // Whoever leads next knows of no order.
+    let next = world.another(2);
+    let before = world.cloud.calls();
+    let mut waits = claims.clone();
+    for _ in 0..20 {
+        let mut left = Vec::new();
+        for claim in waits {
+            if !next.delete(&claim).await.is_err_and(|error| error.is_not_found()) {
+                left.push(claim);
+            }
+        }
+        waits = left;
+        seconds(5).await;
+    }
+    assert!(waits.is_empty(), "{waits:?}");
+    let asked = |command: &str| world.calls(command) - before.get(command).copied().unwrap_or(0);
+    assert_eq!(asked("listNics"), 2 * claims.len());
+    let everywhere = world
+        .cloud
+        .log()
+        .into_iter()
+        .filter(|entry| entry.parameters.get("projectid").is_some_and(|id| id == "-1"));
+    assert_eq!(everywhere.count(), 2 * claims.len());
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_order_of_ours_is_over_when_its_job_says_so() {
     let world = World::new().await;
     world.cloud.configure(|settings| settings.latencies.destroy = Span::secs(60, 60));
