@@ -205,8 +205,8 @@ impl Shared {
                     error.text
                 )));
             }
-            // A role without the command: then lists must do.
-            Err(error) if error.kind == ErrorKind::Denied => {
+            // A role without the command, or a server that does not know it: then lists must do.
+            Err(error) if error.kind == ErrorKind::Denied && matches!(error.code, 401 | 432) => {
                 tracing::warn!(machine = id, %error, "whether it is gone cannot be asked; it counts as gone if no list shows it");
             }
             Err(error) => return Err(error),

@@ -523,7 +523,12 @@ impl Shared {
                 }
                 refused()
             }
-            ErrorKind::Parameter | ErrorKind::Denied => {
+            // It is not sold to us. Whatever else is denied concerns more than one size: the account, the network, the template.
+            ErrorKind::Denied if error.text.contains("There's no way to confirm") => {
+                self.unavailable.refuse(candidate.refused(), Stage::Placed);
+                refused()
+            }
+            ErrorKind::Parameter | ErrorKind::Denied | ErrorKind::Barred => {
                 Err(ProviderError::create(error.clone(), "LaunchRefused", error.to_string()))
             }
             _ => Err(failed(error)),

@@ -518,6 +518,10 @@ impl Shared {
     /// Whether the server says of a project or account that it is not there, or not for us. What is in it is there as far as anybody
     /// knows.
     pub(crate) fn is_closed(&self, scope: &Scope, error: &ApiError) -> bool {
+        // What stands between us and the server knows nothing of projects.
+        if error.is_nobodys_answer() {
+            return false;
+        }
         match scope {
             Scope::Own => false,
             Scope::Account { .. } => error.is_about_account(),

@@ -64,6 +64,10 @@ pub enum ErrorKind {
     DeleteProtected,
     /// One of the tags is there already, so none was created.
     TagExists,
+    /// A network does not work: its router does not do what it is told.
+    Network,
+    /// Something on the way refuses, not CloudStack: nothing is known of what was asked for.
+    Barred,
 }
 
 /// Where there is no room.
@@ -112,6 +116,11 @@ impl ApiError {
             || self.text.contains(NOT_CLOUDSTACKS)
     }
 
+    /// Whether the server has understood what was asked and says no, and would say so again.
+    pub(crate) fn is_a_verdict(&self) -> bool {
+        matches!(self.kind, ErrorKind::Denied | ErrorKind::Parameter) && !self.is_nobodys_answer()
+    }
+
     /// Whether a read may simply be sent again.
     pub fn read_again(&self) -> bool {
         matches!(
@@ -137,9 +146,10 @@ impl ApiError {
     /// Whether what is wrong is the account that was named: there is none of that name, or it is not for us to act for it.
     pub fn is_about_account(&self) -> bool {
         let text = self.text.to_lowercase();
-        // 432 names our own account, and says that the command is not for it.
+        // 432 names our own account, and says that the command is not for it. Pages of others may speak of any account.
         matches!(self.kind, ErrorKind::NotFound | ErrorKind::Denied | ErrorKind::Parameter)
             && self.code != 432
+            && !self.is_nobodys_answer()
             && (text.contains("account") || text.contains("domain"))
     }
 

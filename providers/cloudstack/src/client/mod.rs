@@ -710,7 +710,7 @@ fn opened(command: &'static str, status: u16, body: &[u8]) -> Result<Value, ApiE
         None => {
             let kind = match status {
                 200..=299 => ErrorKind::LostResponse,
-                401 | 403 | 407 => ErrorKind::Denied,
+                401 | 403 | 407 => ErrorKind::Barred,
                 // It says nothing of what was asked, only that the way there is closed.
                 404 | 408 | TOO_MANY => ErrorKind::Unavailable,
                 300..=499 => ErrorKind::Parameter,

@@ -279,6 +279,24 @@ async fn a_role_that_may_not_ask_goes_by_what_lists_show() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_proxy_that_refuses_one_question_does_not_make_a_machine_gone() {
+    for status in [401, 403, 407] {
+        let world = World::new().await;
+        let claim = running(&world, "np-a").await;
+        world.cloud.add_account("other", "k8s-net");
+        world.cloud.assign_machine(&world.live()[0].id, Some("other"), None);
+        world.cloud.inject(Fault::times("listNics", 1000, Trouble::Proxy(status)));
+        for _ in 0..5 {
+            seconds(25).await;
+            for error in said(&world.provider, &claim).await {
+                assert!(!error.is_not_found(), "{status}: {error}");
+            }
+        }
+        assert_eq!(world.live().len(), 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_launch_begun_with_keys_of_another_account_is_not_begun_again() {
     let world = World::new().await;
     let first = world.launch(&world.claim("np-0", json!({"cpu": "1"}))).await.expect("a machine");

@@ -539,6 +539,26 @@ async fn a_project_from_which_a_machine_may_still_come_is_not_said_to_be_empty()
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_proxy_that_refuses_says_nothing_of_a_project() {
+    for status in [401, 403, 407] {
+        let world = World::new().await;
+        let (_, inside) = world.project();
+        let class = world.class("default", inside).await;
+        world.node("np-a").await;
+        // As if its answer had never come.
+        world.cluster.claims.lock().unwrap().clear();
+        seconds(310).await;
+        world.cloud.inject(Fault::times("listVirtualMachines", 1000, Trouble::Proxy(status)));
+        assert!(world.provider.left_behind(&class).await.is_err(), "{status}");
+        assert!(world.provider.round().await.is_err(), "{status}");
+        assert!(world.provider.list().await.is_err(), "{status}");
+        world.cloud.heal();
+        assert_eq!(world.provider.left_behind(&class).await.map(|machines| machines.len()), Ok(1));
+        assert_eq!(world.round().await.destroyed.len(), 1, "{status}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn while_a_project_is_closed_only_what_may_be_in_it_is_remembered() {
     let world = World::new().await;
     let (project, class) = world.project();
