@@ -191,6 +191,8 @@ impl CloudStackProvider {
                 shared.metrics.jobs_ended.inc(&["deploy", "succeeded"]);
                 shared.unavailable.allow(&Refused::Zone(machine.zoneid.clone()), Stage::Running);
                 shared.unavailable.allow(&type_of(claim, machine), Stage::Running);
+                shared.unavailable.allow(&type_in_network(claim, machine), Stage::Running);
+                shared.unavailable.allow(&Refused::Network(network_of(machine)), Stage::Running);
                 shared.unavailable.allow_tried(&claim.uid().unwrap_or_default());
                 if let Some(created) = machine.created() {
                     let took = shared.clock.since(created);
@@ -278,17 +280,35 @@ impl CloudStackProvider {
                 let spec = class.and_then(|class| class.spec.clone()).unwrap_or_default();
                 affinity::refused_as(&spec, &label(well_known::NODEPOOL)).unwrap_or(this)
             }
+            ErrorKind::Capacity(CapacityKind::InWords) => type_in_network(claim, machine),
+            // Which of several is meant the server does not say.
+            ErrorKind::Network if machine.nic.len() == 1 => Refused::Network(network_of(machine)),
+            ErrorKind::Network => type_in_network(claim, machine),
             _ => this,
         };
         self.shared.unavailable.refuse(refused, Stage::Running);
     }
 }
 
+/// The network a machine is in first of all.
+fn network_of(machine: &VirtualMachine) -> String {
+    machine.nic.first().map(|nic| nic.networkid.clone()).unwrap_or_default()
+}
+
+/// What is refused when this machine is, for a reason that may be its network's.
+fn type_in_network(claim: &NodeClaim, machine: &VirtualMachine) -> Refused {
+    let (zone, name) = (machine.zoneid.clone(), refused_name(claim, machine));
+    Refused::TypeIn { zone, name, network: network_of(machine) }
+}
+
+fn refused_name(claim: &NodeClaim, machine: &VirtualMachine) -> String {
+    let type_name = claim.labels().get(well_known::INSTANCE_TYPE).map_or("", String::as_str);
+    reservations::refused_name(type_name, machine.tag(labels::TAG_RESERVATION))
+}
+
 /// What is refused when this machine is.
 fn type_of(claim: &NodeClaim, machine: &VirtualMachine) -> Refused {
-    let type_name = claim.labels().get(well_known::INSTANCE_TYPE).map_or("", String::as_str);
-    let name = reservations::refused_name(type_name, machine.tag(labels::TAG_RESERVATION));
-    Refused::Type { zone: machine.zoneid.clone(), name }
+    Refused::Type { zone: machine.zoneid.clone(), name: refused_name(claim, machine) }
 }
 
 fn unknown() -> ApiError {

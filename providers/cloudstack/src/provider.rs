@@ -134,17 +134,20 @@ impl CloudStackProvider {
         let has_gpus = |zone: &model::Zone, size: &instancetypes::Size| {
             gpus.get(&zone.id).is_none_or(|free| size.offering.counted_gpus() <= *free)
         };
-        let refused_zone = |zone: &model::Zone| {
-            let no_network = resolved.in_zone.get(&zone.id).is_none_or(|zone| {
+        // Whether there is a network in which nothing of this type was refused.
+        let has_network = |zone: &model::Zone, name: &str| {
+            resolved.in_zone.get(&zone.id).is_some_and(|in_zone| {
                 let refused = |network: &model::Network| {
                     network.is_full() || shared.unavailable.is_refused(&Refused::Network(network.id.clone()))
                 };
-                zone.networks.iter().all(refused) || zone.additional.iter().any(model::Network::is_full)
-            });
-            no_network || shared.unavailable.is_refused(&Refused::Zone(zone.id.clone()))
+                let has_one = in_zone.networks.iter().any(|network| !network.is_full() && !refused(network));
+                has_one && !in_zone.additional.iter().any(model::Network::is_full)
+            })
         };
         let used = shared.used_reservations(resolved).await?;
         let prices = shared.prices(&resolved.spec).await?;
+        let refused_zone =
+            |zone: &model::Zone| shared.unavailable.is_refused(&Refused::Zone(zone.id.clone()));
         let price = |zone: &model::Zone, size: &instancetypes::Size| {
             let storage_gb = resolved.need(&zone.id, size).storage_gb;
             prices.of(size, storage_gb, resolved.spec.pricing.as_ref())
@@ -158,6 +161,7 @@ impl CloudStackProvider {
                 let name = reservations::refused_name(&size.name, reservation.map(|r| r.name.as_str()));
                 let this = Refused::Type { zone: zone.id.clone(), name };
                 let need = resolved.need(&zone.id, size);
+                let has_network = has_network(zone, &name);
                 need.is_within(&left)
                     && !shared.quota_hits.refuse(&resolved.scope, &need)
                     && !pool_refused
@@ -165,6 +169,7 @@ impl CloudStackProvider {
                     && has_gpus(zone, size)
                     && !refused_zone(zone)
                     && !shared.unavailable.is_refused(&this)
+                    && has_network
             };
         let memory = |size: &instancetypes::Size| shared.learnt_memory.of(&resolved.class, &size.name);
         let root_gb = |zone: &model::Zone, size: &instancetypes::Size| resolved.root_gb(&zone.id, size);

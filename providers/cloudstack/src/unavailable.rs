@@ -17,9 +17,11 @@ const TRIAL: Duration = Duration::from_secs(10 * 60);
 pub(crate) enum Refused {
     /// An instance type in a zone.
     Type { zone: String, name: String },
+    /// An instance type in one network: it could not be started there, for a reason that may be the network's.
+    TypeIn { zone: String, name: String, network: String },
     /// Everything in a zone: it is disabled, or several types of it found no storage.
     Zone(String),
-    /// A network: it has no addresses, or nobody says what it has not.
+    /// A network: it has no addresses or no router, or nobody says what it has not.
     Network(String),
     /// A NodePool, with its kind of affinity: the hosts that leaves are full.
     Pool { name: String, affinity: String },
@@ -90,7 +92,19 @@ impl Drop for Trial<'_> {
     }
 }
 
+/// How many types that are refused in one network raise doubts about the network.
+const DOUBTFUL: usize = 3;
+
 impl Unavailable {
+    /// Whether so many types are refused in this network that others had better be tried first.
+    pub(crate) fn is_doubtful(&self, network: &str) -> bool {
+        let now = Instant::now();
+        let there = |what: &Refused| matches!(what, Refused::TypeIn { network: n, .. } if n == network);
+        let refused = self.lock();
+        let count = refused.iter().filter(|(what, refusal)| there(what) && refusal.holds(now)).count();
+        count >= DOUBTFUL
+    }
+
     fn lock(&self) -> MutexGuard<'_, BTreeMap<Refused, Refusal>> {
         self.refused.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -58,6 +58,8 @@ pub struct Account {
     pub(crate) domain_number: i64,
     pub(crate) role_id: String,
     pub(crate) created: String,
+    /// Whether it may make nothing any more.
+    pub(crate) disabled: bool,
     /// By the name of the resource; absent or negative is no limit.
     pub(crate) limits: BTreeMap<String, i64>,
     /// Calls in the current window, and its end.
@@ -94,6 +96,7 @@ impl Account {
             domain_number: value["domainnumber"].as_i64().unwrap_or_default(),
             role_id: text("roleid"),
             created: text("created"),
+            disabled: false,
             limits,
             calls: (0, Timestamp::MIN),
             user: value["user"].clone(),

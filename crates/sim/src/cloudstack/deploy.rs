@@ -35,6 +35,13 @@ impl State {
         let account = self.accounts.get(caller).ok_or_else(Refusal::unauthorized)?.clone();
         let get = |name: &str| call.get(name).unwrap_or_default().to_owned();
         let owner = self.owner_named(caller, call)?;
+        if let Some(owner) = self.accounts.get(owner.account).filter(|owner| owner.disabled) {
+            let text = format!(
+                "The owner of vm to deploy is disabled: Account [{{\"accountName\":\"{}\",\"id\":{},\"uuid\":\"{}\"}}]",
+                owner.name, owner.number, owner.id
+            );
+            return Err(Refusal::new(531, 4365, text));
+        }
         let number_of_machine = self.next_machine;
         let name = call.get("name").map_or_else(|| format!("VM-{number_of_machine}"), str::to_owned);
         if !valid_name(&name) {

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::CloudStack;
 use super::account::Role;
 use super::jobs::stamp;
-use super::state::{Machine, Owner, State, Volume};
+use super::state::{Machine, Owner, Router, State, Volume};
 
 /// A machine as a test looks at it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -420,6 +420,15 @@ impl CloudStack {
         let state = self.state();
         let disks = state.volumes.iter().filter(|volume| !volume.root && !volume.destroyed);
         disks
+    /// The router of a network, by id, fails from now on, or works again.
+    pub fn break_router(&self, network: &str, how: Option<Router>) {
+        let mut state = self.state();
+        match how {
+            Some(how) => state.broken_routers.insert(network.to_owned(), how),
+            None => state.broken_routers.remove(network),
+        };
+    }
+
             .map(|disk| {
                 let machine = disk.machine.and_then(|number| state.machines.get(&number));
                 (disk.id.clone(), machine.map(|machine| machine.id.clone()))

@@ -6,7 +6,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
 use super::account::Role;
-use super::state::{Event, Job, Outcome, State, Work};
+use super::state::{Event, Job, Outcome, Router, State, Work};
 use super::wire::Refusal;
 use crate::chance::Span;
 
@@ -215,6 +215,11 @@ impl State {
             let text = format!(
                 "Unable to orchestrate the start of VM instance {{\"instanceName\":\"{}\",\"uuid\":\"{}\"}}.",
                 self.instance_name(machine),
+        let routers = machine.nics.iter().filter_map(|nic| self.broken_routers.get(&nic.network));
+        if let Some(how) = routers.copied().next() {
+            let text = self.failed_router(&machine.id, how);
+            return Some(self.failed_start(number, deploy, true, 530, text, now));
+        }
                 machine.id
             );
             return Some(self.failed_start(number, deploy, true, 530, text, now));
@@ -230,6 +235,23 @@ impl State {
         &mut self,
         number: u64,
         deploy: bool,
+    /// What is said of a machine whose network has a router that fails.
+    fn failed_router(&self, machine: &str, how: Router) -> String {
+        match how {
+            Router::Unreachable if self.is_older_than(&[4, 23]) => {
+                "Network is unavailable. Please contact administrator".to_owned()
+            }
+            Router::Unreachable => {
+                format!("The Network for VM {machine} is unavailable. Please contact administrator.")
+            }
+            // Since 4.22.1 tenants are not told more.
+            Router::Disobedient if self.is_older_than(&[4, 22, 1]) => format!(
+                "Unable to start a VM [{machine}] due to [Unable to create a deployment for VM instance {{\"uuid\":\"{machine}\"}}]."
+            ),
+            Router::Disobedient => format!("Unable to start a VM [{machine}] due to insufficient capacity."),
+        }
+    }
+
         was_placed: bool,
         code: u16,
         text: String,

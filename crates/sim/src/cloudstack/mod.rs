@@ -59,6 +59,7 @@ use faults::{Fault, Trouble, Weather, strike};
 pub use hands::MachineView;
 use jobs::after;
 use settings::Settings;
+pub use state::Router;
 use state::{Event, State};
 use wire::{Call, Refusal};
 
@@ -163,6 +164,7 @@ impl CloudStack {
             ids: Chance::new(&environment.entropy, "cloudstack/ids"),
             delays: Chance::new(&environment.entropy, "cloudstack/delays"),
             broken_hosts: BTreeSet::new(),
+            broken_routers: BTreeMap::new(),
             removed: BTreeSet::new(),
             history: Vec::new(),
             past: VecDeque::new(),

@@ -117,6 +117,15 @@ pub(crate) struct Job {
     pub(crate) work: Work,
 }
 
+/// How a router fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Router {
+    /// It takes no orders, and the server knows that it is the router.
+    Unreachable,
+    /// It does not do what it is told, for which the server gives up the whole zone: then there is no host.
+    Disobedient,
+}
+
 /// What a job came to.
 #[derive(Clone, Debug)]
 pub(crate) enum Outcome {
@@ -259,6 +268,8 @@ pub(crate) struct State {
     pub(crate) removed: BTreeSet<String>,
     /// Hosts that refuse to start anything.
     pub(crate) broken_hosts: BTreeSet<String>,
+    /// Networks whose router does not do what it is told, and how the server takes that.
+    pub(crate) broken_routers: BTreeMap<String, Router>,
     /// What people did to machines, as `listEvents` tells it: oldest first.
     pub(crate) history: Vec<(Owner, Value)>,
     /// The machines as they were, while lists lag behind.

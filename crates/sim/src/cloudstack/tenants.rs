@@ -83,6 +83,13 @@ impl CloudStack {
         }
     }
 
+    /// An administrator disables the ordinary tenant, or no longer: nothing is made for it.
+    pub fn disable_tenant(&self, disabled: bool) {
+        if let Some(account) = tenant(&mut self.state()) {
+            account.disabled = disabled;
+        }
+    }
+
     /// Sets a limit of the ordinary tenant; negative is none.
     pub fn limit(&self, resource: &str, limit: i64) {
         if let Some(account) = tenant(&mut self.state()) {

@@ -171,7 +171,7 @@ pub(crate) fn remedy(cause: &str) -> &'static str {
     let cause = cause.to_lowercase();
     let has = |words: &[&str]| words.iter().any(|word| cause.contains(word));
     if !has(&["certificate"]) {
-        "check the API address (api-url of the Secret, CLOUDSTACK_API_URL), the network and proxies (proxy-url, CLOUDSTACK_PROXY)"
+        "check the API address (api-url of the Secret, CLOUDSTACK_API_URL), the network and proxies (proxy of the Secret, CLOUDSTACK_PROXY)"
     } else if has(&["expired", "not valid yet", "notvalidyet"]) {
         "renew the server's certificate, or check the clock of this machine"
     } else if has(&["notvalidforname", "not valid for name"]) {
@@ -191,6 +191,21 @@ const GONE: [&str; 6] = [
     "Unable to find affinity group ",
 ];
 
+/// What the server says of a name that another machine has: in the network; and in the whole zone where machines are called as their
+/// hosts call them (VMware with `vm.instancename.flag`).
+const NAME_TAKEN: [&str; 3] = [
+    "already exists in the network domain",
+    "There already exists a VM by the name: ",
+    "There already exists a VM by the display name supplied",
+];
+
+/// What the server says when the router of a network does not do what it is told: until 4.22.1, in a reason, and since 4.23.
+const ROUTER_FAILS: [&str; 3] = [
+    "Network is unavailable. Please contact administrator",
+    "Resource [VirtualRouter:",
+    "The Network for VM ",
+];
+
 /// Sorts an answer by code and text.
 fn classify(code: u16, text: &str) -> ErrorKind {
     let has = |part: &str| text.contains(part);
@@ -201,7 +216,7 @@ fn classify(code: u16, text: &str) -> ErrorKind {
         429 => ErrorKind::Throttled(retry_after(text)),
         432 | 531 => ErrorKind::Denied,
         431 if has("entity does not exist") || has("unable to find a virtual machine") => ErrorKind::NotFound,
-        431 if has("already exists in the network domain") => ErrorKind::NameTaken,
+        431 if NAME_TAKEN.iter().any(|words| has(words)) => ErrorKind::NameTaken,
         431 if has("has delete protection enabled") => ErrorKind::DeleteProtected,
         431 if GONE.iter().any(|words| has(words)) => ErrorKind::Gone,
         400 | 405 | 430 | 431 => ErrorKind::Parameter,
@@ -211,6 +226,7 @@ fn classify(code: u16, text: &str) -> ErrorKind {
         533 if lower(" address") => ErrorKind::Internal,
         533 if has("check the affinity groups") => ErrorKind::Capacity(CapacityKind::Affinity),
         533 | 534 => ErrorKind::Capacity(CapacityKind::Hosts),
+        530 if ROUTER_FAILS.iter().any(|words| has(words)) => ErrorKind::Network,
         530 if has("No suitable host found") => ErrorKind::Capacity(CapacityKind::Hosts),
         530 if has("due to insufficient capacity") => ErrorKind::Capacity(CapacityKind::Storage),
         530 if has("Unable to orchestrate the start of VM") || has("Unable to orchestrate start ") => {
@@ -219,10 +235,10 @@ fn classify(code: u16, text: &str) -> ErrorKind {
         530 if has("affinity rules associated to the VM conflict") => {
             ErrorKind::Capacity(CapacityKind::Affinity)
         }
-        // Before 4.22.1, and to administrators: the want itself is told, in words of many authors. Addresses are the network's.
+        // Before 4.22.1, and to administrators: the want itself is told, in words of many authors. Addresses are the network's. That no
+        // deployment can be created is said too when a router failed and the server gave up the whole zone for that.
         530 if has("Unable to start a VM [") && has("] due to [") && !lower(" address") => {
-            let no_host = has("Unable to create a deployment");
-            ErrorKind::Capacity(if no_host { CapacityKind::Hosts } else { CapacityKind::InWords })
+            ErrorKind::Capacity(CapacityKind::InWords)
         }
         530 if has("tag ") && has(" already on ") => ErrorKind::TagExists,
         _ => ErrorKind::Internal,
@@ -311,7 +327,18 @@ mod tests {
             (
                 530,
                 "Unable to start a VM [4bf9895c] due to [Unable to create a deployment for VM instance {}].",
-                ErrorKind::Capacity(host),
+                ErrorKind::Capacity(CapacityKind::InWords),
+            ),
+            (
+                530,
+                "Unable to start a VM [4bf9895c] due to [Resource [VirtualRouter:12] is unreachable: Unable to send command. Router requires upgrade].",
+                ErrorKind::Network,
+            ),
+            (530, "Network is unavailable. Please contact administrator", ErrorKind::Network),
+            (
+                530,
+                "The Network for VM 4bf9895c is unavailable. Please contact administrator.",
+                ErrorKind::Network,
             ),
             (
                 530,
@@ -349,6 +376,8 @@ mod tests {
                 "The vm with hostName x already exists in the network domain: cs4; network=n",
                 ErrorKind::NameTaken,
             ),
+            (431, "There already exists a VM by the name: karpenter-x-a.", ErrorKind::NameTaken),
+            (431, "There already exists a VM by the display name supplied", ErrorKind::NameTaken),
             (
                 431,
                 "Invalid parameter id value=1 due to incorrect long value format, or entity does not exist or due to incorrect parameter annotation",
@@ -382,6 +411,12 @@ mod tests {
         ] {
             assert_eq!(classify(code, text), kind, "{text}");
         }
+    }
+
+    #[test]
+    fn remedies_name_what_the_secret_has() {
+        assert!(remedy("connection refused").contains("api-url of the Secret"));
+        assert!(remedy("connection refused").contains("proxy of the Secret"));
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::time::Duration;
 use base64::Engine as _;
 use karpenter_api::NodeClaim;
 use karpenter_cloudprovider::provider::CloudProvider;
+use karpenter_sim::cloudstack::faults::{Fault, Trouble};
 use karpenter_sim::cloudstack::settings::Throttle;
 use serde_json::json;
 use tokio::time::Instant;
@@ -201,4 +202,25 @@ async fn a_type_that_only_a_vanished_zone_sold_is_known_for_as_long_as_its_machi
     assert_eq!((&kept.capacity, kept.offerings.len()), (&before.capacity, 1));
     world.cluster.claims.lock().unwrap().clear();
     assert!(sold(&world).await.is_none(), "nobody needs it any more");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_name_that_is_taken_in_the_zone_leads_to_the_next() {
+    // As servers say it where machines are called as VMware calls them.
+    for text in [
+        "There already exists a VM by the name: x.",
+        "There already exists a VM by the display name supplied",
+    ] {
+        let world = World::new().await;
+        let taken = Trouble::Fail(431, 4350, text.to_owned());
+        world.cloud.inject(Fault::once("deployVirtualMachine", taken));
+        let claim = world.claim("np-a", json!({"cpu": "1"}));
+        world.launch(&claim).await.expect("under the next name");
+        let log = world.cloud.log();
+        let orders = log.iter().filter(|entry| entry.command == "deployVirtualMachine");
+        let names: Vec<&str> = orders.map(|entry| entry.parameters["name"].as_str()).collect();
+        assert_eq!(names.len(), 2, "{names:?}");
+        assert!(names[0] != names[1] && names[1].starts_with(names[0]), "{names:?}");
+        assert!(world.provider.delete(&world.current("np-a")).await.is_ok(), "it is known as this claim's");
+    }
 }

@@ -7,6 +7,7 @@ use karpenter_cloudprovider::error::ProviderError;
 use karpenter_cloudprovider::provider::CloudProvider;
 use karpenter_engine::instance_type::InstanceType;
 use karpenter_sim::chance::Span;
+use karpenter_sim::cloudstack::Router;
 use serde_json::json;
 
 use crate::cloud::{World, seconds, spec};
@@ -139,6 +140,83 @@ async fn machines_are_spread_over_networks_by_the_name_of_their_claim_where_the_
         world.launch(&world.claim(&format!("np-{i}"), json!({"cpu": "500m"}))).await.expect("a machine");
         assert_eq!(world.live().pop().expect("it").networks[0], both[0]);
     }
+}
+
+/// A NodeClass with two networks, of which the first has a router that fails; the other's id.
+async fn with_a_broken_router(version: &str, how: Router) -> (World, String) {
+    let world = World::new().await;
+    world.cloud.set_version(version);
+    let mut two = spec();
+    two["networkSelectorTerms"] = json!([{"name": "k8s-net"}, {"name": "k8s-storage"}]);
+    world.class("default", two).await;
+    world.cloud.break_router(&world.cloud.id_of("network", "k8s-net").unwrap(), Some(how));
+    let works = world.cloud.id_of("network", "k8s-storage").unwrap();
+    (world, works)
+}
+
+/// The networks of a claim's machine, whatever was tried before it.
+fn networks_of(world: &World, claim: &str) -> Vec<String> {
+    let mut live = world.live().into_iter();
+    live.find(|machine| machine.name.contains(claim)).expect("a machine").networks
+}
+
+const ROUTERS: [(&str, Router, usize); 3] = [
+    ("4.20.1.0", Router::Unreachable, 1),
+    ("4.23.0.0", Router::Unreachable, 1),
+    // Nobody says that it is the router: each size is tried there once.
+    ("4.20.1.0", Router::Disobedient, 2),
+];
+
+#[tokio::test(start_paused = true)]
+async fn a_network_whose_router_does_not_answer_is_left_for_another() {
+    for (version, how, failures) in ROUTERS {
+        let (world, works) = with_a_broken_router(version, how).await;
+        // So quickly that it shows while the launch waits.
+        world.cloud.configure(|settings| {
+            settings.latencies.start = Span::millis(0, 0);
+            settings.latencies.first_start = Span::millis(0, 0);
+        });
+        world.node("np-a").await;
+        assert_eq!(networks_of(&world, "np-a"), std::slice::from_ref(&works), "{version}");
+        assert_eq!(world.calls("deployVirtualMachine"), failures + 1, "{version}");
+        assert_eq!(world.told("NetworkUnavailable").len(), usize::from(how == Router::Unreachable));
+        let types = world.provider.get_instance_types(&world.pool("default")).await.expect("types");
+        assert!(types.iter().all(|it| it.offerings.iter().any(|o| o.available)), "no size is at fault");
+        world.node("np-b").await;
+        assert_eq!(networks_of(&world, "np-b"), [works], "{version}");
+        assert_eq!(world.calls("deployVirtualMachine"), failures + 2, "{version}: it is known by now");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_network_whose_router_fails_after_machines_were_placed_is_left_for_another() {
+    for (version, how, failures) in ROUTERS {
+        let (world, works) = with_a_broken_router(version, how).await;
+        for number in 0..failures {
+            let name = format!("np-{number}");
+            world.node(&name).await;
+            seconds(30).await;
+            world.provider.look_at_launches().await.expect("a look");
+            world.cluster.claims.lock().unwrap().remove(&name);
+        }
+        world.node("np-a").await;
+        assert_eq!(networks_of(&world, "np-a"), [works], "{version}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_disabled_account_is_told_of_after_one_order_and_bars_no_size() {
+    let world = World::new().await;
+    world.cloud.disable_tenant(true);
+    let claim = world.claim("np-a", json!({"cpu": "1"}));
+    let error = world.launch(&claim).await.expect_err("disabled");
+    assert!(matches!(error, ProviderError::Create { .. }), "{error:?}");
+    assert!(error.to_string().contains("owner of vm to deploy is disabled"), "{error}");
+    assert_eq!(world.calls("deployVirtualMachine"), 1);
+    assert!(has_any_available(&world).await);
+    world.cloud.disable_tenant(false);
+    world.launch(&claim).await.expect("a machine");
+    assert_eq!(world.calls("deployVirtualMachine"), 2, "the first size was had");
 }
 
 #[tokio::test(start_paused = true)]
