@@ -19,11 +19,12 @@ use std::time::Duration;
 use karpenter_api::NodeClaim;
 use karpenter_cloudprovider::error::ProviderError;
 use kube::ResourceExt as _;
+use serde_json::Value;
 use tokio::time::Instant;
 
 use crate::absence::Whereabouts;
 use crate::client::error::{ApiError, CapacityKind, ErrorKind};
-use crate::client::job::JobState;
+use crate::client::job::{Job, JobState};
 use crate::client::model::{Named, Nic, Tag, VirtualMachine};
 use crate::client::request::Scope;
 use crate::client::requests::{self, Deploy};
@@ -747,11 +748,11 @@ impl Shared {
         if under_way.is_none() && machine.has_pending_job() {
             // Ordered by whoever led before us, perhaps: servers since 4.22.1 know the last job of a machine.
             let asked = self.client.call(&requests::query_job_of_machine(&machine.id)).await;
-            let destroys =
-                asked.is_ok_and(|job| job["cmd"].as_str().is_some_and(|c| c.contains("DestroyVMCmd")));
-            if let Some(job) = machine.jobid.clone().filter(|_| destroys) {
-                self.deletions.ordered(&machine.id, &job);
-                under_way = Some(job);
+            let destroys = |job: &Value| job["cmd"].as_str().is_some_and(|cmd| cmd.contains("DestroyVMCmd"));
+            let job = asked.ok().filter(destroys).and_then(|job| Job::from_answer(&job).ok());
+            if let Some(job) = job.filter(|job| job.state == JobState::Pending) {
+                self.deletions.ordered(&machine.id, &job.id);
+                under_way = Some(job.id);
             }
         }
         if under_way.is_some() && machine.has_pending_job() {
@@ -762,6 +763,7 @@ impl Shared {
             LastOrder::Protected => {
                 self.protected.note(&machine.id, true);
                 self.voice.warn(claim, "DeleteRefused", protected(machine));
+            // The list may still tell of another.
                 let text = format!("{}, Karpenter keeps trying ({})", protected(machine), machine.id);
                 return Err(ProviderError::other(text));
             }

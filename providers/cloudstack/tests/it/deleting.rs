@@ -2,6 +2,7 @@
 
 use karpenter_api::NodeClaim;
 use karpenter_cloudprovider::provider::CloudProvider;
+use karpenter_provider_cloudstack::client::requests;
 use karpenter_sim::chance::Span;
 use serde_json::json;
 
@@ -320,4 +321,31 @@ async fn a_machine_that_cannot_be_destroyed_is_told_of_and_ordered_again_ever_mo
     seconds(600).await;
     world.delete(&claim).await.expect("gone");
     assert!(world.live().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_two_jobs_of_a_machine_the_one_that_destroys_it_is_followed() {
+    let world = World::new().await;
+    let claim = running(&world, "np-a").await;
+    world.cloud.configure(|settings| {
+        settings.latencies.stop = Span::secs(20, 20);
+        settings.latencies.destroy = Span::secs(60, 60);
+    });
+    let machine = world.live()[0].id.clone();
+    // Somebody restarts it, and whoever led before us has it destroyed after that.
+    world.client.call(&requests::reboot(&machine)).await.expect("taken");
+    seconds(2).await;
+    world.client.call(&requests::destroy(&machine, false, &[])).await.expect("taken");
+    let next = world.another(2);
+    next.delete(&claim).await.expect("it goes");
+    // The first job is through, the second at work, and lists do not show the machine.
+    world.cloud.add_account("other", "k8s-net");
+    world.cloud.assign_machine(&machine, Some("other"), None);
+    seconds(25).await;
+    next.delete(&claim).await.expect("it still goes");
+    assert_eq!(world.live().len(), 1);
+    seconds(60).await;
+    assert!(next.delete(&claim).await.expect_err("gone").is_not_found());
+    assert!(world.live().is_empty());
+    assert_eq!(world.calls("destroyVirtualMachine"), 1, "one order is enough");
 }
