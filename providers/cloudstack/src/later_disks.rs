@@ -10,6 +10,7 @@ use karpenter_api::NodeClaim;
 use tokio::time::Instant;
 
 use crate::client::error::{ApiError, ErrorKind};
+use crate::client::job::JobState;
 use crate::client::model::{VirtualMachine, Volume};
 use crate::client::request::Scope;
 use crate::client::requests::{self, NewDisk};
@@ -20,8 +21,11 @@ use crate::resolved::{Resolved, resolve};
 use crate::shared::Shared;
 use crate::{disks, labels};
 
-/// When to look at the disks of a machine again: something was ordered, or went wrong.
+/// When to look at the disks of a machine again: something was ordered, or went wrong. Each further failure doubles it.
 const AGAIN: Duration = Duration::from_secs(15);
+const LONGEST: Duration = Duration::from_secs(10 * 60);
+/// What the server says of a device that another disk has.
+const DEVICE_TAKEN: &str = " is used by ";
 
 /// The name of a machine's extra disk of this number.
 fn name(machine: &str, number: usize) -> String {
@@ -40,17 +44,59 @@ pub(crate) fn machine_of(disk: &str) -> Option<&str> {
     rest.parse::<usize>().is_ok().then_some(machine)
 }
 
-/// Machines whose disks are all attached, or when to look again.
+/// What is known of machines whose disks are attached later.
 #[derive(Debug, Default)]
-pub(crate) struct LaterDisks(Mutex<BTreeMap<String, Option<Instant>>>);
+pub(crate) struct LaterDisks(Mutex<BTreeMap<String, Attaching>>);
+
+/// How far the disks of a machine are.
+#[derive(Debug, Default)]
+struct Attaching {
+    /// When to look again; never once all are attached.
+    next: Option<Instant>,
+    /// How long it was waited after the last failure.
+    pause: Duration,
+    orders: BTreeMap<String, Order>,
+}
+
+/// The last order to attach a disk.
+#[derive(Clone, Debug, Default)]
+struct Order {
+    /// The job that carries it out; none once it is known what came of it.
+    job: Option<String>,
+    /// Whether the device it was to be is taken.
+    is_taken: bool,
+}
 
 impl LaterDisks {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Option<Instant>>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Attaching>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn is_due(&self, machine: &str) -> bool {
-        self.lock().get(machine).is_none_or(|next| next.is_some_and(|next| Instant::now() >= next))
+        let attaching = self.lock();
+        attaching.get(machine).is_none_or(|known| known.next.is_some_and(|next| Instant::now() >= next))
+    }
+
+    /// This is what became of the disks of a machine now: whether all are attached. What fails is tried again ever more rarely.
+    fn looked_at(&self, machine: &str, attached: Result<bool, &ApiError>) {
+        let mut all = self.lock();
+        let known = all.entry(machine.to_owned()).or_default();
+        known.next = match attached {
+            Ok(true) => None,
+            Ok(false) => Some(Instant::now() + AGAIN),
+            Err(_) => {
+                known.pause = (known.pause * 2).clamp(AGAIN, LONGEST);
+                Some(Instant::now() + known.pause)
+            }
+        };
+    }
+
+    fn order(&self, machine: &str, volume: &str) -> Order {
+        self.lock().get(machine).and_then(|known| known.orders.get(volume).cloned()).unwrap_or_default()
+    }
+
+    fn ordered(&self, machine: &str, volume: &str, order: Order) {
+        self.lock().entry(machine.to_owned()).or_default().orders.insert(volume.to_owned(), order);
     }
 
     /// Forgets all machines but these.
@@ -97,16 +143,12 @@ impl CloudStackProvider {
             let tags = |number| shared.tags_of_disk(&tags, kept.contains(&requests::device(number)));
             if later.is_empty() { Ok(true) } else { shared.attach(machine, scope, &later, tags).await }
         };
-        let next = match attached.await {
-            Ok(true) => None,
-            Ok(false) => Some(Instant::now() + AGAIN),
-            Err(error) => {
-                let text = format!("a data disk of virtual machine {} is missing: {error}", machine.name);
-                shared.voice.warn(claim, "DataDiskMissing", text);
-                Some(Instant::now() + AGAIN)
-            }
-        };
-        shared.later_disks.lock().insert(machine.id.clone(), next);
+        let attached = attached.await;
+        if let Err(error) = &attached {
+            let text = format!("a data disk of virtual machine {} is missing: {error}", machine.name);
+            shared.voice.warn(claim, "DataDiskMissing", text);
+        }
+        shared.later_disks.looked_at(&machine.id, attached.as_ref().copied());
     }
 }
 
@@ -122,6 +164,8 @@ impl Shared {
         let request = requests::list_data_disks_by_keyword(&machine.name, scope);
         let there: Vec<Volume> = self.client.list(&request, Lane::Action).await?;
         let mut complete = true;
+        // One that cannot be attached keeps no other from it.
+        let mut failure = None;
         for (number, disk) in later {
             let name = name(&machine.name, *number);
             let mut mine: Vec<&Volume> = there.iter().filter(|volume| volume.name == name).collect();
@@ -138,14 +182,16 @@ impl Shared {
                 }
                 continue;
             };
+            let tags = tags(*number);
             if volume.tags.is_empty() {
-                self.tag_volume(&volume.id, &tags(*number)).await?;
+                self.tag_volume(&volume.id, &tags).await?;
             }
             if volume.virtualmachineid.is_empty() {
                 complete = false;
                 if is_idle(volume) {
-                    let request = requests::attach_volume(&volume.id, &machine.id, requests::device(*number));
-                    self.client.call(&request).await?;
+                    let is_kept = tags.contains_key(labels::TAG_KEPT);
+                    let ordered = self.order_attached(machine, volume, requests::device(*number), is_kept);
+                    failure = ordered.await.err().or(failure);
                 }
             } else if volume.virtualmachineid != machine.id {
                 let text = format!("the volume {name} is attached to another virtual machine; detach it");
@@ -155,7 +201,45 @@ impl Shared {
                 self.client.call(&requests::destroy_volume(&twin.id)).await?;
             }
         }
-        Ok(complete)
+        failure.map_or(Ok(complete), Err)
+    }
+
+    /// Orders a disk to be attached, unless that is under way. What came of the order before is told first, so that whoever looks knows
+    /// what to mend; only that its device is taken is nobody's fault, and then another does, unless the device says that it is kept.
+    async fn order_attached(
+        &self,
+        machine: &VirtualMachine,
+        volume: &Volume,
+        device: i64,
+        is_kept: bool,
+    ) -> Result<(), ApiError> {
+        let mut order = self.later_disks.order(&machine.id, &volume.id);
+        if let Some(job) = order.job.take() {
+            match self.client.job(&job).await.map(|job| job.state) {
+                Ok(JobState::Pending) => return Ok(()),
+                Ok(JobState::Failed(error)) => {
+                    let is_taken = error.text.contains(DEVICE_TAKEN) && !is_kept && !order.is_taken;
+                    order.is_taken |= is_taken;
+                    self.later_disks.ordered(&machine.id, &volume.id, order.clone());
+                    if error.text.contains(DEVICE_TAKEN) && !is_taken {
+                        let text = format!("{}; detach the disk that has its device", error.text);
+                        return Err(ApiError { text, ..error });
+                    }
+                    if !is_taken {
+                        return Err(error);
+                    }
+                }
+                // It was attached and detached again, or nobody remembers.
+                Ok(JobState::Succeeded(_)) => {}
+                Err(error) if error.is_not_found() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let device = Some(device).filter(|_| !order.is_taken);
+        let answer = self.client.call(&requests::attach_volume(&volume.id, &machine.id, device)).await?;
+        order.job = answer["jobid"].as_str().map(str::to_owned);
+        self.later_disks.ordered(&machine.id, &volume.id, order);
+        Ok(())
     }
 
     async fn tag_volume(&self, id: &str, tags: &BTreeMap<String, String>) -> Result<(), ApiError> {

@@ -457,6 +457,11 @@ impl CloudStack {
         let (number, owner, zone) = {
             let machine = state.machine(machine)?;
             (machine.number, machine.owner.clone(), machine.zone.clone())
+        self.attach_disk_as(machine, name, 9)
+    }
+
+    /// The same, as this device.
+    pub fn attach_disk_as(&self, machine: &str, name: &str, device: i64) -> Option<String> {
         };
         let id = state.uuid();
         let offering = state.disk_offerings.first().and_then(|offering| offering["id"].as_str());
@@ -468,7 +473,7 @@ impl CloudStack {
             zone,
             created: now,
             machine: Some(number),
-            device: 9,
+            device,
             size_bytes: 8 << 30,
             offering: offering.unwrap_or_default().to_owned(),
             destroyed: false,

@@ -168,7 +168,7 @@ pub(crate) enum Work {
     Attach {
         volume: String,
         machine: u64,
-        device: i64,
+        device: Option<i64>,
     },
     /// Everything was done when it was accepted.
     Nothing(Value),

@@ -1,5 +1,7 @@
 //! Data disks on their own: made, attached, destroyed.
 
+use std::collections::BTreeMap;
+
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
@@ -51,7 +53,7 @@ impl State {
         let machine = self.machine_ids.get(machine).copied();
         let machine = machine.ok_or_else(|| Refusal::parameter("Unable to find the virtual machine"))?;
         self.own_volume(caller, &volume)?;
-        let device = call.get("deviceid").and_then(|id| id.parse().ok()).unwrap_or(1);
+        let device = call.get("deviceid").and_then(|id| id.parse().ok());
         let work = Work::Attach { volume: volume.clone(), machine, device };
         let instance = Some(("Volume", volume));
         let job = self.accept(caller, "user.volume.AttachVolumeCmd", instance, work, None, now)?;
@@ -92,13 +94,18 @@ impl State {
         Err(Refusal::new(531, 4365, text))
     }
 
-    pub(crate) fn attached(&mut self, volume: &str, machine: u64, device: i64) -> Outcome {
+    pub(crate) fn attached(&mut self, volume: &str, machine: u64, device: Option<i64>) -> Outcome {
         let ready = |state: &str| matches!(state, "Running" | "Stopped");
         if !self.machines.get(&machine).is_some_and(|machine| ready(machine.state)) {
             let text = "Please specify a VM that is either running or stopped.";
             return Outcome::Failed(431, text.to_owned());
         }
-        let taken = self.volumes.iter().any(|v| v.machine == Some(machine) && v.device == device);
+        let older = self.is_older_than(&[4, 20]);
+        let used = self.volumes.iter().filter(|v| v.machine == Some(machine));
+        let used: BTreeMap<i64, String> = used.map(|v| (v.device, v.name.clone())).collect();
+        // 0 is the root disk, 3 the CD drive.
+        let device = device.or_else(|| (1..).find(|device| *device != 3 && !used.contains_key(device)));
+        let device = device.unwrap_or_default();
         let Some(volume) = self.volumes.iter_mut().find(|v| v.id == volume && !v.destroyed) else {
             return Outcome::Failed(431, format!("Unable to find volume {volume}"));
         };
@@ -108,8 +115,12 @@ impl State {
                 "Please specify a volume that is not attached to any VM.".to_owned(),
             );
         }
-        if taken {
-            return Outcome::Failed(431, format!("deviceId {device} is used by vm"));
+        if let Some(by) = used.get(&device) {
+            let text = match older {
+                true => format!("deviceId {device} is used by vm {machine}"),
+                false => format!("deviceId {device} is used by vol {by} on vm {machine}"),
+            };
+            return Outcome::Failed(530, text);
         }
         volume.machine = Some(machine);
         volume.device = device;

@@ -153,12 +153,13 @@ pub fn create_volume(name: &str, zone_id: &str, disk: &NewDisk, scope: &Scope) -
         .within(scope)
 }
 
-/// Attaches a data disk.
-pub fn attach_volume(id: &str, virtual_machine_id: &str, device: i64) -> Request {
-    Request::new("attachVolume")
-        .with("id", id)
-        .with("virtualmachineid", virtual_machine_id)
-        .with("deviceid", device.to_string())
+/// Attaches a data disk, as this device or as whichever is free.
+pub fn attach_volume(id: &str, virtual_machine_id: &str, device: Option<i64>) -> Request {
+    let request = Request::new("attachVolume").with("id", id).with("virtualmachineid", virtual_machine_id);
+    match device {
+        Some(device) => request.with("deviceid", device.to_string()),
+        None => request,
+    }
 }
 
 /// Destroys a data disk that is attached to nothing. Expunging it is left to the server, which tenants may not ask for.

@@ -214,6 +214,36 @@ async fn of_a_disk_that_two_leaders_made_one_is_attached_and_the_other_goes() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_disk_whose_device_is_taken_is_told_of_and_not_ordered_for_ever() {
+    for stays in [false, true] {
+        let world = World::new().await;
+        world.cloud.set_version("4.20.2.0");
+        seconds(601).await;
+        let second = json!({"offering": "k8s.datacustom", "size": 5, "deleteOnTermination": !stays});
+        world.class("default", with(json!([{"offering": "k8s.data20"}, second]))).await;
+        running(&world, "np-a").await;
+        let machine = world.live()[0].id.clone();
+        world.cloud.attach_disk_as(&machine, "pvc-5f0a7f0e", 2).expect("a volume");
+        for _ in 0..120 {
+            world.provider.look_at_launches().await.expect("a look");
+            seconds(30).await;
+        }
+        let attached = world.cloud.data_disks().into_iter().filter(|(_, to)| to.is_some()).count();
+        let (orders, told) = (world.calls("attachVolume"), world.told("DataDiskMissing"));
+        if stays {
+            // As which device it is attached says that it stays.
+            assert_eq!(attached, 2);
+            assert!((4..=12).contains(&orders), "ever more rarely: {orders}");
+            assert!(!told.is_empty());
+            let says = |text: &String| text.contains("deviceId 2 is used by") && text.contains("detach");
+            assert!(told.iter().all(says), "{told:?}");
+        } else {
+            assert_eq!((attached, orders, told.len()), (3, 2, 0), "as another device: {told:?}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_disk_that_somebody_marked_as_kept_is_not_collected() {
     let world = World::new().await;
     world.class("default", with(json!([{"offering": "k8s.data20"}]))).await;

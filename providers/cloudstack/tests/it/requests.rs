@@ -58,7 +58,7 @@ fn every_request() -> Vec<Request> {
         requests::list_affinity_groups_by_keyword("k", &Scope::Own),
         requests::query_job("j"),
         requests::list_nics("v"),
-        requests::attach_volume("d", "v", 1),
+        requests::attach_volume("d", "v", Some(1)),
         requests::destroy_volume("d"),
         requests::create_tags("UserVm", &ids, &tags),
     ];
