@@ -49,12 +49,15 @@ const DENIAL_BELIEVED: Duration = Duration::from_secs(60 * 60);
 const MAY_COME: Duration = Duration::from_secs(10 * 60);
 /// Names a claim's machines may take.
 const MAX_ATTEMPTS: u32 = 20;
-/// Machines that one launch makes although they fail for reasons in words nobody reads: another size may not help at all.
+/// Machines that one launch makes in a network although they fail for reasons in words nobody reads: another size may not help at
+/// all.
 const MAX_UNCLEAR: usize = 3;
 /// Why a launch failed that was told to make a machine of something that is gone.
 pub(crate) const RESOURCE_NOT_FOUND: &str = "ResourceNotFound";
 /// Unexplained failures of one kind after which it is taken for a refusal.
 const MAX_UNEXPLAINED: u32 = 3;
+/// How long after another a failure counts together with it: one a day is nothing that lasts.
+const TOGETHER: Duration = Duration::from_secs(30 * 60);
 
 /// One way to make the machine.
 #[derive(Clone, Debug)]
@@ -115,24 +118,26 @@ impl Lost {
         let lost = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         lost.get(scope).is_some_and(|since| since.elapsed() < MAY_COME)
     }
-}
 
     /// Whether one may still come anywhere.
     pub(crate) fn may_come_anywhere(&self) -> bool {
         let lost = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         lost.values().any(|since| since.elapsed() < MAY_COME)
     }
+}
 
-/// Unexplained failures, by what was tried.
+/// Unexplained failures, by what was tried: how many, and when the last was.
 #[derive(Debug, Default)]
-pub(crate) struct Unexplained(Mutex<BTreeMap<String, u32>>);
+pub(crate) struct Unexplained(Mutex<BTreeMap<String, (u32, Instant)>>);
 
 impl Unexplained {
     /// Counts one; whether it is one too many.
     fn too_many(&self, what: &str) -> bool {
         let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = counts.entry(what.to_owned()).or_default();
+        counts.retain(|_, (_, last)| last.elapsed() < TOGETHER);
+        let (count, last) = counts.entry(what.to_owned()).or_insert((0, Instant::now()));
         *count += 1;
+        *last = Instant::now();
         let over = *count >= MAX_UNEXPLAINED;
         if over {
             counts.remove(what);
@@ -165,7 +170,7 @@ impl Shared {
         &self,
         claim: &NodeClaim,
         scope: &Scope,
-        candidates: Vec<Candidate>,
+        mut candidates: Vec<Candidate>,
         tags: &BTreeMap<String, String>,
     ) -> Result<VirtualMachine, ProviderError> {
         let uid = claim.uid().unwrap_or_default();
@@ -189,10 +194,15 @@ impl Shared {
             Survey::Free(attempt) => attempt,
         };
         let mut refusals = Vec::new();
-        let mut unclear = 0;
+        let mut unclear: BTreeMap<String, usize> = BTreeMap::new();
+        candidates.sort_by_key(|candidate| self.unavailable.is_doubtful(&candidate.network()));
         for candidate in candidates.into_iter().take(MAX_CANDIDATES) {
             if attempt >= MAX_ATTEMPTS {
                 break;
+            }
+            // Why it fails there nobody knows; another network may do.
+            if unclear.get(&candidate.network()).is_some_and(|count| *count >= MAX_UNCLEAR) {
+                continue;
             }
             if self.quota_hits.refuse(&candidate.deploy.scope, &candidate.need) {
                 continue;
@@ -219,12 +229,13 @@ impl Shared {
                 Attempt::Refused(why) => refusals.push(format!("{}: {why}", candidate.type_name)),
                 Attempt::Unclear(why) => {
                     refusals.push(format!("{}: {why}", candidate.type_name));
-                    unclear += 1;
-                    if unclear >= MAX_UNCLEAR {
+                    let count = unclear.entry(candidate.network()).or_default();
+                    *count += 1;
+                    if *count == MAX_UNCLEAR {
                         refusals.push(format!(
-                            "{unclear} machines failed like that, so no other size is tried now"
+                            "{count} machines failed like that in network {:?}, so no other size is tried there now",
+                            candidate.network_name
                         ));
-                        break;
                     }
                 }
             }
@@ -236,7 +247,8 @@ impl Shared {
     fn allow(&self, candidate: &Candidate) {
         // A reservation with room says nothing of the hosts outside it.
         let group = candidate.group_refused_as.clone().filter(|_| candidate.reservation.is_none());
-        let had = [candidate.refused(), Refused::Network(candidate.network())];
+        let had =
+            [candidate.refused(), candidate.refused_in_network(), Refused::Network(candidate.network())];
         for what in had.into_iter().chain(group) {
             self.unavailable.allow(&what, Stage::Placed);
         }
@@ -298,6 +310,8 @@ impl Shared {
                     return Ok(Attempt::Refused("refused while this launch waited for its turn".to_owned()));
                 }
                 let begun = Instant::now();
+                // From here on there may be one, whatever becomes of the answer.
+                self.has_no_machines.store(false, std::sync::atomic::Ordering::Relaxed);
                 let answer = self.client.call(&requests::deploy(&deploy)).await;
                 self.metrics.launch_duration.with(&["accept"]).observe_duration(begun.elapsed());
                 answer
@@ -306,25 +320,23 @@ impl Shared {
                 Ok(answer) => match (answer["id"].as_str(), answer["jobid"].as_str()) {
                     (Some(id), Some(job)) if !id.is_empty() => break (id.to_owned(), job.to_owned()),
                     _ => {
+                        self.lost.note(&scope);
                         return Err(ProviderError::other(
                             "CloudStack accepted a deployment without naming it",
-                // From here on there may be one, whatever becomes of the answer.
-                self.has_no_machines.store(false, std::sync::atomic::Ordering::Relaxed);
                         ));
                     }
                 },
                 Err(error) => error,
             };
             if error.outcome_unknown() {
+                self.lost.note(&scope);
                 match self.find_lost(&deploy, claim).await {
                     Some(id) => break (id, deploy.job_id),
-                        self.lost.note(&scope);
                     // It may still arrive: the next call looks again before it sends anything.
                     None => return Err(failed(&error)),
                 }
             }
             if error.kind == ErrorKind::NameTaken {
-                self.lost.note(&scope);
                 names_taken += 1;
                 match self.survey(claim, &scope).await.map_err(|error| failed(&error))? {
                     Survey::Found(machine) => return Ok(Attempt::Launched(machine)),
@@ -396,6 +408,10 @@ impl Shared {
         job: &str,
         scope: &Scope,
     ) -> Result<VirtualMachine, ApiError> {
+        // Nobody waits: what comes of it is seen to with the other launches.
+        if self.options.launch_wait.is_zero() {
+            return Ok(accepted.clone());
+        }
         let deadline = Instant::now() + self.options.launch_wait;
         let id = accepted.id.as_str();
         // What was ordered, for as long as the server does not say what came of it.
@@ -471,7 +487,7 @@ impl Shared {
                     CapacityKind::Hosts | CapacityKind::Start => {
                         (this(), "no host has room for it".to_owned())
                     }
-                    CapacityKind::InWords => (this(), error.text.clone()),
+                    CapacityKind::InWords => (candidate.refused_in_network(), error.text.clone()),
                 };
                 let text = format!("{} in zone {}: {why}", candidate.type_name, candidate.zone_name);
                 self.voice.warn(claim, "InsufficientCapacity", text);
@@ -492,9 +508,19 @@ impl Shared {
                 self.voice.warn(claim, "QuotaExceeded", text);
                 refused()
             }
+            // Which of several is meant the server does not say.
+            ErrorKind::Network if candidate.deploy.network_ids.len() == 1 => {
+                let text = format!(
+                    "network {:?} in zone {} does not work, so machines go to others for a while: {error}; look at its router, or restart the network",
+                    candidate.network_name, candidate.zone_name
+                );
+                self.voice.warn(claim, "NetworkUnavailable", text);
+                self.unavailable.refuse(Refused::Network(candidate.network()), Stage::Running);
+                refused()
+            }
             // Nobody says why. Addresses running out looks like this to tenants, and lists say which network lacks them; where they do
             // not, another network may do.
-            ErrorKind::Internal if self.unexplained.too_many(&candidate.key()) => {
+            ErrorKind::Internal | ErrorKind::Network if self.unexplained.too_many(&candidate.key()) => {
                 let text = format!(
                     "machines in network {:?} fail and CloudStack does not say why, which is how it looks when addresses run out; the network is left alone for a while",
                     candidate.network_name
@@ -503,7 +529,7 @@ impl Shared {
                 self.unavailable.refuse(Refused::Network(candidate.network()), Stage::Placed);
                 refused()
             }
-            ErrorKind::Internal => {
+            ErrorKind::Internal | ErrorKind::Network => {
                 self.catalogue.forget_networks();
                 Err(failed(error))
             }
@@ -515,13 +541,9 @@ impl Shared {
                     format!("something the NodeClass selected is gone: {error}"),
                 ))
             }
-            ErrorKind::Denied if error.code == 531 => {
-                if error.text.contains("Zone is currently disabled") {
-                    self.unavailable.refuse(Refused::Zone(candidate.zone_id.clone()), Stage::Placed);
-                    self.catalogue.forget();
-                } else {
-                    self.unavailable.refuse(candidate.refused(), Stage::Placed);
-                }
+            ErrorKind::Denied if error.text.contains("Zone is currently disabled") => {
+                self.unavailable.refuse(Refused::Zone(candidate.zone_id.clone()), Stage::Placed);
+                self.catalogue.forget();
                 refused()
             }
             // It is not sold to us. Whatever else is denied concerns more than one size: the account, the network, the template.
@@ -747,6 +769,7 @@ impl Shared {
         let mut under_way = self.deletions.job(&machine.id);
         if under_way.is_none() && machine.has_pending_job() {
             // Ordered by whoever led before us, perhaps: servers since 4.22.1 know the last job of a machine.
+            // The list may still tell of another.
             let asked = self.client.call(&requests::query_job_of_machine(&machine.id)).await;
             let destroys = |job: &Value| job["cmd"].as_str().is_some_and(|cmd| cmd.contains("DestroyVMCmd"));
             let job = asked.ok().filter(destroys).and_then(|job| Job::from_answer(&job).ok());
@@ -763,7 +786,6 @@ impl Shared {
             LastOrder::Protected => {
                 self.protected.note(&machine.id, true);
                 self.voice.warn(claim, "DeleteRefused", protected(machine));
-            // The list may still tell of another.
                 let text = format!("{}, Karpenter keeps trying ({})", protected(machine), machine.id);
                 return Err(ProviderError::other(text));
             }
@@ -841,17 +863,23 @@ impl Candidate {
     }
 
     fn refused(&self) -> Refused {
+        Refused::Type { zone: self.zone_id.clone(), name: self.refused_name() }
+    }
+
+    fn refused_in_network(&self) -> Refused {
+        Refused::TypeIn { zone: self.zone_id.clone(), name: self.refused_name(), network: self.network() }
+    }
+
+    fn refused_name(&self) -> String {
         let reservation = self.reservation.as_ref().map(|(name, _)| name.as_str());
-        Refused::Type {
-            zone: self.zone_id.clone(),
-            name: reservations::refused_name(&self.type_name, reservation),
-        }
+        reservations::refused_name(&self.type_name, reservation)
     }
 
     /// All that must not be refused for it to be had.
     fn takes(&self) -> impl Iterator<Item = Refused> {
-        let place = [Refused::Zone(self.zone_id.clone()), Refused::Network(self.network()), self.refused()];
-        place.into_iter().chain(self.group_refused_as.clone())
+        let place = [Refused::Zone(self.zone_id.clone()), Refused::Network(self.network())];
+        let size = [self.refused(), self.refused_in_network()];
+        place.into_iter().chain(size).chain(self.group_refused_as.clone())
     }
 
     /// How many machines are in its affinity groups already.
@@ -873,6 +901,18 @@ impl Candidate {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn unexplained_failures_that_are_far_apart_are_not_counted_together() {
+        let unexplained = Unexplained::default();
+        for _ in 0..5 {
+            assert!(!unexplained.too_many("small/zone/net"));
+            assert!(!unexplained.too_many("small/zone/net"));
+            tokio::time::sleep(TOGETHER).await;
+        }
+        assert_eq!([1, 2, 3].map(|_| unexplained.too_many("small/zone/net")), [false, false, true]);
+        assert!(!unexplained.too_many("small/zone/net"), "and then from the beginning");
+    }
 
     #[test]
     fn a_launch_says_when_all_names_of_its_machine_are_used_up() {

@@ -138,16 +138,18 @@ impl CloudStackProvider {
         let has_network = |zone: &model::Zone, name: &str| {
             resolved.in_zone.get(&zone.id).is_some_and(|in_zone| {
                 let refused = |network: &model::Network| {
-                    network.is_full() || shared.unavailable.is_refused(&Refused::Network(network.id.clone()))
+                    let (zone, name, id) = (zone.id.clone(), name.to_owned(), network.id.clone());
+                    shared.unavailable.is_refused(&Refused::Network(id.clone()))
+                        || shared.unavailable.is_refused(&Refused::TypeIn { zone, name, network: id })
                 };
                 let has_one = in_zone.networks.iter().any(|network| !network.is_full() && !refused(network));
                 has_one && !in_zone.additional.iter().any(model::Network::is_full)
             })
         };
-        let used = shared.used_reservations(resolved).await?;
-        let prices = shared.prices(&resolved.spec).await?;
         let refused_zone =
             |zone: &model::Zone| shared.unavailable.is_refused(&Refused::Zone(zone.id.clone()));
+        let used = shared.used_reservations(resolved).await?;
+        let prices = shared.prices(&resolved.spec).await?;
         let price = |zone: &model::Zone, size: &instancetypes::Size| {
             let storage_gb = resolved.need(&zone.id, size).storage_gb;
             prices.of(size, storage_gb, resolved.spec.pricing.as_ref())
@@ -159,17 +161,17 @@ impl CloudStackProvider {
         let available =
             |zone: &model::Zone, size: &instancetypes::Size, reservation: Option<&Reservation>| {
                 let name = reservations::refused_name(&size.name, reservation.map(|r| r.name.as_str()));
+                let has_network = has_network(zone, &name);
                 let this = Refused::Type { zone: zone.id.clone(), name };
                 let need = resolved.need(&zone.id, size);
-                let has_network = has_network(zone, &name);
                 need.is_within(&left)
                     && !shared.quota_hits.refuse(&resolved.scope, &need)
                     && !pool_refused
                     && has_host(zone, size)
                     && has_gpus(zone, size)
+                    && has_network
                     && !refused_zone(zone)
                     && !shared.unavailable.is_refused(&this)
-                    && has_network
             };
         let memory = |size: &instancetypes::Size| shared.learnt_memory.of(&resolved.class, &size.name);
         let root_gb = |zone: &model::Zone, size: &instancetypes::Size| resolved.root_gb(&zone.id, size);

@@ -569,6 +569,10 @@ impl Shared {
         };
         let classes = self.objects.node_classes().ok_or_else(|| unknown("CloudStackNodeClasses"))?;
         let claims = self.objects.node_claims().ok_or_else(|| unknown("NodeClaims"))?;
+        let stays = |class: &CloudStackNodeClass| {
+            let goes = class.metadata.deletion_timestamp.is_some();
+            left_out.is_none_or(|name| class.name_any() != name && !goes)
+        };
         let of_classes = classes.iter().filter(|class| class.credentials() == self.whose.as_ref());
         let of_classes: Vec<_> = of_classes.filter(|class| stays(class)).collect();
         let names_our_keys = |claim: &Arc<NodeClaim>| {
@@ -580,10 +584,6 @@ impl Shared {
             || !of_classes.is_empty()
             || claims.iter().any(names_our_keys);
         let of_classes = of_classes.into_iter().filter_map(|class| class.spec.as_ref());
-        let stays = |class: &CloudStackNodeClass| {
-            let goes = class.metadata.deletion_timestamp.is_some();
-            left_out.is_none_or(|name| class.name_any() != name && !goes)
-        };
         let otherwise = self.scope();
         let of_classes = of_classes.map(|spec| crate::resolved::scope_of(spec, &otherwise));
         let of_claims = claims.iter().filter(|claim| self.is_ours(claim));

@@ -415,11 +415,6 @@ impl CloudStack {
         state.broken_hosts = if broken { ids.into_iter().collect() } else { Default::default() };
     }
 
-    /// Volumes that are neither root disks nor destroyed, with the machine they are attached to.
-    pub fn data_disks(&self) -> Vec<(String, Option<String>)> {
-        let state = self.state();
-        let disks = state.volumes.iter().filter(|volume| !volume.root && !volume.destroyed);
-        disks
     /// The router of a network, by id, fails from now on, or works again.
     pub fn break_router(&self, network: &str, how: Option<Router>) {
         let mut state = self.state();
@@ -429,6 +424,11 @@ impl CloudStack {
         };
     }
 
+    /// Volumes that are neither root disks nor destroyed, with the machine they are attached to.
+    pub fn data_disks(&self) -> Vec<(String, Option<String>)> {
+        let state = self.state();
+        let disks = state.volumes.iter().filter(|volume| !volume.root && !volume.destroyed);
+        disks
             .map(|disk| {
                 let machine = disk.machine.and_then(|number| state.machines.get(&number));
                 (disk.id.clone(), machine.map(|machine| machine.id.clone()))
@@ -452,16 +452,16 @@ impl CloudStack {
 
     /// Somebody, such as a storage driver, makes a volume and attaches it to a machine; gives back its id.
     pub fn attach_disk(&self, machine: &str, name: &str) -> Option<String> {
-        let now = self.now();
-        let mut state = self.state();
-        let (number, owner, zone) = {
-            let machine = state.machine(machine)?;
-            (machine.number, machine.owner.clone(), machine.zone.clone())
         self.attach_disk_as(machine, name, 9)
     }
 
     /// The same, as this device.
     pub fn attach_disk_as(&self, machine: &str, name: &str, device: i64) -> Option<String> {
+        let now = self.now();
+        let mut state = self.state();
+        let (number, owner, zone) = {
+            let machine = state.machine(machine)?;
+            (machine.number, machine.owner.clone(), machine.zone.clone())
         };
         let id = state.uuid();
         let offering = state.disk_offerings.first().and_then(|offering| offering["id"].as_str());

@@ -211,15 +211,15 @@ impl State {
             let text = format!("Unable to start a VM [{}] due to {why}.", machine.id);
             return Some(self.failed_start(number, deploy, true, 530, text, now));
         }
-        if self.settings.starts_fail || broken {
-            let text = format!(
-                "Unable to orchestrate the start of VM instance {{\"instanceName\":\"{}\",\"uuid\":\"{}\"}}.",
-                self.instance_name(machine),
         let routers = machine.nics.iter().filter_map(|nic| self.broken_routers.get(&nic.network));
         if let Some(how) = routers.copied().next() {
             let text = self.failed_router(&machine.id, how);
             return Some(self.failed_start(number, deploy, true, 530, text, now));
         }
+        if self.settings.starts_fail || broken {
+            let text = format!(
+                "Unable to orchestrate the start of VM instance {{\"instanceName\":\"{}\",\"uuid\":\"{}\"}}.",
+                self.instance_name(machine),
                 machine.id
             );
             return Some(self.failed_start(number, deploy, true, 530, text, now));
@@ -231,10 +231,6 @@ impl State {
         Some(self.rendered(job))
     }
 
-    fn failed_start(
-        &mut self,
-        number: u64,
-        deploy: bool,
     /// What is said of a machine whose network has a router that fails.
     fn failed_router(&self, machine: &str, how: Router) -> String {
         match how {
@@ -252,6 +248,10 @@ impl State {
         }
     }
 
+    fn failed_start(
+        &mut self,
+        number: u64,
+        deploy: bool,
         was_placed: bool,
         code: u16,
         text: String,
