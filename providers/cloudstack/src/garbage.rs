@@ -3,8 +3,8 @@
 //! A machine goes only if it is provably ours (its name holds the digest of our cluster, and no tag says otherwise), no
 //! NodeClaim wants it, nothing is at work on it, and it had time to be seen. If any of that cannot be found out, nothing goes.
 
-use std::collections::BTreeSet;
-use std::sync::{Arc, PoisonError};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use karpenter_api::NodeClaim;
@@ -39,8 +39,28 @@ pub(crate) const MAX_PER_ROUND: usize = 10;
 const STANDS_STILL: Duration = Duration::from_secs(2 * 60);
 /// How often a machine that stands still is started before it is replaced.
 const MAX_STARTS: u32 = 1;
+/// How often the server may refuse to start it before it is replaced: a server that is busy or restarts does so in passing.
+const MAX_REFUSED_STARTS: u32 = 5;
 /// How long after that it must still run to be started again should it stop once more.
 const RUNS_WELL: Duration = Duration::from_secs(60 * 60);
+
+/// How often a machine that stood still was told to start.
+#[derive(Debug)]
+pub(crate) struct Starts {
+    taken: u32,
+    refused: u32,
+    last: Instant,
+}
+
+impl Starts {
+    fn new() -> Self {
+        Self { taken: 0, refused: 0, last: Instant::now() }
+    }
+
+    fn may_go_on(&self) -> bool {
+        self.taken < MAX_STARTS && self.refused < MAX_REFUSED_STARTS
+    }
+}
 
 /// What a round did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -282,8 +302,7 @@ impl CloudStackProvider {
                 self.shared.metrics.jobs_ended.inc(&["destroy", "succeeded"]);
             }
         }
-        let mut started = self.shared.started.lock().unwrap_or_else(PoisonError::into_inner);
-        started.retain(|id, _| seen.contains(id));
+        self.started().retain(|id, _| seen.contains(id));
         self.shared.tagged_disks.keep(seen);
         self.shared.later_disks.keep(seen);
         self.shared.troubled.keep(seen);
@@ -363,15 +382,17 @@ impl CloudStackProvider {
         match machine.state.as_str() {
             "Running" => {
                 self.forgive_starts(&machine.id);
-                return self.runs(machine).await;
+                return self.runs(machine, claim).await;
             }
-            "Unknown" if settled => return self.is_unknown(machine).await,
+            "Unknown" if settled => return self.is_unknown(machine, claim).await,
             "Stopped" if settled => {}
             _ => return,
         }
         let policy = self.shared.options.on_stopped;
         if policy == OnStopped::Start && self.may_start(&machine.id) {
-            match self.shared.client.call(&requests::start(&machine.id)).await {
+            let answer = self.shared.client.call(&requests::start(&machine.id)).await;
+            self.note_start(&machine.id, answer.is_ok());
+            match answer {
                 Ok(_) => round.started.push(machine.id.clone()),
                 Err(error) => tracing::warn!(machine = machine.id, %error, "cannot start it"),
             }
@@ -380,18 +401,28 @@ impl CloudStackProvider {
         }
     }
 
+    fn started(&self) -> MutexGuard<'_, BTreeMap<String, Starts>> {
+        self.shared.started.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn may_start(&self, id: &str) -> bool {
-        let mut started = self.shared.started.lock().unwrap_or_else(PoisonError::into_inner);
-        let (count, last) = started.entry(id.to_owned()).or_insert((0, Instant::now()));
+        self.started().get(id).is_none_or(Starts::may_go_on)
+    }
+
+    /// It was told to start, and whether the server took the order. One whose answer was lost may be given again: the machine would not
+    /// stand still had it come to anything.
+    fn note_start(&self, id: &str, is_taken: bool) {
+        let mut started = self.started();
+        let starts = started.entry(id.to_owned()).or_insert_with(Starts::new);
+        starts.last = Instant::now();
+        let count = if is_taken { &mut starts.taken } else { &mut starts.refused };
         *count += 1;
-        *last = Instant::now();
-        *count <= MAX_STARTS
     }
 
     /// It runs: what stopped it long ago says nothing of the next time.
     fn forgive_starts(&self, id: &str) {
-        let mut started = self.shared.started.lock().unwrap_or_else(PoisonError::into_inner);
-        if started.get(id).is_some_and(|(_, last)| last.elapsed() >= RUNS_WELL) {
+        let mut started = self.started();
+        if started.get(id).is_some_and(|starts| starts.last.elapsed() >= RUNS_WELL) {
             started.remove(id);
         }
     }

@@ -112,7 +112,7 @@ impl CloudStackProvider {
     }
 
     /// The machine runs: a Node that says otherwise does so no more.
-    pub(crate) async fn runs(&self, machine: &VirtualMachine) {
+    pub(crate) async fn runs(&self, machine: &VirtualMachine, claim: &NodeClaim) {
         if !self.shared.troubled.may_be(&machine.id) {
             return;
         }
@@ -122,20 +122,20 @@ impl CloudStackProvider {
             reason: "Running",
             message: format!("virtual machine {} runs", machine.name),
         };
-        if self.shared.voice.mark_node(machine, &condition, self.shared.clock.now()).await.is_ok() {
+        if self.shared.voice.mark_node(claim, machine, &condition, self.shared.clock.now()).await.is_ok() {
             self.shared.troubled.note(&machine.id, false);
         }
     }
 
     /// The server does not know what the machine does. That may pass; if it does not, node repair replaces it.
-    pub(crate) async fn is_unknown(&self, machine: &VirtualMachine) {
+    pub(crate) async fn is_unknown(&self, machine: &VirtualMachine, claim: &NodeClaim) {
         let condition = NodeCondition {
             kind: MACHINE_RUNNING,
             status: "Unknown",
             reason: "Unknown",
             message: format!("CloudStack does not know whether virtual machine {} runs", machine.name),
         };
-        if self.shared.voice.mark_node(machine, &condition, self.shared.clock.now()).await.is_ok() {
+        if self.shared.voice.mark_node(claim, machine, &condition, self.shared.clock.now()).await.is_ok() {
             self.shared.troubled.note(&machine.id, true);
         }
     }
@@ -156,25 +156,27 @@ impl CloudStackProvider {
             reason: "Stopped",
             message: format!("virtual machine {} is in state {}", machine.name, machine.state),
         };
-        match shared.voice.mark_node(machine, &condition, shared.clock.now()).await {
-            Ok(true) => {
-                shared.troubled.note(&machine.id, true);
-                if shared.options.node_repair {
-                    return;
-                }
-                if !self.budgets_allow(claim, claims, given_up).await {
-                    let text = format!(
-                        "virtual machine {} stands still; it is replaced when the budgets of its NodePool allow it",
-                        machine.name
-                    );
-                    shared.voice.warn(claim, "VirtualMachineStopped", text);
-                    return;
-                }
+        // Looked at again by the next round.
+        let Ok(is_marked) = shared.voice.mark_node(claim, machine, &condition, shared.clock.now()).await
+        else {
+            return;
+        };
+        if is_marked {
+            shared.troubled.note(&machine.id, true);
+            if shared.options.node_repair {
+                return;
             }
-            // Nothing runs on it.
-            Ok(false) => {}
-            // Looked at again by the next round.
-            Err(()) => return,
+        }
+        // Without a Node nothing runs on it, unless it has one that is not found.
+        let may_have_pods =
+            is_marked || claim.condition_status(nodeclaim::REGISTERED) == ConditionStatus::True;
+        if may_have_pods && !self.budgets_allow(claim, claims, given_up).await {
+            let text = format!(
+                "virtual machine {} stands still; it is replaced when the budgets of its NodePool allow it",
+                machine.name
+            );
+            shared.voice.warn(claim, "VirtualMachineStopped", text);
+            return;
         }
         let pool = claim.labels().get(well_known::NODEPOOL).cloned().unwrap_or_default();
         *given_up.entry(pool).or_default() += 1;

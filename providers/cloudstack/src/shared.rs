@@ -15,7 +15,6 @@ use karpenter_runtime::metrics::{CounterVec, DURATION_BUCKETS, GaugeVec, Histogr
 use karpenter_runtime::object_key::ObjectKey;
 use karpenter_runtime::store::Store;
 use kube::ResourceExt as _;
-use tokio::time::Instant;
 
 use crate::absence::MachineLists;
 use crate::catalogue::{Catalogue, Lifetimes};
@@ -24,6 +23,7 @@ use crate::client::request::Scope;
 use crate::client::{Client, Estate, Made, Session};
 use crate::deletions::Deletions;
 use crate::disks::Tagged;
+use crate::garbage::Starts;
 use crate::instances::{ExpungeDenied, Lost, Unexplained};
 use crate::interruptions::Taken;
 use crate::inventory::Inventory;
@@ -342,8 +342,7 @@ pub(crate) struct Shared {
     pub(crate) turns: Mutex<BTreeMap<String, Arc<tokio::sync::Mutex<()>>>>,
     /// Whether a list showed that no affinity group of ours is left.
     pub(crate) no_groups: AtomicBool,
-    /// How often machines that stood still were started, and when last.
-    pub(crate) started: Mutex<BTreeMap<String, (u32, Instant)>>,
+    pub(crate) started: Mutex<BTreeMap<String, Starts>>,
     /// How many deployments may wait at the server: it takes those of an account one by one.
     pub(crate) deploying: tokio::sync::Semaphore,
     /// How many machines may be destroyed at once.

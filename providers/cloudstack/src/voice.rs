@@ -238,31 +238,26 @@ impl Voice {
         nodes.get_opt(name).await.ok()?
     }
 
-    /// Writes a condition on the Node of a machine, if it says something else; whether there is such a Node. What cannot be
-    /// done now is for the next round.
+    /// Writes a condition on the Node of a NodeClaim's machine, if it says something else; whether there is such a Node. What cannot
+    /// be done now is for the next round.
     pub(crate) async fn mark_node(
         &self,
+        claim: &NodeClaim,
         machine: &VirtualMachine,
         condition: &NodeCondition,
         now: Timestamp,
     ) -> Result<bool, ()> {
         let Some(client) = self.client.clone() else { return Ok(false) };
         let nodes: Api<Node> = Api::all(client);
-        let warn = |error: kube::Error| tracing::warn!(%error, Node = machine.name, "cannot be marked yet");
-        for _ in 0..MARKING_ATTEMPTS {
-            let Some(node) = nodes.get_opt(&machine.name).await.map_err(warn)? else { return Ok(false) };
-            // Of that name, but somebody else's.
-            if machine_of(&node).is_none_or(|id| id != machine.id) {
-                return Ok(false);
-            }
-            let marked = condition.on(&node, now);
-            match writes::patch_status(&nodes, &node, &marked, Lock::Optimistic).await.map_err(warn)? {
-                Written::Conflict => {}
-                Written::Gone => return Ok(false),
-                Written::Done(_) | Written::Unchanged => return Ok(true),
+        // Nodes may be called otherwise than their machines: by a name with its domain, or because a machine was renamed.
+        let registered = claim.status.as_ref().and_then(|status| status.node_name.as_deref());
+        let names = registered.into_iter().chain([machine.name.as_str()]).filter(|name| !name.is_empty());
+        for name in names {
+            if mark(&nodes, name, machine, condition, now).await? {
+                return Ok(true);
             }
         }
-        Err(())
+        Ok(false)
     }
 
     /// A NodePool, if there is one.
@@ -311,6 +306,31 @@ impl Voice {
             Err(error) => tracing::warn!(NodeClaim = claim.name_any(), %error, "will give it up later"),
         }
     }
+}
+
+/// Writes a condition on the Node of this name, if that is the machine's; whether it is.
+async fn mark(
+    nodes: &Api<Node>,
+    name: &str,
+    machine: &VirtualMachine,
+    condition: &NodeCondition,
+    now: Timestamp,
+) -> Result<bool, ()> {
+    let warn = |error: kube::Error| tracing::warn!(%error, Node = name, "cannot be marked yet");
+    for _ in 0..MARKING_ATTEMPTS {
+        let Some(node) = nodes.get_opt(name).await.map_err(warn)? else { return Ok(false) };
+        // Of that name, but somebody else's.
+        if machine_of(&node).is_none_or(|id| id != machine.id) {
+            return Ok(false);
+        }
+        let marked = condition.on(&node, now);
+        match writes::patch_status(nodes, &node, &marked, Lock::Optimistic).await.map_err(warn)? {
+            Written::Conflict => {}
+            Written::Gone => return Ok(false),
+            Written::Done(_) | Written::Unchanged => return Ok(true),
+        }
+    }
+    Err(())
 }
 
 /// The machine a Node names.

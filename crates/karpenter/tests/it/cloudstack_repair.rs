@@ -102,6 +102,40 @@ fn machines_that_stand_still_are_replaced_within_the_budgets_of_their_pool() {
 }
 
 #[test]
+fn budgets_hold_for_a_machine_whose_node_has_another_name() {
+    let done = in_virtual_time(async {
+        let (stage, karpenter) = five_nodes(33, "0", &[]).await?;
+        let world = &stage.world;
+        let stopped: Vec<_> = stage.cloud.live_machines().into_iter().take(3).collect();
+        for (place, machine) in stopped.iter().enumerate() {
+            stage.cloud.rename_machine(&machine.id, &format!("billing-{place}"));
+            stage.cloud.stop_machine(&machine.id);
+        }
+        world.run_for(10 * MINUTE).await?;
+        assert_eq!(standing_still(&stage), 3, "no budget lets anything go");
+        world.cluster().read(|objects| {
+            assert_eq!(leaving(objects), 0);
+            for machine in &stopped {
+                assert_eq!(said_of(objects, &machine.name), Some(("False".into(), "Stopped".into())));
+            }
+        });
+        allow(&stage, "1").await;
+        let mut most = 0;
+        for _ in 0..120 {
+            world.run_for(Duration::from_secs(15)).await?;
+            most = most.max(world.cluster().read(leaving));
+            if standing_still(&stage) == 0 && world.cluster().read(|objects| all_run(objects, NODES)) {
+                break;
+            }
+        }
+        assert_eq!((standing_still(&stage), most), (0, 1), "one at a time");
+        karpenter.stop(MINUTE).await;
+        Ok::<(), Trouble>(())
+    });
+    done.expect("a runtime").unwrap_or_else(|trouble| panic!("{trouble}"));
+}
+
+#[test]
 fn with_node_repair_the_core_replaces_machines_that_stand_still() {
     let done = in_virtual_time(async {
         let (stage, karpenter) = five_nodes(31, "0", &["--feature-gates=NodeRepair=true"]).await?;

@@ -1,5 +1,6 @@
 //! Machines that stand still are started, or replaced: scenario 13.
 
+use karpenter_sim::cloudstack::faults::{Fault, Trouble};
 use serde_json::json;
 
 use crate::cloud::{World, seconds};
@@ -88,4 +89,43 @@ async fn a_machine_that_cannot_be_restored_is_replaced() {
     world.cloud.fail_to_restore_machine(&world.live()[0].id);
     assert!(world.round().await.started.is_empty());
     assert_eq!(world.told("VirtualMachineStopped").len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_start_that_the_server_refused_in_passing_is_tried_again_before_the_machine_is_replaced() {
+    let world = World::new().await;
+    world.node("np-a").await;
+    let id = world.live()[0].id.clone();
+    seconds(180).await;
+    world.cloud.stop_machine(&id);
+    world.round().await;
+    // It takes no orders for a while, which it says in several ways.
+    let busy = "The server is busy".to_owned();
+    for trouble in [Trouble::Fail(530, 4250, busy), Trouble::Proxy(502), Trouble::DropRequest] {
+        world.cloud.inject(Fault::once("startVirtualMachine", trouble));
+        seconds(121).await;
+        assert!(world.round().await.started.is_empty());
+    }
+    assert!(world.told("VirtualMachineStopped").is_empty());
+    seconds(121).await;
+    assert_eq!(world.round().await.started, [id]);
+    assert_eq!(world.calls("startVirtualMachine"), 4);
+    seconds(60).await;
+    assert_eq!(world.live()[0].state, "Running");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_machine_that_the_server_keeps_refusing_to_start_is_replaced_after_five_times() {
+    let world = World::new().await;
+    world.node("np-a").await;
+    seconds(180).await;
+    world.cloud.stop_machine(&world.live()[0].id);
+    let refused = Trouble::Fail(530, 4250, "not now".to_owned());
+    world.cloud.inject(Fault::times("startVirtualMachine", 100, refused));
+    for _ in 0..8 {
+        assert!(world.round().await.started.is_empty());
+        seconds(121).await;
+    }
+    assert_eq!(world.calls("startVirtualMachine"), 5);
+    assert!(!world.told("VirtualMachineStopped").is_empty());
 }
