@@ -19,7 +19,7 @@ use crate::client::template::Template;
 use crate::instances::holds::HoldKind;
 use crate::instances::ledger::ClaimFacts;
 use crate::instances::node_claims::{Target, carried, facts};
-use crate::instances::offers::{Market, Offers, launch_hold, takes_part};
+use crate::instances::offers::{Market, Offers, launch_hold, selector_trouble, takes_part};
 use crate::instances::templates;
 use crate::instancetypes::price::Told;
 use crate::instancetypes::taints;
@@ -266,6 +266,9 @@ impl Evidence {
             return Err(format!("its spec.{field} what Machines are made from"));
         }
         if !named && !takes_part(class, scalable) {
+            if let Some(trouble) = selector_trouble(class) {
+                return Err(trouble.to_string());
+            }
             return Err(match scalable.labels.get(names::MEMBER).map(String::as_str) {
                 None => format!("it has no label {}", names::MEMBER),
                 Some("false") => format!("its label {} says false", names::MEMBER),
@@ -274,14 +277,16 @@ impl Evidence {
         }
         let offers = self.offers(mirror, class);
         let id = &scalable.id;
-        let subject = id.to_string();
-        if let Some(malformed) = offers.excluded.iter().find(|malformed| malformed.object == subject) {
-            return Err(format!("{}: {}", malformed.key, malformed.problem));
+        if let Some(malformed) = offers.left_out.get(id) {
+            // Of the resource itself it need not be said whose the key is.
+            let own = malformed.object == id.to_string();
+            return Err(match own {
+                true => format!("{}: {}", malformed.key, malformed.problem),
+                false => malformed.to_string(),
+            });
         }
         let Some(blueprint) = offers.blueprints.iter().find(|blueprint| blueprint.id == *id) else {
-            // What is wrong is said of the NodeClass it stands in.
-            let problems: Vec<String> = offers.excluded.iter().map(ToString::to_string).collect();
-            return Err(problems.join("; "));
+            return Err("it takes no part".to_owned());
         };
         let entries: Vec<_> = offers.catalog.entries.iter().filter(|entry| entry.id == *id).collect();
         if let Some(why) = entries.iter().find_map(|entry| entry.unavailable.clone()) {

@@ -2,6 +2,7 @@
 //! Go provider knows; every other field is optional. The schema is in [`schema`], the status is written by [`status`].
 
 pub mod permissions;
+mod resources;
 pub mod schema;
 pub mod status;
 
@@ -493,7 +494,10 @@ pub struct ResourceStatus {
     /// The instance type it is offered as.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instance_type: Option<String>,
-    /// Its zone.
+    /// How its nodes are paid for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub capacity_type: Option<String>,
+    /// Its zone, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub zone: Option<String>,
     /// Its price per hour.
@@ -502,6 +506,9 @@ pub struct ResourceStatus {
     /// Where the price comes from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub price_source: Option<String>,
+    /// Its zones and prices, where it has several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub offerings: Option<Vec<OfferingStatus>>,
     /// How many replicas it has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replicas: Option<i32>,
@@ -515,6 +522,27 @@ pub struct ResourceStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_replicas: Option<i32>,
     /// Why it is not offered at the moment; empty if it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unavailable: Option<String>,
+    /// What its Machines will have to wait for: it is offered all the same.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waiting: Option<String>,
+}
+
+/// One of several places where a scalable resource gives nodes.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct OfferingStatus {
+    /// The zone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub zone: Option<String>,
+    /// The price per hour there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub price: Option<String>,
+    /// Where the price comes from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub price_source: Option<String>,
+    /// Why it is not offered there at the moment; empty if it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unavailable: Option<String>,
 }

@@ -187,7 +187,9 @@ impl Machine {
     /// Hooks of others that hold back its end, in order.
     pub fn hooks(&self) -> Vec<&str> {
         let hook = |key: &&String| {
-            key.starts_with(names::PRE_DRAIN_HOOK) || key.starts_with(names::PRE_TERMINATE_HOOK)
+            let is_hook =
+                key.starts_with(names::PRE_DRAIN_HOOK) || key.starts_with(names::PRE_TERMINATE_HOOK);
+            is_hook && *key != names::OWN_HOOK
         };
         self.annotations.keys().filter(hook).map(String::as_str).collect()
     }

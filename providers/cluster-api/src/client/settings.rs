@@ -6,6 +6,7 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use k8s_openapi::api::core::v1::Secret;
+use karpenter_primitives::names::label_value_errors;
 use kube::Config;
 use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use serde_json::json;
@@ -165,11 +166,19 @@ impl Settings {
             (None, None) => Access::Joined,
         };
         let (cluster_name, cluster_namespace) = (text("CLUSTER_NAME"), text("CLUSTER_NAMESPACE"));
+        let default_arch = text("CLUSTER_API_DEFAULT_ARCH").unwrap_or_else(|| "amd64".to_owned());
+        if !label_value_errors(&default_arch).is_empty() {
+            return Err(SettingsError::Invalid {
+                setting: "CLUSTER_API_DEFAULT_ARCH",
+                value: default_arch,
+                problem: "cannot be the value of a label such as amd64 or arm64",
+            });
+        }
         Ok(Self {
             access,
             cluster_name,
             cluster_namespace,
-            default_arch: text("CLUSTER_API_DEFAULT_ARCH").unwrap_or_else(|| "amd64".to_owned()),
+            default_arch,
             vm_memory_overhead: part(text("VM_MEMORY_OVERHEAD_PERCENT"))?,
             sync_labels: SyncLabels::read(&text("CLUSTER_API_SYNC_LABELS").unwrap_or_default())?,
             ..Self::default()
@@ -307,6 +316,10 @@ mod tests {
             (
                 vec![("CLUSTER_API_URL", "u"), ("CLUSTER_API_CERTIFICATE_AUTHORITY_DATA", "nonsense")],
                 "CLUSTER_API_CERTIFICATE_AUTHORITY_DATA: \"nonsense\" is neither a PEM certificate nor base64 of one",
+            ),
+            (
+                vec![("CLUSTER_API_DEFAULT_ARCH", "a rm64")],
+                "CLUSTER_API_DEFAULT_ARCH: \"a rm64\" cannot be the value of a label such as amd64 or arm64",
             ),
             (
                 vec![("VM_MEMORY_OVERHEAD_PERCENT", "7.5")],

@@ -234,3 +234,13 @@ async fn an_expired_token_is_no_refusal() {
     assert_eq!(answered(403).await, (true, false, Some("no".to_owned())));
     assert_eq!(answered(401).await, (false, true, Some("no".to_owned())), "what there is is not known");
 }
+
+#[test]
+fn hooks_of_others_are_not_ours() {
+    let ours = "pre-drain.delete.hook.machine.cluster.x-k8s.io/karpenter";
+    let theirs = "pre-terminate.delete.hook.machine.cluster.x-k8s.io/backup";
+    let machine =
+        machine(json!({"metadata": {"name": "m", "annotations": {ours: "", theirs: "x", "a": "b"}}}));
+    assert!(machine.waits_for_us());
+    assert_eq!(machine.hooks(), [theirs]);
+}

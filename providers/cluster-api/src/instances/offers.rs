@@ -19,7 +19,7 @@ use crate::client::mirror::Mirror;
 use crate::client::scalable::{Scalable, ScalableKey};
 use crate::client::settings::Settings;
 use crate::instancetypes::annotated::Annotated;
-use crate::instancetypes::blueprint::{Blueprint, Learnt, Surroundings};
+use crate::instancetypes::blueprint::{Blueprint, Ignored, Learnt, Surroundings};
 use crate::instancetypes::catalog::Catalog;
 use crate::instancetypes::price::Told;
 use crate::instancetypes::taints;
@@ -36,12 +36,12 @@ pub struct Offers {
     pub blueprints: Vec<Blueprint>,
     /// What takes part.
     pub members: Vec<Arc<Scalable>>,
-    /// What takes part and cannot be offered.
+    /// What keeps something from being offered, each told once.
     pub excluded: Vec<Malformed>,
-    /// Labels of members that are not reckoned with.
-    pub ignored: Vec<Malformed>,
-    /// Devices of members that are not reckoned with.
-    pub unplanned: Vec<Malformed>,
+    /// What takes part and cannot be offered, and why: the key to blame may be the NodeClass's.
+    pub left_out: BTreeMap<ScalableKey, Malformed>,
+    /// What is said of members and not reckoned with.
+    pub ignored: Vec<Ignored>,
     /// Whether NodePools inherit taints.
     pub inherit_taints: bool,
 }
@@ -143,21 +143,28 @@ impl Market<'_> {
                     // Of what is paid for in advance counts what is left.
                     let running = i64::try_from((self.running)(&scalable.id)).unwrap_or(i64::MAX);
                     let reservation = blueprint.reservation.saturating_sub(running).max(0);
+                    offers.ignored.extend(blueprint.ignored.iter().cloned());
                     offers.blueprints.push(Blueprint { carried, reservation, ..blueprint });
                 }
                 Err(mut malformed) => {
                     if let Some(Err(trouble)) = found.as_deref() {
                         malformed.problem.push_str(&format!("; the infrastructure template: {trouble}"));
                     }
-                    offers.excluded.push(malformed);
+                    if !offers.excluded.contains(&malformed) {
+                        offers.excluded.push(malformed.clone());
+                    }
+                    offers.left_out.insert(scalable.id.clone(), malformed);
                 }
             }
-            offers.ignored.extend(node_labels::ignored(&scalable));
-            offers.unplanned.extend(devices::ignored(Annotated { scalable: &scalable, set: newest }));
+            let ignored = |reason| move |what| Ignored { reason, what };
+            let annotated = Annotated { scalable: &scalable, set: newest };
+            offers.ignored.extend(node_labels::ignored(&scalable).map(ignored("LabelsIgnored")));
+            offers.ignored.extend(devices::ignored(annotated).map(ignored("DevicesIgnored")));
             reasons.insert(scalable.id.clone(), self.unavailable(&scalable, class));
             offers.members.push(scalable);
         }
         offers.excluded.extend(templates::trouble(class, self.mirror));
+        offers.excluded.extend(selector_trouble(class));
         offers.catalog = Catalog::of(&offers.blueprints, |id, place| {
             let reason = reasons.get(id).cloned().flatten();
             reason.or_else(|| (self.failed)(id, place.failure_domain.as_deref()))
@@ -238,6 +245,20 @@ pub fn room(scalable: &Scalable, machines: &[Machine], targeting: &[ClaimFacts])
         others.iter().filter(|m| epoch.is_some_and(|e| m.created.as_second() >= e.as_second())).count();
     let taken = claimed.len() + others.len() - free + free.max(waiting);
     Some(usize::try_from(max).unwrap_or(0).saturating_sub(taken))
+}
+
+/// What keeps the selector of a NodeClass from selecting anything.
+pub fn selector_trouble(class: &ClusterAPINodeClass) -> Option<Malformed> {
+    if class.has_templates() {
+        return None;
+    }
+    let selector = class.spec.as_ref()?.scalable_resource_selector.as_ref()?;
+    let error = selector.to_selector().err()?;
+    Some(Malformed {
+        object: format!("ClusterAPINodeClass {}", class.name()),
+        key: "spec.scalableResourceSelector".to_owned(),
+        problem: error.to_string(),
+    })
 }
 
 /// Whether a resource takes part in a NodeClass: it carries the member label and the selector matches, or the selector alone

@@ -13,6 +13,7 @@ use karpenter_engine::instance_type::Overhead;
 use karpenter_engine::resources::Amount;
 
 use super::annotated::Annotated;
+use super::catalog::names_for;
 use super::price::{Price, Sources, Told, price};
 use super::{capacity, devices, node_labels, overhead, taints};
 use crate::client::fields::Malformed;
@@ -59,6 +60,17 @@ pub struct Blueprint {
     pub places: Vec<Place>,
     /// Whether its owner says in which zone, so that nothing else can.
     pub zone_told: bool,
+    /// What is said of it and not reckoned with.
+    pub ignored: Vec<Ignored>,
+}
+
+/// Something that is not reckoned with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ignored {
+    /// The reason of the event that tells so.
+    pub reason: &'static str,
+    /// What, where, and why not.
+    pub what: Malformed,
 }
 
 /// One place a node can be.
@@ -116,13 +128,18 @@ impl Blueprint {
         let mut labels =
             node_labels::node_labels(scalable, template, around.sync_labels, around.default_arch)?;
         let own = |key: &str| scalable.annotations.get(key).filter(|text| !text.is_empty()).cloned();
-        let named = labels.remove(INSTANCE_TYPE).or_else(|| own(names::INSTANCE_TYPE));
-        let name = named.clone().unwrap_or_else(|| scalable.id.key.name.to_string());
-        let entry = spec
-            .instance_types
-            .iter()
-            .flatten()
-            .find(|entry| entry.name == name || entry.name == *scalable.id.key.name);
+        let mut ignored = Vec::new();
+        let annotated_name = own(names::INSTANCE_TYPE);
+        if let Some(name) = &annotated_name {
+            node_labels::value_of(scalable, names::INSTANCE_TYPE, name)?;
+        }
+        let named = labels.remove(INSTANCE_TYPE).or(annotated_name);
+        // What is said of the name that it gets where another one has the one it wants is said of it alone.
+        let mut called = names_for(&scalable.id, named.as_deref());
+        called.reverse();
+        let entries = || spec.instance_types.iter().flatten();
+        let entry = called.iter().find_map(|name| entries().find(|entry| entry.name == *name));
+        let entry = entry.or_else(|| entries().find(|entry| entry.name == *scalable.id.key.name));
         let max_pods = spec.kubelet.as_ref().and_then(|kubelet| kubelet.max_pods);
         let told = entry.and_then(|entry| entry.capacity.as_ref());
         let learnt = around.learnt.get(&scalable.id);
@@ -148,11 +165,9 @@ impl Blueprint {
         let unsaid = spec.default_reservations.unwrap_or_default();
         let mut overhead = overhead::overhead(kubelet.as_ref(), unsaid, &capacity, around.node_class)?;
         let said = kubelet.as_ref().is_some_and(overhead::says);
-        // What is usual stands in for what kubelet keeps: it is no declaration that could differ.
-        let declares = kubelet.as_ref().is_some_and(|kubelet| kubelet.kube_reserved.is_some());
-        let kubelet_differs = learnt
-            .filter(|_| declares)
-            .and_then(|learnt| overhead::difference(&overhead, &learnt.capacity, &learnt.allocatable));
+        let kubelet_differs = learnt.zip(kubelet.as_ref()).and_then(|(learnt, kubelet)| {
+            overhead::difference(kubelet, unsaid, &overhead, &learnt.capacity, &learnt.allocatable)
+        });
         let unseen =
             unseen_memory.unwrap_or_else(|| overhead::part_of_memory(&capacity, around.vm_memory_overhead));
         if unseen > Amount::ZERO {
@@ -161,16 +176,23 @@ impl Blueprint {
         }
         let is_said = said || unseen_memory.is_some();
         let shown = learnt.filter(|learnt| !is_said && !learnt.allocatable.is_empty());
+        let reservation = match own(names::RESERVATION) {
+            None => None,
+            Some(text) => Some(text.parse().ok().filter(|nodes| *nodes >= 0).ok_or_else(|| {
+                scalable.malformed(names::RESERVATION, format!("{text:?} is not a number of nodes"))
+            })?),
+        };
         let told_type = labels.remove(CAPACITY_TYPE).or_else(|| own(names::CAPACITY_TYPE));
+        // Who says how many nodes are paid for in advance says that they are.
+        let told_type = told_type.or_else(|| reservation.map(|_| CAPACITY_TYPE_RESERVED.to_owned()));
         let capacity_type_told = told_type.is_some();
         let turned_out = around.spot.contains(&scalable.id);
         let capacity_type = capacity_type(scalable, template, told_type, turned_out)?;
-        let reservation = match own(names::RESERVATION) {
-            None => 0,
-            Some(text) => text.parse().map_err(|_| {
-                scalable.malformed(names::RESERVATION, format!("{text:?} is not a number of nodes"))
-            })?,
-        };
+        if reservation.is_some() && capacity_type != CAPACITY_TYPE_RESERVED {
+            let problem = format!("is ignored: its nodes are said to be {capacity_type}");
+            let what = scalable.malformed(names::RESERVATION, problem);
+            ignored.push(Ignored { reason: "ReservationIgnored", what });
+        }
         let sources = Sources {
             scalable,
             template,
@@ -183,8 +205,17 @@ impl Blueprint {
         let zone_told = zone_label.is_some();
         let mut places = Vec::new();
         for (zone, failure_domain) in places_of(scalable, zone_label, around) {
-            let price = price(sources, &name, zone.as_deref(), &capacity_type, &capacity)?;
+            if let Err(what) = check_zone(scalable, zone.as_deref(), failure_domain.as_deref(), around) {
+                ignored.push(Ignored { reason: "FailureDomainIgnored", what });
+                continue;
+            }
+            let price = price(sources, &called, zone.as_deref(), &capacity_type, &capacity)?;
             places.push(Place { zone, failure_domain, price });
+        }
+        if places.is_empty()
+            && let Some(nowhere) = ignored.pop()
+        {
+            return Err(nowhere.what);
         }
         Ok(Self {
             id: scalable.id.clone(),
@@ -201,9 +232,10 @@ impl Blueprint {
             besides,
             capacity_type,
             capacity_type_told,
-            reservation,
+            reservation: reservation.unwrap_or(0),
             places,
             zone_told,
+            ignored,
         })
     }
 }
@@ -235,6 +267,30 @@ fn capacity_type(
     } else {
         Err(scalable.malformed(CAPACITY_TYPE, format!("{found:?} is none of {}", known.join(", "))))
     }
+}
+
+/// That nodes can be labelled with the zone of a failure domain.
+fn check_zone(
+    scalable: &Scalable,
+    zone: Option<&str>,
+    failure_domain: Option<&str>,
+    around: Surroundings<'_>,
+) -> Result<(), Malformed> {
+    let Some((zone, domain)) = zone.zip(failure_domain) else { return Ok(()) };
+    let mapped = around.spec.failure_domain_zones.as_ref().is_some_and(|zones| zones.contains_key(domain));
+    let key = format!("spec.failureDomainZones[{domain}]");
+    let checked = match zone {
+        "" => Err(scalable.malformed(&key, "is empty")),
+        zone if mapped => node_labels::value_of(scalable, &key, zone),
+        zone => node_labels::value_of(scalable, &format!("failure domain {domain}"), zone),
+    };
+    checked.map(drop).map_err(|malformed| match mapped {
+        true => Malformed { object: format!("ClusterAPINodeClass {}", around.node_class), ..malformed },
+        false => {
+            let problem = format!("{}; say by {key} of the NodeClass which zone it is", malformed.problem);
+            Malformed { problem, ..malformed }
+        }
+    })
 }
 
 /// Zone and failure domain. A scaled resource has one place, and a zone only if someone says which; a Machine of its own can be

@@ -16,6 +16,9 @@ use crate::names::{CAPACITY_DOMAIN, RESOURCE_PREFIX};
 const ANNOTATED: &[(&str, &str)] =
     &[("cpu", "cpu"), ("memory", "memory"), ("ephemeral-disk", "ephemeral-storage"), ("maxPods", "pods")];
 
+/// How the problem begins where nobody says how much there is.
+const MISSING: &str = "is missing";
+
 /// What no node is without.
 const NEEDED: [&str; 2] = ["cpu", "memory"];
 
@@ -46,7 +49,7 @@ pub fn capacity(
         }
         if !capacity.contains_key(needed) {
             let problem = format!(
-                "is missing: how much {needed} a node has is told neither by this annotation, nor by the infrastructure template's status.capacity, nor by the NodeClass's instanceTypes, nor by a Node of it"
+                "{MISSING}: how much {needed} a node has is told neither by this annotation, nor by the infrastructure template's status.capacity, nor by the NodeClass's instanceTypes, nor by a Node of it"
             );
             return Err(told.malformed(&format!("{CAPACITY_DOMAIN}{needed}"), problem));
         }
@@ -58,6 +61,11 @@ pub fn capacity(
         );
     }
     Ok(capacity)
+}
+
+/// Whether that is what is wrong: nobody says how much there is of what no node is without.
+pub fn is_missing(malformed: &Malformed) -> bool {
+    malformed.problem.starts_with(MISSING)
 }
 
 /// How many pods kubelet allows when nobody says.

@@ -79,7 +79,7 @@ impl Catalog {
         let mut renamed = Vec::new();
         let mut groups: BTreeMap<String, Vec<&Blueprint>> = BTreeMap::new();
         for (blueprint, name) in blueprints.iter().zip(&names) {
-            let wanted = &names_for(blueprint)[0];
+            let wanted = &names_for(&blueprint.id, blueprint.named.as_deref())[0];
             let mut holders = blueprints.iter().zip(&names).filter(|(_, held)| *held == wanted);
             if let Some((holder, _)) = holders.next()
                 && !are_alike(holder, blueprint)
@@ -292,24 +292,26 @@ fn are_alike(one: &Blueprint, other: &Blueprint) -> bool {
 
 /// The names a blueprint's type can have, best first: the one its owner gave it, else the resource's own; and others where that is
 /// taken, the last of which nobody else has.
-fn names_for(blueprint: &Blueprint) -> Vec<String> {
-    let key = &blueprint.id.key;
-    let (mut names, own) = match &blueprint.named {
-        Some(name) => (vec![name.clone()], format!("{name}-{}", key.name)),
+pub(super) fn names_for(id: &ScalableKey, named: Option<&str>) -> Vec<String> {
+    let key = &id.key;
+    let (mut names, own) = match named {
+        Some(name) => (vec![name.to_owned()], format!("{name}-{}", key.name)),
         None => (vec![key.name.to_string()], format!("{}.{}", key.namespace, key.name)),
     };
     names.push(own.clone());
-    if blueprint.named.is_none() {
+    if named.is_none() {
         names.push(format!("{own}-{}", key.name));
     }
-    names.push(format!("{own}-{}", blueprint.id.kind.as_str().to_lowercase()));
-    names
+    names.push(format!("{own}-{}", id.kind.as_str().to_lowercase()));
+    // Nodes are labelled with it.
+    names.into_iter().map(|name| crate::names::label_value(&name).into_owned()).collect()
 }
 
 /// The name of each blueprint's type. Of those that want the same and are not alike, the one whose nodes run under it gets it, else
 /// the older one.
 fn names(blueprints: &[Blueprint]) -> Vec<String> {
-    let mut order: Vec<(usize, Vec<String>)> = blueprints.iter().map(names_for).enumerate().collect();
+    let names_of = |blueprint: &Blueprint| names_for(&blueprint.id, blueprint.named.as_deref());
+    let mut order: Vec<(usize, Vec<String>)> = blueprints.iter().map(names_of).enumerate().collect();
     order.sort_by_key(|(index, names)| {
         let blueprint = &blueprints[*index];
         let runs = names.iter().any(|name| blueprint.carried.contains(name));

@@ -3,11 +3,11 @@
 
 use std::collections::BTreeMap;
 
-use karpenter_api::labels::{ARCH, OS, domain};
+use karpenter_api::labels::{ARCH, CAPACITY_TYPE, INSTANCE_TYPE, OS, TOPOLOGY_REGION, TOPOLOGY_ZONE, domain};
 use karpenter_primitives::names::{label_value_errors, qualified_name_errors};
 
 use crate::client::fields::Malformed;
-use crate::client::scalable::Scalable;
+use crate::client::scalable::{Scalable, ScalableKind};
 use crate::client::sync_labels::SyncLabels;
 use crate::client::template::Template;
 use crate::names;
@@ -19,6 +19,9 @@ const BOOKKEEPING: &[&str] = &[names::MEMBER, "machine-template-hash"];
 const BOOKKEEPING_DOMAINS: &[&str] =
     &[names::CAPI_GROUP, "topology.cluster.x-k8s.io", "clusterctl.cluster.x-k8s.io"];
 
+/// Labels that say nothing if they are empty: whoever would have the next word has it then.
+const NEVER_EMPTY: &[&str] = &[ARCH, CAPACITY_TYPE, INSTANCE_TYPE, OS, TOPOLOGY_REGION, TOPOLOGY_ZONE];
+
 /// The labels of its nodes. `more` are those that this management cluster copies besides Cluster API's own.
 pub fn node_labels(
     scalable: &Scalable,
@@ -26,6 +29,18 @@ pub fn node_labels(
     more: &SyncLabels,
     default_arch: &str,
 ) -> Result<BTreeMap<String, String>, Malformed> {
+    let field = match scalable.id.kind {
+        ScalableKind::MachineTemplate => "labels",
+        _ => "spec.template.metadata.labels",
+    };
+    // Machines of others' making with labels that cannot be are Cluster API's to refuse.
+    let ours = scalable.id.kind == ScalableKind::MachineTemplate;
+    for (key, value) in scalable.template_labels.iter().filter(|(key, _)| ours || is_copied(key, more)) {
+        if let Some(error) = qualified_name_errors(key).first() {
+            return Err(scalable.malformed(field, format!("{key:?} is not the key of a label: {error}")));
+        }
+        value_of(scalable, &format!("{field}[{key}]"), value)?;
+    }
     let mut labels: BTreeMap<String, String> = scalable
         .template_labels
         .iter()
@@ -33,15 +48,34 @@ pub fn node_labels(
         .map(|(key, value)| (key.clone(), value.clone()))
         .collect();
     labels.extend(annotated(scalable)?);
-    labels.retain(|key, _| !is_bookkeeping(key));
-    let told = |field: fn(&Template) -> Option<String>| template.and_then(field);
-    labels
-        .entry(ARCH.to_owned())
-        .or_insert_with(|| told(|t| t.architecture.clone()).unwrap_or_else(|| default_arch.to_owned()));
-    labels
-        .entry(OS.to_owned())
-        .or_insert_with(|| told(|t| t.operating_system.clone()).unwrap_or_else(|| "linux".to_owned()));
+    labels.retain(|key, value| {
+        !is_bookkeeping(key) && !(value.is_empty() && NEVER_EMPTY.contains(&key.as_str()))
+    });
+    let info = [
+        (ARCH, "architecture", template.and_then(|t| t.architecture.as_deref()), default_arch),
+        (OS, "operatingSystem", template.and_then(|t| t.operating_system.as_deref()), "linux"),
+    ];
+    for (label, field, told, default) in info {
+        if labels.contains_key(label) {
+            continue;
+        }
+        let told = told.filter(|told| !told.is_empty());
+        let told = told.map(|told| {
+            value_of(scalable, &format!("infrastructure template: status.nodeInfo.{field}"), told)
+        });
+        labels.insert(label.to_owned(), told.transpose()?.unwrap_or(default).to_owned());
+    }
     Ok(labels)
+}
+
+/// What stands at a key, if a label can have that value: a node with any other is refused by the server every time.
+pub(super) fn value_of<'a>(scalable: &Scalable, key: &str, value: &'a str) -> Result<&'a str, Malformed> {
+    match label_value_errors(value).first() {
+        Some(error) => {
+            Err(scalable.malformed(key, format!("{value:?} cannot be the value of a label: {error}")))
+        }
+        None => Ok(value),
+    }
 }
 
 /// The labels that its owner says its nodes have and that only Cluster API gives: they are not reckoned with.

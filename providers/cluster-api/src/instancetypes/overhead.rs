@@ -206,9 +206,33 @@ pub fn shown<'a>(
     overhead
 }
 
-/// How what kubelet keeps of a Node differs from what is said, in words. A hundredth of the whole is no difference: percentages are of
-/// what kubelet sees.
-pub fn difference(said: &Overhead, capacity: &ResourceList, allocatable: &ResourceList) -> Option<String> {
+/// How what kubelet does with a Node differs from what is said, in words. A hundredth of the whole is no difference: percentages are of
+/// what kubelet sees. What is usual stands in for what nobody says: that kubelet keeps something else besides what is said is no
+/// difference then.
+pub fn difference(
+    kubelet: &Kubelet,
+    unsaid: Reservations,
+    said: &Overhead,
+    capacity: &ResourceList,
+    allocatable: &ResourceList,
+) -> Option<String> {
+    let pods = kubelet.max_pods.zip(capacity.get("pods")).and_then(|(declared, found)| {
+        let quantity = Quantity::new(declared.into(), karpenter_primitives::Format::DecimalSi);
+        (*found != quantity).then(|| format!("kubelet allows {found} pods where {declared} are declared"))
+    });
+    let kept = says(kubelet).then(|| kept_otherwise(kubelet, unsaid, said, capacity, allocatable)).flatten();
+    let found: Vec<String> = [kept, pods].into_iter().flatten().collect();
+    (!found.is_empty()).then(|| found.join("; "))
+}
+
+fn kept_otherwise(
+    kubelet: &Kubelet,
+    unsaid: Reservations,
+    said: &Overhead,
+    capacity: &ResourceList,
+    allocatable: &ResourceList,
+) -> Option<String> {
+    let is_guess = kubelet.kube_reserved.is_none() && unsaid == Reservations::Curve;
     let (capacity, allocatable) = (conversion::resources(capacity), conversion::resources(allocatable));
     let text = |resource: &str, amount: Amount| {
         let list: Resources = [(resource, amount)].into_iter().collect();
@@ -222,10 +246,12 @@ pub fn difference(said: &Overhead, capacity: &ResourceList, allocatable: &Resour
             let pages = capacity.iter().filter(|(name, _)| name.starts_with("hugepages-"));
             kept = pages.fold(kept, |kept, (_, amount)| kept.minus(*amount));
         }
-        let declared = [&said.kube_reserved, &said.system_reserved, &said.eviction_threshold];
-        let declared = declared.iter().fold(Amount::ZERO, |sum, part| sum.plus(part.amount(resource)));
-        let apart = kept.minus(declared).as_nanos().unsigned_abs();
-        let is_little = apart <= whole.as_nanos().unsigned_abs() / 100;
+        let kube_reserved = Some(&said.kube_reserved).filter(|_| !is_guess);
+        let declared = kube_reserved.into_iter().chain([&said.system_reserved, &said.eviction_threshold]);
+        let declared = declared.fold(Amount::ZERO, |sum, part| sum.plus(part.amount(resource)));
+        let apart = kept.minus(declared).as_nanos();
+        let is_little =
+            apart.unsigned_abs() <= whole.as_nanos().unsigned_abs() / 100 || (is_guess && apart > 0);
         (!is_little).then(|| {
             format!("{} of {resource} where {} is declared", text(resource, kept), text(resource, declared))
         })

@@ -78,10 +78,10 @@ pub struct Sources<'a> {
     pub node_class: &'a str,
 }
 
-/// The price of an offering.
+/// The price of an offering whose type may be called so, by the name that says most.
 pub fn price(
     sources: Sources<'_>,
-    instance_type: &str,
+    called: &[String],
     zone: Option<&str>,
     capacity_type: &str,
     capacity: &ResourceList,
@@ -97,9 +97,9 @@ pub fn price(
             }
         }
     }
-    let tabled = sources.entry.and_then(|entry| entry.price.as_ref());
-    let tabled = tabled.map(|text| (format!("spec.instanceTypes[{instance_type}].price"), text));
-    let keys = keys(instance_type, zone, capacity_type);
+    let tabled = sources.entry.and_then(|entry| Some((&entry.name, entry.price.as_ref()?)));
+    let tabled = tabled.map(|(name, text)| (format!("spec.instanceTypes[{name}].price"), text));
+    let keys: Vec<String> = called.iter().flat_map(|name| keys(name, zone, capacity_type)).collect();
     let tabled = tabled.or_else(|| {
         let table = sources.pricing.and_then(|pricing| pricing.table.as_ref());
         keys.iter().find_map(|key| {

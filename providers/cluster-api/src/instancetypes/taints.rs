@@ -50,9 +50,11 @@ pub fn undeclared<'a, 'b>(
     taints: &'a [Taint],
     declared: impl Iterator<Item = &'b Taint> + Clone,
 ) -> Vec<&'a Taint> {
-    let is_declared = |taint: &Taint| {
-        declared.clone().any(|known| (&known.key, &known.effect) == (&taint.key, &taint.effect))
-    };
+    // Who tolerates one value does not tolerate another; none is the empty one.
+    fn identity(taint: &Taint) -> (&str, &str, &str) {
+        (&taint.key, taint.value.as_deref().unwrap_or_default(), &taint.effect)
+    }
+    let is_declared = |taint: &Taint| declared.clone().any(|known| identity(known) == identity(taint));
     let matters = |taint: &&Taint| {
         taint.effect != "PreferNoSchedule" && taint.key != UNREGISTERED.key && taint.key != UNINITIALIZED
     };

@@ -164,6 +164,20 @@ fn a_kubelet_that_keeps_something_else_than_is_declared_is_told() {
         "defaultReservations": "Curve", "kubelet": {"evictionHard": {"memory.available": "100Mi"}},
     });
     assert_eq!(told(curve, shows("15Gi", "0")), None, "what is usual is no declaration");
+    let curve = json!({"defaultReservations": "Curve", "kubelet": {"systemReserved": {"memory": "4Gi"}}});
+    assert!(told(curve, shows("15Gi", "0")).is_some(), "it keeps less than that alone");
+    let system = json!({"kubelet": {"systemReserved": {"memory": "924Mi"}}});
+    assert_eq!(told(system.clone(), shows("15Gi", "0")), None);
+    assert!(told(system, shows("14Gi", "0")).is_some(), "nodes are planned without the rest");
+    let eviction = json!({"kubelet": {"evictionHard": {"memory.available": "100Mi"}}});
+    assert!(told(eviction, shows("14Gi", "0")).is_some());
+    let pods = |allows: &str| {
+        let mut learnt = shows("15Gi", "0");
+        learnt.capacity.insert("pods".to_owned(), karpenter_api::Quantity::parse(allows).expect("pods"));
+        told(json!({"kubelet": {"maxPods": 20}}), learnt)
+    };
+    assert_eq!(pods("20"), None);
+    assert_eq!(pods("110").as_deref(), Some("kubelet allows 110 pods where 20 are declared"));
 }
 
 #[test]
@@ -823,4 +837,137 @@ fn who_asks_for_a_zone_is_not_planned_onto_nodes_whose_zone_is_not_known() {
     let labels = format!("{CAPACITY}/labels");
     let known = deployment("m", &[(&labels, "topology.kubernetes.io/zone=a")]);
     assert_eq!(zone(&Catalog::of(&[blueprint(&known)], |_, _| None)), Some(Operator::In));
+}
+
+#[test]
+fn what_is_empty_names_neither_an_instance_type_nor_a_zone() {
+    let empty = "node.kubernetes.io/instance-type=,topology.kubernetes.io/zone=,kubernetes.io/arch=,role=";
+    let blueprint = blueprint(&deployment("m", &[(&format!("{CAPACITY}/labels"), empty)]));
+    assert_eq!((&blueprint.named, blueprint.zone_told), (&None, false));
+    assert_eq!(blueprint.labels["kubernetes.io/arch"], "amd64", "the next one has the word");
+    assert_eq!(blueprint.labels["role"], "", "of other labels nothing is a value as good as any");
+    let catalog = Catalog::of(&[blueprint], |_, _| None);
+    assert_eq!((&*catalog.types[0].name, &catalog.entries[0].zone), ("m", &None));
+}
+
+#[test]
+fn what_cannot_be_the_value_of_a_label_is_left_out_by_its_key() {
+    let spec = ClusterAPINodeClassSpec::default();
+    let odd = Template { architecture: Some("a rm64".to_owned()), ..Template::default() };
+    let labelled = |key: &str, value: &str| {
+        let mut value_json = deployment_json("m", &[]);
+        value_json["spec"]["template"]["metadata"]["labels"][key] = value.into();
+        read_deployment(value_json)
+    };
+    let pinned = || {
+        let mut value = deployment_json("m", &[]);
+        value["spec"]["template"]["spec"]["failureDomain"] = "/dc/rack:1".into();
+        read_deployment(value)
+    };
+    let named = deployment("m", &[("karpenter.cluster.x-k8s.io/instance-type", "big node")]);
+    let cases = [
+        (named, None, "instance-type: \"big node\" cannot be the value of a label"),
+        (deployment("m", &[]), Some(&odd), "status.nodeInfo.architecture: \"a rm64\" cannot be"),
+        (labelled("team.example/x", "a b"), None, "metadata.labels[team.example/x]: \"a b\" cannot be"),
+        (
+            labelled("team.example/a b", "c"),
+            None,
+            "metadata.labels: \"team.example/a b\" is not the key of a label",
+        ),
+        (pinned(), None, "failure domain /dc/rack:1: \"/dc/rack:1\" cannot be the value of a label"),
+    ];
+    for (scalable, template, told) in cases {
+        let error = blueprint_of(&scalable, template, &spec).expect_err("malformed").to_string();
+        assert!(error.starts_with("MachineDeployment default/m: ") && error.contains(told), "{error}");
+    }
+    let mapped = self::spec(json!({"failureDomainZones": {"/dc/rack:1": "rack-1"}}));
+    let blueprint = blueprint_of(&pinned(), None, &mapped).expect("a blueprint");
+    assert_eq!(blueprint.places[0].zone.as_deref(), Some("rack-1"));
+    assert_eq!(blueprint.places[0].failure_domain.as_deref(), Some("/dc/rack:1"));
+}
+
+#[test]
+fn a_failure_domain_that_is_no_zone_is_ignored_where_there_are_others() {
+    let spec = spec(json!({"launchMode": "Machine", "failureDomainZones": {"a": "zone a"}}));
+    let blueprint = blueprint_of(&deployment("m", &[]), None, &spec).expect("a blueprint");
+    let zones: Vec<_> = blueprint.places.iter().map(|place| place.zone.as_deref()).collect();
+    assert_eq!(zones, [Some("b")]);
+    let [ignored] = blueprint.ignored.as_slice() else { panic!("one: {:?}", blueprint.ignored) };
+    let told = ignored.what.to_string();
+    assert!(
+        told.starts_with("ClusterAPINodeClass default: spec.failureDomainZones[a]: \"zone a\" cannot"),
+        "{told}"
+    );
+    assert_eq!(ignored.reason, "FailureDomainIgnored");
+}
+
+#[test]
+fn names_that_are_too_long_for_a_label_are_offered_in_short() {
+    let long = "m".repeat(70);
+    let (one, same) = (deployment(&long, &[]), deployment(&long, &[(&format!("{CAPACITY}/cpu"), "8")]));
+    let catalog = Catalog::of(&[blueprint(&one), blueprint(&same)], |_, _| None);
+    let names: Vec<&str> = catalog.types.iter().map(|found| &*found.name).collect();
+    assert!(names.iter().all(|name| name.len() <= 63), "{names:?}");
+    assert_eq!(names.len(), 2);
+}
+
+#[test]
+fn a_taint_of_another_value_is_not_the_one_that_was_declared() {
+    let tainted = deployment("m", &[(&format!("{CAPACITY}/taints"), "gpu=a:NoSchedule,plain:NoExecute")]);
+    let catalog = Catalog::of(&[blueprint(&tainted)], |_, _| None);
+    let served = |taints: serde_json::Value| {
+        let mut claim = claim(json!([]), json!({}));
+        claim.spec.taints = serde_json::from_value(taints).expect("taints");
+        catalog.choices(&claim).is_ok()
+    };
+    let plain = json!({"key": "plain", "value": "", "effect": "NoExecute"});
+    assert!(served(json!([{"key": "gpu", "value": "a", "effect": "NoSchedule"}, plain])));
+    assert!(!served(json!([{"key": "gpu", "value": "b", "effect": "NoSchedule"}, plain])));
+}
+
+#[test]
+fn who_says_how_many_nodes_are_paid_for_in_advance_says_that_they_are() {
+    let reservation = "karpenter.cluster.x-k8s.io/reservation-capacity";
+    let reserved = blueprint(&deployment("m", &[(reservation, "3")]));
+    assert_eq!((reserved.capacity_type.as_str(), reserved.reservation), ("reserved", 3));
+    assert!(reserved.capacity_type_told && reserved.ignored.is_empty());
+    let spot = ("karpenter.cluster.x-k8s.io/capacity-type", "spot");
+    let spot = blueprint(&deployment("m", &[(reservation, "3"), spot]));
+    assert_eq!(spot.capacity_type, "spot");
+    let told: Vec<_> =
+        spot.ignored.iter().map(|ignored| (ignored.reason, ignored.what.to_string())).collect();
+    let expected =
+        format!("MachineDeployment default/m: {reservation}: is ignored: its nodes are said to be spot");
+    assert_eq!(told, [("ReservationIgnored", expected)]);
+    let spec = ClusterAPINodeClassSpec::default();
+    let error = blueprint_of(&deployment("m", &[(reservation, "-3")]), None, &spec).expect_err("malformed");
+    assert!(error.to_string().ends_with("\"-3\" is not a number of nodes"), "{error}");
+}
+
+#[test]
+fn prices_and_capacity_are_found_by_the_name_that_is_shown_of_a_renamed_type() {
+    let (name, memory) = ("karpenter.cluster.x-k8s.io/instance-type", format!("{CAPACITY}/memory"));
+    let spec = spec(json!({
+        "pricing": {"table": {"large": "1", "large-n": "2", "large-n/a": "9"}},
+        "instanceTypes": [
+            {"name": "large", "capacity": {"example.com/widget": "1"}},
+            {"name": "large-n", "capacity": {"example.com/widget": "2"}},
+        ],
+    }));
+    let of = |resource: &str, size: &str| {
+        let scalable = deployment(resource, &[(name, "large"), (&memory, size)]);
+        blueprint_of(&scalable, None, &spec).expect("a blueprint")
+    };
+    let catalog = Catalog::of(&[of("m", "16Gi"), of("n", "32Gi")], |_, _| None);
+    let told: Vec<_> = catalog
+        .entries
+        .iter()
+        .map(|entry| {
+            let found = &catalog.types[entry.instance_type];
+            let widgets = conversion::resource_list(&found.capacity)["example.com/widget"].to_string();
+            (found.name.to_string(), entry.price.per_hour, widgets)
+        })
+        .collect();
+    let expected = [("large", 1.0, "1"), ("large-n", 2.0, "2")];
+    assert_eq!(told, expected.map(|(name, price, widgets)| (name.to_owned(), price, widgets.to_owned())));
 }

@@ -388,13 +388,24 @@ fn timeouts() -> Schema {
 
 fn status() -> Schema {
     let text = |text: &str| Schema::string().describe(text);
+    let offering = Schema::object()
+        .describe("A place where it gives nodes.")
+        .optional("zone", text("The zone."))
+        .optional("price", text("The price per hour there."))
+        .optional("priceSource", text("Where the price comes from."))
+        .optional("unavailable", text("Why it is not offered there at the moment."));
     let resource = Schema::object()
         .describe("A scalable resource that takes part.")
         .required("name", text("Kind, namespace and name."))
         .optional("instanceType", text("The instance type it is offered as."))
-        .optional("zone", text("Its zone."))
+        .optional("capacityType", text("How its nodes are paid for."))
+        .optional("zone", text("Its zone, if it has one."))
         .optional("price", text("Its price per hour."))
         .optional("priceSource", text("Where the price comes from."))
+        .optional(
+            "offerings",
+            Schema::list_of(offering).describe("Its zones and prices, where it has several.").atomic_list(),
+        )
         .optional("replicas", Schema::int32().describe("How many replicas it has."))
         .optional("minReplicas", Schema::int32().describe("How many it has at least."))
         .optional(
@@ -402,7 +413,11 @@ fn status() -> Schema {
             Schema::int32().describe("How many of its Machines are not Karpenter's."),
         )
         .optional("maxReplicas", Schema::int32().describe("How many it may have."))
-        .optional("unavailable", text("Why it is not offered at the moment."));
+        .optional("unavailable", text("Why it is not offered at the moment."))
+        .optional(
+            "waiting",
+            text("What its Machines will have to wait for, where Cluster API holds them back: it is offered all the same."),
+        );
     Schema::object()
         .describe("Whether the NodeClass can be used, and what it offers.")
         .optional("conditions", conditions::schema())

@@ -15,17 +15,17 @@ use kube::Api;
 use tokio::time::Instant;
 
 use super::permissions::{Missing, Permissions};
+use super::resources::{resources, unmanaged_in};
 use super::{
     ClusterAPINodeClass, Drift, INSTANCE_TYPES_RESOLVED, KUBELET_AS_DECLARED, LaunchMode,
-    MANAGEMENT_CLUSTER_READY, PERMISSIONS_READY, Remediation, ResourceStatus, SCALABLE_RESOURCES_RESOLVED,
-    TAINTS_DECLARED, UNMANAGED_MACHINES,
+    MANAGEMENT_CLUSTER_READY, PERMISSIONS_READY, Remediation, SCALABLE_RESOURCES_RESOLVED, TAINTS_DECLARED,
+    UNMANAGED_MACHINES,
 };
 use crate::client::scalable::{Scalable, ScalableKind};
 use crate::instances::fleet::Fleet;
-use crate::instances::ledger;
-use crate::instances::offers::{self, Offers};
+use crate::instances::offers::Offers;
 use crate::instances::templates;
-use crate::instancetypes::taints;
+use crate::instancetypes::{capacity, taints};
 
 /// How often a NodeClass is looked at.
 const PERIOD: Duration = Duration::from_secs(60);
@@ -33,9 +33,6 @@ const PERIOD: Duration = Duration::from_secs(60);
 const BETWEEN_WRITES: Duration = Duration::from_secs(1);
 /// After how long without an answer the management cluster counts as away.
 const SILENCE: Duration = Duration::from_secs(90);
-/// How many resources the status lists; more would not be read.
-const MOST_RESOURCES: usize = 100;
-
 /// See the module.
 pub struct StatusController {
     fleet: Arc<Fleet>,
@@ -126,14 +123,9 @@ impl StatusController {
             conditions.set_false(SCALABLE_RESOURCES_RESOLVED, "AnotherCluster", &message);
             conditions.set_false(INSTANCE_TYPES_RESOLVED, "AnotherCluster", "there is nothing to offer");
         } else if offers.members.is_empty() {
-            let message = match selects {
+            let none = match selects {
                 Some(kind) => {
-                    let none = format!(
-                        "no {kind} of namespace {} matches spec.machineTemplateSelector",
-                        scope.namespace
-                    );
-                    let why = offers.excluded.iter().map(ToString::to_string);
-                    some(&[none].into_iter().chain(why).collect::<Vec<_>>())
+                    format!("no {kind} of namespace {} matches spec.machineTemplateSelector", scope.namespace)
                 }
                 None => format!(
                     "no MachineDeployment or MachineSet of Cluster {}/{} carries the label {} and matches spec.scalableResourceSelector",
@@ -142,6 +134,8 @@ impl StatusController {
                     crate::names::MEMBER
                 ),
             };
+            let why = offers.excluded.iter().map(ToString::to_string);
+            let message = some(&[none].into_iter().chain(why).collect::<Vec<_>>());
             conditions.set_false(SCALABLE_RESOURCES_RESOLVED, "NoScalableResources", &message);
             conditions.set_false(INSTANCE_TYPES_RESOLVED, "NoScalableResources", "there is nothing to offer");
         } else {
@@ -156,18 +150,12 @@ impl StatusController {
             let left_out: Vec<String> =
                 offers.excluded.iter().chain(&broken).map(ToString::to_string).collect();
             if offers.catalog.types.is_empty() {
-                conditions.set_false(INSTANCE_TYPES_RESOLVED, "MissingCapacity", &some(&left_out));
-            } else if !left_out.is_empty() {
-                // The others work; what is left out is told all the same.
-                let message = format!("left out: {}", some(&left_out));
-                conditions.set_true_with_reason(INSTANCE_TYPES_RESOLVED, "SomeLeftOut", &message);
-            } else if !offers.catalog.renamed.is_empty() {
-                let message = some(&offers.catalog.renamed);
-                conditions.set_true_with_reason(INSTANCE_TYPES_RESOLVED, "SomeRenamed", &message);
-            } else if !offers.ignored.is_empty() || !offers.unplanned.is_empty() {
-                let ignored = offers.ignored.iter().chain(&offers.unplanned);
-                let ignored: Vec<String> = ignored.map(ToString::to_string).collect();
-                conditions.set_true_with_reason(INSTANCE_TYPES_RESOLVED, "SomeIgnored", &some(&ignored));
+                let all_missing = offers.excluded.iter().all(capacity::is_missing) && broken.is_empty();
+                let reason = if all_missing { "MissingCapacity" } else { "AllLeftOut" };
+                conditions.set_false(INSTANCE_TYPES_RESOLVED, reason, &some(&left_out));
+            } else if let Some((reason, message)) = besides(&offers, &left_out) {
+                // What is offered works; what is not as it was meant is told all the same.
+                conditions.set_true_with_reason(INSTANCE_TYPES_RESOLVED, reason, &message);
             } else {
                 conditions.set_true(INSTANCE_TYPES_RESOLVED);
             }
@@ -262,11 +250,10 @@ impl StatusController {
             let event = Event::new(reference(class), EventType::Warning, "ControlPlaneUnknown", message);
             self.fleet.recorder.publish(event.dedupe_by([trouble.clone()]));
         }
-        let labels = offers.ignored.iter().map(|ignored| ("LabelsIgnored", ignored));
-        let devices = offers.unplanned.iter().map(|ignored| ("DevicesIgnored", ignored));
-        for (reason, ignored) in labels.chain(devices) {
-            let event = Event::new(reference(class), EventType::Warning, reason, ignored.to_string());
-            self.fleet.recorder.publish(event.dedupe_by([ignored.to_string()]));
+        for ignored in &offers.ignored {
+            let what = ignored.what.to_string();
+            let event = Event::new(reference(class), EventType::Warning, ignored.reason, what.clone());
+            self.fleet.recorder.publish(event.dedupe_by([what]));
         }
         for renamed in &offers.catalog.renamed {
             let event =
@@ -341,42 +328,19 @@ fn undeclared(class: &ClusterAPINodeClass, offers: &Offers, pools: &[NodePool]) 
     .collect()
 }
 
-/// Resources with Machines that are not ours, and how many.
-fn unmanaged_in(resources: &[ResourceStatus]) -> Vec<String> {
-    let counted =
-        |resource: &ResourceStatus| Some(format!("{} of {}", resource.unmanaged_machines?, resource.name));
-    resources.iter().filter_map(counted).collect()
-}
-
-/// What takes part, by name.
-fn resources(fleet: &Fleet, offers: &Offers, class: &ClusterAPINodeClass) -> Vec<ResourceStatus> {
-    let mut resources = Vec::new();
-    let mode = class.spec().launch_mode.unwrap_or_default();
-    let launches_paused = class.launches_while_rollout_paused();
-    for scalable in offers.members.iter().take(MOST_RESOURCES) {
-        let name = scalable.id.to_string();
-        let excluded = offers.excluded.iter().find(|malformed| malformed.object == name);
-        let entry = offers.catalog.entries.iter().find(|entry| entry.id == scalable.id);
-        let held = offers::launch_hold(&fleet.mirror, scalable, mode, launches_paused)
-            .map(|hold| format!("{}: {}", hold.reason, hold.message));
-        let unavailable = excluded
-            .map(ToString::to_string)
-            .or_else(|| entry.and_then(|entry| entry.unavailable.clone()))
-            .or(held);
-        resources.push(ResourceStatus {
-            name,
-            instance_type: entry.map(|e| offers.catalog.types[e.instance_type].name.to_string()),
-            zone: entry.and_then(|entry| entry.zone.clone()),
-            price: entry.map(|entry| format!("{:.6}", entry.price.per_hour)),
-            price_source: entry.map(|entry| entry.price.source.to_string()),
-            replicas: Some(scalable.replicas).filter(|_| scalable.id.kind != ScalableKind::MachineTemplate),
-            min_replicas: scalable.bounds().ok().map(|(min, _)| min).filter(|min| *min > 0),
-            unmanaged_machines: Some(unmanaged(fleet, scalable)).filter(|count| *count > 0),
-            max_replicas: scalable.bounds().ok().and_then(|(_, max)| max),
-            unavailable,
-        });
-    }
-    resources
+/// What of that which takes part is not offered as it was meant: a reason for the worst of it, and all of it in words.
+fn besides(offers: &Offers, left_out: &[String]) -> Option<(&'static str, String)> {
+    let ignored: Vec<String> = offers.ignored.iter().map(|ignored| ignored.what.to_string()).collect();
+    let told = [
+        ("SomeLeftOut", "left out: ", left_out),
+        ("SomeRenamed", "", offers.catalog.renamed.as_slice()),
+        ("SomeIgnored", "", ignored.as_slice()),
+    ];
+    let told: Vec<_> = told.into_iter().filter(|(_, _, what)| !what.is_empty()).collect();
+    let reason = told.first()?.0;
+    let each = NAMED / told.len();
+    let messages = told.iter().map(|(_, word, what)| format!("{word}{}", first(each, what)));
+    Some((reason, messages.collect::<Vec<_>>().join("; ")))
 }
 
 /// So many of many are named in a condition.
@@ -386,9 +350,13 @@ const LONGEST: usize = 500;
 
 /// What a condition says of many: the first of them, and how many more there are.
 fn some(all: &[String]) -> String {
-    let mut named: Vec<String> = all.iter().take(NAMED).map(|text| shortened(text)).collect();
-    if all.len() > NAMED {
-        named.push(format!("and {} more", all.len() - NAMED));
+    first(NAMED, all)
+}
+
+fn first(count: usize, all: &[String]) -> String {
+    let mut named: Vec<String> = all.iter().take(count).map(|text| shortened(text)).collect();
+    if all.len() > count {
+        named.push(format!("and {} more", all.len() - count));
     }
     named.join("; ")
 }
@@ -400,20 +368,10 @@ fn shortened(text: &str) -> String {
     }
 }
 
-/// How many Machines of a resource are not ours: they were there before us, or are another cluster's.
-fn unmanaged(fleet: &Fleet, scalable: &Scalable) -> i32 {
-    let epoch = ledger::epoch(scalable);
-    let machines = fleet.machines_of(&scalable.id);
-    let theirs = machines.iter().filter(|machine| match machine.claim() {
-        Some(claim) => claim.owner != fleet.owner,
-        None => epoch.is_none_or(|epoch| machine.created.as_second() < epoch.as_second()),
-    });
-    i32::try_from(theirs.count()).unwrap_or(i32::MAX)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::instancetypes::blueprint::Ignored;
 
     #[test]
     fn a_status_names_the_first_of_many_that_are_left_out() {
@@ -423,5 +381,30 @@ mod tests {
         let told = some(&many);
         assert!(told.starts_with("0: ä") && told.ends_with("…; and 180 more"), "{told}");
         assert!(told.len() < 32 * 1024, "{}", told.len());
+    }
+
+    #[test]
+    fn what_is_left_out_hides_neither_what_is_renamed_nor_what_is_ignored() {
+        let what = |key: &str| crate::client::fields::Malformed {
+            object: "MachineDeployment fleet/m".to_owned(),
+            key: key.to_owned(),
+            problem: "is ignored".to_owned(),
+        };
+        let mut offers = Offers::default();
+        assert_eq!(besides(&offers, &[]), None);
+        offers.ignored = vec![Ignored { reason: "LabelsIgnored", what: what("labels") }];
+        let told = besides(&offers, &[]).expect("a word");
+        assert_eq!(told, ("SomeIgnored", "MachineDeployment fleet/m: labels: is ignored".to_owned()));
+        offers.catalog.renamed = vec!["n is offered as large-n".to_owned()];
+        let (reason, message) = besides(&offers, &["a".to_owned(), "b".to_owned()]).expect("a word");
+        assert_eq!(reason, "SomeLeftOut");
+        assert!(
+            message.starts_with("left out: a; b; n is offered as large-n; MachineDeployment fleet/m: labels"),
+            "{message}"
+        );
+        let many: Vec<String> = (0..200).map(|n| format!("{n}: {}", "ä".repeat(5000))).collect();
+        offers.catalog.renamed = many.clone();
+        let (_, message) = besides(&offers, &many).expect("a word");
+        assert!(message.len() < 32 * 1024, "{}", message.len());
     }
 }

@@ -330,7 +330,7 @@ fn no_machine_is_made_while_the_control_plane_is_upgraded_and_nobody_stays_away_
             reason == "ControlPlaneUpgrading" && message.contains("upgraded from v1.35.9 to v1.36.0")
         };
         assert!(told.len() == 2 && told.iter().all(waits), "{told:?}");
-        let held = rig.resource("m").await.unavailable.unwrap_or_default();
+        let held = rig.resource("m").await.waiting.unwrap_or_default();
         assert!(held.starts_with("ControlPlaneUpgrading: "), "{held}");
         rig.patch_status(Kind::SimControlPlane, "cp", at("v1.36.0")).await;
         rig.until("all goes on", 3 * MINUTE, |objects| initialized(objects) == 2).await;

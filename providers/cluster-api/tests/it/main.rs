@@ -7,6 +7,7 @@ mod features;
 mod go_faults;
 mod lessons;
 mod machine_mode;
+mod node_class;
 mod refusals;
 mod repair;
 mod rig;
