@@ -1,4 +1,5 @@
-//! CustomResourceDefinitions at work: an established one has its resources served, a deleted one takes them along.
+//! CustomResourceDefinitions at work: an established one has its resources served, a deleted one takes them along. Watches of a version
+//! that is served no longer end.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -31,7 +32,7 @@ impl Writer<'_> {
         let Some(resource) = self.state.registry.of_storage(key.storage).cloned() else { return };
         let Some((plural, group)) = key.name().split_once('.') else { return };
         let Some(stored) = self.get(key) else {
-            self.serve(|registry| registry.stop_custom(group, plural));
+            self.serve((group, plural), |registry| registry.stop_custom(group, plural));
             return;
         };
         let mut definition = stored.to_value(&resource);
@@ -53,7 +54,9 @@ impl Writer<'_> {
             && let Ok(versions) = crd::versions(&definition)
         {
             let warnings = deprecations(&definition);
-            self.serve(|registry| registry.serve_custom(group, plural, versions, &warnings));
+            self.serve((group, plural), |registry| {
+                registry.serve_custom(group, plural, versions, &warnings);
+            });
             self.reread_instances(group, plural);
         }
     }
@@ -77,8 +80,13 @@ impl Writer<'_> {
         }
     }
 
-    fn serve(&mut self, change: impl FnOnce(&mut Registry)) {
+    fn serve(&mut self, (group, plural): (&str, &str), change: impl FnOnce(&mut Registry)) {
+        let before = self.state.registry.versions_of(group, plural);
         change(Arc::make_mut(&mut self.state.registry));
+        if !before.is_subset(&self.state.registry.versions_of(group, plural)) {
+            let unserved = &self.state.unserved;
+            unserved.ring(unserved.number() + 1);
+        }
     }
 
     /// The first step of a definition's end; its objects follow.

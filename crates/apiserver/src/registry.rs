@@ -307,6 +307,12 @@ impl Registry {
         versions
     }
 
+    /// The versions in which a resource is served.
+    pub(crate) fn versions_of(&self, group: &str, plural: &str) -> BTreeSet<String> {
+        let found = self.resources.values().filter(|resource| resource.is(group, plural));
+        found.map(|resource| resource.version.clone()).collect()
+    }
+
     /// The resources of one version, by plural.
     pub(crate) fn in_version(
         &self,

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use serde_json::Value;
 
+use crate::bell::Bell;
 use crate::builtin::Lookup;
 use crate::environment::Environment;
 use crate::garbage::Work;
@@ -53,6 +54,8 @@ pub(crate) struct State {
     pub(crate) registry: Arc<Registry>,
     /// Namespaces being deleted.
     pub(crate) terminating: BTreeSet<String>,
+    /// Rings when a version is served no longer: its watches end.
+    pub(crate) unserved: Bell,
 }
 
 impl ApiServer {
@@ -62,6 +65,7 @@ impl ApiServer {
             store: Store::new(options.history_events.max(1)),
             registry: Arc::new(Registry::new()),
             terminating: BTreeSet::new(),
+            unserved: Bell::default(),
         };
         let shared = Shared { environment: Box::new(environment), options, state: Mutex::new(state) };
         let server = Self { shared: Arc::new(shared) };

@@ -1,8 +1,8 @@
 //! Watches: a resource's log, followed from a position and narrowed to what a client selected.
 //!
 //! A watcher owns nothing but its position; events are read from the shared log when there are any, so a slow watcher
-//! costs no memory and, once the log has run away from it, is told so (410) and starts over. Waiting is done on tokio's
-//! clock, so a paused one works.
+//! costs no memory and, once the log has run away from it, is told so (410) and starts over. A watch of a version that is
+//! served no longer ends. Waiting is done on tokio's clock, so a paused one works.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -56,8 +56,9 @@ pub(crate) fn watch(
     };
     let bookmarks = query.flag("allowWatchBookmarks");
     let started = Instant::now();
-    let (listener, position, pending) = server.read(|state| {
+    let (listener, unserved, position, pending) = server.read(|state| {
         let listener = state.store.subscribe(resource.storage);
+        let unserved = state.unserved.listen();
         let current = state.store.revision();
         let pending: VecDeque<Pending> = if initial {
             let objects = range(state.store.objects(), resource.storage, namespace, None);
@@ -68,7 +69,7 @@ pub(crate) fn watch(
             VecDeque::new()
         };
         let position = if initial || asked == 0 { current } else { asked };
-        (listener, position, pending)
+        (listener, unserved, position, pending)
     });
     let ends = started + timeout.map_or(DEFAULT_TIMEOUT, Duration::from_secs);
     let watcher = Watcher {
@@ -79,6 +80,7 @@ pub(crate) fn watch(
         metadata_only: form != Form::Whole,
         bookmarks,
         listener,
+        unserved,
         position,
         pending,
         ends,
@@ -109,6 +111,7 @@ struct Watcher {
     metadata_only: bool,
     bookmarks: bool,
     listener: Listener,
+    unserved: Listener,
     /// The revision up to which everything has been told.
     position: u64,
     pending: VecDeque<Pending>,
@@ -150,6 +153,7 @@ impl Watcher {
             tokio::select! {
                 biased;
                 () = self.listener.changed() => {}
+                () = self.unserved.changed() => self.over = !self.is_served(),
                 () = sleep_until(wake) => {
                     let now = Instant::now();
                     if now >= self.ends {
@@ -161,6 +165,12 @@ impl Watcher {
                 }
             }
         }
+    }
+
+    /// Whether somebody who asked now would be answered.
+    fn is_served(&self) -> bool {
+        let Resource { group, version, plural, .. } = &*self.resource;
+        self.server.read(|state| state.registry.find(group, version, plural).is_some())
     }
 
     fn tell_pending(&mut self, out: &mut Vec<u8>) {

@@ -5,8 +5,10 @@ use std::time::Duration;
 
 use futures_util::{StreamExt as _, TryStreamExt as _};
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use karpenter_apiserver::Options;
-use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, WatchEvent, WatchParams};
+use kube::api::{Api, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, WatchEvent, WatchParams};
+use kube::core::{ApiResource, GroupVersionKind};
 use kube::runtime::WatchStreamExt as _;
 use kube::runtime::reflector::{self, ObjectRef};
 use kube::runtime::watcher::{self, Event, watcher};
@@ -107,6 +109,41 @@ async fn what_enters_or_leaves_a_selection_is_added_or_deleted() {
         }
         other => panic!("{other:?}"),
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_ends_when_its_version_is_served_no_longer() {
+    let client = client(&server());
+    let version = |name: &str, served: bool, storage: bool| {
+        json!({
+            "name": name, "served": served, "storage": storage,
+            "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}},
+        })
+    };
+    let definition = json!({
+        "metadata": {"name": "widgets.example.com"},
+        "spec": {
+            "group": "example.com", "scope": "Cluster", "names": {"kind": "Widget", "plural": "widgets"},
+            "versions": [version("v1", true, false), version("v2", true, true)],
+        },
+    });
+    let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
+    create(&definitions, &serde_json::from_value(definition).unwrap()).await;
+    let widgets = |version: &str| -> Api<DynamicObject> {
+        let kind = ApiResource::from_gvk(&GroupVersionKind::gvk("example.com", version, "Widget"));
+        Api::all_with(client.clone(), &kind)
+    };
+    let params = WatchParams::default().timeout(290).disable_bookmarks();
+    let mut old = pin!(widgets("v1").watch(&params, "0").await.unwrap());
+    let mut new = pin!(widgets("v2").watch(&params, "0").await.unwrap());
+    let quiet = tokio::time::timeout(Duration::from_secs(1), old.try_next()).await;
+    assert!(quiet.is_err(), "{quiet:?}");
+    let versions = json!({"spec": {"versions": [version("v1", false, false), version("v2", true, true)]}});
+    definitions.patch("widgets.example.com", &PatchParams::default(), &Patch::Merge(versions)).await.unwrap();
+    let ended = tokio::time::timeout(Duration::from_secs(1), old.try_next()).await;
+    assert!(matches!(ended, Ok(Ok(None))), "{ended:?}");
+    let quiet = tokio::time::timeout(Duration::from_secs(1), new.try_next()).await;
+    assert!(quiet.is_err(), "{quiet:?}");
 }
 
 #[tokio::test(start_paused = true)]
