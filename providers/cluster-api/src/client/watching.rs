@@ -133,17 +133,14 @@ impl Watching {
         }
     }
 
-    /// Whether the management cluster serves another version by now. Which one is forgotten when something was not served; an outage is no
-    /// other version.
+    /// Whether the management cluster serves another version by now. Which one is forgotten when something was not served, and may have
+    /// been found by another request since; an outage is no other version.
     async fn serves_another(&self, version: &str) -> bool {
-        if self.hub.versions().known().is_none()
-            && let Ok(now) = self.hub.versions().own(self.hub.client()).await
-            && now != version
-        {
+        let Ok(now) = self.hub.versions().own(self.hub.client()).await else { return false };
+        if now != version {
             tracing::info!(from = version, to = now, "the management cluster serves another version");
-            return true;
         }
-        false
+        now != version
     }
 
     async fn informer(&self, watched: Watched) -> Result<Informer<DynamicObject>, HubError> {

@@ -30,6 +30,9 @@ fn a24_a_management_cluster_may_change_the_version_it_serves() {
         rig.until("launches finish", 15 * MINUTE, |objects| initialized(objects) == 8).await;
         rig.want(10);
         rig.until("and go on", 15 * MINUTE, |objects| initialized(objects) == 10).await;
+        rig.pass(60 * MINUTE).await;
+        rig.want(11);
+        rig.until("an hour later, too", 5 * MINUTE, |objects| initialized(objects) == 11).await;
         rig.pass(MINUTE).await;
         let puts = rig.world.cluster().tape(|tape| {
             let ours = tape.entries().iter().filter(|entry| entry.actor.starts_with("karpenter"));
@@ -38,12 +41,35 @@ fn a24_a_management_cluster_may_change_the_version_it_serves() {
             })
             .count()
         });
-        assert_eq!((puts, rig.replicas("m")), (0, 10), "no object was written as a whole");
+        assert_eq!((puts, rig.replicas("m")), (0, 11), "no object was written as a whole");
         let kept = rig.read(|objects| {
             let deployment = objects.machine_deployments.values().next().cloned();
             deployment.and_then(|found| found.data.pointer("/spec/unknownToUs").cloned())
         });
         assert_eq!(kept, Some(unknown), "what we do not know is as it was");
+        rig.at_rest();
+    });
+}
+
+#[test]
+fn watches_follow_a_version_that_another_request_found_gone_first() {
+    scenario(async {
+        let rig = Rig::new(json!({})).await;
+        rig.deployment("m", &[(MAX, "20")]).await;
+        rig.capi.serve(&["v1beta1"]).await.expect("the old version");
+        rig.karpenter.start();
+        rig.want(1);
+        rig.until("a node in the old version", 10 * MINUTE, |objects| initialized(objects) == 1).await;
+        rig.capi.serve(&["v1beta2"]).await.expect("the new version");
+        for nodes in 2..=6 {
+            // Whoever launches asks for the version before those who watch do.
+            rig.want(nodes);
+            rig.pass(7 * SECOND).await;
+        }
+        rig.until("all nodes are ready", 5 * MINUTE, |objects| initialized(objects) == 6).await;
+        rig.pass(MINUTE).await;
+        let told = rig.resource("m").await;
+        assert_eq!((rig.replicas("m"), told.unavailable), (6, None), "what is seen of it is as it is");
         rig.at_rest();
     });
 }
