@@ -10,9 +10,10 @@
 //! # Why lowering is safe
 //!
 //! A MachineSet with more Machines than replicas deletes those that are being deleted or marked first, and then ones of its
-//! own choice, which is what must never happen. At most `max(current, total)` Machines can come to exist, so the level is
-//! never set below that less the marked and the deleting ones, except when replicas have stayed unborn for so long that
-//! they are not on their way.
+//! own choice, which is what must never happen. At most `max(current, total)` Machines can come to exist, and while replicas are
+//! unborn, or MachineSets may not have heard of a lower level, as many as that has been: a MachineSet makes all that it lacked when it
+//! began. The level is never set below the most of these less the marked and the deleting ones, except when replicas have stayed
+//! unborn for so long that they are not on their way, and all others have healthy Nodes. So a mark lowers the level once, however often one looks while it lingers.
 //!
 //! One that is being deleted may be gone, and its replacement born, before the MachineSet hears of the lower level. It then takes
 //! one that has no healthy Node: the replacement, if all others have. Where they have not, deleting ones do not count, but for those
@@ -53,6 +54,7 @@ use super::rollout::{Excess, Rollout};
 use crate::client::machine::Machine;
 use crate::client::scalable::Scalable;
 use crate::names;
+use crate::planted::{Fault, is_planted};
 
 /// The mark of a Machine nobody wants; otherwise it is the uid of the NodeClaim it was claimed for.
 pub const SURPLUS_MARK: &str = "karpenter-surplus";
@@ -115,6 +117,28 @@ pub struct Sightings {
     pub shrank: Option<Instant>,
     /// When its level was last lowered, unless that is long ago.
     pub lowered: Option<Instant>,
+    /// How many Machines may come to be, by levels that MachineSets may yet go by.
+    pub most: Option<Most>,
+}
+
+impl Sightings {
+    /// The level is lowered now: what it was, and what is there, may be what MachineSets go by for a while.
+    pub fn reckon_with(&mut self, level: i32, machines: usize) {
+        let there = count(machines);
+        let machines = self.most.map_or(0, |most| most.machines).max(level).max(there);
+        self.most = Some(Most { machines, there, stirred: Instant::now() });
+    }
+}
+
+/// The most Machines that a resource may come to have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Most {
+    /// So many.
+    pub machines: i32,
+    /// So many of them were there.
+    pub there: i32,
+    /// When replicas were last unborn, a Machine was born, or the level was lowered.
+    pub stirred: Instant,
 }
 
 /// So long Cluster API has for settling on as many Machines as the level says before one that is too many counts as there to stay.
@@ -158,6 +182,25 @@ impl Situation<'_> {
     /// How long ago something was.
     fn age(&self, since: Instant) -> Duration {
         self.instant.saturating_duration_since(since)
+    }
+
+    /// How many Machines may come to be: what levels of before asked for counts until all is born and MachineSets have heard of the one of
+    /// now.
+    fn most(&self, marked: usize) -> Most {
+        let (current, there) = (self.scalable.replicas, count(self.machines.len()));
+        let in_sets = self.in_sets.unwrap_or(0);
+        let at_least = current.max(there).max(in_sets);
+        let Some(before) = self.sightings.most else {
+            // Each mark of before our time may have lowered the level a moment ago.
+            let machines = at_least.saturating_add(count(marked));
+            return Most { machines, there, stirred: self.instant };
+        };
+        let stirs = there < current || in_sets > current || there > before.there;
+        let machines = match stirs || self.age(before.stirred) < AFTER_SHRINKING {
+            true => at_least.max(before.machines),
+            false => at_least,
+        };
+        Most { machines, there, stirred: if stirs { self.instant } else { before.stirred } }
     }
 }
 
@@ -229,10 +272,17 @@ struct Sorted<'a> {
 
 /// What is to be done about a scalable resource.
 pub fn plan(situation: &Situation<'_>) -> Plan {
+    if situation.rollout.is_some() && is_planted(Fault::LowersInRollouts) {
+        return plan(&Situation { rollout: None, ..situation.clone() });
+    }
     let epoch = enrolled(situation);
     let sorted = sort(situation, epoch);
     let mut plan = Plan { in_rollout: situation.rollout.is_some(), ..Plan::default() };
     plan.sightings.lowered = situation.sightings.lowered.filter(|at| situation.age(*at) < AFTER_SHRINKING);
+    plan.sightings.most = Some(situation.most(sorted.marked.len()));
+    if situation.sightings.most.is_none() && !sorted.marked.is_empty() {
+        plan.sightings.lowered = Some(situation.instant);
+    }
     let waiting = waiting(situation);
     // One that is not ours yet is left alone until somebody wants a node of it.
     if epoch.is_none() && waiting.is_empty() && sorted.claimed.is_empty() && sorted.marked.is_empty() {
@@ -264,7 +314,7 @@ pub fn plan(situation: &Situation<'_>) -> Plan {
             };
         }
         let epoch = newest.map(|newest| newest.saturating_add(SignedDuration::from_secs(1)));
-        let epoch = epoch.and_then(Result::ok).unwrap_or(situation.scalable.created);
+        let epoch = epoch.and_then(Result::ok).unwrap_or_default().max(situation.scalable.created);
         plan.enrol = Some(Enrolment { epoch, protected });
     }
     let reserve = usize::try_from(protected).unwrap_or(0).saturating_sub(sorted.foreign.len());
@@ -289,14 +339,19 @@ pub fn plan(situation: &Situation<'_>) -> Plan {
     if plan.replicas.is_some_and(|level| level < situation.scalable.replicas) {
         plan.sightings.shrank = Some(situation.instant);
         plan.sightings.lowered = Some(situation.instant);
+        if let Some(most) = &mut plan.sightings.most {
+            most.stirred = situation.instant;
+        }
     }
     plan.counts = counts(&sorted, &waiting);
     plan
 }
 
-/// Since when we scale a resource.
+/// Since when we scale a resource. One that is younger than that was moved or restored, and so were its Machines: what is not ours would be
+/// young enough to be.
 pub fn epoch(scalable: &Scalable) -> Option<Timestamp> {
-    scalable.annotations.get(names::EPOCH)?.parse().ok()
+    let epoch: Timestamp = scalable.annotations.get(names::EPOCH)?.parse().ok()?;
+    (epoch.as_second() >= scalable.created.as_second()).then_some(epoch)
 }
 
 /// Since when a resource is scaled by the rules of now. What it had before may serve once its owner says so, and is protected no more:
@@ -317,6 +372,22 @@ pub fn untold(scalable: &Scalable, machines: &[Machine], owner: &str) -> i32 {
     };
     let foreign = count(live().filter(foreign).count());
     scalable.replicas - count(live().filter(ours).count()) - protected(scalable).unwrap_or(0).max(foreign)
+}
+
+/// For how many of those that wait we may have asked, when we were here last: for a replica that is not born yet each, or a Machine that has
+/// no Node yet and is no older than who waits. What has a Node has been there for longer, and somebody may use it.
+pub fn asked_for(scalable: &Scalable, machines: &[Machine], waiting: &[&ClaimFacts]) -> i32 {
+    let live = machines.iter().filter(|machine| !machine.deleting);
+    let unborn = usize::try_from(scalable.replicas - count(live.clone().count())).unwrap_or(0);
+    let fresh = live.filter(|m| m.claim().is_none() && !m.is_marked() && m.node_name.is_none());
+    let mut fresh: Vec<i64> = fresh.map(|machine| machine.created.as_second()).collect();
+    fresh.sort_unstable();
+    let mut born = 0;
+    for machine in fresh {
+        let older = waiting.iter().filter(|claim| claim.created.as_second() <= machine).count();
+        born += usize::from(older > born);
+    }
+    count((unborn + born).min(waiting.len()))
 }
 
 /// Whether Cluster API has taken as many Machines as the level says, so that none that goes was asked for by us.
@@ -422,6 +493,9 @@ fn claims<'a>(
     plan: &mut Plan,
 ) -> Vec<&'a Machine> {
     let mut free = sorted.free.clone();
+    if is_planted(Fault::ClaimsTheClaimed) {
+        free.extend(&sorted.claimed);
+    }
     // The oldest ones make up for foreign Machines that were replaced.
     let reserved: BTreeSet<&str> = free.iter().take(reserve).map(|machine| machine.uid.as_str()).collect();
     // More than was asked for a moment ago: Cluster API is about to take one away, and takes the claimed as soon as the free. Ages
@@ -585,6 +659,10 @@ fn level(
     let want = count(settled + wanted.max(spare)).max(min);
     // A greatest size that was set below what is in use takes nothing away.
     let in_use = needed.max(count(settled));
+    let needed = match is_planted(Fault::AsksAgain) && !plan.unserved.is_empty() {
+        true => (current + count(plan.unserved.len())).min(max.unwrap_or(i32::MAX)),
+        false => needed,
+    };
 
     let mut next = current;
     if needed > current {
@@ -596,16 +674,24 @@ fn level(
     } else if !may_lower(situation) {
         // It stays.
     } else if want < current && situation.rollout.is_none() {
-        let safe = current.max(total) - count(leaving);
+        let most = plan.sightings.most.unwrap_or_else(|| situation.most(sorted.marked.len()));
+        let safe = most.machines - count(leaving);
         next = want.max(safe);
         if next > want {
+            if most.machines > current.max(total) {
+                // What MachineSets have yet to hear of is over soon.
+                let rest = AFTER_SHRINKING.saturating_sub(situation.age(most.stirred));
+                plan.look_again(rest.max(Duration::from_secs(1)));
+            }
             let since = situation.sightings.unborn.unwrap_or(situation.instant);
             let age = situation.age(since);
-            if age >= situation.rules.surplus_after {
+            let rest = situation.rules.surplus_after.saturating_sub(age);
+            // One that is born now is what MachineSets take, unless another has no healthy Node either.
+            if rest.is_zero() && steady {
                 next = want;
             } else {
                 plan.sightings.unborn = Some(since);
-                plan.look_again(situation.rules.surplus_after - age);
+                plan.look_again(if rest.is_zero() { SETTLING } else { rest });
             }
         }
         next = next.min(current);

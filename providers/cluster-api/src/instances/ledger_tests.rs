@@ -12,6 +12,8 @@ struct Case {
     max: Option<i32>,
     min: i32,
     protected: Option<i32>,
+    /// The second at which the resource was made.
+    created: Option<i64>,
     machines: Vec<Machine>,
     targeting: Vec<ClaimFacts>,
     gone: BTreeSet<String>,
@@ -30,6 +32,7 @@ impl Case {
             max: None,
             min: 0,
             protected: Some(0),
+            created: None,
             machines: Vec::new(),
             targeting: Vec::new(),
             gone: BTreeSet::new(),
@@ -44,8 +47,9 @@ impl Case {
             rollout: None,
             in_sets: None,
             anew: false,
-            sightings: Sightings::default(),
-            instant: Instant::now(),
+            // As at a look of long ago.
+            sightings: Sightings { most: Some(at_rest(replicas)), ..Sightings::default() },
+            instant: Instant::now() + Duration::from_secs(3600),
         }
     }
 
@@ -105,6 +109,10 @@ impl Case {
     fn plan_at(&self, second: i64) -> Plan {
         let mut value = deployment_json("m", &[]);
         value["spec"]["replicas"] = self.replicas.into();
+        if let Some(created) = self.created {
+            let created = Timestamp::from_second(1_767_225_600 + created).expect("a time");
+            value["metadata"]["creationTimestamp"] = created.to_string().into();
+        }
         if let Some(protected) = self.protected {
             let epoch = Timestamp::from_second(1_767_225_600 + EPOCH_SECOND).expect("a time");
             value["metadata"]["annotations"][names::EPOCH] = epoch.to_string().into();
@@ -126,6 +134,11 @@ impl Case {
             instant: self.instant,
         })
     }
+}
+
+/// Nothing has stirred for long.
+fn at_rest(machines: i32) -> Most {
+    Most { machines, there: machines, stirred: Instant::now() }
 }
 
 /// From the MachineSet m-1, where Machines of these tests are, to an empty m-2.
@@ -316,7 +329,7 @@ fn surplus_goes_after_its_time_and_not_before() {
 fn replicas_that_were_never_born_are_taken_back_only_after_a_while() {
     // The NodeClaim of the third replica is gone; its Machine may be born at any moment, and the MachineSet would then
     // choose which Machine to delete.
-    let mut case = Case::new(3).claimed(&["a", "b"]);
+    let mut case = Case::new(3).claimed(&["a", "b"]).up();
     let first = case.plan();
     assert_eq!(first.replicas, None);
     case.sightings = first.sightings;
@@ -328,11 +341,72 @@ fn replicas_that_were_never_born_are_taken_back_only_after_a_while() {
 }
 
 #[test]
+fn replicas_that_were_never_born_stay_while_another_has_no_node_yet() {
+    let mut case = Case::new(3).claimed(&["a"]).up().claimed(&["b"]);
+    case.sightings = case.plan().sightings;
+    case.instant += Duration::from_secs(300);
+    let plan = case.plan();
+    assert_eq!(plan.replicas, None, "born at this moment, it is as likely to stay as b");
+    assert!(plan.look_again.is_some_and(|after| after <= Duration::from_secs(30)), "{plan:?}");
+    case.sightings = plan.sightings;
+    assert_eq!(case.up().plan().replicas, Some(2), "its time has passed meanwhile");
+}
+
+#[test]
+fn what_is_not_ours_stays_so_when_everything_is_made_anew() {
+    // As a move or a restored backup does: annotations are as they were, creation times are not.
+    for resource_first in [true, false] {
+        let (resource, machines) = if resource_first { (500, 510) } else { (510, 500) };
+        let mut case = Case::new(4).claimed(&["a"]).foreign(&["f1", "f2", "f3"]).up();
+        for machine in &mut case.machines {
+            machine.created = Timestamp::from_second(1_767_225_600 + machines).expect("a time");
+        }
+        (case.protected, case.created) = (Some(3), Some(resource));
+        case.sightings.free = ["f1", "f2", "f3"].map(|name| (format!("uid-{name}"), case.instant)).into();
+        case.instant += Duration::from_secs(3600);
+        let case = case.waiting(&["b"]);
+        let plan = case.plan();
+        assert_eq!((claimed(&plan), plan.marks.len(), plan.replicas), (vec![], 0, Some(5)), "{plan:?}");
+        let enrolment = plan.enrol.expect("our time begins anew");
+        assert_eq!(enrolment.protected, 3);
+        assert_eq!(enrolment.epoch.as_second() - 1_767_225_600, (machines + 1).max(resource), "for good");
+    }
+}
+
+#[test]
 fn lowering_never_makes_a_machine_set_choose() {
     // Three replicas unborn, one marked: only as many as are marked go at once.
     let case = Case::new(6).claimed(&["a", "b", "c"]).mark("m-c", "uid-c");
     let plan = case.plan();
     assert_eq!(plan.replicas, Some(5), "at most six Machines can come to be, one of which is marked");
+}
+
+#[test]
+fn a_mark_lowers_the_level_once_also_while_replicas_are_unborn() {
+    // The MachineSet may have begun to make three more when it was to have six. Two that boot, the marked one and three newborn ones for
+    // two replicas: it would take the marked one, and three of its own choice.
+    let mut case = Case::new(6).claimed(&["a", "b", "c"]).mark("m-c", "uid-c");
+    case.in_sets = Some(6);
+    let mut written = Vec::new();
+    for _ in 0..4 {
+        let plan = case.plan();
+        written.extend(plan.replicas);
+        assert_eq!(plan.removals.len(), 0, "{plan:?}");
+        case.replicas = plan.replicas.unwrap_or(case.replicas);
+        case.in_sets = Some(case.replicas);
+        case.sightings = plan.sightings;
+        case.instant += Duration::from_secs(1);
+    }
+    assert_eq!(written, [5], "the mark lingers");
+    // A process that has just started does not know whether the mark has lowered it.
+    let fresh = Case { sightings: Sightings::default(), ..case };
+    assert_eq!(fresh.plan().replicas, None);
+    let mut born = fresh.free(&["x", "y"]);
+    let first = born.plan();
+    assert_eq!(first.replicas, None, "one more may be on its way");
+    born.sightings = first.sightings;
+    born.instant += Duration::from_secs(5);
+    assert_eq!(born.plan().replicas, Some(4), "c, whose place nobody wants, need not be made again");
 }
 
 #[test]
@@ -705,6 +779,24 @@ fn a_level_that_may_only_rise_to_what_is_there_keeps_that_and_makes_nothing_new(
     assert_eq!(case.plan().replicas, None, "none is made");
     case.rules.rise = Rise::ToWhatIsNeeded;
     assert_eq!(case.waiting(&["d"]).plan().replicas, Some(4));
+}
+
+#[test]
+fn who_waits_accounts_for_what_is_on_its_way_and_for_nothing_that_somebody_may_use() {
+    let asked_for = |case: &Case| {
+        let mut value = deployment_json("m", &[]);
+        value["spec"]["replicas"] = case.replicas.into();
+        let waiting: Vec<&ClaimFacts> = case.targeting.iter().collect();
+        super::asked_for(&read_deployment(value), &case.machines, &waiting)
+    };
+    let waits = |case: Case| case.waiting(&["c", "d"]);
+    assert_eq!(asked_for(&waits(Case::new(3).claimed(&["a"]))), 2, "both are unborn");
+    assert_eq!(asked_for(&waits(Case::new(2).claimed(&["a"]).free(&["x"]))), 1);
+    assert_eq!(asked_for(&waits(Case::new(2).claimed(&["a"]).free(&["x"]).up())), 0, "it has a Node");
+    let mut older = waits(Case::new(2).claimed(&["a"]).foreign(&["x"]));
+    older.targeting[0].created = Timestamp::from_second(1_767_225_602).expect("a time");
+    older.targeting[1].created = Timestamp::from_second(1_767_225_603).expect("a time");
+    assert_eq!(asked_for(&older), 0, "it was there before they were");
 }
 
 #[test]
