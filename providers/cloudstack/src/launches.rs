@@ -292,7 +292,8 @@ impl CloudStackProvider {
 
 /// The network a machine is in first of all.
 fn network_of(machine: &VirtualMachine) -> String {
-    machine.nic.first().map(|nic| nic.networkid.clone()).unwrap_or_default()
+    let nic = machine.nic.iter().find(|nic| nic.isdefault).or(machine.nic.first());
+    nic.map(|nic| nic.networkid.clone()).unwrap_or_default()
 }
 
 /// What is refused when this machine is, for a reason that may be its network's.
