@@ -117,3 +117,25 @@ async fn what_goes_wrong_for_one_account_goes_well_for_others() {
     assert_eq!(replay.ask(Role::User, false, "listZones", &[]).await.0, 530);
     assert_eq!(replay.ask(Role::User, false, "listZones", &[]).await.0, 200);
 }
+
+#[tokio::test(start_paused = true)]
+async fn of_two_orders_to_destroy_a_machine_the_second_ends_too() {
+    let replay = Replay::new();
+    replay.cloud.configure(|settings| settings.user_may_expunge = true);
+    replay.deploy("twice", "k8s.small", "k8s-net", &[]).await;
+    until_running(&replay).await;
+    let machine = replay.machine("twice");
+    let order = [("id", machine.as_str()), ("expunge", "true")];
+    let mut jobs = Vec::new();
+    for _ in 0..2 {
+        let (_, body) = ask(&replay, "destroyVirtualMachine", &order).await;
+        jobs.push(body["destroyvirtualmachineresponse"]["jobid"].as_str().unwrap_or_default().to_owned());
+    }
+    seconds(600).await;
+    let mut ends = Vec::new();
+    for job in &jobs {
+        let (_, body) = ask(&replay, "queryAsyncJobResult", &[("jobid", job)]).await;
+        ends.push(body["queryasyncjobresultresponse"]["jobstatus"].clone());
+    }
+    assert_eq!(ends, [1, 2], "the one that destroyed it, the one that found nothing");
+}
