@@ -10,6 +10,7 @@
 //! | [`explanation`] | why a resource is offered, or is not |
 //! | [`self_check`] | whether our accounts may do what we ask of the clusters |
 //! | [`labels`], [`names`], [`metrics`] | names on the wire; what is counted |
+//! | [`planted`] | faults made on purpose, for tests only |
 
 pub mod client;
 pub mod explanation;
@@ -21,6 +22,7 @@ pub mod labels;
 pub mod metrics;
 pub mod names;
 pub mod nodeclass;
+pub mod planted;
 pub mod self_check;
 pub mod wiring;
 
@@ -44,6 +46,7 @@ use instances::fleet::Fleet;
 use instances::notices::NODE_HEALTHY;
 use instances::{drift, launch, lookup, removal, rollout, templates};
 use nodeclass::DEFAULT_REPAIR_AFTER;
+use planted::{Fault, is_planted};
 
 pub use nodeclass::ClusterAPINodeClass;
 pub use wiring::install;
@@ -145,6 +148,9 @@ impl CloudProvider for ClusterApi {
     }
 
     fn launch_handle(&self, claim: &NodeClaim) -> Option<LaunchHandle> {
+        if is_planted(Fault::LetsGoWithoutId) {
+            return None;
+        }
         let target = self.fleet.node_claims.target(claim).map(|target| target.to_string());
         let machine = || {
             let annotations = claim.metadata.annotations.as_ref()?;

@@ -272,9 +272,6 @@ struct Sorted<'a> {
 
 /// What is to be done about a scalable resource.
 pub fn plan(situation: &Situation<'_>) -> Plan {
-    if situation.rollout.is_some() && is_planted(Fault::LowersInRollouts) {
-        return plan(&Situation { rollout: None, ..situation.clone() });
-    }
     let epoch = enrolled(situation);
     let sorted = sort(situation, epoch);
     let mut plan = Plan { in_rollout: situation.rollout.is_some(), ..Plan::default() };
@@ -695,6 +692,8 @@ fn level(
             }
         }
         next = next.min(current);
+    } else if is_planted(Fault::LowersInRollouts) && in_use < current {
+        next = in_use;
     } else if let Some(rollout) = situation.rollout.filter(|_| in_use < current) {
         next = level_in_rollout(
             situation,
