@@ -184,14 +184,16 @@ impl Deployments {
         (max_surge, max_unavailable): (i64, i64),
     ) -> Result<(), kube::Error> {
         let least = replicas - max_unavailable;
-        let total: i64 = new.replicas + old.iter().map(|set| set.replicas).sum::<i64>();
+        // For growing, Machines on their way out count until they are gone.
+        let total: i64 = old.iter().chain([new]).map(|set| set.replicas.max(set.there)).sum();
         let mut wanted = new.replicas.min(replicas);
         if new.replicas < replicas {
             wanted = new.replicas + (replicas + max_surge - total).clamp(0, replicas - new.replicas);
         }
         self.scale(new, wanted).await?;
         let new_unavailable = wanted - new.available;
-        let mut room = total - new.replicas + wanted - least - new_unavailable.max(0);
+        let old_replicas: i64 = old.iter().map(|set| set.replicas).sum();
+        let mut room = old_replicas + wanted - least - new_unavailable.max(0);
         let available: i64 = new.available + old.iter().map(|set| set.available).sum::<i64>();
         let mut spare = available - least;
         for set in old {

@@ -39,6 +39,8 @@ pub(super) struct Sets {
     pace: Pace,
     /// When each MachineSet last made a Machine, where they come one after the other.
     last_made: BTreeMap<ObjectKey, Instant>,
+    /// How many each has yet to make of those that it lacked when it began: it makes all of them, whatever is wanted by then.
+    begun: BTreeMap<ObjectKey, usize>,
 }
 
 impl Sets {
@@ -50,6 +52,7 @@ impl Sets {
             switches,
             pace: Pace::default(),
             last_made: BTreeMap::new(),
+            begun: BTreeMap::new(),
         }
     }
 
@@ -72,7 +75,9 @@ impl Sets {
         let mut again = None;
         let mut blocked = String::new();
         let mut refused: Option<Refused> = None;
-        if machines.len() < replicas {
+        let key = ObjectKey::of(set);
+        self.begun.retain(|_, left| *left > 0);
+        if machines.len() < replicas || self.begun.contains_key(&key) {
             let disabled = annotation(set, "cluster.x-k8s.io/disable-machine-create") == Some("true");
             match held {
                 _ if disabled => {}
@@ -81,10 +86,13 @@ impl Sets {
                     again = Some(PREFLIGHT_AGAIN);
                 }
                 None => match self.switches.machine_every() {
-                    Some(time) => match self.create_one(set, time).await? {
-                        Ok(rest) => again = Some(rest),
-                        Err(told) => refused = Some(told),
-                    },
+                    Some(time) => {
+                        self.begun.entry(key).or_insert_with(|| replicas.saturating_sub(machines.len()));
+                        match self.create_one(set, time).await? {
+                            Ok(rest) => again = Some(rest),
+                            Err(told) => refused = Some(told),
+                        }
+                    }
                     None => {
                         for _ in machines.len()..replicas {
                             refused = self.create_machine(set).await?.err().or(refused);
@@ -163,6 +171,9 @@ impl Sets {
         }
         if let Err(refused) = self.create_machine(set).await? {
             return Ok(Err(refused));
+        }
+        if let Some(left) = self.begun.get_mut(&key) {
+            *left = left.saturating_sub(1);
         }
         self.last_made.insert(key, Instant::now());
         Ok(Ok(time))
