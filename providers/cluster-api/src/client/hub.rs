@@ -403,13 +403,16 @@ pub fn machine_reference(key: &ObjectKey) -> Reference {
     }
 }
 
-/// A patch that fits only a Machine that is as it was seen, in what matters to a claim. `None` if something is to be removed:
-/// then the version that was seen decides.
+/// A patch that fits only a Machine that is as it was seen, in what matters to a claim, and in what is to be removed. `None` if it is on
+/// its way out: then the version that was seen decides.
 pub(super) fn guarded(machine: &Machine, metadata: &Value) -> Option<json_patch::Patch> {
     let pointer = |map: &str, key: &str| {
         let key = key.replace('~', "~0").replace('/', "~1");
         format!("/metadata/{map}/{key}")
     };
+    if machine.deleting {
+        return None;
+    }
     // What is not there is tested for as null.
     let test = |path: String, value: Value| json!({"op": "test", "path": path, "value": value});
     let mut operations = vec![
@@ -424,15 +427,20 @@ pub(super) fn guarded(machine: &Machine, metadata: &Value) -> Option<json_patch:
     }
     for (map, there) in [("annotations", &machine.annotations), ("labels", &machine.labels)] {
         let Some(wanted) = metadata.get(map).and_then(Value::as_object) else { continue };
-        if wanted.values().any(Value::is_null) {
-            return None;
+        let (removed, added): (Vec<_>, Vec<_>) = wanted.iter().partition(|(_, value)| value.is_null());
+        for (path, value) in removed.iter().filter_map(|(key, _)| Some((pointer(map, key), there.get(*key)?)))
+        {
+            operations.push(test(path.clone(), value.as_str().into()));
+            operations.push(json!({"op": "remove", "path": path}));
         }
-        if there.is_empty() {
+        if there.is_empty() && !added.is_empty() {
+            let added: serde_json::Map<String, Value> =
+                added.into_iter().map(|(key, value)| (key.clone(), value.clone())).collect();
             operations.push(test(format!("/metadata/{map}"), Value::Null));
-            operations.push(json!({"op": "add", "path": format!("/metadata/{map}"), "value": wanted}));
+            operations.push(json!({"op": "add", "path": format!("/metadata/{map}"), "value": added}));
             continue;
         }
-        for (key, value) in wanted {
+        for (key, value) in added {
             operations.push(json!({"op": "add", "path": pointer(map, key), "value": value}));
         }
     }
@@ -453,10 +461,12 @@ pub(super) fn raising(scalable: &Scalable, replicas: i32) -> Option<json_patch::
     serde_json::from_value(operations).ok()
 }
 
-/// Whether a JSON patch did not fit; the server keeps the reason to itself, other than one that finds an object invalid. Of any
-/// other request the same answer is a refusal.
+/// Whether a JSON patch did not fit; the server keeps the reason to itself, other than one that finds an object invalid, or a webhook that
+/// denies the request. Of any other request the same answer is a refusal.
 fn is_unfit(status: &Status) -> bool {
-    status.code == 422 && status.details.as_ref().is_none_or(|d| d.name.is_empty() && d.causes.is_empty())
+    status.code == 422
+        && status.details.as_ref().is_none_or(|d| d.name.is_empty() && d.causes.is_empty())
+        && status.message.starts_with("the server rejected our request due to an error in our request")
 }
 
 /// A refusal, and what to do about it: a webhook says that itself, the server's own authorization does not.

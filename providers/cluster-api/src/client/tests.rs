@@ -179,6 +179,20 @@ fn a_claim_fits_only_a_machine_that_nobody_claimed_or_marked_meanwhile() {
 }
 
 #[test]
+fn what_is_taken_off_a_machine_is_what_was_seen_there() {
+    let seen = fixtures::machine("m", 0, &[(names::OWN_HOOK, ""), ("example.com/note", "kept")]);
+    let marked = json!({"annotations": {names::DELETE_MACHINE: "u", names::OWN_HOOK: null, "absent": null}});
+    let patch = guarded(&seen, &marked).expect("a patch");
+    let operations: Vec<_> =
+        patch.0.iter().map(|operation| serde_json::to_value(operation).expect("JSON")).collect();
+    let path = format!("/metadata/annotations/{}", names::OWN_HOOK.replace('/', "~1"));
+    assert!(operations.contains(&json!({"op": "test", "path": path, "value": ""})), "{operations:?}");
+    assert!(operations.contains(&json!({"op": "remove", "path": path})), "{operations:?}");
+    assert!(!operations.iter().any(|operation| operation["path"] == "/metadata/annotations/absent"));
+    assert!(guarded(&Machine { deleting: true, ..seen }, &marked).is_none(), "then its version decides");
+}
+
+#[test]
 fn a_level_rises_only_from_what_was_read_whatever_else_has_changed() {
     let mut value = crate::fixtures::deployment_json("m", &[]);
     value["spec"]["replicas"] = 3.into();
@@ -194,40 +208,59 @@ fn a_level_rises_only_from_what_was_read_whatever_else_has_changed() {
     assert!(raising(&seen, 2).is_none(), "lowering is bound to the version");
 }
 
-#[tokio::test]
-async fn an_expired_token_is_no_refusal() {
+/// A management cluster that answers every request for an object with this.
+fn hub_that_answers(code: u16, message: &'static str) -> Hub {
     use kube::client::Body;
 
+    let answer = move |request: http::Request<Body>| {
+        let version = json!({"groupVersion": "cluster.x-k8s.io/v1beta2", "version": "v1beta2"});
+        let (code, body) = match request.uri().path() {
+            "/apis" => (
+                200,
+                json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": [
+                    {"name": "cluster.x-k8s.io", "versions": [version]},
+                ]}),
+            ),
+            "/api" => (200, json!({"kind": "APIVersions", "versions": ["v1"]})),
+            _ => (
+                code,
+                json!({
+                    "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "code": code,
+                    "message": message, "reason": "No",
+                }),
+            ),
+        };
+        let answer = http::Response::builder().status(code).body(Body::from(body.to_string().into_bytes()));
+        std::future::ready(answer)
+    };
+    let settings = super::settings::Settings {
+        cluster_name: Some("c".to_owned()),
+        cluster_namespace: Some("fleet".to_owned()),
+        ..super::settings::Settings::default()
+    };
+    let client = kube::Client::new(tower::service_fn(answer), "default");
+    Hub::new(client, Ours::new(&settings))
+}
+
+#[tokio::test]
+async fn what_a_webhook_denies_with_422_is_refused_and_told() {
+    let machine = fixtures::machine("m", 0, &[]);
+    let claimed = async |message: &'static str| {
+        let metadata = json!({"annotations": {names::NODECLAIM: "n"}});
+        let error = hub_that_answers(422, message).annotate_machine(&machine, metadata).await;
+        error.expect_err("a refusal")
+    };
+    let unfit = claimed("the server rejected our request due to an error in our request").await;
+    assert!(unfit.is_conflict(), "the patch did not fit: {unfit}");
+    let denial = "admission webhook \"names.example.com\" denied the request: no such team";
+    let denied = claimed(denial).await;
+    assert!(matches!(denied, HubError::Refused { .. }) && denied.to_string().ends_with(denial), "{denied}");
+}
+
+#[tokio::test]
+async fn an_expired_token_is_no_refusal() {
     let answered = |code: u16| async move {
-        let answer = move |request: http::Request<Body>| {
-            let version = json!({"groupVersion": "cluster.x-k8s.io/v1beta2", "version": "v1beta2"});
-            let (code, body) = match request.uri().path() {
-                "/apis" => (
-                    200,
-                    json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": [
-                        {"name": "cluster.x-k8s.io", "versions": [version]},
-                    ]}),
-                ),
-                "/api" => (200, json!({"kind": "APIVersions", "versions": ["v1"]})),
-                _ => (
-                    code,
-                    json!({
-                        "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "code": code,
-                        "message": "no", "reason": "No",
-                    }),
-                ),
-            };
-            let answer =
-                http::Response::builder().status(code).body(Body::from(body.to_string().into_bytes()));
-            std::future::ready(answer)
-        };
-        let settings = super::settings::Settings {
-            cluster_name: Some("c".to_owned()),
-            cluster_namespace: Some("fleet".to_owned()),
-            ..super::settings::Settings::default()
-        };
-        let client = kube::Client::new(tower::service_fn(answer), "default");
-        let hub = Hub::new(client, Ours::new(&settings));
+        let hub = hub_that_answers(code, "no");
         let error = hub.cluster().await.expect_err("no Cluster");
         (matches!(error, HubError::Refused { .. }), hub.is_out_of_reach(), hub.trouble())
     };
