@@ -545,15 +545,20 @@ mod tests {
 
     #[test]
     fn what_cluster_api_will_do_by_itself_is_no_reason_not_to_offer() {
-        let mut waiting = deployment_json("m", &[]);
-        waiting["status"] = json!({"conditions": [{
-            "type": "ScalingUp", "status": "True", "message": "Scaling up is blocked because: no template",
-        }]});
-        let told = explained(json!({}), waiting, []);
+        let blocked = |why: &str| {
+            let mut waiting = deployment_json("m", &[]);
+            let message = format!("Scaling up is blocked because: {why}");
+            waiting["status"] =
+                json!({"conditions": [{"type": "ScalingUp", "status": "True", "message": message}]});
+            explained(json!({}), waiting, [])
+        };
+        let told = blocked("c is upgrading (\"ControlPlaneIsStable\" preflight check failed)");
         assert!(
-            told.contains("offered as m,") && told.contains("will have to wait: ScalingUpBlocked"),
+            told.contains("offered as m,") && told.contains("will have to wait: ControlPlaneUpgrading"),
             "{told}"
         );
+        let told = blocked("no template");
+        assert!(told.contains("not offered: ScalingUpBlocked"), "somebody has to mend that: {told}");
     }
 
     #[test]

@@ -57,6 +57,7 @@ pub mod pace;
 pub(crate) mod remains;
 pub(crate) mod remediation;
 pub mod removal;
+pub(crate) mod restoration;
 pub mod reverts;
 pub mod rollout;
 pub mod skew;

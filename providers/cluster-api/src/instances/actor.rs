@@ -17,6 +17,7 @@ use super::adoption::{self, Unsuited};
 use super::fleet::Fleet;
 use super::holds::{self, HoldKind};
 use super::ledger::{self, ClaimFacts, Plan, Rise, Rules, Sightings, Situation};
+use super::restoration;
 use super::rollout;
 use super::succession::{self, Estate};
 use crate::client::hub::HubError;
@@ -55,7 +56,7 @@ pub(super) struct Memory {
     pub(super) anew: bool,
     /// Machines, by uid, that a rollout had made by our first look, and that are nobody's.
     replaced: Option<BTreeSet<String>>,
-    /// Machines that are to be adopted, and that no NodePool suited.
+    /// Machines that are to be adopted, and could not be a moment ago.
     unsuited: Unsuited,
 }
 
@@ -77,14 +78,21 @@ impl Actor {
         let fleet = &self.fleet;
         let Some(seen) = fleet.mirror.scalable(id) else {
             // Not seen is not gone; ask before anyone is turned away, or anything is forgotten.
-            if !fleet.node_claims.targeting(id).is_empty() || self.lock().contains_key(id) {
-                self.refuse_if_gone(id).await?;
+            let machines = fleet.machines_of(id);
+            let ours = machines.iter().any(|m| m.claim().is_some_and(|claim| claim.owner == fleet.owner));
+            if ours || !fleet.node_claims.targeting(id).is_empty() || self.lock().contains_key(id) {
+                return self.refuse_if_gone(id, &machines).await;
             }
             return Ok(Outcome::Done);
         };
         let machines = fleet.machines_of(id);
         let sets = fleet.mirror.sets_of(id);
         let look = Look { scalable: Scalable::clone(&seen), machines, sets, gone: BTreeSet::new() };
+        for machine in &look.machines {
+            if restoration::reclaim(fleet, machine).await? {
+                return Ok(Outcome::After(BETWEEN_LOOKS));
+            }
+        }
         self.succeed(&look).await;
         self.look_back(&look);
         self.return_to(&look).await?;
@@ -105,7 +113,7 @@ impl Actor {
             sets: fleet.hub.sets_of(id).await?,
             gone: BTreeSet::new(),
         };
-        look.gone = self.gone(suspects).await;
+        look.gone = self.gone(&suspects, &look.machines).await;
         self.notice(&look.scalable);
         let (plan, targeting) = self.plan(&look);
         let hold = holds::hold(&look.scalable, &look.sets, Some(&fleet.hub.cluster().await?), false);
@@ -118,10 +126,12 @@ impl Actor {
         let again = match self.carry_out(&look, &plan, targeting.len()).await {
             Err(error @ HubError::Refused { .. }) => {
                 self.turn_away(&look.scalable, &plan, &targeting, &error.to_string());
+                self.tell_refusal(&look.scalable, &error);
                 return Err(error);
             }
             other => other?,
         };
+        fleet.note_written(id, None);
         let outcome = self.settle(id, plan);
         Ok(if again { Outcome::After(BETWEEN_LOOKS) } else { outcome })
     }
@@ -150,7 +160,8 @@ impl Actor {
             surplus_after: class.as_ref().map_or(DEFAULT_SURPLUS_TIMEOUT, |class| class.surplus_timeout()),
             rise: match hold.as_ref().map(|hold| hold.kind) {
                 None | Some(HoldKind::Waiting) => Rise::ToWhatIsNeeded,
-                Some(HoldKind::NoLaunches) if pause.is_some() => Rise::ToWhatIsThere,
+                // Machines in use are defended whatever keeps new ones from coming, unless all of them are to go.
+                Some(HoldKind::NoLaunches) if !look.scalable.deleting => Rise::ToWhatIsThere,
                 Some(_) => Rise::Never,
             },
             most_launching: spec
@@ -193,15 +204,16 @@ impl Actor {
         if rollout::rollout(&look.scalable, &look.sets, &look.machines).is_some() {
             return Ok(());
         }
-        // What somebody waits for was asked for by us.
+        // What somebody waits for may have been asked for by us.
         let served = |claim: &&ClaimFacts| {
             look.machines.iter().any(|machine| machine.claim().is_some_and(|held| held.uid == claim.uid))
         };
         let targeting = fleet.claims_on(id, &look.machines);
-        let waiting = targeting.iter().filter(|claim| claim.provider_id.is_none() && !served(claim)).count();
-        let waiting = i32::try_from(waiting).unwrap_or(i32::MAX);
+        let waiting: Vec<&ClaimFacts> =
+            targeting.iter().filter(|claim| claim.provider_id.is_none() && !served(claim)).collect();
+        let asked_for = ledger::asked_for(&look.scalable, &look.machines, &waiting);
         let untold = ledger::epoch(&look.scalable)
-            .map_or(0, |_| ledger::untold(&look.scalable, &look.machines, &fleet.owner) - waiting);
+            .map_or(0, |_| ledger::untold(&look.scalable, &look.machines, &fleet.owner) - asked_for);
         let anew = untold > 0 && fleet.hub.scalable(id).await?.replicas_are_anothers;
         if anew && let Some(class) = fleet.node_class_of(&look.scalable) {
             let message = format!(
@@ -221,24 +233,24 @@ impl Actor {
         Ok(())
     }
 
-    /// Machines whose NodeClaims have been out of sight for long.
-    fn suspects(&self, id: &ScalableKey, machines: &[Machine]) -> Vec<(String, String)> {
+    /// NodeClaims of Machines, by uid, that have been out of sight for long.
+    fn suspects(&self, id: &ScalableKey, machines: &[Machine]) -> BTreeSet<String> {
         let now = Instant::now();
         let fleet = &self.fleet;
         let mut memory = self.lock();
         let memory = memory.entry(id.clone()).or_default();
         let claims =
             machines.iter().filter(|m| !m.deleting && !ledger::is_our_mark(m)).filter_map(Machine::claim);
-        let unseen: Vec<(String, String)> = claims
+        let unseen: BTreeSet<String> = claims
             .filter(|claim| {
                 claim.owner == fleet.owner && !fleet.node_claims.is_seen(&claim.node_claim, &claim.uid)
             })
-            .map(|claim| (claim.uid, claim.node_claim))
+            .map(|claim| claim.uid)
             .collect();
-        memory.out_of_sight.retain(|uid, _| unseen.iter().any(|(unseen, _)| unseen == uid));
+        memory.out_of_sight.retain(|uid, _| unseen.contains(uid));
         unseen
             .into_iter()
-            .filter(|(uid, _)| {
+            .filter(|uid| {
                 let since = *memory.out_of_sight.entry(uid.clone()).or_insert(now);
                 now.saturating_duration_since(since) >= OUT_OF_SIGHT
             })
@@ -246,11 +258,14 @@ impl Actor {
     }
 
     /// Those of the suspects that the server says do not exist. What it does not say stays.
-    async fn gone(&self, suspects: Vec<(String, String)>) -> BTreeSet<String> {
+    async fn gone(&self, suspects: &BTreeSet<String>, machines: &[Machine]) -> BTreeSet<String> {
         let mut gone = BTreeSet::new();
-        for (uid, name) in suspects {
-            if let Ok(true) = self.fleet.node_claims.is_gone(&name, &uid).await {
-                gone.insert(uid);
+        for machine in machines {
+            let claim = machine.claim().filter(|claim| suspects.contains(&claim.uid));
+            if let Some(claim) = claim
+                && let Ok(true) = self.fleet.node_claims.has_left(machine).await
+            {
+                gone.insert(claim.uid);
             }
         }
         gone
@@ -284,7 +299,8 @@ impl Actor {
                 tracing::warn!(resource = %id, %error, "cannot make a NodeClaim for a replaced Machine");
             }
         }
-        for claim in estate.condemned() {
+        // While Cluster API is to leave a Machine alone, its node stays as well.
+        for (claim, _) in estate.condemned().into_iter().filter(|(_, m)| fleet.paused(m).is_none()) {
             let message = "a health check condemned its Machine".to_owned();
             let event = Event::new(reference(&**claim), EventType::Warning, "MachineUnhealthy", message);
             fleet.recorder.publish(event.dedupe_by([claim.metadata.uid.clone().unwrap_or_default()]));
@@ -351,8 +367,10 @@ impl Actor {
         let offers = fleet.offers(&class);
         let mut passed_over = Vec::new();
         for machine in machines {
-            // What is not known of it is looked at the next time.
-            let Some(node) = machine.node_name.as_ref().and_then(|name| nodes.get(name)) else { continue };
+            let Some(node) = machine.node_name.as_ref().and_then(|name| nodes.get(name)) else {
+                passed_over.push(machine);
+                continue;
+            };
             let entry = fleet.entry_of(&offers, machine, id);
             let labels = adoption::labels_of(node, entry.as_ref().map(|entry| &entry.labels), &id.key.name);
             let mut all = node.clone();
@@ -363,11 +381,13 @@ impl Actor {
             };
             let labels = adoption::with_what_is_required(pool, node, labels);
             let Ok(claim) = adoption::adopt(pool, machine, &succession::target(id), &labels) else {
+                passed_over.push(machine);
                 continue;
             };
             tracing::info!(resource = %id, machine = %machine.key, "a Machine that was there before gets a NodeClaim");
             if let Err(error) = fleet.node_claims.adopt(&claim).await {
                 tracing::warn!(resource = %id, %error, "cannot make a NodeClaim for a Machine that was there before");
+                passed_over.push(machine);
             }
         }
         self.lock().entry(id.clone()).or_default().unsuited.note(&passed_over);
@@ -391,6 +411,15 @@ impl Actor {
             fleet.refuse(&claim.uid, why.to_owned());
             fleet.wake(&claim.name);
         }
+    }
+
+    /// Tells what the management cluster refuses, such as by a policy: who waits for it to be done cannot.
+    fn tell_refusal(&self, scalable: &Scalable, why: &HubError) {
+        self.fleet.note_written(&scalable.id, Some(why.to_string()));
+        let Some(class) = self.fleet.node_class_of(scalable) else { return };
+        let message = format!("{}: {why}", scalable.id);
+        let event = Event::new(reference(&*class), EventType::Warning, "WriteRefused", message);
+        self.fleet.recorder.publish(event.dedupe_by([scalable.id.to_string(), why.to_string()]));
     }
 
     /// Tells of Machines that somebody else marked: while they are there the level does not fall.
@@ -493,19 +522,49 @@ impl Actor {
         again.into_iter().flatten().min().map_or(Outcome::Done, Outcome::After)
     }
 
-    async fn refuse_if_gone(&self, id: &ScalableKey) -> Result<(), HubError> {
+    /// Turns those away who wait for a resource that does not exist. Its Machines may, without a MachineSet or with one of their own: those
+    /// of NodeClaims that end, or are gone, are deleted directly.
+    async fn refuse_if_gone(&self, id: &ScalableKey, machines: &[Machine]) -> Result<Outcome, HubError> {
         match self.fleet.hub.scalable(id).await {
             Err(error) if error.is_not_found() => {
                 for claim in self.fleet.node_claims.targeting(id) {
                     self.fleet.refuse(&claim.uid, format!("{id} does not exist any more"));
                     self.fleet.wake(&claim.name);
                 }
-                self.lock().remove(id);
                 self.fleet.metrics.machines.delete_matching(&[("resource", &id.to_string())]);
-                Ok(())
+                let suspects = self.suspects(id, machines);
+                self.delete_left_behind(&suspects, machines).await?;
+                let mut memory = self.lock();
+                if memory.get(id).is_some_and(|memory| !memory.out_of_sight.is_empty()) {
+                    return Ok(Outcome::After(OUT_OF_SIGHT));
+                }
+                memory.remove(id);
+                Ok(Outcome::Done)
             }
-            other => other.map(drop),
+            other => other.map(|_| Outcome::Done),
         }
+    }
+
+    /// Deletes what we marked of Machines that no resource takes any more, and those of NodeClaims that are gone.
+    async fn delete_left_behind(
+        &self,
+        suspects: &BTreeSet<String>,
+        machines: &[Machine],
+    ) -> Result<(), HubError> {
+        let fleet = &self.fleet;
+        let gone = self.gone(suspects, machines).await;
+        for machine in machines.iter().filter(|machine| !machine.deleting) {
+            let claim = machine.claim().filter(|claim| claim.owner == fleet.owner);
+            let goes = claim.is_some_and(|c| ledger::is_our_mark(machine) || gone.contains(&c.uid));
+            if !goes || fleet.paused(machine).is_some() || fleet.is_paused().await? {
+                continue;
+            }
+            match fleet.hub.delete_machine(machine).await {
+                Err(error) if !error.is_conflict() && !error.is_not_found() => return Err(error),
+                _ => fleet.metrics.writes.inc(&["delete"]),
+            }
+        }
+        Ok(())
     }
 
     fn memory(&self, id: &ScalableKey) -> Memory {
@@ -532,6 +591,10 @@ impl Reconciler for Actor {
             since.and_then(|since| BETWEEN_LOOKS.checked_sub(since)).filter(|rest| !rest.is_zero())
         {
             return Ok(Outcome::After(rest));
+        }
+        // Also one that comes to nothing, such as for a pause, was a look.
+        if self.fleet.mirror.scalable(&id).is_some() {
+            self.lock().entry(id.clone()).or_default().last_look = Some(Instant::now());
         }
         match self.act(&id).await {
             Ok(outcome) => Ok(outcome),

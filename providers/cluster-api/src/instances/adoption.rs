@@ -26,20 +26,20 @@ const NODE_CLASS_KIND: &str = "ClusterAPINodeClass";
 /// In the annotation of an adopted NodeClaim: it was made for the Machine it names.
 pub const EXISTING: &str = "existing";
 
-/// For how long a Machine that no NodePool suited is not asked after again: there may be many of them, and a look every second.
+/// For how long a Machine that could not be adopted is not asked after again: there may be many of them, and a look every second.
 const UNSUITED: Duration = Duration::from_secs(60);
 
-/// Machines that no NodePool suited, by uid, and when that was found out.
+/// Machines, by uid, that no NodePool suited, whose Node was not there, or for which no NodeClaim could be made, and when that was found out.
 #[derive(Clone, Debug, Default)]
 pub struct Unsuited(BTreeMap<String, Instant>);
 
 impl Unsuited {
-    /// Whether no NodePool suited a Machine a moment ago.
+    /// Whether a Machine could not be adopted a moment ago.
     pub fn holds(&self, machine: &Machine) -> bool {
         self.0.get(&machine.uid).is_some_and(|at| at.elapsed() < UNSUITED)
     }
 
-    /// No NodePool suits these Machines.
+    /// These Machines cannot be adopted for now.
     pub fn note(&mut self, machines: &[&Machine]) {
         self.0.retain(|_, at| at.elapsed() < UNSUITED);
         self.0.extend(machines.iter().map(|machine| (machine.uid.clone(), Instant::now())));

@@ -1,5 +1,5 @@
-//! Looks after what nobody else does, now and then: Machines of their own, which no MachineSet remediates or collects; launches that
-//! the core has to be reminded of; lessons to be learnt.
+//! Looks after what nobody else does, now and then: Machines of their own, which no MachineSet remediates or collects; Machines of
+//! NodeClaims that were restored; launches that the core has to be reminded of; lessons to be learnt.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
@@ -17,6 +17,7 @@ use super::interruptible::Interruptible;
 use super::learning;
 use super::notices::Notices;
 use super::remediation;
+use super::restoration;
 use super::strays::Strays;
 use super::whereabouts;
 use crate::client::machine::{Claim, Machine};
@@ -58,6 +59,11 @@ pub(crate) async fn care(fleet: Weak<Fleet>, stop: CancellationToken) {
         hook::look_after(&fleet).await;
         remediation::look_after(&fleet).await;
         notices.heed(&fleet).await;
+        for machine in fleet.mirror.machines() {
+            if let Err(error) = restoration::reclaim(&fleet, &machine).await {
+                tracing::warn!(machine = %machine.key, %error, "cannot claim the Machine of a restored NodeClaim, will retry");
+            }
+        }
         duties.begin();
         let standalone = standalone(&fleet);
         unseen.retain(|uid, _| standalone.iter().any(|(_, claim)| claim.uid == *uid));
@@ -77,7 +83,7 @@ pub(crate) async fn care(fleet: Weak<Fleet>, stop: CancellationToken) {
                 None => {
                     let since = *unseen.entry(claim.uid.clone()).or_insert_with(Instant::now);
                     if since.elapsed() >= OUT_OF_SIGHT {
-                        collect(&fleet, &machine, &claim).await;
+                        collect(&fleet, &machine).await;
                     }
                 }
             }
@@ -115,10 +121,10 @@ async fn give_up(fleet: &Fleet, machine: &Machine, claim: &NodeClaim, duties: &m
 }
 
 /// Deletes a Machine whose NodeClaim is gone: the server says so, not only the watch.
-async fn collect(fleet: &Fleet, machine: &Machine, claim: &Claim) {
+async fn collect(fleet: &Fleet, machine: &Machine) {
     if fleet.paused(machine).is_some()
         || !matches!(fleet.is_paused().await, Ok(false))
-        || !matches!(fleet.node_claims.is_gone(&claim.node_claim, &claim.uid).await, Ok(true))
+        || !matches!(fleet.node_claims.has_left(machine).await, Ok(true))
     {
         return;
     }

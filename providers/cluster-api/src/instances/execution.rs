@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::actor::{Actor, Look};
 use super::hook;
-use super::ledger::{ClaimFacts, Plan};
+use super::ledger::{ClaimFacts, Plan, is_our_mark};
 use super::remediation;
 use crate::client::hub::HubError;
 use crate::client::scalable::Scalable;
@@ -131,7 +131,12 @@ impl Actor {
         let fleet = &self.fleet;
         let Some(wanted) = level else { return Ok(Some((0, false))) };
         let class = fleet.node_class_of(&look.scalable);
-        let (replicas, granted) = self.at_our_pace(class.as_deref(), scalable.replicas, wanted);
+        let stay = look.machines.iter().filter(|machine| !machine.deleting && !is_our_mark(machine));
+        let there = scalable.replicas.max(i32::try_from(stay.count()).unwrap_or(i32::MAX)).min(wanted);
+        let (replicas, granted) = match wanted > there {
+            true => self.at_our_pace(class.as_deref(), there, wanted),
+            false => (wanted, 0),
+        };
         let short = usize::try_from(wanted - replicas).unwrap_or(0);
         if replicas != scalable.replicas {
             tracing::info!(resource = %scalable.id, from = scalable.replicas, to = replicas, "scaling");
@@ -141,6 +146,7 @@ impl Actor {
                 let mut memory = self.lock();
                 let sightings = &mut memory.entry(scalable.id.clone()).or_default().sightings;
                 (sightings.shrank, sightings.lowered) = (now, now);
+                sightings.reckon_with(scalable.replicas, look.machines.len());
             }
             let written = fleet.hub.scale(scalable, replicas).await;
             // Of a write that may or may not have been made nothing is known.
@@ -174,9 +180,10 @@ impl Actor {
         }
     }
 
-    /// The level as far as it may rise now, and how many launches that takes.
+    /// The level as far as it may rise now from what is there, and how many launches that takes. Replicas of Machines that are there are
+    /// no launches: somebody else lowered the level, and they would go.
     fn at_our_pace(&self, class: Option<&ClusterAPINodeClass>, from: i32, to: i32) -> (i32, usize) {
-        let Some(class) = class.filter(|_| to > from) else { return (to, 0) };
+        let Some(class) = class else { return (to, 0) };
         let per_minute = class.spec().launch_limits.and_then(|limits| limits.per_minute);
         if per_minute.is_none() {
             return (to, 0);
@@ -216,7 +223,7 @@ fn covered(level: i32, unmarked: usize, scalable: &Scalable, plan: &Plan) -> Opt
 }
 
 /// What a claimed Machine carries. The label is for older tools.
-fn claim_metadata(claim: &ClaimFacts, owner: &str) -> Value {
+pub(super) fn claim_metadata(claim: &ClaimFacts, owner: &str) -> Value {
     json!({
         "annotations": {names::NODECLAIM: claim.name, names::NODECLAIM_UID: claim.uid, names::OWNER: owner},
         "labels": {names::MEMBER: ""},

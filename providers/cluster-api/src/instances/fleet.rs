@@ -92,6 +92,10 @@ struct State {
     arrivals: BTreeMap<ScalableKey, (Instant, Instant)>,
     /// NodeClaims that found no room, and why.
     refused: BTreeMap<String, String>,
+    /// What was refused of the last that was to be written to a resource or its Machines.
+    forbidden: BTreeMap<ScalableKey, String>,
+    /// When the Machines that others are put in the place of were last seen to be there, by the uid of the NodeClaim that succeeds theirs.
+    predecessors: BTreeMap<String, Instant>,
     /// When a Machine of a resource was last seen for the first time.
     births: BTreeMap<ScalableKey, Instant>,
     /// NodeClaims, by uid, whose Machines are known to have failed to become nodes.
@@ -378,6 +382,20 @@ impl Fleet {
         self.state().refused.get(uid).cloned()
     }
 
+    /// What was to be written to a resource or its Machines was refused, or was not.
+    pub(crate) fn note_written(&self, id: &ScalableKey, refused: Option<String>) {
+        let mut state = self.state();
+        match refused {
+            Some(why) => state.forbidden.insert(id.clone(), why),
+            None => state.forbidden.remove(id),
+        };
+    }
+
+    /// What was refused of the last that was to be written to a resource or its Machines.
+    pub(crate) fn forbidden(&self, id: &ScalableKey) -> Option<String> {
+        self.state().forbidden.get(id).cloned()
+    }
+
     /// A Machine of this resource has appeared.
     pub(crate) fn born(&self, id: ScalableKey) {
         self.state().births.insert(id, Instant::now());
@@ -386,6 +404,16 @@ impl Fleet {
     /// How long ago a Machine of this resource last appeared, if one has. While they do, who has none yet waits in a queue.
     pub(crate) fn since_birth(&self, id: &ScalableKey) -> Option<Duration> {
         self.state().births.get(id).map(Instant::elapsed)
+    }
+
+    /// The Machine in whose place a NodeClaim waits for another is still there.
+    pub(crate) fn precedes(&self, uid: &str) {
+        self.state().predecessors.insert(uid.to_owned(), Instant::now());
+    }
+
+    /// How long ago the Machine in whose place a NodeClaim waits for another was last there, as far as we can know.
+    pub(crate) fn since_predecessor(&self, uid: &str) -> Duration {
+        self.state().predecessors.get(uid).unwrap_or(&self.started).elapsed()
     }
 
     /// Whether this is the first word of a NodeClaim's Machine not having become a node.
@@ -458,6 +486,7 @@ impl Fleet {
     pub fn forget(&self, claim: &NodeClaim) {
         if let Some(uid) = claim.metadata.uid.as_deref() {
             self.state().refused.remove(uid);
+            self.state().predecessors.remove(uid);
             self.state().stages.remove(uid);
             self.state().never_joined.remove(uid);
             self.state().read.remove(uid);

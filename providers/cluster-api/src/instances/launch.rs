@@ -10,12 +10,13 @@ use karpenter_cloudprovider::{Launch, LaunchHandle, LaunchedInstance, ProviderEr
 use karpenter_runtime::error::NotYet;
 use karpenter_runtime::events::{Event, EventType, reference};
 
+use super::adoption::EXISTING;
 use super::fleet::Fleet;
 use super::ledger::is_our_mark;
 use super::node_claims::{AssignError, Target};
 use super::pace::Turn;
-use super::{standalone, templates};
-use crate::client::fields::Fields;
+use super::{restoration, standalone, templates};
+use crate::client::fields::{Fields, parse_key};
 use crate::client::machine::Machine;
 use crate::names;
 use crate::nodeclass::{ClusterAPINodeClass, LaunchMode};
@@ -60,6 +61,9 @@ async fn attempt(fleet: &Arc<Fleet>, claim: &NodeClaim) -> Result<Launch, Provid
         fleet.pace.forget(uid);
         return progress(fleet, claim, &machine).await;
     }
+    if let Some(pending) = restored(fleet, claim).await? {
+        return Ok(pending);
+    }
     let target = match fleet.node_claims.target(claim) {
         Some(target) => target,
         None => {
@@ -78,6 +82,21 @@ async fn attempt(fleet: &Arc<Fleet>, claim: &NodeClaim) -> Result<Launch, Provid
         return Err(ProviderError::insufficient_capacity(why));
     }
     waiting(fleet, claim, &target)
+}
+
+/// A NodeClaim that was restored from a backup has a Machine, which is claimed again.
+async fn restored(fleet: &Fleet, claim: &NodeClaim) -> Result<Option<Launch>, ProviderError> {
+    let named = claim.metadata.annotations.as_ref().and_then(|all| all.get(names::MACHINE));
+    let Some(machine) = named.and_then(|text| fleet.mirror.machine(&parse_key(text)?)) else {
+        return Ok(None);
+    };
+    let again = restoration::reclaim(fleet, &machine).await.map_err(ProviderError::other)?;
+    let target = fleet.node_claims.target(claim).filter(|_| again);
+    Ok(target.map(|target| Launch::Pending {
+        reason: "MachinePending".to_owned(),
+        message: format!("Machine {} is claimed again", machine.key),
+        handle: LaunchHandle(target.to_string()),
+    }))
 }
 
 fn not_yet(fleet: &Fleet) -> ProviderError {
@@ -152,6 +171,12 @@ fn waiting(fleet: &Fleet, claim: &NodeClaim, target: &Target) -> Result<Launch, 
         None if scalable.as_ref().is_some_and(|scalable| fleet.is_limited(scalable)) => Duration::ZERO,
         None => age(fleet, claim),
     };
+    // Nor does Cluster API put another in the place of one that is still being drained.
+    let predecessor = predecessor(fleet, claim);
+    if predecessor.is_some() {
+        fleet.precedes(uid);
+    }
+    let age = if succeeds(claim).is_some() { age.min(fleet.since_predecessor(uid)) } else { age };
     // Cluster API makes one Machine of a MachineSet after the other: while they come, its turn is yet to come.
     let age = fleet.since_birth(id).map_or(age, |since| age.min(since));
     let hold = scalable.as_ref().and_then(|scalable| fleet.hold(scalable));
@@ -170,18 +195,22 @@ fn waiting(fleet: &Fleet, claim: &NodeClaim, target: &Target) -> Result<Launch, 
             None => failed(fleet, target, "NoMachine", &format!("{id} gave no Machine")),
         });
     }
-    let (reason, message) = match hold {
-        Some(hold) => {
+    let (reason, message) = match (hold, predecessor) {
+        (Some(hold), _) => {
             if hold.is_broken() && age >= SLOW {
                 fleet.backoff.failed(id, None, &hold.message);
             }
             (hold.reason.to_owned(), hold.message)
         }
-        None if turn == Some(Turn::Waits) => (
+        (None, Some(going)) => (
+            "ReplacementPending".to_owned(),
+            format!("waiting for Machine {} to go, in whose place {id} gets another", going.key),
+        ),
+        (None, None) if turn == Some(Turn::Waits) => (
             "LaunchRate".to_owned(),
             format!("{id} has as many launches under way as its ClusterAPINodeClass allows"),
         ),
-        None => {
+        (None, None) => {
             if age >= SLOW {
                 fleet.backoff.failed(id, None, "no Machine appears");
             }
@@ -190,6 +219,17 @@ fn waiting(fleet: &Fleet, claim: &NodeClaim, target: &Target) -> Result<Launch, 
     };
     fleet.poke(id);
     Ok(Launch::Pending { reason, message, handle })
+}
+
+/// The uid of the NodeClaim that this one succeeds, if it does.
+fn succeeds(claim: &NodeClaim) -> Option<&str> {
+    let adopted = claim.metadata.annotations.as_ref()?.get(names::ADOPTED)?;
+    Some(adopted.as_str()).filter(|adopted| *adopted != EXISTING)
+}
+
+/// The Machine in whose place a successor waits for another, while it is on its way out: until it is gone Cluster API may make none.
+fn predecessor(fleet: &Fleet, claim: &NodeClaim) -> Option<Arc<Machine>> {
+    fleet.mirror.machine_of(succeeds(claim)?).filter(|machine| machine.deleting)
 }
 
 /// That the management cluster is away, if it is: then nothing is known to have failed.

@@ -21,6 +21,7 @@ use tokio::time::Instant;
 use super::adoption::EXISTING;
 use super::ledger::ClaimFacts;
 use crate::client::fields::parse_key;
+use crate::client::machine::Machine;
 use crate::client::scalable::ScalableKey;
 use crate::names;
 use crate::nodeclass::LaunchMode;
@@ -363,6 +364,29 @@ impl NodeClaims {
         Ok(self.get(name).await?.is_none_or(|now| now.metadata.uid.as_deref() != Some(uid)))
     }
 
+    /// Whether the NodeClaim that a Machine was claimed for is known not to exist, neither under its uid nor, restored, under another.
+    pub async fn has_left(&self, machine: &Machine) -> Result<bool, kube::Error> {
+        let Some(claim) = machine.claim() else { return Ok(false) };
+        let now = self.get(&claim.node_claim).await?;
+        Ok(now.is_none_or(|now| {
+            now.metadata.uid.as_deref() != Some(&*claim.uid) && !is_restored(&now, machine)
+        }))
+    }
+
+    /// Whether the watch shows the NodeClaim of a Machine under another uid than it was claimed for.
+    pub fn seems_restored(&self, machine: &Machine) -> bool {
+        let Some(claim) = machine.claim() else { return false };
+        let seen = self.store.get(&ObjectKey::cluster(claim.node_claim.as_str()));
+        seen.is_some_and(|seen| is_restored(&seen, machine))
+    }
+
+    /// The NodeClaim of a Machine under another uid than it was claimed for, if the server has it.
+    pub async fn restored(&self, machine: &Machine) -> Result<Option<ClaimFacts>, kube::Error> {
+        let Some(claim) = machine.claim() else { return Ok(None) };
+        let now = self.get(&claim.node_claim).await?;
+        Ok(now.filter(|now| is_restored(now, machine)).map(|now| facts(&now)))
+    }
+
     /// NodeClaims before this one in the line for Machines of their own from a blueprint: older ones that have no instance yet.
     pub fn ahead(&self, claim: &NodeClaim, id: &ScalableKey) -> usize {
         let place = |claim: &NodeClaim| {
@@ -387,7 +411,8 @@ impl NodeClaims {
     /// Whether the watch shows a NodeClaim of this uid.
     pub fn is_seen(&self, name: &str, uid: &str) -> bool {
         let seen = self.store.get(&ObjectKey::cluster(name));
-        seen.is_some_and(|claim| claim.metadata.uid.as_deref() == Some(uid)) || self.lock().contains_key(uid)
+        let recent = || self.lock().get(uid).is_some_and(|recent| recent.at.elapsed() < RECENT);
+        seen.is_some_and(|claim| claim.metadata.uid.as_deref() == Some(uid)) || recent()
     }
 
     /// The id of the NodeClaim of this name and uid, as the watch shows it.
@@ -464,6 +489,23 @@ pub fn carried<'a>(
         }
     }
     carried
+}
+
+/// Whether a NodeClaim is the one that a Machine was claimed for, restored from a backup: of its name, alive, with another uid, and the
+/// Machine's id or name.
+fn is_restored(claim: &NodeClaim, machine: &Machine) -> bool {
+    let Some(held) = machine.claim() else { return false };
+    let meta = &claim.metadata;
+    let id = claim.status.as_ref().and_then(|status| status.provider_id.as_ref());
+    let named = meta.annotations.as_ref().and_then(|all| all.get(names::MACHINE));
+    let is_its = match id {
+        Some(id) => machine.provider_id.as_ref() == Some(id),
+        None => named.and_then(|text| parse_key(text)).as_ref() == Some(&machine.key),
+    };
+    meta.name.as_deref() == Some(&*held.node_claim)
+        && meta.uid.as_deref().is_some_and(|uid| uid != held.uid)
+        && meta.deletion_timestamp.is_none()
+        && is_its
 }
 
 /// A NodeClaim, as far as the ledger cares.

@@ -180,7 +180,7 @@ impl Market<'_> {
         let alone = class.makes_machines();
         let mode = class.spec().launch_mode.unwrap_or_default();
         if let Some(hold) = launch_hold(self.mirror, scalable, mode, class.launches_while_rollout_paused())
-            && hold.kind != HoldKind::Waiting
+            && (hold.kind != HoldKind::Waiting || hold.is_broken())
         {
             return Some(format!("{}: {}", hold.reason, hold.message));
         }

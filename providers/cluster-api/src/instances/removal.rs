@@ -13,7 +13,7 @@ use karpenter_cloudprovider::ProviderError;
 use karpenter_runtime::events::{Event, EventType, reference};
 use kube::Api;
 use kube::api::ListParams;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::fleet::Fleet;
 use super::ledger::{SURPLUS_MARK, is_our_mark};
@@ -21,7 +21,6 @@ use crate::client::fields::parse_key;
 use crate::client::hub::HubError;
 use crate::client::machine::Machine;
 use crate::names;
-use crate::planted::{Fault, is_planted};
 
 /// How long a Machine may take to begin to go before that is told.
 const STALLED: Duration = Duration::from_secs(60);
@@ -96,8 +95,13 @@ async fn begin(fleet: &Arc<Fleet>, claim: &NodeClaim) -> Result<Begun, ProviderE
         fleet.runs_on(claim.metadata.uid.as_deref().unwrap_or_default(), infrastructure.clone());
     }
     let id = fleet.mirror.scalable_of(&machine);
-    // We are asked when the node is drained: nothing is left to wait for.
-    if machine.waits_for_us() && fleet.paused(&machine).is_none() && !is_paused(fleet).await? {
+    // We are asked when the node is drained: nothing is left to wait for. What is yet to be marked is let go of by the same write.
+    let waits_for_us = machine.waits_for_us();
+    if waits_for_us
+        && (machine.deleting || is_our_mark(&machine))
+        && fleet.paused(&machine).is_none()
+        && !is_paused(fleet).await?
+    {
         super::hook::let_go(fleet, &machine).await.map_err(ProviderError::other)?;
         // The rest when the core asks again, of the Machine as it is then.
         return Ok(Begun::Going);
@@ -143,9 +147,16 @@ async fn begin(fleet: &Arc<Fleet>, claim: &NodeClaim) -> Result<Begun, ProviderE
         made_from.and_then(|id| fleet.blueprint(id)).is_none_or(|from| from.excludes_drain());
     if standalone {
         let excluded = !excludes_drain || machine.annotations.contains_key(names::EXCLUDE_DRAIN);
+        let mut annotations = json!({});
         if !excluded && !is_empty(fleet, &machine).await {
             // Karpenter has drained the node as far as it does: Cluster API need not wait for what is left.
-            let metadata = json!({"annotations": {names::EXCLUDE_DRAIN: ""}});
+            annotations[names::EXCLUDE_DRAIN] = "".into();
+        }
+        if waits_for_us {
+            annotations[names::OWN_HOOK] = Value::Null;
+        }
+        if annotations != json!({}) {
+            let metadata = json!({"annotations": annotations});
             settle(fleet.hub.annotate_machine(&machine, metadata).await.map(drop))?;
         }
         fleet.metrics.writes.inc(&["delete"]);
@@ -154,6 +165,9 @@ async fn begin(fleet: &Arc<Fleet>, claim: &NodeClaim) -> Result<Begun, ProviderE
     if !is_marked {
         let mark = if uid.is_empty() { SURPLUS_MARK } else { &uid };
         let mut annotations = json!({names::DELETE_MACHINE: mark});
+        if waits_for_us {
+            annotations[names::OWN_HOOK] = Value::Null;
+        }
         if excludes_drain {
             // Karpenter has drained the node; Cluster API need not do it again.
             annotations[names::EXCLUDE_DRAIN] = "".into();
@@ -180,16 +194,15 @@ async fn begin(fleet: &Arc<Fleet>, claim: &NodeClaim) -> Result<Begun, ProviderE
             Err(error) => return Err(ProviderError::other(error)),
         }
     }
-    if let Some(scalable) = id.as_ref().filter(|_| is_planted(Fault::LowersAtEachCall)) {
-        let scalable = fleet.hub.scalable(scalable).await.map_err(ProviderError::other)?;
-        settle(fleet.hub.scale(&scalable, (scalable.replicas - 1).max(0)).await)?;
-    }
     let mut why = format!("Machine {} is marked, and its MachineSet has not taken it yet", machine.key);
     if let Some(id) = id {
         fleet.poke(&id);
         let hold = fleet.mirror.scalable(&id).and_then(|scalable| fleet.hold(&scalable));
         if let Some(hold) = hold {
             why.push_str(&format!(": {}: {}", hold.reason, hold.message));
+        }
+        if let Some(refused) = fleet.forbidden(&id) {
+            why.push_str(&format!(": {refused}"));
         }
     }
     Ok(Begun::Waits(why))

@@ -72,14 +72,14 @@ impl Estate<'_> {
         self.bereaved().into_iter().map(pair).collect()
     }
 
-    /// NodeClaims that Karpenter is to delete because a health check condemned their Machines.
-    pub fn condemned(&self) -> Vec<&Arc<NodeClaim>> {
+    /// NodeClaims that Karpenter is to delete because a health check condemned their Machines, with these.
+    pub fn condemned(&self) -> Vec<(&Arc<NodeClaim>, &Machine)> {
         if self.spec.remediation.unwrap_or_default() != Remediation::Karpenter {
             return Vec::new();
         }
         // A verdict from before somebody told health checks to leave a Machine alone stays on it.
         let condemned = self.machines.iter().filter(|m| m.is_condemned() && !m.skips_remediation());
-        condemned.filter_map(|machine| self.claim_of(machine)).collect()
+        condemned.filter_map(|machine| Some((self.claim_of(machine)?, machine))).collect()
     }
 }
 

@@ -5,6 +5,7 @@ mod core;
 mod ends;
 mod features;
 mod go_faults;
+mod keeping;
 mod lessons;
 mod machine_mode;
 mod node_class;

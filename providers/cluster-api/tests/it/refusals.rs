@@ -99,6 +99,31 @@ fn who_is_refused_replicas_goes_elsewhere_and_is_told_why_and_nothing_is_lost() 
 }
 
 #[test]
+fn a_node_claim_that_cannot_end_says_what_was_refused() {
+    scenario(async {
+        let rig = Rig::new(json!({})).await;
+        rig.deployment("m", &[(MAX, "10")]).await;
+        let refuses = Arc::new(AtomicBool::new(false));
+        let karpenter = refused(&rig, &refuses, RIGHTS);
+        karpenter.start();
+        rig.want(2);
+        rig.until("two nodes are ready", 10 * MINUTE, |objects| initialized(objects) == 2).await;
+        refuses.store(true, Ordering::Relaxed);
+        rig.want(1);
+        rig.delete_claim("n1").await;
+        rig.pass(3 * MINUTE).await;
+        for reason in ["DeletionStalled", "WriteRefused"] {
+            let told = rig.events(reason).await;
+            assert!(told.iter().any(|message| message.contains(RIGHTS)), "{reason}: {told:?}");
+        }
+        refuses.store(false, Ordering::Relaxed);
+        rig.until("it goes", 10 * MINUTE, |objects| objects.node_claims.len() == 1).await;
+        rig.pass(MINUTE).await;
+        rig.at_rest();
+    });
+}
+
+#[test]
 fn rights_to_machine_sets_are_asked_for_where_one_is_scaled_itself() {
     scenario(async {
         let rig = Rig::new(json!({})).await;

@@ -537,7 +537,10 @@ impl Lens for SetBy {
 
 #[test]
 fn replicas_that_somebody_added_while_karpenter_was_not_running_stay() {
-    for (manager, left, waits) in [("kubectl", 3, false), ("kubectl", 3, true), ("karpenter", 0, false)] {
+    for (manager, added, waits) in
+        [("kubectl", 3, false), ("kubectl", 3, true), ("kubectl", 1, true), ("karpenter", 3, false)]
+    {
+        let left = if manager == "kubectl" { added } else { 0 };
         scenario(async {
             let rig = Rig::new(json!({})).await;
             rig.deployment("m", &[(MAX, "10")]).await;
@@ -547,13 +550,17 @@ fn replicas_that_somebody_added_while_karpenter_was_not_running_stay() {
             rig.want(2);
             rig.until("two nodes are ready", 10 * MINUTE, |objects| initialized(objects) == 2).await;
             rig.karpenter.kill();
-            rig.patch(Kind::MachineDeployment, "m", json!({"spec": {"replicas": 5}})).await;
-            *set_by.0.lock().expect("a name") = manager;
-            rig.until("they come", 5 * MINUTE, |objects| objects.nodes.len() == 5).await;
-            rig.pass(60 * MINUTE).await;
             let ours = if waits { 3 } else { 2 };
             rig.want(ours);
             rig.pass(MINUTE).await;
+            if waits {
+                // As if it had died with that written down, and nothing else.
+                rig.annotate_claim("n3", "karpenter.cluster.x-k8s.io/target", "fleet/m").await;
+            }
+            rig.patch(Kind::MachineDeployment, "m", json!({"spec": {"replicas": 2 + added}})).await;
+            *set_by.0.lock().expect("a name") = manager;
+            rig.until("they come", 5 * MINUTE, |objects| objects.nodes.len() == 2 + added).await;
+            rig.pass(60 * MINUTE).await;
             rig.karpenter.start();
             rig.pass(20 * MINUTE).await;
             let machines = || rig.read(|objects| objects.machines.len());
