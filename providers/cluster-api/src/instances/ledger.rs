@@ -54,6 +54,7 @@ use super::rollout::{Excess, Rollout};
 use crate::client::machine::Machine;
 use crate::client::scalable::Scalable;
 use crate::names;
+use crate::planted::{Fault, is_planted};
 
 /// The mark of a Machine nobody wants; otherwise it is the uid of the NodeClaim it was claimed for.
 pub const SURPLUS_MARK: &str = "karpenter-surplus";
@@ -489,6 +490,9 @@ fn claims<'a>(
     plan: &mut Plan,
 ) -> Vec<&'a Machine> {
     let mut free = sorted.free.clone();
+    if is_planted(Fault::ClaimsTheClaimed) {
+        free.extend(&sorted.claimed);
+    }
     // The oldest ones make up for foreign Machines that were replaced.
     let reserved: BTreeSet<&str> = free.iter().take(reserve).map(|machine| machine.uid.as_str()).collect();
     // More than was asked for a moment ago: Cluster API is about to take one away, and takes the claimed as soon as the free. Ages
@@ -652,6 +656,10 @@ fn level(
     let want = count(settled + wanted.max(spare)).max(min);
     // A greatest size that was set below what is in use takes nothing away.
     let in_use = needed.max(count(settled));
+    let needed = match is_planted(Fault::AsksAgain) && !plan.unserved.is_empty() {
+        true => (current + count(plan.unserved.len())).min(max.unwrap_or(i32::MAX)),
+        false => needed,
+    };
 
     let mut next = current;
     if needed > current {
@@ -684,6 +692,8 @@ fn level(
             }
         }
         next = next.min(current);
+    } else if is_planted(Fault::LowersInRollouts) && in_use < current {
+        next = in_use;
     } else if let Some(rollout) = situation.rollout.filter(|_| in_use < current) {
         next = level_in_rollout(
             situation,

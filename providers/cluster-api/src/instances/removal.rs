@@ -21,6 +21,7 @@ use crate::client::fields::parse_key;
 use crate::client::hub::HubError;
 use crate::client::machine::Machine;
 use crate::names;
+use crate::planted::{Fault, is_planted};
 
 /// How long a Machine may take to begin to go before that is told.
 const STALLED: Duration = Duration::from_secs(60);
@@ -193,6 +194,10 @@ async fn begin(fleet: &Arc<Fleet>, claim: &NodeClaim) -> Result<Begun, ProviderE
             }
             Err(error) => return Err(ProviderError::other(error)),
         }
+    }
+    if let Some(scalable) = id.as_ref().filter(|_| is_planted(Fault::LowersAtEachCall)) {
+        let scalable = fleet.hub.scalable(scalable).await.map_err(ProviderError::other)?;
+        settle(fleet.hub.scale(&scalable, (scalable.replicas - 1).max(0)).await)?;
     }
     let mut why = format!("Machine {} is marked, and its MachineSet has not taken it yet", machine.key);
     if let Some(id) = id {
