@@ -30,6 +30,7 @@
 //! | [`pace`] | how fast nodes may be launched |
 //! | [`adoption`] | NodeClaims for Machines that were there before |
 //! | [`succession`] | what becomes of NodeClaims whose Machines Cluster API replaces |
+//! | `restoration` | Machines of NodeClaims that were restored from a backup |
 //! | [`drift`] | whether a Machine is what its template says |
 
 pub mod actor;
