@@ -6,7 +6,7 @@
 //! made with, and with no others: an account that does not know a machine says nothing about one of another. Where keys cannot be
 //! used, what they were used for counts as still there.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -401,6 +401,10 @@ impl CloudProvider for Accounts {
 
     fn scheduling_rules(&self) -> SchedulingRules {
         self.own.scheduling_rules()
+    }
+
+    fn reserved_capacity_labels(&self) -> BTreeSet<String> {
+        self.own.reserved_capacity_labels()
     }
 
     fn label_rules(&self, core: LabelRules) -> LabelRules {

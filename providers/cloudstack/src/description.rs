@@ -14,11 +14,11 @@ use kube::ResourceExt as _;
 use crate::client::model::VirtualMachine;
 use crate::instances::is_alive;
 use crate::instancetypes::Names;
-use crate::labels;
 use crate::naming::{label_value, machine_id};
 use crate::nodeclass::{CloudStackNodeClass, HASH_VERSION};
 use crate::provider::CloudStackProvider;
 use crate::resolved::Resolved;
+use crate::{labels, zones};
 
 /// The provider ids NodeClaims carry, by the machine they name.
 pub(crate) type Carried = BTreeMap<String, String>;
@@ -68,17 +68,23 @@ impl CloudStackProvider {
                 well_known::CAPACITY_TYPE_RESERVED => well_known::CAPACITY_TYPE_ON_DEMAND,
                 other => other,
             };
-            let wanted = [
+            let mut wanted = vec![
                 (well_known::TOPOLOGY_ZONE, zone),
                 (well_known::CAPACITY_TYPE, capacity_type),
                 (labels::ZONE_ID, zone_id),
                 (labels::SERVICE_OFFERING_ID, label(labels::SERVICE_OFFERING_ID)),
             ];
+            if wanted.iter().any(|(_, value)| value.is_empty()) {
+                continue;
+            }
+            // Machines of earlier releases do not have them, and what they are called may change around a machine.
+            let named = [well_known::TOPOLOGY_REGION, labels::ZONE_NAME].map(|key| (key, label(key)));
+            wanted.extend(named.into_iter().filter(|(_, value)| !value.is_empty()));
             let is = |offering: &Offering, (key, value): (&str, &str)| {
                 offering.requirements.get(key).is_some_and(|requirement| requirement.has(value))
             };
-            let known = |offering: &Offering| wanted.into_iter().all(|wanted| is(offering, wanted));
-            if wanted.iter().any(|(_, value)| value.is_empty()) || it.offerings.iter().any(known) {
+            let known = |offering: &Offering| wanted.iter().all(|wanted| is(offering, *wanted));
+            if it.offerings.iter().any(known) {
                 continue;
             }
             let near = it.offerings.iter().find(|offering| is(offering, wanted[0])).or(it.offerings.first());
@@ -132,6 +138,10 @@ impl CloudStackProvider {
             }
         };
         put(well_known::TOPOLOGY_ZONE, &machine.zonename);
+        if !machine.zonename.is_empty() {
+            let region = self.shared.options.region.as_deref();
+            put(well_known::TOPOLOGY_REGION, &zones::region(&machine.zonename, region));
+        }
         put(labels::ZONE_ID, &machine.zoneid);
         put(labels::ZONE_NAME, &machine.zonename);
         put(labels::SERVICE_OFFERING_ID, &machine.serviceofferingid);
@@ -192,6 +202,7 @@ fn as_launched(claim: &NodeClaim) -> Option<InstanceType> {
                 well_known::ARCH,
                 well_known::OS,
                 well_known::TOPOLOGY_ZONE,
+                well_known::TOPOLOGY_REGION,
                 well_known::CAPACITY_TYPE,
             ]
             .contains(&key.as_str());

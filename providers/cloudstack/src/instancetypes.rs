@@ -10,10 +10,11 @@ use karpenter_engine::requirements::Requirements;
 use karpenter_engine::resources::{Amount, Resources};
 
 use crate::client::model::{ServiceOffering, Zone};
-use crate::labels;
+use crate::described::{self, Described};
 use crate::naming::{digest, label_value};
 use crate::nodeclass::{CloudStackNodeClassSpec, CustomOffering, Reservation};
 use crate::selection::{self, glob};
+use crate::{labels, zones};
 
 /// Pods per node where the NodeClass does not say.
 const MAX_PODS: i64 = 110;
@@ -81,8 +82,13 @@ pub(crate) struct Size {
 impl Size {
     /// What its cores take of a host together.
     pub(crate) fn mhz(&self) -> i64 {
+        self.core_mhz().unwrap_or(0).saturating_mul(self.cpu)
+    }
+
+    /// How fast each is, if anybody says.
+    pub(crate) fn core_mhz(&self) -> Option<i64> {
         let said = self.details.get(CPU_SPEED).and_then(|speed| speed.parse().ok());
-        self.offering.cpuspeed.or(said).unwrap_or(0).saturating_mul(self.cpu)
+        self.offering.cpuspeed.or(said)
     }
 }
 
@@ -165,7 +171,7 @@ pub(crate) fn selects(spec: &CloudStackNodeClassSpec, offering: &ServiceOffering
 }
 
 /// What stands for a tag of an offering.
-fn tag(offering: &ServiceOffering, key: &str) -> Vec<String> {
+pub(crate) fn tag(offering: &ServiceOffering, key: &str) -> Vec<String> {
     let words = |text: &str| text.split(',').map(|word| word.trim().to_owned()).collect::<Vec<_>>();
     match key {
         "hosttag" => words(&offering.hosttags),
@@ -230,18 +236,6 @@ pub(crate) fn sizes(spec: &CloudStackNodeClassSpec, offering: &ServiceOffering) 
     sizes
 }
 
-/// The resource GPUs of this name are asked for by.
-fn gpu_resource(name: &str) -> &'static str {
-    let name = name.to_lowercase();
-    if ["amd", "radeon", "instinct"].iter().any(|word| name.contains(word)) {
-        "amd.com/gpu"
-    } else if name.contains("intel") {
-        "gpu.intel.com/i915"
-    } else {
-        "nvidia.com/gpu"
-    }
-}
-
 /// What kubelet and runtime keep: less of each further core, and a share of the memory.
 fn overhead(spec: &CloudStackNodeClassSpec, cpu: i64, memory_mib: i64, disk: i64) -> Overhead {
     let of_cores = |cores: i64, millis: i64| cores.max(0) * millis;
@@ -274,6 +268,8 @@ pub(crate) struct Quotation<P, A, S, M, R> {
     pub(crate) memory: M,
     /// How many gigabytes its root disk has.
     pub(crate) root_gb: R,
+    /// The region of all zones; without it each zone is its own.
+    pub(crate) region: Option<String>,
 }
 
 /// What is reserved is paid for already: it is taken before anything else, the cheaper ones first all the same.
@@ -306,8 +302,10 @@ where
             let lacks = |zone: &Zone| market.lacking.contains(&zone.id);
             // Pods are not spread over a zone that has nothing for them, unless there is no other.
             let nowhere = zones.iter().all(|(zone, _)| lacks(zone));
-            let sold_in = zones.iter().filter(|(zone, _)| nowhere || !lacks(zone));
-            let zone_labels: Vec<String> = sold_in.map(|(zone, _)| label_value(&zone.name)).collect();
+            let sold_in: Vec<&Zone> =
+                zones.iter().map(|(zone, _)| *zone).filter(|zone| nowhere || !lacks(zone)).collect();
+            let region = |zone: &Zone| zones::region(&zone.name, quotation.region.as_deref());
+            let names = |of: &dyn Fn(&Zone) -> String| sold_in.iter().map(|zone| of(zone)).collect();
             let ids: BTreeSet<String> = zones.iter().map(|(_, size)| size.offering.id.clone()).collect();
             let capacity_type = capacity_type(spec, &size.offering);
             let is_of =
@@ -318,7 +316,10 @@ where
             put(well_known::INSTANCE_TYPE, vec![size.name.clone()]);
             put(well_known::ARCH, architectures.iter().cloned().collect());
             put(well_known::OS, vec!["linux".to_owned()]);
-            put(well_known::TOPOLOGY_ZONE, zone_labels);
+            put(well_known::TOPOLOGY_ZONE, names(&|zone| label_value(&zone.name)));
+            put(well_known::TOPOLOGY_REGION, names(&region));
+            put(labels::ZONE_ID, names(&|zone| zone.id.clone()));
+            put(labels::ZONE_NAME, names(&|zone| label_value(&zone.name)));
             let reserved = reservations.first().map(|_| well_known::CAPACITY_TYPE_RESERVED.to_owned());
             put(well_known::CAPACITY_TYPE, [capacity_type.to_owned()].into_iter().chain(reserved).collect());
             put(labels::SERVICE_OFFERING_ID, ids.into_iter().collect());
@@ -326,21 +327,16 @@ where
             put(labels::INSTANCE_CPU, vec![size.cpu.to_string()]);
             put(labels::INSTANCE_MEMORY, vec![size.memory_mib.to_string()]);
             put(labels::OFFERING_FAMILY, vec![label_value(family(&size.offering.name))]);
-            put(labels::HIGH_AVAILABILITY, vec![size.offering.offerha.to_string()]);
-            // A node has one value of a label: of several tags none could be told.
-            if let [tag] = &tag(&size.offering, "hosttag")[..]
-                && !tag.is_empty()
-            {
-                put(labels::HOST_TAGS, vec![label_value(tag)]);
+            // What differs from zone to zone is for each offering to say.
+            let each: Vec<Described> = zones.iter().map(|(_, size)| described::of(size, spec)).collect();
+            let differs = |key: &str| each.iter().any(|other| other.get(key) != each[0].get(key));
+            for (key, value) in &each[0] {
+                if !differs(key) {
+                    requirements.add(described::requirement(key, value.as_deref()));
+                }
             }
-            if let Some(mhz) = size.offering.cpuspeed {
-                put(labels::INSTANCE_CPU_MHZ, vec![mhz.to_string()]);
-            }
-            if let Some(rate) = size.offering.networkrate.filter(|rate| *rate > 0) {
-                put(labels::INSTANCE_NETWORK_BANDWIDTH, vec![rate.to_string()]);
-            }
-            if !size.offering.storagetype.is_empty() {
-                put(labels::STORAGE_TYPE, vec![label_value(&size.offering.storagetype)]);
+            if reservations.is_empty() {
+                requirements.add(Requirement::does_not_exist(labels::RESERVATION_ID));
             }
             let mut capacity = Resources::new();
             capacity.set("cpu", Amount::units(size.cpu));
@@ -353,43 +349,36 @@ where
             let disk = (disk_gb.clamp(0, MAX_DISK_GB) << 30) / 100 * (100 - DISK_LOST_PERCENT);
             capacity.set("ephemeral-storage", Amount::units(disk));
             if let Some(count) = size.offering.gpucount.filter(|count| *count > 0) {
-                put(labels::INSTANCE_GPU_COUNT, vec![count.to_string()]);
-                if !size.offering.gpucardname.is_empty() {
-                    put(labels::INSTANCE_GPU_NAME, vec![label_value(&size.offering.gpucardname)]);
-                }
-                let guessed = gpu_resource(&size.offering.gpucardname);
-                let resource = spec.gpu_resource.as_deref().unwrap_or(guessed);
-                let maker = resource.split(['.', '/']).find(|word| *word != "gpu").unwrap_or_default();
-                put(labels::INSTANCE_GPU_MANUFACTURER, vec![maker.to_owned()]);
-                if let Some(memory) = size.offering.videoram.filter(|memory| *memory > 0) {
-                    put(labels::INSTANCE_GPU_MEMORY, vec![memory.to_string()]);
-                }
-                capacity.set(resource, Amount::units(count));
+                capacity.set(described::gpu_resource(size, spec), Amount::units(count));
             }
-            let described = |zone: &Zone, size: &Size, capacity_type: &str| {
+            let sold_as = |zone: &Zone, size: &Size, capacity_type: &str, reservation: Option<&str>| {
                 let mut requirements = Requirements::new();
                 let mut put = |key: &str, value: &str| requirements.add(Requirement::one_of(key, [value]));
                 put(well_known::TOPOLOGY_ZONE, &label_value(&zone.name));
+                put(well_known::TOPOLOGY_REGION, &region(zone));
                 put(well_known::CAPACITY_TYPE, capacity_type);
                 put(labels::ZONE_ID, &zone.id);
+                put(labels::ZONE_NAME, &label_value(&zone.name));
                 put(labels::SERVICE_OFFERING_ID, &size.offering.id);
+                requirements.add(described::requirement(labels::RESERVATION_ID, reservation));
+                for (key, value) in described::of(size, spec).iter().filter(|(key, _)| differs(key)) {
+                    requirements.add(described::requirement(key, value.as_deref()));
+                }
                 requirements
             };
             let mut offerings = Vec::new();
-            for (zone, size) in zones {
+            for (zone, size) in &zones {
                 let price = (quotation.price)(zone, size);
                 offerings.push(Offering {
-                    requirements: described(zone, size, capacity_type),
+                    requirements: sold_as(zone, size, capacity_type, None),
                     price,
                     available: !lacks(zone) && (quotation.available)(zone, size, None),
                     ..Offering::default()
                 });
                 for reservation in &reservations {
-                    let mut requirements = described(zone, size, well_known::CAPACITY_TYPE_RESERVED);
-                    requirements
-                        .add(Requirement::one_of(labels::RESERVATION_ID, [reservation.name.as_str()]));
+                    let name = Some(reservation.name.as_str());
                     offerings.push(Offering {
-                        requirements,
+                        requirements: sold_as(zone, size, well_known::CAPACITY_TYPE_RESERVED, name),
                         price: price * RESERVED_PRICE_FACTOR,
                         available: !lacks(zone) && (quotation.available)(zone, size, Some(*reservation)),
                         reservation_capacity: (quotation.slots)(reservation),
@@ -455,6 +444,7 @@ mod tests {
             slots: |reservation: &Reservation| reservation.count,
             memory: |_: &Size| None,
             root_gb: |_: &Zone, size: &Size| size.offering.rootdisksize.unwrap_or(20),
+            region: None,
         };
         build(spec, market, &BTreeSet::new(), quotation)
     }

@@ -33,6 +33,7 @@ pub mod client;
 mod controller;
 pub mod credentials;
 mod deletions;
+mod described;
 mod description;
 mod disks;
 pub mod doctor;

@@ -19,8 +19,8 @@ use crate::abandoned_nodes::AbandonedNodes;
 use crate::accounts::Accounts;
 use crate::client::error::ApiError;
 use crate::client::model::VirtualMachine;
-use crate::labels;
 use crate::naming::label_value;
+use crate::{labels, zones};
 
 /// Kept on a Node until somebody has named it.
 const UNINITIALIZED: &str = "node.cloudprovider.kubernetes.io/uninitialized";
@@ -153,7 +153,7 @@ impl NodeNames {
         let options = &self.accounts.own.shared.options;
         let mut named = node.clone();
         let zone = label_value(&machine.zonename);
-        let region = options.region.as_deref().map_or_else(|| zone.clone(), label_value);
+        let region = zones::region(&machine.zonename, options.region.as_deref());
         let node_labels = named.metadata.labels.get_or_insert_default();
         for (key, value) in [
             (well_known::TOPOLOGY_ZONE, zone),

@@ -179,7 +179,14 @@ impl CloudStackProvider {
             &resolved.spec,
             &resolved.market(&self.names_carried()),
             &resolved.architectures(),
-            instancetypes::Quotation { price, available, slots, memory, root_gb },
+            instancetypes::Quotation {
+                price,
+                available,
+                slots,
+                memory,
+                root_gb,
+                region: shared.options.region.clone(),
+            },
         );
         self.keep_what_runs(resolved, &mut types);
         shared.metrics.unavailable.set(&[&shared.whose_label], shared.unavailable.count() as f64);
@@ -548,3 +555,7 @@ impl CloudProvider for CloudStackProvider {
         core.with_well_known(labels::WELL_KNOWN).with_restricted_domain(GROUP)
     }
 }
+    fn reserved_capacity_labels(&self) -> BTreeSet<String> {
+        [labels::RESERVATION_ID.to_owned()].into()
+    }
+

@@ -1,8 +1,14 @@
 //! Which zones a NodeClass may use.
 
 use crate::client::model::Zone;
+use crate::naming::label_value;
 use crate::nodeclass::SelectorTerm;
 use crate::selection;
+
+/// The region of a zone, as a label has it: the one of all, or else its own.
+pub(crate) fn region(zone_name: &str, of_all: Option<&str>) -> String {
+    label_value(of_all.unwrap_or(zone_name))
+}
 
 /// The zones of these names or ids, and those the terms select, that can be used, and those that cannot be found. Tenants do not see disabled zones, so
 /// missing and disabled are the same to us.

@@ -8,6 +8,7 @@ mod capacity;
 mod clocks;
 mod cloud;
 mod deleting;
+mod described;
 mod disks;
 mod documents;
 mod finding;
