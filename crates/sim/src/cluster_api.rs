@@ -9,27 +9,35 @@
 //! | `kinds` | the definitions, and reading and writing objects of them |
 //! | `topology` | what a Cluster's topology says of its MachineDeployments |
 //! | `deployments` | MachineDeployments: revisions, rollouts |
-//! | `sets` | MachineSets: preflight checks, creation, the order of deletion, remediation |
+//! | `sets`, `preflight` | MachineSets: preflight checks, creation, the order of deletion, remediation |
 //! | `machines`, `draining` | Machines: from bootstrap data to a Node, and back |
 //! | `health` | a MachineHealthCheck over all of them |
-//! | `infrastructure`, `misfortune` | what a template's machines do, and what becomes of them |
+//! | `infrastructure`, `bootstrap`, `misfortune` | what a template's machines do, and what becomes of them |
 //! | `moving` | all objects made anew, as `clusterctl move` does |
 //! | `unrest` | what people and their tools do while Karpenter works |
-//! | `checks`, `economy`, `darkness` | rules every run must keep |
+//! | `checks`, `growth`, `leaks`, `economy`, `darkness`, `turnover`, with `origins` | rules every run must keep |
 
+mod bootstrap;
 mod checks;
 mod darkness;
 mod deployments;
 mod draining;
 mod economy;
+mod growth;
 mod health;
 mod infrastructure;
 pub(crate) mod kinds;
+mod leaks;
 mod machines;
 mod misfortune;
 mod moving;
+mod origins;
+mod preflight;
 mod sets;
+#[cfg(test)]
+mod steps;
 mod topology;
+mod turnover;
 pub mod unrest;
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -49,8 +57,11 @@ use crate::world::{Trouble, World};
 pub use checks::{ClaimedMachinesLive, LevelsWithinBounds, OneMachinePerClaim, is_settled};
 pub use darkness::NothingGoesInTheDark;
 pub use economy::FewWrites;
+pub use growth::RaisedForSomebody;
 pub use kinds::{Kind, definitions};
+pub use leaks::MachinesGoWithTheirClaims;
 pub use misfortune::Misfortune;
+pub use turnover::RolloutsCount;
 
 /// On a Cluster: its control plane is being upgraded, so MachineSets hold back (the value is what they say about it).
 pub const UPGRADING: &str = "sim.karpenter.sh/control-plane-upgrading";
@@ -134,6 +145,7 @@ impl ClusterApi {
             employ(cluster, sets::Sets::new(cluster, switches.clone())),
             employ(cluster, machines::Machines::new(cluster, switches.clone())),
             employ(cluster, infrastructure::Infrastructure::new(cluster, misfortune.clone())),
+            employ(cluster, bootstrap::Bootstrap::new(cluster)),
             employ(cluster, health::HealthChecks::new(cluster, switches.clone())),
         ];
         Ok(Self { cluster: cluster.clone(), controllers, switches, misfortune })
@@ -250,6 +262,15 @@ pub fn template(namespace: &str, name: &str, behaviour: Value) -> Value {
         "apiVersion": "infrastructure.cluster.x-k8s.io/v1beta2", "kind": "SimMachineTemplate",
         "metadata": {"name": name, "namespace": namespace},
         "spec": {"template": {"spec": behaviour}},
+    })
+}
+
+/// A template of bootstrap data, which is there after so many seconds.
+pub fn config_template(namespace: &str, name: &str, ready_seconds: u64) -> Value {
+    json!({
+        "apiVersion": "bootstrap.cluster.x-k8s.io/v1beta2", "kind": "SimConfigTemplate",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {"template": {"spec": {"readySeconds": ready_seconds}}},
     })
 }
 

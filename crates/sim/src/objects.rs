@@ -31,6 +31,10 @@ pub type SimMachine = DynamicObject;
 pub type SimMachineTemplate = DynamicObject;
 /// Bootstrap data.
 pub type SimConfig = DynamicObject;
+/// A control plane.
+pub type SimControlPlane = DynamicObject;
+/// A template of bootstrap data.
+pub type SimConfigTemplate = DynamicObject;
 
 /// A change of one object: new, different or gone.
 #[derive(Clone, Debug)]
@@ -151,6 +155,10 @@ kinds! {
     sim_machine_templates: SimMachineTemplate, "infrastructure.cluster.x-k8s.io" / "simmachinetemplates";
     /// Bootstrap data.
     sim_configs: SimConfig, "bootstrap.cluster.x-k8s.io" / "simconfigs";
+    /// Control planes.
+    sim_control_planes: SimControlPlane, "controlplane.cluster.x-k8s.io" / "simcontrolplanes";
+    /// Templates of bootstrap data.
+    sim_config_templates: SimConfigTemplate, "bootstrap.cluster.x-k8s.io" / "simconfigtemplates";
 }
 
 impl Objects {

@@ -18,8 +18,8 @@ use karpenter_runtime::environment::Environment;
 use karpenter_sim::chance::{Chance, Span};
 use karpenter_sim::cluster_api::unrest::Unrest;
 use karpenter_sim::cluster_api::{
-    self, ClaimedMachinesLive, ClusterApi, FewWrites, LevelsWithinBounds, NothingGoesInTheDark,
-    OneMachinePerClaim, is_settled,
+    self, ClaimedMachinesLive, ClusterApi, FewWrites, LevelsWithinBounds, MachinesGoWithTheirClaims,
+    NothingGoesInTheDark, OneMachinePerClaim, RaisedForSomebody, RolloutsCount, is_settled,
 };
 use karpenter_sim::faults::{FaultPlan, Faults};
 use karpenter_sim::invariants::Invariant;
@@ -30,11 +30,12 @@ use kube::api::DynamicObject;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::course::{MINUTE, discontent, go_home, told};
+use super::course::{MINUTE, discontent, discontent_and_nodes, go_home, told};
 use super::operator::{self, Leads};
 use super::{Report, Run};
 
 const SECOND: Duration = Duration::from_secs(1);
+const CAPACITY: &str = "capacity.cluster-autoscaler.kubernetes.io/";
 const NODE_LABELS: &str = "capacity.cluster-autoscaler.kubernetes.io/labels";
 const CLAIM: &str = "karpenter.cluster.x-k8s.io/nodeclaim-uid";
 const NAMESPACE: &str = "fleet";
@@ -64,19 +65,22 @@ pub(super) async fn simulate(run: Run) -> Report {
     });
     run.plant_into(&process);
     let result = live(&world, &capi, &process, &hub, run).await;
-    let failure = result.err().map(|trouble| told(&trouble, &world.cluster().read(discontent)));
+    let failure = result.err().map(|trouble| told(&trouble, &world.cluster().read(discontent_and_nodes)));
     let machines = world.cluster().read(|objects| objects.machines.len());
     Report::of(world.cluster(), &process, &format!("machines={machines}"), failure)
 }
 
-/// O1 to O8, which are about Cluster API, and O9: the budgets of the core's own rules.
+/// O1 to O9, which are about Cluster API, and the core's own rules.
 fn rules(hub: &Faults) -> Vec<Box<dyn Invariant>> {
     let mut rules: Vec<Box<dyn Invariant>> = vec![
         Box::new(OneMachinePerClaim),
-        Box::new(ClaimedMachinesLive::default()),
+        Box::new(ClaimedMachinesLive::new("karpenter")),
         Box::new(LevelsWithinBounds::new("karpenter")),
+        Box::new(RaisedForSomebody::new("karpenter")),
+        Box::new(MachinesGoWithTheirClaims::new("karpenter", hub)),
         Box::new(FewWrites::new("karpenter")),
         Box::new(NothingGoesInTheDark::new("karpenter", hub)),
+        Box::new(RolloutsCount::new(hub)),
     ];
     rules.extend(invariants::all("karpenter"));
     rules
@@ -153,7 +157,9 @@ async fn live(
     run: Run,
 ) -> Result<(), Trouble> {
     let mut chance = Chance::new(world.cluster().entropy(), "traffic");
-    let plan = Setting::draw(&mut chance);
+    // What came later has a stream of its own, so that seeds are what they were where it does not matter.
+    let mut later = Chance::new(world.cluster().entropy(), "cluster-api setting");
+    let plan = Setting::draw(&mut chance, &mut later);
     for object in plan.objects(&mut chance) {
         world.create(object).await?;
     }
@@ -189,9 +195,11 @@ async fn live(
             }
             Ok::<(), Trouble>(())
         };
-        let (played, upgraded, ()) = tokio::join!(script.play(world), upgraded, unrest.reign(12 * MINUTE));
+        let (played, upgraded, usurped, ()) =
+            tokio::join!(script.play(world), upgraded, usurp(world, hub), unrest.reign(12 * MINUTE));
         played?;
         upgraded?;
+        usurped?;
         if chance.happens(0.3) {
             lead_twice(world, hub, &mut chance).await?;
         }
@@ -227,6 +235,25 @@ async fn live(
     world.run_for(15 * MINUTE).await?;
     world.cluster().check_at_rest(healed.elapsed())?;
     process.stop(MINUTE).await;
+    Ok(())
+}
+
+/// While all this happens, in some seeds, another Karpenter believes more than once that it leads, for longer than a lease takes to run
+/// out, and with bad luck of its own.
+async fn usurp(world: &World, hub: &Faults) -> Result<(), Trouble> {
+    let plan = FaultPlan::swarm(&world.cluster().entropy().child("usurper"));
+    let mut chance = Chance::new(world.cluster().entropy(), "usurper");
+    if !chance.happens(0.4) {
+        return Ok(());
+    }
+    let hub = hub.clone();
+    let second = world.process("karpenter-3", plan, move |life| karpenter(life, hub.clone(), Leads::Always));
+    for _ in 0..chance.between(1, 3) {
+        tokio::time::sleep(chance.duration(&Span::secs(30, 240))).await;
+        second.start();
+        tokio::time::sleep(chance.duration(&Span::secs(5, 20))).await;
+        second.kill();
+    }
     Ok(())
 }
 
@@ -277,10 +304,16 @@ struct Setting {
     least: u64,
     /// How many more Machines than wanted a rollout may have, and how many fewer.
     rolling: (u64, u64),
+    /// Whether templates alone say what machines have, in their status.
+    told_by_templates: bool,
+    /// How long bootstrap data takes, where it is made for each Machine.
+    bootstrap: Option<u64>,
+    /// Whether all MachineDeployments leave old Machines to Karpenter, not one alone.
+    on_delete: bool,
 }
 
 impl Setting {
-    fn draw(chance: &mut Chance) -> Self {
+    fn draw(chance: &mut Chance, later: &mut Chance) -> Self {
         let mut one_of = |of: &[&'static str]| chance.pick(of).copied().unwrap_or_default();
         let drift = one_of(&["Off", "ClusterAPI", "Karpenter"]);
         let remediation = one_of(&["Karpenter", "ClusterAPI"]);
@@ -302,6 +335,9 @@ impl Setting {
             topology: chance.happens(0.4),
             least: if chance.happens(0.3) { chance.between(1, 2) } else { 0 },
             rolling: chance.pick(&[(1, 0), (1, 0), (2, 0), (0, 1), (1, 1)]).copied().unwrap_or((1, 0)),
+            told_by_templates: later.happens(0.25),
+            bootstrap: later.happens(0.3).then(|| later.below(90)),
+            on_delete: drift == "Karpenter" && later.happens(0.6),
         };
         setting.templates = machine_mode && chance.happens(0.5);
         setting
@@ -326,6 +362,19 @@ impl Setting {
             made["spec"]["rollout"] = json!({"strategy": {
                 "type": "RollingUpdate", "rollingUpdate": {"maxSurge": surge, "maxUnavailable": unavailable},
             }});
+            if self.on_delete {
+                made["spec"]["rollout"] = json!({"strategy": {"type": "OnDelete"}});
+            }
+            if self.told_by_templates {
+                for told in ["cpu", "memory"] {
+                    made["metadata"]["annotations"]
+                        .as_object_mut()
+                        .map(|all| all.remove(&format!("{CAPACITY}{told}")));
+                }
+            }
+            if self.bootstrap.is_some() {
+                made["spec"]["template"]["spec"]["bootstrap"] = json!({"configRef": config_reference()});
+            }
             // Some budgets never allow an eviction.
             made["spec"]["template"]["spec"]["deletion"] = json!({"nodeDrainTimeoutSeconds": 300});
             made
@@ -350,18 +399,23 @@ impl Setting {
         }
         if self.templates {
             class["machineTemplates"] =
-                ["quota", "slow", "dear", "far"].map(machine_template).to_vec().into();
+                ["quota", "slow", "dear", "far"].map(|name| self.machine_template(name)).to_vec().into();
         }
         // What a MachineDeployment would say of its nodes.
-        let template = |name: &str, place: &str, price: &str, behaviour: Value| {
+        let template = |name: &str, place: &str, price: &str, mut behaviour: Value| {
+            if self.told_by_templates {
+                behaviour["tellsCapacity"] = true.into();
+            }
             let mut template = cluster_api::template(NAMESPACE, name, behaviour);
             if self.templates {
                 template["metadata"]["annotations"] = json!({
-                    "capacity.cluster-autoscaler.kubernetes.io/cpu": "4",
-                    "capacity.cluster-autoscaler.kubernetes.io/memory": "16Gi",
                     "karpenter.cluster.x-k8s.io/price": price,
                     NODE_LABELS: format!("topology.kubernetes.io/zone={place}"),
                 });
+            }
+            if self.templates && !self.told_by_templates {
+                template["metadata"]["annotations"][format!("{CAPACITY}cpu")] = "4".into();
+                template["metadata"]["annotations"][format!("{CAPACITY}memory")] = "16Gi".into();
             }
             template
         };
@@ -393,7 +447,7 @@ impl Setting {
             template("slow", "b", "0.2", slow),
             template("dear", "a", "0.3", plain("a")),
             template("far", "b", "0.35", plain("b")),
-            cluster_api::template(NAMESPACE, "alone", plain("b")),
+            template("alone", "b", "0.15", plain("b")),
             quota_deployment,
             slow_deployment,
             dear,
@@ -420,15 +474,27 @@ impl Setting {
         ];
         objects.extend(machine_set);
         objects
+            .extend(self.bootstrap.map(|seconds| cluster_api::config_template(NAMESPACE, "join", seconds)));
+        objects
+    }
+
+    /// An entry of a NodeClass's `machineTemplates`.
+    fn machine_template(&self, name: &str) -> Value {
+        let mut entry = json!({
+            "name": name, "version": "v1.36.0",
+            "infrastructureRef": {
+                "apiGroup": "infrastructure.cluster.x-k8s.io", "kind": "SimMachineTemplate", "name": name,
+            },
+        });
+        match self.bootstrap {
+            Some(_) => entry["bootstrapRef"] = config_reference(),
+            None => entry["bootstrapDataSecretName"] = "bootstrap".into(),
+        }
+        entry
     }
 }
 
-/// An entry of a NodeClass's `machineTemplates`.
-fn machine_template(name: &str) -> Value {
-    json!({
-        "name": name, "version": "v1.36.0", "bootstrapDataSecretName": "bootstrap",
-        "infrastructureRef": {
-            "apiGroup": "infrastructure.cluster.x-k8s.io", "kind": "SimMachineTemplate", "name": name,
-        },
-    })
+/// Where bootstrap data comes from.
+fn config_reference() -> Value {
+    json!({"apiGroup": "bootstrap.cluster.x-k8s.io", "kind": "SimConfigTemplate", "name": "join"})
 }

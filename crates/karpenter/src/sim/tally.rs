@@ -38,6 +38,7 @@ const HAPPENINGS: &[(&str, &[&str])] = &[
     ("old-version-gone", &["somebody: StopServingTheOldVersion"]),
     ("hub-refused", &["somebody: RefuseKarpenter"]),
     ("creation-refused", &["somebody: RefuseCreation"]),
+    ("held-up-for-long", &["somebody: takes "]),
     ("updated-in-place", &["somebody: UpdateInPlace"]),
     ("set-back-by-topology", &["topology-controller: PATCH"]),
     ("evicted-deployment", &["/pods/app-", "/eviction? -> 201"]),

@@ -16,6 +16,7 @@ use super::deployments::bounds;
 use super::kinds::{
     Kind, annotation, condition, controller_of, is_paused, is_standalone, label, number, text,
 };
+use super::origins::Origins;
 use super::topology;
 use crate::invariants::commands::node_name;
 use crate::invariants::{Invariant, Rest, Step};
@@ -23,13 +24,13 @@ use crate::objects::{Change, Objects, is_active, is_deleting, node_of, uid};
 use crate::selection::selects;
 
 pub(super) const CLAIM: &str = "karpenter.cluster.x-k8s.io/nodeclaim-uid";
-const EPOCH: &str = "karpenter.cluster.x-k8s.io/epoch";
+pub(super) const EPOCH: &str = "karpenter.cluster.x-k8s.io/epoch";
 const PROTECTED: &str = "karpenter.cluster.x-k8s.io/protected-replicas";
 const DEPLOYMENT_NAME: &str = "cluster.x-k8s.io/deployment-name";
 const SET_NAME: &str = "cluster.x-k8s.io/set-name";
-const MARK: &str = "cluster.x-k8s.io/delete-machine";
+pub(super) const MARK: &str = "cluster.x-k8s.io/delete-machine";
 const REVISION: &str = "machinedeployment.clusters.x-k8s.io/revision";
-const MIN_SIZE: &str = "cluster.x-k8s.io/cluster-api-autoscaler-node-group-min-size";
+pub(super) const MIN_SIZE: &str = "cluster.x-k8s.io/cluster-api-autoscaler-node-group-min-size";
 const MAX_SIZE: &str = "cluster.x-k8s.io/cluster-api-autoscaler-node-group-max-size";
 
 /// The NodeClaim of this uid, unless it is on its way out.
@@ -75,6 +76,13 @@ fn is_guarded(objects: &Objects, pod: &Pod) -> bool {
     })
 }
 
+/// Whether a Machine is claimed anew for a NodeClaim of the same name: the one it was claimed for is gone, and that was restored.
+fn is_restored(objects: &Objects, old: &DynamicObject, new: &DynamicObject, before: &str) -> bool {
+    let named = |machine| annotation(machine, "karpenter.cluster.x-k8s.io/nodeclaim");
+    let there = objects.node_claims.values().any(|claim| uid(&**claim) == before);
+    !there && named(new).is_some() && named(old) == named(new)
+}
+
 /// O1: a Machine is claimed once and for all, and at rest every NodeClaim has one Machine.
 #[derive(Default)]
 pub struct OneMachinePerClaim;
@@ -94,7 +102,10 @@ impl Invariant for OneMachinePerClaim {
                 Change::Machine(edit) => {
                     let (Some(old), Some(new)) = (&edit.old, &edit.new) else { continue };
                     let (before, after) = (annotation(old, CLAIM), annotation(new, CLAIM));
-                    if before.is_some() && before != after && uid(&**old) == uid(&**new) {
+                    let is_restored =
+                        before.is_some_and(|before| is_restored(step.objects, old, new, before));
+                    let same = uid(&**old) == uid(&**new);
+                    if before.is_some() && before != after && same && !is_restored {
                         return Err(format!(
                             "Machine {} was claimed for {before:?} and now for {after:?}",
                             edit.key
@@ -135,9 +146,11 @@ impl Invariant for OneMachinePerClaim {
 }
 
 /// O2 and O6: outside a rollout no Machine of a live NodeClaim is deleted, nor one that was there before Karpenter, unless a person
-/// or a health check wanted that: deleted it or its owner, or set fewer replicas than there were Machines.
-#[derive(Default)]
+/// or a health check wanted that: deleted it or its owner, or set fewer replicas than there were Machines. A provider marks and deletes
+/// none of these, whatever others do.
 pub struct ClaimedMachinesLive {
+    provider: String,
+    origins: Origins,
     /// Who set the replicas of a MachineDeployment, or of a MachineSet that belongs to none, last.
     set_by: BTreeMap<ObjectKey, Arc<str>>,
     /// MachineDeployments whose replicas somebody else lowered: until Karpenter has set them again, and for a moment after, for
@@ -156,6 +169,37 @@ pub(super) fn is_owner(actor: &str) -> bool {
 const CATCHING_UP_SECONDS: i64 = 60;
 
 impl ClaimedMachinesLive {
+    /// For a provider whose writes stand under names that start with `provider`.
+    pub fn new(provider: &str) -> Self {
+        Self {
+            provider: provider.to_owned(),
+            origins: Origins::default(),
+            set_by: BTreeMap::new(),
+            lowered: BTreeMap::new(),
+            marked: BTreeMap::new(),
+        }
+    }
+
+    /// Judges a provider that marks a Machine, or deletes it.
+    fn judge_deed(&self, objects: &Objects, old: &DynamicObject, new: &DynamicObject) -> Result<(), String> {
+        let begins = !is_deleting(old) && is_deleting(new);
+        let marks = annotation(old, MARK) != annotation(new, MARK) && annotation(new, MARK).is_some();
+        if !begins && !marks {
+            return Ok(());
+        }
+        let deed = if begins { "deleted" } else { "marked" };
+        let name = new.metadata.name.as_deref().unwrap_or_default();
+        match annotation(new, CLAIM) {
+            Some(claim) if live_claim(objects, claim).is_some() && !has_twin(objects, new, claim) => {
+                Err(format!("Machine {name} was {deed}, and its NodeClaim {claim} lives"))
+            }
+            None if self.origins.is_foreign(new) => {
+                Err(format!("Machine {name} was {deed}, which was there before Karpenter"))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Whether somebody else's replicas are what counts for a MachineDeployment, or did a moment ago.
     fn is_meddled_with(&self, key: &ObjectKey, now: Timestamp) -> bool {
         let since = |at: &Timestamp| now.as_second() - at.as_second() < CATCHING_UP_SECONDS;
@@ -192,9 +236,13 @@ impl Invariant for ClaimedMachinesLive {
     fn check(&mut self, step: &Step<'_>) -> Result<(), String> {
         let objects = step.objects;
         self.note_levels(step);
+        self.origins.note(step);
         for change in step.changes {
             let Change::Machine(edit) = &**change else { continue };
             let (Some(old), Some(new)) = (&edit.old, &edit.new) else { continue };
+            if step.entry.actor.starts_with(&self.provider) {
+                self.judge_deed(objects, old, new)?;
+            }
             if &*step.entry.actor == "user" && annotation(old, MARK) != annotation(new, MARK) {
                 self.marked.insert(edit.key.clone(), step.now);
             }
@@ -236,7 +284,7 @@ impl Invariant for ClaimedMachinesLive {
                         edit.key
                     ));
                 }
-                None if is_foreign(objects, new) => {
+                None if self.origins.is_foreign(new) => {
                     return Err(format!("Machine {}, which is not Karpenter's, is being deleted", edit.key));
                 }
                 _ => {}
@@ -260,7 +308,10 @@ fn is_scaled(machine: &DynamicObject) -> bool {
 }
 
 /// The MachineDeployment of a Machine, or the MachineSet if that belongs to none.
-fn scalable_of<'a>(objects: &'a Objects, machine: &DynamicObject) -> Option<&'a Arc<DynamicObject>> {
+pub(super) fn scalable_of<'a>(
+    objects: &'a Objects,
+    machine: &DynamicObject,
+) -> Option<&'a Arc<DynamicObject>> {
     let namespace = machine.metadata.namespace.as_deref().unwrap_or_default();
     let named = |name: &str| ObjectKey::namespaced(namespace, name);
     match label(machine, DEPLOYMENT_NAME) {
@@ -270,7 +321,7 @@ fn scalable_of<'a>(objects: &'a Objects, machine: &DynamicObject) -> Option<&'a 
 }
 
 /// The MachineSet that controls a Machine.
-fn set_of<'a>(objects: &'a Objects, machine: &DynamicObject) -> Option<&'a Arc<DynamicObject>> {
+pub(super) fn set_of<'a>(objects: &'a Objects, machine: &DynamicObject) -> Option<&'a Arc<DynamicObject>> {
     let owner = controller_of(machine, Kind::MachineSet)?;
     objects.machine_sets.values().find(|set| uid(&***set) == owner)
 }
@@ -301,6 +352,7 @@ fn is_foreign(objects: &Objects, machine: &DynamicObject) -> bool {
 /// as many Machines as somebody wants.
 pub struct LevelsWithinBounds {
     provider: String,
+    origins: Origins,
     /// Since when objects have been paused, by their uid.
     paused: BTreeMap<String, Timestamp>,
     /// Since when a Cluster's topology has set the replicas of MachineDeployments.
@@ -320,6 +372,7 @@ impl LevelsWithinBounds {
     pub fn new(provider: &str) -> Self {
         Self {
             provider: provider.to_owned(),
+            origins: Origins::default(),
             paused: BTreeMap::new(),
             owned: BTreeMap::new(),
             raised: BTreeMap::new(),
@@ -372,6 +425,7 @@ impl Invariant for LevelsWithinBounds {
             }
         }
         self.note_owned(step);
+        self.origins.note(step);
         if !step.entry.actor.starts_with(&self.provider) {
             return Ok(());
         }
@@ -422,6 +476,7 @@ impl Invariant for LevelsWithinBounds {
             }
             let protected =
                 annotation(deployment, PROTECTED).and_then(|t| t.parse::<i64>().ok()).unwrap_or(0);
+            let protected = protected.min(self.origins.protected(key).unwrap_or(protected));
             let machines = rest.objects.machines.values().filter(|machine| {
                 label(machine, named_by) == &*key.name
                     && machine.metadata.namespace.as_deref() == Some(&*key.namespace)
@@ -449,7 +504,14 @@ impl Invariant for LevelsWithinBounds {
             // Nobody takes what was made for a level that has fallen again, where new Machines find no room and old ones may not go.
             let is_stuck = rolls && raised.is_some();
             let too_few = there < wanted - missing || replicas < wanted;
-            let too_many = (there > wanted + surge && !is_stuck) || replicas > wanted;
+            // What Cluster API has just put in the place of others is surplus only after a while.
+            let young = |machine: &DynamicObject| {
+                let born = machine.metadata.creation_timestamp.as_ref().map(|time| time.0);
+                born.is_some_and(|born| rest.now.duration_since(born).as_secs() < LEFT_OVER_SECONDS)
+            };
+            let young = machines.iter().filter(|m| annotation(m, CLAIM).is_none() && young(m)).count();
+            let young = i64::try_from(young).unwrap_or(0);
+            let too_many = (there - young > wanted + surge && !is_stuck) || replicas - young > wanted;
             let stays =
                 there == replicas && gives_what_is_wanted(rest.objects, deployment, &machines, made_up_for);
             if too_few || (too_many && !left_over && !stays) {
@@ -499,6 +561,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::cluster_api::steps::{Trial, claimed_for};
     use crate::objects::Edit;
     use crate::tape::Entry;
 
@@ -794,6 +857,52 @@ mod tests {
         let set = objects.machine_sets.values_mut().next().unwrap();
         Arc::make_mut(set).data["spec"]["replicas"] = 1.into();
         assert!(judged(&objects));
+    }
+
+    #[test]
+    fn a_machine_is_claimed_anew_only_for_a_node_claim_that_was_restored() {
+        let claim = |name: &str, uid: &str| json!({"karpenter.cluster.x-k8s.io/nodeclaim": name, CLAIM: uid});
+        let trial = || {
+            let mut trial = Trial::of(OneMachinePerClaim);
+            trial.claim("karpenter", "a", json!({}), json!({})).expect("it may be made");
+            trial.machine("karpenter", "m", claim("a", "a-uid")).expect("it may be claimed");
+            trial
+        };
+        assert!(trial().machine("karpenter", "m", claim("a", "another")).is_err(), "it is in use");
+        let mut gone = trial();
+        gone.let_go("user", "a").expect("it may go");
+        assert!(gone.machine("karpenter", "m", claim("b", "b-uid")).is_err(), "that is somebody else");
+        let mut gone = trial();
+        gone.let_go("user", "a").expect("it may go");
+        gone.machine("karpenter", "m", claim("a", "another")).expect("it is back");
+    }
+
+    #[test]
+    fn a_provider_marks_and_deletes_only_what_is_its_own_and_no_longer_in_use() {
+        let trial = || {
+            let mut trial = Trial::of(ClaimedMachinesLive::new("karpenter"));
+            trial.deployment("user", 1, json!({})).expect("people may");
+            trial.machine("machineset-controller", "theirs", json!({})).expect("Cluster API may");
+            trial.deployment("karpenter", 3, json!({EPOCH: "2020-01-01T00:00:00Z"})).expect("it takes part");
+            trial.machine("machineset-controller", "spare", json!({})).expect("Cluster API may");
+            trial.claim("karpenter", "a", json!({}), json!({})).expect("it may be made");
+            trial.machine("karpenter", "used", claimed_for("a")).expect("it may be claimed");
+            trial
+        };
+        let surplus = json!({MARK: "karpenter-surplus"});
+        trial().machine("karpenter", "spare", surplus.clone()).expect("nobody wants it");
+        trial().delete_machine("karpenter", "spare").expect("nobody wants it");
+        // Whatever the annotation says, which a provider wrote itself.
+        let told = trial().machine("karpenter", "theirs", surplus).expect_err("it is not Karpenter's");
+        assert_eq!(told, "Machine theirs was marked, which was there before Karpenter");
+        assert!(trial().delete_machine("karpenter", "theirs").is_err());
+        let marked = json!({CLAIM: "a-uid", MARK: "a-uid"});
+        let told = trial().machine("karpenter", "used", marked.clone()).expect_err("it is in use");
+        assert_eq!(told, "Machine used was marked, and its NodeClaim a-uid lives");
+        assert!(trial().delete_machine("karpenter", "used").is_err());
+        let mut over = trial();
+        over.let_go("karpenter", "a").expect("it may go");
+        over.machine("karpenter", "used", marked).expect("its NodeClaim is gone");
     }
 
     #[test]

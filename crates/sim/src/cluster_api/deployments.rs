@@ -85,8 +85,15 @@ impl Deployments {
         let on_delete = text(deployment, "/spec/rollout/strategy/type") == "OnDelete";
         let paused = deployment.data.pointer("/spec/paused") == Some(&Value::Bool(true));
         let rolling = sets.iter().any(|set| set.replicas > 0 || set.live > 0);
-        if !rolling || paused {
-            // A paused rollout still scales; with one MachineSet there is nothing to divide.
+        let sizes: Vec<i64> = sets.iter().chain([&new]).map(|set| set.replicas).collect();
+        if paused && rolling && !on_delete && sizes.iter().filter(|size| **size > 0).count() > 1 {
+            // A paused rollout still scales, all its MachineSets alike.
+            let shares = in_proportion(&sizes, replicas, bounds(deployment).0);
+            for (set, share) in sets.iter().chain([&new]).zip(shares) {
+                self.scale(set, share).await?;
+            }
+        } else if !rolling || paused {
+            // With one MachineSet there is nothing to divide.
             self.scale(&new, replicas - sets.iter().map(|set| set.replicas).sum::<i64>()).await?;
         } else if on_delete {
             self.on_delete(&new, &sets, replicas).await?;
@@ -238,6 +245,31 @@ pub(super) fn bounds(deployment: &DynamicObject) -> (i64, i64) {
     (read("maxSurge").unwrap_or(1), read("maxUnavailable").unwrap_or(0))
 }
 
+/// How MachineSets, oldest first, share this many replicas: each grows or shrinks by its part of what there is, and what is left over is
+/// for the largest.
+fn in_proportion(sizes: &[i64], replicas: i64, max_surge: i64) -> Vec<i64> {
+    let total: i64 = sizes.iter().sum();
+    let change = if replicas > 0 { replicas + max_surge - total } else { -total };
+    let mut order: Vec<usize> = (0..sizes.len()).filter(|at| sizes[*at] > 0).collect();
+    // The largest first; of equals the newer when there is something to give, the older when there is something to take.
+    order.sort_by_key(|at| {
+        let age = if change > 0 { sizes.len() - at } else { *at };
+        (std::cmp::Reverse(sizes[*at]), age)
+    });
+    let (mut shares, mut left) = (sizes.to_vec(), change);
+    for at in &order {
+        // Rounded, halves away from nothing.
+        let part = (2 * sizes[*at] * change + total * change.signum()) / (2 * total.max(1));
+        let part = part.clamp(left.min(0), left.max(0));
+        shares[*at] += part;
+        left -= part;
+    }
+    if let Some(first) = order.first() {
+        shares[*first] = (shares[*first] + left).max(0);
+    }
+    shares
+}
+
 fn sets_of(objects: &Objects, deployment: &DynamicObject) -> Vec<Set> {
     let owned = objects.machine_sets.values().filter(|set| {
         controller_of(set, Kind::MachineDeployment) == Some(uid(deployment)) && !is_deleting(&***set)
@@ -356,4 +388,19 @@ pub(super) fn cluster_of<'a>(objects: &'a Objects, object: &DynamicObject) -> Op
     let namespace = object.metadata.namespace.as_deref().unwrap_or_default();
     let key = ObjectKey::namespaced(namespace, text(object, "/spec/clusterName"));
     objects.capi_clusters.get(&key).map(|cluster| &**cluster)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn machine_sets_of_a_paused_rollout_grow_and_shrink_alike() {
+        assert_eq!(in_proportion(&[5, 4], 8, 1), [5, 4], "with its surge it has as many as it is to have");
+        assert_eq!(in_proportion(&[6, 3], 11, 1), [8, 4]);
+        assert_eq!(in_proportion(&[6, 3], 5, 1), [4, 2]);
+        assert_eq!(in_proportion(&[2, 2], 4, 1), [2, 3], "one more is for the newer");
+        assert_eq!(in_proportion(&[2, 2], 2, 1), [1, 2], "one less is for the older");
+        assert_eq!(in_proportion(&[3, 0, 1], 0, 1), [0, 0, 0]);
+    }
 }

@@ -6,20 +6,23 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::Node;
 use karpenter_runtime::object_key::ObjectKey;
 use kube::Api;
-use kube::api::{DynamicObject, PostParams};
+use kube::api::{DeleteParams, DynamicObject, PostParams};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::bootstrap::is_awaited;
 use super::kinds::{Kind, annotation, is_paused, label, patch, patch_status, text};
 use super::machines::UNINITIALIZED;
 use super::misfortune::Misfortune;
-use crate::actor::{Actor, Agenda, code};
+use crate::actor::{Actor, Agenda, code, unless_gone};
 use crate::cluster::Cluster;
 use crate::objects::{Change, Objects, is_deleting};
 
 const FINALIZER: &str = "simmachine.infrastructure.cluster.x-k8s.io";
 /// How often a machine of a paused Cluster is looked at.
 const AGAIN: Duration = Duration::from_secs(5);
+/// How long a new template takes to say what its machines have.
+const TELLS_AFTER: Duration = Duration::from_secs(5);
 /// On infrastructure that does not go for as long as this stands on it.
 pub(super) const STUCK: &str = "sim.karpenter.sh/stuck";
 
@@ -53,6 +56,10 @@ pub(super) struct Behaviour {
     node_labels: Option<Value>,
     /// The Node joins without the taint that Karpenter waits for.
     untainted: bool,
+    /// The Node joins under an id that is not its machine's.
+    joins_as_another: bool,
+    /// A second Node joins under another name, as when a machine is renamed.
+    joins_twice: bool,
     /// So many seconds after its Node joined it is dead, and nobody says so.
     dies_seconds: Option<u64>,
 }
@@ -68,6 +75,7 @@ struct Fails {
 /// What is due for a machine.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Key {
+    Tell(ObjectKey),
     Look(ObjectKey),
     Identify(ObjectKey),
     Provision(ObjectKey),
@@ -101,6 +109,23 @@ impl Infrastructure {
             .read(|objects| is_paused(machine, objects.capi_clusters.get(&cluster).map(|found| &**found)))
     }
 
+    /// Whether its Machine waits for bootstrap data.
+    fn awaits_data(&self, name: &ObjectKey) -> bool {
+        self.cluster.read(|objects| objects.machines.get(name).is_some_and(|machine| is_awaited(machine)))
+    }
+
+    /// Says what a template's machines have, where it is one that says so.
+    async fn tell_capacity(&self, name: &ObjectKey) -> Result<(), kube::Error> {
+        let template = self.cluster.read(|objects| objects.sim_machine_templates.get(name).cloned());
+        let Some(template) = template.filter(|template| tells_capacity(template)) else { return Ok(()) };
+        let capacity = template.data.pointer("/spec/template/spec/capacity").cloned();
+        let status = json!({
+            "capacity": capacity.unwrap_or_else(usual_capacity),
+            "nodeInfo": {"architecture": "amd64", "operatingSystem": "linux"},
+        });
+        patch_status(&self.client, Kind::SimMachineTemplate, &template, status).await
+    }
+
     async fn identify(&self, machine: &DynamicObject) -> Result<(), kube::Error> {
         let key = ObjectKey::of(machine);
         if text(machine, "/spec/providerID").is_empty() {
@@ -121,8 +146,7 @@ impl Infrastructure {
 
     async fn join(&self, machine: &DynamicObject, behaviour: &Behaviour) -> Result<(), kube::Error> {
         let key = ObjectKey::of(machine);
-        let capacity = behaviour.capacity.clone();
-        let capacity = capacity.unwrap_or_else(|| json!({"cpu": "4", "memory": "16Gi", "pods": "110"}));
+        let capacity = behaviour.capacity.clone().unwrap_or_else(usual_capacity);
         let mut labels = json!({
             "kubernetes.io/hostname": &*key.name, "kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64",
         });
@@ -132,26 +156,44 @@ impl Infrastructure {
         if !behaviour.untainted {
             taints.push(json!({"key": "karpenter.sh/unregistered", "effect": "NoExecute"}));
         }
-        let node = json!({
-            "apiVersion": "v1", "kind": "Node",
-            "metadata": {"name": &*key.name, "labels": labels},
-            "spec": {
-                "providerID": text(machine, "/spec/providerID"),
-                "taints": taints,
-            },
-            "status": {"capacity": capacity, "allocatable": behaviour.allocatable.as_ref().unwrap_or(&capacity)},
-        });
-        let node: Node = serde_json::from_value(node).map_err(kube::Error::SerdeError)?;
-        match Api::<Node>::all(self.client.clone()).create(&PostParams::default(), &node).await {
-            Err(error) if code(&error) == 409 => Ok(()),
-            other => other.map(drop),
+        let id = match behaviour.joins_as_another {
+            true => format!("sim://elsewhere/{}", key.name),
+            false => text(machine, "/spec/providerID").to_owned(),
+        };
+        let names = [key.name.to_string(), second_name(&key.name)];
+        for name in names.iter().take(if behaviour.joins_twice { 2 } else { 1 }) {
+            labels["kubernetes.io/hostname"] = name.as_str().into();
+            let node = json!({
+                "apiVersion": "v1", "kind": "Node",
+                "metadata": {"name": name, "labels": labels},
+                "spec": {
+                    "providerID": id,
+                    "taints": taints,
+                },
+                "status": {"capacity": capacity, "allocatable": behaviour.allocatable.as_ref().unwrap_or(&capacity)},
+            });
+            let node: Node = serde_json::from_value(node).map_err(kube::Error::SerdeError)?;
+            match Api::<Node>::all(self.client.clone()).create(&PostParams::default(), &node).await {
+                Err(error) if code(&error) == 409 => {}
+                other => drop(other?),
+            }
         }
+        Ok(())
     }
 
     async fn vanish(&self, machine: &DynamicObject) -> Result<(), kube::Error> {
         let key = ObjectKey::of(machine);
         // A machine that is gone has no kubelet; its Node goes with the Machine, or by whoever notices.
         self.cluster.set_kubelet(&key.name, false);
+        let behaviour = behaviour(machine);
+        if behaviour.joins_twice || behaviour.joins_as_another {
+            // Cluster API does not know them; whoever sees to the cloud's Nodes does.
+            let nodes: Api<Node> = Api::all(self.client.clone());
+            for name in [key.name.to_string(), second_name(&key.name)] {
+                self.cluster.set_kubelet(&name, false);
+                unless_gone(nodes.delete(&name, &DeleteParams::default()).await)?;
+            }
+        }
         let without = json!({"metadata": {"finalizers": null}});
         patch(&self.client, Kind::SimMachine, &key, without).await
     }
@@ -170,6 +212,20 @@ impl Infrastructure {
             others.filter(|other| template(other) == template(machine) && age(other) < age(machine)).count()
         })
     }
+}
+
+/// The name that a machine joins under the second time.
+fn second_name(name: &str) -> String {
+    format!("{name}-again")
+}
+
+fn usual_capacity() -> Value {
+    json!({"cpu": "4", "memory": "16Gi", "pods": "110"})
+}
+
+/// Whether a template's status is to say what its machines have.
+fn tells_capacity(template: &DynamicObject) -> bool {
+    template.data.pointer("/spec/template/spec/tellsCapacity") == Some(&Value::Bool(true))
 }
 
 fn is_provisioned(machine: &DynamicObject) -> bool {
@@ -191,10 +247,19 @@ impl Actor for Infrastructure {
         {
             agenda.now(Key::Look(edit.key.clone()));
         }
+        if let Change::SimMachineTemplate(edit) = change
+            && edit.old.is_none()
+        {
+            agenda.after(Key::Tell(edit.key.clone()), TELLS_AFTER);
+        }
     }
 
     async fn act(&mut self, key: &Key, agenda: &mut Agenda<Key>) -> Result<(), kube::Error> {
-        let (Key::Look(name)
+        if let Key::Tell(name) = key {
+            return self.tell_capacity(name).await;
+        }
+        let (Key::Tell(name)
+        | Key::Look(name)
         | Key::Identify(name)
         | Key::Provision(name)
         | Key::Fail(name)
@@ -204,6 +269,11 @@ impl Actor for Infrastructure {
         let Some(machine) = self.machine(name) else { return Ok(()) };
         // What runs joins and dies by itself, whatever becomes of its object.
         if !matches!(key, Key::Join(_) | Key::Die(_)) && self.is_paused(&machine) {
+            agenda.after(key.clone(), AGAIN);
+            return Ok(());
+        }
+        // Without data to join with there is nothing to start.
+        if matches!(key, Key::Identify(_) | Key::Provision(_)) && self.awaits_data(name) {
             agenda.after(key.clone(), AGAIN);
             return Ok(());
         }
@@ -262,7 +332,12 @@ impl Actor for Infrastructure {
             // It looks again when somebody has put it right.
             Key::Vanish(_) if annotation(&machine, STUCK).is_some() => {}
             Key::Vanish(_) if deleting => self.vanish(&machine).await?,
-            Key::Identify(_) | Key::Provision(_) | Key::Join(_) | Key::Fail(_) | Key::Vanish(_) => {}
+            Key::Tell(_)
+            | Key::Identify(_)
+            | Key::Provision(_)
+            | Key::Join(_)
+            | Key::Fail(_)
+            | Key::Vanish(_) => {}
         }
         Ok(())
     }

@@ -10,6 +10,7 @@ use kube::api::{DynamicObject, Patch, PatchParams};
 use serde_json::{Value, json};
 
 use super::Switches;
+use super::bootstrap;
 use super::deployments::{RATE, cluster_of};
 use super::draining::{self, Stage};
 use super::kinds::{
@@ -54,6 +55,12 @@ impl Machines {
             let owner = json!({"metadata": {"ownerReferences": [owned_by(Kind::Machine, machine)]}});
             return patch(&self.client, Kind::SimMachine, &ObjectKey::of(&**found), owner).await;
         }
+        let awaits_data = bootstrap::is_awaited(machine);
+        let data = self.config(machine).map(|config| text(&config, "/status/dataSecretName").to_owned());
+        if let Some(data) = data.filter(|data| awaits_data && !data.is_empty()) {
+            let spec = json!({"spec": {"bootstrap": {"dataSecretName": data}}});
+            return patch(&self.client, Kind::Machine, &key, spec).await;
+        }
         let provisioned = |found: &Arc<DynamicObject>| {
             found.data.pointer("/status/initialization/provisioned") == Some(&Value::Bool(true))
         };
@@ -86,7 +93,7 @@ impl Machines {
             failed.as_str()
         };
         let mut conditions = vec![
-            ("BootstrapConfigReady", true, "Ready", ""),
+            ("BootstrapConfigReady", !awaits_data, if awaits_data { "NotReady" } else { "Ready" }, ""),
             ("InfrastructureReady", ready, infrastructure_reason, message.as_str()),
             ("NodeHealthy", healthy, if healthy { "NodeHealthy" } else { "NodeDoesNotExist" }, ""),
             ("Ready", healthy, "Ready", ""),
@@ -98,6 +105,7 @@ impl Machines {
         let phase = match (&node, ready) {
             (Some(_), _) => "Running",
             (None, true) => "Provisioned",
+            (None, false) if awaits_data => "Pending",
             (None, false) => "Provisioning",
         };
         let mut status = json!({"phase": phase, "conditions": with_conditions(machine, &conditions)});
@@ -175,9 +183,7 @@ impl Machines {
             }
             return Ok(Some(AGAIN));
         }
-        let namespace = machine.metadata.namespace.as_deref().unwrap_or_default();
-        let config = ObjectKey::namespaced(namespace, text(machine, "/spec/bootstrap/configRef/name"));
-        if let Some(config) = self.cluster.read(|objects| objects.sim_configs.get(&config).cloned()) {
+        if let Some(config) = self.config(machine) {
             delete(&self.client, Kind::SimConfig, &config).await?;
         }
         if let Some(node) = self.node(text(machine, "/spec/providerID")).filter(|_| has_node) {
@@ -226,11 +232,21 @@ impl Machines {
         self.cluster.read(|objects| objects.sim_machines.get(&key).cloned())
     }
 
+    fn config(&self, machine: &DynamicObject) -> Option<Arc<DynamicObject>> {
+        let namespace = machine.metadata.namespace.as_deref().unwrap_or_default();
+        let key = ObjectKey::namespaced(namespace, text(machine, "/spec/bootstrap/configRef/name"));
+        self.cluster.read(|objects| objects.sim_configs.get(&key).cloned())
+    }
+
     fn node(&self, provider_id: &str) -> Option<Arc<Node>> {
         let has = |node: &&Arc<Node>| {
             node.spec.as_ref().and_then(|spec| spec.provider_id.as_deref()) == Some(provider_id)
         };
-        self.cluster.read(|objects| objects.nodes.values().find(has).cloned())
+        self.cluster.read(|objects| {
+            let mut found = objects.nodes.values().filter(has);
+            // Which of two it is cannot be told.
+            found.next().filter(|_| found.next().is_none()).cloned()
+        })
     }
 }
 
@@ -271,7 +287,7 @@ impl Actor for Machines {
         match change {
             Change::Machine(edit) => agenda.now(edit.key.clone()),
             // A clone has its Machine's name.
-            Change::SimMachine(edit) => agenda.now(edit.key.clone()),
+            Change::SimMachine(edit) | Change::SimConfig(edit) => agenda.now(edit.key.clone()),
             Change::Node(edit) => {
                 let id = edit
                     .either()

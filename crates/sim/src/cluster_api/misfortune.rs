@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use k8s_openapi::api::core::v1::Node;
+use karpenter_api::NodeClaim;
 use karpenter_runtime::entropy::Entropy;
 use karpenter_runtime::object_key::ObjectKey;
 use kube::Api;
@@ -14,9 +15,9 @@ use serde_json::{Value, json};
 use super::ClusterApi;
 use super::checks::CLAIM;
 use super::kinds::{Kind, annotation, patch, text};
-use crate::actor::code;
+use crate::actor::{code, unless_gone};
 use crate::chance::Chance;
-use crate::objects::Objects;
+use crate::objects::{Objects, uid};
 
 const ZONE: &str = "topology.kubernetes.io/zone";
 /// The zone of a machine, or of a template's machines, in what it is like.
@@ -44,10 +45,14 @@ pub(crate) enum Fate {
     Lingers,
     /// It takes long to be provisioned.
     Slow,
+    /// Its Node joins under another id.
+    OtherId,
+    /// It joins twice, under two names.
+    Twice,
 }
 
 impl Fate {
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 10] = [
         Self::Never,
         Self::Fails,
         Self::NeverJoins,
@@ -56,6 +61,8 @@ impl Fate {
         Self::Elsewhere,
         Self::Lingers,
         Self::Slow,
+        Self::OtherId,
+        Self::Twice,
     ];
 
     /// What a machine of this fate is like.
@@ -71,6 +78,8 @@ impl Fate {
             Self::Elsewhere => json!({"nodeLabels": {ZONE: ELSEWHERE}}),
             Self::Lingers => json!({"deleteSeconds": chance.between(60, 600)}),
             Self::Slow => json!({"provisionSeconds": chance.between(60, 400)}),
+            Self::OtherId => json!({"joinsAsAnother": true}),
+            Self::Twice => json!({"joinsTwice": true}),
         }
     }
 }
@@ -122,8 +131,9 @@ impl Misfortune {
 
 impl ClusterApi {
     /// From now on machines are as their template says. What has befallen one stays, with one exception: somebody puts right where
-    /// Nodes say they are that are not Karpenter's. A registered Node has the zone of its NodeClaim; that of another one is a domain that
-    /// pods are spread over and nothing can be launched in, so they would wait for as long as it is there.
+    /// Nodes say they are that Karpenter did not launch, and the NodeClaims that adopted these. A Node that it launched has the zone of its
+    /// NodeClaim; that of another one is a domain that pods are spread over and nothing can be launched in, so they would wait for as
+    /// long as it is there.
     ///
     /// # Errors
     ///
@@ -140,12 +150,24 @@ impl ClusterApi {
                 Err(error) if code(&error) == 404 => {}
                 other => drop(other?),
             }
+            let adopted = self.cluster.read(|objects| {
+                let claim = annotation(objects.machines.get(&key)?, CLAIM)?;
+                objects
+                    .node_claims
+                    .iter()
+                    .find(|(_, found)| uid(&***found) == claim)
+                    .map(|(key, _)| key.clone())
+            });
+            if let Some(claim) = adopted {
+                let claims: Api<NodeClaim> = Api::all(client.clone());
+                unless_gone(claims.patch(&claim.name, &PatchParams::default(), &right).await)?;
+            }
         }
         Ok(())
     }
 }
 
-/// Machines that nobody has claimed and whose Nodes say that they are elsewhere, and the zone that they should have.
+/// Machines whose Nodes say that they are elsewhere, or will where nobody has claimed them, and the zone that they should have.
 fn astray(objects: &Objects) -> Vec<(ObjectKey, String)> {
     let zone_of = |machine: &kube::api::DynamicObject| {
         let from = annotation(machine, "cluster.x-k8s.io/cloned-from-name")?;
@@ -160,9 +182,13 @@ fn astray(objects: &Objects) -> Vec<(ObjectKey, String)> {
     let is_claimed = |key: &ObjectKey| {
         objects.machines.get(key).is_some_and(|machine| annotation(machine, CLAIM).is_some())
     };
-    let lost = objects
-        .sim_machines
-        .iter()
-        .filter(|(key, machine)| text(machine, ZONE_OF_MACHINE) == ELSEWHERE && !is_claimed(key));
+    let says_so = |key: &ObjectKey| {
+        let node = objects.nodes.get(&ObjectKey::cluster(&*key.name));
+        let zone = node.and_then(|node| node.metadata.labels.as_ref()?.get(ZONE));
+        zone.is_some_and(|zone| zone == ELSEWHERE)
+    };
+    let lost = objects.sim_machines.iter().filter(|(key, machine)| {
+        text(machine, ZONE_OF_MACHINE) == ELSEWHERE && (says_so(key) || !is_claimed(key))
+    });
     lost.filter_map(|(key, machine)| Some((key.clone(), zone_of(machine)?))).collect()
 }

@@ -9,18 +9,20 @@ use kube::api::{DeleteParams, DynamicObject};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
+use super::Switches;
 use super::deployments::{Pace, RATE, cluster_of, merge};
 use super::kinds::{
     Kind, annotation, condition, controller_of, create, delete, is_paused, keep, label, number, owned_by,
     patch, patch_status, text, with_conditions,
 };
-use super::{Switches, UPGRADING};
+use super::preflight::hold;
 use crate::actor::{Actor, Agenda, unless_gone};
 use crate::chance::Chance;
 use crate::cluster::Cluster;
 use crate::objects::{Change, Objects, is_deleting, uid};
 
 const FINALIZER: &str = "cluster.x-k8s.io/machineset";
+const REVISION: &str = "machinedeployment.clusters.x-k8s.io/revision";
 
 /// How often a MachineSet that is held back looks again.
 const PREFLIGHT_AGAIN: Duration = Duration::from_secs(15);
@@ -64,12 +66,9 @@ impl Sets {
                 patch(&self.client, Kind::Machine, &ObjectKey::of(&**machine), change).await?;
             }
         }
-        for machine in &machines {
-            let condemned = condition(machine, "HealthCheckSucceeded") == "False"
-                && condition(machine, "OwnerRemediated") == "False";
-            if condemned && !is_deleting(&**machine) && held.is_none() {
-                delete(&self.client, Kind::Machine, machine).await?;
-            }
+        let at_once = self.cluster.read(|objects| remediated_at_once(objects, set));
+        for machine in condemned(&machines, at_once).iter().filter(|_| held.is_none()) {
+            delete(&self.client, Kind::Machine, machine).await?;
         }
         let replicas = usize::try_from(number(set, "/spec/replicas")).unwrap_or(0);
         let mut again = None;
@@ -221,8 +220,11 @@ impl Sets {
             };
             let from = reference["name"].as_str().unwrap_or_default().to_owned();
             let behaviour = self.cluster.read(|objects| {
-                let template =
-                    objects.sim_machine_templates.get(&ObjectKey::namespaced(namespace, from.as_str()))?;
+                let templates = match kind {
+                    Kind::SimConfig => &objects.sim_config_templates,
+                    _ => &objects.sim_machine_templates,
+                };
+                let template = templates.get(&ObjectKey::namespaced(namespace, from.as_str()))?;
                 template.data.pointer("/spec/template/spec").cloned()
             });
             let clone = json!({
@@ -312,6 +314,38 @@ fn machines_of(objects: &Objects, set: &DynamicObject) -> Vec<Arc<DynamicObject>
     owned.filter(|machine| controller_of(machine, Kind::MachineSet) == Some(uid(set))).cloned().collect()
 }
 
+/// How many condemned Machines a MachineSet may replace at a time. Those of an older revision are left to the rollout, where that
+/// takes them.
+fn remediated_at_once(objects: &Objects, set: &DynamicObject) -> usize {
+    let namespace = set.metadata.namespace.as_deref().unwrap_or_default();
+    let name = label(set, "cluster.x-k8s.io/deployment-name");
+    let Some(owner) = objects.machine_deployments.get(&ObjectKey::namespaced(namespace, name)) else {
+        return usize::MAX;
+    };
+    let is_current = annotation(set, REVISION) == annotation(owner, REVISION);
+    let on_delete = text(owner, "/spec/rollout/strategy/type") == "OnDelete";
+    if !is_current && !on_delete {
+        return 0;
+    }
+    let most = owner.data.pointer("/spec/remediation/maxInFlight").and_then(Value::as_u64);
+    most.and_then(|most| usize::try_from(most).ok()).unwrap_or(usize::MAX)
+}
+
+/// The condemned Machines that are to be deleted now: the newest first, and no more than may go at a time.
+fn condemned(machines: &[Arc<DynamicObject>], at_once: usize) -> Vec<&Arc<DynamicObject>> {
+    let is_condemned = |machine: &&Arc<DynamicObject>| {
+        condition(machine, "HealthCheckSucceeded") == "False"
+            && condition(machine, "OwnerRemediated") == "False"
+    };
+    let (leaving, mut staying): (Vec<_>, Vec<_>) =
+        machines.iter().filter(is_condemned).partition(|machine| is_deleting(&***machine));
+    staying.sort_by_key(|machine| {
+        std::cmp::Reverse((machine.metadata.creation_timestamp.clone(), name(machine)))
+    });
+    staying.truncate(at_once.saturating_sub(leaving.len()));
+    staying
+}
+
 /// Machines of its Cluster that a MachineSet's selector matches and that no other object controls.
 fn orphans_for(objects: &Objects, set: &DynamicObject) -> Vec<Arc<DynamicObject>> {
     let wanted = set.data.pointer("/spec/selector/matchLabels").and_then(Value::as_object);
@@ -325,19 +359,6 @@ fn orphans_for(objects: &Objects, set: &DynamicObject) -> Vec<Arc<DynamicObject>
             && wanted.iter().all(|(key, value)| value.as_str() == Some(label(machine, key)))
     };
     objects.machines.values().filter(suits).cloned().collect()
-}
-
-/// Why no Machine may be made now.
-fn hold(objects: &Objects, set: &DynamicObject) -> Option<String> {
-    let cluster = cluster_of(objects, set)?;
-    if let Some(why) = annotation(cluster, UPGRADING) {
-        return Some(format!("{why} is upgrading (\"ControlPlaneIsStable\" preflight check failed)"));
-    }
-    let namespace = set.metadata.namespace.as_deref().unwrap_or_default();
-    let name = text(set, "/spec/template/spec/infrastructureRef/name");
-    let template = ObjectKey::namespaced(namespace, name);
-    (!objects.sim_machine_templates.contains_key(&template))
-        .then(|| format!("SimMachineTemplate {name} does not exist"))
 }
 
 /// Which Machine goes first.
@@ -438,6 +459,35 @@ mod tests {
             json!({"metadata": {"labels": {"c": "d"}}, "spec": {"deletion": {"nodeDrainTimeoutSeconds": 600}}}),
         );
         assert_eq!(in_place(&set, &stays), Some(json!({"metadata": {"labels": {"a": "b"}}})));
+    }
+
+    #[test]
+    fn no_more_condemned_machines_go_than_may_at_a_time_and_the_newest_first() {
+        let machine = |name: &str, second: u32, leaving: bool, condemned: bool| -> Arc<DynamicObject> {
+            let conditions = json!([
+                {"type": "HealthCheckSucceeded", "status": if condemned { "False" } else { "True" }},
+                {"type": "OwnerRemediated", "status": "False"},
+            ]);
+            let mut value = json!({
+                "metadata": {"name": name, "creationTimestamp": format!("2026-01-01T00:00:{second:02}Z")},
+                "status": {"conditions": conditions},
+            });
+            if leaving {
+                value["metadata"]["deletionTimestamp"] = "2026-01-02T00:00:00Z".into();
+            }
+            Arc::new(serde_json::from_value(value).expect("a Machine"))
+        };
+        let all = [
+            machine("old", 1, false, true),
+            machine("new", 2, false, true),
+            machine("well", 3, false, false),
+            machine("gone", 4, true, true),
+        ];
+        let names =
+            |at_once| condemned(&all, at_once).into_iter().map(|found| name(found)).collect::<Vec<_>>();
+        assert_eq!(names(usize::MAX), ["new", "old"]);
+        assert_eq!(names(2), ["new"]);
+        assert_eq!(names(1), [""; 0], "one is on its way out");
     }
 
     #[test]

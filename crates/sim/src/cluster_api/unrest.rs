@@ -109,9 +109,14 @@ pub struct Unrest<'a> {
     hub: Faults,
     client: kube::Client,
     chance: Chance,
+    /// Which waits are long, and how long.
+    patience: Chance,
     namespace: String,
     cluster: String,
 }
+
+/// How likely creation is held up for longer than a launch may take.
+const LONG: f64 = 0.15;
 
 impl<'a> Unrest<'a> {
     /// In this Cluster; `hub` is how the program under test reaches it.
@@ -122,6 +127,7 @@ impl<'a> Unrest<'a> {
             hub: hub.clone(),
             client: world.client("user"),
             chance: Chance::new(world.entropy(), "cluster-api unrest"),
+            patience: Chance::new(world.entropy(), "cluster-api patience"),
             namespace: namespace.to_owned(),
             cluster: cluster.to_owned(),
         }
@@ -157,26 +163,26 @@ impl<'a> Unrest<'a> {
                     true => (change(true), change(false)),
                     false => (set(paused, "".into()), set(paused, Value::Null)),
                 };
-                self.for_a_while(Kind::Cluster, &self.cluster.clone(), hold, free).await
+                self.hold_up(Kind::Cluster, &self.cluster.clone(), hold, free).await
             }
             Act::PauseMachineSet => {
                 let Some(name) = self.machine_set() else { return Ok(()) };
                 let (hold, free) = (set(paused, "".into()), set(paused, Value::Null));
-                self.for_a_while(Kind::MachineSet, &name, hold, free).await
+                self.hold_up(Kind::MachineSet, &name, hold, free).await
             }
             Act::UpgradeControlPlane => {
                 let (hold, free) = (set(UPGRADING, "the control plane".into()), set(UPGRADING, Value::Null));
-                self.for_a_while(Kind::Cluster, &self.cluster.clone(), hold, free).await
+                self.hold_up(Kind::Cluster, &self.cluster.clone(), hold, free).await
             }
             Act::PauseDeployment => {
                 let Some((kind, name)) = self.scalable() else { return Ok(()) };
                 let (hold, free) = (set(paused, "".into()), set(paused, Value::Null));
-                self.for_a_while(kind, &name, hold, free).await
+                self.hold_up(kind, &name, hold, free).await
             }
             Act::PauseRollout => {
                 let Some(name) = self.deployment() else { return Ok(()) };
                 let change = |paused: bool| json!({"spec": {"paused": paused}});
-                self.for_a_while(Kind::MachineDeployment, &name, change(true), change(false)).await
+                self.hold_up(Kind::MachineDeployment, &name, change(true), change(false)).await
             }
             Act::RemoveMemberLabel => {
                 let Some((kind, name)) = self.scalable() else { return Ok(()) };
@@ -214,13 +220,13 @@ impl<'a> Unrest<'a> {
             Act::StopServingTheOldVersion => self.capi.serve(&["v1beta2"]).await,
             Act::StopMachineSets => {
                 self.capi.run_machine_sets(false);
-                self.wait().await;
+                self.wait_or_longer().await;
                 self.capi.run_machine_sets(true);
                 Ok(())
             }
             Act::StopControllers => {
                 self.capi.run_controllers(false);
-                self.wait().await;
+                self.wait_or_longer().await;
                 self.capi.run_controllers(true);
                 Ok(())
             }
@@ -237,7 +243,7 @@ impl<'a> Unrest<'a> {
             Act::RefuseCreation => {
                 let kind = self.chance.pick(&[Kind::Machine, Kind::SimMachine]).copied();
                 self.capi.refuse_creation_of(kind);
-                self.wait().await;
+                self.wait_or_longer().await;
                 self.capi.refuse_creation_of(None);
                 Ok(())
             }
@@ -297,6 +303,31 @@ impl<'a> Unrest<'a> {
 
     async fn wait(&mut self) {
         sleep(self.chance.duration(&Span::secs(5, 240))).await;
+    }
+
+    /// As [`wait`](Self::wait); some upgrades and pauses outlast several launches.
+    async fn wait_or_longer(&mut self) {
+        let short = self.chance.duration(&Span::secs(5, 240));
+        if !self.patience.happens(LONG) {
+            return sleep(short).await;
+        }
+        let long = self.patience.duration(&Span::secs(600, 1800));
+        let deed = format!("somebody: takes {} minutes", long.as_secs() / 60);
+        self.capi.cluster().record(&"user".into(), deed, "done".to_owned(), &[]);
+        sleep(long).await;
+    }
+
+    /// As [`for_a_while`](Self::for_a_while), for what holds up creation.
+    async fn hold_up(
+        &mut self,
+        kind: Kind,
+        name: &str,
+        change: Value,
+        back: Value,
+    ) -> Result<(), kube::Error> {
+        self.patch(kind, name, change).await?;
+        self.wait_or_longer().await;
+        self.patch(kind, name, back).await
     }
 
     async fn patch(&self, kind: Kind, name: &str, change: Value) -> Result<(), kube::Error> {
@@ -482,7 +513,7 @@ impl<'a> Unrest<'a> {
             self.capi.cluster().read(|objects| objects.sim_machine_templates.values().cloned().collect());
         let Some(template) = self.chance.pick(&templates).cloned() else { return Ok(()) };
         self.delete(Kind::SimMachineTemplate, template.metadata.name.as_deref().unwrap_or_default()).await?;
-        self.wait().await;
+        self.wait_or_longer().await;
         create(&self.client, Kind::SimMachineTemplate, as_applied(&template)).await
     }
 

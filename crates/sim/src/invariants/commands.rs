@@ -92,6 +92,17 @@ impl Invariant for BudgetsHold {
     }
 
     fn check(&mut self, step: &Step<'_>) -> Result<(), String> {
+        self.check_with(step, |_| false)
+    }
+}
+
+impl BudgetsHold {
+    /// As [`check`](Invariant::check), with the nodes counted that somebody else disrupts.
+    pub(crate) fn check_with(
+        &mut self,
+        step: &Step<'_>,
+        leaves: impl Fn(&NodeClaim) -> bool,
+    ) -> Result<(), String> {
         let mut nodes_changed = false;
         for change in step.changes {
             match &**change {
@@ -145,7 +156,10 @@ impl Invariant for BudgetsHold {
             // Budgets count nodes: a claim whose Node has gone before it is no longer one.
             let has_node = |claim: &NodeClaim| node_name(step.objects, claim).is_some();
             let disrupting = others.filter(|claim| {
-                pool_of(claim) == Some(name) && reason_of(claim).is_some() && is_up(claim) && has_node(claim)
+                pool_of(claim) == Some(name)
+                    && (reason_of(claim).is_some() || leaves(claim))
+                    && is_up(claim)
+                    && has_node(claim)
             });
             let disrupting = i64::try_from(disrupting.count()).unwrap_or(i64::MAX);
             if disrupting > allowed {

@@ -104,7 +104,7 @@ pub(super) fn provider_id(claim: &NodeClaim) -> Option<&str> {
     claim.status.as_ref()?.provider_id.as_deref().filter(|id| !id.is_empty())
 }
 
-pub(super) fn has_condition(claim: &NodeClaim, kind: &str) -> bool {
+pub(crate) fn has_condition(claim: &NodeClaim, kind: &str) -> bool {
     let is_it = |condition: &Condition| condition.type_ == kind && condition.status == ConditionStatus::True;
     claim.conditions().iter().any(is_it)
 }

@@ -34,9 +34,18 @@ const AGAIN: Duration = Duration::from_secs(5);
 /// On a NodeClaim: its drain does not come to an end.
 pub(crate) const UNDRAINED: &str = "test.karpenter.sh/undrained";
 
+/// Where a process leaves its provider for a scenario to ask.
+pub(crate) type Handle = Arc<Mutex<Option<Arc<ClusterApi>>>>;
+
 /// One life of the process.
 pub(crate) async fn live(life: Life, hub: Faults) {
     live_with(life, hub, settings()).await;
+}
+
+/// One life of a process whose provider a scenario asks itself.
+pub(crate) async fn live_known(life: Life, hub: Faults, handle: Handle) {
+    let management = life.client_behind(&hub);
+    live_as(life, management, settings(), &handle).await;
 }
 
 /// What a process is told unless a scenario says otherwise.
@@ -57,6 +66,10 @@ pub(crate) async fn live_with(life: Life, hub: Faults, settings: Settings) {
 
 /// One life of a process that reaches the management cluster by this client.
 pub(crate) async fn live_through(life: Life, management: kube::Client, settings: Settings) {
+    live_as(life, management, settings, &Handle::default()).await;
+}
+
+async fn live_as(life: Life, management: kube::Client, settings: Settings, handle: &Handle) {
     let environment = life.environment.clone();
     let (provider, parts, writer) = loop {
         let (recorder, writer) = events::recorder("karpenter", &environment);
@@ -73,6 +86,7 @@ pub(crate) async fn live_through(life: Life, management: kube::Client, settings:
             Err(_) => tokio::time::sleep(Duration::from_secs(1)).await,
         }
     };
+    *handle.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&provider));
     for part in parts {
         tokio::spawn((part.run)(life.stop.clone()));
     }
@@ -217,7 +231,14 @@ impl Core {
                 }
             }
             Err(error) => match error.launch_failure() {
-                LaunchFailure::GiveUp { .. } => {
+                LaunchFailure::GiveUp { counted_as, .. } => {
+                    // As the core tells by an event.
+                    ConditionSet::of(&mut after, self.clock.now()).set_unknown_with_reason(
+                        "Launched",
+                        counted_as,
+                        &error.to_string(),
+                    );
+                    patch_status(&self.claims, claim, &after, Lock::None).await?;
                     self.delete(claim).await?;
                     return Ok(AGAIN);
                 }

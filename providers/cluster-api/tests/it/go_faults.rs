@@ -61,9 +61,15 @@ impl<'a> Go<'a> {
         self.rig.patch(Kind::Machine, machine, mark).await;
     }
 
+    /// Somebody asks for so many nodes.
+    async fn asked_for(&self, count: usize) {
+        self.rig.until("they are asked for", MINUTE, |objects| objects.node_claims.len() == count).await;
+    }
+
     /// So many NodeClaims, each bound to a Machine of its own.
     async fn launched(&self, count: usize) -> Vec<String> {
         self.rig.want(count);
+        self.asked_for(count).await;
         self.scale(count as i64).await;
         self.rig
             .until("the nodes are there", 5 * MINUTE, |objects| {
@@ -98,15 +104,15 @@ fn w1_asking_again_for_what_was_asked_for_is_caught() {
         rig.patch(Kind::Cluster, "c", json!({"metadata": {"annotations": {UPGRADING: "the control plane"}}}))
             .await;
         rig.want(1);
-        for _ in 0..5 {
-            // No Machine has appeared within half a minute: the deficit is one, again.
-            go.scale(1).await;
-            rig.pass(30 * SECOND).await;
-        }
-        rig.patch(Kind::Cluster, "c", json!({"metadata": {"annotations": {UPGRADING: null}}})).await;
-        rig.until("they are all built", 5 * MINUTE, |objects| objects.machines.len() == 5).await;
-        go.bind(&go.machines()[0], "n1").await;
-        assert!(go.caught().contains("has 5 Machines and 5 replicas; 1 are wanted"), "{}", go.caught());
+        go.asked_for(1).await;
+        go.scale(1).await;
+        rig.pass(30 * SECOND).await;
+        assert_eq!(go.rig.world.cluster().violation(), None, "it is for somebody");
+        // No Machine has appeared within half a minute: the deficit is one, again.
+        go.scale(1).await;
+        let _ = rig.world.run_for(SECOND).await;
+        let told = "levels rise for somebody (O3): fleet/m was raised from 1 to 2, and 1 are needed";
+        assert!(go.caught().contains(told), "{}", go.caught());
     });
 }
 
@@ -172,6 +178,7 @@ fn w7_lowering_replicas_during_a_rollout_is_caught() {
         rig.pass(10 * SECOND).await;
         let old = go.machines();
         rig.want(4);
+        go.asked_for(4).await;
         go.scale(2).await;
         rig.until("two of each", 5 * MINUTE, |objects| {
             objects.nodes.len() == 4 && objects.node_claims.len() == 4

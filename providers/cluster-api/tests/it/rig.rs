@@ -4,8 +4,8 @@
 //! The management cluster is the world's own server behind a client of its own, which can be cut off alone. How many nodes
 //! somebody needs is set by [`Rig::want`]; NodeClaims for them come and come again by a client that never fails.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
@@ -15,7 +15,8 @@ use karpenter_provider_cluster_api::ClusterAPINodeClass;
 use karpenter_provider_cluster_api::client::settings::Settings;
 use karpenter_provider_cluster_api::nodeclass::ResourceStatus;
 use karpenter_sim::cluster_api::{
-    self, ClaimedMachinesLive, ClusterApi, Kind, LevelsWithinBounds, OneMachinePerClaim,
+    self, ClaimedMachinesLive, ClusterApi, Kind, LevelsWithinBounds, MachinesGoWithTheirClaims,
+    OneMachinePerClaim, RaisedForSomebody,
 };
 use karpenter_sim::faults::{FaultPlan, Faults};
 use karpenter_sim::kubelet::Timing;
@@ -40,6 +41,7 @@ pub(crate) struct Rig {
     pub(crate) capi: ClusterApi,
     pub(crate) karpenter: Arc<Process>,
     pub(crate) hub: Faults,
+    provider: core::Handle,
     demand: Arc<AtomicUsize>,
     demanding: JoinHandle<()>,
 }
@@ -99,8 +101,10 @@ impl Rig {
         let rig = Self::made(seed, node_class, workload, hub).await;
         rig.world.cluster().watch_over([
             Box::new(OneMachinePerClaim) as Box<dyn karpenter_sim::invariants::Invariant>,
-            Box::new(ClaimedMachinesLive::default()),
+            Box::new(ClaimedMachinesLive::new("karpenter")),
             Box::new(LevelsWithinBounds::new("karpenter")),
+            Box::new(RaisedForSomebody::new("karpenter")),
+            Box::new(MachinesGoWithTheirClaims::new("karpenter", &rig.hub)),
         ]);
         rig
     }
@@ -111,11 +115,14 @@ impl Rig {
         let capi = ClusterApi::install(&world).await.expect("Cluster API");
         let hub = Faults::new(hub, world.cluster().entropy(), "hub");
         let behind = hub.clone();
-        let karpenter =
-            world.process("karpenter", workload, move |life| core::live(life, behind.clone()).boxed());
+        let provider = core::Handle::default();
+        let left = Arc::clone(&provider);
+        let karpenter = world.process("karpenter", workload, move |life| {
+            core::live_known(life, behind.clone(), Arc::clone(&left)).boxed()
+        });
         let demand = Arc::new(AtomicUsize::new(0));
         let demanding = tokio::spawn(ask_for_nodes(world.cluster().clone(), Arc::clone(&demand)));
-        let rig = Self { world, capi, karpenter, hub, demand, demanding };
+        let rig = Self { world, capi, karpenter, hub, provider, demand, demanding };
         rig.create(ClusterAPINodeClass::crd().to_json()).await;
         rig.create(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})).await;
         rig.create(cluster_api::cluster(NAMESPACE, CLUSTER)).await;
@@ -127,6 +134,20 @@ impl Rig {
         }))
         .await;
         rig
+    }
+
+    /// The provider of the process that runs.
+    pub(crate) fn provider(&self) -> Arc<karpenter_provider_cluster_api::ClusterApi> {
+        let provider = self.provider.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        provider.expect("a process that runs")
+    }
+
+    /// A NodeClaim of this name for a node in this zone.
+    pub(crate) async fn claim_in(&self, name: &str, zone: &str) {
+        let mut claim = serde_json::to_value(node_claim(name)).expect("JSON");
+        claim["spec"]["requirements"] =
+            json!([{"key": "topology.kubernetes.io/zone", "operator": "In", "values": [zone]}]);
+        self.create(claim).await;
     }
 
     pub(crate) async fn create(&self, object: Value) {
@@ -344,6 +365,16 @@ pub(crate) fn claimed(objects: &Objects) -> usize {
         annotations.is_some_and(|a| a.contains_key("karpenter.cluster.x-k8s.io/nodeclaim-uid"))
     };
     objects.machines.values().filter(claimed).count()
+}
+
+/// Machines that run, or are to, on clones of a template.
+pub(crate) fn made_from(objects: &Objects, template: &str) -> usize {
+    let is_clone = |clone: &&Arc<DynamicObject>| {
+        let from =
+            clone.metadata.annotations.as_ref().and_then(|a| a.get("cluster.x-k8s.io/cloned-from-name"));
+        from.is_some_and(|from| from == template)
+    };
+    objects.sim_machines.values().filter(is_clone).count()
 }
 
 /// The reason and message of a NodeClaim's condition `Launched`.
