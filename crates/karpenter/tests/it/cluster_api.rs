@@ -14,11 +14,13 @@ use karpenter_runtime::events;
 use karpenter_runtime::metrics::Registry as Metrics;
 use karpenter_runtime::options::{Environ, Options};
 use karpenter_sim::cluster_api::{self, ClusterApi, Kind};
-use karpenter_sim::objects::{is_active, is_deleting, is_ready};
+use karpenter_sim::invariants::replacements::ReplacementsComeFirst;
+use karpenter_sim::invariants::{Invariant, Step};
+use karpenter_sim::objects::{Change, is_active, is_deleting, is_ready};
 use karpenter_sim::traffic::{Act, Script};
 use karpenter_sim::{Objects, World, WorldOptions, in_virtual_time};
 use kube::Api;
-use kube::api::{DynamicObject, Patch, PatchParams};
+use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
@@ -47,29 +49,45 @@ impl Stage {
 
     /// With these settings.
     async fn with(prices: Option<[&str; 2]>, settings: &[&str]) -> Self {
+        Self::of(prices, settings, json!({"drift": "Karpenter"}), json!({})).await
+    }
+
+    /// With this NodeClass, and a NodePool of which something is so.
+    async fn of(
+        prices: Option<[&str; 2]>,
+        settings: &[&str],
+        class: serde_json::Value,
+        of_nodes: serde_json::Value,
+    ) -> Self {
         let world = World::new(WorldOptions::default()).await.expect("a world");
         let controllers = ClusterApi::install(&world).await.expect("Cluster API");
+        // More than one is never disrupted at a time: the pool's budget.
+        world.cluster().watch_over(karpenter_sim::invariants::all("karpenter"));
         let mut objects = vec![
             ClusterAPINodeClass::crd().to_json(),
             json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}),
             cluster_api::cluster(NAMESPACE, "c"),
             json!({
                 "apiVersion": "karpenter.cluster.x-k8s.io/v1alpha1", "kind": "ClusterAPINodeClass",
-                "metadata": {"name": "default"}, "spec": {"drift": "Karpenter"},
-            }),
-            json!({
-                "apiVersion": "karpenter.sh/v1", "kind": "NodePool", "metadata": {"name": "default"},
-                "spec": {
-                    "disruption": {
-                        "consolidationPolicy": "WhenEmptyOrUnderutilized", "consolidateAfter": "30s",
-                        "budgets": [{"nodes": "1"}],
-                    },
-                    "template": {"spec": {"requirements": [], "nodeClassRef": {
-                        "group": "karpenter.cluster.x-k8s.io", "kind": "ClusterAPINodeClass", "name": "default",
-                    }}},
-                },
+                "metadata": {"name": "default"}, "spec": class,
             }),
         ];
+        let mut nodes = json!({"requirements": [], "nodeClassRef": {
+            "group": "karpenter.cluster.x-k8s.io", "kind": "ClusterAPINodeClass", "name": "default",
+        }});
+        for (field, value) in of_nodes.as_object().into_iter().flatten() {
+            nodes[field] = value.clone();
+        }
+        objects.push(json!({
+            "apiVersion": "karpenter.sh/v1", "kind": "NodePool", "metadata": {"name": "default"},
+            "spec": {
+                "disruption": {
+                    "consolidationPolicy": "WhenEmptyOrUnderutilized", "consolidateAfter": "30s",
+                    "budgets": [{"nodes": "1"}],
+                },
+                "template": {"spec": nodes},
+            },
+        }));
         for (index, (name, cpu, memory)) in
             [("large", "8", "32Gi"), ("small", "4", "16Gi")].into_iter().enumerate()
         {
@@ -129,6 +147,27 @@ impl Stage {
         self.world.cluster().read(types)
     }
 
+    /// Writes of somebody whose line on the tape contains a text.
+    fn writes(&self, actor: &str, text: &str) -> usize {
+        self.world.cluster().tape(|tape| {
+            let theirs = tape.entries().iter().filter(|entry| entry.actor.starts_with(actor));
+            theirs.filter(|entry| entry.deed.contains(text) && entry.outcome.starts_with('2')).count()
+        })
+    }
+
+    /// The messages of events of this reason.
+    async fn events(&self, reason: &str) -> Vec<String> {
+        let api: Api<k8s_openapi::api::core::v1::Event> = Api::all(self.world.cluster().client("user"));
+        let events = api.list(&ListParams::default()).await.expect("events").items;
+        let of_reason = events.into_iter().filter(|event| event.reason.as_deref() == Some(reason));
+        of_reason.filter_map(|event| event.message).collect()
+    }
+
+    fn api(&self, kind: Kind) -> Api<DynamicObject> {
+        let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(kind.group(), "v1beta2", kind.as_str()));
+        Api::namespaced_with(self.world.cluster().client("user"), NAMESPACE, &resource)
+    }
+
     /// The names of the NodeClaims there are.
     fn names(&self) -> Vec<String> {
         self.world.cluster().read(|objects| objects.node_claims.keys().map(ToString::to_string).collect())
@@ -140,13 +179,7 @@ impl Stage {
 
     /// Changes a MachineDeployment.
     async fn change(&self, name: &str, change: serde_json::Value) {
-        let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(
-            Kind::MachineDeployment.group(),
-            "v1beta2",
-            Kind::MachineDeployment.as_str(),
-        ));
-        let api: Api<DynamicObject> =
-            Api::namespaced_with(self.world.cluster().client("user"), NAMESPACE, &resource);
+        let api = self.api(Kind::MachineDeployment);
         api.patch(name, &PatchParams::default(), &Patch::Merge(change)).await.expect("a change");
     }
 }
@@ -200,8 +233,9 @@ async fn run_karpenter(world: &World, settings: &[&str], stop: CancellationToken
 }
 
 /// Three large nodes, half empty, whose pods then shrink.
-async fn shrink(prices: Option<[&str; 2]>) -> Stage {
-    let stage = Stage::new(prices).await;
+async fn shrink(prices: Option<[&str; 2]>, mode: &str) -> Stage {
+    let class = json!({"drift": "Karpenter", "launchMode": mode});
+    let stage = Stage::of(prices, &[], class, json!({})).await;
     stage.apply("big", 3, "5", true).await;
     stage.until("three large nodes", |objects| types(objects) == ["large"; 3] && all_run(objects)).await;
     stage.apply("little", 3, "1", false).await;
@@ -214,10 +248,196 @@ async fn shrink(prices: Option<[&str; 2]>) -> Stage {
 }
 
 #[test]
-fn a23_nodes_become_the_cheapest_that_will_do_by_price_and_by_size() {
-    for prices in [Some(["0.40", "0.15"]), None] {
+fn a1_a_pod_runs_on_a_machine_deployment_scaled_from_zero() {
+    in_virtual_time(async {
+        let stage = Stage::new(Some(["0.40", "0.15"])).await;
+        stage.apply("app", 1, "2", false).await;
+        stage.until("it runs", |objects| types(objects) == ["small"] && all_run(objects)).await;
+        stage.world.run_for(5 * MINUTE).await.expect("time passes");
+        assert_eq!(stage.writes("karpenter", "/scale"), 1, "exactly one scale write");
+        stage.world.cluster().read(|objects| {
+            let machine = objects.machines.values().next().expect("a Machine");
+            let claim = objects.node_claims.values().next().expect("a NodeClaim");
+            let id = claim.status.as_ref().and_then(|status| status.provider_id.as_deref());
+            assert_eq!(id, machine.data["spec"]["providerID"].as_str());
+            for kind in ["Launched", "Registered", "Initialized"] {
+                assert!(claim.condition(kind).is_some_and(|c| c.status.as_str() == "True"), "{kind}");
+            }
+            assert_eq!(
+                (objects.machines.len(), replicas(objects, "small"), replicas(objects, "large")),
+                (1, 1, 0)
+            );
+        });
+    })
+    .expect("a runtime");
+}
+
+fn replicas(objects: &Objects, name: &str) -> i64 {
+    let found = objects.machine_deployments.iter().find(|(key, _)| &*key.name == name);
+    found.and_then(|(_, object)| object.data["spec"]["replicas"].as_i64()).unwrap_or(-1)
+}
+
+/// Never more Machines than this.
+struct AtMost(usize);
+
+impl Invariant for AtMost {
+    fn name(&self) -> &'static str {
+        "Machines at a time"
+    }
+
+    fn check(&mut self, step: &Step<'_>) -> Result<(), String> {
+        let there = step.objects.machines.len();
+        if there > self.0 {
+            Err(format!("there are {there} Machines, and {} will do", self.0))
+        } else {
+            Ok(())
+        }
+    }
+}
+
+/// What keeps a Machine is Cluster API's own.
+struct FinalizersAreTheirs;
+
+impl Invariant for FinalizersAreTheirs {
+    fn name(&self) -> &'static str {
+        "finalizers of Machines are Cluster API's"
+    }
+
+    fn check(&mut self, step: &Step<'_>) -> Result<(), String> {
+        for change in step.changes {
+            let Change::Machine(edit) = &**change else { continue };
+            let (Some(old), Some(new)) = (&edit.old, &edit.new) else { continue };
+            if &*step.entry.actor == "karpenter" && old.metadata.finalizers != new.metadata.finalizers {
+                return Err(format!("Machine {} has {:?} by Karpenter", edit.key, new.metadata.finalizers));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn a10_drifted_nodes_of_an_on_delete_deployment_are_replaced_one_at_a_time() {
+    in_virtual_time(async {
+        let stage = Stage::new(Some(["0.40", "0.15"])).await;
+        stage.change("small", json!({"spec": {"rollout": {"strategy": {"type": "OnDelete"}}}})).await;
+        stage.apply("app", 4, "2500m", true).await;
+        stage.until("four nodes", |objects| types(objects) == ["small"; 4] && all_run(objects)).await;
+        let old = stage.names();
+        stage.world.cluster().watch_over([
+            Box::new(AtMost(5)) as Box<dyn Invariant>,
+            Box::new(ReplacementsComeFirst::new("karpenter")),
+        ]);
+        stage.change("small", json!({"spec": {"template": {"spec": {"version": "v1.37.0"}}}})).await;
+        let drifted = |objects: &Objects| {
+            let drifted = objects.node_claims.values().filter(|claim| claim.condition("Drifted").is_some());
+            drifted.count()
+        };
+        stage.until("that is told", |objects| drifted(objects) > 0).await;
+        let is_new = |machine: &DynamicObject| {
+            let labels = machine.metadata.labels.as_ref();
+            labels
+                .and_then(|labels| labels.get("cluster.x-k8s.io/set-name"))
+                .is_some_and(|set| set == "small-00002")
+        };
+        stage
+            .until("all are replaced", |objects| {
+                objects.machines.len() == 4
+                    && objects.machines.values().all(|m| is_new(m))
+                    && all_run(objects)
+            })
+            .await;
+        stage.world.run_for(15 * MINUTE).await.expect("time passes");
+        let now = stage.names();
+        assert!(now.len() == 4 && now.iter().all(|name| !old.contains(name)), "{old:?} {now:?}");
+        assert_eq!(stage.world.cluster().read(|objects| replicas(objects, "small")), 4);
+    })
+    .expect("a runtime");
+}
+
+#[test]
+fn a19_a_node_goes_when_its_budget_and_the_hooks_of_others_let_it_and_is_drained_once() {
+    for mode in ["MachineDeployment", "Machine"] {
         in_virtual_time(async {
-            let stage = shrink(prices).await;
+            let class = json!({"launchMode": mode});
+            let nodes = json!({"terminationGracePeriod": "20m"});
+            let stage = Stage::of(Some(["0.40", "0.15"]), &[], class, nodes).await;
+            stage.world.cluster().watch_over([Box::new(FinalizersAreTheirs) as Box<dyn Invariant>]);
+            stage.apply("app", 1, "2", false).await;
+            stage.until("it runs", |objects| types(objects) == ["small"] && all_run(objects)).await;
+            let budget = json!({
+                "apiVersion": "policy/v1", "kind": "PodDisruptionBudget",
+                "metadata": {"name": "app", "namespace": "default"},
+                "spec": {"maxUnavailable": 0, "selector": {"matchLabels": {"app": "app"}}},
+            });
+            stage.world.create(budget).await.expect("a budget");
+            let machine = stage.world.cluster().read(|objects| {
+                objects.machines.keys().next().map(|key| key.name.to_string()).expect("a Machine")
+            });
+            let hook = "pre-drain.delete.hook.machine.cluster.x-k8s.io/backup";
+            let set =
+                |value: serde_json::Value| Patch::Merge(json!({"metadata": {"annotations": {hook: value}}}));
+            let machines = stage.api(Kind::Machine);
+            machines.patch(&machine, &PatchParams::default(), &set("".into())).await.expect("a hook");
+            stage.world.run_for(MINUTE).await.expect("time passes");
+            let name = stage.names().remove(0);
+            let claims: Api<karpenter_api::NodeClaim> = Api::all(stage.world.cluster().client("user"));
+            claims.delete(&name, &DeleteParams::default()).await.expect("a deletion");
+            let is_there = |objects: &Objects| {
+                objects.nodes.keys().any(|key| *key.name == *machine)
+                    && objects.machines.keys().any(|key| *key.name == *machine)
+                    && objects.node_claims.keys().any(|key| *key.name == *name)
+            };
+            stage.world.run_for(10 * MINUTE).await.expect("time passes");
+            let runs = |objects: &Objects| {
+                let mut pods = objects.pods.values();
+                pods.any(|pod| {
+                    is_ready(pod) && pod.spec.as_ref().is_some_and(|s| s.node_name.as_ref() == Some(&machine))
+                })
+            };
+            assert!(
+                stage.world.cluster().read(|objects| is_there(objects) && runs(objects)),
+                "nothing is forced"
+            );
+            let told = stage.events("FailedDraining").await;
+            assert!(told.iter().any(|said| said.contains("violates a PDB")), "{mode}: {told:?}");
+            let claim = claims.get(&name).await.expect("the NodeClaim");
+            assert_eq!(
+                claim.condition("Drained").map(|c| c.reason().to_owned()).as_deref(),
+                Some("Draining")
+            );
+            let budgets: Api<k8s_openapi::api::policy::v1::PodDisruptionBudget> =
+                Api::namespaced(stage.world.cluster().client("user"), "default");
+            budgets.delete("app", &DeleteParams::default()).await.expect("a deletion");
+            stage.world.run_for(5 * MINUTE).await.expect("time passes");
+            assert!(stage.world.cluster().read(is_there), "the hook is waited for");
+            let told = stage.events("DeletionStalled").await;
+            assert!(told.iter().any(|said| said.contains(hook)), "{mode}: {told:?}");
+            machines
+                .patch(&machine, &PatchParams::default(), &set(serde_json::Value::Null))
+                .await
+                .expect("no hook");
+            stage
+                .until("it is gone", |objects| {
+                    !objects.nodes.keys().any(|key| *key.name == *machine)
+                        && !objects.machines.keys().any(|key| *key.name == *machine)
+                        && !objects.node_claims.keys().any(|key| *key.name == *name)
+                })
+                .await;
+            stage.until("the pod runs elsewhere", all_run).await;
+            assert_eq!(stage.writes("machine-controller", "/eviction"), 0, "{mode}: it was drained once");
+        })
+        .expect("a runtime");
+    }
+}
+
+#[test]
+fn a23_nodes_become_the_cheapest_that_will_do_by_price_and_by_size() {
+    let scaled = "MachineDeployment";
+    for (prices, mode) in
+        [(Some(["0.40", "0.15"]), scaled), (None, scaled), (Some(["0.40", "0.15"]), "Machine")]
+    {
+        in_virtual_time(async {
+            let stage = shrink(prices, mode).await;
             let before = stage.names();
             stage.annotate("small", PRICE, "0.16").await;
             stage.world.run_for(15 * MINUTE).await.expect("time passes");

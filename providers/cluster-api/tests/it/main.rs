@@ -1,5 +1,6 @@
 //! The provider under a small core, against simulated Cluster API, in virtual time.
 
+mod both_modes;
 mod clock;
 mod core;
 mod ends;

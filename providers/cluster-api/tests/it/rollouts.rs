@@ -31,43 +31,56 @@ fn in_set(objects: &Objects, set: &str) -> usize {
 }
 
 #[test]
-fn a8_a_deletion_during_a_rollout_takes_the_right_machine() {
+fn a8_deletions_during_a_rollout_take_the_right_machines_old_and_new() {
     scenario(async {
         let rig = Rig::new(json!({})).await;
-        rig.create(karpenter_sim::cluster_api::template("fleet", "slow", json!({"provisionSeconds": 60})))
+        rig.create(karpenter_sim::cluster_api::template("fleet", "slow", json!({"provisionSeconds": 120})))
             .await;
         rig.deployment("m", &[(MAX, "20")]).await;
         rig.karpenter.start();
-        rig.want(5);
-        rig.until("all nodes are ready", 10 * MINUTE, |objects| initialized(objects) == 5).await;
+        rig.want(8);
+        rig.until("all nodes are ready", 10 * MINUTE, |objects| initialized(objects) == 8).await;
         let slow = json!({"spec": {"template": {"spec": {"infrastructureRef": {"name": "slow"}}}}});
         rig.patch(Kind::MachineDeployment, "m", slow).await;
-        rig.until("the rollout is under way", 5 * MINUTE, |objects| in_set(objects, "m-00002") >= 1).await;
-        let (machine, _, victim, _) = rig.read(|objects| {
-            let all = machines(objects);
-            all.into_iter()
-                .rfind(|(_, set, claim, out)| set == "m-00001" && !claim.is_empty() && !out)
-                .expect("an old one")
-        });
-        let others = |objects: &Objects| {
-            machines(objects)
-                .into_iter()
-                .filter(|(name, set, _, out)| *name != machine && set == "m-00001" && !out)
-                .count()
+        // Machines in use of a revision.
+        let used = |objects: &Objects, of: &str| -> Vec<(String, String)> {
+            let all = machines(objects).into_iter();
+            let used = all.filter(|(_, set, claim, out)| set == of && !claim.is_empty() && !out);
+            used.map(|(name, _, claim, _)| (name, claim)).collect()
         };
-        let before = rig.read(others);
-        rig.want(4);
-        rig.delete_claim(&victim).await;
-        rig.pass(10 * SECOND).await;
-        let after = rig.read(machines);
-        assert!(
-            !after.iter().any(|(name, _, _, out)| *name == machine && !out),
-            "it is on its way out: {after:?}"
-        );
-        assert!(rig.read(others) + 1 >= before, "no other was taken for it");
-        rig.until("the rollout is over", 30 * MINUTE, |objects| in_set(objects, "m-00001") == 0).await;
+        rig.until("five are old and three are new", 30 * MINUTE, |objects| {
+            let (old, new) = (used(objects, "m-00001"), used(objects, "m-00002"));
+            let has_node = |name: &str| objects.nodes.keys().any(|key| *key.name == *name);
+            old.len() == 5 && new.iter().filter(|(name, _)| has_node(name)).count() == 3
+        })
+        .await;
+        let (mut old, mut new) = rig.read(|objects| (used(objects, "m-00001"), used(objects, "m-00002")));
+        // Not the oldest, which the rollout takes next, nor one that is on its way.
+        let victims = [old.remove(2), new.remove(1)];
+        rig.want(6);
+        for (_, claim) in &victims {
+            rig.delete_claim(claim).await;
+        }
+        rig.pass(15 * SECOND).await;
+        let there = rig.read(machines);
+        for (machine, _) in &victims {
+            assert!(
+                !there.iter().any(|(name, _, _, out)| name == machine && !out),
+                "{machine} goes: {there:?}"
+            );
+        }
+        let stays =
+            |(machine, _): &&(String, String)| there.iter().any(|(name, _, _, out)| name == machine && !out);
+        let kept = (old.iter().filter(stays).count(), new.iter().filter(stays).count());
+        assert!(kept.0 + 1 >= old.len() && kept.1 == new.len(), "but for the next of the rollout: {kept:?}");
+        rig.until("the rollout is over", 60 * MINUTE, |objects| in_set(objects, "m-00001") == 0).await;
         rig.pass(20 * MINUTE).await;
-        assert_eq!(rig.read(|objects| objects.machines.len()), 4);
+        let there = rig.read(machines);
+        assert!(
+            new.iter().all(|(machine, _)| there.iter().any(|(name, ..)| name == machine)),
+            "no other new one went: {there:?}"
+        );
+        assert_eq!(rig.read(|objects| (objects.machines.len(), objects.node_claims.len())), (6, 6));
         rig.at_rest();
     });
 }
@@ -418,65 +431,91 @@ fn a_strategy_that_does_not_go_with_drift_by_karpenter_is_told() {
 }
 
 #[test]
-fn a18_a_condemned_machine_is_replaced_by_whom_the_node_class_says() {
-    for (policy, replaced) in [("ClusterAPI", true), ("Karpenter", false)] {
-        scenario(async {
-            let rig = Rig::new(json!({"remediation": policy})).await;
-            rig.deployment("m", &[(MAX, "20")]).await;
-            rig.karpenter.start();
-            rig.want(3);
-            rig.until("all nodes are ready", 10 * MINUTE, |objects| initialized(objects) == 3).await;
-            let (machine, _, claim, _) = rig.read(machines).remove(0);
-            if !replaced {
-                rig.want(2);
-            }
-            condemn(&rig, &machine).await;
-            let gone = |objects: &Objects| {
-                objects
-                    .node_claims
-                    .iter()
-                    .all(|(key, c)| *key.name != *claim || c.metadata.deletion_timestamp.is_some())
-            };
-            let took = rig.until("its NodeClaim ends", 10 * MINUTE, gone).await;
-            assert!(replaced || took <= 10 * SECOND, "{took:?}");
-            let wanted = if replaced { 3 } else { 2 };
-            rig.until("it has come right", 10 * MINUTE, |objects| {
-                initialized(objects) == wanted && objects.machines.len() == wanted
-            })
-            .await;
-            rig.pass(10 * MINUTE).await;
-            assert_eq!(rig.replicas("m"), wanted as i64, "{policy}");
-            rig.at_rest();
-        });
-    }
+fn a18_a_condemned_machine_is_replaced_by_cluster_api_where_the_node_class_says_so() {
+    scenario(async {
+        let rig = Rig::new(json!({"remediation": "ClusterAPI"})).await;
+        rig.deployment("m", &[(MAX, "20")]).await;
+        rig.karpenter.start();
+        rig.want(3);
+        rig.until("all nodes are ready", 10 * MINUTE, |objects| initialized(objects) == 3).await;
+        let (machine, _, claim, _) = rig.read(machines).remove(0);
+        let scales = rig.writes("/scale");
+        condemn(&rig, &machine).await;
+        rig.until("its NodeClaim ends", 10 * MINUTE, |objects| is_over(objects, &claim)).await;
+        rig.until("its replacement is adopted", 10 * MINUTE, |objects| {
+            initialized(objects) == 3 && objects.machines.len() == 3
+        })
+        .await;
+        rig.pass(10 * MINUTE).await;
+        assert_eq!(
+            (rig.replicas("m"), rig.writes("/scale") - scales),
+            (3, 0),
+            "the number was Cluster API's affair"
+        );
+        rig.at_rest();
+    });
 }
 
 #[test]
-fn a19_hooks_of_others_are_waited_for() {
+fn a18_a_condemned_machine_is_replaced_as_karpenter_chooses_where_the_node_class_says_so() {
     scenario(async {
-        let rig = Rig::new(json!({})).await;
-        rig.deployment("m", &[(MAX, "20")]).await;
+        let rig = Rig::new(json!({"remediation": "Karpenter"})).await;
+        // A machine takes a moment to go, and only then would there be another in its place.
+        let template = json!({"provisionSeconds": 3, "joinSeconds": 2, "deleteSeconds": 20});
+        rig.create(karpenter_sim::cluster_api::template("fleet", "real", template)).await;
+        let dear = [(MAX, "20"), ("karpenter.cluster.x-k8s.io/price", "0.2")];
+        rig.create(karpenter_sim::cluster_api::machine_deployment("fleet", "c", "m", "real", &dear)).await;
         rig.karpenter.start();
-        rig.want(2);
-        rig.until("all nodes are ready", 10 * MINUTE, |objects| initialized(objects) == 2).await;
+        rig.want(3);
+        rig.until("all nodes are ready", 10 * MINUTE, |objects| initialized(objects) == 3).await;
+        // By now there is something cheaper.
+        rig.deployment("m2", &[(MAX, "20"), ("karpenter.cluster.x-k8s.io/price", "0.1")]).await;
+        rig.pass(MINUTE).await;
+        let before: Vec<String> = rig.read(machines).into_iter().map(|(name, ..)| name).collect();
+        rig.world.cluster().watch_over([Box::new(NoneBut { deployment: "m", machines: before })
+            as Box<dyn karpenter_sim::invariants::Invariant>]);
         let (machine, _, claim, _) = rig.read(machines).remove(0);
-        let hook = "pre-drain.delete.hook.machine.cluster.x-k8s.io/backup";
-        rig.patch(Kind::Machine, &machine, json!({"metadata": {"annotations": {hook: ""}}})).await;
-        rig.want(1);
-        rig.delete_claim(&claim).await;
-        rig.pass(15 * MINUTE).await;
-        assert!(rig.read(|objects| objects.node_claims.len()) == 2, "nothing is forced");
-        assert!(rig.read(machines).iter().any(|(name, _, _, out)| *name == machine && *out));
-        let told = rig.events("DeletionStalled").await;
-        assert!(told.iter().any(|said| said.contains(&machine) && said.contains(hook)), "{told:?}");
-        rig.patch(Kind::Machine, &machine, json!({"metadata": {"annotations": {hook: null}}})).await;
-        rig.until("it is gone", 5 * MINUTE, |objects| {
-            objects.node_claims.len() == 1 && objects.machines.len() == 1
+        condemn(&rig, &machine).await;
+        let took = rig.until("its NodeClaim ends", 10 * MINUTE, |objects| is_over(objects, &claim)).await;
+        assert!(took <= 10 * SECOND, "{took:?}");
+        rig.until("another serves", 10 * MINUTE, |objects| {
+            initialized(objects) == 3 && objects.machines.len() == 3
         })
         .await;
-        rig.pass(5 * MINUTE).await;
+        rig.pass(10 * MINUTE).await;
+        assert_eq!((rig.replicas("m"), rig.replicas("m2")), (2, 1), "where Karpenter chose");
         rig.at_rest();
     });
+}
+
+/// Whether a NodeClaim is gone, or on its way out.
+fn is_over(objects: &Objects, name: &str) -> bool {
+    let found = objects.node_claims.iter().find(|(key, _)| *key.name == *name);
+    found.is_none_or(|(_, claim)| claim.metadata.deletion_timestamp.is_some())
+}
+
+/// No Machine comes to a MachineDeployment beyond those it had.
+struct NoneBut {
+    deployment: &'static str,
+    machines: Vec<String>,
+}
+
+impl karpenter_sim::invariants::Invariant for NoneBut {
+    fn name(&self) -> &'static str {
+        "no replacement by Cluster API"
+    }
+
+    fn check(&mut self, step: &karpenter_sim::invariants::Step<'_>) -> Result<(), String> {
+        let of = |machine: &kube::api::DynamicObject| {
+            let labels = machine.metadata.labels.as_ref();
+            labels.and_then(|labels| labels.get("cluster.x-k8s.io/deployment-name").cloned())
+        };
+        let theirs = step.objects.machines.iter().filter(|(_, m)| of(m).as_deref() == Some(self.deployment));
+        match theirs.into_iter().find(|(key, _)| !self.machines.contains(&key.name.to_string())) {
+            Some((key, _)) => Err(format!("Machine {key} was made")),
+            None => Ok(()),
+        }
+    }
 }
 
 /// A Deployment's pods on the nodes of a rig, and a budget that allows no eviction.

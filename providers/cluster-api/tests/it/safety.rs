@@ -77,6 +77,20 @@ fn leaders_who_see_different_things_do_not_write_against_each_other_without_paus
     });
 }
 
+/// The embedded server does not say who manages which field; real ones do, and here it was a tool if there are two replicas.
+struct Signed;
+
+impl Lens for Signed {
+    fn shown(&self, kind: &str, object: &mut Value) {
+        if kind == "MachineDeployment" && object["spec"]["replicas"] == 2 {
+            object["metadata"]["managedFields"] = json!([{
+                "manager": "argocd-controller", "operation": "Update", "apiVersion": "cluster.x-k8s.io/v1beta2",
+                "time": "2026-01-01T00:00:00Z", "fieldsType": "FieldsV1", "fieldsV1": {"f:spec": {"f:replicas": {}}},
+            }]);
+        }
+    }
+}
+
 #[test]
 fn a25_replicas_that_somebody_keeps_resetting_are_set_again_once_and_that_is_told() {
     scenario(async {
@@ -86,6 +100,7 @@ fn a25_replicas_that_somebody_keeps_resetting_are_set_again_once_and_that_is_tol
         rig.want(4);
         rig.until("all nodes are ready", 10 * MINUTE, |objects| initialized(objects) == 4).await;
         rig.capi.run_machine_sets(false);
+        rig.hub.plant(Arc::new(Signed));
         let scales = || rig.writes("machinedeployments/m/scale");
         for _ in 0..3 {
             let before = scales();
@@ -104,7 +119,8 @@ fn a25_replicas_that_somebody_keeps_resetting_are_set_again_once_and_that_is_tol
         assert!(!status.contains("replicas"), "it is told no longer than it goes on: {status}");
         let told = rig.events("ReplicasChangedByAnother").await;
         assert!(
-            told.iter().any(|text| text.contains("set 2 replicas where Karpenter had set 4")),
+            told.iter()
+                .any(|text| text.contains("argocd-controller set 2 replicas where Karpenter had set 4")),
             "{told:?}"
         );
         rig.at_rest();
@@ -176,30 +192,6 @@ fn replicas_that_somebody_keeps_raising_are_lowered_ever_more_rarely_and_nodes_c
 }
 
 #[test]
-fn a16_a_management_cluster_that_is_away_costs_no_node() {
-    scenario(async {
-        let rig = Rig::new(json!({})).await;
-        rig.deployment("m", &[(MAX, "30")]).await;
-        rig.karpenter.start();
-        rig.want(5);
-        rig.until("all nodes are ready", 10 * MINUTE, |objects| initialized(objects) == 5).await;
-        rig.hub.cut_off(40 * MINUTE);
-        rig.want(7);
-        for _ in 0..39 {
-            rig.pass(MINUTE).await;
-            assert_eq!(rig.read(|objects| objects.nodes.len()), 5);
-            assert!(rig.read(initialized) == 5, "no NodeClaim that served is gone");
-        }
-        let ready = rig.read_node_class_condition("ManagementClusterReady").await;
-        assert_eq!(ready.as_deref(), Some("False"));
-        rig.until("the new pods are served", 30 * MINUTE, |objects| initialized(objects) == 7).await;
-        rig.pass(12 * MINUTE).await;
-        assert_eq!(rig.replicas("m"), 7);
-        rig.at_rest();
-    });
-}
-
-#[test]
 fn a_launch_whose_time_runs_out_while_the_management_cluster_cannot_be_asked_is_not_given_up() {
     for class in [
         json!({"timeouts": {"launch": "5m"}}),
@@ -226,27 +218,6 @@ fn a_launch_whose_time_runs_out_while_the_management_cluster_cannot_be_asked_is_
             );
         });
     }
-}
-
-#[test]
-fn a17_a_paused_cluster_is_not_written_to() {
-    scenario(async {
-        let rig = Rig::new(json!({"timeouts": {"launch": "60m"}})).await;
-        rig.create(cluster_api::template(NAMESPACE, "slow", json!({"provisionSeconds": 60}))).await;
-        rig.create(cluster_api::machine_deployment(NAMESPACE, "c", "m", "slow", &[(MAX, "10")])).await;
-        rig.karpenter.start();
-        rig.want(2);
-        rig.until("two Machines", 5 * MINUTE, |objects| claimed(objects) == 2).await;
-        rig.patch(Kind::Cluster, "c", json!({"spec": {"paused": true}})).await;
-        rig.want(3);
-        rig.pass(10 * MINUTE).await;
-        assert_eq!(rig.replicas("m"), 2, "nothing is asked for");
-        rig.patch(Kind::Cluster, "c", json!({"spec": {"paused": false}})).await;
-        rig.until("all nodes are ready", 20 * MINUTE, |objects| initialized(objects) == 3).await;
-        rig.pass(10 * MINUTE).await;
-        assert_eq!(rig.replicas("m"), 3);
-        rig.at_rest();
-    });
 }
 
 #[test]
@@ -437,35 +408,6 @@ fn labels_that_only_cluster_api_gives_are_ignored_and_named() {
         let message = rig.node_class_message("InstanceTypesResolved").await;
         assert!(message.starts_with(told), "{message}");
         assert!(rig.events("LabelsIgnored").await.iter().any(|said| said.starts_with(told)));
-    });
-}
-
-#[test]
-fn a20_bad_annotations_are_named_and_the_others_work() {
-    scenario(async {
-        let rig = Rig::new(json!({})).await;
-        rig.deployment("m", &[("capacity.cluster-autoscaler.kubernetes.io/cpu", "sixteen")]).await;
-        let mut no_memory = cluster_api::machine_deployment(NAMESPACE, "c", "m2", "t", &[]);
-        let annotations = no_memory["metadata"]["annotations"].as_object_mut().expect("annotations");
-        annotations.remove("capacity.cluster-autoscaler.kubernetes.io/memory");
-        rig.create(no_memory).await;
-        rig.deployment("m3", &[("karpenter.cluster.x-k8s.io/price", "9")]).await;
-        rig.karpenter.start();
-        rig.want(1);
-        rig.until("the good one serves", 5 * MINUTE, |objects| replicas(objects, "m3") == 1).await;
-        rig.pass(2 * MINUTE).await;
-        let message = rig.node_class_message("InstanceTypesResolved").await;
-        for text in ["default/m", "cpu: \"sixteen\"", "m2", "memory: is missing"] {
-            let text = text.replace("default/", "fleet/");
-            assert!(message.contains(&text), "{text} in {message}");
-        }
-        let good =
-            json!({"metadata": {"annotations": {"capacity.cluster-autoscaler.kubernetes.io/cpu": "4"}}});
-        rig.patch(Kind::MachineDeployment, "m", good).await;
-        rig.want(2);
-        rig.until("the mended one serves", 5 * MINUTE, |objects| replicas(objects, "m") == 1).await;
-        rig.until("all nodes are ready", 5 * MINUTE, |objects| initialized(objects) == 2).await;
-        rig.at_rest();
     });
 }
 

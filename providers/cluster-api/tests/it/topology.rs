@@ -9,58 +9,6 @@ use crate::rig::{MAX, MINUTE, NAMESPACE, Rig, SECOND, claimed, initialized, repl
 const CLAIM: &str = "karpenter.cluster.x-k8s.io/nodeclaim";
 
 #[test]
-fn a15_other_clusters_of_the_hub_are_neither_read_nor_written() {
-    scenario(async {
-        let rig = Rig::new(json!({})).await;
-        rig.create(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "other"}})).await;
-        rig.create(cluster_api::cluster("other", "c")).await;
-        rig.create(cluster_api::template("other", "t", json!({}))).await;
-        rig.create(cluster_api::cluster(NAMESPACE, "d")).await;
-        let cheap = [("karpenter.cluster.x-k8s.io/price", "0.001")];
-        rig.create(cluster_api::machine_deployment("other", "c", "m", "t", &cheap)).await;
-        rig.create(cluster_api::machine_deployment(NAMESPACE, "d", "x", "t", &cheap)).await;
-        rig.deployment("m", &[(MAX, "10")]).await;
-        rig.karpenter.start();
-        rig.want(3);
-        rig.until("all nodes are ready", 10 * MINUTE, |objects| initialized(objects) == 3).await;
-        let foreign = |objects: &karpenter_sim::Objects| {
-            let theirs =
-                objects.machines.keys().filter(|key| &*key.namespace == "other" || key.name.starts_with('x'));
-            theirs.count()
-        };
-        assert_eq!((rig.read(foreign), rig.writes("/namespaces/other/"), rig.replicas("x")), (0, 0, 0));
-        // One of the same name, id and claim, in a Cluster of the same name.
-        let (name, claim, mut twin) = rig.read(|objects| {
-            let (key, machine) = objects.machines.iter().next().expect("a Machine");
-            let claim = machine.metadata.annotations.as_ref().and_then(|a| a.get(CLAIM)).cloned();
-            (key.name.to_string(), claim.expect("claimed"), serde_json::to_value(&**machine).expect("JSON"))
-        });
-        for given in
-            ["uid", "resourceVersion", "ownerReferences", "finalizers", "creationTimestamp", "managedFields"]
-        {
-            twin["metadata"].as_object_mut().expect("metadata").remove(given);
-        }
-        twin["metadata"]["namespace"] = "other".into();
-        // No MachineSet there takes it for its own.
-        twin["metadata"]["labels"] = json!({"cluster.x-k8s.io/cluster-name": "c"});
-        rig.create(twin).await;
-        rig.want(2);
-        rig.delete_claim(&claim).await;
-        rig.until("one is gone", 10 * MINUTE, |objects| objects.node_claims.len() == 2).await;
-        rig.pass(5 * MINUTE).await;
-        let left: Vec<String> = rig.read(|objects| {
-            objects
-                .machines
-                .keys()
-                .filter(|key| *key.name == *name)
-                .map(|key| key.namespace.to_string())
-                .collect()
-        });
-        assert_eq!((left, rig.writes("/namespaces/other/")), (vec!["other".to_owned()], 0));
-    });
-}
-
-#[test]
 fn a_node_class_for_another_cluster_or_namespace_offers_nothing_and_says_so() {
     for (other, ours) in [
         (
@@ -233,33 +181,48 @@ fn a22_machines_of_their_own_are_made_once() {
         rig.patch_status(Kind::Cluster, "c", domains).await;
         let mut blueprint = cluster_api::machine_deployment(NAMESPACE, "c", "m", "t", &[]);
         blueprint["metadata"]["annotations"] = json!({});
+        blueprint["spec"]["template"]["spec"]["bootstrap"] = json!({"configRef": {
+            "apiGroup": "bootstrap.cluster.x-k8s.io", "kind": "SimConfigTemplate", "name": "join",
+        }});
+        rig.create(cluster_api::config_template(NAMESPACE, "join", 10)).await;
         rig.create(blueprint).await;
         let capacity = json!({"status": {"capacity": {"cpu": "4", "memory": "16Gi"}, "nodeInfo": {"architecture": "amd64"}}});
         rig.patch_status(Kind::SimMachineTemplate, "t", capacity).await;
         rig.karpenter.start();
-        rig.want(3);
+        // As they are scheduled.
+        let wanted = [("n-1", "a"), ("n-2", "b"), ("n-3", "a")];
+        for (name, zone) in wanted {
+            rig.claim_in(name, zone).await;
+        }
         rig.until("all nodes are ready", 20 * MINUTE, |objects| initialized(objects) == 3).await;
-        let (machines, clones) = rig.read(|objects| (objects.machines.len(), objects.sim_machines.len()));
-        assert_eq!((machines, clones, rig.replicas("m")), (3, 3, 0));
+        rig.pass(10 * MINUTE).await;
+        let made = |objects: &karpenter_sim::Objects| {
+            (objects.machines.len(), objects.sim_machines.len(), objects.sim_configs.len())
+        };
+        assert_eq!((rig.read(made), rig.replicas("m")), ((3, 3, 3), 0));
         rig.read(|objects| {
-            for (key, machine) in &objects.machines {
-                assert!(
-                    objects.node_claims.keys().any(|claim| claim.name == key.name),
-                    "named after its NodeClaim"
-                );
-                assert!(machine.data.pointer("/spec/failureDomain").is_some(), "{:?}", machine.data);
+            for (name, zone) in wanted {
+                let (_, machine) = objects
+                    .machines
+                    .iter()
+                    .find(|(key, _)| &*key.name == name)
+                    .expect("named after its NodeClaim");
+                assert_eq!(machine.data.pointer("/spec/failureDomain"), Some(&zone.into()), "{name}");
+                let owners = machine.metadata.owner_references.clone().unwrap_or_default();
+                assert!(owners.iter().all(|owner| owner.kind != "MachineSet"), "{name}: {owners:?}");
             }
         });
-        rig.want(0);
         for name in
             rig.read(|objects| objects.node_claims.keys().map(|key| key.name.to_string()).collect::<Vec<_>>())
         {
             rig.delete_claim(&name).await;
         }
         rig.until("everything is gone", 10 * MINUTE, |objects| {
-            objects.machines.is_empty() && objects.sim_machines.is_empty() && objects.node_claims.is_empty()
+            made(objects) == (0, 0, 0) && objects.node_claims.is_empty()
         })
         .await;
+        rig.pass(10 * MINUTE).await;
+        assert_eq!(rig.read(made), (0, 0, 0), "and nothing comes back");
     });
 }
 
@@ -307,10 +270,33 @@ fn a25_what_the_go_provider_bound_keeps_its_machine() {
             annotations.filter(|all| all.contains_key("cluster.x-k8s.io/machine")).count()
         });
         assert_eq!(old, 0, "on Nodes that key is Cluster API's");
+        let named = rig.read(|objects| {
+            let named = objects.nodes.iter().map(|(key, node)| {
+                let annotations = node.metadata.annotations.as_ref();
+                (
+                    key.name.to_string(),
+                    annotations.and_then(|all| all.get("cluster.x-k8s.io/machine").cloned()),
+                )
+            });
+            named.collect::<Vec<_>>()
+        });
+        // Nodes are called as their Machines are here.
+        assert!(
+            named.iter().all(|(node, machine)| machine.as_deref() == Some(node)),
+            "bare names: {named:?}"
+        );
         assert_eq!(
             rig.read(|objects| (objects.machines.len(), replicas(objects, "m"))),
             (2, 2),
             "without taking the Machine along"
         );
+        // Its pods are there still: it is made anew, with a Machine of its own.
+        rig.want(3);
+        rig.until("the younger is launched anew", 5 * MINUTE, |objects| {
+            claimed(objects) == 3 && objects.node_claims.len() == 3
+        })
+        .await;
+        rig.pass(5 * MINUTE).await;
+        assert_eq!(rig.read(|objects| (objects.machines.len(), replicas(objects, "m"))), (3, 3));
     });
 }
