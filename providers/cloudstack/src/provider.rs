@@ -551,11 +551,11 @@ impl CloudProvider for CloudStackProvider {
         rules
     }
 
-    fn label_rules(&self, core: LabelRules) -> LabelRules {
-        core.with_well_known(labels::WELL_KNOWN).with_restricted_domain(GROUP)
-    }
-}
     fn reserved_capacity_labels(&self) -> BTreeSet<String> {
         [labels::RESERVATION_ID.to_owned()].into()
     }
 
+    fn label_rules(&self, core: LabelRules) -> LabelRules {
+        core.with_well_known(labels::WELL_KNOWN).with_restricted_domain(GROUP)
+    }
+}
