@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::CloudStack;
 use super::account::Role;
 use super::jobs::stamp;
-use super::state::{Machine, Owner, Router, State, Volume};
+use super::state::{Group, Machine, Owner, Router, State, Volume};
 
 /// A machine as a test looks at it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -368,6 +368,31 @@ impl CloudStack {
                 _ => {}
             }
         }
+    }
+
+    /// An administrator dedicates a host, by name, to the ordinary tenant; gives back the id of the affinity group that leads there.
+    pub fn dedicate_host(&self, name: &str) -> String {
+        let mut state = self.state();
+        let id = state.uuid();
+        let tenant = state.accounts.iter().position(|account| account.role == Role::User).unwrap_or(0);
+        let owner = Owner { account: tenant, project: None };
+        let kind = "ExplicitDedication".to_owned();
+        state.groups.push(Group {
+            id: id.clone(),
+            name: format!("dedicated-{name}"),
+            kind,
+            description: None,
+            owner,
+        });
+        for host in state.hosts.iter_mut().filter(|host| host["name"] == name) {
+            host["affinitygroupid"] = id.clone().into();
+        }
+        id
+    }
+
+    /// An administrator adds a tariff to the quota plug-in.
+    pub fn add_tariff(&self, tariff: Value) {
+        self.state().tariffs.push(tariff);
     }
 
     /// The ordinary tenant registers user data; gives back its id.

@@ -22,6 +22,14 @@ fn words(value: &Value) -> BTreeSet<&str> {
     value.as_str().unwrap_or_default().split(',').map(str::trim).filter(|word| !word.is_empty()).collect()
 }
 
+/// The kind of group that leads to hosts which are dedicated to somebody.
+const DEDICATION: &str = "ExplicitDedication";
+
+/// Whether a host is nobody's, or its group's are the machine's: a dedicated host takes no others.
+fn is_open_to(host: &Value, machine: &Machine) -> bool {
+    host["affinitygroupid"].as_str().is_none_or(|group| machine.groups.iter().any(|of| of == group))
+}
+
 impl State {
     /// What the machines of a host leave free.
     pub(crate) fn free_on(&self, host: &Value) -> Free {
@@ -53,6 +61,7 @@ impl State {
                     && host["state"] == "Up"
                     && host["resourcestate"] == "Enabled"
                     && (template["arch"].is_null() || host["arch"] == template["arch"])
+                    && is_open_to(host, machine)
             })
             .collect();
         let tagged: Vec<&Value> =
@@ -84,6 +93,10 @@ impl State {
                 "non-strict host anti-affinity" if fitting.iter().any(|(host, _)| !taken_by_group(host)) => {
                     fitting.retain(|(host, _)| !taken_by_group(host));
                 }
+                "non-strict host affinity" if fitting.iter().any(|(host, _)| taken_by_group(host)) => {
+                    fitting.retain(|(host, _)| taken_by_group(host));
+                }
+                DEDICATION => fitting.retain(|(host, _)| host["affinitygroupid"] == group.id.as_str()),
                 _ => {}
             }
         }

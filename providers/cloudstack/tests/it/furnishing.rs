@@ -181,3 +181,37 @@ async fn groups_that_are_there_already_are_used_and_those_that_are_not_are_told_
     world.round().await;
     assert_eq!(world.calls("listAffinityGroups"), asked, "nobody asks again");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_dedicated_host_takes_the_machines_of_its_group_and_no_others() {
+    let world = World::new().await;
+    let group = world.cloud.dedicate_host("big-0");
+    let host = |name: &str| world.machine_of(name).host;
+    world.node("np-a").await;
+    seconds(30).await;
+    let dedicated = world.cloud.id_of("host", "big-0");
+    assert_ne!(host("np-a"), dedicated, "it is not for everybody");
+    let mut class = spec();
+    class["affinity"] = json!({"groupIDs": [group]});
+    seconds(61).await;
+    world.class("default", class).await;
+    for name in ["np-b", "np-c"] {
+        world.node(name).await;
+        seconds(30).await;
+        assert_eq!(host(name), dedicated, "{name}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn machines_that_like_to_be_together_share_a_host_while_it_has_room() {
+    let world = World::new().await;
+    let mut class = spec();
+    class["affinity"] = json!({"type": "softHostAffinity"});
+    world.class("default", class).await;
+    for name in ["np-a", "np-b", "np-c"] {
+        world.node(name).await;
+        seconds(30).await;
+    }
+    let hosts: Vec<Option<String>> = world.live().into_iter().map(|machine| machine.host).collect();
+    assert!(hosts.len() == 3 && hosts.iter().all(|host| host.is_some() && *host == hosts[0]), "{hosts:?}");
+}
