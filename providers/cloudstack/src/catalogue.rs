@@ -56,6 +56,8 @@ impl Default for Lifetimes {
 
 /// What is remembered for no longer than this is asked for often enough not to come all at once.
 const SHORT: Duration = Duration::from_secs(60);
+/// What did not do, and is older than this, is asked for again before anybody is told that it is missing.
+const DOUBTFUL: Duration = Duration::from_secs(60);
 /// How long it is remembered how full hosts are.
 const HOSTS: Duration = Duration::from_secs(15);
 /// The type of account that sees everything.
@@ -67,6 +69,8 @@ type Key = (String, Scope);
 struct Shelf<T> {
     name: &'static str,
     lifetime: Duration,
+    /// What was asked for before is asked for again, and used only if the server cannot say better.
+    doubted_before: std::sync::Mutex<Option<Instant>>,
     slots: std::sync::Mutex<BTreeMap<Key, Arc<Slot<T>>>>,
 }
 
@@ -75,7 +79,12 @@ type Slot<T> = Mutex<Option<(Instant, Arc<Vec<T>>)>>;
 
 impl<T> Shelf<T> {
     fn new(name: &'static str, lifetime: Duration) -> Self {
-        Self { name, lifetime, slots: std::sync::Mutex::default() }
+        Self {
+            name,
+            lifetime,
+            doubted_before: std::sync::Mutex::default(),
+            slots: std::sync::Mutex::default(),
+        }
     }
 
     fn slot(&self, key: Key) -> Arc<Slot<T>> {
@@ -92,6 +101,17 @@ impl<T> Shelf<T> {
         let key = format!("{}/{zone}/{}", self.name, scope.write());
         let spread = karpenter_api::structure_hash::text(&key) % 100;
         self.lifetime - self.lifetime.mul_f64(0.001 * spread as f64)
+    }
+
+    /// What is older than this is to be asked for again.
+    fn doubt(&self, age: Duration) {
+        let mut before = self.doubted_before.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        *before = Instant::now().checked_sub(age).max(*before);
+    }
+
+    fn is_doubted(&self, since: Instant) -> bool {
+        let before = self.doubted_before.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        before.is_some_and(|before| since <= before)
     }
 
     fn clear(&self) {
@@ -123,6 +143,7 @@ impl<T> Shelf<T> {
         let mut known = slot.lock().await;
         if let Some((since, value)) = &*known
             && since.elapsed() < lifetime
+            && !self.is_doubted(*since)
         {
             asked.inc(&[self.name, "hit"]);
             return Ok((*since, Arc::clone(value)));
@@ -404,6 +425,24 @@ impl Catalogue {
         self.shelves.owners.clear();
         self.shelves.tariffs.clear();
         self.shelves.capabilities.clear();
+    }
+
+    /// A zone is missing as far as is known, perhaps no more.
+    pub(crate) fn doubt_zones(&self) {
+        self.shelves.zones.doubt(DOUBTFUL);
+    }
+
+    /// Something is missing as far as is known, perhaps no more.
+    pub(crate) fn doubt(&self) {
+        self.doubt_zones();
+        self.shelves.offerings.doubt(DOUBTFUL);
+        self.shelves.disk_offerings.doubt(DOUBTFUL);
+        self.shelves.networks.doubt(DOUBTFUL);
+        self.shelves.templates.doubt(DOUBTFUL);
+        self.shelves.security_groups.doubt(DOUBTFUL);
+        self.shelves.key_pairs.doubt(DOUBTFUL);
+        self.shelves.user_data.doubt(DOUBTFUL);
+        self.shelves.affinity_groups.doubt(DOUBTFUL);
     }
 
     /// A network may have no address left.

@@ -13,6 +13,10 @@ use crate::credentials::Roads;
 /// The key of the Secret of the cloud controller manager.
 const CLOUD_CONFIG: &str = "cloud-config";
 
+/// What Secrets that charts make call the same.
+const ALSO_CALLED: [(&str, &str); 3] =
+    [("api-url", "apiUrl"), ("api-key", "apiKey"), ("secret-key", "secretKey")];
+
 /// See the module.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Keys {
@@ -42,7 +46,13 @@ pub(crate) enum KeysError {
 /// Puts keys together from named values, of which there may be none.
 fn keys(place: &str, value: impl Fn(&str) -> Result<Option<String>, String>) -> Result<Keys, KeysError> {
     let missing = |problem: String| KeysError::Missing { place: place.to_owned(), problem };
-    let value = |name: &str| value(name).map_err(|problem| missing(format!("{name}: {problem}")));
+    let value = |name: &str| {
+        let said = match (value(name), ALSO_CALLED.iter().find(|(usual, _)| *usual == name)) {
+            (Ok(None), Some((_, other))) => value(other),
+            (said, _) => said,
+        };
+        said.map_err(|problem| missing(format!("{name}: {problem}")))
+    };
     let config = match value("api-url")? {
         Some(_) => None,
         None => value(CLOUD_CONFIG)?.map(|text| global(&text)),
@@ -118,7 +128,7 @@ fn way(
 }
 
 /// Whether this can be the id of something: `-1` would be all projects at once, and nothing of ours.
-fn is_id(text: &str) -> bool {
+pub(crate) fn is_id(text: &str) -> bool {
     text.starts_with(|first: char| first.is_ascii_alphanumeric())
         && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '-')
 }
@@ -222,6 +232,15 @@ mod tests {
         assert_eq!((keys.api_url.as_str(), keys.credentials.api_key()), ("https://cloud/client/api", "key"));
         let error = of_secret("Secret x", &Secret::default()).err().expect("nothing").to_string();
         assert!(error.contains("Secret x") && error.contains("cloud-config"), "{error}");
+    }
+
+    #[test]
+    fn the_secret_of_a_chart_will_do() {
+        let data = [("apiUrl", "https://cloud/client/api"), ("apiKey", "key"), ("secretKey", "secret")];
+        let keys = of_secret("Secret x", &secret(&data)).expect("keys");
+        assert_eq!((keys.api_url.as_str(), keys.credentials.api_key()), ("https://cloud/client/api", "key"));
+        let both = [("apiKey", "old"), ("api-key", "new"), ("api-url", "https://c"), ("secret-key", "s")];
+        assert_eq!(of_secret("Secret x", &secret(&both)).expect("keys").credentials.api_key(), "new");
     }
 
     #[test]

@@ -203,6 +203,11 @@ impl CloudStackNodeClassSpec {
             || self.user_data_id.is_some()
             || self.bootstrap.is_some()
     }
+
+    /// Whether machines are to be in security groups, however those are named.
+    pub(crate) fn wants_security_groups(&self) -> bool {
+        !self.security_groups.is_empty() || !self.security_group_selector_terms.is_empty()
+    }
 }
 
 /// A Secret with keys: `api-url`, `api-key` and `secret-key`, or a `cloud-config`.

@@ -11,6 +11,9 @@ use crate::nodeclass::CloudStackNodeClass;
 /// No server takes more user data, however it is compressed.
 const MAX_USER_DATA: u32 = 1 << 20;
 
+/// What can be the id of one thing: `-1` would be all projects at once.
+const ID: &str = "^[A-Za-z0-9][A-Za-z0-9-]*$";
+
 impl CloudStackNodeClass {
     /// The definition of the kind.
     pub fn crd() -> Crd {
@@ -119,6 +122,8 @@ fn spec_schema() -> Schema {
         .optional(
             "projectID",
             text("Id of the project everything belongs to. Machines cannot follow to another.")
+                .max_length(64)
+                .pattern(ID)
                 .cel("self == oldSelf", "projectID is immutable"),
         )
         .optional(
@@ -133,6 +138,7 @@ fn spec_schema() -> Schema {
             text("Id of the domain of that account.")
                 .min_length(1)
                 .max_length(64)
+                .pattern(ID)
                 .cel("self == oldSelf", "domainID is immutable"),
         )
         .optional("credentialsRef", credentials_ref())
@@ -463,6 +469,14 @@ fn offering_term() -> Schema {
         .optional(
             "gpu",
             Schema::string().describe("With GPUs only, or without only.").one_of(&["Required", "Excluded"]),
+        )
+        .cel(
+            "!has(self.minCPU) || !has(self.maxCPU) || self.minCPU <= self.maxCPU",
+            "minCPU cannot be more than maxCPU",
+        )
+        .cel(
+            "!has(self.minMemory) || !has(self.maxMemory) || self.minMemory <= self.maxMemory",
+            "minMemory cannot be more than maxMemory",
         )
 }
 

@@ -10,6 +10,7 @@ use crate::client::model::{DiskOffering, Named, Network, SecurityGroup, ServiceO
 use crate::client::request::Scope;
 use crate::client::requests::NewDisk;
 use crate::instancetypes::{self, Market, Names, Size};
+use crate::keys::is_id;
 use crate::naming::label_value;
 use crate::nodeclass::{Bootstrap, CloudStackNodeClass, CloudStackNodeClassSpec, Iops};
 use crate::quota::Need;
@@ -35,6 +36,8 @@ pub(crate) struct InZone {
     /// What a machine needs and the zone does not have, by the field that asks for it.
     pub(crate) lacks: Vec<&'static str>,
     pub(crate) templates: Vec<Template>,
+    /// Those that are selected and cannot be used yet.
+    pub(crate) unready_templates: Vec<Template>,
     pub(crate) offerings: Vec<ServiceOffering>,
     pub(crate) disks: Vec<DiskOffering>,
 }
@@ -82,6 +85,11 @@ pub(crate) async fn resolve(
 ) -> Result<Resolved, ApiError> {
     let spec = class.spec.clone().unwrap_or_default();
     let scope = scope_of(&spec, default_scope);
+    // Nothing can be asked for it: `-1` would be answered with what is in all projects at once.
+    if let Some(problem) = no_id(&spec) {
+        let class = class.name_any();
+        return Ok(Resolved { class, scope, spec, problems: vec![problem], ..Resolved::default() });
+    }
     let there = catalogue.zones().await?;
     let (mut found, missing) = zones::resolve(&class.zones(), &spec.zone_selector_terms, &there);
     let basic = found.extract_if(.., |zone| zone.networktype == BASIC).map(|zone| zone.name).collect();
@@ -152,7 +160,7 @@ async fn look_for_names(resolved: &mut Resolved, catalogue: &Catalogue) -> Resul
         missing(&mut problems, "spec.userDataID", "registered user data", id);
     }
     let mut security_groups = Vec::new();
-    if !spec.security_groups.is_empty() || !spec.security_group_selector_terms.is_empty() {
+    if spec.wants_security_groups() {
         let there = catalogue.security_groups(scope).await?;
         for name in &spec.security_groups {
             match there.iter().find(|group| group.id == *name || group.name == *name) {
@@ -211,9 +219,25 @@ async fn look_for_names(resolved: &mut Resolved, catalogue: &Catalogue) -> Resul
     Ok(())
 }
 
+/// That its project or domain is nothing that could be the id of one, in words.
+fn no_id(spec: &CloudStackNodeClassSpec) -> Option<Problem> {
+    let said =
+        [("projectID", &spec.project_id, "listProjects"), ("domainID", &spec.domain_id, "listDomains")];
+    let (field, said, command) = said.into_iter().find_map(|(field, said, command)| {
+        Some((field, said.as_ref().filter(|said| !is_id(said))?, command))
+    })?;
+    Some(Problem {
+        condition: crate::nodeclass::VALIDATION_SUCCEEDED,
+        reason: "InvalidID",
+        message: format!(
+            "spec.{field}: {said:?} is no id; give that of one, as {command} shows it; it cannot be changed, so make another NodeClass"
+        ),
+    })
+}
+
 /// What is said and makes no sense wherever it is applied.
 pub(crate) fn contradictions(spec: &CloudStackNodeClassSpec) -> Vec<Problem> {
-    let mut problems = Vec::new();
+    let mut problems: Vec<Problem> = no_id(spec).into_iter().collect();
     if spec.bootstrap.as_ref().is_some_and(Bootstrap::trusts_anybody) {
         problems.push(Problem {
             condition: crate::nodeclass::VALIDATION_SUCCEEDED,
@@ -256,9 +280,12 @@ async fn look_into(zone: &Zone, resolved: &Resolved, catalogue: &Catalogue) -> R
         !spec.data_disks.is_empty() || spec.disk_offering.is_some() || spec.root_disk_offering.is_some();
     let offerings = catalogue.offerings(&zone.id, scope).await?;
     let additional = networks::additional(spec, &there);
+    let (templates, unready_templates) =
+        templates::resolve(spec, &catalogue.templates(&zone.id, scope).await?);
     let mut in_zone = InZone {
         networks: networks::primary(spec, &there),
-        templates: templates::resolve(spec, &catalogue.templates(&zone.id, scope).await?),
+        templates,
+        unready_templates,
         offerings: offerings.iter().filter(|o| instancetypes::selects(spec, o)).cloned().collect(),
         disks: if needs_disks {
             catalogue.disk_offerings(&zone.id, scope).await?.to_vec()
@@ -274,17 +301,46 @@ async fn look_into(zone: &Zone, resolved: &Resolved, catalogue: &Catalogue) -> R
         ("additionalNetworkSelectorTerms", additional.is_err()),
         ("templateSelectorTerms", in_zone.templates.is_empty()),
         ("dataDisks, diskOffering, rootDiskOffering", !resolved.disk_names().iter().all(has_disk)),
+        ("dataDisks.size", !sizeless(spec, &in_zone.disks).is_empty()),
+        ("rootDiskSize", largest_template(spec, &in_zone.templates).is_some()),
         // A machine without the groups it was to have would be open to whom it should not.
-        (
-            "securityGroupSelectorTerms",
-            !spec.security_group_selector_terms.is_empty() && !has_security_groups(zone, &in_zone.networks),
-        ),
+        (SECURITY_GROUPS, spec.wants_security_groups() && !has_security_groups(zone, &in_zone.networks)),
     ]
     .into_iter()
     .filter_map(|(field, lacks)| lacks.then_some(field))
     .collect();
     in_zone.additional = additional.unwrap_or_default();
     Ok(in_zone)
+}
+
+/// The fields that ask for security groups.
+const SECURITY_GROUPS: &str = "securityGroups, securityGroupSelectorTerms";
+
+/// The disk offerings that leave the size of a data disk open, which the NodeClass does not say either.
+fn sizeless(spec: &CloudStackNodeClassSpec, disks: &[DiskOffering]) -> BTreeSet<String> {
+    let open = |wanted: &String| {
+        disks.iter().any(|disk| (disk.id == *wanted || disk.name == *wanted) && disk.iscustomized)
+    };
+    let unsaid = spec.data_disks.iter().filter(|disk| disk.size.is_none()).map(|disk| &disk.offering);
+    spec.disk_offering.iter().chain(unsaid).filter(|wanted| open(wanted)).cloned().collect()
+}
+
+/// The largest of the templates machines would be made from that does not fit on the root disk the NodeClass asks for.
+fn largest_template<'a>(
+    spec: &CloudStackNodeClassSpec,
+    templates: &'a [Template],
+) -> Option<(&'a Template, i64)> {
+    let disk = spec.root_disk_size?.saturating_mul(1 << 30);
+    let architectures: BTreeSet<&str> =
+        templates.iter().map(|template| templates::arch(template, spec)).collect();
+    let used = architectures.into_iter().filter_map(|arch| templates::for_arch(templates, spec, arch));
+    let sized = used.filter_map(|template| Some((template, template.size?)));
+    sized.filter(|(_, size)| *size > disk).max_by_key(|(_, size)| *size)
+}
+
+/// How many gigabytes so many bytes take.
+fn whole_gb(bytes: i64) -> i64 {
+    bytes.max(0).saturating_add((1 << 30) - 1) >> 30
 }
 
 /// The kind of zone that has one flat network for all.
@@ -334,7 +390,9 @@ impl Resolved {
             problem(
                 crate::nodeclass::TEMPLATES_READY,
                 "TemplateResolutionFailed",
-                format!("spec.templateSelectorTerms select no template that is ready in zone {zones}"),
+                self.about_unready_templates().unwrap_or_else(|| {
+                    format!("spec.templateSelectorTerms select no template in zone {zones}; compare with listTemplates of the account (templatefilter=executable)")
+                }),
             );
         } else if self.spec.has_user_data()
             && !nowhere(&|zone| zone.templates.first().is_some_and(templates::denies_user_data))
@@ -365,6 +423,46 @@ impl Resolved {
                     ),
                 );
             }
+        }
+        let everywhere = |lacks: &str| {
+            self.in_zone.values().all(|zone| zone.lacks.contains(&lacks)) && !self.in_zone.is_empty()
+        };
+        if everywhere("dataDisks.size") {
+            let open = self.in_zone.values().flat_map(|zone| sizeless(&self.spec, &zone.disks));
+            let open: BTreeSet<String> = open.collect();
+            problem(
+                crate::nodeclass::VALIDATION_SUCCEEDED,
+                "DiskSizeMissing",
+                format!(
+                    "spec.dataDisks, spec.diskOffering: disk offering {} leaves the size open; write it under spec.dataDisks with a size in gigabytes",
+                    quoted(&open.into_iter().collect::<Vec<_>>())
+                ),
+            );
+        }
+        if everywhere("rootDiskSize")
+            && let Some((template, bytes)) = (self.in_zone.values())
+                .filter_map(|zone| largest_template(&self.spec, &zone.templates))
+                .max_by_key(|(_, bytes)| *bytes)
+        {
+            problem(
+                crate::nodeclass::VALIDATION_SUCCEEDED,
+                "RootDiskTooSmall",
+                format!(
+                    "spec.rootDiskSize is {} and template {:?} takes {} gigabytes; give at least as many, or leave it out",
+                    self.spec.root_disk_size.unwrap_or_default(),
+                    template.name,
+                    whole_gb(bytes)
+                ),
+            );
+        }
+        if everywhere(SECURITY_GROUPS) {
+            problem(
+                crate::nodeclass::VALIDATION_SUCCEEDED,
+                "SecurityGroupsUnsupported",
+                format!(
+                    "spec.securityGroups, spec.securityGroupSelectorTerms: zone {zones} has no security groups (securitygroupsenabled), nor have the networks (service SecurityGroup); leave them out, or name a zone or networks that have them"
+                ),
+            );
         }
         // Each thing is somewhere, but nowhere are all of them.
         if problems.is_empty() && nowhere(&|zone| zone.lacks.is_empty()) {
@@ -413,6 +511,21 @@ impl Resolved {
             format!(
                 "spec.zone, spec.zones, spec.zoneSelectorTerms: zone {} has networktype Basic, where CloudStack takes no machine with networks (spec.networkSelectorTerms); name a zone with networktype Advanced",
                 quoted(&self.basic_zones)
+            )
+        })
+    }
+
+    /// That templates are not ready yet, in words.
+    fn about_unready_templates(&self) -> Option<String> {
+        let unready = self.zones.iter().flat_map(|zone| {
+            let templates = self.in_zone.get(&zone.id).into_iter().flat_map(|there| &there.unready_templates);
+            templates.map(|template| format!("{:?} in zone {:?}", template.name, zone.name))
+        });
+        let unready: Vec<String> = unready.collect();
+        (!unready.is_empty()).then(|| {
+            format!(
+                "spec.templateSelectorTerms: template {} is not ready; it is used once it is downloaded (isready of listTemplates), or name another",
+                unready.join(", ")
             )
         })
     }
@@ -502,9 +615,7 @@ impl Resolved {
     /// The size of the newest template's disk.
     pub(crate) fn template_gb(&self) -> i64 {
         let newest = self.in_zone.values().find_map(|zone| zone.templates.first());
-        newest
-            .and_then(|template| template.size)
-            .map_or(0, |bytes| bytes.max(0).saturating_add((1 << 30) - 1) >> 30)
+        newest.and_then(|template| template.size).map_or(0, whole_gb)
     }
 
     /// The extra disks in a zone: offering, size where it is left open, operations per second.

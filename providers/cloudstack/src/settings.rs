@@ -10,7 +10,7 @@ use crate::client::http::{HttpSettings, Way, is_proxy};
 use crate::client::request::Scope;
 use crate::client::signature::Credentials;
 use crate::client::throttle::Rate;
-use crate::keys::Keys;
+use crate::keys::{Keys, is_id};
 use crate::naming::{MAX_PREFIX, ProviderIdFormat, dns_label};
 use crate::shared::{CollectOrphans, OnStopped, ProviderOptions};
 
@@ -49,7 +49,7 @@ pub const VARIABLES: [(&str, &str); 34] = [
     ("CLOUDSTACK_DOMAIN_ID", "its domain"),
     (
         "CLOUDSTACK_PROVIDER_ID",
-        "how provider ids are written: `external-cloudstack://{id}` (the cloud controller manager's; default), `cloudstack:///{id}` (Cluster API's), `cloudstack://{zone}/{id}` (the Go provider's)",
+        "how provider ids are written: `external-cloudstack://{id}` (the cloud controller manager's; default), `cloudstack:///{id}` (Cluster API's), `cloudstack://{zone}/{id}` (the Go provider's), or a form of your own that begins with one of the two schemes and ends in `/{id}`, such as `cloudstack://eu/{zone}/{id}`",
     ),
     (
         "CLOUDSTACK_NAME_NODES",
@@ -214,9 +214,15 @@ fn options(cluster: &str, variable: &dyn Fn(&str) -> Option<String>) -> Result<P
             );
         }
     };
+    let ids = [("CLOUDSTACK_PROJECT_ID", "listProjects"), ("CLOUDSTACK_DOMAIN_ID", "listDomains")];
+    for (name, command) in ids {
+        if let Some(said) = variable(name).filter(|said| !is_id(said)) {
+            return Err(format!("{name} is {said:?}; give the id of one, as {command} shows it"));
+        }
+    }
     if let Some(form) = variable("CLOUDSTACK_PROVIDER_ID") {
         options.provider_id = ProviderIdFormat::parse(&form).ok_or_else(|| {
-            format!("CLOUDSTACK_PROVIDER_ID is {form:?}; it needs {{id}}, as in external-cloudstack://{{id}}")
+            format!("CLOUDSTACK_PROVIDER_ID is {form:?}; it begins with external-cloudstack:// or cloudstack:// and ends in /{{id}}, as in external-cloudstack://{{id}}")
         })?;
     }
     if let Some(prefix) = variable("CLOUDSTACK_NAME_PREFIX") {
@@ -404,6 +410,17 @@ mod tests {
         assert!(wrong(&[("CLOUDSTACK_MAX_USER_DATA", "much")]).contains("CLOUDSTACK_MAX_USER_DATA"));
         assert!(wrong(&[("CLOUDSTACK_CACHE_ZONES", "soon")]).contains("CLOUDSTACK_CACHE_ZONES"));
         assert!(wrong(&[("CLOUDSTACK_PROJECT_ID", "p"), ("CLOUDSTACK_ACCOUNT", "a")]).contains("mixture"));
+        for nonsense in ["-1", "my project", "a,b"] {
+            let refusal = wrong(&[("CLOUDSTACK_PROJECT_ID", nonsense)]);
+            assert!(
+                refusal.contains("CLOUDSTACK_PROJECT_ID") && refusal.contains("listProjects"),
+                "{refusal}"
+            );
+        }
+        assert!(
+            wrong(&[("CLOUDSTACK_ACCOUNT", "a"), ("CLOUDSTACK_DOMAIN_ID", "-1")])
+                .contains("CLOUDSTACK_DOMAIN_ID")
+        );
         assert!(wrong(&[("CLOUDSTACK_CALLS_PER_SECOND", "0")]).contains("above 0"));
         assert!(wrong(&[("CLOUDSTACK_CALLS_PER_SECOND", "1e-20")]).contains("at least 0.01"));
         for proxy in
@@ -415,7 +432,11 @@ mod tests {
         for proxy in ["http://proxy:3128", "http://user:word@proxy:3128", "proxy:3128", "proxy"] {
             assert_eq!(wrong(&[("CLOUDSTACK_PROXY", proxy)]), "", "{proxy}");
         }
-        assert!(wrong(&[("CLOUDSTACK_PROVIDER_ID", "cloudstack://")]).contains("{id}"));
+        for form in ["cloudstack://", "openstack:///{id}", "cloudstack://{id}/{zone}", "{id}"] {
+            let refusal = wrong(&[("CLOUDSTACK_PROVIDER_ID", form)]);
+            assert!(refusal.contains("{id}") && refusal.contains("cloudstack://"), "{form}: {refusal}");
+        }
+        assert_eq!(wrong(&[("CLOUDSTACK_PROVIDER_ID", "cloudstack://eu/{zone}/{id}")]), "");
         assert!(wrong(&[("CLOUDSTACK_CA_FILE", "/nonexistent")]).contains("CLOUDSTACK_CA_FILE"));
         assert!(wrong(&[("CLOUDSTACK_CLIENT_KEY_FILE", "/dev/null")]).contains("go together"));
         assert!(wrong(&[("CLOUDSTACK_WEBHOOK_PORT", "70000")]).contains("CLOUDSTACK_WEBHOOK_PORT"));

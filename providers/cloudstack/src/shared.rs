@@ -27,6 +27,7 @@ use crate::garbage::Starts;
 use crate::instances::{ExpungeDenied, Lost, Unexplained};
 use crate::interruptions::Taken;
 use crate::inventory::Inventory;
+use crate::keys::is_id;
 use crate::later_disks::LaterDisks;
 use crate::launches::Launches;
 use crate::learnt_memory::LearntMemory;
@@ -585,6 +586,8 @@ impl Shared {
         let of_classes = of_classes.into_iter().filter_map(|class| class.spec.as_ref());
         let otherwise = self.scope();
         let of_classes = of_classes.map(|spec| crate::resolved::scope_of(spec, &otherwise));
+        // Nothing is made for what cannot be the id of a project, and asking for it would show those of others.
+        let of_classes = of_classes.filter(|scope| !matches!(scope, Scope::Project(id) if !is_id(id)));
         let of_claims = claims.iter().filter(|claim| self.is_ours(claim));
         let of_claims = of_claims.filter_map(|claim| launched_in(claim));
         let mut scopes = Vec::from_iter(leads_here.then(|| otherwise.clone()));

@@ -45,7 +45,7 @@ impl CloudStackProvider {
     /// If CloudStack does not answer; the conditions then say so, and nothing that was resolved is taken away.
     pub async fn resolve_status(&self, class: &mut CloudStackNodeClass) -> Result<(), ApiError> {
         let now = self.shared.clock.now();
-        let mut resolved = resolve(class, &self.shared.scope(), &self.shared.catalogue).await;
+        let mut resolved = self.look_up(class).await;
         if let Ok(resolved) = &mut resolved {
             let problem = self.user_data_problem(resolved).await;
             resolved.problems.extend(problem);
@@ -105,6 +105,7 @@ impl CloudStackProvider {
         let default = self.shared.scope();
         let checked = self.shared.client.session().transport.checks_certificates();
         let mut is_told = false;
+        let mut failed = None;
         let mut conditions = ConditionSet::of(class, now);
         match protected {
             Some(text) => conditions.set_false(MACHINES_DELETABLE, "DeleteProtected", &text),
@@ -220,6 +221,28 @@ impl CloudStackProvider {
                 conditions.set_false(VALIDATION_SUCCEEDED, "AccountNotFound", &message);
                 Some(error)
             }
+            // The server has answered, and will answer the same until somebody does something.
+            Err(error) if error.is_a_verdict() => {
+                conditions.set_true(CREDENTIALS_READY);
+                let (reason, text) = verdict(&error);
+                conditions.set_false(VALIDATION_SUCCEEDED, reason, &text);
+                Some(error)
+            }
+            Err(error) if !error.is_nobodys_answer() => {
+                conditions.set_true(CREDENTIALS_READY);
+                let text =
+                    format!("{error}; what was found before stays, and it is looked up again in a minute");
+                if conditions.get(ZONES_READY).is_none_or(|known| known.status == ConditionStatus::Unknown) {
+                    conditions.set_unknown_with_reason(ZONES_READY, "LookupFailed", &text);
+                } else {
+                    failed = Some(text);
+                }
+                // Something asked for by its id may be gone.
+                if error.is_not_found() {
+                    self.shared.catalogue.forget();
+                }
+                Some(error)
+            }
             Err(error) => {
                 // What was ready stays so: readiness must not flap with the API.
                 for condition in [CREDENTIALS_READY, ZONES_READY] {
@@ -237,6 +260,9 @@ impl CloudStackProvider {
                 Some(error)
             }
         };
+        if let Some(text) = failed {
+            self.shared.voice.warn(&*class, "LookupFailed", text);
+        }
         // What is known is used on, so that no condition tells of it.
         let is_known = !self.shared.client.session().is_nobodys();
         if is_known
@@ -253,7 +279,47 @@ impl CloudStackProvider {
     }
 }
 
+/// A refusal of what the NodeClass needs looked up: reason and text, with the field it is about and what to do.
+fn verdict(error: &ApiError) -> (&'static str, String) {
+    let fields = match error.command {
+        "listSSHKeyPairs" => "spec.sshKeyPair, spec.sshKeyPairs",
+        "listUserData" => "spec.userDataID",
+        "listSecurityGroups" => "spec.securityGroups, spec.securityGroupSelectorTerms",
+        "listAffinityGroups" => "spec.affinity, spec.reservations.groupID",
+        "listDiskOfferings" => "spec.dataDisks, spec.diskOffering, spec.rootDiskOffering",
+        "listNetworks" => "spec.networkSelectorTerms, spec.additionalNetworkSelectorTerms",
+        "listTemplates" => "spec.templateSelectorTerms",
+        "listServiceOfferings" => "spec.serviceOfferingSelectorTerms",
+        "listZones" => "spec.zone, spec.zones, spec.zoneSelectorTerms",
+        _ => "spec",
+    };
+    if error.kind == ErrorKind::Denied {
+        let text = format!(
+            "{fields}: the role of these keys may not call {} ({error}); have an administrator allow it (see karpenter cloudstack doctor), or leave the field out where that is possible",
+            error.command
+        );
+        return ("NotPermitted", text);
+    }
+    let text = format!(
+        "{fields}: CloudStack does not take what {} asks for ({error}); correct the field",
+        error.command
+    );
+    ("NotUnderstood", text)
+}
+
 impl CloudStackProvider {
+    /// What there is for a NodeClass. What is missing as far as is remembered is looked up anew: it may be there by now.
+    async fn look_up(&self, class: &CloudStackNodeClass) -> Result<Resolved, ApiError> {
+        let shared = &self.shared;
+        let resolved = resolve(class, &shared.scope(), &shared.catalogue).await?;
+        match (resolved.problems.is_empty(), resolved.missing_zones.is_empty()) {
+            (true, true) => return Ok(resolved),
+            (true, false) => shared.catalogue.doubt_zones(),
+            (false, _) => shared.catalogue.doubt(),
+        }
+        resolve(class, &shared.scope(), &shared.catalogue).await
+    }
+
     /// What to say of machines of a NodeClass that our keys cannot see because they are of another account.
     async fn machines_elsewhere(&self, class: &CloudStackNodeClass) -> Option<Notice> {
         let mut foreign = Vec::new();

@@ -10,11 +10,14 @@ use crate::selection;
 /// What a template must say to keep our user data out.
 const DENIES_USER_DATA: &str = "DENYOVERRIDE";
 
-/// The templates that are ready, newest first. `isready` is what everybody sees; `status` is hidden from tenants.
-pub(crate) fn resolve(spec: &CloudStackNodeClassSpec, templates: &[Template]) -> Vec<Template> {
+/// The templates that are ready, newest first, and those that are selected and not ready yet. `isready` is what everybody sees;
+/// `status` is hidden from tenants.
+pub(crate) fn resolve(
+    spec: &CloudStackNodeClassSpec,
+    templates: &[Template],
+) -> (Vec<Template>, Vec<Template>) {
     let mut found: Vec<Template> = templates
         .iter()
-        .filter(|template| template.isready)
         .filter(|template| {
             spec.template_selector_terms.iter().any(|term| {
                 let plain =
@@ -40,7 +43,7 @@ pub(crate) fn resolve(spec: &CloudStackNodeClassSpec, templates: &[Template]) ->
         .cloned()
         .collect();
     found.sort_by(|a, b| time(&b.created).cmp(&time(&a.created)).then_with(|| a.id.cmp(&b.id)));
-    found
+    found.into_iter().partition(|template| template.isready)
 }
 
 /// What a template says of itself under this name: in a tag of Karpenter's, a tag or a detail.

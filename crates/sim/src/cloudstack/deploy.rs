@@ -103,6 +103,17 @@ impl State {
                 return Err(Refusal::parameter(text));
             }
         }
+        let has_groups = |network: &Value| {
+            let mut services = network["service"].as_array().into_iter().flatten();
+            network["zoneid"] == zone["id"] && services.any(|service| service["name"] == "SecurityGroup")
+        };
+        if call.get("securitygroupids").is_some_and(|ids| !ids.is_empty())
+            && zone["securitygroupsenabled"] != true
+            && !self.networks.iter().any(has_groups)
+        {
+            let text = "Can't create vm with security groups; security group feature is not enabled per zone";
+            return Err(Refusal::parameter(text));
+        }
         if let Some(taken) = networks.iter().find(|id| self.name_taken(&name, id)) {
             let network = Self::by_id(&self.networks, taken).cloned().unwrap_or_default();
             let text = format!(
@@ -121,6 +132,14 @@ impl State {
         let offered_gb = root_offering.map(|offering| number(&offering["disksize"])).filter(|gb| *gb > 0);
         let root_bytes = root_gb.or(offered_gb).map_or_else(|| number(&template["size"]), |gb: i64| gb << 30);
         if let Some(gb) = root_gb {
+            let least = number(&template["size"]);
+            if gb << 30 < least {
+                let text = format!(
+                    "Unsupported: rootdisksize override ({gb} GB) is smaller than template size {:.2} GB",
+                    least as f64 / f64::from(1 << 30)
+                );
+                return Err(Refusal::parameter(text));
+            }
             details.insert("rootdisksize".to_owned(), gb.to_string());
         }
         let volume_count = i64::try_from(disks.len()).unwrap_or(0) + 1;

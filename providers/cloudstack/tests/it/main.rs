@@ -24,4 +24,5 @@ mod resolving;
 mod standing_still;
 mod tenancy;
 mod tls;
+mod validation;
 mod wire;

@@ -167,7 +167,7 @@ async fn security_groups_are_selected_by_tags_where_there_are_any() {
     let first = world.cloud.add("securitygroup", group("first"));
     let default = world.cloud.id_of("securitygroup", "default").unwrap();
     let none = world.class("default", by_team("web")).await;
-    let told = none.condition("ZonesReady").expect("a condition").message().to_owned();
+    let told = none.condition("ValidationSucceeded").expect("a condition").message().to_owned();
     assert!(told.contains("securityGroupSelectorTerms"), "a machine without its groups is open: {told}");
     world.cloud.edit("zone", "sim-zone-1", |zone| zone["securitygroupsenabled"] = true.into());
     seconds(3700).await;
@@ -221,6 +221,7 @@ async fn keys_of_another_account_do_not_make_machines_look_gone() {
 async fn a_machine_that_somebody_opened_to_others_has_drifted() {
     let world = World::new().await;
     world.cloud.edit("zone", "sim-zone-1", |zone| zone["securitygroupsenabled"] = true.into());
+    seconds(3700).await;
     let tenant = world.cloud.account(Role::User).unwrap().name;
     let group = |name: &str| world.cloud.add("securitygroup", json!({"name": name, "account": tenant}));
     let (wanted, other) = (group("nodes"), group("everybody"));
