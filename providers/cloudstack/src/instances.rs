@@ -205,6 +205,8 @@ impl Shared {
                 continue;
             }
             if self.quota_hits.refuse(&candidate.deploy.scope, &candidate.need) {
+                let told = self.quota_hits.believed(&candidate.deploy.scope).unwrap_or_default();
+                refusals.push(format!("{}: {told}", candidate.type_name));
                 continue;
             }
             let Some(trial) = self.unavailable.try_out(candidate.takes(), &uid) else {

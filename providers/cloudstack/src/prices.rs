@@ -190,7 +190,8 @@ impl Shared {
     async fn tariff(&self) -> Option<(f64, f64)> {
         let tariffs = self.catalogue.tariffs().await;
         let of = |kind: i64| {
-            let mine = tariffs.iter().filter(|tariff: &&Tariff| tariff.usage_type == Some(kind));
+            let is_it = |tariff: &&Tariff| tariff.usage_type == Some(kind) && tariff.is_flat();
+            let mine = tariffs.iter().filter(is_it);
             mine.filter_map(|tariff| tariff.value()).sum::<f64>()
         };
         (!tariffs.is_empty()).then(|| (of(RUNNING_VM), of(VOLUME)))

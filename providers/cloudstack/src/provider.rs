@@ -275,7 +275,14 @@ impl CloudStackProvider {
         // What is not recorded now would be looked for in vain should the keys be of another account later.
         let account = self.own_account(&resolved.scope).await.map_err(ProviderError::other)?;
         self.write_place(claim, &resolved.scope, account.as_deref()).await?;
-        let machine = shared.launch(claim, &resolved.scope, candidates, &tags).await?;
+        let limit = shared.quota_hits.believed(&resolved.scope).filter(|_| choices.is_empty());
+        let machine = match (shared.launch(claim, &resolved.scope, candidates, &tags).await, limit) {
+            // Nothing was even tried, because of what others were refused for a moment ago.
+            (Err(ProviderError::InsufficientCapacity(cause)), Some(limit)) => {
+                return Err(ProviderError::insufficient_capacity(format!("{cause}: {limit}")));
+            }
+            (launched, _) => launched?,
+        };
         let mut instance = self.describe(&machine, claim, &class, &types);
         let of_zone = resolved.in_zone.get(&machine.zoneid).map(|zone| zone.templates.as_slice());
         let template = of_zone.unwrap_or_default().iter().find(|template| template.id == machine.templateid);

@@ -142,11 +142,22 @@ impl Hits {
 
     /// Whether a machine of this need would be refused as another was that needed no more.
     pub(crate) fn refuse(&self, scope: &Scope, need: &Need) -> bool {
-        self.lock().iter().any(|((of, resource), hit)| {
-            of == scope
-                && hit.at.elapsed() < BELIEVED
-                && need.of(resource).is_some_and(|needed| needed >= hit.needed)
-        })
+        self.refusal(scope, |resource, hit| need.of(resource).is_some_and(|needed| needed >= hit.needed))
+            .is_some()
+    }
+
+    /// The last limit that was hit and still counts, in words.
+    pub(crate) fn believed(&self, scope: &Scope) -> Option<String> {
+        self.refusal(scope, |_, _| true)
+    }
+
+    /// The last limit that counts and is meant, in words.
+    fn refusal(&self, scope: &Scope, is_meant: impl Fn(&str, &Hit) -> bool) -> Option<String> {
+        let hits = self.lock();
+        let mine = hits.iter().filter(|((of, resource), hit)| {
+            of == scope && hit.at.elapsed() < BELIEVED && is_meant(resource, hit)
+        });
+        mine.max_by_key(|(_, hit)| hit.at).map(|(_, hit)| hit.told.clone())
     }
 
     /// The last one in words, if it is not long ago.
@@ -198,6 +209,7 @@ mod tests {
         assert!(general && told.contains("the limit of cpu is 40"), "{told}");
         assert!(hits.refuse(&Scope::Own, &BIG) && !hits.refuse(&Scope::Own, &SMALL));
         assert!(!hits.refuse(&Scope::Project("p".into()), &BIG), "whose limit it is matters");
+        assert_eq!(hits.believed(&Scope::Own).as_ref(), Some(&told));
         tokio::time::sleep(Duration::from_secs(61)).await;
         assert!(!hits.refuse(&Scope::Own, &BIG));
         assert_eq!(hits.recent(&Scope::Own), Some(told), "but still told of");

@@ -330,3 +330,18 @@ async fn our_account_is_told_from_others_of_the_domain_by_the_key() {
     let accounts = client.account_of(&client.session()).await.expect("accounts");
     assert_eq!((accounts.len(), only(&accounts)), (2, None), "nobody can tell");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_page_that_repeats_what_was_asked_tells_nobody_the_key_or_the_signature() {
+    for page in [
+        "<p>GET /client/api?command=listZones&apiKey=SECRETKEY&signature=SIGNED failed</p>",
+        "<p>POST /client/api command=listZones&amp;APIKEY=SECRETKEY&amp;signature=SIGNED failed</p>",
+        "upstream: signature%3DSIGNED apiKey%3DSECRETKEY",
+    ] {
+        let script = Script::of([Ok((502, page.to_owned()))]);
+        let error = client(&script).call(&requests::start("vm")).await.expect_err("a page");
+        let text = error.to_string();
+        assert!(!text.contains("SECRET") && !text.contains("SIGNED"), "{text}");
+        assert!(text.contains("HTTP 502") && text.contains(&page[..8]), "who answered is told: {text}");
+    }
+}

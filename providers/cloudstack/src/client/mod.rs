@@ -716,7 +716,7 @@ fn opened(command: &'static str, status: u16, body: &[u8]) -> Result<Value, ApiE
                 300..=499 => ErrorKind::Parameter,
                 _ => ErrorKind::Unavailable,
             };
-            let start: String = String::from_utf8_lossy(body).chars().take(80).collect();
+            let start = beginning(&String::from_utf8_lossy(body));
             let text = format!(
                 "the answer (HTTP {status}){}{start:?}; check the API address and proxies before it",
                 error::NOT_CLOUDSTACKS
@@ -724,6 +724,13 @@ fn opened(command: &'static str, status: u16, body: &[u8]) -> Result<Value, ApiE
             Err(ApiError { command, kind, code: status, text })
         }
     }
+}
+
+/// What somebody else's page begins with. Pages repeat what was asked, and that has the key and the signature in it.
+fn beginning(page: &str) -> String {
+    let in_small = page.to_ascii_lowercase();
+    let end = ["?", "apikey", "signature"].iter().filter_map(|word| in_small.find(word)).min();
+    page[..end.unwrap_or(page.len())].chars().take(80).collect()
 }
 
 /// The size of page the server would take, from its refusal of ours.

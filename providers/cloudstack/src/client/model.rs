@@ -677,9 +677,23 @@ pub struct Tariff {
     /// How much, per month where it is used over time.
     #[serde(rename = "tariffValue")]
     pub tariff_value: Value,
+    /// A script that decides what it is taken for; the server shows it to those who may write it.
+    #[serde(rename = "activationRule")]
+    pub activation_rule: Value,
+    /// Until when.
+    #[serde(rename = "endDate")]
+    pub end_date: Value,
+    /// When somebody removed it.
+    pub removed: Value,
 }
 
 impl Tariff {
+    /// Whether it is taken for everything of its kind, for as long as anybody can say.
+    pub fn is_flat(&self) -> bool {
+        let said = |value: &Value| !value.is_null() && value.as_str() != Some("");
+        !said(&self.activation_rule) && !said(&self.end_date) && !said(&self.removed)
+    }
+
     /// How much, if that is a number.
     pub fn value(&self) -> Option<f64> {
         let value = match &self.tariff_value {

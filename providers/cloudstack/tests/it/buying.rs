@@ -4,7 +4,7 @@ use karpenter_api::conditions::HasConditions as _;
 use karpenter_cloudprovider::provider::CloudProvider;
 use karpenter_engine::instance_type::{InstanceType, Offering};
 use karpenter_sim::cloudstack::faults::{Fault, Trouble};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::cloud::{World, seconds, spec};
 
@@ -90,6 +90,22 @@ async fn tariffs_of_the_quota_plug_in_count_where_the_class_wants_them_and_only_
     world.cloud.set_tariffs(144.0, 0.72);
     seconds(3601).await;
     assert!((price(&world).await - (0.2 + 0.1)).abs() < 1e-9, "{}", price(&world).await);
+    // Those that are taken for some machines only, or not for long, say nothing of every machine.
+    let more = |fields: Value| {
+        let mut tariff = json!({"usageType": 1, "tariffValue": 720.0, "name": "more"});
+        for (key, value) in fields.as_object().into_iter().flatten() {
+            tariff[key] = value.clone();
+        }
+        world.cloud.add_tariff(tariff);
+    };
+    more(json!({"activationRule": "if (resourceType == 'x') { 1 }"}));
+    more(json!({"endDate": "2026-12-31T00:00:00+0000"}));
+    more(json!({"removed": "2026-11-01T00:00:00+0000"}));
+    seconds(3601).await;
+    assert!((price(&world).await - (0.2 + 0.1)).abs() < 1e-9, "{}", price(&world).await);
+    more(json!({"activationRule": ""}));
+    seconds(3601).await;
+    assert!((price(&world).await - (0.2 + 0.1 + 1.0)).abs() < 1e-9, "{}", price(&world).await);
 }
 
 #[tokio::test(start_paused = true)]

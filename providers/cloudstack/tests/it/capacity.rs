@@ -176,6 +176,12 @@ async fn scenario_7_a_535_in_between_is_insufficient_capacity() {
     assert!(error.to_string().contains("Resource Limit = 3"), "{error}");
     let told = world.told("QuotaExceeded");
     assert!(told.len() == 1 && told[0].contains("cpu") && told[0].contains('3'), "{told:?}");
+    // Who comes after that is not even asked for, and is told why.
+    let asked = world.calls("deployVirtualMachine");
+    let error = world.launch(&world.claim("np-b", json!({"cpu": "3"}))).await.expect_err("over the limit");
+    assert!(matches!(&error, ProviderError::InsufficientCapacity(_)), "{error}");
+    assert!(error.to_string().contains("the limit of cpu is 3"), "{error}");
+    assert_eq!(world.calls("deployVirtualMachine"), asked);
 }
 
 #[tokio::test(start_paused = true)]
