@@ -99,6 +99,41 @@ fn every_request() -> Vec<Request> {
     all
 }
 
+/// Asked for whole: the server knows no pages of them.
+const WHOLE: [&str; 3] = ["listCapabilities", "listApis", "listNics"];
+
+#[test]
+fn every_way_to_build_a_request_is_among_those_that_are_checked() {
+    let source = include_str!("../../src/client/requests.rs");
+    let here = include_str!("requests.rs");
+    let mut builders = 0;
+    for signature in source.split("\npub fn ").skip(1) {
+        let (head, _) = signature.split_once('{').expect("a body");
+        if !head.trim_end().ends_with("-> Request") {
+            continue;
+        }
+        let name = head.split('(').next().expect("a name");
+        assert!(
+            here.contains(&format!("requests::{name}(")),
+            "{name} is not checked: add it to every_request"
+        );
+        builders += 1;
+    }
+    assert!(builders > 30, "{builders}");
+}
+
+#[test]
+fn what_is_asked_for_page_by_page_comes_in_pages() {
+    let recorded = recorded();
+    for request in every_request() {
+        let command = request.command();
+        let has = |name: &str| !recorded[command]["parameters"][name].is_null();
+        if command.starts_with("list") && !WHOLE.contains(&command) && !OPTIONAL.contains(&command) {
+            assert!(has("page") && has("pagesize"), "{command} has no pages");
+        }
+    }
+}
+
 fn recorded() -> Value {
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../conformance/cloudstack/apis-user.json");
     serde_json::from_str(&std::fs::read_to_string(file).expect("the recorded commands")).expect("JSON")
