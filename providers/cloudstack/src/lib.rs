@@ -50,6 +50,7 @@ mod later_disks;
 mod launches;
 mod learnt_memory;
 mod lookups;
+mod measured;
 pub mod naming;
 mod networks;
 mod node_names;

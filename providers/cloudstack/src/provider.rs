@@ -190,12 +190,14 @@ impl CloudStackProvider {
         );
         self.keep_what_runs(resolved, &mut types);
         shared.metrics.unavailable.set(&[&shared.whose_label], shared.unavailable.count() as f64);
-        self.measure(&types, resolved.spec.pricing.as_ref().and_then(|pricing| pricing.currency.as_deref()));
+        let pricing = resolved.spec.pricing.as_ref();
+        self.measure(&resolved.class, &types, pricing.and_then(|pricing| pricing.currency.as_deref()));
         Ok(types)
     }
 
-    fn measure(&self, types: &[InstanceType], currency: Option<&str>) {
+    fn measure(&self, class: &str, types: &[InstanceType], currency: Option<&str>) {
         let metrics = &self.shared.metrics;
+        let mut offered = BTreeSet::new();
         for it in types {
             let amount =
                 |name: &str| it.capacity.get(name).map_or(0.0, |amount| amount.as_units_ceil() as f64);
@@ -210,9 +212,19 @@ impl CloudStackProvider {
                         .unwrap_or_default()
                 };
                 let (zone, kind) = (value(well_known::TOPOLOGY_ZONE), value(well_known::CAPACITY_TYPE));
-                let labels = [&*it.name, &zone, &kind, currency.unwrap_or_default()];
-                metrics.type_price.set(&labels, offering.price);
+                let series = [&*it.name, &zone, &kind, currency.unwrap_or_default()];
+                metrics.type_price.set(&series, offering.price);
+                offered.insert(series.map(str::to_owned));
             }
+        }
+        let objects = &self.shared.objects;
+        let vanished = self.shared.measured.note(class, offered, |name| objects.node_class(name).is_some());
+        for series in &vanished.series {
+            metrics.type_price.delete(&series.each_ref().map(String::as_str));
+        }
+        for name in &vanished.types {
+            metrics.type_cpu.delete(&[name]);
+            metrics.type_memory.delete(&[name]);
         }
     }
 

@@ -32,6 +32,7 @@ use crate::later_disks::LaterDisks;
 use crate::launches::Launches;
 use crate::learnt_memory::LearntMemory;
 use crate::lookups::Lookups;
+use crate::measured::Measured;
 use crate::naming::{Form, Naming, ProviderIdFormat};
 use crate::nodeclass::{CloudStackNodeClass, CredentialsRef};
 use crate::prices::Books;
@@ -329,6 +330,7 @@ pub(crate) struct Shared {
     pub(crate) root_disks: RootDisks,
     pub(crate) taken: Taken,
     pub(crate) learnt_memory: LearntMemory,
+    pub(crate) measured: Measured,
     pub(crate) slots: Slots,
     pub(crate) tokens: Tokens,
     pub(crate) books: Books,
@@ -393,6 +395,7 @@ impl Shared {
             root_disks: RootDisks::default(),
             taken: Taken::default(),
             learnt_memory: LearntMemory::default(),
+            measured: Measured::default(),
             slots: Slots::default(),
             tokens: Tokens::new(environment.entropy.stream("cloudstack/tokens")),
             books: Books::default(),

@@ -18,6 +18,7 @@ mod joining;
 mod launching;
 mod logs;
 mod looking_after;
+mod metrics;
 mod refusals;
 mod requests;
 mod resolving;
