@@ -80,10 +80,22 @@ async fn scenario_12_of_two_machines_by_two_leaders_the_older_is_kept() {
     let other = world.another(2);
     let claim = world.claim("np-a", json!({"cpu": "1"}));
     let (a, b) = tokio::join!(world.launch(&claim), world.launch_by(&other, &claim));
-    let made = world.live().len();
-    assert!(made >= 1 && (a.is_ok() || b.is_ok()));
+    // Both were accepted: the server checks names and writes them down separately.
+    let made = world.cloud.machines().len();
+    assert!(made == 2 && a.is_ok() && b.is_ok(), "{made} {a:?} {b:?}");
+    let oldest = world.cloud.machines().into_iter().min_by_key(|machine| machine.created).expect("one").id;
+    // For twenty seconds nobody knows that there are two.
+    for _ in 0..10 {
+        let (ours, theirs) = tokio::join!(world.launch(&claim), world.launch_by(&other, &claim));
+        assert_eq!(ours.expect("one").provider_id, theirs.expect("the same").provider_id);
+        let (ours, theirs) = tokio::join!(world.provider.round(), other.round());
+        assert!(ours.is_ok() && theirs.is_ok());
+        seconds(2).await;
+    }
     seconds(30).await;
     let kept = world.launch(&claim).await.expect("one of them");
+    assert!(kept.provider_id.ends_with(&oldest), "the older");
+    assert_eq!(world.calls("deployVirtualMachine"), 2, "no third");
     seconds(400).await;
     world.round().await;
     seconds(60).await;

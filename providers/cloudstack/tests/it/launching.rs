@@ -6,6 +6,7 @@ use std::time::Duration;
 use base64::Engine as _;
 use karpenter_api::NodeClaim;
 use karpenter_cloudprovider::provider::CloudProvider;
+use karpenter_provider_cloudstack::{ProviderOptions, labels};
 use karpenter_sim::cloudstack::faults::{Fault, Trouble};
 use karpenter_sim::cloudstack::settings::Throttle;
 use serde_json::json;
@@ -55,8 +56,13 @@ async fn scenario_3_names_with_spaces_brackets_and_umlauts_make_valid_labels_tha
     let world = World::new().await;
     let name = "k8s large (8 vCPU / 16 GiB)";
     world.cloud.edit("zone", "sim-zone-1", |zone| zone["name"] = "Zürich [1]".into());
+    let (network, template) = ("Küche & Flur (2)", "Ubuntu 24.04 für Größeres");
+    world.cloud.edit("network", "k8s-net", |entry| entry["name"] = network.into());
+    world.cloud.add("template", json!({"name": template}));
     let mut odd = spec();
     odd["zone"] = "Zürich [1]".into();
+    odd["networkSelectorTerms"] = json!([{"name": network}]);
+    odd["templateSelectorTerms"] = json!([{"name": template}]);
     odd["serviceOfferingSelectorTerms"] = json!([{"name": name}]);
     // What was looked up before the zone was renamed is remembered for an hour.
     seconds(3700).await;
@@ -75,6 +81,8 @@ async fn scenario_3_names_with_spaces_brackets_and_umlauts_make_valid_labels_tha
             "{value}"
         );
     }
+    assert!(label(&instance, labels::NETWORK_NAME).starts_with("K_che"), "{:?}", instance.labels);
+    assert!(label(&instance, labels::TEMPLATE_NAME).starts_with("Ubuntu_24.04"), "{:?}", instance.labels);
     seconds(30).await;
     let current = world.current("np-a");
     assert_eq!(world.provider.is_drifted(&current).await.expect("known"), None);
@@ -223,4 +231,20 @@ async fn a_name_that_is_taken_in_the_zone_leads_to_the_next() {
         assert!(names[0] != names[1] && names[1].starts_with(names[0]), "{names:?}");
         assert!(world.provider.delete(&world.current("np-a")).await.is_ok(), "it is known as this claim's");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_launch_that_is_to_wait_for_nothing_is_over_when_its_machine_is_accepted() {
+    let world = World::new().await;
+    let at_once = ProviderOptions { launch_wait: Duration::ZERO, ..ProviderOptions::new("test") };
+    let hasty = world.with_options(at_once);
+    let claim = world.claim("np-a", json!({"cpu": "1"}));
+    let instance = world.launch_by(&hasty, &claim).await.expect("a machine");
+    let log = world.cloud.log();
+    let ordered = log.iter().rposition(|entry| entry.command == "deployVirtualMachine").expect("an order");
+    let after: Vec<&str> = log[ordered + 1..].iter().map(|entry| entry.command.as_str()).collect();
+    assert!(!after.contains(&"listVirtualMachines"), "nobody looks whether it is placed: {after:?}");
+    // All the same everything is known of it that was ordered.
+    assert_eq!(instance.labels["node.kubernetes.io/instance-type"], "k8s.small");
+    assert!(!instance.capacity.is_empty() && instance.provider_id.ends_with(&world.live()[0].id));
 }

@@ -1,4 +1,5 @@
-//! What is logged, at the finest level, when everything goes wrong: never keys, signatures or user data.
+//! What is logged: enough to follow a node by one search, and, at the finest level when everything goes wrong, never keys, signatures or
+//! user data.
 
 use std::fmt::{Debug, Write as _};
 use std::sync::{Arc, Mutex};
@@ -6,15 +7,55 @@ use std::sync::{Arc, Mutex};
 use base64::Engine as _;
 use karpenter_provider_cloudstack::client::http::{HttpSettings, Way};
 use karpenter_provider_cloudstack::credentials::http_roads;
+use karpenter_runtime::logging;
 use karpenter_sim::cloudstack::account::Role;
 use karpenter_sim::cloudstack::faults::{Fault, Trouble};
-use serde_json::json;
+use serde_json::{Value, json};
+use tracing::Instrument as _;
 use tracing::field::{Field, Visit};
 use tracing::span;
 use tracing_subscriber::layer::{Context, SubscriberExt as _};
 use tracing_subscriber::{Layer, Registry};
 
 use crate::cloud::{World, seconds, spec};
+
+/// Where lines are written to.
+#[derive(Clone, Default)]
+struct Output(Arc<Mutex<Vec<u8>>>);
+
+impl std::io::Write for Output {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_line_of_a_call_names_its_reconcile_and_the_job_it_began() {
+    let world = World::new().await;
+    let output = Output::default();
+    let level = tracing::level_filters::LevelFilter::DEBUG.into();
+    let config = logging::Config { level, ..logging::Config::default() };
+    let clock = world.environment.clock.clone();
+    let guard = tracing::subscriber::set_default(logging::subscriber(config, clock, output.clone()));
+    let reconcile = tracing::error_span!("reconcile", controller = "nodeclaim", reconcileID = "a-reconcile");
+    let claim = world.claim("np-a", json!({"cpu": "1"}));
+    world.launch(&claim).instrument(reconcile).await.expect("a machine");
+    drop(guard);
+    let text = String::from_utf8(output.0.lock().unwrap().clone()).expect("text");
+    let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let deploy =
+        lines.iter().find(|line| line["command"] == "deployVirtualMachine" && !line["jobid"].is_null());
+    let deploy = deploy.unwrap_or_else(|| panic!("{text}"));
+    assert_eq!(deploy["reconcileID"], "a-reconcile", "{deploy}");
+    let log = world.cloud.log();
+    let ordered = log.iter().find(|entry| entry.command == "deployVirtualMachine").expect("an order");
+    assert_eq!(deploy["jobid"], ordered.parameters["customjobid"].as_str(), "{deploy}");
+}
 
 /// Everything that is logged, as text.
 #[derive(Clone, Default)]

@@ -36,7 +36,9 @@ async fn scenario_2_the_manifest_users_have_becomes_ready_with_all_conditions() 
         "NetworkReady",
         "TemplatesReady",
         "ServiceOfferingsReady",
+        "AffinityReady",
         "QuotaAvailable",
+        "MachinesDeletable",
     ] {
         assert_eq!(
             class.condition_status(name),
