@@ -31,6 +31,8 @@ pub const PERMISSIONS_READY: &str = "PermissionsReady";
 pub const TAINTS_DECLARED: &str = "TaintsDeclared";
 /// kubelet keeps of Nodes what is said that it keeps. Nothing depends on it.
 pub const KUBELET_AS_DECLARED: &str = "KubeletAsDeclared";
+/// Prices can be had from where the NodeClass says. Nothing depends on it.
+pub const PRICES_KNOWN: &str = "PricesKnown";
 /// What takes part has Machines that are not Karpenter's. Nothing depends on it.
 pub const UNMANAGED_MACHINES: &str = "UnmanagedMachines";
 
@@ -527,6 +529,30 @@ pub struct ResourceStatus {
     /// What its Machines will have to wait for: it is offered all the same.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waiting: Option<String>,
+    /// What its Nodes told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub learned: Option<LearnedStatus>,
+}
+
+/// What Nodes of a scalable resource told. It is kept for who runs next.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct LearnedStatus {
+    /// The template that they were made from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub template: Option<String>,
+    /// What that said, in short.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub template_hash: Option<String>,
+    /// What a Node has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub capacity: Option<ResourceList>,
+    /// What of it pods may use.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub allocatable: Option<ResourceList>,
+    /// Whether machines turned out to be such that may be taken away at any time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interruptible: Option<bool>,
 }
 
 /// One of several places where a scalable resource gives nodes.

@@ -79,6 +79,9 @@ fn the_definitions_have_upstreams_structure() {
         if crd.kind == "CloudStackNodeClass" {
             without_differences(&mut ours);
         }
+        if crd.kind == "ClusterAPINodeClass" {
+            without_operators(&mut ours);
+        }
         if matches!(crd.kind, "ClusterAPINodeClass" | "CloudStackNodeClass") {
             without_our_own(&mut ours, theirs.unwrap_or(&Value::Null));
         }
@@ -98,6 +101,13 @@ fn without_differences(ours: &mut Value) {
             text.replace(", 'osType', 'family'", "").replace(" || has(x.osType) || has(x.family)", "").into();
     }
     spec["userData"].as_object_mut().expect("a field").remove("maxLength");
+}
+
+/// Undoes where a ClusterAPINodeClass deliberately differs: its selector takes no operator that means nothing.
+fn without_operators(ours: &mut Value) {
+    let operator = "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/scalableResourceSelector/properties/matchExpressions/items/properties/operator";
+    let operator = ours.pointer_mut(operator).and_then(Value::as_object_mut).expect("a field");
+    operator.remove("enum").expect("operators");
 }
 
 /// Removes the optional properties that we have added, the rules about them and the columns that show them: whoever does not know them
@@ -236,6 +246,8 @@ fn texts(schema: &Value) -> &'static [&'static str] {
         "^((100|[0-9]{1,2})%|[0-9]+)$" => &["10%", "5", "0"],
         "^[^/]*$" => &["karpenter.kwok.sh"],
         r"^\d+(\.\d+)?$" | r"^[0-9]+(\.[0-9]+)?$" => &["0.50", "1"],
+        p if p.starts_with(r"^\s*\+?(\d+\.?\d*|") => &["0.5", "1e-3"],
+        p if p.starts_with(r"^\s*(\d+(\.\d*)?\s*%|") => &["10%", "500Mi"],
         p if p.starts_with("^(@(annually|") => &["@daily", "0 9 * * mon-fri"],
         p if p.starts_with("^(([+-]{1}") => &["+10%", "-0.5", "-100%"],
         "^(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?$" => &["", "a.b_c-D"],

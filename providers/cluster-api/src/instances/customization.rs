@@ -5,8 +5,11 @@ use k8s_openapi::api::core::v1::Taint;
 use karpenter_api::{NodeClaim, ResourceList, structure_hash, taints};
 use serde_json::{Value, json};
 
+use crate::client::fields::Malformed;
 use crate::client::scalable::Scalable;
-use crate::nodeclass::{ClonePatch, ClusterAPINodeClassSpec, Kubelet, PatchOperation, PatchValue};
+use crate::nodeclass::{
+    ClonePatch, ClusterAPINodeClass, ClusterAPINodeClassSpec, Kubelet, PatchOperation, PatchValue,
+};
 
 /// Why a patch cannot be applied.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -51,6 +54,28 @@ pub fn patch(
         json_patch::patch(spec, &operation).map_err(|error| failed(error.to_string()))?;
     }
     Ok(())
+}
+
+/// Values of a NodeClass's patches that mean nothing, whatever the NodeClaim: every launch would fail on them.
+pub fn trouble(class: &ClusterAPINodeClass) -> Vec<Malformed> {
+    let spec = class.spec();
+    let fields = [
+        ("bootstrapPatches", spec.bootstrap_patches),
+        ("infrastructurePatches", spec.infrastructure_patches),
+    ];
+    let mut found = Vec::new();
+    for (field, patches) in fields.into_iter().filter(|_| class.makes_machines()) {
+        for (index, patch) in patches.iter().flatten().enumerate() {
+            let value = patch.value.as_ref();
+            let error = value.and_then(|text| Some((text, serde_json::from_str::<Value>(text).err()?)));
+            found.extend(error.map(|(text, error)| Malformed {
+                object: format!("ClusterAPINodeClass {}", class.name()),
+                key: format!("spec.{field}[{index}].value"),
+                problem: format!("{text:?} is not JSON: {error}; a text wants quotes"),
+            }));
+        }
+    }
+    found
 }
 
 fn taints_of(claim: &NodeClaim) -> Vec<Taint> {
@@ -201,6 +226,22 @@ mod tests {
             },
         }))
         .expect("a NodeClaim")
+    }
+
+    #[test]
+    fn a_patch_whose_value_is_no_json_is_named() {
+        let class = |mode: &str| -> ClusterAPINodeClass {
+            let patches = json!([{"path": "/a", "value": "1"}, {"path": "/b", "value": "plain"}]);
+            serde_json::from_value(json!({
+                "metadata": {"name": "metal"}, "spec": {"launchMode": mode, "bootstrapPatches": patches},
+            }))
+            .expect("a NodeClass")
+        };
+        let told: Vec<String> = trouble(&class("Machine")).iter().map(ToString::to_string).collect();
+        assert_eq!(told.len(), 1, "{told:?}");
+        let expected = "ClusterAPINodeClass metal: spec.bootstrapPatches[1].value: \"plain\" is not JSON";
+        assert!(told[0].starts_with(expected), "{told:?}");
+        assert!(trouble(&class("MachineDeployment")).is_empty());
     }
 
     #[test]

@@ -285,6 +285,7 @@ impl Fleet {
 
     /// What a NodeClass offers at the moment.
     pub fn offers(&self, class: &ClusterAPINodeClass) -> Arc<Offers> {
+        self.lessons.recall(class);
         let silent = self.hub.silent_for().is_none_or(|silent| silent > self.settings.max_age);
         let version = (
             class.metadata.resource_version.clone(),
@@ -305,11 +306,14 @@ impl Fleet {
             let hold = self.reverts.pause(id).filter(|_| !class.makes_machines())?.hold()?;
             Some(format!("{}: {}", hold.reason, hold.message))
         };
+        let members = offers::members(class, &self.mirror);
+        let mut spot = self.node_claims.spot_resources();
+        spot.extend(self.lessons.spot(&members, &self.mirror));
         let market = Market {
             mirror: &self.mirror,
             settings: &self.settings,
-            learnt: self.lessons.learnt(&offers::members(class, &self.mirror), &self.mirror),
-            spot: self.node_claims.spot_resources(),
+            learnt: self.lessons.learnt(&members, &self.mirror),
+            spot,
             carried: self.node_claims.carried(class.name()),
             told: self.lessons.told(class),
             silent,

@@ -1,9 +1,10 @@
 //! What is learnt by looking: the Node of a Machine tells what its siblings will have, where nothing else does, and what kubelet keeps
 //! for itself; a ConfigMap and an endpoint tell prices. Looked at now and then, and kept while its source is what it was: until
-//! something newer is known, the source is known to be gone, or another one is named.
+//! something newer is known, the source is known to be gone, or another one is named. What Nodes told outlives the process in the
+//! NodeClass's status: a resource without Nodes would be left out for ever by the next one.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -25,7 +26,7 @@ use crate::client::scalable::{Scalable, ScalableKey, ScalableKind};
 use crate::instancetypes::blueprint::Learnt;
 use crate::instancetypes::price::Told;
 use crate::names;
-use crate::nodeclass::{ClusterAPINodeClass, ConfigMapReference};
+use crate::nodeclass::{ClusterAPINodeClass, ConfigMapReference, LearnedStatus};
 
 /// How long it is until a Node is looked at again.
 const NODE_PERIOD: Duration = Duration::from_secs(60 * 60);
@@ -49,6 +50,12 @@ struct State {
     /// What resources are made from, and since when where that was seen to change under the same name: older Machines are of what was
     /// there before.
     made: BTreeMap<ScalableKey, (Made, Option<Timestamp>)>,
+    /// Resources whose nodes turned out to be spot, and what those were made from.
+    spot: BTreeMap<ScalableKey, Made>,
+    /// The version of each NodeClass whose status was last read for what was learnt before.
+    recalled: BTreeMap<String, Option<String>>,
+    /// Why prices cannot be had, by NodeClass and by what they are from.
+    unknown_prices: BTreeMap<(String, PricesFrom), Vec<String>>,
     /// By NodeClass.
     config_maps: BTreeMap<String, Source<ConfigMapReference, String>>,
     /// By NodeClass.
@@ -59,8 +66,16 @@ struct State {
 struct Lesson {
     /// The template it is about.
     source: Made,
-    at: Instant,
+    /// When it was learnt; before us if that is not known.
+    at: Option<Instant>,
     learnt: Learnt,
+}
+
+/// Where prices are from that are told outside the NodeClass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum PricesFrom {
+    ConfigMap,
+    Endpoint,
 }
 
 /// What Machines of a resource are made from.
@@ -112,6 +127,80 @@ impl Lessons {
         scalables.iter().filter_map(lesson).collect()
     }
 
+    /// Those of these resources whose nodes turned out to be spot, as they are made now.
+    pub fn spot(&self, scalables: &[Arc<Scalable>], mirror: &Mirror) -> BTreeSet<ScalableKey> {
+        let state = self.lock();
+        let is_spot = |scalable: &&Arc<Scalable>| {
+            state.spot.get(&scalable.id).is_some_and(|made| made.may_be(&Made::of(scalable, mirror)))
+        };
+        scalables.iter().filter(is_spot).map(|scalable| scalable.id.clone()).collect()
+    }
+
+    /// The nodes of a resource, as it is made now, turned out to be spot.
+    pub(super) fn turned_out_spot(&self, scalable: &Scalable, mirror: &Mirror) {
+        let (made, mut state) = (Made::of(scalable, mirror), self.lock());
+        let before = state.spot.insert(scalable.id.clone(), made.clone());
+        state.version += u64::from(before != Some(made));
+    }
+
+    /// What is known of a resource, as the status of its NodeClass keeps it.
+    pub(crate) fn noted(&self, scalable: &Scalable, mirror: &Mirror) -> Option<LearnedStatus> {
+        let (made, state) = (Made::of(scalable, mirror), self.lock());
+        let lesson = state.nodes.get(&scalable.id).filter(|lesson| lesson.source.may_be(&made));
+        let spot = state.spot.get(&scalable.id).filter(|source| source.may_be(&made));
+        let source = lesson.map(|lesson| &lesson.source).or(spot)?;
+        Some(LearnedStatus {
+            template: source.template.clone(),
+            template_hash: source.hash.map(|hash| format!("{hash:016x}")),
+            capacity: lesson.map(|lesson| lesson.learnt.capacity.clone()),
+            allocatable: lesson.map(|lesson| lesson.learnt.allocatable.clone()),
+            interruptible: spot.map(|_| true),
+        })
+    }
+
+    /// Takes over what the status of a NodeClass says was learnt by who ran before, where nothing is known.
+    pub(crate) fn recall(&self, class: &ClusterAPINodeClass) {
+        let mut state = self.lock();
+        let version = &class.metadata.resource_version;
+        if version.is_some() && state.recalled.get(class.name()) == Some(version) {
+            return;
+        }
+        state.recalled.insert(class.name().to_owned(), version.clone());
+        let rows = class.status.iter().flat_map(|status| status.resources.iter().flatten());
+        for row in rows {
+            let Some((id, learned)) = ScalableKey::parse(&row.name).zip(row.learned.as_ref()) else {
+                continue;
+            };
+            let hash = learned.template_hash.as_deref().and_then(|text| u64::from_str_radix(text, 16).ok());
+            let source = Made { template: learned.template.clone(), hash };
+            if let Some(capacity) = learned.capacity.clone().filter(|_| !state.nodes.contains_key(&id)) {
+                let allocatable = learned.allocatable.clone().unwrap_or_default();
+                let learnt = Learnt { capacity, allocatable };
+                state.nodes.insert(id.clone(), Lesson { source: source.clone(), at: None, learnt });
+                state.version += 1;
+            }
+            if learned.interruptible == Some(true) && !state.spot.contains_key(&id) {
+                state.spot.insert(id.clone(), source.clone());
+                state.version += 1;
+            }
+            // A template that changed while nobody looked is another: its older Machines teach nothing.
+            state.made.entry(id).or_insert((source, None));
+        }
+    }
+
+    /// Why prices cannot be had from where a NodeClass says now.
+    pub(crate) fn unknown_prices(&self, class: &ClusterAPINodeClass) -> Vec<String> {
+        let pricing = class.spec.as_ref().and_then(|spec| spec.pricing.as_ref());
+        let named = [
+            (PricesFrom::ConfigMap, pricing.is_some_and(|pricing| pricing.config_map_ref.is_some())),
+            (PricesFrom::Endpoint, pricing.is_some_and(|pricing| pricing.endpoint.is_some())),
+        ];
+        let state = self.lock();
+        let problems = |from| state.unknown_prices.get(&(class.name().to_owned(), from)).cloned();
+        let named = named.into_iter().filter(|(_, named)| *named);
+        named.filter_map(|(from, _)| problems(from)).flatten().collect()
+    }
+
     /// The prices that the ConfigMap and the endpoint tell which the NodeClass names now.
     pub fn told(&self, class: &ClusterAPINodeClass) -> Told {
         let state = self.lock();
@@ -131,13 +220,14 @@ impl Lessons {
 
     fn is_fresh(&self, scalable: &Scalable, source: &Made) -> bool {
         let state = self.lock();
-        let fresh = |lesson: &Lesson| lesson.source == *source && lesson.at.elapsed() < NODE_PERIOD;
+        let is_young = |at: Instant| at.elapsed() < NODE_PERIOD;
+        let fresh = |lesson: &Lesson| lesson.source == *source && lesson.at.is_some_and(is_young);
         state.nodes.get(&scalable.id).is_some_and(fresh)
     }
 
     fn learn(&self, scalable: &Scalable, source: Made, learnt: Learnt) {
         let mut state = self.lock();
-        let lesson = Lesson { source, at: Instant::now(), learnt };
+        let lesson = Lesson { source, at: Some(Instant::now()), learnt };
         let changed = state
             .nodes
             .get(&scalable.id)
@@ -237,7 +327,7 @@ fn is_ready(node: &Node) -> bool {
 
 /// The Machines of a resource that were made from the template that it names now: those of the newest MachineSet that names it, too.
 /// Cluster API takes a moment to make that.
-fn machines_of_today(fleet: &Fleet, scalable: &Scalable) -> Vec<Machine> {
+pub(super) fn machines_of_today(fleet: &Fleet, scalable: &Scalable) -> Vec<Machine> {
     let mut machines = fleet.machines_of(&scalable.id);
     let sets = fleet.mirror.sets_of(&scalable.id);
     if !sets.is_empty() {
@@ -253,7 +343,11 @@ fn machines_of_today(fleet: &Fleet, scalable: &Scalable) -> Vec<Machine> {
 }
 
 /// The Machines of their own that were made from a blueprint as it is now.
-fn machines_of_their_own(fleet: &Fleet, class: &ClusterAPINodeClass, blueprint: &Scalable) -> Vec<Machine> {
+pub(super) fn machines_of_their_own(
+    fleet: &Fleet,
+    class: &ClusterAPINodeClass,
+    blueprint: &Scalable,
+) -> Vec<Machine> {
     if !class.makes_machines() {
         return Vec::new();
     }
@@ -284,16 +378,22 @@ async fn read_config_map(
     }
     let what = format!("ConfigMap {}/{}", name.namespace, name.name);
     let prices = match Api::<ConfigMap>::namespaced(client.clone(), &name.namespace).get(&name.name).await {
-        Ok(map) => map.data.unwrap_or_default(),
+        Ok(map) => {
+            tell(fleet, class, PricesFrom::ConfigMap, Vec::new());
+            map.data.unwrap_or_default()
+        }
         // Whoever deletes it takes its prices back.
         Err(kube::Error::Api(status))
             if status.code == 404 && status.details.as_ref().is_some_and(|d| d.name == name.name) =>
         {
-            tell(fleet, class, &format!("{what}, which spec.pricing.configMapRef names, does not exist"));
+            let problem = format!("{what}, which spec.pricing.configMapRef names, does not exist");
+            tell(fleet, class, PricesFrom::ConfigMap, vec![problem]);
             BTreeMap::new()
         }
         // The last good ones stay.
-        Err(error) => return tell(fleet, class, &format!("cannot read {what}: {error}")),
+        Err(error) => {
+            return tell(fleet, class, PricesFrom::ConfigMap, vec![format!("cannot read {what}: {error}")]);
+        }
     };
     let due = Instant::now() + CONFIG_MAP_PERIOD;
     let mut state = fleet.lessons.lock();
@@ -307,32 +407,39 @@ async fn ask_endpoint(fleet: &Fleet, class: &ClusterAPINodeClass, url: String) {
         return;
     }
     let told = (fleet.fetch)(url.clone()).await.and_then(|text| prices::read(&text));
+    let problems = match &told {
+        Ok(Prices { unclear, .. }) => {
+            let unclear = unclear.iter();
+            unclear.map(|key| format!("spec.pricing.endpoint: its {key:?} is no price per hour")).collect()
+        }
+        Err(problem) => vec![format!("spec.pricing.endpoint: {problem}")],
+    };
+    tell(fleet, class, PricesFrom::Endpoint, problems);
     let now = Instant::now();
     let mut state = fleet.lessons.lock();
     let before = prices_of(&state.endpoints, class.name(), Some(&url));
     let (prices, due) = match told {
         Ok(Prices { mut told, unclear }) => {
             for key in &unclear {
-                tell(fleet, class, &format!("spec.pricing.endpoint: its {key:?} is no price per hour"));
                 // The last good one stays. Where there was none, that of its other nodes is the best there is.
                 told.extend(before.get_key_value(key).map(|(key, price)| (key.clone(), *price)));
             }
             (told, now + ENDPOINT_PERIOD)
         }
-        Err(problem) => {
-            tell(fleet, class, &format!("spec.pricing.endpoint: {problem}"));
-            // The last good ones stay.
-            (before.clone(), now + ENDPOINT_RETRY)
-        }
+        // The last good ones stay.
+        Err(_) => (before.clone(), now + ENDPOINT_RETRY),
     };
     state.version += u64::from(before != prices);
     state.endpoints.insert(class.name().to_owned(), Source { name: url, due, prices });
 }
 
-/// Prices cannot be had from where the NodeClass says: its owner is told, and launches go on.
-fn tell(fleet: &Fleet, class: &ClusterAPINodeClass, problem: &str) {
-    let event = Event::new(reference(class), EventType::Warning, "PricesUnknown", problem.to_owned());
-    fleet.recorder.publish(event.dedupe_by([problem.to_owned()]));
+/// Why prices cannot be had from where the NodeClass says, if so: its owner is told, and launches go on.
+fn tell(fleet: &Fleet, class: &ClusterAPINodeClass, from: PricesFrom, problems: Vec<String>) {
+    for problem in &problems {
+        let event = Event::new(reference(class), EventType::Warning, "PricesUnknown", problem.clone());
+        fleet.recorder.publish(event.dedupe_by([problem.clone()]));
+    }
+    fleet.lessons.lock().unknown_prices.insert((class.name().to_owned(), from), problems);
 }
 
 #[cfg(test)]
@@ -378,5 +485,44 @@ mod tests {
         assert!(made("t", None).may_be(&made("t", Some(1))) && made("t", Some(1)).may_be(&made("t", None)));
         assert!(!made("t", Some(1)).may_be(&made("t", Some(2))));
         assert!(!made("t", None).may_be(&made("other", None)));
+    }
+
+    #[test]
+    fn what_was_learnt_outlives_the_process_in_the_status_until_the_template_is_another() {
+        let mirror = Mirror::default();
+        mirror.apply(Watched::MachineDeployment, &object(deployment_json("m", &[])));
+        let template = |hash: u64| crate::client::template::Template { hash, ..Default::default() };
+        let scalables = mirror.scalables();
+        let to_template = scalables[0].infrastructure.clone().expect("a template");
+        mirror.set_template(to_template.clone(), Ok(template(7)));
+        let before = Lessons::default();
+        let list = |memory: &str| -> ResourceList {
+            serde_json::from_value(serde_json::json!({"cpu": "4", "memory": memory})).expect("resources")
+        };
+        let learnt = Learnt { capacity: list("16Gi"), allocatable: list("15Gi") };
+        assert_eq!(before.noted(&scalables[0], &mirror), None, "nothing is known");
+        before.learn(&scalables[0], Made::of(&scalables[0], &mirror), learnt.clone());
+        before.turned_out_spot(&scalables[0], &mirror);
+        let learned = before.noted(&scalables[0], &mirror).expect("a note");
+        let class: ClusterAPINodeClass = serde_json::from_value(serde_json::json!({
+            "metadata": {"name": "default", "resourceVersion": "1"},
+            "status": {"resources": [{"name": scalables[0].id.to_string(), "learned": learned}]},
+        }))
+        .expect("a NodeClass");
+        let after = Lessons::default();
+        after.recall(&class);
+        assert_eq!(after.learnt(&scalables, &mirror).get(&scalables[0].id), Some(&learnt));
+        assert!(after.spot(&scalables, &mirror).contains(&scalables[0].id));
+        let source = Made::of(&scalables[0], &mirror);
+        assert!(!after.is_fresh(&scalables[0], &source), "a Node that is there is looked at all the same");
+        mirror.set_template(to_template, Ok(template(8)));
+        assert!(after.learnt(&scalables, &mirror).is_empty() && after.spot(&scalables, &mirror).is_empty());
+        let seen = Made::of(&scalables[0], &mirror);
+        assert_eq!(
+            after.made(&scalables[0], seen, second(9)).1,
+            Some(second(9)),
+            "older Machines are of another"
+        );
+        assert_eq!(after.noted(&scalables[0], &mirror), None);
     }
 }

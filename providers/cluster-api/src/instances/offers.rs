@@ -12,7 +12,7 @@ use karpenter_primitives::Selector;
 use super::adoption;
 use super::holds::{self, Hold, HoldKind};
 use super::ledger::{self, ClaimFacts};
-use super::{skew, templates};
+use super::{customization, skew, templates};
 use crate::client::fields::Malformed;
 use crate::client::machine::Machine;
 use crate::client::mirror::Mirror;
@@ -165,6 +165,7 @@ impl Market<'_> {
         }
         offers.excluded.extend(templates::trouble(class, self.mirror));
         offers.excluded.extend(selector_trouble(class));
+        offers.excluded.extend(customization::trouble(class));
         offers.catalog = Catalog::of(&offers.blueprints, |id, place| {
             let reason = reasons.get(id).cloned().flatten();
             reason.or_else(|| (self.failed)(id, place.failure_domain.as_deref()))

@@ -23,7 +23,8 @@ pub(super) fn resources(fleet: &Fleet, offers: &Offers, class: &ClusterAPINodeCl
         let unmanaged = Some(unmanaged(fleet, scalable)).filter(|count| *count > 0);
         let offered = offered(offers, scalable);
         let waiting = waits.filter(|_| offered.unavailable.is_none());
-        ResourceStatus { unmanaged_machines: unmanaged, waiting, ..offered }
+        let learned = fleet.lessons.noted(scalable, &fleet.mirror);
+        ResourceStatus { unmanaged_machines: unmanaged, waiting, learned, ..offered }
     };
     offers.members.iter().take(MOST_RESOURCES).map(|scalable| row(scalable)).collect()
 }

@@ -8,6 +8,12 @@ use super::ClusterAPINodeClass;
 use crate::GROUP;
 
 const PRICE_PATTERN: &str = r"^\d+(\.\d+)?$";
+/// Whatever can be read as a price: tables were not checked when they were written.
+const TABLED_PRICE_PATTERN: &str = r"^\s*\+?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*$";
+/// A quantity or a percentage.
+const THRESHOLD_PATTERN: &str =
+    r"^\s*(\d+(\.\d*)?\s*%|\+?(\d+(\.\d*)?|\.\d+)([KMGTPE]i|[numkMGTPE]|[eE][-+]?\d+)?)\s*$";
+const LABEL_VALUE_PATTERN: &str = "^(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?$";
 
 impl ClusterAPINodeClass {
     /// The definition of the kind.
@@ -96,7 +102,7 @@ fn spec() -> Schema {
         )
         .optional(
             "failureDomainZones",
-            Schema::map_of(Schema::string()).describe("The zone label of nodes in each failure domain, where it is not the failure domain's name."),
+            Schema::map_of(label_value().min_length(1)).describe("The zone label of nodes in each failure domain, where it is not the failure domain's name."),
         )
         .optional("instanceTypes", Schema::list_of(instance_type()).describe("What instance types have where neither annotations nor templates tell.").atomic_list())
         .optional("kubelet", kubelet())
@@ -240,7 +246,7 @@ fn made_with(templates: Schema) -> Schema {
         )
         .optional(
             "labels",
-            Schema::map_of(Schema::string())
+            Schema::map_of(label_value())
                 .describe("Labels of the Machines: those of the domains that Cluster API copies to Nodes."),
         )
         .cel(
@@ -295,7 +301,8 @@ fn selector(text: &str) -> Schema {
         .required(
             "operator",
             Schema::string()
-                .describe("How the label relates to the values: In, NotIn, Exists or DoesNotExist."),
+                .describe("How the label relates to the values: In, NotIn, Exists or DoesNotExist.")
+                .one_of(&["In", "NotIn", "Exists", "DoesNotExist"]),
         )
         .optional("values", values);
     Schema::object()
@@ -309,6 +316,11 @@ fn selector(text: &str) -> Schema {
             "matchLabels",
             Schema::map_of(Schema::string()).describe("Labels and the values they must have."),
         )
+}
+
+/// What a label can have.
+fn label_value() -> Schema {
+    Schema::string().pattern(LABEL_VALUE_PATTERN).max_length(63)
 }
 
 fn price(text: &str) -> Schema {
@@ -333,7 +345,7 @@ fn kubelet() -> Schema {
         .optional("systemReserved", Schema::resource_list().describe("What is kept for the system."))
         .optional(
             "evictionHard",
-            Schema::map_of(Schema::string())
+            Schema::map_of(Schema::string().pattern(THRESHOLD_PATTERN))
                 .describe("What is kept free, by signal (memory.available, nodefs.available): a quantity or a percentage."),
         )
         .optional("maxPods", Schema::int32().describe("How many pods a node may have.").minimum(0))
@@ -344,7 +356,7 @@ fn pricing() -> Schema {
         .describe("Where prices come from, if annotations do not say.")
         .optional(
             "table",
-            Schema::map_of(Schema::string()).describe(
+            Schema::map_of(Schema::string().pattern(TABLED_PRICE_PATTERN)).describe(
                 "Prices per hour by instance type, instance-type/zone or instance-type/zone/capacity-type.",
             ),
         )
@@ -394,6 +406,19 @@ fn status() -> Schema {
         .optional("price", text("The price per hour there."))
         .optional("priceSource", text("Where the price comes from."))
         .optional("unavailable", text("Why it is not offered there at the moment."));
+    let learned = Schema::object()
+        .describe(
+            "What its Nodes told. It is kept for who runs next, and holds until the template is another.",
+        )
+        .optional("template", text("The template that they were made from."))
+        .optional("templateHash", text("What that said, in short."))
+        .optional("capacity", Schema::resource_list().describe("What a Node has."))
+        .optional("allocatable", Schema::resource_list().describe("What of it pods may use."))
+        .optional(
+            "interruptible",
+            Schema::boolean()
+                .describe("Whether machines turned out to be such that may be taken away at any time."),
+        );
     let resource = Schema::object()
         .describe("A scalable resource that takes part.")
         .required("name", text("Kind, namespace and name."))
@@ -417,7 +442,8 @@ fn status() -> Schema {
         .optional(
             "waiting",
             text("What its Machines will have to wait for, where Cluster API holds them back: it is offered all the same."),
-        );
+        )
+        .optional("learned", learned);
     Schema::object()
         .describe("Whether the NodeClass can be used, and what it offers.")
         .optional("conditions", conditions::schema())

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use karpenter_api::NodePool;
-use karpenter_api::conditions::ConditionSet;
+use karpenter_api::conditions::{ConditionSet, HasConditions as _};
+use karpenter_api::{ConditionStatus, NodePool};
 use karpenter_runtime::controller::{Outcome, ReconcileResult, Reconciler};
 use karpenter_runtime::events::{Event, EventType, reference};
 use karpenter_runtime::object_key::ObjectKey;
@@ -18,8 +18,8 @@ use super::permissions::{Missing, Permissions};
 use super::resources::{resources, unmanaged_in};
 use super::{
     ClusterAPINodeClass, Drift, INSTANCE_TYPES_RESOLVED, KUBELET_AS_DECLARED, LaunchMode,
-    MANAGEMENT_CLUSTER_READY, PERMISSIONS_READY, Remediation, SCALABLE_RESOURCES_RESOLVED, TAINTS_DECLARED,
-    UNMANAGED_MACHINES,
+    MANAGEMENT_CLUSTER_READY, PERMISSIONS_READY, PRICES_KNOWN, Remediation, SCALABLE_RESOURCES_RESOLVED,
+    TAINTS_DECLARED, UNMANAGED_MACHINES,
 };
 use crate::client::scalable::{Scalable, ScalableKind};
 use crate::instances::fleet::Fleet;
@@ -33,6 +33,19 @@ const PERIOD: Duration = Duration::from_secs(60);
 const BETWEEN_WRITES: Duration = Duration::from_secs(1);
 /// After how long without an answer the management cluster counts as away.
 const SILENCE: Duration = Duration::from_secs(90);
+/// Why resources are told of that take part in several NodeClasses.
+const SHARED: &str = "SharedResources";
+/// Conditions of which an event tells when they do not hold. What is left out of instance types is told by itself.
+const WRONG_IF_FALSE: [&str; 5] = [
+    MANAGEMENT_CLUSTER_READY,
+    PERMISSIONS_READY,
+    SCALABLE_RESOURCES_RESOLVED,
+    TAINTS_DECLARED,
+    KUBELET_AS_DECLARED,
+];
+/// Reasons of which an event tells although their condition holds.
+const WRONG_IN_ANY_CASE: [&str; 3] = ["NewCredentialsNotUsed", "SomeForbidden", SHARED];
+
 /// See the module.
 pub struct StatusController {
     fleet: Arc<Fleet>,
@@ -62,13 +75,15 @@ impl StatusController {
 
     fn judge(&self, class: &mut ClusterAPINodeClass, missing: Option<Missing>, pools: &[NodePool]) {
         let fleet = &self.fleet;
-        let offers = fleet.offers(class);
+        let (offers, name) = (fleet.offers(class), class.name().to_owned());
         let resources = resources(fleet, &offers, class);
         let unmanaged = unmanaged_in(&resources);
         let templates = class.has_templates();
         let selects = templates::kind(class).map(|(_, kind)| kind);
         let is_unlisted = offers.excluded.is_empty() && templates::unlisted(class, &fleet.mirror).is_some();
         let undeclared = undeclared(class, &offers, pools);
+        let shared = shared(fleet, &offers, &name);
+        let unknown_prices = fleet.lessons.unknown_prices(class);
         let is_ours = fleet.hub.scope().is_none_or(|scope| class.is_for(&scope.namespace, &scope.cluster));
         let mut conditions = ConditionSet::of(class, fleet.clock.now());
         let unused = fleet.hub.unused_credentials();
@@ -87,6 +102,8 @@ impl StatusController {
             (Reach::Unknown, _) => {}
         }
         match missing {
+            // Who was never asked has not refused to say: what was known before us, if anything was, stays.
+            None if fleet.hub.silent_for().is_none() => {}
             // Nobody can say: what cannot be found out is no reason to stop.
             None => drop(conditions.set_true_with_reason(
                 PERMISSIONS_READY,
@@ -140,11 +157,13 @@ impl StatusController {
             conditions.set_false(INSTANCE_TYPES_RESOLVED, "NoScalableResources", "there is nothing to offer");
         } else {
             let reverts = fleet.reverts.lately(offers.members.iter().map(|member| &member.id));
-            if reverts.is_empty() {
-                conditions.set_true(SCALABLE_RESOURCES_RESOLVED);
-            } else {
+            if !reverts.is_empty() {
                 let (reason, message) = ("ReplicasChangedByAnother", some(&reverts));
                 conditions.set_true_with_reason(SCALABLE_RESOURCES_RESOLVED, reason, &message);
+            } else if !shared.is_empty() {
+                conditions.set_true_with_reason(SCALABLE_RESOURCES_RESOLVED, SHARED, &some(&shared));
+            } else {
+                conditions.set_true(SCALABLE_RESOURCES_RESOLVED);
             }
             let broken = fleet.mirror.broken();
             let left_out: Vec<String> =
@@ -176,6 +195,11 @@ impl StatusController {
             conditions.set_true(KUBELET_AS_DECLARED);
         } else {
             conditions.set_false(KUBELET_AS_DECLARED, "KubeletDiffers", &some(&differs));
+        }
+        if unknown_prices.is_empty() {
+            conditions.set_true(PRICES_KNOWN);
+        } else {
+            conditions.set_false(PRICES_KNOWN, "PricesUnknown", &some(&unknown_prices));
         }
         if templates || unmanaged.is_empty() {
             conditions.set_false(UNMANAGED_MACHINES, "NoUnmanagedMachines", "all Machines are Karpenter's");
@@ -262,6 +286,20 @@ impl StatusController {
         }
     }
 
+    /// Tells by events, too, what conditions say is wrong. What is told in parts elsewhere is not told again.
+    fn tell_of_conditions(&self, class: &ClusterAPINodeClass) {
+        for condition in class.conditions() {
+            let is_false =
+                condition.status == ConditionStatus::False && WRONG_IF_FALSE.contains(&&*condition.type_);
+            if is_false || WRONG_IN_ANY_CASE.contains(&condition.reason()) {
+                let (reason, message) = (condition.reason().to_owned(), condition.message().to_owned());
+                let event = Event::new(reference(class), EventType::Warning, reason, message);
+                // What is said may count seconds: that is no other event.
+                self.fleet.recorder.publish(event.dedupe_by([class.name().to_owned()]));
+            }
+        }
+    }
+
     /// The NodePools, where it matters what they declare. `None` if they cannot be had just now.
     async fn node_pools(&self, class: &ClusterAPINodeClass) -> Option<Vec<NodePool>> {
         if self.fleet.offers(class).blueprints.iter().all(|blueprint| blueprint.taints.is_empty()) {
@@ -285,6 +323,7 @@ impl Reconciler for StatusController {
         let mut after = ClusterAPINodeClass::clone(&before);
         self.judge(&mut after, missing, &pools);
         self.tell(&before);
+        self.tell_of_conditions(&after);
         if after == *before {
             return Ok(Outcome::After(PERIOD));
         }
@@ -302,6 +341,20 @@ impl Reconciler for StatusController {
         let written = patch_status(&self.api, &*before, &after, Lock::Optimistic).await?;
         Ok(if written.is_conflict() { Outcome::After(BETWEEN_WRITES) } else { Outcome::After(PERIOD) })
     }
+}
+
+/// Members of a NodeClass that follow the rules of another, which they take part in as well.
+fn shared(fleet: &Fleet, offers: &Offers, class: &str) -> Vec<String> {
+    let others = offers.members.iter().filter(|member| member.id.kind != ScalableKind::MachineTemplate);
+    let others = others.filter_map(|member| {
+        let first = fleet.node_class_of(member).filter(|first| first.name() != class)?;
+        Some(format!(
+            "{} takes part in ClusterAPINodeClass {} as well, and follows its rules (the first by name): limits, hooks, adoption, remediation",
+            member.id,
+            first.name()
+        ))
+    });
+    others.collect()
 }
 
 /// NodePools of this NodeClass that do not declare taints which nodes of it have: they are not offered those nodes.
