@@ -1,10 +1,12 @@
 //! Why a MachineDeployment or MachineSet is offered, or is not: by the code that decides in the operator, on objects as they are. What
-//! only a running operator knows (what failed of late, what was learnt from Nodes, what an endpoint tells) is not part of it. Pure.
+//! only a running operator finds out (what Nodes and endpoints tell, what failed of late) is as it last wrote into the status of its
+//! NodeClass. Pure.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
+use k8s_openapi::api::core::v1::Node;
 use karpenter_api::labels::CAPACITY_TYPE;
 use karpenter_api::{NodeClaim, NodePool};
 use kube::api::DynamicObject;
@@ -14,15 +16,18 @@ use crate::ClusterAPINodeClass;
 use crate::client::fields::Reference;
 use crate::client::mirror::{Mirror, Watched};
 use crate::client::scalable::{Scalable, ScalableKey, ScalableKind};
+use crate::client::scope::{Ours, Scope, belongs_to, is_for};
 use crate::client::settings::Settings;
 use crate::client::template::Template;
 use crate::instances::holds::HoldKind;
+use crate::instances::learning::Lessons;
 use crate::instances::ledger::ClaimFacts;
 use crate::instances::node_claims::{Target, carried, facts};
-use crate::instances::offers::{Market, Offers, launch_hold, selector_trouble, takes_part};
+use crate::instances::offers::{self, Market, Offers, launch_hold, selector_trouble, takes_part};
 use crate::instances::templates;
-use crate::instancetypes::price::Told;
+use crate::instancetypes::price::{Source, Told, key};
 use crate::instancetypes::taints;
+use crate::nodeclass::ResourceStatus;
 use crate::{GROUP, names};
 
 /// What is known.
@@ -32,6 +37,7 @@ pub struct Evidence {
     node_classes: Vec<ClusterAPINodeClass>,
     node_pools: Vec<NodePool>,
     node_claims: Vec<NodeClaim>,
+    nodes: Vec<Node>,
     /// Prices by the namespace and name of their ConfigMap.
     config_maps: BTreeMap<(String, String), BTreeMap<String, String>>,
     /// What the management cluster has of each Cluster, by its namespace and name.
@@ -49,6 +55,11 @@ pub enum NoEvidence {
         /// What there is.
         known: String,
     },
+    /// Nobody says which Cluster is ours.
+    #[error(
+        "there are the Clusters {0}, and neither Nodes nor NodeClasses say which is this one; set CLUSTER_NAME and CLUSTER_NAMESPACE"
+    )]
+    WhichCluster(String),
     /// There is no NodeClass.
     #[error("there is no ClusterAPINodeClass, so nothing is offered; create one")]
     NoNodeClass,
@@ -105,6 +116,7 @@ impl Evidence {
                 self.node_classes.push(class);
             }
             "NodePool" => self.node_pools.extend(serde_json::from_value::<NodePool>(value)),
+            "Node" => self.nodes.extend(serde_json::from_value::<Node>(value)),
             "NodeClaim" => self.node_claims.extend(serde_json::from_value::<NodeClaim>(value)),
             "ConfigMap" => {
                 let data = serde_json::from_value(value["data"].clone()).unwrap_or_default();
@@ -155,10 +167,26 @@ impl Evidence {
         if self.node_classes.is_empty() {
             return Err(NoEvidence::NoNodeClass);
         }
+        let ours = self.ours()?;
         let mut text = String::new();
         for (mirror, scalable) in found {
             // Writing to a String does not fail.
             let _ = writeln!(text, "{}", scalable.id);
+            let cluster = Scope {
+                namespace: scalable.id.key.namespace.to_string(),
+                cluster: scalable.cluster_name.clone(),
+            };
+            if ours.as_ref() != Some(&cluster) {
+                let _ = match &ours {
+                    Some(ours) => writeln!(
+                        text,
+                        "  not offered: it belongs to Cluster {}/{}, and this is {}/{}",
+                        cluster.namespace, cluster.cluster, ours.namespace, ours.cluster
+                    ),
+                    None => writeln!(text, "  not offered: its Cluster is not this one"),
+                };
+                continue;
+            }
             for class in &self.node_classes {
                 let verdict = match self.verdict(mirror, scalable, class) {
                     Ok(offered) => format!("offered as {offered}"),
@@ -189,7 +217,8 @@ impl Evidence {
         let class = self.node_classes.iter().find(|class| class.name() == reference.name);
         let class = class.ok_or_else(|| no_class("does not exist"))?;
         let (mut offered, mut left_out) = (Vec::new(), Vec::new());
-        for mirror in self.ours() {
+        let ours = self.ours()?.map(|ours| (ours.namespace, ours.cluster));
+        for mirror in ours.and_then(|ours| self.clusters.get(&ours)) {
             let offers = self.offers(mirror, class);
             for scalable in mirror.scalables().into_iter().chain(templates::blueprints(class, mirror)) {
                 let verdict = self.verdict(mirror, &scalable, class);
@@ -214,23 +243,53 @@ impl Evidence {
         Ok(text)
     }
 
-    /// What there is of the Cluster that the settings name; of all if they name none.
-    fn ours(&self) -> impl Iterator<Item = &Mirror> {
+    /// Which Cluster is ours, found as the operator finds it: the one that the settings name, else the one that Nodes belong to, else
+    /// the one that NodeClasses are for, else the only one.
+    fn ours(&self) -> Result<Option<Scope>, NoEvidence> {
+        let ours = Ours::new(&self.settings);
+        if let Some(known) = ours.known() {
+            return Ok(Some(known.clone()));
+        }
         let is =
             |wanted: &Option<String>, found: &String| wanted.as_ref().is_none_or(|wanted| wanted == found);
-        let ours = move |(namespace, name): &(String, String)| {
-            is(&self.settings.cluster_namespace, namespace) && is(&self.settings.cluster_name, name)
-        };
-        self.clusters.iter().filter(move |(key, _)| ours(key)).map(|(_, mirror)| mirror)
+        let there: Vec<Scope> = self
+            .clusters
+            .keys()
+            .filter(|(namespace, name)| {
+                is(&self.settings.cluster_namespace, namespace) && is(&self.settings.cluster_name, name)
+            })
+            .map(|(namespace, cluster)| Scope { namespace: namespace.clone(), cluster: cluster.clone() })
+            .collect();
+        let by_nodes = ours.agreed(self.nodes.iter().filter_map(belongs_to));
+        let by_classes = || ours.agreed(self.node_classes.iter().filter_map(is_for));
+        match (by_nodes, there.as_slice()) {
+            (Some(told), _) => Ok(Some(told)),
+            (None, [] | [_]) => Ok(there.into_iter().next()),
+            (None, several) => match by_classes() {
+                Some(told) => Ok(Some(told)),
+                None => {
+                    let names = several.iter().map(|scope| format!("{}/{}", scope.namespace, scope.cluster));
+                    Err(NoEvidence::WhichCluster(some(names)))
+                }
+            },
+        }
+    }
+
+    /// What the operator last wrote of a resource.
+    fn row<'a>(class: &'a ClusterAPINodeClass, id: &ScalableKey) -> Option<&'a ResourceStatus> {
+        let mut rows = class.status.iter().flat_map(|status| status.resources.iter().flatten());
+        rows.find(|row| row.name == id.to_string())
     }
 
     /// What a NodeClass offers of a Cluster.
     fn offers(&self, mirror: &Mirror, class: &ClusterAPINodeClass) -> Offers {
+        let (lessons, members) = (Lessons::default(), offers::members(class, mirror));
+        lessons.recall(class);
         let market = Market {
             mirror,
             settings: &self.settings,
-            learnt: BTreeMap::new(),
-            spot: BTreeSet::new(),
+            learnt: lessons.learnt(&members, mirror),
+            spot: lessons.spot(&members, mirror),
             carried: carried(class.name(), self.node_claims.iter()),
             told: self.told(class),
             silent: false,
@@ -314,14 +373,34 @@ impl Evidence {
         if let Some(hold) = hold.filter(|hold| hold.kind == HoldKind::Waiting) {
             let _ = write!(text, "; its Machines will have to wait: {}: {}", hold.reason, hold.message);
         }
+        if let Some(said) = Self::row(class, id).and_then(|row| row.unavailable.as_ref()) {
+            let _ = write!(text, "; but Karpenter said last: {said}");
+        }
         Ok(text)
     }
 
-    /// Prices of the ConfigMap that a NodeClass names.
+    /// Prices of the ConfigMap that a NodeClass names, and those that its endpoint last told.
     fn told(&self, class: &ClusterAPINodeClass) -> Told {
         let reference = class.spec().pricing.and_then(|pricing| pricing.config_map_ref);
         let config_map = reference.and_then(|r| self.config_maps.get(&(r.namespace, r.name)).cloned());
-        Told { config_map: config_map.unwrap_or_default(), ..Told::default() }
+        let mut endpoint = BTreeMap::new();
+        let rows = class.status.iter().flat_map(|status| status.resources.iter().flatten());
+        for row in rows.filter(|_| class.spec().pricing.is_some_and(|pricing| pricing.endpoint.is_some())) {
+            let Some((name, paid)) = row.instance_type.as_ref().zip(row.capacity_type.as_ref()) else {
+                continue;
+            };
+            let single = (&row.zone, &row.price, &row.price_source);
+            let several = row.offerings.iter().flatten();
+            let several = several.map(|offering| (&offering.zone, &offering.price, &offering.price_source));
+            for (zone, price, source) in several.chain([single]) {
+                let told = source.as_ref().is_some_and(|source| *source == Source::Endpoint.to_string());
+                let price = price.as_ref().and_then(|price| price.parse::<f64>().ok());
+                if let Some(price) = price.filter(|_| told) {
+                    endpoint.insert(key(name, zone.as_deref(), paid), price);
+                }
+            }
+        }
+        Told { config_map: config_map.unwrap_or_default(), endpoint }
     }
 
     /// How scalable resources and NodeClasses refer to a template.
@@ -443,7 +522,8 @@ mod tests {
             "metadata": {"name": "default"}, "spec": spec,
         });
         let objects = [class, deployment].into_iter().chain(others);
-        Evidence::of(Settings::default(), objects).explain("m").expect("an explanation")
+        let settings = Settings { cluster_name: Some("c".to_owned()), ..Settings::default() };
+        Evidence::of(settings, objects).explain("m").expect("an explanation")
     }
 
     fn pool(spec: Value) -> Value {
@@ -640,5 +720,60 @@ mod tests {
         let spec = json!({"pricing": {"configMapRef": {"namespace": "kube-system", "name": "prices"}}});
         let told = explained(spec, deployment_json("m", &[]), [map]);
         assert!(told.contains("at 0.7500 per hour by table"), "{told}");
+    }
+
+    #[test]
+    fn a_resource_of_another_cluster_is_offered_to_nobody() {
+        let class = json!({
+            "apiVersion": "karpenter.cluster.x-k8s.io/v1alpha1", "kind": "ClusterAPINodeClass",
+            "metadata": {"name": "default"}, "spec": {},
+        });
+        let mut theirs = deployment_json("n", &[]);
+        theirs["spec"]["clusterName"] = "d".into();
+        let objects = || [class.clone(), pool(json!({})), deployment_json("m", &[]), theirs.clone()];
+        let silent = Evidence::of(Settings::default(), objects());
+        let error = silent.explain("m").expect_err("nobody says which is ours").to_string();
+        assert!(error.starts_with("there are the Clusters default/c, default/d, and neither"), "{error}");
+        let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "x", "annotations": {
+            names::CLUSTER_NAME: "c", names::CLUSTER_NAMESPACE: "default",
+        }}});
+        let evidence = Evidence::of(Settings::default(), objects().into_iter().chain([node]));
+        assert!(evidence.explain("m").expect("an answer").contains("offered as m,"));
+        let told = evidence.explain("n").expect("an answer");
+        assert!(
+            told.contains("not offered: it belongs to Cluster default/d, and this is default/c"),
+            "{told}"
+        );
+        let told = evidence.explain_pool("p").expect("an answer");
+        assert!(told.contains("default/m") && !told.contains("default/n"), "{told}");
+    }
+
+    #[test]
+    fn what_a_running_karpenter_has_found_out_is_told() {
+        let mut silent = deployment_json("m", &[]);
+        silent["metadata"]["annotations"] = json!({});
+        let told = |learned: Value, row: Value| {
+            let mut row = row;
+            row["name"] = "MachineDeployment default/m".into();
+            row["learned"] = learned;
+            let class = json!({
+                "apiVersion": "karpenter.cluster.x-k8s.io/v1alpha1", "kind": "ClusterAPINodeClass",
+                "metadata": {"name": "default"}, "spec": {"pricing": {"endpoint": "http://prices/"}},
+                "status": {"resources": [row]},
+            });
+            Evidence::of(Settings::default(), [class, silent.clone()]).explain("m").expect("an answer")
+        };
+        assert!(told(json!(null), json!({})).contains("/cpu: is missing"));
+        let all = json!({"cpu": "8", "memory": "32Gi"});
+        let learned = json!({"template": "t", "capacity": all, "allocatable": all, "interruptible": true});
+        let priced = json!({
+            "instanceType": "m", "capacityType": "spot", "price": "0.700000", "priceSource": "endpoint",
+            "unavailable": "HostsFull",
+        });
+        let text = told(learned, priced);
+        let expected = "offered as m, 8 cpu, 32Gi memory, spot; no zone at 0.7000 per hour by endpoint; but Karpenter said last: HostsFull";
+        assert!(text.contains(expected), "{text}");
+        let of_another = json!({"template": "old", "capacity": all, "allocatable": all});
+        assert!(told(of_another, json!({})).contains("/cpu: is missing"), "another template's");
     }
 }

@@ -7,7 +7,7 @@
 //! | [`instances`] | what was bought |
 //! | [`client`] | the management cluster: what it has, what is written to it |
 //! | [`wiring`] | puts it together |
-//! | [`explanation`] | why a resource is offered, or is not |
+//! | [`explanation`], [`gathering`] | why a resource is offered, or is not, and what that is told by |
 //! | [`self_check`] | whether our accounts may do what we ask of the clusters |
 //! | [`labels`], [`names`], [`metrics`] | names on the wire; what is counted |
 //! | [`planted`] | faults made on purpose, for tests only |
@@ -16,6 +16,7 @@ pub mod client;
 pub mod explanation;
 #[cfg(test)]
 mod fixtures;
+pub mod gathering;
 pub mod instances;
 pub mod instancetypes;
 pub mod labels;

@@ -187,6 +187,8 @@ pub struct Clusters {
     pub workload: Client,
     /// The one that Cluster API runs in.
     pub management: Hub,
+    /// What users set.
+    pub settings: Settings,
 }
 
 /// Both clusters from the one that we run in.
@@ -205,7 +207,7 @@ pub async fn clusters(own: Config, options: &Options) -> Result<Clusters, Instal
         (workload, management)
     };
     let ours = Ours::new(&settings).asking(workload.clone());
-    Ok(Clusters { management: Hub::new(management, ours), workload })
+    Ok(Clusters { management: Hub::new(management, ours), workload, settings })
 }
 
 async fn workload_now(secrets: &Api<Secret>, name: &str) -> Result<Workload, String> {

@@ -56,7 +56,7 @@ pub async fn report(
     options: &Options,
     out: &mut impl io::Write,
 ) -> io::Result<bool> {
-    let wiring::Clusters { workload, management } = clusters;
+    let wiring::Clusters { workload, management, .. } = clusters;
     let mut report = Report { out, well: true };
     let mut rights = super::core_rights(&options.feature_gates, !options.default_topology_spread.is_empty());
     rights.extend(in_workload_cluster());

@@ -1,23 +1,16 @@
 //! `karpenter explain machine-deployment NAME`: whether each ClusterAPINodeClass offers it, and why not. Its
 //! [`Sources`] are also those of `karpenter cluster-api explain`.
 
-use std::collections::BTreeSet;
 use std::fs;
 use std::path::PathBuf;
 
 use anyhow::Context as _;
-use karpenter_provider_cluster_api::client::fields::Reference;
-use karpenter_provider_cluster_api::client::scalable::{Scalable, ScalableKind};
 use karpenter_provider_cluster_api::client::settings::Settings;
-use karpenter_provider_cluster_api::client::versions::Versions;
 use karpenter_provider_cluster_api::explanation::Evidence;
-use karpenter_provider_cluster_api::instances::templates;
-use karpenter_provider_cluster_api::names::CAPI_GROUP;
-use karpenter_provider_cluster_api::{ClusterAPINodeClass, GROUP};
-use karpenter_runtime::surroundings::{self, Kubeconfigs};
-use kube::api::{DynamicObject, ListParams};
-use kube::core::{ApiResource, GroupVersionKind};
-use kube::{Api, Client};
+use karpenter_provider_cluster_api::gathering::gather;
+use karpenter_provider_cluster_api::wiring;
+use karpenter_runtime::options::Options;
+use karpenter_runtime::surroundings;
 use serde_json::Value;
 
 /// What was asked.
@@ -34,15 +27,15 @@ pub(super) struct Args {
 /// Where what is known comes from.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Sources {
-    /// Manifests instead of running clusters: NodePools, NodeClasses, MachineDeployments, Clusters, templates, Machines, NodeClaims
+    /// Manifests instead of running clusters: NodePools, NodeClasses, MachineDeployments, Clusters, templates, Machines, NodeClaims, Nodes
     #[arg(value_name = "FILE")]
     files: Vec<PathBuf>,
 
-    /// The cluster that pods run in [default: KUBECONFIG, or where it is usually found]
+    /// The cluster that Karpenter runs in [default: KUBECONFIG, or where it is usually found]
     #[arg(long, value_name = "FILE", conflicts_with = "files")]
     kubeconfig: Option<PathBuf>,
 
-    /// The management cluster, if it is another [default: CLUSTER_API_KUBECONFIG]
+    /// The management cluster, if it is another [default: as Karpenter's settings say: CLUSTER_API_KUBECONFIG, CLUSTER_API_URL, CLUSTER_API_IN_MANAGEMENT_CLUSTER]
     #[arg(long, value_name = "FILE", conflicts_with = "files")]
     cluster_api_kubeconfig: Option<PathBuf>,
 }
@@ -64,7 +57,10 @@ const SETTINGS: [&str; 5] = [
 impl Sources {
     /// What is known.
     pub(crate) fn evidence(&self) -> anyhow::Result<Evidence> {
-        let objects = if self.files.is_empty() { read_clusters(self)? } else { read_files(&self.files)? };
+        if self.files.is_empty() {
+            return read_clusters(self);
+        }
+        let objects = read_files(&self.files)?;
         let set = |name: &str| SETTINGS.contains(&name).then(|| std::env::var(name).ok()).flatten();
         Ok(Evidence::of(Settings::read(set)?, objects))
     }
@@ -86,103 +82,25 @@ fn read_files(files: &[PathBuf]) -> anyhow::Result<Vec<Value>> {
     Ok(objects)
 }
 
-fn read_clusters(sources: &Sources) -> anyhow::Result<Vec<Value>> {
+/// What running clusters tell, as Karpenter itself reaches them by its settings.
+fn read_clusters(sources: &Sources) -> anyhow::Result<Evidence> {
+    let environ = Options::environ(std::env::vars_os())?;
+    let flag =
+        |name: &str, path: &Option<PathBuf>| path.as_ref().map(|path| format!("--{name}={}", path.display()));
+    let flags: Vec<String> = [
+        flag("kubeconfig", &sources.kubeconfig),
+        flag("cluster-api-kubeconfig", &sources.cluster_api_kubeconfig),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
+    let options = Options::parse(flags.iter().map(String::as_str), &environ)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .context("cannot start the async runtime")?;
-    let workload = Kubeconfigs::named(sources.kubeconfig.as_deref());
-    let variable = || std::env::var_os("CLUSTER_API_KUBECONFIG").map(PathBuf::from);
-    let management = sources.cluster_api_kubeconfig.clone().or_else(variable).map(Kubeconfigs::File);
-    let management = management.or_else(|| workload.clone());
     runtime.block_on(async {
-        let client = |named: Option<Kubeconfigs>| async move {
-            let config = surroundings::cluster(named.as_ref()).await?;
-            Client::try_from(config).context("cannot make a client of the cluster")
-        };
-        let (workload, management) = (client(workload).await?, client(management).await?);
-        let class = GroupVersionKind::gvk(GROUP, "v1alpha1", "ClusterAPINodeClass");
-        let mut objects = list(&workload, &ApiResource::from_gvk(&class), "ClusterAPINodeClass").await?;
-        let versions = Versions::default();
-        for kind in ["NodePool", "NodeClaim"] {
-            let resource = ApiResource::from_gvk(&GroupVersionKind::gvk("karpenter.sh", "v1", kind));
-            objects.extend(list(&workload, &resource, kind).await?);
-        }
-        objects.extend(price_tables(&workload, &objects).await?);
-        for kind in ["Cluster", "MachineDeployment", "MachineSet", "Machine"] {
-            let resource = versions.resource(&management, CAPI_GROUP, kind).await?;
-            objects.extend(list(&management, &resource, kind).await?);
-        }
-        let templates = templates(&management, &versions, &objects).await?;
-        objects.extend(templates);
-        Ok(objects)
+        let own = surroundings::cluster(options.kubeconfig.as_ref()).await?;
+        Ok(gather(&wiring::clusters(own, &options).await?).await?)
     })
-}
-
-async fn list(client: &Client, resource: &ApiResource, kind: &str) -> anyhow::Result<Vec<Value>> {
-    let api: Api<DynamicObject> = Api::all_with(client.clone(), resource);
-    let found =
-        api.list(&ListParams::default()).await.with_context(|| format!("cannot list {}", resource.plural))?;
-    found.items.into_iter().map(|object| typed(object, resource, kind)).collect()
-}
-
-fn typed(object: DynamicObject, resource: &ApiResource, kind: &str) -> anyhow::Result<Value> {
-    let mut value = serde_json::to_value(object)?;
-    value["apiVersion"] = resource.api_version.clone().into();
-    value["kind"] = kind.into();
-    Ok(value)
-}
-
-/// The ConfigMaps of prices that NodeClasses name. One that cannot be had tells nothing.
-async fn price_tables(client: &Client, objects: &[Value]) -> anyhow::Result<Vec<Value>> {
-    let resource = ApiResource::from_gvk(&GroupVersionKind::gvk("", "v1", "ConfigMap"));
-    let mut found = Vec::new();
-    for reference in objects.iter().filter_map(|object| object.pointer("/spec/pricing/configMapRef")) {
-        let text = |key: &str| reference[key].as_str().unwrap_or_default();
-        let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), text("namespace"), &resource);
-        if let Ok(map) = api.get(text("name")).await {
-            found.push(typed(map, &resource, "ConfigMap")?);
-        }
-    }
-    Ok(found)
-}
-
-/// The infrastructure templates that MachineDeployments and NodeClasses refer to or select from. One that cannot be had tells nothing.
-async fn templates(client: &Client, versions: &Versions, objects: &[Value]) -> anyhow::Result<Vec<Value>> {
-    let of_kind = |kind: &'static str| objects.iter().filter(move |object| object["kind"] == kind);
-    let mut references: BTreeSet<(String, Reference)> = BTreeSet::new();
-    let mut kinds: BTreeSet<(String, (String, String))> = BTreeSet::new();
-    for object in of_kind("MachineDeployment") {
-        let object: DynamicObject = serde_json::from_value(object.clone())?;
-        let Ok(scalable) = Scalable::read(ScalableKind::MachineDeployment, &object) else { continue };
-        let namespace = scalable.id.key.namespace.to_string();
-        references.extend(scalable.infrastructure.map(|reference| (namespace, reference)));
-    }
-    for class in of_kind("ClusterAPINodeClass") {
-        let Ok(class) = serde_json::from_value::<ClusterAPINodeClass>(class.clone()) else { continue };
-        for cluster in of_kind("Cluster") {
-            let namespace = cluster["metadata"]["namespace"].as_str().unwrap_or_default();
-            let named = templates::references(&class);
-            references.extend(named.map(|reference| (namespace.to_owned(), reference)));
-            kinds.extend(templates::kind(&class).map(|kind| (namespace.to_owned(), kind)));
-        }
-    }
-    let mut found = Vec::new();
-    for (namespace, (group, kind)) in kinds {
-        let Ok(resource) = versions.resource(client, &group, &kind).await else { continue };
-        let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), &namespace, &resource);
-        for template in api.list(&ListParams::default()).await.into_iter().flatten() {
-            found.push(typed(template, &resource, &kind)?);
-        }
-    }
-    for (namespace, reference) in references {
-        let Ok(resource) = versions.resource(client, &reference.group, &reference.kind).await else {
-            continue;
-        };
-        let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), &namespace, &resource);
-        if let Ok(template) = api.get(&reference.name).await {
-            found.push(typed(template, &resource, &reference.kind)?);
-        }
-    }
-    Ok(found)
 }

@@ -1,4 +1,5 @@
-//! `karpenter cluster-api self-check`: what it asks for is what the chart grants, and what is refused it names.
+//! `karpenter cluster-api self-check`: what it asks for is what the chart grants, and what is refused it names. And `explain`, which gets
+//! along with the same rights.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -8,6 +9,7 @@ use karpenter_provider_cluster_api::ClusterAPINodeClass;
 use karpenter_provider_cluster_api::client::hub::Hub;
 use karpenter_provider_cluster_api::client::scope::Ours;
 use karpenter_provider_cluster_api::client::settings::Settings;
+use karpenter_provider_cluster_api::gathering::gather;
 use karpenter_provider_cluster_api::wiring::Clusters;
 use karpenter_runtime::options::{Environ, FeatureGates, Options};
 use karpenter_sim::cluster_api::{self, ClusterApi};
@@ -89,7 +91,8 @@ async fn checked(world: &World, refuses: fn(&str, &str) -> bool) -> (bool, Vec<S
         cluster_namespace: Some(NAMESPACE.to_owned()),
         ..Settings::default()
     };
-    let clusters = Clusters { workload: client(), management: Hub::new(client(), Ours::new(&settings)) };
+    let management = Hub::new(client(), Ours::new(&settings));
+    let clusters = Clusters { workload: client(), management, settings };
     let mut out = Vec::new();
     let well = report(&clusters, &options, &mut out).await.expect("a report");
     let text = String::from_utf8(out).expect("text");
@@ -126,6 +129,61 @@ fn what_the_account_may_not_do_is_named_and_only_what_is_needed_fails() {
         let told =
             "FAIL management may not create simmachines.infrastructure.cluster.x-k8s.io in namespace fleet";
         assert_eq!(checked(&world, needed).await, (false, vec![told.to_owned()]));
+    })
+    .expect("a runtime");
+}
+
+/// A client whose account may read Cluster API's kinds in one namespace only, as the chart's Role has it.
+fn of_one_namespace(inner: Client) -> Client {
+    let answer = move |request: http::Request<Body>| {
+        let inner = inner.clone();
+        async move {
+            let path = request.uri().path();
+            let is_wide = path.starts_with("/apis/cluster.x-k8s.io/v") && path.split('/').count() > 4;
+            if is_wide && !path.contains(&format!("/namespaces/{NAMESPACE}/")) {
+                let refusal = json!({
+                    "kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 403, "reason": "Forbidden",
+                    "message": "not in all namespaces", "metadata": {},
+                });
+                let refusal = Body::from(refusal.to_string().into_bytes());
+                let refusal = http::Response::builder().status(403).body(refusal).expect("an answer");
+                return Ok::<_, kube::Error>(refusal);
+            }
+            inner.send(request).await
+        }
+    };
+    Client::new(tower::service_fn(answer), "default")
+}
+
+#[test]
+fn explaining_takes_no_more_rights_than_karpenter_has_and_is_about_our_cluster_alone() {
+    in_virtual_time(async {
+        let world = World::new(WorldOptions::default()).await.expect("a world");
+        let _controllers = ClusterApi::install(&world).await.expect("Cluster API");
+        for object in [
+            ClusterAPINodeClass::crd().to_json(),
+            json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}),
+            cluster_api::cluster(NAMESPACE, "c"),
+            cluster_api::cluster(NAMESPACE, "d"),
+            cluster_api::machine_deployment(NAMESPACE, "c", "m", "t", &[]),
+            cluster_api::machine_deployment(NAMESPACE, "d", "n", "t", &[]),
+            json!({
+                "apiVersion": "karpenter.cluster.x-k8s.io/v1alpha1", "kind": "ClusterAPINodeClass",
+                "metadata": {"name": "default"},
+                "spec": {"clusterRef": {"name": "c", "namespace": NAMESPACE}},
+            }),
+        ] {
+            world.create(object).await.expect("an object");
+        }
+        let client = || of_one_namespace(world.cluster().client("karpenter"));
+        let settings = Settings::default();
+        let management = Hub::new(client(), Ours::new(&settings).asking(client()));
+        let clusters = Clusters { workload: client(), management, settings };
+        let evidence = gather(&clusters).await.expect("what there is");
+        let told = evidence.explain("m").expect("an answer");
+        assert!(told.contains("ClusterAPINodeClass default: offered as m,"), "{told}");
+        let error = evidence.explain("n").expect_err("another Cluster's").to_string();
+        assert!(error.ends_with("there are fleet/m"), "{error}");
     })
     .expect("a runtime");
 }

@@ -168,7 +168,7 @@ impl Ours {
     }
 
     /// The one that all of them say, of those that go with what was said about ours.
-    fn agreed(&self, told: impl Iterator<Item = Scope>) -> Option<Scope> {
+    pub(crate) fn agreed(&self, told: impl Iterator<Item = Scope>) -> Option<Scope> {
         let agrees = |scope: &Scope| {
             self.name.as_ref().is_none_or(|name| *name == scope.cluster)
                 && self.namespace.as_ref().is_none_or(|namespace| *namespace == scope.namespace)
@@ -180,14 +180,14 @@ impl Ours {
 }
 
 /// The Cluster a Node says it belongs to.
-fn belongs_to(node: &Node) -> Option<Scope> {
+pub(crate) fn belongs_to(node: &Node) -> Option<Scope> {
     let annotations = node.metadata.annotations.as_ref()?;
     let text = |key: &str| annotations.get(key).filter(|text| !text.is_empty()).cloned();
     Some(Scope { namespace: text(CLUSTER_NAMESPACE)?, cluster: text(CLUSTER_NAME)? })
 }
 
 /// The Cluster a NodeClass refers to.
-fn is_for(class: &ClusterAPINodeClass) -> Option<Scope> {
+pub(crate) fn is_for(class: &ClusterAPINodeClass) -> Option<Scope> {
     let named = class.spec.as_ref()?.cluster_ref.as_ref()?;
     Some(Scope { namespace: named.namespace.clone(), cluster: named.name.clone() })
 }

@@ -129,10 +129,15 @@ pub fn price(
 fn keys(instance_type: &str, zone: Option<&str>, capacity_type: &str) -> [String; 3] {
     let zone = zone.unwrap_or_default();
     [
-        format!("{instance_type}/{zone}/{capacity_type}"),
+        key(instance_type, Some(zone), capacity_type),
         format!("{instance_type}/{zone}"),
         instance_type.to_owned(),
     ]
+}
+
+/// The key of an offering that is no other's.
+pub(crate) fn key(instance_type: &str, zone: Option<&str>, capacity_type: &str) -> String {
+    format!("{instance_type}/{}/{capacity_type}", zone.unwrap_or_default())
 }
 
 fn modelled(model: Option<&PriceModel>, capacity: &ResourceList) -> f64 {
