@@ -16,7 +16,7 @@ use super::deployments::bounds;
 use super::kinds::{
     Kind, annotation, condition, controller_of, is_paused, is_standalone, label, number, text,
 };
-use super::origins::Origins;
+use super::origins::{Origins, is_enrolled};
 use super::topology;
 use crate::invariants::commands::node_name;
 use crate::invariants::{Invariant, Rest, Step};
@@ -339,7 +339,8 @@ fn is_on_delete(deployment: &DynamicObject) -> bool {
 
 fn is_foreign(objects: &Objects, machine: &DynamicObject) -> bool {
     let Some(scalable) = scalable_of(objects, machine) else { return false };
-    let epoch = annotation(scalable, EPOCH).and_then(|text| text.parse::<jiff::Timestamp>().ok());
+    let epoch = annotation(scalable, EPOCH).filter(|_| is_enrolled(scalable));
+    let epoch = epoch.and_then(|text| text.parse::<jiff::Timestamp>().ok());
     let born = machine.metadata.creation_timestamp.as_ref().map(|time| time.0);
     match (epoch, born) {
         (Some(epoch), Some(born)) => born.as_second() < epoch.as_second(),
@@ -471,7 +472,7 @@ impl Invariant for LevelsWithinBounds {
         let deployments = rest.objects.machine_deployments.iter().map(|entry| (DEPLOYMENT_NAME, entry));
         let sets = rest.objects.machine_sets.iter().filter(|(_, set)| is_standalone(set));
         for (named_by, (key, deployment)) in deployments.chain(sets.map(|entry| (SET_NAME, entry))) {
-            if annotation(deployment, EPOCH).is_none() || is_deleting(&**deployment) {
+            if !is_enrolled(deployment) || is_deleting(&**deployment) {
                 continue;
             }
             let protected =
@@ -857,6 +858,19 @@ mod tests {
         let set = objects.machine_sets.values_mut().next().unwrap();
         Arc::make_mut(set).data["spec"]["replicas"] = 1.into();
         assert!(judged(&objects));
+    }
+
+    #[test]
+    fn at_rest_nothing_is_asked_of_what_was_moved_since_karpenter_scaled_it() {
+        let case = |created: &str| {
+            let mut objects = with_one_too_many(2, ["a", "a"]);
+            let deployment = objects.machine_deployments.values_mut().next().expect("a MachineDeployment");
+            let time = serde_json::from_value(json!(created)).expect("a time");
+            Arc::make_mut(deployment).metadata.creation_timestamp = Some(time);
+            judged(&objects, None)
+        };
+        assert!(!case("2025-12-31T00:00:00Z"), "nobody wants the second one");
+        assert!(case("2026-01-01T12:00:00Z"), "somebody may");
     }
 
     #[test]

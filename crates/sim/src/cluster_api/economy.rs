@@ -163,4 +163,22 @@ mod tests {
         trial.pass(2);
         trial.deployment("karpenter", 3, json!({})).expect("later");
     }
+
+    #[test]
+    fn a_node_claim_takes_few_writes() {
+        let written = |times: u64| {
+            let mut trial = Trial::of(FewWrites::new("karpenter"));
+            trial.claim("karpenter", "a", json!({}), json!({})).expect("it may be made");
+            trial.deployment("user", 0, json!({})).expect("people may");
+            for time in 0..times {
+                trial
+                    .machine("karpenter", "m", json!({"again": time.to_string()}))
+                    .expect("it may be written");
+            }
+            trial.at_rest().err()
+        };
+        assert_eq!(written(PER_LIFE + BESIDES), None);
+        let told = written(PER_LIFE + BESIDES + 2).expect("that is too much");
+        assert!(told.contains("writes, 0 of them for launches, for 1 NodeClaims"), "{told}");
+    }
 }

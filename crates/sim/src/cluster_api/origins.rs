@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use jiff::Timestamp;
 use karpenter_runtime::object_key::ObjectKey;
 use kube::api::DynamicObject;
 
@@ -51,8 +52,7 @@ impl Origins {
     fn note_machine(&mut self, edit: &Edit<DynamicObject>, objects: &Objects) {
         match (&edit.old, &edit.new) {
             (None, Some(new)) => {
-                let scalable = scalable_of(objects, new);
-                let enrolled = scalable.is_none_or(|scalable| annotation(scalable, EPOCH).is_some());
+                let enrolled = scalable_of(objects, new).is_none_or(|scalable| is_enrolled(scalable));
                 if !enrolled && annotation(new, CLAIM).is_none() {
                     self.before.insert(uid(&**new).to_owned());
                 }
@@ -83,6 +83,14 @@ impl Origins {
         self.protected.insert(edit.key.clone(), protected.max(there));
         self.before.extend(others);
     }
+}
+
+/// Whether Karpenter scales a resource. One that is younger than that was moved, and so were its Machines: whose they are cannot be told by
+/// their ages any more.
+pub(super) fn is_enrolled(scalable: &DynamicObject) -> bool {
+    let epoch = annotation(scalable, EPOCH).and_then(|text| text.parse::<Timestamp>().ok());
+    let created = scalable.metadata.creation_timestamp.as_ref().map(|time| time.0);
+    epoch.is_some_and(|epoch| created.is_none_or(|created| epoch.as_second() >= created.as_second()))
 }
 
 /// The Machines of a MachineDeployment, or of a MachineSet that belongs to none.

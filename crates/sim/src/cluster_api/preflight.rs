@@ -51,30 +51,40 @@ fn unstable(objects: &Objects, cluster: &DynamicObject) -> Option<String> {
     }
 }
 
-/// The minor versions of a MachineSet and of its control plane, where both have one, and the versions themselves.
+/// A MachineSet's version and its control plane's, and which minor ones they are.
+struct Versions<'a> {
+    own: &'a str,
+    theirs: &'a str,
+    own_minor: u64,
+    their_minor: u64,
+}
+
+/// The versions of a MachineSet and of its control plane, where both have one.
 fn versions<'a>(
     objects: &'a Objects,
     cluster: &DynamicObject,
     set: &'a DynamicObject,
-) -> Option<((u64, u64), (&'a str, &'a str))> {
+) -> Option<Versions<'a>> {
     let minor = |version: &str| version.split('.').nth(1)?.parse::<u64>().ok();
-    let (own, theirs) = (text(set, "/spec/template/spec/version"), control_plane(objects, cluster)?);
-    let theirs = text(theirs, "/spec/version");
-    Some(((minor(own)?, minor(theirs)?), (own, theirs)))
+    let own = text(set, "/spec/template/spec/version");
+    let theirs = text(control_plane(objects, cluster)?, "/spec/version");
+    Some(Versions { own, theirs, own_minor: minor(own)?, their_minor: minor(theirs)? })
 }
 
 fn too_far_apart(objects: &Objects, cluster: &DynamicObject, set: &DynamicObject) -> Option<String> {
-    let ((own, theirs), (version, control_plane)) = versions(objects, cluster, set)?;
-    (own > theirs || own + OLDEST < theirs).then(|| {
-        format!("MachineSet version ({version}) and ControlPlane version ({control_plane}) do not conform to the skew policy")
+    let Versions { own, theirs, own_minor, their_minor } = versions(objects, cluster, set)?;
+    (own_minor > their_minor || own_minor + OLDEST < their_minor).then(|| {
+        format!(
+            "MachineSet version ({own}) and ControlPlane version ({theirs}) do not conform to the skew policy"
+        )
     })
 }
 
 fn not_for_kubeadm(objects: &Objects, cluster: &DynamicObject, set: &DynamicObject) -> Option<String> {
-    let ((own, theirs), (version, control_plane)) = versions(objects, cluster, set)?;
+    let Versions { own, theirs, own_minor, their_minor } = versions(objects, cluster, set)?;
     let kubeadm = text(set, "/spec/template/spec/bootstrap/configRef/kind") == "KubeadmConfigTemplate";
-    (kubeadm && own != theirs).then(|| {
-        format!("MachineSet version ({version}) and ControlPlane version ({control_plane}) do not conform to kubeadm's")
+    (kubeadm && own_minor != their_minor).then(|| {
+        format!("MachineSet version ({own}) and ControlPlane version ({theirs}) do not conform to kubeadm's")
     })
 }
 
@@ -84,11 +94,9 @@ fn not_propagated(objects: &Objects, cluster: &DynamicObject, set: &DynamicObjec
     let owner = ObjectKey::namespaced(namespace, label(set, "cluster.x-k8s.io/deployment-name"));
     let owner = objects.machine_deployments.get(&owner)?;
     let owned = owner.metadata.labels.as_ref().is_some_and(|labels| labels.contains_key(OWNED));
-    let (_, (version, control_plane)) = versions(objects, cluster, set)?;
-    (owned && version != control_plane).then(|| {
-        format!(
-            "MachineSet version ({version}) is not yet the same as the ControlPlane version ({control_plane})"
-        )
+    let Versions { own, theirs, .. } = versions(objects, cluster, set)?;
+    (owned && own != theirs).then(|| {
+        format!("MachineSet version ({own}) is not yet the same as the ControlPlane version ({theirs})")
     })
 }
 

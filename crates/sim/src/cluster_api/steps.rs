@@ -10,7 +10,7 @@ use kube::api::DynamicObject;
 use serde_json::{Value, json};
 
 use super::checks::CLAIM;
-use crate::invariants::{Invariant, Step};
+use crate::invariants::{Invariant, Rest, Step};
 use crate::inventory::Inventory;
 use crate::objects::{Change, Edit, Objects};
 use crate::tape::Entry;
@@ -122,6 +122,13 @@ impl<R: Invariant> Trial<R> {
     /// What else there is.
     pub(super) fn objects(&mut self) -> &mut Objects {
         &mut self.objects
+    }
+
+    /// Whether all is well in the end.
+    pub(super) fn at_rest(&mut self) -> Result<(), String> {
+        let now = Timestamp::from_second(self.second).expect("a time");
+        let (objects, inventory) = (&self.objects, &Inventory::default());
+        self.rule.check_at_rest(&Rest { objects, inventory, now, healed_for: Duration::from_secs(600) })
     }
 
     fn judge(&mut self, actor: &str, change: Change) -> Result<(), String> {

@@ -42,7 +42,7 @@ async fn what_moves_to_another_management_cluster_lives_on_and_what_is_on_its_wa
 }
 
 #[tokio::test(start_paused = true)]
-async fn in_the_end_nodes_that_nobody_has_claimed_are_where_their_template_says() {
+async fn in_the_end_nodes_that_said_they_were_elsewhere_are_where_their_template_says() {
     let world = quick(1);
     let capi = ClusterApi::install(&world).await.unwrap();
     let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "fleet"}});
@@ -71,9 +71,46 @@ async fn in_the_end_nodes_that_nobody_has_claimed_are_where_their_template_says(
     let claim = json!({"metadata": {"annotations": {"karpenter.cluster.x-k8s.io/nodeclaim-uid": "uid"}}});
     set(Kind::Machine, &names[0], claim).await;
     capi.end_misfortune().await.unwrap();
-    for (name, zone) in names.iter().zip(["elsewhere", "a"]) {
+    // One that was adopted with where it said it was stays a domain that nothing can be launched in, too.
+    for name in &names {
         let node = nodes.get(name).await.unwrap();
-        assert_eq!(node.metadata.labels.unwrap_or_default()[ZONE], zone, "{name}");
+        assert_eq!(node.metadata.labels.unwrap_or_default()[ZONE], "a", "{name}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_joins_twice_or_under_another_id_is_not_known_and_goes_with_its_machine() {
+    for (behaviour, joined) in [(json!({"joinsTwice": true}), 2), (json!({"joinsAsAnother": true}), 1)] {
+        let world = quick(1);
+        let _capi = ClusterApi::install(&world).await.unwrap();
+        let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "fleet"}});
+        let mut deployment = cluster_api::machine_deployment("fleet", "c", "m", "m", &[]);
+        deployment["spec"]["replicas"] = 1.into();
+        let template = cluster_api::template("fleet", "m", behaviour.clone());
+        for object in [namespace, cluster_api::cluster("fleet", "c"), template, deployment] {
+            world.create(object).await.unwrap();
+        }
+        world.run_for(5 * MINUTE).await.unwrap();
+        world.cluster().read(|objects| {
+            let known =
+                objects.machines.values().filter(|m| m.data.pointer("/status/nodeRef/name").is_some());
+            assert_eq!(
+                (objects.machines.len(), objects.nodes.len(), known.count()),
+                (1, joined, 0),
+                "{behaviour}"
+            );
+        });
+        let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(
+            Kind::MachineDeployment.group(),
+            "v1beta2",
+            Kind::MachineDeployment.as_str(),
+        ));
+        let api: Api<DynamicObject> =
+            Api::namespaced_with(world.cluster().client("user"), "fleet", &resource);
+        let none = Patch::Merge(json!({"spec": {"replicas": 0}}));
+        api.patch("m", &PatchParams::default(), &none).await.unwrap();
+        world.run_for(5 * MINUTE).await.unwrap();
+        assert_eq!(world.cluster().read(|objects| (objects.machines.len(), objects.nodes.len())), (0, 0));
     }
 }
 
