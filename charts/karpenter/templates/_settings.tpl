@@ -58,7 +58,7 @@ What is null or an empty text is left to the program; what `controller.env` sets
 {{- end -}}
 {{- $plain = concat $plain (list
   (list "CLOUDSTACK_VERIFY_SSL" .Values.cloudstack.verifySSL)
-  (list "CLOUDSTACK_CREDENTIALS_DIR" (ternary "/etc/karpenter/cloudstack" "" (ne .Values.cloudstack.credentialsSecret "")))
+  (list "CLOUDSTACK_CREDENTIALS_DIR" (ternary "/etc/karpenter/cloudstack" "" (ne (include "karpenter.cloudstackKeys" .) "")))
   (list "CLOUDSTACK_CA_FILE" (ternary "/etc/karpenter/cloudstack-ca/ca.crt" "" (ne .Values.cloudstack.caConfigMap "")))
   (list "CLOUDSTACK_PROXY" .Values.cloudstack.proxy)
   (list "CLOUDSTACK_NO_PROXY" .Values.cloudstack.noProxy)
@@ -99,12 +99,6 @@ What is null or an empty text is left to the program; what `controller.env` sets
 {{- $secret = dict "name" (include "karpenter.secretName" (dict "root" . "provider" "cluster-api" "values" .Values.clusterAPI)) -}}
 {{- $env = append $env (dict "name" "CLUSTER_API_TOKEN" "valueFrom" (dict "secretKeyRef" (merge (dict "key" "token") $secret))) -}}
 {{- end -}}
-{{- if and (has "cloudstack" .Values.providers) (not .Values.cloudstack.credentialsSecret) -}}
-{{- $secret = dict "name" (include "karpenter.secretName" (dict "root" . "provider" "cloudstack" "values" .Values.cloudstack)) -}}
-{{- range $name, $key := dict "CLOUDSTACK_API_URL" "apiUrl" "CLOUDSTACK_API_KEY" "apiKey" "CLOUDSTACK_SECRET_KEY" "secretKey" -}}
-{{- $env = append $env (dict "name" $name "valueFrom" (dict "secretKeyRef" (merge (dict "key" $key) $secret))) -}}
-{{- end -}}
-{{- end -}}
 {{- $set := list -}}
 {{- range .Values.controller.env -}}{{- $set = append $set .name -}}{{- end -}}
 {{- $rest := list -}}
@@ -139,6 +133,17 @@ What is null or an empty text is left to the program; what `controller.env` sets
 {{- end -}}
 {{- end -}}
 
+{{/* The Secret with CloudStack's keys. It is mounted: keys of the environment would be those of the start until the end. */}}
+{{- define "karpenter.cloudstackKeys" -}}
+{{- with .Values.cloudstack.credentialsSecret -}}
+{{- . -}}
+{{- else -}}
+{{- if not (hasKey (default (dict) .Values.cloudstack.settings) "CLOUDSTACK_CREDENTIALS_SECRET") -}}
+{{- include "karpenter.secretName" (dict "root" . "provider" "cloudstack" "values" .Values.cloudstack) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
 {{/* Files that settings point to. */}}
 {{- define "karpenter.volumes" -}}
 {{- $volumes := list -}}
@@ -150,7 +155,7 @@ What is null or an empty text is left to the program; what `controller.env` sets
 {{- $volumes = append $volumes (dict "name" "cluster-api" "secret" (dict "secretName" $secret "items" (list (dict "key" "kubeconfig" "path" "kubeconfig")))) -}}
 {{- end -}}
 {{- if has "cloudstack" .Values.providers -}}
-{{- with .Values.cloudstack.credentialsSecret -}}
+{{- with include "karpenter.cloudstackKeys" . -}}
 {{- $volumes = append $volumes (dict "name" "cloudstack" "secret" (dict "secretName" .)) -}}
 {{- end -}}
 {{- with .Values.cloudstack.caConfigMap -}}

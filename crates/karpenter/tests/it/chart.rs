@@ -63,8 +63,16 @@ fn its_definitions_are_those_the_program_prints() {
 
 #[test]
 fn every_setting_can_be_given_by_a_value_and_no_other() {
-    // What tells the program where it runs is not for values; the rest is read by nobody.
-    let elsewhere = ["KUBECONFIG", "KARPENTER_SERVICE", "KUBERNETES_MIN_VERSION"];
+    // What tells the program where it runs is not for values; CloudStack's keys are mounted, so that they can be exchanged; the rest is
+    // read by nobody.
+    let elsewhere = [
+        "KUBECONFIG",
+        "KARPENTER_SERVICE",
+        "KUBERNETES_MIN_VERSION",
+        "CLOUDSTACK_API_URL",
+        "CLOUDSTACK_API_KEY",
+        "CLOUDSTACK_SECRET_KEY",
+    ];
     let known: BTreeSet<&str> = Options::described()
         .filter_map(|setting| setting.env)
         .filter(|name| !elsewhere.contains(name))
@@ -79,6 +87,18 @@ fn every_setting_can_be_given_by_a_value_and_no_other() {
         .filter(|word| !VARIABLES.iter().any(|(name, _)| name == word))
         .collect();
     assert_eq!(written, known);
+}
+
+#[test]
+fn cloudstacks_keys_are_files_whichever_secret_they_are_in_so_that_they_can_be_exchanged() {
+    let template = chart("templates/_settings.tpl");
+    let keys = template.split("{{- define ").find(|part| part.starts_with("\"karpenter.cloudstackKeys\""));
+    let keys = keys.expect("a template that names the Secret");
+    for part in [".Values.cloudstack.credentialsSecret", "karpenter.secretName"] {
+        assert!(keys.contains(part), "{keys}");
+    }
+    assert!(template.contains("{{- with include \"karpenter.cloudstackKeys\" . -}}"), "it is mounted");
+    assert!(!template.contains("CLOUDSTACK_SECRET_KEY"), "not in the environment, which does not change");
 }
 
 #[test]
