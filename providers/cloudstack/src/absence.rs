@@ -7,7 +7,7 @@
 //! | asked | the row is gone | not for these keys | there |
 //! |---|---|---|---|
 //! | the job of our own order to destroy it | succeeded | | pending, failed |
-//! | `listNics` of the machine | 431, it does not exist | 531 | its interfaces |
+//! | `listNics` of the machine | 530, it does not exist; 431 where there never was one | 531 | its interfaces |
 //!
 //! What is there for these keys and in no list of theirs is destroyed, if it stays so for a minute: lists are late at times, and it
 //! may have come back from where nobody saw it. A machine that a root administrator keeps from tenants' sight
@@ -196,7 +196,7 @@ impl Shared {
         }
         match self.client.call(&requests::list_nics(id)).await {
             Ok(_) => {}
-            Err(error) if error.code == 431 && error.text.contains("does not exist") => {
+            Err(error) if error.is_not_found() || error.code == 431 && error.text.contains("does not exist") => {
                 return Ok(Whereabouts::Gone);
             }
             Err(error) if error.kind == ErrorKind::Denied && error.code == 531 => {

@@ -461,11 +461,11 @@ impl State {
             .collect())
     }
 
-    /// As read in the server's source, not measured: unlike lists it refuses what is not the caller's, and knows no machine that was
-    /// removed.
+    /// Unlike lists it refuses what is not the caller's (as read in the server's source, not measured), and knows no machine that was
+    /// removed, which it says with the code of its own failures.
     fn list_nics(&self, caller: usize, call: &Call) -> Result<Vec<Value>, Refusal> {
         let machine = self.machine(call.get("virtualmachineid").unwrap_or_default());
-        let machine = machine.ok_or_else(|| Refusal::parameter("Virtual machine id does not exist"))?;
+        let machine = machine.ok_or_else(|| Refusal::new(530, 9999, "Virtual machine id does not exist"))?;
         if !self.may(caller, &machine.owner) {
             let name = self.accounts.get(caller).map_or("", |account| account.name.as_str());
             let text = format!("Account {name} does not have permission to operate with provided resource");

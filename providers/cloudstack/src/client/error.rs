@@ -216,6 +216,8 @@ fn classify(code: u16, text: &str) -> ErrorKind {
         429 => ErrorKind::Throttled(retry_after(text)),
         432 | 531 => ErrorKind::Denied,
         431 if has("entity does not exist") || has("unable to find a virtual machine") => ErrorKind::NotFound,
+        // Of what was removed, and with the code of trouble that passes: whoever waited for that to pass would wait for ever.
+        431 | 530 if has("Virtual machine id does not exist") => ErrorKind::NotFound,
         431 if NAME_TAKEN.iter().any(|words| has(words)) => ErrorKind::NameTaken,
         431 if has("has delete protection enabled") => ErrorKind::DeleteProtected,
         431 if GONE.iter().any(|words| has(words)) => ErrorKind::Gone,
@@ -324,6 +326,7 @@ mod tests {
                 ErrorKind::Capacity(CapacityKind::Start),
             ),
             (530, "Account does not have permission for expunging.", ErrorKind::ExpungeDenied),
+            (530, "Virtual machine id does not exist", ErrorKind::NotFound),
             (
                 530,
                 "Unable to start a VM [4bf9895c] due to [Unable to create a deployment for VM instance {}].",
