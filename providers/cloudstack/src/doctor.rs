@@ -53,7 +53,7 @@ const USEFUL: [(&str, &str); 17] = [
     ("listEvents", "spot machines that are stopped or moved are not replaced"),
     ("createVolume", "servers before 4.21 give machines no more than one data disk"),
     ("attachVolume", "servers before 4.21 give machines no more than one data disk"),
-    ("destroyVolume", "data disks that lost their machine stay"),
+    ("deleteVolume", "data disks that lost their machine stay"),
 ];
 /// Commands that are asked for where they are there, and that nobody misses.
 #[cfg(test)]

@@ -67,8 +67,14 @@ impl State {
         now: Timestamp,
     ) -> Result<Value, Refusal> {
         let id = call.get("id").unwrap_or_default().to_owned();
-        if self.own_volume(caller, &id)?.machine.is_some() {
+        let volume = self.own_volume(caller, &id)?;
+        if volume.machine.is_some() {
             let text = "Please specify a volume that is not attached to any VM.";
+            return Err(Refusal::parameter(text));
+        }
+        // The real server says so in the job; of what never was attached there is nothing that could be recovered.
+        if call.command() == "destroyVolume" && volume.device == 0 {
+            let text = "The volume in Allocated/Uploaded state can only be expunged not destroyed/recovered";
             return Err(Refusal::parameter(text));
         }
         for volume in self.volumes.iter_mut().filter(|volume| volume.id == id) {

@@ -162,9 +162,10 @@ pub fn attach_volume(id: &str, virtual_machine_id: &str, device: Option<i64>) ->
     }
 }
 
-/// Destroys a data disk that is attached to nothing. Expunging it is left to the server, which tenants may not ask for.
+/// Removes a data disk that is attached to nothing. Not by `destroyVolume`, which is accepted for a disk that never was attached and
+/// comes to nothing: such a one can only be expunged, which tenants may by this command and perhaps not by that.
 pub fn destroy_volume(id: &str) -> Request {
-    Request::new("destroyVolume").with("id", id)
+    Request::new("deleteVolume").with("id", id)
 }
 
 /// As which of a machine's disks the extra disk of this number is attached: 0 is the root disk, 3 the CD drive.
