@@ -367,3 +367,27 @@ async fn a_way_that_leads_nowhere_or_makes_no_sense_is_told_of_and_the_old_one_g
     assert!(keeper.take_up(place, &secret(&[("ca-bundle", AUTHORITY)])).await);
     assert_eq!(client.notice(), None);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_call_made_before_the_keys_were_read_waits_for_them_and_not_for_ever() {
+    let (client, keeper) = behind_an_authority();
+    let began = tokio::time::Instant::now();
+    let early = tokio::spawn({
+        let client = client.clone();
+        async move { client.capabilities().await }
+    });
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(keeper.take_up("Secret karpenter/keys", &secret(&[("ca-bundle", AUTHORITY)])).await);
+    assert!(early.await.unwrap().is_ok(), "it goes on with the keys that came");
+    assert!(began.elapsed() < Duration::from_secs(2), "and at once");
+
+    client.become_session(no_session("nothing was read yet".into()));
+    let error = client.capabilities().await.unwrap_err();
+    assert!(error.text.contains("nothing was read yet"), "{error}");
+
+    // Where it is known that there are none, nobody waits.
+    client.become_session(nobodys(NO_KEYS, "there is no Secret".into()));
+    let began = tokio::time::Instant::now();
+    assert!(client.call(&crate::client::requests::list_accounts()).await.is_err());
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+}

@@ -80,6 +80,11 @@ impl CloudStackProvider {
     pub async fn look_after(&self, stop: CancellationToken) {
         // Whether the server answers and how much it may be asked is found out before anything is at stake.
         while let Err(error) = self.shared.catalogue.capabilities().await {
+            // Who says no is there, and machines are looked after by whoever may not ask what the server is.
+            if error.is_a_verdict() {
+                tracing::warn!(%error, "CloudStack does not tell what it is; no limit of calls and no right to expunge are taken for granted");
+                break;
+            }
             tracing::warn!(%error, "CloudStack does not answer yet");
             if stop.run_until_cancelled(tokio::time::sleep(FIRST_CONTACT)).await.is_none() {
                 return;

@@ -35,6 +35,7 @@ use karpenter_runtime::environment::Environment;
 use karpenter_runtime::metrics::{CounterVec, DURATION_BUCKETS, GaugeVec, HistogramVec};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use tokio::sync::Notify;
 use tokio::time::Instant;
 use tracing::Instrument as _;
 use tracing::field::Empty;
@@ -57,6 +58,8 @@ const WRITE_TIMEOUT: Duration = Duration::from_secs(180);
 const ATTEMPTS: u32 = 4;
 /// First pause between attempts; it doubles.
 const PAUSE: Duration = Duration::from_millis(500);
+/// How long a call waits for the first keys, while it is not known yet whether there are any.
+const FIRST_KEYS: Duration = Duration::from_secs(5);
 /// What a server takes as a page unless configured otherwise.
 const PAGE_SIZE: usize = 500;
 /// The command that lists machines.
@@ -176,6 +179,10 @@ struct Shared {
     refused: AtomicBool,
     /// Why the server did not answer when it was last asked.
     away: Mutex<Option<String>>,
+    /// Rings when we become somebody.
+    told: Notify,
+    /// Held while it is asked whose the keys are; when and why that was last not told.
+    whose: tokio::sync::Mutex<Option<(Instant, ApiError)>>,
     /// Since when they are in use.
     since: Mutex<Timestamp>,
     /// Looks for newer keys where keys come from, before a refusal is passed on.
@@ -250,6 +257,8 @@ impl Client {
             notice: Mutex::default(),
             refused: AtomicBool::new(false),
             away: Mutex::default(),
+            told: Notify::new(),
+            whose: tokio::sync::Mutex::default(),
             since: Mutex::new(environment.clock.now()),
             newer_keys: Mutex::default(),
             looking: tokio::sync::Mutex::default(),
@@ -326,6 +335,19 @@ impl Client {
         self.0.session.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// Who we are, once that is known: at the start the keys are being looked for, and whoever does not wait for them would find a
+    /// server away that nobody has asked.
+    async fn known_session(&self) -> Session {
+        let until = Instant::now() + FIRST_KEYS;
+        loop {
+            let told = self.0.told.notified();
+            let session = self.session();
+            if session.endpoint != UNKNOWN || tokio::time::timeout_at(until, told).await.is_err() {
+                return session;
+            }
+        }
+    }
+
     /// Whether we are still who we were.
     pub(crate) fn is_still(&self, session: &Session) -> bool {
         let current = self.session();
@@ -341,6 +363,7 @@ impl Client {
             *self.0.since.lock().unwrap_or_else(PoisonError::into_inner) = self.0.clock.now();
         }
         *self.0.session.write().unwrap_or_else(PoisonError::into_inner) = session;
+        self.0.told.notify_waiters();
         self.tell();
     }
 
@@ -349,8 +372,25 @@ impl Client {
         if let Some(known) = self.known_account() {
             return Ok(known);
         }
-        let session = self.session();
-        let account = self.account_of(&session).await?;
+        let came = Instant::now();
+        // Launches come in bursts, and what one of them is told holds for all.
+        let mut failed = self.0.whose.lock().await;
+        if let Some(known) = self.known_account() {
+            return Ok(known);
+        }
+        if let Some((when, error)) = failed.as_ref()
+            && *when > came
+        {
+            return Err(error.clone());
+        }
+        let session = self.known_session().await;
+        let account = match self.account_of(&session).await {
+            Ok(account) => account,
+            Err(error) => {
+                *failed = Some((Instant::now(), error.clone()));
+                return Err(error);
+            }
+        };
         if self.session().credentials == session.credentials {
             self.set_account(Some(account.clone()));
         }
@@ -425,7 +465,7 @@ impl Client {
 
     /// What the server is and we may do there.
     pub async fn capabilities(&self) -> Result<Capabilities, ApiError> {
-        let session = self.session();
+        let session = self.known_session().await;
         let capabilities = self.probe(&session).await?;
         // Those of a server that is only tried say nothing of this one.
         if self.is_still(&session) {
@@ -442,7 +482,7 @@ impl Client {
     }
 
     async fn call_in(&self, request: &Request, lane: Lane) -> Result<Value, ApiError> {
-        let session = self.session();
+        let session = self.known_session().await;
         match self.heard(self.call_as(&session, request, lane).await) {
             // Nothing was done, so it can be sent again by whoever is let in.
             Err(error) if error.kind == ErrorKind::Auth => {

@@ -248,3 +248,18 @@ async fn a_launch_that_is_to_wait_for_nothing_is_over_when_its_machine_is_accept
     assert_eq!(instance.labels["node.kubernetes.io/instance-type"], "k8s.small");
     assert!(!instance.capacity.is_empty() && instance.provider_id.ends_with(&world.live()[0].id));
 }
+
+#[tokio::test(start_paused = true)]
+async fn launches_at_once_ask_only_once_whose_the_keys_are() {
+    let world = World::new().await;
+    let fresh = world.another(7);
+    world.cloud.inject(Fault::times("listAccounts", 20, Trouble::Delay(Duration::from_secs(1))));
+    let before = world.calls("listAccounts");
+    let claims: Vec<_> = (0..6).map(|i| world.claim(&format!("np-{i}"), json!({"cpu": "1"}))).collect();
+    let launches = claims.iter().map(|claim| world.launch_by(&fresh, claim));
+    for launched in futures_util::future::join_all(launches).await {
+        launched.expect("a machine");
+    }
+    let asked = world.calls("listAccounts") - before;
+    assert!(asked <= 3, "for the owner and for what is left of the limits, and not for each launch: {asked}");
+}

@@ -7,6 +7,7 @@ use karpenter_provider_cloudstack::client::requests::{self, Deploy};
 use karpenter_provider_cloudstack::naming::Naming;
 use karpenter_sim::cloudstack::faults::{Fault, Trouble};
 use serde_json::json;
+use tokio_util::sync::CancellationToken;
 
 use crate::cloud::{World, seconds, spec};
 
@@ -617,4 +618,19 @@ async fn a_machine_that_was_renamed_is_looked_after_like_any_other() {
     world.cluster.claims.lock().unwrap().clear();
     seconds(400).await;
     assert!(world.round().await.destroyed.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn machines_are_looked_after_though_the_server_does_not_say_what_it_is() {
+    let world = World::new().await;
+    let stray = world.stray("np-a");
+    world.cloud.inject(Fault::times("listCapabilities", u64::MAX, Trouble::Fail(431, 4350, "Cannot parse null string".into())));
+    let stop = CancellationToken::new();
+    let looking = world.provider.look_after(stop.clone());
+    let day = async {
+        seconds(600).await;
+        stop.cancel();
+    };
+    tokio::join!(looking, day);
+    assert!(world.live().iter().all(|machine| machine.id != stray), "{:?}", world.live());
 }
