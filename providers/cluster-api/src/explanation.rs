@@ -218,7 +218,7 @@ impl Evidence {
         let class = class.ok_or_else(|| no_class("does not exist"))?;
         let (mut offered, mut left_out) = (Vec::new(), Vec::new());
         let ours = self.ours()?.map(|ours| (ours.namespace, ours.cluster));
-        for mirror in ours.and_then(|ours| self.clusters.get(&ours)) {
+        if let Some(mirror) = ours.and_then(|ours| self.clusters.get(&ours)) {
             let offers = self.offers(mirror, class);
             for scalable in mirror.scalables().into_iter().chain(templates::blueprints(class, mirror)) {
                 let verdict = self.verdict(mirror, &scalable, class);

@@ -260,6 +260,7 @@ fn texts(schema: &Value) -> &'static [&'static str] {
         "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$" => &["worker-a", "0"],
         "^https?://[^/@]+(/|$)" => &["https://prices.example.com", "http://prices:8080/capi"],
         "^[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?$" => &["rack-7"],
+        "^[A-Za-z0-9][A-Za-z0-9-]*$" => &["598959ef-0949-48b5-8ebd-a3f2e7138d21"],
         "^sha256:[0-9a-f]+$" => &["sha256:0af1"],
         other => panic!("no example for the pattern {other}"),
     }

@@ -49,7 +49,8 @@ pub fn node_labels(
         .collect();
     labels.extend(annotated(scalable)?);
     labels.retain(|key, value| {
-        !is_bookkeeping(key) && !(value.is_empty() && NEVER_EMPTY.contains(&key.as_str()))
+        let says_nothing = value.is_empty() && NEVER_EMPTY.contains(&key.as_str());
+        !is_bookkeeping(key) && !says_nothing
     });
     let info = [
         (ARCH, "architecture", template.and_then(|t| t.architecture.as_deref()), default_arch),
