@@ -16,10 +16,11 @@ use karpenter_provider_cloudstack::client::LAST_SUCCESS as CLOUDSTACK_LAST_SUCCE
 use karpenter_provider_cluster_api::client::credentials::Known;
 use karpenter_provider_cluster_api::wiring;
 use karpenter_runtime::client::{self, Limits};
+use karpenter_runtime::clock::SharedClock;
 use karpenter_runtime::compute::Compute;
 use karpenter_runtime::environment::Environment;
 use karpenter_runtime::lease::{self, Elector, LeaseConfig, Trouble};
-use karpenter_runtime::metrics::Registry as Metrics;
+use karpenter_runtime::metrics::{Gauge, Registry as Metrics};
 use karpenter_runtime::options::{Options, OptionsError, PROVIDERS};
 use karpenter_runtime::otlp::{self, Exporter};
 use karpenter_runtime::probes::{Checks, MetricsPage, Probes};
@@ -325,32 +326,44 @@ async fn serve(
     // Who cannot even ask for the lease stands by for nothing.
     readyz = readyz.with("lease", move || trouble.last().map_or(Ok(()), Err));
     if options.providers.iter().any(|provider| provider == "cloudstack") {
-        // Only until the first answer: a controller that is taken away while the API is down helps nobody.
         let reached = metrics.gauge(CLOUDSTACK_LAST_SUCCESS, "", &[]).with(&[]);
-        let (answered, acts, clock) = (reached.clone(), leads.clone(), Arc::clone(clock));
-        healthz = healthz.with_aside("cloudstack", move || {
-            let silent_secs = clock.now().as_second() as f64 - answered.get();
-            if !acts() || silent_secs <= CLOUDSTACK_SILENCE_SECS {
-                Ok(())
-            } else {
-                Err("CloudStack has not answered for more than five minutes".to_owned())
-            }
-        });
-        readyz = readyz.with("cloudstack", move || {
-            if !leads() || reached.get() > 0.0 {
-                Ok(())
-            } else {
-                Err("CloudStack has not answered yet".to_owned())
-            }
-        });
+        Probes { healthz, readyz } = of_cloudstack(Probes { healthz, readyz }, reached, leads, clock);
     }
     let probes = Arc::new(Probes { healthz, readyz });
     program.always("probes", move |stop| http::serve(listener, probes, stop).boxed());
     Ok(())
 }
 
+/// Probes that know when CloudStack answered last, as far as whoever leads asks it.
+fn of_cloudstack(
+    probes: Probes,
+    reached: Gauge,
+    leads: impl Fn() -> bool + Clone + Send + Sync + 'static,
+    clock: &SharedClock,
+) -> Probes {
+    let (answered, acts, clock) = (reached.clone(), leads.clone(), Arc::clone(clock));
+    let healthz = probes.healthz.with_aside("cloudstack", move || {
+        let silent_secs = clock.now().as_second() as f64 - answered.get();
+        if !acts() || silent_secs <= CLOUDSTACK_SILENCE_SECS {
+            Ok(())
+        } else {
+            Err("CloudStack has not answered for more than five minutes".to_owned())
+        }
+    });
+    // Only until the first answer: a controller that is taken away while the API is down helps nobody.
+    let readyz = probes.readyz.with("cloudstack", move || {
+        if !leads() || reached.get() > 0.0 {
+            Ok(())
+        } else {
+            Err("CloudStack has not answered yet".to_owned())
+        }
+    });
+    Probes { healthz, readyz }
+}
+
 #[cfg(test)]
 mod tests {
+    use karpenter_runtime::http::Handler as _;
     use karpenter_runtime::options::Environ;
 
     use super::*;
@@ -358,6 +371,34 @@ mod tests {
     fn checked(settings: &[&str]) -> Result<(), String> {
         let options = Options::parse(settings.iter().copied(), &Environ::new()).expect("settings");
         check(&options).map_err(|error| error.to_string())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn readiness_waits_for_cloudstacks_first_answer_and_its_silence_is_told_aside() {
+        let environment = Environment::seeded("2026-11-15T08:00:00Z".parse().expect("a time"), 1);
+        let reached = environment.registry.gauge(CLOUDSTACK_LAST_SUCCESS, "", &[]).with(&[]);
+        let leading = Arc::new(std::sync::atomic::AtomicBool::new(false));
+        let leads = {
+            let leading = Arc::clone(&leading);
+            move || leading.load(std::sync::atomic::Ordering::Relaxed)
+        };
+        let plain =
+            Probes { healthz: Checks::new().with_ping("healthz"), readyz: Checks::new().with_ping("readyz") };
+        let probes = of_cloudstack(plain, reached.clone(), leads, &environment.clock);
+        let states = async || {
+            let mut states = Vec::new();
+            for path in ["/healthz", "/healthz/cloudstack", "/readyz"] {
+                states.push(probes.get(path, "").await.status.as_u16());
+            }
+            states
+        };
+        assert_eq!(states().await, [200, 200, 200], "who stands by asks nobody");
+        leading.store(true, std::sync::atomic::Ordering::Relaxed);
+        assert_eq!(states().await, [200, 500, 500], "not ready before the first answer, and alive");
+        reached.set(environment.clock.now().as_second() as f64);
+        assert_eq!(states().await, [200, 200, 200]);
+        tokio::time::advance(Duration::from_secs(301)).await;
+        assert_eq!(states().await, [200, 500, 200], "taken away it would help nobody");
     }
 
     #[test]

@@ -12,6 +12,7 @@ use karpenter_api::duration::Duration as GoDuration;
 use karpenter_runtime::clock::WallClock;
 use karpenter_runtime::environment::Environment;
 use karpenter_sim::cloudstack::account::Role;
+use karpenter_sim::cloudstack::faults::{Fault, Trouble};
 use karpenter_sim::cloudstack::settings::Throttle;
 use karpenter_sim::cloudstack::{CloudStack, serve};
 use tokio::net::TcpListener;
@@ -35,6 +36,28 @@ pub(crate) struct Args {
     /// Name of a virtual machine of the ordinary user's that is there from the beginning; may be given several times.
     #[arg(long, value_name = "NAME")]
     machine: Vec<String>,
+    /// What goes wrong with the next call of a command, as COMMAND=TROUBLE: `lost-request`, `lost-answer`, `truncated` or the HTTP status
+    /// that something on the way answers with; may be given several times.
+    #[arg(long, value_name = "COMMAND=TROUBLE", value_parser = fault)]
+    fault: Vec<Fault>,
+}
+
+fn fault(text: &str) -> Result<Fault, String> {
+    let (command, trouble) = text.split_once('=').ok_or("write it as COMMAND=TROUBLE")?;
+    let trouble = match trouble {
+        "lost-request" => Trouble::DropRequest,
+        "lost-answer" => Trouble::DropResponse,
+        "truncated" => Trouble::Truncate,
+        status => match status.parse() {
+            Ok(status @ 300..=599) => Trouble::Proxy(status),
+            _ => {
+                return Err(format!(
+                    "{status:?} is none of lost-request, lost-answer, truncated, 300 to 599"
+                ));
+            }
+        },
+    };
+    Ok(Fault::once(command, trouble))
 }
 
 fn span(text: &str) -> Result<Duration, String> {
@@ -68,6 +91,9 @@ async fn run(args: &Args) -> anyhow::Result<()> {
     let cloud = CloudStack::new(&late(args.clock_behind));
     for name in &args.machine {
         cloud.add_machine(name, &[]);
+    }
+    for fault in &args.fault {
+        cloud.inject(fault.clone());
     }
     cloud.configure(|settings| {
         settings.user_may_expunge = args.users_may_expunge;

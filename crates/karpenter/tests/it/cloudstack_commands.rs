@@ -6,10 +6,10 @@ use std::process::{Child, Command, Stdio};
 use karpenter_provider_cloudstack::naming::Naming;
 use serde_json::{Value, json};
 
-const CLUSTER: &str = "commands";
+pub(crate) const CLUSTER: &str = "commands";
 
 /// A cluster on a socket, which ends with the test.
-struct Cluster {
+pub(crate) struct Cluster {
     child: Child,
     kubeconfig: std::path::PathBuf,
 }
@@ -24,10 +24,10 @@ impl Drop for Cluster {
 }
 
 impl Cluster {
-    /// One that knows Karpenter's kinds.
-    fn start() -> Self {
-        let kubeconfig =
-            std::env::temp_dir().join(format!("karpenter-cloudstack-cluster-{}.yaml", std::process::id()));
+    /// One that knows Karpenter's kinds, for the test of this name.
+    pub(crate) fn start(name: &str) -> Self {
+        let kubeconfig = std::env::temp_dir()
+            .join(format!("karpenter-cloudstack-cluster-{name}-{}.yaml", std::process::id()));
         let _ = std::fs::remove_file(&kubeconfig);
         let child = Command::new(env!("CARGO_BIN_EXE_karpenter"))
             .args(["apiserver", "--kubeconfig"])
@@ -48,30 +48,34 @@ impl Cluster {
         cluster
     }
 
-    fn create(&self, path: &str, object: &Value) {
+    pub(crate) async fn client(&self) -> kube::Client {
+        let config = kube::config::Kubeconfig::read_from(&self.kubeconfig).expect("a kubeconfig");
+        let usual = kube::config::KubeConfigOptions::default();
+        let config = kube::Config::from_custom_kubeconfig(config, &usual).await.expect("a config");
+        kube::Client::try_from(config).expect("a client")
+    }
+
+    pub(crate) fn create(&self, path: &str, object: &Value) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         runtime.block_on(async {
-            let config = kube::config::Kubeconfig::read_from(&self.kubeconfig).expect("a kubeconfig");
-            let usual = kube::config::KubeConfigOptions::default();
-            let config = kube::Config::from_custom_kubeconfig(config, &usual).await.expect("a config");
-            let client = kube::Client::try_from(config).expect("a client");
+            let client = self.client().await;
             let body = serde_json::to_vec(object).expect("JSON");
             let request = http::Request::post(path).header("content-type", "application/json").body(body);
             client.request::<Value>(request.expect("a request")).await.expect("created");
         });
     }
 
-    fn file(&self) -> &str {
+    pub(crate) fn file(&self) -> &str {
         self.kubeconfig.to_str().expect("a name")
     }
 }
 
 /// A simulator on a socket, which ends with the test.
-struct Simulator {
+pub(crate) struct Simulator {
     child: Child,
-    endpoint: String,
-    key: String,
-    secret: String,
+    pub(crate) endpoint: String,
+    pub(crate) key: String,
+    pub(crate) secret: String,
 }
 
 impl Drop for Simulator {
@@ -83,11 +87,11 @@ impl Drop for Simulator {
 }
 
 impl Simulator {
-    fn start() -> Self {
+    pub(crate) fn start() -> Self {
         Self::start_with(&[])
     }
 
-    fn start_with(arguments: &[&str]) -> Self {
+    pub(crate) fn start_with(arguments: &[&str]) -> Self {
         let mut child = Command::new(env!("CARGO_BIN_EXE_karpenter"))
             .args(["cloudstack", "simulator"])
             .args(arguments)
@@ -106,7 +110,7 @@ impl Simulator {
         Self { endpoint, key: value("api-key"), secret: value("secret-key"), child }
     }
 
-    fn run(&self, secret: &str, arguments: &[&str]) -> (Option<i32>, String) {
+    pub(crate) fn run(&self, secret: &str, arguments: &[&str]) -> (Option<i32>, String) {
         let run = Command::new(env!("CARGO_BIN_EXE_karpenter"))
             .arg("cloudstack")
             .args(arguments)
@@ -155,6 +159,38 @@ fn the_doctor_says_what_works_and_what_does_not() {
 }
 
 #[test]
+fn the_proxy_of_the_environment_is_used_except_where_it_says_otherwise() {
+    use std::io::Read as _;
+    let proxy = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = proxy.local_addr().expect("an address").to_string();
+    // What the first caller asks for. It gets no answer, and the doctor says so.
+    let asked = std::thread::spawn(move || {
+        let (mut socket, _) = proxy.accept().expect("a caller");
+        let mut start = [0u8; 64];
+        let length = socket.read(&mut start).expect("a request");
+        String::from_utf8_lossy(&start[..length]).into_owned()
+    });
+    // Nobody listens there.
+    let doctor = |no_proxy: &str| {
+        let run = Command::new(env!("CARGO_BIN_EXE_karpenter"))
+            .args(["cloudstack", "doctor"])
+            .env("CLOUDSTACK_API_URL", "https://127.0.0.1:1/client/api")
+            .env("CLOUDSTACK_API_KEY", "key")
+            .env("CLOUDSTACK_SECRET_KEY", "secret")
+            .env("CLUSTER_NAME", CLUSTER)
+            .env("HTTPS_PROXY", format!("http://{address}"))
+            .env("NO_PROXY", no_proxy)
+            .output()
+            .expect("the binary runs");
+        assert_eq!(run.status.code(), Some(1), "{}", String::from_utf8_lossy(&run.stdout));
+    };
+    doctor("127.0.0.1");
+    assert!(!asked.is_finished(), "the proxy is for others");
+    doctor("elsewhere.example");
+    assert!(asked.join().expect("asked").starts_with("CONNECT 127.0.0.1:1 "));
+}
+
+#[test]
 fn types_are_listed_with_price_and_availability_cheapest_first() {
     let simulator = Simulator::start();
     let file = node_class("k8s-net").display().to_string();
@@ -185,7 +221,7 @@ fn orphans_are_machines_of_the_cluster_that_no_node_claim_wants() {
         "--machine",
         other,
     ]);
-    let cluster = Cluster::start();
+    let cluster = Cluster::start("orphans");
     let orphans = || simulator.run(&simulator.secret, &["orphans", "--kubeconfig", cluster.file()]);
 
     let (code, text) = orphans();
