@@ -6,7 +6,7 @@
 //!
 //! | asked | the row is gone | not for these keys | there |
 //! |---|---|---|---|
-//! | the job of our own order to destroy it | succeeded | | pending, failed |
+//! | the job of our own order to destroy it | succeeded | | pending for up to ten minutes, failed |
 //! | `listNics` of the machine | 530, it does not exist; 431 where there never was one | 531 | its interfaces |
 //!
 //! What is there for these keys and in no list of theirs is destroyed, if it stays so for a minute: lists are late at times, and it
@@ -34,6 +34,8 @@ const SHOWN_WITHIN: Duration = Duration::from_secs(60);
 const REMEMBERED: Duration = Duration::from_secs(5 * 60);
 /// How long it may be since somebody asked for nobody to ask the server again.
 const ASKED_LATELY: Duration = Duration::from_secs(30);
+/// How long the word of a job counts that no list shows the machine of, and that has not ended: a server may lose one.
+const JOB_BELIEVED: Duration = Duration::from_secs(10 * 60);
 /// All projects the caller is in, and nothing else.
 const EVERY_PROJECT: &str = "-1";
 
@@ -183,8 +185,10 @@ impl Shared {
             match self.client.job(&job).await {
                 Ok(job) => match job.state {
                     JobState::Succeeded(_) => return Ok(Whereabouts::Gone),
-                    JobState::Pending => return Ok(Whereabouts::Going),
-                    JobState::Failed(_) => {}
+                    JobState::Pending if self.lists.absences.note_unlisted(id) < JOB_BELIEVED => {
+                        return Ok(Whereabouts::Going);
+                    }
+                    JobState::Pending | JobState::Failed(_) => {}
                 },
                 // Jobs are forgotten after a day.
                 Err(error) if error.is_not_found() => {}
@@ -196,7 +200,9 @@ impl Shared {
         }
         match self.client.call(&requests::list_nics(id)).await {
             Ok(_) => {}
-            Err(error) if error.is_not_found() || error.code == 431 && error.text.contains("does not exist") => {
+            Err(error)
+                if error.is_not_found() || error.code == 431 && error.text.contains("does not exist") =>
+            {
                 return Ok(Whereabouts::Gone);
             }
             Err(error) if error.kind == ErrorKind::Denied && error.code == 531 => {

@@ -246,6 +246,22 @@ async fn an_order_of_ours_is_over_when_its_job_says_so() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_job_that_never_ends_holds_up_no_node_claim_whose_machine_is_gone() {
+    let world = World::new().await;
+    world.cloud.configure(|settings| settings.latencies.destroy = Span::secs(36_000, 36_000));
+    let claim = running(&world, "np-a").await;
+    world.provider.delete(&claim).await.expect("ordered");
+    world.cloud.expunge_machine(&world.live()[0].id);
+    let mut waited = 0;
+    while !world.provider.delete(&claim).await.is_err_and(|error| error.is_not_found()) {
+        waited += 5;
+        assert!(waited < 1200, "it waits for the job");
+        seconds(5).await;
+    }
+    assert!(waited > 500, "the job was believed for {waited} s only");
+}
+
+#[tokio::test(start_paused = true)]
 async fn while_the_server_does_not_say_whether_a_machine_is_gone_it_is_not() {
     let world = World::new().await;
     let claim = running(&world, "np-a").await;
