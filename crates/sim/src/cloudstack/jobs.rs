@@ -131,7 +131,8 @@ impl State {
         let next = job.machine.and_then(|number| {
             let Some(machine) = self.machines.get_mut(&number) else {
                 // What waited for its turn at a machine that is gone gets it, and finds nothing.
-                let waiting = self.jobs.values().filter(|job| job.machine == Some(number) && job.outcome.is_none());
+                let waiting =
+                    self.jobs.values().filter(|job| job.machine == Some(number) && job.outcome.is_none());
                 return waiting.min_by_key(|job| job.created).map(|job| job.id.clone());
             };
             machine.jobs.retain(|other| other != id);
