@@ -57,7 +57,7 @@ async fn what_a_deployment_would_be_refused_for_is_told_before_it_is_ordered() {
     }
     assert_eq!(world.calls("deployVirtualMachine"), 0);
     let asked = world.cloud.log();
-    assert!(asked.iter().all(|entry| entry.parameters.get("projectid").is_none()), "not of all projects");
+    assert!(asked.iter().all(|entry| !entry.parameters.contains_key("projectid")), "not of all projects");
     // With what is missing it is as good as any.
     let fields = json!({"dataDisks": [{"offering": "k8s.datacustom", "size": 5}], "rootDiskSize": 30,
         "templateSelectorTerms": [{"name": "large"}]});
