@@ -100,3 +100,9 @@ fn w3_a_machine_claimed_twice_is_found() {
 fn w4_a_node_claim_let_go_without_its_machine_is_found() {
     expect_caught(Fault::LetsGoWithoutId, 0, &["Machines go with their NodeClaims (O4)"]);
 }
+
+#[test]
+fn w7_a_level_lowered_in_a_rollout_is_found() {
+    // It takes a rollout that leaves old Machines to Karpenter, and a node of the new ones that goes meanwhile.
+    expect_caught(Fault::LowersInRollouts, 100, &["Machines in use live (O2, O6)"]);
+}
