@@ -168,8 +168,8 @@ def custom_offering(w):
 
 def project(w):
     """machines of a NodeClass with a projectID are made, seen and removed there"""
-    found = [p for p in w.tenant.list("listProjects", "project") if p["name"] == "karpenter-real"]
-    number = found[0]["id"] if found else w.tenant.job("createProject", name="karpenter-real", displaytext="x")["project"]["id"]
+    found = [p for p in w.tenant.list("listProjects", "project") if p["name"] == f"karpenter-{w.arguments.cluster}"]
+    number = found[0]["id"] if found else w.tenant.job("createProject", name=f"karpenter-{w.arguments.cluster}", displaytext="x")["project"]["id"]
     zone = w.tenant.list("listZones", "zone", name=w.arguments.zone)[0]["id"]
     networks = [n for n in w.tenant.list("listNetworks", "network", projectid=number) if n["name"] == "project-net"]
     if not networks:
@@ -371,11 +371,12 @@ def killed(w):
 def two_leaders(w):
     """two programs that both believe to lead"""
     w.node_class()
-    w.karpenter("karpenter-one")
+    first = w.karpenter("karpenter-one")
     second = w.karpenter("karpenter-two")
     _ready(w)
     w.want(5)
     w.up(5, 240)
+    w.same("both ran all the while", [first.poll(), second.poll()], [None, None])
     w.kill(second)
     w.until("everything is as it should be", 240, lambda: _rests(w))
     w.down(240)

@@ -52,7 +52,7 @@ class World:
         return process
 
     def karpenter(self, name="karpenter", **env):
-        ports = 20000 + len(self.processes) * 2 + os.getpid() % 500 * 40
+        ports = 12000 + os.getpid() % 400 * 40 + len(self.processes) * 2  # below those that connections are given
         settings = {
             "KUBECONFIG": self.kubeconfig, "CLUSTER_NAME": self.arguments.cluster, "CLOUDSTACK_CREDENTIALS_SECRET": "karpenter/cloudstack-credentials",
             "CLOUDSTACK_ALLOW_INSECURE_HTTP": "true", "METRICS_PORT": str(ports), "HEALTH_PROBE_PORT": str(ports + 1), "LOG_LEVEL": "debug",
