@@ -624,7 +624,11 @@ async fn a_machine_that_was_renamed_is_looked_after_like_any_other() {
 async fn machines_are_looked_after_though_the_server_does_not_say_what_it_is() {
     let world = World::new().await;
     let stray = world.stray("np-a");
-    world.cloud.inject(Fault::times("listCapabilities", u64::MAX, Trouble::Fail(431, 4350, "Cannot parse null string".into())));
+    world.cloud.inject(Fault::times(
+        "listCapabilities",
+        u64::MAX,
+        Trouble::Fail(431, 4350, "Cannot parse null string".into()),
+    ));
     let stop = CancellationToken::new();
     let looking = world.provider.look_after(stop.clone());
     let day = async {

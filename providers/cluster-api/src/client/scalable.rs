@@ -67,7 +67,8 @@ impl ScalableKey {
     /// What [`Display`](fmt::Display) wrote.
     pub fn parse(text: &str) -> Option<Self> {
         let (kind, key) = text.split_once(' ')?;
-        let kinds = [ScalableKind::MachineDeployment, ScalableKind::MachineSet, ScalableKind::MachineTemplate];
+        let kinds =
+            [ScalableKind::MachineDeployment, ScalableKind::MachineSet, ScalableKind::MachineTemplate];
         let kind = kinds.into_iter().find(|known| known.as_str() == kind)?;
         Some(Self { kind, key: super::fields::parse_key(key)? })
     }
