@@ -11,7 +11,7 @@
 //! | `quota` | what machines take of the account's limits |
 //! | `garbage`, `drift`, `interruptions`, [`repair`] | what nobody wants any more, what is no longer as it should be |
 //! | `lookups`, `absence`, `sightings` | how machines are asked after by their ids, when one is gone for certain, and since when one is as it is |
-//! | `catalogue`, `inventory`, `unavailable`, `learnt_memory` | what is remembered, and for how long |
+//! | `catalogue`, `inventory`, `unavailable`, `aftermath`, `learnt_memory` | what is remembered, and for how long |
 //! | [`client`], `keys`, [`credentials`] | the wire, what Secrets say, and how keys are exchanged |
 //! | [`doctor`] | what can be found out before anything is launched |
 //! | `launches` | what becomes of machines after they were accepted |
@@ -26,6 +26,7 @@ mod abandoned_nodes;
 mod absence;
 mod accounts;
 mod affinity;
+mod aftermath;
 mod bootstrap;
 mod candidates;
 mod catalogue;

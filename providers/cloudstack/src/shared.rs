@@ -17,6 +17,7 @@ use karpenter_runtime::store::Store;
 use kube::ResourceExt as _;
 
 use crate::absence::MachineLists;
+use crate::aftermath::{ExpungeDenied, Lost, Unexplained};
 use crate::catalogue::{Catalogue, Lifetimes};
 use crate::client::error::{ApiError, ErrorKind};
 use crate::client::request::Scope;
@@ -24,7 +25,6 @@ use crate::client::{Client, Estate, Made, Session};
 use crate::deletions::Deletions;
 use crate::disks::Tagged;
 use crate::garbage::Starts;
-use crate::instances::{ExpungeDenied, Lost, Unexplained};
 use crate::interruptions::Taken;
 use crate::inventory::Inventory;
 use crate::keys::is_id;

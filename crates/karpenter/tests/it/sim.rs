@@ -34,6 +34,7 @@ fn seeds_with_all_faults_keep_every_rule_and_converge_and_no_kind_of_fault_is_mi
             "clock-leap",
             "creation-refused",
             "evictions-forbidden",
+            "held-up-for-long",
             "hub-refused",
             "infrastructure-stuck",
             "machine-sets-scaled",
