@@ -123,9 +123,10 @@ class Play(threading.Thread):
         for machine in self.machines:
             self.kubelet(machine, nodes)
         for pod in pods:
-            if pod["metadata"].get("deletionTimestamp"):
+            gone = pod["spec"].get("nodeName") and pod["spec"]["nodeName"] not in nodes  # as the pod garbage collector does
+            if gone or pod["metadata"].get("deletionTimestamp"):
                 self.kube.delete("Pod", pod["metadata"]["name"], gracePeriodSeconds=0)
-        pods = [p for p in pods if not p["metadata"].get("deletionTimestamp")]
+        pods = [p for p in pods if not p["metadata"].get("deletionTimestamp") and p["spec"].get("nodeName", "") in ("", *nodes)]
         self.controller(pods)
         self.schedule(pods, nodes)
 

@@ -145,7 +145,8 @@ def anti_affinity(w, hosts=6):
     w.down(240)
     w.kube.delete("NodePool", "default")
     w.kube.delete("CloudStackNodeClass", "default")
-    w.until("the group is gone", 120, lambda: not [g for g in w.tenant.list("listAffinityGroups", "affinitygroup") if g["name"].startswith("karpenter")])
+    # It is looked for every two minutes, and a destroyed machine is in it until it is expunged.
+    w.until("the group is gone", 330, lambda: not [g for g in w.tenant.list("listAffinityGroups", "affinitygroup") if g["name"].startswith("karpenter")])
 
 
 def custom_offering(w):
@@ -187,7 +188,7 @@ def project(w):
     for app in w.play.wanted:
         w.play.wanted[app] = (0, w.play.wanted[app][1])
     w.until("all is gone", 180, lambda: not w.claims() and not w.machines(projectid=number))
-    w.until("and its disks", 60, lambda: not _volumes(w, projectid=number))
+    w.until("and its disks", 60, lambda: not [v for v in _volumes(w, projectid=number, type="DATADISK") if v["state"] != "Destroy"])
 
 
 def two_nics(w):
@@ -378,8 +379,11 @@ def two_leaders(w):
     w.up(5, 240)
     w.same("both ran all the while", [first.poll(), second.poll()], [None, None])
     w.kill(second)
-    w.until("everything is as it should be", 240, lambda: _rests(w))
+    twins = len(w.machines()) - len(w.claims())
+    # The server takes two orders of one name that come at once: the second machine is an orphan, and gone after five minutes.
+    w.until("everything is as it should be", 480, lambda: _rests(w))
     w.down(240)
+    return {"machines too many": twins}
 
 
 def keys_rotated(w):
@@ -581,7 +585,7 @@ def orphan(w):
     w.play.never_join |= set(names.values())
     ids = {k: w.tenant.call("deployVirtualMachine", name=n, **like)["id"] for k, n in names.items()}
     listed = _tool(w, "orphans").stdout
-    w.same("orphans lists it", ids["ours"] in listed or names["ours"] in listed, True)
+    w.same("orphans lists what is younger than five minutes", ids["ours"] in listed or names["ours"] in listed, False)
     began = time.time()
     w.until("ours is gone", 600, lambda: ids["ours"] not in {m["id"] for m in w.machines()})
     took = time.time() - began
@@ -646,7 +650,7 @@ def slow_start(w):
     w.karpenter()
     _ready(w)
     zone = w.root.list("listZones", "zone", name=w.arguments.zone)[0]["id"]
-    mock = w.root.call("configureSimulator", zoneid=zone, name="StartCommand", value="wait:40")
+    mock = w.root.call("configureSimulator", zoneid=zone, name="StartCommand", value="wait:40000")  # milliseconds
     try:
         w.want(1)
         w.until("a machine is there", 60, lambda: w.machines())
@@ -660,6 +664,5 @@ def slow_start(w):
         orders = sum(1 for c in w.road.calls if c[0] >= began - 3 and c[1] == "destroyVirtualMachine")
         return {"gone after": round(time.time() - began), "orders": orders}
     finally:
-        identifier = (mock.get("simulatormock") or mock).get("id")
-        if identifier:
-            w.root.call("cleanupSimulatorMock", id=identifier)
+        # The server gives what it made no name of its own.
+        w.root.call("cleanupSimulatorMock", id=next(iter(mock.values()))["id"])

@@ -113,7 +113,7 @@ class World:
             found = holds()
             if found:
                 return found
-            time.sleep(0.3)
+            time.sleep(1)
         raise Failed(f"not within {seconds * self.arguments.patience:.0f} s: {what}")
 
     def stays(self, what, seconds, holds):
