@@ -2,7 +2,7 @@
 //! only a running operator finds out (what Nodes and endpoints tell, what failed of late) is as it last wrote into the status of its
 //! NodeClass. Pure.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ use crate::instances::holds::HoldKind;
 use crate::instances::learning::Lessons;
 use crate::instances::ledger::ClaimFacts;
 use crate::instances::node_claims::{Target, carried, facts};
-use crate::instances::offers::{self, Market, Offers, launch_hold, selector_trouble, takes_part};
+use crate::instances::offers::{self, Claims, Market, Offers, launch_hold, selector_trouble, takes_part};
 use crate::instances::templates;
 use crate::instancetypes::price::{Source, Told, key};
 use crate::instancetypes::taints;
@@ -293,7 +293,7 @@ impl Evidence {
             carried: carried(class.name(), self.node_claims.iter()),
             told: self.told(class),
             silent: false,
-            targeting: &|id| self.targeting(id),
+            room: &|scalable| self.room(mirror, scalable),
             running: &|id| {
                 let of = |claim: &&NodeClaim| Target::of(claim).is_some_and(|target| target.id == *id);
                 let live = self.node_claims.iter().filter(|c| c.metadata.deletion_timestamp.is_none());
@@ -432,12 +432,31 @@ impl Evidence {
         mirror.set_template(reference, read.clone());
     }
 
-    fn targeting(&self, id: &ScalableKey) -> Vec<ClaimFacts> {
-        let waits = |claim: &&NodeClaim| {
-            claim.metadata.deletion_timestamp.is_none()
-                && Target::of(claim).is_some_and(|target| target.id == *id && !target.standalone)
+    /// How many more nodes a resource may give, as the operator reckons.
+    fn room(&self, mirror: &Mirror, scalable: &Scalable) -> Option<usize> {
+        let machines = offers::machines_of(mirror, &scalable.id);
+        let is_bound =
+            |facts: &ClaimFacts| machines.iter().any(|machine| facts.bound_to.as_ref() == Some(&machine.key));
+        let targets = |claim: &NodeClaim| {
+            Target::of(claim).is_some_and(|target| target.id == scalable.id && !target.standalone)
         };
-        self.node_claims.iter().filter(waits).map(facts).collect()
+        let mut claims = Claims::default();
+        for claim in &self.node_claims {
+            let facts = facts(claim);
+            match claim.metadata.deletion_timestamp.is_some() {
+                true if is_bound(&facts) => claims.ending.push(facts),
+                false if targets(claim) || is_bound(&facts) => claims.live.push(facts),
+                _ => {}
+            }
+        }
+        // By whom the Machines of NodeClaims that are there were claimed.
+        let uids = self.node_claims.iter().filter_map(|claim| claim.metadata.uid.as_deref());
+        let uids: BTreeSet<&str> = uids.collect();
+        let held = mirror.machines().into_iter().filter_map(|machine| machine.claim());
+        let owner = held.filter(|held| uids.contains(held.uid.as_str())).map(|held| held.owner).next();
+        let classes = self.node_classes.iter().filter(|class| takes_part(class, scalable));
+        let class = classes.min_by_key(|class| class.name().to_owned());
+        offers::room(mirror, scalable, &machines, &claims, owner.as_deref().unwrap_or_default(), class)
     }
 }
 

@@ -17,6 +17,7 @@
 //! | [`backoff`] | which offerings have failed of late |
 //! | [`reverts`] | whose replicas somebody else has set of late, and how long Karpenter leaves it at that |
 //! | [`launch`], [`removal`], [`lookup`] | what the core asks for: create, delete, get and list |
+//! | `bindings` | what the Go provider bound NodeClaims to that have no id yet |
 //! | `remains` | whether something is left of a Machine that is gone |
 //! | `known_fleet` | by what our Cluster is known in another management cluster |
 //! | `census` | one list of Machines for many who ask |
@@ -36,6 +37,7 @@
 pub mod actor;
 pub mod adoption;
 pub mod backoff;
+pub(crate) mod bindings;
 pub(crate) mod care;
 pub(crate) mod census;
 pub mod customization;
@@ -50,6 +52,7 @@ pub(crate) mod known_fleet;
 pub mod launch;
 pub mod learning;
 pub mod ledger;
+mod level;
 pub mod lookup;
 pub mod node_claims;
 pub mod notices;

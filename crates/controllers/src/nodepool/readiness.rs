@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
-use karpenter_api::conditions::{Condition, ConditionSet, ConditionStatus, READY};
+use karpenter_api::conditions::{Condition, ConditionSet, ConditionStatus, HasConditions as _, READY};
 use karpenter_api::nodepool::NODE_CLASS_READY;
 use karpenter_api::{NodeClassReference, NodePool};
 use karpenter_cloudprovider::error::truncated;
@@ -12,7 +13,9 @@ use karpenter_runtime::events::{Event, EventType, reference};
 use karpenter_runtime::logging;
 use karpenter_runtime::object_key::ObjectKey;
 use karpenter_runtime::program::Program;
+use karpenter_runtime::writes::OVERTAKEN;
 use kube::api::DynamicObject;
+use tokio::time::Instant;
 
 use super::{controller, follow_with_class, write_status};
 use crate::context::Context;
@@ -24,6 +27,50 @@ const FIELD: &str = "spec.template.spec.nodeClassRef";
 struct Readiness {
     context: Context,
     unserved: Unserved,
+    said: Said,
+}
+
+/// How often a NodePool may say something else than was written on it just now before that is taken for another leader's word: our own
+/// watch shows it late, too.
+const PATIENCE: u32 = 3;
+
+/// What was last written on each NodePool, when, and how often in a row. Another leader whose watch of NodeClasses is behind, or ahead,
+/// takes it back as soon as it sees it, and would be answered as fast: for as long as both lead, as fast as the API server can take it.
+#[derive(Default)]
+struct Said(Mutex<BTreeMap<String, Word>>);
+
+struct Word {
+    condition: Option<Condition>,
+    at: Instant,
+    in_a_row: u32,
+}
+
+impl Said {
+    /// How long to wait before writing on a NodePool again that keeps saying something else than was written on it just now.
+    fn contradicted(&self, pool: &NodePool) -> Option<Duration> {
+        let said = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let word = said.get(pool.metadata.name.as_deref()?)?;
+        if word.in_a_row < PATIENCE || word.condition == node_class_ready(pool) {
+            return None;
+        }
+        OVERTAKEN.checked_sub(word.at.elapsed()).filter(|rest| !rest.is_zero())
+    }
+
+    fn remember(&self, pool: &NodePool) {
+        let name = pool.metadata.name.clone().unwrap_or_default();
+        let mut said = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = said.get(&name).filter(|word| word.at.elapsed() < OVERTAKEN);
+        let in_a_row = before.map_or(0, |word| word.in_a_row) + 1;
+        said.insert(name, Word { condition: node_class_ready(pool), at: Instant::now(), in_a_row });
+    }
+
+    fn forget(&self, key: &ObjectKey) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&*key.name);
+    }
+}
+
+fn node_class_ready(pool: &NodePool) -> Option<Condition> {
+    pool.conditions().iter().find(|condition| condition.type_ == NODE_CLASS_READY).cloned()
 }
 
 /// NodePools of kinds no provider here serves, with the generation they were mentioned at. They may be another Karpenter's, so
@@ -49,7 +96,7 @@ pub(crate) fn register(context: &Context, watches: &mut Watches, program: &mut P
     let controller = controller(
         context,
         "nodepool.readiness",
-        Readiness { context: context.clone(), unserved: Unserved::default() },
+        Readiness { context: context.clone(), unserved: Unserved::default(), said: Said::default() },
     );
     follow_with_class(context, watches, &controller.queue());
     context.run(program, controller);
@@ -61,6 +108,7 @@ impl Reconciler for Readiness {
     async fn reconcile(&self, key: ObjectKey) -> ReconcileResult {
         let Some(pool) = self.context.stores.node_pools.get(&key) else {
             self.unserved.forget(&key);
+            self.said.forget(&key);
             return Ok(Outcome::Done);
         };
         if let Err(error) = self.context.providers.for_pool(&pool) {
@@ -82,6 +130,12 @@ impl Reconciler for Readiness {
         };
         if class.is_none() {
             self.context.recorder.publish(missing_class(&pool));
+        }
+        if judged != *pool {
+            if let Some(rest) = self.said.contradicted(&pool) {
+                return Ok(Outcome::After(rest));
+            }
+            self.said.remember(&judged);
         }
         write_status(&self.context, &pool, &judged).await
     }
@@ -133,5 +187,38 @@ mod tests {
         assert!(unserved.is_news(&pool));
         unserved.forget(&ObjectKey::cluster("mistyped"));
         assert!(unserved.is_news(&pool));
+    }
+
+    fn judged(is_ready: bool) -> NodePool {
+        let mut pool = NodePool::default();
+        pool.metadata.name = Some("default".into());
+        let mut conditions = ConditionSet::of(&mut pool, jiff::Timestamp::UNIX_EPOCH);
+        if is_ready {
+            conditions.set_true(NODE_CLASS_READY);
+        } else {
+            conditions.set_false(NODE_CLASS_READY, "NodeClassReadinessUnknown", "unknown");
+        }
+        pool
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_leader_that_is_contradicted_waits_before_it_insists() {
+        let (said, ready, unready) = (Said::default(), judged(true), judged(false));
+        assert_eq!(said.contradicted(&unready), None, "nothing was said yet");
+        said.remember(&ready);
+        assert_eq!(said.contradicted(&unready), None, "what it wrote may not have come back yet");
+        for _ in 1..PATIENCE {
+            said.remember(&ready);
+        }
+        assert_eq!(said.contradicted(&ready), None, "its own word is changed as soon as it must be");
+        assert_eq!(said.contradicted(&unready), Some(OVERTAKEN), "another's is left for a while");
+        tokio::time::advance(OVERTAKEN).await;
+        assert_eq!(said.contradicted(&unready), None);
+        for _ in 0..PATIENCE {
+            said.remember(&ready);
+        }
+        assert!(said.contradicted(&unready).is_some());
+        said.forget(&ObjectKey::cluster("default"));
+        assert_eq!(said.contradicted(&unready), None, "a NodePool that went is another when it comes again");
     }
 }

@@ -178,6 +178,7 @@ impl Actor {
             in_sets: (!sets.is_empty()).then(|| sets.iter().map(|set| set.replicas).sum()),
             bounds,
             targeting: &targeting,
+            ending: &fleet.ending_on(&look.machines),
             gone: &look.gone,
             owner: &fleet.owner,
             rules,
@@ -350,8 +351,8 @@ impl Actor {
         if rollout::rollout(&look.scalable, &look.sets, &look.machines).is_some() {
             return;
         }
-        let bound: BTreeSet<ObjectKey> =
-            fleet.node_claims.bound_by_go().into_iter().map(|(key, _)| key).collect();
+        let bound = fleet.node_claims.bound_by_go().into_iter().chain(fleet.node_claims.ending_by_go());
+        let bound: BTreeSet<ObjectKey> = bound.map(|(key, _)| key).collect();
         let fresh = |machine: &&Machine| {
             adoption::is_adoptable(machine)
                 && (existing || replaced.contains(&machine.uid))
@@ -496,6 +497,10 @@ impl Actor {
     /// Keeps what is to be kept, turns away who finds no room, says when to look again.
     fn settle(&self, id: &ScalableKey, plan: Plan) -> Outcome {
         let fleet = &self.fleet;
+        if !plan.refused.is_empty() {
+            // Others would come and be turned away as well, again and again.
+            fleet.backoff.failed(id, None, "it has no room");
+        }
         for claim in &plan.refused {
             fleet.refuse(&claim.uid, format!("{id} has no room"));
             fleet.wake(&claim.name);

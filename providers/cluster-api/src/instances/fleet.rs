@@ -22,7 +22,7 @@ use super::holds::{Hold, HoldKind};
 use super::learning::Lessons;
 use super::ledger::ClaimFacts;
 use super::node_claims::NodeClaims;
-use super::offers::{self, Market, Offers, takes_part};
+use super::offers::{self, Claims, Market, Offers, takes_part};
 use super::pace::Pace;
 use super::reverts::Reverts;
 use super::templates;
@@ -283,6 +283,13 @@ impl Fleet {
         claims
     }
 
+    /// The NodeClaims on their way out that the Go provider bound to these Machines.
+    pub fn ending_on(&self, machines: &[Machine]) -> Vec<ClaimFacts> {
+        let theirs: BTreeSet<&ObjectKey> = machines.iter().map(|machine| &machine.key).collect();
+        let ending = self.node_claims.ending_by_go().into_iter();
+        ending.filter(|(key, _)| theirs.contains(key)).map(|(_, facts)| facts).collect()
+    }
+
     /// What a NodeClass offers at the moment.
     pub fn offers(&self, class: &ClusterAPINodeClass) -> Arc<Offers> {
         self.lessons.recall(class);
@@ -317,7 +324,7 @@ impl Fleet {
             carried: self.node_claims.carried(class.name()),
             told: self.lessons.told(class),
             silent,
-            targeting: &|id| self.node_claims.targeting(id),
+            room: &|scalable| self.room(scalable),
             running: &|id| self.node_claims.running(id),
             failed: &|id, failure_domain| paused(id).or_else(|| self.backoff.why(id, failure_domain)),
         };
@@ -328,7 +335,11 @@ impl Fleet {
 
     /// How many more nodes a resource may give; `None` is any number.
     pub fn room(&self, scalable: &Scalable) -> Option<usize> {
-        offers::room(scalable, &self.machines_of(&scalable.id), &self.node_claims.targeting(&scalable.id))
+        let machines = self.machines_of(&scalable.id);
+        let claims =
+            Claims { live: self.claims_on(&scalable.id, &machines), ending: self.ending_on(&machines) };
+        let class = self.node_class_of(scalable);
+        offers::room(&self.mirror, scalable, &machines, &claims, &self.owner, class.as_deref())
     }
 
     /// The entry a Machine was bought as.
@@ -408,6 +419,11 @@ impl Fleet {
     /// How long ago a Machine of this resource last appeared, if one has. While they do, who has none yet waits in a queue.
     pub(crate) fn since_birth(&self, id: &ScalableKey) -> Option<Duration> {
         self.state().births.get(id).map(Instant::elapsed)
+    }
+
+    /// How long ago we began.
+    pub(crate) fn since_start(&self) -> Duration {
+        self.started.elapsed()
     }
 
     /// The Machine in whose place a NodeClaim waits for another is still there.

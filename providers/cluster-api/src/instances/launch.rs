@@ -11,23 +11,21 @@ use karpenter_runtime::error::NotYet;
 use karpenter_runtime::events::{Event, EventType, reference};
 
 use super::adoption::EXISTING;
+use super::bindings::Bound;
 use super::fleet::Fleet;
 use super::ledger::is_our_mark;
 use super::node_claims::{AssignError, Target};
 use super::pace::Turn;
-use super::{restoration, standalone, templates};
+use super::{bindings, restoration, standalone, templates};
 use crate::client::fields::{Fields, parse_key};
 use crate::client::machine::Machine;
 use crate::names;
-use crate::nodeclass::{ClusterAPINodeClass, LaunchMode};
+use crate::nodeclass::{ClusterAPINodeClass, DEFAULT_REGISTRATION_TIMEOUT, LaunchMode};
 
 /// After this long without a Machine, others are told to go elsewhere.
 const SLOW: Duration = Duration::from_secs(60);
 /// After this long without an answer the management cluster counts as away; it is asked every half minute.
 const AWAY: Duration = Duration::from_secs(75);
-
-/// Launches that may take longer than this are known by what Cluster API says alone.
-const PATIENT: Duration = Duration::from_secs(15 * 60);
 
 /// What every launch goes through: not worth an event unless it takes long.
 const PHASES: [&str; 3] = ["MachinePending", "BootstrapPending", "InfraProvisioning"];
@@ -64,6 +62,15 @@ async fn attempt(fleet: &Arc<Fleet>, claim: &NodeClaim) -> Result<Launch, Provid
     if let Some(pending) = restored(fleet, claim).await? {
         return Ok(pending);
     }
+    let released;
+    let claim = match bindings::keep(fleet, claim).await? {
+        Bound::Not => claim,
+        Bound::Kept(launch) => return Ok(launch),
+        Bound::Released(now) => {
+            released = now;
+            &*released
+        }
+    };
     let target = match fleet.node_claims.target(claim) {
         Some(target) => target,
         None => {
@@ -260,12 +267,13 @@ pub(super) async fn progress(
     machine: &Machine,
 ) -> Result<Launch, ProviderError> {
     let uid = claim.metadata.uid.as_deref().unwrap_or_default();
-    let id =
-        fleet.node_claims.target(claim).map(|target| target.id).or_else(|| fleet.mirror.scalable_of(machine));
-    let Some(id) = id else {
+    let target = fleet.node_claims.target(claim);
+    let standalone = target.as_ref().is_some_and(|target| target.standalone);
+    // One that the Go provider bound may have been meant for another resource since.
+    let belongs_to = fleet.mirror.scalable_of(machine).filter(|_| !standalone);
+    let Some(id) = belongs_to.or(target.map(|target| target.id)) else {
         return Err(ProviderError::other(format!("Machine {} belongs to no scalable resource", machine.key)));
     };
-    let standalone = fleet.node_claims.target(claim).is_some_and(|target| target.standalone);
     let domain = machine.failure_domain.clone().filter(|_| standalone);
     let target = Target { id: id.clone(), standalone, failure_domain: domain };
     if machine.deleting || is_our_mark(machine) {
@@ -352,13 +360,15 @@ pub(crate) fn expected(fleet: &Fleet, claim: &NodeClaim) -> Option<LaunchedInsta
     })
 }
 
-/// The id that the infrastructure knows before Cluster API has copied it to the Machine. Not for machines that take long: once
-/// launched, a node has to register within the core's own time.
+/// The id that the infrastructure knows before Cluster API has copied it to the Machine. Not where a launch may take longer than a node
+/// may take to register: that time begins with the id.
 async fn early_id(fleet: &Fleet, claim: &NodeClaim, machine: &Machine) -> Option<String> {
     let infrastructure = machine.infrastructure.as_ref()?;
     let uid = claim.metadata.uid.as_deref().unwrap_or_default();
+    let class = fleet.node_class(&claim.spec.node_class_ref.name);
+    let to_register = class.map_or(DEFAULT_REGISTRATION_TIMEOUT, |class| class.registration_timeout());
     // A young Machine changes several times a second, and each time the core is woken.
-    if timeout(fleet, claim) > PATIENT || !fleet.may_ask_infrastructure(uid) {
+    if timeout(fleet, claim) > to_register || !fleet.may_ask_infrastructure(uid) {
         return None;
     }
     let found = fleet.hub.get(infrastructure).await.ok()?;

@@ -50,7 +50,8 @@ use jiff::{SignedDuration, Timestamp};
 use karpenter_runtime::object_key::ObjectKey;
 use tokio::time::Instant;
 
-use super::rollout::{Excess, Rollout};
+use super::level::{level, level_of_another};
+use super::rollout::Rollout;
 use crate::client::machine::Machine;
 use crate::client::scalable::Scalable;
 use crate::names;
@@ -142,10 +143,10 @@ pub struct Most {
 }
 
 /// So long Cluster API has for settling on as many Machines as the level says before one that is too many counts as there to stay.
-const SETTLING: Duration = Duration::from_secs(30);
+pub(super) const SETTLING: Duration = Duration::from_secs(30);
 
 /// So long MachineSets may go by an older level: a new one reaches them by way of their MachineDeployment.
-const AFTER_SHRINKING: Duration = Duration::from_secs(5);
+pub(super) const AFTER_SHRINKING: Duration = Duration::from_secs(5);
 
 /// What there is.
 #[derive(Clone, Debug)]
@@ -160,6 +161,8 @@ pub struct Situation<'a> {
     pub bounds: (i32, Option<i32>),
     /// Live NodeClaims that target it, in any order.
     pub targeting: &'a [ClaimFacts],
+    /// NodeClaims on their way out that the Go provider bound to its Machines.
+    pub ending: &'a [ClaimFacts],
     /// NodeClaims that are known not to exist any more, by uid.
     pub gone: &'a BTreeSet<String>,
     /// Our workload cluster.
@@ -180,13 +183,13 @@ pub struct Situation<'a> {
 
 impl Situation<'_> {
     /// How long ago something was.
-    fn age(&self, since: Instant) -> Duration {
+    pub(super) fn age(&self, since: Instant) -> Duration {
         self.instant.saturating_duration_since(since)
     }
 
     /// How many Machines may come to be: what levels of before asked for counts until all is born and MachineSets have heard of the one of
     /// now.
-    fn most(&self, marked: usize) -> Most {
+    pub(super) fn most(&self, marked: usize) -> Most {
         let (current, there) = (self.scalable.replicas, count(self.machines.len()));
         let in_sets = self.in_sets.unwrap_or(0);
         let at_least = current.max(there).max(in_sets);
@@ -262,12 +265,12 @@ pub struct Counts {
 }
 
 /// Machines by what they are to us.
-struct Sorted<'a> {
-    claimed: Vec<&'a Machine>,
-    foreign: Vec<&'a Machine>,
-    free: Vec<&'a Machine>,
-    marked: Vec<&'a Machine>,
-    deleting: usize,
+pub(super) struct Sorted<'a> {
+    pub(super) claimed: Vec<&'a Machine>,
+    pub(super) foreign: Vec<&'a Machine>,
+    pub(super) free: Vec<&'a Machine>,
+    pub(super) marked: Vec<&'a Machine>,
+    pub(super) deleting: usize,
 }
 
 /// What is to be done about a scalable resource.
@@ -286,17 +289,7 @@ pub fn plan(situation: &Situation<'_>) -> Plan {
         plan.counts = counts(&sorted, &waiting);
         return plan;
     }
-    let protected = match protected(situation.scalable) {
-        _ if situation.rules.adopt_unclaimed => 0,
-        Some(protected) if epoch.is_some() => protected,
-        _ => {
-            let ours = count(sorted.claimed.len());
-            let bound =
-                sorted.free.iter().filter(|m| situation.targeting.iter().any(|c| is_bound(c, m))).count();
-            let others = situation.scalable.replicas - ours - count(sorted.marked.len() + bound);
-            count(sorted.foreign.len()).max(others)
-        }
-    };
+    let protected = protected_now(situation, &sorted);
     if epoch.is_none() && situation.rules.takes_part {
         // By the management cluster's own times: our clock may be off, and then we would take Machines of others for ours, or
         // ours for theirs. Times have whole seconds, so what is born in the same second has to be told apart by waiting.
@@ -314,7 +307,7 @@ pub fn plan(situation: &Situation<'_>) -> Plan {
         let epoch = epoch.and_then(Result::ok).unwrap_or_default().max(situation.scalable.created);
         plan.enrol = Some(Enrolment { epoch, protected });
     }
-    let reserve = usize::try_from(protected).unwrap_or(0).saturating_sub(sorted.foreign.len());
+    let reserve = reserve(protected, &sorted);
 
     let keep = claims(situation, &sorted, &waiting, reserve, &mut plan);
     plan.doubles = doubles(situation);
@@ -356,6 +349,53 @@ pub fn epoch(scalable: &Scalable) -> Option<Timestamp> {
 fn enrolled(situation: &Situation<'_>) -> Option<Timestamp> {
     let outdated = situation.rules.adopt_unclaimed && protected(situation.scalable).is_some_and(|p| p > 0);
     epoch(situation.scalable).filter(|_| !outdated && !situation.anew)
+}
+
+/// How many more nodes a resource may give to NodeClaims besides those that wait for it; `None` is any number. By what [`plan`] counts, or
+/// NodeClaims would be sent here only to be turned away.
+pub fn room(situation: &Situation<'_>) -> Option<usize> {
+    let max = usize::try_from(situation.bounds.1?).unwrap_or(0);
+    let sorted = sort(situation, enrolled(situation));
+    let reserve = reserve(protected_now(situation, &sorted), &sorted);
+    let settled = sorted.claimed.len() + sorted.foreign.len() + reserve;
+    let waiting = waiting(situation).len();
+    // Those that Cluster API may be about to take away, or that come in the place of others, are for nobody else.
+    let stay = situation.rollout.is_none() && !shrinks(situation);
+    let serves = |m: &&&Machine| stay && m.failure.is_none() && !m.is_updating() && !m.is_paused();
+    let spare = sorted.free.iter().skip(reserve);
+    let fit = spare.clone().filter(serves).count();
+    let others = spare.count() - fit;
+    let to_be_made = max.saturating_sub(settled + others.max(waiting));
+    Some(to_be_made.max(fit.saturating_sub(waiting)))
+}
+
+/// How many replicas are not ours, by the rules of now.
+fn protected_now(situation: &Situation<'_>, sorted: &Sorted<'_>) -> i32 {
+    match protected(situation.scalable) {
+        _ if situation.rules.adopt_unclaimed => 0,
+        Some(protected) if enrolled(situation).is_some() => protected,
+        _ => not_ours(situation, sorted),
+    }
+}
+
+/// How many replicas that are not ours have no Machine of before our epoch.
+fn reserve(protected: i32, sorted: &Sorted<'_>) -> usize {
+    usize::try_from(protected).unwrap_or(0).saturating_sub(sorted.foreign.len())
+}
+
+/// How many replicas a resource has, as our time with it begins, that are neither ours nor the Go provider's.
+fn not_ours(situation: &Situation<'_>, sorted: &Sorted<'_>) -> i32 {
+    let bound = |machine: &&Machine| {
+        let mut claims = situation.targeting.iter().chain(situation.ending);
+        machine.claim().is_none() && claims.any(|claim| is_bound(claim, machine))
+    };
+    let free = sorted.free.iter().copied().filter(bound).count();
+    // One that is being deleted has a replica until the level is low enough for it to go without another in its place.
+    let foreseen =
+        usize::try_from(count(situation.machines.len()) - situation.scalable.replicas).unwrap_or(0);
+    let going = situation.machines.iter().filter(|machine| machine.deleting).filter(bound).count();
+    let ours = sorted.claimed.len() + sorted.marked.len() + free + going.saturating_sub(foreseen);
+    count(sorted.foreign.len()).max(situation.scalable.replicas - count(ours))
 }
 
 /// How many replicas are neither ours nor known not to be.
@@ -422,6 +462,9 @@ fn sort<'a>(situation: &Situation<'a>, epoch: Option<Timestamp>) -> Sorted<'a> {
         // Creation times have whole seconds.
         let ours_by_birth = epoch.is_some_and(|epoch| machine.created.as_second() >= epoch.as_second());
         let bound = claim.is_none() && situation.targeting.iter().any(|claim| is_bound(claim, machine));
+        // The Go provider's claim on one whose node is being drained, which nobody else is to get.
+        let ending =
+            claim.is_none() && !bound && situation.ending.iter().any(|claim| is_bound(claim, machine));
         let another = claim.as_ref().is_some_and(|claim| claim.owner != situation.owner);
         // One that is nobody's and that somebody else marked may go at any time: nobody gets it, and nobody is to wait for it.
         let spoken_for = claim.is_none() && machine.is_marked() && !bound;
@@ -429,7 +472,7 @@ fn sort<'a>(situation: &Situation<'a>, epoch: Option<Timestamp>) -> Sorted<'a> {
             sorted.deleting += 1;
         } else if is_our_mark(machine) && !another {
             sorted.marked.push(machine);
-        } else if claim.is_some() && !another {
+        } else if claim.is_some() && !another || ending {
             sorted.claimed.push(machine);
         } else if another || spoken_for || !(ours_by_birth || bound || situation.rules.adopt_unclaimed) {
             sorted.foreign.push(machine);
@@ -593,7 +636,7 @@ fn mark_surplus(
 
 /// Free Machines in the order in which they may go: those that failed, then the youngest. What was there before us may serve, and
 /// is never surplus.
-fn dispensable<'a>(situation: &Situation<'_>, free: &[&'a Machine]) -> Vec<&'a Machine> {
+pub(super) fn dispensable<'a>(situation: &Situation<'_>, free: &[&'a Machine]) -> Vec<&'a Machine> {
     let epoch = enrolled(situation);
     let ours = |m: &&Machine| {
         !m.is_paused() && epoch.is_some_and(|epoch| m.created.as_second() >= epoch.as_second())
@@ -603,254 +646,11 @@ fn dispensable<'a>(situation: &Situation<'_>, free: &[&'a Machine]) -> Vec<&'a M
     machines
 }
 
-fn level(
-    situation: &Situation<'_>,
-    sorted: &Sorted<'_>,
-    waiting: &[&ClaimFacts],
-    keep: &[&Machine],
-    reserve: usize,
-    plan: &mut Plan,
-) {
-    let current = situation.scalable.replicas;
-    let total = count(situation.machines.len());
-    let newly_marked: BTreeSet<&ObjectKey> = plan.marks.iter().map(|(key, _)| key).collect();
-    let stays = |machines: &[&Machine]| machines.iter().filter(|m| !newly_marked.contains(&m.key)).count();
-    let (claimed, free) = (stays(&sorted.claimed), stays(&sorted.free));
-    let settled = claimed + sorted.foreign.len() + reserve;
-    // Free Machines beyond the reserve serve those that wait, or are kept for a while.
-    let spare = free.saturating_sub(reserve);
-    let mut wanted = waiting.len();
-    let (min, max) = situation.bounds;
-    if let Some(max) = max {
-        let room = usize::try_from(max).unwrap_or(0).saturating_sub(settled).max(spare);
-        if wanted > room {
-            let unserved =
-                waiting.iter().filter(|w| !plan.claims.iter().any(|(_, claim)| claim.uid == w.uid));
-            let excess = wanted - room;
-            // The latest to come are turned away.
-            let refused: Vec<ClaimFacts> =
-                unserved.rev().take(excess).map(|claim| (*claim).clone()).collect();
-            wanted -= refused.len();
-            plan.refused = refused;
-        }
-    }
-    if let Some(most) = situation.rules.most_launching {
-        // The others wait for their turn: theirs comes as soon as one that is on its way has an id.
-        let launching = sorted.claimed.iter().filter(|m| m.provider_id.is_none()).count() + plan.claims.len();
-        let all = wanted;
-        wanted = wanted.min(plan.claims.len() + most.saturating_sub(launching)).max(spare.min(wanted));
-        plan.held_back = all - wanted;
-    }
-    let served = |uid: &str| {
-        let mut claims = plan.claims.iter().map(|(_, claim)| claim).chain(&plan.refused);
-        claims.any(|claim| claim.uid == uid)
-    };
-    plan.unserved = waiting.iter().map(|claim| claim.uid.clone()).filter(|uid| !served(uid)).collect();
-    let stays = sorted.claimed.iter().chain(&sorted.foreign).filter(|m| !newly_marked.contains(&m.key));
-    let steady = plan.claims.is_empty() && stays.clone().all(|machine| machine.is_steady());
-    let foreseen = usize::try_from(total - current).unwrap_or(0);
-    let deleting = if steady { sorted.deleting } else { sorted.deleting.min(foreseen) };
-    let leaving = deleting + sorted.marked.len() + newly_marked.len();
-    // What is spare is there without our asking (in a rollout there is one more at times): it never raises the level.
-    let needed = count(settled + wanted).max(min).min(max.unwrap_or(i32::MAX));
-    let want = count(settled + wanted.max(spare)).max(min);
-    // A greatest size that was set below what is in use takes nothing away.
-    let in_use = needed.max(count(settled));
-    let needed = match is_planted(Fault::AsksAgain) && !plan.unserved.is_empty() {
-        true => (current + count(plan.unserved.len())).min(max.unwrap_or(i32::MAX)),
-        false => needed,
-    };
-
-    let mut next = current;
-    if needed > current {
-        next = match situation.rules.rise {
-            Rise::Never => current,
-            Rise::ToWhatIsThere => needed.min(count(claimed + sorted.foreign.len() + free)).max(current),
-            Rise::ToWhatIsNeeded => needed,
-        };
-    } else if !may_lower(situation) {
-        // It stays.
-    } else if want < current && situation.rollout.is_none() {
-        let most = plan.sightings.most.unwrap_or_else(|| situation.most(sorted.marked.len()));
-        let safe = most.machines - count(leaving);
-        next = want.max(safe);
-        if next > want {
-            if most.machines > current.max(total) {
-                // What MachineSets have yet to hear of is over soon.
-                let rest = AFTER_SHRINKING.saturating_sub(situation.age(most.stirred));
-                plan.look_again(rest.max(Duration::from_secs(1)));
-            }
-            let since = situation.sightings.unborn.unwrap_or(situation.instant);
-            let age = situation.age(since);
-            let rest = situation.rules.surplus_after.saturating_sub(age);
-            // One that is born now is what MachineSets take, unless another has no healthy Node either.
-            if rest.is_zero() && steady {
-                next = want;
-            } else {
-                plan.sightings.unborn = Some(since);
-                plan.look_again(if rest.is_zero() { SETTLING } else { rest });
-            }
-        }
-        next = next.min(current);
-    } else if is_planted(Fault::LowersInRollouts) && in_use < current {
-        next = in_use;
-    } else if let Some(rollout) = situation.rollout.filter(|_| in_use < current) {
-        next = level_in_rollout(
-            situation,
-            sorted,
-            rollout,
-            keep.get(reserve..).unwrap_or_default(),
-            (in_use, want),
-            plan,
-        );
-    }
-    if next != current {
-        plan.replicas = Some(next);
-    }
-
-    plan.removals = removals(situation, sorted, next, &plan.marks);
-    if !plan.removals.is_empty() && is_news(situation, next, plan.sightings.lowered) {
-        plan.removals.clear();
-        plan.look_again(AFTER_SHRINKING);
-    }
-}
-
 /// Whether the level may fall, and takes none that somebody else marked.
-fn may_lower(situation: &Situation<'_>) -> bool {
+pub(super) fn may_lower(situation: &Situation<'_>) -> bool {
     let marked_by_another =
         |machine: &&Machine| !machine.deleting && machine.is_marked() && !is_our_mark(machine);
     situation.rules.may_lower && !situation.machines.iter().any(|machine| marked_by_another(&machine))
-}
-
-/// Whether MachineSets may yet have to hear that the level is as low as this. In a rollout they have more replicas at any time.
-fn is_news(situation: &Situation<'_>, level: i32, lowered: Option<Instant>) -> bool {
-    level < situation.scalable.replicas
-        || lowered.is_some()
-        || (situation.rollout.is_none() && situation.in_sets.is_some_and(|in_sets| in_sets > level))
-}
-
-/// The level of a resource that takes part no more. `free` Machines may yet serve who waits.
-fn level_of_another(
-    situation: &Situation<'_>,
-    sorted: &Sorted<'_>,
-    waiting: &[&ClaimFacts],
-    free: usize,
-    plan: &mut Plan,
-) {
-    let current = situation.scalable.replicas;
-    let live = count(situation.machines.len() - sorted.deleting);
-    let unborn = usize::try_from(current - live).unwrap_or(0);
-    let served = |claim: &ClaimFacts| plan.claims.iter().any(|(_, served)| served.uid == claim.uid);
-    // Replicas that are on their way may have been asked for by those that wait, unless somebody else sets them; the others go elsewhere.
-    let mut unserved: Vec<&ClaimFacts> = waiting.iter().copied().filter(|claim| !served(claim)).collect();
-    let coming = if situation.rules.may_lower { unborn } else { 0 };
-    plan.refused = unserved.drain((coming + free).min(unserved.len())..).cloned().collect();
-    plan.unserved = unserved.into_iter().map(|claim| claim.uid.clone()).collect();
-
-    let marked = sorted.marked.iter().filter(|machine| is_marked_for_its_claim(machine));
-    let ours: BTreeSet<ObjectKey> = marked
-        .map(|machine| machine.key.clone())
-        .chain(plan.marks.iter().map(|(key, _)| key.clone()))
-        .collect();
-    if ours.is_empty() {
-        return;
-    }
-    if !may_lower(situation) {
-        plan.removals = ours.into_iter().collect();
-        return;
-    }
-    if unborn > 0 {
-        // Lowered now, it could be lowered twice for one Machine. Replicas that stay unborn get its place.
-        let since = situation.sightings.unborn.unwrap_or(situation.instant);
-        plan.sightings.unborn = Some(since);
-        let age = situation.age(since);
-        match situation.rules.surplus_after.checked_sub(age).filter(|rest| !rest.is_zero()) {
-            Some(rest) => plan.look_again(rest),
-            None => plan.removals = ours.into_iter().collect(),
-        }
-        return;
-    }
-    let wanted = (live - count(ours.len())).max(situation.bounds.0).min(current);
-    let next = match situation.rollout {
-        Some(rollout) => {
-            let excess =
-                Excess { current, wanted, machines: situation.machines, marked: ours, spare: Vec::new() };
-            rollout.lowered(&excess).level
-        }
-        None => wanted,
-    };
-    plan.replicas = (next < current).then_some(next);
-}
-
-/// The level while Machines are being replaced and fewer are needed than there are replicas. `spare` are free; `needed` is what
-/// somebody needs, `want` includes what is kept for a while.
-fn level_in_rollout(
-    situation: &Situation<'_>,
-    sorted: &Sorted<'_>,
-    rollout: &Rollout,
-    spare: &[&Machine],
-    (needed, want): (i32, i32),
-    plan: &mut Plan,
-) -> i32 {
-    let current = situation.scalable.replicas;
-    let since = situation.sightings.idle.unwrap_or(situation.instant);
-    plan.sightings.idle = Some(since);
-    let age = situation.age(since);
-    let rest = situation.rules.surplus_after.saturating_sub(age);
-    let (wanted, spare) = match rest.is_zero() {
-        true => (needed, dispensable(situation, spare)),
-        // What somebody deletes of an `OnDelete` deployment may go at once.
-        false if rollout.on_delete => (want, Vec::new()),
-        false => (current, Vec::new()),
-    };
-    if !rest.is_zero() {
-        plan.look_again(rest);
-    }
-    let marked =
-        sorted.marked.iter().map(|machine| &machine.key).chain(plan.marks.iter().map(|(key, _)| key));
-    let marked = marked.cloned().collect();
-    let lowered = rollout.lowered(&Excess { current, wanted, machines: situation.machines, marked, spare });
-    plan.marks.extend(lowered.marks.into_iter().map(|key| (key, SURPLUS_MARK.to_owned())));
-    lowered.level
-}
-
-/// Marked Machines that the MachineSets will not take by themselves at this level.
-fn removals(
-    situation: &Situation<'_>,
-    sorted: &Sorted<'_>,
-    level: i32,
-    marks: &[(ObjectKey, String)],
-) -> Vec<ObjectKey> {
-    let ours = sorted.marked.iter().filter(|machine| is_our_mark(machine)).map(|machine| &machine.key);
-    let marked = ours.chain(marks.iter().map(|(key, _)| key));
-    let total = count(situation.machines.len());
-    let mut taken = usize::try_from(total - level).unwrap_or(0).saturating_sub(sorted.deleting);
-    if !may_lower(situation) {
-        // What is too many goes by the marks of others.
-        let surplus = |key: &&ObjectKey| {
-            let mut surplus = sorted.marked.iter().filter(|machine| !is_marked_for_its_claim(machine));
-            surplus.any(|machine| machine.key == **key)
-        };
-        return marked.filter(|key| !surplus(key)).cloned().collect();
-    }
-    let Some(rollout) = situation.rollout else {
-        let marked: Vec<&ObjectKey> = marked.collect();
-        let left = marked.len().saturating_sub(taken);
-        return marked.into_iter().take(left).cloned().collect();
-    };
-    let machine = |key: &ObjectKey| situation.machines.iter().find(|machine| machine.key == *key);
-    let left = marked.filter(|key| {
-        let Some(machine) = machine(key) else { return false };
-        let at_hand = rollout.on_delete && machine.set_name() == rollout.oldest_set.as_deref();
-        if at_hand && taken > 0 {
-            taken -= 1;
-            return false;
-        }
-        // Surplus guides the MachineSets; deleted directly it would be made again.
-        let new_surplus = marks.iter().any(|(marked, mark)| marked == *key && mark == SURPLUS_MARK);
-        !new_surplus && machine.annotations.get(names::DELETE_MACHINE).is_none_or(|mark| mark != SURPLUS_MARK)
-    });
-    left.cloned().collect()
 }
 
 /// Whether we marked it: only then is it ours to delete.
@@ -859,7 +659,7 @@ pub fn is_our_mark(machine: &Machine) -> bool {
     mark.is_some_and(|mark| mark == SURPLUS_MARK) || is_marked_for_its_claim(machine)
 }
 
-fn is_marked_for_its_claim(machine: &Machine) -> bool {
+pub(super) fn is_marked_for_its_claim(machine: &Machine) -> bool {
     let claim = machine.claim().map(|claim| claim.uid);
     claim.is_some() && machine.annotations.get(names::DELETE_MACHINE) == claim.as_ref()
 }
@@ -874,7 +674,7 @@ fn counts(sorted: &Sorted<'_>, waiting: &[&ClaimFacts]) -> Counts {
     }
 }
 
-fn count(number: usize) -> i32 {
+pub(super) fn count(number: usize) -> i32 {
     i32::try_from(number).unwrap_or(i32::MAX)
 }
 

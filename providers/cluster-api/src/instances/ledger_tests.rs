@@ -16,6 +16,7 @@ struct Case {
     created: Option<i64>,
     machines: Vec<Machine>,
     targeting: Vec<ClaimFacts>,
+    ending: Vec<ClaimFacts>,
     gone: BTreeSet<String>,
     rules: Rules,
     rollout: Option<Rollout>,
@@ -35,6 +36,7 @@ impl Case {
             created: None,
             machines: Vec::new(),
             targeting: Vec::new(),
+            ending: Vec::new(),
             gone: BTreeSet::new(),
             rules: Rules {
                 takes_part: true,
@@ -107,6 +109,15 @@ impl Case {
 
     /// What the ledger says at this second.
     fn plan_at(&self, second: i64) -> Plan {
+        self.situation(second, plan)
+    }
+
+    fn room(&self) -> Option<usize> {
+        self.situation(1000, room)
+    }
+
+    /// What is to be said of the situation at this second.
+    fn situation<T>(&self, second: i64, say: impl FnOnce(&Situation<'_>) -> T) -> T {
         let mut value = deployment_json("m", &[]);
         value["spec"]["replicas"] = self.replicas.into();
         if let Some(created) = self.created {
@@ -118,12 +129,13 @@ impl Case {
             value["metadata"]["annotations"][names::EPOCH] = epoch.to_string().into();
             value["metadata"]["annotations"][names::PROTECTED] = protected.to_string().into();
         }
-        plan(&Situation {
+        say(&Situation {
             scalable: &read_deployment(value),
             machines: &self.machines,
             in_sets: self.in_sets,
             bounds: (self.min, self.max),
             targeting: &self.targeting,
+            ending: &self.ending,
             gone: &self.gone,
             owner: OWNER,
             rules: self.rules,
@@ -219,6 +231,51 @@ fn the_bounds_hold_and_the_latest_are_turned_away() {
     let mut idle = Case::new(2).claimed(&["a"]).mark("m-a", "uid-a");
     idle.min = 2;
     assert_eq!(idle.plan().replicas, None, "not below the least size");
+}
+
+#[test]
+fn there_is_room_for_those_whom_the_ledger_does_not_turn_away() {
+    let at_most = |max: i32, case: Case| Case { max: Some(max), ..case };
+    let protecting = |protected: Option<i32>, case: Case| Case { protected, ..case };
+    let adopting = |mut case: Case| {
+        case.rules.adopt_unclaimed = true;
+        case
+    };
+    let mut failed = Case::new(3).claimed(&["a", "b"]).free(&["x"]);
+    failed.machines[2].failure =
+        Some(crate::client::machine::Failure { reason: "CreateError".into(), message: String::new() });
+    let mut rolling_out = Case::new(3).claimed(&["a", "b"]).free(&["x"]);
+    rolling_out.rollout = Some(rolling());
+    let foreign = || Case::new(3).foreign(&["f1", "f2", "f3"]);
+    for (what, room, case) in [
+        ("one more", 1, at_most(3, Case::new(2).claimed(&["a", "b"]))),
+        ("somebody waits for it", 0, at_most(3, Case::new(3).claimed(&["a", "b"]).waiting(&["c"]))),
+        ("one that nobody has is as good", 1, at_most(3, Case::new(3).claimed(&["a", "b"]).free(&["x"]))),
+        (
+            "one of two that nobody has",
+            1,
+            at_most(3, Case::new(3).claimed(&["a"]).free(&["x", "y"]).waiting(&["c"])),
+        ),
+        ("it failed", 0, at_most(3, failed)),
+        ("it comes in another's place", 0, at_most(3, rolling_out)),
+        ("it is about to be taken away", 0, at_most(3, Case::new(2).claimed(&["a", "b"]).free(&["x"]))),
+        (
+            "one that was replaced is not ours",
+            0,
+            at_most(3, protecting(Some(2), Case::new(3).foreign(&["f"]).claimed(&["a"]))),
+        ),
+        ("its owner asked for those unborn", 0, at_most(3, protecting(None, Case::new(3).foreign(&["f"])))),
+        ("all are its owner's", 0, at_most(3, protecting(None, foreign()))),
+        ("all may serve", 3, at_most(3, protecting(None, adopting(foreign())))),
+        ("all may serve, but two", 1, at_most(3, protecting(None, adopting(foreign().waiting(&["a", "b"]))))),
+    ] {
+        assert_eq!(case.room(), Some(room), "{what}");
+        let names: Vec<String> = (0..room).map(|number| format!("more-{number}")).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let plan = case.waiting(&names).plan();
+        assert!(plan.refused.is_empty(), "{what}: {plan:?}");
+    }
+    assert_eq!(Case::new(2).claimed(&["a", "b"]).room(), None, "any number");
 }
 
 #[test]
@@ -470,6 +527,35 @@ fn what_the_go_provider_bound_stays_bound_if_the_ids_agree() {
     case.targeting.truncate(1);
     case.targeting[0].provider_id = Some("fake://other".into());
     assert!(case.plan().claims.is_empty(), "the ids differ: neither this Machine nor another is its own");
+}
+
+#[test]
+fn the_machine_of_a_go_node_claim_that_ends_is_neither_protected_nor_given_to_another() {
+    let ends = |replicas: i32| {
+        let mut case = Case::new(replicas).foreign(&["f", "x"]).waiting(&["new"]);
+        case.protected = None;
+        case.machines[1].provider_id = Some("fake://x".into());
+        let provider_id = case.machines[1].provider_id.clone();
+        let bound_to = Some(ObjectKey::namespaced("default", "x"));
+        case.ending.push(ClaimFacts { name: "old".into(), bound_to, provider_id, ..ClaimFacts::default() });
+        case
+    };
+    let protected = |case: &Case| case.plan().enrol.map(|enrolment| enrolment.protected);
+    let plan = ends(2).plan();
+    assert_eq!((protected(&ends(2)), plan.replicas, plan.claims.len()), (Some(1), Some(3), 0));
+    let marked_by_go = ends(2).mark("x", "2026-01-01 00:00:00 +0000 UTC");
+    assert_eq!(protected(&marked_by_go), Some(1));
+    assert_eq!(protected(&ends(2).deleting("x")), Some(1), "its replica is to go with it");
+    assert_eq!(protected(&ends(1).deleting("x")), Some(1), "its replica is gone, the other is not ours");
+    let mut adopting = ends(2);
+    adopting.rules.adopt_unclaimed = true;
+    assert_eq!(claimed(&adopting.plan()), ["f"], "its node is being drained");
+    let mut twin = ends(2).waiting(&["twin"]);
+    twin.targeting[1].bound_to = twin.ending[0].bound_to.clone();
+    assert_eq!(claimed(&twin.plan()), ["x"], "of two that were bound to it one stays");
+    let mut another = ends(2);
+    another.ending[0].provider_id = Some("fake://other".into());
+    assert_eq!(protected(&another), Some(2), "the ids differ");
 }
 
 #[test]

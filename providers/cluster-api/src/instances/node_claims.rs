@@ -27,6 +27,8 @@ use crate::names;
 use crate::nodeclass::LaunchMode;
 
 const BY_TARGET: &str = "cluster-api/target";
+/// Of those that are bound to a Machine, of which there are few or none.
+const BOUND: &str = "cluster-api/bound";
 
 /// For how long what we wrote stands in for what the watch has not told yet.
 const RECENT: Duration = Duration::from_secs(60);
@@ -118,6 +120,7 @@ impl NodeClaims {
         store.add_index(BY_TARGET, |claim| {
             Target::of(claim).map(|target| target.id.to_annotation()).into_iter().collect()
         });
+        store.add_index(BOUND, |claim| facts(claim).bound_to.map(|_| BOUND.to_owned()).into_iter().collect());
         Self { store, api, recent: Mutex::default(), version: AtomicU64::new(0) }
     }
 
@@ -195,15 +198,22 @@ impl NodeClaims {
         live.len() + recent.count()
     }
 
-    /// NodeClaims that the Go provider bound to a Machine and that have no target of ours.
+    /// Live NodeClaims that the Go provider bound to a Machine and that have no target of ours.
     pub fn bound_by_go(&self) -> Vec<(ObjectKey, ClaimFacts)> {
-        let claims = self.store.list();
-        let bound =
-            claims.iter().filter(|claim| claim.metadata.deletion_timestamp.is_none()).filter_map(|claim| {
-                let facts = facts(claim);
-                Some((facts.bound_to.clone()?, facts))
-            });
-        bound.collect()
+        self.bound(|claim| claim.metadata.deletion_timestamp.is_none())
+    }
+
+    /// NodeClaims that the Go provider bound to a Machine and that are on their way out: it is theirs until they are gone.
+    pub fn ending_by_go(&self) -> Vec<(ObjectKey, ClaimFacts)> {
+        self.bound(|claim| claim.metadata.deletion_timestamp.is_some())
+    }
+
+    fn bound(&self, which: impl Fn(&NodeClaim) -> bool) -> Vec<(ObjectKey, ClaimFacts)> {
+        let bound = |claim: &Arc<NodeClaim>| {
+            let facts = facts(claim);
+            Some((facts.bound_to.clone()?, facts))
+        };
+        self.store.by_index(BOUND, BOUND).iter().filter(|claim| which(claim)).filter_map(bound).collect()
     }
 
     /// Records what a NodeClaim waits for, unless something is recorded already; that is what comes back then.
@@ -297,6 +307,20 @@ impl NodeClaims {
         }
     }
 
+    /// Takes the Go provider's binding off a NodeClaim: how that is then, if it still exists.
+    pub async fn release(&self, claim: &NodeClaim) -> Result<Option<NodeClaim>, kube::Error> {
+        let patch =
+            json!({"metadata": {"uid": claim.metadata.uid, "annotations": {names::GO_MACHINE: null}}});
+        let name = claim.metadata.name.as_deref().unwrap_or_default();
+        match self.api.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await {
+            Ok(now) => Ok(Some(now)),
+            Err(error) if is_missing(&error, name) => Ok(None),
+            // Another one of its name.
+            Err(kube::Error::Api(status)) if status.code == 409 => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Deletes a NodeClaim that must not take the instance along whose id it has.
     pub async fn part(&self, claim: &NodeClaim) -> Result<(), kube::Error> {
         let patch = json!({
@@ -318,6 +342,13 @@ impl NodeClaims {
             Err(error) if is_missing(&error, name) => Ok(None),
             Err(error) => Err(error),
         }
+    }
+
+    /// All other NodeClaims, as they are now.
+    pub async fn others(&self, claim: &NodeClaim) -> Result<Vec<NodeClaim>, kube::Error> {
+        let mut all = self.api.list(&ListParams::default()).await?.items;
+        all.retain(|other| other.metadata.uid != claim.metadata.uid);
+        Ok(all)
     }
 
     /// A client of the workload cluster.
@@ -448,6 +479,11 @@ impl NodeClaims {
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Recent>> {
         self.recent.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The Machine that the Go provider bound a NodeClaim to.
+pub fn bound_by_go(claim: &NodeClaim) -> Option<ObjectKey> {
+    parse_key(claim.metadata.annotations.as_ref()?.get(names::GO_MACHINE)?)
 }
 
 /// Whether the server says that an object of this name does not exist. One that does not serve its kind, or a proxy before it,

@@ -4,15 +4,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Taint;
 use karpenter_api::NodePool;
 use karpenter_engine::instance_type::InstanceType;
 use karpenter_primitives::Selector;
+use tokio::time::Instant;
 
 use super::adoption;
 use super::holds::{self, Hold, HoldKind};
-use super::ledger::{self, ClaimFacts};
-use super::{customization, skew, templates};
+use super::ledger::{self, ClaimFacts, Rise, Rules, Sightings, Situation};
+use super::{customization, rollout, skew, templates};
 use crate::client::fields::Malformed;
 use crate::client::machine::Machine;
 use crate::client::mirror::Mirror;
@@ -25,7 +27,7 @@ use crate::instancetypes::price::Told;
 use crate::instancetypes::taints;
 use crate::instancetypes::{devices, node_labels};
 use crate::names;
-use crate::nodeclass::{ClusterAPINodeClass, LaunchMode, SelectorMode};
+use crate::nodeclass::{Adoption, ClusterAPINodeClass, DEFAULT_SURPLUS_TIMEOUT, LaunchMode, SelectorMode};
 
 /// What a NodeClass offers, and what it cannot offer.
 #[derive(Clone, Debug, Default)]
@@ -102,8 +104,8 @@ pub struct Market<'a> {
     pub told: Told,
     /// Whether the management cluster has been silent for longer than what was seen of it is believed.
     pub silent: bool,
-    /// Live NodeClaims that wait for a resource to be scaled.
-    pub targeting: &'a dyn Fn(&ScalableKey) -> Vec<ClaimFacts>,
+    /// How many more nodes a resource may give; `None` is any number.
+    pub room: &'a dyn Fn(&Scalable) -> Option<usize>,
     /// How many live NodeClaims come from a resource, or wait for it.
     pub running: &'a dyn Fn(&ScalableKey) -> usize,
     /// What failed of late at a resource, in a failure domain.
@@ -185,9 +187,7 @@ impl Market<'_> {
         {
             return Some(format!("{}: {}", hold.reason, hold.message));
         }
-        let room =
-            || room(scalable, &machines_of(self.mirror, &scalable.id), &(self.targeting)(&scalable.id));
-        (!alone && room() == Some(0)).then(|| "it has its greatest size".to_owned())
+        (!alone && (self.room)(scalable) == Some(0)).then(|| "it has its greatest size".to_owned())
     }
 }
 
@@ -233,19 +233,52 @@ pub fn machines_of(mirror: &Mirror, id: &ScalableKey) -> Vec<Machine> {
     theirs.map(|machine| Machine::clone(machine)).collect()
 }
 
-/// How many more nodes a resource may give to NodeClaims besides those that wait for it; `None` is any number.
-pub fn room(scalable: &Scalable, machines: &[Machine], targeting: &[ClaimFacts]) -> Option<usize> {
-    let max = scalable.bounds().ok()?.1?;
-    let served: BTreeSet<String> =
-        machines.iter().filter_map(|machine| machine.claim().map(|claim| claim.uid)).collect();
-    let waiting = targeting.iter().filter(|claim| !served.contains(&claim.uid)).count();
-    let standing = machines.iter().filter(|machine| !machine.deleting && !ledger::is_our_mark(machine));
-    let (claimed, others): (Vec<_>, Vec<_>) = standing.partition(|machine| machine.claim().is_some());
-    let epoch = ledger::epoch(scalable);
-    let free =
-        others.iter().filter(|m| epoch.is_some_and(|e| m.created.as_second() >= e.as_second())).count();
-    let taken = claimed.len() + others.len() - free + free.max(waiting);
-    Some(usize::try_from(max).unwrap_or(0).saturating_sub(taken))
+/// NodeClaims that concern a resource.
+#[derive(Clone, Debug, Default)]
+pub struct Claims {
+    /// Live ones that target it, or that the Go provider bound to its Machines.
+    pub live: Vec<ClaimFacts>,
+    /// Those on their way out that the Go provider bound to its Machines.
+    pub ending: Vec<ClaimFacts>,
+}
+
+/// How many more nodes a resource that follows the rules of this NodeClass may give; `None` is any number.
+pub fn room(
+    mirror: &Mirror,
+    scalable: &Scalable,
+    machines: &[Machine],
+    claims: &Claims,
+    owner: &str,
+    class: Option<&ClusterAPINodeClass>,
+) -> Option<usize> {
+    let bounds = scalable.bounds().ok()?;
+    bounds.1?;
+    let adoption = class.and_then(|class| class.spec().adoption).unwrap_or_default();
+    let rollout = rollout::rollout(scalable, &mirror.sets_of(&scalable.id), machines);
+    ledger::room(&Situation {
+        scalable,
+        machines,
+        in_sets: None,
+        bounds,
+        targeting: &claims.live,
+        ending: &claims.ending,
+        gone: &BTreeSet::new(),
+        owner,
+        rules: Rules {
+            takes_part: class.is_some(),
+            may_lower: true,
+            adopt_unclaimed: class.is_some() && adoption != Adoption::Never,
+            surplus_after: DEFAULT_SURPLUS_TIMEOUT,
+            rise: Rise::ToWhatIsNeeded,
+            most_launching: None,
+        },
+        rollout: rollout.as_ref(),
+        anew: false,
+        // When it was seen makes no difference here.
+        sightings: &Sightings::default(),
+        now: Timestamp::UNIX_EPOCH,
+        instant: Instant::now(),
+    })
 }
 
 /// What keeps the selector of a NodeClass from selecting anything.

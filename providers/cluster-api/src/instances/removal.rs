@@ -15,6 +15,7 @@ use kube::Api;
 use kube::api::ListParams;
 use serde_json::{Value, json};
 
+use super::bindings::Binding;
 use super::fleet::Fleet;
 use super::ledger::{SURPLUS_MARK, is_our_mark};
 use crate::client::fields::parse_key;
@@ -248,13 +249,19 @@ fn settle(result: Result<(), HubError>) -> Result<(), ProviderError> {
 async fn find(fleet: &Fleet, claim: &NodeClaim) -> Result<Option<Machine>, ProviderError> {
     let uid = claim.metadata.uid.as_deref().unwrap_or_default();
     let provider_id = claim.status.as_ref().and_then(|status| status.provider_id.as_deref());
+    let binding = match fleet.mirror.machine_of(uid) {
+        None => Binding::of(fleet, claim).await?,
+        Some(_) => None,
+    };
     let ours = |machine: &Machine| match machine.claim() {
         Some(found) => found.owner == fleet.owner && found.uid == uid,
-        // Bound by the Go provider, or listed by us for a NodeClaim that is gone: the id decides.
+        // Bound by the Go provider, or listed by us for a NodeClaim that is gone: the id decides, if there is one.
         None => {
-            provider_id.is_some()
-                && machine.provider_id.as_deref() == provider_id
-                && machine.labels.contains_key(names::MEMBER)
+            let is_its = match provider_id {
+                Some(id) => machine.provider_id.as_deref() == Some(id),
+                None => binding.as_ref().is_some_and(|binding| binding.holds(machine)),
+            };
+            is_its && machine.labels.contains_key(names::MEMBER)
         }
     };
     let annotated = || {

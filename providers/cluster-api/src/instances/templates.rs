@@ -279,7 +279,7 @@ mod tests {
             carried: Default::default(),
             told: Told::default(),
             silent: false,
-            targeting: &|_| Vec::new(),
+            room: &|_| None,
             running: &|_| 0,
             failed: &|_, _| None,
         };

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Taint;
+use karpenter_api::annotations::NODECLAIM_MIN_VALUES_RELAXED;
 use karpenter_api::label_rules::LabelRules;
 use karpenter_api::labels::{CAPACITY_TYPE, CAPACITY_TYPE_RESERVED, INSTANCE_TYPE, TOPOLOGY_ZONE};
 use karpenter_api::{NodeClaim, NodePool, Quantity};
@@ -67,6 +68,16 @@ pub enum NoOffer {
     /// Nothing fits; what stood in the way of each.
     #[error("no scalable resource can serve this NodeClaim: {}", .0.join("; "))]
     Nothing(Vec<String>),
+    /// What fits leaves less to choose from than the NodePool wants.
+    #[error("minValues of {key} is {wanted}, and {reached} can be had")]
+    TooFew {
+        /// The label.
+        key: String,
+        /// How many values of it are wanted.
+        wanted: i64,
+        /// How many there are.
+        reached: usize,
+    },
 }
 
 impl Catalog {
@@ -217,6 +228,10 @@ impl Catalog {
             }
             return Err(NoOffer::Nothing(against));
         }
+        let types = choices.iter().map(|(entry, _, _)| &self.types[entry.instance_type]);
+        if let Some(too_few) = too_few(&requirements, types).filter(|_| !is_relaxed(claim)) {
+            return Err(too_few);
+        }
         choices.sort_by(|(a, a_cpu, a_memory), (b, b_cpu, b_memory)| {
             let by_price = a.price.per_hour.total_cmp(&b.price.per_hour);
             by_price.then_with(|| (a_cpu, a_memory, &a.id, &a.zone).cmp(&(b_cpu, b_memory, &b.id, &b.zone)))
@@ -248,6 +263,27 @@ impl Catalog {
         let exact = theirs.clone().find(|entry| entry.failure_domain.as_deref() == failure_domain);
         exact.or_else(|| theirs.next())
     }
+}
+
+/// Whether the core has let go of `minValues` for a NodeClaim.
+fn is_relaxed(claim: &NodeClaim) -> bool {
+    let relaxed = claim.metadata.annotations.as_ref();
+    relaxed.and_then(|all| all.get(NODECLAIM_MIN_VALUES_RELAXED)).is_some_and(|relaxed| relaxed == "true")
+}
+
+/// Of which label these types have fewer values than required. Counted as the core does when it plans, or what it plans would be refused.
+fn too_few<'a>(
+    requirements: &Requirements,
+    types: impl Iterator<Item = &'a InstanceType> + Clone,
+) -> Option<NoOffer> {
+    requirements.iter().find_map(|requirement| {
+        let wanted = requirement.min_values?;
+        let values = types.clone().filter_map(|t| t.requirements.get(&requirement.key));
+        let values = values.flat_map(|own| &own.values).filter(|value| requirement.has(value));
+        let reached = values.collect::<BTreeSet<_>>().len();
+        let is_enough = i64::try_from(reached).is_ok_and(|reached| reached >= wanted);
+        (!is_enough).then(|| NoOffer::TooFew { key: requirement.key.to_string(), wanted, reached })
+    })
 }
 
 /// What nodes of a group have: what they are said to have, and of what nobody says the least that any of their Nodes shows.

@@ -827,6 +827,26 @@ fn the_cheapest_that_fits_is_chosen_whatever_other_labels_it_has() {
 }
 
 #[test]
+fn what_is_left_at_launch_has_as_many_values_as_the_node_pool_wants() {
+    let blueprints: Vec<Blueprint> =
+        ["a", "b", "full"].iter().map(|name| blueprint(&deployment(name, &[]))).collect();
+    let catalog = Catalog::of(&blueprints, |id, _| {
+        (&*id.key.name == "full").then(|| "it has its greatest size".into())
+    });
+    let asks = |least: i64| {
+        let types = json!({"key": "node.kubernetes.io/instance-type", "operator": "In", "values": ["a", "b", "full"], "minValues": least});
+        claim(json!([types]), json!({"cpu": "2"}))
+    };
+    assert_eq!(catalog.choices(&asks(2)).map(|choices| choices.len()), Ok(2));
+    let mut three = asks(3);
+    let error = catalog.choices(&three).expect_err("two are left");
+    assert_eq!(error.to_string(), "minValues of node.kubernetes.io/instance-type is 3, and 2 can be had");
+    let relaxed = ("karpenter.sh/nodeclaim-min-values-relaxed".to_owned(), "true".to_owned());
+    three.metadata.annotations = Some([relaxed].into());
+    assert_eq!(catalog.choices(&three).map(|choices| choices.len()), Ok(2), "the core did without");
+}
+
+#[test]
 fn who_asks_for_a_zone_is_not_planned_onto_nodes_whose_zone_is_not_known() {
     let zone = |catalog: &Catalog| {
         let requirement = catalog.types[0].requirements.get(karpenter_api::labels::TOPOLOGY_ZONE);

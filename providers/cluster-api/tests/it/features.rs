@@ -96,6 +96,33 @@ fn an_id_that_the_infrastructure_knows_early_is_used_early() {
 }
 
 #[test]
+fn an_early_id_is_used_where_a_node_may_take_as_long_to_register_as_a_launch_may() {
+    for (timeouts, early) in
+        [(json!({"launch": "30m", "registration": "30m"}), true), (json!({"launch": "30m"}), false)]
+    {
+        scenario(async {
+            let rig = Rig::new(json!({"timeouts": timeouts})).await;
+            let slow = json!({"idSeconds": 5, "provisionSeconds": 20 * 60, "joinSeconds": 2});
+            rig.create(cluster_api::template(NAMESPACE, "slow", slow)).await;
+            rig.create(cluster_api::machine_deployment(NAMESPACE, CLUSTER, "m", "slow", &[(MAX, "10")]))
+                .await;
+            rig.karpenter.start();
+            rig.want(1);
+            rig.pass(2 * MINUTE).await;
+            let known = rig.read(|objects| {
+                let has_id =
+                    |c: &NodeClaim| c.status.as_ref().is_some_and(|status| status.provider_id.is_some());
+                objects.node_claims.values().any(|claim| has_id(claim))
+            });
+            assert_eq!(known, early, "{timeouts}");
+            rig.until("the node is ready", 25 * MINUTE, |objects| initialized(objects) == 1).await;
+            assert_eq!(rig.read(claimed), 1, "one Machine all along");
+            rig.at_rest();
+        });
+    }
+}
+
+#[test]
 fn launches_keep_to_their_limits() {
     for limits in [json!({"perMinute": 4}), json!({"perResource": 4})] {
         scenario(async {

@@ -18,4 +18,5 @@ mod safety;
 mod scaling;
 mod seeds;
 mod starting;
+mod takeover;
 mod topology;

@@ -72,6 +72,70 @@ fn a3_a_greatest_size_holds_under_a_burst() {
 }
 
 #[test]
+fn replicas_that_their_owner_asked_for_leave_no_room_before_they_are_born() {
+    scenario(async {
+        let rig = Rig::new(json!({})).await;
+        let price = |text: &'static str| ("karpenter.cluster.x-k8s.io/price", text);
+        let upgrading = json!({"metadata": {"annotations": {UPGRADING: "KubeadmControlPlane c"}}});
+        rig.patch(Kind::Cluster, "c", upgrading).await;
+        rig.deployment("m", &[(MAX, "3"), price("0.1")]).await;
+        rig.patch(Kind::MachineDeployment, "m", json!({"spec": {"replicas": 3}})).await;
+        let unchecked = ("machineset.cluster.x-k8s.io/skip-preflight-checks", "All");
+        rig.deployment("m2", &[(MAX, "10"), price("0.2"), unchecked]).await;
+        rig.karpenter.start();
+        rig.want(1);
+        rig.until("the other serves", 5 * MINUTE, |objects| initialized(objects) == 1).await;
+        let name = rig.read(|objects| objects.node_claims.keys().next().map(|key| key.name.to_string()));
+        assert_eq!(name.as_deref(), Some("n1"), "nobody was turned away");
+        assert_eq!((rig.replicas("m"), rig.replicas("m2")), (3, 1));
+        rig.at_rest();
+    });
+}
+
+#[test]
+fn a_deployment_that_turned_somebody_away_is_left_alone_for_a_while() {
+    scenario(async {
+        let rig = Rig::new(json!({})).await;
+        rig.deployment("m", &[(MAX, "3")]).await;
+        let upgrading = json!({"metadata": {"annotations": {UPGRADING: "KubeadmControlPlane c"}}});
+        rig.patch(Kind::Cluster, "c", upgrading).await;
+        rig.karpenter.start();
+        rig.want(3);
+        rig.until("three are asked for", 5 * MINUTE, |objects| replicas(objects, "m") == 3).await;
+        rig.want(1);
+        let at_most = |max: &str| json!({"metadata": {"annotations": {MAX: max}}});
+        rig.patch(Kind::MachineDeployment, "m", at_most("1")).await;
+        rig.until("two are turned away", 5 * MINUTE, |objects| objects.node_claims.len() == 1).await;
+        rig.patch(Kind::MachineDeployment, "m", at_most("3")).await;
+        rig.pass(20 * SECOND).await;
+        assert_eq!(rig.resource("m").await.unavailable.as_deref(), Some("failed of late: it has no room"));
+        rig.pass(4 * MINUTE).await;
+        assert_eq!(rig.resource("m").await.unavailable, None);
+    });
+}
+
+#[test]
+fn machines_that_may_be_adopted_are_room_at_the_greatest_size() {
+    scenario(async {
+        let rig = Rig::new(json!({"adoption": "Unclaimed"})).await;
+        rig.deployment("m", &[(MAX, "2")]).await;
+        rig.patch(Kind::MachineDeployment, "m", json!({"spec": {"replicas": 2}})).await;
+        rig.until("two nodes", 5 * MINUTE, |objects| objects.nodes.len() == 2).await;
+        rig.karpenter.start();
+        rig.want(2);
+        rig.until("both are taken", 5 * MINUTE, |objects| initialized(objects) == 2).await;
+        rig.want(3);
+        rig.pass(5 * MINUTE).await;
+        let told = rig.resource("m").await.unavailable;
+        assert!(told.is_some_and(|told| told.contains("greatest size")));
+        assert_eq!(
+            rig.read(|objects| (objects.machines.len(), claimed(objects), replicas(objects, "m"))),
+            (2, 2, 2)
+        );
+    });
+}
+
+#[test]
 fn a4_a_held_creation_does_not_run_away() {
     scenario(async {
         let rig = Rig::new(json!({})).await;
