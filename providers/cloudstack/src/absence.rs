@@ -27,6 +27,7 @@ use crate::client::throttle::Lane;
 use crate::client::{Client, requests};
 use crate::instances::is_alive;
 use crate::shared::Shared;
+use crate::sightings::Sightings;
 
 /// How long lists may take to show a machine, one that came back into our sight for example.
 const SHOWN_WITHIN: Duration = Duration::from_secs(60);
@@ -140,22 +141,27 @@ fn is_there(machine: &VirtualMachine) -> bool {
     !matches!(machine.state.as_str(), "Destroyed" | "Expunging")
 }
 
-/// Lists of machines: all of them are read here, so that none goes unseen which shows what was out of sight.
+/// Lists of machines: all of them are read here, so that none goes unseen which shows what was out of sight, or since when a machine
+/// stands still.
 #[derive(Clone)]
 pub(crate) struct MachineLists {
     client: Client,
     absences: Arc<Absences>,
+    sightings: Arc<Sightings>,
 }
 
 impl MachineLists {
-    pub(crate) fn new(client: Client) -> Self {
-        Self { client, absences: Arc::default() }
+    pub(crate) fn new(client: Client, sightings: Arc<Sightings>) -> Self {
+        Self { client, absences: Arc::default(), sightings }
     }
 
     pub(crate) async fn read(&self, request: &Request) -> Result<Vec<VirtualMachine>, ApiError> {
         let begun = Instant::now();
         let machines = self.client.list(request, Lane::Action).await?;
         self.absences.are_listed(&machines, begun);
+        for machine in &machines {
+            self.sightings.see(machine);
+        }
         Ok(machines)
     }
 }

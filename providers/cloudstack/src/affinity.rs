@@ -21,6 +21,9 @@ const SOFT: &str = "soft-";
 const NEAR: &str = "near-";
 const OF_CLASS: &str = "class-";
 
+/// CloudStack's word for a group that lets no two of its machines share a host.
+const APART: &str = "host anti-affinity";
+
 /// The groups of one machine.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Groups {
@@ -32,18 +35,35 @@ pub(crate) struct Groups {
 /// CloudStack's word for a kind of affinity.
 fn kind(affinity: &Affinity) -> Option<&'static str> {
     Some(match affinity.type_.as_deref()? {
-        "hostAntiAffinity" => "host anti-affinity",
+        "hostAntiAffinity" => APART,
         "hostAffinity" => "host affinity",
         "softHostAffinity" => "non-strict host affinity",
         _ => "non-strict host anti-affinity",
     })
 }
 
-/// What is refused when no host is left for the machines of a NodePool; nothing where no group keeps them from any.
+/// What is refused when no host is left for the machines of a NodePool, whatever their size: only a strict group that keeps them apart
+/// takes hosts from all of them. Servers name affinity groups in every refusal of a machine that has any.
 pub(crate) fn refused_as(spec: &CloudStackNodeClassSpec, pool: &str) -> Option<Refused> {
-    let affinity = spec.affinity.as_ref()?;
-    let kind = kind(affinity).unwrap_or("given");
+    let kind = kind(spec.affinity.as_ref()?).filter(|kind| *kind == APART)?;
     Some(Refused::Pool { name: pool.to_owned(), affinity: kind.to_owned() })
+}
+
+/// Whether other NodeClaims have machines in the group of this one's.
+pub(crate) fn has_others_beside(
+    spec: &CloudStackNodeClassSpec,
+    claim: &NodeClaim,
+    claims: &[Arc<NodeClaim>],
+) -> bool {
+    let is_of_class =
+        spec.affinity.as_ref().is_some_and(|affinity| affinity.scope.as_deref() == Some("NodeClass"));
+    let shares_group = |other: &NodeClaim| match is_of_class {
+        true => other.spec.node_class_ref.name == claim.spec.node_class_ref.name,
+        false => other.labels().get(well_known::NODEPOOL) == claim.labels().get(well_known::NODEPOOL),
+    };
+    let has_machine =
+        |other: &NodeClaim| other.status.as_ref().is_some_and(|status| status.provider_id.is_some());
+    claims.iter().any(|other| other.uid() != claim.uid() && shares_group(other) && has_machine(other))
 }
 
 impl CloudStackProvider {

@@ -88,7 +88,6 @@ impl CloudStackProvider {
         (resolved, market): (&Resolved, &Market),
         (instance_type, offering, nth): (&InstanceType, &Offering, usize),
         groups: &Groups,
-        told: &Told,
     ) -> Result<Option<Candidate>, ProviderError> {
         let value = |key: &str| {
             let requirement = offering.requirements.get(key)?;
@@ -105,22 +104,21 @@ impl CloudStackProvider {
         let Some(size) = market.size(&zone_id, &instance_type.name) else { return Ok(None) };
         let wanted_archs =
             karpenter_cloudprovider::conversion::requirements(claim).map_err(ProviderError::other)?;
-        let template = resolved
-            .architectures()
-            .into_iter()
-            .filter(|arch| wanted_archs.get(well_known::ARCH).is_none_or(|wanted| wanted.has(arch)))
-            .find_map(|arch| templates::for_arch(&in_zone.templates, &resolved.spec, &arch));
+        let template = templates::used(&in_zone.templates, &resolved.spec).find(|template| {
+            let arch = templates::arch(template, &resolved.spec);
+            wanted_archs.get(well_known::ARCH).is_none_or(|wanted| wanted.has(arch))
+        });
         let unavailable = &self.shared.unavailable;
-        let usable: Vec<&model::Network> = in_zone
-            .networks
-            .iter()
-            .filter(|network| {
-                !network.is_full() && !unavailable.is_refused(&Refused::Network(network.id.clone()))
-            })
-            .collect();
-        if in_zone.additional.iter().any(model::Network::is_full) {
-            return Ok(None);
-        }
+        let refused =
+            |network: &model::Network| unavailable.is_refused(&Refused::Network(network.id.clone()));
+        let usable: Vec<&model::Network> =
+            in_zone.networks.iter().filter(|network| !network.is_full() && !refused(network)).collect();
+        let additional = in_zone.additional.iter().map(|term| {
+            let room = || term.iter().filter(|network| !network.is_full());
+            // Whether it is the additional one that fails nobody says, so a refused one is better than none.
+            room().find(|network| !refused(network)).or_else(|| room().next())
+        });
+        let Some(additional) = additional.collect::<Option<Vec<&model::Network>>>() else { return Ok(None) };
         // Spread by the claim's name: whoever asks again for the same claim gets the same network.
         let turn = match resolved.spec.network_selection.as_deref() {
             Some("Spread") if !usable.is_empty() => {
@@ -137,22 +135,7 @@ impl CloudStackProvider {
         details.remove(CPU_SPEED);
         details.extend(size.details.clone());
         let variables = self.variables(claim, &zone.name, &size.name);
-        let told = told.text(spec, &variables).map_err(|error| {
-            let text = error.to_string();
-            ProviderError::create(error, "UserDataInvalid", text)
-        })?;
-        let user_data = match told {
-            Some(text) => {
-                let rendered = userdata::render(&text, &variables, self.packing(spec)).map_err(|error| {
-                    let text = error.to_string();
-                    self.shared.voice.warn(claim, "UserDataTooLong", text.clone());
-                    ProviderError::create(error, "UserDataTooLong", text)
-                })?;
-                Some(rendered)
-            }
-            None => None,
-        };
-        let networks = std::iter::once(network).chain(&in_zone.additional);
+        let networks = std::iter::once(network).chain(additional);
         Ok(Some(Candidate {
             type_name: size.name.clone(),
             zone_id: zone_id.clone(),
@@ -175,7 +158,6 @@ impl CloudStackProvider {
                     .cloned()
                     .collect(),
                 key_pairs: spec.ssh_key_pair.iter().chain(&spec.ssh_key_pairs).cloned().collect(),
-                user_data,
                 user_data_id: spec.user_data_id.clone(),
                 user_data_details: spec
                     .user_data_details
@@ -196,6 +178,28 @@ impl CloudStackProvider {
                 ..Deploy::default()
             },
         }))
+    }
+
+    /// The user data of the machine of this candidate.
+    pub(crate) fn user_data(
+        &self,
+        claim: &NodeClaim,
+        spec: &CloudStackNodeClassSpec,
+        told: &Told,
+        candidate: &Candidate,
+    ) -> Result<Option<String>, ProviderError> {
+        let variables = self.variables(claim, &candidate.zone_name, &candidate.type_name);
+        let text = told.text(spec, &variables).map_err(|error| {
+            let text = error.to_string();
+            ProviderError::create(error, "UserDataInvalid", text)
+        })?;
+        let Some(text) = text else { return Ok(None) };
+        let rendered = userdata::render(&text, &variables, self.packing(spec)).map_err(|error| {
+            let text = error.to_string();
+            self.shared.voice.warn(claim, "UserDataTooLong", text.clone());
+            ProviderError::create(error, "UserDataTooLong", text)
+        })?;
+        Ok(Some(rendered))
     }
 
     fn packing(&self, spec: &CloudStackNodeClassSpec) -> Packing {
@@ -313,9 +317,12 @@ impl CloudStackProvider {
 /// What a machine's own tags begin with: what says whose it is, what it counts against and which disks go with it.
 const OWN: [&str; 3] = ["karpenter.sh/", "karpenter.k8s.cloudstack/", "kubernetes.io/cluster/"];
 
-/// Whether a tag of the user's can be used: the server takes none of the others with an empty or long one, and ours are not theirs.
+/// Whether a tag of the user's can be used: the server takes none of the others with an empty or long one, nor with one that has
+/// control characters, and ours are not theirs.
 fn is_takeable(key: &str, value: &str) -> bool {
-    let takes = |text: &str| !text.is_empty() && text.chars().count() <= MAX_TAG;
+    let is_control = |c: char| c.is_ascii_control() && !matches!(c, '\n' | '\r');
+    let takes =
+        |text: &str| !text.is_empty() && text.chars().count() <= MAX_TAG && !text.contains(is_control);
     let key_in_small = key.to_lowercase();
     takes(key) && takes(value) && !OWN.iter().any(|own| key_in_small.starts_with(own))
 }
@@ -331,7 +338,7 @@ pub(crate) fn tags_left_out(spec: &CloudStackNodeClassSpec) -> Option<String> {
     let keys: Vec<String> = tags.map(|(key, _)| key.chars().take(63).collect()).collect();
     (!keys.is_empty()).then(|| {
         format!(
-            "spec.tags: {} are left out; keys and values have 1 to {MAX_TAG} characters, and keys that begin with {} are Karpenter's own",
+            "spec.tags: {} are left out; keys and values have 1 to {MAX_TAG} characters, none of them a control character such as TAB, and keys that begin with {} are Karpenter's own",
             quoted(&keys),
             OWN.join(", ")
         )
@@ -370,12 +377,16 @@ mod tests {
             ("long", &long),
             (long.as_str(), "long"),
             ("Karpenter.sh/NodeClaim", "mine"),
+            ("tab", "a\tb"),
+            ("bell\u{7}", "a"),
             ("kept", "yes"),
+            ("lines", "a\r\nb"),
         ]);
         let mut tags = takeable(users.clone());
         tags.insert(labels::TAG_NODE_CLAIM.to_owned(), "np-a".to_owned());
         drop_twins(&mut tags, &users);
-        assert_eq!(tags, map(&[("Owner", "a"), (labels::TAG_NODE_CLAIM, "np-a"), ("kept", "yes")]));
+        let kept = [("Owner", "a"), (labels::TAG_NODE_CLAIM, "np-a"), ("kept", "yes"), ("lines", "a\r\nb")];
+        assert_eq!(tags, map(&kept));
     }
 
     #[test]
@@ -391,10 +402,11 @@ mod tests {
         let mut tags: BTreeMap<String, String> = own.map(|key| (key.to_owned(), "1".to_owned())).into();
         tags.insert("team".to_owned(), "a".to_owned());
         tags.insert("empty".to_owned(), String::new());
+        tags.insert("tab".to_owned(), "a\tb".to_owned());
         assert_eq!(takeable(tags.clone()).into_keys().collect::<Vec<_>>(), ["team"]);
         spec.tags = Some(tags);
         let text = tags_left_out(&spec).expect("some are left out");
         assert!(text.starts_with("spec.tags: ") && !text.contains("team"), "{text}");
-        assert!(own.iter().chain(&["empty"]).all(|key| text.contains(&format!("{key:?}"))), "{text}");
+        assert!(own.iter().chain(&["empty", "tab"]).all(|key| text.contains(&format!("{key:?}"))), "{text}");
     }
 }

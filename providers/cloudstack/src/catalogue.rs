@@ -342,17 +342,25 @@ impl Catalogue {
         zones.iter().filter_map(|zone| Some((zone.id.clone(), zone.free_gpus()?))).collect()
     }
 
-    /// The tariffs of the quota plug-in; none where there is no plug-in, which looks like wrong keys, or nobody knows.
-    pub(crate) async fn tariffs(&self) -> Arc<Vec<Tariff>> {
+    /// The tariffs of the quota plug-in; none where there is no plug-in, which looks like wrong keys.
+    ///
+    /// # Errors
+    ///
+    /// If that cannot be found out now: without tariffs prices would be others.
+    pub(crate) async fn tariffs(&self) -> Result<Arc<Vec<Tariff>>, ApiError> {
         let ask = async {
             match self.client.call(&requests::quota_tariff_list()).await {
-                Ok(answer) => Ok(serde_json::from_value(answer["quotatariff"].clone()).unwrap_or_default()),
+                Ok(answer) => {
+                    let rows = answer["quotatariff"].as_array().cloned().unwrap_or_default();
+                    // One that nobody can read is not the end of the others.
+                    Ok(rows.into_iter().filter_map(|row| serde_json::from_value(row).ok()).collect())
+                }
                 Err(error) if error.kind == ErrorKind::Denied => Ok(Vec::new()),
                 Err(error) => Err(error),
             }
         };
         let key = (String::new(), Scope::Own);
-        self.get(&self.shelves.tariffs, key, ask).await.unwrap_or_default()
+        self.get(&self.shelves.tariffs, key, ask).await
     }
 
     /// The key pairs of a name: one or none.
@@ -381,22 +389,27 @@ impl Catalogue {
         Ok(known.first().cloned().unwrap_or_default())
     }
 
-    /// What is left of the limits, empty where there are none, and when that was asked for.
-    pub(crate) async fn budget(&self, scope: &Scope) -> Result<(Instant, Budget), ApiError> {
+    /// What is left of the limits, empty where there are none, and when that was asked for. Nothing is known where the server does not
+    /// tell us: who may not see limits runs into them.
+    pub(crate) async fn budget(&self, scope: &Scope) -> Result<(Instant, Option<Budget>), ApiError> {
         let request = match scope {
             Scope::Project(id) => requests::list_project(id),
             Scope::Account { account, domain_id } => requests::list_account(account, domain_id),
             Scope::Own => requests::list_accounts(),
         };
-        let ask = self.client.list(&request, Lane::Refresh);
+        let ask = async {
+            match self.client.list(&request, Lane::Refresh).await {
+                Err(error) if error.is_a_verdict() => Ok(Vec::new()),
+                answer => answer,
+            }
+        };
         let key = (String::new(), scope.clone());
         let (since, known) = self.look(&self.shelves.budgets, key, self.stale, ask).await?;
         let left = match scope {
-            Scope::Account { account, .. } => {
-                known.iter().find(|budget| budget.name == *account).cloned().unwrap_or_default()
-            }
-            Scope::Own => self.ours_of(&known).await?,
-            Scope::Project(_) => known.first().cloned().unwrap_or_default(),
+            Scope::Account { account, .. } => known.iter().find(|budget| budget.name == *account).cloned(),
+            Scope::Own if known.is_empty() => None,
+            Scope::Own => Some(self.ours_of(&known).await?),
+            Scope::Project(_) => known.first().cloned(),
         };
         Ok((since, left))
     }

@@ -83,7 +83,14 @@ impl CloudStackProvider {
             let is = |offering: &Offering, (key, value): (&str, &str)| {
                 offering.requirements.get(key).is_some_and(|requirement| requirement.has(value))
             };
-            let known = |offering: &Offering| wanted.iter().all(|wanted| is(offering, *wanted));
+            let arch = label(well_known::ARCH);
+            // Said only where zones differ. Whether a template of its architecture is left is for drift to say.
+            let of_arch = |offering: &Offering| {
+                arch.is_empty()
+                    || offering.requirements.get(well_known::ARCH).is_none_or(|said| said.has(arch))
+            };
+            let known =
+                |offering: &Offering| wanted.iter().all(|wanted| is(offering, *wanted)) && of_arch(offering);
             if it.offerings.iter().any(known) {
                 continue;
             }

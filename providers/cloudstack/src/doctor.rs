@@ -98,7 +98,14 @@ pub async fn examine(
 ) -> Vec<Finding> {
     let mut findings = Findings(Vec::new());
     let capabilities = match client.capabilities().await {
-        Ok(capabilities) => capabilities,
+        Ok(capabilities) => {
+            findings.add("server", Verdict::Good, format!("CloudStack {}", capabilities.cloudstackversion));
+            Some(capabilities)
+        }
+        Err(error) if error.is_a_verdict() => {
+            findings.add("server", Verdict::Odd, format!("what it is and can is not known: {error}"));
+            None
+        }
         Err(error) => {
             let (what, remedy) = match error.kind {
                 ErrorKind::Auth => ("credentials", "check API key, secret key and this machine's clock"),
@@ -111,17 +118,21 @@ pub async fn examine(
             return findings.0;
         }
     };
-    findings.add("server", Verdict::Good, format!("CloudStack {}", capabilities.cloudstackversion));
     findings.add("credentials", Verdict::Good, "taken");
     if !client.session().transport.checks_certificates() {
         findings.add("certificate", Verdict::Odd, NOT_CHECKED);
     }
     let commands = rights(client, &mut findings).await;
-    limits(&capabilities, &commands, options, &mut findings);
+    if let Some(capabilities) = capabilities {
+        limits(&capabilities, commands.as_ref(), options, &mut findings);
+    }
     let catalogue = Catalogue::new(client.clone(), &options.lifetimes, &environment.registry);
     let scope = default_scope(options, client);
     match catalogue.budget(&scope).await {
-        Ok((_, budget)) => quota(&budget, &mut findings),
+        Ok((_, Some(budget))) => quota(&budget, &mut findings),
+        Ok((_, None)) => {
+            findings.add("quota", Verdict::Odd, "the server does not tell these keys what is left")
+        }
         Err(error) => findings.add("quota", Verdict::Odd, format!("what is left is not known: {error}")),
     }
     match class {
@@ -144,7 +155,8 @@ pub async fn examine(
     findings.0
 }
 
-async fn rights(client: &Client, findings: &mut Findings) -> BTreeSet<String> {
+/// What the role may call; nothing where the server does not say.
+async fn rights(client: &Client, findings: &mut Findings) -> Option<BTreeSet<String>> {
     // Not by pages, which this list does not have.
     let commands: BTreeSet<String> = match client.call(&requests::list_apis(None)).await {
         Ok(answer) => {
@@ -153,7 +165,7 @@ async fn rights(client: &Client, findings: &mut Findings) -> BTreeSet<String> {
         }
         Err(error) => {
             findings.add("rights", Verdict::Odd, format!("cannot be listed: {error}"));
-            return BTreeSet::new();
+            return None;
         }
     };
     let missing: Vec<&str> = NEEDED.into_iter().filter(|command| !commands.contains(*command)).collect();
@@ -166,12 +178,12 @@ async fn rights(client: &Client, findings: &mut Findings) -> BTreeSet<String> {
     for (command, without) in USEFUL.iter().filter(|(command, _)| !commands.contains(*command)) {
         findings.add("rights", Verdict::Odd, format!("without {command} {without}"));
     }
-    commands
+    Some(commands)
 }
 
 fn limits(
     capabilities: &Capabilities,
-    commands: &BTreeSet<String>,
+    commands: Option<&BTreeSet<String>>,
     options: &ProviderOptions,
     findings: &mut Findings,
 ) {
@@ -183,10 +195,12 @@ fn limits(
         }
         _ => findings.add("throttling", Verdict::Good, "none that the server tells of"),
     }
-    let may = capabilities.allowuserexpungerecovervm && commands.contains("expungeVirtualMachine");
+    let may_call = commands.map(|commands| commands.contains("expungeVirtualMachine"));
+    let may = if capabilities.allowuserexpungerecovervm { may_call } else { Some(false) };
     let (verdict, text) = match (options.expunge, may) {
-        (true, true) => (Verdict::Good, "machines are expunged at once"),
-        (true, false) => (
+        (true, Some(true)) => (Verdict::Good, "machines are expunged at once"),
+        (true, None) => (Verdict::Odd, "allowed by the server; whether by the role too is not known"),
+        (true, Some(false)) => (
             Verdict::Odd,
             "not allowed: destroyed machines keep name, disk and limits until the server expunges them (expunge.delay)",
         ),

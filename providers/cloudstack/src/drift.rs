@@ -6,7 +6,7 @@ use karpenter_api::NodeClaim;
 use karpenter_cloudprovider::error::ProviderError;
 use kube::ResourceExt as _;
 
-use crate::client::model::{Named, VirtualMachine};
+use crate::client::model::{Named, Network, Nic, VirtualMachine};
 use crate::naming::machine_id;
 use crate::nodeclass::HASH_VERSION;
 use crate::provider::CloudStackProvider;
@@ -108,10 +108,13 @@ fn reason(machine: &VirtualMachine, claim: &NodeClaim, resolved: &Resolved) -> O
     nics.sort_by_key(|nic| nic.deviceid);
     let first =
         nics.first().is_some_and(|nic| in_zone.networks.iter().any(|network| network.id == nic.networkid));
-    let others = nics.iter().skip(1).map(|nic| nic.networkid.as_str());
-    let wanted = in_zone.additional.iter().map(|network| network.id.as_str());
+    // Whichever of a term's networks it was: that others are selected as well by now changes nothing for it.
+    let is_one_of =
+        |(nic, term): (&&Nic, &Vec<Network>)| term.iter().any(|network| network.id == nic.networkid);
+    let others = nics.len().saturating_sub(1) == in_zone.additional.len()
+        && nics.iter().skip(1).zip(&in_zone.additional).all(is_one_of);
     let known = !machine.nic.is_left_out() && nics.iter().all(|nic| !nic.networkid.is_empty());
-    if known && (!first || !others.eq(wanted)) {
+    if known && (!first || !others) {
         return Some("NetworkDrift");
     }
     let has_group = |id: &String| machine.affinitygroup.iter().any(|group| group.id == *id);
@@ -147,7 +150,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::client::model::{Network, ServiceOffering, Template};
+    use crate::client::model::{ServiceOffering, Template};
     use crate::resolved::InZone;
 
     #[test]

@@ -28,6 +28,8 @@ use crate::shared::{CollectOrphans, OnStopped};
 
 /// How often.
 const INTERVAL: Duration = Duration::from_secs(120);
+/// How often it is looked, without asking anybody, whether something is due sooner.
+const LOOK: Duration = Duration::from_secs(10);
 /// How often it is tried to reach the server at first.
 const FIRST_CONTACT: Duration = Duration::from_secs(10);
 /// A machine younger than this may belong to a NodeClaim we have not seen yet.
@@ -93,15 +95,23 @@ impl CloudStackProvider {
         if let Some(text) = self.shared.voice.provider_id_of_some_node(self.shared.naming.prefix()).await {
             self.shared.form.learn(&text);
         }
+        let mut next = None;
         loop {
             // While the keys work, so that new ones can be held against them after these are revoked.
             if let Err(error) = self.shared.client.account().await {
                 tracing::warn!(%error, "whose the keys are is not known yet");
             }
-            tokio::select! {
-                biased;
-                () = stop.cancelled() => return,
-                () = tokio::time::sleep(INTERVAL) => {}
+            let looked = Instant::now();
+            let regular = *next.get_or_insert(looked + INTERVAL);
+            // Lists that others read show when a machine stopped; what is due need not wait for the next round, nor put it off.
+            while Instant::now() < regular && !self.shared.sightings.has_come_to_rest(STANDS_STILL, looked) {
+                let pause = tokio::time::sleep_until(regular.min(Instant::now() + LOOK));
+                if stop.run_until_cancelled(pause).await.is_none() {
+                    return;
+                }
+            }
+            if Instant::now() >= regular {
+                next = None;
             }
             match self.round().await {
                 Ok(round) if round == Round::default() => {}
@@ -111,19 +121,24 @@ impl CloudStackProvider {
         }
     }
 
-    /// Machines of this cluster that no NodeClaim wants, oldest first, and old by the server's clock.
+    /// Machines of this cluster that no NodeClaim wants, oldest first, and old by the server's clock; and where nobody could look, and
+    /// why.
     ///
     /// # Errors
     ///
-    /// If CloudStack cannot say what there is.
-    pub async fn orphans(&self) -> Result<Vec<VirtualMachine>, ApiError> {
-        let Some(claims) = self.shared.objects.node_claims() else { return Ok(Vec::new()) };
-        let mut orphans = Vec::new();
+    /// If it is not known where there may be any.
+    pub async fn orphans(&self) -> Result<(Vec<VirtualMachine>, Vec<(Scope, ApiError)>), ApiError> {
+        let (mut orphans, mut unseen) = (Vec::new(), Vec::new());
+        let Some(claims) = self.shared.objects.node_claims() else { return Ok((orphans, unseen)) };
         for scope in self.shared.scopes()? {
-            let machines = self.ours(&scope).await?;
-            orphans.extend(machines.into_iter().filter(|machine| self.is_orphan(machine, &claims)));
+            match self.ours(&scope).await {
+                Ok(machines) => {
+                    orphans.extend(machines.into_iter().filter(|machine| self.is_orphan(machine, &claims)));
+                }
+                Err(error) => unseen.push((scope, error)),
+            }
         }
-        Ok(orphans)
+        Ok((orphans, unseen))
     }
 
     /// What of this cluster is left where only this NodeClass leads, so that nobody would see to it once that is gone: what a launch

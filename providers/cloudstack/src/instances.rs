@@ -5,44 +5,41 @@
 //! A machine's name follows from its NodeClaim. Before anything is deployed the machines of that name are looked for; what is
 //! alive is taken, whoever made it. A deployment whose answer is lost is looked for by its job and by its name, and never
 //! sent again blindly. Two leaders may still both get through, because the server checks names and writes them down
-//! separately: then the older machine is kept.
+//! separately: see [`crate::twins`].
 //!
 //! # Soon
 //!
 //! The id is known before anything runs, and refusals for want of room come within three seconds. So a launch waits until the
 //! machine is on a host, tries the next size when it was refused, and does not wait for it to boot.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use karpenter_api::NodeClaim;
 use karpenter_cloudprovider::error::ProviderError;
 use kube::ResourceExt as _;
-use serde_json::Value;
 use tokio::time::Instant;
 
-use crate::absence::Whereabouts;
 use crate::client::error::{ApiError, CapacityKind, ErrorKind};
-use crate::client::job::{Job, JobState};
+use crate::client::job::JobState;
 use crate::client::model::{Named, Nic, Tag, VirtualMachine};
 use crate::client::request::Scope;
 use crate::client::requests::{self, Deploy};
-use crate::deletions::LastOrder;
-use crate::naming::{Naming, machine_id};
-use crate::protection::{DeleteProtected, protected};
+use crate::naming::Naming;
 use crate::quota::Need;
-use crate::shared::{Shared, closed};
+use crate::shared::Shared;
+use crate::twins::Standing;
 use crate::unavailable::{Refused, Stage};
 use crate::{labels, reservations};
 
-/// How many sizes a launch tries.
+/// How many sizes a launch asks the server for.
 const MAX_CANDIDATES: usize = 60;
 /// The first look at a new machine, and the pause between further ones.
 const FIRST_LOOK: Duration = Duration::from_millis(1000);
 const NEXT_LOOK: Duration = Duration::from_millis(1500);
 /// How old a list may be from which machines are deleted: what is gone meanwhile is found out by deleting it.
-const RECENT: Duration = Duration::from_secs(3);
+pub(crate) const RECENT: Duration = Duration::from_secs(3);
 /// Names a claim's machines may take.
 const MAX_ATTEMPTS: u32 = 20;
 /// Machines that one launch makes in a network although they fail for reasons in words nobody reads: another size may not help at
@@ -64,12 +61,21 @@ pub(crate) struct Candidate {
     pub(crate) reservation: Option<(String, i64)>,
     /// What is refused when no host is left for its affinity groups.
     pub(crate) group_refused_as: Option<Refused>,
+    /// All but what the machine is told, which is put together for those alone that are asked for.
     pub(crate) deploy: Deploy,
 }
+
+/// What the machine of a candidate is told.
+pub(crate) type Tell<'a> = dyn Fn(&Candidate) -> Result<Option<String>, ProviderError> + Sync + 'a;
 
 /// Whether a machine is there and stays.
 pub(crate) fn is_alive(machine: &VirtualMachine) -> bool {
     !matches!(machine.state.as_str(), "Destroyed" | "Expunging" | "Error" | "RestoreError")
+}
+
+/// Whether a machine is on a host, or was: one that waits for its place, or lost it when the server went down, stands still.
+fn is_placed(machine: &VirtualMachine) -> bool {
+    !matches!(machine.state.as_str(), "" | "Stopped")
 }
 
 /// Why a launch came to nothing.
@@ -82,7 +88,7 @@ fn why_none(attempt: u32, base: &str, mut refusals: Vec<String>) -> String {
     if refusals.is_empty() { "no instance type is available".to_owned() } else { refusals.join("; ") }
 }
 
-fn failed(error: &ApiError) -> ProviderError {
+pub(crate) fn failed(error: &ApiError) -> ProviderError {
     ProviderError::other(error.clone())
 }
 
@@ -93,6 +99,7 @@ impl Shared {
         claim: &NodeClaim,
         scope: &Scope,
         mut candidates: Vec<Candidate>,
+        tell: &Tell<'_>,
         tags: &BTreeMap<String, String>,
     ) -> Result<VirtualMachine, ProviderError> {
         let uid = claim.uid().unwrap_or_default();
@@ -100,27 +107,20 @@ impl Shared {
         let _turn = turn.lock().await;
         let base = self.naming.of_claim(claim);
         let mut attempt = match self.survey(claim, scope).await.map_err(|error| failed(&error))? {
-            Survey::Found(mut machine) => {
-                let mut tags = tags.clone();
-                // Lost, perhaps, between its order and its tags: uncounted, its slot would be sold again.
-                if machine.tag(labels::TAG_RESERVATION).is_none()
-                    && let Some(reservation) = reservations::of_untagged(&machine, &candidates)
-                {
-                    tags.insert(labels::TAG_RESERVATION.to_owned(), reservation.to_owned());
-                }
-                self.repair_tags(&machine, &tags).await;
-                let reservation = tags.remove_entry(labels::TAG_RESERVATION);
-                machine.tags.extend(reservation.map(|(key, value)| Tag { key, value }));
-                return Ok(*machine);
-            }
+            Survey::Found(machine) => return Ok(self.adopt(*machine, &candidates, tags).await),
             Survey::Free(attempt) => attempt,
         };
         let mut refusals = Vec::new();
         let mut unclear: BTreeMap<String, usize> = BTreeMap::new();
+        let mut used_up: BTreeSet<String> = BTreeSet::new();
+        let mut asked = 0;
         candidates.sort_by_key(|candidate| self.unavailable.is_doubtful(&candidate.network()));
-        for candidate in candidates.into_iter().take(MAX_CANDIDATES) {
-            if attempt >= MAX_ATTEMPTS {
+        for mut candidate in candidates {
+            if attempt >= MAX_ATTEMPTS || asked >= MAX_CANDIDATES {
                 break;
+            }
+            if candidate.reservation.as_ref().is_some_and(|(name, _)| used_up.contains(name)) {
+                continue;
             }
             // Why it fails there nobody knows; another network may do.
             if unclear.get(&candidate.network()).is_some_and(|count| *count >= MAX_UNCLEAR) {
@@ -128,7 +128,11 @@ impl Shared {
             }
             if self.quota_hits.refuse(&candidate.deploy.scope, &candidate.need) {
                 let told = self.quota_hits.believed(&candidate.deploy.scope).unwrap_or_default();
-                refusals.push(format!("{}: {told}", candidate.type_name));
+                let refusal = format!("{}: {told}", candidate.type_name);
+                // Perhaps a moment ago, in another network.
+                if !refusals.contains(&refusal) {
+                    refusals.push(refusal);
+                }
                 continue;
             }
             let Some(trial) = self.unavailable.try_out(candidate.takes(), &uid) else {
@@ -141,8 +145,11 @@ impl Shared {
             };
             let Some(_slot) = self.reserve(&uid, &candidate).await.map_err(|error| failed(&error))? else {
                 refusals.push(format!("{}: the reservation is used up", candidate.type_name));
+                used_up.extend(candidate.reservation.map(|(name, _)| name));
                 continue;
             };
+            candidate.deploy.user_data = tell(&candidate)?;
+            asked += 1;
             match self.attempt(claim, &candidate, &base, &mut attempt, tags).await? {
                 Attempt::Launched(machine) => {
                     trial.goes_on();
@@ -167,6 +174,26 @@ impl Shared {
         Err(ProviderError::insufficient_capacity(why_none(attempt, &base, refusals)))
     }
 
+    /// A machine that is there already becomes this launch's.
+    async fn adopt(
+        &self,
+        mut machine: VirtualMachine,
+        candidates: &[Candidate],
+        tags: &BTreeMap<String, String>,
+    ) -> VirtualMachine {
+        let mut tags = tags.clone();
+        // Lost, perhaps, between its order and its tags: uncounted, its slot would be sold again.
+        if machine.tag(labels::TAG_RESERVATION).is_none()
+            && let Some(reservation) = reservations::of_untagged(&machine, candidates)
+        {
+            tags.insert(labels::TAG_RESERVATION.to_owned(), reservation.to_owned());
+        }
+        self.repair_tags(&machine, &tags).await;
+        let reservation = tags.remove_entry(labels::TAG_RESERVATION);
+        machine.tags.extend(reservation.map(|(key, value)| Tag { key, value }));
+        machine
+    }
+
     /// It was placed: so can be others of its network and of what its affinity leaves. Whether its zone has storage shows when it runs.
     fn allow(&self, candidate: &Candidate) {
         // A reservation with room says nothing of the hosts outside it.
@@ -185,13 +212,21 @@ impl Shared {
         Arc::clone(turns.entry(uid.to_owned()).or_default())
     }
 
-    /// What there is of a claim: the oldest machine that is alive. Others, and those that failed, go.
+    /// What there is of a claim: the machine it names, or else the oldest that is alive. What it has certainly no use for goes.
     async fn survey(&self, claim: &NodeClaim, scope: &Scope) -> Result<Survey, ApiError> {
         let machines = self.inventory.fresh(scope).await?;
         let found = self.machines_of(&machines, claim)?;
-        let kept = found.iter().find(|(_, machine)| is_alive(machine)).map(|(_, machine)| (*machine).clone());
+        let is_clear = found.len() <= 1 && found.iter().all(|(_, machine)| is_alive(machine));
+        let standing = match is_clear {
+            true => Standing::NamesNone,
+            false => self.standing(&claim.name_any(), &claim.uid().unwrap_or_default()).await,
+        };
+        let alive = || found.iter().map(|(_, machine)| *machine).filter(|machine| is_alive(machine));
+        let named = alive().find(|machine| standing.named() == Some(machine.id.as_str()));
+        let kept = named.or_else(|| alive().next()).cloned();
         for (_, machine) in &found {
-            if kept.as_ref().is_none_or(|kept| kept.id != machine.id) && !machine.has_pending_job() {
+            let is_kept = kept.as_ref().is_some_and(|kept| kept.id == machine.id);
+            if !is_kept && !machine.has_pending_job() && standing.has_no_use_for(machine) {
                 // One that is protected is told of by garbage collection.
                 let _ = self.discard(machine, scope, "duplicate").await;
             }
@@ -215,6 +250,7 @@ impl Shared {
         let scope = candidate.deploy.scope.clone();
         let uid = claim.uid().unwrap_or_default();
         let uid = uid.as_str();
+        let unreserved = tags;
         let mut tags = tags.clone();
         if let Some((reservation, _)) = &candidate.reservation {
             tags.insert(labels::TAG_RESERVATION.to_owned(), reservation.clone());
@@ -275,7 +311,7 @@ impl Shared {
         };
         *attempt += 1;
         let machine = candidate.accepted(id, &job);
-        self.launches.begun(&machine.id, &job);
+        self.launches.begun(&machine.id, &job, claim, &scope);
         self.ordered.add(&scope, candidate.need);
         self.repair_tags(&machine, tags).await;
         match self.placed(&machine, &job, &scope).await {
@@ -287,9 +323,15 @@ impl Shared {
                 let shown: Vec<String> = machine.tags.iter().map(|tag| tag.key.clone()).collect();
                 let missing = tags.iter().filter(|(key, _)| !shown.contains(key));
                 machine.tags.extend(missing.map(|(k, v)| Tag { key: k.clone(), value: v.clone() }));
-                self.unexplained.forget(&candidate.key());
-                self.allow(candidate);
+                if is_placed(&machine) {
+                    self.unexplained.forget(&candidate.key());
+                    self.allow(candidate);
+                }
                 self.tag_disks(&machine, &scope, tags).await;
+                if let Some(elder) = self.elder_of(claim, &machine.id, &scope).await {
+                    let elder = self.adopt(elder, std::slice::from_ref(candidate), unreserved).await;
+                    return Ok(Attempt::Launched(Box::new(elder)));
+                }
                 Ok(Attempt::Launched(Box::new(machine)))
             }
             Err(error) => {
@@ -336,7 +378,8 @@ impl Shared {
         if self.options.launch_wait.is_zero() {
             return Ok(accepted.clone());
         }
-        let deadline = Instant::now() + self.options.launch_wait;
+        let begun = Instant::now();
+        let deadline = begun + self.options.launch_wait;
         let id = accepted.id.as_str();
         // What was ordered, for as long as the server does not say what came of it.
         let mut last = accepted.clone();
@@ -344,8 +387,9 @@ impl Shared {
         loop {
             tokio::time::sleep(pause).await;
             pause = NEXT_LOOK;
-            // The server not answering is no reason to give a machine up that it has accepted.
-            if let Ok(machines) = self.inventory.recent(scope, NEXT_LOOK).await
+            // The server not answering is no reason to give a machine up that it has accepted. It writes down a machine before its
+            // job: a list from before that shows one that stands still, as if nothing would come of it.
+            if let Ok(machines) = self.inventory.recent_since(scope, NEXT_LOOK, begun).await
                 && let Some(machine) = machines.iter().find(|machine| machine.id == id)
             {
                 last = machine.clone();
@@ -397,17 +441,16 @@ impl Shared {
                     CapacityKind::Storage => {
                         (this(), "it lacks capacity there, perhaps of storage".to_owned())
                     }
-                    CapacityKind::Affinity => (
-                        // A reservation that is full says nothing of the hosts outside it.
-                        candidate
-                            .group_refused_as
-                            .clone()
-                            .filter(|_| candidate.reservation.is_none())
-                            .unwrap_or_else(this),
-                        format!(
-                            "every host that spec.affinity leaves is taken: a strict group takes one machine per host, and {beside} are in its groups; limit the NodePool to that many nodes (spec.limits.nodes), or take a soft type, which would give way"
+                    CapacityKind::Affinity => match &candidate.group_refused_as {
+                        // A reservation that is full says nothing of the hosts outside it, and a group that is empty takes none.
+                        Some(group) if candidate.reservation.is_none() && beside > 0 => (
+                            group.clone(),
+                            format!(
+                                "every host that spec.affinity leaves is taken: a strict group takes one machine per host, and {beside} are in its groups; limit the NodePool to that many nodes (spec.limits.nodes), or take a soft type, which would give way"
+                            ),
                         ),
-                    ),
+                        _ => (this(), "no host that its affinity groups leave has room for it".to_owned()),
+                    },
                     CapacityKind::Hosts | CapacityKind::Start => {
                         (this(), "no host has room for it".to_owned())
                     }
@@ -498,97 +541,6 @@ impl Shared {
         }
     }
 
-    /// Destroys a machine that nobody wants; whether the server took the order. What cannot be done now is found again by garbage
-    /// collection.
-    pub(crate) async fn discard(
-        &self,
-        machine: &VirtualMachine,
-        scope: &Scope,
-        reason: &'static str,
-    ) -> Result<bool, DeleteProtected> {
-        let ordered = async {
-            match self.last_order(machine).await? {
-                LastOrder::UnderWay => Ok(Ok(false)),
-                LastOrder::Protected => Ok(Err(DeleteProtected)),
-                LastOrder::Failed(error) => Err(error),
-                LastOrder::None => self.destroy(machine, scope, reason).await.map(|()| Ok(true)),
-            }
-        };
-        ordered.await.unwrap_or_else(|error: ApiError| {
-            tracing::warn!(machine = machine.id, %error, "a machine will be destroyed later");
-            Ok(false)
-        })
-    }
-
-    /// What came of the last order to destroy a machine that is still there.
-    async fn last_order(&self, machine: &VirtualMachine) -> Result<LastOrder, ApiError> {
-        let Some(job) = self.deletions.job(&machine.id) else {
-            return Ok(self.deletions.rests(&machine.id).map_or(LastOrder::None, LastOrder::Failed));
-        };
-        let error = match self.client.job(&job).await {
-            Ok(job) => match job.state {
-                JobState::Pending => return Ok(LastOrder::UnderWay),
-                JobState::Succeeded(_) => return Ok(LastOrder::None),
-                JobState::Failed(error) => error,
-            },
-            Err(error) if error.is_not_found() => {
-                self.deletions.ended(&machine.id);
-                return Ok(LastOrder::None);
-            }
-            Err(error) => return Err(error),
-        };
-        self.metrics.jobs_ended.inc(&["destroy", "failed"]);
-        let last = match error.kind {
-            ErrorKind::ExpungeDenied => {
-                self.expunge_denied.note();
-                LastOrder::None
-            }
-            ErrorKind::DeleteProtected => LastOrder::Protected,
-            ErrorKind::NotFound => LastOrder::None,
-            _ => {
-                self.deletions.failed(&machine.id, &error);
-                return Ok(LastOrder::Failed(error));
-            }
-        };
-        self.deletions.ended(&machine.id);
-        Ok(last)
-    }
-
-    async fn destroy(
-        &self,
-        machine: &VirtualMachine,
-        scope: &Scope,
-        reason: &'static str,
-    ) -> Result<(), ApiError> {
-        let disks = self.disks_of(machine, scope).await?;
-        let volumes: Vec<String> = disks.into_iter().map(|disk| disk.id).collect();
-        let expunge = self.may_expunge(machine).await;
-        let _turn = self.destroying.acquire().await;
-        let answer = self.client.call(&requests::destroy(&machine.id, expunge, &volumes)).await;
-        let answer = answer.inspect_err(|error| {
-            if error.kind == ErrorKind::ExpungeDenied {
-                self.expunge_denied.note();
-            }
-        })?;
-        if !self.deletions.has(&machine.id) {
-            self.metrics.deleted.inc(&[&machine.zonename, &machine.serviceofferingname, reason]);
-        }
-        if let Some(job) = answer["jobid"].as_str() {
-            self.deletions.ordered(&machine.id, job);
-        }
-        self.catalogue.forget_budgets();
-        Ok(())
-    }
-
-    async fn may_expunge(&self, machine: &VirtualMachine) -> bool {
-        let class = machine.tag(labels::TAG_NODE_CLASS).and_then(|name| self.objects.node_class(name));
-        let spec = class.and_then(|class| class.spec.clone()).unwrap_or_default();
-        self.options.expunge
-            && spec.deletion_policy.as_deref() != Some("Destroy")
-            && !self.expunge_denied.holds()
-            && self.catalogue.capabilities().await.is_ok_and(|can| can.allowuserexpungerecovervm)
-    }
-
     /// The machine of a provider id, if the server says there is one.
     pub(crate) async fn machine(&self, id: &str, scope: &Scope) -> Result<Option<VirtualMachine>, ApiError> {
         // Many ask at once, and one list answers all of them. It knows machines by their names, which people can change: so
@@ -597,140 +549,6 @@ impl Shared {
             return Ok(Some(machine.clone()));
         }
         self.lookups.find(id, scope).await
-    }
-
-    /// Starts or goes on removing the machines of a claim.
-    pub(crate) async fn remove(&self, claim: &NodeClaim, scopes: &[Scope]) -> Result<(), ProviderError> {
-        let provider_id =
-            claim.status.as_ref().and_then(|status| status.provider_id.clone()).unwrap_or_default();
-        let mut machines = Vec::new();
-        // A project that is gone or closed to us holds up no machine elsewhere, and says nothing of its own.
-        let mut unknown = None;
-        let mut is_closed = |scope: &Scope, error: &ApiError| {
-            let closed_to_us = self.is_closed(scope, error);
-            if closed_to_us {
-                unknown = Some(closed(scope, error));
-            }
-            closed_to_us
-        };
-        if provider_id.is_empty() {
-            for scope in scopes {
-                let there = match self.inventory.fresh(scope).await {
-                    Err(error) if is_closed(scope, &error) => continue,
-                    there => there.map_err(|error| failed(&error))?,
-                };
-                let mine = self.machines_of(&there, claim).map_err(|error| failed(&error))?.into_iter();
-                machines.extend(mine.map(|(_, machine)| (scope.clone(), machine.clone())));
-            }
-        } else {
-            let id = machine_id(&provider_id).ok_or_else(|| {
-                ProviderError::other(format!("provider id {provider_id:?} is none of CloudStack's"))
-            })?;
-            for scope in scopes {
-                let recent = match self.inventory.recent(scope, RECENT).await {
-                    Err(error) if is_closed(scope, &error) => continue,
-                    recent => recent.map_err(|error| failed(&error))?,
-                };
-                let listed = recent.iter().find(|machine| machine.id == id).cloned();
-                let found = match listed {
-                    Some(machine) => Some(machine),
-                    None => self.lookups.find(id, scope).await.map_err(|error| failed(&error))?,
-                };
-                if let Some(machine) = found {
-                    machines.push((scope.clone(), machine));
-                    break;
-                }
-            }
-        }
-        let listed = !machines.is_empty();
-        machines.retain(|(_, machine)| !matches!(machine.state.as_str(), "Destroyed" | "Expunging"));
-        if let Some(text) = unknown.filter(|_| machines.is_empty()) {
-            self.voice.warn(claim, "ScopeClosed", text.clone());
-            return Err(ProviderError::other(text));
-        }
-        if machines.is_empty() {
-            let what = if provider_id.is_empty() { claim.name_any() } else { provider_id };
-            if let Some(id) = machine_id(&what) {
-                let whereabouts = if listed { Ok(Whereabouts::Gone) } else { self.whereabouts(id).await };
-                match whereabouts.map_err(|error| failed(&error))? {
-                    Whereabouts::Gone => {}
-                    Whereabouts::Going => return Ok(()),
-                    Whereabouts::Hidden(text) => {
-                        self.voice.warn(claim, "MachineHidden", text.clone());
-                        return Err(ProviderError::other(text));
-                    }
-                }
-                self.protected.note(id, false);
-                if self.deletions.ended(id) {
-                    self.metrics.jobs_ended.inc(&["destroy", "succeeded"]);
-                }
-            }
-            return Err(ProviderError::not_found(format!("CloudStack has no virtual machine for {what}")));
-        }
-        for (scope, machine) in machines {
-            self.go_on_deleting(claim, &machine, &scope).await?;
-        }
-        Ok(())
-    }
-
-    /// One order at a time: jobs of a machine wait for each other, so a second would only queue up.
-    async fn go_on_deleting(
-        &self,
-        claim: &NodeClaim,
-        machine: &VirtualMachine,
-        scope: &Scope,
-    ) -> Result<(), ProviderError> {
-        if let Some(why) = self.why_not_ours(machine) {
-            let text = format!(
-                "virtual machine {} ({}) is not destroyed: {why}; if it is not this cluster's, take NodeClaim {} away by removing its finalizers",
-                machine.name,
-                machine.id,
-                claim.name_any()
-            );
-            self.voice.warn(claim, "DeleteRefused", text.clone());
-            return Err(ProviderError::other(text));
-        }
-        let mut under_way = self.deletions.job(&machine.id);
-        if under_way.is_none() && machine.has_pending_job() {
-            // Ordered by whoever led before us, perhaps: servers since 4.22.1 know the last job of a machine.
-            // The list may still tell of another.
-            let asked = self.client.call(&requests::query_job_of_machine(&machine.id)).await;
-            let destroys = |job: &Value| job["cmd"].as_str().is_some_and(|cmd| cmd.contains("DestroyVMCmd"));
-            let job = asked.ok().filter(destroys).and_then(|job| Job::from_answer(&job).ok());
-            if let Some(job) = job.filter(|job| job.state == JobState::Pending) {
-                self.deletions.ordered(&machine.id, &job.id);
-                under_way = Some(job.id);
-            }
-        }
-        if under_way.is_some() && machine.has_pending_job() {
-            return Ok(());
-        }
-        match self.last_order(machine).await.map_err(|error| failed(&error))? {
-            LastOrder::UnderWay => return Ok(()),
-            LastOrder::Protected => {
-                self.protected.note(&machine.id, true);
-                self.voice.warn(claim, "DeleteRefused", protected(machine));
-                let text = format!("{}, Karpenter keeps trying ({})", protected(machine), machine.id);
-                return Err(ProviderError::other(text));
-            }
-            LastOrder::Failed(error) => {
-                let text = format!(
-                    "virtual machine {} ({}) could not be destroyed: {error}; Karpenter tries again, ever more rarely; look at its host and at snapshots of its disks",
-                    machine.name, machine.id
-                );
-                self.voice.warn(claim, "DeleteRefused", text.clone());
-                return Err(ProviderError::other(text));
-            }
-            LastOrder::None => {}
-        }
-        self.protected.note(&machine.id, machine.deleteprotection);
-        match self.destroy(machine, scope, "deleted").await {
-            Ok(()) => Ok(()),
-            Err(error) if error.says_there_is_no_such_id() => {
-                Err(ProviderError::not_found(format!("CloudStack has no virtual machine {}", machine.id)))
-            }
-            Err(error) => Err(failed(&error)),
-        }
     }
 
     /// Every machine of this cluster: by its tag, and by its name in case the tag is not there yet.

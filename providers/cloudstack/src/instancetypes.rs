@@ -272,6 +272,9 @@ pub(crate) struct Quotation<P, A, S, M, R> {
     pub(crate) region: Option<String>,
 }
 
+/// The architectures machines of each zone can have, by its id.
+pub(crate) type Architectures<'a> = BTreeMap<&'a str, BTreeSet<&'a str>>;
+
 /// What is reserved is paid for already: it is taken before anything else, the cheaper ones first all the same.
 const RESERVED_PRICE_FACTOR: f64 = 1e-7;
 
@@ -279,7 +282,7 @@ const RESERVED_PRICE_FACTOR: f64 = 1e-7;
 pub(crate) fn build<P, A, S, M, R>(
     spec: &CloudStackNodeClassSpec,
     market: &Market,
-    architectures: &BTreeSet<String>,
+    architectures: &Architectures<'_>,
     quotation: Quotation<P, A, S, M, R>,
 ) -> Vec<InstanceType>
 where
@@ -314,7 +317,11 @@ where
             let mut requirements = Requirements::new();
             let mut put = |key: &str, values: Vec<String>| requirements.add(Requirement::one_of(key, values));
             put(well_known::INSTANCE_TYPE, vec![size.name.clone()]);
-            put(well_known::ARCH, architectures.iter().cloned().collect());
+            // A zone without any template is as good as one with all: nothing is had there, and what runs there stays.
+            let archs = |zone: &Zone| architectures.get(zone.id.as_str()).filter(|archs| !archs.is_empty());
+            let all_archs: BTreeSet<&str> =
+                zones.iter().filter_map(|(zone, _)| archs(zone)).flatten().copied().collect();
+            put(well_known::ARCH, all_archs.iter().map(|arch| (*arch).to_owned()).collect());
             put(well_known::OS, vec!["linux".to_owned()]);
             put(well_known::TOPOLOGY_ZONE, names(&|zone| label_value(&zone.name)));
             put(well_known::TOPOLOGY_REGION, names(&region));
@@ -361,6 +368,9 @@ where
                 put(labels::ZONE_NAME, &label_value(&zone.name));
                 put(labels::SERVICE_OFFERING_ID, &size.offering.id);
                 requirements.add(described::requirement(labels::RESERVATION_ID, reservation));
+                if let Some(archs) = archs(zone).filter(|archs| **archs != all_archs) {
+                    requirements.add(Requirement::one_of(well_known::ARCH, archs.iter().copied()));
+                }
                 for (key, value) in described::of(size, spec).iter().filter(|(key, _)| differs(key)) {
                     requirements.add(described::requirement(key, value.as_deref()));
                 }
@@ -446,7 +456,7 @@ mod tests {
             root_gb: |_: &Zone, size: &Size| size.offering.rootdisksize.unwrap_or(20),
             region: None,
         };
-        build(spec, market, &BTreeSet::new(), quotation)
+        build(spec, market, &Architectures::new(), quotation)
     }
 
     #[test]

@@ -46,6 +46,16 @@ impl Inventory {
         self.since(scope, now.checked_sub(age).unwrap_or(now)).await
     }
 
+    /// The machines as they were at most this long ago, and not before then.
+    pub(crate) async fn recent_since(
+        &self,
+        scope: &Scope,
+        age: Duration,
+        then: Instant,
+    ) -> Result<Arc<Vec<VirtualMachine>>, ApiError> {
+        self.since(scope, Instant::now().checked_sub(age).map_or(then, |recent| recent.max(then))).await
+    }
+
     async fn since(&self, scope: &Scope, since: Instant) -> Result<Arc<Vec<VirtualMachine>>, ApiError> {
         let listing = {
             let mut listings = self.listings.lock().unwrap_or_else(PoisonError::into_inner);

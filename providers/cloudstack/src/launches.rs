@@ -32,6 +32,12 @@ const LOOK_FOR_NODE: Duration = Duration::from_secs(30);
 /// How long a Node may wait for a cloud controller manager before that is told of.
 const NAMED_WITHIN: Duration = Duration::from_secs(2 * 60);
 
+/// How long lists may take to show a machine that was ordered.
+const SHOWN_WITHIN: Duration = Duration::from_secs(60);
+
+/// How long a machine that its NodeClaim has no use for is thought of; after that it is garbage collection's.
+const ESTRANGED_FOR: Duration = Duration::from_secs(10 * 60);
+
 /// Jobs that make machines, by the machine's id, and whether the machine was seen running.
 #[derive(Debug, Default)]
 pub(crate) struct Launches(Mutex<BTreeMap<String, Launching>>);
@@ -42,6 +48,17 @@ struct Launching {
     ran: bool,
     /// When its Node was last looked for.
     looked: Option<Instant>,
+    /// Whom it was ordered for, if that was here.
+    order: Option<Order>,
+}
+
+/// For which NodeClaim a machine was ordered, where and when.
+#[derive(Clone, Debug)]
+struct Order {
+    claim: String,
+    uid: String,
+    scope: Scope,
+    at: Instant,
 }
 
 impl Launches {
@@ -50,8 +67,33 @@ impl Launches {
     }
 
     /// A machine is being made by this job.
-    pub(crate) fn begun(&self, machine: &str, job: &str) {
-        self.lock().entry(machine.to_owned()).or_default().job = Some(job.to_owned());
+    pub(crate) fn begun(&self, machine: &str, job: &str, claim: &NodeClaim, scope: &Scope) {
+        let (uid, at) = (claim.uid().unwrap_or_default(), Instant::now());
+        let order = Order { claim: claim.name_any(), uid, scope: scope.clone(), at };
+        let mut launches = self.lock();
+        let launching = launches.entry(machine.to_owned()).or_default();
+        (launching.job, launching.order) = (Some(job.to_owned()), Some(order));
+    }
+
+    /// A machine is of no further interest here.
+    pub(crate) fn forget(&self, machine: &str) {
+        self.lock().remove(machine);
+    }
+
+    /// Machines that were ordered here for NodeClaims that have another by now, or are gone.
+    fn estranged(&self, claims: &[Arc<NodeClaim>]) -> Vec<(String, Order)> {
+        let is_estranged = |id: &str, order: &Order| {
+            match claims.iter().find(|claim| claim.uid().as_deref() == Some(order.uid.as_str())) {
+                // With it go its machines.
+                Some(claim) if claim.metadata.deletion_timestamp.is_some() => false,
+                Some(claim) => machine_of(claim).is_some_and(|named| named != id),
+                None => true,
+            }
+        };
+        let launches = self.lock();
+        let ordered = launches.iter().filter_map(|(id, launching)| Some((id, launching.order.as_ref()?)));
+        let estranged = ordered.filter(|(id, order)| is_estranged(id, order));
+        estranged.map(|(id, order)| (id.clone(), order.clone())).collect()
     }
 
     fn job_of(&self, machine: &str) -> Option<String> {
@@ -119,8 +161,12 @@ impl CloudStackProvider {
         let ids: BTreeSet<&str> = under_way.iter().filter_map(|claim| machine_of(claim)).collect();
         // A launch whose id is not written down yet is one too, so what is new is kept a while: until its claim is.
         if under_way.iter().all(|claim| machine_of(claim).is_some()) {
-            shared.launches.lock().retain(|id, _| ids.contains(id.as_str()));
+            shared.launches.lock().retain(|id, launching| {
+                let is_recent = |order: &Order| order.at.elapsed() < ESTRANGED_FOR;
+                ids.contains(id.as_str()) || launching.order.as_ref().is_some_and(is_recent)
+            });
         }
+        self.part_from_estranged(&claims).await;
         let mut by_scope: BTreeMap<Scope, Vec<&Arc<NodeClaim>>> = BTreeMap::new();
         for claim in under_way.iter().filter(|claim| machine_of(claim).is_some()) {
             for scope in self.scopes_of(claim)? {
@@ -141,6 +187,7 @@ impl CloudStackProvider {
                     Some(machine) => Some(machine),
                     None => shared.lookups.find(id, &scope).await?,
                 };
+                shared.part_from_twins(claim, id, &machines, &scope).await;
                 if let Some(machine) = machine {
                     self.look_at_launch(claim, &machine).await;
                     if let Some(class) = shared.objects.node_class(&claim.spec.node_class_ref.name) {
@@ -153,6 +200,26 @@ impl CloudStackProvider {
         jobs.set(&["deploying", &shared.whose_label], shared.launches.count() as f64);
         jobs.set(&["destroying", &shared.whose_label], shared.deletions.count() as f64);
         Ok(())
+    }
+
+    /// A launch of ours may have lost: another wrote down its own machine first, or the NodeClaim went meanwhile. Then what we made goes.
+    async fn part_from_estranged(&self, claims: &[Arc<NodeClaim>]) {
+        let shared = &self.shared;
+        for (id, order) in shared.launches.estranged(claims) {
+            // Not knowing what is there is no reason to forget it.
+            let Ok(machines) = shared.inventory.recent(&order.scope, INTERVAL).await else { continue };
+            let is_done = match machines.iter().find(|machine| machine.id == id) {
+                Some(machine) if matches!(machine.state.as_str(), "Destroyed" | "Expunging") => true,
+                Some(machine) => {
+                    shared.part_from(machine, (&order.claim, &order.uid), &order.scope).await
+                        || shared.deletions.has(&id)
+                }
+                None => order.at.elapsed() >= SHOWN_WITHIN,
+            };
+            if is_done {
+                shared.launches.forget(&id);
+            }
+        }
     }
 
     /// How long it took to a registered Node, once for every machine whose launch was seen here: those are given back.
@@ -278,7 +345,10 @@ impl CloudStackProvider {
             ErrorKind::Capacity(CapacityKind::Affinity) if machine.tag(labels::TAG_RESERVATION).is_none() => {
                 let class = self.shared.objects.node_class(&claim.spec.node_class_ref.name);
                 let spec = class.and_then(|class| class.spec.clone()).unwrap_or_default();
-                affinity::refused_as(&spec, &label(well_known::NODEPOOL)).unwrap_or(this)
+                let claims = self.shared.objects.node_claims().unwrap_or_default();
+                affinity::refused_as(&spec, &label(well_known::NODEPOOL))
+                    .filter(|_| affinity::has_others_beside(&spec, claim, &claims))
+                    .unwrap_or(this)
             }
             ErrorKind::Capacity(CapacityKind::InWords) => type_in_network(claim, machine),
             // Which of several is meant the server does not say.

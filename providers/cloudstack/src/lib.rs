@@ -6,11 +6,13 @@
 //! | `instancetypes`, `prices`, `reservations` | what could be bought: service offerings, and at what price |
 //! | `zones`, `networks`, `templates`, `affinity` | where, with what, from what, beside whom |
 //! | `candidates`, `instances`, `ownership`, `description` | what was bought: virtual machines, how they are made, whose they are, how they are told of |
+//! | `removal`, `deletions` | how they go, and which orders to that end are under way |
 //! | `bootstrap`, `talos`, `tokens`, `userdata` | how they join the cluster, with what, and what they are told |
 //! | `disks`, `later_disks`, `stray_disks` | which disks go with a machine, which are attached to it later, which lost theirs |
 //! | `quota` | what machines take of the account's limits |
 //! | `garbage`, `drift`, `interruptions`, [`repair`] | what nobody wants any more, what is no longer as it should be |
 //! | `lookups`, `absence`, `sightings` | how machines are asked after by their ids, when one is gone for certain, and since when one is as it is |
+//! | `twins` | what becomes of several machines of one NodeClaim |
 //! | `catalogue`, `inventory`, `unavailable`, `aftermath`, `learnt_memory` | what is remembered, and for how long |
 //! | [`client`], `keys`, [`credentials`] | the wire, what Secrets say, and how keys are exchanged |
 //! | [`doctor`] | what can be found out before anything is launched |
@@ -62,6 +64,7 @@ mod prices;
 mod protection;
 pub mod provider;
 mod quota;
+mod removal;
 pub mod repair;
 mod reservations;
 mod resolved;
@@ -75,6 +78,7 @@ mod stray_disks;
 mod talos;
 mod templates;
 mod tokens;
+mod twins;
 mod unavailable;
 mod userdata;
 pub mod voice;

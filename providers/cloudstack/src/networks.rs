@@ -1,6 +1,6 @@
 //! Which networks a NodeClass may use.
 
-use crate::client::model::Network;
+use crate::client::model::{Network, time};
 use crate::nodeclass::{CloudStackNodeClassSpec, SelectorTerm};
 use crate::selection;
 
@@ -27,19 +27,19 @@ pub(crate) fn primary(spec: &CloudStackNodeClassSpec, networks: &[Network]) -> V
     found
 }
 
-/// The networks of further interfaces, one per term; a term that selects nothing is given back instead.
-pub(crate) fn additional<'a>(
-    spec: &'a CloudStackNodeClassSpec,
-    networks: &[Network],
-) -> Result<Vec<Network>, &'a SelectorTerm> {
-    spec.additional_network_selector_terms
-        .iter()
+/// The networks of further interfaces, by their terms; of several the oldest first, which is the same whatever is added beside it
+/// and in whatever order the server lists them.
+pub(crate) fn additional(spec: &CloudStackNodeClassSpec, networks: &[Network]) -> Vec<Vec<Network>> {
+    let age = |network: &Network| {
+        let made = time(&network.created);
+        (made.is_none(), made, network.id.clone())
+    };
+    let terms = spec.additional_network_selector_terms.iter();
+    terms
         .map(|term| {
-            networks
-                .iter()
-                .find(|n| selected(term, std::slice::from_ref(*n)).next().is_some())
-                .cloned()
-                .ok_or(term)
+            let mut found: Vec<Network> = selected(term, networks).cloned().collect();
+            found.sort_by_cached_key(age);
+            found
         })
         .collect()
 }

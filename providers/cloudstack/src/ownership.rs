@@ -37,6 +37,24 @@ impl Shared {
         Ok(found)
     }
 
+    /// What there is of a claim besides the machine it names, oldest first: only what is certainly its own.
+    pub(crate) fn twins_of<'a>(
+        &self,
+        machines: &'a [VirtualMachine],
+        claim: &NodeClaim,
+        named: &str,
+    ) -> Vec<&'a VirtualMachine> {
+        let uid = claim.uid().unwrap_or_default();
+        let is_its_own = |machine: &VirtualMachine| match machine.tag(labels::TAG_NODE_CLAIM_UID) {
+            Some(tag) => tag == uid,
+            None => self.naming.attempt(claim, &machine.name).is_some_and(|attempt| attempt.is_certain),
+        };
+        // What may be another's cannot be told from it while those are not known.
+        let found = self.machines_of(machines, claim).unwrap_or_default().into_iter();
+        let others = found.map(|(_, machine)| machine).filter(|machine| machine.id != named);
+        others.filter(|machine| is_its_own(machine)).collect()
+    }
+
     /// Whether a machine without tags that is called as one of this claim's is that of another: one that names it, or whose own
     /// name it has.
     fn is_of_another_claim(

@@ -53,13 +53,13 @@ impl Prices {
     pub(crate) fn of(&self, size: &Size, storage_gb: i64, pricing: Option<&Pricing>) -> f64 {
         let nothing = Pricing::default();
         let pricing = pricing.unwrap_or(&nothing);
-        let of_pattern = |pattern: &&String| glob(pattern, &size.offering.name);
+        let names = [&size.name, &size.offering.name, &label_value(&size.offering.name)];
+        let of_pattern = |pattern: &&String| names.iter().any(|name| glob(pattern, name));
         // The longest pattern says most.
         let override_ = pricing.overrides.keys().filter(of_pattern).max_by_key(|pattern| pattern.len());
         if let Some(price) = override_.and_then(|pattern| number(&pricing.overrides[pattern])) {
             return price;
         }
-        let names = [&size.name, &size.offering.name, &label_value(&size.offering.name)];
         if let Some(price) = names.into_iter().find_map(|name| self.book.get(name)) {
             return *price;
         }
@@ -124,14 +124,18 @@ impl Shared {
     ///
     /// # Errors
     ///
-    /// If there is a ConfigMap of prices that could not be read yet: by others the wrong machines would be bought and replaced.
+    /// If there is a ConfigMap of prices, or a plug-in with tariffs, that could not be read yet: by other prices the wrong machines would
+    /// be bought and replaced.
     pub(crate) async fn prices(&self, spec: &CloudStackNodeClassSpec) -> Result<Prices, ApiError> {
         let Some(pricing) = &spec.pricing else { return Ok(Prices::default()) };
         let book = match &pricing.config_map_ref {
             Some(wanted) => self.book(wanted).await?.prices,
             None => Arc::default(),
         };
-        let tariff = if pricing.quota_tariff.as_deref() == Some("Use") { self.tariff().await } else { None };
+        let tariff = match pricing.quota_tariff.as_deref() {
+            Some("Use") => self.tariff().await?,
+            _ => None,
+        };
         Ok(Prices { book, tariff })
     }
 
@@ -187,14 +191,14 @@ impl Shared {
     }
 
     /// What the quota plug-in takes per month for a machine and for a gigabyte; nothing without it.
-    async fn tariff(&self) -> Option<(f64, f64)> {
-        let tariffs = self.catalogue.tariffs().await;
+    async fn tariff(&self) -> Result<Option<(f64, f64)>, ApiError> {
+        let tariffs = self.catalogue.tariffs().await?;
         let of = |kind: i64| {
             let is_it = |tariff: &&Tariff| tariff.usage_type == Some(kind) && tariff.is_flat();
             let mine = tariffs.iter().filter(is_it);
             mine.filter_map(|tariff| tariff.value()).sum::<f64>()
         };
-        (!tariffs.is_empty()).then(|| (of(RUNNING_VM), of(VOLUME)))
+        Ok((!tariffs.is_empty()).then(|| (of(RUNNING_VM), of(VOLUME))))
     }
 }
 

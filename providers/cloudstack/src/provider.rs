@@ -8,7 +8,7 @@ use futures_util::FutureExt as _;
 use karpenter_api::conditions::{HasConditions as _, READY};
 use karpenter_api::label_rules::LabelRules;
 use karpenter_api::{ConditionStatus, NodeClaim, NodePool, labels as well_known};
-use karpenter_cloudprovider::error::ProviderError;
+use karpenter_cloudprovider::error::{Cause, ProviderError};
 use karpenter_cloudprovider::provider::{
     CloudProvider, DisruptionHold, Launch, LaunchHandle, NodeClassKind, ProviderFuture,
 };
@@ -23,7 +23,7 @@ use crate::absence::Whereabouts;
 use crate::client::error::ApiError;
 use crate::client::request::Scope;
 use crate::client::{Client, Estate, model, only, requests};
-use crate::instances::RESOURCE_NOT_FOUND;
+use crate::instances::{Candidate, RESOURCE_NOT_FOUND};
 use crate::naming::machine_id;
 use crate::nodeclass::{CloudStackNodeClass, CredentialsRef, Reservation};
 use crate::resolved::{Resolved, resolve, scope_of};
@@ -112,7 +112,7 @@ impl CloudStackProvider {
     ) -> Result<Vec<InstanceType>, ApiError> {
         let shared = &self.shared;
         let (since, budget) = shared.catalogue.budget(&resolved.scope).await?;
-        let left = shared.ordered.rest(&resolved.scope, since, budget);
+        let left = shared.ordered.rest(&resolved.scope, since, budget.unwrap_or_default());
         let pool = pool.and_then(|pool| affinity::refused_as(&resolved.spec, pool));
         let pool_refused = pool.is_some_and(|pool| shared.unavailable.is_refused(&pool));
         let mut hosts = BTreeMap::new();
@@ -143,7 +143,7 @@ impl CloudStackProvider {
                         || shared.unavailable.is_refused(&Refused::TypeIn { zone, name, network: id })
                 };
                 let has_one = in_zone.networks.iter().any(|network| !network.is_full() && !refused(network));
-                has_one && !in_zone.additional.iter().any(model::Network::is_full)
+                has_one && in_zone.additional.iter().all(|term| term.iter().any(|network| !network.is_full()))
             })
         };
         let refused_zone =
@@ -279,7 +279,6 @@ impl CloudStackProvider {
                     (&resolved, &market),
                     (instance_type, offering, nth),
                     &groups,
-                    &told,
                 )?);
             }
         }
@@ -288,7 +287,8 @@ impl CloudStackProvider {
         let account = self.own_account(&resolved.scope).await.map_err(ProviderError::other)?;
         self.write_place(claim, &resolved.scope, account.as_deref()).await?;
         let limit = shared.quota_hits.believed(&resolved.scope).filter(|_| choices.is_empty());
-        let machine = match (shared.launch(claim, &resolved.scope, candidates, &tags).await, limit) {
+        let tell = |candidate: &Candidate| self.user_data(claim, &resolved.spec, &told, candidate);
+        let machine = match (shared.launch(claim, &resolved.scope, candidates, &tell, &tags).await, limit) {
             // Nothing was even tried, because of what others were refused for a moment ago.
             (Err(ProviderError::InsufficientCapacity(cause)), Some(limit)) => {
                 return Err(ProviderError::insufficient_capacity(format!("{cause}: {limit}")));
@@ -409,16 +409,23 @@ impl CloudStackProvider {
         }
         // A NodeClaim would go, or its Node, because of this answer.
         if claim.is_some() && !failed {
-            match self.shared.whereabouts(id).await.map_err(ProviderError::other)? {
-                Whereabouts::Gone => {}
-                Whereabouts::Going => {
-                    let text = format!("virtual machine {id} is being destroyed, or lists show it late");
-                    return Err(ProviderError::other(text));
-                }
-                Whereabouts::Hidden(text) => return Err(ProviderError::other(text)),
-            }
+            return Err(self.absent(id).await);
         }
         Err(ProviderError::not_found(format!("CloudStack has no virtual machine {id}")))
+    }
+
+    /// What is said of a machine that no list shows.
+    async fn absent(&self, id: &str) -> ProviderError {
+        match self.shared.whereabouts(id).await {
+            Ok(Whereabouts::Gone) => {
+                ProviderError::not_found(format!("CloudStack has no virtual machine {id}"))
+            }
+            Ok(Whereabouts::Going) => ProviderError::other(format!(
+                "virtual machine {id} is being destroyed, or lists show it late"
+            )),
+            Ok(Whereabouts::Hidden(text)) => ProviderError::other(text),
+            Err(error) => ProviderError::other(error),
+        }
     }
 
     async fn list_all(&self) -> Result<Vec<NodeClaim>, ProviderError> {
@@ -476,6 +483,19 @@ impl CloudStackProvider {
             claim.status.as_ref().and_then(|status| status.provider_id.clone()).unwrap_or_default();
         let id = machine_id(&provider_id)
             .ok_or_else(|| ProviderError::other("the NodeClaim has no machine yet"))?;
+        self.shared.must_see(claim).await?;
+        let mut found = None;
+        for scope in self.scopes_of(claim).map_err(ProviderError::other)? {
+            found = match self.shared.machine(id, &scope).await {
+                Err(error) if self.shared.may_leave_out(&scope, &error) => continue,
+                machine => machine.map_err(ProviderError::other)?.or(found),
+            };
+        }
+        let Some(machine) = found else { return Err(self.absent(id).await) };
+        if let Some(why) = self.shared.why_not_ours(&machine) {
+            let text = format!("virtual machine {} ({id}) is not rebooted: {why}", machine.name);
+            return Err(ProviderError::RebootFailed(Cause::new(text)));
+        }
         match self.shared.client.call(&requests::reboot(id)).await {
             Ok(_) => Ok(()),
             Err(error) if error.is_not_found() => Err(ProviderError::not_found(error)),

@@ -9,7 +9,7 @@ use crate::client::error::ApiError;
 use crate::client::model::{DiskOffering, Named, Network, SecurityGroup, ServiceOffering, Template, Zone};
 use crate::client::request::Scope;
 use crate::client::requests::NewDisk;
-use crate::instancetypes::{self, Market, Names, Size};
+use crate::instancetypes::{self, Architectures, Market, Names, Size};
 use crate::keys::is_id;
 use crate::naming::label_value;
 use crate::nodeclass::{Bootstrap, CloudStackNodeClass, CloudStackNodeClassSpec, Iops};
@@ -32,7 +32,8 @@ pub(crate) struct Problem {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct InZone {
     pub(crate) networks: Vec<Network>,
-    pub(crate) additional: Vec<Network>,
+    /// Those that each further interface may be in, in the order they are taken.
+    pub(crate) additional: Vec<Vec<Network>>,
     /// What a machine needs and the zone does not have, by the field that asks for it.
     pub(crate) lacks: Vec<&'static str>,
     pub(crate) templates: Vec<Template>,
@@ -40,6 +41,20 @@ pub(crate) struct InZone {
     pub(crate) unready_templates: Vec<Template>,
     pub(crate) offerings: Vec<ServiceOffering>,
     pub(crate) disks: Vec<DiskOffering>,
+}
+
+impl InZone {
+    /// Whether there is a network for every further interface.
+    fn has_additional(&self) -> bool {
+        !self.additional.iter().any(Vec::is_empty)
+    }
+
+    /// The networks of all interfaces, each once.
+    pub(crate) fn all_networks(&self) -> impl Iterator<Item = &Network> {
+        let mut seen = BTreeSet::new();
+        let all = self.networks.iter().chain(self.additional.iter().flatten());
+        all.filter(move |network| seen.insert(&network.id))
+    }
 }
 
 /// What a NodeClass comes to.
@@ -279,11 +294,11 @@ async fn look_into(zone: &Zone, resolved: &Resolved, catalogue: &Catalogue) -> R
     let needs_disks =
         !spec.data_disks.is_empty() || spec.disk_offering.is_some() || spec.root_disk_offering.is_some();
     let offerings = catalogue.offerings(&zone.id, scope).await?;
-    let additional = networks::additional(spec, &there);
     let (templates, unready_templates) =
         templates::resolve(spec, &catalogue.templates(&zone.id, scope).await?);
     let mut in_zone = InZone {
         networks: networks::primary(spec, &there),
+        additional: networks::additional(spec, &there),
         templates,
         unready_templates,
         offerings: offerings.iter().filter(|o| instancetypes::selects(spec, o)).cloned().collect(),
@@ -298,7 +313,7 @@ async fn look_into(zone: &Zone, resolved: &Resolved, catalogue: &Catalogue) -> R
         |wanted: &String| in_zone.disks.iter().any(|disk| disk.id == *wanted || disk.name == *wanted);
     in_zone.lacks = [
         ("networkSelectorTerms", in_zone.networks.is_empty()),
-        ("additionalNetworkSelectorTerms", additional.is_err()),
+        ("additionalNetworkSelectorTerms", !in_zone.has_additional()),
         ("templateSelectorTerms", in_zone.templates.is_empty()),
         ("dataDisks, diskOffering, rootDiskOffering", !resolved.disk_names().iter().all(has_disk)),
         ("dataDisks.size", !sizeless(spec, &in_zone.disks).is_empty()),
@@ -309,7 +324,6 @@ async fn look_into(zone: &Zone, resolved: &Resolved, catalogue: &Catalogue) -> R
     .into_iter()
     .filter_map(|(field, lacks)| lacks.then_some(field))
     .collect();
-    in_zone.additional = additional.unwrap_or_default();
     Ok(in_zone)
 }
 
@@ -331,9 +345,7 @@ fn largest_template<'a>(
     templates: &'a [Template],
 ) -> Option<(&'a Template, i64)> {
     let disk = spec.root_disk_size?.saturating_mul(1 << 30);
-    let architectures: BTreeSet<&str> =
-        templates.iter().map(|template| templates::arch(template, spec)).collect();
-    let used = architectures.into_iter().filter_map(|arch| templates::for_arch(templates, spec, arch));
+    let used = templates::used(templates, spec);
     let sized = used.filter_map(|template| Some((template, template.size?)));
     sized.filter(|(_, size)| *size > disk).max_by_key(|(_, size)| *size)
 }
@@ -375,8 +387,7 @@ impl Resolved {
                     "spec.networkSelectorTerms select no usable network in zone {zones}; compare with listNetworks of the account"
                 ),
             );
-        } else if !self.spec.additional_network_selector_terms.is_empty()
-            && nowhere(&|zone| !zone.additional.is_empty())
+        } else if !self.spec.additional_network_selector_terms.is_empty() && nowhere(&InZone::has_additional)
         {
             problem(
                 crate::nodeclass::NETWORKS_READY,
@@ -391,16 +402,20 @@ impl Resolved {
                 crate::nodeclass::TEMPLATES_READY,
                 "TemplateResolutionFailed",
                 self.about_unready_templates().unwrap_or_else(|| {
-                    format!("spec.templateSelectorTerms select no template in zone {zones}; compare with listTemplates of the account (templatefilter=executable)")
+                    let hypervisor = self.spec.hypervisor.as_ref().map(|name| format!(" for spec.hypervisor {name:?}"));
+                    format!(
+                        "spec.templateSelectorTerms select no template{} in zone {zones}; compare with listTemplates of the account (templatefilter=executable)",
+                        hypervisor.unwrap_or_default()
+                    )
                 }),
             );
         } else if self.spec.has_user_data()
-            && !nowhere(&|zone| zone.templates.first().is_some_and(templates::denies_user_data))
+            && !nowhere(&|zone| templates::used(&zone.templates, &self.spec).any(templates::denies_user_data))
         {
             problem(
                 crate::nodeclass::TEMPLATES_READY,
                 "TemplateDeniesUserData",
-                "the newest template selected brings user data of its own and denies others (userdatapolicy); remove spec.userData, userDataRef, userDataID and bootstrap, or link none with the template".to_owned(),
+                "the newest template selected, or that of an architecture, brings user data of its own and denies others (userdatapolicy); remove spec.userData, userDataRef, userDataID and bootstrap, or link none with the template".to_owned(),
             );
         }
         if nowhere(&|zone| zone.offerings.iter().any(|o| !instancetypes::sizes(&self.spec, o).is_empty())) {
@@ -532,7 +547,7 @@ impl Resolved {
 
     /// That networks have no address left, in words.
     pub(crate) fn full_networks(&self) -> Option<String> {
-        let networks = self.in_zone.values().flat_map(|zone| zone.networks.iter().chain(&zone.additional));
+        let networks = self.in_zone.values().flat_map(InZone::all_networks);
         let full: BTreeSet<&str> =
             networks.filter(|network| network.is_full()).map(|network| network.name.as_str()).collect();
         let full: Vec<String> = full.into_iter().map(str::to_owned).collect();
@@ -601,21 +616,23 @@ impl Resolved {
         let fixed = |disk: &&DiskOffering| !disk.iscustomized;
         let of_disk = self.root_disk(zone).filter(fixed).and_then(|disk| disk.disksize);
         let said = [self.spec.root_disk_size, of_disk, size.offering.rootdisksize];
-        let template = self.template_gb();
-        let gb = said.into_iter().flatten().find(|gb| *gb > 0).unwrap_or(template);
-        gb.max(ROOT_DISK_GB.min(template)).max(1)
+        let template = self.template_gb(zone);
+        let said = said.into_iter().flatten().find(|gb| *gb > 0);
+        // The server makes no disk that is smaller than what is on it.
+        said.max(template).unwrap_or(ROOT_DISK_GB)
     }
 
-    /// The architectures templates exist for.
-    pub(crate) fn architectures(&self) -> BTreeSet<String> {
-        let templates = self.in_zone.values().flat_map(|zone| &zone.templates);
-        templates.map(|template| templates::arch(template, &self.spec).to_owned()).collect()
+    /// The architectures templates exist for, by zone.
+    pub(crate) fn architectures(&self) -> Architectures<'_> {
+        let of = |zone: &InZone| templates::architectures(&zone.templates, &self.spec);
+        self.in_zone.iter().map(|(id, zone)| (id.as_str(), of(zone))).collect()
     }
 
-    /// The size of the newest template's disk.
-    pub(crate) fn template_gb(&self) -> i64 {
-        let newest = self.in_zone.values().find_map(|zone| zone.templates.first());
-        newest.and_then(|template| template.size).map_or(0, whole_gb)
+    /// The size of the disk of a zone's templates, if anybody says: of several architectures the least, which each machine has.
+    fn template_gb(&self, zone: &str) -> Option<i64> {
+        let templates = &self.in_zone.get(zone)?.templates;
+        let sizes = templates::used(templates, &self.spec).filter_map(|template| template.size);
+        sizes.filter(|bytes| *bytes > 0).map(whole_gb).min()
     }
 
     /// The extra disks in a zone: offering, size where it is left open, operations per second.

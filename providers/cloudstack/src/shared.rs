@@ -57,6 +57,9 @@ const LAUNCH_WAIT: Duration = Duration::from_secs(10);
 const MAX_DEPLOYING: usize = 8;
 const MAX_DESTROYING: usize = 16;
 
+/// How far a server's clock is thought to be behind ours at most, unless a launch of our own shows it.
+const FURTHEST_BEHIND: SignedDuration = SignedDuration::from_hours(1);
+
 /// What the provider is told.
 #[derive(Clone, Debug)]
 pub struct ProviderOptions {
@@ -325,7 +328,7 @@ pub(crate) struct Shared {
     /// Whether a list showed that no data disk of ours is left.
     pub(crate) no_disks: AtomicBool,
     pub(crate) troubled: Troubled,
-    pub(crate) sightings: Sightings,
+    pub(crate) sightings: Arc<Sightings>,
     pub(crate) protected: Protected,
     pub(crate) root_disks: RootDisks,
     pub(crate) taken: Taken,
@@ -370,7 +373,8 @@ impl Shared {
     ) -> Self {
         let form = Form::new(options.provider_id.clone());
         let naming = Naming::new(&options.name_prefix, &options.cluster_name);
-        let lists = MachineLists::new(client.clone());
+        let sightings = Arc::new(Sightings::default());
+        let lists = MachineLists::new(client.clone(), Arc::clone(&sightings));
         Self {
             whose_label: whose.as_ref().map(ToString::to_string).unwrap_or_default(),
             whose,
@@ -390,7 +394,7 @@ impl Shared {
             later_disks: LaterDisks::default(),
             no_disks: AtomicBool::new(false),
             troubled: Troubled::default(),
-            sightings: Sightings::default(),
+            sightings,
             protected: Protected::default(),
             root_disks: RootDisks::default(),
             taken: Taken::default(),
@@ -468,9 +472,12 @@ impl Shared {
         self.behind_secs.store(behind, Ordering::Relaxed);
     }
 
-    /// The server's clock is, or was when it made something that is still there, so much behind ours.
+    /// The server's clock is, or was when it made something that is still there, so much behind ours. What says so is no proof: one
+    /// that is further behind than clocks are is a NodeClaim that was restored from a backup, younger than its machine.
     pub(crate) fn server_is_behind_by_at_least(&self, by: SignedDuration) {
-        self.behind_secs.fetch_max(by.as_secs(), Ordering::Relaxed);
+        if by <= FURTHEST_BEHIND {
+            self.behind_secs.fetch_max(by.as_secs(), Ordering::Relaxed);
+        }
     }
 
     /// How old something is that the server made at this time by its clock.

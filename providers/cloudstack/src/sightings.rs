@@ -52,6 +52,17 @@ impl Sightings {
         sightings.get(id).map_or(Duration::ZERO, |known| known.there.elapsed())
     }
 
+    /// Whether since then a machine has been seen standing still for so long: it is time to do something about it.
+    pub(crate) fn has_come_to_rest(&self, rest: Duration, since: Instant) -> bool {
+        let now = Instant::now();
+        let sightings = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        sightings.values().any(|known| {
+            let stands_still = matches!(known.state.as_deref(), Some("Stopped" | "Unknown"));
+            let due = known.first + rest;
+            stands_still && since < due && due <= now
+        })
+    }
+
     /// The state a machine was last seen in with nothing at work on it, unless that is long ago.
     pub(crate) fn state(&self, id: &str) -> Option<String> {
         let sightings = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -71,6 +82,24 @@ mod tests {
     fn machine(state: &str, job: Option<&str>) -> VirtualMachine {
         let jobid = job.map(str::to_owned);
         VirtualMachine { id: "1".into(), state: state.into(), jobid, ..VirtualMachine::default() }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_machine_that_stands_still_is_due_once_and_one_that_runs_never() {
+        let sightings = Sightings::default();
+        let minute = Duration::from_secs(60);
+        sightings.see(&machine("Stopped", None));
+        let begun = Instant::now();
+        tokio::time::advance(minute).await;
+        assert!(!sightings.has_come_to_rest(2 * minute, begun));
+        tokio::time::advance(minute).await;
+        assert!(sightings.has_come_to_rest(2 * minute, begun));
+        let looked = Instant::now();
+        tokio::time::advance(minute).await;
+        assert!(!sightings.has_come_to_rest(2 * minute, looked), "that was looked at");
+        sightings.see(&machine("Running", None));
+        tokio::time::advance(2 * minute).await;
+        assert!(!sightings.has_come_to_rest(2 * minute, looked));
     }
 
     #[tokio::test(start_paused = true)]

@@ -54,13 +54,14 @@ impl CloudStackProvider {
         let whose = self.shared.whose_label.as_str();
         self.shared.metrics.credentials_age.set(&[whose], age.as_secs_f64());
         let budget = match &resolved {
-            Ok(resolved) => self.shared.catalogue.budget(&resolved.scope).await.ok().map(|(_, left)| left),
+            Ok(resolved) => {
+                self.shared.catalogue.budget(&resolved.scope).await.ok().and_then(|(_, left)| left)
+            }
             Err(_) => None,
         };
-        self.shared.metrics.credentials.set(
-            &[whose],
-            f64::from(u8::from(!matches!(&resolved, Err(error) if error.kind == ErrorKind::Auth))),
-        );
+        let is_refused = self.shared.client.session().has_no_keys()
+            || matches!(&resolved, Err(error) if error.kind == ErrorKind::Auth);
+        self.shared.metrics.credentials.set(&[whose], f64::from(u8::from(!is_refused)));
         let types = match &resolved {
             Ok(resolved) if resolved.problems.is_empty() => {
                 self.types(resolved, None).await.unwrap_or_else(|error| {
@@ -167,10 +168,16 @@ impl CloudStackProvider {
                     }
                 }
                 let refused = self.shared.quota_hits.recent(&resolved.scope);
+                let is_known = budget.is_some();
                 match (budget.and_then(|budget| used_up(&budget, &resolved)), refused) {
                     (Some(message), _) => conditions.set_false(QUOTA_AVAILABLE, "LimitReached", &message),
                     (None, Some(message)) => conditions.set_false(QUOTA_AVAILABLE, "QuotaExceeded", &message),
-                    (None, None) => conditions.set_true(QUOTA_AVAILABLE),
+                    (None, None) if is_known => conditions.set_true(QUOTA_AVAILABLE),
+                    (None, None) => conditions.set_unknown_with_reason(
+                        QUOTA_AVAILABLE,
+                        "LimitsNotShown",
+                        "the server does not tell these keys what is left of the limits; whoever runs into one is told so (let the role call listAccounts, and listProjects for projects)",
+                    ),
                 };
                 None
             }
@@ -397,7 +404,7 @@ fn fill(class: &mut CloudStackNodeClass, resolved: &Resolved, types: &[InstanceT
     let text = |text: &str| (!text.is_empty()).then(|| text.to_owned());
     for zone in &resolved.zones {
         let Some(in_zone) = resolved.in_zone.get(&zone.id) else { continue };
-        networks.extend(in_zone.networks.iter().chain(&in_zone.additional).map(|network| Network {
+        networks.extend(in_zone.all_networks().map(|network| Network {
             id: network.id.clone(),
             name: network.name.clone(),
             type_: text(&network.kind),

@@ -1,5 +1,7 @@
 //! Which templates a NodeClass may use.
 
+use std::collections::BTreeSet;
+
 use karpenter_api::labels as well_known;
 
 use crate::GROUP;
@@ -18,6 +20,7 @@ pub(crate) fn resolve(
 ) -> (Vec<Template>, Vec<Template>) {
     let mut found: Vec<Template> = templates
         .iter()
+        .filter(|template| is_for(template, spec.hypervisor.as_deref()))
         .filter(|template| {
             spec.template_selector_terms.iter().any(|term| {
                 let plain =
@@ -46,6 +49,14 @@ pub(crate) fn resolve(
     found.into_iter().partition(|template| template.isready)
 }
 
+/// Whether machines of a template can be of this hypervisor: the server refuses to make them of another than the template's.
+fn is_for(template: &Template, wanted: Option<&str>) -> bool {
+    let says = |word: &str| template.hypervisor.eq_ignore_ascii_case(word);
+    // A custom one is shown by the name somebody gave it.
+    let is_custom = |wanted: &str| wanted.eq_ignore_ascii_case("Custom");
+    says("") || says("None") || wanted.is_none_or(|wanted| says(wanted) || is_custom(wanted))
+}
+
 /// What a template says of itself under this name: in a tag of Karpenter's, a tag or a detail.
 fn said<'a>(template: &'a Template, key: &str) -> Option<&'a str> {
     let tag = |key: &str| template.tags.iter().find(|tag| tag.key == key).map(|tag| tag.value.as_str());
@@ -60,6 +71,22 @@ pub(crate) fn arch<'a>(template: &Template, spec: &'a CloudStackNodeClassSpec) -
         "aarch64" => well_known::ARCH_ARM64,
         _ => spec.arch.as_deref().unwrap_or(well_known::ARCH_AMD64),
     }
+}
+
+/// The architectures there are templates for.
+pub(crate) fn architectures<'a>(
+    templates: &[Template],
+    spec: &'a CloudStackNodeClassSpec,
+) -> BTreeSet<&'a str> {
+    templates.iter().map(|template| arch(template, spec)).collect()
+}
+
+/// Those machines are made from: the newest of each architecture.
+pub(crate) fn used<'a>(
+    templates: &'a [Template],
+    spec: &CloudStackNodeClassSpec,
+) -> impl Iterator<Item = &'a Template> {
+    architectures(templates, spec).into_iter().filter_map(|arch| for_arch(templates, spec, arch))
 }
 
 /// The template for an architecture: the newest.

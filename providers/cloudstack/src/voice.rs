@@ -75,21 +75,46 @@ pub struct Voice {
     claims: Option<Api<NodeClaim>>,
     client: Option<kube::Client>,
     ear: Option<Ear>,
+    book: Option<Book>,
 }
 
 /// Hears the reason and message of what is told.
 pub type Ear = Arc<dyn Fn(&str, &str) + Send + Sync>;
 
+/// Says what a NodeClaim of this name is at this moment: nothing if there is none, and why if that is not known.
+pub type Book = Arc<dyn Fn(&str) -> Result<Option<NodeClaim>, String> + Send + Sync>;
+
 impl Voice {
     /// In a cluster.
     pub fn new(recorder: Recorder, client: kube::Client) -> Self {
         let claims = Some(Api::all(client.clone()));
-        Self { recorder: Some(recorder), claims, client: Some(client), ear: None }
+        Self { recorder: Some(recorder), claims, client: Some(client), ear: None, book: None }
     }
 
     /// Without a cluster, for whoever wants to hear what would be told there.
     pub fn heard_by(ear: Ear) -> Self {
         Self { ear: Some(ear), ..Self::default() }
+    }
+
+    /// With this in place of what the API server has written down.
+    #[must_use]
+    pub fn reading(mut self, book: Book) -> Self {
+        self.book = Some(book);
+        self
+    }
+
+    /// A NodeClaim as the API server has it now. What a watch has brought may be of a while ago, and that is too old for who is about to
+    /// destroy something by it.
+    ///
+    /// # Errors
+    ///
+    /// If that cannot be found out.
+    pub(crate) async fn claim_now(&self, name: &str) -> Result<Option<NodeClaim>, String> {
+        match (&self.book, &self.claims) {
+            (Some(book), _) => book(name),
+            (None, Some(claims)) => claims.get_opt(name).await.map_err(|error| error.to_string()),
+            (None, None) => Err("there is no cluster to ask".to_owned()),
+        }
     }
 
     /// A value of a Secret or ConfigMap.

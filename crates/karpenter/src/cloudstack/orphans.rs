@@ -59,14 +59,16 @@ pub(crate) fn cmd(args: &Args) -> anyhow::Result<ExitCode> {
         if snapshot.classes.is_empty() {
             bail!("this cluster has no CloudStackNodeClass; is it the cluster {name:?} of CLUSTER_NAME?");
         }
-        let mut accounts: BTreeSet<Option<CredentialsRef>> =
-            snapshot.classes.iter().map(|class| class.credentials().cloned()).collect();
+        // Ours first, whether or not a NodeClass uses them now: one that did may be gone.
+        let mut accounts: BTreeSet<Option<CredentialsRef>> = BTreeSet::from([None]);
+        accounts.extend(snapshot.classes.iter().map(|class| class.credentials().cloned()));
         // NodeClaims may outlive the NodeClass that named their keys.
         let written = snapshot.claims.iter().filter_map(|claim| claim.annotations().get(labels::CREDENTIALS));
         accounts.extend(written.filter_map(|text| CredentialsRef::read(text)).map(Some));
         let snapshot = Arc::new(snapshot);
         // Two Secrets may hold keys of one account.
         let mut orphans = BTreeMap::new();
+        let mut is_all_seen = true;
         for whose in accounts {
             let (client, options, environment) = match &whose {
                 None => super::client(None)?,
@@ -76,7 +78,11 @@ pub(crate) fn cmd(args: &Args) -> anyhow::Result<ExitCode> {
             let silent = Voice::default();
             let provider =
                 CloudStackProvider::with_keys_of(whose, client, options, objects, silent, &environment);
-            let found = provider.orphans().await?;
+            let (found, unseen) = provider.orphans().await?;
+            for (scope, error) in unseen {
+                eprintln!("what is in {} cannot be seen: {error}", scope.write());
+                is_all_seen = false;
+            }
             orphans.extend(found.into_iter().map(|machine| (machine.id.clone(), machine)));
         }
         for machine in orphans.values() {
@@ -86,7 +92,7 @@ pub(crate) fn cmd(args: &Args) -> anyhow::Result<ExitCode> {
             );
         }
         eprintln!("{} virtual machines of cluster {name} have no NodeClaim", orphans.len());
-        Ok(if orphans.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(1) })
+        Ok(if orphans.is_empty() && is_all_seen { ExitCode::SUCCESS } else { ExitCode::from(1) })
     })
 }
 

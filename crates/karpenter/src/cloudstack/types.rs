@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use karpenter_provider_cloudstack::doctor;
+use karpenter_provider_cloudstack::{CloudStackNodeClass, doctor};
 
 /// List what a NodeClass could buy, with price and availability.
 #[derive(Debug, clap::Args)]
@@ -13,9 +13,27 @@ pub(crate) struct Args {
     node_class: PathBuf,
 }
 
+/// What of the NodeClass is in a cluster, which nobody asks here, so that what follows may be otherwise there.
+fn oddities(class: &CloudStackNodeClass) -> Vec<String> {
+    let credentials = class.credentials().map(|reference| {
+        format!("spec.credentialsRef: these are what the keys of the environment see; Karpenter would use those of Secret {reference}")
+    });
+    let pricing = class.spec.as_ref().and_then(|spec| spec.pricing.as_ref());
+    let prices = pricing.and_then(|pricing| pricing.config_map_ref.as_ref()).map(|map| {
+        format!(
+            "spec.pricing.configMapRef: prices are without those of ConfigMap {}/{}, which is not read here",
+            map.namespace, map.name
+        )
+    });
+    credentials.into_iter().chain(prices).collect()
+}
+
 pub(crate) fn cmd(args: &Args) -> anyhow::Result<ExitCode> {
     let class = super::node_class(&args.node_class)?;
     let (client, options, environment) = super::client(Some("types"))?;
+    for odd in oddities(&class) {
+        eprintln!("{odd}");
+    }
     let rows = super::in_real_time(async {
         Ok(doctor::what_can_be_bought(client, options, class, &environment).await?)
     })?;

@@ -86,8 +86,9 @@ fn machines_that_stand_still_are_replaced_within_the_budgets_of_their_pool() {
         });
         allow(&stage, "1").await;
         let mut most = 0;
-        for _ in 0..120 {
-            world.run_for(Duration::from_secs(15)).await?;
+        // More often than a NodeClaim takes to go.
+        for _ in 0..900 {
+            world.run_for(Duration::from_secs(2)).await?;
             most = most.max(world.cluster().read(leaving));
             if standing_still(&stage) == 0 && world.cluster().read(|objects| all_run(objects, NODES)) {
                 break;
@@ -121,8 +122,9 @@ fn budgets_hold_for_a_machine_whose_node_has_another_name() {
         });
         allow(&stage, "1").await;
         let mut most = 0;
-        for _ in 0..120 {
-            world.run_for(Duration::from_secs(15)).await?;
+        // More often than a NodeClaim takes to go.
+        for _ in 0..900 {
+            world.run_for(Duration::from_secs(2)).await?;
             most = most.max(world.cluster().read(leaving));
             if standing_still(&stage) == 0 && world.cluster().read(|objects| all_run(objects, NODES)) {
                 break;

@@ -1,5 +1,5 @@
 //! What happens to a cloud on bad days: the server dies, hosts fail, limits are lowered, people stop, delete, untag and give away
-//! machines, lists lag behind and repeat rows, the server's clock is set wrong. Until the cloud is healed; then all of it is put right, except for what people did.
+//! machines, lists lag behind and repeat rows, the server's clock is set wrong, orders come twice at once. Until the cloud is healed; then all of it is put right, except for what people did.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -25,6 +25,8 @@ pub struct Accidents {
     kinds: Vec<u64>,
     /// For what is merely odd, if that happens: of its own stream, so that seeds stay what they were.
     oddities: Option<Chance>,
+    /// For orders that come twice: of its own stream, for the same reason.
+    twins: Chance,
     /// Machines that were given to another account, with the one they are of.
     given_away: BTreeMap<String, String>,
 }
@@ -43,6 +45,7 @@ impl Accidents {
             between: BETWEEN,
             kinds,
             oddities: Some(Chance::new(cluster.entropy(), "cloudstack/oddities")),
+            twins: Chance::new(cluster.entropy(), "cloudstack/twins"),
             given_away: BTreeMap::new(),
         }
     }
@@ -69,8 +72,8 @@ impl Accidents {
             if !self.cloud.is_exposed() {
                 break;
             }
-            let (what, odd) = (self.one(), self.oddity());
-            for what in std::iter::once(what).chain(odd) {
+            let (what, odd, twins) = (self.one(), self.oddity(), self.twins());
+            for what in std::iter::once(what).chain(odd).chain(twins) {
                 let what = format!("accident: {what}");
                 self.cluster.record(&"cloudstack".into(), what, "happened".to_owned(), &[]);
             }
@@ -197,6 +200,17 @@ impl Accidents {
                 format!("the next {times} requests of account {account} fail")
             }
         })
+    }
+
+    /// Somebody else leads too, for a moment, or something on the way repeats what it was sent: the next orders are taken twice, as real
+    /// servers take them.
+    fn twins(&mut self) -> Option<String> {
+        if !self.twins.happens(0.3) {
+            return None;
+        }
+        let times = self.twins.between(1, 2);
+        self.cloud.inject(Fault::times("deployVirtualMachine", times, Trouble::Twice));
+        Some(format!("the next {times} orders come twice"))
     }
 
     fn give_back(&mut self) {

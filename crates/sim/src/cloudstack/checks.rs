@@ -15,6 +15,8 @@ use crate::objects::{Change, Objects, uid};
 
 /// The tag that says which NodeClaim a machine was made for.
 const UID_TAG: &str = "karpenter.k8s.cloudstack/nodeclaim-uid";
+/// How old a machine is that every list shows on good days.
+const SEEN_BY: Duration = Duration::from_secs(60);
 /// How often the slow rules are looked at.
 const LOOK: Duration = Duration::from_secs(20);
 
@@ -24,12 +26,18 @@ pub fn all(cloud: &CloudStack) -> Vec<Box<dyn Invariant>> {
         Box::new(MachinesAreWanted::within(cloud, Duration::from_secs(10 * 60))),
         Box::new(LivingClaimsKeepTheirMachine),
         Box::new(ClaimsOutliveTheirMachine(cloud.clone())),
+        Box::new(OneMachinePerClaim(cloud.clone())),
     ]
 }
 
 fn machine_of(claim: &NodeClaim) -> Option<&str> {
     let provider_id = claim.status.as_ref()?.provider_id.as_deref()?;
     provider_id.rsplit('/').next().filter(|id| !id.is_empty())
+}
+
+/// The NodeClaim a machine says it was made for.
+fn tag_of(machine: &Machine) -> Option<&str> {
+    machine.tags.iter().find(|(key, _)| key == UID_TAG).map(|(_, value)| value.as_str())
 }
 
 fn ours(machine: &Machine) -> bool {
@@ -55,7 +63,7 @@ impl<'a> WantedMachines<'a> {
     }
 
     fn have(&self, machine: &Machine) -> bool {
-        let tag = machine.tags.iter().find(|(key, _)| key == UID_TAG).map(|(_, value)| value.as_str());
+        let tag = tag_of(machine);
         self.ids.contains(machine.id.as_str())
             || self.waiting.iter().any(|(uid, name)| match tag {
                 Some(tag) => tag == *uid,
@@ -172,8 +180,45 @@ impl Invariant for ClaimsOutliveTheirMachine {
             let Change::NodeClaim(edit) = &**change else { continue };
             let (Some(old), None) = (&edit.old, &edit.new) else { continue };
             let Some(id) = machine_of(old) else { continue };
-            if self.0.state().machine(id).is_some_and(|machine| is_live(machine.state)) {
+            let state = self.0.state();
+            if state.machine(id).is_some_and(|machine| is_live(machine.state)) {
                 return Err(format!("NodeClaim {} went while its machine {id} was there", edit.key));
+            }
+            // On bad days lists do not show everything that is there.
+            let settled = |machine: &&Machine| {
+                let age = Duration::try_from(step.now.duration_since(machine.created)).unwrap_or_default();
+                age >= SEEN_BY && tag_of(machine) == Some(uid(&**old))
+            };
+            let twin = state.machines.values().filter(|machine| ours(machine)).find(settled);
+            if let Some(twin) = twin.filter(|_| !self.0.is_exposed()) {
+                return Err(format!("NodeClaim {} went while {} of it was there, too", edit.key, twin.id));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// In the end a NodeClaim has one machine, however many were ordered for it.
+pub struct OneMachinePerClaim(CloudStack);
+
+impl Invariant for OneMachinePerClaim {
+    fn name(&self) -> &'static str {
+        "a NodeClaim has one machine in the end"
+    }
+
+    fn check(&mut self, _: &Step<'_>) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn check_at_rest(&mut self, rest: &Rest<'_>) -> Result<(), String> {
+        let state = self.0.state();
+        let mut claimed: BTreeMap<&str, &str> = BTreeMap::new();
+        for machine in state.machines.values().filter(|machine| ours(machine)) {
+            let Some(claim) = tag_of(machine) else { continue };
+            if let Some(other) = claimed.insert(claim, &machine.id)
+                && rest.objects.node_claims.values().any(|known| uid(&**known) == claim)
+            {
+                return Err(format!("machines {other} and {} are both of NodeClaim {claim}", machine.id));
             }
         }
         Ok(())

@@ -24,6 +24,13 @@ pub(crate) struct Prepared {
     custom_job: Option<String>,
 }
 
+impl Prepared {
+    /// The server chooses the id of its job.
+    pub(crate) fn forget_job(&mut self) {
+        self.custom_job = None;
+    }
+}
+
 impl State {
     /// Everything the server checks before it writes anything down.
     pub(crate) fn prepare(
@@ -73,6 +80,14 @@ impl State {
         }
         if Self::by_id(&self.templates, &get("templateid")).is_none() {
             return Err(Refusal::parameter("Unable to use template 204"));
+        }
+        let of_template = Self::by_id(&self.templates, &get("templateid"))
+            .and_then(|template| template["hypervisor"].as_str())
+            .filter(|hypervisor| *hypervisor != "None");
+        let another = |passed: &str| of_template.is_some_and(|own| !own.eq_ignore_ascii_case(passed));
+        if call.get("hypervisor").is_some_and(another) {
+            let text = "Hypervisor passed to the deployVm call, is different from the hypervisor type of the Template";
+            return Err(Refusal::parameter(text));
         }
         let zones_of_offering = offering["zoneid"].as_str().unwrap_or_default();
         let sold_there =

@@ -35,6 +35,8 @@ pub enum Trouble {
     Truncate,
     /// The answer comes late.
     Delay(Duration),
+    /// It comes twice at the same moment, the second time under a job of its own, as from another leader: whose answer nobody here hears.
+    Twice,
     /// The server refuses with this code and text.
     Fail(u16, i64, String),
 }

@@ -221,7 +221,14 @@ impl CloudStack {
         }
         let outcome = match &trouble {
             Some(Trouble::Fail(code, cs_code, text)) => Err(Refusal::new(*code, *cs_code, text.clone())),
-            _ => self.answer(&call).await,
+            Some(Trouble::Twice) => {
+                // Both read before either writes, whatever each takes.
+                let (ours, theirs) =
+                    futures_util::future::join(self.answer(&call, true), self.answer(&call, false)).await;
+                self.note(&call, &account, wire::answer(call.command(), theirs).status().as_u16());
+                ours
+            }
+            _ => self.answer(&call, true).await,
         };
         let mut response = wire::answer(call.command(), outcome);
         self.note(&call, &account, response.status().as_u16());
@@ -240,13 +247,17 @@ impl CloudStack {
         }
     }
 
-    async fn answer(&self, call: &Call) -> Result<Value, Refusal> {
+    /// Carries a request out; under the job it names, or under one of its own.
+    async fn answer(&self, call: &Call, under_its_job: bool) -> Result<Value, Refusal> {
         let caller = self.admitted(call)?;
         if call.command() == "deployVirtualMachine" {
             let (prepared, accepted) = {
                 let now = self.now();
                 let mut state = self.state();
-                let prepared = state.prepare(caller, call, now)?;
+                let mut prepared = state.prepare(caller, call, now)?;
+                if !under_its_job {
+                    prepared.forget_job();
+                }
                 let span = state.settings.latencies.accept;
                 let delay = state.delays.duration(&span);
                 let begin = state.busy_until.get(&caller).copied().unwrap_or(now).max(now);

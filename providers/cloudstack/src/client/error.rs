@@ -88,7 +88,7 @@ pub enum CapacityKind {
 /// A limit that was hit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct QuotaExcess {
-    /// Which resource: `cpu`, `memory`, `user_vm`, …
+    /// Which resource: `cpu`, `memory`, `user_vm`, …; with its tag, `cpu (tag: gold)`, where only what bears that counts.
     pub resource: String,
     /// The limit.
     pub limit: Option<i64>,
@@ -277,13 +277,16 @@ fn quota_excess(text: &str) -> QuotaExcess {
         let rest = text.split_once(label)?.1.trim_start().strip_prefix('=')?.trim_start();
         rest.split(|c: char| !c.is_ascii_digit() && c != '-').next()?.parse::<i64>().ok()
     };
-    // Of a domain it is `Type 'cpu'`, and with a tag `Type 'cpu (tag: x)'`.
-    let resource = text
+    // Of a domain it is `Type 'cpu'`, and with a tag `Type 'cpu (tag: x)'`; of an account the tag stands apart.
+    let (mut resource, rest) = text
         .split_once("Type = '")
         .or_else(|| text.split_once("Type '"))
         .and_then(|(_, rest)| rest.split_once('\''))
-        .map(|(name, _)| name.split_once(" (tag").map_or(name, |(name, _)| name))
-        .map_or_else(String::new, str::to_owned);
+        .map_or_else(|| (String::new(), ""), |(name, rest)| (name.to_owned(), rest));
+    let tag = rest.strip_prefix(", tag = '").and_then(|rest| rest.split_once('\'')).map(|(tag, _)| tag);
+    if let Some(tag) = tag.filter(|tag| *tag != "null") {
+        resource = format!("{resource} (tag: {tag})");
+    }
     let used = match (number("Resource Amount"), number("Resource Reservation")) {
         (Some(amount), reserved) => Some(amount.saturating_add(reserved.unwrap_or(0))),
         (None, _) => None,
@@ -433,9 +436,11 @@ mod tests {
                 "Maximum domain resource limits of Type '{name}' for Domain Id = 7c02 is exceeded: Domain Resource Limit = 40, Current Domain Resource Amount = 2, Current Resource Reservation = 1, Requested Resource Amount = 64."
             );
             let of_domain =
-                QuotaExcess { resource: "cpu".into(), limit: Some(40), used: Some(3), requested: Some(64) };
+                QuotaExcess { resource: name.into(), limit: Some(40), used: Some(3), requested: Some(64) };
             assert_eq!(classify(535, &text), ErrorKind::Quota(of_domain), "{text}");
         }
+        let ErrorKind::Quota(of_tag) = classify(535, &text.replace("'null'", "'gold'")) else { panic!() };
+        assert_eq!((of_tag.resource.as_str(), of_tag.limit), ("cpu (tag: gold)", Some(40)));
         assert_eq!(classify(535, "other words"), ErrorKind::Quota(QuotaExcess::default()));
     }
 

@@ -13,6 +13,7 @@ pub mod error;
 pub mod http;
 pub mod job;
 pub mod model;
+mod refused_keys;
 pub mod request;
 pub mod requests;
 pub mod signature;
@@ -43,6 +44,7 @@ use tracing::field::Empty;
 use error::{ApiError, ErrorKind};
 use job::Job;
 use model::Capabilities;
+use refused_keys::{RefusedKeys, Word};
 use request::Request;
 use signature::Credentials;
 use throttle::{Lane, Rate, Throttle};
@@ -177,6 +179,8 @@ struct Shared {
     notice: Mutex<Option<Notice>>,
     /// Whether the keys in use are refused.
     refused: AtomicBool,
+    /// Which keys the server refused a moment ago.
+    refused_keys: RefusedKeys,
     /// Why the server did not answer when it was last asked.
     away: Mutex<Option<String>>,
     /// Rings when we become somebody.
@@ -256,6 +260,7 @@ impl Client {
             metrics: Metrics::new(environment),
             notice: Mutex::default(),
             refused: AtomicBool::new(false),
+            refused_keys: RefusedKeys::default(),
             away: Mutex::default(),
             told: Notify::new(),
             whose: tokio::sync::Mutex::default(),
@@ -436,6 +441,7 @@ impl Client {
     /// Whose a session is, without becoming it.
     pub(crate) async fn account_of(&self, session: &Session) -> Result<Accounts, ApiError> {
         let request = requests::list_accounts();
+        self.must_not_be_refused(session, &request).await?;
         let answer = self.attempts(session, &request, Lane::Action).await?;
         let (_, mut rows) = rows(request.command(), answer)?;
         if rows.iter().any(|row| has_key(row, session)) {
@@ -459,8 +465,37 @@ impl Client {
 
     /// Whether a session would be let in, without becoming it.
     pub async fn probe(&self, session: &Session) -> Result<Capabilities, ApiError> {
-        let answer = self.attempts(session, &requests::list_capabilities(), Lane::Action).await?;
-        decoded("listCapabilities", answer["capability"].clone())
+        match self.0.refused_keys.word_on(session) {
+            Word::Refused(error) => Err(error),
+            Word::AskAgain | Word::None => self.probe_now(session).await,
+        }
+    }
+
+    /// As [`Self::probe`], however lately they were refused: what comes of it is remembered.
+    async fn probe_now(&self, session: &Session) -> Result<Capabilities, ApiError> {
+        let answer = self.attempts(session, &requests::list_capabilities(), Lane::Action).await;
+        match &answer {
+            Err(error) if error.kind == ErrorKind::Auth => self.0.refused_keys.note(session, error),
+            // Whatever else is wrong says nothing of the keys; but who is told that this is not for them was let in.
+            Err(error) if !error.is_a_verdict() => {}
+            _ => self.0.refused_keys.forget(session),
+        }
+        decoded("listCapabilities", answer?["capability"].clone())
+    }
+
+    /// Keys that were refused a moment ago are not sent: many ask, and each would be told the same. Now and then one of them finds
+    /// out whether that still holds.
+    async fn must_not_be_refused(&self, session: &Session, request: &Request) -> Result<(), ApiError> {
+        let refused = match self.0.refused_keys.word_on(session) {
+            Word::None => return Ok(()),
+            Word::Refused(error) => error,
+            Word::AskAgain => match self.probe_now(session).await {
+                Err(error) if error.kind == ErrorKind::Auth => error,
+                // Who is let in, or not answered, finds out the rest by asking what was to be asked.
+                _ => return Ok(()),
+            },
+        };
+        Err(ApiError { command: request.command(), ..refused })
     }
 
     /// What the server is and we may do there.
@@ -509,11 +544,12 @@ impl Client {
     }
 
     async fn call_as(&self, session: &Session, request: &Request, lane: Lane) -> Result<Value, ApiError> {
+        self.must_not_be_refused(session, request).await?;
         let answer = self.attempts(session, request, lane).await;
         match answer {
             // Unknown commands and those of disabled plug-ins look like wrong keys. Whoever is let in has the right ones.
             Err(error) if error.kind == ErrorKind::Auth && request.command() != "listCapabilities" => {
-                match self.probe(session).await {
+                match self.probe_now(session).await {
                     Ok(_) => Err(ApiError { kind: ErrorKind::Denied, ..error }),
                     Err(probe) if probe.kind == ErrorKind::Auth => Err(error),
                     Err(probe) => Err(probe),

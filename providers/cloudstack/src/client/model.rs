@@ -344,6 +344,9 @@ pub struct Network {
     /// Zone.
     #[serde(deserialize_with = "text")]
     pub zonename: String,
+    /// When it was made.
+    #[serde(deserialize_with = "text")]
+    pub created: String,
     /// Whether an address is free at the moment; who does not say may have one.
     #[serde(deserialize_with = "perhaps")]
     pub canusefordeploy: Option<bool>,
@@ -393,6 +396,9 @@ pub struct Template {
     /// `x86_64` or `aarch64`.
     #[serde(deserialize_with = "text")]
     pub arch: String,
+    /// `KVM`, `VMware`, …; `None` where machines say it.
+    #[serde(deserialize_with = "text")]
+    pub hypervisor: String,
     /// `ALLOWOVERRIDE`, `APPEND`, `DENYOVERRIDE`: what becomes of user data when the template brings its own.
     #[serde(deserialize_with = "text")]
     pub userdatapolicy: String,
@@ -646,6 +652,9 @@ pub struct Host {
     /// Tags, separated by commas.
     #[serde(deserialize_with = "text")]
     pub hosttags: String,
+    /// Whether those are a script instead, which decides what offerings it takes.
+    #[serde(deserialize_with = "truth")]
+    pub istagarule: bool,
 }
 
 impl Host {
@@ -661,7 +670,8 @@ impl Host {
         let memory = self.memorywithoverprovisioning.or(self.memorytotal);
         self.state == "Up"
             && self.resourcestate == "Enabled"
-            && words(&offering.hosttags).is_subset(&words(&self.hosttags))
+            // What a script says only the server finds out.
+            && (self.istagarule || words(&offering.hosttags).is_subset(&words(&self.hosttags)))
             && enough(memory, self.memoryallocatedbytes, memory_mib.saturating_mul(1 << 20))
             && enough(self.cpuwithoverprovisioning, self.cpuallocatedvalue, mhz)
     }

@@ -21,7 +21,7 @@ pub enum Scope {
 
 impl Scope {
     /// In one word, to be written down.
-    pub(crate) fn write(&self) -> String {
+    pub fn write(&self) -> String {
         match self {
             Self::Own => "own".to_owned(),
             Self::Project(id) => format!("project/{id}"),

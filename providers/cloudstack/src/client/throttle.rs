@@ -64,6 +64,17 @@ struct State {
     all: TokenBucket,
     refresh: TokenBucket,
     paused_until: Option<Instant>,
+    /// How many pauses there were.
+    pauses: u64,
+}
+
+impl State {
+    /// Lines in which nobody stands.
+    fn refill(&mut self) {
+        let rate = self.rate;
+        self.all = TokenBucket::new(rate.per_second, rate.burst);
+        self.refresh = TokenBucket::new(rate.per_second / 2.0, (rate.burst / 2).max(1));
+    }
 }
 
 impl Throttle {
@@ -74,6 +85,7 @@ impl Throttle {
             all: TokenBucket::new(rate.per_second, rate.burst),
             refresh: TokenBucket::new(rate.per_second / 2.0, (rate.burst / 2).max(1)),
             paused_until: None,
+            pauses: 0,
         }))
     }
 
@@ -86,21 +98,37 @@ impl Throttle {
         self.turn_in(|state| &mut state.all).await;
     }
 
-    async fn turn_in(&self, bucket: impl FnOnce(&mut State) -> &mut TokenBucket) {
-        let until = {
-            let mut state = self.lock();
-            let now = Instant::now();
-            let wait = bucket(&mut state).reserve(now).min(FAR);
-            state.paused_until.map_or(now + wait, |paused| (now + wait).max(paused + wait))
-        };
-        tokio::time::sleep_until(until).await;
+    async fn turn_in(&self, bucket: impl Fn(&mut State) -> &mut TokenBucket) {
+        loop {
+            let (until, stands) = {
+                let mut state = self.lock();
+                let now = Instant::now();
+                match state.paused_until.filter(|paused| *paused > now) {
+                    Some(paused) => (paused, None),
+                    None => (now + bucket(&mut state).reserve(now).min(FAR), Some(state.pauses)),
+                }
+            };
+            tokio::time::sleep_until(until).await;
+            // Nobody keeps a place from before a pause: all of them come when it is over.
+            if stands.is_some_and(|stands| stands == self.lock().pauses) {
+                return;
+            }
+        }
     }
 
-    /// Nobody's turn for this long.
+    /// Nobody's turn for this long, also of those who wait for theirs already.
     pub(crate) fn pause(&self, pause: Duration) {
         let mut state = self.lock();
-        let until = Instant::now() + pause.min(LONGEST_PAUSE);
+        let now = Instant::now();
+        let until = now + pause.min(LONGEST_PAUSE);
         state.paused_until = Some(state.paused_until.map_or(until, |before| before.max(until)));
+        state.pauses += 1;
+        state.refill();
+        // Those who stood in line stand in line anew, and no more of them come at once than the pause makes up for.
+        let State { all, refresh, .. } = &mut *state;
+        for bucket in [all, refresh] {
+            while bucket.try_take(now) {}
+        }
     }
 
     /// At most this from now on, or as much as was given at the start where the server has no limit; more is never taken.
@@ -113,8 +141,7 @@ impl Throttle {
         });
         if rate != state.rate {
             state.rate = rate;
-            state.all = TokenBucket::new(rate.per_second, rate.burst);
-            state.refresh = TokenBucket::new(rate.per_second / 2.0, (rate.burst / 2).max(1));
+            state.refill();
         }
     }
 
@@ -187,6 +214,38 @@ mod tests {
         let start = Instant::now();
         throttle.turn(Lane::Action).await;
         assert!(start.elapsed() >= Duration::from_secs(9));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_pause_holds_those_too_who_waited_before_it_and_they_do_not_come_all_at_once() {
+        let throttle = std::sync::Arc::new(Throttle::new(Rate { per_second: 10.0, burst: 2 }));
+        let start = Instant::now();
+        let turns: Vec<_> = (0..60)
+            .map(|number| {
+                let throttle = std::sync::Arc::clone(&throttle);
+                let lane = if number % 2 == 0 { Lane::Action } else { Lane::Refresh };
+                tokio::spawn(async move {
+                    throttle.turn(lane).await;
+                    start.elapsed()
+                })
+            })
+            .collect();
+        tokio::time::sleep(Duration::from_millis(1050)).await;
+        throttle.pause(Duration::from_millis(1000));
+        let pause = Duration::from_millis(1050)..Duration::from_millis(2050);
+        let mut took = Vec::new();
+        for turn in turns {
+            took.push(turn.await.expect("a turn"));
+        }
+        took.sort();
+        assert!(!took.iter().any(|at| pause.contains(at)), "{took:?}");
+        let within = |start: Duration, length: Duration| {
+            took.iter().filter(|at| (start..start + length).contains(at)).count()
+        };
+        for at in took.iter().filter(|at| **at >= pause.end) {
+            assert!(within(*at, Duration::from_secs(1)) <= 13, "{took:?}");
+        }
+        assert!(took.last().is_some_and(|last| *last < Duration::from_secs(10)), "{took:?}");
     }
 
     #[tokio::test(start_paused = true)]

@@ -1,15 +1,28 @@
 //! Where there is no room: no host, no address, a limit, a zone that is closed. Scenarios 4 to 8.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use bytes::Bytes;
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
+use http::{Request, Response};
 use karpenter_api::conditions::HasConditions as _;
 use karpenter_cloudprovider::error::ProviderError;
 use karpenter_cloudprovider::provider::CloudProvider;
+use karpenter_provider_cloudstack::client::signature::Credentials;
+use karpenter_provider_cloudstack::client::throttle::Rate;
+use karpenter_provider_cloudstack::client::transport::{Transport, TransportError};
+use karpenter_provider_cloudstack::client::{Client, Session};
+use karpenter_provider_cloudstack::{CloudStackProvider, Objects, ProviderOptions};
+use karpenter_runtime::environment::Environment;
+use karpenter_sim::cloudstack::account::Role;
 use karpenter_sim::cloudstack::faults::{Fault, Trouble};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use crate::cloud::{World, label, seconds, spec};
+use crate::cloud::{Wire, World, label, seconds, spec};
 
 /// Makes the cheaper offering impossible to place.
 fn small_has_no_host(world: &World) {
@@ -82,6 +95,87 @@ async fn scenario_4_a_type_whose_job_finds_no_host_falls_through_to_the_next() {
     seconds(181).await;
     world.node("np-c").await;
     assert_eq!(world.calls("deployVirtualMachine"), 5, "and asked for again after them");
+}
+
+/// A road on which lists of machines lose what is at work on them, as they are on a server that has written a machine down and its job
+/// not yet.
+struct Jobless(Wire, Arc<AtomicBool>);
+
+impl Transport for Jobless {
+    fn send(&self, request: Request<Bytes>) -> BoxFuture<'_, Result<Response<Bytes>, TransportError>> {
+        async move {
+            let response = self.0.send(request).await?;
+            if !self.1.load(Ordering::Relaxed) {
+                return Ok(response);
+            }
+            Ok(response.map(|body| {
+                let text = String::from_utf8_lossy(&body).replace("\"jobid\"", "\"no-job\"");
+                Bytes::from(if text.contains("\"virtualmachine\"") {
+                    text.into_bytes()
+                } else {
+                    body.to_vec()
+                })
+            }))
+        }
+        .boxed()
+    }
+}
+
+/// Waits until the server has written down a machine of this claim.
+async fn is_written_down(world: &World, claim: &str) {
+    while !world.live().iter().any(|machine| machine.name.ends_with(claim)) {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_from_before_a_machine_was_ordered_does_not_say_that_it_has_its_place() {
+    let world = World::new().await;
+    small_has_no_host(&world);
+    let jobless = Arc::new(AtomicBool::new(true));
+    let account = world.cloud.account(Role::User).unwrap();
+    let session = Session {
+        endpoint: "http://cloud/client/api".into(),
+        credentials: Credentials::new(account.api_key, account.secret_key),
+        transport: Arc::new(Jobless(Wire(world.cloud.clone()), Arc::clone(&jobless))),
+        project: None,
+    };
+    let environment =
+        Environment { registry: karpenter_runtime::metrics::Registry::new(), ..world.environment.clone() };
+    let client = Client::new(session, Rate::default(), &environment);
+    let objects = Arc::clone(&world.cluster) as Arc<dyn Objects>;
+    let provider = CloudStackProvider::new(client, ProviderOptions::new("test"), objects, &environment);
+    world.cloud.inject(Fault::once("deployVirtualMachine", Trouble::Delay(Duration::from_millis(300))));
+    let claim = world.claim("np-a", json!({"cpu": "1"}));
+    let look = async {
+        is_written_down(&world, "np-a").await;
+        provider.list().await.expect("a list");
+        jobless.store(false, Ordering::Relaxed);
+    };
+    let (instance, ()) = futures_util::future::join(world.launch_by(&provider, &claim), look).await;
+    let instance = instance.expect("the other type");
+    assert_eq!(label(&instance, "node.kubernetes.io/instance-type"), "k8s.medium");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_machine_that_lost_its_place_with_the_server_does_not_show_that_there_is_room_again() {
+    let world = World::new().await;
+    small_has_no_host(&world);
+    world.node("np-a").await;
+    world.cloud.edit("serviceoffering", "k8s.small", |offering| offering["hosttags"] = "".into());
+    seconds(181).await;
+    let claim = world.claim("np-b", json!({"cpu": "1"}));
+    let crash = async {
+        is_written_down(&world, "np-b").await;
+        world.cloud.restart();
+    };
+    let (instance, ()) = futures_util::future::join(world.launch(&claim), crash).await;
+    let instance = instance.expect("accepted");
+    assert_eq!(label(&instance, "node.kubernetes.io/instance-type"), "k8s.small", "it is tried out again");
+    assert_eq!(world.machine_of("np-b").state, "Stopped");
+    let types = world.provider.get_instance_types(&world.pool("default")).await.expect("types");
+    let small = types.iter().find(|it| &*it.name == "k8s.small").expect("listed");
+    assert!(!small.offerings[0].available, "what comes of it is still to be seen");
 }
 
 #[tokio::test(start_paused = true)]
@@ -307,6 +401,23 @@ async fn where_nobody_says_that_a_network_is_full_it_is_left_after_three_failure
     assert_eq!(world.live()[0].networks, [world.cloud.id_of("network", "k8s-storage").unwrap()]);
     let told = world.told("NetworkExhausted");
     assert!(told.len() == 1 && told[0].contains("\"k8s-net\""), "an event says which: {told:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn sizes_that_are_passed_over_in_one_network_leave_room_for_the_next_network() {
+    let world = World::new().await;
+    let mut class = on_two_networks();
+    class["serviceOfferingSelectorTerms"] = json!([{"name": "k8s.custom"}]);
+    let (cpus, memory): (Vec<u8>, Vec<u8>) = ((1..=9).collect(), (1..=8).collect());
+    class["customOfferings"] = json!([{"offering": "k8s.custom", "cpus": cpus, "memoryPerCPU": memory}]);
+    world.class("default", class).await;
+    let types = world.provider.get_instance_types(&world.pool("default")).await.expect("types");
+    assert!(types.len() > 60, "{}", types.len());
+    let text = "Unable to start a VM [4bf9895c] due to [Unable to prepare the template].";
+    world.cloud.inject(Fault::times("deployVirtualMachine", 3, Trouble::Fail(530, 4250, text.into())));
+    world.node("np-a").await;
+    assert_eq!(world.machine_of("np-a").networks, [world.cloud.id_of("network", "k8s-storage").unwrap()]);
+    assert_eq!(world.calls("deployVirtualMachine"), 4);
 }
 
 #[tokio::test(start_paused = true)]

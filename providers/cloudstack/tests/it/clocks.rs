@@ -34,6 +34,22 @@ async fn a_new_process_learns_from_nodeclaims_that_the_servers_clock_is_behind()
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_nodeclaim_restored_from_a_backup_makes_no_servers_clock_look_months_behind() {
+    let world = World::new().await;
+    world.node("np-a").await;
+    let stray = world.stray("np-stray");
+    seconds(60 * 24 * 3600).await;
+    let mut restored = (*world.current("np-a")).clone();
+    let now = world.environment.clock.now();
+    restored.metadata.creation_timestamp = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(now));
+    world.cluster.claims.lock().unwrap().insert("np-a".into(), std::sync::Arc::new(restored));
+    let new = world.with_options(ProviderOptions::new("test"));
+    assert_eq!(new.round().await.expect("a round").destroyed, [stray], "it is two months old");
+    seconds(10).await;
+    assert_eq!(world.live().len(), 1, "np-a is wanted");
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_a_server_dates_into_the_future_is_as_old_as_it_was_seen() {
     let world = World::whose_server_is_ahead(9).await;
     let stray = world.stray("np-stray");
@@ -76,5 +92,7 @@ async fn where_signatures_are_over_before_they_arrive_nothing_is_taken_for_gone(
     assert!(!error.is_not_found(), "{error}");
     assert_eq!(world.live().len(), 2);
     world.cloud.set_clock_ahead(jiff::SignedDuration::ZERO);
+    // Which looks like refused keys, and those are not sent again at once.
+    seconds(20).await;
     assert_eq!(world.provider.list().await.expect("a list").len(), 2);
 }

@@ -20,7 +20,7 @@ use karpenter_provider_cloudstack::client::transport::{Transport, TransportError
 use karpenter_provider_cloudstack::client::{Client, Session};
 use karpenter_provider_cloudstack::garbage::Round;
 use karpenter_provider_cloudstack::naming::Naming;
-use karpenter_provider_cloudstack::voice::Voice;
+use karpenter_provider_cloudstack::voice::{Book, Voice};
 use karpenter_provider_cloudstack::{CloudStackNodeClass, CloudStackProvider, Objects, ProviderOptions};
 use karpenter_runtime::environment::Environment;
 use karpenter_sim::cloudstack::account::Role;
@@ -49,6 +49,25 @@ pub(crate) struct Cluster {
     pub(crate) claims: Mutex<BTreeMap<String, Arc<NodeClaim>>>,
     /// The watch of NodeClasses has not caught up yet.
     pub(crate) classes_unknown: Mutex<bool>,
+    /// NodeClaims as the API server has them where the watch has not brought that yet; nothing where they are gone.
+    pub(crate) ahead: Mutex<BTreeMap<String, Option<Arc<NodeClaim>>>>,
+    /// The API server does not answer.
+    pub(crate) unreadable: Mutex<bool>,
+}
+
+impl Cluster {
+    /// What the API server says.
+    pub(crate) fn book(self: &Arc<Self>) -> Book {
+        let cluster = Arc::clone(self);
+        Arc::new(move |name| {
+            if *cluster.unreadable.lock().unwrap() {
+                return Err("the API server does not answer".to_owned());
+            }
+            let ahead = cluster.ahead.lock().unwrap().get(name).cloned();
+            let claim = ahead.unwrap_or_else(|| cluster.claims.lock().unwrap().get(name).cloned());
+            Ok(claim.map(|claim| (*claim).clone()))
+        })
+    }
 }
 
 impl Objects for Cluster {
@@ -117,6 +136,7 @@ impl World {
         let voice = Voice::heard_by(Arc::new(move |reason, message| {
             heard.lock().unwrap().push((reason.to_owned(), message.to_owned()));
         }));
+        let voice = voice.reading(cluster.book());
         let objects = Arc::clone(&cluster) as Arc<dyn Objects>;
         let provider = CloudStackProvider::speaking(client.clone(), options, objects, voice, &environment);
         let world = Self { cloud, cluster, provider, client, environment, told };
@@ -328,7 +348,8 @@ fn with_keys(
     };
     let client = Client::new(session, Rate::default(), environment);
     let objects = Arc::clone(cluster) as Arc<dyn Objects>;
-    let provider = CloudStackProvider::new(client.clone(), options, objects, environment);
+    let voice = Voice::default().reading(cluster.book());
+    let provider = CloudStackProvider::speaking(client.clone(), options, objects, voice, environment);
     (client, provider)
 }
 

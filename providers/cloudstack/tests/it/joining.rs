@@ -70,12 +70,12 @@ async fn machines_are_not_to_be_scaled_while_they_run_unless_the_class_says_so()
     );
     let mut class = spec();
     class["dynamicScaling"] = true.into();
-    class["hypervisor"] = "KVM".into();
+    class["hypervisor"] = "Simulator".into();
     world.class("default", class).await;
     world.launch(&world.claim("np-b", json!({"cpu": "1"}))).await.expect("a machine");
     assert_eq!(
         (deployed(&world, "dynamicscalingenabled"), deployed(&world, "hypervisor")),
-        ("true".into(), "KVM".into())
+        ("true".into(), "Simulator".into())
     );
 }
 

@@ -175,6 +175,72 @@ async fn of_two_architectures_each_claim_gets_the_one_it_asks_for() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn where_zones_have_templates_of_different_architectures_each_sells_its_own() {
+    let world = World::new().await;
+    let zone = world.cloud.add("zone", json!({"name": "zone-2"}));
+    world.cloud.add("network", json!({"name": "k8s-net", "zoneid": zone, "zonename": "zone-2"}));
+    world.cloud.edit("template", "CentOS 5.6 (64-bit) no GUI (Simulator)", |template| {
+        template["crossZones"] = false.into();
+    });
+    let arm = json!({"name": "CentOS arm", "arch": "aarch64", "zoneid": zone, "zonename": "zone-2"});
+    world.cloud.add("template", arm);
+    world.cloud.add("host", json!({"name": "arm", "arch": "aarch64", "zoneid": zone, "memorytotal": 64i64 << 30, "cpuwithoverprovisioning": "64000", "memoryallocatedbytes": 0, "cpuallocatedvalue": 0}));
+    seconds(3601).await;
+    let mut class = spec();
+    class["zones"] = json!(["zone-2"]);
+    world.class("default", class).await;
+    let sold = async || {
+        let types = world.provider.get_instance_types(&world.pool("default")).await.expect("types");
+        let offerings = types.iter().flat_map(|it| &it.offerings);
+        let sold = offerings.map(|offering| {
+            let archs = offering.requirements.get("kubernetes.io/arch");
+            let has = |arch: &str| archs.is_none_or(|archs| archs.has(arch));
+            let zone = offering.requirements.get("topology.kubernetes.io/zone").expect("a zone");
+            (zone.has("zone-2"), has("arm64"), has("amd64"))
+        });
+        sold.collect::<std::collections::BTreeSet<_>>().into_iter().collect::<Vec<_>>()
+    };
+    assert_eq!(sold().await, [(false, false, true), (true, true, false)]);
+    let mut claim = (*world.claim("np-arm", json!({"cpu": "1"}))).clone();
+    let requirement = json!({"key": "kubernetes.io/arch", "operator": "In", "values": ["arm64"]});
+    claim.spec.requirements.push(serde_json::from_value(requirement).unwrap());
+    let instance = world.launch(&claim).await.expect("a machine");
+    assert_eq!(label(&instance, "kubernetes.io/arch"), "arm64");
+    assert_eq!(label(&instance, "topology.kubernetes.io/zone"), "zone-2");
+    // What runs is still sold when its architecture is not any more: that it has drifted is for its template to say.
+    world.cloud.edit("template", "CentOS arm", |template| template["arch"] = "x86_64".into());
+    seconds(301).await;
+    let types = world.provider.get_instance_types(&world.pool("default")).await.expect("types");
+    let labels = world.current("np-arm").metadata.labels.clone().expect("labels");
+    let is_of = |it: &&karpenter_engine::instance_type::InstanceType| {
+        *it.name == *labels["node.kubernetes.io/instance-type"]
+    };
+    let sold = types.iter().find(is_of).expect("its type").offerings.iter().any(|offering| {
+        offering.requirements.iter().all(|said| labels.get(&*said.key).is_none_or(|value| said.has(value)))
+    });
+    assert!(sold, "{types:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_machine_that_is_there_is_taken_whatever_a_new_one_would_have_to_be_told() {
+    let world = World::new().await;
+    let first = world.node("np-a").await;
+    // Short enough until it is known for whom.
+    let told = ProviderOptions { max_user_data: 64, ..ProviderOptions::new("test") };
+    let provider = world.with_options(told);
+    let mut class = spec();
+    class["userData"] = "#!/bin/bash\necho {{nodeClaim}} {{labels}} {{zone}}\n".into();
+    world.class_by(&provider, "default", class).await;
+    let again = world.claim("np-a", json!({"cpu": "1"}));
+    let found = world.launch_by(&provider, &again).await.expect("the same machine");
+    assert_eq!(found.provider_id, first.provider_id);
+    let other = world.claim("np-b", json!({"cpu": "1"}));
+    let error = world.launch_by(&provider, &other).await.expect_err("too long");
+    assert!(error.to_string().contains("spec.userData has"), "{error}");
+    assert_eq!(world.calls("deployVirtualMachine"), 1);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_type_that_only_a_vanished_zone_sold_is_known_for_as_long_as_its_machines_run() {
     let world = World::new().await;
     let zone = world.cloud.add("zone", json!({"name": "sim-zone-2"}));

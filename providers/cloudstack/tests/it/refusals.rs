@@ -275,6 +275,46 @@ async fn a_full_second_network_closes_no_first_one() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_further_interface_is_in_the_oldest_network_of_its_term_that_has_room_and_drifts_in_none_of_them() {
+    let world = World::new().await;
+    let mut class = spec();
+    class["additionalNetworkSelectorTerms"] = json!([{"name": "k8s-storage*"}]);
+    world.class("default", class.clone()).await;
+    world.node("np-a").await;
+    // Listed later, and older: which is first in the list says nothing.
+    let older = json!({"name": "k8s-storage-older", "created": "2026-11-01T00:00:00+0000",
+        "cidr": "10.1.1.0/30"});
+    let older = world.cloud.add("network", older);
+    let newer = world.cloud.id_of("network", "k8s-storage").unwrap();
+    // Networks are remembered for a minute.
+    seconds(61).await;
+    world.node("np-b").await;
+    assert_eq!(networks_of(&world, "np-a")[1..], *std::slice::from_ref(&newer));
+    assert_eq!(networks_of(&world, "np-b")[1..], [older]);
+    seconds(61).await;
+    assert!(has_any_available(&world).await, "the other has room");
+    world.node("np-c").await;
+    assert_eq!(networks_of(&world, "np-c")[1..], [newer]);
+    assert_eq!(world.calls("deployVirtualMachine"), 3, "nobody tries the full one");
+    for name in ["np-a", "np-b", "np-c"] {
+        let drift = world.provider.is_drifted(&world.current(name)).await.expect("known");
+        assert_eq!(drift, None, "{name}");
+    }
+    let mut drifts_under = async |terms: serde_json::Value| {
+        class["additionalNetworkSelectorTerms"] = terms;
+        world.class("default", class.clone()).await;
+        let mut claim = (*world.current("np-b")).clone();
+        // Without the hash, which another NodeClass has too.
+        claim.metadata.annotations = None;
+        world.provider.is_drifted(&claim).await.expect("known")
+    };
+    assert_eq!(drifts_under(json!([{"name": "k8s-storage"}])).await.as_deref(), Some("NetworkDrift"));
+    assert_eq!(drifts_under(json!([])).await.as_deref(), Some("NetworkDrift"), "one too many");
+    let two = json!([{"name": "k8s-storage*"}, {"name": "k8s-storage*"}]);
+    assert_eq!(drifts_under(two).await.as_deref(), Some("NetworkDrift"), "one too few");
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_was_deleted_a_moment_ago_is_looked_up_anew_and_the_launch_goes_on() {
     let world = World::new().await;
     let newest =

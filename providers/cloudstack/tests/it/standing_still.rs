@@ -1,7 +1,9 @@
 //! Machines that stand still are started, or replaced: scenario 13.
 
+use karpenter_cloudprovider::provider::CloudProvider;
 use karpenter_sim::cloudstack::faults::{Fault, Trouble};
 use serde_json::json;
+use tokio_util::sync::CancellationToken;
 
 use crate::cloud::{World, seconds};
 
@@ -128,4 +130,30 @@ async fn a_machine_that_the_server_keeps_refusing_to_start_is_replaced_after_fiv
     }
     assert_eq!(world.calls("startVirtualMachine"), 5);
     assert!(!world.told("VirtualMachineStopped").is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_machine_that_stops_is_started_two_minutes_after_anybody_saw_it_so() {
+    let world = World::new().await;
+    world.node("np-a").await;
+    let id = world.live()[0].id.clone();
+    let stop = CancellationToken::new();
+    let starts = || world.cloud.log().into_iter().find(|entry| entry.command == "startVirtualMachine");
+    let life = async {
+        // Just after a round, so that the next one is far.
+        seconds(3 * 120 + 5).await;
+        world.cloud.stop_machine(&id);
+        let stopped = world.environment.clock.now();
+        // Others ask for their own reasons, and then nobody does.
+        seconds(5).await;
+        world.provider.list().await.expect("a list");
+        seconds(110).await;
+        assert!(starts().is_none(), "whoever stopped it may be about to start it");
+        seconds(35).await;
+        let started = starts().expect("started").at.duration_since(stopped);
+        assert!(started.as_secs() <= 145, "{started}");
+        stop.cancel();
+    };
+    tokio::join!(world.provider.look_after(stop.clone()), life);
+    assert_eq!(world.calls("startVirtualMachine"), 1);
 }
