@@ -6,7 +6,7 @@
 //!
 //! | Module | What it is |
 //! |---|---|
-//! | [`ledger`] | the pure part: what is to be claimed, marked, removed, and the level |
+//! | [`ledger`], `level` | the pure part: what is to be claimed, marked, removed, and the level |
 //! | [`offers`] | what a NodeClass offers at the moment |
 //! | [`node_claims`] | the NodeClaims, with what was written a moment ago |
 //! | [`fleet`] | what all parts share: NodeClasses, catalogs, who is waiting |
@@ -17,7 +17,8 @@
 //! | [`backoff`] | which offerings have failed of late |
 //! | [`reverts`] | whose replicas somebody else has set of late, and how long Karpenter leaves it at that |
 //! | [`launch`], [`removal`], [`lookup`] | what the core asks for: create, delete, get and list |
-//! | `bindings` | what the Go provider bound NodeClaims to that have no id yet |
+//! | `bindings`, `takeover` | what the Go provider bound NodeClaims to, and how that becomes ours |
+//! | `stillborn` | Machines that fail after their NodeClaim has an id |
 //! | `remains` | whether something is left of a Machine that is gone |
 //! | `known_fleet` | by what our Cluster is known in another management cluster |
 //! | `census` | one list of Machines for many who ask |
@@ -66,7 +67,9 @@ pub mod reverts;
 pub mod rollout;
 pub mod skew;
 pub mod standalone;
+pub(crate) mod stillborn;
 pub(crate) mod strays;
 pub mod succession;
+pub(crate) mod takeover;
 pub mod templates;
 pub(crate) mod whereabouts;

@@ -16,7 +16,7 @@ use karpenter_runtime::error::with_causes;
 use karpenter_runtime::events::Recorder;
 use karpenter_runtime::informer::{Delta, Informer, own_key};
 use karpenter_runtime::object_key::ObjectKey;
-use karpenter_runtime::options::Options;
+use karpenter_runtime::options::{MinValuesPolicy, Options};
 use karpenter_runtime::renewal::{Switch, renewable};
 use karpenter_runtime::{rate_limit, surroundings};
 use kube::config::KubeConfigOptions;
@@ -263,7 +263,8 @@ fn settings(all: &Options) -> Result<Settings, SettingsError> {
         debug_assert!(options.kubeconfig.is_none() || matches!(settings.access, Access::Kubeconfig(_)));
         let window = (options.batch_idle_duration, options.batch_max_duration);
         let node_repair = all.feature_gates.node_repair;
-        Settings { window, max_age: options.max_age, node_repair, ..settings }
+        let relaxes_min_values = all.min_values_policy == MinValuesPolicy::BestEffort;
+        Settings { window, max_age: options.max_age, node_repair, relaxes_min_values, ..settings }
     })
 }
 

@@ -40,7 +40,7 @@ const PATIENCE: u32 = 3;
 struct Said(Mutex<BTreeMap<String, Word>>);
 
 struct Word {
-    condition: Option<Condition>,
+    said: Option<Wording>,
     at: Instant,
     in_a_row: u32,
 }
@@ -50,7 +50,7 @@ impl Said {
     fn contradicted(&self, pool: &NodePool) -> Option<Duration> {
         let said = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let word = said.get(pool.metadata.name.as_deref()?)?;
-        if word.in_a_row < PATIENCE || word.condition == node_class_ready(pool) {
+        if word.in_a_row < PATIENCE || word.said == node_class_ready(pool) {
             return None;
         }
         OVERTAKEN.checked_sub(word.at.elapsed()).filter(|rest| !rest.is_zero())
@@ -61,7 +61,7 @@ impl Said {
         let mut said = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let before = said.get(&name).filter(|word| word.at.elapsed() < OVERTAKEN);
         let in_a_row = before.map_or(0, |word| word.in_a_row) + 1;
-        said.insert(name, Word { condition: node_class_ready(pool), at: Instant::now(), in_a_row });
+        said.insert(name, Word { said: node_class_ready(pool), at: Instant::now(), in_a_row });
     }
 
     fn forget(&self, key: &ObjectKey) {
@@ -69,8 +69,12 @@ impl Said {
     }
 }
 
-fn node_class_ready(pool: &NodePool) -> Option<Condition> {
-    pool.conditions().iter().find(|condition| condition.type_ == NODE_CLASS_READY).cloned()
+/// Status, reason, message and generation: times come back in whole seconds, and say nothing.
+type Wording = (ConditionStatus, String, String, Option<i64>);
+
+fn node_class_ready(pool: &NodePool) -> Option<Wording> {
+    let ready = pool.conditions().iter().find(|condition| condition.type_ == NODE_CLASS_READY)?;
+    Some((ready.status, ready.reason().to_owned(), ready.message().to_owned(), ready.observed_generation))
 }
 
 /// NodePools of kinds no provider here serves, with the generation they were mentioned at. They may be another Karpenter's, so
@@ -190,9 +194,13 @@ mod tests {
     }
 
     fn judged(is_ready: bool) -> NodePool {
+        judged_at(is_ready, jiff::Timestamp::UNIX_EPOCH)
+    }
+
+    fn judged_at(is_ready: bool, now: jiff::Timestamp) -> NodePool {
         let mut pool = NodePool::default();
         pool.metadata.name = Some("default".into());
-        let mut conditions = ConditionSet::of(&mut pool, jiff::Timestamp::UNIX_EPOCH);
+        let mut conditions = ConditionSet::of(&mut pool, now);
         if is_ready {
             conditions.set_true(NODE_CLASS_READY);
         } else {
@@ -211,6 +219,9 @@ mod tests {
             said.remember(&ready);
         }
         assert_eq!(said.contradicted(&ready), None, "its own word is changed as soon as it must be");
+        let as_it_comes_back =
+            judged_at(true, jiff::Timestamp::UNIX_EPOCH + jiff::SignedDuration::from_millis(400));
+        assert_eq!(said.contradicted(&as_it_comes_back), None, "whatever becomes of its time");
         assert_eq!(said.contradicted(&unready), Some(OVERTAKEN), "another's is left for a while");
         tokio::time::advance(OVERTAKEN).await;
         assert_eq!(said.contradicted(&unready), None);

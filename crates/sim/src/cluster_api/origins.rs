@@ -75,7 +75,11 @@ impl Origins {
             return;
         }
         let machines: Vec<_> = machines_of(objects, &edit.key).collect();
-        let claimed = machines.iter().filter(|machine| annotation(machine, CLAIM).is_some()).count();
+        // One that goes may have lost its replica, which is somebody else's then: nobody can tell any more.
+        let stays = |machine: &&&Arc<DynamicObject>| {
+            annotation(machine, CLAIM).is_some() && !is_deleting(&****machine)
+        };
+        let claimed = machines.iter().filter(stays).count();
         let others = machines.iter().filter(|machine| annotation(machine, CLAIM).is_none());
         let others: Vec<_> = others.map(|machine| uid(&***machine).to_owned()).collect();
         let protected = number(new, "/spec/replicas") - i64::try_from(claimed).unwrap_or(0);

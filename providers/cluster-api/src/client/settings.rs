@@ -114,6 +114,8 @@ pub struct Settings {
     pub max_age: Duration,
     /// Whether the core repairs nodes: the feature gate NodeRepair.
     pub node_repair: bool,
+    /// Whether nodes are launched though fewer values are left than `minValues` asks for: the core's setting `MIN_VALUES_POLICY`.
+    pub relaxes_min_values: bool,
 }
 
 impl Default for Settings {
@@ -128,6 +130,7 @@ impl Default for Settings {
             window: (Duration::from_millis(100), Duration::from_secs(1)),
             max_age: Duration::from_secs(15 * 60),
             node_repair: false,
+            relaxes_min_values: false,
         }
     }
 }

@@ -20,6 +20,7 @@ use super::ledger::{self, ClaimFacts, Plan, Rise, Rules, Sightings, Situation};
 use super::restoration;
 use super::rollout;
 use super::succession::{self, Estate};
+use super::takeover;
 use crate::client::hub::HubError;
 use crate::client::machine::Machine;
 use crate::client::mirror::News;
@@ -80,7 +81,7 @@ impl Actor {
             // Not seen is not gone; ask before anyone is turned away, or anything is forgotten.
             let machines = fleet.machines_of(id);
             let ours = machines.iter().any(|m| m.claim().is_some_and(|claim| claim.owner == fleet.owner));
-            if ours || !fleet.node_claims.targeting(id).is_empty() || self.lock().contains_key(id) {
+            if ours || !fleet.claims_on(id, &machines).is_empty() || self.lock().contains_key(id) {
                 return self.refuse_if_gone(id, &machines).await;
             }
             return Ok(Outcome::Done);
@@ -97,7 +98,7 @@ impl Actor {
         self.look_back(&look);
         self.return_to(&look).await?;
         self.adopt(&look).await;
-        self.take_over(&look).await;
+        takeover::take_over(fleet, &look.scalable, &look.machines).await;
         self.tell_marks(&look);
         let (first, _) = self.plan(&look);
         self.part(&first.doubles).await;
@@ -351,12 +352,10 @@ impl Actor {
         if rollout::rollout(&look.scalable, &look.sets, &look.machines).is_some() {
             return;
         }
-        let bound = fleet.node_claims.bound_by_go().into_iter().chain(fleet.node_claims.ending_by_go());
-        let bound: BTreeSet<ObjectKey> = bound.map(|(key, _)| key).collect();
         let fresh = |machine: &&Machine| {
             adoption::is_adoptable(machine)
                 && (existing || replaced.contains(&machine.uid))
-                && !bound.contains(&machine.key)
+                && fleet.node_claims.bound_to(&machine.key).is_empty()
                 && !memory.unsuited.holds(machine)
         };
         let machines: Vec<&Machine> = look.machines.iter().filter(fresh).collect();
@@ -406,7 +405,7 @@ impl Actor {
         if turned_away.is_empty() {
             return;
         }
-        fleet.backoff.failed(id, None, why);
+        fleet.failed(id, None, why);
         fleet.metrics.launch_failures.inc(&[&id.to_string(), "Refused"]);
         for claim in turned_away.into_iter().filter(|claim| claim.provider_id.is_none()) {
             fleet.refuse(&claim.uid, why.to_owned());
@@ -437,26 +436,6 @@ impl Actor {
         );
         let event = Event::new(reference(&*class), EventType::Warning, "MarkedByAnother", message);
         self.fleet.recorder.publish(event.dedupe_by([look.scalable.id.to_string(), marked.join(",")]));
-    }
-
-    /// Makes NodeClaims that the Go provider bound, and whose Machines carry our claim by now, like any other: its annotation, which
-    /// would overwrite Cluster API's own on Nodes, goes.
-    async fn take_over(&self, look: &Look) {
-        let fleet = &self.fleet;
-        for claim in fleet.node_claims.store().list() {
-            let annotations = claim.metadata.annotations.as_ref();
-            let bound = annotations.and_then(|all| all.get(names::GO_MACHINE));
-            let ours = |machine: &&Machine| {
-                machine.claim().is_some_and(|held| {
-                    held.owner == fleet.owner && Some(&held.uid) == claim.metadata.uid.as_ref()
-                })
-            };
-            let Some(machine) = bound.and_then(|_| look.machines.iter().find(ours)) else { continue };
-            let target = succession::target(&look.scalable.id);
-            if let Err(error) = fleet.node_claims.take_over(&claim, &machine.key, &target).await {
-                tracing::warn!(%error, "cannot take a NodeClaim of the Go provider over, will retry");
-            }
-        }
     }
 
     /// Ends NodeClaims that the Go provider bound to a Machine of another one. They let go of the Machine's id first, for the Node
@@ -499,7 +478,7 @@ impl Actor {
         let fleet = &self.fleet;
         if !plan.refused.is_empty() {
             // Others would come and be turned away as well, again and again.
-            fleet.backoff.failed(id, None, "it has no room");
+            fleet.failed(id, None, "it has no room");
         }
         for claim in &plan.refused {
             fleet.refuse(&claim.uid, format!("{id} has no room"));

@@ -1,14 +1,15 @@
-//! NodeClaims that the Go provider bound to a Machine (`cluster.x-k8s.io/machine`) and that have no id yet, so that the binding alone tells
-//! whose the Machine is: it is claimed for them as for those that wait, and goes with them when they end.
+//! NodeClaims that the Go provider bound to a Machine (`cluster.x-k8s.io/machine`). Until that carries a claim, the binding, and the id if
+//! there is one, tell whose it is: it is claimed for them as for those that wait, and goes with them when they end.
 
 use karpenter_api::NodeClaim;
 use karpenter_cloudprovider::{Launch, LaunchHandle, ProviderError};
+use karpenter_runtime::error::NotYet;
 use karpenter_runtime::object_key::ObjectKey;
 
 use super::fleet::Fleet;
 use super::launch;
 use super::ledger::is_our_mark;
-use super::node_claims::bound_by_go;
+use super::node_claims::{AssignError, bound_by_go, facts};
 use super::succession;
 use crate::client::fields::parse_key;
 use crate::client::machine::Machine;
@@ -38,30 +39,38 @@ pub(super) async fn keep(fleet: &Fleet, claim: &NodeClaim) -> Result<Bound, Prov
         let anothers = machine.claim().is_some_and(|held| held.owner != fleet.owner || held.uid != uid);
         !anothers && !machine.deleting && !is_our_mark(machine)
     };
-    let machine = machine.filter(may_be_its);
-    let Some((machine, id)) = machine.and_then(|m| fleet.mirror.scalable_of(&m).map(|id| (m, id))) else {
+    let Some(machine) = machine.filter(may_be_its) else {
         return match fleet.node_claims.release(claim).await {
             Ok(Some(now)) => Ok(Bound::Released(Box::new(now))),
             Ok(None) => Err(ProviderError::not_found("the NodeClaim is gone")),
             Err(error) => Err(ProviderError::other(error)),
         };
     };
+    let Some(id) = fleet.mirror.scalable_of(&machine) else {
+        // It may only not have been seen yet.
+        let why = format!("Machine {} is of no MachineDeployment or MachineSet that is known", machine.key);
+        return Err(ProviderError::create(NotYet::new(why.clone()), "MachinePending", why));
+    };
     let target = succession::target(&id);
+    // By its target the core is told what is to come, and reminded of it.
+    fleet.node_claims.reassign(claim, &target).await.map_err(|error| match error {
+        AssignError::Gone(_) => ProviderError::not_found(error),
+        AssignError::Write { .. } => ProviderError::other(error),
+    })?;
     if let Some(why) = fleet.refusal(uid) {
         return Err(ProviderError::insufficient_capacity(why));
     }
     fleet.poke(&id);
-    let handle = LaunchHandle(target.to_string());
+    let pending = |(reason, message): (String, String)| {
+        Bound::Kept(Launch::Pending { reason, message, handle: LaunchHandle(target.to_string()) })
+    };
     if let Some(message) = launch::away(fleet) {
-        return Ok(Bound::Kept(Launch::Pending {
-            reason: "ManagementUnavailable".to_owned(),
-            message,
-            handle,
-        }));
+        return Ok(pending(("ManagementUnavailable".to_owned(), message)));
     }
     let hold = fleet.mirror.scalable(&id).and_then(|scalable| fleet.hold(&scalable));
-    let (reason, message) = match hold {
+    let told = match hold {
         Some(hold) => (hold.reason.to_owned(), hold.message),
+        None if machine.is_paused() => ("Paused".to_owned(), format!("Machine {} is paused", machine.key)),
         None => (
             "MachinePending".to_owned(),
             format!("Machine {}, which the Go provider bound it to, is about to be claimed", machine.key),
@@ -69,9 +78,9 @@ pub(super) async fn keep(fleet: &Fleet, claim: &NodeClaim) -> Result<Bound, Prov
     };
     // Its time with us begins with us.
     if launch::is_overdue(fleet, claim, launch::age(fleet, claim).min(fleet.since_start())) {
-        return Err(ProviderError::insufficient_capacity(message));
+        return Err(ProviderError::insufficient_capacity(told.1));
     }
-    Ok(Bound::Kept(Launch::Pending { reason, message, handle }))
+    Ok(pending(told))
 }
 
 /// A Machine of our Cluster. `None` only if the management cluster says that there is none.
@@ -86,38 +95,48 @@ async fn find(fleet: &Fleet, key: &ObjectKey) -> Result<Option<Machine>, Provide
     }
 }
 
-/// What the Go provider bound a NodeClaim to that has no id yet.
-pub(super) struct Binding {
+/// What the Go provider bound a NodeClaim to.
+pub(super) struct Binding<'a> {
+    claim: &'a NodeClaim,
     machine: ObjectKey,
     /// All other NodeClaims, as the server has them.
     others: Vec<NodeClaim>,
 }
 
-impl Binding {
-    /// `None` if it did not, or there is an id to go by.
-    pub(super) async fn of(fleet: &Fleet, claim: &NodeClaim) -> Result<Option<Self>, ProviderError> {
-        let has_id = claim.status.as_ref().is_some_and(|status| status.provider_id.is_some());
-        let Some(machine) = bound_by_go(claim).filter(|_| !has_id) else { return Ok(None) };
+impl<'a> Binding<'a> {
+    /// `None` if it did not.
+    pub(super) async fn of(fleet: &Fleet, claim: &'a NodeClaim) -> Result<Option<Self>, ProviderError> {
+        let Some(machine) = bound_by_go(claim) else { return Ok(None) };
         let others = fleet.node_claims.others(claim).await.map_err(ProviderError::other)?;
-        Ok(Some(Self { machine, others }))
+        Ok(Some(Self { claim, machine, others }))
     }
 
-    /// Whether it is to this Machine, and no other NodeClaim has that: the Go provider may have bound two to one.
-    pub(super) fn holds(&self, machine: &Machine) -> bool {
-        self.machine == machine.key && !self.others.iter().any(|other| has(other, machine))
+    /// Whether it is to this Machine.
+    pub(super) fn is_to(&self, machine: &Machine) -> bool {
+        self.machine == machine.key
     }
-}
 
-/// Whether a NodeClaim names a Machine or has its id. One that ends as well, and has no id either, can spare it.
-fn has(claim: &NodeClaim, machine: &Machine) -> bool {
-    let id = claim.status.as_ref().and_then(|status| status.provider_id.as_ref());
-    if id.is_none() && claim.metadata.deletion_timestamp.is_some() {
-        return false;
+    /// Whether no other NodeClaim has this Machine: the Go provider may have bound two to one.
+    pub(super) fn is_alone(&self, machine: &Machine) -> bool {
+        !self.others.iter().any(|other| self.gives_way_to(other, machine))
     }
-    let annotations = claim.metadata.annotations.as_ref();
-    let names_it = [names::MACHINE, names::GO_MACHINE].iter().any(|key| {
-        let named = annotations.and_then(|all| all.get(*key)).and_then(|text| parse_key(text));
-        named.as_ref() == Some(&machine.key)
-    });
-    names_it || id.is_some() && id == machine.provider_id.as_ref()
+
+    /// Whether another NodeClaim names a Machine or has its id. Of two that end, one that has no id can spare it, and the younger can.
+    fn gives_way_to(&self, other: &NodeClaim, machine: &Machine) -> bool {
+        let id = other.status.as_ref().and_then(|status| status.provider_id.as_ref());
+        let place = |claim: &NodeClaim| {
+            let facts = facts(claim);
+            (facts.created, facts.name)
+        };
+        let ends = other.metadata.deletion_timestamp.is_some();
+        if ends && (id.is_none() || place(other) > place(self.claim)) {
+            return false;
+        }
+        let annotations = other.metadata.annotations.as_ref();
+        let names_it = [names::MACHINE, names::GO_MACHINE].iter().any(|key| {
+            let named = annotations.and_then(|all| all.get(*key)).and_then(|text| parse_key(text));
+            named.as_ref() == Some(&machine.key)
+        });
+        names_it || id.is_some() && id == machine.provider_id.as_ref()
+    }
 }

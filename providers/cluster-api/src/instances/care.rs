@@ -18,6 +18,7 @@ use super::learning;
 use super::notices::Notices;
 use super::remediation;
 use super::restoration;
+use super::stillborn;
 use super::strays::Strays;
 use super::whereabouts;
 use crate::client::machine::{Claim, Machine};
@@ -59,6 +60,7 @@ pub(crate) async fn care(fleet: Weak<Fleet>, stop: CancellationToken) {
         hook::look_after(&fleet).await;
         remediation::look_after(&fleet).await;
         notices.heed(&fleet).await;
+        stillborn::give_up(&fleet).await;
         for machine in fleet.mirror.machines() {
             if let Err(error) = restoration::reclaim(&fleet, &machine).await {
                 tracing::warn!(machine = %machine.key, %error, "cannot claim the Machine of a restored NodeClaim, will retry");

@@ -16,7 +16,7 @@ use karpenter_runtime::store::Store;
 use karpenter_runtime::work_queue::WorkQueue;
 use tokio::time::Instant;
 
-use super::backoff::Backoff;
+use super::backoff::{Backoff, Shape};
 use super::census::Census;
 use super::holds::{Hold, HoldKind};
 use super::learning::Lessons;
@@ -272,22 +272,20 @@ impl Fleet {
     /// The NodeClaims that concern a resource: those that target it, and those the Go provider bound to its Machines.
     pub fn claims_on(&self, id: &ScalableKey, machines: &[Machine]) -> Vec<ClaimFacts> {
         let mut claims = self.node_claims.targeting(id);
-        let theirs: BTreeSet<&ObjectKey> = machines.iter().map(|machine| &machine.key).collect();
         let known: BTreeSet<String> = claims.iter().map(|claim| claim.uid.clone()).collect();
-        let bound = self.node_claims.bound_by_go().into_iter();
-        claims.extend(
-            bound
-                .filter(|(key, facts)| theirs.contains(key) && !known.contains(&facts.uid))
-                .map(|(_, facts)| facts),
-        );
+        let bound = self.bound_to(machines, false);
+        claims.extend(bound.filter(|claim| !known.contains(&claim.uid)));
         claims
     }
 
-    /// The NodeClaims on their way out that the Go provider bound to these Machines.
+    /// The NodeClaims on their way out that are bound to these Machines.
     pub fn ending_on(&self, machines: &[Machine]) -> Vec<ClaimFacts> {
-        let theirs: BTreeSet<&ObjectKey> = machines.iter().map(|machine| &machine.key).collect();
-        let ending = self.node_claims.ending_by_go().into_iter();
-        ending.filter(|(key, _)| theirs.contains(key)).map(|(_, facts)| facts).collect()
+        self.bound_to(machines, true).collect()
+    }
+
+    fn bound_to(&self, machines: &[Machine], ends: bool) -> impl Iterator<Item = ClaimFacts> {
+        let bound = machines.iter().flat_map(|machine| self.node_claims.bound_to(&machine.key));
+        bound.filter(move |claim| claim.ends == ends).map(|claim| claim.facts)
     }
 
     /// What a NodeClass offers at the moment.
@@ -326,11 +324,30 @@ impl Fleet {
             silent,
             room: &|scalable| self.room(scalable),
             running: &|id| self.node_claims.running(id),
-            failed: &|id, failure_domain| paused(id).or_else(|| self.backoff.why(id, failure_domain)),
+            failed: &|id, failure_domain| {
+                paused(id).or_else(|| self.backoff.why(id, failure_domain, self.shape(id)))
+            },
         };
         let offers = Arc::new(market.offers(class));
         self.state().catalogs.insert(class.name().to_owned(), (version, Arc::clone(&offers)));
         offers
+    }
+
+    /// A launch from a resource failed: others go elsewhere for a while.
+    pub(crate) fn failed(&self, id: &ScalableKey, failure_domain: Option<&str>, why: &str) {
+        self.backoff.failed(id, failure_domain, self.shape(id), why);
+    }
+
+    /// No Machine comes of a resource: others go elsewhere until one does, or for a while.
+    pub(crate) fn nothing_came(&self, id: &ScalableKey, why: &str) {
+        self.backoff.nothing_came(id, self.shape(id), why);
+    }
+
+    /// What a resource is at the moment, if it is in sight.
+    fn shape(&self, id: &ScalableKey) -> Option<Shape> {
+        let scalable = self.blueprint(id)?;
+        let template = scalable.infrastructure.as_ref().and_then(|reference| self.mirror.template(reference));
+        Some(Shape::of(&scalable, template.as_deref()))
     }
 
     /// How many more nodes a resource may give; `None` is any number.
@@ -413,6 +430,7 @@ impl Fleet {
 
     /// A Machine of this resource has appeared.
     pub(crate) fn born(&self, id: ScalableKey) {
+        self.backoff.came(&id);
         self.state().births.insert(id, Instant::now());
     }
 

@@ -125,7 +125,7 @@ async fn choose(
         return Err(ProviderError::create(NotYet::new(why.clone()), "ManagementUnavailable", why));
     }
     let offers = fleet.offers(class);
-    let choices = offers.catalog.choices(claim).map_err(|error| {
+    let choices = offers.catalog.choices(claim, fleet.settings.relaxes_min_values).map_err(|error| {
         let excluded: Vec<String> = offers.excluded.iter().map(ToString::to_string).collect();
         match excluded.is_empty() {
             true => ProviderError::insufficient_capacity(error),
@@ -205,7 +205,7 @@ fn waiting(fleet: &Fleet, claim: &NodeClaim, target: &Target) -> Result<Launch, 
     let (reason, message) = match (hold, predecessor) {
         (Some(hold), _) => {
             if hold.is_broken() && age >= SLOW {
-                fleet.backoff.failed(id, None, &hold.message);
+                fleet.nothing_came(id, &hold.message);
             }
             (hold.reason.to_owned(), hold.message)
         }
@@ -219,7 +219,7 @@ fn waiting(fleet: &Fleet, claim: &NodeClaim, target: &Target) -> Result<Launch, 
         ),
         (None, None) => {
             if age >= SLOW {
-                fleet.backoff.failed(id, None, "no Machine appears");
+                fleet.nothing_came(id, "no Machine appears");
             }
             ("MachinePending".to_owned(), format!("waiting for a Machine of {id}"))
         }
@@ -383,7 +383,7 @@ pub(super) fn timeout(fleet: &Fleet, claim: &NodeClaim) -> Duration {
 
 /// Takes note of a failure; the next NodeClaims go elsewhere for a while.
 pub(super) fn failed(fleet: &Fleet, target: &Target, reason: &str, why: &str) -> ProviderError {
-    fleet.backoff.failed(&target.id, target.failure_domain.as_deref(), why);
+    fleet.failed(&target.id, target.failure_domain.as_deref(), why);
     fleet.metrics.launch_failures.inc(&[&target.id.to_string(), reason]);
     ProviderError::insufficient_capacity(why.to_owned())
 }

@@ -502,13 +502,13 @@ fn waiting<'a>(situation: &Situation<'a>) -> Vec<&'a ClaimFacts> {
     waiting
 }
 
-/// NodeClaims bound to a Machine that carries the claim of another one of ours.
+/// NodeClaims bound to a Machine that carries the claim of another one of ours. One that ends would take that one's Node along.
 fn doubles(situation: &Situation<'_>) -> Vec<ClaimFacts> {
     let is_double = |claim: &&ClaimFacts| {
         let bound = situation.machines.iter().filter(|machine| is_bound(claim, machine));
         bound.filter_map(Machine::claim).any(|held| held.owner == situation.owner && held.uid != claim.uid)
     };
-    situation.targeting.iter().filter(is_double).cloned().collect()
+    situation.targeting.iter().chain(situation.ending).filter(is_double).cloned().collect()
 }
 
 /// Whether the Go provider bound a NodeClaim to this Machine, and their ids agree.
@@ -564,7 +564,7 @@ fn claims<'a>(
     }
     for claim in waiting {
         // What the Go provider bound stays bound, if the ids agree.
-        let bound = free.iter().position(|machine| is_bound(claim, machine));
+        let bound = free.iter().position(|machine| is_bound(claim, machine) && !machine.is_paused());
         let place = match (bound, claim.provider_id.is_some() || claim.bound_to.is_some()) {
             (None, true) => None,
             // One that failed before it was claimed fails the NodeClaim that waits for it, and goes with it.

@@ -57,9 +57,7 @@ fn is_ours(fleet: &Fleet, machine: &Machine) -> bool {
     match machine.claim() {
         Some(claim) => claim.owner == fleet.owner,
         None => {
-            let (live, ending) = (fleet.node_claims.bound_by_go(), fleet.node_claims.ending_by_go());
-            machine.labels.contains_key(names::MEMBER)
-                && live.iter().chain(&ending).any(|(key, _)| *key == machine.key)
+            machine.labels.contains_key(names::MEMBER) && !fleet.node_claims.bound_to(&machine.key).is_empty()
         }
     }
 }

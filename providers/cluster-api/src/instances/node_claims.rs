@@ -27,8 +27,7 @@ use crate::names;
 use crate::nodeclass::LaunchMode;
 
 const BY_TARGET: &str = "cluster-api/target";
-/// Of those that are bound to a Machine, of which there are few or none.
-const BOUND: &str = "cluster-api/bound";
+const BY_MACHINE: &str = "cluster-api/bound-to";
 
 /// For how long what we wrote stands in for what the watch has not told yet.
 const RECENT: Duration = Duration::from_secs(60);
@@ -84,6 +83,15 @@ pub struct NodeClaims {
     version: AtomicU64,
 }
 
+/// A NodeClaim that is bound to a Machine.
+#[derive(Clone, Debug)]
+pub struct BoundClaim {
+    /// The NodeClaim.
+    pub facts: ClaimFacts,
+    /// Whether it is on its way out: the Machine is its own until it is gone.
+    pub ends: bool,
+}
+
 #[derive(Clone, Debug)]
 struct Recent {
     target: Target,
@@ -120,7 +128,9 @@ impl NodeClaims {
         store.add_index(BY_TARGET, |claim| {
             Target::of(claim).map(|target| target.id.to_annotation()).into_iter().collect()
         });
-        store.add_index(BOUND, |claim| facts(claim).bound_to.map(|_| BOUND.to_owned()).into_iter().collect());
+        store.add_index(BY_MACHINE, |claim| {
+            facts(claim).bound_to.map(|machine| machine.to_string()).into_iter().collect()
+        });
         Self { store, api, recent: Mutex::default(), version: AtomicU64::new(0) }
     }
 
@@ -198,26 +208,36 @@ impl NodeClaims {
         live.len() + recent.count()
     }
 
-    /// Live NodeClaims that the Go provider bound to a Machine and that have no target of ours.
-    pub fn bound_by_go(&self) -> Vec<(ObjectKey, ClaimFacts)> {
-        self.bound(|claim| claim.metadata.deletion_timestamp.is_none())
-    }
-
-    /// NodeClaims that the Go provider bound to a Machine and that are on their way out: it is theirs until they are gone.
-    pub fn ending_by_go(&self) -> Vec<(ObjectKey, ClaimFacts)> {
-        self.bound(|claim| claim.metadata.deletion_timestamp.is_some())
-    }
-
-    fn bound(&self, which: impl Fn(&NodeClaim) -> bool) -> Vec<(ObjectKey, ClaimFacts)> {
-        let bound = |claim: &Arc<NodeClaim>| {
-            let facts = facts(claim);
-            Some((facts.bound_to.clone()?, facts))
-        };
-        self.store.by_index(BOUND, BOUND).iter().filter(|claim| which(claim)).filter_map(bound).collect()
+    /// The NodeClaims that are bound to a Machine by more than a target: by the Go provider, or because they were made for it.
+    pub fn bound_to(&self, machine: &ObjectKey) -> Vec<BoundClaim> {
+        let bound = self.store.by_index(BY_MACHINE, &machine.to_string());
+        let bound = bound.iter().map(|claim| BoundClaim {
+            facts: facts(claim),
+            ends: claim.metadata.deletion_timestamp.is_some(),
+        });
+        bound.collect()
     }
 
     /// Records what a NodeClaim waits for, unless something is recorded already; that is what comes back then.
     pub async fn assign(&self, claim: &NodeClaim, target: &Target) -> Result<Target, AssignError> {
+        self.record(claim, target, |_| true).await
+    }
+
+    /// Records what a NodeClaim waits for in place of what is recorded.
+    pub async fn reassign(&self, claim: &NodeClaim, target: &Target) -> Result<(), AssignError> {
+        if self.target(claim).as_ref() == Some(target) {
+            return Ok(());
+        }
+        self.record(claim, target, |known| known == target).await.map(drop)
+    }
+
+    /// Records what a NodeClaim waits for; what is found to be recorded by others stays if it may.
+    async fn record(
+        &self,
+        claim: &NodeClaim,
+        target: &Target,
+        may_stay: impl Fn(&Target) -> bool,
+    ) -> Result<Target, AssignError> {
         let name = claim.metadata.name.clone().unwrap_or_default();
         let failed = |source| AssignError::Write { name: name.clone(), source: Box::new(source) };
         let mut version = claim.metadata.resource_version.clone();
@@ -241,7 +261,7 @@ impl NodeClaims {
                 now.metadata.uid == claim.metadata.uid && now.metadata.deletion_timestamp.is_none()
             });
             let Some(now) = now else { return Err(AssignError::Gone(name)) };
-            if let Some(known) = Target::of(&now) {
+            if let Some(known) = Target::of(&now).filter(&may_stay) {
                 self.remember(&now, &known);
                 return Ok(known);
             }
@@ -286,15 +306,17 @@ impl NodeClaims {
         }
     }
 
-    /// Records the Machine of a NodeClaim that the Go provider bound, in place of what that wrote.
+    /// Records the Machine of a NodeClaim that the Go provider bound, in place of what that wrote, and labels that it lacks.
     pub async fn take_over(
         &self,
         claim: &NodeClaim,
         machine: &ObjectKey,
         target: &Target,
+        labels: &BTreeMap<String, String>,
     ) -> Result<(), kube::Error> {
         let patch = json!({"metadata": {
             "resourceVersion": claim.metadata.resource_version,
+            "labels": labels,
             "annotations": {
                 names::GO_MACHINE: null, names::MACHINE: machine.to_string(), names::TARGET: target.to_string(),
             },
@@ -384,7 +406,7 @@ impl NodeClaims {
         let pending = |claim: &&Arc<NodeClaim>| {
             claim.metadata.deletion_timestamp.is_none()
                 && claim.status.as_ref().is_none_or(|status| status.provider_id.is_none())
-                && Target::of(claim).is_some()
+                && (Target::of(claim).is_some() || bound_by_go(claim).is_some())
         };
         let claims = self.store.list();
         claims.iter().filter(pending).filter_map(|claim| claim.metadata.name.clone()).collect()

@@ -38,7 +38,7 @@ pub async fn delete(fleet: &Arc<Fleet>, claim: &NodeClaim) -> Result<(), Provide
         && let Some(target) = fleet.node_claims.target(claim)
         && fleet.never_joined(&uid)
     {
-        fleet.backoff.failed(&target.id, target.failure_domain.as_deref(), "its node did not register");
+        fleet.failed(&target.id, target.failure_domain.as_deref(), "its node did not register");
     }
     let unheeded = fleet.unheeded_for(&uid);
     let result = begin(fleet, claim).await;
@@ -259,9 +259,11 @@ async fn find(fleet: &Fleet, claim: &NodeClaim) -> Result<Option<Machine>, Provi
         None => {
             let is_its = match provider_id {
                 Some(id) => machine.provider_id.as_deref() == Some(id),
-                None => binding.as_ref().is_some_and(|binding| binding.holds(machine)),
+                None => binding.as_ref().is_some_and(|binding| binding.is_to(machine)),
             };
-            is_its && machine.labels.contains_key(names::MEMBER)
+            is_its
+                && machine.labels.contains_key(names::MEMBER)
+                && binding.as_ref().is_none_or(|binding| binding.is_alone(machine))
         }
     };
     let annotated = || {

@@ -195,8 +195,9 @@ impl Catalog {
         }
     }
 
-    /// What could serve this NodeClaim, best first: the cheapest, then the one that leaves least over, then by name.
-    pub fn choices(&self, claim: &NodeClaim) -> Result<Vec<&Entry>, NoOffer> {
+    /// What could serve this NodeClaim, best first: the cheapest, then the one that leaves least over, then by name. `relaxed` lets go of
+    /// `minValues`.
+    pub fn choices(&self, claim: &NodeClaim, relaxed: bool) -> Result<Vec<&Entry>, NoOffer> {
         let requirements = conversion::requirements(claim)?;
         let requests = claim.spec.resources.as_ref().and_then(|resources| resources.requests.as_ref());
         let requests = requests.map(conversion::resources).unwrap_or_default();
@@ -229,7 +230,7 @@ impl Catalog {
             return Err(NoOffer::Nothing(against));
         }
         let types = choices.iter().map(|(entry, _, _)| &self.types[entry.instance_type]);
-        if let Some(too_few) = too_few(&requirements, types).filter(|_| !is_relaxed(claim)) {
+        if let Some(too_few) = too_few(&requirements, types).filter(|_| !relaxed && !is_relaxed(claim)) {
             return Err(too_few);
         }
         choices.sort_by(|(a, a_cpu, a_memory), (b, b_cpu, b_memory)| {

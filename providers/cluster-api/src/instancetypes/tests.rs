@@ -805,7 +805,7 @@ fn the_cheapest_that_fits_is_chosen_whatever_other_labels_it_has() {
     let catalog = Catalog::of(&blueprints, |_, _| None);
     let names = |requirements, requests| -> Vec<String> {
         let claim = claim(requirements, requests);
-        catalog.choices(&claim).map_or_else(
+        catalog.choices(&claim, false).map_or_else(
             |_| Vec::new(),
             |entries| entries.iter().map(|e| e.id.key.name.to_string()).collect(),
         )
@@ -820,7 +820,7 @@ fn the_cheapest_that_fits_is_chosen_whatever_other_labels_it_has() {
     assert!(names(zoned, json!({})).is_empty(), "where its nodes are is not known");
     let team = json!([{"key": "team", "operator": "In", "values": ["x"]}]);
     assert_eq!(names(team, json!({"cpu": "6"})), ["a-dear"], "the NodeClaim sets this label itself");
-    let error = catalog.choices(&claim(json!([]), json!({"cpu": "100"}))).expect_err("nothing");
+    let error = catalog.choices(&claim(json!([]), json!({"cpu": "100"})), false).expect_err("nothing");
     let NoOffer::Nothing(why) = &error else { panic!("{error}") };
     assert_eq!(why.len(), 3);
     assert!(why[0].contains("MachineDeployment default/a-dear: the requested resources do not fit"));
@@ -837,13 +837,18 @@ fn what_is_left_at_launch_has_as_many_values_as_the_node_pool_wants() {
         let types = json!({"key": "node.kubernetes.io/instance-type", "operator": "In", "values": ["a", "b", "full"], "minValues": least});
         claim(json!([types]), json!({"cpu": "2"}))
     };
-    assert_eq!(catalog.choices(&asks(2)).map(|choices| choices.len()), Ok(2));
+    assert_eq!(catalog.choices(&asks(2), false).map(|choices| choices.len()), Ok(2));
     let mut three = asks(3);
-    let error = catalog.choices(&three).expect_err("two are left");
+    let error = catalog.choices(&three, false).expect_err("two are left");
     assert_eq!(error.to_string(), "minValues of node.kubernetes.io/instance-type is 3, and 2 can be had");
+    assert_eq!(
+        catalog.choices(&three, true).map(|choices| choices.len()),
+        Ok(2),
+        "whoever asked, by the settings"
+    );
     let relaxed = ("karpenter.sh/nodeclaim-min-values-relaxed".to_owned(), "true".to_owned());
     three.metadata.annotations = Some([relaxed].into());
-    assert_eq!(catalog.choices(&three).map(|choices| choices.len()), Ok(2), "the core did without");
+    assert_eq!(catalog.choices(&three, false).map(|choices| choices.len()), Ok(2), "the core did without");
 }
 
 #[test]
@@ -938,7 +943,7 @@ fn a_taint_of_another_value_is_not_the_one_that_was_declared() {
     let served = |taints: serde_json::Value| {
         let mut claim = claim(json!([]), json!({}));
         claim.spec.taints = serde_json::from_value(taints).expect("taints");
-        catalog.choices(&claim).is_ok()
+        catalog.choices(&claim, false).is_ok()
     };
     let plain = json!({"key": "plain", "value": "", "effect": "NoExecute"});
     assert!(served(json!([{"key": "gpu", "value": "a", "effect": "NoSchedule"}, plain])));

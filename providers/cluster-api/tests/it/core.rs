@@ -30,6 +30,8 @@ use crate::rig::{CLUSTER, NAMESPACE};
 
 /// How often a pending launch or a deletion is asked about when nothing happens, as the core does.
 const AGAIN: Duration = Duration::from_secs(5);
+/// A launch that is pending is looked at again when the provider says so.
+const UNTIL_WOKEN: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// On a NodeClaim: its drain does not come to an end.
 pub(crate) const UNDRAINED: &str = "test.karpenter.sh/undrained";
@@ -137,8 +139,8 @@ struct Core {
     nodes: Api<Node>,
     clock: SharedClock,
     woken: Arc<Woken>,
-    /// When a NodeClaim is looked at again, by name.
-    due: BTreeMap<String, Instant>,
+    /// When a NodeClaim is looked at again, by name and whether it is on its way out: its deletion is looked at when it comes.
+    due: BTreeMap<(String, bool), Instant>,
 }
 
 impl Core {
@@ -152,16 +154,17 @@ impl Core {
                 continue;
             };
             for name in self.woken.names.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
-                self.due.remove(&name);
+                self.due.retain(|(of, _), _| *of != name);
             }
             for claim in &claims.items {
-                let name = claim.metadata.name.clone().unwrap_or_default();
-                if self.due.get(&name).is_some_and(|due| *due > Instant::now()) {
+                let ends = claim.metadata.deletion_timestamp.is_some();
+                let which = (claim.metadata.name.clone().unwrap_or_default(), ends);
+                if self.due.get(&which).is_some_and(|due| *due > Instant::now()) {
                     continue;
                 }
                 // What fails is tried again.
                 let again = self.look_at(claim, &nodes.items).await.unwrap_or(Duration::from_secs(1));
-                self.due.insert(name, Instant::now() + again);
+                self.due.insert(which, Instant::now() + again);
             }
             // News gather for a moment, as watches and batches make them.
             let _ = tokio::time::timeout(Duration::from_secs(2), self.woken.bell.notified()).await;
@@ -229,6 +232,8 @@ impl Core {
                 if age >= self.provider.launch_timeout() {
                     self.delete(claim).await?;
                 }
+                patch_status(&self.claims, claim, &after, Lock::None).await?;
+                return Ok(UNTIL_WOKEN);
             }
             Err(error) => match error.launch_failure() {
                 LaunchFailure::GiveUp { counted_as, .. } => {
