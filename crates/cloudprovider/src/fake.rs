@@ -12,6 +12,7 @@ use futures_util::FutureExt;
 use karpenter_api::{NodeClaim, NodePool, Quantity, labels};
 use karpenter_engine::Provider as SchedulingRules;
 use karpenter_engine::instance_type::{InstanceType, Offering};
+use karpenter_engine::node_pool::TaintedTypes;
 use karpenter_engine::requirement::Requirement;
 use karpenter_engine::requirements::Requirements;
 use karpenter_engine::taints::Taint;
@@ -97,6 +98,8 @@ struct State {
     holds: BTreeMap<String, DisruptionHold>,
     /// Of every node.
     taints: Vec<Taint>,
+    /// What has further taints.
+    tainted: Vec<TaintedTypes>,
 }
 
 impl FakeProvider {
@@ -181,6 +184,11 @@ impl FakeProvider {
     /// Has NodePools planned for with taints that they do not declare.
     pub fn taint(&self, taints: Vec<Taint>) {
         self.state().taints = taints;
+    }
+
+    /// Offers NodePools what has taints that they do not declare, besides what they are offered.
+    pub fn offer_tainted(&self, tainted: Vec<TaintedTypes>) {
+        self.state().tainted = tainted;
     }
 
     /// Holds nodes back until this hook lets them go.
@@ -381,6 +389,10 @@ impl CloudProvider for FakeProvider {
         self.state().taints.clone()
     }
 
+    fn tainted_types(&self, _pool: &NodePool) -> Vec<TaintedTypes> {
+        self.state().tainted.clone()
+    }
+
     fn disruption_hold(&self, claim: &NodeClaim) -> Option<DisruptionHold> {
         self.state().holds.get(claim.metadata.name.as_deref()?).cloned()
     }
@@ -399,7 +411,9 @@ impl State {
     fn describe(&self, id: &str, claim: &NodeClaim) -> Result<LaunchedInstance, ProviderError> {
         let pool = claim.metadata.labels.as_ref().and_then(|labels| labels.get(labels::NODEPOOL));
         let types = pool.and_then(|pool| self.types_of_pool.get(pool)).unwrap_or(&self.instance_types);
-        let choices = selection::by_price(types, claim, &[]).map_err(ProviderError::other)?;
+        let tainted = self.tainted.iter().flat_map(|kind| kind.instance_types.iter());
+        let types: Vec<InstanceType> = types.iter().chain(tainted).cloned().collect();
+        let choices = selection::by_price(&types, claim, &[]).map_err(ProviderError::other)?;
         let (instance_type, offering) = *choices
             .first()
             .ok_or_else(|| ProviderError::insufficient_capacity("no instance type fits the NodeClaim"))?;

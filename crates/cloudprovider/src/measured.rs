@@ -10,6 +10,7 @@ use karpenter_api::nodepool::DisruptionReason;
 use karpenter_api::{NodeClaim, NodePool, labels};
 use karpenter_engine::Provider as SchedulingRules;
 use karpenter_engine::instance_type::InstanceType;
+use karpenter_engine::node_pool::TaintedTypes;
 use karpenter_engine::taints::Taint;
 use karpenter_runtime::context::controller_name;
 use karpenter_runtime::metrics::{CounterVec, DEFAULT_BUCKETS, HistogramVec, Registry};
@@ -165,6 +166,10 @@ impl CloudProvider for Measured {
 
     fn inherited_taints(&self, pool: &NodePool) -> Vec<Taint> {
         self.inner.inherited_taints(pool)
+    }
+
+    fn tainted_types(&self, pool: &NodePool) -> Vec<TaintedTypes> {
+        self.inner.tainted_types(pool)
     }
 
     fn disruption_hold(&self, claim: &NodeClaim) -> Option<DisruptionHold> {

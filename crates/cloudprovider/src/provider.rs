@@ -23,6 +23,7 @@ use karpenter_api::nodepool::DisruptionReason;
 use karpenter_api::{NodeClaim, NodeClassReference, NodePool, ResourceList};
 use karpenter_engine::Provider as SchedulingRules;
 use karpenter_engine::instance_type::InstanceType;
+use karpenter_engine::node_pool::TaintedTypes;
 use karpenter_engine::taints::Taint;
 use karpenter_runtime::object_key::ObjectKey;
 
@@ -104,6 +105,12 @@ pub trait CloudProvider: Send + Sync + 'static {
     /// Taints that all nodes this NodePool can get have, and that it is to be planned for with as if it declared them. What
     /// [`get_instance_types`](Self::get_instance_types) offers it has no others.
     fn inherited_taints(&self, pool: &NodePool) -> Vec<Taint> {
+        let _ = pool;
+        Vec::new()
+    }
+
+    /// What this NodePool can get that has taints besides those it declares and inherits, for pods that tolerate them.
+    fn tainted_types(&self, pool: &NodePool) -> Vec<TaintedTypes> {
         let _ = pool;
         Vec::new()
     }

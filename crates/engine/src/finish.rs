@@ -198,7 +198,7 @@ impl Solver<'_> {
             labels: launch.labels.clone(),
             open_labels: launch.open_labels.clone(),
             annotations: source.annotations.clone(),
-            taints: source.taints.clone(),
+            taints: self.tolerance.list(template.taints).to_vec(),
             startup_taints: source.startup_taints.clone(),
             requests,
             min_values_relaxed: template.min_values_relaxed,

@@ -46,6 +46,18 @@ pub struct NodePool {
     pub budgets: Vec<Budget>,
     /// What its provider offers.
     pub instance_types: InstanceTypes,
+    /// What it offers besides that comes with further taints.
+    pub tainted: Vec<TaintedTypes>,
+}
+
+/// Instance types whose nodes have taints that their NodePool need not declare: claims of these are for pods that tolerate them. They stand in
+/// the NodePool's own list, too, where these offerings cannot be bought.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TaintedTypes {
+    /// Besides the NodePool's own.
+    pub taints: Vec<Taint>,
+    /// What has exactly these, before overlays.
+    pub instance_types: Arc<[InstanceType]>,
 }
 
 /// A reference to a provider's node class.

@@ -136,11 +136,16 @@ impl Overlaid {
     /// The pool's instance types as overlays leave them; the same list when none touches it.
     pub fn types_of(&self, pool: &NodePool) -> Option<Arc<[InstanceType]>> {
         let InstanceTypes::Resolved(types) = &pool.instance_types else { return None };
+        Some(self.of_pool(pool, types))
+    }
+
+    /// Instance types of a pool as overlays leave them; the same list when none touches it.
+    pub(crate) fn of_pool(&self, pool: &NodePool, types: &Arc<[InstanceType]>) -> Arc<[InstanceType]> {
         let update = |t: &InstanceType| self.updates.get(&(pool.name.clone(), t.name.clone()));
         if !types.iter().any(|t| update(t).is_some()) {
-            return Some(types.clone());
+            return types.clone();
         }
-        Some(types.iter().map(|t| update(t).map_or_else(|| t.clone(), |u| overlaid(t, u))).collect())
+        types.iter().map(|t| update(t).map_or_else(|| t.clone(), |u| overlaid(t, u))).collect()
     }
 }
 

@@ -33,7 +33,7 @@ use crate::scan::Lessons;
 use crate::snapshot::{DrainPatience, MinValuesPolicy, ReservedMode, Snapshot, SolveOptions};
 use crate::solver::{BatchPod, Solver};
 use crate::templates::{
-    Pool, Template, domain_requirements, participating, template_labels, template_requirements,
+    Kind, Pool, Template, domain_requirements, participating, template_labels, template_requirements,
     unmet_min_values,
 };
 use crate::tolerance::Tolerance;
@@ -187,7 +187,7 @@ impl<'s> Solver<'s> {
         } else {
             Overlaid::default()
         };
-        let mut compiled: Vec<(*const InstanceType, usize)> = Vec::new();
+        let mut compiled = Vec::new();
         for source in participants {
             let skip = match &source.instance_types {
                 InstanceTypes::Unresolved { reason } => Some(SkipReason::Unresolved(reason.clone())),
@@ -198,27 +198,44 @@ impl<'s> Solver<'s> {
             if let Some(reason) = skip {
                 plan.skipped_pools.push(SkippedPool { node_pool: source.name.clone(), reason });
             }
-            let pool = Pool::new(source, types, &mut self.columns, &mut self.tolerance);
+            let mut pool = Pool::new(source, types, &mut self.columns);
             self.tolerate_preferences |= pool.has_preference_taint();
             if let Some(types) = &pool.types {
-                let address = types.as_ptr();
-                let known = compiled.iter().find(|(a, _)| *a == address).map(|(_, table)| *table);
-                let table = known.unwrap_or_else(|| {
-                    self.tables.push(TypeTable::compile(
-                        types,
-                        &mut self.algebra,
-                        &mut self.columns,
-                        &mut self.reservations,
-                        &self.snapshot.provider.reservation_id_label,
-                    ));
-                    compiled.push((address, self.tables.len() - 1));
-                    self.tables.len() - 1
+                let own = (types.clone(), source.taints.clone());
+                let tainted = source.tainted.iter().map(|kind| {
+                    let taints = source.taints.iter().chain(&kind.taints).cloned().collect();
+                    (overlaid.of_pool(source, &kind.instance_types), taints)
                 });
                 let set = self.algebra.demand(&domain_requirements(source)).set;
-                self.topology.universe.pools.push(PoolDomains { set, taints: pool.taints, table });
+                for (types, taints) in std::iter::once(own).chain(tainted) {
+                    let table = self.table_of(&types, &mut compiled);
+                    let taints = self.tolerance.taints(&taints);
+                    self.topology.universe.pools.push(PoolDomains { set, taints, table });
+                    pool.kinds.push(Kind { taints, table });
+                }
             }
             self.pools.push(pool);
         }
+    }
+
+    /// The table of these instance types, which is known to `compiled` then.
+    fn table_of(
+        &mut self,
+        types: &Arc<[InstanceType]>,
+        compiled: &mut Vec<(Arc<[InstanceType]>, usize)>,
+    ) -> usize {
+        if let Some((_, table)) = compiled.iter().find(|(known, _)| Arc::ptr_eq(known, types)) {
+            return *table;
+        }
+        self.tables.push(TypeTable::compile(
+            types,
+            &mut self.algebra,
+            &mut self.columns,
+            &mut self.reservations,
+            &self.snapshot.provider.reservation_id_label,
+        ));
+        compiled.push((types.clone(), self.tables.len() - 1));
+        self.tables.len() - 1
     }
 
     fn add_batch(&mut self, batch: &[&Arc<Pod>], deleting: &[Machine<'s>]) {
@@ -367,55 +384,56 @@ impl<'s> Solver<'s> {
         }
     }
 
-    /// Templates of pools that have a suitable instance type.
+    /// Templates of pools that have a suitable instance type: one for each kind of nodes that has.
     fn add_templates(&mut self, plan: &mut Plan) {
         for pool in 0..self.pools.len() {
-            let source = self.pools[pool].source;
-            if self.pools[pool].types.is_none() {
-                // A pool without instance types never becomes a template; its reason has been given.
-                continue;
+            // A pool without instance types never becomes a template; its reason has been given.
+            let kinds = std::mem::take(&mut self.pools[pool].kinds);
+            let refusals: Vec<_> =
+                kinds.iter().filter_map(|kind| self.add_template(pool, *kind).err()).collect();
+            // Where other kinds will do, nothing keeps the pool out.
+            if refusals.len() == kinds.len()
+                && let Some(reason) = refusals.into_iter().next()
+            {
+                let node_pool = self.pools[pool].source.name.clone();
+                plan.skipped_pools.push(SkippedPool { node_pool, reason });
             }
-            let table = self.table_of(pool);
-            let labels = template_labels(source);
-            let set = self.algebra.demand(&template_requirements(source, &labels)).set;
-            let all = Bits::all(self.tables[table].len());
-            let mut types = self.tables[table].keep(&mut self.algebra, &all, set, &[]);
-            let mut unmet = unmet_min_values(&self.algebra, &self.tables[table], &types, set);
-            if self.options.min_values_policy == MinValuesPolicy::BestEffort {
-                unmet.clear();
-            }
-            if !unmet.is_empty() {
-                types = Bits::none(self.tables[table].len());
-            }
-            if types.is_empty() {
-                let named = |(key, reached)| (self.algebra.vocabulary.key_name(key).clone(), reached);
-                let min_values = unmet.into_iter().map(named).collect();
-                plan.skipped_pools.push(SkippedPool {
-                    node_pool: source.name.clone(),
-                    reason: SkipReason::FilteredOut { min_values },
-                });
-                continue;
-            }
-            self.templates.push(Template {
-                pool,
-                table,
-                name: source.name.clone(),
-                labels,
-                set,
-                taints: self.pools[pool].taints,
-                within_limits: types.clone(),
-                largest: largest(&self.tables[table], &types),
-                types,
-                daemons: Vec::new(),
-                min_values_relaxed: false,
-            });
+            self.pools[pool].kinds = kinds;
         }
     }
 
-    /// The compiled table of a pool that has instance types.
-    fn table_of(&self, pool: usize) -> usize {
-        let before = self.pools[..pool].iter().filter(|p| p.types.is_some()).count();
-        self.topology.universe.pools[before].table
+    fn add_template(&mut self, pool: usize, kind: Kind) -> Result<(), SkipReason> {
+        let source = self.pools[pool].source;
+        let Kind { taints, table } = kind;
+        let labels = template_labels(source);
+        let set = self.algebra.demand(&template_requirements(source, &labels)).set;
+        let all = Bits::all(self.tables[table].len());
+        let mut types = self.tables[table].keep(&mut self.algebra, &all, set, &[]);
+        let mut unmet = unmet_min_values(&self.algebra, &self.tables[table], &types, set);
+        if self.options.min_values_policy == MinValuesPolicy::BestEffort {
+            unmet.clear();
+        }
+        if !unmet.is_empty() {
+            types = Bits::none(self.tables[table].len());
+        }
+        if types.is_empty() {
+            let named = |(key, reached)| (self.algebra.vocabulary.key_name(key).clone(), reached);
+            return Err(SkipReason::FilteredOut { min_values: unmet.into_iter().map(named).collect() });
+        }
+        self.templates.push(Template {
+            pool,
+            table,
+            name: source.name.clone(),
+            labels,
+            set,
+            taints,
+            within_limits: types.clone(),
+            largest: largest(&self.tables[table], &types),
+            types,
+            daemons: Vec::new(),
+            min_values_relaxed: false,
+        });
+        Ok(())
     }
 
     fn group_daemons(&mut self, daemon_pods: &mut [DaemonPod]) {

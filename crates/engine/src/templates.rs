@@ -18,7 +18,7 @@ use crate::requirements::Requirements;
 use crate::resources::NODES;
 use crate::snapshot::Snapshot;
 use crate::taints::PREFER_NO_SCHEDULE;
-use crate::tolerance::{TaintsId, Tolerance};
+use crate::tolerance::TaintsId;
 use crate::types::TypeTable;
 
 /// A pool that takes part, before its instance types are known to suit it.
@@ -28,7 +28,16 @@ pub(crate) struct Pool<'s> {
     pub(crate) types: Option<Arc<[InstanceType]>>,
     /// What is left of its limits: by column, only limited ones.
     pub(crate) remaining: Vec<(u32, Cell)>,
+    /// The kinds of nodes it has: those with its own taints first. None if it has no instance types.
+    pub(crate) kinds: Vec<Kind>,
+}
+
+/// Nodes of a pool with the same taints.
+#[derive(Clone, Copy)]
+pub(crate) struct Kind {
     pub(crate) taints: TaintsId,
+    /// Index of its instance type table.
+    pub(crate) table: usize,
 }
 
 /// What new claims of a pool start from.
@@ -141,14 +150,8 @@ impl<'s> Pool<'s> {
         source: &'s NodePool,
         types: Option<Arc<[InstanceType]>>,
         columns: &mut Columns,
-        tolerance: &mut Tolerance,
     ) -> Self {
-        Pool {
-            source,
-            types,
-            remaining: columns.need(&source.limits).into_vec(),
-            taints: tolerance.taints(&source.taints),
-        }
+        Pool { source, types, remaining: columns.need(&source.limits).into_vec(), kinds: Vec::new() }
     }
 
     /// Takes `capacity` from what is left.
@@ -166,7 +169,8 @@ impl<'s> Pool<'s> {
     }
 
     pub(crate) fn has_preference_taint(&self) -> bool {
-        self.source.taints.iter().any(|t| t.effect.as_ref() == PREFER_NO_SCHEDULE)
+        let of_kinds = self.source.tainted.iter().flat_map(|kind| &kind.taints);
+        self.source.taints.iter().chain(of_kinds).any(|t| t.effect.as_ref() == PREFER_NO_SCHEDULE)
     }
 }
 

@@ -46,6 +46,10 @@ impl Tolerance {
         id
     }
 
+    pub(crate) fn list(&self, taints: TaintsId) -> &[Taint] {
+        &self.taints[taints.0 as usize]
+    }
+
     pub(crate) fn tolerations(&mut self, list: &[Toleration]) -> TolerationsId {
         if let Some(id) = self.toleration_ids.get(list) {
             return *id;

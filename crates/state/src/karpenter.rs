@@ -39,6 +39,7 @@ pub(crate) fn node_pool(ingest: &mut Ingest, pool: &karpenter_api::NodePool) -> 
         consolidation_policy: pool.consolidation_policy(),
         budgets: pool.budgets().to_vec(),
         instance_types: InstanceTypes::Unresolved { reason: ingest.text("not asked for yet") },
+        tainted: Vec::new(),
     })
 }
 

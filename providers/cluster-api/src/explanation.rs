@@ -463,8 +463,7 @@ impl Evidence {
 /// Whether a NodePool would get nodes of a resource that its NodeClass offers, or why not.
 fn suits(pool: &NodePool, offers: &Offers, scalable: &Scalable) -> Result<(), String> {
     let blueprint = offers.blueprints.iter().find(|blueprint| blueprint.id == scalable.id);
-    let inherited = offers.inherited_taints(pool);
-    let lacking = blueprint.map(|blueprint| taints::lacking(&blueprint.taints, pool, &inherited));
+    let lacking = blueprint.map(|blueprint| offers.missing_taints(blueprint, pool));
     let lacking: Vec<String> = lacking.unwrap_or_default().into_iter().map(taints::display).collect();
     if !lacking.is_empty() {
         return Err(format!(

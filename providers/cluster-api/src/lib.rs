@@ -40,6 +40,7 @@ use karpenter_cloudprovider::{
 use karpenter_engine::Provider as SchedulingRules;
 use karpenter_engine::ingest::Ingest;
 use karpenter_engine::instance_type::InstanceType;
+use karpenter_engine::node_pool::TaintedTypes;
 use karpenter_engine::taints::Taint;
 use karpenter_runtime::error::NotYet;
 
@@ -176,6 +177,16 @@ impl CloudProvider for ClusterApi {
         let class = class.filter(|class| class.spec().inherit_taints == Some(true));
         let inherited = class.map(|class| self.fleet.offers(&class).inherited_taints(pool));
         Ingest::new().taints(inherited.as_ref())
+    }
+
+    fn tainted_types(&self, pool: &NodePool) -> Vec<TaintedTypes> {
+        let class = self.fleet.node_class(&pool.spec.template.spec.node_class_ref.name);
+        let kinds = class.map(|class| self.fleet.offers(&class).tainted_types(pool)).unwrap_or_default();
+        let tainted = |(taints, instance_types)| TaintedTypes {
+            taints: Ingest::new().taints(Some(&taints)),
+            instance_types,
+        };
+        kinds.into_iter().map(tainted).collect()
     }
 
     fn disruption_hold(&self, claim: &NodeClaim) -> Option<DisruptionHold> {

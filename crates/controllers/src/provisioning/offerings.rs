@@ -16,7 +16,7 @@ use karpenter_cloudprovider::{CloudProvider, ProviderError, Registry};
 use karpenter_engine::Snapshot;
 use karpenter_engine::instance_type::InstanceType;
 use karpenter_engine::labels::Text;
-use karpenter_engine::node_pool::InstanceTypes;
+use karpenter_engine::node_pool::{InstanceTypes, TaintedTypes};
 use karpenter_engine::taints::Taint;
 use karpenter_runtime::context::{controller_name, on_behalf_of};
 use tokio::time::{Instant, timeout};
@@ -68,6 +68,8 @@ pub(crate) struct Offers {
     types: BTreeMap<Text, InstanceTypes>,
     /// Taints that what they can buy has besides those they declare, where their provider has them planned for.
     taints: BTreeMap<Text, Vec<Taint>>,
+    /// What has further taints, for pods that tolerate them.
+    tainted: BTreeMap<Text, Vec<TaintedTypes>>,
     are_awaited: bool,
 }
 
@@ -96,9 +98,11 @@ impl Offers {
         self.types.get(pool).map(InstanceTypes::list).unwrap_or_default()
     }
 
-    /// Adds the taints that NodePools inherit to what is decided from: pods have to tolerate them, and NodeClaims get them.
+    /// Adds the taints that NodePools inherit to what is decided from, for all of their nodes or some: pods have to tolerate them, and
+    /// NodeClaims get them.
     pub(crate) fn taint(&self, snapshot: &mut Snapshot) {
         for pool in &mut snapshot.node_pools {
+            pool.tainted = self.tainted.get(&pool.name).cloned().unwrap_or_default();
             for taint in self.taints.get(&pool.name).into_iter().flatten() {
                 let declared = pool.taints.iter().chain(&pool.startup_taints);
                 if !declared.clone().any(|known| known.matches(&taint.key, &taint.effect)) {
@@ -132,7 +136,11 @@ impl Catalogue {
             let taints = self.providers.for_pool(pool).ok()?.inherited_taints(pool);
             (!taints.is_empty()).then(|| (name(pool).into(), taints))
         });
-        Offers { types, taints: inherited.collect(), are_awaited }
+        let tainted = pools.iter().filter_map(|pool| {
+            let tainted = self.providers.for_pool(pool).ok()?.tainted_types(pool);
+            (!tainted.is_empty()).then(|| (name(pool).into(), tainted))
+        });
+        Offers { types, taints: inherited.collect(), tainted: tainted.collect(), are_awaited }
     }
 
     /// Whether decisions wait for this NodePool, which this was just said of.

@@ -7,6 +7,8 @@ use std::time::Duration;
 use karpenter_api::NodeClaim;
 use karpenter_cloudprovider::ProviderError;
 use karpenter_cloudprovider::fake::{Behaviour, Method, instance_types};
+use karpenter_engine::instance_type::InstanceType;
+use karpenter_engine::node_pool::TaintedTypes;
 use karpenter_engine::taints::Taint;
 use serde_json::{Value, json};
 
@@ -224,6 +226,35 @@ async fn taints_that_the_provider_has_planned_for_are_tolerated_or_no_node_is_la
     let claim = json_of(&expect_claims(&rig, 1).await[0]);
     let inherited = json!({"key": "gpu", "value": "yes", "effect": "NoSchedule"});
     assert_eq!(claim["spec"]["taints"], json!([declared[0], inherited]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_has_further_taints_is_for_pods_that_tolerate_them_and_need_it() {
+    let rig = rig().await;
+    let large: Arc<[InstanceType]> = instance_types(900).split_off(899).into();
+    let gpu = Taint { key: "gpu".into(), value: "yes".into(), effect: "NoSchedule".into() };
+    rig.provider.offer_tainted(vec![TaintedTypes { taints: vec![gpu], instance_types: large }]);
+    rig.create(node_pool("default")).await;
+    rig.create(pending_pod("p", "500")).await;
+    expect_no_claims(&rig).await;
+    let told = rig.events("Pod", "p").await;
+    assert!(told.iter().any(|said| said.contains("gpu=yes:NoSchedule")), "{told:?}");
+    let tolerating = json!({"spec": {"tolerations": [{"key": "gpu", "operator": "Exists"}]}});
+    rig.create(pending_pod("q", "1").with(tolerating.clone())).await;
+    assert_eq!(
+        json_of(&expect_claims(&rig, 1).await[0])["spec"]["taints"],
+        json!(null),
+        "it needs none of that"
+    );
+    rig.create(pending_pod("r", "500").with(tolerating)).await;
+    let claims = expect_claims(&rig, 2).await;
+    let tainted: Vec<_> = claims
+        .iter()
+        .map(|claim| json_of(claim))
+        .filter(|claim| !claim["spec"]["taints"].is_null())
+        .collect();
+    assert_eq!(tainted.len(), 1);
+    assert_eq!(tainted[0]["spec"]["taints"], json!([{"key": "gpu", "value": "yes", "effect": "NoSchedule"}]));
 }
 
 #[tokio::test(start_paused = true)]

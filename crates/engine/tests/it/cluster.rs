@@ -79,6 +79,7 @@ pub(crate) fn pool(name: &str, types: &Arc<[InstanceType]>) -> NodePool {
         consolidation_policy: ConsolidationPolicy::default(),
         budgets: Vec::new(),
         instance_types: InstanceTypes::Resolved(types.clone()),
+        tainted: Vec::new(),
     }
 }
 

@@ -4,11 +4,13 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use karpenter_engine::labels::{HOSTNAME, ZONE};
+use karpenter_engine::node_pool::{InstanceTypes, TaintedTypes};
+use karpenter_engine::pod::Pod;
 use karpenter_engine::pod::{HostPort, WhenUnsatisfiable};
 use karpenter_engine::reasons::{Rejection, Unplaceable};
 use karpenter_engine::requirement::{Operator, SelectorRequirement};
 use karpenter_engine::resources::{Amount, CPU};
-use karpenter_engine::taints::Taint;
+use karpenter_engine::taints::{Taint, Toleration};
 use karpenter_engine::{Snapshot, SolveOptions, solve, solve_within};
 
 use crate::cluster::{node, pod, pool, snapshot, spread, term, types, with};
@@ -53,6 +55,72 @@ fn a_node_that_a_rollout_has_yet_to_replace_is_used_before_anything_is_bought() 
     };
     assert_eq!(with_taint("node.cluster.x-k8s.io/outdated-revision"), 0);
     assert_eq!(with_taint("team"), 1, "whoever else prefers no pods there is heeded");
+}
+
+/// A pool of small nodes, with large ones that have a taint besides its own.
+fn partly_tainted(pods: Vec<Pod>) -> Snapshot {
+    let taint = |key: &str| Taint { key: key.into(), value: "".into(), effect: "NoSchedule".into() };
+    let all = types();
+    let mut cluster = snapshot(pods);
+    let pool = &mut cluster.node_pools[0];
+    pool.taints = vec![taint("team")];
+    pool.instance_types = InstanceTypes::Resolved(all[..2].into());
+    pool.tainted = vec![TaintedTypes { taints: vec![taint("gpu")], instance_types: all[2..].into() }];
+    cluster
+}
+
+fn tolerating(pod: Pod, keys: &[&str]) -> Pod {
+    let toleration = |key: &&str| Toleration {
+        key: (*key).into(),
+        operator: "Exists".into(),
+        value: "".into(),
+        effect: "".into(),
+        seconds: None,
+    };
+    with(pod, |spec| spec.tolerations = keys.iter().map(toleration).collect())
+}
+
+#[test]
+fn nodes_with_further_taints_are_bought_for_pods_that_tolerate_them_and_find_no_others() {
+    let pods = vec![
+        tolerating(pod("small", "web", 500), &["team"]),
+        tolerating(pod("large", "web", 3000), &["team", "gpu"]),
+        tolerating(pod("shy", "web", 3000), &["team"]),
+    ];
+    let plan = solve(&partly_tainted(pods), &SolveOptions::default());
+    let mut bought: Vec<(Vec<&str>, Vec<&str>)> = plan
+        .new_claims
+        .iter()
+        .map(|claim| {
+            (
+                claim.taints.iter().map(|taint| taint.key.as_ref()).collect(),
+                claim.instance_types.iter().map(|name| name.as_ref()).collect(),
+            )
+        })
+        .collect();
+    bought.sort();
+    assert_eq!(
+        bought,
+        [
+            (vec!["team"], vec!["size-1", "size-2"]),
+            (vec!["team", "gpu"], vec!["size-4", "size-8", "size-16"])
+        ]
+    );
+    assert_eq!(plan.pod_errors.len(), 1, "one that does not tolerate them waits");
+}
+
+#[test]
+fn nodes_with_further_taints_count_against_the_limits_of_their_pool() {
+    let pods = vec![
+        tolerating(pod("small", "web", 1500), &["team"]),
+        tolerating(pod("large", "web", 3000), &["team", "gpu"]),
+    ];
+    let placed = |limit: i64| {
+        let mut cluster = partly_tainted(pods.clone());
+        cluster.node_pools[0].limits = [(CPU, Amount::units(limit))].into_iter().collect();
+        solve(&cluster, &SolveOptions::default()).new_claims.len()
+    };
+    assert_eq!((placed(18), placed(16)), (2, 1), "as large as the claim could become");
 }
 
 #[test]

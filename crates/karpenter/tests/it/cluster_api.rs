@@ -133,6 +133,15 @@ impl Stage {
         self.world.create(deployment).await.expect("a Deployment");
     }
 
+    /// Has the pods of a Deployment tolerate taints of this key.
+    async fn tolerate(&self, name: &str, key: &str) {
+        let tolerations = json!([{"key": key, "operator": "Exists"}]);
+        let tolerating = Patch::Merge(json!({"spec": {"template": {"spec": {"tolerations": tolerations}}}}));
+        let deployments: Api<k8s_openapi::api::apps::v1::Deployment> =
+            Api::namespaced(self.world.cluster().client("user"), "default");
+        deployments.patch(name, &PatchParams::default(), &tolerating).await.expect("the Deployment");
+    }
+
     async fn delete(&self, name: &str) {
         let act = Act::Delete { kind: "Deployment", name: name.to_owned() };
         Script { acts: vec![(Duration::ZERO, act)] }.play(&self.world).await.expect("it goes");
@@ -510,11 +519,7 @@ fn a_taint_that_all_machine_deployments_have_need_not_be_declared_where_taints_a
         stage.apply("app", 1, "1", false).await;
         stage.world.run_for(5 * MINUTE).await.expect("time passes");
         assert_eq!(stage.nodes(), Vec::<String>::new(), "its pods would not run there");
-        let tolerations = json!([{"key": "team", "operator": "Exists"}]);
-        let tolerating = Patch::Merge(json!({"spec": {"template": {"spec": {"tolerations": tolerations}}}}));
-        let deployments: Api<k8s_openapi::api::apps::v1::Deployment> =
-            Api::namespaced(stage.world.cluster().client("user"), "default");
-        deployments.patch("app", &PatchParams::default(), &tolerating).await.expect("the Deployment");
+        stage.tolerate("app", "team").await;
         stage
             .until("it runs on the one whose taints all are common", |objects| {
                 types(objects) == ["small"] && all_run(objects)
@@ -526,6 +531,40 @@ fn a_taint_that_all_machine_deployments_have_need_not_be_declared_where_taints_a
             taints.into_iter().map(|taint| format!("{}:{}", taint.key, taint.effect)).collect::<Vec<_>>()
         };
         assert_eq!(stage.world.cluster().read(inherited), ["team:NoSchedule"]);
+    })
+    .expect("a runtime");
+}
+
+#[test]
+fn a_taint_that_some_machine_deployments_have_is_for_pods_that_tolerate_it_where_taints_are_inherited() {
+    in_virtual_time(async {
+        let stage = Stage::new(Some(["0.40", "0.15"])).await;
+        let classes: Api<ClusterAPINodeClass> = Api::all(stage.world.cluster().client("user"));
+        let inherit = Patch::Merge(json!({"spec": {"inheritTaints": true}}));
+        classes.patch("default", &PatchParams::default(), &inherit).await.expect("the NodeClass");
+        stage.annotate("large", "capacity.cluster-autoscaler.kubernetes.io/taints", "gpu:NoSchedule").await;
+        stage.world.run_for(MINUTE).await.expect("time passes");
+        stage.apply("app", 1, "1", false).await;
+        stage
+            .until("it runs where nothing need be tolerated", |objects| {
+                all_run(objects) && types(objects) == ["small"]
+            })
+            .await;
+        stage.apply("heavy", 1, "6", false).await;
+        stage.world.run_for(5 * MINUTE).await.expect("time passes");
+        assert_eq!(stage.nodes(), ["small"], "its pod would not run there");
+        stage.tolerate("heavy", "gpu").await;
+        stage
+            .until("it runs on the one with the taint", |objects| {
+                all_run(objects) && types(objects) == ["large", "small"]
+            })
+            .await;
+        let tainted = |objects: &Objects| {
+            let claims = objects.node_claims.values().filter(|claim| claim.spec.taints.is_some());
+            let keys = claims.flat_map(|claim| claim.spec.taints.clone().unwrap_or_default());
+            keys.map(|taint| taint.key).collect::<Vec<_>>()
+        };
+        assert_eq!(stage.world.cluster().read(tainted), ["gpu"]);
     })
     .expect("a runtime");
 }

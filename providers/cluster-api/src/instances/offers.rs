@@ -49,24 +49,59 @@ pub struct Offers {
 }
 
 impl Offers {
-    /// What a NodePool is offered: nothing whose nodes have a taint that it does not declare, for its pods are planned without that, and
-    /// would never run there.
+    /// What a NodePool is offered by itself: nothing whose nodes have a taint that it neither declares nor inherits, for its pods are planned
+    /// without that, and would never run there.
     pub fn types_for(&self, pool: &NodePool) -> Arc<[InstanceType]> {
         let inherited = self.inherited_taints(pool);
-        let tainted: BTreeSet<&ScalableKey> = self
-            .blueprints
-            .iter()
-            .filter(|blueprint| !taints::lacking(&blueprint.taints, pool, &inherited).is_empty())
-            .map(|blueprint| &blueprint.id)
-            .collect();
-        if tainted.is_empty() {
+        let further = |id: &ScalableKey| self.further_taints(id, pool, &inherited);
+        if self.blueprints.iter().all(|blueprint| further(&blueprint.id).is_empty()) {
             return Arc::clone(&self.catalog.types);
         }
-        let mut types = self.catalog.types.to_vec();
-        for entry in self.catalog.entries.iter().filter(|entry| tainted.contains(&entry.id)) {
-            types[entry.instance_type].offerings[entry.offering].available = false;
+        self.catalog.offering(|id| further(id).is_empty()).into()
+    }
+
+    /// What a NodePool is offered besides where it inherits taints: nodes with taints that others it could get do not have, kind by kind.
+    pub fn tainted_types(&self, pool: &NodePool) -> Vec<(Vec<Taint>, Arc<[InstanceType]>)> {
+        if !self.inherit_taints {
+            return Vec::new();
         }
-        types.into()
+        let inherited = self.inherited_taints(pool);
+        let further = |id: &ScalableKey| -> Vec<&Taint> {
+            let mut further = self.further_taints(id, pool, &inherited);
+            further.sort_by_key(|taint| taints::identity(taint));
+            further
+        };
+        let mut kinds: Vec<Vec<&Taint>> = self
+            .could_get(pool)
+            .map(|blueprint| further(&blueprint.id))
+            .filter(|kind| !kind.is_empty())
+            .collect();
+        kinds.sort_by_key(|kind| kind.iter().map(|taint| taints::identity(taint)).collect::<Vec<_>>());
+        kinds.dedup();
+        let types = |kind: &[&Taint]| {
+            let mut types = self.catalog.offering(|id| further(id) == kind);
+            types.retain(|one| one.offerings.iter().any(|offering| offering.available));
+            types.into()
+        };
+        kinds.iter().map(|kind| (kind.iter().copied().cloned().collect(), types(kind))).collect()
+    }
+
+    /// Taints of a resource's nodes that a NodePool does not declare, and that keep it from being offered them.
+    pub fn missing_taints<'a>(&self, blueprint: &'a Blueprint, pool: &NodePool) -> Vec<&'a Taint> {
+        if self.inherit_taints { Vec::new() } else { taints::lacking(&blueprint.taints, pool, &[]) }
+    }
+
+    fn further_taints(&self, id: &ScalableKey, pool: &NodePool, inherited: &[Taint]) -> Vec<&Taint> {
+        let blueprint = self.blueprints.iter().find(|blueprint| blueprint.id == *id);
+        blueprint.map(|blueprint| taints::lacking(&blueprint.taints, pool, inherited)).unwrap_or_default()
+    }
+
+    /// What a NodePool's requirements allow for.
+    fn could_get(&self, pool: &NodePool) -> impl Iterator<Item = &Blueprint> {
+        self.blueprints.iter().filter(move |blueprint| {
+            let mut entries = self.catalog.entries.iter().filter(|entry| entry.id == blueprint.id);
+            entries.any(|entry| adoption::meets(pool, &entry.labels))
+        })
     }
 
     /// The taints that a NodePool does not declare and all nodes have that it could get, where it need not declare them.
@@ -74,11 +109,7 @@ impl Offers {
         if !self.inherit_taints {
             return Vec::new();
         }
-        let could_get = |blueprint: &&Blueprint| {
-            let mut entries = self.catalog.entries.iter().filter(|entry| entry.id == blueprint.id);
-            entries.any(|entry| adoption::meets(pool, &entry.labels))
-        };
-        let mut all = self.blueprints.iter().filter(could_get);
+        let mut all = self.could_get(pool);
         let Some(first) = all.next() else { return Vec::new() };
         let mut common = taints::lacking(&first.taints, pool, &[]);
         for blueprint in all {

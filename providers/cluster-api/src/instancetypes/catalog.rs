@@ -195,6 +195,15 @@ impl Catalog {
         }
     }
 
+    /// All instance types, with the offerings available that are of these resources, as far as they were.
+    pub fn offering(&self, of: impl Fn(&ScalableKey) -> bool) -> Vec<InstanceType> {
+        let mut types = self.types.to_vec();
+        for entry in self.entries.iter().filter(|entry| !of(&entry.id)) {
+            types[entry.instance_type].offerings[entry.offering].available = false;
+        }
+        types
+    }
+
     /// What could serve this NodeClaim, best first: the cheapest, then the one that leaves least over, then by name. `relaxed` lets go of
     /// `minValues`.
     pub fn choices(&self, claim: &NodeClaim, relaxed: bool) -> Result<Vec<&Entry>, NoOffer> {

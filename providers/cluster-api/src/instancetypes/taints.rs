@@ -44,16 +44,17 @@ pub fn of_claim(claim: &NodeClaim) -> impl Iterator<Item = &Taint> + Clone {
     claim.spec.taints.iter().flatten().chain(claim.spec.startup_taints.iter().flatten())
 }
 
+/// Key, value and effect. Who tolerates one value does not tolerate another; none is the empty one.
+pub fn identity(taint: &Taint) -> (&str, &str, &str) {
+    (&taint.key, taint.value.as_deref().unwrap_or_default(), &taint.effect)
+}
+
 /// Those of a node's taints that nobody declared: its pods are planned without them. What only puts pods off, and what Cluster API
 /// takes off itself, need not be declared.
 pub fn undeclared<'a, 'b>(
     taints: &'a [Taint],
     declared: impl Iterator<Item = &'b Taint> + Clone,
 ) -> Vec<&'a Taint> {
-    // Who tolerates one value does not tolerate another; none is the empty one.
-    fn identity(taint: &Taint) -> (&str, &str, &str) {
-        (&taint.key, taint.value.as_deref().unwrap_or_default(), &taint.effect)
-    }
     let is_declared = |taint: &Taint| declared.clone().any(|known| identity(known) == identity(taint));
     let matters = |taint: &&Taint| {
         taint.effect != "PreferNoSchedule" && taint.key != UNREGISTERED.key && taint.key != UNINITIALIZED

@@ -365,9 +365,8 @@ fn undeclared(class: &ClusterAPINodeClass, offers: &Offers, pools: &[NodePool]) 
     });
     ours.flat_map(|pool| {
         let name = pool.metadata.name.as_deref().unwrap_or_default();
-        let inherited = offers.inherited_taints(pool);
         offers.blueprints.iter().filter_map(move |blueprint| {
-            let missing = taints::lacking(&blueprint.taints, pool, &inherited);
+            let missing = offers.missing_taints(blueprint, pool);
             let missing: Vec<String> = missing.into_iter().map(taints::display).collect();
             (!missing.is_empty()).then(|| {
                 format!(
