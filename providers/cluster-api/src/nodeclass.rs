@@ -81,7 +81,7 @@ pub struct ClusterAPINodeClassSpec {
     /// Which Machines that Karpenter did not ask for become its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub adoption: Option<Adoption>,
-    /// Whether NodePools need not declare the taints that all nodes they could get have.
+    /// Whether NodePools need not declare the taints of nodes they could get.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inherit_taints: Option<bool>,
     /// Who replaces nodes whose template has changed.

@@ -68,7 +68,7 @@ fn spec() -> Schema {
         .optional(
             "inheritTaints",
             Schema::boolean()
-                .describe("Whether NodePools need not declare the taints of nodes: those that all MachineDeployments meeting a NodePool's requirements have count as declared by it."),
+                .describe("Whether NodePools need not declare the taints of nodes: pods have to tolerate them all the same, and NodeClaims carry them."),
         )
         .optional(
             "drift",
