@@ -290,6 +290,12 @@ pub fn plan(situation: &Situation<'_>) -> Plan {
         return plan;
     }
     let protected = protected_now(situation, &sorted);
+    if let (Some(epoch), Ok(None)) = (epoch, situation.scalable.protected_replicas())
+        && situation.rules.takes_part
+    {
+        // Counted once: at the next look it would count what we ask for now.
+        plan.enrol = Some(Enrolment { epoch, protected });
+    }
     if epoch.is_none() && situation.rules.takes_part {
         // By the management cluster's own times: our clock may be off, and then we would take Machines of others for ours, or
         // ours for theirs. Times have whole seconds, so what is born in the same second has to be told apart by waiting.
@@ -319,7 +325,7 @@ pub fn plan(situation: &Situation<'_>) -> Plan {
     mark_doubles_and_orphans(situation, &sorted, &mut plan);
     if situation.rules.takes_part {
         mark_surplus(situation, &sorted, &keep, reserve, waiting.len(), &mut plan);
-        level(situation, &sorted, &waiting, &keep, reserve, &mut plan);
+        level(situation, &sorted, &waiting, &keep, (protected, reserve), &mut plan);
     } else {
         level_of_another(situation, &sorted, &waiting, keep.len(), &mut plan);
         let leaving = sorted.marked.iter().any(|machine| is_marked_for_its_claim(machine));
@@ -347,8 +353,28 @@ pub fn epoch(scalable: &Scalable) -> Option<Timestamp> {
 /// Since when a resource is scaled by the rules of now. What it had before may serve once its owner says so, and is protected no more:
 /// that begins anew, or Machines that Cluster API made in place of protected ones would be surplus.
 fn enrolled(situation: &Situation<'_>) -> Option<Timestamp> {
-    let outdated = situation.rules.adopt_unclaimed && protected(situation.scalable).is_some_and(|p| p > 0);
-    epoch(situation.scalable).filter(|_| !outdated && !situation.anew)
+    let outdated = situation.rules.adopt_unclaimed
+        && matches!(situation.scalable.protected_replicas(), Err(_) | Ok(Some(1..)));
+    epoch(situation.scalable)
+        .filter(|epoch| !outdated && !situation.anew && !is_yet_to_come(situation, *epoch))
+}
+
+/// Whether a time is later than any that is known to have come: everything that is born would be older. Our own clock may be slow.
+fn is_yet_to_come(situation: &Situation<'_>, time: Timestamp) -> bool {
+    let known = situation.machines.iter().map(|machine| machine.created);
+    let latest = known.fold(situation.now.max(situation.scalable.created), Timestamp::max);
+    time.as_second() > latest.as_second().saturating_add(1)
+}
+
+/// How far the level may rise. After a leap of the management cluster's clock what is born may be older than our epoch for a while: it is
+/// taken for somebody else's, and whoever it was made for goes on waiting. Asking for more would not help.
+pub(super) fn rise(situation: &Situation<'_>, sorted: &Sorted<'_>, protected: i32) -> Rise {
+    let older = sorted.foreign.iter().filter(|machine| machine.claim().is_none()).count();
+    let lags = enrolled(situation).is_some_and(|epoch| epoch > situation.now) && count(older) > protected;
+    match situation.rules.rise {
+        Rise::ToWhatIsNeeded if lags => Rise::ToWhatIsThere,
+        rise => rise,
+    }
 }
 
 /// How many more nodes a resource may give to NodeClaims besides those that wait for it; `None` is any number. By what [`plan`] counts, or
@@ -371,9 +397,21 @@ pub fn room(situation: &Situation<'_>) -> Option<usize> {
 
 /// How many replicas are not ours, by the rules of now.
 fn protected_now(situation: &Situation<'_>, sorted: &Sorted<'_>) -> i32 {
-    match protected(situation.scalable) {
+    let foreign = count(sorted.foreign.len());
+    let is_enrolled = enrolled(situation).is_some();
+    match situation.scalable.protected_replicas() {
         _ if situation.rules.adopt_unclaimed => 0,
-        Some(protected) if enrolled(situation).is_some() => protected,
+        Ok(Some(protected)) if is_enrolled => protected,
+        // What was counted stays counted when it turns out that the epoch cannot be right.
+        Ok(Some(protected)) if !situation.anew && epoch(situation.scalable).is_some() => {
+            protected.max(foreign)
+        }
+        Ok(None) if is_enrolled => {
+            let asked_for = asked_for(situation.scalable, situation.machines, &waiting(situation));
+            foreign.max(not_ours(situation, sorted) - asked_for)
+        }
+        // Any of them may be its owner's.
+        Err(_) if is_enrolled => foreign + count(sorted.free.len()),
         _ => not_ours(situation, sorted),
     }
 }
@@ -408,7 +446,8 @@ pub fn untold(scalable: &Scalable, machines: &[Machine], owner: &str) -> i32 {
         !ours(machine) && epoch(scalable).is_some_and(|epoch| machine.created.as_second() < epoch.as_second())
     };
     let foreign = count(live().filter(foreign).count());
-    scalable.replicas - count(live().filter(ours).count()) - protected(scalable).unwrap_or(0).max(foreign)
+    let protected = scalable.protected_replicas().ok().flatten().unwrap_or(0);
+    scalable.replicas - count(live().filter(ours).count()) - protected.max(foreign)
 }
 
 /// For how many of those that wait we may have asked, when we were here last: for a replica that is not born yet each, or a Machine that has
@@ -434,10 +473,6 @@ fn is_followed(situation: &Situation<'_>) -> bool {
     count(live) <= situation.in_sets.map_or(level, |in_sets| in_sets.min(level))
 }
 
-fn protected(scalable: &Scalable) -> Option<i32> {
-    scalable.annotations.get(names::PROTECTED)?.parse().ok().filter(|protected| *protected >= 0)
-}
-
 /// Machines born since our epoch that are nobody's, but for the oldest, which make up for protected ones that were replaced.
 pub fn unclaimed<'a>(scalable: &Scalable, machines: &'a [Machine]) -> Vec<&'a Machine> {
     let Some(epoch) = epoch(scalable) else { return Vec::new() };
@@ -445,7 +480,9 @@ pub fn unclaimed<'a>(scalable: &Scalable, machines: &'a [Machine]) -> Vec<&'a Ma
     let (mut born, before): (Vec<_>, Vec<_>) =
         nobodys.partition(|machine| machine.created.as_second() >= epoch.as_second());
     born.sort_by(|a, b| (a.created, &a.key).cmp(&(b.created, &b.key)));
-    let protected = usize::try_from(protected(scalable).unwrap_or(0)).unwrap_or(0);
+    // What cannot be read may be any number.
+    let protected = scalable.protected_replicas().map_or(i32::MAX, Option::unwrap_or_default);
+    let protected = usize::try_from(protected).unwrap_or(0);
     born.into_iter().skip(protected.saturating_sub(before.len())).collect()
 }
 
@@ -650,7 +687,14 @@ pub(super) fn dispensable<'a>(situation: &Situation<'_>, free: &[&'a Machine]) -
 pub(super) fn may_lower(situation: &Situation<'_>) -> bool {
     let marked_by_another =
         |machine: &&Machine| !machine.deleting && machine.is_marked() && !is_our_mark(machine);
-    situation.rules.may_lower && !situation.machines.iter().any(|machine| marked_by_another(&machine))
+    situation.rules.may_lower
+        && !is_unreadable(situation)
+        && !situation.machines.iter().any(|machine| marked_by_another(&machine))
+}
+
+/// Whether it cannot be told how many replicas are not ours.
+fn is_unreadable(situation: &Situation<'_>) -> bool {
+    enrolled(situation).is_some() && situation.scalable.protected_replicas().is_err()
 }
 
 /// Whether we marked it: only then is it ours to delete.

@@ -208,7 +208,9 @@ pub fn launch_hold(
     if mode == LaunchMode::MachineDeployment {
         return hold;
     }
-    let hold = hold.filter(|hold| matches!(hold.kind, HoldKind::NoLaunches | HoldKind::NoWrites));
+    let hold = hold.filter(|hold| {
+        matches!(hold.kind, HoldKind::NoLaunches | HoldKind::NoWrites) && !hold.is_about_replicas()
+    });
     hold.or_else(|| {
         let (cluster, control_plane) = (mirror.cluster()?, mirror.control_plane()?);
         skew::hold(scalable, &cluster, control_plane.as_ref().as_ref().ok()?)
@@ -276,7 +278,7 @@ pub fn room(
         anew: false,
         // When it was seen makes no difference here.
         sightings: &Sightings::default(),
-        now: Timestamp::UNIX_EPOCH,
+        now: Timestamp::MAX,
         instant: Instant::now(),
     })
 }

@@ -10,6 +10,7 @@ mod keeping;
 mod lessons;
 mod machine_mode;
 mod node_class;
+mod records;
 mod refusals;
 mod repair;
 mod rig;
