@@ -165,6 +165,8 @@ pub struct Situation<'a> {
     pub ending: &'a [ClaimFacts],
     /// NodeClaims that are known not to exist any more, by uid.
     pub gone: &'a BTreeSet<String>,
+    /// Machines, by uid, that may not be written to: they are as they are.
+    pub set_aside: &'a BTreeSet<String>,
     /// Our workload cluster.
     pub owner: &'a str,
     /// What may be done.
@@ -271,6 +273,8 @@ pub(super) struct Sorted<'a> {
     pub(super) free: Vec<&'a Machine>,
     pub(super) marked: Vec<&'a Machine>,
     pub(super) deleting: usize,
+    /// How many of the foreign ones are that for want of leave to write to them: they stand for no protected one.
+    pub(super) set_aside: usize,
 }
 
 /// What is to be done about a scalable resource.
@@ -325,6 +329,7 @@ pub fn plan(situation: &Situation<'_>) -> Plan {
     mark_doubles_and_orphans(situation, &sorted, &mut plan);
     if situation.rules.takes_part {
         mark_surplus(situation, &sorted, &keep, reserve, waiting.len(), &mut plan);
+        plan.marks.retain(|(key, _)| !is_set_aside(situation, key));
         level(situation, &sorted, &waiting, &keep, (protected, reserve), &mut plan);
     } else {
         level_of_another(situation, &sorted, &waiting, keep.len(), &mut plan);
@@ -418,7 +423,8 @@ fn protected_now(situation: &Situation<'_>, sorted: &Sorted<'_>) -> i32 {
 
 /// How many replicas that are not ours have no Machine of before our epoch.
 fn reserve(protected: i32, sorted: &Sorted<'_>) -> usize {
-    usize::try_from(protected).unwrap_or(0).saturating_sub(sorted.foreign.len())
+    let there = sorted.foreign.len() - sorted.set_aside;
+    usize::try_from(protected).unwrap_or(0).saturating_sub(there)
 }
 
 /// How many replicas a resource has, as our time with it begins, that are neither ours nor the Go provider's.
@@ -493,6 +499,7 @@ fn sort<'a>(situation: &Situation<'a>, epoch: Option<Timestamp>) -> Sorted<'a> {
         free: Vec::new(),
         marked: Vec::new(),
         deleting: 0,
+        set_aside: 0,
     };
     for machine in situation.machines {
         let claim = machine.claim();
@@ -511,6 +518,9 @@ fn sort<'a>(situation: &Situation<'a>, epoch: Option<Timestamp>) -> Sorted<'a> {
             sorted.marked.push(machine);
         } else if claim.is_some() && !another || ending {
             sorted.claimed.push(machine);
+        } else if !another && situation.set_aside.contains(&machine.uid) {
+            sorted.foreign.push(machine);
+            sorted.set_aside += usize::from(ours_by_birth);
         } else if another || spoken_for || !(ours_by_birth || bound || situation.rules.adopt_unclaimed) {
             sorted.foreign.push(machine);
         } else {
@@ -543,7 +553,10 @@ fn waiting<'a>(situation: &Situation<'a>) -> Vec<&'a ClaimFacts> {
 fn doubles(situation: &Situation<'_>) -> Vec<ClaimFacts> {
     let is_double = |claim: &&ClaimFacts| {
         let bound = situation.machines.iter().filter(|machine| is_bound(claim, machine));
-        bound.filter_map(Machine::claim).any(|held| held.owner == situation.owner && held.uid != claim.uid)
+        // One of the same name under another uid was restored from a backup, and is the very one.
+        bound.filter_map(Machine::claim).any(|held| {
+            held.owner == situation.owner && held.uid != claim.uid && held.node_claim != claim.name
+        })
     };
     situation.targeting.iter().chain(situation.ending).filter(is_double).cloned().collect()
 }
@@ -690,6 +703,11 @@ pub(super) fn may_lower(situation: &Situation<'_>) -> bool {
     situation.rules.may_lower
         && !is_unreadable(situation)
         && !situation.machines.iter().any(|machine| marked_by_another(&machine))
+}
+
+fn is_set_aside(situation: &Situation<'_>, key: &ObjectKey) -> bool {
+    let machine = situation.machines.iter().find(|machine| machine.key == *key);
+    machine.is_some_and(|machine| situation.set_aside.contains(&machine.uid))
 }
 
 /// Whether it cannot be told how many replicas are not ours.

@@ -146,3 +146,43 @@ fn after_a_leap_of_the_management_clusters_clock_nothing_is_asked_for_again_and_
     assert_eq!((plan.replicas, plan.enrol), (None, None), "it is taken for another's, and no more are made");
     assert_eq!(born.plan_at(4700).replicas, Some(3), "as soon as what is made can be told from it");
 }
+
+#[test]
+fn a_machine_that_may_not_be_written_to_serves_nobody_and_whoever_waits_gets_another() {
+    let mut case = Case::new(2).claimed(&["a"]).free(&["x"]).waiting(&["b"]).up();
+    assert_eq!(claimed(&case.plan()), ["x"]);
+    case.set_aside = ["uid-x".to_owned()].into();
+    let plan = case.plan();
+    assert_eq!((plan.claims.len(), plan.replicas), (0, Some(3)));
+    let mut reserved = Case::new(4).claimed(&["a"]).free(&["w", "x"]).waiting(&["b"]).up();
+    reserved.protected = Some(1);
+    reserved.set_aside = ["uid-x".to_owned()].into();
+    assert_eq!(reserved.plan().claims.len(), 0, "it stands for no protected one");
+    let mut orphan = Case::new(2).claimed(&["a", "b"]).up();
+    orphan.gone = ["uid-a".to_owned()].into();
+    assert_eq!(marked(&orphan.plan()), [("m-a", "uid-a")]);
+    orphan.set_aside = ["uid-m-a".to_owned()].into();
+    assert_eq!(marked(&orphan.plan()), [], "it stays, and all else goes on");
+}
+
+#[test]
+fn a_node_claim_restored_under_another_uid_is_no_double_of_itself() {
+    let bound = |name: &str| {
+        let mut case = Case::new(1).claimed(&["a"]).waiting(&[name]);
+        case.targeting[0].uid = "uid-restored".to_owned();
+        case.targeting[0].bound_to = Some(ObjectKey::namespaced("default", "m-a"));
+        case.plan().doubles.len()
+    };
+    assert_eq!((bound("a"), bound("other")), (0, 1));
+}
+
+#[test]
+fn the_level_does_not_fall_without_marks_while_a_machine_is_changed_in_place() {
+    // One replica has stayed unborn for long, and nobody waits for it.
+    let mut case = Case::new(3).claimed(&["a", "b"]).up();
+    case.sightings.unborn = Some(case.instant);
+    case.instant += Duration::from_secs(3600);
+    assert_eq!(case.plan().replicas, Some(2));
+    case.machines[0].annotations.insert(names::UPDATE_IN_PROGRESS.to_owned(), String::new());
+    assert_eq!(case.plan().replicas, None, "it would go before one that is born now");
+}

@@ -23,6 +23,7 @@ struct Case {
     targeting: Vec<ClaimFacts>,
     ending: Vec<ClaimFacts>,
     gone: BTreeSet<String>,
+    set_aside: BTreeSet<String>,
     rules: Rules,
     rollout: Option<Rollout>,
     in_sets: Option<i32>,
@@ -44,6 +45,7 @@ impl Case {
             targeting: Vec::new(),
             ending: Vec::new(),
             gone: BTreeSet::new(),
+            set_aside: BTreeSet::new(),
             rules: Rules {
                 takes_part: true,
                 may_lower: true,
@@ -150,6 +152,7 @@ impl Case {
             targeting: &self.targeting,
             ending: &self.ending,
             gone: &self.gone,
+            set_aside: &self.set_aside,
             owner: OWNER,
             rules: self.rules,
             rollout: self.rollout.as_ref(),

@@ -265,6 +265,7 @@ pub fn room(
         targeting: &claims.live,
         ending: &claims.ending,
         gone: &BTreeSet::new(),
+        set_aside: &BTreeSet::new(),
         owner,
         rules: Rules {
             takes_part: class.is_some(),

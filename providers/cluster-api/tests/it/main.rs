@@ -9,6 +9,7 @@ mod go_faults;
 mod keeping;
 mod lessons;
 mod machine_mode;
+mod moves;
 mod node_class;
 mod records;
 mod refusals;
