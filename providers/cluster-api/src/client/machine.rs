@@ -150,10 +150,14 @@ impl Machine {
         self.annotations.contains_key(names::PAUSED)
     }
 
-    /// Whether it has a Node that is not known to be unhealthy: a MachineSet that shrinks takes others first.
+    /// Whether it has a Node that is not known to be unhealthy, and is not being changed in place: a MachineSet that shrinks takes others
+    /// first.
     pub fn is_steady(&self) -> bool {
         let sick = |kind: &str| condition(&self.conditions, kind).is_some_and(|c| c.is_false());
-        self.node_name.is_some() && !sick("NodeHealthy") && !sick("HealthCheckSucceeded")
+        self.node_name.is_some()
+            && !self.is_updating()
+            && !sick("NodeHealthy")
+            && !sick("HealthCheckSucceeded")
     }
 
     /// Whether Cluster API waits for us before it drains its Node.

@@ -237,6 +237,15 @@ impl Scalable {
         }
     }
 
+    /// How many of its replicas were there before Karpenter, if that is written down.
+    pub fn protected_replicas(&self) -> Result<Option<i32>, Malformed> {
+        let Some(text) = self.annotations.get(names::PROTECTED) else { return Ok(None) };
+        match text.trim().parse::<i32>() {
+            Ok(protected) if protected >= 0 => Ok(Some(protected)),
+            _ => Err(self.malformed(names::PROTECTED, format!("{text:?} is not a number of replicas"))),
+        }
+    }
+
     /// The revision of its template, 0 if it does not say.
     pub fn revision(&self) -> i64 {
         self.annotations.get(names::REVISION).and_then(|text| text.parse().ok()).unwrap_or(0)

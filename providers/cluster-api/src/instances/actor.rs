@@ -14,6 +14,7 @@ use karpenter_runtime::object_key::ObjectKey;
 use tokio::time::Instant;
 
 use super::adoption::{self, Unsuited};
+use super::execution::Refusals;
 use super::fleet::Fleet;
 use super::holds::{self, HoldKind};
 use super::ledger::{self, ClaimFacts, Plan, Rise, Rules, Sightings, Situation};
@@ -34,6 +35,13 @@ const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
 const WHILE_WAITING: Duration = Duration::from_secs(15);
 /// How long a Machine's NodeClaim must be out of sight before the server is asked whether it exists.
 const OUT_OF_SIGHT: Duration = Duration::from_secs(60);
+
+/// How often it is looked whether Machines can be adopted that could not be, though nothing happens.
+const WHILE_PUT_OFF: Duration = Duration::from_secs(60);
+/// How long a Machine that may not be written to is left out. A policy protects it, say.
+const SET_ASIDE: Duration = Duration::from_secs(30 * 60);
+/// How many are left out at most: where all of them are refused, making others would not help.
+const MOST_SET_ASIDE: usize = 3;
 
 /// See the module.
 pub struct Actor {
@@ -59,6 +67,25 @@ pub(super) struct Memory {
     replaced: Option<BTreeSet<String>>,
     /// Machines that are to be adopted, and could not be a moment ago.
     unsuited: Unsuited,
+    /// Machines, by uid, that may not be written to, and when that was found out.
+    refusing: BTreeMap<String, Instant>,
+}
+
+impl Memory {
+    /// The Machines that are left out, by uid.
+    fn set_aside(&self) -> BTreeSet<String> {
+        self.refusing.iter().filter(|(_, at)| at.elapsed() < SET_ASIDE).map(|(uid, _)| uid.clone()).collect()
+    }
+
+    /// These Machines may not be written to.
+    fn set_these_aside(&mut self, machines: &[String]) {
+        self.refusing.retain(|_, at| at.elapsed() < SET_ASIDE);
+        for uid in machines {
+            if self.refusing.len() < MOST_SET_ASIDE {
+                self.refusing.entry(uid.clone()).or_insert_with(Instant::now);
+            }
+        }
+    }
 }
 
 /// A resource and everything a plan is made from.
@@ -97,7 +124,7 @@ impl Actor {
         self.succeed(&look).await;
         self.look_back(&look);
         self.return_to(&look).await?;
-        self.adopt(&look).await;
+        let put_off = self.adopt(&look).await;
         takeover::take_over(fleet, &look.scalable, &look.machines).await;
         self.tell_marks(&look);
         let (first, _) = self.plan(&look);
@@ -105,6 +132,10 @@ impl Actor {
         let suspects = self.suspects(id, &look.machines);
         if !first.writes() && suspects.is_empty() {
             self.give_turns(&look.scalable, &first, 0);
+            let mut first = first;
+            if put_off {
+                first.look_again(WHILE_PUT_OFF);
+            }
             return Ok(self.settle(id, first));
         }
         let mut look = Look {
@@ -124,9 +155,10 @@ impl Actor {
         if hold == Some(HoldKind::NoWrites) || hold == Some(HoldKind::NotOurs) && is_news {
             return Ok(Outcome::After(WHILE_WAITING));
         }
-        let again = match self.carry_out(&look, &plan, targeting.len()).await {
+        let mut refusals = Refusals::default();
+        let again = match self.carry_out(&look, &plan, targeting.len(), &mut refusals).await {
             Err(error @ HubError::Refused { .. }) => {
-                self.turn_away(&look.scalable, &plan, &targeting, &error.to_string());
+                self.turn_away(&look.scalable, &plan, &targeting, &refusals, &error.to_string());
                 self.tell_refusal(&look.scalable, &error);
                 return Err(error);
             }
@@ -181,6 +213,7 @@ impl Actor {
             targeting: &targeting,
             ending: &fleet.ending_on(&look.machines),
             gone: &look.gone,
+            set_aside: &memory.set_aside(),
             owner: &fleet.owner,
             rules,
             rollout: rollout.as_ref(),
@@ -332,12 +365,12 @@ impl Actor {
     }
 
     /// Makes NodeClaims for Machines that were there before, where that is wanted, and for those that Cluster API put in the place of
-    /// others while nobody looked. What fails is done at the next look.
-    async fn adopt(&self, look: &Look) {
+    /// others while nobody looked. What fails is done at the next look. Whether some are put off, and nothing will tell when they can be.
+    async fn adopt(&self, look: &Look) -> bool {
         let fleet = &self.fleet;
-        let Some(class) = fleet.node_class_of(&look.scalable) else { return };
+        let Some(class) = fleet.node_class_of(&look.scalable) else { return false };
         if fleet.hold(&look.scalable).is_some() {
-            return;
+            return false;
         }
         let id = &look.scalable.id;
         let (spec, memory) = (class.spec(), self.memory(id));
@@ -350,7 +383,7 @@ impl Actor {
         };
         // While Machines are replaced, the new ones are for the successors of those that go.
         if rollout::rollout(&look.scalable, &look.sets, &look.machines).is_some() {
-            return;
+            return false;
         }
         let fresh = |machine: &&Machine| {
             adoption::is_adoptable(machine)
@@ -358,12 +391,23 @@ impl Actor {
                 && fleet.node_claims.bound_to(&machine.key).is_empty()
                 && !memory.unsuited.holds(machine)
         };
-        let machines: Vec<&Machine> = look.machines.iter().filter(fresh).collect();
-        if machines.is_empty() {
-            return;
+        let (mut machines, set_aside): (Vec<&Machine>, _) = (Vec::new(), memory.set_aside());
+        let mut put_off = false;
+        for machine in look.machines.iter().filter(fresh) {
+            match set_aside.contains(&machine.uid) {
+                true => put_off = true,
+                false => machines.push(machine),
+            }
         }
-        let Ok(pools) = fleet.node_claims.node_pools().await else { return };
-        let Ok(nodes) = fleet.node_claims.node_labels().await else { return };
+        if machines.is_empty() {
+            return put_off;
+        }
+        // Whose claims were refused a moment ago would come again and again.
+        if fleet.why_unavailable(id, None).is_some() {
+            return true;
+        }
+        let Ok(pools) = fleet.node_claims.node_pools().await else { return put_off };
+        let Ok(nodes) = fleet.node_claims.node_labels().await else { return put_off };
         let offers = fleet.offers(&class);
         let mut passed_over = Vec::new();
         for machine in machines {
@@ -391,24 +435,36 @@ impl Actor {
             }
         }
         self.lock().entry(id.clone()).or_default().unsuited.note(&passed_over);
+        put_off
     }
 
-    /// Turns those away for whom the management cluster refuses what they need, such as by a policy: they go elsewhere, and so do others
-    /// for a while.
-    fn turn_away(&self, scalable: &Scalable, plan: &Plan, targeting: &[ClaimFacts], why: &str) {
+    /// Turns those away for whom the management cluster refuses what they need, such as by a policy: they go elsewhere, and where it refuses
+    /// that to all of them so do others for a while. Machines that may not be written to are left out meanwhile.
+    fn turn_away(
+        &self,
+        scalable: &Scalable,
+        plan: &Plan,
+        targeting: &[ClaimFacts],
+        refusals: &Refusals,
+        why: &str,
+    ) {
         let (fleet, id) = (&self.fleet, &scalable.id);
+        self.lock().entry(id.clone()).or_default().set_these_aside(&refusals.machines);
         let rises = plan.enrol.is_some() || plan.replicas.is_some_and(|level| level > scalable.replicas);
-        let unserved = targeting.iter().filter(|claim| plan.unserved.contains(&claim.uid));
-        let unclaimed =
-            targeting.iter().filter(|c| plan.claims.iter().any(|(_, served)| served.uid == c.uid));
-        let turned_away: Vec<&ClaimFacts> = unserved.filter(|_| rises).chain(unclaimed).collect();
+        let turned_away = targeting.iter().filter(|claim| {
+            let wants_more = rises && refusals.of_resource && plan.unserved.contains(&claim.uid);
+            wants_more || refusals.claims.contains(&claim.uid)
+        });
+        let turned_away: Vec<&ClaimFacts> = turned_away.collect();
         if turned_away.is_empty() {
             return;
         }
-        fleet.failed(id, None, why);
-        fleet.metrics.launch_failures.inc(&[&id.to_string(), "Refused"]);
+        // Where others are made for those that wait, nothing has failed but who was to have these.
+        if refusals.of_resource || !rises && refusals.claims.len() == plan.claims.len() {
+            fleet.failed(id, None, why);
+        }
         for claim in turned_away.into_iter().filter(|claim| claim.provider_id.is_none()) {
-            fleet.refuse(&claim.uid, why.to_owned());
+            fleet.refuse(id, &claim.uid, "Refused", why.to_owned());
             fleet.wake(&claim.name);
         }
     }
@@ -481,7 +537,7 @@ impl Actor {
             fleet.failed(id, None, "it has no room");
         }
         for claim in &plan.refused {
-            fleet.refuse(&claim.uid, format!("{id} has no room"));
+            fleet.refuse(id, &claim.uid, "NoRoom", format!("{id} has no room"));
             fleet.wake(&claim.name);
         }
         let counts = plan.counts;
@@ -510,9 +566,13 @@ impl Actor {
     /// of NodeClaims that end, or are gone, are deleted directly.
     async fn refuse_if_gone(&self, id: &ScalableKey, machines: &[Machine]) -> Result<Outcome, HubError> {
         match self.fleet.hub.scalable(id).await {
+            // What goes while the Cluster is paused, or with it, is being moved to another management cluster.
+            Err(error) if error.is_not_found() && !matches!(self.fleet.is_paused().await, Ok(false)) => {
+                Ok(Outcome::After(WHILE_WAITING))
+            }
             Err(error) if error.is_not_found() => {
                 for claim in self.fleet.node_claims.targeting(id) {
-                    self.fleet.refuse(&claim.uid, format!("{id} does not exist any more"));
+                    self.fleet.refuse(id, &claim.uid, "NoResource", format!("{id} does not exist any more"));
                     self.fleet.wake(&claim.name);
                 }
                 self.fleet.metrics.machines.delete_matching(&[("resource", &id.to_string())]);

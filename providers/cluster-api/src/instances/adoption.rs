@@ -52,6 +52,7 @@ pub fn is_adoptable(machine: &Machine) -> bool {
         && !machine.deleting
         && !machine.is_marked()
         && !machine.is_condemned()
+        && !machine.is_paused()
         && machine.node_name.is_some()
         && machine.provider_id.is_some()
 }

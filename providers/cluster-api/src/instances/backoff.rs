@@ -23,6 +23,8 @@ type Place = (ScalableKey, Option<String>);
 #[derive(Debug, Default)]
 struct State {
     failed: BTreeMap<Place, Failed>,
+    /// Where nothing came of it but waiting: the next Machine that appears shows that it works again, and says nothing of what failed.
+    nothing_came: BTreeMap<ScalableKey, Failed>,
     version: u64,
 }
 
@@ -39,10 +41,13 @@ impl Shape {
     /// part of it.
     pub fn of(scalable: &Scalable, template: Option<&Result<Template, String>>) -> Self {
         let is_owners = |key: &str| {
-            let ours = [names::EPOCH, names::PROTECTED];
+            let apart = [names::EPOCH, names::PROTECTED, names::PRICE];
+            // What it costs changes by itself, and mends nothing.
+            let is_price = key.strip_prefix(names::CAPACITY_DOMAIN).is_some_and(|name| name == "price");
             let read =
                 [names::CAPACITY_DOMAIN, names::MIN_SIZE, names::MAX_SIZE, names::SKIP_PREFLIGHT_CHECKS];
-            !ours.contains(&key)
+            !apart.contains(&key)
+                && !is_price
                 && (read.iter().any(|prefix| key.starts_with(prefix)) || key.starts_with(GROUP))
         };
         let annotations: BTreeMap<&String, &String> =
@@ -65,11 +70,23 @@ struct Failed {
     pause: Duration,
     why: String,
     shape: Option<Shape>,
-    /// Whether nothing came of it but waiting: the next Machine that appears shows that it works again.
-    nothing_came: bool,
 }
 
 impl Failed {
+    /// What is to be noted of a failure after this one, if anything.
+    fn after(before: Option<&Self>, shape: Option<Shape>, why: &str) -> Option<Self> {
+        let now = Instant::now();
+        let pause = match before {
+            Some(failed) if failed.is_of_another(shape) => FIRST,
+            Some(failed) if failed.until > now => return None,
+            // Long quiet since: start over.
+            Some(failed) if now.saturating_duration_since(failed.until) > LONGEST => FIRST,
+            Some(failed) => (failed.pause * 2).min(LONGEST),
+            None => FIRST,
+        };
+        Some(Self { until: now + pause, pause, why: why.to_owned(), shape })
+    }
+
     /// Whether it is another thing by now. One that is out of sight is as it was.
     fn is_of_another(&self, shape: Option<Shape>) -> bool {
         self.shape.zip(shape).is_some_and(|(before, now)| now.was_another(&before))
@@ -79,44 +96,27 @@ impl Failed {
 impl Backoff {
     /// A launch failed. Failures while it is unavailable anyway are of the same kind and do not prolong it.
     pub fn failed(&self, id: &ScalableKey, failure_domain: Option<&str>, shape: Option<Shape>, why: &str) {
-        self.note(id, failure_domain, shape, why, false);
+        let mut state = self.lock();
+        let place = (id.clone(), failure_domain.map(str::to_owned));
+        if let Some(failed) = Failed::after(state.failed.get(&place), shape, why) {
+            state.failed.insert(place, failed);
+            state.version += 1;
+        }
     }
 
     /// No Machine comes of a resource.
     pub fn nothing_came(&self, id: &ScalableKey, shape: Option<Shape>, why: &str) {
-        self.note(id, None, shape, why, true);
-    }
-
-    fn note(
-        &self,
-        id: &ScalableKey,
-        failure_domain: Option<&str>,
-        shape: Option<Shape>,
-        why: &str,
-        nothing_came: bool,
-    ) {
-        let now = Instant::now();
         let mut state = self.lock();
-        let place = (id.clone(), failure_domain.map(str::to_owned));
-        let pause = match state.failed.get(&place) {
-            Some(failed) if failed.is_of_another(shape) => FIRST,
-            Some(failed) if failed.until > now => return,
-            // Long quiet since: start over.
-            Some(failed) if now.saturating_duration_since(failed.until) > LONGEST => FIRST,
-            Some(failed) => (failed.pause * 2).min(LONGEST),
-            None => FIRST,
-        };
-        let (until, why) = (now + pause, why.to_owned());
-        state.failed.insert(place, Failed { until, pause, why, shape, nothing_came });
-        state.version += 1;
+        if let Some(failed) = Failed::after(state.nothing_came.get(id), shape, why) {
+            state.nothing_came.insert(id.clone(), failed);
+            state.version += 1;
+        }
     }
 
     /// A Machine of a resource appeared.
     pub fn came(&self, id: &ScalableKey) {
         let mut state = self.lock();
-        let before = state.failed.len();
-        state.failed.retain(|(of, _), failed| of != id || !failed.nothing_came);
-        if state.failed.len() != before {
+        if state.nothing_came.remove(id).is_some() {
             state.version += 1;
         }
     }
@@ -124,32 +124,38 @@ impl Backoff {
     /// A launch worked.
     pub fn succeeded(&self, id: &ScalableKey, failure_domain: Option<&str>) {
         let mut state = self.lock();
-        if state.failed.remove(&(id.clone(), failure_domain.map(str::to_owned))).is_some() {
+        let failed = state.failed.remove(&(id.clone(), failure_domain.map(str::to_owned)));
+        if state.nothing_came.remove(id).or(failed).is_some() {
             state.version += 1;
         }
     }
 
-    /// Why an offering is unavailable, if it failed of late as it is now: there, or wherever its resource puts Machines.
+    /// Why an offering is unavailable, if it failed of late as it is now: there, or wherever its resource puts Machines. What it is now is
+    /// asked for only if something failed: working that out takes a while.
     pub fn why(
         &self,
         id: &ScalableKey,
         failure_domain: Option<&str>,
-        shape: Option<Shape>,
+        shape: impl FnOnce() -> Option<Shape>,
     ) -> Option<String> {
-        let (state, now) = (self.lock(), Instant::now());
-        let failed = |domain: Option<&str>| {
-            let failed = state.failed.get(&(id.clone(), domain.map(str::to_owned)))?;
-            (failed.until > now && !failed.is_of_another(shape))
-                .then(|| format!("failed of late: {}", failed.why))
+        let now = Instant::now();
+        let failed: Vec<Failed> = {
+            let state = self.lock();
+            let at = |domain: Option<&str>| state.failed.get(&(id.clone(), domain.map(str::to_owned)));
+            let places = [at(failure_domain), at(None), state.nothing_came.get(id)];
+            places.into_iter().flatten().filter(|failed| failed.until > now).cloned().collect()
         };
-        failed(failure_domain).or_else(|| failed(None))
+        let shape = if failed.is_empty() { return None } else { shape() };
+        let failed = failed.into_iter().find(|failed| !failed.is_of_another(shape))?;
+        Some(format!("failed of late: {}", failed.why))
     }
 
     /// Counts changes, those that time brings included.
     pub fn version(&self) -> (u64, usize) {
         let now = Instant::now();
         let state = self.lock();
-        (state.version, state.failed.values().filter(|failed| failed.until > now).count())
+        let all = state.failed.values().chain(state.nothing_came.values());
+        (state.version, all.filter(|failed| failed.until > now).count())
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -173,8 +179,8 @@ mod tests {
             backoff.failed(&id, None, None, "no host");
             backoff.failed(&id, None, None, "no host either");
             let start = Instant::now();
-            assert_eq!(backoff.why(&id, None, None).as_deref(), Some("failed of late: no host"));
-            while backoff.why(&id, None, None).is_some() {
+            assert_eq!(backoff.why(&id, None, || None).as_deref(), Some("failed of late: no host"));
+            while backoff.why(&id, None, || None).is_some() {
                 tokio::time::sleep(Duration::from_secs(60)).await;
             }
             pauses.push(start.elapsed().as_secs() / 60);
@@ -183,7 +189,7 @@ mod tests {
         backoff.succeeded(&id, None);
         backoff.failed(&id, None, None, "again");
         tokio::time::sleep(Duration::from_secs(180)).await;
-        assert_eq!(backoff.why(&id, None, None), None);
+        assert_eq!(backoff.why(&id, None, || None), None);
     }
 
     #[tokio::test(start_paused = true)]
@@ -191,10 +197,16 @@ mod tests {
         let id = ScalableKey::from_annotation("ns/m").expect("a key");
         let backoff = Backoff::default();
         backoff.failed(&id, Some("a"), None, "no host");
-        assert!(backoff.why(&id, Some("a"), None).is_some() && backoff.why(&id, Some("b"), None).is_none());
+        assert!(
+            backoff.why(&id, Some("a"), || None).is_some() && backoff.why(&id, Some("b"), || None).is_none()
+        );
         backoff.failed(&id, None, None, "no Machine appears");
-        assert!(backoff.why(&id, Some("b"), None).is_some(), "where its Machines come is not for us to say");
+        assert!(
+            backoff.why(&id, Some("b"), || None).is_some(),
+            "where its Machines come is not for us to say"
+        );
     }
+
     #[tokio::test(start_paused = true)]
     async fn what_is_mended_is_available_at_once_and_what_others_write_mends_nothing() {
         let deployment = |change: &dyn Fn(&mut Value)| {
@@ -206,12 +218,15 @@ mod tests {
         let (id, shape) = (plain.id.clone(), |scalable: &Scalable| Some(Shape::of(scalable, None)));
         let backoff = Backoff::default();
         backoff.failed(&id, None, shape(&plain), "no room");
-        let is_out = |shape: Option<Shape>| backoff.why(&id, None, shape).is_some();
+        let is_out = |shape: Option<Shape>| backoff.why(&id, None, || shape).is_some();
         assert!(is_out(shape(&plain)) && is_out(None), "out of sight is as it was");
         let of_others = deployment(&|object| {
             object["spec"]["replicas"] = 7.into();
             object["metadata"]["annotations"]["somebody/heartbeat"] = "12".into();
             object["metadata"]["annotations"][names::EPOCH] = "2026-01-01T00:00:00Z".into();
+            for key in [names::PRICE, "capacity.cluster-autoscaler.kubernetes.io/price"] {
+                object["metadata"]["annotations"][key] = "0.2".into();
+            }
         });
         assert!(is_out(shape(&of_others)));
         let larger = deployment(&|object| object["metadata"]["annotations"][names::MAX_SIZE] = "5".into());
@@ -231,9 +246,41 @@ mod tests {
         let backoff = Backoff::default();
         backoff.nothing_came(&id, None, "no Machine appears");
         backoff.came(&id);
-        assert_eq!(backoff.why(&id, None, None), None);
+        assert_eq!(backoff.why(&id, None, || None), None);
         backoff.failed(&id, None, None, "no host");
         backoff.came(&id);
-        assert!(backoff.why(&id, None, None).is_some(), "it may fail as the one before");
+        assert!(backoff.why(&id, None, || None).is_some(), "it may fail as the one before");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_machine_that_appears_late_and_fails_again_is_kept_away_from_for_longer() {
+        let id = ScalableKey::from_annotation("ns/m").expect("a key");
+        let backoff = Backoff::default();
+        let mut pauses = Vec::new();
+        for _ in 0..3 {
+            backoff.nothing_came(&id, None, "no Machine appears");
+            tokio::time::sleep(Duration::from_secs(10)).await;
+            backoff.came(&id);
+            tokio::time::sleep(Duration::from_secs(20)).await;
+            backoff.failed(&id, None, None, "no host");
+            let start = Instant::now();
+            while backoff.why(&id, None, || None).is_some() {
+                tokio::time::sleep(Duration::from_secs(60)).await;
+            }
+            pauses.push(start.elapsed().as_secs() / 60);
+            tokio::time::sleep(Duration::from_secs(60)).await;
+        }
+        assert_eq!(pauses, [3, 6, 12]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_a_resource_is_is_worked_out_only_where_something_failed_of_late() {
+        let id = ScalableKey::from_annotation("ns/m").expect("a key");
+        let backoff = Backoff::default();
+        let never = || -> Option<Shape> { panic!("asked for") };
+        assert_eq!(backoff.why(&id, None, never), None);
+        backoff.failed(&id, None, None, "no host");
+        tokio::time::sleep(FIRST).await;
+        assert_eq!(backoff.why(&id, None, never), None, "that is over");
     }
 }

@@ -10,9 +10,9 @@ use super::fleet::Fleet;
 use super::launch;
 use super::ledger::is_our_mark;
 use super::node_claims::{AssignError, bound_by_go, facts};
-use super::succession;
+use super::{restoration, succession};
 use crate::client::fields::parse_key;
-use crate::client::machine::Machine;
+use crate::client::machine::{Claim, Machine};
 use crate::names;
 
 /// What becomes of a NodeClaim's binding when its instance is asked for.
@@ -35,18 +35,23 @@ pub(super) async fn keep(fleet: &Fleet, claim: &NodeClaim) -> Result<Bound, Prov
         None => None,
     };
     let uid = claim.metadata.uid.as_deref().unwrap_or_default();
+    let name = claim.metadata.name.as_deref().unwrap_or_default();
     let may_be_its = |machine: &Machine| {
-        let anothers = machine.claim().is_some_and(|held| held.owner != fleet.owner || held.uid != uid);
+        // Under its name and another uid it was claimed for this one before that was restored from a backup.
+        let its = |held: Claim| held.owner == fleet.owner && (held.uid == uid || held.node_claim == name);
+        let anothers = machine.claim().is_some_and(|held| !its(held));
         !anothers && !machine.deleting && !is_our_mark(machine)
     };
-    let Some(machine) = machine.filter(may_be_its) else {
-        return match fleet.node_claims.release(claim).await {
-            Ok(Some(now)) => Ok(Bound::Released(Box::new(now))),
-            Ok(None) => Err(ProviderError::not_found("the NodeClaim is gone")),
-            Err(error) => Err(ProviderError::other(error)),
-        };
-    };
+    let Some(machine) = machine.filter(may_be_its) else { return release(fleet, claim).await };
+    if machine.claim().is_some_and(|held| held.uid != uid) {
+        restoration::reclaim(fleet, &machine).await.map_err(ProviderError::other)?;
+    }
+    // Its time with us begins with us.
+    let is_overdue = launch::is_overdue(fleet, claim, launch::age(fleet, claim).min(fleet.since_start()));
     let Some(id) = fleet.mirror.scalable_of(&machine) else {
+        if is_overdue {
+            return release(fleet, claim).await;
+        }
         // It may only not have been seen yet.
         let why = format!("Machine {} is of no MachineDeployment or MachineSet that is known", machine.key);
         return Err(ProviderError::create(NotYet::new(why.clone()), "MachinePending", why));
@@ -76,11 +81,19 @@ pub(super) async fn keep(fleet: &Fleet, claim: &NodeClaim) -> Result<Bound, Prov
             format!("Machine {}, which the Go provider bound it to, is about to be claimed", machine.key),
         ),
     };
-    // Its time with us begins with us.
-    if launch::is_overdue(fleet, claim, launch::age(fleet, claim).min(fleet.since_start())) {
+    if is_overdue {
         return Err(ProviderError::insufficient_capacity(told.1));
     }
     Ok(pending(told))
+}
+
+/// Gives up a binding: the NodeClaim is one like any other from now on.
+async fn release(fleet: &Fleet, claim: &NodeClaim) -> Result<Bound, ProviderError> {
+    match fleet.node_claims.release(claim).await {
+        Ok(Some(now)) => Ok(Bound::Released(Box::new(now))),
+        Ok(None) => Err(ProviderError::not_found("the NodeClaim is gone")),
+        Err(error) => Err(ProviderError::other(error)),
+    }
 }
 
 /// A Machine of our Cluster. `None` only if the management cluster says that there is none.

@@ -76,7 +76,9 @@ pub(crate) async fn care(fleet: Weak<Fleet>, stop: CancellationToken) {
                     if !is_standalone(&fleet, &found) || found.metadata.deletion_timestamp.is_some() {
                         continue;
                     }
-                    if machine.is_condemned() && !machine.skips_remediation() {
+                    // While Cluster API is to leave a Machine alone, its node stays as well.
+                    let is_condemned = machine.is_condemned() && !machine.skips_remediation();
+                    if is_condemned && fleet.paused(&machine).is_none() {
                         give_up(&fleet, &machine, &found, &mut duties).await;
                     } else {
                         duties.tell_standing(&fleet, &machine, &found).await;

@@ -11,6 +11,7 @@ use super::hook;
 use super::ledger::{ClaimFacts, Plan, is_our_mark};
 use super::remediation;
 use crate::client::hub::HubError;
+use crate::client::machine::Machine;
 use crate::client::scalable::Scalable;
 use crate::names;
 use crate::nodeclass::ClusterAPINodeClass;
@@ -18,9 +19,62 @@ use crate::nodeclass::ClusterAPINodeClass;
 /// How many Machines are written to at once.
 const AT_ONCE: usize = 8;
 
+/// What the management cluster refused of a plan.
+#[derive(Debug, Default)]
+pub(super) struct Refusals {
+    /// The uids of the Machines that may not be written to.
+    pub(super) machines: Vec<String>,
+    /// The uids of the NodeClaims that were to get a Machine and may not.
+    pub(super) claims: Vec<String>,
+    /// Whether it was the resource that may not be written to.
+    pub(super) of_resource: bool,
+    /// The first refusal of one, once all that hangs on no other has been tried.
+    first: Option<HubError>,
+}
+
+impl Refusals {
+    /// What a write to the resource came to, which is an error unless that was refused.
+    fn of_level<T>(
+        &mut self,
+        written: Result<Option<T>, HubError>,
+        refused: T,
+    ) -> Result<Option<T>, HubError> {
+        match written {
+            Err(error @ HubError::Refused { .. }) => {
+                self.of_resource = true;
+                self.first.get_or_insert(error);
+                Ok(Some(refused))
+            }
+            other => other,
+        }
+    }
+
+    /// What a write to a Machine came to, unless that was refused: the others are tried all the same.
+    fn sort_out<T>(
+        &mut self,
+        machine: &Machine,
+        written: Result<Option<T>, HubError>,
+    ) -> Result<Option<T>, HubError> {
+        match written {
+            Err(error @ HubError::Refused { .. }) => {
+                self.machines.push(machine.uid.clone());
+                self.first.get_or_insert(error);
+                Ok(None)
+            }
+            other => other,
+        }
+    }
+}
+
 impl Actor {
     /// Writes what the plan says; whether to look again because someone else wrote too.
-    pub(super) async fn carry_out(&self, look: &Look, plan: &Plan, batch: usize) -> Result<bool, HubError> {
+    pub(super) async fn carry_out(
+        &self,
+        look: &Look,
+        plan: &Plan,
+        batch: usize,
+        refusals: &mut Refusals,
+    ) -> Result<bool, HubError> {
         let fleet = &self.fleet;
         let mut scalable = look.scalable.clone();
         if let Some(enrolment) = &plan.enrol {
@@ -29,6 +83,10 @@ impl Actor {
                 names::PROTECTED: enrolment.protected.to_string(),
             });
             let written = fleet.hub.annotate_scalable(&scalable, json!({"annotations": annotations})).await;
+            if matches!(written, Err(HubError::Refused { .. })) {
+                refusals.of_resource = true;
+                refusals.claims = plan.claims.iter().map(|(_, claim)| claim.uid.clone()).collect();
+            }
             let Some(now) = self.written("enrol", written)? else { return Ok(true) };
             self.lock().entry(scalable.id.clone()).or_default().anew = false;
             scalable = now;
@@ -46,24 +104,30 @@ impl Actor {
         let rises = plan.replicas.is_some_and(|level| level > scalable.replicas);
         let level_first = rises && plan.marks.is_empty() && plan.removals.is_empty();
         if level_first {
-            match self.set_level(look, &scalable, plan.replicas, batch).await? {
+            // Who gets what is there already does so all the same.
+            let level = self.set_level(look, &scalable, plan.replicas, batch).await;
+            match refusals.of_level(level, (plan.unserved.len(), false))? {
                 Some((lacks, look_again)) => (short, again) = (lacks, look_again),
                 None => return Ok(true),
             }
         }
-        again |= self.claim(look, plan).await?;
+        again |= self.claim(look, plan, refusals).await?;
         let mark = |(key, mark): &(ObjectKey, String)| {
             let metadata = json!({"annotations": {names::DELETE_MACHINE: mark}});
-            Some(fleet.hub.annotate_machine(machine(key)?, metadata))
+            let machine = machine(key)?;
+            Some(async move { (machine, fleet.hub.annotate_machine(machine, metadata).await) })
         };
         let marks = a_few_at_once(plan.marks.iter().filter_map(mark).collect()).await;
-        let marks = marks.into_iter().map(|written| self.written("mark", written));
+        let marks = marks
+            .into_iter()
+            .map(|(machine, written)| refusals.sort_out(machine, self.written("mark", written)));
         let (written, failed): (Vec<_>, Vec<_>) = marks.partition(|written| matches!(written, Ok(Some(_))));
         let unmarked = plan.marks.len() - written.len();
         let error = failed.into_iter().find_map(Result::err);
         if !level_first {
             let level = plan.replicas.and_then(|level| covered(level, unmarked, &scalable, plan));
-            match self.set_level(look, &scalable, level, batch).await? {
+            let level = self.set_level(look, &scalable, level, batch).await;
+            match refusals.of_level(level, (plan.unserved.len(), false))? {
                 Some((lacks, look_again)) => (short, again) = (lacks, again | look_again),
                 None => return error.map_or(Ok(true), Err),
             }
@@ -77,18 +141,18 @@ impl Actor {
             return Err(error);
         }
         if unmarked > 0 {
-            return Ok(true);
+            return refusals.first.take().map_or(Ok(true), Err);
         }
         let unpaused = |key: &ObjectKey| machine(key).filter(|machine| !machine.is_paused());
         let removals = plan.removals.iter().filter_map(|key| Some(fleet.hub.delete_machine(unpaused(key)?)));
         for written in a_few_at_once(removals.collect()).await {
             again |= self.written("delete", written)?.is_none();
         }
-        Ok(again)
+        refusals.first.take().map_or(Ok(again), Err)
     }
 
     /// Writes the plan's claims, a few at a time; whether to look again because somebody else was first with one.
-    async fn claim(&self, look: &Look, plan: &Plan) -> Result<bool, HubError> {
+    async fn claim(&self, look: &Look, plan: &Plan, refusals: &mut Refusals) -> Result<bool, HubError> {
         let fleet = &self.fleet;
         let class = fleet.node_class_of(&look.scalable);
         let hooked = class.as_ref().is_some_and(|class| class.hook_timeout().is_some());
@@ -103,12 +167,14 @@ impl Actor {
                 &mut metadata["annotations"],
                 skips_remediation && !machine.skips_remediation(),
             );
-            claims.push(async move { (claim, fleet.hub.annotate_machine(machine, metadata).await) });
+            claims.push(async move { (claim, machine, fleet.hub.annotate_machine(machine, metadata).await) });
         }
         let (mut again, mut error) = (false, None);
-        for (claim, written) in a_few_at_once(claims).await {
-            match self.written("claim", written) {
+        for (claim, machine, written) in a_few_at_once(claims).await {
+            let refused = refusals.machines.len();
+            match refusals.sort_out(machine, self.written("claim", written)) {
                 Ok(Some(_)) => fleet.wake(&claim.name),
+                Ok(None) if refusals.machines.len() > refused => refusals.claims.push(claim.uid.clone()),
                 Ok(None) => {
                     fleet.metrics.claims_lost.inc(&[&look.scalable.id.to_string()]);
                     again = true;

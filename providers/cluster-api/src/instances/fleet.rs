@@ -35,6 +35,7 @@ use crate::client::scalable::{Scalable, ScalableKey, ScalableKind};
 use crate::client::settings::Settings;
 use crate::instancetypes::catalog::Entry;
 use crate::metrics::Metrics;
+use crate::names;
 use crate::nodeclass::ClusterAPINodeClass;
 
 /// See the module.
@@ -242,6 +243,16 @@ impl Fleet {
         }
     }
 
+    /// That a resource which is out of sight may be on its way to another management cluster: its Cluster is paused, or gone as well.
+    pub(crate) fn moves(&self, id: &ScalableKey) -> Option<Hold> {
+        let (reason, message) = match self.mirror.cluster() {
+            None => ("ManagementUnavailable", format!("{id} and its Cluster are not to be found")),
+            Some(cluster) if cluster.paused => ("Paused", format!("{id} is gone, and the Cluster is paused")),
+            Some(_) => return None,
+        };
+        Some(Hold { kind: HoldKind::NoWrites, reason, message })
+    }
+
     /// What Machines of their own are made from: a resource, or what a NodeClass names.
     pub fn blueprint(&self, id: &ScalableKey) -> Option<Arc<Scalable>> {
         if id.kind != ScalableKind::MachineTemplate {
@@ -284,7 +295,14 @@ impl Fleet {
     }
 
     fn bound_to(&self, machines: &[Machine], ends: bool) -> impl Iterator<Item = ClaimFacts> {
-        let bound = machines.iter().flat_map(|machine| self.node_claims.bound_to(&machine.key));
+        let bound = machines.iter().flat_map(|machine| {
+            let mut bound = self.node_claims.bound_to(&machine.key);
+            // As the Go provider leaves one that it claimed.
+            if machine.claim().is_none() && machine.labels.contains_key(names::MEMBER) {
+                bound.extend(self.node_claims.launched_as(machine));
+            }
+            bound
+        });
         bound.filter(move |claim| claim.ends == ends).map(|claim| claim.facts)
     }
 
@@ -324,9 +342,7 @@ impl Fleet {
             silent,
             room: &|scalable| self.room(scalable),
             running: &|id| self.node_claims.running(id),
-            failed: &|id, failure_domain| {
-                paused(id).or_else(|| self.backoff.why(id, failure_domain, self.shape(id)))
-            },
+            failed: &|id, failure_domain| paused(id).or_else(|| self.why_unavailable(id, failure_domain)),
         };
         let offers = Arc::new(market.offers(class));
         self.state().catalogs.insert(class.name().to_owned(), (version, Arc::clone(&offers)));
@@ -341,6 +357,11 @@ impl Fleet {
     /// No Machine comes of a resource: others go elsewhere until one does, or for a while.
     pub(crate) fn nothing_came(&self, id: &ScalableKey, why: &str) {
         self.backoff.nothing_came(id, self.shape(id), why);
+    }
+
+    /// Why launches from a resource are not tried, if they failed of late.
+    pub(crate) fn why_unavailable(&self, id: &ScalableKey, failure_domain: Option<&str>) -> Option<String> {
+        self.backoff.why(id, failure_domain, || self.shape(id))
     }
 
     /// What a resource is at the moment, if it is in sight.
@@ -404,9 +425,11 @@ impl Fleet {
         }
     }
 
-    /// A NodeClaim finds no room.
-    pub(crate) fn refuse(&self, uid: &str, why: String) {
-        self.state().refused.insert(uid.to_owned(), why);
+    /// A NodeClaim gets nothing of this resource: the reason in one word, and in a sentence.
+    pub(crate) fn refuse(&self, id: &ScalableKey, uid: &str, reason: &str, why: String) {
+        if self.state().refused.insert(uid.to_owned(), why).is_none() {
+            self.metrics.launch_failures.inc(&[&id.to_string(), reason]);
+        }
     }
 
     /// Why a NodeClaim found no room, if so.

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use super::ledger;
 use crate::client::cluster::Cluster;
 use crate::client::fields::condition;
 use crate::client::scalable::{MACHINES_CREATED, Scalable};
@@ -29,12 +30,19 @@ impl Hold {
     pub fn is_refused(&self) -> bool {
         self.kind == HoldKind::Waiting && self.reason == REFUSED
     }
+
+    /// Whether it is about whose the replicas are: Machines of their own are none.
+    pub fn is_about_replicas(&self) -> bool {
+        self.kind == HoldKind::NotOurs || self.reason == UNREADABLE
+    }
 }
 
 /// Why Cluster API makes no Machines when it is none of the checks that pass by themselves.
 const BLOCKED: &str = "ScalingUpBlocked";
 /// Why Cluster API makes no Machines when the management cluster refuses a Machine or a clone for one.
 const REFUSED: &str = "MachineCreationFailed";
+/// Why nothing is launched while it cannot be told whose replicas are.
+const UNREADABLE: &str = "ProtectedReplicasUnreadable";
 
 /// What a hold means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -85,6 +93,10 @@ pub fn hold(
     if scalable.rollout_paused && (!launches_paused || is_mixed()) {
         let message = format!("{id}: spec.paused is set");
         return Some(Hold { kind: HoldKind::NoLaunches, reason: "Paused", message });
+    }
+    if let Some(Err(unreadable)) = ledger::epoch(scalable).map(|_| scalable.protected_replicas()) {
+        let message = format!("{unreadable}; write how many replicas were there before Karpenter");
+        return Some(Hold { kind: HoldKind::NoLaunches, reason: UNREADABLE, message });
     }
     blocked(scalable, sets)
 }

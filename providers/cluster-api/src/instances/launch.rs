@@ -13,8 +13,9 @@ use karpenter_runtime::events::{Event, EventType, reference};
 use super::adoption::EXISTING;
 use super::bindings::Bound;
 use super::fleet::Fleet;
+use super::holds::HoldKind;
 use super::ledger::is_our_mark;
-use super::node_claims::{AssignError, Target};
+use super::node_claims::{AssignError, Target, facts};
 use super::pace::Turn;
 use super::{bindings, restoration, standalone, templates};
 use crate::client::fields::{Fields, parse_key};
@@ -170,12 +171,19 @@ fn waiting(fleet: &Fleet, claim: &NodeClaim, target: &Target) -> Result<Launch, 
     let uid = claim.metadata.uid.as_deref().unwrap_or_default();
     let scalable = fleet.mirror.scalable(id);
     let turn = fleet.pace.turn(uid);
+    let hold = match &scalable {
+        Some(scalable) => fleet.hold(scalable),
+        None => fleet.moves(id),
+    };
+    let is_frozen = hold.as_ref().is_some_and(|hold| hold.kind == HoldKind::NoWrites);
     let age = match turn {
         // Its clock starts at its turn.
         Some(Turn::Waits) => Duration::ZERO,
         Some(Turn::Came(at)) => at.elapsed(),
-        // Nobody has looked yet whether its turn has come.
-        None if scalable.as_ref().is_some_and(|scalable| fleet.is_limited(scalable)) => Duration::ZERO,
+        // Nobody has looked yet whether its turn has come. Where nothing may be written nobody will.
+        None if !is_frozen && scalable.as_ref().is_some_and(|scalable| fleet.is_limited(scalable)) => {
+            Duration::ZERO
+        }
         None => age(fleet, claim),
     };
     // Nor does Cluster API put another in the place of one that is still being drained.
@@ -186,10 +194,14 @@ fn waiting(fleet: &Fleet, claim: &NodeClaim, target: &Target) -> Result<Launch, 
     let age = if succeeds(claim).is_some() { age.min(fleet.since_predecessor(uid)) } else { age };
     // Cluster API makes one Machine of a MachineSet after the other: while they come, its turn is yet to come.
     let age = fleet.since_birth(id).map_or(age, |since| age.min(since));
-    let hold = scalable.as_ref().and_then(|scalable| fleet.hold(scalable));
     let handle = LaunchHandle(target.to_string());
     if let Some(message) = away(fleet) {
         return Ok(Launch::Pending { reason: "ManagementUnavailable".to_owned(), message, handle });
+    }
+    // It was made for a Machine, and nothing else will do.
+    let adopts = facts(claim).bound_to.and_then(|machine| fleet.mirror.machine(&machine));
+    if let Some(message) = adopts.and_then(|machine| fleet.paused(&machine)) {
+        return Ok(Launch::Pending { reason: "Paused".to_owned(), message, handle });
     }
     if let Some(hold) = hold.as_ref().filter(|hold| hold.is_refused()) {
         return Err(failed(fleet, target, hold.reason, &hold.message));
@@ -198,7 +210,10 @@ fn waiting(fleet: &Fleet, claim: &NodeClaim, target: &Target) -> Result<Launch, 
         // What Cluster API holds back is not broken: nobody need stay away from it.
         return Err(match hold {
             Some(hold) if hold.is_broken() => failed(fleet, target, hold.reason, &hold.message),
-            Some(hold) => ProviderError::insufficient_capacity(hold.message),
+            Some(hold) => {
+                fleet.metrics.launch_failures.inc(&[&id.to_string(), hold.reason]);
+                ProviderError::insufficient_capacity(hold.message)
+            }
             None => failed(fleet, target, "NoMachine", &format!("{id} gave no Machine")),
         });
     }

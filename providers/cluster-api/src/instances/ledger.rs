@@ -165,6 +165,8 @@ pub struct Situation<'a> {
     pub ending: &'a [ClaimFacts],
     /// NodeClaims that are known not to exist any more, by uid.
     pub gone: &'a BTreeSet<String>,
+    /// Machines, by uid, that may not be written to: they are as they are.
+    pub set_aside: &'a BTreeSet<String>,
     /// Our workload cluster.
     pub owner: &'a str,
     /// What may be done.
@@ -271,6 +273,8 @@ pub(super) struct Sorted<'a> {
     pub(super) free: Vec<&'a Machine>,
     pub(super) marked: Vec<&'a Machine>,
     pub(super) deleting: usize,
+    /// How many of the foreign ones are that for want of leave to write to them: they stand for no protected one.
+    pub(super) set_aside: usize,
 }
 
 /// What is to be done about a scalable resource.
@@ -290,6 +294,12 @@ pub fn plan(situation: &Situation<'_>) -> Plan {
         return plan;
     }
     let protected = protected_now(situation, &sorted);
+    if let (Some(epoch), Ok(None)) = (epoch, situation.scalable.protected_replicas())
+        && situation.rules.takes_part
+    {
+        // Counted once: at the next look it would count what we ask for now.
+        plan.enrol = Some(Enrolment { epoch, protected });
+    }
     if epoch.is_none() && situation.rules.takes_part {
         // By the management cluster's own times: our clock may be off, and then we would take Machines of others for ours, or
         // ours for theirs. Times have whole seconds, so what is born in the same second has to be told apart by waiting.
@@ -319,7 +329,8 @@ pub fn plan(situation: &Situation<'_>) -> Plan {
     mark_doubles_and_orphans(situation, &sorted, &mut plan);
     if situation.rules.takes_part {
         mark_surplus(situation, &sorted, &keep, reserve, waiting.len(), &mut plan);
-        level(situation, &sorted, &waiting, &keep, reserve, &mut plan);
+        plan.marks.retain(|(key, _)| !is_set_aside(situation, key));
+        level(situation, &sorted, &waiting, &keep, (protected, reserve), &mut plan);
     } else {
         level_of_another(situation, &sorted, &waiting, keep.len(), &mut plan);
         let leaving = sorted.marked.iter().any(|machine| is_marked_for_its_claim(machine));
@@ -347,8 +358,28 @@ pub fn epoch(scalable: &Scalable) -> Option<Timestamp> {
 /// Since when a resource is scaled by the rules of now. What it had before may serve once its owner says so, and is protected no more:
 /// that begins anew, or Machines that Cluster API made in place of protected ones would be surplus.
 fn enrolled(situation: &Situation<'_>) -> Option<Timestamp> {
-    let outdated = situation.rules.adopt_unclaimed && protected(situation.scalable).is_some_and(|p| p > 0);
-    epoch(situation.scalable).filter(|_| !outdated && !situation.anew)
+    let outdated = situation.rules.adopt_unclaimed
+        && matches!(situation.scalable.protected_replicas(), Err(_) | Ok(Some(1..)));
+    epoch(situation.scalable)
+        .filter(|epoch| !outdated && !situation.anew && !is_yet_to_come(situation, *epoch))
+}
+
+/// Whether a time is later than any that is known to have come: everything that is born would be older. Our own clock may be slow.
+fn is_yet_to_come(situation: &Situation<'_>, time: Timestamp) -> bool {
+    let known = situation.machines.iter().map(|machine| machine.created);
+    let latest = known.fold(situation.now.max(situation.scalable.created), Timestamp::max);
+    time.as_second() > latest.as_second().saturating_add(1)
+}
+
+/// How far the level may rise. After a leap of the management cluster's clock what is born may be older than our epoch for a while: it is
+/// taken for somebody else's, and whoever it was made for goes on waiting. Asking for more would not help.
+pub(super) fn rise(situation: &Situation<'_>, sorted: &Sorted<'_>, protected: i32) -> Rise {
+    let older = sorted.foreign.iter().filter(|machine| machine.claim().is_none()).count();
+    let lags = enrolled(situation).is_some_and(|epoch| epoch > situation.now) && count(older) > protected;
+    match situation.rules.rise {
+        Rise::ToWhatIsNeeded if lags => Rise::ToWhatIsThere,
+        rise => rise,
+    }
 }
 
 /// How many more nodes a resource may give to NodeClaims besides those that wait for it; `None` is any number. By what [`plan`] counts, or
@@ -371,16 +402,29 @@ pub fn room(situation: &Situation<'_>) -> Option<usize> {
 
 /// How many replicas are not ours, by the rules of now.
 fn protected_now(situation: &Situation<'_>, sorted: &Sorted<'_>) -> i32 {
-    match protected(situation.scalable) {
+    let foreign = count(sorted.foreign.len());
+    let is_enrolled = enrolled(situation).is_some();
+    match situation.scalable.protected_replicas() {
         _ if situation.rules.adopt_unclaimed => 0,
-        Some(protected) if enrolled(situation).is_some() => protected,
+        Ok(Some(protected)) if is_enrolled => protected,
+        // What was counted stays counted when it turns out that the epoch cannot be right.
+        Ok(Some(protected)) if !situation.anew && epoch(situation.scalable).is_some() => {
+            protected.max(foreign)
+        }
+        Ok(None) if is_enrolled => {
+            let asked_for = asked_for(situation.scalable, situation.machines, &waiting(situation));
+            foreign.max(not_ours(situation, sorted) - asked_for)
+        }
+        // Any of them may be its owner's.
+        Err(_) if is_enrolled => foreign + count(sorted.free.len()),
         _ => not_ours(situation, sorted),
     }
 }
 
 /// How many replicas that are not ours have no Machine of before our epoch.
 fn reserve(protected: i32, sorted: &Sorted<'_>) -> usize {
-    usize::try_from(protected).unwrap_or(0).saturating_sub(sorted.foreign.len())
+    let there = sorted.foreign.len() - sorted.set_aside;
+    usize::try_from(protected).unwrap_or(0).saturating_sub(there)
 }
 
 /// How many replicas a resource has, as our time with it begins, that are neither ours nor the Go provider's.
@@ -408,7 +452,8 @@ pub fn untold(scalable: &Scalable, machines: &[Machine], owner: &str) -> i32 {
         !ours(machine) && epoch(scalable).is_some_and(|epoch| machine.created.as_second() < epoch.as_second())
     };
     let foreign = count(live().filter(foreign).count());
-    scalable.replicas - count(live().filter(ours).count()) - protected(scalable).unwrap_or(0).max(foreign)
+    let protected = scalable.protected_replicas().ok().flatten().unwrap_or(0);
+    scalable.replicas - count(live().filter(ours).count()) - protected.max(foreign)
 }
 
 /// For how many of those that wait we may have asked, when we were here last: for a replica that is not born yet each, or a Machine that has
@@ -434,10 +479,6 @@ fn is_followed(situation: &Situation<'_>) -> bool {
     count(live) <= situation.in_sets.map_or(level, |in_sets| in_sets.min(level))
 }
 
-fn protected(scalable: &Scalable) -> Option<i32> {
-    scalable.annotations.get(names::PROTECTED)?.parse().ok().filter(|protected| *protected >= 0)
-}
-
 /// Machines born since our epoch that are nobody's, but for the oldest, which make up for protected ones that were replaced.
 pub fn unclaimed<'a>(scalable: &Scalable, machines: &'a [Machine]) -> Vec<&'a Machine> {
     let Some(epoch) = epoch(scalable) else { return Vec::new() };
@@ -445,7 +486,9 @@ pub fn unclaimed<'a>(scalable: &Scalable, machines: &'a [Machine]) -> Vec<&'a Ma
     let (mut born, before): (Vec<_>, Vec<_>) =
         nobodys.partition(|machine| machine.created.as_second() >= epoch.as_second());
     born.sort_by(|a, b| (a.created, &a.key).cmp(&(b.created, &b.key)));
-    let protected = usize::try_from(protected(scalable).unwrap_or(0)).unwrap_or(0);
+    // What cannot be read may be any number.
+    let protected = scalable.protected_replicas().map_or(i32::MAX, Option::unwrap_or_default);
+    let protected = usize::try_from(protected).unwrap_or(0);
     born.into_iter().skip(protected.saturating_sub(before.len())).collect()
 }
 
@@ -456,6 +499,7 @@ fn sort<'a>(situation: &Situation<'a>, epoch: Option<Timestamp>) -> Sorted<'a> {
         free: Vec::new(),
         marked: Vec::new(),
         deleting: 0,
+        set_aside: 0,
     };
     for machine in situation.machines {
         let claim = machine.claim();
@@ -474,6 +518,9 @@ fn sort<'a>(situation: &Situation<'a>, epoch: Option<Timestamp>) -> Sorted<'a> {
             sorted.marked.push(machine);
         } else if claim.is_some() && !another || ending {
             sorted.claimed.push(machine);
+        } else if !another && situation.set_aside.contains(&machine.uid) {
+            sorted.foreign.push(machine);
+            sorted.set_aside += usize::from(ours_by_birth);
         } else if another || spoken_for || !(ours_by_birth || bound || situation.rules.adopt_unclaimed) {
             sorted.foreign.push(machine);
         } else {
@@ -506,7 +553,10 @@ fn waiting<'a>(situation: &Situation<'a>) -> Vec<&'a ClaimFacts> {
 fn doubles(situation: &Situation<'_>) -> Vec<ClaimFacts> {
     let is_double = |claim: &&ClaimFacts| {
         let bound = situation.machines.iter().filter(|machine| is_bound(claim, machine));
-        bound.filter_map(Machine::claim).any(|held| held.owner == situation.owner && held.uid != claim.uid)
+        // One of the same name under another uid was restored from a backup, and is the very one.
+        bound.filter_map(Machine::claim).any(|held| {
+            held.owner == situation.owner && held.uid != claim.uid && held.node_claim != claim.name
+        })
     };
     situation.targeting.iter().chain(situation.ending).filter(is_double).cloned().collect()
 }
@@ -650,7 +700,19 @@ pub(super) fn dispensable<'a>(situation: &Situation<'_>, free: &[&'a Machine]) -
 pub(super) fn may_lower(situation: &Situation<'_>) -> bool {
     let marked_by_another =
         |machine: &&Machine| !machine.deleting && machine.is_marked() && !is_our_mark(machine);
-    situation.rules.may_lower && !situation.machines.iter().any(|machine| marked_by_another(&machine))
+    situation.rules.may_lower
+        && !is_unreadable(situation)
+        && !situation.machines.iter().any(|machine| marked_by_another(&machine))
+}
+
+fn is_set_aside(situation: &Situation<'_>, key: &ObjectKey) -> bool {
+    let machine = situation.machines.iter().find(|machine| machine.key == *key);
+    machine.is_some_and(|machine| situation.set_aside.contains(&machine.uid))
+}
+
+/// Whether it cannot be told how many replicas are not ours.
+fn is_unreadable(situation: &Situation<'_>) -> bool {
+    enrolled(situation).is_some() && situation.scalable.protected_replicas().is_err()
 }
 
 /// Whether we marked it: only then is it ours to delete.

@@ -3,6 +3,9 @@
 use super::*;
 use crate::fixtures::{deployment_json, machine, read_deployment};
 
+#[path = "ledger_protected_tests.rs"]
+mod protected;
+
 const OWNER: &str = "cluster-uid";
 const EPOCH_SECOND: i64 = 100;
 
@@ -12,12 +15,15 @@ struct Case {
     max: Option<i32>,
     min: i32,
     protected: Option<i32>,
+    /// What of its annotations somebody else wrote or took away.
+    edited: Vec<(&'static str, Option<String>)>,
     /// The second at which the resource was made.
     created: Option<i64>,
     machines: Vec<Machine>,
     targeting: Vec<ClaimFacts>,
     ending: Vec<ClaimFacts>,
     gone: BTreeSet<String>,
+    set_aside: BTreeSet<String>,
     rules: Rules,
     rollout: Option<Rollout>,
     in_sets: Option<i32>,
@@ -33,11 +39,13 @@ impl Case {
             max: None,
             min: 0,
             protected: Some(0),
+            edited: Vec::new(),
             created: None,
             machines: Vec::new(),
             targeting: Vec::new(),
             ending: Vec::new(),
             gone: BTreeSet::new(),
+            set_aside: BTreeSet::new(),
             rules: Rules {
                 takes_part: true,
                 may_lower: true,
@@ -129,6 +137,13 @@ impl Case {
             value["metadata"]["annotations"][names::EPOCH] = epoch.to_string().into();
             value["metadata"]["annotations"][names::PROTECTED] = protected.to_string().into();
         }
+        let annotations = value["metadata"]["annotations"].as_object_mut().expect("annotations");
+        for (key, text) in &self.edited {
+            match text {
+                Some(text) => annotations.insert((*key).to_owned(), text.as_str().into()),
+                None => annotations.remove(*key),
+            };
+        }
         say(&Situation {
             scalable: &read_deployment(value),
             machines: &self.machines,
@@ -137,6 +152,7 @@ impl Case {
             targeting: &self.targeting,
             ending: &self.ending,
             gone: &self.gone,
+            set_aside: &self.set_aside,
             owner: OWNER,
             rules: self.rules,
             rollout: self.rollout.as_ref(),
@@ -716,24 +732,6 @@ fn a_node_claim_that_ends_takes_its_own_machine_from_a_resource_that_takes_part_
 }
 
 #[test]
-fn what_its_owner_adds_while_a_resource_takes_no_part_is_protected_when_it_takes_part_again() {
-    let mut out = Case::new(6).claimed(&["a", "b", "c"]).free(&["x"]);
-    out.rules.takes_part = false;
-    assert!(out.plan().dismiss, "our time with it is over");
-    let mut busy = Case::new(4).claimed(&["a", "b", "c"]).waiting(&["d"]);
-    busy.rules.takes_part = false;
-    assert!(!busy.plan().dismiss, "somebody waits for what is on its way");
-    let mut shrinking = Case::new(3).claimed(&["a", "b", "c"]).free(&["x"]).mark("x", SURPLUS_MARK);
-    shrinking.rules.takes_part = false;
-    assert!(!shrinking.plan().dismiss, "what we asked for has yet to go");
-    let mut again = Case::new(6).claimed(&["a", "b", "c"]).free(&["x", "y"]);
-    again.protected = None;
-    let plan = again.plan();
-    assert_eq!(plan.enrol.map(|enrolment| enrolment.protected), Some(3), "one of them is not born yet");
-    assert_eq!((plan.marks.len(), plan.replicas), (0, None));
-}
-
-#[test]
 fn a_node_claim_ends_also_where_replicas_are_not_ours_to_lower() {
     let mut case = Case::new(3).claimed(&["a", "b", "c"]).mark("m-b", "uid-b");
     (case.rules.takes_part, case.rules.may_lower, case.rules.rise) = (false, false, Rise::Never);
@@ -752,28 +750,6 @@ fn the_last_machine_goes_also_when_our_time_with_a_resource_is_over() {
     case.protected = None;
     case.rules.takes_part = false;
     assert_eq!(case.plan().replicas, Some(2));
-}
-
-#[test]
-fn what_was_protected_is_not_made_up_for_once_it_may_be_adopted() {
-    let mut case = Case::new(4).foreign(&["f1", "f2", "f3"]).claimed(&["a"]).waiting(&["n1", "n2", "n3"]);
-    case.protected = Some(3);
-    case.rules.adopt_unclaimed = true;
-    for (claim, machine) in case.targeting.iter_mut().zip(["f1", "f2", "f3"]) {
-        claim.bound_to = Some(ObjectKey::namespaced("default", machine));
-    }
-    let plan = case.plan();
-    assert_eq!((plan.claims.len(), plan.replicas), (3, None), "{plan:?}");
-    assert_eq!(plan.enrol.as_ref().map(|enrolment| enrolment.protected), Some(0), "going back is right, too");
-    let mut replaced = Case::new(4).foreign(&["f1", "f2"]).free(&["f3"]).claimed(&["a"]);
-    replaced.protected = Some(3);
-    replaced.rules.adopt_unclaimed = true;
-    replaced.sightings.free.insert("uid-f3".into(), replaced.instant);
-    replaced.instant += Duration::from_secs(3600);
-    let plan = replaced.plan();
-    assert_eq!((marked(&plan), plan.replicas), (vec![], None), "it stood for one that was not ours");
-    let born = plan.enrol.map(|enrolment| enrolment.epoch.as_second() - 1_767_225_600);
-    assert_eq!(born, Some(EPOCH_SECOND + 6), "and is not ours by birth from now on");
 }
 
 #[test]
@@ -883,21 +859,4 @@ fn who_waits_accounts_for_what_is_on_its_way_and_for_nothing_that_somebody_may_u
     older.targeting[0].created = Timestamp::from_second(1_767_225_602).expect("a time");
     older.targeting[1].created = Timestamp::from_second(1_767_225_603).expect("a time");
     assert_eq!(asked_for(&older), 0, "it was there before they were");
-}
-
-#[test]
-fn replicas_that_somebody_added_while_nobody_looked_are_theirs() {
-    let mut case = Case::new(5).claimed(&["a", "b"]).free(&["f", "g"]).up();
-    case.protected = Some(0);
-    case.anew = true;
-    let enrolment = case.plan().enrol.expect("an enrolment");
-    assert_eq!(enrolment.protected, 3, "also what is not born yet");
-    let newest = case.machines.iter().map(|machine| machine.created).max().expect("Machines");
-    assert!(enrolment.epoch > newest);
-    case.sightings.free = ["f", "g"].map(|name| (format!("uid-{name}"), case.instant)).into();
-    case.instant += Duration::from_secs(3600);
-    let plan = case.plan();
-    assert_eq!((plan.marks.len(), plan.replicas), (0, None));
-    case.anew = false;
-    assert_eq!(case.plan().marks.len(), 2, "otherwise they are surplus");
 }

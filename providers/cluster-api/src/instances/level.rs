@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::ledger::{
     AFTER_SHRINKING, ClaimFacts, Plan, Rise, SETTLING, SURPLUS_MARK, Situation, Sorted, count, dispensable,
-    is_marked_for_its_claim, is_our_mark, may_lower,
+    is_marked_for_its_claim, is_our_mark, may_lower, rise,
 };
 use super::rollout::{Excess, Rollout};
 use crate::client::machine::Machine;
@@ -22,7 +22,7 @@ pub(super) fn level(
     sorted: &Sorted<'_>,
     waiting: &[&ClaimFacts],
     keep: &[&Machine],
-    reserve: usize,
+    (protected, reserve): (i32, usize),
     plan: &mut Plan,
 ) {
     let current = situation.scalable.replicas;
@@ -77,7 +77,7 @@ pub(super) fn level(
 
     let mut next = current;
     if needed > current {
-        next = match situation.rules.rise {
+        next = match rise(situation, sorted, protected) {
             Rise::Never => current,
             Rise::ToWhatIsThere => needed.min(count(claimed + sorted.foreign.len() + free)).max(current),
             Rise::ToWhatIsNeeded => needed,

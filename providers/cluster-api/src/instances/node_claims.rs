@@ -28,6 +28,7 @@ use crate::nodeclass::LaunchMode;
 
 const BY_TARGET: &str = "cluster-api/target";
 const BY_MACHINE: &str = "cluster-api/bound-to";
+const BY_PROVIDER_ID: &str = "cluster-api/provider-id";
 
 /// For how long what we wrote stands in for what the watch has not told yet.
 const RECENT: Duration = Duration::from_secs(60);
@@ -131,6 +132,9 @@ impl NodeClaims {
         store.add_index(BY_MACHINE, |claim| {
             facts(claim).bound_to.map(|machine| machine.to_string()).into_iter().collect()
         });
+        store.add_index(BY_PROVIDER_ID, |claim| {
+            claim.status.as_ref().and_then(|status| status.provider_id.clone()).into_iter().collect()
+        });
         Self { store, api, recent: Mutex::default(), version: AtomicU64::new(0) }
     }
 
@@ -213,6 +217,18 @@ impl NodeClaims {
         let bound = self.store.by_index(BY_MACHINE, &machine.to_string());
         let bound = bound.iter().map(|claim| BoundClaim {
             facts: facts(claim),
+            ends: claim.metadata.deletion_timestamp.is_some(),
+        });
+        bound.collect()
+    }
+
+    /// The NodeClaims that have the id of a Machine and do not say which that is: the Go provider's annotation was lost, or cannot be read.
+    pub fn launched_as(&self, machine: &Machine) -> Vec<BoundClaim> {
+        let Some(id) = &machine.provider_id else { return Vec::new() };
+        let has_it = self.store.by_index(BY_PROVIDER_ID, id).into_iter();
+        let unbound = has_it.filter(|claim| !is_taken_over(claim) && facts(claim).bound_to.is_none());
+        let bound = unbound.map(|claim| BoundClaim {
+            facts: ClaimFacts { bound_to: Some(machine.key.clone()), ..facts(&claim) },
             ends: claim.metadata.deletion_timestamp.is_some(),
         });
         bound.collect()
@@ -503,6 +519,12 @@ impl NodeClaims {
     }
 }
 
+/// Whether a NodeClaim names its Machine as ours do, and nothing else does.
+pub fn is_taken_over(claim: &NodeClaim) -> bool {
+    let has = |key| claim.metadata.annotations.as_ref().is_some_and(|all| all.contains_key(key));
+    has(names::MACHINE) && !has(names::GO_MACHINE)
+}
+
 /// The Machine that the Go provider bound a NodeClaim to.
 pub fn bound_by_go(claim: &NodeClaim) -> Option<ObjectKey> {
     parse_key(claim.metadata.annotations.as_ref()?.get(names::GO_MACHINE)?)
@@ -555,10 +577,12 @@ fn is_restored(claim: &NodeClaim, machine: &Machine) -> bool {
     let Some(held) = machine.claim() else { return false };
     let meta = &claim.metadata;
     let id = claim.status.as_ref().and_then(|status| status.provider_id.as_ref());
-    let named = meta.annotations.as_ref().and_then(|all| all.get(names::MACHINE));
     let is_its = match id {
         Some(id) => machine.provider_id.as_ref() == Some(id),
-        None => named.and_then(|text| parse_key(text)).as_ref() == Some(&machine.key),
+        None => [names::MACHINE, names::GO_MACHINE].iter().any(|key| {
+            let named = meta.annotations.as_ref().and_then(|all| all.get(*key));
+            named.and_then(|text| parse_key(text)).as_ref() == Some(&machine.key)
+        }),
     };
     meta.name.as_deref() == Some(&*held.node_claim)
         && meta.uid.as_deref().is_some_and(|uid| uid != held.uid)

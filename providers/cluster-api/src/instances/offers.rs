@@ -239,7 +239,9 @@ pub fn launch_hold(
     if mode == LaunchMode::MachineDeployment {
         return hold;
     }
-    let hold = hold.filter(|hold| matches!(hold.kind, HoldKind::NoLaunches | HoldKind::NoWrites));
+    let hold = hold.filter(|hold| {
+        matches!(hold.kind, HoldKind::NoLaunches | HoldKind::NoWrites) && !hold.is_about_replicas()
+    });
     hold.or_else(|| {
         let (cluster, control_plane) = (mirror.cluster()?, mirror.control_plane()?);
         skew::hold(scalable, &cluster, control_plane.as_ref().as_ref().ok()?)
@@ -294,6 +296,7 @@ pub fn room(
         targeting: &claims.live,
         ending: &claims.ending,
         gone: &BTreeSet::new(),
+        set_aside: &BTreeSet::new(),
         owner,
         rules: Rules {
             takes_part: class.is_some(),
@@ -307,7 +310,7 @@ pub fn room(
         anew: false,
         // When it was seen makes no difference here.
         sightings: &Sightings::default(),
-        now: Timestamp::UNIX_EPOCH,
+        now: Timestamp::MAX,
         instant: Instant::now(),
     })
 }

@@ -40,10 +40,19 @@ pub async fn launch(fleet: &Arc<Fleet>, claim: &NodeClaim, target: &Target) -> R
         return Ok(pending("ManagementUnavailable", message));
     }
     let cluster = match fleet.mirror.cluster() {
-        Some(cluster) => cluster,
-        None => there(fleet, target, fleet.hub.cluster().await)?,
+        Some(cluster) => Ok(cluster),
+        None => fleet.hub.cluster().await.map(Arc::new),
     };
-    if *there(fleet, target, fleet.is_paused().await)? {
+    let paused = fleet.is_paused().await;
+    let (cluster, paused) = match (cluster, paused) {
+        (Ok(cluster), Ok(paused)) => (cluster, paused),
+        // It has been moved to another management cluster, say: no blueprint is to blame.
+        (Err(error), _) | (_, Err(error)) if error.is_not_found() => {
+            return Ok(pending("ManagementUnavailable", error.to_string()));
+        }
+        (Err(error), _) | (_, Err(error)) => return Err(ProviderError::other(error)),
+    };
+    if paused {
         return Ok(pending("Paused", "the Cluster is paused".to_owned()));
     }
     let blueprint = match fleet.blueprint(&target.id) {
@@ -55,7 +64,10 @@ pub async fn launch(fleet: &Arc<Fleet>, claim: &NodeClaim, target: &Target) -> R
     if let Some(hold) = offers::launch_hold(&fleet.mirror, &blueprint, LaunchMode::Machine, launches_paused) {
         // Nothing is broken, and nobody need stay away from it; but pods are not kept waiting for ever.
         return match launch::is_overdue(fleet, claim, launch::age(fleet, claim)) {
-            true => Err(ProviderError::insufficient_capacity(hold.message)),
+            true => {
+                fleet.metrics.launch_failures.inc(&[&target.id.to_string(), hold.reason]);
+                Err(ProviderError::insufficient_capacity(hold.message))
+            }
             false => Ok(pending(hold.reason, hold.message)),
         };
     }

@@ -11,6 +11,7 @@ use kube::api::{Patch, PatchParams};
 use serde_json::json;
 
 use super::fleet::Fleet;
+use super::node_claims::is_taken_over;
 use super::{adoption, succession};
 use crate::client::machine::Machine;
 use crate::client::scalable::Scalable;
@@ -23,7 +24,11 @@ pub(super) async fn take_over(fleet: &Fleet, scalable: &Scalable, machines: &[Ma
     for machine in machines {
         let Some(held) = machine.claim().filter(|held| held.owner == fleet.owner) else { continue };
         let Some(claim) = fleet.node_claims.seen(&held.node_claim, &held.uid) else { continue };
-        if !claim.metadata.annotations.as_ref().is_some_and(|all| all.contains_key(names::GO_MACHINE)) {
+        // What has no id yet is told its Machine when it gets one.
+        let is_launched = claim.status.as_ref().is_some_and(|status| status.provider_id.is_some());
+        let is_go =
+            claim.metadata.annotations.as_ref().is_some_and(|all| all.contains_key(names::GO_MACHINE));
+        if is_taken_over(&claim) || !is_launched && !is_go {
             continue;
         }
         if let Err(error) = take(fleet, scalable, machine, &claim).await {

@@ -7,10 +7,10 @@ use bytes::Bytes;
 use futures_util::FutureExt as _;
 use http::{Method, Request};
 use karpenter_runtime::metrics::Registry;
-use karpenter_sim::cluster_api::{self, Kind};
+use karpenter_sim::cluster_api::{self, Kind, UPGRADING};
 use karpenter_sim::faults::{FaultPlan, Lens};
 use kube::api::DeleteParams;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::core;
 use crate::rig::{CLUSTER, MAX, MINUTE, NAMESPACE, Rig, SECOND, initialized, scenario};
@@ -99,6 +99,53 @@ fn start_counted(rig: &Rig) -> Arc<Mutex<Option<Registry>>> {
     });
     karpenter.start();
     registry
+}
+
+/// What a metric says: its one line with all of these labels.
+fn counted(registry: &Arc<Mutex<Option<Registry>>>, name: &str, labels: &[&str]) -> f64 {
+    let text = registry.lock().expect("a registry").clone().expect("a life").encode();
+    let name = format!("karpenter_cluster_api_{name}");
+    let mut lines = text.lines().filter(|line| line.starts_with(&name));
+    let line = lines.find(|line| labels.iter().all(|label| line.contains(label)));
+    line.and_then(|line| line.rsplit(' ').next()?.parse().ok()).unwrap_or(0.0)
+}
+
+#[test]
+fn launches_are_counted_by_the_batch_and_failures_by_what_they_failed_of() {
+    scenario(async {
+        let rig = Rig::new(json!({"timeouts": {"launch": "2m"}})).await;
+        rig.deployment("m", &[(MAX, "10")]).await;
+        let registry = start_counted(&rig);
+        rig.pass(20 * SECOND).await;
+        rig.want(3);
+        rig.until("three nodes are ready", 10 * MINUTE, |objects| initialized(objects) == 3).await;
+        let batches = ["count", "sum"].map(|what| counted(&registry, &format!("batch_size_{what}"), &[]));
+        assert_eq!(batches, [1.0, 3.0], "one write for three");
+        let failures = |reason: &str| {
+            let (resource, reason) = ("fleet/m\"", format!("reason=\"{reason}\""));
+            counted(&registry, "launch_failures_total", &[resource, &reason])
+        };
+        // What Cluster API holds back for longer than a launch may take.
+        let upgrading = |how: Value| json!({"metadata": {"annotations": {UPGRADING: how}}});
+        rig.patch(Kind::Cluster, CLUSTER, upgrading("KubeadmControlPlane c".into())).await;
+        rig.pass(5 * SECOND).await;
+        rig.want(4);
+        rig.pass(10 * SECOND).await;
+        rig.want(3);
+        rig.until("it is given up", 4 * MINUTE, |objects| objects.node_claims.len() == 3).await;
+        assert_eq!(failures("ControlPlaneUpgrading"), 1.0);
+        rig.patch(Kind::Cluster, CLUSTER, upgrading(Value::Null)).await;
+        rig.pass(5 * MINUTE).await;
+        // More than there is room for since its owner set a greatest size.
+        rig.capi.run_machine_sets(false);
+        rig.want(5);
+        rig.pass(10 * SECOND).await;
+        rig.want(3);
+        rig.patch(Kind::MachineDeployment, "m", json!({"metadata": {"annotations": {MAX: "4"}}})).await;
+        rig.until("one is turned away", MINUTE, |objects| objects.node_claims.len() == 4).await;
+        rig.pass(30 * SECOND).await;
+        assert_eq!(failures("NoRoom"), 1.0, "once, however often it is looked at");
+    });
 }
 
 #[test]

@@ -356,7 +356,7 @@ fn an_adopted_machine_that_cluster_api_replaces_is_followed_by_another() {
 }
 
 /// A NodePool for Machines that were there before it.
-fn node_pool() -> serde_json::Value {
+pub(crate) fn node_pool() -> serde_json::Value {
     json!({
         "apiVersion": "karpenter.sh/v1", "kind": "NodePool", "metadata": {"name": "default"},
         "spec": {"template": {"spec": {

@@ -1,7 +1,6 @@
 //! A management cluster that refuses to have replicas set: by a quota's webhook, or for want of rights.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 
 use futures_util::FutureExt as _;
 use http::{Method, Request, Response};
@@ -9,27 +8,31 @@ use karpenter_provider_cluster_api::client::hub::Hub;
 use karpenter_provider_cluster_api::client::scope::Ours;
 use karpenter_provider_cluster_api::self_check;
 use karpenter_sim::Process;
-use karpenter_sim::cluster_api;
+use karpenter_sim::cluster_api::{self, Kind};
 use karpenter_sim::faults::FaultPlan;
 use kube::Client;
 use kube::client::Body;
 use serde_json::json;
 
 use crate::core;
-use crate::rig::{CLUSTER, MAX, MINUTE, NAMESPACE, Rig, claimed, initialized, scenario};
+use crate::features::node_pool;
+use crate::rig::{CLUSTER, MAX, MINUTE, NAMESPACE, Rig, SECOND, claimed, initialized, scenario};
 
 const QUOTA: &str =
     "admission webhook \"quota.example.com\" denied the request: team blue has used 2 of 2 machines";
 const RIGHTS: &str = "machinedeployments.cluster.x-k8s.io \"m\" is forbidden: User \"karpenter\" cannot patch resource \"machinedeployments/scale\" in API group \"cluster.x-k8s.io\" in the namespace \"fleet\"";
 
-/// A client to which replicas of `m` are refused, for as long as it is said to.
-fn refusing(inner: Client, refuses: Arc<AtomicBool>, why: &'static str) -> Client {
+/// The end of the path of what may not be changed: nothing while it is empty.
+type Forbidden = Arc<Mutex<String>>;
+
+/// A client to which changes of something are refused, for as long as it is said to.
+fn refusing(inner: Client, forbidden: Forbidden, why: &'static str) -> Client {
     let answer = move |request: Request<Body>| {
-        let (inner, refuses) = (inner.clone(), Arc::clone(&refuses));
+        let (inner, forbidden) = (inner.clone(), Arc::clone(&forbidden));
         async move {
-            let scales = request.method() == Method::PATCH
-                && request.uri().path().ends_with("/machinedeployments/m/scale");
-            if !scales || !refuses.load(Ordering::Relaxed) {
+            let what = forbidden.lock().expect("a path").clone();
+            let is_it = request.method() == Method::PATCH && request.uri().path().contains(&what);
+            if !is_it || what.is_empty() {
                 return inner.send(request).await;
             }
             let status = json!({
@@ -43,11 +46,18 @@ fn refusing(inner: Client, refuses: Arc<AtomicBool>, why: &'static str) -> Clien
     Client::new(tower::service_fn(answer), "default")
 }
 
-/// Karpenter, to whom replicas of `m` are refused.
-fn refused(rig: &Rig, refuses: &Arc<AtomicBool>, why: &'static str) -> Arc<Process> {
-    let (hub, refuses) = (rig.hub.clone(), Arc::clone(refuses));
+/// What replicas of `m` are set by.
+const REPLICAS: &str = "/machinedeployments/m/scale";
+
+fn forbid(forbidden: &Forbidden, what: &str) {
+    what.clone_into(&mut forbidden.lock().expect("a path"));
+}
+
+/// Karpenter, to whom something is refused.
+fn refused(rig: &Rig, forbidden: &Forbidden, why: &'static str) -> Arc<Process> {
+    let (hub, forbidden) = (rig.hub.clone(), Arc::clone(forbidden));
     rig.world.process("karpenter", FaultPlan::none(), move |life| {
-        let management = refusing(life.client_behind(&hub), Arc::clone(&refuses), why);
+        let management = refusing(life.client_behind(&hub), Arc::clone(&forbidden), why);
         core::live_through(life, management, core::settings()).boxed()
     })
 }
@@ -60,13 +70,13 @@ fn who_is_refused_replicas_goes_elsewhere_and_is_told_why_and_nothing_is_lost() 
             let rig = Rig::new(json!({})).await;
             rig.deployment("m", &[(MAX, "10"), ("karpenter.cluster.x-k8s.io/price", "0.1")]).await;
             rig.deployment("m2", &[(MAX, "10"), ("karpenter.cluster.x-k8s.io/price", "0.2")]).await;
-            let refuses = Arc::new(AtomicBool::new(false));
+            let refuses = Forbidden::default();
             let karpenter = refused(&rig, &refuses, why);
             karpenter.start();
             rig.want(2);
             rig.until("two nodes are ready", 10 * MINUTE, |objects| initialized(objects) == 2).await;
             assert_eq!((rig.replicas("m"), rig.replicas("m2")), (2, 0));
-            refuses.store(true, Ordering::Relaxed);
+            forbid(&refuses, REPLICAS);
             rig.want(4);
             let took =
                 rig.until("the dearer one serves", 5 * MINUTE, |objects| initialized(objects) == 4).await;
@@ -82,7 +92,7 @@ fn who_is_refused_replicas_goes_elsewhere_and_is_told_why_and_nothing_is_lost() 
             rig.delete_claim("n1").await;
             rig.pass(2 * MINUTE).await;
             assert_eq!((rig.replicas("m"), rig.read(claimed)), (2, 4), "nobody else's Machine goes for it");
-            refuses.store(false, Ordering::Relaxed);
+            forbid(&refuses, "");
             rig.until("it goes", 10 * MINUTE, |objects| objects.node_claims.len() == 3).await;
             rig.pass(MINUTE).await;
             assert_eq!((rig.replicas("m"), rig.replicas("m2"), rig.read(claimed)), (1, 2, 3));
@@ -103,12 +113,12 @@ fn a_node_claim_that_cannot_end_says_what_was_refused() {
     scenario(async {
         let rig = Rig::new(json!({})).await;
         rig.deployment("m", &[(MAX, "10")]).await;
-        let refuses = Arc::new(AtomicBool::new(false));
+        let refuses = Forbidden::default();
         let karpenter = refused(&rig, &refuses, RIGHTS);
         karpenter.start();
         rig.want(2);
         rig.until("two nodes are ready", 10 * MINUTE, |objects| initialized(objects) == 2).await;
-        refuses.store(true, Ordering::Relaxed);
+        forbid(&refuses, REPLICAS);
         rig.want(1);
         rig.delete_claim("n1").await;
         rig.pass(3 * MINUTE).await;
@@ -116,7 +126,7 @@ fn a_node_claim_that_cannot_end_says_what_was_refused() {
             let told = rig.events(reason).await;
             assert!(told.iter().any(|message| message.contains(RIGHTS)), "{reason}: {told:?}");
         }
-        refuses.store(false, Ordering::Relaxed);
+        forbid(&refuses, "");
         rig.until("it goes", 10 * MINUTE, |objects| objects.node_claims.len() == 1).await;
         rig.pass(MINUTE).await;
         rig.at_rest();
@@ -141,5 +151,76 @@ fn rights_to_machine_sets_are_asked_for_where_one_is_scaled_itself() {
         set["kind"] = "MachineSet".into();
         rig.create(set).await;
         assert_eq!(asked().await, ["machinesets", "machinesets/scale"]);
+    });
+}
+
+const POLICY: &str = "admission webhook \"policy.example.com\" denied the request: this Machine is protected";
+
+#[test]
+fn a_machine_that_may_not_be_claimed_keeps_no_other_launch_from_its_resource() {
+    scenario(async {
+        let rig = Rig::without_rules(json!({"timeouts": {"surplus": "5h"}})).await;
+        rig.deployment("m", &[(MAX, "20")]).await;
+        let forbidden = Forbidden::default();
+        let karpenter = refused(&rig, &forbidden, POLICY);
+        karpenter.start();
+        rig.want(1);
+        rig.until("a node is ready", 10 * MINUTE, |objects| initialized(objects) == 1).await;
+        let ours = rig.read(|objects| objects.machines.keys().next().cloned());
+        rig.patch(Kind::MachineDeployment, "m", json!({"spec": {"replicas": 2}})).await;
+        rig.pass(MINUTE).await;
+        let free =
+            rig.read(|objects| objects.machines.keys().find(|key| Some(*key) != ours.as_ref()).cloned());
+        let free = free.expect("a Machine by hand");
+        forbid(&forbidden, &format!("/machines/{}", free.name));
+        for nodes in [4, 5] {
+            rig.want(nodes);
+            let took = rig.until("all are served", 5 * MINUTE, |objects| initialized(objects) == nodes).await;
+            assert!(took < 90 * SECOND, "{nodes}: {took:?}");
+        }
+        assert_eq!((rig.replicas("m"), rig.read(claimed)), (6, 5), "that one stays as it is");
+        let told = rig.events("WriteRefused").await;
+        assert!(told.iter().any(|message| message.contains(POLICY)), "{told:?}");
+        rig.pass(10 * MINUTE).await;
+        assert_eq!((rig.replicas("m"), rig.read(initialized)), (6, 5));
+    });
+}
+
+#[test]
+fn where_no_machine_may_be_claimed_few_are_made() {
+    scenario(async {
+        let rig = Rig::without_rules(json!({"timeouts": {"surplus": "5h"}})).await;
+        rig.deployment("m", &[(MAX, "50")]).await;
+        let forbidden = Forbidden::default();
+        forbid(&forbidden, "/machines/");
+        let karpenter = refused(&rig, &forbidden, POLICY);
+        karpenter.start();
+        rig.want(1);
+        rig.pass(40 * MINUTE).await;
+        assert!(rig.replicas("m") <= 4, "{}", rig.replicas("m"));
+        forbid(&forbidden, "");
+        rig.until("it is served", 60 * MINUTE, |objects| initialized(objects) == 1).await;
+    });
+}
+
+#[test]
+fn a_machine_that_may_not_be_claimed_is_not_adopted_again_and_again() {
+    scenario(async {
+        let rig = Rig::without_rules(json!({"adoption": "Existing"})).await;
+        rig.deployment("m", &[(MAX, "10")]).await;
+        rig.patch(Kind::MachineDeployment, "m", json!({"spec": {"replicas": 1}})).await;
+        rig.until("a node by hand", 5 * MINUTE, |objects| objects.nodes.len() == 1).await;
+        rig.create(node_pool()).await;
+        rig.pass(10 * SECOND).await;
+        let forbidden = Forbidden::default();
+        forbid(&forbidden, "/machines/");
+        let karpenter = refused(&rig, &forbidden, POLICY);
+        karpenter.start();
+        rig.pass(60 * MINUTE).await;
+        let made = rig.writes("POST /apis/karpenter.sh/v1/nodeclaims");
+        assert!((1..=3).contains(&made), "{made} NodeClaims in an hour");
+        forbid(&forbidden, "");
+        rig.until("it is adopted", 60 * MINUTE, |objects| initialized(objects) == 1).await;
+        assert_eq!((rig.replicas("m"), rig.read(claimed)), (1, 1));
     });
 }

@@ -7,7 +7,9 @@ use karpenter_sim::faults::{Fault, FaultPlan, Lens};
 use karpenter_sim::process::CrashPoint;
 use serde_json::{Value, json};
 
-use crate::rig::{MAX, MINUTE, NAMESPACE, Rig, SECOND, claimed, initialized, replicas, scenario};
+use crate::features::node_pool;
+use crate::rig::{MAX, MINUTE, NAMESPACE, Rig, SECOND, claimed, initialized, launched, replicas, scenario};
+use crate::rollouts::condemn;
 
 #[test]
 fn a5_a_crash_at_any_write_loses_and_leaks_nothing() {
@@ -523,4 +525,108 @@ fn replicas_that_somebody_added_while_karpenter_was_not_running_stay() {
             rig.at_rest();
         });
     }
+}
+
+const PAUSED: &str = "cluster.x-k8s.io/paused";
+
+fn pause(how: Value) -> Value {
+    json!({"metadata": {"annotations": {PAUSED: how}}})
+}
+
+/// A Machine by hand that may be adopted, paused, and its name.
+async fn adoptable_and_paused() -> (Rig, String) {
+    let rig = Rig::new(json!({"adoption": "Existing"})).await;
+    rig.deployment("m", &[(MAX, "10")]).await;
+    rig.patch(Kind::MachineDeployment, "m", json!({"spec": {"replicas": 1}})).await;
+    rig.until("a node by hand", 5 * MINUTE, |objects| objects.nodes.len() == 1).await;
+    rig.create(node_pool()).await;
+    rig.pass(10 * SECOND).await;
+    let name = rig.read(|objects| objects.machines.keys().next().map(|key| key.name.to_string()));
+    let name = name.expect("a Machine");
+    rig.patch(Kind::Machine, &name, pause("".into())).await;
+    (rig, name)
+}
+
+#[test]
+fn a_paused_machine_is_adopted_when_it_is_let_go_on_and_not_before() {
+    scenario(async {
+        let (rig, name) = adoptable_and_paused().await;
+        rig.karpenter.start();
+        rig.pass(20 * MINUTE).await;
+        assert_eq!(rig.writes("POST /apis/karpenter.sh/v1/nodeclaims"), 0);
+        rig.patch(Kind::Machine, &name, pause(Value::Null)).await;
+        rig.until("it is adopted", 5 * MINUTE, |objects| initialized(objects) == 1).await;
+        rig.pass(MINUTE).await;
+        assert_eq!((rig.replicas("m"), rig.read(claimed)), (1, 1));
+        rig.at_rest();
+    });
+}
+
+#[test]
+fn a_node_claim_made_for_a_machine_that_was_paused_since_waits_for_it_and_shuts_nothing() {
+    scenario(async {
+        let (rig, name) = adoptable_and_paused().await;
+        let target = [
+            ("karpenter.cluster.x-k8s.io/adopted", "existing".to_owned()),
+            ("karpenter.cluster.x-k8s.io/machine", format!("{NAMESPACE}/{name}")),
+            ("karpenter.cluster.x-k8s.io/target", format!("{NAMESPACE}/m")),
+        ];
+        rig.want(1);
+        rig.until("a NodeClaim", MINUTE, |objects| objects.node_claims.len() == 1).await;
+        for (key, value) in target {
+            rig.annotate_claim("n1", key, &value).await;
+        }
+        rig.karpenter.start();
+        rig.pass(10 * MINUTE).await;
+        let told = rig.read(launched);
+        assert_eq!(told.len(), 1, "{told:?}");
+        assert_eq!((told[0].0.as_str(), told[0].1.contains(&name)), ("Paused", true), "{told:?}");
+        assert_eq!(rig.resource("m").await.unavailable, None, "nothing has failed");
+        rig.patch(Kind::Machine, &name, pause(Value::Null)).await;
+        rig.until("it is claimed", 5 * MINUTE, |objects| initialized(objects) == 1).await;
+        assert_eq!((rig.replicas("m"), rig.read(claimed)), (1, 1));
+        rig.at_rest();
+    });
+}
+
+#[test]
+fn a_launch_whose_turn_nobody_can_look_for_in_a_pause_is_given_up_in_its_time() {
+    scenario(async {
+        let class = json!({"launchLimits": {"perMinute": 5}, "timeouts": {"launch": "2m"}});
+        let rig = Rig::new(class).await;
+        rig.deployment("m", &[(MAX, "10")]).await;
+        rig.patch(Kind::MachineDeployment, "m", pause("".into())).await;
+        rig.want(1);
+        rig.until("a NodeClaim", MINUTE, |objects| objects.node_claims.len() == 1).await;
+        rig.want(0);
+        rig.annotate_claim("n1", "karpenter.cluster.x-k8s.io/target", &format!("{NAMESPACE}/m")).await;
+        rig.karpenter.start();
+        rig.until("it is given up", 4 * MINUTE, |objects| objects.node_claims.is_empty()).await;
+        assert_eq!(rig.replicas("m"), 0);
+    });
+}
+
+#[test]
+fn a_condemned_machine_of_its_own_that_is_paused_keeps_its_node_claim() {
+    scenario(async {
+        let rig = Rig::new(json!({"launchMode": "Machine"})).await;
+        rig.deployment("m", &[(MAX, "10")]).await;
+        rig.karpenter.start();
+        rig.want(1);
+        rig.until("the node is ready", 5 * MINUTE, |objects| initialized(objects) == 1).await;
+        rig.patch(Kind::Machine, "n1", pause("".into())).await;
+        rig.pass(10 * SECOND).await;
+        condemn(&rig, "n1").await;
+        rig.pass(10 * MINUTE).await;
+        let alive = |objects: &karpenter_sim::Objects| {
+            let n1 = objects.node_claims.iter().find(|(key, _)| &*key.name == "n1");
+            n1.is_some_and(|(_, claim)| claim.metadata.deletion_timestamp.is_none())
+        };
+        assert!(rig.read(alive), "its node could not go");
+        rig.patch(Kind::Machine, "n1", pause(Value::Null)).await;
+        rig.until("another takes its place", 10 * MINUTE, |objects| {
+            !alive(objects) && initialized(objects) == 1
+        })
+        .await;
+    });
 }

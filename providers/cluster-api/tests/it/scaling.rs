@@ -7,7 +7,9 @@ use karpenter_sim::cluster_api::{self, Kind, UPGRADING};
 use kube::api::DynamicObject;
 use serde_json::json;
 
-use crate::rig::{MAX, MINUTE, NAMESPACE, Rig, SECOND, claimed, initialized, launched, replicas, scenario};
+use crate::rig::{
+    CLUSTER, MAX, MINUTE, NAMESPACE, Rig, SECOND, claimed, initialized, launched, replicas, scenario,
+};
 
 #[test]
 fn a1_scale_from_zero() {
@@ -312,6 +314,38 @@ fn a_deployment_whose_machines_do_not_become_nodes_is_left_alone_for_a_while() {
         assert_eq!(rig.replicas("m2"), 1);
         rig.pass(10 * MINUTE).await;
         assert_eq!((rig.replicas("m"), rig.read(|objects| objects.machines.len())), (0, 1));
+        rig.at_rest();
+    });
+}
+
+#[test]
+fn a_machine_that_fails_after_its_node_claim_has_an_id_is_given_up_at_once() {
+    scenario(async {
+        let rig = Rig::new(json!({"timeouts": {"registration": "60m"}})).await;
+        let slow = json!({"idSeconds": 5, "provisionSeconds": 900, "joinSeconds": 2});
+        rig.create(cluster_api::template(NAMESPACE, "full", slow)).await;
+        let cheap = [(MAX, "10"), ("karpenter.cluster.x-k8s.io/price", "0.1")];
+        rig.create(cluster_api::machine_deployment(NAMESPACE, CLUSTER, "m", "full", &cheap)).await;
+        rig.deployment("m2", &[(MAX, "10"), ("karpenter.cluster.x-k8s.io/price", "0.2")]).await;
+        rig.karpenter.start();
+        rig.want(1);
+        let has_id = |objects: &karpenter_sim::Objects| {
+            objects.node_claims.values().any(|c| c.status.as_ref().is_some_and(|s| s.provider_id.is_some()))
+        };
+        rig.until("its id is known", MINUTE, has_id).await;
+        assert_eq!(rig.replicas("m"), 1);
+        let machine = rig.read(|objects| objects.sim_machines.keys().next().map(|key| key.name.to_string()));
+        let failure = json!({"failureReason": "InsufficientResources", "failureMessage": "no host has room"});
+        let failure = json!({"status": failure});
+        rig.patch_status(Kind::SimMachine, machine.as_deref().unwrap_or_default(), failure).await;
+        let took = rig.until("the dearer one serves", 10 * MINUTE, |objects| initialized(objects) == 1).await;
+        assert!(took < 3 * MINUTE, "{took:?}");
+        let told = rig.events("MachineFailed").await;
+        assert!(told.iter().any(|message| message.contains("no host has room")), "{told:?}");
+        let why = rig.resource("m").await.unavailable.unwrap_or_default();
+        assert!(why.contains("no host has room"), "{why}");
+        rig.pass(2 * MINUTE).await;
+        assert_eq!((rig.replicas("m"), rig.replicas("m2"), rig.read(claimed)), (0, 1, 1));
         rig.at_rest();
     });
 }

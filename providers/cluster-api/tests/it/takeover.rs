@@ -5,7 +5,7 @@ use karpenter_api::NodeClaim;
 use karpenter_sim::Objects;
 use karpenter_sim::cluster_api::Kind;
 use kube::Api;
-use kube::api::{Patch, PatchParams};
+use kube::api::{DeleteParams, Patch, PatchParams};
 use serde_json::{Value, json};
 
 use crate::core::UNDRAINED;
@@ -163,5 +163,103 @@ fn a_go_node_claim_whose_machine_is_gone_gets_another() {
         });
         assert_eq!(binding, (Some("waits".to_owned()), false), "the very one, without the binding");
         assert_eq!(rig.read(|objects| (objects.machines.len(), replicas(objects, "m"))), (1, 1));
+    });
+}
+
+const GO_MACHINE: &str = "cluster.x-k8s.io/machine";
+const INSTANCE_TYPE: &str = "node.kubernetes.io/instance-type";
+
+/// Takes an annotation off a NodeClaim.
+async fn without_annotation(rig: &Rig, name: &str, key: &str) {
+    let api: Api<NodeClaim> = Api::all(rig.world.cluster().client("user"));
+    let change = json!({"metadata": {"annotations": {key: null}}});
+    api.patch(name, &PatchParams::default(), &Patch::Merge(change)).await.expect("a NodeClaim");
+}
+
+#[test]
+fn a_launched_go_node_claim_that_lost_its_binding_or_has_a_bad_one_keeps_the_machine_of_its_id() {
+    for binding in [None, Some("a/b/c")] {
+        scenario(async {
+            let rig = Rig::without_rules(json!({})).await;
+            rig.deployment("m", &[(MAX, "10")]).await;
+            let machines = bound_machines(&rig, "m", 2).await;
+            rig.bound_claim("old", binding.unwrap_or_default(), &machines[0].1).await;
+            if binding.is_none() {
+                without_annotation(&rig, "old", GO_MACHINE).await;
+            }
+            rig.karpenter.start();
+            rig.until("it is claimed", 5 * MINUTE, |objects| claimed(objects) == 1).await;
+            rig.pass(2 * MINUTE).await;
+            // What it is, it and its Node are told with that: the Go provider left both without.
+            let (labels, annotations) = rig.read(|objects| {
+                let meta = &objects.node_claims.values().next().expect("a NodeClaim").metadata;
+                (meta.labels.clone().unwrap_or_default(), meta.annotations.clone().unwrap_or_default())
+            });
+            assert_eq!(labels.get(INSTANCE_TYPE).map(String::as_str), Some("m"), "{binding:?}");
+            let ours = annotations.get("karpenter.cluster.x-k8s.io/machine");
+            assert_eq!((ours, annotations.get(GO_MACHINE)), (Some(&machines[0].0), None), "{binding:?}");
+            let on_nodes = rig.read(|objects| {
+                let typed = |node: &&std::sync::Arc<k8s_openapi::api::core::v1::Node>| {
+                    node.metadata.labels.as_ref().is_some_and(|all| all.contains_key(INSTANCE_TYPE))
+                };
+                objects.nodes.values().filter(typed).count()
+            });
+            assert_eq!(on_nodes, 1, "{binding:?}: the other is not ours");
+            rig.delete_claim("old").await;
+            rig.until("its Machine goes", 10 * MINUTE, |objects| objects.machines.len() == 1).await;
+            rig.pass(10 * MINUTE).await;
+            let left: Vec<String> =
+                rig.read(|objects| objects.machines.keys().map(ToString::to_string).collect());
+            assert_eq!((left, rig.replicas("m")), (vec![machines[1].0.clone()], 1), "{binding:?}");
+        });
+    }
+}
+
+#[test]
+fn a_node_claim_restored_from_a_backup_of_the_go_providers_time_keeps_its_machine() {
+    scenario(async {
+        let rig = Rig::without_rules(json!({})).await;
+        rig.deployment("m", &[(MAX, "10")]).await;
+        let machines = bound_machines(&rig, "m", 1).await;
+        rig.bound_claim("old", &machines[0].0, &machines[0].1).await;
+        rig.karpenter.start();
+        rig.until("it is ours", 5 * MINUTE, |objects| initialized(objects) == 1).await;
+        rig.pass(2 * MINUTE).await;
+        let api: Api<NodeClaim> = Api::all(rig.world.cluster().client("user"));
+        let free = Patch::Merge(json!({"metadata": {"finalizers": null}}));
+        api.patch("old", &PatchParams::default(), &free).await.expect("a patch");
+        api.delete("old", &DeleteParams::default()).await.expect("a deletion");
+        rig.bound_claim("old", &machines[0].0, "").await;
+        without_id(&rig, "old").await;
+        rig.until("it is up again", 10 * MINUTE, |objects| initialized(objects) == 1).await;
+        rig.pass(20 * MINUTE).await;
+        let left: Vec<String> =
+            rig.read(|objects| objects.machines.keys().map(ToString::to_string).collect());
+        assert_eq!((left, rig.replicas("m")), (vec![machines[0].0.clone()], 1));
+        assert_eq!(rig.read(|objects| (claimed(objects), initialized(objects))), (1, 1));
+    });
+}
+
+#[test]
+fn a_go_node_claim_whose_machine_belongs_to_nothing_gets_another_in_the_time_of_a_launch() {
+    scenario(async {
+        let rig = Rig::without_rules(json!({"timeouts": {"launch": "5m"}})).await;
+        rig.deployment("m", &[(MAX, "10")]).await;
+        let machines = bound_machines(&rig, "m", 1).await;
+        rig.capi.run_controllers(false);
+        let name = machines[0].0.rsplit('/').next().unwrap_or_default();
+        let labels = json!({"cluster.x-k8s.io/deployment-name": null, "cluster.x-k8s.io/set-name": null});
+        let free = json!({"metadata": {"labels": labels, "ownerReferences": null}});
+        rig.patch(Kind::Machine, name, free).await;
+        rig.bound_claim("waits", &machines[0].0, "").await;
+        without_id(&rig, "waits").await;
+        rig.karpenter.start();
+        rig.pass(3 * MINUTE).await;
+        let bound = |objects: &Objects| {
+            let claim = objects.node_claims.values().next();
+            claim.is_some_and(|c| c.metadata.annotations.as_ref().is_some_and(|a| a.contains_key(GO_MACHINE)))
+        };
+        assert!(rig.read(bound), "what it belongs to may only not have been seen yet");
+        rig.until("it is let go", 5 * MINUTE, |objects| !bound(objects)).await;
     });
 }
