@@ -3,6 +3,7 @@
 import json
 import time
 
+from proxy import Proxy
 from rig import CLAIM, Rig
 from world import CAPACITY, MAX, MEMBER, MIN, PRICE, VERSION, annotations, cluster, is_true, machine_deployment, template
 
@@ -154,6 +155,76 @@ def a24(world):
     finally:
         serve("v1beta1", True)
     return rig
+
+
+def _in_the_old_version(world, name, **spec):
+    """A Karpenter that is shown v1beta1 alone, through Cluster API's own conversion; then both, then v1beta2 alone."""
+    alone = spec.get("launchMode") == "Machine"
+    rig = Rig(world, name, start=False, domains=["a", "b"], drift="Karpenter", **spec)
+    rig.proxy = Proxy(world, name)
+    rig.proxy.hide("v1beta2")
+    rig.env = rig.proxy.env
+    # What stands elsewhere in v1beta1, or in another shape.
+    value = machine_deployment(rig.namespace, rig.cluster, "m", notes={MAX: "20"}, rollout={"strategy": {"type": "OnDelete"}})
+    value["spec"]["template"]["spec"]["deletion"] = {"nodeDrainTimeoutSeconds": 90}
+    rig.add(value)
+    rig.until("the failure domains are known", 60, lambda: len(rig.hub.get("Cluster", rig.cluster, name).get("status", {}).get("failureDomains", [])) == 2)
+    written = lambda version: [path for _, path in rig.proxy.passed if path.startswith(f"/apis/cluster.x-k8s.io/{version}/namespaces/{name}/")]
+    try:
+        rig.start()
+        rig.want(3)
+        rig.ready(3, 180)
+        rig.same("its strategy is known", rig.told("RolloutStrategy"), [])
+        for machine in rig.machines():
+            reference = machine["spec"]["infrastructureRef"]
+            rig.same("reference", (reference["apiGroup"], reference["kind"]), ("infrastructure.cluster.x-k8s.io", "FakeMachine"))
+            rig.same("time-outs", machine["spec"].get("deletion", {}).get("nodeDrainTimeoutSeconds"), 90)
+        if alone:
+            rig.until("the Machines are told to be up to date", 60, lambda: all(is_true(m, "UpToDate") for m in rig.machines()))
+            rig.same("zones", {m["spec"].get("failureDomain") for m in rig.machines()} <= {"a", "b"}, True)
+        # One that is held up beyond its time: Cluster API is to wait no longer, which is said in the old shape where Karpenter owns the Machine.
+        machine = rig.machines()[0]
+        hook = {"pre-terminate.delete.hook.machine.cluster.x-k8s.io/backup": ""}
+        rig.patch("Machine", machine["metadata"]["name"], {"metadata": {"annotations": hook}})
+        claim = annotations(machine)[CLAIM]
+        by = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 5))
+        rig.api.patch("NodeClaim", claim, {"metadata": {"annotations": {"karpenter.sh/nodeclaim-termination-timestamp": by}}})
+        rig.give_up(claim)
+        here = lambda: rig.hub.get("Machine", machine["metadata"]["name"], name)
+        hurried = lambda: here()["spec"].get("deletion", {}).get("nodeDeletionTimeoutSeconds") == 1 if alone else \
+            "machine.cluster.x-k8s.io/exclude-node-draining" in annotations(here())
+        rig.until("Cluster API is told to wait no longer", 90, hurried)
+        rig.patch("Machine", machine["metadata"]["name"], {"metadata": {"annotations": {key: None for key in hook}}})
+        rig.gone(2)
+        rig.same("writes in the new version", written("v1beta2"), [])
+        rig.facts["writes in the old version"] = len(written("v1beta1"))
+        before = {m["metadata"]["uid"]: json.dumps(m["spec"], sort_keys=True) for m in rig.machines()}
+        # The management cluster is upgraded while a launch is under way.
+        rig.proxy.hide()
+        rig.want(4)
+        rig.until("a launch is under way", 60, lambda: len(rig.claims()) == 4)
+        rig.proxy.hide("v1beta1")
+        rig.ready(4, 180)
+        rig.want(5)
+        rig.ready(5, 180)
+        now = {m["metadata"]["uid"]: json.dumps(m["spec"], sort_keys=True) for m in rig.machines()}
+        rig.same("Machine specs as they were", all(now.get(uid) == spec for uid, spec in before.items()), True)
+        rig.same("time-outs of all", {m["spec"].get("deletion", {}).get("nodeDrainTimeoutSeconds") for m in rig.machines()}, {90})
+        rig.same("writes in the new version, at last", bool(written("v1beta2")), True)
+        rig.at_rest()
+    finally:
+        rig.proxy.stop()
+    return rig
+
+
+def a24_old(world):
+    "from v1beta1 alone, as Cluster API converts it, to v1beta2 alone"
+    return _in_the_old_version(world, "a24-old")
+
+
+def a24_old_machine(world):
+    "machines of their own, from v1beta1 alone, as Cluster API converts it, to v1beta2 alone"
+    return _in_the_old_version(world, "a24-old-machine", launchMode="Machine")
 
 
 def a22_bootstrap(world):

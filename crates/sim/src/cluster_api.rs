@@ -13,6 +13,7 @@
 //! | `machines`, `draining` | Machines: from bootstrap data to a Node, and back |
 //! | `health` | a MachineHealthCheck over all of them |
 //! | `infrastructure`, `bootstrap`, `misfortune` | what a template's machines do, and what becomes of them |
+//! | `v1beta1` | the older version of the kinds, as a program under test sees them |
 //! | `moving` | all objects made anew, as `clusterctl move` does |
 //! | `unrest` | what people and their tools do while Karpenter works |
 //! | `checks`, `growth`, `leaks`, `economy`, `darkness`, `turnover`, with `origins` | rules every run must keep |
@@ -39,6 +40,7 @@ mod steps;
 mod topology;
 mod turnover;
 pub mod unrest;
+pub(crate) mod v1beta1;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -195,6 +197,23 @@ impl ClusterApi {
             api.patch(&name, &PatchParams::default(), &patch).await?;
         }
         Ok(())
+    }
+
+    /// Has a Cluster tell in which failure domains machines can be.
+    ///
+    /// # Errors
+    ///
+    /// If the server refuses it.
+    pub async fn have_failure_domains(
+        &self,
+        namespace: &str,
+        cluster: &str,
+        names: &[&str],
+    ) -> Result<(), kube::Error> {
+        let domains: Vec<Value> = names.iter().map(|name| json!({"name": name})).collect();
+        let patch = Patch::Merge(json!({"status": {"failureDomains": domains}}));
+        let api = Kind::Cluster.api(&self.cluster.client("user"), namespace);
+        api.patch_status(cluster, &PatchParams::default(), &patch).await.map(drop)
     }
 
     /// What becomes of machines.

@@ -20,12 +20,13 @@ use super::origins::{Origins, is_enrolled};
 use super::topology;
 use crate::invariants::commands::node_name;
 use crate::invariants::{Invariant, Rest, Step};
-use crate::objects::{Change, Objects, is_active, is_deleting, node_of, uid};
+use crate::objects::{Change, Edit, Objects, is_active, is_deleting, node_of, uid};
 use crate::selection::selects;
 
 pub(super) const CLAIM: &str = "karpenter.cluster.x-k8s.io/nodeclaim-uid";
 pub(super) const EPOCH: &str = "karpenter.cluster.x-k8s.io/epoch";
 const PROTECTED: &str = "karpenter.cluster.x-k8s.io/protected-replicas";
+const CLUSTER_NAME: &str = "cluster.x-k8s.io/cluster-name";
 const DEPLOYMENT_NAME: &str = "cluster.x-k8s.io/deployment-name";
 const SET_NAME: &str = "cluster.x-k8s.io/set-name";
 pub(super) const MARK: &str = "cluster.x-k8s.io/delete-machine";
@@ -380,6 +381,31 @@ impl LevelsWithinBounds {
         }
     }
 
+    /// Whether an object has been paused for so long that no write can be on its way any more.
+    fn is_held(&self, object: &DynamicObject, now: Timestamp) -> bool {
+        let since = self.paused.get(uid(object));
+        since.is_some_and(|since| now.duration_since(*since).as_secs() > ON_ITS_WAY_SECONDS)
+    }
+
+    /// Judges a provider that makes what a Machine is to be made of, or deletes it.
+    fn judge_clone(&self, step: &Step<'_>, edit: &Edit<DynamicObject>) -> Result<(), String> {
+        let deed = match (&edit.old, &edit.new) {
+            (None, Some(_)) => "made",
+            (Some(old), new)
+                if !is_deleting(&**old) && new.as_ref().is_none_or(|new| is_deleting(&**new)) =>
+            {
+                "deleted"
+            }
+            _ => return Ok(()),
+        };
+        let name = edit.either().map_or("", |clone| label(clone, CLUSTER_NAME));
+        let cluster = step.objects.capi_clusters.get(&ObjectKey::namespaced(&*edit.key.namespace, name));
+        match cluster.filter(|cluster| self.is_held(cluster, step.now)) {
+            Some(_) => Err(format!("the clone {} was {deed} while {name} is paused", edit.key)),
+            None => Ok(()),
+        }
+    }
+
     fn note_owned(&mut self, step: &Step<'_>) {
         if !step
             .changes
@@ -434,6 +460,10 @@ impl Invariant for LevelsWithinBounds {
             let (edit, scaled) = match &**change {
                 Change::MachineDeployment(edit) | Change::MachineSet(edit) => (edit, true),
                 Change::Machine(edit) => (edit, false),
+                Change::SimMachine(edit) | Change::SimConfig(edit) => {
+                    self.judge_clone(step, edit)?;
+                    continue;
+                }
                 _ => continue,
             };
             let Some(new) = &edit.new else { continue };
@@ -441,8 +471,7 @@ impl Invariant for LevelsWithinBounds {
             let owner = scalable_of(step.objects, new).filter(|_| !scaled).map(|owner| &**owner);
             let set = set_of(step.objects, new).map(|set| &**set);
             for held in [cluster, owner, set, Some(&**new)].into_iter().flatten() {
-                let since = self.paused.get(uid(held));
-                if since.is_some_and(|since| step.now.duration_since(*since).as_secs() > ON_ITS_WAY_SECONDS) {
+                if self.is_held(held, step.now) {
                     let what = held.metadata.name.as_deref().unwrap_or_default();
                     return Err(format!("{} was written while {what} is paused", edit.key));
                 }

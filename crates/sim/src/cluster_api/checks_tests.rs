@@ -270,6 +270,29 @@ fn nothing_is_written_to_what_has_been_paused_for_a_while_nor_to_what_belongs_to
 }
 
 #[test]
+fn no_clone_is_made_or_deleted_in_a_cluster_that_has_been_paused_for_a_while() {
+    let trial = |pause: Option<i64>| {
+        let mut trial = Trial::of(LevelsWithinBounds::new("karpenter"));
+        trial.cluster(false).expect("it may be made");
+        trial.part("karpenter", "before", true).expect("nothing is paused");
+        if let Some(ago) = pause {
+            trial.cluster(true).expect("people may");
+            trial.pass(ago);
+        }
+        trial
+    };
+    for pause in [None, Some(20)] {
+        trial(pause).part("karpenter", "n", true).expect("a write may be on its way");
+        trial(pause).part("karpenter", "before", false).expect("a write may be on its way");
+    }
+    let told = trial(Some(40)).part("karpenter", "n", true).expect_err("it is paused");
+    assert_eq!(told, "the clone fleet/n was made while c is paused");
+    let told = trial(Some(40)).part("karpenter", "before", false).expect_err("it is paused");
+    assert_eq!(told, "the clone fleet/before was deleted while c is paused");
+    trial(Some(40)).part("garbage-collector", "before", false).expect("others may");
+}
+
+#[test]
 fn at_rest_a_machine_set_of_no_deployment_has_as_many_machines_as_are_wanted() {
     let now: Timestamp = "2026-01-02T01:00:00Z".parse().unwrap();
     let judged = |objects: &Objects| {

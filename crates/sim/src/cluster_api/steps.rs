@@ -91,6 +91,22 @@ impl<R: Invariant> Trial<R> {
         self.judge(actor, Change::Machine(Edit { key, old, new: Some(new) }))
     }
 
+    /// Somebody makes what a Machine of the Cluster `c` is to be made of, or deletes it.
+    pub(super) fn part(&mut self, actor: &str, name: &str, made: bool) -> Result<(), String> {
+        let new: Option<Arc<DynamicObject>> = made.then(|| {
+            read(json!({
+                "apiVersion": "infrastructure.cluster.x-k8s.io/v1beta2", "kind": "SimMachine",
+                "metadata": {"name": name, "namespace": "fleet", "labels": {"cluster.x-k8s.io/cluster-name": "c"}},
+            }))
+        });
+        let key = ObjectKey::namespaced("fleet", name);
+        let old = match &new {
+            Some(new) => self.objects.sim_machines.insert(key.clone(), Arc::clone(new)),
+            None => self.objects.sim_machines.remove(&key),
+        };
+        self.judge(actor, Change::SimMachine(Edit { key, old, new }))
+    }
+
     /// Somebody writes a NodeClaim of the pool `p` with these annotations and this status.
     pub(super) fn claim(
         &mut self,

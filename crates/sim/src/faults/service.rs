@@ -14,6 +14,7 @@ use serde_json::json;
 
 use super::{Fault, Faults, Lens, Refusal, lens, watch};
 use crate::chance::Span;
+use crate::cluster_api::v1beta1;
 use crate::gate::Gate;
 use crate::wire::{Wire, collect};
 
@@ -65,6 +66,10 @@ impl FaultyWire {
         if let Some(lens) = &lens {
             lens.sent(&mut request);
         }
+        let older = v1beta1::is_asked_for(&request);
+        if older {
+            v1beta1::Conversion.sent(&mut request);
+        }
         let reads = matches!(*request.method(), Method::GET | Method::HEAD);
         let what = format!("{} {}", request.method(), request.uri().path());
         if !self.faults.is_cut_off() && self.strikes(Fault::Outage, &what) {
@@ -82,7 +87,7 @@ impl FaultyWire {
             None => {}
         }
         if reads && is_watch(&request) {
-            return self.watch(request, &what).await;
+            return self.watch(request, &what, older).await;
         }
         self.delay(&what).await;
         let changes = matches!(*request.method(), Method::PUT | Method::PATCH);
@@ -129,13 +134,22 @@ impl FaultyWire {
             return Err(broken(io::ErrorKind::ConnectionReset));
         }
         self.delay(&what).await;
-        match lens {
-            Some(lens) => Ok(seen_through(&*lens, answer).await),
-            None => Ok(answer.map(whole)),
+        let conversion = older.then_some(&v1beta1::Conversion as &dyn Lens);
+        let lenses: Vec<&dyn Lens> =
+            conversion.into_iter().chain(lens.as_deref().map(|lens| lens as &dyn Lens)).collect();
+        match lenses.as_slice() {
+            [] => Ok(answer.map(whole)),
+            lenses => Ok(seen_through(lenses, answer).await),
         }
     }
 
-    async fn watch(&self, request: Request<Bytes>, what: &str) -> Result<Response<Body>, BoxError> {
+    /// Watches; what is shown is converted to an older version, if it was asked for in that.
+    async fn watch(
+        &self,
+        request: Request<Bytes>,
+        what: &str,
+        older: bool,
+    ) -> Result<Response<Body>, BoxError> {
         let gone = self.strikes(Fault::Gone, what);
         // The server tells so either at once or inside the stream.
         if gone && self.faults.coin() {
@@ -148,7 +162,7 @@ impl FaultyWire {
         let ends = self.strikes(Fault::WatchDrop, what).then(|| self.faults.duration(&Span::secs(1, 180)));
         let lag =
             self.strikes(Fault::StaleWatch, what).then(|| self.faults.duration(&Span::millis(200, 15_000)));
-        let conditions = watch::Conditions { ends, lag, gone };
+        let conditions = watch::Conditions { ends, lag, gone, older };
         let repeats = {
             let (wire, what) = (self.clone(), what.to_owned());
             move || wire.note(Fault::DuplicateEvent, &what)
@@ -157,15 +171,15 @@ impl FaultyWire {
     }
 }
 
-/// An answer as a lens shows it.
-async fn seen_through(lens: &dyn Lens, answer: Response<karpenter_apiserver::Body>) -> Response<Body> {
+/// An answer as lenses show it, one behind the other.
+async fn seen_through(lenses: &[&dyn Lens], answer: Response<karpenter_apiserver::Body>) -> Response<Body> {
     let (mut parts, body) = answer.into_parts();
     let body = match body.collect().await {
         Ok(body) => body.to_bytes(),
         Err(never) => match never {},
     };
     parts.headers.remove(CONTENT_LENGTH);
-    let body = Full::new(lens::answer(lens, &body));
+    let body = Full::new(lenses.iter().fold(body, |body, lens| lens::answer(*lens, &body)));
     Response::from_parts(parts, body.map_err(|never| match never {}).boxed_unsync())
 }
 

@@ -13,6 +13,7 @@ use tokio::time::Instant;
 
 use super::service::{Body, BoxError, broken, status};
 use super::{Fault, Faults, lens};
+use crate::cluster_api::v1beta1;
 use crate::gate::Gate;
 
 /// What was drawn for a watch when it began.
@@ -23,6 +24,8 @@ pub(super) struct Conditions {
     pub(super) lag: Option<Duration>,
     /// Whether it is told that its position is too old, after its first events.
     pub(super) gone: bool,
+    /// Whether what it shows is converted to an older version.
+    pub(super) older: bool,
 }
 
 struct Stream {
@@ -30,6 +33,7 @@ struct Stream {
     ends: Option<Instant>,
     lag: Option<Duration>,
     gone: bool,
+    older: bool,
     faults: Faults,
     gate: Gate,
     outages: Listener,
@@ -53,6 +57,7 @@ pub(super) fn body(
         ends: conditions.ends.map(|after| Instant::now() + after),
         lag: conditions.lag,
         gone: conditions.gone,
+        older: conditions.older,
         faults,
         gate,
         outages,
@@ -117,6 +122,7 @@ impl Stream {
                     tokio::time::sleep(lag).await;
                     self.gate.pass().await;
                 }
+                let chunk = if self.older { lens::events(&v1beta1::Conversion, &chunk) } else { chunk };
                 let chunk = match self.faults.lens() {
                     Some(lens) => lens::events(&*lens, &chunk),
                     None => chunk,

@@ -44,6 +44,12 @@ fn names(objects: &Objects) -> Vec<String> {
     objects.node_claims.keys().map(|key| key.name.to_string()).collect()
 }
 
+/// NodeClaims that are to stay.
+fn living(objects: &Objects) -> Vec<String> {
+    let all = objects.node_claims.iter().filter(|(_, claim)| claim.metadata.deletion_timestamp.is_none());
+    all.map(|(key, _)| key.name.to_string()).collect()
+}
+
 #[test]
 fn a11_slow_machines_are_waited_for() {
     in_both_modes(json!({"timeouts": {"launch": "60m"}}), async |class, scaled| {
@@ -230,6 +236,7 @@ fn a16_a_management_cluster_that_is_away_costs_no_node() {
         rig.karpenter.start();
         rig.want(20);
         rig.until("all nodes are ready", 20 * MINUTE, |objects| initialized(objects) == 20).await;
+        let served = rig.read(names);
         rig.want(21);
         rig.pass(SECOND).await;
         rig.hub.cut_off(40 * MINUTE);
@@ -241,10 +248,10 @@ fn a16_a_management_cluster_that_is_away_costs_no_node() {
         for _ in 0..39 {
             rig.pass(MINUTE).await;
             assert!(rig.read(|objects| objects.nodes.len()) >= 20);
-            let now = rig.read(names);
+            let now = rig.read(living);
             assert!(
                 before.iter().all(|name| now.contains(name)),
-                "no NodeClaim that served is gone: {now:?}"
+                "no NodeClaim is gone, or is to go: {now:?}"
             );
         }
         let ready = rig.read(|objects| {
@@ -256,6 +263,8 @@ fn a16_a_management_cluster_that_is_away_costs_no_node() {
         assert_eq!(rig.read_node_class_condition("ManagementClusterReady").await.as_deref(), Some("False"));
         rig.until("the new pods are served", 30 * MINUTE, |objects| initialized(objects) == 23).await;
         rig.pass(12 * MINUTE).await;
+        let now = rig.read(living);
+        assert!(served.iter().all(|name| now.contains(name)), "nor afterwards: {now:?}");
         let machines = rig.read(|objects| objects.machines.len());
         assert_eq!((machines, rig.read(claimed), rig.replicas("m")), (23, 23, level(scaled, 23)));
         rig.at_rest();
@@ -381,11 +390,13 @@ fn a24_what_we_do_not_know_of_machines_is_as_it_was_when_versions_change() {
         let unknown = json!({"of a later release": [1, {"two": null}], "text": "as it is"});
         let mut deployment = cluster_api::machine_deployment(NAMESPACE, "c", "m", "t", &[(MAX, "20")]);
         deployment["spec"]["unknownToUs"] = unknown.clone();
+        deployment["spec"]["template"]["spec"]["deletion"] = json!({"nodeDrainTimeoutSeconds": 90});
         rig.create(deployment).await;
-        rig.capi.serve(&["v1beta1", "v1beta2"]).await.expect("both versions");
+        rig.capi.serve(&["v1beta1"]).await.expect("the old version");
         rig.karpenter.start();
         rig.want(8);
         rig.until("eight nodes", 10 * MINUTE, |objects| initialized(objects) == 8).await;
+        rig.capi.serve(&["v1beta1", "v1beta2"]).await.expect("both versions");
         let machines: Vec<String> =
             rig.read(|objects| objects.machines.keys().map(|key| key.name.to_string()).collect());
         for name in &machines {
@@ -405,6 +416,11 @@ fn a24_what_we_do_not_know_of_machines_is_as_it_was_when_versions_change() {
         rig.until("launches finish", 15 * MINUTE, |objects| initialized(objects) == 10).await;
         rig.pass(2 * MINUTE).await;
         assert_eq!(rig.read(specs), before, "byte by byte");
+        let patient = |machine: &&std::sync::Arc<DynamicObject>| {
+            machine.data.pointer("/spec/deletion") == Some(&json!({"nodeDrainTimeoutSeconds": 90}))
+        };
+        let patient = rig.read(|objects| objects.machines.values().filter(patient).count());
+        assert_eq!(patient, 10, "whichever version their template was read in");
         let kept = rig.read(|objects| {
             let deployment = objects.machine_deployments.values().next().cloned();
             deployment.and_then(|found| found.data.pointer("/spec/unknownToUs").cloned())
@@ -418,6 +434,103 @@ fn a24_what_we_do_not_know_of_machines_is_as_it_was_when_versions_change() {
             .count()
         });
         assert_eq!(puts, 0, "no object was written as a whole");
+        rig.at_rest();
+    });
+}
+
+/// What is stored of the only Machine, at a pointer.
+fn stored(rig: &Rig, pointer: &str) -> Value {
+    rig.read(|objects| {
+        let machine = objects.machines.values().next().expect("a Machine");
+        machine.data.pointer(pointer).cloned().unwrap_or_default()
+    })
+}
+
+#[test]
+fn a24_a_management_cluster_of_the_old_version_is_read_and_written_as_that_has_it() {
+    in_both_modes(json!({"drift": "Karpenter"}), async |class, scaled| {
+        let rig = Rig::new(class).await;
+        rig.create(cluster_api::config_template(NAMESPACE, "join", 60)).await;
+        let mut deployment = cluster_api::machine_deployment(NAMESPACE, "c", "m", "t", &[(MAX, "20")]);
+        deployment["spec"]["rollout"] = json!({"strategy": {"type": "OnDelete"}});
+        let made_of = &mut deployment["spec"]["template"]["spec"];
+        made_of["deletion"] = json!({"nodeDrainTimeoutSeconds": 90});
+        made_of["bootstrap"] = json!({"configRef": {
+            "apiGroup": "bootstrap.cluster.x-k8s.io", "kind": "SimConfigTemplate", "name": "join",
+        }});
+        rig.create(deployment).await;
+        let domains = json!({"status": {"failureDomains": [{"name": "a"}, {"name": "b"}]}});
+        rig.patch_status(Kind::Cluster, "c", domains).await;
+        rig.capi.serve(&["v1beta1"]).await.expect("the old version");
+        rig.karpenter.start();
+        if scaled {
+            rig.want(1);
+        } else {
+            rig.claim_in("n1", "b").await;
+        }
+        rig.pass(30 * SECOND).await;
+        let told = rig.read(launched);
+        assert!(
+            told.len() == 1 && told[0].0 == "BootstrapPending",
+            "by a condition of the newer kind: {told:?}"
+        );
+        rig.until("the node is ready", 5 * MINUTE, |objects| initialized(objects) == 1).await;
+        rig.pass(MINUTE).await;
+        let told = rig.events("RolloutStrategy").await;
+        assert!(told.is_empty(), "its strategy is known: {told:?}");
+        let machine = rig.read(|objects| objects.machines.keys().next().map(|key| key.name.to_string()));
+        let machine = machine.expect("a Machine");
+        for (pointer, kind) in
+            [("/spec/infrastructureRef", "SimMachine"), ("/spec/bootstrap/configRef", "SimConfig")]
+        {
+            let reference = stored(&rig, pointer);
+            assert_eq!((&reference["kind"], &reference["name"]), (&json!(kind), &json!(machine)));
+            let group = reference["apiGroup"].as_str().unwrap_or_default();
+            assert!(group.ends_with(".cluster.x-k8s.io"), "what it refers to has a group: {reference}");
+        }
+        assert_eq!(
+            stored(&rig, "/spec/deletion"),
+            json!({"nodeDrainTimeoutSeconds": 90}),
+            "as its template says"
+        );
+        if !scaled {
+            assert_eq!(stored(&rig, "/spec/failureDomain"), json!("b"), "one of the Cluster's");
+        }
+        // People may ask in the new version from now on; Karpenter goes by the one it found.
+        rig.capi.serve(&["v1beta1", "v1beta2"]).await.expect("both versions");
+        let change = json!({"spec": {"template": {"spec": {"version": "v1.36.9"}}}});
+        rig.patch(Kind::MachineDeployment, "m", change).await;
+        rig.pass(MINUTE).await;
+        assert_eq!(rig.drifted("n1").as_deref(), Some("KubernetesVersionDrift"));
+        if !scaled {
+            let conditions = stored(&rig, "/status/conditions");
+            let up_to_date = conditions.as_array().into_iter().flatten().find(|c| c["type"] == "UpToDate");
+            let up_to_date = up_to_date.expect("a condition of the newer kind");
+            assert_eq!(
+                (&up_to_date["status"], &up_to_date["reason"]),
+                (&json!("False"), &json!("NotUpToDate"))
+            );
+        }
+        let hook = "pre-terminate.delete.hook.machine.cluster.x-k8s.io/backup";
+        let annotate = |value: Value| json!({"metadata": {"annotations": {hook: value}}});
+        rig.patch(Kind::Machine, &machine, annotate("".into())).await;
+        let by = rig.world.cluster().now() + jiff::SignedDuration::from_mins(2);
+        rig.annotate_claim("n1", "karpenter.sh/nodeclaim-termination-timestamp", &by.to_string()).await;
+        rig.want(0);
+        rig.delete_claim("n1").await;
+        rig.pass(5 * MINUTE).await;
+        if !scaled {
+            let given = json!({
+                "nodeDrainTimeoutSeconds": 1, "nodeVolumeDetachTimeoutSeconds": 1, "nodeDeletionTimeoutSeconds": 1,
+            });
+            assert_eq!(stored(&rig, "/spec/deletion"), given, "it is overdue");
+        }
+        let writes = rig.writes(&format!("/machines/{machine}"));
+        assert!(writes <= 6, "once each: {writes}");
+        rig.patch(Kind::Machine, &machine, annotate(Value::Null)).await;
+        rig.until("it is gone", 5 * MINUTE, |objects| objects.machines.is_empty()).await;
+        rig.until("and its NodeClaim", 5 * MINUTE, |objects| objects.node_claims.is_empty()).await;
+        assert_eq!(rig.writes("/apis/cluster.x-k8s.io/v1beta2/"), 0, "all of that in the old version");
         rig.at_rest();
     });
 }
