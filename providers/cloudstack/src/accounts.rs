@@ -7,6 +7,7 @@
 //! used, what they were used for counts as still there.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -36,7 +37,7 @@ use crate::description::as_known;
 use crate::naming::machine_id;
 use crate::nodeclass::{CloudStackNodeClass, CredentialsRef};
 use crate::resolved::resolve;
-use crate::shared::{Objects, ProviderOptions, Whose, launched_in, made_with};
+use crate::shared::{CollectOrphans, Objects, ProviderOptions, Whose, launched_in, made_with};
 use crate::voice::Voice;
 
 /// How often it is looked for accounts that are new or not used any more.
@@ -301,7 +302,12 @@ impl Accounts {
                 || claims.iter().any(|claim| {
                     made_with(claim, &*self.objects).is_some_and(|whose| whose.as_ref() == Some(reference))
                 });
-            let empty = shared.has_no_machines.load(std::sync::atomic::Ordering::Relaxed)
+            // Disks that nobody is to look for are not waited for.
+            let no_disks =
+                shared.no_disks.load(Relaxed) || shared.options.collect_orphans == CollectOrphans::Never;
+            let empty = shared.has_no_machines.load(Relaxed)
+                && no_disks
+                && shared.no_groups.load(Relaxed)
                 && !shared.lost.may_come_anywhere();
             let empty = empty || shared.client.session().has_no_keys();
             let stays = named || !empty || !account.started;
@@ -409,5 +415,67 @@ impl CloudProvider for Accounts {
 
     fn label_rules(&self, core: LabelRules) -> LabelRules {
         self.own.label_rules(core)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use karpenter_runtime::environment::Environment;
+
+    use super::*;
+    use crate::client::http::HttpError;
+    use crate::client::transport::Transport;
+
+    /// A cluster in which nobody names anything.
+    struct Nobody;
+
+    impl Objects for Nobody {
+        fn node_class(&self, _: &str) -> Option<Arc<CloudStackNodeClass>> {
+            None
+        }
+
+        fn node_classes(&self) -> Option<Vec<Arc<CloudStackNodeClass>>> {
+            Some(Vec::new())
+        }
+
+        fn node_claims(&self) -> Option<Vec<Arc<NodeClaim>>> {
+            Some(Vec::new())
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_account_is_not_let_go_while_machines_disks_or_groups_may_be_left_in_it() {
+        let environment = Environment::seeded("2026-01-01T00:00:00Z".parse().expect("a time"), 1);
+        let answer = |_: http::Request<kube::client::Body>| async {
+            Ok::<_, std::convert::Infallible>(http::Response::new(kube::client::Body::empty()))
+        };
+        let roads: Roads =
+            Arc::new(|_, _| -> Result<Arc<dyn Transport>, HttpError> { unreachable!("no Secret is read") });
+        let reach = Reach {
+            roads,
+            rate: Rate::default(),
+            options: ProviderOptions::new("test"),
+            cluster: kube::Client::new(tower::service_fn(answer), "default"),
+            voice: Voice::default(),
+            environment: environment.clone(),
+        };
+        let objects: Arc<dyn Objects> = Arc::new(Nobody);
+        let client = Client::new(no_session("none yet".to_owned()), Rate::default(), &environment);
+        let options = ProviderOptions::new("test");
+        let own = CloudStackProvider::new(client, options, Arc::clone(&objects), &environment);
+        let accounts = Accounts::new(Arc::new(own), objects, reach);
+        let reference = CredentialsRef { namespace: "team".to_owned(), name: "keys".to_owned() };
+        let shared = Arc::clone(&accounts.of(&Some(reference.clone())).shared);
+        accounts.others().get_mut(&reference).expect("met").started = true;
+        for may_be_left in [&shared.has_no_machines, &shared.no_disks, &shared.no_groups] {
+            for none_left in [&shared.has_no_machines, &shared.no_disks, &shared.no_groups] {
+                none_left.store(!std::ptr::eq(none_left, may_be_left), Relaxed);
+            }
+            accounts.retire();
+            assert!(accounts.others().contains_key(&reference));
+        }
+        shared.no_groups.store(true, Relaxed);
+        accounts.retire();
+        assert!(!accounts.others().contains_key(&reference), "nothing is left");
     }
 }

@@ -9,6 +9,7 @@ use kube::ResourceExt as _;
 
 use crate::client::error::{ApiError, ErrorKind};
 use crate::client::model::AffinityGroup;
+use crate::client::request::Scope;
 use crate::client::requests;
 use crate::client::throttle::Lane;
 use crate::nodeclass::{Affinity, CloudStackNodeClass, CloudStackNodeClassSpec};
@@ -134,36 +135,71 @@ impl CloudStackProvider {
     pub(crate) async fn remove_empty_groups(&self) -> Result<(), ApiError> {
         let shared = &self.shared;
         let wants = |class: &Arc<CloudStackNodeClass>| {
-            class.spec.as_ref().is_some_and(|spec| spec.affinity.is_some())
+            let is_ours = class.credentials() == shared.whose.as_ref();
+            is_ours && class.spec.as_ref().is_some_and(|spec| spec.affinity.is_some())
         };
         let Some(classes) = shared.objects.node_classes() else { return Ok(()) };
         let wanted = classes.iter().any(wants);
         if !wanted && shared.no_groups.load(Relaxed) {
             return Ok(());
         }
-        let prefix = shared.naming.prefix();
         let session = shared.client.session();
         let mut left = false;
         for scope in shared.scopes()? {
-            let request = requests::list_affinity_groups_by_keyword(prefix, &scope);
-            let Ok(groups) = shared.client.list::<AffinityGroup>(&request, Lane::Refresh).await else {
+            let Ok(groups) = self.our_groups(&scope).await else {
                 left = true;
                 continue;
             };
-            for group in groups {
-                let Some(rest) = group.name.strip_prefix(prefix) else { continue };
-                left = true;
-                if !group.virtual_machine_ids.is_empty() || self.may_want_group(rest) {
-                    continue;
-                }
-                let request = requests::delete_affinity_group(&group.id, &scope);
-                if let Err(error) = shared.client.call(&request).await {
-                    tracing::warn!(group = group.name, %error, "an affinity group will be removed later");
+            left |= !groups.is_empty();
+            for (group, rest) in groups {
+                if group.virtual_machine_ids.is_empty() && !self.may_want_group(&rest) {
+                    self.remove_group(&group, &scope).await;
                 }
             }
         }
         shared.conclude(&shared.no_groups, !left && !wanted, &session);
         Ok(())
+    }
+
+    /// The groups in a scope that are ours and empty, in words; they are removed. Nobody is asked whether they want them: they are of
+    /// other NodeClaims then, elsewhere, which have groups of the same names.
+    ///
+    /// # Errors
+    ///
+    /// If CloudStack cannot say what there is.
+    pub(crate) async fn groups_left(&self, scope: &Scope) -> Result<Vec<String>, ApiError> {
+        if self.shared.no_groups.load(Relaxed) {
+            return Ok(Vec::new());
+        }
+        let groups = match self.our_groups(scope).await {
+            Err(error) if self.shared.may_leave_out(scope, &error) || error.is_a_verdict() => Vec::new(),
+            groups => groups?,
+        };
+        let mut left = Vec::new();
+        for (group, _) in groups.iter().filter(|(group, _)| group.virtual_machine_ids.is_empty()) {
+            self.remove_group(group, scope).await;
+            left.push(format!("affinity group {}", group.name));
+        }
+        Ok(left)
+    }
+
+    /// Our groups in a scope, with what their names say besides that they are ours.
+    async fn our_groups(&self, scope: &Scope) -> Result<Vec<(AffinityGroup, String)>, ApiError> {
+        let prefix = self.shared.naming.prefix();
+        let request = requests::list_affinity_groups_by_keyword(prefix, scope);
+        let groups: Vec<AffinityGroup> = self.shared.client.list(&request, Lane::Refresh).await?;
+        let ours = |group: AffinityGroup| {
+            let rest = group.name.strip_prefix(prefix)?.to_owned();
+            Some((group, rest))
+        };
+        Ok(groups.into_iter().filter_map(ours).collect())
+    }
+
+    async fn remove_group(&self, group: &AffinityGroup, scope: &Scope) {
+        let request = requests::delete_affinity_group(&group.id, scope);
+        if let Err(error) = self.shared.client.call(&request).await {
+            tracing::warn!(group = group.name, %error, "an affinity group will be removed later");
+        }
     }
 
     /// Whether a NodeClaim may be about to use the group of this name, as of now: claims come while groups are listed.

@@ -6,6 +6,8 @@
 
 use std::collections::BTreeMap;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use karpenter_api::ResourceList;
 
 use crate::nodeclass::{Bootstrap, CloudStackNodeClassSpec};
@@ -13,6 +15,9 @@ use crate::userdata::{self, Variables};
 
 /// What separates the parts; no script holds it by accident.
 const BOUNDARY: &str = "karpenter-7d1f9a4e";
+
+/// How long lines of base64 are in MIME documents.
+const LINE: usize = 76;
 
 /// User data that cannot be put together. Nothing of it is quoted: it holds what joins a cluster.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -58,9 +63,25 @@ pub(crate) fn merge(ours: &str, theirs: Option<&str>) -> Result<String, Bootstra
         return Err(BootstrapError::CannotMerge);
     }
     let kind = if theirs.starts_with("#cloud-config") { "text/cloud-config" } else { "text/x-shellscript" };
+    let (ours, theirs) = (part("text/x-shellscript", ours), part(kind, theirs));
     Ok(format!(
-        "Content-Type: multipart/mixed; boundary=\"{BOUNDARY}\"\nMIME-Version: 1.0\n\n--{BOUNDARY}\nContent-Type: text/x-shellscript\n\n{ours}\n--{BOUNDARY}\nContent-Type: {kind}\n\n{theirs}\n--{BOUNDARY}--\n"
+        "Content-Type: multipart/mixed; boundary=\"{BOUNDARY}\"\nMIME-Version: 1.0\n\n--{BOUNDARY}\n{ours}\n--{BOUNDARY}\n{theirs}\n--{BOUNDARY}--\n"
     ))
+}
+
+/// One part. Letters that are not ASCII are taken apart by whoever reads them, cloud-init's Python for one, unless the part says how they
+/// are written.
+fn part(kind: &str, text: &str) -> String {
+    if text.is_ascii() {
+        return format!("Content-Type: {kind}\n\n{text}");
+    }
+    let letters = STANDARD.encode(text);
+    let lines: Vec<String> =
+        letters.as_bytes().chunks(LINE).map(|line| String::from_utf8_lossy(line).into_owned()).collect();
+    format!(
+        "Content-Type: {kind}; charset=\"utf-8\"\nContent-Transfer-Encoding: base64\n\n{}",
+        lines.join("\n")
+    )
 }
 
 /// What kubelet must be told so that it offers what Karpenter counts on.
@@ -280,5 +301,21 @@ mod tests {
         );
         assert!(merged.find("ours") < merged.find("packages"));
         assert_eq!(merge("x", Some("Content-Type: multipart/mixed\n")), Err(BootstrapError::CannotMerge));
+    }
+
+    #[test]
+    fn letters_that_are_not_ascii_survive_whoever_reads_the_parts() {
+        let theirs = "#cloud-config\nwrite_files:\n- path: /etc/motd\n  content: \"Grüße — 你好\"\n";
+        let merged = merge("#!/bin/sh\nours", Some(theirs)).expect("parts");
+        assert!(merged.is_ascii(), "{merged}");
+        assert!(merged.contains("text/x-shellscript\n\n#!/bin/sh\nours\n--"), "as it is: {merged}");
+        let (_, part) =
+            merged.split_once("Content-Type: text/cloud-config; charset=\"utf-8\"\n").expect("theirs");
+        let (encoding, body) = part.split_once("\n\n").expect("a body");
+        assert_eq!(encoding, "Content-Transfer-Encoding: base64");
+        let (body, _) = body.split_once("\n--").expect("an end");
+        assert!(body.lines().all(|line| line.len() <= LINE), "{body}");
+        let read = STANDARD.decode(body.replace('\n', "")).expect("base64");
+        assert_eq!(String::from_utf8(read).as_deref(), Ok(theirs));
     }
 }

@@ -144,14 +144,15 @@ impl NodeClassController {
             return Ok(Outcome::After(IN_USE));
         }
         let left = match self.accounts.of_class(class).left_behind(class).await {
-            Ok(machines) => machines.first().map(|machine| {
+            Ok(left) => left.first().map(|first| {
+                let count = left.len();
                 format!(
-                    "{} virtual machines of this cluster, such as {}, are left where no other NodeClass leads; it goes when they are gone",
-                    machines.len(),
-                    machine.name
+                    "{count} things of this cluster are left where no other NodeClass leads, such as {first}; it goes when they are gone"
                 )
             }),
-            Err(error) => Some(format!("whether virtual machines are left is not known, so it stays: {error}")),
+            Err(error) => {
+                Some(format!("whether anything of this cluster is left is not known, so it stays: {error}"))
+            }
         };
         if let Some(text) = left {
             self.accounts.own.shared.voice.warn(class, "MachinesLeft", text);

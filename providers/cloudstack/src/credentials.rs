@@ -163,11 +163,12 @@ async fn exchange(client: &Client, keys: Keys, roads: &Roads) -> bool {
     let is_other_way_only = is_same_user && before.project == keys.project;
     let tried = async {
         let session = keys.session(roads).map_err(|error| error.to_string())?;
-        match client.probe(&session).await {
+        let capabilities = match client.probe(&session).await {
+            Ok(capabilities) => Some(capabilities),
             // Who may not ask that was let in all the same.
-            Err(error) if !error.is_a_verdict() => return Err(error.to_string()),
-            _ => {}
-        }
+            Err(error) if error.is_a_verdict() => None,
+            Err(error) => return Err(error.to_string()),
+        };
         let theirs = client.account_of(&session).await.map_err(|error| error.to_string())?;
         let ours = if is_same_user { None } else { whose_were(client, &theirs).await? };
         // Names can be changed; ids cannot. Of several accounts nobody knows which is meant.
@@ -198,6 +199,9 @@ async fn exchange(client: &Client, keys: Keys, roads: &Roads) -> bool {
             client.become_session(session);
         } else {
             client.move_to(session);
+        }
+        if let Some(capabilities) = capabilities {
+            client.heed(&capabilities);
         }
         client.set_account(Some(theirs));
         Ok::<(), String>(())

@@ -35,6 +35,9 @@ impl Transport for Doorman {
             Some((_, account)) if asked.contains("listaccounts") => {
                 (200, format!(r#"{{"count":1,"account":[{{"id":"id-{account}","name":"{account}"}}]}}"#))
             }
+            Some((_, &"slow")) => {
+                (200, r#"{"capability":{"apilimitmax":10,"apilimitinterval":100}}"#.to_owned())
+            }
             Some(_) => (200, r#"{"capability":{}}"#.to_owned()),
         };
         let command = match asked.contains("command=listaccounts") {
@@ -95,6 +98,18 @@ async fn keys_are_not_taken_where_the_server_shows_many_accounts_and_not_whose_t
     let notice = client.notice().expect("a notice").text;
     assert!(notice.contains("account many, more") && notice.contains("restart Karpenter"), "{notice}");
     assert_eq!(client.session().credentials.api_key(), "old");
+}
+
+#[tokio::test(start_paused = true)]
+async fn keys_of_an_account_whose_calls_are_counted_are_used_no_more_often_than_it_allows() {
+    let (doorman, roads, client) = at_the_door();
+    doorman.knows(&[("new", "slow")]);
+    assert!(exchange(&client, pair("new"), &roads).await, "the old ones never worked");
+    let begun = tokio::time::Instant::now();
+    for _ in 0..20 {
+        client.probe(&client.session()).await.expect("let in");
+    }
+    assert!(begun.elapsed() > Duration::from_secs(60), "{:?}", begun.elapsed());
 }
 
 #[tokio::test(start_paused = true)]

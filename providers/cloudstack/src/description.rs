@@ -165,7 +165,9 @@ impl CloudStackProvider {
             .or_else(|| Some(claim.labels().get(well_known::NODEPOOL)?.as_str()));
         put(well_known::NODEPOOL, pool.unwrap_or_default());
         instance.image_id = machine.templateid.clone();
-        instance.annotations.insert(labels::NODE_CLASS_HASH.to_owned(), class.hash());
+        // A machine that is found may have been made by what the NodeClass said before.
+        let hash = machine.tag(labels::TAG_NODE_CLASS_HASH).map_or_else(|| class.hash(), str::to_owned);
+        instance.annotations.insert(labels::NODE_CLASS_HASH.to_owned(), hash);
         instance.annotations.insert(labels::NODE_CLASS_HASH_VERSION.to_owned(), HASH_VERSION.to_owned());
         instance
     }

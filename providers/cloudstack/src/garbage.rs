@@ -59,9 +59,35 @@ impl Starts {
         Self { taken: 0, refused: 0, last: Instant::now() }
     }
 
-    fn may_go_on(&self) -> bool {
-        self.taken < MAX_STARTS && self.refused < MAX_REFUSED_STARTS
+    /// What is next for a machine that stands still for all that. Rounds may follow each other closely, and lists are late: what came of
+    /// the last order nobody knows sooner than a while after it.
+    fn next(&self) -> Next {
+        if self.last.elapsed() < INTERVAL {
+            Next::Wait
+        } else if self.taken < MAX_STARTS && self.refused < MAX_REFUSED_STARTS {
+            Next::Start
+        } else {
+            Next::GiveUp
+        }
     }
+}
+
+/// What is done about a machine that stands still.
+enum Next {
+    Start,
+    Wait,
+    GiveUp,
+}
+
+/// What is seen of machines in a round.
+#[derive(Default)]
+struct Survey {
+    /// All of them.
+    all: Vec<VirtualMachine>,
+    /// Those that nobody wants, and where.
+    orphans: Vec<(Scope, VirtualMachine)>,
+    /// Where nobody may look.
+    closed: BTreeSet<Scope>,
 }
 
 /// What a round did.
@@ -96,13 +122,13 @@ impl CloudStackProvider {
             self.shared.form.learn(&text);
         }
         let mut next = None;
+        let mut looked = Instant::now();
         loop {
             // While the keys work, so that new ones can be held against them after these are revoked.
             if let Err(error) = self.shared.client.account().await {
                 tracing::warn!(%error, "whose the keys are is not known yet");
             }
-            let looked = Instant::now();
-            let regular = *next.get_or_insert(looked + INTERVAL);
+            let regular = *next.get_or_insert(Instant::now() + INTERVAL);
             // Lists that others read show when a machine stopped; what is due need not wait for the next round, nor put it off.
             while Instant::now() < regular && !self.shared.sightings.has_come_to_rest(STANDS_STILL, looked) {
                 let pause = tokio::time::sleep_until(regular.min(Instant::now() + LOOK));
@@ -110,10 +136,19 @@ impl CloudStackProvider {
                     return;
                 }
             }
-            if Instant::now() >= regular {
+            // What comes due while the round goes on is for the next one, however soon.
+            looked = Instant::now();
+            let went = if looked >= regular {
                 next = None;
-            }
-            match self.round().await {
+                // How much the server may be asked changes while everything runs.
+                if let Err(error) = self.shared.catalogue.capabilities().await {
+                    tracing::debug!(%error, "CloudStack does not tell what it is now");
+                }
+                self.round().await
+            } else {
+                self.early_round().await
+            };
+            match went {
                 Ok(round) if round == Round::default() => {}
                 Ok(round) => tracing::info!(?round, "looked after machines"),
                 Err(error) => tracing::warn!(%error, "machines could not be looked after"),
@@ -142,12 +177,12 @@ impl CloudStackProvider {
     }
 
     /// What of this cluster is left where only this NodeClass leads, so that nobody would see to it once that is gone: what a launch
-    /// made whose answer never came, perhaps.
+    /// made whose answer never came, perhaps. In words, the machines first.
     ///
     /// # Errors
     ///
     /// If that cannot be found out.
-    pub async fn left_behind(&self, class: &CloudStackNodeClass) -> Result<Vec<VirtualMachine>, ApiError> {
+    pub async fn left_behind(&self, class: &CloudStackNodeClass) -> Result<Vec<String>, ApiError> {
         let shared = &self.shared;
         let scope = scope_of(&class.spec.clone().unwrap_or_default(), &shared.scope());
         let is_seen_to = shared.scopes_but(Some(&class.name_any()))?.contains(&scope);
@@ -162,7 +197,14 @@ impl CloudStackProvider {
         }
         let mut machines = self.ours(&scope).await?;
         machines.retain(|machine| !matches!(machine.state.as_str(), "Destroyed" | "Expunging"));
-        Ok(machines)
+        let machines = machines.into_iter().map(|machine| format!("virtual machine {}", machine.name));
+        let mut left: Vec<String> = machines.collect();
+        left.extend(self.disks_left(&scope).await?);
+        // No group is in anybody's way while machines are in it, and they go first.
+        if left.is_empty() {
+            left.extend(self.groups_left(&scope).await?);
+        }
+        Ok(left)
     }
 
     /// The machines that are ours by their names: no others go without being wanted by anybody.
@@ -254,35 +296,7 @@ impl CloudStackProvider {
         let claimed: BTreeSet<&str> = claimed.filter_map(machine_id).collect();
         let mut going = self.shared.deletions.ids();
         going.retain(|id| !claimed.contains(id.as_str()));
-        let mut all = Vec::new();
-        let mut orphans = Vec::new();
-        let mut closed = BTreeSet::new();
-        for scope in &scopes {
-            let machines = match self.known(scope).await {
-                // Gone, or closed to us: nobody knows what is in it, and all others are looked after.
-                Err(error) if self.shared.is_closed(scope, &error) => {
-                    self.shared.tell_closed(scope, &error);
-                    closed.insert(scope.clone());
-                    continue;
-                }
-                machines => machines?,
-            };
-            self.compare_clocks(&machines, &claims);
-            for machine in &machines {
-                self.shared.sightings.see(machine);
-                if self.is_orphan(machine, &claims) {
-                    if self.is_ours_by_name(machine) {
-                        orphans.push((scope, machine.clone()));
-                    }
-                } else if let Some(claim) = self.owner(machine, &claims) {
-                    // Two Secrets may hold keys of one account: one of them sees to it.
-                    if self.shared.is_ours(claim) {
-                        self.tend(machine, scope, (claim, &claims), &mut round).await;
-                    }
-                }
-            }
-            all.extend(machines);
-        }
+        let Survey { all, mut orphans, closed } = self.tend_all(&scopes, &claims, &mut round).await?;
         // What would not go before must not keep the others from going.
         orphans.sort_by_key(|(_, machine)| self.shared.deletions.has(&machine.id));
         for (scope, machine) in orphans {
@@ -290,7 +304,7 @@ impl CloudStackProvider {
             let now = self.shared.objects.node_claims();
             let unwanted = now.is_some_and(|claims| self.is_orphan(&machine, &claims));
             if unwanted && round.destroyed.len() < MAX_PER_ROUND {
-                self.collect(&machine, scope, &mut round).await;
+                self.collect(&machine, &scope, &mut round).await;
             }
         }
         let nothing = all.is_empty() && closed.is_empty();
@@ -305,6 +319,53 @@ impl CloudStackProvider {
         }
         self.remove_empty_groups().await?;
         Ok(round)
+    }
+
+    /// A round between two others, because something is due. It sees to the machines that are wanted; how many of the others may go is
+    /// counted by full rounds.
+    async fn early_round(&self) -> Result<Round, ApiError> {
+        let mut round = Round::default();
+        if let Some(claims) = self.shared.objects.node_claims() {
+            self.tend_all(&self.shared.scopes()?, &claims, &mut round).await?;
+        }
+        Ok(round)
+    }
+
+    /// Looks at all machines and sees to those that are wanted.
+    async fn tend_all(
+        &self,
+        scopes: &[Scope],
+        claims: &[Arc<NodeClaim>],
+        round: &mut Round,
+    ) -> Result<Survey, ApiError> {
+        let mut survey = Survey::default();
+        for scope in scopes {
+            let machines = match self.known(scope).await {
+                // Gone, or closed to us: nobody knows what is in it, and all others are looked after.
+                Err(error) if self.shared.is_closed(scope, &error) => {
+                    self.shared.tell_closed(scope, &error);
+                    survey.closed.insert(scope.clone());
+                    continue;
+                }
+                machines => machines?,
+            };
+            self.compare_clocks(&machines, claims);
+            for machine in &machines {
+                self.shared.sightings.see(machine);
+                if self.is_orphan(machine, claims) {
+                    if self.is_ours_by_name(machine) {
+                        survey.orphans.push((scope.clone(), machine.clone()));
+                    }
+                } else if let Some(claim) = self.owner(machine, claims) {
+                    // Two Secrets may hold keys of one account: one of them sees to it.
+                    if self.shared.is_ours(claim) {
+                        self.tend(machine, scope, (claim, claims), round).await;
+                    }
+                }
+            }
+            survey.all.extend(machines);
+        }
+        Ok(survey)
     }
 
     /// The machines of NodeClaims that may be in these scopes.
@@ -408,25 +469,27 @@ impl CloudStackProvider {
             "Stopped" if settled => {}
             _ => return,
         }
-        let policy = self.shared.options.on_stopped;
-        if policy == OnStopped::Start && self.may_start(&machine.id) {
-            let answer = self.shared.client.call(&requests::start(&machine.id)).await;
-            self.note_start(&machine.id, answer.is_ok());
-            match answer {
-                Ok(_) => round.started.push(machine.id.clone()),
-                Err(error) => tracing::warn!(machine = machine.id, %error, "cannot start it"),
+        let next = match self.shared.options.on_stopped {
+            OnStopped::Ignore => return,
+            OnStopped::Start => self.started().get(&machine.id).map_or(Next::Start, Starts::next),
+            OnStopped::Replace => Next::GiveUp,
+        };
+        match next {
+            Next::Wait => {}
+            Next::Start => {
+                let answer = self.shared.client.call(&requests::start(&machine.id)).await;
+                self.note_start(&machine.id, answer.is_ok());
+                match answer {
+                    Ok(_) => round.started.push(machine.id.clone()),
+                    Err(error) => tracing::warn!(machine = machine.id, %error, "cannot start it"),
+                }
             }
-        } else if policy != OnStopped::Ignore {
-            self.stands_still(machine, claim, claims, &mut round.given_up).await;
+            Next::GiveUp => self.stands_still(machine, claim, claims, &mut round.given_up).await,
         }
     }
 
     fn started(&self) -> MutexGuard<'_, BTreeMap<String, Starts>> {
         self.shared.started.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn may_start(&self, id: &str) -> bool {
-        self.started().get(id).is_none_or(Starts::may_go_on)
     }
 
     /// It was told to start, and whether the server took the order. One whose answer was lost may be given again: the machine would not
@@ -529,6 +592,19 @@ mod tests {
         assert_eq!(client.session().credentials.api_key(), "third");
         assert!(anything(), "the round began in another account");
     }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_machine_that_was_ordered_to_start_is_given_time_before_anything_else_is_done_about_it() {
+        let mut starts = Starts::new();
+        starts.taken = 1;
+        assert!(matches!(starts.next(), Next::Wait), "a late list may still show it standing still");
+        tokio::time::advance(INTERVAL).await;
+        assert!(matches!(starts.next(), Next::GiveUp));
+        starts.taken = 0;
+        starts.refused = 1;
+        assert!(matches!(starts.next(), Next::Start));
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_node_of_cloudstacks_own_kubernetes_service_is_not_ours_whatever_its_tags() {
         let environment = Environment::seeded("2026-01-01T00:00:00Z".parse().expect("a time"), 1);

@@ -299,7 +299,10 @@ impl Shared {
             if error.kind == ErrorKind::NameTaken {
                 names_taken += 1;
                 match self.survey(claim, &scope).await.map_err(|error| failed(&error))? {
-                    Survey::Found(machine) => return Ok(Attempt::Launched(machine)),
+                    Survey::Found(machine) => {
+                        let machine = self.adopt(*machine, std::slice::from_ref(candidate), unreserved).await;
+                        return Ok(Attempt::Launched(Box::new(machine)));
+                    }
                     // Taken by what we do not see: a machine that is destroyed, or somebody else's.
                     Survey::Free(free) => *attempt = free.max(*attempt + 1),
                 }
@@ -515,6 +518,11 @@ impl Shared {
             }
             // It is not sold to us. Whatever else is denied concerns more than one size: the account, the network, the template.
             ErrorKind::Denied if error.text.contains("There's no way to confirm") => {
+                self.unavailable.refuse(candidate.refused(), Stage::Placed);
+                refused()
+            }
+            // Nor does it take spec.rootDiskOffering, which lists that are a few minutes old do not say.
+            ErrorKind::Parameter if error.text.contains("strictly mapped to its disk offering") => {
                 self.unavailable.refuse(candidate.refused(), Stage::Placed);
                 refused()
             }

@@ -67,6 +67,11 @@ pub(crate) fn odd_size(offering: &ServiceOffering) -> Option<String> {
     (!fits).then(odd)
 }
 
+/// Whether an offering comes with a root disk that the NodeClass wants another for: the server refuses its machines.
+pub(crate) fn keeps_its_root_disk(spec: &CloudStackNodeClassSpec, offering: &ServiceOffering) -> bool {
+    offering.diskofferingstrictness && spec.root_disk_offering.is_some()
+}
+
 /// An offering in one size: what is deployed.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Size {
@@ -182,6 +187,9 @@ pub(crate) fn tag(offering: &ServiceOffering, key: &str) -> Vec<String> {
 
 /// The sizes of an offering: one, or several if it is customised.
 pub(crate) fn sizes(spec: &CloudStackNodeClassSpec, offering: &ServiceOffering) -> Vec<Size> {
+    if keeps_its_root_disk(spec, offering) {
+        return Vec::new();
+    }
     let name = label_value(&offering.name);
     if !offering.iscustomized {
         // An offering without a size is nothing a node could be made of.

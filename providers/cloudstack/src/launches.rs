@@ -13,6 +13,7 @@ use kube::ResourceExt as _;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::absence::Whereabouts;
 use crate::client::error::{ApiError, CapacityKind, ErrorKind};
 use crate::client::job::JobState;
 use crate::client::model::VirtualMachine;
@@ -21,13 +22,14 @@ use crate::client::requests;
 use crate::naming::machine_id;
 use crate::provider::CloudStackProvider;
 use crate::unavailable::{Refused, Stage};
-use crate::{GROUP, affinity, labels, node_names, reservations};
+use crate::{GROUP, affinity, labels, node_names, reservations, voice};
 
 /// How often launches are looked at while there are any.
 const INTERVAL: Duration = Duration::from_secs(5);
 
-/// How long a running machine may be without a registered Node before it is looked for, and how often then.
-const LOOK_FOR_NODE: Duration = Duration::from_secs(30);
+/// How long a running machine may be without a registered Node before it is looked for, and how often then; and how long a machine may
+/// be missing from lists before it is asked after.
+const LOOK_CLOSER: Duration = Duration::from_secs(30);
 
 /// How long a Node may wait for a cloud controller manager before that is told of.
 const NAMED_WITHIN: Duration = Duration::from_secs(2 * 60);
@@ -46,7 +48,7 @@ pub(crate) struct Launches(Mutex<BTreeMap<String, Launching>>);
 struct Launching {
     job: Option<String>,
     ran: bool,
-    /// When its Node was last looked for.
+    /// When its Node was last looked for, or the machine itself where no list shows it.
     looked: Option<Instant>,
     /// Whom it was ordered for, if that was here.
     order: Option<Order>,
@@ -107,11 +109,11 @@ impl Launches {
         !std::mem::replace(&mut launching.ran, true)
     }
 
-    /// Whether it is time to look for its Node: it has run a while and nobody has registered it.
-    fn node_is_due(&self, machine: &str) -> bool {
+    /// Whether it is time to look closer: it has run a while and nobody has registered its Node, or no list shows it.
+    fn is_due(&self, machine: &str) -> bool {
         let mut launches = self.lock();
         let looked = &mut launches.entry(machine.to_owned()).or_default().looked;
-        let due = looked.is_some_and(|looked| looked.elapsed() >= LOOK_FOR_NODE);
+        let due = looked.is_some_and(|looked| looked.elapsed() >= LOOK_CLOSER);
         if due || looked.is_none() {
             *looked = Some(Instant::now());
         }
@@ -167,8 +169,10 @@ impl CloudStackProvider {
             });
         }
         self.part_from_estranged(&claims).await;
+        let mut unseen: BTreeMap<&str, &Arc<NodeClaim>> = BTreeMap::new();
         let mut by_scope: BTreeMap<Scope, Vec<&Arc<NodeClaim>>> = BTreeMap::new();
         for claim in under_way.iter().filter(|claim| machine_of(claim).is_some()) {
+            unseen.extend(machine_of(claim).map(|id| (id, *claim)));
             for scope in self.scopes_of(claim)? {
                 by_scope.entry(scope).or_default().push(claim);
             }
@@ -176,7 +180,10 @@ impl CloudStackProvider {
         for (scope, claims) in by_scope {
             let machines = match shared.inventory.recent(&scope, INTERVAL).await {
                 // What is in it cannot be seen, and holds up no other launch.
-                Err(error) if shared.is_closed(&scope, &error) => continue,
+                Err(error) if shared.is_closed(&scope, &error) => {
+                    unseen.retain(|id, _| !claims.iter().any(|claim| machine_of(claim) == Some(*id)));
+                    continue;
+                }
                 machines => machines?,
             };
             for claim in claims {
@@ -189,6 +196,9 @@ impl CloudStackProvider {
                 };
                 shared.part_from_twins(claim, id, &machines, &scope).await;
                 if let Some(machine) = machine {
+                    if !matches!(machine.state.as_str(), "Destroyed" | "Expunging") {
+                        unseen.remove(id);
+                    }
                     self.look_at_launch(claim, &machine).await;
                     if let Some(class) = shared.objects.node_class(&claim.spec.node_class_ref.name) {
                         self.attach_later_disks(&machine, &scope, claim, &class).await;
@@ -196,10 +206,31 @@ impl CloudStackProvider {
                 }
             }
         }
+        for (id, claim) in unseen {
+            self.ask_after(claim, id).await;
+        }
         let jobs = &shared.metrics.jobs;
         jobs.set(&["deploying", &shared.whose_label], shared.launches.count() as f64);
         jobs.set(&["destroying", &shared.whose_label], shared.deletions.count() as f64);
         Ok(())
+    }
+
+    /// No list shows the machine of a launch. If it is gone, whoever removed it, its NodeClaim waits for nothing.
+    async fn ask_after(&self, claim: &NodeClaim, id: &str) {
+        let shared = &self.shared;
+        if !shared.launches.is_due(id) {
+            return;
+        }
+        match shared.whereabouts(id).await {
+            Ok(Whereabouts::Gone) => {
+                shared.unavailable.end_trial(&claim.uid().unwrap_or_default());
+                let why = format!("virtual machine {id} is gone, and no Node had registered");
+                shared.voice.give_up(claim, "LaunchFailed", &why).await;
+            }
+            // It may come, and how long that may take others say.
+            Ok(Whereabouts::Going | Whereabouts::Hidden(_)) => {}
+            Err(error) => tracing::warn!(machine = id, %error, "whether it is there is not known"),
+        }
     }
 
     /// A launch of ours may have lost: another wrote down its own machine first, or the NodeClaim went meanwhile. Then what we made goes.
@@ -266,7 +297,7 @@ impl CloudStackProvider {
                     shared.metrics.launch_duration.with(&["job"]).observe_duration(took);
                 }
             }
-            "Running" if shared.launches.node_is_due(&machine.id) => self.match_node(claim, machine).await,
+            "Running" if shared.launches.is_due(&machine.id) => self.match_node(claim, machine).await,
             "Error" => {
                 shared.metrics.jobs_ended.inc(&["deploy", "failed"]);
                 let error = self.why_it_failed(&machine.id).await;
@@ -284,7 +315,16 @@ impl CloudStackProvider {
     /// NodeClaim carries it from now on, and so do those that come after.
     async fn match_node(&self, claim: &NodeClaim, machine: &VirtualMachine) {
         let voice = &self.shared.voice;
-        let Some(node) = voice.node(&machine.name).await else { return };
+        let node = match voice.node(&machine.name).await {
+            Some(node) => node,
+            // Nodes may be called otherwise than their machines.
+            None => {
+                let nodes = voice.unregistered_nodes().await.unwrap_or_default();
+                let is_its = |node: &Node| voice::machine_of(node).as_deref() == Some(machine.id.as_str());
+                let Some(node) = nodes.into_iter().find(is_its) else { return };
+                node
+            }
+        };
         let named = node.spec.as_ref().and_then(|spec| spec.provider_id.clone());
         let Some(named) = named.filter(|id| !id.is_empty()) else {
             return self.name_node(&node, claim, machine).await;

@@ -53,7 +53,8 @@ api_resource!(CloudStackNodeClass, ClusterResourceScope, GROUP, "v1", "cloudstac
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CloudStackNodeClassSpec {
-    /// The zone, by name.
+    /// The zone, by name; empty where others say which.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub zone: String,
     /// Which networks.
     #[serde(default)]
@@ -620,7 +621,8 @@ impl CloudStackNodeClass {
         for disk in &mut spec.data_disks {
             disk.delete_on_termination = None;
         }
-        let text = serde_json::to_string(&spec).unwrap_or_default();
+        // Earlier releases wrote the zone however empty, and hashed that.
+        let text = serde_json::to_string(&spec).unwrap_or_default().replacen('{', "{\"zone\":\"\",", 1);
         karpenter_api::structure_hash::text(&text).to_string()
     }
 

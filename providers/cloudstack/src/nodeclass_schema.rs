@@ -69,7 +69,6 @@ fn spec_schema() -> Schema {
         );
     Schema::object()
         .describe("What the virtual machines are made of.")
-        .required("zone", text("Name of the zone."))
         .required("networkSelectorTerms", terms("networkSelectorTerms", "networks", term("network")))
         .required(
             "serviceOfferingSelectorTerms",
@@ -87,6 +86,7 @@ fn spec_schema() -> Schema {
         .optional("sshKeyPair", text("Name of the SSH key pair."))
         .optional("userData", text("User data the machine starts with.").max_length(MAX_USER_DATA))
         .optional("tags", tags)
+        .optional("zone", text("Name of the zone."))
         .optional("zones", texts("More zones, by name or id."))
         .optional(
             "zoneSelectorTerms",
@@ -209,6 +209,10 @@ fn spec_schema() -> Schema {
             Schema::map_of(Schema::string())
                 .describe("Values of the variables that registered user data declares; {{nodeClaim}} and its kind are filled in.")
                 .max_properties(50),
+        )
+        .cel(
+            "has(self.zone) || has(self.zones) || has(self.zoneSelectorTerms)",
+            "expected at least one, got none, ['zone', 'zones', 'zoneSelectorTerms']",
         )
         .cel("has(self.projectID) == has(oldSelf.projectID)", "projectID is immutable")
         .cel("has(self.account) == has(oldSelf.account)", "account is immutable")

@@ -494,18 +494,28 @@ impl Resolved {
         self.problems.extend(problems);
     }
 
-    /// In words, the selected offerings whose size no machine can have.
+    /// In words, the selected offerings of which no machine can be made.
     pub(crate) fn odd_offerings(&self) -> Option<String> {
-        let offerings = self.in_zone.values().flat_map(|zone| &zone.offerings);
-        let odd: BTreeSet<String> = offerings.filter_map(instancetypes::odd_size).collect();
-        (!odd.is_empty()).then(|| {
+        let offerings = || self.in_zone.values().flat_map(|zone| &zone.offerings);
+        let odd: BTreeSet<String> = offerings().filter_map(instancetypes::odd_size).collect();
+        let odd = (!odd.is_empty()).then(|| {
             format!(
                 "left out for their size: {}; there must be 1 to {} cores and 1 to {} MiB",
                 odd.into_iter().collect::<Vec<_>>().join(", "),
                 instancetypes::MAX_CPUS,
                 instancetypes::MAX_MEMORY_MIB
             )
-        })
+        });
+        let strict = offerings().filter(|it| instancetypes::keeps_its_root_disk(&self.spec, it));
+        let strict: BTreeSet<String> = strict.map(|offering| offering.name.clone()).collect();
+        let strict = (!strict.is_empty()).then(|| {
+            format!(
+                "left out because spec.rootDiskOffering is set and they take no root disk but their own (diskofferingstrictness): {}",
+                quoted(&strict.into_iter().collect::<Vec<_>>())
+            )
+        });
+        let said: Vec<String> = odd.into_iter().chain(strict).collect();
+        (!said.is_empty()).then(|| said.join("; "))
     }
 
     /// That some of the zones it names are left out, in words.

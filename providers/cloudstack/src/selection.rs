@@ -26,7 +26,7 @@ pub(crate) fn matches(term: &SelectorTerm, id: &str, name: &str, tag: impl Fn(&s
     says_something
         && term.id.as_ref().is_none_or(|wanted| wanted == id)
         && term.name.as_ref().is_none_or(|wanted| glob(wanted, name))
-        && tags.iter().all(|(key, wanted)| tag(key).iter().any(|value| wanted == "*" || value == wanted))
+        && tags.iter().all(|(key, wanted)| tag(key).iter().any(|value| glob(wanted, value)))
 }
 
 /// Whether a term selects a service offering: by id, name and tags as everything else, and by its size.
@@ -112,7 +112,8 @@ mod tests {
     fn everything_a_term_says_must_hold() {
         let tags =
             |pairs: &[(&str, &str)]| Some(pairs.iter().map(|(k, v)| ((*k).into(), (*v).into())).collect());
-        let there = [Tag { key: "team".into(), value: "a".into() }];
+        let tag = |key: &str, value: &str| Tag { key: key.into(), value: value.into() };
+        let there = [tag("team", "a"), tag("owner", "platform-berlin")];
         let selects = |term: &SelectorTerm| matches(term, "1", "net", |key| tag_values(&there, key));
         let term = |name: Option<&str>, pairs: &[(&str, &str)]| SelectorTerm {
             name: name.map(str::to_owned),
@@ -121,6 +122,8 @@ mod tests {
         };
         assert!(selects(&term(Some("net"), &[("team", "*")])));
         assert!(!selects(&term(Some("net"), &[("team", "b")])), "name and tags, not name or tags");
+        assert!(selects(&term(None, &[("owner", "platform-*")])), "within a value, too");
+        assert!(!selects(&term(None, &[("owner", "shop-*")])));
         assert!(!selects(&SelectorTerm::default()), "a term that says nothing selects nothing");
     }
 }

@@ -20,6 +20,13 @@ use crate::provider::CloudStackProvider;
 use crate::shared::CollectOrphans;
 use crate::{labels, later_disks};
 
+/// Whether a disk of ours goes once nobody wants it: one that is to stay does not, nor one of which nothing says whose it was.
+fn is_to_go(disk: &Volume) -> bool {
+    let is_somebodys =
+        disk.tag(labels::TAG_NODE_CLAIM_UID).is_some() || later_disks::machine_of(&disk.name).is_some();
+    is_somebodys && disk.tag(labels::TAG_KEPT).is_none()
+}
+
 impl CloudStackProvider {
     /// Removes disks that nobody wants. Once none is left and no NodeClass wants any, nobody asks again.
     pub(crate) async fn collect_disks(
@@ -34,7 +41,9 @@ impl CloudStackProvider {
             let spec = class.spec.as_ref();
             spec.is_some_and(|spec| !spec.data_disks.is_empty() || spec.disk_offering.is_some())
         };
-        let wanted = shared.objects.node_classes().is_none_or(|classes| classes.iter().any(has_disks));
+        let ours = |class: &&Arc<CloudStackNodeClass>| class.credentials() == shared.whose.as_ref();
+        let wanted =
+            shared.objects.node_classes().is_none_or(|classes| classes.iter().filter(ours).any(has_disks));
         if shared.options.collect_orphans == CollectOrphans::Never
             || (!wanted && shared.no_disks.load(Relaxed))
         {
@@ -62,6 +71,25 @@ impl CloudStackProvider {
         shared.conclude(&shared.no_disks, !left && !wanted, &session);
     }
 
+    /// The disks in a scope that are ours to remove and wait for it, in words.
+    ///
+    /// # Errors
+    ///
+    /// If CloudStack cannot say what there is.
+    pub(crate) async fn disks_left(&self, scope: &Scope) -> Result<Vec<String>, ApiError> {
+        if self.shared.no_disks.load(Relaxed) {
+            return Ok(Vec::new());
+        }
+        let mut disks = match self.our_disks(scope).await {
+            // Nobody makes what may not even be listed; and nobody would ever see it go.
+            Err(error) if self.shared.may_leave_out(scope, &error) || error.is_a_verdict() => Vec::new(),
+            disks => disks?,
+        };
+        // What is attached goes with its machine, or has become somebody's.
+        disks.retain(|disk| disk.virtualmachineid.is_empty() && later_disks::is_idle(disk) && is_to_go(disk));
+        Ok(disks.into_iter().map(|disk| format!("data disk {}", disk.name)).collect())
+    }
+
     /// The disks that carry our tags or the name of one of our machines.
     async fn our_disks(&self, scope: &Scope) -> Result<Vec<Volume>, ApiError> {
         let shared = &self.shared;
@@ -84,11 +112,7 @@ impl CloudStackProvider {
     fn is_stray(&self, disk: &Volume, claims: &[Arc<NodeClaim>], machines: &[VirtualMachine]) -> bool {
         let shared = &self.shared;
         let old = time(&disk.created).is_some_and(|created| shared.age(created) >= GRACE);
-        if !old
-            || !disk.virtualmachineid.is_empty()
-            || !later_disks::is_idle(disk)
-            || disk.tag(labels::TAG_KEPT).is_some()
-        {
+        if !old || !disk.virtualmachineid.is_empty() || !later_disks::is_idle(disk) || !is_to_go(disk) {
             return false;
         }
         match (disk.tag(labels::TAG_NODE_CLAIM_UID), later_disks::machine_of(&disk.name)) {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{self as core, ConfigMap, Node, Secret};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use karpenter_api::{NodeClaim, NodePool};
+use karpenter_api::{NodeClaim, NodePool, labels as well_known};
 use karpenter_runtime::events::{Event, EventType, Recorder, reference};
 use karpenter_runtime::writes::{self, Lock, Written};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions};
@@ -255,6 +255,13 @@ impl Voice {
                 None
             }
         }
+    }
+
+    /// The Nodes that Karpenter has not recognised as any NodeClaim's; nothing while they are not known.
+    pub(crate) async fn unregistered_nodes(&self) -> Option<Vec<Node>> {
+        let nodes: Api<Node> = Api::all(self.client.clone()?);
+        let unregistered = ListParams::default().labels(&format!("!{}", well_known::REGISTERED));
+        nodes.list(&unregistered).await.ok().map(|listed| listed.items)
     }
 
     /// A Node, if there is one and it can be read.

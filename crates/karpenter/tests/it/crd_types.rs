@@ -1,11 +1,14 @@
 //! Types and definitions of our kinds belong together: whatever a definition lets users write, the type gives back unchanged;
 //! and the definitions are upstream's (`conformance/crds/structure.json`), their descriptions aside.
 
+use karpenter::cloudstack::stage::{Stage, node_class};
 use karpenter_api::crd::Crd;
 use karpenter_api::{CapacityBuffer, NodeClaim, NodeOverlay, NodePool};
 use karpenter_provider_cloudstack::CloudStackNodeClass;
 use karpenter_provider_cluster_api::ClusterAPINodeClass;
 use karpenter_provider_kwok::KWOKNodeClass;
+use karpenter_sim::cloudstack::guests::GuestOptions;
+use karpenter_sim::{WorldOptions, in_virtual_time};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
@@ -89,11 +92,39 @@ fn the_definitions_have_upstreams_structure() {
     }
 }
 
+#[test]
+fn a_cloudstack_node_class_says_its_zones_in_one_of_three_ways() {
+    let done = in_virtual_time(async {
+        let stage = Stage::new(WorldOptions::default(), GuestOptions::default()).await?;
+        let by = |number: usize, zones: Value| {
+            let mut class = node_class();
+            class["metadata"]["name"] = format!("by-{number}").into();
+            let spec = class["spec"].as_object_mut().expect("a spec");
+            spec.remove("zone");
+            spec.extend(zones.as_object().expect("fields").clone());
+            class
+        };
+        let ways = [
+            json!({"zone": "sim-zone-1"}),
+            json!({"zones": ["sim-zone-1"]}),
+            json!({"zoneSelectorTerms": [{"name": "sim-*"}]}),
+        ];
+        for (number, zones) in ways.into_iter().enumerate() {
+            stage.world.create(by(number, zones)).await?;
+        }
+        let refused = stage.world.create(by(3, json!({}))).await.expect_err("no zone at all").to_string();
+        assert!(refused.contains("['zone', 'zones', 'zoneSelectorTerms']"), "{refused}");
+        Ok::<(), karpenter_sim::Trouble>(())
+    });
+    done.expect("a runtime").unwrap_or_else(|trouble| panic!("{trouble}"));
+}
+
 /// Undoes where a CloudStackNodeClass deliberately differs (docs/compatibility.md): a template term may say its osType or family
-/// alone, and user data has a greatest length.
+/// alone, user data has a greatest length, and several zones or terms do instead of the one zone.
 fn without_differences(ours: &mut Value) {
-    let spec =
-        &mut ours["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"];
+    let spec = &mut ours["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"];
+    spec["required"].as_array_mut().expect("fields").push("zone".into());
+    let spec = &mut spec["properties"];
     let rule = &mut spec["templateSelectorTerms"]["x-kubernetes-validations"][1];
     for key in ["message", "rule"] {
         let text = rule[key].as_str().expect("a text");

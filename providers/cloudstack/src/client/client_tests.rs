@@ -229,6 +229,18 @@ async fn a_list_that_does_not_say_how_many_is_read_to_its_end() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_full_page_that_counts_its_own_rows_only_is_not_taken_for_the_last() {
+    let reading = || [page(0..500, 500), page(500..1000, 500), page(1000..1001, 1)];
+    let script = Script::of(reading().into_iter().chain(reading()));
+    let zones: Vec<Zone> = client(&script).list(&requests::list_zones(), Lane::Refresh).await.expect("zones");
+    assert_eq!(zones.len(), 1001);
+    let full = || [page(0..500, 500), page(0..0, 0)];
+    let script = Script::of(full().into_iter().chain(full()));
+    let zones: Vec<Zone> = client(&script).list(&requests::list_zones(), Lane::Refresh).await.expect("zones");
+    assert_eq!(zones.len(), 500, "that was all");
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_cannot_be_read_names_the_row_and_the_field() {
     let zones = json!([{"id": "z1", "name": "one"}, {"id": "z2", "name": "two", "tags": [{"key": ["odd"]}]}]);
     let script = Script::of([ok(json!({"count": 2, "zone": zones}))]);
@@ -283,7 +295,7 @@ async fn a_server_that_refuses_keys_is_not_away() {
 #[tokio::test(start_paused = true)]
 async fn a_row_that_moves_up_from_the_last_page_is_found_by_the_second_reading() {
     // z0 goes away after page 1, so z500, alone on page 2, moves to page 1.
-    let script = Script::of([page(0..500, 501), page(0..0, 500), page(1..501, 500)]);
+    let script = Script::of([page(0..500, 501), page(0..0, 500), page(1..501, 500), page(0..0, 500)]);
     let zones: Vec<Zone> = client(&script).list(&requests::list_zones(), Lane::Refresh).await.expect("zones");
     assert!(zones.iter().any(|zone| zone.id == "z500"));
 }

@@ -504,10 +504,15 @@ impl Client {
         let capabilities = self.probe(&session).await?;
         // Those of a server that is only tried say nothing of this one.
         if self.is_still(&session) {
-            let limits = capabilities.apilimitmax.zip(capabilities.apilimitinterval);
-            self.0.throttle.limit_to(limits.and_then(|(max, interval)| Rate::under_limit(max, interval)));
+            self.heed(&capabilities);
         }
         Ok(capabilities)
+    }
+
+    /// No more calls from now on than the server says it takes.
+    pub(crate) fn heed(&self, capabilities: &Capabilities) {
+        let limits = capabilities.apilimitmax.zip(capabilities.apilimitinterval);
+        self.0.throttle.limit_to(limits.and_then(|(max, interval)| Rate::under_limit(max, interval)));
     }
 
     /// Sends a request and gives back what is inside the answer's envelope. Reads are repeated when they fail in passing,
@@ -625,8 +630,10 @@ impl Client {
                 };
             }
             read += rows.len();
-            // Where it is not said how many there are, only a page that is not full is the last.
-            let is_last = count.map_or(rows.len() != page_size, |count| read >= count);
+            // Where it is not said how many there are, only a page that is not full is the last. Some servers count the rows of
+            // the page: of a full one that says nothing.
+            let is_full = rows.len() == page_size;
+            let is_last = count.map_or(!is_full, |count| read >= count && (!is_full || count > rows.len()));
             kept.extend(
                 rows.into_iter().filter(|row| row["id"].is_null() || seen.insert(row["id"].to_string())),
             );

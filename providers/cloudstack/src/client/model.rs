@@ -453,6 +453,9 @@ pub struct ServiceOffering {
     /// Whether the user says how large.
     #[serde(deserialize_with = "truth")]
     pub iscustomized: bool,
+    /// Whether its machines have the root disk it comes with and no other.
+    #[serde(deserialize_with = "truth")]
+    pub diskofferingstrictness: bool,
     /// Tags of hosts it needs, separated by commas.
     #[serde(deserialize_with = "text")]
     pub hosttags: String,

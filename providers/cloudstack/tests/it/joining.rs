@@ -1,11 +1,16 @@
 //! What machines are told so that they join the cluster.
 
+use std::sync::{Arc, Mutex};
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use http_body_util::BodyExt as _;
 use karpenter_api::conditions::HasConditions as _;
+use karpenter_provider_cloudstack::voice::Voice;
+use karpenter_provider_cloudstack::{CloudStackProvider, Objects, ProviderOptions};
 use serde_json::{Value, json};
 
-use crate::cloud::{World, spec};
+use crate::cloud::{World, seconds, spec};
 
 /// What the last deployment said.
 fn deployed(world: &World, parameter: &str) -> String {
@@ -95,4 +100,60 @@ async fn without_the_token_it_was_to_get_no_machine_is_made() {
     let error = world.launch(&world.claim("np-a", json!({"cpu": "1"}))).await.expect_err("no token");
     assert!(error.to_string().contains("spec.bootstrap.tokenTTL"), "{error}");
     assert_eq!(world.calls("deployVirtualMachine"), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_of_another_name_whose_id_is_written_otherwise_is_its_machines_all_the_same() {
+    let world = World::new().await;
+    world.node("np-a").await;
+    let id = world.machine_of("np-a").id;
+    let carried = format!("cloudstack:///{id}");
+    // A cluster whose Nodes are called by their names in the domain.
+    let patched: Arc<Mutex<Vec<Value>>> = Arc::default();
+    let (patches, named) = (Arc::clone(&patched), carried.clone());
+    let answer = move |request: http::Request<kube::client::Body>| {
+        let (patches, named) = (Arc::clone(&patches), named.clone());
+        async move {
+            let (path, query) = (request.uri().path().to_owned(), request.uri().query().unwrap_or_default());
+            let node = |name: &str, id: &str| json!({"metadata": {"name": name}, "spec": {"providerID": id}});
+            let (status, body) = match request.method().as_str() {
+                "GET" if path == "/api/v1/nodes" => {
+                    assert!(query.contains("labelSelector=%21karpenter.sh%2Fregistered"), "{query}");
+                    let nodes = [node("other", "cloudstack:///elsewhere"), node("np-a.example.com", &named)];
+                    (200, json!({"apiVersion": "v1", "kind": "NodeList", "metadata": {}, "items": nodes}))
+                }
+                "GET" => (
+                    404,
+                    json!({"kind": "Status", "status": "Failure", "code": 404, "reason": "NotFound", "message": "no"}),
+                ),
+                _ => {
+                    let body = request.into_body().collect().await.expect("a body").to_bytes();
+                    patches.lock().unwrap().push(serde_json::from_slice(&body).expect("JSON"));
+                    (
+                        200,
+                        json!({"apiVersion": "karpenter.sh/v1", "kind": "NodeClaim", "metadata": {"name": "np-a"},
+                        "spec": {"nodeClassRef": {"group": "g", "kind": "k", "name": "n"}, "requirements": []}}),
+                    )
+                }
+            };
+            let body = kube::client::Body::from(body.to_string().into_bytes());
+            let answer = http::Response::builder().status(status).body(body).expect("an answer");
+            Ok::<_, std::convert::Infallible>(answer)
+        }
+    };
+    let cluster = kube::Client::new(tower::service_fn(answer), "default");
+    let (recorder, _writer) = karpenter_runtime::events::recorder("karpenter", &world.environment);
+    let provider = CloudStackProvider::speaking(
+        world.client.clone(),
+        ProviderOptions::new("test"),
+        Arc::clone(&world.cluster) as Arc<dyn Objects>,
+        Voice::new(recorder, cluster),
+        &world.environment,
+    );
+    for _ in 0..20 {
+        seconds(5).await;
+        provider.look_at_launches().await.expect("looked");
+    }
+    let patched = patched.lock().unwrap();
+    assert_eq!(patched.first().expect("written")["status"]["providerID"], carried);
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use base64::Engine as _;
 use karpenter_api::NodeClaim;
 use karpenter_cloudprovider::provider::CloudProvider;
+use karpenter_provider_cloudstack::client::requests;
 use karpenter_provider_cloudstack::{ProviderOptions, labels};
 use karpenter_sim::cloudstack::faults::{Fault, Trouble};
 use karpenter_sim::cloudstack::settings::Throttle;
@@ -328,4 +329,83 @@ async fn launches_at_once_ask_only_once_whose_the_keys_are() {
     }
     let asked = world.calls("listAccounts") - before;
     assert!(asked <= 3, "for the owner and for what is left of the limits, and not for each launch: {asked}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_machine_that_is_found_when_its_name_turns_out_to_be_taken_gets_its_tags() {
+    let world = World::new().await;
+    let claim = world.claim("np-a", json!({"cpu": "1"}));
+    // Made by another leader after the list was begun by which this one looks first; its tags never came.
+    world.cloud.inject(Fault::once("listVirtualMachines", Trouble::Delay(Duration::from_secs(3))));
+    let taken = Trouble::Fail(431, 4350, "There already exists a VM by the name: x.".to_owned());
+    world.cloud.inject(Fault::once("deployVirtualMachine", taken));
+    let other = async {
+        seconds(1).await;
+        world.stray("np-a")
+    };
+    let (launched, id) = futures_util::future::join(world.launch(&claim), other).await;
+    assert!(launched.expect("found").provider_id.ends_with(&id));
+    assert_eq!((world.live().len(), world.calls("deployVirtualMachine")), (1, 1));
+    seconds(5).await;
+    assert_eq!(world.live()[0].tags["karpenter.sh/nodepool"], "pool");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_machine_that_is_found_after_its_class_was_edited_has_drifted() {
+    let world = World::new().await;
+    let claim = world.claim("np-a", json!({"cpu": "1"}));
+    world.launch(&claim).await.expect("a machine");
+    // The process ended before it wrote down what it had launched.
+    world.cluster.claims.lock().unwrap().insert("np-a".into(), claim.clone());
+    let mut edited = spec();
+    edited["userData"] = "#!/bin/bash\ntrue\n".into();
+    world.class("default", edited).await;
+    world.launch_by(&world.another(2), &claim).await.expect("the same machine");
+    assert_eq!(world.live().len(), 1);
+    let drift = world.provider.is_drifted(&world.current("np-a")).await.expect("known");
+    assert_eq!(drift.as_deref(), Some("NodeClassDrift"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_whose_machine_vanishes_before_its_node_registers_is_given_up_within_two_minutes() {
+    let world = World::new().await;
+    for name in ["np-a", "np-b"] {
+        world.node(name).await;
+    }
+    let look = async |looks: u32| {
+        for _ in 0..looks {
+            seconds(5).await;
+            world.provider.look_at_launches().await.expect("looked");
+        }
+    };
+    look(12).await;
+    assert!(world.told("LaunchFailed").is_empty());
+    let (gone, destroyed) = (world.machine_of("np-a"), world.machine_of("np-b"));
+    world.cloud.expunge_machine(&gone.id);
+    look(24).await;
+    let told = world.told("LaunchFailed");
+    assert!(!told.is_empty() && told.iter().all(|text| text.contains(&gone.id)), "{told:?}");
+    // The core takes the one from the cluster. The other is destroyed, which somebody may take back for a minute.
+    world.cluster.claims.lock().unwrap().remove("np-a");
+    world.told.lock().unwrap().clear();
+    world.client.call(&requests::destroy(&destroyed.id, false, &[])).await.expect("ordered");
+    look(12).await;
+    assert!(world.told("LaunchFailed").is_empty(), "a list may be late");
+    look(12).await;
+    let told = world.told("LaunchFailed");
+    assert!(!told.is_empty() && told.iter().all(|text| text.contains(&destroyed.id)), "{told:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_whose_machine_only_left_our_sight_is_not_given_up() {
+    let world = World::new().await;
+    world.node("np-a").await;
+    seconds(60).await;
+    world.cloud.add_account("other", "k8s-net");
+    world.cloud.assign_machine(&world.machine_of("np-a").id, Some("other"), None);
+    for _ in 0..60 {
+        seconds(5).await;
+        world.provider.look_at_launches().await.expect("looked");
+    }
+    assert!(world.told("LaunchFailed").is_empty());
 }

@@ -1,11 +1,14 @@
 //! Garbage collection, complete lists and drift: scenarios 15, 20 and 23.
 
+use std::time::Duration;
+
 use karpenter_api::ConditionStatus;
 use karpenter_api::conditions::HasConditions as _;
 use karpenter_cloudprovider::provider::CloudProvider;
 use karpenter_provider_cloudstack::client::requests::{self, Deploy};
 use karpenter_provider_cloudstack::naming::Naming;
 use karpenter_sim::cloudstack::faults::{Fault, Trouble};
+use karpenter_sim::cloudstack::settings::Throttle;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
@@ -638,4 +641,53 @@ async fn machines_are_looked_after_though_the_server_does_not_say_what_it_is() {
     };
     tokio::join!(looking, day);
     assert!(world.live().iter().all(|machine| machine.id != stray), "{:?}", world.live());
+}
+
+#[tokio::test(start_paused = true)]
+async fn disks_and_groups_left_in_a_project_that_only_one_class_names_are_known_and_removed_too() {
+    let world = World::new().await;
+    let (_, mut inside) = world.project();
+    inside["dataDisks"] = json!([{"offering": "k8s.data20"}]);
+    inside["affinity"] = json!({"type": "softHostAntiAffinity"});
+    let class = world.class("inside", inside).await;
+    let mut claim = (*world.claim("np-a", json!({"cpu": "1"}))).clone();
+    claim.spec.node_class_ref.name = "inside".into();
+    world.launch(&claim).await.expect("a machine");
+    seconds(60).await;
+    world.round().await;
+    // Somebody removes the machine by hand, its NodeClaim goes, and its NodePool is of another NodeClass by now.
+    world.cloud.expunge_machine(&world.machine_of("np-a").id);
+    world.cluster.claims.lock().unwrap().remove("np-a");
+    world.node("np-b").await;
+    let left = async || world.provider.left_behind(&class).await.expect("known");
+    let disks = left().await;
+    assert!(disks.len() == 1 && disks[0].starts_with("data disk "), "{disks:?}");
+    seconds(310).await;
+    assert_eq!(world.round().await.disks.len(), 1);
+    seconds(60).await;
+    assert_eq!(world.cloud.affinity_groups().len(), 1, "a NodeClaim of that NodePool is there");
+    let groups = left().await;
+    assert!(groups.len() == 1 && groups[0].starts_with("affinity group "), "{groups:?}");
+    seconds(10).await;
+    assert_eq!(left().await, Vec::<String>::new());
+    assert!(world.cloud.affinity_groups().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_limit_of_calls_that_is_set_while_everything_runs_is_kept_to() {
+    let world = World::new().await;
+    let stop = CancellationToken::new();
+    let life = async {
+        seconds(60).await;
+        let throttle = Throttle { max: 200, interval: Duration::from_secs(100), counts_twice: true };
+        world.cloud.configure(|settings| settings.throttle = Some(throttle));
+        seconds(13 * 60).await;
+        let begun = tokio::time::Instant::now();
+        for _ in 0..60 {
+            world.client.call(&requests::list_zones()).await.expect("taken");
+        }
+        assert!(begun.elapsed() > Duration::from_secs(30), "{:?}", begun.elapsed());
+        stop.cancel();
+    };
+    tokio::join!(world.provider.look_after(stop.clone()), life);
 }

@@ -8,6 +8,7 @@ use karpenter_cloudprovider::provider::CloudProvider;
 use karpenter_engine::instance_type::InstanceType;
 use karpenter_sim::chance::Span;
 use karpenter_sim::cloudstack::Router;
+use karpenter_sim::cloudstack::faults::{Fault, Trouble};
 use serde_json::json;
 
 use crate::cloud::{World, seconds, spec};
@@ -334,4 +335,23 @@ async fn what_was_deleted_a_moment_ago_is_looked_up_anew_and_the_launch_goes_on(
     let instance = world.node("np-d").await;
     assert_eq!(instance.labels["node.kubernetes.io/instance-type"], "k8s.medium");
     assert_eq!(world.calls("deployVirtualMachine"), 7, "each was refused once");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_type_whose_offering_keeps_its_root_disk_is_refused_and_the_next_one_taken() {
+    let world = World::new().await;
+    world.cloud.add("diskoffering", json!({"name": "fast"}));
+    seconds(301).await;
+    let mut class = spec();
+    class["rootDiskOffering"] = "fast".into();
+    world.class("default", class).await;
+    let strict = "Cannot override disk offering id 17 since provided service offering is strictly mapped to its disk offering";
+    world.cloud.inject(Fault::once("deployVirtualMachine", Trouble::Fail(431, 4350, strict.to_owned())));
+    let instance = world.launch(&world.claim("np-a", json!({"cpu": "1"}))).await.expect("of another type");
+    assert_eq!(instance.labels["node.kubernetes.io/instance-type"], "k8s.medium");
+    let next = world.launch(&world.claim("np-b", json!({"cpu": "1"}))).await.expect("a machine");
+    assert_eq!(
+        next.labels["node.kubernetes.io/instance-type"], "k8s.medium",
+        "it is not asked for again soon"
+    );
 }

@@ -6,7 +6,7 @@ use karpenter_cloudprovider::error::ProviderError;
 use karpenter_cloudprovider::provider::CloudProvider;
 use karpenter_provider_cloudstack::CloudStackNodeClass;
 use karpenter_sim::cloudstack::faults::{Fault, Trouble};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::cloud::{World, seconds, spec};
 
@@ -535,4 +535,47 @@ async fn a_certificate_nobody_trusts_is_told_of_with_the_key_of_the_secret_that_
         assert_eq!((status, reason), ("Unknown", "CloudStackUnreachable"));
         assert!(message.contains(cause) && message.contains(remedy), "{message}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_offering_that_takes_no_root_disk_but_its_own_is_left_out_where_another_is_wanted() {
+    let world = World::new().await;
+    world.cloud.add("diskoffering", json!({"name": "fast"}));
+    world.cloud.edit("serviceoffering", "k8s.small", |it| it["diskofferingstrictness"] = true.into());
+    seconds(301).await;
+    let sold = async |class: Value| {
+        let class = world.class("default", class).await;
+        let (status, reason, message) = condition(&class, "ServiceOfferingsReady");
+        let said = (status.to_owned(), reason.to_owned(), message.to_owned());
+        let types = world.provider.get_instance_types(&world.pool("default")).await;
+        let types = types.ok().into_iter().flat_map(|types| types.to_vec()).collect::<Vec<_>>();
+        (said, types.iter().map(|it| it.name.to_string()).collect::<Vec<_>>())
+    };
+    let (_, names) = sold(spec()).await;
+    assert_eq!(names.len(), 2, "with its own disk it is as good as any: {names:?}");
+    let mut fast = spec();
+    fast["rootDiskOffering"] = "fast".into();
+    let ((status, reason, message), names) = sold(fast.clone()).await;
+    assert_eq!(names, ["k8s.medium"]);
+    assert_eq!((status.as_str(), reason.as_str()), ("True", "SomeOfferingsLeftOut"), "{message}");
+    assert!(message.contains("\"k8s.small\"") && message.contains("spec.rootDiskOffering"), "{message}");
+    fast["serviceOfferingSelectorTerms"] = json!([{"name": "k8s.small"}]);
+    let ((status, reason, message), _) = sold(fast).await;
+    assert_eq!((status.as_str(), reason.as_str()), ("False", "ServiceOfferingResolutionFailed"), "{message}");
+    assert!(message.contains("diskofferingstrictness"), "{message}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_class_may_name_its_zones_without_the_one_zone() {
+    let world = World::new().await;
+    for fields in [json!({"zones": ["sim-zone-1"]}), json!({"zoneSelectorTerms": [{"name": "sim-zone-1"}]})] {
+        let mut class = spec();
+        class.as_object_mut().unwrap().remove("zone");
+        class.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        let hash = world.class("one", spec()).await.hash();
+        let class = world.class("default", class).await;
+        assert_eq!(condition(&class, "Ready").0, "True", "{fields}");
+        assert_eq!(class.hash(), hash, "which zone is no drift");
+    }
+    world.launch(&world.claim("np-a", json!({"cpu": "1"}))).await.expect("a machine");
 }

@@ -157,3 +157,106 @@ async fn a_machine_that_stops_is_started_two_minutes_after_anybody_saw_it_so() {
     tokio::join!(world.provider.look_after(stop.clone()), life);
     assert_eq!(world.calls("startVirtualMachine"), 1);
 }
+
+/// Has its machines looked after while this goes on.
+async fn looked_after_during(world: &World, life: impl Future<Output = ()>) {
+    let stop = CancellationToken::new();
+    let life = async {
+        life.await;
+        stop.cancel();
+    };
+    tokio::join!(world.provider.look_after(stop.clone()), life);
+}
+
+/// Seconds from the first order to start each machine to its next ones.
+fn orders_to_start(world: &World, id: &str) -> Vec<i64> {
+    let log = world.cloud.log().into_iter().filter(|entry| entry.command == "startVirtualMachine");
+    let orders: Vec<_> = log.filter(|entry| entry.parameters["id"] == id).map(|entry| entry.at).collect();
+    orders.windows(2).map(|pair| pair[1].duration_since(pair[0]).as_secs()).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn machines_that_come_due_one_after_the_other_use_up_nobodys_starts() {
+    let world = World::new().await;
+    let mut ids = Vec::new();
+    for number in 0..6 {
+        world.node(&format!("np-{number}")).await;
+        ids.push(world.machine_of(&format!("np-{number}")).id);
+    }
+    let refused = Trouble::Fail(530, 4250, "not now".to_owned());
+    world.cloud.inject(Fault::times("startVirtualMachine", 1000, refused));
+    let life = async {
+        seconds(2 * 120 + 5).await;
+        for id in &ids {
+            world.cloud.stop_machine(id);
+            world.provider.list().await.expect("a list");
+            seconds(15).await;
+        }
+        seconds(5 * 60).await;
+        assert!(world.told("VirtualMachineStopped").is_empty(), "{:?}", world.told("VirtualMachineStopped"));
+        for id in &ids {
+            let pauses = orders_to_start(&world, id);
+            assert!(!pauses.is_empty() && pauses.iter().all(|pause| *pause >= 120), "{pauses:?}");
+        }
+        seconds(20 * 60).await;
+        assert!(!world.told("VirtualMachineStopped").is_empty(), "it did not pass");
+        assert!(ids.iter().all(|id| orders_to_start(&world, id).len() == 4));
+    };
+    looked_after_during(&world, life).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn rounds_that_come_early_collect_no_orphans() {
+    let world = World::new().await;
+    let mut ids = Vec::new();
+    for number in 0..6 {
+        world.node(&format!("np-{number}")).await;
+        ids.push(world.machine_of(&format!("np-{number}")).id);
+    }
+    for number in 0..40 {
+        world.stray(&format!("np-stray-{number}"));
+    }
+    let life = async {
+        // They are old enough to be collected by the third round; machines come due before the fourth.
+        seconds(2 * 120 + 5).await;
+        for id in &ids {
+            world.cloud.stop_machine(id);
+            world.provider.list().await.expect("a list");
+            seconds(15).await;
+        }
+        seconds(2 * 60 - 15).await;
+        assert!(world.calls("startVirtualMachine") >= 5, "{}", world.calls("startVirtualMachine"));
+        assert_eq!(world.calls("destroyVirtualMachine"), 10, "by one round");
+    };
+    looked_after_during(&world, life).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_machine_that_comes_due_during_a_round_is_not_left_to_the_next_regular_one() {
+    let world = World::new().await;
+    let mut ids = Vec::new();
+    for name in ["np-a", "np-b"] {
+        world.node(name).await;
+        ids.push(world.machine_of(name).id);
+    }
+    world
+        .cloud
+        .inject(Fault::once("startVirtualMachine", Trouble::Delay(std::time::Duration::from_secs(25))));
+    let life = async {
+        seconds(2 * 120 + 5).await;
+        // The one that is seen to first stops last, and is due while the other is ordered to start.
+        let mut stopped = world.environment.clock.now();
+        for id in [&ids[1], &ids[0]] {
+            seconds(15).await;
+            world.cloud.stop_machine(id);
+            stopped = world.environment.clock.now();
+            world.provider.list().await.expect("a list");
+        }
+        seconds(2 * 60 + 30).await;
+        let log = world.cloud.log().into_iter().filter(|entry| entry.command == "startVirtualMachine");
+        let last = log.filter(|entry| entry.parameters["id"] == ids[0]).map(|entry| entry.at).next();
+        let waited = last.expect("started").duration_since(stopped).as_secs();
+        assert!(waited <= 140, "{waited}");
+    };
+    looked_after_during(&world, life).await;
+}
