@@ -116,6 +116,7 @@ What is null or an empty text is left to the program; what `controller.env` sets
   "LEADER_ELECTION_NAMESPACE" "settings.leaderElectionNamespace"
   "METRICS_PORT" "controller.metrics.port"
   "HEALTH_PROBE_PORT" "controller.healthProbe.port"
+  "CLOUDSTACK_CREDENTIALS_SECRET" "cloudstack.settings"
   "CLOUDSTACK_WEBHOOK_PORT" "cloudstack.webhook"
   "CLOUDSTACK_WEBHOOK_NAME" "cloudstack.webhook"
 -}}
@@ -138,9 +139,19 @@ What is null or an empty text is left to the program; what `controller.env` sets
 {{- with .Values.cloudstack.credentialsSecret -}}
 {{- . -}}
 {{- else -}}
-{{- if not (hasKey (default (dict) .Values.cloudstack.settings) "CLOUDSTACK_CREDENTIALS_SECRET") -}}
+{{- if not (include "karpenter.cloudstackWatchedSecret" .) -}}
 {{- include "karpenter.secretName" (dict "root" . "provider" "cloudstack" "values" .Values.cloudstack) -}}
 {{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* A Secret with CloudStack's keys that is read and watched instead of mounted, as NAMESPACE/NAME. */}}
+{{- define "karpenter.cloudstackWatchedSecret" -}}
+{{- with get (default (dict) .Values.cloudstack.settings) "CLOUDSTACK_CREDENTIALS_SECRET" -}}
+{{- if not (regexMatch "^[^/]+/[^/]+$" .) -}}
+{{- fail "cloudstack.settings: CLOUDSTACK_CREDENTIALS_SECRET names a Secret as NAMESPACE/NAME" -}}
+{{- end -}}
+{{- . -}}
 {{- end -}}
 {{- end -}}
 

@@ -7,7 +7,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::Node;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Node, NodeCondition};
 use karpenter_api::labels as well_known;
 use karpenter_cloudprovider::provider::CloudProvider as _;
 use kube::api::{DeleteParams, ListParams, Preconditions};
@@ -16,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::accounts::Accounts;
 
-/// How long a Node without a machine may still be one that is coming.
+/// How long nobody must have heard of a Node without a machine: until then it may still be one that is coming.
 const PATIENCE: Duration = Duration::from_secs(2 * 60);
 /// How often it is looked for them.
 const INTERVAL: Duration = Duration::from_secs(2 * 60);
@@ -53,13 +54,11 @@ impl AbandonedNodes {
         let shared = &self.accounts.own.shared;
         let spec = node.spec.as_ref();
         let unnamed = spec.and_then(|spec| spec.provider_id.as_deref()).is_none_or(str::is_empty);
-        let created = node.metadata.creation_timestamp.as_ref();
-        let old = created.is_some_and(|at| shared.clock.undoubted_since(at.0) >= PATIENCE);
-        let mut conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
-        let ready = conditions.any(|condition| condition.type_ == "Ready" && condition.status == "True");
+        let quiet = last_heard(node).is_some_and(|at| shared.clock.undoubted_since(at) >= PATIENCE);
+        let ready = condition(node).is_some_and(|condition| condition.status == "True");
         let name = node.name_any();
         unnamed
-            && old
+            && quiet
             && !ready
             && name.starts_with(shared.naming.prefix())
             && self.machine_is_gone(&name).await
@@ -112,5 +111,47 @@ impl AbandonedNodes {
             Err(kube::Error::Api(status)) if status.code == 409 => Ok(false),
             Err(error) => Err(error),
         }
+    }
+}
+
+/// What a Node says of whether it is ready.
+fn condition(node: &Node) -> Option<&NodeCondition> {
+    node.status.as_ref()?.conditions.iter().flatten().find(|condition| condition.type_ == "Ready")
+}
+
+/// When its kubelet was last heard of, or it was noticed that it is not; at the least it came once.
+fn last_heard(node: &Node) -> Option<Timestamp> {
+    let created = node.metadata.creation_timestamp.as_ref()?;
+    let ready = condition(node);
+    let beat = ready.and_then(|condition| condition.last_heartbeat_time.as_ref());
+    let change = ready.and_then(|condition| condition.last_transition_time.as_ref());
+    [Some(created), beat, change].into_iter().flatten().map(|at| at.0).max()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_kubelet_was_heard_of_when_it_last_said_something_and_not_when_its_node_came() {
+        let heard = |conditions: serde_json::Value| {
+            let node: Node = serde_json::from_value(json!({
+                "metadata": {"name": "a", "creationTimestamp": "2026-01-01T00:00:00Z"},
+                "status": {"conditions": conditions},
+            }))
+            .expect("a Node");
+            last_heard(&node).map(|at| at.to_string())
+        };
+        let (came, later) = ("2026-01-01T00:00:00Z", "2026-01-01T00:07:00Z");
+        assert_eq!(heard(json!([])).as_deref(), Some(came));
+        let other = json!({"type": "DiskPressure", "status": "False", "lastHeartbeatTime": later});
+        assert_eq!(heard(json!([other])).as_deref(), Some(came));
+        for field in ["lastHeartbeatTime", "lastTransitionTime"] {
+            let ready = json!({"type": "Ready", "status": "Unknown", (field): later});
+            assert_eq!(heard(json!([ready])).as_deref(), Some(later), "{field}");
+        }
+        assert_eq!(last_heard(&Node::default()), None, "nobody knows");
     }
 }

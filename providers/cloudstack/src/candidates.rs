@@ -19,7 +19,7 @@ use crate::resolved::{Problem, Resolved, quoted};
 use crate::unavailable::Refused;
 use crate::userdata::{self, INSTANCE_ID, Packing, Variables};
 use crate::voice::NoValue;
-use crate::{bootstrap, disks, labels, talos, templates, tokens};
+use crate::{bootstrap, disks, labels, made_by, talos, templates, tokens};
 
 /// The longest key or value of a tag that the server takes.
 const MAX_TAG: usize = 255;
@@ -301,7 +301,7 @@ impl CloudStackProvider {
         put(labels::TAG_NODE_POOL, claim.labels().get(well_known::NODEPOOL).cloned().unwrap_or_default());
         put(labels::TAG_NODE_CLASS, class.name_any());
         put(labels::TAG_NODE_CLAIM_UID, claim.uid().unwrap_or_default());
-        put(labels::TAG_NODE_CLASS_HASH, class.hash());
+        put(labels::TAG_NODE_CLASS_HASH, made_by::tag(class));
         put(labels::TAG_RESERVATION, claim.labels().get(labels::RESERVATION_ID).cloned().unwrap_or_default());
         let disks = spec.data_disks.len() + usize::from(spec.disk_offering.is_some());
         if disks > 0 {
@@ -323,8 +323,13 @@ fn is_takeable(key: &str, value: &str) -> bool {
     let is_control = |c: char| c.is_ascii_control() && !matches!(c, '\n' | '\r');
     let takes =
         |text: &str| !text.is_empty() && text.chars().count() <= MAX_TAG && !text.contains(is_control);
+    takes(key) && takes(value) && !is_own(key)
+}
+
+/// Whether a tag is Karpenter's own.
+pub(crate) fn is_own(key: &str) -> bool {
     let key_in_small = key.to_lowercase();
-    takes(key) && takes(value) && !OWN.iter().any(|own| key_in_small.starts_with(own))
+    OWN.iter().any(|own| key_in_small.starts_with(own))
 }
 
 fn takeable(tags: BTreeMap<String, String>) -> BTreeMap<String, String> {

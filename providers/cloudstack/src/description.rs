@@ -166,7 +166,7 @@ impl CloudStackProvider {
         put(well_known::NODEPOOL, pool.unwrap_or_default());
         instance.image_id = machine.templateid.clone();
         // A machine that is found may have been made by what the NodeClass said before.
-        let hash = machine.tag(labels::TAG_NODE_CLASS_HASH).map_or_else(|| class.hash(), str::to_owned);
+        let hash = made_by::hash_of(machine).map_or_else(|| class.hash(), str::to_owned);
         instance.annotations.insert(labels::NODE_CLASS_HASH.to_owned(), hash);
         instance.annotations.insert(labels::NODE_CLASS_HASH_VERSION.to_owned(), HASH_VERSION.to_owned());
         instance

@@ -121,7 +121,7 @@ impl Shared {
         let mut kept: BTreeSet<i64> = told.split(',').filter_map(|device| device.parse().ok()).collect();
         let class = machine.tag(labels::TAG_NODE_CLASS).and_then(|name| self.objects.node_class(name));
         if let Some(class) = class
-            && machine.tag(labels::TAG_NODE_CLASS_HASH) == Some(class.hash().as_str())
+            && self.made_by(&class).made(machine)
         {
             kept.extend(class.spec.as_ref().map(kept_devices).unwrap_or_default());
         }

@@ -7,6 +7,7 @@ use karpenter_api::{NodeClaim, labels as well_known};
 use karpenter_runtime::environment::Environment;
 use kube::ResourceExt as _;
 
+use crate::candidates::problem_of_text;
 use crate::catalogue::Catalogue;
 use crate::client::Client;
 use crate::client::error::{ApiError, ErrorKind};
@@ -18,7 +19,6 @@ use crate::client::throttle::Rate;
 use crate::provider::CloudStackProvider;
 use crate::resolved::resolve;
 use crate::shared::{Objects, ProviderOptions, default_scope};
-use crate::userdata::{self, Variables};
 use crate::{CloudStackNodeClass, labels};
 
 /// Commands without which nothing works.
@@ -36,7 +36,7 @@ const NEEDED: [&str; 11] = [
     "listCapabilities",
 ];
 /// Commands that some features need, and which.
-const USEFUL: [(&str, &str); 17] = [
+const USEFUL: [(&str, &str); 18] = [
     ("startVirtualMachine", "machines that were stopped stay so"),
     ("rebootVirtualMachine", "nodes are replaced where a reboot might do"),
     ("expungeVirtualMachine", "machines are destroyed and stay until the server expunges them"),
@@ -51,6 +51,7 @@ const USEFUL: [(&str, &str); 17] = [
     ("listSSHKeyPairs", "spec.sshKeyPair and spec.sshKeyPairs cannot be used"),
     ("listUserData", "spec.userDataID cannot be used"),
     ("listEvents", "spot machines that are stopped or moved are not replaced"),
+    ("deleteTags", "tags of machines that run keep the values they were made with"),
     ("createVolume", "servers before 4.21 give machines no more than one data disk"),
     ("attachVolume", "servers before 4.21 give machines no more than one data disk"),
     ("deleteVolume", "data disks that lost their machine stay"),
@@ -148,7 +149,7 @@ pub async fn examine(
         },
         Some(class) => {
             if let Err(error) = look_at_class(options, &scope, class, &catalogue, &mut findings).await {
-                findings.add("nodeclass", Verdict::Bad, error.to_string());
+                findings.add("nodeclass", of_class(class), error.to_string());
             }
         }
     }
@@ -226,6 +227,11 @@ fn quota(budget: &Budget, findings: &mut Findings) {
     findings.add("quota", if none { Verdict::Odd } else { Verdict::Good }, text);
 }
 
+/// How bad it is that something the NodeClass names is not found: what other keys see nobody knows here.
+fn of_class(class: &CloudStackNodeClass) -> Verdict {
+    if class.credentials().is_some() { Verdict::Odd } else { Verdict::Bad }
+}
+
 async fn look_at_class(
     options: &ProviderOptions,
     scope: &Scope,
@@ -233,15 +239,15 @@ async fn look_at_class(
     catalogue: &Catalogue,
     findings: &mut Findings,
 ) -> Result<(), ApiError> {
-    let resolved = resolve(class, scope, catalogue).await?;
     if let Some(reference) = class.credentials() {
         let text = format!(
             "it is served with the keys of Secret {reference} (spec.credentialsRef); what follows is what the keys of the environment see"
         );
         findings.add("nodeclass", Verdict::Odd, text);
     }
+    let resolved = resolve(class, scope, catalogue).await?;
     for problem in &resolved.problems {
-        findings.add("nodeclass", Verdict::Bad, problem.message.clone());
+        findings.add("nodeclass", of_class(class), problem.message.clone());
     }
     for zone in &resolved.zones {
         let Some(in_zone) = resolved.in_zone.get(&zone.id) else { continue };
@@ -267,13 +273,17 @@ async fn look_at_class(
             }
         }
     }
-    let packing = userdata::Packing::of(&resolved.spec, options.max_user_data);
-    if let Some(text) = &resolved.spec.user_data
-        && let Err(error) = userdata::render(text, &Variables::default(), packing)
-    {
-        findings.add("user data", Verdict::Bad, error.to_string());
+    if resolved.spec.user_data_ref.is_some() {
+        let text =
+            "spec.userDataRef is not read here; the condition ValidationSucceeded says what is wrong with it";
+        findings.add("user data", Verdict::Odd, text);
     }
-    if resolved.problems.is_empty() {
+    // As Karpenter looks at it, whoever's keys the NodeClass is served with.
+    let problem = problem_of_text(&resolved.spec, options.max_user_data);
+    if let Some(problem) = &problem {
+        findings.add("user data", Verdict::Bad, problem.message.clone());
+    }
+    if resolved.problems.is_empty() && problem.is_none() {
         findings.add("nodeclass", Verdict::Good, format!("{} can be used", class.name_any()));
     }
     Ok(())

@@ -57,8 +57,8 @@ impl CloudStackProvider {
             gb: resolved.spec.root_disk_size,
             offering: resolved.root_disk_offering(&machine.zoneid),
         };
-        let hash = class.hash();
-        let like = machines.iter().filter(|other| other.tag(labels::TAG_NODE_CLASS_HASH) == Some(&*hash));
+        let made_by = shared.made_by(&class);
+        let like = machines.iter().filter(|other| made_by.made(other));
         let like: BTreeSet<&str> = like.map(|other| other.id.as_str()).collect();
         let other_disk = shared.has_other_root_disk(id, &wanted, &like, &scope).await;
         Ok(other_disk.map_err(ProviderError::other)?.then(|| "VMDrift".to_owned()))
@@ -133,16 +133,17 @@ fn reason(machine: &VirtualMachine, claim: &NodeClaim, resolved: &Resolved) -> O
     {
         return Some("SecurityGroupDrift");
     }
+    has_other_key_pair(machine, resolved).then_some("VMDrift")
+}
+
+/// Whether somebody gave the machine a key pair the NodeClass does not name. That it lacks one is no difference: servers before 4.17
+/// do not tell them all.
+fn has_other_key_pair(machine: &VirtualMachine, resolved: &Resolved) -> bool {
     let spec = &resolved.spec;
     let pairs: BTreeSet<&str> =
         spec.ssh_key_pair.iter().chain(&spec.ssh_key_pairs).map(String::as_str).collect();
-    let carried: BTreeSet<&str> =
-        machine.keypairs.split(',').map(str::trim).filter(|pair| !pair.is_empty()).collect();
-    // Servers before 4.17 do not tell them all, so what is not told is no difference.
-    if !carried.is_empty() && !carried.is_subset(&pairs) {
-        return Some("VMDrift");
-    }
-    None
+    let mut carried = machine.keypairs.split(',').map(str::trim).filter(|pair| !pair.is_empty());
+    carried.any(|pair| !pairs.contains(pair))
 }
 
 #[cfg(test)]
@@ -160,7 +161,7 @@ mod tests {
         let network = Network { id: "net".into(), ..Network::default() };
         let in_zone = InZone {
             offerings: vec![offering],
-            templates: vec![template],
+            templates: vec![template.clone()],
             networks: vec![network],
             ..InZone::default()
         };
@@ -199,6 +200,29 @@ mod tests {
             assert_eq!(of(&row), None, "{field} is not told");
             row.as_object_mut().expect("a row").remove(field);
             assert_eq!(of(&row), None, "{field} is left out");
+        }
+        // By hand: another interface, and a reinstallation from what the NodeClass selects too but does not use.
+        let mut row = full.clone();
+        row["nic"] = json!([{"networkid": "net", "deviceid": 0}, {"networkid": "net", "deviceid": 1}]);
+        assert_eq!(of(&row), Some("NetworkDrift"), "an interface was added");
+        let older = Template { id: "older".into(), ..template };
+        let zone = resolved.in_zone.get_mut("zone").expect("the zone");
+        zone.templates.push(older);
+        let mut row = full.clone();
+        row["templateid"] = json!("older");
+        let machine: VirtualMachine = serde_json::from_value(row).expect("a machine");
+        assert_eq!(reason(&machine, &claim, &resolved), Some("TemplateDrift"), "it was reinstalled");
+    }
+
+    #[test]
+    fn another_key_pair_is_drift_and_one_that_is_missing_is_none() {
+        let machine = |pairs: &str| VirtualMachine { keypairs: pairs.into(), ..VirtualMachine::default() };
+        let mut resolved = Resolved::default();
+        resolved.spec.ssh_key_pairs = vec!["ops".into(), "dev".into()];
+        for (pairs, other) in
+            [("ops,dev", false), ("ops", false), ("", false), ("ops,mine", true), ("mine", true)]
+        {
+            assert_eq!(has_other_key_pair(&machine(pairs), &resolved), other, "{pairs}");
         }
     }
 }

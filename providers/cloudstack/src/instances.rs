@@ -533,22 +533,6 @@ impl Shared {
         }
     }
 
-    /// Gives a machine the tags it lacks. What cannot be done now is done by the next round.
-    pub(crate) async fn repair_tags(&self, machine: &VirtualMachine, tags: &BTreeMap<String, String>) {
-        let missing: BTreeMap<String, String> = tags
-            .iter()
-            .filter(|(key, _)| !machine.has_tag(key))
-            .map(|(k, v)| (k.clone(), v.clone()))
-            .collect();
-        if missing.is_empty() {
-            return;
-        }
-        let request = requests::create_tags("UserVm", std::slice::from_ref(&machine.id), &missing);
-        if let Err(error) = self.client.call(&request).await {
-            tracing::warn!(machine = machine.id, %error, "tags will be set later");
-        }
-    }
-
     /// The machine of a provider id, if the server says there is one.
     pub(crate) async fn machine(&self, id: &str, scope: &Scope) -> Result<Option<VirtualMachine>, ApiError> {
         // Many ask at once, and one list answers all of them. It knows machines by their names, which people can change: so

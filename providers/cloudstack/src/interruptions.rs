@@ -1,7 +1,7 @@
 //! What is about to take a machine away, told early enough that its pods can leave first.
 //!
 //! CloudStack has no market that takes machines back. But a lease ends on a day that is known; and machines that are cheap because
-//! they may be taken, those sold as spot, are taken when their host goes into maintenance, when the server begins to move them,
+//! they may be taken, those sold as spot, are taken when their host goes into maintenance, when the server moves them,
 //! and when somebody stops them. Others are moved by CloudStack, or started again.
 
 use std::collections::BTreeMap;
@@ -85,16 +85,16 @@ impl CloudStackProvider {
         for scope in scopes {
             for (kind, reason, what) in [
                 ("VM.STOP", "SpotStopped", "was stopped"),
-                ("VM.MIGRATE", "SpotMoved", "is being moved to another host"),
+                ("VM.MIGRATE", "SpotMoved", "is being moved to another host, or was a moment ago"),
             ] {
                 match shared.client.call(&requests::list_events(kind, scope)).await {
                     Ok(answer) => {
                         let events = read(answer["event"].clone());
-                        for id in self.affected(kind, &events) {
+                        for id in self.affected(&events) {
                             taken.insert(id, (reason, what));
                         }
                     }
-                    Err(error) if is_not_for_this_role(&error) && scopes.len() == 1 => {
+                    Err(error) if is_not_for_this_role(&error) => {
                         tracing::info!(%error, "machines sold as spot are replaced without a look at events");
                         *lock() = None;
                         return;
@@ -106,15 +106,16 @@ impl CloudStackProvider {
         *lock() = Some(taken);
     }
 
-    /// The machines of which the newest event says that they go now. Those that were moved stay where they are.
-    fn affected(&self, kind: &str, events: &[Event]) -> Vec<String> {
+    /// The machines of which the newest event says that they go now, or were moved: that takes less time than passes between two
+    /// looks, and what was sold as one that may be taken is not wanted where it was. One that could not be moved stays.
+    fn affected(&self, events: &[Event]) -> Vec<String> {
         let mut newest: BTreeMap<&str, &Event> = BTreeMap::new();
         for event in events {
             newest.entry(&event.resourceid).or_insert(event);
         }
         let goes = |event: &Event| {
             let fresh = time(&event.created).is_some_and(|at| self.shared.age(at) <= RECENT);
-            fresh && event.level != "ERROR" && (kind != "VM.MIGRATE" || event.state != "Completed")
+            fresh && event.level != "ERROR"
         };
         newest.into_iter().filter(|(_, event)| goes(event)).map(|(id, _)| id.to_owned()).collect()
     }
@@ -240,12 +241,30 @@ mod tests {
         let provider = CloudStackProvider::new(client, options, Arc::new(Unknown), &environment);
         let stopped = |created: &str| {
             let events = read(json!([{"resourceid": "1", "state": "Completed", "created": created}]));
-            !provider.affected("VM.STOP", &events).is_empty()
+            !provider.affected(&events).is_empty()
         };
         assert!(stopped("2026-01-02T02:55:00+0000") && !stopped("2026-01-02T02:45:00+0000"));
         assert!(stopped("2026-01-02T03:09:00+0000"), "a server that is ahead");
         provider.shared.server_is_behind_by_at_least(SignedDuration::from_mins(10));
         assert!(stopped("2026-01-02T02:45:00+0000"), "a server that is behind");
+    }
+
+    #[test]
+    fn what_was_moved_a_moment_ago_goes_and_what_could_not_be_moved_stays() {
+        let environment = Environment::seeded("2026-01-02T03:00:00Z".parse().expect("a time"), 1);
+        let client = Client::new(no_session("no cloud".into()), Rate::default(), &environment);
+        let options = ProviderOptions::new("test");
+        let provider = CloudStackProvider::new(client, options, Arc::new(Unknown), &environment);
+        let created = "2026-01-02T02:55:00+0000";
+        // The newest first.
+        let events = read(json!([
+            {"resourceid": "moved", "state": "Completed", "level": "INFO", "created": created},
+            {"resourceid": "moved", "state": "Started", "level": "INFO", "created": created},
+            {"resourceid": "failed", "state": "Completed", "level": "ERROR", "created": created},
+            {"resourceid": "failed", "state": "Started", "level": "INFO", "created": created},
+            {"resourceid": "long ago", "state": "Completed", "level": "INFO", "created": "2026-01-02T02:40:00+0000"},
+        ]));
+        assert_eq!(provider.affected(&events), ["moved"]);
     }
 
     #[test]

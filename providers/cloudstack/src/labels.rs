@@ -93,7 +93,7 @@ pub const TAG_NODE_POOL: &str = "karpenter.sh/nodepool";
 pub const TAG_NODE_CLASS: &str = "karpenter.k8s.cloudstack/nodeclass";
 /// Tag of a virtual machine: the UID of its NodeClaim, which no other ever has.
 pub const TAG_NODE_CLAIM_UID: &str = "karpenter.k8s.cloudstack/nodeclaim-uid";
-/// Tag of a virtual machine: the hash of its NodeClass when it was made.
+/// Tag of a virtual machine: the version and hash of its NodeClass when it was made, with a slash between them.
 pub const TAG_NODE_CLASS_HASH: &str = "karpenter.k8s.cloudstack/nodeclass-hash";
 /// Tag of a virtual machine: it was made with disks that go with it.
 pub const TAG_DATA_DISKS: &str = "karpenter.k8s.cloudstack/data-disks";

@@ -126,12 +126,11 @@ impl CloudStackProvider {
         class: &CloudStackNodeClass,
     ) {
         let shared = &self.shared;
-        // By another NodeClass than this one was made the machine that has another hash: its disks were others.
-        let as_made = machine.tag(labels::TAG_NODE_CLASS_HASH) == Some(class.hash().as_str());
+        // One that was made when the NodeClass said something else had other disks.
         if machine.tag(labels::TAG_DATA_DISKS).is_none()
             || machine.state != "Running"
-            || !as_made
             || !shared.later_disks.is_due(&machine.id)
+            || !shared.made_by(class).made(machine)
         {
             return;
         }

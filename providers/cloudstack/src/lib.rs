@@ -10,7 +10,8 @@
 //! | `bootstrap`, `talos`, `tokens`, `userdata` | how they join the cluster, with what, and what they are told |
 //! | `disks`, `later_disks`, `stray_disks` | which disks go with a machine, which are attached to it later, which lost theirs |
 //! | `quota` | what machines take of the account's limits |
-//! | `garbage`, `drift`, `interruptions`, [`repair`] | what nobody wants any more, what is no longer as it should be |
+//! | `garbage`, `drift`, `made_by`, `interruptions`, [`repair`] | what nobody wants any more, what is no longer as it should be |
+//! | `tagging` | tags of machines while they run |
 //! | `lookups`, `absence`, `sightings` | how machines are asked after by their ids, when one is gone for certain, and since when one is as it is |
 //! | `twins` | what becomes of several machines of one NodeClaim |
 //! | `catalogue`, `inventory`, `unavailable`, `aftermath`, `learnt_memory` | what is remembered, and for how long |
@@ -53,6 +54,7 @@ mod later_disks;
 mod launches;
 mod learnt_memory;
 mod lookups;
+mod made_by;
 mod measured;
 pub mod naming;
 mod networks;
@@ -75,6 +77,7 @@ pub mod shared;
 mod sightings;
 mod status;
 mod stray_disks;
+mod tagging;
 mod talos;
 mod templates;
 mod tokens;

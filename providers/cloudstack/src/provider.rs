@@ -51,6 +51,11 @@ fn is_out_of_date(error: &ProviderError) -> bool {
     matches!(error, ProviderError::Create { condition_reason, .. } if condition_reason == RESOURCE_NOT_FOUND)
 }
 
+/// A series of prices, of these keys.
+fn with<'a>([name, zone, kind, currency]: &[&'a str; 4], whose: &'a str) -> [&'a str; 5] {
+    [name, zone, kind, currency, whose]
+}
+
 impl CloudStackProvider {
     /// Over this client, for the cluster whose objects these are.
     pub fn new(
@@ -196,13 +201,13 @@ impl CloudStackProvider {
     }
 
     fn measure(&self, class: &str, types: &[InstanceType], currency: Option<&str>) {
-        let metrics = &self.shared.metrics;
+        let (metrics, whose) = (&self.shared.metrics, self.shared.whose_label.as_str());
         let mut offered = BTreeSet::new();
         for it in types {
             let amount =
                 |name: &str| it.capacity.get(name).map_or(0.0, |amount| amount.as_units_ceil() as f64);
-            metrics.type_cpu.set(&[&it.name], amount("cpu"));
-            metrics.type_memory.set(&[&it.name], amount("memory"));
+            metrics.type_cpu.set(&[&it.name, whose], amount("cpu"));
+            metrics.type_memory.set(&[&it.name, whose], amount("memory"));
             for offering in &it.offerings {
                 let value = |key: &str| {
                     let values = offering.requirements.get(key);
@@ -213,18 +218,18 @@ impl CloudStackProvider {
                 };
                 let (zone, kind) = (value(well_known::TOPOLOGY_ZONE), value(well_known::CAPACITY_TYPE));
                 let series = [&*it.name, &zone, &kind, currency.unwrap_or_default()];
-                metrics.type_price.set(&series, offering.price);
+                metrics.type_price.set(&with(&series, whose), offering.price);
                 offered.insert(series.map(str::to_owned));
             }
         }
         let objects = &self.shared.objects;
         let vanished = self.shared.measured.note(class, offered, |name| objects.node_class(name).is_some());
         for series in &vanished.series {
-            metrics.type_price.delete(&series.each_ref().map(String::as_str));
+            metrics.type_price.delete(&with(&series.each_ref().map(String::as_str), whose));
         }
         for name in &vanished.types {
-            metrics.type_cpu.delete(&[name]);
-            metrics.type_memory.delete(&[name]);
+            metrics.type_cpu.delete(&[name, whose]);
+            metrics.type_memory.delete(&[name, whose]);
         }
     }
 

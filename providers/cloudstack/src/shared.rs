@@ -42,6 +42,7 @@ use crate::repair::Troubled;
 use crate::reservations::Slots;
 use crate::root_disks::RootDisks;
 use crate::sightings::Sightings;
+use crate::tagging::Retagged;
 use crate::tokens::Tokens;
 use crate::unavailable::Unavailable;
 use crate::voice::Voice;
@@ -274,8 +275,8 @@ impl Metrics {
             ),
             quota: registry.gauge(
                 "karpenter_cloudstack_quota_available",
-                "What is left of the account's limits, by resource and Secret of the NodeClass; absent where there is no limit.",
-                &["resource", "credentials"],
+                "What is left of the limits, by resource, whose they are (own, project/ID, account/DOMAIN/NAME) and Secret of the NodeClass; absent where there is no limit.",
+                &["resource", "scope", "credentials"],
             ),
             jobs: registry.gauge(
                 "karpenter_cloudstack_async_jobs",
@@ -289,18 +290,18 @@ impl Metrics {
             ),
             type_price: registry.gauge(
                 "karpenter_cloudstack_instance_type_price",
-                "Price per hour, by instance type, zone, capacity type and the currency the NodeClass names.",
-                &["instance_type", "zone", "capacity_type", "currency"],
+                "Price per hour, by instance type, zone, capacity type, the currency the NodeClass names and its Secret.",
+                &["instance_type", "zone", "capacity_type", "currency", "credentials"],
             ),
             type_cpu: registry.gauge(
                 "karpenter_cloudstack_instance_type_cpu_cores",
-                "Number of cores, by instance type.",
-                &["instance_type"],
+                "Number of cores, by instance type and Secret of the NodeClass.",
+                &["instance_type", "credentials"],
             ),
             type_memory: registry.gauge(
                 "karpenter_cloudstack_instance_type_memory_bytes",
-                "Memory, by instance type.",
-                &["instance_type"],
+                "Memory, by instance type and Secret of the NodeClass.",
+                &["instance_type", "credentials"],
             ),
         }
     }
@@ -330,6 +331,7 @@ pub(crate) struct Shared {
     pub(crate) troubled: Troubled,
     pub(crate) sightings: Arc<Sightings>,
     pub(crate) protected: Protected,
+    pub(crate) retagged: Retagged,
     pub(crate) root_disks: RootDisks,
     pub(crate) taken: Taken,
     pub(crate) learnt_memory: LearntMemory,
@@ -396,6 +398,7 @@ impl Shared {
             troubled: Troubled::default(),
             sightings,
             protected: Protected::default(),
+            retagged: Retagged::default(),
             root_disks: RootDisks::default(),
             taken: Taken::default(),
             learnt_memory: LearntMemory::default(),

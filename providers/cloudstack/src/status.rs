@@ -12,6 +12,7 @@ use crate::client::error::{ApiError, ErrorKind, remedy};
 use crate::client::http::NOT_CHECKED;
 use crate::client::model::Budget;
 use crate::client::request::Scope;
+use crate::client::requests;
 use crate::labels;
 use crate::nodeclass::{
     CREDENTIALS_READY, CloudStackNodeClass, LOOKED_UP, MACHINES_DELETABLE, NETWORK_READY, NETWORKS_READY,
@@ -46,6 +47,15 @@ impl CloudStackProvider {
     pub async fn resolve_status(&self, class: &mut CloudStackNodeClass) -> Result<(), ApiError> {
         let now = self.shared.clock.now();
         let mut resolved = self.look_up(class).await;
+        // What is remembered answers for keys that were refused meanwhile. They are asked with again, which may show that they are
+        // let in; who is told that the command is not for them was let in, too.
+        if resolved.is_ok()
+            && self.shared.client.is_refused()
+            && let Err(error) = self.shared.client.call(&requests::list_capabilities()).await
+            && !error.is_a_verdict()
+        {
+            resolved = Err(error);
+        }
         if let Ok(resolved) = &mut resolved {
             let problem = self.user_data_problem(resolved).await;
             resolved.problems.extend(problem);
@@ -81,7 +91,8 @@ impl CloudStackProvider {
                 self.shared.voice.warn(&*class, "PriceNotUsable", problem);
             }
         }
-        if let Some(budget) = &budget {
+        if let (Some(budget), Ok(resolved)) = (&budget, &resolved) {
+            let of = resolved.scope.write();
             for (resource, left) in [
                 ("user_vm", budget.vmavailable),
                 ("cpu", budget.cpuavailable),
@@ -90,11 +101,12 @@ impl CloudStackProvider {
                 ("primary_storage", budget.primarystorageavailable),
                 ("gpu", budget.gpuavailable),
             ] {
+                let series = [resource, of.as_str(), whose];
                 match left {
-                    Some(left) => self.shared.metrics.quota.set(&[resource, whose], left as f64),
+                    Some(left) => self.shared.metrics.quota.set(&series, left as f64),
                     // There is no limit, perhaps no more.
                     None => {
-                        self.shared.metrics.quota.delete(&[resource, whose]);
+                        self.shared.metrics.quota.delete(&series);
                     }
                 }
             }

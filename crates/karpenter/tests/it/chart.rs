@@ -102,6 +102,20 @@ fn cloudstacks_keys_are_files_whichever_secret_they_are_in_so_that_they_can_be_e
 }
 
 #[test]
+fn a_secret_with_cloudstacks_keys_that_is_watched_is_the_only_one_and_granted_by_name() {
+    let made = chart("templates/secrets.yaml");
+    let condition = made.lines().find(|line| line.contains("\"cloudstack\"")).expect("when a Secret is made");
+    assert!(condition.contains("(not (include \"karpenter.cloudstackWatchedSecret\" .))"), "{condition}");
+    let roles = chart("templates/role-cloudstack.yaml");
+    let role = roles.split("include \"karpenter.cloudstackWatchedSecret\"").nth(1).expect("its own role");
+    for part in ["namespace: {{ dir . }}", "resourceNames: [{{ base . | quote }}]"] {
+        assert!(role.contains(part), "{part}: {role}");
+    }
+    let verbs: Vec<&str> = role.lines().filter(|line| line.contains("verbs:")).map(str::trim).collect();
+    assert_eq!(verbs, ["verbs: [\"get\", \"list\", \"watch\"]"]);
+}
+
+#[test]
 fn its_gates_and_providers_are_the_programs() {
     let lower = |name: &str| name[..1].to_lowercase() + &name[1..];
     let values = yaml(&chart("values.yaml"));

@@ -322,6 +322,11 @@ impl Client {
         }
     }
 
+    /// Whether the server refused the keys when they were last used.
+    pub(crate) fn is_refused(&self) -> bool {
+        self.0.refused.load(Ordering::Relaxed)
+    }
+
     /// Whether there are other keys by now than those that were refused.
     async fn has_other_keys(&self, refused: &Session) -> bool {
         let _turn = self.0.looking.lock().await;

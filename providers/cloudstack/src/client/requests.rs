@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use super::model::Tag;
 use super::request::{Request, Scope};
 
 /// What of a virtual machine is asked for: `stats` is slow and never among it.
@@ -327,6 +328,14 @@ pub fn create_tags(resource_type: &str, ids: &[String], tags: &BTreeMap<String, 
         .list("resourceids", ids)
         .with("resourcetype", resource_type)
         .pairs("tags", tags.iter().map(|(key, value)| (key.as_str(), value.as_str())))
+}
+
+/// Removes a tag of virtual machines or volumes where it has this value. One at a time: where none is named, all of them go.
+pub fn delete_tag(resource_type: &str, ids: &[String], tag: &Tag) -> Request {
+    Request::new("deleteTags")
+        .list("resourceids", ids)
+        .with("resourcetype", resource_type)
+        .pairs("tags", [(tag.key.as_str(), tag.value.as_str())])
 }
 
 /// Affinity groups by name.

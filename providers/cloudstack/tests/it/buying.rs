@@ -268,6 +268,25 @@ async fn events_are_asked_for_again_after_a_proxy_refused_and_not_after_the_role
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_role_that_may_not_ask_for_events_is_believed_however_many_projects_there_are() {
+    let world = World::new().await;
+    let (_, inside) = world.project();
+    world.class("team", inside).await;
+    let mut class = spec();
+    class["capacityTypes"] = json!({"*": "spot"});
+    world.class("default", class).await;
+    world.node("np-a").await;
+    seconds(60).await;
+    let text = "The API [listEvents] does not exist or is not available for the account karp.";
+    world.cloud.inject(Fault::times("listEvents", 1000, Trouble::Fail(432, 9999, text.into())));
+    for _ in 0..3 {
+        world.round().await;
+        seconds(120).await;
+    }
+    assert_eq!(world.calls("listEvents"), 1);
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_is_left_of_a_limit_is_no_longer_told_once_there_is_none() {
     let world = World::new().await;
     let told = |resource: &str| {

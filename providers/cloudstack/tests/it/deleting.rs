@@ -4,6 +4,7 @@ use karpenter_api::NodeClaim;
 use karpenter_cloudprovider::provider::CloudProvider;
 use karpenter_provider_cloudstack::client::requests;
 use karpenter_sim::chance::Span;
+use karpenter_sim::cloudstack::Entry;
 use serde_json::json;
 
 use crate::cloud::{World, seconds, spec};
@@ -34,17 +35,41 @@ async fn scenario_16_without_the_right_to_expunge_machines_are_destroyed_and_cla
 async fn scenario_16_a_right_that_was_promised_and_is_refused_is_not_asked_for_again() {
     let world = World::new().await;
     world.cloud.configure(|settings| settings.user_may_expunge = true);
+    let mut class = spec();
+    class["dataDisks"] = json!([{"offering": "k8s.data20"}]);
+    world.class("default", class.clone()).await;
     let claim = running(&world, "np-a").await;
     let other = running(&world, "np-b").await;
     // Known to be allowed, for the next ten minutes.
-    world.class("default", crate::cloud::spec()).await;
+    world.class("default", class).await;
     world.delete(&claim).await.expect("expunged");
     assert!(
         world.cloud.machines().iter().all(|machine| machine.name != claim.metadata.name.clone().unwrap())
     );
     world.cloud.configure(|settings| settings.user_may_expunge = false);
+    // How each of its orders was given: with the wish to expunge or without, and with which disks.
+    let orders = |id: &str| {
+        let log = world.cloud.log().into_iter();
+        let of_it = log.filter(|entry| {
+            entry.command == "destroyVirtualMachine" && entry.parameters.get("id").is_some_and(|of| of == id)
+        });
+        let how = |entry: Entry| {
+            (entry.parameters.contains_key("expunge"), entry.parameters.get("volumeids").cloned())
+        };
+        of_it.map(how).collect::<Vec<(bool, Option<String>)>>()
+    };
+    let ordered = world.machine_of("np-b").id;
     world.delete(&other).await.expect("destroyed instead");
-    assert!(world.live().is_empty());
+    assert!(world.live().is_empty() && world.cloud.data_disks().is_empty());
+    let told = orders(&ordered);
+    assert_eq!(told.iter().map(|(expunge, _)| *expunge).collect::<Vec<_>>(), [true, false]);
+    assert!(told[1].1.is_some(), "its disk goes with it also the second time: {told:?}");
+    assert_eq!(told[0].1, told[1].1);
+    // It is known now.
+    let third = running(&world, "np-c").await;
+    let ordered = world.machine_of("np-c").id;
+    world.delete(&third).await.expect("destroyed");
+    assert_eq!(orders(&ordered).iter().map(|(expunge, _)| *expunge).collect::<Vec<_>>(), [false]);
 }
 
 #[tokio::test(start_paused = true)]

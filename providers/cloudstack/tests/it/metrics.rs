@@ -1,6 +1,11 @@
 //! What metrics tell of launches, deletions, orphans, caches, keys and calls.
 
+use std::sync::Arc;
+
 use karpenter_cloudprovider::provider::CloudProvider;
+use karpenter_provider_cloudstack::nodeclass::CredentialsRef;
+use karpenter_provider_cloudstack::voice::Voice;
+use karpenter_provider_cloudstack::{CloudStackProvider, Objects, ProviderOptions};
 use karpenter_sim::cloudstack::faults::{Fault, Trouble};
 use serde_json::json;
 
@@ -96,4 +101,47 @@ async fn a_type_that_is_not_on_offer_any_more_is_told_of_no_more() {
     class["serviceOfferingSelectorTerms"] = json!([{"name": "k8s.medium"}]);
     world.class("default", class).await;
     assert_eq!((told("k8s.small"), told("k8s.medium")), ([false; 3], [true; 3]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_left_of_the_limits_is_told_apart_by_whose_they_are() {
+    let world = World::new().await;
+    let left = |of: &str| {
+        let of = format!("scope=\"{of}\"");
+        value(&world, &["karpenter_cloudstack_quota_available", "resource=\"user_vm\"", of.as_str()])
+    };
+    let before = left("own").expect("limited");
+    let (project, inside) = world.project();
+    world.class("team", inside).await;
+    assert_eq!(left(&format!("project/{project}")), None, "a project without limits");
+    assert_eq!(left("own"), Some(before), "which says nothing of the account's own");
+}
+
+#[tokio::test(start_paused = true)]
+async fn accounts_tell_of_their_own_types_and_of_no_others() {
+    let world = World::new().await;
+    let told = |whose: &str| {
+        let whose = format!("credentials=\"{whose}\"");
+        ["price", "cpu_cores", "memory_bytes"].map(|what| {
+            let of = "instance_type=\"k8s.small\"";
+            value(&world, &[&format!("karpenter_cloudstack_instance_type_{what}"), of, &whose]).is_some()
+        })
+    };
+    let whose = CredentialsRef { namespace: "karpenter".into(), name: "team-a".into() };
+    let label = whose.to_string();
+    let objects = Arc::clone(&world.cluster) as Arc<dyn Objects>;
+    let other = CloudStackProvider::with_keys_of(
+        Some(whose),
+        world.client.clone(),
+        ProviderOptions::new("test"),
+        objects,
+        Voice::default(),
+        &world.environment,
+    );
+    world.class_by(&other, "theirs", spec()).await;
+    assert_eq!((told(""), told(&label)), ([true; 3], [true; 3]));
+    let mut class = spec();
+    class["serviceOfferingSelectorTerms"] = json!([{"name": "k8s.medium"}]);
+    world.class_by(&other, "theirs", class).await;
+    assert_eq!((told(""), told(&label)), ([true; 3], [false; 3]));
 }

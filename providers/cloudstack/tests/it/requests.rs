@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use karpenter_provider_cloudstack::client::model::Tag;
 use karpenter_provider_cloudstack::client::request::{Request, Scope};
 use karpenter_provider_cloudstack::client::requests::{self, Deploy, NewDisk};
 use serde_json::Value;
@@ -61,6 +62,7 @@ fn every_request() -> Vec<Request> {
         requests::attach_volume("d", "v", Some(1)),
         requests::destroy_volume("d"),
         requests::create_tags("UserVm", &ids, &tags),
+        requests::delete_tag("UserVm", &ids, &Tag { key: "a".into(), value: "b".into() }),
     ];
     let account = Scope::Account { account: "a".into(), domain_id: "d".into() };
     for scope in [Scope::Own, Scope::Project("p".into()), account] {

@@ -5,6 +5,8 @@ use karpenter_api::conditions::HasConditions as _;
 use karpenter_cloudprovider::error::ProviderError;
 use karpenter_cloudprovider::provider::CloudProvider;
 use karpenter_provider_cloudstack::CloudStackNodeClass;
+use karpenter_provider_cloudstack::client::Session;
+use karpenter_provider_cloudstack::client::signature::Credentials;
 use karpenter_sim::cloudstack::faults::{Fault, Trouble};
 use serde_json::{Value, json};
 
@@ -140,6 +142,29 @@ async fn revoked_keys_are_a_condition_that_says_so() {
     assert!(message.contains("cloudstack-credentials"));
     let (status, reason, _) = condition(&class, "Ready");
     assert_eq!((status, reason), ("Unknown", "ReconcilingDependents"), "nothing can be launched with them");
+}
+
+#[tokio::test(start_paused = true)]
+async fn keys_that_anybody_was_refused_with_are_told_of_at_once_though_what_they_found_is_remembered() {
+    let world = World::new().await;
+    let mut class = (*world.class("default", spec()).await).clone();
+    let is_valid = || {
+        let metrics = world.environment.registry.encode();
+        metrics.contains("karpenter_cloudstack_credentials_valid{credentials=\"\"} 1")
+    };
+    assert!(is_valid());
+    world.cloud.rotate_keys("other", "keys");
+    assert!(world.provider.list().await.is_err(), "somebody else asks");
+    assert!(world.provider.resolve_status(&mut class).await.is_err());
+    let (status, reason, message) = condition(&class, "CredentialsReady");
+    assert_eq!((status, reason), ("False", "CredentialsRefused"), "{message}");
+    assert_eq!(condition(&class, "Ready").0, "Unknown", "nothing can be launched with them");
+    assert!(!is_valid());
+    let session = Session { credentials: Credentials::new("other", "keys"), ..world.client.session() };
+    world.client.become_session(session);
+    world.provider.resolve_status(&mut class).await.expect("they are taken");
+    assert_eq!((condition(&class, "CredentialsReady").0, condition(&class, "Ready").0), ("True", "True"));
+    assert!(is_valid());
 }
 
 #[tokio::test(start_paused = true)]
