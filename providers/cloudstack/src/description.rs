@@ -18,7 +18,7 @@ use crate::naming::{label_value, machine_id};
 use crate::nodeclass::{CloudStackNodeClass, HASH_VERSION};
 use crate::provider::CloudStackProvider;
 use crate::resolved::Resolved;
-use crate::{labels, zones};
+use crate::{labels, made_by, zones};
 
 /// The provider ids NodeClaims carry, by the machine they name.
 pub(crate) type Carried = BTreeMap<String, String>;
