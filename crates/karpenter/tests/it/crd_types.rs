@@ -112,7 +112,8 @@ fn a_cloudstack_node_class_says_its_zones_in_one_of_three_ways() {
         for (number, zones) in ways.into_iter().enumerate() {
             stage.world.create(by(number, zones)).await?;
         }
-        let refused = stage.world.create(by(3, json!({}))).await.expect_err("no zone at all").to_string();
+        let refused = stage.world.create(by(3, json!({}))).await.expect_err("no zone at all");
+        let refused = format!("{refused:?}");
         assert!(refused.contains("['zone', 'zones', 'zoneSelectorTerms']"), "{refused}");
         Ok::<(), karpenter_sim::Trouble>(())
     });
