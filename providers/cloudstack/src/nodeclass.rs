@@ -53,9 +53,9 @@ api_resource!(CloudStackNodeClass, ClusterResourceScope, GROUP, "v1", "cloudstac
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CloudStackNodeClassSpec {
-    /// The zone, by name; empty where others say which.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub zone: String,
+    /// The zone, by name, unless the others say which.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub zone: Option<String>,
     /// Which networks.
     #[serde(default)]
     pub network_selector_terms: Vec<SelectorTerm>,
@@ -591,7 +591,8 @@ impl CloudStackNodeClass {
     /// running machines (tags, prices).
     pub fn hash(&self) -> String {
         let mut spec = self.spec.clone().unwrap_or_default();
-        spec.zone.clear();
+        // Written, however empty: so hashed earlier releases, which had to have one.
+        spec.zone = Some(String::new());
         spec.zones.clear();
         spec.zone_selector_terms.clear();
         spec.user_data_compression = None;
@@ -621,8 +622,7 @@ impl CloudStackNodeClass {
         for disk in &mut spec.data_disks {
             disk.delete_on_termination = None;
         }
-        // Earlier releases wrote the zone however empty, and hashed that.
-        let text = serde_json::to_string(&spec).unwrap_or_default().replacen('{', "{\"zone\":\"\",", 1);
+        let text = serde_json::to_string(&spec).unwrap_or_default();
         karpenter_api::structure_hash::text(&text).to_string()
     }
 
@@ -634,7 +634,7 @@ impl CloudStackNodeClass {
     /// The zones it may use, by name or id, each once.
     pub fn zones(&self) -> Vec<String> {
         let spec = self.spec.clone().unwrap_or_default();
-        let mut zones = vec![spec.zone];
+        let mut zones = Vec::from_iter(spec.zone);
         for zone in spec.zones {
             if !zones.contains(&zone) {
                 zones.push(zone);

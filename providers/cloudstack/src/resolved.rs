@@ -601,7 +601,7 @@ impl Resolved {
     pub(crate) fn lets_stay_in(&self, zone_id: &str, zone_name: &str) -> bool {
         let spec = &self.spec;
         let is = |zone: &String| zone == zone_id || zone == zone_name || label_value(zone) == zone_name;
-        let named = !zone_name.is_empty() && spec.zones.iter().chain([&spec.zone]).any(is);
+        let named = !zone_name.is_empty() && spec.zones.iter().chain(&spec.zone).any(is);
         // What terms once selected is not selected any more only if it can be seen.
         let unseen = !spec.zone_selector_terms.is_empty() && !self.visible_zones.contains(zone_id);
         self.in_zone.contains_key(zone_id) || named || unseen

@@ -22,8 +22,12 @@ const HOST: &str = "karpenter-cloudstack-webhook.karpenter.svc";
 fn reviewer() -> Arc<Reviewer> {
     let doubts: Doubts = Arc::new(|class| {
         let zone = class.spec.unwrap_or_default().zone;
-        std::future::ready(if zone == "moon" { vec!["spec.zone: no moon".to_owned()] } else { Vec::new() })
-            .boxed()
+        std::future::ready(if zone.as_deref() == Some("moon") {
+            vec!["spec.zone: no moon".to_owned()]
+        } else {
+            Vec::new()
+        })
+        .boxed()
     });
     Arc::new(Reviewer { max_user_data: 32_768, doubts })
 }
