@@ -260,12 +260,12 @@ fn scenario_20_no_node_claim_is_collected_while_some_page_of_the_list_cannot_be_
         for machine in &machines {
             stage.cloud.stop_machine(&machine.id);
         }
-        // Three pages, every second of which is refused for good: some of it is read, and never all.
+        // Three pages, told only after the size of pages is known: some of it is read, and never all.
         stage.cloud.configure(|settings| settings.page_size = 2);
         let refused = CloudTrouble::Fail(431, 4350, "this page cannot be had".to_owned());
         for number in 0..5000 {
             let fault = Fault::once("listVirtualMachines", refused.clone());
-            stage.cloud.inject(fault.after(2 * number + 1));
+            stage.cloud.inject(fault.after(3 * number + 2));
         }
         world.run_for(20 * MINUTE).await?;
         let left = stayed();
