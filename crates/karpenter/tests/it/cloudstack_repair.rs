@@ -183,3 +183,32 @@ fn a_machine_in_state_unknown_is_told_of_and_stays_and_its_node_says_when_it_run
     });
     done.expect("a runtime").unwrap_or_else(|trouble| panic!("{trouble}"));
 }
+
+#[test]
+fn machines_that_stay_in_state_unknown_are_repaired_after_their_time_and_within_the_budgets_of_their_pool() {
+    let done = in_virtual_time(async {
+        let (stage, karpenter) = five_nodes(34, "0", &["--feature-gates=NodeRepair=true"]).await?;
+        let world = &stage.world;
+        // One of five is few enough to be repaired at all.
+        let lost = stage.cloud.live_machines().remove(0);
+        stage.cloud.lose_sight_of_machine(&lost.id);
+        let there = |id: &str| stage.cloud.live_machines().iter().any(|machine| machine.id == id);
+        world.run_for(45 * MINUTE).await?;
+        assert!(there(&lost.id), "no budget lets it go");
+        assert_eq!(world.cluster().read(leaving), 0);
+        allow(&stage, "1").await;
+        world.run_for(15 * MINUTE).await?;
+        assert!(!there(&lost.id), "its time was over long ago");
+        // The next one has its time, whatever the budget.
+        let lost = stage.cloud.live_machines().remove(0);
+        stage.cloud.lose_sight_of_machine(&lost.id);
+        world.run_for(25 * MINUTE).await?;
+        assert!(there(&lost.id));
+        world.run_for(20 * MINUTE).await?;
+        assert!(!there(&lost.id));
+        assert!(world.cluster().read(|objects| all_run(objects, NODES)));
+        karpenter.stop(MINUTE).await;
+        Ok::<(), Trouble>(())
+    });
+    done.expect("a runtime").unwrap_or_else(|trouble| panic!("{trouble}"));
+}

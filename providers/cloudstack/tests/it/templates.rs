@@ -41,7 +41,7 @@ async fn a_template_of_another_hypervisor_than_the_class_names_is_not_used() {
     class["hypervisor"] = "simulator".into();
     let status = world.class("default", class.clone()).await.status.clone().unwrap_or_default();
     let used: Vec<String> = status.templates.unwrap_or_default().into_iter().map(|it| it.id).collect();
-    assert_eq!(used, [own.clone()]);
+    assert_eq!(used, std::slice::from_ref(&own));
     assert_eq!(world.node("np-b").await.image_id, own, "the server would refuse the newest");
     let open = world.cloud.add("template", newer("CentOS open", "None"));
     seconds(301).await;
