@@ -1,6 +1,6 @@
 //! A small core: what Karpenter does with NodeClaims, as far as a provider sees it. One process; it may be killed at any write.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -28,6 +28,8 @@ use tokio::time::Instant;
 
 use crate::rig::{CLUSTER, NAMESPACE};
 
+/// How often NodeClaims without an instance are looked for, as the core does.
+const COLLECTION: Duration = Duration::from_secs(2 * 60);
 /// How often a pending launch or a deletion is asked about when nothing happens, as the core does.
 const AGAIN: Duration = Duration::from_secs(5);
 /// A launch that is pending is looked at again when the provider says so.
@@ -103,6 +105,7 @@ async fn live_as(life: Life, management: kube::Client, settings: Settings, handl
         clock: Arc::clone(&environment.clock),
         woken,
         due: BTreeMap::new(),
+        collected: Instant::now(),
     };
     core.run().await;
 }
@@ -141,6 +144,8 @@ struct Core {
     woken: Arc<Woken>,
     /// When a NodeClaim is looked at again, by name and whether it is on its way out: its deletion is looked at when it comes.
     due: BTreeMap<(String, bool), Instant>,
+    /// When NodeClaims without an instance were last looked for.
+    collected: Instant,
 }
 
 impl Core {
@@ -166,6 +171,11 @@ impl Core {
                 let again = self.look_at(claim, &nodes.items).await.unwrap_or(Duration::from_secs(1));
                 self.due.insert(which, Instant::now() + again);
             }
+            if self.collected.elapsed() >= COLLECTION {
+                self.collected = Instant::now();
+                // What fails is tried again.
+                let _ = self.collect(&claims.items, &nodes.items).await;
+            }
             // News gather for a moment, as watches and batches make them.
             let _ = tokio::time::timeout(Duration::from_secs(2), self.woken.bell.notified()).await;
             tokio::time::sleep(Duration::from_millis(100)).await;
@@ -188,8 +198,6 @@ impl Core {
             }
             // Liveness: launched, and not registered in time.
             None if !initialized && self.is_overdue(claim) => self.delete(claim).await?,
-            // The garbage collector: launched, registered, and neither Node nor instance is there.
-            None if initialized && self.is_gone(&provider_id).await => self.delete(claim).await?,
             Some(_) if initialized => self.tell_drift(claim).await?,
             _ => {}
         }
@@ -212,8 +220,31 @@ impl Core {
         launched.zip(self.provider.registration_timeout(claim)).is_some_and(|(since, limit)| since >= limit)
     }
 
+    /// The garbage collector: registered, not listed, without a Node that is ready, and not there when asked for. A provider that
+    /// cannot list has none collected.
+    async fn collect(&self, claims: &[NodeClaim], nodes: &[Node]) -> Result<(), kube::Error> {
+        let Ok(listed) = self.provider.list().await else { return Ok(()) };
+        let id = |claim: &NodeClaim| claim.status.as_ref().and_then(|status| status.provider_id.clone());
+        let running = listed.iter().filter(|instance| instance.metadata.deletion_timestamp.is_none());
+        let running: BTreeSet<String> = running.filter_map(id).collect();
+        for claim in claims {
+            let registered = claim.condition("Registered").is_some_and(|c| c.status.as_str() == "True");
+            let Some(id) = id(claim).filter(|id| registered && !running.contains(id)) else { continue };
+            let is_theirs =
+                |node: &&Node| node.spec.as_ref().and_then(|spec| spec.provider_id.as_deref()) == Some(&id);
+            let is_ready = nodes.iter().filter(is_theirs).any(|node| node_ready(node) == Some("True"));
+            if claim.metadata.deletion_timestamp.is_none() && !is_ready && self.is_gone(&id).await {
+                self.delete(claim).await?;
+            }
+        }
+        Ok(())
+    }
+
     async fn is_gone(&self, provider_id: &str) -> bool {
-        self.provider.get(provider_id).await.is_err_and(|error| error.is_not_found())
+        match self.provider.get(provider_id).await {
+            Ok(instance) => instance.metadata.deletion_timestamp.is_some(),
+            Err(error) => error.is_not_found(),
+        }
     }
 
     async fn launch(&self, claim: &NodeClaim) -> Result<Duration, kube::Error> {

@@ -13,42 +13,48 @@ use crate::rig::{CLUSTER, MAX, MINUTE, NAMESPACE, Rig, SECOND, claimed, initiali
 
 #[test]
 fn a24_a_management_cluster_may_change_the_version_it_serves() {
-    scenario(async {
-        let rig = Rig::new(json!({})).await;
-        let mut deployment = cluster_api::machine_deployment(NAMESPACE, CLUSTER, "m", "t", &[(MAX, "20")]);
-        let unknown = json!({"of a later release": [1, {"two": null}], "text": "as it is"});
-        deployment["spec"]["unknownToUs"] = unknown.clone();
-        rig.create(deployment).await;
-        rig.capi.serve(&["v1beta1"]).await.expect("the old version");
-        rig.karpenter.start();
-        rig.want(5);
-        rig.until("five nodes in the old version", 10 * MINUTE, |objects| initialized(objects) == 5).await;
-        rig.capi.serve(&["v1beta1", "v1beta2"]).await.expect("both versions");
-        rig.want(8);
-        rig.pass(5 * SECOND).await;
-        rig.capi.serve(&["v1beta2"]).await.expect("the new version");
-        rig.until("launches finish", 15 * MINUTE, |objects| initialized(objects) == 8).await;
-        rig.want(10);
-        rig.until("and go on", 15 * MINUTE, |objects| initialized(objects) == 10).await;
-        rig.pass(60 * MINUTE).await;
-        rig.want(11);
-        rig.until("an hour later, too", 5 * MINUTE, |objects| initialized(objects) == 11).await;
-        rig.pass(MINUTE).await;
-        let puts = rig.world.cluster().tape(|tape| {
-            let ours = tape.entries().iter().filter(|entry| entry.actor.starts_with("karpenter"));
-            ours.filter(|entry| {
-                entry.deed.starts_with("PUT") && entry.deed.contains("/apis/cluster.x-k8s.io")
-            })
-            .count()
+    for mode in ["MachineDeployment", "Machine"] {
+        scenario(async {
+            let rig = Rig::new(json!({"launchMode": mode})).await;
+            let mut deployment =
+                cluster_api::machine_deployment(NAMESPACE, CLUSTER, "m", "t", &[(MAX, "20")]);
+            let unknown = json!({"of a later release": [1, {"two": null}], "text": "as it is"});
+            deployment["spec"]["unknownToUs"] = unknown.clone();
+            rig.create(deployment).await;
+            rig.capi.serve(&["v1beta1"]).await.expect("the old version");
+            rig.karpenter.start();
+            rig.want(5);
+            rig.until("five nodes in the old version", 10 * MINUTE, |objects| initialized(objects) == 5)
+                .await;
+            rig.capi.serve(&["v1beta1", "v1beta2"]).await.expect("both versions");
+            rig.want(8);
+            rig.pass(5 * SECOND).await;
+            rig.capi.serve(&["v1beta2"]).await.expect("the new version");
+            rig.until("launches finish", 15 * MINUTE, |objects| initialized(objects) == 8).await;
+            rig.want(10);
+            rig.until("and go on", 15 * MINUTE, |objects| initialized(objects) == 10).await;
+            rig.pass(60 * MINUTE).await;
+            rig.want(11);
+            rig.until("an hour later, too", 5 * MINUTE, |objects| initialized(objects) == 11).await;
+            rig.pass(MINUTE).await;
+            let puts = rig.world.cluster().tape(|tape| {
+                let ours = tape.entries().iter().filter(|entry| entry.actor.starts_with("karpenter"));
+                ours.filter(|entry| {
+                    entry.deed.starts_with("PUT") && entry.deed.contains("/apis/cluster.x-k8s.io")
+                })
+                .count()
+            });
+            let level = if mode == "Machine" { 0 } else { 11 };
+            assert_eq!((puts, rig.replicas("m")), (0, level), "{mode}: no object was written as a whole");
+            assert_eq!(rig.read(|objects| objects.machines.len()), 11, "{mode}");
+            let kept = rig.read(|objects| {
+                let deployment = objects.machine_deployments.values().next().cloned();
+                deployment.and_then(|found| found.data.pointer("/spec/unknownToUs").cloned())
+            });
+            assert_eq!(kept, Some(unknown), "what we do not know is as it was");
+            rig.at_rest();
         });
-        assert_eq!((puts, rig.replicas("m")), (0, 11), "no object was written as a whole");
-        let kept = rig.read(|objects| {
-            let deployment = objects.machine_deployments.values().next().cloned();
-            deployment.and_then(|found| found.data.pointer("/spec/unknownToUs").cloned())
-        });
-        assert_eq!(kept, Some(unknown), "what we do not know is as it was");
-        rig.at_rest();
-    });
+    }
 }
 
 #[test]

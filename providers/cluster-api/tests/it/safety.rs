@@ -2,14 +2,27 @@
 
 use std::sync::{Arc, Mutex};
 
+use karpenter_sim::Objects;
 use karpenter_sim::cluster_api::{self, Kind};
 use karpenter_sim::faults::{Fault, FaultPlan, Lens};
+use karpenter_sim::invariants::{Invariant, Step};
+use karpenter_sim::objects::Change;
 use karpenter_sim::process::CrashPoint;
+use kube::api::DynamicObject;
 use serde_json::{Value, json};
 
 use crate::features::node_pool;
 use crate::rig::{MAX, MINUTE, NAMESPACE, Rig, SECOND, claimed, initialized, launched, replicas, scenario};
 use crate::rollouts::condemn;
+
+/// How nodes are launched: as replicas, or each as a Machine of its own.
+const SCALED: &str = "MachineDeployment";
+const ALONE: &str = "Machine";
+
+/// The replicas there are to be: where each Machine is made by itself, none is asked for.
+fn level(mode: &str, nodes: i64) -> i64 {
+    if mode == SCALED { nodes } else { 0 }
+}
 
 #[test]
 fn a5_a_crash_at_any_write_loses_and_leaks_nothing() {
@@ -40,10 +53,11 @@ fn a5_a_crash_at_any_write_loses_and_leaks_nothing() {
 
 #[test]
 fn a25_two_leaders_for_a_while_launch_no_node_twice() {
-    for seed in 0..4 {
+    for (seed, mode) in (0..4).map(|seed| (seed, SCALED)).chain((0..2).map(|seed| (seed, ALONE))) {
         scenario(async {
             let plan = || FaultPlan::none().with(Fault::Latency, 0.5).with(Fault::StaleWatch, 0.5);
-            let rig = Rig::seeded(seed, json!({"timeouts": {"surplus": "2m"}}), plan(), plan()).await;
+            let class = json!({"timeouts": {"surplus": "2m"}, "launchMode": mode});
+            let rig = Rig::seeded(seed, class, plan(), plan()).await;
             rig.deployment("m", &[(MAX, "20")]).await;
             let second = rig.second_leader();
             rig.karpenter.start();
@@ -54,7 +68,8 @@ fn a25_two_leaders_for_a_while_launch_no_node_twice() {
             second.kill();
             rig.until("all nodes are ready", 15 * MINUTE, |objects| initialized(objects) == 6).await;
             rig.pass(10 * MINUTE).await;
-            assert_eq!((rig.replicas("m"), rig.read(claimed)), (6, 6));
+            let made = rig.read(|objects| (objects.machines.len(), objects.sim_machines.len()));
+            assert_eq!((rig.replicas("m"), rig.read(claimed), made), (level(mode, 6), 6, (6, 6)), "{mode}");
             rig.at_rest();
         });
     }
@@ -127,6 +142,90 @@ fn a25_replicas_that_somebody_keeps_resetting_are_set_again_once_and_that_is_tol
         );
         rig.at_rest();
     });
+}
+
+/// That nobody loses more by replicas that are set lower than what Cluster API takes before they are set right again.
+#[derive(Default)]
+struct TakenWhileLow {
+    /// Since when the MachineSet, which follows what is set a moment later, has what Karpenter set, not what somebody else did.
+    right_since: Option<jiff::Timestamp>,
+    /// Claimed Machines that went since somebody set less.
+    taken: usize,
+}
+
+impl Invariant for TakenWhileLow {
+    fn name(&self) -> &'static str {
+        "taken while low"
+    }
+
+    fn check(&mut self, step: &Step<'_>) -> Result<(), String> {
+        let replicas = |object: &Option<Arc<DynamicObject>>| {
+            object.as_ref().and_then(|object| object.data.pointer("/spec/replicas")?.as_i64())
+        };
+        for change in step.changes {
+            match &**change {
+                Change::MachineDeployment(_) if &*step.entry.actor == "user" => {
+                    (self.right_since, self.taken) = (None, 0);
+                }
+                Change::MachineSet(edit) if replicas(&edit.new) > replicas(&edit.old) => {
+                    self.right_since = Some(step.now);
+                }
+                Change::Machine(edit) => {
+                    let (Some(old), Some(new)) = (&edit.old, &edit.new) else { continue };
+                    let goes = |machine: &DynamicObject| machine.metadata.deletion_timestamp.is_some();
+                    if goes(old) || !goes(new) || !is_claimed(new) {
+                        continue;
+                    }
+                    self.taken += 1;
+                    // What is deleted in one turn was counted at its beginning.
+                    if self.right_since.is_some_and(|since| step.now.duration_since(since).as_secs() > 0) {
+                        return Err(format!("{} goes, though the replicas are right again", edit.key));
+                    }
+                    if self.taken > 2 {
+                        return Err(format!("{} goes, and {} before it", edit.key, self.taken - 1));
+                    }
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+fn is_claimed(machine: &DynamicObject) -> bool {
+    let annotations = machine.metadata.annotations.as_ref();
+    annotations.is_some_and(|all| all.contains_key("karpenter.cluster.x-k8s.io/nodeclaim-uid"))
+}
+
+#[test]
+fn a25_replicas_that_somebody_resets_cost_what_cluster_api_had_taken_by_then_and_no_more() {
+    scenario(async {
+        let rig = Rig::new(json!({})).await;
+        rig.deployment("m", &[(MAX, "10")]).await;
+        rig.karpenter.start();
+        rig.want(4);
+        rig.until("all nodes are ready", 10 * MINUTE, |objects| initialized(objects) == 4).await;
+        let rule = TakenWhileLow::default();
+        rig.world.cluster().watch_over([Box::new(rule) as Box<dyn Invariant>]);
+        for reset in 1..=3 {
+            let before = rig.read(names);
+            rig.patch(Kind::MachineDeployment, "m", json!({"spec": {"replicas": 2}})).await;
+            rig.pass(20 * SECOND).await;
+            let served = |objects: &Objects| initialized(objects) == 4 && objects.node_claims.len() == 4;
+            rig.until("four are served again", 5 * MINUTE, served).await;
+            rig.pass(3 * MINUTE).await;
+            let left = rig.read(names);
+            let lost = before.iter().filter(|name| !left.contains(name)).count();
+            assert!(lost <= 2, "reset {reset}: of {before:?} there are {left:?}");
+            assert_eq!((rig.replicas("m"), rig.read(claimed), left.len()), (4, 4, 4), "reset {reset}");
+        }
+        rig.pass(10 * MINUTE).await;
+        rig.at_rest();
+    });
+}
+
+fn names(objects: &Objects) -> Vec<String> {
+    objects.node_claims.keys().map(|key| key.name.to_string()).collect()
 }
 
 /// A tool that sets the replicas of `m` every minute, whatever they are, for so many minutes.
@@ -272,35 +371,39 @@ fn a17_a_pause_that_no_watch_has_told_of_yet_keeps_machines_from_being_written_t
 
 #[test]
 fn a17_of_a_deployment_whose_rollout_is_paused_nothing_is_launched_and_what_is_to_go_goes() {
-    scenario(async {
-        let rig = Rig::new(json!({"timeouts": {"launch": "60m"}})).await;
-        rig.deployment("m", &[(MAX, "10")]).await;
-        rig.karpenter.start();
-        rig.want(2);
-        rig.until("all nodes are ready", 10 * MINUTE, |objects| initialized(objects) == 2).await;
-        rig.patch(Kind::MachineDeployment, "m", json!({"spec": {"paused": true}})).await;
-        rig.pass(10 * SECOND).await;
-        let name = rig.read(|objects| objects.node_claims.keys().next().map(|key| key.name.to_string()));
-        rig.want(1);
-        rig.delete_claim(&name.expect("a NodeClaim")).await;
-        rig.until("it goes", 5 * MINUTE, |objects| objects.machines.len() == 1).await;
-        rig.want(3);
-        rig.pass(10 * MINUTE).await;
-        assert_eq!((rig.replicas("m"), rig.read(initialized)), (1, 1), "nothing is launched");
-        rig.patch(Kind::MachineDeployment, "m", json!({"spec": {"paused": false}})).await;
-        rig.until("all nodes are ready", 20 * MINUTE, |objects| initialized(objects) == 3).await;
-        rig.pass(10 * MINUTE).await;
-        rig.at_rest();
-    });
+    for mode in [SCALED, ALONE] {
+        scenario(async {
+            let rig = Rig::new(json!({"timeouts": {"launch": "60m"}, "launchMode": mode})).await;
+            rig.deployment("m", &[(MAX, "10")]).await;
+            rig.karpenter.start();
+            rig.want(2);
+            rig.until("all nodes are ready", 10 * MINUTE, |objects| initialized(objects) == 2).await;
+            rig.patch(Kind::MachineDeployment, "m", json!({"spec": {"paused": true}})).await;
+            rig.pass(10 * SECOND).await;
+            let name = rig.read(|objects| objects.node_claims.keys().next().map(|key| key.name.to_string()));
+            rig.want(1);
+            rig.delete_claim(&name.expect("a NodeClaim")).await;
+            rig.until("it goes", 5 * MINUTE, |objects| objects.machines.len() == 1).await;
+            rig.want(3);
+            rig.pass(10 * MINUTE).await;
+            let now = (rig.replicas("m"), rig.read(initialized), rig.read(|objects| objects.machines.len()));
+            assert_eq!(now, (level(mode, 1), 1, 1), "{mode}: nothing is launched");
+            rig.patch(Kind::MachineDeployment, "m", json!({"spec": {"paused": false}})).await;
+            rig.until("all nodes are ready", 20 * MINUTE, |objects| initialized(objects) == 3).await;
+            rig.pass(10 * MINUTE).await;
+            rig.at_rest();
+        });
+    }
 }
 
 #[test]
 fn a17_what_is_paused_by_annotation_is_neither_launched_from_nor_written_to() {
     let paused =
         |value: serde_json::Value| json!({"metadata": {"annotations": {"cluster.x-k8s.io/paused": value}}});
-    for kind in [Kind::MachineDeployment, Kind::MachineSet, Kind::Machine] {
+    let scaled = [Kind::MachineDeployment, Kind::MachineSet, Kind::Machine].map(|kind| (SCALED, kind));
+    for (mode, kind) in scaled.into_iter().chain([(ALONE, Kind::Machine)]) {
         scenario(async move {
-            let rig = Rig::new(json!({})).await;
+            let rig = Rig::new(json!({"launchMode": mode})).await;
             rig.deployment("m", &[(MAX, "10")]).await;
             rig.karpenter.start();
             rig.want(1);
@@ -318,26 +421,55 @@ fn a17_what_is_paused_by_annotation_is_neither_launched_from_nor_written_to() {
             rig.pass(30 * SECOND).await;
             let unavailable = rig.resource("m").await.unavailable.unwrap_or_default();
             let is_offered = kind == Kind::Machine;
-            assert_eq!(unavailable.starts_with("Paused: "), !is_offered, "{kind:?}: {unavailable}");
-            let written = |rig: &Rig| (rig.writes("fleet/machines/"), rig.writes("/scale"));
+            assert_eq!(unavailable.starts_with("Paused: "), !is_offered, "{mode} {kind:?}: {unavailable}");
+            let written = |rig: &Rig| {
+                (rig.writes("fleet/machines/"), rig.writes("/scale"), rig.writes("/apis/infrastructure."))
+            };
             let before = written(&rig);
             rig.want(0);
             rig.delete_claim("n1").await;
             rig.pass(10 * MINUTE).await;
-            assert_eq!(written(&rig), before, "{kind:?}");
+            assert_eq!(written(&rig), before, "{mode} {kind:?}");
             let told = rig.events("Paused").await;
             let what = format!("{} fleet/{name} is paused; it will be deleted when that ends", kind.as_str());
-            assert!(told.iter().any(|said| said.contains(&what)), "{kind:?}: {told:?}");
+            assert!(told.iter().any(|said| said.contains(&what)), "{mode} {kind:?}: {told:?}");
             rig.patch(kind, &name, paused(serde_json::Value::Null)).await;
             rig.until("it goes", 5 * MINUTE, |objects| {
                 objects.node_claims.is_empty() && objects.machines.is_empty()
             })
             .await;
             rig.pass(MINUTE).await;
-            assert_eq!(rig.replicas("m"), 0, "{kind:?}");
+            assert_eq!(rig.replicas("m"), 0, "{mode} {kind:?}");
             rig.at_rest();
         });
     }
+}
+
+#[test]
+fn a17_nothing_is_made_from_a_blueprint_that_is_paused_by_annotation_and_what_was_made_of_it_goes() {
+    scenario(async {
+        let rig = Rig::new(json!({"launchMode": ALONE, "timeouts": {"launch": "60m"}})).await;
+        rig.deployment("m", &[(MAX, "10")]).await;
+        rig.karpenter.start();
+        rig.want(1);
+        rig.until("the node is ready", 10 * MINUTE, |objects| initialized(objects) == 1).await;
+        let paused = |value: Value| json!({"metadata": {"annotations": {"cluster.x-k8s.io/paused": value}}});
+        rig.patch(Kind::MachineDeployment, "m", paused("".into())).await;
+        rig.pass(30 * SECOND).await;
+        let told = rig.resource("m").await.unavailable.unwrap_or_default();
+        assert!(told.starts_with("Paused: MachineDeployment fleet/m is paused"), "{told}");
+        rig.want(3);
+        rig.pass(10 * MINUTE).await;
+        let made = |objects: &Objects| (objects.machines.len(), objects.sim_machines.len());
+        assert_eq!(rig.read(made), (1, 1), "nothing is made");
+        rig.want(2);
+        rig.delete_claim("n1").await;
+        rig.until("its Machine is no part of it, and goes", 5 * MINUTE, |objects| made(objects) == (0, 0))
+            .await;
+        rig.patch(Kind::MachineDeployment, "m", paused(Value::Null)).await;
+        rig.until("it goes on", 10 * MINUTE, |objects| initialized(objects) >= 2).await;
+        rig.at_rest();
+    });
 }
 
 #[test]

@@ -228,75 +228,88 @@ fn a22_machines_of_their_own_are_made_once() {
 
 #[test]
 fn a25_what_the_go_provider_bound_keeps_its_machine() {
-    scenario(async {
-        let rig = Rig::without_rules(json!({})).await;
-        rig.deployment("m", &[(MAX, "10")]).await;
-        rig.patch(Kind::MachineDeployment, "m", json!({"spec": {"replicas": 2}})).await;
-        rig.until("two nodes", 5 * MINUTE, |objects| {
-            objects.machines.values().filter(|m| m.data.pointer("/status/nodeRef/name").is_some()).count()
-                == 2
-        })
-        .await;
-        let bound: Vec<(String, String)> = rig.read(|objects| {
-            let id = |machine: &kube::api::DynamicObject| {
-                machine.data["spec"]["providerID"].as_str().unwrap_or_default().to_owned()
-            };
-            objects.machines.iter().map(|(key, machine)| (key.to_string(), id(machine))).collect()
-        });
-        // Two NodeClaims on the first Machine, the second one younger.
-        for (name, (machine, id)) in [("g1", &bound[0]), ("g2", &bound[1]), ("g3", &bound[0])] {
-            rig.bound_claim(name, machine, id).await;
-            rig.pass(2 * SECOND).await;
-        }
-        rig.karpenter.start();
-        rig.until("they are claimed", 5 * MINUTE, |objects| claimed(objects) == 2).await;
-        rig.pass(2 * MINUTE).await;
-        assert_eq!(rig.replicas("m"), 2);
-        let owners = rig.read(|objects| {
-            let owner = |machine: &std::sync::Arc<kube::api::DynamicObject>| {
-                machine.metadata.annotations.as_ref()?.get("karpenter.cluster.x-k8s.io/nodeclaim").cloned()
-            };
-            objects.machines.values().filter_map(owner).collect::<std::collections::BTreeSet<_>>()
-        });
-        assert_eq!(owners.into_iter().collect::<Vec<_>>(), ["g1", "g2"], "the older keeps it");
-        rig.until("the younger ends", 5 * MINUTE, |objects| objects.node_claims.len() == 2).await;
-        rig.pass(MINUTE).await;
-        let told = rig.events("DuplicateMachine").await;
-        assert!(told.iter().any(|message| message.contains(&bound[0].0)), "{told:?}");
-        assert_eq!(rig.read(|objects| objects.nodes.len()), 2, "and leaves the Node to the other");
-        let old = rig.read(|objects| {
-            let annotations =
-                objects.node_claims.values().filter_map(|claim| claim.metadata.annotations.clone());
-            annotations.filter(|all| all.contains_key("cluster.x-k8s.io/machine")).count()
-        });
-        assert_eq!(old, 0, "on Nodes that key is Cluster API's");
-        let named = rig.read(|objects| {
-            let named = objects.nodes.iter().map(|(key, node)| {
-                let annotations = node.metadata.annotations.as_ref();
-                (
-                    key.name.to_string(),
-                    annotations.and_then(|all| all.get("cluster.x-k8s.io/machine").cloned()),
-                )
+    // Whichever way nodes are launched from now on.
+    for mode in ["MachineDeployment", "Machine"] {
+        scenario(async {
+            let rig = Rig::without_rules(json!({"launchMode": mode})).await;
+            rig.deployment("m", &[(MAX, "10")]).await;
+            rig.patch(Kind::MachineDeployment, "m", json!({"spec": {"replicas": 2}})).await;
+            rig.until("two nodes", 5 * MINUTE, |objects| {
+                objects.machines.values().filter(|m| m.data.pointer("/status/nodeRef/name").is_some()).count()
+                    == 2
+            })
+            .await;
+            let bound: Vec<(String, String)> = rig.read(|objects| {
+                let id = |machine: &kube::api::DynamicObject| {
+                    machine.data["spec"]["providerID"].as_str().unwrap_or_default().to_owned()
+                };
+                objects.machines.iter().map(|(key, machine)| (key.to_string(), id(machine))).collect()
             });
-            named.collect::<Vec<_>>()
+            // Two NodeClaims on the first Machine, the second one younger.
+            for (name, (machine, id)) in [("g1", &bound[0]), ("g2", &bound[1]), ("g3", &bound[0])] {
+                rig.bound_claim(name, machine, id).await;
+                rig.pass(2 * SECOND).await;
+            }
+            rig.karpenter.start();
+            rig.until("they are claimed", 5 * MINUTE, |objects| claimed(objects) == 2).await;
+            rig.pass(2 * MINUTE).await;
+            assert_eq!(rig.replicas("m"), 2);
+            let owners = rig.read(|objects| {
+                let owner = |machine: &std::sync::Arc<kube::api::DynamicObject>| {
+                    machine
+                        .metadata
+                        .annotations
+                        .as_ref()?
+                        .get("karpenter.cluster.x-k8s.io/nodeclaim")
+                        .cloned()
+                };
+                objects.machines.values().filter_map(owner).collect::<std::collections::BTreeSet<_>>()
+            });
+            assert_eq!(owners.into_iter().collect::<Vec<_>>(), ["g1", "g2"], "the older keeps it");
+            rig.until("the younger ends", 5 * MINUTE, |objects| objects.node_claims.len() == 2).await;
+            rig.pass(MINUTE).await;
+            let told = rig.events("DuplicateMachine").await;
+            assert!(told.iter().any(|message| message.contains(&bound[0].0)), "{told:?}");
+            assert_eq!(rig.read(|objects| objects.nodes.len()), 2, "and leaves the Node to the other");
+            let old = rig.read(|objects| {
+                let annotations =
+                    objects.node_claims.values().filter_map(|claim| claim.metadata.annotations.clone());
+                annotations.filter(|all| all.contains_key("cluster.x-k8s.io/machine")).count()
+            });
+            assert_eq!(old, 0, "on Nodes that key is Cluster API's");
+            let named = rig.read(|objects| {
+                let named = objects.nodes.iter().map(|(key, node)| {
+                    let annotations = node.metadata.annotations.as_ref();
+                    (
+                        key.name.to_string(),
+                        annotations.and_then(|all| all.get("cluster.x-k8s.io/machine").cloned()),
+                    )
+                });
+                named.collect::<Vec<_>>()
+            });
+            // Nodes are called as their Machines are here.
+            assert!(
+                named.iter().all(|(node, machine)| machine.as_deref() == Some(node)),
+                "bare names: {named:?}"
+            );
+            assert_eq!(
+                rig.read(|objects| (objects.machines.len(), replicas(objects, "m"))),
+                (2, 2),
+                "without taking the Machine along"
+            );
+            // Its pods are there still: it is made anew, with a Machine of its own.
+            rig.want(3);
+            rig.until("the younger is launched anew", 5 * MINUTE, |objects| {
+                claimed(objects) == 3 && objects.node_claims.len() == 3
+            })
+            .await;
+            rig.pass(5 * MINUTE).await;
+            let level = if mode == "Machine" { 2 } else { 3 };
+            assert_eq!(
+                rig.read(|objects| (objects.machines.len(), replicas(objects, "m"))),
+                (3, level),
+                "{mode}"
+            );
         });
-        // Nodes are called as their Machines are here.
-        assert!(
-            named.iter().all(|(node, machine)| machine.as_deref() == Some(node)),
-            "bare names: {named:?}"
-        );
-        assert_eq!(
-            rig.read(|objects| (objects.machines.len(), replicas(objects, "m"))),
-            (2, 2),
-            "without taking the Machine along"
-        );
-        // Its pods are there still: it is made anew, with a Machine of its own.
-        rig.want(3);
-        rig.until("the younger is launched anew", 5 * MINUTE, |objects| {
-            claimed(objects) == 3 && objects.node_claims.len() == 3
-        })
-        .await;
-        rig.pass(5 * MINUTE).await;
-        assert_eq!(rig.read(|objects| (objects.machines.len(), replicas(objects, "m"))), (3, 3));
-    });
+    }
 }
