@@ -4,6 +4,7 @@ mod both_modes;
 mod clock;
 mod core;
 mod ends;
+mod explaining;
 mod features;
 mod go_faults;
 mod keeping;
