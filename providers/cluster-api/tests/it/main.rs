@@ -11,6 +11,7 @@ mod keeping;
 mod lessons;
 mod machine_mode;
 mod node_class;
+mod outage;
 mod refusals;
 mod repair;
 mod rig;
