@@ -21,4 +21,5 @@ mod scaling;
 mod seeds;
 mod starting;
 mod takeover;
+mod telling;
 mod topology;
