@@ -13,7 +13,7 @@ use kube::{Api, Client};
 use serde_json::json;
 
 use crate::core;
-use crate::rig::{CLUSTER, MAX, MINUTE, NAMESPACE, Rig, initialized, launched, scenario};
+use crate::rig::{CLUSTER, MAX, MINUTE, NAMESPACE, Rig, SECOND, initialized, launched, scenario};
 
 const PRICE: &str = "karpenter.cluster.x-k8s.io/price";
 
@@ -102,6 +102,35 @@ fn a_template_that_is_not_there_is_named_by_who_waits_for_it() {
         let template = json!({"provisionSeconds": 3, "joinSeconds": 2});
         rig.create(cluster_api::template(NAMESPACE, "t", template)).await;
         rig.until("it is made", 10 * MINUTE, |objects| initialized(objects) == 1).await;
+    });
+}
+
+#[test]
+fn a_check_that_cluster_api_makes_before_machines_is_told_by_status_and_by_who_waits() {
+    scenario(async {
+        let rig = Rig::new(json!({})).await;
+        rig.deployment("m", &[(MAX, "10")]).await;
+        rig.karpenter.start();
+        rig.pass(2 * MINUTE).await;
+        rig.capi.run_machine_sets(false);
+        rig.want(1);
+        // Of checks that Cluster API has today all are about versions; it may get others.
+        let message = "Scaling up from 0 to 1 replicas is blocked because:\n* MachineSet asks for too much (\"QuotaIsLeft\" preflight check failed)";
+        let now = rig.world.cluster().now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+        let blocked = json!([{"type": "ScalingUp", "status": "True", "reason": "ScalingUp", "message": message, "lastTransitionTime": now}]);
+        let set = rig.read(|objects| objects.machine_sets.keys().next().map(|key| key.name.to_string()));
+        let set = set.expect("a MachineSet");
+        for _ in 0..12 {
+            rig.patch_status(Kind::MachineSet, &set, json!({"status": {"conditions": blocked}})).await;
+            rig.pass(10 * SECOND).await;
+        }
+        let told = rig.read(launched);
+        assert_eq!(told.first().map(|told| told.0.as_str()), Some("PreflightCheckFailed"), "{told:?}");
+        assert!(told[0].1.contains("QuotaIsLeft"), "{told:?}");
+        let row = rig.resource("m").await;
+        assert_eq!(row.unavailable, None, "it is offered all the same");
+        let waiting = row.waiting.unwrap_or_default();
+        assert!(waiting.starts_with("PreflightCheckFailed: MachineSet fleet/"), "{waiting}");
     });
 }
 
