@@ -224,6 +224,9 @@ pub struct DisruptionHold {
     pub reason: String,
     /// Whether the instance is going: it then counts against the budgets of its NodePool.
     pub leaving: bool,
+    /// Whether it can neither be ended nor replaced for now: then nothing takes the node away, not even because it is empty,
+    /// broken, expired or late to register.
+    pub stuck: bool,
 }
 
 /// Wakes the core for a NodeClaim whose launch has come along.

@@ -71,6 +71,12 @@ impl Context {
         self.undoubted_now() > deadline
     }
 
+    /// Whether its platform can neither end nor replace what a claim is for.
+    pub(crate) fn is_stuck(&self, claim: &NodeClaim) -> bool {
+        let hold = self.providers.for_claim(claim).ok().and_then(|provider| provider.disruption_hold(claim));
+        hold.is_some_and(|hold| hold.stuck)
+    }
+
     /// Makes a controller part of the program. It starts once everything has been listed: from then on what is not in a store
     /// does not exist, and reconcilers may act on it.
     pub(crate) fn run<R: Reconciler>(&self, program: &mut Program, controller: Controller<R>) {

@@ -94,7 +94,7 @@ impl CloudStackProvider {
             let let_be = LET_BE.contains(&state.as_str());
             let_be.then(|| format!("its virtual machine is in state {state}"))?
         };
-        Some(DisruptionHold { reason, leaving: false })
+        Some(DisruptionHold { reason, leaving: false, stuck: false })
     }
 
     fn is_protected(&self, claim: &NodeClaim) -> bool {

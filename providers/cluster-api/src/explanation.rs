@@ -13,6 +13,7 @@ use kube::api::DynamicObject;
 use serde_json::Value;
 
 use crate::ClusterAPINodeClass;
+use crate::client::control_plane::ControlPlane;
 use crate::client::fields::Reference;
 use crate::client::mirror::{Mirror, Watched};
 use crate::client::scalable::{Scalable, ScalableKey, ScalableKind};
@@ -93,11 +94,14 @@ impl Evidence {
     /// What these objects tell to an operator with these settings; those of other kinds tell nothing.
     pub fn of(settings: Settings, objects: impl IntoIterator<Item = Value>) -> Self {
         let mut evidence = Self { settings, ..Self::default() };
-        // Templates are known by what refers to them.
-        let is_template =
-            |value: &Value| value["kind"].as_str().is_some_and(|kind| kind.ends_with("Template"));
-        let (templates, others): (Vec<Value>, Vec<Value>) = objects.into_iter().partition(is_template);
-        for value in others.into_iter().chain(templates) {
+        // Templates and control planes are known by what refers to them.
+        let refers = |value: &Value| {
+            let of_cluster_api =
+                value["apiVersion"].as_str().is_some_and(|v| v.starts_with("cluster.x-k8s.io/"));
+            value["kind"] == "ClusterAPINodeClass" || of_cluster_api
+        };
+        let (referring, others): (Vec<Value>, Vec<Value>) = objects.into_iter().partition(refers);
+        for value in referring.into_iter().chain(others) {
             evidence.add(value);
         }
         evidence
@@ -142,7 +146,18 @@ impl Evidence {
                 let Ok(object) = serde_json::from_value::<DynamicObject>(value) else { return };
                 self.clusters.entry((namespace, cluster)).or_default().apply(watched, &object);
             }
-            _ => {}
+            _ => {
+                let is_it = |mirror: &&Mirror| {
+                    let reference = mirror.cluster().and_then(|cluster| cluster.control_plane.clone());
+                    reference.is_some_and(|r| r.group == group && r.kind == kind && r.name == name)
+                };
+                let Ok(object) = serde_json::from_value::<DynamicObject>(value) else { return };
+                let there = self.clusters.iter().filter(|((place, _), _)| *place == namespace);
+                for mirror in there.map(|(_, mirror)| mirror).filter(is_it) {
+                    let read = ControlPlane::read(&kind, &object).map_err(|error| error.to_string());
+                    mirror.set_control_plane(Some(read));
+                }
+            }
         }
     }
 
@@ -370,10 +385,15 @@ impl Evidence {
         );
         let mode = class.spec().launch_mode.unwrap_or_default();
         let hold = launch_hold(mirror, scalable, mode, class.launches_while_rollout_paused());
-        if let Some(hold) = hold.filter(|hold| hold.kind == HoldKind::Waiting) {
+        let waits = hold.filter(|hold| hold.kind == HoldKind::Waiting);
+        if let Some(hold) = &waits {
             let _ = write!(text, "; its Machines will have to wait: {}: {}", hold.reason, hold.message);
         }
-        if let Some(said) = Self::row(class, id).and_then(|row| row.unavailable.as_ref()) {
+        let row = Self::row(class, id);
+        if let Some(said) = row.and_then(|row| row.waiting.as_ref()).filter(|_| waits.is_none()) {
+            let _ = write!(text, "; but Karpenter said last that its Machines wait: {said}");
+        }
+        if let Some(said) = row.and_then(|row| row.unavailable.as_ref()) {
             let _ = write!(text, "; but Karpenter said last: {said}");
         }
         Ok(text)
@@ -730,6 +750,36 @@ mod tests {
     }
 
     #[test]
+    fn a_control_plane_is_known_in_whatever_order_manifests_come() {
+        let class = json!({
+            "apiVersion": "karpenter.cluster.x-k8s.io/v1alpha1", "kind": "ClusterAPINodeClass",
+            "metadata": {"name": "default"}, "spec": {"launchMode": "Machine"},
+        });
+        let plane = |name: &str| {
+            json!({
+                "apiVersion": "plane.x/v1", "kind": "SomeControlPlane",
+                "metadata": {"name": name, "namespace": "default"},
+                "spec": {"version": "v1.36.0"}, "status": {"version": "v1.35.9"},
+            })
+        };
+        let cluster = json!({
+            "apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Cluster",
+            "metadata": {"name": "c", "namespace": "default", "uid": "c"},
+            "spec": {"controlPlaneRef": {"apiGroup": "plane.x", "kind": "SomeControlPlane", "name": "cp"}},
+        });
+        let told = |plane: Value| {
+            let objects = [plane, class.clone(), cluster.clone(), deployment_json("m", &[])];
+            Evidence::of(Settings::default(), objects).explain("m").expect("an answer")
+        };
+        assert!(
+            told(plane("cp")).contains("will have to wait: ControlPlaneUpgrading"),
+            "{}",
+            told(plane("cp"))
+        );
+        assert!(!told(plane("other")).contains("will have to wait"), "another Cluster's");
+    }
+
+    #[test]
     fn the_config_map_that_the_node_class_names_tells_prices() {
         let map = json!({
             "apiVersion": "v1", "kind": "ConfigMap",
@@ -788,9 +838,15 @@ mod tests {
             "instanceType": "m", "capacityType": "spot", "price": "0.700000", "priceSource": "endpoint",
             "unavailable": "HostsFull",
         });
-        let text = told(learned, priced);
+        let text = told(learned.clone(), priced);
         let expected = "offered as m, 8 cpu, 32Gi memory, spot; no zone at 0.7000 per hour by endpoint; but Karpenter said last: HostsFull";
         assert!(text.contains(expected), "{text}");
+        let waiting =
+            json!({"waiting": "ControlPlaneUpgrading: KubeadmControlPlane default/cp is being upgraded"});
+        let text = told(learned.clone(), waiting);
+        let expected =
+            "; but Karpenter said last that its Machines wait: ControlPlaneUpgrading: KubeadmControlPlane";
+        assert!(text.contains(expected), "what only it may read: {text}");
         let of_another = json!({"template": "old", "capacity": all, "allocatable": all});
         assert!(told(of_another, json!({})).contains("/cpu: is missing"), "another template's");
     }

@@ -12,6 +12,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::ClusterAPINodeClass;
+use crate::client::cluster::Cluster;
 use crate::client::fields::Reference;
 use crate::client::hub::{Hub, HubError};
 use crate::client::scalable::{Scalable, ScalableKind};
@@ -66,10 +67,9 @@ pub async fn gather(clusters: &Clusters) -> Result<Evidence, GatherError> {
             if belongs_to != Some(&scope.cluster) {
                 continue;
             }
-            if kind == "MachineDeployment"
-                && let Ok(scalable) = Scalable::read(ScalableKind::MachineDeployment, &object)
-            {
-                references.extend(scalable.infrastructure);
+            references.extend(infrastructure(kind, &object));
+            if kind == "Cluster" && classes.iter().any(ClusterAPINodeClass::makes_machines) {
+                objects.extend(control_plane(management, &object).await?);
             }
             objects.push(typed(management, &object, CAPI_GROUP, kind).await?);
         }
@@ -81,6 +81,25 @@ pub async fn gather(clusters: &Clusters) -> Result<Evidence, GatherError> {
         ..settings.clone()
     };
     Ok(Evidence::of(settings, objects))
+}
+
+/// What a MachineDeployment, or a MachineSet that belongs to none, clones its Machines' infrastructure from.
+fn infrastructure(kind: &str, object: &DynamicObject) -> Option<Reference> {
+    let kind = [ScalableKind::MachineDeployment, ScalableKind::MachineSet]
+        .into_iter()
+        .find(|known| known.as_str() == kind)?;
+    let scalable = Scalable::read(kind, object).ok()?;
+    scalable.infrastructure.filter(|_| kind != ScalableKind::MachineSet || scalable.controlled_by.is_none())
+}
+
+/// The Cluster's control plane, whose version Machines of their own have to suit. One that cannot be had tells nothing.
+async fn control_plane(hub: &Hub, cluster: &DynamicObject) -> Result<Option<Value>, GatherError> {
+    let reference = Cluster::read(cluster).ok().and_then(|cluster| cluster.control_plane);
+    let Some(reference) = reference else { return Ok(None) };
+    match hub.get(&reference).await {
+        Ok(found) => typed(hub, &found, &reference.group, &reference.kind).await.map(Some),
+        Err(_) => Ok(None),
+    }
 }
 
 async fn listed<K>(client: &Client) -> Result<Vec<K>, GatherError>

@@ -190,7 +190,7 @@ impl CloudProvider for ClusterApi {
     }
 
     fn disruption_hold(&self, claim: &NodeClaim) -> Option<DisruptionHold> {
-        rollout::disruption_hold(&self.fleet.mirror, claim)
+        rollout::disruption_hold(&self.fleet, claim)
     }
 
     fn wake_with(&self, waker: LaunchWaker) {

@@ -61,11 +61,24 @@ struct Remembered {
     consolidated: BTreeMap<Method, ConsolidationState>,
     /// What platforms were at work on then, which no object of the cluster says.
     held: BTreeMap<Text, Text>,
+    /// What platforms could do nothing with.
+    kept: BTreeMap<Text, Text>,
     /// What could not be disrupted then.
     passed_over: BTreeSet<Text>,
     unseen_pools: BTreeSet<Text>,
     last_run: Option<Timestamp>,
     patience: Patience,
+}
+
+/// What platforms say about their nodes, by provider id.
+#[derive(Default)]
+struct Holds {
+    /// What they are at work on, and what they do.
+    held: BTreeMap<Text, Text>,
+    /// What they can neither end nor replace, and why.
+    kept: BTreeMap<Text, Text>,
+    /// What they take away.
+    leaving: BTreeSet<Text>,
 }
 
 /// What became of a method's commands.
@@ -294,11 +307,12 @@ impl Disruption {
             .filter(|pool| pool.consolidation_policy == ConsolidationPolicy::Balanced)
             .map(|pool| (pool.name.clone(), self.cost.of_pool(&pool.name)))
             .collect();
-        let (held, mut leaving) = self.holds();
+        let Holds { held, kept, mut leaving } = self.holds();
         leaving.extend(self.queue.in_doubt());
         let mut remembered = self.remembered();
-        if remembered.held != held || remembered.passed_over != passed_over {
+        if remembered.held != held || remembered.kept != kept || remembered.passed_over != passed_over {
             remembered.held.clone_from(&held);
+            remembered.kept.clone_from(&kept);
             remembered.passed_over.clone_from(&passed_over);
             remembered.consolidated.clear();
         }
@@ -307,6 +321,7 @@ impl Disruption {
         let memory = Memory {
             queued,
             held,
+            kept,
             passed_over,
             leaving,
             buffer_nodes,
@@ -326,21 +341,22 @@ impl Disruption {
         })
     }
 
-    /// Nodes that their platforms are at work on, by provider id: what they do, and which of them are going.
-    fn holds(&self) -> (BTreeMap<Text, Text>, BTreeSet<Text>) {
+    /// What platforms say about their nodes.
+    fn holds(&self) -> Holds {
         let Context { stores, providers, .. } = &self.context;
-        let (mut held, mut leaving) = (BTreeMap::new(), BTreeSet::new());
+        let mut holds = Holds::default();
         for claim in stores.node_claims.list() {
             let id = claim.status.as_ref().and_then(|status| status.provider_id.as_deref());
             let id = id.filter(|id| !id.is_empty());
             let (Some(id), Ok(provider)) = (id, providers.for_claim(&claim)) else { continue };
             let Some(hold) = provider.disruption_hold(&claim) else { continue };
             if hold.leaving {
-                leaving.insert(id.into());
+                holds.leaving.insert(id.into());
             }
-            held.insert(id.into(), hold.reason.as_str().into());
+            let of_its_kind = if hold.stuck { &mut holds.kept } else { &mut holds.held };
+            of_its_kind.insert(id.into(), hold.reason.as_str().into());
         }
-        (held, leaving)
+        holds
     }
 
     /// Tells pods that ask to be left alone for a while how long that holds, or why it does not. A plain "true" needs no word, nor

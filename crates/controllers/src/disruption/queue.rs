@@ -291,7 +291,6 @@ impl Queue {
     fn keep_fresh(&self, command: &mut Command) -> Option<Command> {
         let context = &self.0.context;
         let moves_counted = command.method.is_consolidation();
-        let waits_for_platform = command.method != Method::Repair;
         let is_fresh = |candidate: &Arc<Candidate>| {
             let untouched = context.cluster.read(|cluster| {
                 let machine = cluster.machine(&candidate.provider_id)?;
@@ -305,7 +304,7 @@ impl Queue {
             });
             untouched == Some(true)
                 && !(moves_counted && self.newcomer(candidate).is_some())
-                && !(waits_for_platform && self.is_held(candidate))
+                && !self.is_held(candidate, command.method)
         };
         let fresh: Vec<Arc<Candidate>> = command.candidates.iter().filter(|c| is_fresh(c)).cloned().collect();
         if fresh.len() == command.candidates.len() {
@@ -316,12 +315,13 @@ impl Queue {
         (command.method != Method::Emptiness || command.candidates.is_empty()).then_some(stale)
     }
 
-    /// Whether the platform is at work on a node that something runs on.
-    fn is_held(&self, candidate: &Candidate) -> bool {
+    /// Whether the platform is at work on a node that something runs on, which repair does not wait for, or can do nothing with any.
+    fn is_held(&self, candidate: &Candidate, method: Method) -> bool {
         let Context { stores, providers, .. } = &self.0.context;
         let claim = stores.node_claims.get(&ObjectKey::cluster(candidate.claim.clone()));
         let hold = claim.and_then(|claim| providers.for_claim(&claim).ok()?.disruption_hold(&claim));
-        !candidate.pods.is_empty() && hold.is_some()
+        let waits = method != Method::Repair && !candidate.pods.is_empty();
+        hold.is_some_and(|hold| hold.stuck || waits)
     }
 
     /// A pod that will need another place and was not on the node when it was chosen.

@@ -34,6 +34,8 @@ use crate::watches::Watches;
 /// How many of a pool's nodes, in percent and rounded up, may be sick before nothing is repaired any more.
 const SICK_PERCENT: usize = 20;
 const BLOCKED_RETRY: Duration = Duration::from_secs(5 * 60);
+/// When a node is looked at again whose platform can do nothing with it: nobody tells when that is over.
+const STUCK_RETRY: Duration = Duration::from_secs(15);
 const EVENT_DEDUPE: Duration = Duration::from_secs(15 * 60);
 
 /// A policy that replaces nodes; others are not for this controller.
@@ -154,6 +156,9 @@ impl Health {
         if let Some(obstacle) = self.obstacle(claim) {
             self.tell_blocked(node, claim, &obstacle);
             return Ok(Outcome::After(BLOCKED_RETRY));
+        }
+        if self.context.is_stuck(claim) {
+            return Ok(Outcome::After(STUCK_RETRY));
         }
         let Some(claim) = self.end_drain_now(claim).await? else { return Ok(Outcome::Done) };
         if claim.metadata.deletion_timestamp.is_some() || !writes::delete(&self.claims, &claim).await? {

@@ -1,5 +1,5 @@
 //! Deletes NodeClaims that have lived as long as they may (rules L4.1, L4.2): whatever budgets and annotations say, and about
-//! one per second.
+//! one per second. Only those of a platform that can neither end nor replace anything for now wait for it.
 
 use std::time::Duration;
 
@@ -21,6 +21,9 @@ use crate::watches::Watches;
 /// The pause after each: the watch brings back the deletion before the claim is looked at again, and a pool whose nodes
 /// were all made at once is not gone at once.
 const PAUSE: Duration = Duration::from_secs(1);
+
+/// When a claim is looked at again whose platform can do nothing with it: nobody tells when that is over.
+const STUCK_RETRY: Duration = Duration::from_secs(15);
 
 struct Expiration {
     context: Context,
@@ -58,6 +61,9 @@ impl Reconciler for Expiration {
         let left = until(clock.now(), after(created.0, lifetime.to_std())).max(clock.doubted_for());
         if !left.is_zero() {
             return Ok(Outcome::After(left));
+        }
+        if self.context.is_stuck(&claim) {
+            return Ok(Outcome::After(STUCK_RETRY));
         }
         if !writes::delete(&self.claims, &claim).await? {
             return Ok(Outcome::Done);

@@ -54,6 +54,10 @@ impl Lifecycle {
         if !doubt.is_zero() {
             return Ok(Stage::Next(Outcome::After(doubt)));
         }
+        // What nobody can replace would be missed, and may yet come up.
+        if self.context.is_stuck(&pass.claim) {
+            return Ok(Stage::Next(Outcome::After(LOOK_AGAIN)));
+        }
         // As it was read: it may have got there in the last moment.
         let deleted = writes::delete_unchanged(&self.claims, &pass.claim).await;
         let deleted =

@@ -220,6 +220,9 @@ impl<'s> Census<'s> {
                 (None, None) => Why::NotManaged,
             });
         };
+        if let Some(reason) = memory.kept.get(machine.provider_id()) {
+            return stays(Why::HeldByProvider(reason.clone()));
+        }
         let labels = machine.labels();
         let no_pool = self.repairs && labels.get_or_empty(NODE_POOL).is_empty();
         let hindrance = node_hindrance(machine);

@@ -150,6 +150,8 @@ pub struct Memory {
     pub queued: BTreeSet<Text>,
     /// Nodes that their platform is at work on, by provider id, and what it does: only if nothing runs on them they may go.
     pub held: BTreeMap<Text, Text>,
+    /// Nodes whose platform can end and replace nothing, by provider id, and why: none goes, not even an empty or a broken one.
+    pub kept: BTreeMap<Text, Text>,
     /// Provider ids of nodes that could not be disrupted a while ago, by whatever method: others have their turn.
     pub passed_over: BTreeSet<Text>,
     /// Provider ids of nodes that somebody else takes away, or that may be disrupted although nothing says so yet: they count as

@@ -455,6 +455,12 @@ fn a_node_its_platform_is_at_work_on_goes_only_if_nothing_runs_on_it() {
     let told = pass.run(Method::SingleNodeConsolidation);
     let why = told.stays.iter().find(|stays| &*stays.node == "spare").map(|stays| stays.why.clone());
     assert_eq!(why, Some(Why::HeldByProvider("it is rolling out".into())));
+    let kept = ["sim://spare", "sim://empty"].map(|id| (Text::from(id), Text::from("it is away")));
+    let memory = Memory { kept: kept.into(), ..Memory::default() };
+    assert!(!gone(&memory).contains(&empty) && !gone(&memory).contains(&spare), "{:?}", gone(&memory));
+    let told = Pass::new(&cluster, &options, &memory).run(Method::Emptiness);
+    let why = told.stays.iter().find(|stays| &*stays.node == "empty").map(|stays| stays.why.clone());
+    assert_eq!(why, Some(Why::HeldByProvider("it is away".into())), "not even what is empty");
 }
 
 #[test]

@@ -27,6 +27,8 @@ use crate::nodeclass::{ClusterAPINodeClass, DEFAULT_REGISTRATION_TIMEOUT, Launch
 const SLOW: Duration = Duration::from_secs(60);
 /// After this long without an answer the management cluster counts as away; it is asked every half minute.
 const AWAY: Duration = Duration::from_secs(75);
+/// The same when it did not answer when it was last asked.
+const A_MOMENT: Duration = Duration::from_secs(10);
 
 /// What every launch goes through: not worth an event unless it takes long.
 const PHASES: [&str; 3] = ["MachinePending", "BootstrapPending", "InfraProvisioning"];
@@ -263,10 +265,17 @@ pub(super) fn away(fleet: &Fleet) -> Option<String> {
     })
 }
 
+/// Whether what is asked of the management cluster now will not be done soon: it has answered nothing for long, or nothing yet, or
+/// not the last question for a moment. An answer that is lost alone says nothing.
+pub(super) fn is_away(fleet: &Fleet) -> bool {
+    let Some(silent) = fleet.hub.silent_for() else { return true };
+    silent >= AWAY || (silent >= A_MOMENT && fleet.hub.is_out_of_reach())
+}
+
 /// Whether a launch that has taken so long is given up. Not while the management cluster cannot be asked: what it has done
 /// meanwhile is not seen.
 pub(super) fn is_overdue(fleet: &Fleet, claim: &NodeClaim, age: Duration) -> bool {
-    age >= timeout(fleet, claim) && !fleet.hub.is_out_of_reach()
+    age >= timeout(fleet, claim) && !fleet.hub.is_out_of_reach() && away(fleet).is_none()
 }
 
 /// How long ago a NodeClaim was made. A leap of the clock that is doubted does not count: all launches under way would be given up.

@@ -18,6 +18,8 @@ use karpenter_api::NodeClaim;
 use karpenter_cloudprovider::DisruptionHold;
 use karpenter_runtime::object_key::ObjectKey;
 
+use super::fleet::Fleet;
+use super::launch;
 use crate::client::fields::condition;
 use crate::client::machine::Machine;
 use crate::client::mirror::Mirror;
@@ -66,20 +68,32 @@ pub fn rollout(scalable: &Scalable, sets: &[Arc<Scalable>], machines: &[Machine]
     })
 }
 
-/// What Cluster API is doing with a NodeClaim's Machine. One of an `OnDelete` deployment waits for somebody to delete it: it is free
-/// to be disrupted.
-pub fn disruption_hold(mirror: &Mirror, claim: &NodeClaim) -> Option<DisruptionHold> {
+/// What keeps a NodeClaim from being disrupted: while the management cluster is away its Machine can neither be ended nor replaced,
+/// and what is asked for then is done when it is back, wanted or not.
+pub fn disruption_hold(fleet: &Fleet, claim: &NodeClaim) -> Option<DisruptionHold> {
     if claim.metadata.deletion_timestamp.is_some() {
         return None;
     }
+    let doing = doing(&fleet.mirror, claim);
+    if !launch::is_away(fleet) {
+        return doing;
+    }
+    // The same text all the time: whatever changes has everything thought over again.
+    let reason = "the management cluster is out of reach".to_owned();
+    Some(DisruptionHold { reason, leaving: doing.is_some_and(|doing| doing.leaving), stuck: true })
+}
+
+/// What Cluster API is doing with a NodeClaim's Machine. One of an `OnDelete` deployment waits for somebody to delete it: it is free
+/// to be disrupted.
+fn doing(mirror: &Mirror, claim: &NodeClaim) -> Option<DisruptionHold> {
     let machine = mirror.machine_of(claim.metadata.uid.as_deref()?)?;
     if machine.deleting {
         let reason = format!("Cluster API is deleting Machine {}", machine.key);
-        return Some(DisruptionHold { reason, leaving: true });
+        return Some(DisruptionHold { reason, leaving: true, stuck: false });
     }
     if machine.is_updating() {
         let reason = format!("Cluster API is updating Machine {} in place", machine.key);
-        return Some(DisruptionHold { reason, leaving: false });
+        return Some(DisruptionHold { reason, leaving: false, stuck: false });
     }
     let scalable = mirror.scalable(&mirror.scalable_of(&machine)?)?;
     let rolls = scalable.id.kind == ScalableKind::MachineDeployment
@@ -88,7 +102,7 @@ pub fn disruption_hold(mirror: &Mirror, claim: &NodeClaim) -> Option<DisruptionH
     if !rolls || !is_rolling(&scalable, &mirror.sets_of(&scalable.id)) {
         return None;
     }
-    Some(DisruptionHold { reason: format!("{} is rolling out", scalable.id), leaving: false })
+    Some(DisruptionHold { reason: format!("{} is rolling out", scalable.id), leaving: false, stuck: false })
 }
 
 /// Whether a MachineDeployment says so, or has replicas in MachineSets other than the newest.
@@ -251,7 +265,7 @@ mod tests {
             machine["metadata"]["labels"] = json!({names::DEPLOYMENT_NAME: "m", names::SET_NAME: "m-2"});
             machine["metadata"]["annotations"][names::NODECLAIM_UID] = "n-uid".into();
             mirror.apply(Watched::Machine, &object("Machine", "x", machine));
-            disruption_hold(&mirror, &claim).map(|hold| (hold.reason, hold.leaving))
+            doing(&mirror, &claim).map(|hold| (hold.reason, hold.leaving))
         };
         let told = |text: &str, leaving: bool| Some((text.to_owned(), leaving));
         assert_eq!(held("RollingUpdate", 0, json!({})), None);

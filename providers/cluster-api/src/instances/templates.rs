@@ -2,6 +2,7 @@
 //! are made from. They look like a MachineDeployment that has no replicas: what a node is and how it is made is told by the same code.
 //! Pure.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -19,7 +20,7 @@ pub fn blueprints(class: &ClusterAPINodeClass, mirror: &Mirror) -> Vec<Arc<Scala
     let ours = mirror.cluster().filter(|ours| class.is_for(&ours.key.namespace, &ours.key.name));
     let Some(cluster) = ours else { return Vec::new() };
     let mut templates = class.machine_templates().to_vec();
-    for template in selected(class, mirror) {
+    for template in selected(class, mirror, &cluster.key.name) {
         // What it says of one by name goes before what it says of all.
         if !templates.iter().any(|named| named.name == template.name) {
             templates.push(template);
@@ -28,8 +29,9 @@ pub fn blueprints(class: &ClusterAPINodeClass, mirror: &Mirror) -> Vec<Arc<Scala
     templates.iter().map(|template| Arc::new(blueprint(class, template, mirror, &cluster))).collect()
 }
 
-/// The templates that a NodeClass selects, as if it had named them.
-fn selected(class: &ClusterAPINodeClass, mirror: &Mirror) -> Vec<MachineTemplate> {
+/// The templates that a NodeClass selects, as if it had named them. Several Clusters may share a namespace, and nodes of a template that
+/// says it is another one's would join that, or none.
+fn selected(class: &ClusterAPINodeClass, mirror: &Mirror, cluster: &str) -> Vec<MachineTemplate> {
     let Some(wanted) = class.machine_template_selector() else { return Vec::new() };
     let listing = mirror.listing(&wanted.api_group, &wanted.kind);
     let Some(templates) = listing.as_ref().and_then(|listing| listing.templates.as_ref()) else {
@@ -37,7 +39,9 @@ fn selected(class: &ClusterAPINodeClass, mirror: &Mirror) -> Vec<MachineTemplate
     };
     // A selector that means nothing selects nothing.
     let Ok(selector) = wanted.selector.to_selector() else { return Vec::new() };
-    let selected = templates.iter().filter(|(_, labels)| selector.matches(labels));
+    let is_anothers =
+        |labels: &BTreeMap<_, _>| labels.get(names::CLUSTER_NAME).is_some_and(|named| named != cluster);
+    let selected = templates.iter().filter(|(_, labels)| selector.matches(labels) && !is_anothers(labels));
     selected.map(|(name, _)| wanted.naming(name)).collect()
 }
 
@@ -244,6 +248,20 @@ mod tests {
         assert_eq!(names(), ["metal.large", "metal.small"], "what cannot be listed is not gone");
         let told = trouble(&class, &mirror).expect("trouble").to_string();
         assert_eq!(told, "ClusterAPINodeClass metal: spec.machineTemplateSelector: no right");
+    }
+
+    #[test]
+    fn a_template_that_says_it_is_another_clusters_is_not_selected() {
+        let (class, mirror) = (selecting("metal"), mirror());
+        let mut templates = labelled(&[("anybodys", "p"), ("ours", "p"), ("theirs", "p")]);
+        for (name, cluster) in [("ours", "c"), ("theirs", "d")] {
+            let labels = templates.get_mut(name).expect("labels");
+            labels.insert(names::CLUSTER_NAME.to_owned(), cluster.to_owned());
+        }
+        mirror.set_listing(kind(&class).expect("a kind"), Ok(templates));
+        let found = blueprints(&class, &mirror);
+        let names: Vec<&str> = found.iter().map(|found| &*found.id.key.name).collect();
+        assert_eq!(names, ["metal.large", "metal.anybodys", "metal.ours"]);
     }
 
     #[test]

@@ -1,26 +1,37 @@
 //! What a NodeClass's status says of each scalable resource that takes part: what it is offered as, where and at what price, or which
 //! key keeps it from being offered.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
 use super::{ClusterAPINodeClass, OfferingStatus, ResourceStatus};
-use crate::client::scalable::{Scalable, ScalableKind};
+use crate::client::machine::Machine;
+use crate::client::mirror::Mirror;
+use crate::client::scalable::{Scalable, ScalableKey, ScalableKind};
 use crate::instances::fleet::Fleet;
 use crate::instances::holds::HoldKind;
 use crate::instances::ledger;
 use crate::instances::offers::{self, Offers};
 use crate::instancetypes::catalog::Entry;
+use crate::names;
 
 /// How many resources the status lists; more would not be read.
 const MOST_RESOURCES: usize = 100;
 
 /// What takes part, by name.
-pub(super) fn resources(fleet: &Fleet, offers: &Offers, class: &ClusterAPINodeClass) -> Vec<ResourceStatus> {
+pub(super) fn resources(
+    fleet: &Fleet,
+    offers: &Offers,
+    class: &ClusterAPINodeClass,
+    unmanaged: &BTreeMap<ScalableKey, i32>,
+) -> Vec<ResourceStatus> {
     let mode = class.spec().launch_mode.unwrap_or_default();
     let launches_paused = class.launches_while_rollout_paused();
     let row = |scalable: &Scalable| {
         let waits = offers::launch_hold(&fleet.mirror, scalable, mode, launches_paused)
             .filter(|hold| hold.kind == HoldKind::Waiting)
             .map(|hold| format!("{}: {}", hold.reason, hold.message));
-        let unmanaged = Some(unmanaged(fleet, scalable)).filter(|count| *count > 0);
+        let unmanaged = unmanaged.get(&scalable.id).copied();
         let offered = offered(offers, scalable);
         let waiting = waits.filter(|_| offered.unavailable.is_none());
         let learned = fleet.lessons.noted(scalable, &fleet.mirror);
@@ -62,20 +73,65 @@ fn offered(offers: &Offers, scalable: &Scalable) -> ResourceStatus {
     }
 }
 
-/// Resources with Machines that are not ours, and how many.
-pub(super) fn unmanaged_in(resources: &[ResourceStatus]) -> Vec<String> {
-    let counted =
-        |resource: &ResourceStatus| Some(format!("{} of {}", resource.unmanaged_machines?, resource.name));
-    resources.iter().filter_map(counted).collect()
+/// How many Machines of each resource are not ours, where there are any: they were there before us, or are another cluster's. Of all
+/// resources, however many the status lists.
+pub(super) fn unmanaged(
+    mirror: &Mirror,
+    members: &[Arc<Scalable>],
+    owner: &str,
+) -> BTreeMap<ScalableKey, i32> {
+    let machines = mirror.machines();
+    let mut by_label: BTreeMap<(&str, &str, &str), Vec<&Machine>> = BTreeMap::new();
+    for machine in &machines {
+        for label in [names::DEPLOYMENT_NAME, names::SET_NAME] {
+            let Some(value) = machine.labels.get(label) else { continue };
+            by_label.entry((&machine.key.namespace, label, value)).or_default().push(machine);
+        }
+    }
+    let count = |scalable: &Scalable| {
+        let label = scalable.id.kind.machine_label()?;
+        let name = names::label_value(&scalable.id.key.name);
+        let machines = by_label.get(&(&*scalable.id.key.namespace, label, &*name))?;
+        let epoch = ledger::epoch(scalable);
+        let theirs = machines.iter().filter(|machine| match machine.claim() {
+            Some(claim) => claim.owner != owner,
+            None => epoch.is_none_or(|epoch| machine.created.as_second() < epoch.as_second()),
+        });
+        let count = i32::try_from(theirs.count()).unwrap_or(i32::MAX);
+        (count > 0).then(|| (scalable.id.clone(), count))
+    };
+    members.iter().filter_map(|scalable| count(scalable)).collect()
 }
 
-/// How many Machines of a resource are not ours: they were there before us, or are another cluster's.
-fn unmanaged(fleet: &Fleet, scalable: &Scalable) -> i32 {
-    let epoch = ledger::epoch(scalable);
-    let machines = fleet.machines_of(&scalable.id);
-    let theirs = machines.iter().filter(|machine| match machine.claim() {
-        Some(claim) => claim.owner != fleet.owner,
-        None => epoch.is_none_or(|epoch| machine.created.as_second() < epoch.as_second()),
-    });
-    i32::try_from(theirs.count()).unwrap_or(i32::MAX)
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::client::mirror::Watched;
+    use crate::fixtures::{deployment, object};
+
+    #[test]
+    fn machines_that_are_not_karpenters_are_counted_of_more_resources_than_the_status_lists() {
+        let mirror = Mirror::default();
+        let machine = |name: &str, of: &str, annotations: serde_json::Value| {
+            let labels = json!({names::DEPLOYMENT_NAME: of});
+            object(json!({
+                "metadata": {
+                    "name": name, "namespace": "default", "uid": name, "labels": labels, "annotations": annotations,
+                    "creationTimestamp": "2026-01-01T00:00:00Z",
+                },
+                "spec": {"clusterName": "c"},
+            }))
+        };
+        let ours = json!({names::NODECLAIM: "n", names::NODECLAIM_UID: "n-uid", names::OWNER: "us"});
+        mirror.apply(Watched::Machine, &machine("a", "m-150", json!({})));
+        mirror.apply(Watched::Machine, &machine("b", "m-150", ours.clone()));
+        mirror.apply(Watched::Machine, &machine("c", "m-7", ours));
+        let members: Vec<Arc<Scalable>> =
+            (0..200).map(|n| Arc::new(deployment(&format!("m-{n}"), &[]))).collect();
+        let counted = unmanaged(&mirror, &members, "us");
+        let counted: Vec<String> = counted.iter().map(|(id, count)| format!("{count} of {id}")).collect();
+        assert_eq!(counted, ["1 of MachineDeployment default/m-150"]);
+    }
 }

@@ -15,7 +15,7 @@ use kube::Api;
 use tokio::time::Instant;
 
 use super::permissions::{Missing, Permissions};
-use super::resources::{resources, unmanaged_in};
+use super::resources::{resources, unmanaged};
 use super::{
     ClusterAPINodeClass, Drift, INSTANCE_TYPES_RESOLVED, KUBELET_AS_DECLARED, LaunchMode,
     MANAGEMENT_CLUSTER_READY, PERMISSIONS_READY, PRICES_KNOWN, Remediation, SCALABLE_RESOURCES_RESOLVED,
@@ -23,7 +23,8 @@ use super::{
 };
 use crate::client::scalable::{Scalable, ScalableKind};
 use crate::instances::fleet::Fleet;
-use crate::instances::offers::Offers;
+use crate::instances::holds::HoldKind;
+use crate::instances::offers::{Offers, launch_hold};
 use crate::instances::templates;
 use crate::instancetypes::{capacity, taints};
 
@@ -76,8 +77,9 @@ impl StatusController {
     fn judge(&self, class: &mut ClusterAPINodeClass, missing: Option<Missing>, pools: &[NodePool]) {
         let fleet = &self.fleet;
         let (offers, name) = (fleet.offers(class), class.name().to_owned());
-        let resources = resources(fleet, &offers, class);
-        let unmanaged = unmanaged_in(&resources);
+        let counted = unmanaged(&fleet.mirror, &offers.members, &fleet.owner);
+        let resources = resources(fleet, &offers, class, &counted);
+        let unmanaged: Vec<String> = counted.iter().map(|(id, count)| format!("{count} of {id}")).collect();
         let templates = class.has_templates();
         let selects = templates::kind(class).map(|(_, kind)| kind);
         let is_unlisted = offers.excluded.is_empty() && templates::unlisted(class, &fleet.mirror).is_some();
@@ -260,6 +262,18 @@ impl StatusController {
             );
             let event = Event::new(reference(class), EventType::Warning, "RolloutStrategy", message);
             self.fleet.recorder.publish(event.dedupe_by([member.id.to_string()]));
+        }
+        let mode = spec.launch_mode.unwrap_or_default();
+        let paused = class.launches_while_rollout_paused();
+        for member in &offers.members {
+            let hold = launch_hold(&self.fleet.mirror, member, mode, paused);
+            // What Cluster API holds up by itself, and what somebody holds up for a moment, NodeClaims tell that wait for it.
+            let Some(hold) = hold.filter(|hold| matches!(hold.kind, HoldKind::NotOurs | HoldKind::NoWrites))
+            else {
+                continue;
+            };
+            let event = Event::new(reference(class), EventType::Warning, hold.reason, hold.message.clone());
+            self.fleet.recorder.publish(event.dedupe_by([hold.message]));
         }
         let repairs = spec.remediation == Some(Remediation::NodeRepair)
             || spec.repair_conditions.as_ref().is_some_and(|conditions| !conditions.is_empty());
