@@ -106,16 +106,18 @@ pub fn soak(args: Args, mut tell: impl FnMut(String)) -> anyhow::Result<Result<F
             Stage::new(WorldOptions { seed, ..WorldOptions::default() }, GuestOptions::default()).await?;
         furnish(&stage.cloud, 40);
         let world = &stage.world;
-        let wanted = MachinesAreWanted::within(&stage.cloud, 15 * MINUTE).always();
+        let wanted = MachinesAreWanted::within(&stage.cloud, checks::WITHIN).always();
         world.cluster().watch_over(checks::all(&stage.cloud));
         world.cluster().watch_over([Box::new(wanted) as Box<dyn Invariant>]);
         apply_credentials(&stage.world).await?;
-        world.create(node_class()).await?;
+        let mut class = node_class();
+        class["spec"]["dataDisks"] = json!([{"offering": "k8s.data20"}]);
+        world.create(class).await?;
         world.create(node_pool()).await?;
         let karpenter = stage.karpenter(FaultPlan::none(), ProviderOptions::new("soak"));
         karpenter.start();
         world.create(deployment(nodes)).await?;
-        let accidents = Accidents::new(&stage.cloud, world.cluster(), Rates::mild()).gentle();
+        let accidents = Accidents::new(&stage.cloud, world.cluster(), Rates::mild());
         let accidents = tokio::spawn(accidents.every(Span::secs(300, 1200)).happen());
         let mut chance = Chance::new(world.cluster().entropy(), "soak");
         let figures = |minutes: usize| {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use karpenter_provider_cloudstack::ProviderOptions;
 use karpenter_runtime::entropy::Entropy;
 use karpenter_sim::chance::{Chance, Span};
+use karpenter_sim::cloudstack::MachineView;
 use karpenter_sim::cloudstack::accidents::Accidents;
 use karpenter_sim::cloudstack::checks;
 use karpenter_sim::cloudstack::faults::Rates;
@@ -60,7 +61,11 @@ async fn live(stage: &Stage, process: &Arc<Process>, run: Run) -> Result<(), Tro
     let world = &stage.world;
     let mut chance = Chance::new(world.cluster().entropy(), "traffic");
     apply_credentials(&stage.world).await?;
-    world.create(node_class()).await?;
+    let mut class = node_class();
+    if Chance::new(world.cluster().entropy(), "disks").happens(0.25) {
+        class["spec"]["dataDisks"] = json!([{"offering": "k8s.data20"}]);
+    }
+    world.create(class).await?;
     // Of its own stream, so that seeds stay what they were.
     let two_accounts = Chance::new(world.cluster().entropy(), "accounts").happens(0.25);
     if two_accounts {
@@ -133,10 +138,10 @@ fn other_account() -> [Value; 2] {
     [secret, class]
 }
 
-/// Names of Karpenter's machines that are there.
+/// Names of Karpenter's machines that are there, also of those that failed to start.
 fn machines(stage: &Stage) -> Vec<String> {
-    let ours =
-        stage.cloud.live_machines().into_iter().filter(|machine| machine.name.starts_with("karpenter-"));
+    let ours = |machine: &MachineView| machine.is_there() && machine.name.starts_with("karpenter-");
+    let ours = stage.cloud.machines().into_iter().filter(ours);
     ours.map(|machine| format!("{} ({})", machine.name, machine.state)).collect()
 }
 

@@ -7,6 +7,7 @@ mod cloudstack_commands;
 mod cloudstack_joining;
 mod cloudstack_repair;
 mod cloudstack_run;
+mod cloudstack_scenarios;
 mod cloudstack_upkeep;
 mod cluster_api;
 mod cluster_api_commands;

@@ -1,5 +1,5 @@
 //! What happens to a cloud on bad days: the server dies, hosts fail, limits are lowered, people stop, delete, untag and give away
-//! machines, lists lag behind and repeat rows, the server's clock is set wrong, orders come twice at once. Until the cloud is healed; then all of it is put right, except for what people did.
+//! machines, lists lag behind and repeat rows, the server's clock is set wrong, keys are revoked, orders come twice at once. Until the cloud is healed; then all of it is put right, except for what people did.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,6 +13,8 @@ use super::{CloudStack, MachineView};
 use crate::chance::{Chance, Span};
 use crate::cluster::Cluster;
 
+/// What may happen, by the numbers of [`Accidents::one`].
+const KINDS: [u64; 13] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12];
 /// Time between two accidents.
 const BETWEEN: Span = Span::secs(20, 150);
 
@@ -22,11 +24,13 @@ pub struct Accidents {
     cluster: Cluster,
     chance: Chance,
     between: Span,
-    kinds: Vec<u64>,
-    /// For what is merely odd, if that happens: of its own stream, so that seeds stay what they were.
-    oddities: Option<Chance>,
+    /// For what is merely odd: of its own stream, so that seeds stay what they were.
+    oddities: Chance,
     /// For orders that come twice: of its own stream, for the same reason.
     twins: Chance,
+    /// For keys that are refused for a while: of its own stream, for the same reason.
+    keys: Chance,
+    keys_revoked: bool,
     /// Machines that were given to another account, with the one they are of.
     given_away: BTreeMap<String, String>,
 }
@@ -37,15 +41,15 @@ impl Accidents {
         let weather = Weather::new(rates, Chance::new(cluster.entropy(), "cloudstack/weather"));
         cloud.expose_to(weather);
         let chance = Chance::new(cluster.entropy(), "cloudstack/accidents");
-        let kinds = (0..13).collect();
         Self {
             cloud: cloud.clone(),
             cluster: cluster.clone(),
             chance,
             between: BETWEEN,
-            kinds,
-            oddities: Some(Chance::new(cluster.entropy(), "cloudstack/oddities")),
+            oddities: Chance::new(cluster.entropy(), "cloudstack/oddities"),
             twins: Chance::new(cluster.entropy(), "cloudstack/twins"),
+            keys: Chance::new(cluster.entropy(), "cloudstack/keys"),
+            keys_revoked: false,
             given_away: BTreeMap::new(),
         }
     }
@@ -57,14 +61,6 @@ impl Accidents {
         self
     }
 
-    /// Only those that leave Karpenter able to put things right meanwhile: no maintenance, no protected or hidden machines, no limits, nothing odd.
-    #[must_use]
-    pub fn gentle(mut self) -> Self {
-        self.kinds = vec![0, 1, 2, 3, 5, 6, 8, 9, 11];
-        self.oddities = None;
-        self
-    }
-
     /// One after the other, until [`CloudStack::heal`].
     pub async fn happen(mut self) {
         loop {
@@ -72,8 +68,8 @@ impl Accidents {
             if !self.cloud.is_exposed() {
                 break;
             }
-            let (what, odd, twins) = (self.one(), self.oddity(), self.twins());
-            for what in std::iter::once(what).chain(odd).chain(twins) {
+            let (what, odd, twins, keys) = (self.one(), self.oddity(), self.twins(), self.keys());
+            for what in std::iter::once(what).chain(odd).chain(twins).chain(keys) {
                 let what = format!("accident: {what}");
                 self.cluster.record(&"cloudstack".into(), what, "happened".to_owned(), &[]);
             }
@@ -91,7 +87,7 @@ impl Accidents {
         let machines = self.ours();
         let victim = self.chance.pick(&machines).cloned();
         let cloud = self.cloud.clone();
-        let kind = self.chance.pick(&self.kinds).copied().unwrap_or_default();
+        let kind = self.chance.pick(&KINDS).copied().unwrap_or_default();
         match (kind, victim) {
             (0, _) => {
                 cloud.restart();
@@ -175,7 +171,7 @@ impl Accidents {
     /// Nothing breaks, and yet it is not as anybody expects; what it was, if it was anything.
     fn oddity(&mut self) -> Option<String> {
         let machines = self.ours();
-        let (chance, cloud) = (self.oddities.as_mut()?, &self.cloud);
+        let (chance, cloud) = (&mut self.oddities, &self.cloud);
         if !chance.happens(0.5) {
             return None;
         }
@@ -187,7 +183,9 @@ impl Accidents {
                 format!("the server's clock is {minutes} min ahead")
             }
             1 => {
-                let size = if chance.happens(0.5) { 500 } else { 3 };
+                // Of many machines not so few that nothing else can be asked.
+                let few = 3.max(machines.len() / 10);
+                let size = if chance.happens(0.5) { 500 } else { few };
                 let repeated = usize::try_from(chance.below(3)).unwrap_or(0);
                 cloud.configure(|settings| (settings.page_size, settings.rows_repeated) = (size, repeated));
                 format!("pages have {size} rows and repeat {repeated}")
@@ -213,6 +211,17 @@ impl Accidents {
         Some(format!("the next {times} orders come twice"))
     }
 
+    /// Somebody revokes the tenant's keys, and makes that good at the next occasion.
+    fn keys(&mut self) -> Option<String> {
+        let revoke = self.keys.happens(0.05) && !self.keys_revoked;
+        if revoke == self.keys_revoked {
+            return None;
+        }
+        self.keys_revoked = revoke;
+        self.cloud.revoke_keys(revoke);
+        Some(if revoke { "the keys are revoked" } else { "the keys are taken again" }.to_owned())
+    }
+
     fn give_back(&mut self) {
         for (id, account) in std::mem::take(&mut self.given_away) {
             self.cloud.assign_machine(&id, Some(&account), None);
@@ -221,6 +230,7 @@ impl Accidents {
 
     fn put_right(&mut self) {
         self.give_back();
+        self.cloud.revoke_keys(false);
         self.cloud.break_hosts(false);
         self.cloud.limit("user_vm", -1);
         self.cloud.set_clock_ahead(SignedDuration::ZERO);

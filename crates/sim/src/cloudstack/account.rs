@@ -60,6 +60,8 @@ pub struct Account {
     pub(crate) created: String,
     /// Whether it may make nothing any more.
     pub(crate) disabled: bool,
+    /// Whether its keys are refused.
+    pub(crate) keys_revoked: bool,
     /// By the name of the resource; absent or negative is no limit.
     pub(crate) limits: BTreeMap<String, i64>,
     /// Calls in the current window, and its end.
@@ -97,6 +99,7 @@ impl Account {
             role_id: text("roleid"),
             created: text("created"),
             disabled: false,
+            keys_revoked: false,
             limits,
             calls: (0, Timestamp::MIN),
             user: value["user"].clone(),
@@ -106,6 +109,9 @@ impl Account {
 
     /// The secret that belongs to a key, if the key is one of this account.
     pub(crate) fn secret_of(&self, key: &str) -> Option<&str> {
+        if self.keys_revoked {
+            return None;
+        }
         if self.api_key == key {
             return Some(&self.secret_key);
         }

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::account::Role;
 use super::jobs::after;
-use super::state::{Group, Owner, Project, State, Work};
+use super::state::{Group, Job, Owner, Project, State, Work};
 use super::wire::{Call, Refusal};
 
 const AFFINITY_TYPES: [&str; 4] =
@@ -18,7 +18,7 @@ impl State {
         match call.command() {
             "listCapabilities" => Ok(self.capabilities(role)),
             "getApiLimit" => self.api_limit(caller, now),
-            "queryAsyncJobResult" => self.query_job(call, now),
+            "queryAsyncJobResult" => self.query_job(caller, call, now),
             "destroyVirtualMachine" => {
                 let work = Work::Destroy { expunge: call.flag("expunge"), volumes: call.list("volumeids") };
                 self.machine_job(caller, call, "user.vm.DestroyVMCmd", work, now)
@@ -34,7 +34,10 @@ impl State {
             "rebootVirtualMachine" => {
                 self.machine_job(caller, call, "user.vm.RebootVMCmd", Work::Reboot, now)
             }
-            "scaleVirtualMachine" => self.machine_job(caller, call, "user.vm.ScaleVMCmd", Work::Scale, now),
+            "scaleVirtualMachine" => {
+                let work = self.scaling(call);
+                self.machine_job(caller, call, "user.vm.ScaleVMCmd", work, now)
+            }
             "createVolume" => self.create_volume(caller, call, now),
             "attachVolume" => self.attach_volume(caller, call, now),
             "destroyVolume" | "deleteVolume" => self.destroy_volume(caller, call, now),
@@ -88,19 +91,26 @@ impl State {
         }}))
     }
 
-    fn query_job(&self, call: &Call, now: Timestamp) -> Result<Value, Refusal> {
-        if let Some(resource) = call.get("resourceid") {
-            let of_resource =
-                |job: &&super::state::Job| job.instance.as_ref().is_some_and(|(_, id)| id == resource);
-            let remembered = self.jobs.values().filter(|job| !self.has_forgotten(job, now));
-            let newest = remembered.filter(of_resource).max_by_key(|job| job.created);
-            return newest
-                .map(|job| self.render_job(job))
-                .ok_or_else(|| Refusal::entity(call.command(), "resourceid", resource));
+    fn query_job(&self, caller: usize, call: &Call, now: Timestamp) -> Result<Value, Refusal> {
+        let job = match call.get("resourceid") {
+            Some(resource) => {
+                let of_resource = |job: &&Job| job.instance.as_ref().is_some_and(|(_, id)| id == resource);
+                let remembered = self.jobs.values().filter(|job| !self.has_forgotten(job, now));
+                let newest = remembered.filter(of_resource).max_by_key(|job| job.created);
+                newest.ok_or_else(|| Refusal::entity(call.command(), "resourceid", resource))?
+            }
+            None => {
+                let id = call.get("jobid").unwrap_or_default();
+                let job = self.jobs.get(id).filter(|job| !self.has_forgotten(job, now));
+                job.ok_or_else(|| Refusal::entity(call.command(), "jobid", id))?
+            }
+        };
+        // Whose it is goes by who ordered it, in a project, too.
+        if !self.may(caller, &self.owner_of(job.account)) {
+            let place = self.jobs.keys().position(|id| *id == job.id).unwrap_or_default() + 1;
+            let text = format!("Account {} is not authorized to see job id={place}", self.described(caller));
+            return Err(Refusal::denied(text));
         }
-        let id = call.get("jobid").unwrap_or_default();
-        let job = self.jobs.get(id).filter(|job| !self.has_forgotten(job, now));
-        let job = job.ok_or_else(|| Refusal::entity(call.command(), "jobid", id))?;
         Ok(self.render_job(job))
     }
 
@@ -116,9 +126,7 @@ impl State {
         if let Some(machine) = self.machine(&id)
             && !self.may(caller, &machine.owner)
         {
-            let name = self.accounts.get(caller).map_or("", |account| account.name.as_str());
-            let text = format!("Account {name} does not have permission to operate with provided resource");
-            return Err(Refusal::new(531, 4365, text));
+            return Err(Refusal::of_others());
         }
         let instance = Some(("VirtualMachine", id));
         let job = self.accept(caller, class, instance, work, call.get("customjobid"), now)?;
@@ -169,6 +177,9 @@ impl State {
 
     fn delete_group(&mut self, caller: usize, call: &Call, now: Timestamp) -> Result<Value, Refusal> {
         let id = call.get("id").unwrap_or_default().to_owned();
+        if self.groups.iter().any(|group| group.id == id && !self.may(caller, &group.owner)) {
+            return Err(Refusal::of_others());
+        }
         // The server takes machines out of it without asking, as its source says.
         for machine in self.machines.values_mut() {
             machine.groups.retain(|group| *group != id);

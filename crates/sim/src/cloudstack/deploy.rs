@@ -42,12 +42,9 @@ impl State {
         let account = self.accounts.get(caller).ok_or_else(Refusal::unauthorized)?.clone();
         let get = |name: &str| call.get(name).unwrap_or_default().to_owned();
         let owner = self.owner_named(caller, call)?;
-        if let Some(owner) = self.accounts.get(owner.account).filter(|owner| owner.disabled) {
-            let text = format!(
-                "The owner of vm to deploy is disabled: Account [{{\"accountName\":\"{}\",\"id\":{},\"uuid\":\"{}\"}}]",
-                owner.name, owner.number, owner.id
-            );
-            return Err(Refusal::new(531, 4365, text));
+        if self.accounts.get(owner.account).is_some_and(|owner| owner.disabled) {
+            let text = format!("The owner of vm to deploy is disabled: {}", self.described(owner.account));
+            return Err(Refusal::denied(text));
         }
         let number_of_machine = self.next_machine;
         let name = call.get("name").map_or_else(|| format!("VM-{number_of_machine}"), str::to_owned);
@@ -60,7 +57,7 @@ impl State {
         }
         if call.get("customid").is_some() && account.role != Role::Root {
             let text = "Please check your permissions, you are not allowed to create/update custom id";
-            return Err(Refusal::new(531, 4365, text));
+            return Err(Refusal::denied(text));
         }
         self.check_user_data(call)?;
         let zone_id = get("zoneid");
@@ -72,7 +69,7 @@ impl State {
         };
         if zone["allocationstate"] == "Disabled" && account.role != Role::Root {
             let text = format!("Cannot perform this operation, Zone is currently disabled: {}", zone_text());
-            return Err(Refusal::new(531, 4365, text));
+            return Err(Refusal::denied(text));
         }
         if offering.is_null() || offering["state"] == "Inactive" {
             let text = format!("Service offering is inactive: [{}].", get("serviceofferingid"));
@@ -80,6 +77,14 @@ impl State {
         }
         if Self::by_id(&self.templates, &get("templateid")).is_none() {
             return Err(Refusal::parameter("Unable to use template 204"));
+        }
+        if !self.may_launch(&owner, &get("templateid")) {
+            let text = format!(
+                "Account {} does not have permission to launch instances from template {}",
+                self.described(owner.account),
+                get("templateid")
+            );
+            return Err(Refusal::denied(text));
         }
         let of_template = Self::by_id(&self.templates, &get("templateid"))
             .and_then(|template| template["hypervisor"].as_str())
@@ -94,10 +99,12 @@ impl State {
             zones_of_offering.is_empty() || zones_of_offering.split(',').any(|zone| zone == zone_id);
         if !sold_there || !self.is_for(&offering, &owner) {
             let text = format!(
-                "There's no way to confirm Account [{{\"accountName\":\"{}\",\"id\":{},\"uuid\":\"{}\"}}] has access to Service offering {{\"id\":21,\"name\":{},\"uuid\":{}}}.",
-                account.name, account.number, account.id, offering["name"], offering["id"]
+                "There's no way to confirm {} has access to Service offering {{\"id\":21,\"name\":{},\"uuid\":{}}}.",
+                self.described(caller),
+                offering["name"],
+                offering["id"]
             );
-            return Err(Refusal::new(531, 4365, text));
+            return Err(Refusal::denied(text));
         }
         let (cpu, cpu_speed, memory, mut details) = size(&offering, call)?;
         let networks = call.list("networkids");
@@ -117,7 +124,12 @@ impl State {
                 );
                 return Err(Refusal::parameter(text));
             }
+            if !self.may_join(&owner, &network) {
+                let text = format!("Unable to use network with id= {id}, permission denied");
+                return Err(Refusal::denied(text));
+            }
         }
+        self.check_groups(caller, &owner, call)?;
         let has_groups = |network: &Value| {
             let mut services = network["service"].as_array().into_iter().flatten();
             network["zoneid"] == zone["id"] && services.any(|service| service["name"] == "SecurityGroup")
@@ -245,7 +257,7 @@ impl State {
         machine.id = self.uuid();
         for i in 0..machine.nics.len() {
             let network = machine.nics[i].network.clone();
-            let address = self.free_address(&network).ok_or_else(|| Refusal::hidden(0))?;
+            let address = self.free_address(&network).ok_or_else(|| self.no_address(caller, &network))?;
             let id = self.uuid();
             let standing = Self::by_id(&self.networks, &network).is_some_and(|n| n["state"] == "Implemented");
             let nic = &mut machine.nics[i];
@@ -267,7 +279,7 @@ impl State {
             device: 0,
             size_bytes: root_bytes,
             offering: root_offering,
-            destroyed: false,
+            destroyed: None,
             tags: Vec::new(),
         };
         self.volumes.push(root.clone());
@@ -287,20 +299,47 @@ impl State {
         Ok(json!({"id": id, "jobid": job}))
     }
 
-    /// Whose the new thing is to be.
-    pub(crate) fn owner_named(&self, caller: usize, call: &Call) -> Result<Owner, Refusal> {
-        if let Some(project) = call.get("projectid") {
-            return Ok(Owner { account: caller, project: Some(project.to_owned()) });
+    /// Whether a machine of this owner may be made of a template: of one that is public, or the account's own.
+    fn may_launch(&self, owner: &Owner, template: &str) -> bool {
+        let template = Self::by_id(&self.templates, template).cloned().unwrap_or_default();
+        template["ispublic"] != false || self.is_root(owner) || self.owns(owner, &template)
+    }
+
+    /// Whether a machine of this owner may have an interface in a network: in one of the owner, or one that is for all of a domain.
+    fn may_join(&self, owner: &Owner, network: &Value) -> bool {
+        network["acltype"] == "Domain" || self.is_root(owner) || self.owns(owner, network)
+    }
+
+    /// Only root is told why.
+    fn no_address(&self, caller: usize, network: &str) -> Refusal {
+        match self.is_root(&self.owner_of(caller)) {
+            true => Refusal::new(530, 0, format!("Unable to acquire Guest IP address for network {network}")),
+            false => Refusal::hidden(0),
         }
-        match call.get("account") {
-            None => Ok(Owner { account: caller, project: None }),
-            Some(name) => {
-                let found = self.accounts.iter().position(|account| account.name == name);
-                let owner = found.map(|account| Owner { account, project: None });
-                owner.filter(|owner| self.may(caller, owner)).ok_or_else(|| {
-                    Refusal::new(531, 4365, format!("Unable to find account {name} in domain"))
-                })
+    }
+
+    fn is_root(&self, owner: &Owner) -> bool {
+        let account = self.accounts.get(owner.account);
+        owner.project.is_none() && account.is_some_and(|account| account.role == Role::Root)
+    }
+
+    /// Affinity groups are the machine's owner's; those of dedicated hosts are for whoever may see them.
+    fn check_groups(&self, caller: usize, owner: &Owner, call: &Call) -> Result<(), Refusal> {
+        let wanted = call.list("affinitygroupids");
+        for group in self.groups.iter().filter(|group| wanted.contains(&group.id)) {
+            let dedicated = group.kind == "ExplicitDedication";
+            if !self.may(caller, &group.owner) || !(dedicated || group.owner.is(owner)) {
+                return Err(Refusal::of_others());
             }
+        }
+        let wanted = call.list("securitygroupids");
+        let mut groups = self.security_groups.iter();
+        let id = |group: &Value| group["id"].as_str().unwrap_or_default().to_owned();
+        match groups
+            .any(|group| wanted.contains(&id(group)) && !self.is_root(owner) && !self.owns(owner, group))
+        {
+            true => Err(Refusal::of_others()),
+            false => Ok(()),
         }
     }
 
@@ -392,7 +431,10 @@ fn valid_name(name: &str) -> bool {
 }
 
 /// Cores, megahertz, mebibytes, and the details that say so.
-fn size(offering: &Value, call: &Call) -> Result<(i64, i64, i64, BTreeMap<String, String>), Refusal> {
+pub(crate) fn size(
+    offering: &Value,
+    call: &Call,
+) -> Result<(i64, i64, i64, BTreeMap<String, String>), Refusal> {
     let details: BTreeMap<String, String> = call
         .map("details")?
         .into_iter()

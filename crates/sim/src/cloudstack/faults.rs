@@ -37,6 +37,8 @@ pub enum Trouble {
     Delay(Duration),
     /// It comes twice at the same moment, the second time under a job of its own, as from another leader: whose answer nobody here hears.
     Twice,
+    /// It is carried out, and the server dies before it answers, and is back at once.
+    Restart,
     /// The server refuses with this code and text.
     Fail(u16, i64, String),
 }

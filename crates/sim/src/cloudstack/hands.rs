@@ -7,7 +7,6 @@ use serde_json::{Value, json};
 
 use super::CloudStack;
 use super::account::Role;
-use super::jobs::stamp;
 use super::state::{Group, Machine, Owner, Router, State, Volume};
 
 /// A machine as a test looks at it.
@@ -44,11 +43,21 @@ impl MachineView {
     pub fn is_live(&self) -> bool {
         is_live(&self.state)
     }
+
+    /// Whether somebody has still to remove it: also what failed to start holds its name and address.
+    pub fn is_there(&self) -> bool {
+        is_there(&self.state)
+    }
 }
 
 /// Whether a machine in this state is there and not about to go.
 pub(super) fn is_live(state: &str) -> bool {
     !matches!(state, "Destroyed" | "Expunging" | "Error")
+}
+
+/// Whether a machine in this state has still to be removed.
+pub(super) fn is_there(state: &str) -> bool {
+    !matches!(state, "Destroyed" | "Expunging")
 }
 
 fn view(machine: &Machine, state: &State) -> MachineView {
@@ -99,28 +108,20 @@ impl CloudStack {
     fn record(&self, id: &str, kind: &str, what: &str, stage: &str) {
         let now = self.now();
         let mut state = self.state();
-        let Some(number) = state.machine_ids.get(id).copied() else { return };
-        let Some(owner) = state.machines.get(&number).map(|machine| machine.owner.clone()) else { return };
-        let mut event = json!({
-            "id": format!("00000000-0000-4000-8000-{:012x}", state.history.len()),
-            "username": "operator", "type": kind, "level": "INFO", "state": stage,
-            "description": format!("{what} VM: {id}"), "created": stamp(now),
-            "resourceid": id, "resourcetype": "VirtualMachine", "archived": false,
-        });
-        for (key, value) in state.owned(&owner) {
-            event[key] = value;
-        }
-        state.history.push((owner, event));
+        let Some(machine) = state.machine(id).cloned() else { return };
+        state.record(&machine, "operator", kind, what, stage, now);
     }
 
     /// The server begins to move a machine to another host.
     pub fn begin_moving_machine(&self, id: &str) {
         self.record(id, "VM.MIGRATE", "Migrating", "Started");
+        self.change(id, |machine| machine.state = "Migrating");
     }
 
     /// The machine runs on another host.
     pub fn finish_moving_machine(&self, id: &str) {
         self.record(id, "VM.MIGRATE", "Successfully completed migrating", "Completed");
+        self.change(id, |machine| machine.state = "Running");
     }
 
     /// Somebody stops a machine.
@@ -145,6 +146,14 @@ impl CloudStack {
     /// A machine cannot be brought back from its backup.
     pub fn fail_to_restore_machine(&self, id: &str) {
         self.change(id, |machine| machine.state = "RestoreError");
+    }
+
+    /// A machine failed to start for good.
+    pub fn fail_machine(&self, id: &str) {
+        self.change(id, |machine| {
+            machine.state = "Error";
+            machine.host = None;
+        });
     }
 
     /// The server sees a machine again.
@@ -452,7 +461,7 @@ impl CloudStack {
     /// Volumes that are neither root disks nor destroyed, with the machine they are attached to.
     pub fn data_disks(&self) -> Vec<(String, Option<String>)> {
         let state = self.state();
-        let disks = state.volumes.iter().filter(|volume| !volume.root && !volume.destroyed);
+        let disks = state.volumes.iter().filter(|volume| !volume.root && volume.destroyed.is_none());
         disks
             .map(|disk| {
                 let machine = disk.machine.and_then(|number| state.machines.get(&number));
@@ -464,15 +473,22 @@ impl CloudStack {
     /// The names of the volumes [`Self::data_disks`] names.
     pub fn names_of_disks(&self) -> BTreeMap<String, String> {
         let state = self.state();
-        let disks = state.volumes.iter().filter(|volume| !volume.root && !volume.destroyed);
+        let disks = state.volumes.iter().filter(|volume| !volume.root && volume.destroyed.is_none());
         disks.map(|disk| (disk.id.clone(), disk.name.clone())).collect()
     }
 
     /// The tags of the volumes [`Self::data_disks`] names.
     pub fn tags_of_disks(&self) -> BTreeMap<String, BTreeMap<String, String>> {
         let state = self.state();
-        let disks = state.volumes.iter().filter(|volume| !volume.root && !volume.destroyed);
+        let disks = state.volumes.iter().filter(|volume| !volume.root && volume.destroyed.is_none());
         disks.map(|disk| (disk.id.clone(), disk.tags.iter().cloned().collect())).collect()
+    }
+
+    /// Somebody sets tags of a volume.
+    pub fn tag_disk(&self, id: &str, tags: &[(&str, &str)]) {
+        for volume in self.state().volumes.iter_mut().filter(|volume| volume.id == id) {
+            volume.tags.extend(tags.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())));
+        }
     }
 
     /// Somebody, such as a storage driver, makes a volume and attaches it to a machine; gives back its id.
@@ -501,7 +517,7 @@ impl CloudStack {
             device,
             size_bytes: 8 << 30,
             offering: offering.unwrap_or_default().to_owned(),
-            destroyed: false,
+            destroyed: None,
             tags: Vec::new(),
         };
         state.volumes.push(disk);

@@ -1,4 +1,4 @@
-//! Jobs: accepted at once, carried out step by step, one at a time per machine.
+//! Jobs: accepted at once, carried out step by step, one at a time per machine. What starts and stops machines is in `power`.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
 use super::account::Role;
-use super::state::{Event, Job, Outcome, Router, State, Work};
+use super::state::{Event, Job, Outcome, State, Work};
 use super::wire::Refusal;
 use crate::chance::Span;
 
@@ -67,6 +67,11 @@ impl State {
 
     fn begin(&mut self, id: &str, now: Timestamp) {
         let Some(job) = self.jobs.get(id) else { return };
+        if job.work == Work::Stop {
+            let machine = job.machine;
+            self.begin_to_stop(machine, now);
+        }
+        let Some(job) = self.jobs.get(id) else { return };
         let latencies = self.settings.latencies;
         let span: Span = match &job.work {
             Work::Start { start: true, .. } => {
@@ -111,11 +116,14 @@ impl State {
         let outcome = match job.work.clone() {
             Work::Start { deploy, start, placed } => self.step_start(&job, deploy, start, placed, now),
             Work::Stop => Some(self.stopped(&job, now)),
-            Work::Reboot | Work::Scale => Some(self.rendered(&job)),
+            Work::Reboot => Some(self.rebooted(&job)),
+            Work::Scale { offering, wanted } => Some(self.scaled(&job, &offering, wanted)),
             Work::Destroy { expunge, volumes } => Some(self.destroyed(&job, expunge, &volumes, now)),
             Work::Expunge => Some(self.expunged(&job)),
-            Work::Tag { resource_type, ids, tags } => Some(self.tagged(&resource_type, &ids, &tags)),
-            Work::Untag { ids, tags } => Some(self.untagged(&ids, &tags)),
+            Work::Tag { resource_type, ids, tags } => {
+                Some(self.tagged(job.account, &resource_type, &ids, &tags))
+            }
+            Work::Untag { ids, tags } => Some(self.untagged(job.account, &ids, &tags)),
             Work::Attach { volume, machine, device } => Some(self.attached(&volume, machine, device)),
             Work::Nothing(result) => Some(Outcome::Done(result)),
         };
@@ -143,7 +151,8 @@ impl State {
         }
     }
 
-    fn rendered(&self, job: &Job) -> Outcome {
+    /// The machine as it is now, as the result of a job.
+    pub(crate) fn rendered(&self, job: &Job) -> Outcome {
         let role = self.accounts.get(job.account).map_or(Role::User, |account| account.role);
         let machine = job.machine.and_then(|number| self.machines.get(&number));
         let rendered = machine.map_or(Value::Null, |machine| {
@@ -153,138 +162,6 @@ impl State {
             rendered
         });
         Outcome::Done(json!({"virtualmachine": rendered}))
-    }
-
-    fn step_start(
-        &mut self,
-        job: &Job,
-        deploy: bool,
-        start: bool,
-        placed: bool,
-        now: Timestamp,
-    ) -> Option<Outcome> {
-        let number = job.machine?;
-        if !start {
-            return Some(self.rendered(job));
-        }
-        if !placed {
-            let machine = self.machines.get(&number)?.clone();
-            let host = match self.place(&machine) {
-                Ok(host) => host,
-                Err((code, text)) => return Some(self.failed_start(number, deploy, false, code, text, now)),
-            };
-            let mut first = false;
-            for nic in &machine.nics {
-                for network in self.networks.iter_mut().filter(|n| n["id"] == nic.network.as_str()) {
-                    if network["state"] == "Allocated" {
-                        network["state"] = "Implementing".into();
-                        first = true;
-                    }
-                    first |= network["state"] == "Implementing";
-                }
-            }
-            let latencies = self.settings.latencies;
-            let span = if first { latencies.first_start } else { latencies.start };
-            let done = after(now, self.delays.duration(&span));
-            if first {
-                for nic in &machine.nics {
-                    self.schedule(done, Event::Implemented(nic.network.clone()));
-                }
-            }
-            let machine = self.machines.get_mut(&number)?;
-            machine.state = "Starting";
-            machine.host = Some(host);
-            machine.stored = true;
-            machine.updated = Some(now);
-            for nic in &mut machine.nics {
-                nic.plugged = true;
-            }
-            if let Some(job) = self.jobs.get_mut(&job.id) {
-                job.work = Work::Start { deploy, start, placed: true };
-            }
-            self.schedule(done, Event::Step(job.id.clone()));
-            return None;
-        }
-        let machine = self.machines.get(&number)?;
-        let broken = machine.host.as_ref().is_some_and(|host| self.broken_hosts.contains(host));
-        if self.settings.volumes_fail {
-            // Since 4.22.1 tenants are not told more.
-            let why = match self.is_older_than(&[4, 22, 1]) {
-                true => "[Unable to create a deployment after 3 attempts]",
-                false => "insufficient capacity",
-            };
-            let text = format!("Unable to start a VM [{}] due to {why}.", machine.id);
-            return Some(self.failed_start(number, deploy, true, 530, text, now));
-        }
-        let routers = machine.nics.iter().filter_map(|nic| self.broken_routers.get(&nic.network));
-        if let Some(how) = routers.copied().next() {
-            let text = self.failed_router(&machine.id, how);
-            return Some(self.failed_start(number, deploy, true, 530, text, now));
-        }
-        if self.settings.starts_fail || broken {
-            let text = format!(
-                "Unable to orchestrate the start of VM instance {{\"instanceName\":\"{}\",\"uuid\":\"{}\"}}.",
-                self.instance_name(machine),
-                machine.id
-            );
-            return Some(self.failed_start(number, deploy, true, 530, text, now));
-        }
-        let machine = self.machines.get_mut(&number)?;
-        machine.state = "Running";
-        machine.updated = Some(now);
-        machine.details.remove("deployvm");
-        Some(self.rendered(job))
-    }
-
-    /// What is said of a machine whose network has a router that fails.
-    fn failed_router(&self, machine: &str, how: Router) -> String {
-        match how {
-            Router::Unreachable if self.is_older_than(&[4, 23]) => {
-                "Network is unavailable. Please contact administrator".to_owned()
-            }
-            Router::Unreachable => {
-                format!("The Network for VM {machine} is unavailable. Please contact administrator.")
-            }
-            // Since 4.22.1 tenants are not told more.
-            Router::Disobedient if self.is_older_than(&[4, 22, 1]) => format!(
-                "Unable to start a VM [{machine}] due to [Unable to create a deployment for VM instance {{\"uuid\":\"{machine}\"}}]."
-            ),
-            Router::Disobedient => format!("Unable to start a VM [{machine}] due to insufficient capacity."),
-        }
-    }
-
-    fn failed_start(
-        &mut self,
-        number: u64,
-        deploy: bool,
-        was_placed: bool,
-        code: u16,
-        text: String,
-        now: Timestamp,
-    ) -> Outcome {
-        if let Some(machine) = self.machines.get_mut(&number) {
-            machine.state = if deploy { "Error" } else { "Stopped" };
-            machine.host = None;
-            machine.updated = Some(now);
-            if was_placed {
-                for nic in &mut machine.nics {
-                    nic.plugged = false;
-                }
-            }
-        }
-        Outcome::Failed(code, text)
-    }
-
-    fn stopped(&mut self, job: &Job, now: Timestamp) -> Outcome {
-        if let Some(machine) = job.machine.and_then(|number| self.machines.get_mut(&number)) {
-            machine.state = "Stopped";
-            machine.host = None;
-            machine.updated = Some(now);
-            for nic in &mut machine.nics {
-                nic.plugged = false;
-            }
-        }
-        self.rendered(job)
     }
 
     fn destroyed(&mut self, job: &Job, expunge: bool, volumes: &[String], now: Timestamp) -> Outcome {
@@ -313,7 +190,7 @@ impl State {
         }
         for volume in self.volumes.iter_mut().filter(|volume| volume.machine == Some(number)) {
             if volumes.contains(&volume.id) {
-                volume.destroyed = true;
+                volume.destroyed = Some(now);
                 volume.machine = None;
             } else if !volume.root {
                 volume.machine = None;
@@ -338,6 +215,7 @@ impl State {
             }
         }
         if expunge {
+            self.volumes.retain(|volume| volume.destroyed.is_none() || !volumes.contains(&volume.id));
             self.remove(number);
             let empty = json!({"securitygroup": [], "nic": [], "affinitygroup": [], "deleteprotection": false, "tags": []});
             return Outcome::Done(json!({"virtualmachine": empty}));
@@ -364,51 +242,6 @@ impl State {
         }
     }
 
-    fn tagged(&mut self, resource_type: &str, ids: &[String], tags: &[(String, String)]) -> Outcome {
-        if matches!(resource_type, "ServiceOffering" | "DiskOffering" | "NetworkOffering") {
-            let text = format!("The resource type {resource_type} doesn't support resource tags");
-            return Outcome::Failed(431, text);
-        }
-        if let Some((key, _)) = tags.iter().find(|(key, value)| key.is_empty() || value.is_empty()) {
-            return Outcome::Failed(431, format!("Value for the key {key} is either null or empty"));
-        }
-        for id in ids {
-            let Some(there) = self.tags_of(id) else {
-                return Outcome::Failed(
-                    431,
-                    format!("Unable to find resource by id {id} and type {resource_type}"),
-                );
-            };
-            if let Some((key, _)) =
-                tags.iter().find(|(key, _)| there.iter().any(|(other, _)| other.eq_ignore_ascii_case(key)))
-            {
-                return Outcome::Failed(530, format!("tag {key} already on {resource_type} with id {id}"));
-            }
-        }
-        for id in ids {
-            if let Some(there) = self.tags_of(id) {
-                there.extend(tags.iter().cloned());
-            }
-        }
-        Outcome::Done(json!({"success": true}))
-    }
-
-    fn untagged(&mut self, ids: &[String], tags: &[(String, String)]) -> Outcome {
-        for id in ids {
-            if let Some(there) = self.tags_of(id) {
-                there.retain(|(key, _)| !tags.is_empty() && !tags.iter().any(|(gone, _)| gone == key));
-            }
-        }
-        Outcome::Done(json!({"success": true}))
-    }
-
-    fn tags_of(&mut self, id: &str) -> Option<&mut Vec<(String, String)>> {
-        if let Some(number) = self.machine_ids.get(id) {
-            return self.machines.get_mut(number).map(|machine| &mut machine.tags);
-        }
-        self.volumes.iter_mut().find(|volume| volume.id == id).map(|volume| &mut volume.tags)
-    }
-
     /// The machine goes for good; its data disks stay behind.
     pub(crate) fn remove(&mut self, number: u64) {
         self.machines.remove(&number);
@@ -418,19 +251,21 @@ impl State {
         }
     }
 
-    /// Destroyed machines whose time is over go for good.
+    /// Machines that were destroyed, or failed to start, go for good when their time is over, and so do volumes that were destroyed.
     pub(crate) fn expunge_due(&mut self, now: Timestamp) {
         let delay = self.settings.expunge_delay;
         let due: Vec<u64> = self
             .machines
             .values()
-            .filter(|machine| matches!(machine.state, "Destroyed" | "Expunging"))
+            .filter(|machine| matches!(machine.state, "Destroyed" | "Expunging" | "Error"))
             .filter(|machine| after(machine.updated.unwrap_or(machine.created), delay) <= now)
             .map(|machine| machine.number)
             .collect();
         for number in due {
             self.remove(number);
         }
+        let delay = self.settings.storage_cleanup_delay;
+        self.volumes.retain(|volume| volume.destroyed.is_none_or(|at| after(at, delay) > now));
     }
 
     /// The server dies and comes back: jobs end without a result, what was starting stands still.
@@ -445,6 +280,11 @@ impl State {
         }
         for machine in self.machines.values_mut() {
             machine.jobs.clear();
+            if machine.state == "Stopping" {
+                machine.state = "Stopped";
+                machine.host = None;
+                machine.updated = Some(now);
+            }
             if machine.state == "Starting" {
                 machine.details.insert("Message.ReservedCapacityFreed.Flag".to_owned(), "false".to_owned());
                 machine.state = "Stopped";

@@ -31,12 +31,11 @@ const LISTED: [(&str, &str); 17] = [
 impl State {
     /// How much of a resource is used.
     pub(crate) fn usage(&self, owner: &Owner, resource: &str) -> i64 {
-        let same = |other: &Owner| {
-            other.project == owner.project && (owner.project.is_some() || other.account == owner.account)
-        };
-        let machines = || self.machines.values().filter(|machine| machine.counts() && same(&machine.owner));
+        let machines =
+            || self.machines.values().filter(|machine| machine.counts() && machine.owner.is(owner));
         let count = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
-        let volumes = || self.volumes.iter().filter(|volume| !volume.destroyed && same(&volume.owner));
+        let volumes =
+            || self.volumes.iter().filter(|volume| volume.destroyed.is_none() && volume.owner.is(owner));
         match resource {
             "user_vm" => count(machines().count()),
             "cpu" => machines().map(|machine| machine.cpu).sum(),
@@ -44,18 +43,7 @@ impl State {
             "gpu" => machines().map(|machine| machine.gpus).sum(),
             "volume" => count(volumes().count()),
             "primary_storage" => volumes().map(|volume| volume.size_bytes >> 30).sum(),
-            "network" => count(
-                self.networks
-                    .iter()
-                    .filter(|network| match &owner.project {
-                        Some(project) => network["projectid"] == project.as_str(),
-                        None => {
-                            let name = self.accounts.get(owner.account).map(|a| a.name.as_str());
-                            network["account"].as_str() == name && name.is_some()
-                        }
-                    })
-                    .count(),
-            ),
+            "network" => count(self.networks.iter().filter(|network| self.owns(owner, network)).count()),
             "project" if owner.project.is_none() => {
                 count(self.projects.iter().filter(|project| project.owner == owner.account).count())
             }

@@ -74,7 +74,7 @@ impl State {
                     |o: &&Value| selected(o, call) && in_zone(o, call) && self.offers(caller, role, o, call);
                 ("diskoffering", self.disk_offerings.iter().filter(shown).cloned().collect())
             }
-            "listTemplates" => ("template", self.list_templates(role, call)?),
+            "listTemplates" => ("template", self.list_templates(caller, role, call)?),
             "listNetworks" => ("network", self.list_networks(caller, role, call)?),
             "listHosts" => {
                 let in_zone = |host: &&Value| call.get("zoneid").is_none_or(|zone| host["zoneid"] == zone);
@@ -84,7 +84,7 @@ impl State {
             "listCapacity" => ("capacity", self.list_capacity(call)),
             "listVirtualMachines" => ("virtualmachine", self.list_machines(caller, role, call)?),
             "listNics" => ("nic", self.list_nics(caller, call)?),
-            "listVolumes" => ("volume", self.list_volumes(caller, role, call)),
+            "listVolumes" => ("volume", self.list_volumes(caller, call)),
             "listTags" => ("tag", self.list_tags(caller, call)),
             "listAffinityGroups" => {
                 let groups = self.groups.iter().filter(|group| {
@@ -266,14 +266,16 @@ impl State {
         Ok(wanted.cloned().collect())
     }
 
-    fn list_templates(&self, role: Role, call: &Call) -> Result<Vec<Value>, Refusal> {
+    fn list_templates(&self, caller: usize, role: Role, call: &Call) -> Result<Vec<Value>, Refusal> {
         let filter = call.get("templatefilter").unwrap_or_default();
         if filter == "all" && role != Role::Root {
             return Err(Refusal::parameter("Filter all can be specified by admin only"));
         }
         let tags = call.pairs("tags")?;
+        let owner = self.owner_named(caller, call)?;
         let wanted = self.templates.iter().filter(|template| {
             selected(template, call)
+                && (template["ispublic"] != false || role == Role::Root || self.owns(&owner, template))
                 && tagged(template, &tags)
                 && (filter == "all" || template["templatetype"] != "SYSTEM")
                 && (filter != "featured" || template["isfeatured"] == true)
@@ -303,7 +305,9 @@ impl State {
         let on_behalf_of = call.get("account").filter(|_| role != Role::User);
         let wanted = self.networks.iter().filter(|network| {
             let mine = match call.get("projectid") {
-                Some("-1") => !network["projectid"].is_null(),
+                Some("-1") => {
+                    network["projectid"].as_str().is_some_and(|project| self.may_use_project(caller, project))
+                }
                 Some(project) => network["projectid"] == project,
                 None => {
                     network["projectid"].is_null()
@@ -467,21 +471,18 @@ impl State {
         let machine = self.machine(call.get("virtualmachineid").unwrap_or_default());
         let machine = machine.ok_or_else(|| Refusal::new(530, 9999, "Virtual machine id does not exist"))?;
         if !self.may(caller, &machine.owner) {
-            let name = self.accounts.get(caller).map_or("", |account| account.name.as_str());
-            let text = format!("Account {name} does not have permission to operate with provided resource");
-            return Err(Refusal::new(531, 4365, text));
+            return Err(Refusal::of_others());
         }
         Ok(self.render_nics(machine))
     }
 
-    fn list_volumes(&self, caller: usize, role: Role, call: &Call) -> Vec<Value> {
+    fn list_volumes(&self, caller: usize, call: &Call) -> Vec<Value> {
         let of_machine = call.get("virtualmachineid").and_then(|id| self.machine_ids.get(id));
         let wanted = self.volumes.iter().filter(|volume| {
             self.shows(caller, &volume.owner, call)
                 && call.get("id").is_none_or(|id| volume.id == id)
                 && (call.get("virtualmachineid").is_none() || volume.machine.as_ref() == of_machine)
                 && call.get("type").is_none_or(|kind| (kind == "ROOT") == volume.root)
-                && (!volume.destroyed || call.get("id").is_some() || role != Role::User)
         });
         let tags = call.pairs("tags").unwrap_or_default();
         let rendered = wanted.map(|volume| self.render_volume(volume));
@@ -504,22 +505,6 @@ impl State {
                     && call.get("value").is_none_or(|value| tag["value"] == value)
             })
             .collect()
-    }
-
-    /// Whether the caller may look at what belongs to the account it names.
-    pub(crate) fn check_account(&self, caller: usize, call: &Call) -> Result<(), Refusal> {
-        let (Some(name), Some(domain)) = (call.get("account"), call.get("domainid")) else { return Ok(()) };
-        let found = self.accounts.iter().position(|a| a.name == name && a.domain_id == domain);
-        let Some(account) = found else {
-            let text = format!("Unable to find account by name {name} in domain {domain}");
-            return Err(Refusal::parameter(text));
-        };
-        if self.may(caller, &self.owner_of(account)) {
-            return Ok(());
-        }
-        let caller = self.accounts.get(caller).map_or("", |account| account.name.as_str());
-        let text = format!("Account {caller} does not have permission to operate within the account {name}");
-        Err(Refusal::new(531, 4365, text))
     }
 
     fn list_accounts(&self, caller: usize, call: &Call) -> Vec<Value> {

@@ -9,9 +9,9 @@
 //! | Module | What it is |
 //! |---|---|
 //! | `wire` | parameters, signatures, envelopes |
-//! | `permissions`, [`account`], `tenants` | who may do what |
-//! | `commands`, `lists`, `deploy`, `volumes` | what commands do |
-//! | `jobs`, `placement`, `limits` | what happens then |
+//! | `permissions`, [`account`], `tenants` | who may do what, and whose it is |
+//! | `commands`, `lists`, `deploy`, `volumes`, `tags` | what commands do |
+//! | `jobs`, `power`, `placement`, `limits` | what happens then |
 //! | `render`, `state` | what there is, and how it looks |
 //! | [`settings`], [`faults`], [`accidents`] | how the server is set up, and what goes wrong |
 //! | [`snapshot`] | all of it at a moment, to come back to |
@@ -32,12 +32,14 @@ mod limits;
 mod lists;
 mod permissions;
 mod placement;
+mod power;
 mod render;
 pub mod road;
 pub mod serve;
 pub mod settings;
 pub mod snapshot;
 mod state;
+mod tags;
 mod tenants;
 mod volumes;
 mod wire;
@@ -234,6 +236,10 @@ impl CloudStack {
         self.note(&call, &account, response.status().as_u16());
         match trouble {
             Some(Trouble::DropResponse) => Err(Lost::NoAnswer),
+            Some(Trouble::Restart) => {
+                self.restart();
+                Err(Lost::NoAnswer)
+            }
             Some(Trouble::Truncate) => {
                 let whole = response.body().clone();
                 *response.body_mut() = whole.slice(..whole.len() / 2);
@@ -320,7 +326,7 @@ impl CloudStack {
         }
         check_parameters(&state, call, entry)?;
         if command.starts_with("list") {
-            state.check_account(caller, call)?;
+            state.check_scope(caller, call)?;
         }
         Ok(caller)
     }

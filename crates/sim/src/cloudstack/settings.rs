@@ -21,6 +21,8 @@ pub struct Settings {
     pub expunge_delay: Duration,
     /// How often the server looks for those that are due (`expunge.interval`).
     pub expunge_interval: Duration,
+    /// How long destroyed volumes are shown (`storage.cleanup.delay`).
+    pub storage_cleanup_delay: Duration,
     /// How long jobs that ended are remembered (`job.expire.minutes`).
     pub job_expiry: Duration,
     /// Longest user data, in base64 (`vm.userdata.max.length`).
@@ -107,6 +109,7 @@ impl Default for Settings {
             user_sees_destroyed: false,
             expunge_delay: Duration::from_secs(86_400),
             expunge_interval: Duration::from_secs(86_400),
+            storage_cleanup_delay: Duration::from_secs(86_400),
             job_expiry: Duration::from_secs(86_400),
             user_data_max: 32_768,
             page_size: 500,

@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use super::account::{Account, Role};
 use super::settings::Settings;
+use super::wire::Refusal;
 use crate::chance::Chance;
 
 /// Who something belongs to.
@@ -19,6 +20,13 @@ pub(crate) struct Owner {
     pub(crate) account: usize,
     /// The project it belongs to instead.
     pub(crate) project: Option<String>,
+}
+
+impl Owner {
+    /// Whether both are the same: of a project it does not matter who made what.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        self.project == other.project && (self.project.is_some() || self.account == other.account)
+    }
 }
 
 /// A virtual machine.
@@ -98,7 +106,8 @@ pub(crate) struct Volume {
     pub(crate) device: i64,
     pub(crate) size_bytes: i64,
     pub(crate) offering: String,
-    pub(crate) destroyed: bool,
+    /// When it was destroyed: it is shown for a while after that.
+    pub(crate) destroyed: Option<Timestamp>,
     pub(crate) tags: Vec<(String, String)>,
 }
 
@@ -135,6 +144,15 @@ pub(crate) enum Outcome {
     Crashed,
 }
 
+/// How large a machine is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Size {
+    pub(crate) cpu: i64,
+    pub(crate) cpu_speed: i64,
+    pub(crate) memory: i64,
+    pub(crate) gpus: i64,
+}
+
 /// What a job does, step by step.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Work {
@@ -163,7 +181,11 @@ pub(crate) enum Work {
         ids: Vec<String>,
         tags: Vec<(String, String)>,
     },
-    Scale,
+    /// Give a machine another offering.
+    Scale {
+        offering: String,
+        wanted: Result<Size, Refusal>,
+    },
     /// Attach a volume to a machine.
     Attach {
         volume: String,
@@ -372,18 +394,34 @@ impl State {
             || self.removed.contains(id)
     }
 
-    /// Whether the caller may see and change what belongs to `owner`.
+    /// Whether the caller may see and change what belongs to `owner`: what is in a project is for whoever has the project.
     pub(crate) fn may(&self, caller: usize, owner: &Owner) -> bool {
-        let (Some(caller_account), Some(owner_account)) =
-            (self.accounts.get(caller), self.accounts.get(owner.account))
-        else {
-            return false;
+        let Some(account) = self.accounts.get(caller) else { return false };
+        let whose = match &owner.project {
+            Some(id) => self.projects.iter().find(|project| project.id == *id).map(|project| project.owner),
+            None => Some(owner.account),
         };
-        match caller_account.role {
+        let domain = whose.and_then(|whose| self.accounts.get(whose)).map(|whose| &whose.domain_path);
+        match account.role {
             Role::Root => true,
-            Role::DomainAdmin => owner_account.domain_path.starts_with(&caller_account.domain_path),
-            Role::User => caller == owner.account,
+            Role::DomainAdmin => domain.is_some_and(|domain| domain.starts_with(&account.domain_path)),
+            Role::User => whose == Some(caller),
         }
+    }
+
+    /// The same of a project, by its id.
+    pub(crate) fn may_use_project(&self, caller: usize, project: &str) -> bool {
+        self.may(caller, &Owner { account: caller, project: Some(project.to_owned()) })
+    }
+
+    /// An account as the server's refusals name it.
+    pub(crate) fn described(&self, account: usize) -> String {
+        self.accounts.get(account).map_or_else(String::new, |account| {
+            format!(
+                "Account [{{\"accountName\":\"{}\",\"id\":{},\"uuid\":\"{}\"}}]",
+                account.name, account.number, account.id
+            )
+        })
     }
 
     pub(crate) fn schedule(&mut self, at: Timestamp, event: Event) {

@@ -1,4 +1,5 @@
-//! Who has accounts on the cloud, with what keys, limits and projects: what administrators do there without Karpenter.
+//! Who has accounts on the cloud, with what keys, limits and projects, and whose anything is: what administrators do there without
+//! Karpenter, and what follows from it for callers.
 
 use std::collections::BTreeMap;
 
@@ -6,11 +7,72 @@ use serde_json::{Value, json};
 
 use super::CloudStack;
 use super::account::{Account, Role};
-use super::state::{Project, State};
+use super::state::{Owner, Project, State};
+use super::wire::{Call, Refusal};
 
 /// The ordinary tenant: the first there is.
 fn tenant(state: &mut State) -> Option<&mut Account> {
     state.accounts.iter_mut().find(|account| account.role == Role::User)
+}
+
+impl State {
+    /// Whose the new thing is to be, or whose things are to be listed.
+    pub(crate) fn owner_named(&self, caller: usize, call: &Call) -> Result<Owner, Refusal> {
+        if let Some(project) = call.get("projectid").filter(|id| *id != "-1") {
+            if !self.may_use_project(caller, project) {
+                return Err(self.closed_project(caller, "is unauthorised to use", project));
+            }
+            return Ok(Owner { account: caller, project: Some(project.to_owned()) });
+        }
+        match call.get("account") {
+            None => Ok(Owner { account: caller, project: None }),
+            Some(name) => {
+                let found = self.accounts.iter().position(|account| account.name == name);
+                let owner = found.map(|account| Owner { account, project: None });
+                owner
+                    .filter(|owner| self.may(caller, owner))
+                    .ok_or_else(|| Refusal::denied(format!("Unable to find account {name} in domain")))
+            }
+        }
+    }
+
+    /// Whether the caller may look at what belongs to the project or account it names.
+    pub(crate) fn check_scope(&self, caller: usize, call: &Call) -> Result<(), Refusal> {
+        if let Some(project) = call.get("projectid").filter(|id| *id != "-1")
+            && !self.may_use_project(caller, project)
+        {
+            return Err(self.closed_project(caller, "can't access", project));
+        }
+        let (Some(name), Some(domain)) = (call.get("account"), call.get("domainid")) else { return Ok(()) };
+        let found = self.accounts.iter().position(|a| a.name == name && a.domain_id == domain);
+        let Some(account) = found else {
+            let text = format!("Unable to find account by name {name} in domain {domain}");
+            return Err(Refusal::parameter(text));
+        };
+        if self.may(caller, &self.owner_of(account)) {
+            return Ok(());
+        }
+        let caller = self.accounts.get(caller).map_or("", |account| account.name.as_str());
+        let text = format!("Account {caller} does not have permission to operate within the account {name}");
+        Err(Refusal::denied(text))
+    }
+
+    /// The server says the number of the project, not the id it was asked for.
+    fn closed_project(&self, caller: usize, verb: &str, project: &str) -> Refusal {
+        let number = self.projects.iter().position(|other| other.id == project).unwrap_or_default() + 1;
+        Refusal::denied(format!("Account {} {verb} project id={number}", self.described(caller)))
+    }
+
+    /// Whether an entry of the catalogue, such as a network, is this owner's.
+    pub(crate) fn owns(&self, owner: &Owner, entry: &Value) -> bool {
+        match &owner.project {
+            Some(project) => entry["projectid"] == project.as_str(),
+            None => {
+                let name = self.accounts.get(owner.account).map(|account| account.name.as_str());
+                entry["projectid"].is_null() && name.is_some() && entry["account"].as_str() == name
+            }
+        }
+    }
 }
 
 impl CloudStack {
@@ -72,6 +134,15 @@ impl CloudStack {
         id
     }
 
+    /// Whoever had a project is taken out of it, and the account of this name has it.
+    pub fn give_project(&self, id: &str, account: &str) {
+        let mut state = self.state();
+        let Some(account) = state.accounts.iter().position(|other| other.name == account) else { return };
+        for project in state.projects.iter_mut().filter(|project| project.id == id) {
+            project.owner = account;
+        }
+    }
+
     /// A project goes, with all that is in it.
     pub fn remove_project(&self, id: &str) {
         let mut state = self.state();
@@ -109,6 +180,13 @@ impl CloudStack {
     pub fn add_keys(&self, api_key: &str, secret_key: &str) {
         if let Some(account) = tenant(&mut self.state()) {
             account.more_keys.insert(api_key.to_owned(), secret_key.to_owned());
+        }
+    }
+
+    /// The keys of the ordinary tenant are refused, or taken again.
+    pub fn revoke_keys(&self, revoked: bool) {
+        if let Some(account) = tenant(&mut self.state()) {
+            account.keys_revoked = revoked;
         }
     }
 

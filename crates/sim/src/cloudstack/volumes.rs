@@ -33,7 +33,7 @@ impl State {
             device: 0,
             size_bytes,
             offering,
-            destroyed: false,
+            destroyed: None,
             tags: Vec::new(),
         });
         let work = Work::Nothing(json!({"volume": {"id": id}}));
@@ -52,6 +52,9 @@ impl State {
         let machine = call.get("virtualmachineid").unwrap_or_default();
         let machine = self.machine_ids.get(machine).copied();
         let machine = machine.ok_or_else(|| Refusal::parameter("Unable to find the virtual machine"))?;
+        if self.machines.get(&machine).is_some_and(|machine| !self.may(caller, &machine.owner)) {
+            return Err(Refusal::of_others());
+        }
         self.own_volume(caller, &volume)?;
         let device = call.get("deviceid").and_then(|id| id.parse().ok());
         let work = Work::Attach { volume: volume.clone(), machine, device };
@@ -77,11 +80,12 @@ impl State {
             let text = "The volume in Allocated/Uploaded state can only be expunged not destroyed/recovered";
             return Err(Refusal::parameter(text));
         }
-        for volume in self.volumes.iter_mut().filter(|volume| volume.id == id) {
-            volume.destroyed = true;
-        }
         if call.command() == "deleteVolume" {
+            self.volumes.retain(|volume| volume.id != id);
             return Ok(json!({"success": true}));
+        }
+        for volume in self.volumes.iter_mut().filter(|volume| volume.id == id) {
+            volume.destroyed = Some(now);
         }
         let work = Work::Nothing(json!({"volume": {"id": id, "state": "Destroy"}}));
         let instance = Some(("Volume", id));
@@ -90,14 +94,12 @@ impl State {
     }
 
     fn own_volume(&self, caller: usize, id: &str) -> Result<&Volume, Refusal> {
-        let volume = self.volumes.iter().find(|volume| volume.id == id && !volume.destroyed);
+        let volume = self.volumes.iter().find(|volume| volume.id == id && volume.destroyed.is_none());
         let volume = volume.ok_or_else(|| Refusal::parameter(format!("Unable to find volume {id}")))?;
         if self.may(caller, &volume.owner) {
             return Ok(volume);
         }
-        let name = self.accounts.get(caller).map_or("", |account| account.name.as_str());
-        let text = format!("Account {name} does not have permission to operate with provided resource");
-        Err(Refusal::new(531, 4365, text))
+        Err(Refusal::of_others())
     }
 
     pub(crate) fn attached(&mut self, volume: &str, machine: u64, device: Option<i64>) -> Outcome {
@@ -112,7 +114,7 @@ impl State {
         // 0 is the root disk, 3 the CD drive.
         let device = device.or_else(|| (1..).find(|device| *device != 3 && !used.contains_key(device)));
         let device = device.unwrap_or_default();
-        let Some(volume) = self.volumes.iter_mut().find(|v| v.id == volume && !v.destroyed) else {
+        let Some(volume) = self.volumes.iter_mut().find(|v| v.id == volume && v.destroyed.is_none()) else {
             return Outcome::Failed(431, format!("Unable to find volume {volume}"));
         };
         if volume.machine.is_some() {

@@ -11,6 +11,9 @@ use serde_json::{Value, json};
 
 use super::account::Account;
 
+/// What is said of anything that belongs to others.
+pub(crate) const OF_OTHERS: &str = "Caller does not have permission to operate with provided resource.";
+
 /// What the server refuses to do.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Refusal {
@@ -29,6 +32,16 @@ impl Refusal {
     /// Wrong parameter, as the server's own checks say it.
     pub(crate) fn parameter(text: impl Into<String>) -> Self {
         Self::new(431, 4350, text)
+    }
+
+    /// What the caller may not touch.
+    pub(crate) fn denied(text: impl Into<String>) -> Self {
+        Self::new(531, 4365, text)
+    }
+
+    /// Something of others, named by its id.
+    pub(crate) fn of_others() -> Self {
+        Self::denied(OF_OTHERS)
     }
 
     /// One text for everything from a wrong key to a command nobody knows.

@@ -182,6 +182,7 @@ impl Replay {
         strict
     }
 
+    /// What an order of a machine is answered, without the envelope.
     pub(crate) async fn deploy(
         &self,
         name: &str,
@@ -189,6 +190,10 @@ impl Replay {
         network: &str,
         more: &[(&str, &str)],
     ) -> Value {
+        self.order(name, offering, network, more).await.1["deployvirtualmachineresponse"].clone()
+    }
+
+    async fn order(&self, name: &str, offering: &str, network: &str, more: &[(&str, &str)]) -> (u16, Value) {
         let id = |kind: &str, name: &str| self.cloud.id_of(kind, name).expect("in the catalogue");
         let mut params = vec![
             ("zoneid".to_owned(), id("zone", "sim-zone-1")),
@@ -198,8 +203,7 @@ impl Replay {
             ("name".to_owned(), name.to_owned()),
         ];
         params.extend(more.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())));
-        self.ask(Role::User, true, "deployVirtualMachine", &params).await.1["deployvirtualmachineresponse"]
-            .clone()
+        self.ask(Role::User, true, "deployVirtualMachine", &params).await
     }
 
     pub(crate) fn machine(&self, name: &str) -> String {
@@ -345,13 +349,11 @@ impl Replay {
                 };
             }
             "deploy-ip-exhausted" => {
-                let answer = self.deploy("ip-5", "Small Instance", "tiny", &[("startvm", "false")]).await;
-                (530, json!({"deployvirtualmachineresponse": answer}))
+                self.order("ip-5", "Small Instance", "tiny", &[("startvm", "false")]).await
             }
             "userdata-post-too-long" => {
                 let long = "eHh4".repeat(8334);
-                let answer = self.deploy("ud-2", "k8s.small", "k8s-net", &[("userdata", &long)]).await;
-                (431, json!({"deployvirtualmachineresponse": answer}))
+                self.order("ud-2", "k8s.small", "k8s-net", &[("userdata", &long)]).await
             }
             "enforce-post-expires-far" => self.ask_far().await,
             _ => self.ask_signed(Role::User, false, "listZones", &zones(value), sign).await,
@@ -410,14 +412,33 @@ fn is_uuid(text: &str) -> bool {
             .all(|(i, b)| if [8, 13, 18, 23].contains(&i) { b == b'-' } else { b.is_ascii_hexdigit() })
 }
 
-/// A text without the numbers and ids in it.
+/// A text without the numbers and ids in it; words stay as they are.
 fn masked(text: &str) -> String {
-    text.chars()
-        .map(|c| if c.is_ascii_hexdigit() { '0' } else { c })
-        .collect::<String>()
-        .replace("00", "0")
-        .replace("00", "0")
-        .replace("00", "0")
+    let mut masked = String::new();
+    let mut rest = text;
+    while let Some(c) = rest.chars().next() {
+        if rest.get(..36).is_some_and(is_uuid) {
+            masked.push_str("ID");
+            rest = &rest[36..];
+        } else if c.is_ascii_digit() {
+            masked.push('0');
+            rest = rest.trim_start_matches(|c: char| c.is_ascii_digit());
+        } else {
+            masked.push(c);
+            rest = &rest[c.len_utf8()..];
+        }
+    }
+    masked
+}
+
+#[test]
+fn of_a_text_only_numbers_and_ids_are_not_compared() {
+    let id = "7e8f9a23-bd0c-4621-bcff-c74754fb827f";
+    assert_eq!(
+        masked(&format!("VM {id} of 12 GiB")),
+        masked(&format!("VM {} of 7 GiB", id.replace('7', "1")))
+    );
+    assert_ne!(masked("it is added"), masked("it is faded"));
 }
 
 pub(crate) async fn seconds(seconds: u64) {
