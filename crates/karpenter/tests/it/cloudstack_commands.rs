@@ -159,6 +159,21 @@ fn the_doctor_says_what_works_and_what_does_not() {
 }
 
 #[test]
+fn a_served_simulator_misbehaves_as_it_is_told_to() {
+    let doctor = |arguments: &[&str]| {
+        let simulator = Simulator::start_with(arguments);
+        simulator.run(&simulator.secret, &["doctor"])
+    };
+    let odd = ["--enforce-post", "--page-size", "2", "--repeat-rows", "1", "--clock-ahead", "5m"];
+    let (code, text) = doctor(&odd);
+    assert_eq!(code, Some(0), "all of it is borne: {text}");
+    for refused in [["--clock-ahead", "20m"], ["--revoke-keys-after", "0s"]] {
+        let (code, text) = doctor(&refused);
+        assert!(code == Some(1) && text.contains("FAIL credentials"), "{refused:?}: {text}");
+    }
+}
+
+#[test]
 fn the_proxy_of_the_environment_is_used_except_where_it_says_otherwise() {
     use std::io::Read as _;
     let proxy = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");

@@ -115,13 +115,11 @@ impl CloudStack {
     /// The server begins to move a machine to another host.
     pub fn begin_moving_machine(&self, id: &str) {
         self.record(id, "VM.MIGRATE", "Migrating", "Started");
-        self.change(id, |machine| machine.state = "Migrating");
     }
 
     /// The machine runs on another host.
     pub fn finish_moving_machine(&self, id: &str) {
         self.record(id, "VM.MIGRATE", "Successfully completed migrating", "Completed");
-        self.change(id, |machine| machine.state = "Running");
     }
 
     /// Somebody stops a machine.
