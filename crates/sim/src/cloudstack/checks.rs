@@ -218,7 +218,11 @@ impl DisksAreWanted {
                 && disk.machine.is_none_or(|number| !state.machines.contains_key(&number))
                 && tag(disk, key).as_deref() == Some(value)
                 && tag(disk, KEPT_TAG).is_none()
-                && claim.is_some_and(|claim| !claims.contains(claim.as_str()))
+                && claim.is_some_and(|claim| {
+                    // A destroyed twin of its machine could still be recovered.
+                    let is_its = |machine: &Machine| tag_of(machine) == Some(claim.as_str());
+                    !claims.contains(claim.as_str()) && !state.machines.values().any(is_its)
+                })
         };
         let left = state.volumes.iter().filter(is_left);
         let left = left.map(|disk| (disk.id.clone(), Thing { what: format!("disk {}", disk.name), held }));
