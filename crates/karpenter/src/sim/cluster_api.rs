@@ -71,7 +71,7 @@ pub(super) async fn simulate(run: Run) -> Report {
 }
 
 /// O1 to O9, which are about Cluster API, and the core's own rules.
-fn rules(hub: &Faults) -> Vec<Box<dyn Invariant>> {
+pub(super) fn rules(hub: &Faults) -> Vec<Box<dyn Invariant>> {
     let mut rules: Vec<Box<dyn Invariant>> = vec![
         Box::new(OneMachinePerClaim),
         Box::new(ClaimedMachinesLive::new("karpenter")),
@@ -90,7 +90,7 @@ fn rules(hub: &Faults) -> Vec<Box<dyn Invariant>> {
 const CLOCK_SKEW_SECONDS: u64 = 90;
 
 /// Karpenter as `karpenter run --provider cluster-api` starts it, with a management cluster of its own behind `hub`.
-fn karpenter(life: Life, hub: Faults, leads: Leads) -> BoxFuture<'static, ()> {
+pub(super) fn karpenter(life: Life, hub: Faults, leads: Leads) -> BoxFuture<'static, ()> {
     let management = life.client_behind(&hub);
     let install = move |around: Surroundings| {
         let parts = Parts {
