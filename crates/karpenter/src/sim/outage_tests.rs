@@ -82,8 +82,9 @@ async fn outage(expire_after: &str) -> (World, Vec<String>) {
         world.create(object).await.expect("an object");
     }
     let behind = hub.clone();
-    let process = world
-        .process("karpenter", FaultPlan::none(), move |life| karpenter(life, behind.clone(), Leads::Always));
+    let process = world.process("karpenter", FaultPlan::none(), move |life| {
+        karpenter(life, behind.clone(), Leads::Always, false)
+    });
     process.start();
     world.wait_until("all pods run", 20 * MINUTE, all_run(4)).await.expect("four nodes");
     world.run_for(2 * MINUTE).await.expect("time passes");
