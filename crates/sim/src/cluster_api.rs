@@ -199,6 +199,23 @@ impl ClusterApi {
         Ok(())
     }
 
+    /// Has a Cluster tell in which failure domains machines can be.
+    ///
+    /// # Errors
+    ///
+    /// If the server refuses it.
+    pub async fn have_failure_domains(
+        &self,
+        namespace: &str,
+        cluster: &str,
+        names: &[&str],
+    ) -> Result<(), kube::Error> {
+        let domains: Vec<Value> = names.iter().map(|name| json!({"name": name})).collect();
+        let patch = Patch::Merge(json!({"status": {"failureDomains": domains}}));
+        let api = Kind::Cluster.api(&self.cluster.client("user"), namespace);
+        api.patch_status(cluster, &PatchParams::default(), &patch).await.map(drop)
+    }
+
     /// What becomes of machines.
     pub fn misfortune(&self) -> &Misfortune {
         &self.misfortune

@@ -16,7 +16,7 @@ use karpenter_runtime::clock::{Clock, SharedClock};
 use karpenter_runtime::entropy::Entropy;
 use karpenter_runtime::environment::Environment;
 use karpenter_sim::chance::{Chance, Span};
-use karpenter_sim::cluster_api::unrest::Unrest;
+use karpenter_sim::cluster_api::unrest::{BROKEN, TO_BE_TAKEN, Unrest};
 use karpenter_sim::cluster_api::{
     self, ClaimedMachinesLive, ClusterApi, FewWrites, LevelsWithinBounds, MachinesGoWithTheirClaims,
     NothingGoesInTheDark, OneMachinePerClaim, RaisedForSomebody, RolloutsCount, is_settled,
@@ -60,18 +60,19 @@ pub(super) async fn simulate(run: Run) -> Report {
     let hub = Faults::new(plan("hub"), world.cluster().entropy(), "hub");
     world.cluster().watch_over(rules(&hub));
     let behind = hub.clone();
+    let repairs = Chance::new(&entropy, "node repair").happens(0.25);
     let process = world.process("karpenter", plan("workload"), move |life| {
-        karpenter(life, behind.clone(), Leads::IfElected)
+        karpenter(life, behind.clone(), Leads::IfElected, repairs)
     });
     run.plant_into(&process);
-    let result = live(&world, &capi, &process, &hub, run).await;
+    let result = live(&world, &capi, &process, &hub, run, repairs).await;
     let failure = result.err().map(|trouble| told(&trouble, &world.cluster().read(discontent_and_nodes)));
     let machines = world.cluster().read(|objects| objects.machines.len());
     Report::of(world.cluster(), &process, &format!("machines={machines}"), failure)
 }
 
 /// O1 to O9, which are about Cluster API, and the core's own rules.
-fn rules(hub: &Faults) -> Vec<Box<dyn Invariant>> {
+pub(super) fn rules(hub: &Faults) -> Vec<Box<dyn Invariant>> {
     let mut rules: Vec<Box<dyn Invariant>> = vec![
         Box::new(OneMachinePerClaim),
         Box::new(ClaimedMachinesLive::new("karpenter")),
@@ -89,8 +90,9 @@ fn rules(hub: &Faults) -> Vec<Box<dyn Invariant>> {
 /// How far the provider's clock may be off, either way.
 const CLOCK_SKEW_SECONDS: u64 = 90;
 
-/// Karpenter as `karpenter run --provider cluster-api` starts it, with a management cluster of its own behind `hub`.
-fn karpenter(life: Life, hub: Faults, leads: Leads) -> BoxFuture<'static, ()> {
+/// Karpenter as `karpenter run --provider cluster-api` starts it, with a management cluster of its own behind `hub`; with node repair,
+/// or without.
+pub(super) fn karpenter(life: Life, hub: Faults, leads: Leads, repairs: bool) -> BoxFuture<'static, ()> {
     let management = life.client_behind(&hub);
     let install = move |around: Surroundings| {
         let parts = Parts {
@@ -99,6 +101,7 @@ fn karpenter(life: Life, hub: Faults, leads: Leads) -> BoxFuture<'static, ()> {
             settings: Settings {
                 cluster_name: Some(CLUSTER.to_owned()),
                 cluster_namespace: Some(NAMESPACE.to_owned()),
+                node_repair: repairs,
                 ..Settings::default()
             },
             environment: Environment { clock: skewed(&around.environment), ..around.environment },
@@ -112,7 +115,8 @@ fn karpenter(life: Life, hub: Faults, leads: Leads) -> BoxFuture<'static, ()> {
         }
         .boxed()
     };
-    operator::live(life, operator::settings(&[]), leads, install).boxed()
+    let flags: &[&str] = if repairs { &["--feature-gates=NodeRepair=true"] } else { &[] };
+    operator::live(life, operator::settings(flags), leads, install).boxed()
 }
 
 /// A clock that is off by as much as the life's entropy says.
@@ -155,13 +159,22 @@ async fn live(
     process: &Arc<Process>,
     hub: &Faults,
     run: Run,
+    repairs: bool,
 ) -> Result<(), Trouble> {
     let mut chance = Chance::new(world.cluster().entropy(), "traffic");
     // What came later has a stream of its own, so that seeds are what they were where it does not matter.
     let mut later = Chance::new(world.cluster().entropy(), "cluster-api setting");
-    let plan = Setting::draw(&mut chance, &mut later);
+    let mut latest = Chance::new(world.cluster().entropy(), "cluster-api customs");
+    let plan = Setting::draw(&mut chance, &mut later, &mut latest, repairs);
     for object in plan.objects(&mut chance) {
         world.create(object).await?;
+    }
+    if plan.domains {
+        let told = capi.have_failure_domains(NAMESPACE, CLUSTER, &["a", "b"]).await;
+        told.map_err(|source| Trouble::Refused {
+            what: "failure domains".to_owned(),
+            source: Box::new(source),
+        })?;
     }
     let serve = async |versions: &[&str]| {
         let served = capi.serve(versions).await;
@@ -196,12 +209,12 @@ async fn live(
             Ok::<(), Trouble>(())
         };
         let (played, upgraded, usurped, ()) =
-            tokio::join!(script.play(world), upgraded, usurp(world, hub), unrest.reign(12 * MINUTE));
+            tokio::join!(script.play(world), upgraded, usurp(world, hub, repairs), unrest.reign(12 * MINUTE));
         played?;
         upgraded?;
         usurped?;
         if chance.happens(0.3) {
-            lead_twice(world, hub, &mut chance).await?;
+            lead_twice(world, hub, &mut chance, repairs).await?;
         }
         world.run_for(MINUTE).await?;
         process.faults().heal();
@@ -240,14 +253,15 @@ async fn live(
 
 /// While all this happens, in some seeds, another Karpenter believes more than once that it leads, for longer than a lease takes to run
 /// out, and with bad luck of its own.
-async fn usurp(world: &World, hub: &Faults) -> Result<(), Trouble> {
+async fn usurp(world: &World, hub: &Faults, repairs: bool) -> Result<(), Trouble> {
     let plan = FaultPlan::swarm(&world.cluster().entropy().child("usurper"));
     let mut chance = Chance::new(world.cluster().entropy(), "usurper");
     if !chance.happens(0.4) {
         return Ok(());
     }
     let hub = hub.clone();
-    let second = world.process("karpenter-3", plan, move |life| karpenter(life, hub.clone(), Leads::Always));
+    let second =
+        world.process("karpenter-3", plan, move |life| karpenter(life, hub.clone(), Leads::Always, repairs));
     for _ in 0..chance.between(1, 3) {
         tokio::time::sleep(chance.duration(&Span::secs(30, 240))).await;
         second.start();
@@ -258,10 +272,11 @@ async fn usurp(world: &World, hub: &Faults) -> Result<(), Trouble> {
 }
 
 /// A second Karpenter believes for a while that it leads.
-async fn lead_twice(world: &World, hub: &Faults, chance: &mut Chance) -> Result<(), Trouble> {
+async fn lead_twice(world: &World, hub: &Faults, chance: &mut Chance, repairs: bool) -> Result<(), Trouble> {
     let hub = hub.clone();
-    let second = world
-        .process("karpenter-2", FaultPlan::none(), move |life| karpenter(life, hub.clone(), Leads::Always));
+    let second = world.process("karpenter-2", FaultPlan::none(), move |life| {
+        karpenter(life, hub.clone(), Leads::Always, repairs)
+    });
     second.start();
     world.run_for(chance.duration(&Span::secs(5, 15))).await?;
     second.kill();
@@ -310,14 +325,22 @@ struct Setting {
     bootstrap: Option<u64>,
     /// Whether all MachineDeployments leave old Machines to Karpenter, not one alone.
     on_delete: bool,
+    /// How many launches may begin at a time, by NodeClass or by resource.
+    limits: Option<Value>,
+    /// Whether Machines of their own may be put in any of the Cluster's failure domains.
+    domains: bool,
+    /// Whether the NodeClass says which conditions announce a machine's end, and which mean that a node is broken.
+    conditions: bool,
 }
 
 impl Setting {
-    fn draw(chance: &mut Chance, later: &mut Chance) -> Self {
+    fn draw(chance: &mut Chance, later: &mut Chance, latest: &mut Chance, repairs: bool) -> Self {
         let mut one_of = |of: &[&'static str]| chance.pick(of).copied().unwrap_or_default();
         let drift = one_of(&["Off", "ClusterAPI", "Karpenter"]);
         let remediation = one_of(&["Karpenter", "ClusterAPI"]);
         let adoption = one_of(&["Never", "Unclaimed", "Existing", "Existing"]);
+        // Without node repair nobody would.
+        let remediation = if repairs && latest.happens(0.5) { "NodeRepair" } else { remediation };
         let machine_mode = chance.happens(0.25);
         // Without nodes that were there before there is nothing to adopt.
         let settled = chance.happens(if adoption == "Existing" { 0.8 } else { 0.3 });
@@ -338,6 +361,12 @@ impl Setting {
             told_by_templates: later.happens(0.25),
             bootstrap: later.happens(0.3).then(|| later.below(90)),
             on_delete: drift == "Karpenter" && later.happens(0.6),
+            limits: latest.happens(0.25).then(|| match latest.happens(0.5) {
+                true => json!({"perMinute": latest.between(4, 12)}),
+                false => json!({"perResource": latest.between(1, 4)}),
+            }),
+            domains: machine_mode && latest.happens(0.5),
+            conditions: latest.happens(0.5),
         };
         setting.templates = machine_mode && chance.happens(0.5);
         setting
@@ -352,11 +381,18 @@ impl Setting {
             "provisionSeconds": chance.between(1, 120), "joinSeconds": 5, "deleteSeconds": chance.between(0, 60),
             "nodeLabels": zone("b"),
         });
-        let plain = |place: &str| json!({"provisionSeconds": 3, "joinSeconds": 2, "nodeLabels": zone(place)});
+        let plain = |place: &str| match self.domains {
+            true => json!({"provisionSeconds": 3, "joinSeconds": 2}),
+            false => json!({"provisionSeconds": 3, "joinSeconds": 2, "nodeLabels": zone(place)}),
+        };
+        // Those of them whose nodes are where they are asked to be say nothing of a zone.
+        let goes_anywhere = |name: &str| self.domains && matches!(name, "dear" | "far" | "alone");
         let deployment = |name: &str, zone: &str, annotations: &[(&str, &str)]| {
             let labels = format!("topology.kubernetes.io/zone={zone}");
             let mut all = annotations.to_vec();
-            all.push((NODE_LABELS, &labels));
+            if !goes_anywhere(name) {
+                all.push((NODE_LABELS, &labels));
+            }
             let mut made = cluster_api::machine_deployment(NAMESPACE, CLUSTER, name, name, &all);
             let (surge, unavailable) = self.rolling;
             made["spec"]["rollout"] = json!({"strategy": {
@@ -397,6 +433,13 @@ impl Setting {
         if self.machine_mode {
             class["launchMode"] = "Machine".into();
         }
+        if let Some(limits) = &self.limits {
+            class["launchLimits"] = limits.clone();
+        }
+        if self.conditions {
+            class["interruptionConditions"] = json!([TO_BE_TAKEN]);
+            class["repairConditions"] = json!([{"type": BROKEN, "status": "True", "after": "2m"}]);
+        }
         if self.templates {
             class["machineTemplates"] =
                 ["quota", "slow", "dear", "far"].map(|name| self.machine_template(name)).to_vec().into();
@@ -408,10 +451,11 @@ impl Setting {
             }
             let mut template = cluster_api::template(NAMESPACE, name, behaviour);
             if self.templates {
-                template["metadata"]["annotations"] = json!({
-                    "karpenter.cluster.x-k8s.io/price": price,
-                    NODE_LABELS: format!("topology.kubernetes.io/zone={place}"),
-                });
+                template["metadata"]["annotations"] = json!({"karpenter.cluster.x-k8s.io/price": price});
+            }
+            if self.templates && !goes_anywhere(name) {
+                let labels = format!("topology.kubernetes.io/zone={place}");
+                template["metadata"]["annotations"][NODE_LABELS] = labels.into();
             }
             if self.templates && !self.told_by_templates {
                 template["metadata"]["annotations"][format!("{CAPACITY}cpu")] = "4".into();

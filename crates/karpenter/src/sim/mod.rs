@@ -10,6 +10,8 @@ mod course;
 mod disruption;
 pub(crate) mod operator;
 #[cfg(test)]
+mod outage_tests;
+#[cfg(test)]
 mod planted_tests;
 mod plants;
 mod tally;

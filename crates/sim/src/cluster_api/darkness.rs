@@ -1,5 +1,5 @@
-//! O8: while the management cluster cannot be reached or refuses every question, nothing is known to have gone, so no NodeClaim and no Node is deleted but by
-//! people and by what was decided in the workload cluster alone.
+//! O8: while the management cluster cannot be reached or refuses every question, nothing is known to have gone, and nothing could be
+//! replaced, so no NodeClaim and no Node is deleted but by people and by what was decided before.
 
 use jiff::{SignedDuration, Timestamp};
 use karpenter_api::NodeClaim;
@@ -9,10 +9,8 @@ use crate::faults::Faults;
 use crate::invariants::{Invariant, Step};
 use crate::objects::{Change, Objects, is_deleting};
 
-/// What was decided before the lights went out may be carried out for so long.
-const DECIDED: SignedDuration = SignedDuration::from_secs(60);
-/// How long the core gives a node to register.
-const REGISTRATION: SignedDuration = SignedDuration::from_mins(15);
+/// So long after the lights went out that is noticed, and what was decided before may have begun.
+const NOTICED: SignedDuration = SignedDuration::from_secs(90);
 
 /// See the module.
 pub struct NothingGoesInTheDark {
@@ -29,23 +27,15 @@ impl NothingGoesInTheDark {
     }
 }
 
-/// Whether the workload cluster alone is reason enough: disruption, expiry, a node that never registered, a launch given up, a Node that
-/// somebody deletes.
-fn for_its_own_reasons(objects: &Objects, claim: &NodeClaim, now: Timestamp) -> bool {
+/// Whether the workload cluster alone is reason enough: a disruption that began by then, or a Node that somebody deletes.
+fn for_its_own_reasons(objects: &Objects, claim: &NodeClaim, noticed: Timestamp) -> bool {
     let id = claim.status.as_ref().and_then(|status| status.provider_id.as_ref());
     let mut nodes = objects
         .nodes
         .values()
         .filter(|node| id.is_some() && node.spec.as_ref().and_then(|spec| spec.provider_id.as_ref()) == id);
-    let holds = |kind: &str| claim.condition(kind).is_some_and(|c| c.status.as_str() == "True");
-    let age =
-        claim.metadata.creation_timestamp.as_ref().map_or(SignedDuration::ZERO, |t| now.duration_since(t.0));
-    let lifetime = claim.spec.expire_after.as_ref().and_then(|after| after.as_duration());
-    let expired = lifetime.is_some_and(|lifetime| age >= lifetime.to_signed());
-    nodes.any(|node| is_deleting(&**node))
-        || holds("DisruptionReason")
-        || expired
-        || (!holds("Registered") && age >= REGISTRATION)
+    let chosen = claim.condition("DisruptionReason").filter(|c| c.status.as_str() == "True");
+    nodes.any(|node| is_deleting(&**node)) || chosen.is_some_and(|chosen| chosen.since() <= noticed)
 }
 
 impl Invariant for NothingGoesInTheDark {
@@ -63,8 +53,10 @@ impl Invariant for NothingGoesInTheDark {
             (false, _) => None,
             (true, since) => since.or(Some(step.now)),
         };
-        let dark = self.since.is_some_and(|since| step.now.duration_since(since) > DECIDED);
-        if !dark || !step.entry.actor.starts_with(&self.provider) {
+        let Some(noticed) = self.since.map(|since| since.saturating_add(NOTICED).unwrap_or(since)) else {
+            return Ok(());
+        };
+        if step.now <= noticed || !step.entry.actor.starts_with(&self.provider) {
             return Ok(());
         }
         for change in step.changes {
@@ -73,7 +65,7 @@ impl Invariant for NothingGoesInTheDark {
                     let (Some(old), Some(new)) = (&edit.old, &edit.new) else { continue };
                     if !is_deleting(&**old)
                         && is_deleting(&**new)
-                        && !for_its_own_reasons(step.objects, new, step.now)
+                        && !for_its_own_reasons(step.objects, new, noticed)
                     {
                         return Err(format!(
                             "NodeClaim {} is deleted and the management cluster cannot be reached",

@@ -150,6 +150,13 @@ impl Infrastructure {
         let mut labels = json!({
             "kubernetes.io/hostname": &*key.name, "kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64",
         });
+        // Where it was asked to be, unless it says where it is.
+        let machine_of_it = self.cluster.read(|objects| objects.machines.get(&key).cloned());
+        if let Some(domain) =
+            machine_of_it.and_then(|found| found.data.pointer("/spec/failureDomain").cloned())
+        {
+            labels["topology.kubernetes.io/zone"] = domain;
+        }
         super::deployments::merge(&mut labels, behaviour.node_labels.as_ref().unwrap_or(&Value::Null));
         // As bootstrap data has it: the first goes when Cluster API knows the Node.
         let mut taints = vec![json!({"key": UNINITIALIZED, "effect": "NoSchedule"})];

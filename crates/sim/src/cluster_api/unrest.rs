@@ -1,10 +1,12 @@
 //! What people and their tools do to a Cluster while Karpenter works: pauses, upgrades, rollouts, labels and annotations that come and
 //! go, Machines deleted by hand, replicas set by someone else, controllers that are down, objects moved, machines that do not go,
-//! pods that must not be evicted, versions no longer served, credentials that ran out, quotas, updates in place. Everything that can be undone is undone in the end.
+//! pods that must not be evicted, machines that are to be taken away, broken nodes, versions no longer served, credentials that ran out,
+//! quotas, updates in place. Everything that can be undone is undone in the end.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use karpenter_runtime::object_key::ObjectKey;
 use kube::Api;
@@ -30,6 +32,11 @@ const HOOKS: [&str; 2] = [
     "pre-drain.delete.hook.machine.cluster.x-k8s.io/backup",
     "pre-terminate.delete.hook.machine.cluster.x-k8s.io/backup",
 ];
+
+/// On a Machine or a Node: its machine is about to be taken away, where a NodeClass says that this announces it.
+pub const TO_BE_TAKEN: &str = "SpotTermination";
+/// On a Node: it is broken, where a NodeClass says that this means so.
+pub const BROKEN: &str = "Broken";
 
 /// One thing that is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,9 +72,15 @@ enum Act {
     UpdateInPlace,
     OwnReplicas,
     RotateTemplate,
+    AnnounceEnd,
+    BreakNode,
+    HideCapacity,
 }
 
 impl Act {
+    /// What people do as well; what came later is drawn apart, so that seeds are what they were without it.
+    const MORE: [Self; 3] = [Self::AnnounceEnd, Self::BreakNode, Self::HideCapacity];
+
     const ALL: [Self; 31] = [
         Self::PauseCluster,
         Self::PauseDeployment,
@@ -111,6 +124,8 @@ pub struct Unrest<'a> {
     chance: Chance,
     /// Which waits are long, and how long.
     patience: Chance,
+    /// Which of the things that came later are done, and to what.
+    later: Chance,
     namespace: String,
     cluster: String,
 }
@@ -128,6 +143,7 @@ impl<'a> Unrest<'a> {
             client: world.client("user"),
             chance: Chance::new(world.entropy(), "cluster-api unrest"),
             patience: Chance::new(world.entropy(), "cluster-api patience"),
+            later: Chance::new(world.entropy(), "cluster-api later unrest"),
             namespace: namespace.to_owned(),
             cluster: cluster.to_owned(),
         }
@@ -135,7 +151,8 @@ impl<'a> Unrest<'a> {
 
     /// Does things for this long, one after another: about half of the kinds there are.
     pub async fn reign(&mut self, period: Duration) {
-        let acts: Vec<Act> = Act::ALL.into_iter().filter(|_| self.chance.happens(0.5)).collect();
+        let mut acts: Vec<Act> = Act::ALL.into_iter().filter(|_| self.chance.happens(0.5)).collect();
+        acts.extend(Act::MORE.into_iter().filter(|_| self.later.happens(0.3)));
         let end = tokio::time::Instant::now() + period;
         while tokio::time::Instant::now() < end {
             sleep(self.chance.duration(&Span::secs(5, 90))).await;
@@ -286,6 +303,9 @@ impl<'a> Unrest<'a> {
             Act::CopyElsewhere => self.copy_elsewhere().await,
             Act::Move => self.move_everything().await,
             Act::MarkMachine => self.mark_machine().await,
+            Act::AnnounceEnd => self.announce_end().await,
+            Act::BreakNode => self.break_node().await,
+            Act::HideCapacity => self.hide_capacity().await,
         }
     }
 
@@ -534,6 +554,71 @@ impl<'a> Unrest<'a> {
             api.patch_status(&name, &PatchParams::default(), &status).await?;
         }
         Ok(())
+    }
+
+    /// Has a Machine, or its Node, say that it will be taken away. That ends with the Machine, or was a mistake.
+    async fn announce_end(&mut self) -> Result<(), kube::Error> {
+        if self.chance.happens(0.5) {
+            return self.say_of_a_node(TO_BE_TAKEN).await;
+        }
+        let Some(name) = self.machine() else { return Ok(()) };
+        let api = Kind::Machine.api(&self.client, &self.namespace);
+        for announced in [true, false] {
+            let machine = api.get(&name).await?;
+            let conditions =
+                with_conditions(&machine, &[(TO_BE_TAKEN, announced, "Notice", "in two minutes")]);
+            let status = Patch::Merge(json!({"status": {"conditions": conditions}}));
+            api.patch_status(&name, &PatchParams::default(), &status).await?;
+            if announced {
+                self.wait().await;
+            }
+        }
+        Ok(())
+    }
+
+    /// Has a Node say that it is broken, for long enough that it is repaired, or not.
+    async fn break_node(&mut self) -> Result<(), kube::Error> {
+        self.say_of_a_node(BROKEN).await
+    }
+
+    async fn say_of_a_node(&mut self, what: &str) -> Result<(), kube::Error> {
+        let names: Vec<String> = self
+            .capi
+            .cluster()
+            .read(|objects| objects.nodes.keys().map(|key| key.name.to_string()).collect());
+        let Some(name) = self.chance.pick(&names).cloned() else { return Ok(()) };
+        let nodes: Api<Node> = Api::all(self.client.clone());
+        for status in ["True", "False"] {
+            let condition = json!({
+                "type": what, "status": status, "reason": "Said", "message": "so it is said",
+                "lastTransitionTime": self.capi.cluster().now().to_string(),
+            });
+            let patch = Patch::Strategic(json!({"status": {"conditions": [condition]}}));
+            nodes.patch_status(&name, &PatchParams::default(), &patch).await?;
+            if status == "True" {
+                self.wait().await;
+            }
+        }
+        Ok(())
+    }
+
+    /// Has a template not say for a while what its machines have.
+    async fn hide_capacity(&mut self) -> Result<(), kube::Error> {
+        let tells = |template: &&std::sync::Arc<DynamicObject>| {
+            template.data.pointer("/spec/template/spec/tellsCapacity") == Some(&Value::Bool(true))
+        };
+        let names: Vec<String> = self.capi.cluster().read(|objects| {
+            let telling = objects.sim_machine_templates.values().filter(tells);
+            telling.filter_map(|template| template.metadata.name.clone()).collect()
+        });
+        let Some(name) = self.chance.pick(&names).cloned() else { return Ok(()) };
+        let tells = |tells: bool| json!({"spec": {"template": {"spec": {"tellsCapacity": tells}}}});
+        self.patch(Kind::SimMachineTemplate, &name, tells(false)).await?;
+        let nothing = Patch::Merge(json!({"status": {"capacity": null}}));
+        let api = Kind::SimMachineTemplate.api(&self.client, &self.namespace);
+        api.patch_status(&name, &PatchParams::default(), &nothing).await?;
+        self.wait().await;
+        self.patch(Kind::SimMachineTemplate, &name, tells(true)).await
     }
 
     /// Marks a Machine that is not marked for deletion, as tools do that mean to scale and do not; and takes the mark off, if it still is
