@@ -1,5 +1,6 @@
 //! A16 with the whole of Karpenter: a management cluster that is away for long costs no node, whatever becomes of nodes meanwhile.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use karpenter_provider_cluster_api::ClusterAPINodeClass;
@@ -7,7 +8,7 @@ use karpenter_sim::cluster_api::{self, ClusterApi};
 use karpenter_sim::faults::{FaultPlan, Faults};
 use karpenter_sim::objects::{is_active, is_deleting, is_ready};
 use karpenter_sim::traffic::{Act, Script};
-use karpenter_sim::{Objects, World, WorldOptions, in_virtual_time};
+use karpenter_sim::{Objects, Process, World, WorldOptions, in_virtual_time};
 use serde_json::{Value, json};
 
 use super::cluster_api::{karpenter, rules};
@@ -72,10 +73,19 @@ fn names(objects: &Objects) -> Vec<String> {
     live.map(|(key, _)| key.name.to_string()).collect()
 }
 
+/// A world in which Cluster API and Karpenter go on for as long as this is kept.
+struct Stage {
+    world: World,
+    _controllers: ClusterApi,
+    _karpenter: Arc<Process>,
+    /// The NodeClaims there were before the management cluster went away.
+    before: Vec<String>,
+}
+
 /// Four nodes, one of which is emptied two minutes after the management cluster went away for 40 minutes.
-async fn outage(expire_after: &str) -> (World, Vec<String>) {
+async fn outage(expire_after: &str) -> Stage {
     let world = World::new(WorldOptions::default()).await.expect("a world");
-    let _capi = ClusterApi::install(&world).await.expect("Cluster API");
+    let controllers = ClusterApi::install(&world).await.expect("Cluster API");
     let hub = Faults::new(FaultPlan::none(), world.cluster().entropy(), "hub");
     world.cluster().watch_over(rules(&hub));
     for object in objects(expire_after) {
@@ -98,13 +108,14 @@ async fn outage(expire_after: &str) -> (World, Vec<String>) {
         world.run_for(MINUTE).await.expect("no rule is broken");
         assert_eq!(world.cluster().read(names), before, "none is given up");
     }
-    (world, before)
+    Stage { world, _controllers: controllers, _karpenter: process, before }
 }
 
 #[test]
 fn a16_a_node_that_becomes_empty_while_the_management_cluster_is_away_goes_when_it_is_back() {
     in_virtual_time(async {
-        let (world, before) = outage("Never").await;
+        let stage = outage("Never").await;
+        let (world, before) = (&stage.world, &stage.before);
         let served = |objects: &Objects| all_run(3)(objects) && objects.node_claims.len() == 3;
         world.wait_until("the empty one goes", 10 * MINUTE, served).await.expect("three nodes");
         assert!(world.cluster().read(names).iter().all(|name| before.contains(name)), "and no other");
@@ -115,13 +126,14 @@ fn a16_a_node_that_becomes_empty_while_the_management_cluster_is_away_goes_when_
 #[test]
 fn a16_nodes_that_expire_while_the_management_cluster_is_away_are_replaced_when_it_is_back() {
     in_virtual_time(async {
-        let (world, before) = outage("30m").await;
+        let stage = outage("30m").await;
+        let before = stage.before.clone();
         let replaced = move |objects: &Objects| {
             all_run(3)(objects)
                 && !names(objects).is_empty()
                 && names(objects).iter().all(|name| !before.contains(name))
         };
-        world.wait_until("all are new", 20 * MINUTE, replaced).await.expect("new nodes");
+        stage.world.wait_until("all are new", 20 * MINUTE, replaced).await.expect("new nodes");
     })
     .expect("a runtime");
 }
