@@ -158,7 +158,12 @@ impl CloudProvider for ClusterApi {
             let annotations = claim.metadata.annotations.as_ref()?;
             annotations.get(names::MACHINE).or_else(|| annotations.get(names::GO_MACHINE)).cloned()
         };
-        target.or_else(machine).map(LaunchHandle)
+        // Whatever became of what it says itself: one that a Machine says is its own has that Machine.
+        let claimed = || {
+            let machine = self.fleet.mirror.machine_of(claim.metadata.uid.as_deref()?)?;
+            Some(machine.key.to_string())
+        };
+        target.or_else(machine).or_else(claimed).map(LaunchHandle)
     }
 
     /// Each NodeClass has its own, which [`launch`] keeps: it knows whether time is up or the management cluster merely away.

@@ -109,6 +109,8 @@ struct State {
     read: BTreeMap<String, Instant>,
     /// The infrastructure of Machines that are to go, by the NodeClaim's uid: to be asked for when they are gone.
     infrastructure: BTreeMap<String, Reference>,
+    /// NodeClaims, by uid, for which a Machine of their own has been made.
+    made: BTreeSet<String>,
     /// How far launches have come, by the NodeClaim's uid.
     stages: BTreeMap<String, Stages>,
     catalogs: BTreeMap<String, (CatalogVersion, Arc<Offers>)>,
@@ -374,8 +376,9 @@ impl Fleet {
     /// How many more nodes a resource may give; `None` is any number.
     pub fn room(&self, scalable: &Scalable) -> Option<usize> {
         let machines = self.machines_of(&scalable.id);
-        let claims =
-            Claims { live: self.claims_on(&scalable.id, &machines), ending: self.ending_on(&machines) };
+        let mut live = self.claims_on(&scalable.id, &machines);
+        live.extend(self.node_claims.reserved(&scalable.id));
+        let claims = Claims { live, ending: self.ending_on(&machines) };
         let class = self.node_class_of(scalable);
         offers::room(&self.mirror, scalable, &machines, &claims, &self.owner, class.as_deref())
     }
@@ -524,6 +527,16 @@ impl Fleet {
         self.state().infrastructure.get(uid).cloned()
     }
 
+    /// A Machine of its own has been made for a NodeClaim.
+    pub(crate) fn made(&self, uid: &str) {
+        self.state().made.insert(uid.to_owned());
+    }
+
+    /// Whether a Machine of its own has been made for a NodeClaim by this process.
+    pub(crate) fn has_made(&self, uid: &str) -> bool {
+        self.state().made.contains(uid)
+    }
+
     /// Replicas have been asked for, for these NodeClaims among others.
     pub(crate) fn asked<'a>(&self, uids: impl Iterator<Item = &'a String>) {
         let (now, mut state) = (self.clock.now(), self.state());
@@ -551,6 +564,7 @@ impl Fleet {
             self.state().stages.remove(uid);
             self.state().never_joined.remove(uid);
             self.state().read.remove(uid);
+            self.state().made.remove(uid);
             self.state().asked_infrastructure.remove(uid);
             self.state().infrastructure.remove(uid);
             self.is_heeded(uid);

@@ -127,6 +127,9 @@ async fn choose(
     if let Some(why) = templates::unlisted(class, &fleet.mirror) {
         return Err(ProviderError::create(NotYet::new(why.clone()), "ManagementUnavailable", why));
     }
+    let uid = claim.metadata.uid.clone().unwrap_or_default();
+    // A reservation of its own that was cut off before it was recorded takes no place from it.
+    fleet.node_claims.forget(&uid);
     let offers = fleet.offers(class);
     let choices = offers.catalog.choices(claim, fleet.settings.relaxes_min_values).map_err(|error| {
         let excluded: Vec<String> = offers.excluded.iter().map(ToString::to_string).collect();
@@ -146,7 +149,6 @@ async fn choose(
         return Err(ProviderError::insufficient_capacity("all that would do have their greatest size"));
     };
     let target = Target::new(entry.id.clone(), mode, entry.failure_domain.clone());
-    let uid = claim.metadata.uid.clone().unwrap_or_default();
     // Seen by others before it is written, so that the last place is not given away twice.
     fleet.node_claims.reserve(claim, &target);
     match fleet.node_claims.assign(claim, &target).await {

@@ -98,6 +98,8 @@ struct Recent {
     target: Target,
     facts: ClaimFacts,
     at: Instant,
+    /// Whether the NodeClaim itself says so. Until then nothing is made for it: it would not be known by its end.
+    recorded: bool,
 }
 
 /// Why a target could not be recorded.
@@ -146,7 +148,8 @@ impl NodeClaims {
     /// What a NodeClaim waits for, whichever of what we were given, what we wrote and what the watch shows knows it.
     pub fn target(&self, claim: &NodeClaim) -> Option<Target> {
         let uid = claim.metadata.uid.as_deref().unwrap_or_default();
-        Target::of(claim).or_else(|| self.lock().get(uid).map(|recent| recent.target.clone())).or_else(|| {
+        let written = || self.lock().get(uid).filter(|recent| recent.recorded).map(|recent| recent.target.clone());
+        Target::of(claim).or_else(written).or_else(|| {
             let seen = self.store.get(&ObjectKey::of(claim))?;
             if seen.metadata.uid == claim.metadata.uid { Target::of(&seen) } else { None }
         })
@@ -180,21 +183,34 @@ impl NodeClaims {
                 found.insert(facts.uid.clone(), facts);
             }
         }
-        let mut recent = self.lock();
-        recent.retain(|_, recent| recent.at.elapsed() < RECENT);
-        for recent in recent.values().filter(|r| r.target.id == *id && !r.target.standalone) {
-            // The watch knows better, once it knows anything.
-            let seen = self.store.get(&ObjectKey::cluster(recent.facts.name.as_str()));
-            let over = seen.is_some_and(|seen| {
-                seen.metadata.uid.as_deref() != Some(&recent.facts.uid)
-                    || seen.metadata.deletion_timestamp.is_some()
-                    || Target::of(&seen).is_some()
-            });
-            if !over {
-                found.entry(recent.facts.uid.clone()).or_insert_with(|| recent.facts.clone());
-            }
+        for facts in self.unseen(id, true) {
+            found.entry(facts.uid.clone()).or_insert(facts);
         }
         found.into_values().collect()
+    }
+
+    /// NodeClaims whose wait for a resource to be scaled is about to be recorded: their places are taken.
+    pub fn reserved(&self, id: &ScalableKey) -> Vec<ClaimFacts> {
+        self.unseen(id, false)
+    }
+
+    /// NodeClaims that wait for a resource to be scaled, of which the watch does not know that yet.
+    fn unseen(&self, id: &ScalableKey, recorded: bool) -> Vec<ClaimFacts> {
+        let mut recent = self.lock();
+        recent.retain(|_, recent| recent.at.elapsed() < RECENT);
+        let waits = |recent: &&Recent| {
+            let is_of = recent.target.id == *id && !recent.target.standalone && recent.recorded == recorded;
+            // The watch knows better, once it knows anything.
+            let seen = is_of.then(|| self.store.get(&ObjectKey::cluster(recent.facts.name.as_str())));
+            seen.is_some_and(|seen| {
+                seen.is_none_or(|seen| {
+                    seen.metadata.uid.as_deref() == Some(&recent.facts.uid)
+                        && seen.metadata.deletion_timestamp.is_none()
+                        && Target::of(&seen).is_none()
+                })
+            })
+        };
+        recent.values().filter(waits).map(|recent| recent.facts.clone()).collect()
     }
 
     /// How many live NodeClaims come from a resource or wait for it, in either mode.
@@ -504,13 +520,17 @@ impl NodeClaims {
 
     /// Counts a NodeClaim at its target before that is recorded, so that others see the place taken. See [`forget`](Self::forget).
     pub fn reserve(&self, claim: &NodeClaim, target: &Target) {
-        self.remember(claim, target);
+        self.note(claim, target, false);
     }
 
     fn remember(&self, claim: &NodeClaim, target: &Target) {
+        self.note(claim, target, true);
+    }
+
+    fn note(&self, claim: &NodeClaim, target: &Target, recorded: bool) {
         self.version.fetch_add(1, Ordering::Relaxed);
         let facts = facts(claim);
-        let recent = Recent { target: target.clone(), facts: facts.clone(), at: Instant::now() };
+        let recent = Recent { target: target.clone(), facts: facts.clone(), at: Instant::now(), recorded };
         self.lock().insert(facts.uid, recent);
     }
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use karpenter_api::NodeClaim;
 use karpenter_cloudprovider::{Launch, LaunchHandle, ProviderError};
+use karpenter_runtime::object_key::ObjectKey;
 use kube::api::{ApiResource, DynamicObject};
 use serde_json::{Map, Value, json};
 
@@ -139,6 +140,20 @@ async fn make(
     let class = fleet.node_class(&claim.spec.node_class_ref.name);
     let spec = class.as_ref().map(|class| class.spec()).unwrap_or_default();
     let clones = Clones { fleet, claim, blueprint, cluster, spec: &spec };
+    let name = clones.name();
+    let reference = machine_reference(&ObjectKey::namespaced(cluster.key.namespace.clone(), name));
+    let uid = claim.metadata.uid.as_deref().unwrap_or_default();
+    // The watch may be late to show what was made, and the core asks often: to make it once more would be refused three times.
+    if fleet.has_made(uid) {
+        match fleet.hub.get(&reference).await {
+            Ok(made) => {
+                clones.is_ours("Machine", &made)?;
+                return Ok(Machine::read(&made)?);
+            }
+            Err(error) if error.is_not_found() => {}
+            Err(error) => return Err(error),
+        }
+    }
     let bootstrap = match &blueprint.bootstrap {
         Some(template) => {
             let clone = clones.clone_of(template, "bootstrapPatches").await?;
@@ -175,11 +190,6 @@ async fn make(
             machine[key] = value.as_str().into();
         }
     }
-    let name = clones.name();
-    let reference = machine_reference(&karpenter_runtime::object_key::ObjectKey::namespaced(
-        cluster.key.namespace.clone(),
-        name,
-    ));
     let object = json!({
         "apiVersion": format!("{}/{version}", names::CAPI_GROUP), "kind": "Machine",
         "metadata": {
@@ -190,6 +200,7 @@ async fn make(
     });
     let made = fleet.hub.create_or_get(&reference, object).await?;
     clones.is_ours("Machine", &made)?;
+    fleet.made(uid);
     fleet.metrics.writes.inc(&["create"]);
     Ok(Machine::read(&made)?)
 }

@@ -62,6 +62,51 @@ fn refused(rig: &Rig, forbidden: &Forbidden, why: &'static str) -> Arc<Process> 
     })
 }
 
+/// A client whose changes of something come to nothing after a minute, for as long as it is said to.
+fn losing(inner: Client, lost: Forbidden) -> Client {
+    let answer = move |request: Request<Body>| {
+        let (inner, lost) = (inner.clone(), Arc::clone(&lost));
+        async move {
+            let what = lost.lock().expect("a path").clone();
+            let is_it = request.method() == Method::PATCH && request.uri().path().contains(&what);
+            if !is_it || what.is_empty() {
+                return inner.send(request).await;
+            }
+            tokio::time::sleep(MINUTE).await;
+            Ok(Response::builder().status(500).body(Body::empty()).expect("an answer"))
+        }
+    };
+    Client::new(tower::service_fn(answer), "default")
+}
+
+#[test]
+fn nothing_is_ordered_for_a_node_claim_before_it_says_what_it_waits_for() {
+    scenario(async {
+        let rig = Rig::new(json!({})).await;
+        rig.deployment("m", &[(MAX, "10")]).await;
+        let lost = Forbidden::default();
+        forbid(&lost, "/nodeclaims/");
+        let (hub, writes) = (rig.hub.clone(), Arc::clone(&lost));
+        let karpenter = rig.world.process("karpenter", FaultPlan::none(), move |mut life| {
+            life.client = losing(life.client.clone(), Arc::clone(&writes));
+            let management = life.client_behind(&hub);
+            core::live_through(life, management, core::settings()).boxed()
+        });
+        karpenter.start();
+        rig.want(1);
+        rig.pass(20 * SECOND).await;
+        // Something else has the resource looked at meanwhile.
+        rig.patch(Kind::MachineDeployment, "m", json!({"metadata": {"labels": {"looked": "at"}}})).await;
+        rig.pass(20 * SECOND).await;
+        assert_eq!((rig.replicas("m"), rig.read(claimed)), (0, 0), "its end would not know of a Machine");
+        forbid(&lost, "");
+        rig.until("a node is ready", 10 * MINUTE, |objects| initialized(objects) == 1).await;
+        assert_eq!(rig.replicas("m"), 1);
+        rig.pass(MINUTE).await;
+        rig.at_rest();
+    });
+}
+
 #[test]
 fn who_is_refused_replicas_goes_elsewhere_and_is_told_why_and_nothing_is_lost() {
     let remedy = "`karpenter cluster-api self-check` tells which rights are missing";
