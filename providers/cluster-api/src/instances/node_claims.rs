@@ -148,7 +148,8 @@ impl NodeClaims {
     /// What a NodeClaim waits for, whichever of what we were given, what we wrote and what the watch shows knows it.
     pub fn target(&self, claim: &NodeClaim) -> Option<Target> {
         let uid = claim.metadata.uid.as_deref().unwrap_or_default();
-        let written = || self.lock().get(uid).filter(|recent| recent.recorded).map(|recent| recent.target.clone());
+        let written =
+            || self.lock().get(uid).filter(|recent| recent.recorded).map(|recent| recent.target.clone());
         Target::of(claim).or_else(written).or_else(|| {
             let seen = self.store.get(&ObjectKey::of(claim))?;
             if seen.metadata.uid == claim.metadata.uid { Target::of(&seen) } else { None }

@@ -86,9 +86,13 @@ impl Offers {
         kinds.iter().map(|kind| (kind.iter().copied().cloned().collect(), types(kind))).collect()
     }
 
-    /// Taints of a resource's nodes that a NodePool does not declare, and that keep it from being offered them.
+    /// Taints of a resource's nodes that a NodePool does not declare, and that keep it from being offered them: where it inherits, those
+    /// that it declares with another value.
     pub fn missing_taints<'a>(&self, blueprint: &'a Blueprint, pool: &NodePool) -> Vec<&'a Taint> {
-        if self.inherit_taints { Vec::new() } else { taints::lacking(&blueprint.taints, pool, &[]) }
+        match self.inherit_taints {
+            true => taints::contradicting(&blueprint.taints, pool),
+            false => taints::lacking(&blueprint.taints, pool, &[]),
+        }
     }
 
     fn further_taints(&self, id: &ScalableKey, pool: &NodePool, inherited: &[Taint]) -> Vec<&Taint> {
@@ -96,11 +100,12 @@ impl Offers {
         blueprint.map(|blueprint| taints::lacking(&blueprint.taints, pool, inherited)).unwrap_or_default()
     }
 
-    /// What a NodePool's requirements allow for.
+    /// What a NodePool's requirements and its own taints allow for.
     fn could_get(&self, pool: &NodePool) -> impl Iterator<Item = &Blueprint> {
         self.blueprints.iter().filter(move |blueprint| {
             let mut entries = self.catalog.entries.iter().filter(|entry| entry.id == blueprint.id);
-            entries.any(|entry| adoption::meets(pool, &entry.labels))
+            taints::contradicting(&blueprint.taints, pool).is_empty()
+                && entries.any(|entry| adoption::meets(pool, &entry.labels))
         })
     }
 

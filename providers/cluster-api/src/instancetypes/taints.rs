@@ -39,6 +39,14 @@ pub fn lacking<'a>(taints: &'a [Taint], pool: &NodePool, inherited: &[Taint]) ->
     undeclared(taints, of_pool(pool).chain(inherited))
 }
 
+/// Those of a node's taints that a NodePool declares with another value: a node has one value of a key and an effect, so no NodeClaim of
+/// the NodePool can have them.
+pub fn contradicting<'a>(taints: &'a [Taint], pool: &NodePool) -> Vec<&'a Taint> {
+    let mut lacking = lacking(taints, pool, &[]);
+    lacking.retain(|taint| of_pool(pool).any(|own| own.key == taint.key && own.effect == taint.effect));
+    lacking
+}
+
 /// The taints that a NodeClaim declares.
 pub fn of_claim(claim: &NodeClaim) -> impl Iterator<Item = &Taint> + Clone {
     claim.spec.taints.iter().flatten().chain(claim.spec.startup_taints.iter().flatten())
