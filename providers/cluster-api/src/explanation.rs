@@ -476,7 +476,9 @@ impl Evidence {
         let owner = held.filter(|held| uids.contains(held.uid.as_str())).map(|held| held.owner).next();
         let classes = self.node_classes.iter().filter(|class| takes_part(class, scalable));
         let class = classes.min_by_key(|class| class.name().to_owned());
-        offers::room(mirror, scalable, &machines, &claims, owner.as_deref().unwrap_or_default(), class)
+        // Which Machines may not be written to is known to the operator alone.
+        let claims = (&claims, &BTreeSet::new());
+        offers::room(mirror, scalable, &machines, claims, owner.as_deref().unwrap_or_default(), class)
     }
 }
 

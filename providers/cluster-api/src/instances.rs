@@ -65,6 +65,7 @@ pub mod removal;
 pub(crate) mod restoration;
 pub mod reverts;
 pub mod rollout;
+pub mod set_aside;
 pub mod skew;
 pub mod standalone;
 pub(crate) mod stillborn;

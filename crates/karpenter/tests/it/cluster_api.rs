@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use karpenter_api::NodePool;
 use karpenter_api::conditions::HasConditions as _;
 use karpenter_cloudprovider::{CloudProvider, Measured, Registry, Surroundings};
 use karpenter_controllers::operator::COMPONENT;
@@ -573,6 +574,31 @@ fn a_taint_that_some_machine_deployments_have_is_for_pods_that_tolerate_it_where
             keys.map(|taint| taint.key).collect::<Vec<_>>()
         };
         assert_eq!(stage.world.cluster().read(tainted), ["gpu"]);
+    })
+    .expect("a runtime");
+}
+
+#[test]
+fn nodes_whose_inherited_taint_a_pool_declares_with_another_value_are_not_made_for_it() {
+    in_virtual_time(async {
+        let stage = Stage::new(Some(["0.40", "0.15"])).await;
+        let classes: Api<ClusterAPINodeClass> = Api::all(stage.world.cluster().client("user"));
+        let inherit = Patch::Merge(json!({"spec": {"inheritTaints": true}}));
+        classes.patch("default", &PatchParams::default(), &inherit).await.expect("the NodeClass");
+        let pools: Api<NodePool> = Api::all(stage.world.cluster().client("user"));
+        let taints = json!([{"key": "team", "value": "y", "effect": "NoSchedule"}]);
+        let declares = Patch::Merge(json!({"spec": {"template": {"spec": {"taints": taints}}}}));
+        pools.patch("default", &PatchParams::default(), &declares).await.expect("the NodePool");
+        let key = "capacity.cluster-autoscaler.kubernetes.io/taints";
+        stage.annotate("small", key, "team=x:NoSchedule").await;
+        stage.world.run_for(MINUTE).await.expect("time passes");
+        stage.apply("app", 1, "1", false).await;
+        stage.tolerate("app", "team").await;
+        stage
+            .until("it runs on the dearer one", |objects| types(objects) == ["large"] && all_run(objects))
+            .await;
+        stage.world.run_for(30 * MINUTE).await.expect("time passes");
+        assert_eq!(stage.nodes(), ["large"], "a node cannot have both values");
     })
     .expect("a runtime");
 }

@@ -38,10 +38,6 @@ const OUT_OF_SIGHT: Duration = Duration::from_secs(60);
 
 /// How often it is looked whether Machines can be adopted that could not be, though nothing happens.
 const WHILE_PUT_OFF: Duration = Duration::from_secs(60);
-/// How long a Machine that may not be written to is left out. A policy protects it, say.
-const SET_ASIDE: Duration = Duration::from_secs(30 * 60);
-/// How many are left out at most: where all of them are refused, making others would not help.
-const MOST_SET_ASIDE: usize = 3;
 
 /// See the module.
 pub struct Actor {
@@ -67,23 +63,15 @@ pub(super) struct Memory {
     replaced: Option<BTreeSet<String>>,
     /// Machines that are to be adopted, and could not be a moment ago.
     unsuited: Unsuited,
-    /// Machines, by uid, that may not be written to, and when that was found out.
-    refusing: BTreeMap<String, Instant>,
 }
 
 impl Memory {
-    /// The Machines that are left out, by uid.
-    fn set_aside(&self) -> BTreeSet<String> {
-        self.refusing.iter().filter(|(_, at)| at.elapsed() < SET_ASIDE).map(|(uid, _)| uid.clone()).collect()
-    }
-
-    /// These Machines may not be written to.
-    fn set_these_aside(&mut self, machines: &[String]) {
-        self.refusing.retain(|_, at| at.elapsed() < SET_ASIDE);
-        for uid in machines {
-            if self.refusing.len() < MOST_SET_ASIDE {
-                self.refusing.entry(uid.clone()).or_insert_with(Instant::now);
-            }
+    /// Machines, by uid, that Cluster API put in the place of others while nobody looked, and that are to get NodeClaims: pods may run
+    /// there.
+    fn awaited(&self, drift: Drift) -> BTreeSet<String> {
+        match (&self.replaced, drift) {
+            (Some(replaced), Drift::ClusterAPI) => self.unsuited.without(replaced),
+            _ => BTreeSet::new(),
         }
     }
 }
@@ -94,6 +82,12 @@ pub(super) struct Look {
     pub(super) machines: Vec<Machine>,
     sets: Vec<Arc<Scalable>>,
     gone: BTreeSet<String>,
+}
+
+/// Whether a NodeClaim has no Machine yet.
+fn is_unserved(claim: &ClaimFacts, machines: &[Machine]) -> bool {
+    let is_its = |machine: &Machine| machine.claim().is_some_and(|held| held.uid == claim.uid);
+    claim.provider_id.is_none() && !machines.iter().any(is_its)
 }
 
 impl Actor {
@@ -213,7 +207,8 @@ impl Actor {
             targeting: &targeting,
             ending: &fleet.ending_on(&look.machines),
             gone: &look.gone,
-            set_aside: &memory.set_aside(),
+            set_aside: &fleet.set_aside.of(id),
+            awaited: &memory.awaited(spec.drift.unwrap_or_default()),
             owner: &fleet.owner,
             rules,
             rollout: rollout.as_ref(),
@@ -240,12 +235,9 @@ impl Actor {
             return Ok(());
         }
         // What somebody waits for may have been asked for by us.
-        let served = |claim: &&ClaimFacts| {
-            look.machines.iter().any(|machine| machine.claim().is_some_and(|held| held.uid == claim.uid))
-        };
         let targeting = fleet.claims_on(id, &look.machines);
         let waiting: Vec<&ClaimFacts> =
-            targeting.iter().filter(|claim| claim.provider_id.is_none() && !served(claim)).collect();
+            targeting.iter().filter(|claim| is_unserved(claim, &look.machines)).collect();
         let asked_for = ledger::asked_for(&look.scalable, &look.machines, &waiting);
         let untold = ledger::epoch(&look.scalable)
             .map_or(0, |_| ledger::untold(&look.scalable, &look.machines, &fleet.owner) - asked_for);
@@ -376,10 +368,10 @@ impl Actor {
         let (spec, memory) = (class.spec(), self.memory(id));
         let existing = spec.adoption == Some(Adoption::Existing);
         // Those that wait get what nobody has; the rest keeps the pods it has.
-        let waits = fleet.node_claims.targeting(id).iter().any(|claim| claim.provider_id.is_none());
-        let replaced = match spec.drift.unwrap_or_default() == Drift::ClusterAPI && !waits {
-            true => memory.replaced.clone().unwrap_or_default(),
-            false => BTreeSet::new(),
+        let waits = fleet.node_claims.targeting(id).iter().any(|claim| is_unserved(claim, &look.machines));
+        let replaced = match waits {
+            true => BTreeSet::new(),
+            false => memory.awaited(spec.drift.unwrap_or_default()),
         };
         // While Machines are replaced, the new ones are for the successors of those that go.
         if rollout::rollout(&look.scalable, &look.sets, &look.machines).is_some() {
@@ -391,7 +383,7 @@ impl Actor {
                 && fleet.node_claims.bound_to(&machine.key).is_empty()
                 && !memory.unsuited.holds(machine)
         };
-        let (mut machines, set_aside): (Vec<&Machine>, _) = (Vec::new(), memory.set_aside());
+        let (mut machines, set_aside): (Vec<&Machine>, _) = (Vec::new(), fleet.set_aside.of(id));
         let mut put_off = false;
         for machine in look.machines.iter().filter(fresh) {
             match set_aside.contains(&machine.uid) {
@@ -403,7 +395,7 @@ impl Actor {
             return put_off;
         }
         // Whose claims were refused a moment ago would come again and again.
-        if fleet.why_unavailable(id, None).is_some() {
+        if !set_aside.is_empty() && fleet.why_unavailable(id, None).is_some() {
             return true;
         }
         let Ok(pools) = fleet.node_claims.node_pools().await else { return put_off };
@@ -449,7 +441,7 @@ impl Actor {
         why: &str,
     ) {
         let (fleet, id) = (&self.fleet, &scalable.id);
-        self.lock().entry(id.clone()).or_default().set_these_aside(&refusals.machines);
+        fleet.set_aside.add(id, &refusals.machines);
         let rises = plan.enrol.is_some() || plan.replicas.is_some_and(|level| level > scalable.replicas);
         let turned_away = targeting.iter().filter(|claim| {
             let wants_more = rises && refusals.of_resource && plan.unserved.contains(&claim.uid);

@@ -1,7 +1,7 @@
 //! NodeClaims for Machines that were there before Karpenter: the way from cluster-autoscaler, or from nodes made by hand, to a
 //! cluster that Karpenter looks after. Only with `adoption: Existing`. Pure.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use karpenter_api::labels::{
@@ -37,6 +37,12 @@ impl Unsuited {
     /// Whether a Machine could not be adopted a moment ago.
     pub fn holds(&self, machine: &Machine) -> bool {
         self.0.get(&machine.uid).is_some_and(|at| at.elapsed() < UNSUITED)
+    }
+
+    /// Those of these Machines, by uid, that may be adopted now.
+    pub fn without(&self, machines: &BTreeSet<String>) -> BTreeSet<String> {
+        let suits = |uid: &&String| self.0.get(*uid).is_none_or(|at| at.elapsed() >= UNSUITED);
+        machines.iter().filter(suits).cloned().collect()
     }
 
     /// These Machines cannot be adopted for now.

@@ -25,6 +25,7 @@ use super::node_claims::NodeClaims;
 use super::offers::{self, Claims, Market, Offers, takes_part};
 use super::pace::Pace;
 use super::reverts::Reverts;
+use super::set_aside::SetAside;
 use super::templates;
 use crate::client::fields::Reference;
 use crate::client::hub::{Hub, HubError};
@@ -58,6 +59,8 @@ pub struct Fleet {
     pub pace: Pace,
     /// What has been learnt.
     pub lessons: Lessons,
+    /// Machines that may not be written to.
+    pub set_aside: SetAside,
     /// The workload cluster, by the uid of its namespace kube-system.
     pub owner: String,
     /// Tells the time.
@@ -125,7 +128,8 @@ pub(crate) struct Stages {
     pub(crate) bootstrapped: Option<Timestamp>,
 }
 
-type CatalogVersion = (Option<String>, u64, ((u64, usize), (u64, usize)), (u64, bool), u64, bool);
+type CatalogVersion =
+    (Option<String>, u64, ((u64, usize), (u64, usize)), (u64, bool), u64, bool, Vec<String>);
 
 impl Fleet {
     /// Of these parts.
@@ -155,6 +159,7 @@ impl Fleet {
             reverts: Reverts::default(),
             pace: Pace::default(),
             lessons: Lessons::default(),
+            set_aside: SetAside::default(),
             owner,
             clock,
             recorder,
@@ -320,6 +325,7 @@ impl Fleet {
             (self.node_claims.version(), self.node_claims.store().is_synced()),
             self.lessons.version(),
             silent,
+            self.set_aside.version(),
         );
         if let Some((known, offers)) = self.state().catalogs.get(class.name())
             && *known == version
@@ -380,7 +386,8 @@ impl Fleet {
         live.extend(self.node_claims.reserved(&scalable.id));
         let claims = Claims { live, ending: self.ending_on(&machines) };
         let class = self.node_class_of(scalable);
-        offers::room(&self.mirror, scalable, &machines, &claims, &self.owner, class.as_deref())
+        let set_aside = self.set_aside.of(&scalable.id);
+        offers::room(&self.mirror, scalable, &machines, (&claims, &set_aside), &self.owner, class.as_deref())
     }
 
     /// The entry a Machine was bought as.

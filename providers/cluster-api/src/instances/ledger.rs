@@ -167,6 +167,8 @@ pub struct Situation<'a> {
     pub gone: &'a BTreeSet<String>,
     /// Machines, by uid, that may not be written to: they are as they are.
     pub set_aside: &'a BTreeSet<String>,
+    /// Machines, by uid, that are to get NodeClaims as soon as that can be: who waits may have them, but they are no surplus.
+    pub awaited: &'a BTreeSet<String>,
     /// Our workload cluster.
     pub owner: &'a str,
     /// What may be done.
@@ -327,9 +329,9 @@ pub fn plan(situation: &Situation<'_>) -> Plan {
         claim.bound_to.is_none() || plan.claims.iter().any(|(_, served)| served.uid == claim.uid)
     });
     mark_doubles_and_orphans(situation, &sorted, &mut plan);
+    plan.marks.retain(|(key, _)| !is_set_aside(situation, key));
     if situation.rules.takes_part {
         mark_surplus(situation, &sorted, &keep, reserve, waiting.len(), &mut plan);
-        plan.marks.retain(|(key, _)| !is_set_aside(situation, key));
         level(situation, &sorted, &waiting, &keep, (protected, reserve), &mut plan);
     } else {
         level_of_another(situation, &sorted, &waiting, keep.len(), &mut plan);
@@ -688,10 +690,12 @@ fn mark_surplus(
 /// is never surplus.
 pub(super) fn dispensable<'a>(situation: &Situation<'_>, free: &[&'a Machine]) -> Vec<&'a Machine> {
     let epoch = enrolled(situation);
-    let ours = |m: &&Machine| {
-        !m.is_paused() && epoch.is_some_and(|epoch| m.created.as_second() >= epoch.as_second())
+    let may_go = |m: &&Machine| {
+        !m.is_paused()
+            && !situation.awaited.contains(&m.uid)
+            && epoch.is_some_and(|epoch| m.created.as_second() >= epoch.as_second())
     };
-    let mut machines: Vec<&Machine> = free.iter().copied().filter(ours).collect();
+    let mut machines: Vec<&Machine> = free.iter().copied().filter(may_go).collect();
     machines.sort_by_key(|m| (m.failure.is_none(), std::cmp::Reverse((m.created, m.key.clone()))));
     machines
 }

@@ -163,6 +163,27 @@ fn a_machine_that_may_not_be_written_to_serves_nobody_and_whoever_waits_gets_ano
     assert_eq!(marked(&orphan.plan()), [("m-a", "uid-a")]);
     orphan.set_aside = ["uid-m-a".to_owned()].into();
     assert_eq!(marked(&orphan.plan()), [], "it stays, and all else goes on");
+    orphan.rules.takes_part = false;
+    assert_eq!(marked(&orphan.plan()), [], "also where the replicas are ours no more");
+    let mut full = Case::new(2).claimed(&["a"]).free(&["x"]).up();
+    full.max = Some(2);
+    assert_eq!(full.room(), Some(1));
+    full.set_aside = ["uid-x".to_owned()].into();
+    assert_eq!(full.room(), Some(0), "nobody is sent for it");
+}
+
+#[test]
+fn a_machine_that_is_to_be_adopted_is_no_surplus() {
+    let mut case = Case::new(2).claimed(&["a"]).free(&["x"]).up();
+    case.sightings.free.insert("uid-x".to_owned(), case.instant);
+    case.instant += Duration::from_secs(3600);
+    assert_eq!(marked(&case.plan()), [("x", "karpenter-surplus")]);
+    case.awaited = ["uid-x".to_owned()].into();
+    let plan = case.plan();
+    assert_eq!((marked(&plan).len(), plan.replicas), (0, None));
+    let waits = Case::new(2).claimed(&["a"]).free(&["x"]).waiting(&["b"]).up();
+    let waits = Case { awaited: ["uid-x".to_owned()].into(), ..waits };
+    assert_eq!(claimed(&waits.plan()), ["x"], "who waits gets it");
 }
 
 #[test]

@@ -24,6 +24,7 @@ struct Case {
     ending: Vec<ClaimFacts>,
     gone: BTreeSet<String>,
     set_aside: BTreeSet<String>,
+    awaited: BTreeSet<String>,
     rules: Rules,
     rollout: Option<Rollout>,
     in_sets: Option<i32>,
@@ -46,6 +47,7 @@ impl Case {
             ending: Vec::new(),
             gone: BTreeSet::new(),
             set_aside: BTreeSet::new(),
+            awaited: BTreeSet::new(),
             rules: Rules {
                 takes_part: true,
                 may_lower: true,
@@ -153,6 +155,7 @@ impl Case {
             ending: &self.ending,
             gone: &self.gone,
             set_aside: &self.set_aside,
+            awaited: &self.awaited,
             owner: OWNER,
             rules: self.rules,
             rollout: self.rollout.as_ref(),

@@ -280,12 +280,13 @@ pub struct Claims {
     pub ending: Vec<ClaimFacts>,
 }
 
-/// How many more nodes a resource that follows the rules of this NodeClass may give; `None` is any number.
+/// How many more nodes a resource that follows the rules of this NodeClass may give, of whose Machines those that are set aside serve nobody;
+/// `None` is any number.
 pub fn room(
     mirror: &Mirror,
     scalable: &Scalable,
     machines: &[Machine],
-    claims: &Claims,
+    (claims, set_aside): (&Claims, &BTreeSet<String>),
     owner: &str,
     class: Option<&ClusterAPINodeClass>,
 ) -> Option<usize> {
@@ -301,7 +302,8 @@ pub fn room(
         targeting: &claims.live,
         ending: &claims.ending,
         gone: &BTreeSet::new(),
-        set_aside: &BTreeSet::new(),
+        set_aside,
+        awaited: &BTreeSet::new(),
         owner,
         rules: Rules {
             takes_part: class.is_some(),

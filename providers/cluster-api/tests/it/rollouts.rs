@@ -8,6 +8,7 @@ use kube::Api;
 use kube::api::DeleteParams;
 use serde_json::{Value, json};
 
+use crate::features::node_pool;
 use crate::rig::{MAX, MINUTE, Rig, SECOND, initialized, scenario};
 
 const SET: &str = "cluster.x-k8s.io/set-name";
@@ -155,6 +156,38 @@ fn a9_what_was_replaced_while_nobody_looked_is_adopted() {
         .await;
         rig.pass(30 * MINUTE).await;
         assert_eq!((machines(&rig), rig.replicas("m")), (before, 4), "none of them is replaced once more");
+        rig.at_rest();
+    });
+}
+
+#[test]
+fn what_was_replaced_while_nobody_looked_is_no_surplus_before_it_can_be_adopted() {
+    scenario(async {
+        let rig = Rig::new(json!({"drift": "ClusterAPI"})).await;
+        rig.deployment("m", &[(MAX, "20")]).await;
+        rig.create(node_pool()).await;
+        rig.karpenter.start();
+        rig.want(3);
+        rig.until("all nodes are ready", 10 * MINUTE, |objects| initialized(objects) == 3).await;
+        rig.karpenter.kill();
+        let change = json!({"spec": {"template": {"spec": {"version": "v1.37.0"}}}});
+        rig.patch(Kind::MachineDeployment, "m", change).await;
+        rig.until("all are replaced", 30 * MINUTE, |objects| {
+            in_set(objects, "m-00001") == 0 && objects.machines.len() == 3 && objects.nodes.len() == 3
+        })
+        .await;
+        rig.patch(Kind::MachineDeployment, "m", json!({"spec": {"paused": true}})).await;
+        rig.pass(MINUTE).await;
+        let nodes = |rig: &Rig| rig.read(|objects| objects.nodes.keys().cloned().collect::<Vec<_>>());
+        let before = nodes(&rig);
+        rig.want(0);
+        rig.karpenter.start();
+        rig.pass(20 * MINUTE).await;
+        assert_eq!((nodes(&rig), rig.replicas("m")), (before.clone(), 3), "pods may run there");
+        rig.patch(Kind::MachineDeployment, "m", json!({"spec": {"paused": false}})).await;
+        rig.until("each has a NodeClaim", 10 * MINUTE, |objects| initialized(objects) == 3).await;
+        rig.pass(10 * MINUTE).await;
+        assert_eq!((nodes(&rig), rig.replicas("m")), (before, 3));
         rig.at_rest();
     });
 }
