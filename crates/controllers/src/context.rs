@@ -33,6 +33,8 @@ const SYNC_POLL: Duration = Duration::from_millis(10);
 const LATE_SYNC_POLL: Duration = Duration::from_secs(1);
 /// How long listing everything takes at most where nothing is wrong.
 const PROMPT: Duration = Duration::from_secs(10);
+/// When what its platform can do nothing with is looked at again: nobody tells when that is over. See [`Context::is_stuck`].
+pub(crate) const STUCK_RETRY: Duration = Duration::from_secs(15);
 
 /// What every controller is given; clones share everything.
 #[derive(Clone)]

@@ -25,7 +25,7 @@ use kube::Api;
 use regex::Regex;
 use tracing::Instrument as _;
 
-use crate::context::Context;
+use crate::context::{Context, STUCK_RETRY};
 use crate::pods;
 use crate::times::{after, rfc3339, until};
 use crate::totals::{Totals, label, snake_case, termination_mode};
@@ -34,8 +34,6 @@ use crate::watches::Watches;
 /// How many of a pool's nodes, in percent and rounded up, may be sick before nothing is repaired any more.
 const SICK_PERCENT: usize = 20;
 const BLOCKED_RETRY: Duration = Duration::from_secs(5 * 60);
-/// When a node is looked at again whose platform can do nothing with it: nobody tells when that is over.
-const STUCK_RETRY: Duration = Duration::from_secs(15);
 const EVENT_DEDUPE: Duration = Duration::from_secs(15 * 60);
 
 /// A policy that replaces nodes; others are not for this controller.

@@ -12,7 +12,7 @@ use karpenter_runtime::writes;
 use kube::Api;
 
 use super::lifecycle::node_span;
-use crate::context::Context;
+use crate::context::{Context, STUCK_RETRY};
 use crate::pods;
 use crate::times::{after, until};
 use crate::totals::{Totals, reason};
@@ -21,9 +21,6 @@ use crate::watches::Watches;
 /// The pause after each: the watch brings back the deletion before the claim is looked at again, and a pool whose nodes
 /// were all made at once is not gone at once.
 const PAUSE: Duration = Duration::from_secs(1);
-
-/// When a claim is looked at again whose platform can do nothing with it: nobody tells when that is over.
-const STUCK_RETRY: Duration = Duration::from_secs(15);
 
 struct Expiration {
     context: Context,

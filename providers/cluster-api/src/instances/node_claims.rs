@@ -15,7 +15,7 @@ use karpenter_runtime::object_key::ObjectKey;
 use karpenter_runtime::store::Store;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::{Api, Client};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::adoption::EXISTING;
@@ -330,13 +330,7 @@ impl NodeClaims {
 
     /// Records that a NodeClaim has had its successor: it gets no other, whatever becomes of that one.
     pub async fn mark_succeeded(&self, claim: &NodeClaim) -> Result<(), kube::Error> {
-        let patch =
-            json!({"metadata": {"uid": claim.metadata.uid, "annotations": {names::SUCCEEDED: "true"}}});
-        let name = claim.metadata.name.as_deref().unwrap_or_default();
-        match self.api.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await {
-            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(()),
-            other => other.map(drop),
-        }
+        self.annotate(claim, json!({names::SUCCEEDED: "true"})).await.map(drop)
     }
 
     /// Records the Machine of a NodeClaim that the Go provider bound, in place of what that wrote, and labels that it lacks.
@@ -364,8 +358,16 @@ impl NodeClaims {
 
     /// Takes the Go provider's binding off a NodeClaim: how that is then, if it still exists.
     pub async fn release(&self, claim: &NodeClaim) -> Result<Option<NodeClaim>, kube::Error> {
-        let patch =
-            json!({"metadata": {"uid": claim.metadata.uid, "annotations": {names::GO_MACHINE: null}}});
+        self.annotate(claim, json!({names::GO_MACHINE: null})).await
+    }
+
+    /// Sets annotations of a NodeClaim: how that is then, if it still exists.
+    async fn annotate(
+        &self,
+        claim: &NodeClaim,
+        annotations: Value,
+    ) -> Result<Option<NodeClaim>, kube::Error> {
+        let patch = json!({"metadata": {"uid": claim.metadata.uid, "annotations": annotations}});
         let name = claim.metadata.name.as_deref().unwrap_or_default();
         match self.api.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await {
             Ok(now) => Ok(Some(now)),
@@ -515,8 +517,9 @@ impl NodeClaims {
 
     /// A NodeClaim is on its way out: it waits for nothing any more.
     pub fn forget(&self, uid: &str) {
-        self.version.fetch_add(1, Ordering::Relaxed);
-        self.lock().remove(uid);
+        if self.lock().remove(uid).is_some() {
+            self.version.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     /// Counts a NodeClaim at its target before that is recorded, so that others see the place taken. See [`forget`](Self::forget).
