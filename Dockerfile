@@ -11,7 +11,9 @@ RUN --mount=type=cache,target=/usr/local/cargo/registry --mount=type=cache,targe
 
 FROM scratch
 COPY --from=build /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/ca-certificates.crt
-COPY --from=build /karpenter /karpenter
+COPY --from=build /karpenter /usr/local/bin/karpenter
+# So that `kubectl exec deployment/karpenter -- karpenter explain …` finds it.
+ENV PATH=/usr/local/bin
 USER 65532:65532
 EXPOSE 8080 8081
-ENTRYPOINT ["/karpenter"]
+ENTRYPOINT ["/usr/local/bin/karpenter"]
