@@ -105,8 +105,10 @@ pub fn report(args: &Args) -> anyhow::Result<Report> {
         }
     };
     let types = args.instance_types.as_deref();
+    let mut unread = Vec::new();
     let cluster = if args.files.is_empty() {
-        let (dump, now) = read_cluster(args)?;
+        let Reading { dump, now, remarks } = read_cluster(args)?;
+        unread = remarks;
         Cluster::read(ClusterFiles::Dump(&dump), types, Some(args.now.as_deref().unwrap_or(&now)))
     } else {
         Cluster::read(ClusterFiles::Files(&args.files), types, args.now.as_deref())
@@ -133,7 +135,8 @@ pub fn report(args: &Args) -> anyhow::Result<Report> {
         Output::Json => format!("{json:#}\n"),
     };
     let doubts = cluster.doubts().iter().map(Rejected::doubt);
-    Ok(Report { text, remarks: left_out.iter().map(Rejected::remark).chain(doubts).collect() })
+    let remarks = left_out.iter().map(Rejected::remark).chain(doubts);
+    Ok(Report { text, remarks: unread.into_iter().chain(remarks).collect() })
 }
 
 /// Names some that there are, and what was left out: it may be among that.
@@ -306,54 +309,74 @@ fn does(decision: Decision) -> &'static str {
 }
 
 /// The kinds a decision looks at: group, version, kind. One that the cluster does not have is left out.
-const KINDS: [(&str, &str, &str); 20] = [
+const KINDS: [(&str, &str, &str); 12] = [
     ("karpenter.sh", "v1", "NodePool"),
     ("karpenter.sh", "v1", "NodeClaim"),
-    ("karpenter.sh", "v1alpha1", "NodeOverlay"),
-    ("autoscaling.x-k8s.io", "v1beta1", "CapacityBuffer"),
     ("", "v1", "Node"),
     ("", "v1", "Pod"),
     ("", "v1", "Namespace"),
     ("", "v1", "PersistentVolume"),
     ("", "v1", "PersistentVolumeClaim"),
-    ("", "v1", "PodTemplate"),
-    ("", "v1", "Service"),
-    ("", "v1", "ReplicationController"),
     ("apps", "v1", "DaemonSet"),
-    ("apps", "v1", "Deployment"),
-    ("apps", "v1", "ReplicaSet"),
-    ("apps", "v1", "StatefulSet"),
     ("policy", "v1", "PodDisruptionBudget"),
     ("storage.k8s.io", "v1", "StorageClass"),
     ("storage.k8s.io", "v1", "CSINode"),
     ("storage.k8s.io", "v1", "VolumeAttachment"),
 ];
 
-/// Everything a decision looks at as one `List`, and the time.
-fn read_cluster(args: &NodeArgs) -> anyhow::Result<(String, String)> {
+/// Those that a decision looks at only with some feature gates or settings. The chart lets Karpenter read them only then, so the
+/// account that asks may not.
+const KINDS_OF_GATES: [(&str, &str, &str); 8] = [
+    ("karpenter.sh", "v1alpha1", "NodeOverlay"),
+    ("autoscaling.x-k8s.io", "v1beta1", "CapacityBuffer"),
+    ("", "v1", "PodTemplate"),
+    ("", "v1", "Service"),
+    ("", "v1", "ReplicationController"),
+    ("apps", "v1", "Deployment"),
+    ("apps", "v1", "ReplicaSet"),
+    ("apps", "v1", "StatefulSet"),
+];
+
+/// What was read of a cluster.
+struct Reading {
+    /// Everything a decision looks at, as one `List`.
+    dump: String,
+    now: String,
+    /// What may not be read.
+    remarks: Vec<String>,
+}
+
+fn read_cluster(args: &NodeArgs) -> anyhow::Result<Reading> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .context("cannot start the async runtime")?;
     // As for `karpenter run`: named, else by KUBECONFIG, else as usual.
     let kubeconfig = Kubeconfigs::named(args.kubeconfig.as_deref());
-    let items = runtime.block_on(async {
+    let (items, remarks) = runtime.block_on(async {
         let config = surroundings::cluster(kubeconfig.as_ref()).await?;
         let client = Client::try_from(config).context("cannot make a client of the cluster")?;
         dump(&client).await
     })?;
     let environment = karpenter_runtime::environment::Environment::real();
     let now = environment.clock.now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
-    Ok((json!({"apiVersion": "v1", "kind": "List", "items": items}).to_string(), now))
+    let dump = json!({"apiVersion": "v1", "kind": "List", "items": items}).to_string();
+    Ok(Reading { dump, now, remarks })
 }
 
-async fn dump(client: &Client) -> anyhow::Result<Vec<Value>> {
-    let mut items = Vec::new();
-    for (group, version, kind) in KINDS {
+/// All objects of the kinds there are, and what may not be read.
+async fn dump(client: &Client) -> anyhow::Result<(Vec<Value>, Vec<String>)> {
+    let (mut items, mut remarks) = (Vec::new(), Vec::new());
+    let all = KINDS.iter().map(|kind| (kind, false)).chain(KINDS_OF_GATES.iter().map(|kind| (kind, true)));
+    for (&(group, version, kind), is_of_gate) in all {
         let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind));
         let api: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
         let list = match api.list(&ListParams::default()).await {
             Err(kube::Error::Api(status)) if status.code == 404 => continue,
+            Err(kube::Error::Api(status)) if status.code == 403 && is_of_gate => {
+                remarks.push(format!("left out: {} may not be listed: {}", resource.plural, status.message));
+                continue;
+            }
             list => list.with_context(|| format!("cannot list {}", resource.plural))?,
         };
         for object in list {
@@ -363,5 +386,39 @@ async fn dump(client: &Client) -> anyhow::Result<Vec<Value>> {
             items.push(object);
         }
     }
-    Ok(items)
+    Ok((items, remarks))
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::client::Body;
+
+    use super::*;
+
+    /// A client of a cluster that refuses to list this, and has nothing of anything else.
+    fn refusing(plural: &'static str) -> Client {
+        let answer = move |request: http::Request<Body>| async move {
+            let (code, answer) = if request.uri().path().ends_with(plural) {
+                let status = json!({
+                    "kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 403, "reason": "Forbidden",
+                    "message": "not for you", "metadata": {},
+                });
+                (403, status)
+            } else {
+                (200, json!({"kind": "List", "apiVersion": "v1", "metadata": {}, "items": []}))
+            };
+            let body = Body::from(answer.to_string().into_bytes());
+            http::Response::builder().status(code).body(body)
+        };
+        Client::new(tower::service_fn(answer), "default")
+    }
+
+    #[tokio::test]
+    async fn an_account_that_may_not_read_what_closed_gates_are_about_gets_an_answer_and_is_told() {
+        let (items, remarks) = dump(&refusing("nodeoverlays")).await.expect("an answer");
+        assert_eq!((items, remarks.len()), (Vec::<Value>::new(), 1));
+        assert!(remarks[0].starts_with("left out: nodeoverlays may not be listed"), "{remarks:?}");
+        let error = dump(&refusing("/pods")).await.expect_err("nothing can be said without pods");
+        assert_eq!(error.to_string(), "cannot list pods");
+    }
 }
