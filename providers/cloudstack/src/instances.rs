@@ -105,6 +105,9 @@ impl Shared {
         let uid = claim.uid().unwrap_or_default();
         let turn = self.turn(&uid);
         let _turn = turn.lock().await;
+        if let Some(error) = self.client.takes_no_orders() {
+            return Err(failed(&error));
+        }
         let base = self.naming.of_claim(claim);
         let mut attempt = match self.survey(claim, scope).await.map_err(|error| failed(&error))? {
             Survey::Found(machine) => return Ok(self.adopt(*machine, &candidates, tags).await),
@@ -295,6 +298,10 @@ impl Shared {
                     // It may still arrive: the next call looks again before it sends anything.
                     None => return Err(failed(&error)),
                 }
+            }
+            // No offering, network or limit is to blame.
+            if error.kind == ErrorKind::Closed {
+                return Err(failed(&error));
             }
             if error.kind == ErrorKind::NameTaken {
                 names_taken += 1;

@@ -227,6 +227,9 @@ impl Shared {
         scope: &Scope,
         reason: &'static str,
     ) -> Result<(), ApiError> {
+        if let Some(error) = self.client.takes_no_orders() {
+            return Err(error);
+        }
         let disks = self.disks_of(machine, scope).await?;
         let volumes: Vec<String> = disks.into_iter().map(|disk| disk.id).collect();
         let expunge = self.may_expunge(machine).await;

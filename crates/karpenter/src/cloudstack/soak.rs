@@ -17,6 +17,8 @@ use karpenter_sim::traffic::{Act, Script};
 use karpenter_sim::{Objects, Trouble, WorldOptions, in_virtual_time};
 use serde_json::{Value, json};
 
+use crate::sim::log_to_stderr;
+
 use super::stage::{Stage, apply_credentials, furnish, node_class, node_class_ref};
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -35,6 +37,12 @@ pub struct Args {
     /// Everything follows from it.
     #[arg(long, default_value_t = 8)]
     pub seed: u64,
+    /// Print Karpenter's log, on stderr.
+    #[arg(long)]
+    pub log: bool,
+    /// Print every write and call at the end.
+    #[arg(long)]
+    pub tape: bool,
 }
 
 /// What came of it.
@@ -100,61 +108,73 @@ fn deployment(replicas: u64) -> Value {
 ///
 /// If virtual time cannot be had.
 pub fn soak(args: Args, mut tell: impl FnMut(String)) -> anyhow::Result<Result<Figures, Trouble>> {
-    let Args { nodes, hours, seed } = args;
     let played = in_virtual_time(async {
-        let stage =
-            Stage::new(WorldOptions { seed, ..WorldOptions::default() }, GuestOptions::default()).await?;
-        furnish(&stage.cloud, 40);
-        let world = &stage.world;
-        let wanted = MachinesAreWanted::within(&stage.cloud, checks::WITHIN).always();
-        world.cluster().watch_over(checks::all(&stage.cloud));
-        world.cluster().watch_over([Box::new(wanted) as Box<dyn Invariant>]);
-        apply_credentials(&stage.world).await?;
-        let mut class = node_class();
-        class["spec"]["dataDisks"] = json!([{"offering": "k8s.data20"}]);
-        world.create(class).await?;
-        world.create(node_pool()).await?;
-        let karpenter = stage.karpenter(FaultPlan::none(), ProviderOptions::new("soak"));
-        karpenter.start();
-        world.create(deployment(nodes)).await?;
-        let accidents = Accidents::new(&stage.cloud, world.cluster(), Rates::mild());
-        let accidents = tokio::spawn(accidents.every(Span::secs(300, 1200)).happen());
-        let mut chance = Chance::new(world.cluster().entropy(), "soak");
-        let figures = |minutes: usize| {
-            let calls = stage.cloud.calls();
-            let deployed = calls.get("deployVirtualMachine").copied().unwrap_or(0);
-            Figures { calls: calls.values().sum(), deployed, minutes }
-        };
-        let minutes = || usize::try_from(world.cluster().elapsed().as_secs() / MINUTE.as_secs()).unwrap_or(0);
-        for _ in 0..hours * 2 {
-            // The load goes up and down.
-            let replicas = chance.between(nodes / 2, nodes);
-            let act = Act::Scale { kind: "Deployment", name: "app".to_owned(), replicas };
-            Script { acts: vec![(Duration::ZERO, act)] }.play(world).await?;
-            world.run_for(SWING).await?;
-            let there = world.cluster().read(|objects| objects.nodes.len());
-            let Figures { calls, deployed, minutes } = figures(minutes());
-            tell(format!(
-                "minute {minutes}: {replicas} pods, {there} nodes, {deployed} deployments, {calls} calls"
-            ));
+        let _logging = args.log.then(log_to_stderr);
+        let options = WorldOptions { seed: args.seed, ..WorldOptions::default() };
+        let stage = Stage::new(options, GuestOptions::default()).await?;
+        let played = play(&stage, args, &mut tell).await;
+        if args.tape {
+            stage
+                .world
+                .cluster()
+                .tape(|tape| tape.entries().iter().for_each(|entry| tell(entry.to_string())));
         }
-        stage.cloud.heal();
-        let _ = accidents.await;
-        let content =
-            |objects: &Objects| objects.pods.values().filter(|pod| is_active(pod)).all(|pod| is_ready(pod));
-        world.wait_until("every pod runs", 90 * MINUTE, content).await?;
-        world.run_for(15 * MINUTE).await?;
-        world.cluster().check_at_rest(15 * MINUTE)?;
-        let figures = figures(minutes());
-        tell(format!(
-            "every rule held; {} calls, {} deployments, {} minutes: {:?}",
-            figures.calls,
-            figures.deployed,
-            figures.minutes,
-            stage.cloud.calls()
-        ));
-        karpenter.stop(MINUTE).await;
-        Ok::<_, Trouble>(figures)
+        played
     });
     Ok(played?)
+}
+
+async fn play(stage: &Stage, args: Args, tell: &mut impl FnMut(String)) -> Result<Figures, Trouble> {
+    let Args { nodes, hours, .. } = args;
+    furnish(&stage.cloud, 40);
+    let world = &stage.world;
+    let wanted = MachinesAreWanted::within(&stage.cloud, checks::WITHIN).always();
+    world.cluster().watch_over(checks::all(&stage.cloud));
+    world.cluster().watch_over([Box::new(wanted) as Box<dyn Invariant>]);
+    apply_credentials(&stage.world).await?;
+    let mut class = node_class();
+    class["spec"]["dataDisks"] = json!([{"offering": "k8s.data20"}]);
+    world.create(class).await?;
+    world.create(node_pool()).await?;
+    let karpenter = stage.karpenter(FaultPlan::none(), ProviderOptions::new("soak"));
+    karpenter.start();
+    world.create(deployment(nodes)).await?;
+    let accidents = Accidents::new(&stage.cloud, world.cluster(), Rates::mild());
+    let accidents = tokio::spawn(accidents.every(Span::secs(300, 1200)).happen());
+    let mut chance = Chance::new(world.cluster().entropy(), "soak");
+    let figures = |minutes: usize| {
+        let calls = stage.cloud.calls();
+        let deployed = calls.get("deployVirtualMachine").copied().unwrap_or(0);
+        Figures { calls: calls.values().sum(), deployed, minutes }
+    };
+    let minutes = || usize::try_from(world.cluster().elapsed().as_secs() / MINUTE.as_secs()).unwrap_or(0);
+    for _ in 0..hours * 2 {
+        // The load goes up and down.
+        let replicas = chance.between(nodes / 2, nodes);
+        let act = Act::Scale { kind: "Deployment", name: "app".to_owned(), replicas };
+        Script { acts: vec![(Duration::ZERO, act)] }.play(world).await?;
+        world.run_for(SWING).await?;
+        let there = world.cluster().read(|objects| objects.nodes.len());
+        let Figures { calls, deployed, minutes } = figures(minutes());
+        tell(format!(
+            "minute {minutes}: {replicas} pods, {there} nodes, {deployed} deployments, {calls} calls"
+        ));
+    }
+    stage.cloud.heal();
+    let _ = accidents.await;
+    let content =
+        |objects: &Objects| objects.pods.values().filter(|pod| is_active(pod)).all(|pod| is_ready(pod));
+    world.wait_until("every pod runs", 90 * MINUTE, content).await?;
+    world.run_for(15 * MINUTE).await?;
+    world.cluster().check_at_rest(15 * MINUTE)?;
+    let figures = figures(minutes());
+    tell(format!(
+        "every rule held; {} calls, {} deployments, {} minutes: {:?}",
+        figures.calls,
+        figures.deployed,
+        figures.minutes,
+        stage.cloud.calls()
+    ));
+    karpenter.stop(MINUTE).await;
+    Ok(figures)
 }

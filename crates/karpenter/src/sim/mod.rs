@@ -178,7 +178,7 @@ pub fn cmd(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 /// Logs in the world's time until dropped.
-fn log_to_stderr() -> tracing::subscriber::DefaultGuard {
+pub(crate) fn log_to_stderr() -> tracing::subscriber::DefaultGuard {
     let config =
         logging::Config { level: LevelFilter::DEBUG.into(), format: logging::Format::Text, commit: None };
     let clock = Arc::new(TokioClock::starting_at(karpenter_sim::cluster::EPOCH));

@@ -437,7 +437,9 @@ fn lower_bound_secs(nodes: f64) -> f64 {
 /// `karpenter cloudstack soak` is the long one.
 #[test]
 fn a_soak_with_random_faults_leaks_nothing_and_deletes_nothing_that_lives() {
-    let played = soak(Args { nodes: 10, hours: 1, seed: 8 }, |line| eprintln!("{line}")).expect("a runtime");
+    let played =
+        soak(Args { nodes: 10, hours: 1, seed: 8, log: false, tape: false }, |line| eprintln!("{line}"))
+            .expect("a runtime");
     let figures = played.unwrap_or_else(|trouble| panic!("{trouble}"));
     assert!(figures.calls <= figures.budget(), "{figures:?}");
 }

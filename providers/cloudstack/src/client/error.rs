@@ -66,6 +66,8 @@ pub enum ErrorKind {
     TagExists,
     /// A network does not work: its router does not do what it is told.
     Network,
+    /// The server takes no orders now, because it is under maintenance or about to stop. Nothing was done.
+    Closed,
     /// Something on the way refuses, not CloudStack: nothing is known of what was asked for.
     Barred,
 }
@@ -222,6 +224,7 @@ fn classify(code: u16, text: &str) -> ErrorKind {
         431 if has("has delete protection enabled") => ErrorKind::DeleteProtected,
         431 if GONE.iter().any(|words| has(words)) => ErrorKind::Gone,
         400 | 405 | 430 | 431 => ErrorKind::Parameter,
+        503 if has("Can not accept new jobs") => ErrorKind::Closed,
         502..=504 => ErrorKind::Unavailable,
         532 | 535 => ErrorKind::Quota(quota_excess(text)),
         // Addresses are the network's, and no other size would help.

@@ -7,11 +7,15 @@
 //! | [`signature`] | keys and signatures |
 //! | [`transport`], [`http`] | the road, and the real one |
 //! | [`throttle`] | not too much at once |
+//! | `envelope` | requests and answers as they travel |
 //! | [`error`], [`job`], [`model`] | what comes back |
+//! | `refused_keys`, `maintenance` | what is not sent again at once |
 
+mod envelope;
 pub mod error;
 pub mod http;
 pub mod job;
+mod maintenance;
 pub mod model;
 mod refused_keys;
 pub mod request;
@@ -26,10 +30,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
-use ::http::{Method, header};
-use bytes::Bytes;
 use futures_util::future::BoxFuture;
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use karpenter_runtime::clock::SharedClock;
 use karpenter_runtime::entropy::Stream;
 use karpenter_runtime::environment::Environment;
@@ -41,8 +43,11 @@ use tokio::time::Instant;
 use tracing::Instrument as _;
 use tracing::field::Empty;
 
+pub(crate) use envelope::decoded;
+use envelope::{allowed_page_size, has_key, http_request, lacking, named, opened, rows};
 use error::{ApiError, ErrorKind};
 use job::Job;
+use maintenance::Maintenance;
 use model::Capabilities;
 use refused_keys::{RefusedKeys, Word};
 use request::Request;
@@ -50,8 +55,6 @@ use signature::Credentials;
 use throttle::{Lane, Rate, Throttle};
 use transport::{Transport, TransportError};
 
-/// How long a signature is good for. Servers that insist on times refuse more than 15 minutes.
-const VALIDITY: SignedDuration = SignedDuration::from_mins(10);
 /// A read that takes longer than this is tried again.
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
 /// Deployments of one account queue up at the server: 58 s were measured for 40 at once.
@@ -64,6 +67,8 @@ const PAUSE: Duration = Duration::from_millis(500);
 const FIRST_KEYS: Duration = Duration::from_secs(5);
 /// What a server takes as a page unless configured otherwise.
 const PAGE_SIZE: usize = 500;
+/// How long a server is believed to take smaller pages only.
+const PAGE_SIZE_HOLDS: Duration = Duration::from_secs(10 * 60);
 /// The command that lists machines.
 const MACHINES: &str = "listVirtualMachines";
 /// More pages than this are a server that never ends.
@@ -181,6 +186,10 @@ struct Shared {
     refused: AtomicBool,
     /// Which keys the server refused a moment ago.
     refused_keys: RefusedKeys,
+    /// Whether the server takes orders.
+    maintenance: Maintenance,
+    /// The size of page the server takes, and when it said so.
+    page_size: Mutex<Option<(usize, Instant)>>,
     /// Why the server did not answer when it was last asked.
     away: Mutex<Option<String>>,
     /// Rings when we become somebody.
@@ -261,6 +270,8 @@ impl Client {
             notice: Mutex::default(),
             refused: AtomicBool::new(false),
             refused_keys: RefusedKeys::default(),
+            maintenance: Maintenance::default(),
+            page_size: Mutex::default(),
             away: Mutex::default(),
             told: Notify::new(),
             whose: tokio::sync::Mutex::default(),
@@ -434,6 +445,7 @@ impl Client {
     pub(crate) fn move_to(&self, session: Session) {
         self.become_session(session);
         self.0.throttle.limit_to(None);
+        *self.0.page_size.lock().unwrap_or_else(PoisonError::into_inner) = None;
         if let Some(estate) = self.estate() {
             estate.forget();
         }
@@ -555,7 +567,11 @@ impl Client {
 
     async fn call_as(&self, session: &Session, request: &Request, lane: Lane) -> Result<Value, ApiError> {
         self.must_not_be_refused(session, request).await?;
-        let answer = self.attempts(session, request, lane).await;
+        let answer = if request.is_read() {
+            self.attempts(session, request, lane).await
+        } else {
+            self.order(session, request, lane).await
+        };
         match answer {
             // Unknown commands and those of disabled plug-ins look like wrong keys. Whoever is let in has the right ones.
             Err(error) if error.kind == ErrorKind::Auth && request.command() != "listCapabilities" => {
@@ -567,6 +583,27 @@ impl Client {
             }
             other => other,
         }
+    }
+
+    /// Sends what changes something, unless the server said a moment ago that it takes no orders.
+    async fn order(&self, session: &Session, request: &Request, lane: Lane) -> Result<Value, ApiError> {
+        let maintenance = &self.0.maintenance;
+        if let Some(error) = maintenance.refuses_order(&session.endpoint) {
+            return Err(ApiError { command: request.command(), ..error });
+        }
+        let answer = self.attempts(session, request, lane).await;
+        match &answer {
+            Err(error) if error.kind == ErrorKind::Closed => maintenance.note(&session.endpoint, Some(error)),
+            // Who did not answer has not said that orders are taken.
+            Err(error) if error.is_nobodys_answer() => {}
+            _ => maintenance.note(&session.endpoint, None),
+        }
+        answer
+    }
+
+    /// Why the server takes no orders, if it said so a moment ago: then what only prepares one need not be asked either.
+    pub(crate) fn takes_no_orders(&self) -> Option<ApiError> {
+        self.0.maintenance.refuses(&self.session().endpoint)
     }
 
     /// All objects of a list, none twice. Fails as a whole: half a list is worse than none.
@@ -595,6 +632,11 @@ impl Client {
         rows.into_iter().map(|row| decoded(request.command(), row)).collect()
     }
 
+    fn page_size(&self) -> usize {
+        let said = *self.0.page_size.lock().unwrap_or_else(PoisonError::into_inner);
+        said.filter(|(_, at)| at.elapsed() < PAGE_SIZE_HOLDS).map_or(PAGE_SIZE, |(size, _)| size)
+    }
+
     /// Reads all pages and keeps the rows that were not seen yet.
     async fn read_pages(
         &self,
@@ -603,7 +645,7 @@ impl Client {
         seen: &mut BTreeSet<String>,
         kept: &mut Vec<Value>,
     ) -> Result<Reading, ApiError> {
-        let mut page_size = PAGE_SIZE;
+        let mut page_size = self.page_size();
         let mut page = 1;
         let mut read = 0;
         let mut said = None;
@@ -614,6 +656,9 @@ impl Client {
                 Err(error) if page == 1 => match allowed_page_size(&error).filter(|size| *size < page_size) {
                     Some(size) => {
                         page_size = size;
+                        // It would say so before every list.
+                        let said = Some((size, Instant::now()));
+                        *self.0.page_size.lock().unwrap_or_else(PoisonError::into_inner) = said;
                         continue;
                     }
                     None => return Err(error),
@@ -738,155 +783,12 @@ impl Client {
     }
 }
 
-/// The HTTP request: reads by GET, everything else by POST, always with a time limit.
-fn http_request(
-    session: &Session,
-    request: &Request,
-    now: Timestamp,
-) -> Result<::http::Request<Bytes>, ApiError> {
-    let expires = now.checked_add(VALIDITY).unwrap_or(now);
-    let mut parameters = vec![
-        ("command".to_owned(), request.command().to_owned()),
-        ("response".to_owned(), "json".to_owned()),
-        ("apiKey".to_owned(), session.credentials.api_key().to_owned()),
-        ("signatureVersion".to_owned(), "3".to_owned()),
-        ("expires".to_owned(), expires.strftime("%Y-%m-%dT%H:%M:%S+0000").to_string()),
-    ];
-    parameters.extend(request.parameters().iter().cloned());
-    let signed = session.credentials.signed(&parameters);
-    let builder = ::http::Request::builder().header(header::ACCEPT, "application/json");
-    let built = if request.is_read() {
-        builder.method(Method::GET).uri(format!("{}?{signed}", session.endpoint)).body(Bytes::new())
-    } else {
-        builder
-            .method(Method::POST)
-            .uri(&session.endpoint)
-            .header(header::CONTENT_TYPE, "application/x-www-form-urlencoded")
-            .body(signed.into())
-    };
-    // The error of the builder may quote the query with its key.
-    built.map_err(|_| {
-        let text = format!(
-            "the API address {:?} cannot be used; write it as https://HOST/client/api",
-            session.endpoint
-        );
-        ApiError::new(request.command(), ErrorKind::NotSent, text)
-    })
-}
-
-/// What is inside the envelope, or the error it says. An envelope that is not this command's is none: what something in between
-/// answers in its own words would look like an empty list.
-fn opened(command: &'static str, status: u16, body: &[u8]) -> Result<Value, ApiError> {
-    let ours = format!("{command}response");
-    let inside = serde_json::from_slice::<Value>(body).ok().and_then(|envelope| match envelope {
-        Value::Object(fields) => {
-            let says_why = |inside: &Value| inside["errorcode"].is_u64();
-            let is_ours = |name: &str| name.eq_ignore_ascii_case(&ours);
-            fields
-                .into_iter()
-                .find(|(name, inside)| is_ours(name) || says_why(inside))
-                .map(|(_, inside)| inside)
-        }
-        _ => None,
-    });
-    match inside {
-        Some(inside) if inside["errorcode"].is_u64() || status >= 400 => {
-            Err(ApiError::answered(command, status, &inside))
-        }
-        Some(inside) => Ok(inside),
-        // A proxy's page, or an answer cut short: a write may have been carried out.
-        None => {
-            let kind = match status {
-                200..=299 => ErrorKind::LostResponse,
-                401 | 403 | 407 => ErrorKind::Barred,
-                // It says nothing of what was asked, only that the way there is closed.
-                404 | 408 | TOO_MANY => ErrorKind::Unavailable,
-                300..=499 => ErrorKind::Parameter,
-                _ => ErrorKind::Unavailable,
-            };
-            let start = beginning(&String::from_utf8_lossy(body));
-            let text = format!(
-                "the answer (HTTP {status}){}{start:?}; check the API address and proxies before it",
-                error::NOT_CLOUDSTACKS
-            );
-            Err(ApiError { command, kind, code: status, text })
-        }
-    }
-}
-
-/// What somebody else's page begins with. Pages repeat what was asked, and that has the key and the signature in it.
-fn beginning(page: &str) -> String {
-    let in_small = page.to_ascii_lowercase();
-    let end = ["?", "apikey", "signature"].iter().filter_map(|word| in_small.find(word)).min();
-    page[..end.unwrap_or(page.len())].chars().take(80).collect()
-}
-
-/// The size of page the server would take, from its refusal of ours.
-fn allowed_page_size(error: &ApiError) -> Option<usize> {
-    let (_, rest) = error.text.split_once("max allowed page size value: ")?;
-    rest.trim().trim_end_matches('.').parse().ok()
-}
-
-/// The rows of a list, whatever they are called there, and how many there are in all if it says so.
-fn rows(command: &'static str, answer: Value) -> Result<(Option<usize>, Vec<Value>), ApiError> {
-    let Value::Object(fields) = answer else {
-        return Err(ApiError::new(command, ErrorKind::LostResponse, "the answer is no list"));
-    };
-    let count = fields.get("count").and_then(|count| match count {
-        Value::Number(number) => usize::try_from(number.as_u64()?).ok(),
-        Value::String(text) => text.trim().parse().ok(),
-        _ => None,
-    });
-    let rows = fields.into_iter().find_map(|(_, field)| match field {
-        Value::Array(rows) => Some(rows),
-        _ => None,
-    });
-    Ok((count, rows.unwrap_or_default()))
-}
-
 /// How a list was read.
 struct Reading {
     /// How many pages were asked for; the last may have been empty by then, because its rows moved up.
     pages: usize,
     /// What to say if it ended before all rows were shown that it says it has.
     lacks: Option<String>,
-}
-
-/// Whether an account has a user with the key of this session.
-fn has_key(account: &Value, session: &Session) -> bool {
-    let users = account["user"].as_array().map(Vec::as_slice).unwrap_or_default();
-    users.iter().any(|user| user["apikey"] == session.credentials.api_key())
-}
-
-/// What a row of machines cannot do without and lacks.
-fn lacking(row: &Value) -> Option<&'static str> {
-    let has = |key: &str| row[key].is_number() || row[key].as_str().is_some_and(|text| !text.is_empty());
-    ["id", "name"].into_iter().find(|key| !has(key))
-}
-
-/// How a row is called in messages.
-fn named(row: &Value) -> String {
-    let said =
-        |key: &str| Some(&row[key]).filter(|value| !value.is_null()).map(|value| format!("{key} {value}"));
-    let said: Vec<String> = ["id", "name"].into_iter().filter_map(said).collect();
-    if said.is_empty() {
-        "a row without id and name".to_owned()
-    } else {
-        format!("the row of {}", said.join(", "))
-    }
-}
-
-/// What a row says, or which row and which field of it cannot be read.
-pub(crate) fn decoded<T: DeserializeOwned>(command: &'static str, value: Value) -> Result<T, ApiError> {
-    serde_path_to_error::deserialize(&value).map_err(|error| {
-        let text = format!(
-            "the answer is not as expected: {} at {}: {}",
-            named(&value),
-            error.path(),
-            error.inner()
-        );
-        ApiError::new(command, ErrorKind::Internal, text)
-    })
 }
 
 #[cfg(test)]

@@ -20,6 +20,7 @@ mod launching;
 mod limited_sight;
 mod logs;
 mod looking_after;
+mod maintenance;
 mod metrics;
 mod rebooting;
 mod refusals;
