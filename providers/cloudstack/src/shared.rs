@@ -45,6 +45,7 @@ use crate::sightings::Sightings;
 use crate::tagging::Retagged;
 use crate::tokens::Tokens;
 use crate::unavailable::Unavailable;
+use crate::unregistered::Unregistered;
 use crate::voice::Voice;
 use crate::webhook::WebhookOptions;
 
@@ -329,6 +330,7 @@ pub(crate) struct Shared {
     /// Whether a list showed that no data disk of ours is left.
     pub(crate) no_disks: AtomicBool,
     pub(crate) troubled: Troubled,
+    pub(crate) unregistered: Unregistered,
     pub(crate) sightings: Arc<Sightings>,
     pub(crate) protected: Protected,
     pub(crate) retagged: Retagged,
@@ -398,6 +400,7 @@ impl Shared {
             troubled: Troubled::default(),
             sightings,
             protected: Protected::default(),
+            unregistered: Unregistered::default(),
             retagged: Retagged::default(),
             root_disks: RootDisks::default(),
             taken: Taken::default(),
