@@ -221,6 +221,11 @@ impl CloudStackProvider {
         if !shared.launches.is_due(id) {
             return;
         }
+        // A server on which the machine never was says the same of it as one on which it is gone.
+        if let Err(error) = shared.must_see(claim).await {
+            tracing::warn!(machine = id, %error, "whether it is there is not known");
+            return;
+        }
         match shared.whereabouts(id).await {
             Ok(Whereabouts::Gone) => {
                 shared.unavailable.end_trial(&claim.uid().unwrap_or_default());

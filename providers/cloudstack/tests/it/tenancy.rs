@@ -9,6 +9,7 @@ use karpenter_api::conditions::HasConditions as _;
 use karpenter_cloudprovider::provider::CloudProvider as _;
 use karpenter_provider_cloudstack::client::Session;
 use karpenter_provider_cloudstack::client::request::Scope;
+use karpenter_provider_cloudstack::client::signature::Credentials;
 use karpenter_provider_cloudstack::client::transport::{Transport, TransportError};
 use karpenter_provider_cloudstack::naming::Naming;
 use karpenter_provider_cloudstack::voice::Voice;
@@ -218,6 +219,24 @@ async fn keys_of_another_account_do_not_make_machines_look_gone() {
 }
 
 #[tokio::test(start_paused = true)]
+#[tokio::test(start_paused = true)]
+async fn a_server_on_which_a_machine_never_was_gives_no_nodeclaim_up() {
+    let world = World::new().await;
+    world.node("np-a").await;
+    // Another server, with keys of another account there: a wrong address in the Secret.
+    let elsewhere = World::seeded(2).await;
+    elsewhere.cloud.add_account("other", "k8s-net");
+    let keys = Credentials::new("other-api-key", "other-secret-key");
+    elsewhere.client.become_session(Session { credentials: keys, ..elsewhere.client.session() });
+    elsewhere.cluster.claims.lock().unwrap().insert("np-a".to_owned(), world.current("np-a"));
+    for _ in 0..30 {
+        elsewhere.provider.look_at_launches().await.expect("looked");
+        seconds(5).await;
+    }
+    assert_eq!(elsewhere.told("LaunchFailed"), Vec::<String>::new());
+    assert_eq!(elsewhere.calls("listNics"), 0, "its word is not even asked for");
+}
+
 async fn a_machine_that_somebody_opened_to_others_has_drifted() {
     let world = World::new().await;
     world.cloud.edit("zone", "sim-zone-1", |zone| zone["securitygroupsenabled"] = true.into());
