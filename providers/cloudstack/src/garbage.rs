@@ -199,10 +199,10 @@ impl CloudStackProvider {
         machines.retain(|machine| !matches!(machine.state.as_str(), "Destroyed" | "Expunging"));
         let machines = machines.into_iter().map(|machine| format!("virtual machine {}", machine.name));
         let mut left: Vec<String> = machines.collect();
-        left.extend(self.disks_left(&scope).await?);
+        left.extend(self.disks_left(&scope, class).await?);
         // No group is in anybody's way while machines are in it, and they go first.
         if left.is_empty() {
-            left.extend(self.groups_left(&scope).await?);
+            left.extend(self.groups_left(&scope, class).await?);
         }
         Ok(left)
     }

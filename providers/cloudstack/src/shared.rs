@@ -17,7 +17,7 @@ use karpenter_runtime::store::Store;
 use kube::ResourceExt as _;
 
 use crate::absence::MachineLists;
-use crate::aftermath::{ExpungeDenied, Lost, Unexplained};
+use crate::aftermath::{Denied, ExpungeDenied, Lost, Unexplained};
 use crate::catalogue::{Catalogue, Lifetimes};
 use crate::client::error::{ApiError, ErrorKind};
 use crate::client::request::Scope;
@@ -349,6 +349,7 @@ pub(crate) struct Shared {
     pub(crate) launches: Launches,
     pub(crate) voice: Voice,
     pub(crate) expunge_denied: ExpungeDenied,
+    pub(crate) denied: Denied,
     pub(crate) turns: Mutex<BTreeMap<String, Arc<tokio::sync::Mutex<()>>>>,
     /// Whether a list showed that no affinity group of ours is left.
     pub(crate) no_groups: AtomicBool,
@@ -417,6 +418,7 @@ impl Shared {
             voice,
             expunge_denied: ExpungeDenied::default(),
             turns: Mutex::default(),
+            denied: Denied::default(),
             no_groups: AtomicBool::new(false),
             started: Mutex::default(),
             deploying: tokio::sync::Semaphore::new(MAX_DEPLOYING),
@@ -656,6 +658,7 @@ impl Estate for Shared {
         self.expunge_denied.forget();
         for known in [&self.has_no_machines, &self.no_disks, &self.no_groups] {
             known.store(false, Ordering::Relaxed);
+        self.denied.forget();
         }
     }
 }
