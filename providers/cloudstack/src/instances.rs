@@ -74,7 +74,7 @@ pub(crate) fn is_alive(machine: &VirtualMachine) -> bool {
 }
 
 /// Whether a machine is on a host, or was: one that waits for its place, or lost it when the server went down, stands still.
-fn is_placed(machine: &VirtualMachine) -> bool {
+pub(crate) fn is_placed(machine: &VirtualMachine) -> bool {
     !matches!(machine.state.as_str(), "" | "Stopped")
 }
 
@@ -212,7 +212,8 @@ impl Shared {
         Arc::clone(turns.entry(uid.to_owned()).or_default())
     }
 
-    /// What there is of a claim: the machine it names, or else the oldest that is alive. What it has certainly no use for goes.
+    /// What there is of a claim: the machine it names, or else the oldest that is on a host, or else the oldest that is alive. What it
+    /// has certainly no use for goes.
     async fn survey(&self, claim: &NodeClaim, scope: &Scope) -> Result<Survey, ApiError> {
         let machines = self.inventory.fresh(scope).await?;
         let found = self.machines_of(&machines, claim)?;
@@ -223,10 +224,11 @@ impl Shared {
         };
         let alive = || found.iter().map(|(_, machine)| *machine).filter(|machine| is_alive(machine));
         let named = alive().find(|machine| standing.named() == Some(machine.id.as_str()));
-        let kept = named.or_else(|| alive().next()).cloned();
+        let placed = || alive().find(|machine| is_placed(machine));
+        let kept = named.or_else(placed).or_else(|| alive().next()).cloned();
         for (_, machine) in &found {
             let is_kept = kept.as_ref().is_some_and(|kept| kept.id == machine.id);
-            if !is_kept && !machine.has_pending_job() && standing.has_no_use_for(machine) {
+            if !is_kept && !machine.has_pending_job() && self.is_to_go(machine, &standing) {
                 // One that is protected is told of by garbage collection.
                 let _ = self.discard(machine, scope, "duplicate").await;
             }
