@@ -618,11 +618,12 @@ impl Candidate {
         place.into_iter().chain(size).chain(self.group_refused_as.clone())
     }
 
-    /// How many machines are in its affinity groups already.
+    /// How many machines are in its affinity groups and on hosts already. What still looks for its place, as this one did, takes none.
     fn beside(&self, machines: &[VirtualMachine]) -> usize {
         let mine = |group: &Named| self.deploy.affinity_group_ids.contains(&group.id);
-        let there = |machine: &&VirtualMachine| is_alive(machine) && machine.affinitygroup.iter().any(mine);
-        machines.iter().filter(there).count()
+        let has_place = |machine: &VirtualMachine| is_alive(machine) && is_placed(machine);
+        let in_group = |machine: &VirtualMachine| machine.affinitygroup.iter().any(mine);
+        machines.iter().filter(|machine| has_place(machine) && in_group(machine)).count()
     }
 
     fn network(&self) -> String {
