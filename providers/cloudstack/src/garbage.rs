@@ -448,7 +448,7 @@ impl CloudStackProvider {
         self.look_at_protection(machine, claim);
         if let Some(class) = self.shared.objects.node_class(&claim.spec.node_class_ref.name) {
             let tags = self.tags(claim, &class);
-            self.shared.repair_tags(machine, &tags).await;
+            self.shared.repair_tags(machine, scope, &tags).await;
             self.attach_later_disks(machine, scope, claim, &class).await;
             // What the machine says, not the NodeClass, which may have got its disks later.
             if machine.tag(labels::TAG_DATA_DISKS).is_some() {
