@@ -22,7 +22,6 @@ use crate::naming::machine_id;
 use crate::nodeclass::CloudStackNodeClass;
 use crate::protection::{DeleteProtected, protected};
 use crate::provider::CloudStackProvider;
-use crate::repair::GivenUp;
 use crate::resolved::scope_of;
 use crate::shared::{CollectOrphans, OnStopped};
 
@@ -99,8 +98,8 @@ pub struct Round {
     pub started: Vec<String>,
     /// Ids of data disks that were destroyed because they lost their machine.
     pub disks: Vec<String>,
-    /// NodeClaims given up because their machines stand still, by NodePool.
-    pub(crate) given_up: GivenUp,
+    /// Names of NodeClaims that were given up because their machines stand still.
+    pub given_up: Vec<String>,
 }
 
 impl CloudStackProvider {
@@ -440,7 +439,7 @@ impl CloudStackProvider {
         }
         // It cannot be started, so nothing but another machine helps.
         if machine.state == "RestoreError" {
-            return self.stands_still(machine, claim, claims, &mut round.given_up).await;
+            return self.stands_still(machine, claim, claims, round).await;
         }
         if !is_alive(machine) {
             return;
@@ -484,7 +483,7 @@ impl CloudStackProvider {
                     Err(error) => tracing::warn!(machine = machine.id, %error, "cannot start it"),
                 }
             }
-            Next::GiveUp => self.stands_still(machine, claim, claims, &mut round.given_up).await,
+            Next::GiveUp => self.stands_still(machine, claim, claims, round).await,
         }
     }
 

@@ -38,7 +38,7 @@ use crate::nodeclass::{CloudStackNodeClass, CredentialsRef};
 use crate::prices::Books;
 use crate::protection::Protected;
 use crate::quota::{Hits, Ordered};
-use crate::repair::Troubled;
+use crate::repair::{GivenUp, Troubled};
 use crate::reservations::Slots;
 use crate::root_disks::RootDisks;
 use crate::sightings::Sightings;
@@ -354,6 +354,7 @@ pub(crate) struct Shared {
     /// Whether a list showed that no affinity group of ours is left.
     pub(crate) no_groups: AtomicBool,
     pub(crate) started: Mutex<BTreeMap<String, Starts>>,
+    pub(crate) given_up: GivenUp,
     /// How many deployments may wait at the server: it takes those of an account one by one.
     pub(crate) deploying: tokio::sync::Semaphore,
     /// How many machines may be destroyed at once.
@@ -399,9 +400,9 @@ impl Shared {
             later_disks: LaterDisks::default(),
             no_disks: AtomicBool::new(false),
             troubled: Troubled::default(),
+            unregistered: Unregistered::default(),
             sightings,
             protected: Protected::default(),
-            unregistered: Unregistered::default(),
             retagged: Retagged::default(),
             root_disks: RootDisks::default(),
             taken: Taken::default(),
@@ -417,10 +418,11 @@ impl Shared {
             launches: Launches::default(),
             voice,
             expunge_denied: ExpungeDenied::default(),
-            turns: Mutex::default(),
             denied: Denied::default(),
+            turns: Mutex::default(),
             no_groups: AtomicBool::new(false),
             started: Mutex::default(),
+            given_up: GivenUp::default(),
             deploying: tokio::sync::Semaphore::new(MAX_DEPLOYING),
             destroying: tokio::sync::Semaphore::new(MAX_DESTROYING),
             clock: environment.clock.clone(),
@@ -656,9 +658,9 @@ impl Estate for Shared {
         self.ordered.forget();
         self.taken.forget();
         self.expunge_denied.forget();
+        self.denied.forget();
         for known in [&self.has_no_machines, &self.no_disks, &self.no_groups] {
             known.store(false, Ordering::Relaxed);
-        self.denied.forget();
         }
     }
 }
