@@ -27,7 +27,6 @@ use karpenter_runtime::environment::Environment;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use crate::CloudStackProvider;
 use crate::client::Client;
 use crate::client::error::{ApiError, ErrorKind};
 use crate::client::request::Scope;
@@ -39,6 +38,7 @@ use crate::nodeclass::{CloudStackNodeClass, CredentialsRef};
 use crate::resolved::resolve;
 use crate::shared::{CollectOrphans, Objects, ProviderOptions, Whose, launched_in, made_with};
 use crate::voice::Voice;
+use crate::{CloudStackProvider, affinity, stray_disks};
 
 /// How often it is looked for accounts that are new or not used any more.
 const INTERVAL: Duration = Duration::from_secs(60);
@@ -302,12 +302,16 @@ impl Accounts {
                 || claims.iter().any(|claim| {
                     made_with(claim, &*self.objects).is_some_and(|whose| whose.as_ref() == Some(reference))
                 });
-            // Disks that nobody is to look for are not waited for.
-            let no_disks =
-                shared.no_disks.load(Relaxed) || shared.options.collect_orphans == CollectOrphans::Never;
+            let may_not = |command| shared.denied.holds(command, &shared.scope(), "");
+            // What nobody is to look for, or may not see or remove, is not waited for.
+            let no_disks = shared.no_disks.load(Relaxed)
+                || shared.options.collect_orphans == CollectOrphans::Never
+                || ["listVolumes", stray_disks::DELETE].into_iter().any(may_not);
+            let no_groups = shared.no_groups.load(Relaxed)
+                || ["listAffinityGroups", affinity::DELETE].into_iter().any(may_not);
             let empty = shared.has_no_machines.load(Relaxed)
                 && no_disks
-                && shared.no_groups.load(Relaxed)
+                && no_groups
                 && !shared.lost.may_come_anywhere();
             let empty = empty || shared.client.session().has_no_keys();
             let stays = named || !empty || !account.started;
@@ -420,11 +424,15 @@ impl CloudProvider for Accounts {
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
     use karpenter_runtime::environment::Environment;
+    use serde_json::json;
 
     use super::*;
+    use crate::client::Session;
     use crate::client::http::HttpError;
-    use crate::client::transport::Transport;
+    use crate::client::signature::Credentials;
+    use crate::client::transport::{Transport, TransportError};
 
     /// A cluster in which nobody names anything.
     struct Nobody;
@@ -443,8 +451,8 @@ mod tests {
         }
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn an_account_is_not_let_go_while_machines_disks_or_groups_may_be_left_in_it() {
+    /// Accounts of that cluster.
+    fn nobodys() -> Accounts {
         let environment = Environment::seeded("2026-01-01T00:00:00Z".parse().expect("a time"), 1);
         let answer = |_: http::Request<kube::client::Body>| async {
             Ok::<_, std::convert::Infallible>(http::Response::new(kube::client::Body::empty()))
@@ -463,10 +471,21 @@ mod tests {
         let client = Client::new(no_session("none yet".to_owned()), Rate::default(), &environment);
         let options = ProviderOptions::new("test");
         let own = CloudStackProvider::new(client, options, Arc::clone(&objects), &environment);
-        let accounts = Accounts::new(Arc::new(own), objects, reach);
+        Accounts::new(Arc::new(own), objects, reach)
+    }
+
+    /// An account that is looked after.
+    fn met(accounts: &Accounts) -> (CredentialsRef, Arc<crate::shared::Shared>) {
         let reference = CredentialsRef { namespace: "team".to_owned(), name: "keys".to_owned() };
         let shared = Arc::clone(&accounts.of(&Some(reference.clone())).shared);
         accounts.others().get_mut(&reference).expect("met").started = true;
+        (reference, shared)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_account_is_not_let_go_while_machines_disks_or_groups_may_be_left_in_it() {
+        let accounts = nobodys();
+        let (reference, shared) = met(&accounts);
         for may_be_left in [&shared.has_no_machines, &shared.no_disks, &shared.no_groups] {
             for none_left in [&shared.has_no_machines, &shared.no_disks, &shared.no_groups] {
                 none_left.store(!std::ptr::eq(none_left, may_be_left), Relaxed);
@@ -477,5 +496,63 @@ mod tests {
         shared.no_groups.store(true, Relaxed);
         accounts.retire();
         assert!(!accounts.others().contains_key(&reference), "nothing is left");
+    }
+
+    /// A server that has nothing and refuses these commands.
+    struct Refusing(u16, [&'static str; 2]);
+
+    impl Transport for Refusing {
+        fn send(
+            &self,
+            request: http::Request<Bytes>,
+        ) -> BoxFuture<'_, Result<http::Response<Bytes>, TransportError>> {
+            let query = request.uri().query().unwrap_or_default();
+            let command = query.split('&').find_map(|part| part.strip_prefix("command=")).unwrap_or_default();
+            let (code, body) = match self.1.contains(&command) {
+                true => (
+                    self.0,
+                    json!({"errorcode": self.0, "errortext": format!("The API [{command}] is not available")}),
+                ),
+                false => (200, json!({})),
+            };
+            let text = json!({format!("{}response", command.to_lowercase()): body}).to_string();
+            let answer = http::Response::builder().status(code).body(Bytes::from(text)).expect("an answer");
+            std::future::ready(Ok(answer)).boxed()
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_account_is_let_go_though_its_role_may_not_list_disks_and_groups() {
+        for (code, goes) in [(432, true), (530, false)] {
+            let accounts = nobodys();
+            let (reference, shared) = met(&accounts);
+            let provider = accounts.of(&Some(reference.clone()));
+            let refusing = Refusing(code, ["listVolumes", "listAffinityGroups"]);
+            shared.client.move_to(Session {
+                endpoint: "https://cloud/client/api".to_owned(),
+                credentials: Credentials::new("key", "secret"),
+                transport: Arc::new(refusing),
+                project: None,
+            });
+            provider.round().await.expect("a round");
+            accounts.retire();
+            assert_eq!(!accounts.others().contains_key(&reference), goes, "{code}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_account_is_let_go_though_its_role_may_not_remove_disks_and_groups() {
+        for (code, goes) in [(432, true), (531, false)] {
+            let accounts = nobodys();
+            let (reference, shared) = met(&accounts);
+            shared.has_no_machines.store(true, Relaxed);
+            for command in [stray_disks::DELETE, affinity::DELETE] {
+                let refusal = ApiError::answered(command, code, &json!({"errortext": "not for you"}));
+                // One thing that is another's says nothing of the others.
+                assert!(shared.denied.note(&refusal, &Scope::Own, "1"));
+            }
+            accounts.retire();
+            assert_eq!(!accounts.others().contains_key(&reference), goes, "{code}");
+        }
     }
 }

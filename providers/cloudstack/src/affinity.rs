@@ -25,6 +25,9 @@ const OF_CLASS: &str = "class-";
 /// CloudStack's word for a group that lets no two of its machines share a host.
 const APART: &str = "host anti-affinity";
 
+/// What removes a group.
+pub(crate) const DELETE: &str = "deleteAffinityGroup";
+
 /// The groups of one machine.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Groups {
@@ -146,13 +149,20 @@ impl CloudStackProvider {
         let session = shared.client.session();
         let mut left = false;
         for scope in shared.scopes()? {
-            let Ok(groups) = self.our_groups(&scope).await else {
-                left = true;
-                continue;
+            let groups = match self.our_groups(&scope).await {
+                Ok(groups) => groups,
+                Err(error) => {
+                    shared.denied.note_list(&error, &scope);
+                    left = true;
+                    continue;
+                }
             };
             left |= !groups.is_empty();
             for (group, rest) in groups {
-                if group.virtual_machine_ids.is_empty() && !self.may_want_group(&rest) {
+                if group.virtual_machine_ids.is_empty()
+                    && !self.may_want_group(&rest)
+                    && !shared.denied.holds(DELETE, &scope, &group.id)
+                {
                     self.remove_group(&group, &scope).await;
                 }
             }
@@ -162,12 +172,17 @@ impl CloudStackProvider {
     }
 
     /// The groups in a scope that are ours and empty, in words; they are removed. Nobody is asked whether they want them: they are of
-    /// other NodeClaims then, elsewhere, which have groups of the same names.
+    /// other NodeClaims then, elsewhere, which have groups of the same names. What may not be removed is not waited for, and the
+    /// NodeClass is told of it.
     ///
     /// # Errors
     ///
     /// If CloudStack cannot say what there is.
-    pub(crate) async fn groups_left(&self, scope: &Scope) -> Result<Vec<String>, ApiError> {
+    pub(crate) async fn groups_left(
+        &self,
+        scope: &Scope,
+        class: &CloudStackNodeClass,
+    ) -> Result<Vec<String>, ApiError> {
         if self.shared.no_groups.load(Relaxed) {
             return Ok(Vec::new());
         }
@@ -178,7 +193,11 @@ impl CloudStackProvider {
         let mut left = Vec::new();
         for (group, _) in groups.iter().filter(|(group, _)| group.virtual_machine_ids.is_empty()) {
             self.remove_group(group, scope).await;
-            left.push(format!("affinity group {}", group.name));
+            let what = format!("affinity group {}", group.name);
+            match self.shared.denied.why(DELETE, scope, &group.id) {
+                Some(why) => self.tell_of_denial(class, &what, DELETE, &why),
+                None => left.push(what),
+            }
         }
         Ok(left)
     }
@@ -198,7 +217,24 @@ impl CloudStackProvider {
     async fn remove_group(&self, group: &AffinityGroup, scope: &Scope) {
         let request = requests::delete_affinity_group(&group.id, scope);
         if let Err(error) = self.shared.client.call(&request).await {
+            self.shared.denied.note(&error, scope, &group.id);
             tracing::warn!(group = group.name, %error, "an affinity group will be removed later");
+        }
+    }
+
+    /// Says on a NodeClass, once for each command, what stays because these keys may not remove it.
+    pub(crate) fn tell_of_denial(
+        &self,
+        class: &CloudStackNodeClass,
+        what: &str,
+        command: &'static str,
+        why: &str,
+    ) {
+        if self.shared.denied.is_news(command, &class.uid().unwrap_or_else(|| class.name_any())) {
+            let text = format!(
+                "{what} stays, and so does whatever else {command} would remove: {why}; remove it by hand, and allow {command} to the role of the keys"
+            );
+            self.shared.voice.warn(class, "DeleteRefused", text);
         }
     }
 

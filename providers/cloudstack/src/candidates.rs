@@ -301,7 +301,7 @@ impl CloudStackProvider {
         put(labels::TAG_NODE_POOL, claim.labels().get(well_known::NODEPOOL).cloned().unwrap_or_default());
         put(labels::TAG_NODE_CLASS, class.name_any());
         put(labels::TAG_NODE_CLAIM_UID, claim.uid().unwrap_or_default());
-        put(labels::TAG_NODE_CLASS_HASH, made_by::tag(class));
+        put(labels::TAG_NODE_CLASS_HASH, made_by::recorded(claim).unwrap_or_else(|| made_by::tag(class)));
         put(labels::TAG_RESERVATION, claim.labels().get(labels::RESERVATION_ID).cloned().unwrap_or_default());
         let disks = spec.data_disks.len() + usize::from(spec.disk_offering.is_some());
         if disks > 0 {

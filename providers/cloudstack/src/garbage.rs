@@ -22,7 +22,6 @@ use crate::naming::machine_id;
 use crate::nodeclass::CloudStackNodeClass;
 use crate::protection::{DeleteProtected, protected};
 use crate::provider::CloudStackProvider;
-use crate::repair::GivenUp;
 use crate::resolved::scope_of;
 use crate::shared::{CollectOrphans, OnStopped};
 
@@ -99,8 +98,8 @@ pub struct Round {
     pub started: Vec<String>,
     /// Ids of data disks that were destroyed because they lost their machine.
     pub disks: Vec<String>,
-    /// NodeClaims given up because their machines stand still, by NodePool.
-    pub(crate) given_up: GivenUp,
+    /// Names of NodeClaims that were given up because their machines stand still.
+    pub given_up: Vec<String>,
 }
 
 impl CloudStackProvider {
@@ -199,10 +198,10 @@ impl CloudStackProvider {
         machines.retain(|machine| !matches!(machine.state.as_str(), "Destroyed" | "Expunging"));
         let machines = machines.into_iter().map(|machine| format!("virtual machine {}", machine.name));
         let mut left: Vec<String> = machines.collect();
-        left.extend(self.disks_left(&scope).await?);
+        left.extend(self.disks_left(&scope, class).await?);
         // No group is in anybody's way while machines are in it, and they go first.
         if left.is_empty() {
-            left.extend(self.groups_left(&scope).await?);
+            left.extend(self.groups_left(&scope, class).await?);
         }
         Ok(left)
     }
@@ -440,7 +439,7 @@ impl CloudStackProvider {
         }
         // It cannot be started, so nothing but another machine helps.
         if machine.state == "RestoreError" {
-            return self.stands_still(machine, claim, claims, &mut round.given_up).await;
+            return self.stands_still(machine, claim, claims, round).await;
         }
         if !is_alive(machine) {
             return;
@@ -448,7 +447,7 @@ impl CloudStackProvider {
         self.look_at_protection(machine, claim);
         if let Some(class) = self.shared.objects.node_class(&claim.spec.node_class_ref.name) {
             let tags = self.tags(claim, &class);
-            self.shared.repair_tags(machine, &tags).await;
+            self.shared.repair_tags(machine, scope, &tags).await;
             self.attach_later_disks(machine, scope, claim, &class).await;
             // What the machine says, not the NodeClass, which may have got its disks later.
             if machine.tag(labels::TAG_DATA_DISKS).is_some() {
@@ -484,7 +483,7 @@ impl CloudStackProvider {
                     Err(error) => tracing::warn!(machine = machine.id, %error, "cannot start it"),
                 }
             }
-            Next::GiveUp => self.stands_still(machine, claim, claims, &mut round.given_up).await,
+            Next::GiveUp => self.stands_still(machine, claim, claims, round).await,
         }
     }
 

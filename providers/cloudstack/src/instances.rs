@@ -26,6 +26,7 @@ use crate::client::job::JobState;
 use crate::client::model::{Named, Nic, Tag, VirtualMachine};
 use crate::client::request::Scope;
 use crate::client::requests::{self, Deploy};
+use crate::made_by::Tags;
 use crate::naming::Naming;
 use crate::quota::Need;
 use crate::shared::Shared;
@@ -74,8 +75,18 @@ pub(crate) fn is_alive(machine: &VirtualMachine) -> bool {
 }
 
 /// Whether a machine is on a host, or was: one that waits for its place, or lost it when the server went down, stands still.
-fn is_placed(machine: &VirtualMachine) -> bool {
+pub(crate) fn is_placed(machine: &VirtualMachine) -> bool {
     !matches!(machine.state.as_str(), "" | "Stopped")
+}
+
+/// Tags that are ordered, but that the list may not show yet.
+fn add_ordered(machine: &mut VirtualMachine, tags: &BTreeMap<String, String>) {
+    let missing: Vec<Tag> = tags
+        .iter()
+        .filter(|(key, _)| !machine.has_tag(key))
+        .map(|(key, value)| Tag { key: key.clone(), value: value.clone() })
+        .collect();
+    machine.tags.extend(missing);
 }
 
 /// Why a launch came to nothing.
@@ -100,7 +111,7 @@ impl Shared {
         scope: &Scope,
         mut candidates: Vec<Candidate>,
         tell: &Tell<'_>,
-        tags: &BTreeMap<String, String>,
+        tags: &Tags,
     ) -> Result<VirtualMachine, ProviderError> {
         let uid = claim.uid().unwrap_or_default();
         let turn = self.turn(&uid);
@@ -110,9 +121,14 @@ impl Shared {
         }
         let base = self.naming.of_claim(claim);
         let mut attempt = match self.survey(claim, scope).await.map_err(|error| failed(&error))? {
-            Survey::Found(machine) => return Ok(self.adopt(*machine, &candidates, tags).await),
+            Survey::Found(machine) => return Ok(self.adopt(*machine, scope, &candidates, &tags.found).await),
             Survey::Free(attempt) => attempt,
         };
+        // A try before this one wrote down what the NodeClass said then, and made nothing of it.
+        if let Some(annotations) = tags.news() {
+            self.write_down(claim, annotations).await?;
+        }
+        let tags = &tags.made;
         let mut refusals = Vec::new();
         let mut unclear: BTreeMap<String, usize> = BTreeMap::new();
         let mut used_up: BTreeSet<String> = BTreeSet::new();
@@ -177,10 +193,25 @@ impl Shared {
         Err(ProviderError::insufficient_capacity(why_none(attempt, &base, refusals)))
     }
 
+    /// Writes annotations on a NodeClaim before its machine is made.
+    pub(crate) async fn write_down(
+        &self,
+        claim: &NodeClaim,
+        annotations: &BTreeMap<String, String>,
+    ) -> Result<(), ProviderError> {
+        self.voice.annotate(claim, annotations).await.map_err(|error| match error {
+            kube::Error::Api(status) if status.code == 404 => {
+                ProviderError::not_found(format!("NodeClaim {} is gone", claim.name_any()))
+            }
+            error => ProviderError::other(error),
+        })
+    }
+
     /// A machine that is there already becomes this launch's.
     async fn adopt(
         &self,
         mut machine: VirtualMachine,
+        scope: &Scope,
         candidates: &[Candidate],
         tags: &BTreeMap<String, String>,
     ) -> VirtualMachine {
@@ -191,9 +222,8 @@ impl Shared {
         {
             tags.insert(labels::TAG_RESERVATION.to_owned(), reservation.to_owned());
         }
-        self.repair_tags(&machine, &tags).await;
-        let reservation = tags.remove_entry(labels::TAG_RESERVATION);
-        machine.tags.extend(reservation.map(|(key, value)| Tag { key, value }));
+        self.repair_tags(&machine, scope, &tags).await;
+        add_ordered(&mut machine, &tags);
         machine
     }
 
@@ -215,7 +245,8 @@ impl Shared {
         Arc::clone(turns.entry(uid.to_owned()).or_default())
     }
 
-    /// What there is of a claim: the machine it names, or else the oldest that is alive. What it has certainly no use for goes.
+    /// What there is of a claim: the machine it names, or else the oldest that is on a host, or else the oldest that is alive. What it
+    /// has certainly no use for goes.
     async fn survey(&self, claim: &NodeClaim, scope: &Scope) -> Result<Survey, ApiError> {
         let machines = self.inventory.fresh(scope).await?;
         let found = self.machines_of(&machines, claim)?;
@@ -226,10 +257,11 @@ impl Shared {
         };
         let alive = || found.iter().map(|(_, machine)| *machine).filter(|machine| is_alive(machine));
         let named = alive().find(|machine| standing.named() == Some(machine.id.as_str()));
-        let kept = named.or_else(|| alive().next()).cloned();
+        let placed = || alive().find(|machine| is_placed(machine));
+        let kept = named.or_else(placed).or_else(|| alive().next()).cloned();
         for (_, machine) in &found {
             let is_kept = kept.as_ref().is_some_and(|kept| kept.id == machine.id);
-            if !is_kept && !machine.has_pending_job() && standing.has_no_use_for(machine) {
+            if !is_kept && !machine.has_pending_job() && self.is_to_go(machine, &standing) {
                 // One that is protected is told of by garbage collection.
                 let _ = self.discard(machine, scope, "duplicate").await;
             }
@@ -307,7 +339,8 @@ impl Shared {
                 names_taken += 1;
                 match self.survey(claim, &scope).await.map_err(|error| failed(&error))? {
                     Survey::Found(machine) => {
-                        let machine = self.adopt(*machine, std::slice::from_ref(candidate), unreserved).await;
+                        let known = std::slice::from_ref(candidate);
+                        let machine = self.adopt(*machine, &scope, known, unreserved).await;
                         return Ok(Attempt::Launched(Box::new(machine)));
                     }
                     // Taken by what we do not see: a machine that is destroyed, or somebody else's.
@@ -323,23 +356,21 @@ impl Shared {
         let machine = candidate.accepted(id, &job);
         self.launches.begun(&machine.id, &job, claim, &scope);
         self.ordered.add(&scope, candidate.need);
-        self.repair_tags(&machine, tags).await;
+        self.repair_tags(&machine, &scope, tags).await;
         match self.placed(&machine, &job, &scope).await {
             Ok(mut machine) => {
                 if let Some(made) = machine.created() {
                     self.compare_clocks(ordered, made);
                 }
-                // They are ordered, but the list may not show them yet.
-                let shown: Vec<String> = machine.tags.iter().map(|tag| tag.key.clone()).collect();
-                let missing = tags.iter().filter(|(key, _)| !shown.contains(key));
-                machine.tags.extend(missing.map(|(k, v)| Tag { key: k.clone(), value: v.clone() }));
+                add_ordered(&mut machine, tags);
                 if is_placed(&machine) {
                     self.unexplained.forget(&candidate.key());
                     self.allow(candidate);
                 }
                 self.tag_disks(&machine, &scope, tags).await;
                 if let Some(elder) = self.elder_of(claim, &machine.id, &scope).await {
-                    let elder = self.adopt(elder, std::slice::from_ref(candidate), unreserved).await;
+                    let known = std::slice::from_ref(candidate);
+                    let elder = self.adopt(elder, &scope, known, unreserved).await;
                     return Ok(Attempt::Launched(Box::new(elder)));
                 }
                 Ok(Attempt::Launched(Box::new(machine)))
@@ -623,11 +654,12 @@ impl Candidate {
         place.into_iter().chain(size).chain(self.group_refused_as.clone())
     }
 
-    /// How many machines are in its affinity groups already.
+    /// How many machines are in its affinity groups and on hosts already. What still looks for its place, as this one did, takes none.
     fn beside(&self, machines: &[VirtualMachine]) -> usize {
         let mine = |group: &Named| self.deploy.affinity_group_ids.contains(&group.id);
-        let there = |machine: &&VirtualMachine| is_alive(machine) && machine.affinitygroup.iter().any(mine);
-        machines.iter().filter(there).count()
+        let has_place = |machine: &VirtualMachine| is_alive(machine) && is_placed(machine);
+        let in_group = |machine: &VirtualMachine| machine.affinitygroup.iter().any(mine);
+        machines.iter().filter(|machine| has_place(machine) && in_group(machine)).count()
     }
 
     fn network(&self) -> String {

@@ -94,6 +94,11 @@ impl CloudStackProvider {
                             taken.insert(id, (reason, what));
                         }
                     }
+                    // Who was taken out of a project is told the same of all commands in it.
+                    Err(error) if is_not_for_this_role(&error) && matches!(scope, Scope::Project(_)) => {
+                        tracing::debug!(%error, "events of a project cannot be looked at");
+                        break;
+                    }
                     Err(error) if is_not_for_this_role(&error) => {
                         tracing::info!(%error, "machines sold as spot are replaced without a look at events");
                         *lock() = None;

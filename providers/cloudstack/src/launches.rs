@@ -22,7 +22,7 @@ use crate::client::requests;
 use crate::naming::machine_id;
 use crate::provider::CloudStackProvider;
 use crate::unavailable::{Refused, Stage};
-use crate::{GROUP, affinity, labels, node_names, reservations, voice};
+use crate::{GROUP, affinity, labels, node_names, reservations};
 
 /// How often launches are looked at while there are any.
 const INTERVAL: Duration = Duration::from_secs(5);
@@ -221,6 +221,11 @@ impl CloudStackProvider {
         if !shared.launches.is_due(id) {
             return;
         }
+        // A server on which the machine never was says the same of it as one on which it is gone.
+        if let Err(error) = shared.must_see(claim).await {
+            tracing::warn!(machine = id, %error, "whether it is there is not known");
+            return;
+        }
         match shared.whereabouts(id).await {
             Ok(Whereabouts::Gone) => {
                 shared.unavailable.end_trial(&claim.uid().unwrap_or_default());
@@ -315,19 +320,19 @@ impl CloudStackProvider {
     /// NodeClaim carries it from now on, and so do those that come after.
     async fn match_node(&self, claim: &NodeClaim, machine: &VirtualMachine) {
         let voice = &self.shared.voice;
-        let node = match voice.node(&machine.name).await {
-            Some(node) => node,
-            // Nodes may be called otherwise than their machines.
-            None => {
-                let nodes = voice.unregistered_nodes().await.unwrap_or_default();
-                let is_its = |node: &Node| voice::machine_of(node).as_deref() == Some(machine.id.as_str());
-                let Some(node) = nodes.into_iter().find(is_its) else { return };
-                node
+        let named = match voice.node(&machine.name).await {
+            Some(node) => {
+                let named = node.spec.as_ref().and_then(|spec| spec.provider_id.clone());
+                let Some(named) = named.filter(|id| !id.is_empty()) else {
+                    return self.name_node(&node, claim, machine).await;
+                };
+                named
             }
-        };
-        let named = node.spec.as_ref().and_then(|spec| spec.provider_id.clone());
-        let Some(named) = named.filter(|id| !id.is_empty()) else {
-            return self.name_node(&node, claim, machine).await;
+            // Nodes may be called otherwise than their machines.
+            None => match self.shared.unregistered.provider_id_of(&machine.id, voice).await {
+                Some(named) => named,
+                None => return,
+            },
         };
         let carried = claim.status.as_ref().and_then(|status| status.provider_id.as_ref());
         if machine_id(&named) == Some(machine.id.as_str()) && carried != Some(&named) {

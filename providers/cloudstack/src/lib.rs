@@ -18,7 +18,7 @@
 //! | [`client`], `keys`, [`credentials`] | the wire, what Secrets say, and how keys are exchanged |
 //! | [`doctor`] | what can be found out before anything is launched |
 //! | `launches` | what becomes of machines after they were accepted |
-//! | `node_names`, `abandoned_nodes` | names Nodes where no cloud controller manager does; removes those that lost their machine before |
+//! | `node_names`, `unregistered`, `abandoned_nodes` | names Nodes where no cloud controller manager does; knows which Nodes are no NodeClaim's yet; removes those that lost their machine before |
 //! | [`settings`], [`voice`] | what the environment says, and what is said in the cluster |
 //! | `controller`, `status` | keeps the status of NodeClasses |
 //! | `webhook` | refuses NodeClasses that make no sense before they are stored, where that is wanted |
@@ -83,6 +83,7 @@ mod templates;
 mod tokens;
 mod twins;
 mod unavailable;
+mod unregistered;
 mod userdata;
 pub mod voice;
 mod webhook;

@@ -2,8 +2,11 @@
 //!
 //! Its tag says what the NodeClass said then, as the release computed it that made the machine. What another release computed says
 //! nothing; then the NodeClaim does, which is stamped anew with each release that computes otherwise.
+//!
+//! A launch writes that on its NodeClaim before it orders a machine: should it end before the machine is tagged, or the tags be lost,
+//! what the NodeClass says by then is not what made it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use karpenter_api::NodeClaim;
 use kube::ResourceExt as _;
@@ -16,6 +19,44 @@ use crate::shared::Shared;
 /// The tag of a machine that this NodeClass makes.
 pub(crate) fn tag(class: &CloudStackNodeClass) -> String {
     format!("{HASH_VERSION}/{}", class.hash())
+}
+
+/// What a launch from this NodeClass writes on its NodeClaim.
+pub(crate) fn annotations(class: &CloudStackNodeClass) -> BTreeMap<String, String> {
+    let version = (labels::NODE_CLASS_HASH_VERSION.to_owned(), HASH_VERSION.to_owned());
+    BTreeMap::from([(labels::NODE_CLASS_HASH.to_owned(), class.hash()), version])
+}
+
+/// The tag of a machine that was made for this NodeClaim, if a launch wrote down what made it.
+pub(crate) fn recorded(claim: &NodeClaim) -> Option<String> {
+    let annotation = |key: &str| claim.annotations().get(key).map(String::as_str);
+    let (version, hash) =
+        (annotation(labels::NODE_CLASS_HASH_VERSION)?, annotation(labels::NODE_CLASS_HASH)?);
+    Some(format!("{version}/{hash}"))
+}
+
+/// What the machine of a launch is tagged with.
+pub(crate) struct Tags {
+    /// If it is there already: it was made by what the NodeClass said when it was ordered.
+    pub(crate) found: BTreeMap<String, String>,
+    /// If it is made now.
+    pub(crate) made: BTreeMap<String, String>,
+    /// What is written on the NodeClaim before that.
+    annotations: BTreeMap<String, String>,
+}
+
+impl Tags {
+    /// With these on a machine that is there already.
+    pub(crate) fn new(found: BTreeMap<String, String>, class: &CloudStackNodeClass) -> Self {
+        let mut made = found.clone();
+        made.insert(labels::TAG_NODE_CLASS_HASH.to_owned(), tag(class));
+        Self { found, made, annotations: annotations(class) }
+    }
+
+    /// What is to be written on the NodeClaim before a machine is made: nothing if that was done.
+    pub(crate) fn news(&self) -> Option<&BTreeMap<String, String>> {
+        (self.found != self.made).then_some(&self.annotations)
+    }
 }
 
 /// What a machine's tag says its NodeClass said, if this release computes it alike.

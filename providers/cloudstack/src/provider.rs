@@ -30,7 +30,7 @@ use crate::resolved::{Resolved, resolve, scope_of};
 use crate::shared::{Objects, ProviderOptions, Shared, closed, launched_in};
 use crate::unavailable::Refused;
 use crate::voice::Voice;
-use crate::{GROUP, affinity, description, instancetypes, labels, repair, reservations, templates};
+use crate::{GROUP, affinity, description, instancetypes, labels, made_by, repair, reservations, templates};
 
 /// How long a launch may take, queueing for the server included.
 const LAUNCH_TIMEOUT: Duration = Duration::from_secs(15 * 60);
@@ -287,10 +287,10 @@ impl CloudStackProvider {
                 )?);
             }
         }
-        let tags = self.tags(claim, &class);
+        let tags = made_by::Tags::new(self.tags(claim, &class), &class);
         // What is not recorded now would be looked for in vain should the keys be of another account later.
         let account = self.own_account(&resolved.scope).await.map_err(ProviderError::other)?;
-        self.write_place(claim, &resolved.scope, account.as_deref()).await?;
+        self.write_place(claim, &class, &resolved.scope, account.as_deref()).await?;
         let limit = shared.quota_hits.believed(&resolved.scope).filter(|_| choices.is_empty());
         let tell = |candidate: &Candidate| self.user_data(claim, &resolved.spec, &told, candidate);
         let machine = match (shared.launch(claim, &resolved.scope, candidates, &tell, &tags).await, limit) {
@@ -350,29 +350,27 @@ impl CloudStackProvider {
         )))
     }
 
-    /// Writes down where a NodeClaim's machine will be, before there is one: whoever comes after us looks for it there.
+    /// Writes down where a NodeClaim's machine will be and what makes it, before there is one: whoever comes after us looks for it
+    /// there.
     async fn write_place(
         &self,
         claim: &NodeClaim,
+        class: &CloudStackNodeClass,
         scope: &Scope,
         account: Option<&str>,
     ) -> Result<(), ProviderError> {
         if launched_in(claim).as_ref() == Some(scope) {
             return Ok(());
         }
-        let mut place = BTreeMap::from([(labels::SCOPE.to_owned(), scope.write())]);
+        let mut place = made_by::annotations(class);
+        place.insert(labels::SCOPE.to_owned(), scope.write());
         if let Some(account) = account {
             place.insert(labels::ACCOUNT_ID.to_owned(), account.to_owned());
         }
         if let Some(whose) = &self.shared.whose {
             place.insert(labels::CREDENTIALS.to_owned(), whose.to_string());
         }
-        self.shared.voice.annotate(claim, &place).await.map_err(|error| match error {
-            kube::Error::Api(status) if status.code == 404 => {
-                ProviderError::not_found(format!("NodeClaim {} is gone", claim.name_any()))
-            }
-            error => ProviderError::other(error),
-        })
+        self.shared.write_down(claim, &place).await
     }
 
     async fn find(&self, provider_id: &str) -> Result<NodeClaim, ProviderError> {

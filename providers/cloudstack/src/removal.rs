@@ -93,12 +93,14 @@ impl Shared {
             let what = if provider_id.is_empty() { claim.name_any() } else { provider_id };
             return Err(ProviderError::not_found(format!("CloudStack has no virtual machine for {what}")));
         }
-        // One that will not go keeps no other from going, and one that is gone says nothing of the others.
+        // One that will not go keeps no other from going, and one that is gone says nothing of the others, nor of the one it is a twin
+        // of, which no list shows.
         let is_only = machines.len() == 1;
         let mut trouble = None;
         for (scope, machine) in machines {
+            let says_it_all = is_only && id.is_none_or(|id| id == machine.id);
             match self.go_on_deleting(claim, &machine, &scope).await {
-                Err(error) if is_only || !error.is_not_found() => trouble = trouble.or(Some(error)),
+                Err(error) if says_it_all || !error.is_not_found() => trouble = trouble.or(Some(error)),
                 _ => {}
             }
         }

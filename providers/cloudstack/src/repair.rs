@@ -13,8 +13,10 @@ use karpenter_api::nodepool::DisruptionReason;
 use karpenter_api::{ConditionStatus, NodeClaim, labels as well_known, nodeclaim};
 use karpenter_cloudprovider::repair::{RepairAction, RepairPolicy};
 use kube::ResourceExt as _;
+use tokio::time::Instant;
 
 use crate::client::model::VirtualMachine;
+use crate::garbage::Round;
 use crate::naming::machine_id;
 use crate::provider::CloudStackProvider;
 use crate::voice::{NodeCondition, machine_of};
@@ -24,6 +26,8 @@ pub const MACHINE_RUNNING: &str = "CloudStackMachineRunning";
 
 /// How long a machine may stand still after Karpenter has given up starting it.
 const STANDS_STILL: Duration = Duration::from_secs(60);
+/// How long it may take until a list of NodeClaims shows that one was given up.
+const SHOWN_WITHIN: Duration = Duration::from_secs(60);
 /// How long the drain of a machine that stands still may take: nothing runs there that could be asked to leave.
 const NOTHING_RUNS: Duration = Duration::from_secs(60);
 
@@ -82,8 +86,25 @@ impl Troubled {
     }
 }
 
-/// How many NodeClaims of each NodePool a round has given up: its list of NodeClaims does not show that yet.
-pub(crate) type GivenUp = BTreeMap<String, i64>;
+/// NodeClaims that were given up lately, by uid: lists of NodeClaims may not show that yet, and rounds may follow each other closely.
+#[derive(Debug, Default)]
+pub(crate) struct GivenUp(Mutex<BTreeMap<String, Instant>>);
+
+impl GivenUp {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Instant>> {
+        let mut given_up = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        given_up.retain(|_, at| at.elapsed() < SHOWN_WITHIN);
+        given_up
+    }
+
+    fn note(&self, claim: &NodeClaim) {
+        self.lock().insert(claim.uid().unwrap_or_default(), Instant::now());
+    }
+
+    fn has(&self, claim: &NodeClaim) -> bool {
+        claim.uid().is_some_and(|uid| self.lock().contains_key(&uid))
+    }
+}
 
 impl CloudStackProvider {
     /// Finds out once what the Nodes tell: which say that their machines do not run, and how much memory they have.
@@ -146,7 +167,7 @@ impl CloudStackProvider {
         machine: &VirtualMachine,
         claim: &NodeClaim,
         claims: &[Arc<NodeClaim>],
-        given_up: &mut GivenUp,
+        round: &mut Round,
     ) {
         let shared = &self.shared;
         let why = format!("virtual machine {} stands still; it is replaced", machine.name);
@@ -170,7 +191,7 @@ impl CloudStackProvider {
         // Without a Node nothing runs on it, unless it has one that is not found.
         let may_have_pods =
             is_marked || claim.condition_status(nodeclaim::REGISTERED) == ConditionStatus::True;
-        if may_have_pods && !self.budgets_allow(claim, claims, given_up).await {
+        if may_have_pods && !self.budgets_allow(claim, claims).await {
             let text = format!(
                 "virtual machine {} stands still; it is replaced when the budgets of its NodePool allow it",
                 machine.name
@@ -178,13 +199,13 @@ impl CloudStackProvider {
             shared.voice.warn(claim, "VirtualMachineStopped", text);
             return;
         }
-        let pool = claim.labels().get(well_known::NODEPOOL).cloned().unwrap_or_default();
-        *given_up.entry(pool).or_default() += 1;
+        shared.given_up.note(claim);
+        round.given_up.push(claim.name_any());
         shared.voice.give_up(claim, "VirtualMachineStopped", &why).await;
     }
 
     /// Whether the budgets of the claim's NodePool let it go now. What cannot be found out allows nothing.
-    async fn budgets_allow(&self, claim: &NodeClaim, claims: &[Arc<NodeClaim>], given_up: &GivenUp) -> bool {
+    async fn budgets_allow(&self, claim: &NodeClaim, claims: &[Arc<NodeClaim>]) -> bool {
         if claim.condition_status(nodeclaim::INITIALIZED) != ConditionStatus::True {
             return true;
         }
@@ -203,7 +224,7 @@ impl CloudStackProvider {
         };
         let name = pool.name_any();
         let of_pool = claims.iter().filter(|other| other.labels().get(well_known::NODEPOOL) == Some(&name));
-        let (mut nodes, mut disrupting) = (0, given_up.get(&name).copied().unwrap_or(0));
+        let (mut nodes, mut disrupting) = (0, 0);
         for other in of_pool {
             let is = |condition| other.condition_status(condition) == ConditionStatus::True;
             if !is(nodeclaim::INITIALIZED) || is(nodeclaim::INSTANCE_TERMINATING) {
@@ -211,7 +232,10 @@ impl CloudStackProvider {
             }
             nodes += 1;
             // Standing still does not use up the budget for replacing what stands still.
-            if other.metadata.deletion_timestamp.is_some() || is(nodeclaim::DISRUPTION_REASON) {
+            if other.metadata.deletion_timestamp.is_some()
+                || is(nodeclaim::DISRUPTION_REASON)
+                || self.shared.given_up.has(other)
+            {
                 disrupting += 1;
             }
         }

@@ -17,7 +17,7 @@ use karpenter_runtime::store::Store;
 use kube::ResourceExt as _;
 
 use crate::absence::MachineLists;
-use crate::aftermath::{ExpungeDenied, Lost, Unexplained};
+use crate::aftermath::{Denied, ExpungeDenied, Lost, Unexplained};
 use crate::catalogue::{Catalogue, Lifetimes};
 use crate::client::error::{ApiError, ErrorKind};
 use crate::client::request::Scope;
@@ -38,13 +38,14 @@ use crate::nodeclass::{CloudStackNodeClass, CredentialsRef};
 use crate::prices::Books;
 use crate::protection::Protected;
 use crate::quota::{Hits, Ordered};
-use crate::repair::Troubled;
+use crate::repair::{GivenUp, Troubled};
 use crate::reservations::Slots;
 use crate::root_disks::RootDisks;
 use crate::sightings::Sightings;
 use crate::tagging::Retagged;
 use crate::tokens::Tokens;
 use crate::unavailable::Unavailable;
+use crate::unregistered::Unregistered;
 use crate::voice::Voice;
 use crate::webhook::WebhookOptions;
 
@@ -329,6 +330,7 @@ pub(crate) struct Shared {
     /// Whether a list showed that no data disk of ours is left.
     pub(crate) no_disks: AtomicBool,
     pub(crate) troubled: Troubled,
+    pub(crate) unregistered: Unregistered,
     pub(crate) sightings: Arc<Sightings>,
     pub(crate) protected: Protected,
     pub(crate) retagged: Retagged,
@@ -347,10 +349,12 @@ pub(crate) struct Shared {
     pub(crate) launches: Launches,
     pub(crate) voice: Voice,
     pub(crate) expunge_denied: ExpungeDenied,
+    pub(crate) denied: Denied,
     pub(crate) turns: Mutex<BTreeMap<String, Arc<tokio::sync::Mutex<()>>>>,
     /// Whether a list showed that no affinity group of ours is left.
     pub(crate) no_groups: AtomicBool,
     pub(crate) started: Mutex<BTreeMap<String, Starts>>,
+    pub(crate) given_up: GivenUp,
     /// How many deployments may wait at the server: it takes those of an account one by one.
     pub(crate) deploying: tokio::sync::Semaphore,
     /// How many machines may be destroyed at once.
@@ -396,6 +400,7 @@ impl Shared {
             later_disks: LaterDisks::default(),
             no_disks: AtomicBool::new(false),
             troubled: Troubled::default(),
+            unregistered: Unregistered::default(),
             sightings,
             protected: Protected::default(),
             retagged: Retagged::default(),
@@ -413,9 +418,11 @@ impl Shared {
             launches: Launches::default(),
             voice,
             expunge_denied: ExpungeDenied::default(),
+            denied: Denied::default(),
             turns: Mutex::default(),
             no_groups: AtomicBool::new(false),
             started: Mutex::default(),
+            given_up: GivenUp::default(),
             deploying: tokio::sync::Semaphore::new(MAX_DEPLOYING),
             destroying: tokio::sync::Semaphore::new(MAX_DESTROYING),
             clock: environment.clock.clone(),
@@ -651,6 +658,7 @@ impl Estate for Shared {
         self.ordered.forget();
         self.taken.forget();
         self.expunge_denied.forget();
+        self.denied.forget();
         for known in [&self.has_no_machines, &self.no_disks, &self.no_groups] {
             known.store(false, Ordering::Relaxed);
         }

@@ -20,6 +20,9 @@ use crate::provider::CloudStackProvider;
 use crate::shared::CollectOrphans;
 use crate::{labels, later_disks};
 
+/// What removes a disk.
+pub(crate) const DELETE: &str = "deleteVolume";
+
 /// Whether a disk of ours goes once nobody wants it: one that is to stay does not, nor one of which nothing says whose it was.
 fn is_to_go(disk: &Volume) -> bool {
     let is_somebodys =
@@ -56,6 +59,7 @@ impl CloudStackProvider {
                 Ok(disks) => disks,
                 Err(error) if shared.may_leave_out(scope, &error) => continue,
                 Err(error) => {
+                    shared.denied.note_list(&error, scope);
                     tracing::warn!(%error, "data disks could not be looked after");
                     left = true;
                     continue;
@@ -63,20 +67,25 @@ impl CloudStackProvider {
             };
             left |= !disks.is_empty();
             for disk in disks.iter().filter(|disk| self.is_stray(disk, claims, machines)) {
-                if round.disks.len() < MAX_PER_ROUND {
-                    self.collect_disk(disk, round).await;
+                if round.disks.len() < MAX_PER_ROUND && !shared.denied.holds(DELETE, scope, &disk.id) {
+                    self.collect_disk(disk, scope, round).await;
                 }
             }
         }
         shared.conclude(&shared.no_disks, !left && !wanted, &session);
     }
 
-    /// The disks in a scope that are ours to remove and wait for it, in words.
+    /// The disks in a scope that are ours to remove and wait for it, in words. What may not be removed is not waited for, and the
+    /// NodeClass is told of it.
     ///
     /// # Errors
     ///
     /// If CloudStack cannot say what there is.
-    pub(crate) async fn disks_left(&self, scope: &Scope) -> Result<Vec<String>, ApiError> {
+    pub(crate) async fn disks_left(
+        &self,
+        scope: &Scope,
+        class: &CloudStackNodeClass,
+    ) -> Result<Vec<String>, ApiError> {
         if self.shared.no_disks.load(Relaxed) {
             return Ok(Vec::new());
         }
@@ -87,7 +96,15 @@ impl CloudStackProvider {
         };
         // What is attached goes with its machine, or has become somebody's.
         disks.retain(|disk| disk.virtualmachineid.is_empty() && later_disks::is_idle(disk) && is_to_go(disk));
-        Ok(disks.into_iter().map(|disk| format!("data disk {}", disk.name)).collect())
+        let mut left = Vec::new();
+        for disk in disks {
+            let what = format!("data disk {}", disk.name);
+            match self.shared.denied.why(DELETE, scope, &disk.id) {
+                Some(why) => self.tell_of_denial(class, &what, DELETE, &why),
+                None => left.push(what),
+            }
+        }
+        Ok(left)
     }
 
     /// The disks that carry our tags or the name of one of our machines.
@@ -129,7 +146,7 @@ impl CloudStackProvider {
         }
     }
 
-    async fn collect_disk(&self, disk: &Volume, round: &mut Round) {
+    async fn collect_disk(&self, disk: &Volume, scope: &Scope, round: &mut Round) {
         let shared = &self.shared;
         let mut former = NodeClaim::default();
         former.metadata.name = disk.tag(labels::TAG_NODE_CLAIM).map(str::to_owned);
@@ -145,7 +162,10 @@ impl CloudStackProvider {
                 shared.voice.inform(&former, "OrphanDeleted", format!("{what}; destroyed"));
                 round.disks.push(disk.id.clone());
             }
-            Err(error) => tracing::warn!(disk = disk.id, %error, "a data disk will be destroyed later"),
+            Err(error) => {
+                shared.denied.note(&error, scope, &disk.id);
+                tracing::warn!(disk = disk.id, %error, "a data disk will be destroyed later");
+            }
         }
     }
 }

@@ -12,9 +12,12 @@ use tokio::time::Instant;
 
 use crate::candidates::is_own;
 use crate::client::model::{Tag, VirtualMachine};
+use crate::client::request::Scope;
 use crate::client::requests;
 use crate::shared::Shared;
 
+/// What takes a tag off.
+const DELETE: &str = "deleteTags";
 /// What is tagged.
 const MACHINE: &str = "UserVm";
 /// How many machines get other values in a while: whoever edits a NodeClass of a thousand machines asks for no thousand calls at once.
@@ -55,7 +58,12 @@ fn outdated<'a>(
 impl Shared {
     /// Gives a machine the tags it lacks, and those of users the values they should have. What cannot be done now is done by the next
     /// round.
-    pub(crate) async fn repair_tags(&self, machine: &VirtualMachine, tags: &BTreeMap<String, String>) {
+    pub(crate) async fn repair_tags(
+        &self,
+        machine: &VirtualMachine,
+        scope: &Scope,
+        tags: &BTreeMap<String, String>,
+    ) {
         let missing: BTreeMap<String, String> = tags
             .iter()
             .filter(|(key, _)| !machine.has_tag(key))
@@ -68,11 +76,13 @@ impl Shared {
             tracing::warn!(machine = machine.id, %error, "tags will be set later");
         }
         let outdated = outdated(machine, tags);
-        if outdated.is_empty() || !self.retagged.takes_turn(&machine.id) {
+        let may_not = || self.denied.holds(DELETE, scope, &machine.id);
+        if outdated.is_empty() || may_not() || !self.retagged.takes_turn(&machine.id) {
             return;
         }
         for (tag, value) in outdated {
             if let Err(error) = self.client.call(&requests::delete_tag(MACHINE, ids, tag)).await {
+                self.denied.note(&error, scope, &machine.id);
                 tracing::warn!(machine = machine.id, tag = tag.key, %error, "a tag keeps its old value for now");
                 continue;
             }

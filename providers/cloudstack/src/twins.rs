@@ -3,7 +3,8 @@
 //!
 //! Which of them is the NodeClaim's is decided where only one can win, by the write of its provider id. Until that is written any of them
 //! may become the one, so none is destroyed: two leaders that each destroyed what the other made would be left with nothing. Both
-//! prefer the oldest, and mostly agree. After it, what the NodeClaim does not name never will be named, and goes.
+//! prefer the oldest, and mostly agree. After it, what the NodeClaim does not name never will be named, and goes. What was made for a
+//! NodeClaim that is gone is an orphan like any other, only that nobody has to wait for it to become old.
 //!
 //! That is read from the API server itself, not from a watch, which may be late. What cannot be found out destroys nothing: garbage
 //! collection sees to it in its time.
@@ -13,9 +14,9 @@ use kube::ResourceExt as _;
 
 use crate::client::model::VirtualMachine;
 use crate::client::request::Scope;
-use crate::instances::{RECENT, is_alive};
+use crate::instances::{RECENT, is_alive, is_placed};
 use crate::naming::machine_id;
-use crate::shared::Shared;
+use crate::shared::{CollectOrphans, Shared};
 
 /// What the API server says of a NodeClaim at this moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,7 +41,7 @@ impl Standing {
     }
 
     /// Whether a machine of this NodeClaim will certainly never be the one it has.
-    pub(crate) fn has_no_use_for(&self, machine: &VirtualMachine) -> bool {
+    fn has_no_use_for(&self, machine: &VirtualMachine) -> bool {
         match self {
             Self::Names(id) => *id != machine.id,
             // What came to nothing is nobody's; of what is alive another leader may be writing down that it is the one.
@@ -96,10 +97,9 @@ impl Shared {
         let machines = self.inventory.recent(scope, RECENT).await.ok()?;
         let own = machines.iter().find(|machine| machine.id == own)?;
         let is_older = |machine: &&VirtualMachine| (&machine.created, &machine.id) < (&own.created, &own.id);
-        let is_placed = |machine: &&VirtualMachine| {
-            is_alive(machine) && !(machine.state == "Stopped" && machine.has_pending_job())
-        };
-        self.twins_of(&machines, claim, &own.id).into_iter().filter(is_older).find(is_placed).cloned()
+        // One that stands still and waits for nothing is what an order left that came to nothing.
+        let has_place = |machine: &&VirtualMachine| is_alive(machine) && is_placed(machine);
+        self.twins_of(&machines, claim, &own.id).into_iter().filter(is_older).find(has_place).cloned()
     }
 
     /// Destroys what a launched NodeClaim has besides the machine it names.
@@ -115,26 +115,44 @@ impl Shared {
         }
     }
 
-    /// Destroys a machine if the NodeClaim it was made for has certainly no use for it; whether that was ordered.
+    /// Whether a machine of a NodeClaim that stands so is to be destroyed: one that the NodeClaim never will have. Whether it is where
+    /// the NodeClaim is gone the settings say.
+    pub(crate) fn is_to_go(&self, machine: &VirtualMachine, standing: &Standing) -> bool {
+        let is_left_to_people =
+            *standing == Standing::Gone && self.options.collect_orphans != CollectOrphans::Destroy;
+        standing.has_no_use_for(machine) && !is_left_to_people
+    }
+
+    /// Destroys a machine if the NodeClaim it was made for has certainly no use for it; whether that was ordered, or is no business of
+    /// the launch that made it.
     pub(crate) async fn part_from(
         &self,
         twin: &VirtualMachine,
         (name, uid): (&str, &str),
         scope: &Scope,
     ) -> bool {
-        if !may_be_told_to_go(self, twin) || !self.standing(name, uid).await.has_no_use_for(twin) {
+        if !may_be_told_to_go(self, twin) {
             return false;
         }
+        let standing = self.standing(name, uid).await;
+        if !self.is_to_go(twin, &standing) {
+            // Then garbage collection tells of it.
+            return standing == Standing::Gone;
+        }
+        let is_orphan = standing == Standing::Gone;
+        let reason = if is_orphan { "orphaned" } else { "duplicate" };
         // One that turns out to be protected is told of by garbage collection.
-        let ordered = matches!(self.discard(twin, scope, "duplicate").await, Ok(true));
+        let ordered = matches!(self.discard(twin, scope, reason).await, Ok(true));
         if ordered {
             let mut claim = NodeClaim::default();
             (claim.metadata.name, claim.metadata.uid) = (Some(name.to_owned()), Some(uid.to_owned()));
-            let text = format!(
-                "virtual machine {} ({}) was made for NodeClaim {name}, which has another; destroyed",
-                twin.name, twin.id
-            );
-            self.voice.inform(&claim, "TwinDeleted", text);
+            let what = format!("virtual machine {} ({}) was made for NodeClaim {name}", twin.name, twin.id);
+            if is_orphan {
+                self.metrics.orphans.inc(&[]);
+                self.voice.inform(&claim, "OrphanDeleted", format!("{what}, which is gone; destroyed"));
+            } else {
+                self.voice.inform(&claim, "TwinDeleted", format!("{what}, which has another; destroyed"));
+            }
         }
         ordered
     }

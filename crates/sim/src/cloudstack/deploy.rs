@@ -22,12 +22,21 @@ pub(crate) struct Prepared {
     root_offering: String,
     start: bool,
     custom_job: Option<String>,
+    job: JobOf,
+}
+
+/// Who chooses the id of the job that makes a machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum JobOf {
+    Caller,
+    Server,
+    /// Another request has the job it was to have.
+    Nobody,
 }
 
 impl Prepared {
-    /// The server chooses the id of its job.
-    pub(crate) fn forget_job(&mut self) {
-        self.custom_job = None;
+    pub(crate) fn under(self, job: JobOf) -> Self {
+        Self { job, ..self }
     }
 }
 
@@ -231,6 +240,7 @@ impl State {
                 .map_or_else(|| get("serviceofferingid"), str::to_owned),
             start,
             custom_job: call.get("customjobid").map(str::to_owned),
+            job: JobOf::Caller,
         })
     }
 
@@ -241,7 +251,7 @@ impl State {
         prepared: Prepared,
         now: Timestamp,
     ) -> Result<Value, Refusal> {
-        let Prepared { mut machine, disks, root_bytes, root_offering, start, custom_job } = prepared;
+        let Prepared { mut machine, disks, root_bytes, root_offering, start, custom_job, job } = prepared;
         if !self.settings.names_race
             && let Some(network) =
                 machine.nics.iter().find(|nic| self.name_taken(&machine.name, &nic.network))
@@ -291,6 +301,10 @@ impl State {
         }
         self.machine_ids.insert(id.clone(), number);
         self.machines.insert(number, machine);
+        if job == JobOf::Nobody {
+            return Err(Refusal::hidden(9999));
+        }
+        let custom_job = custom_job.filter(|_| job == JobOf::Caller);
         let work = Work::Start { deploy: true, start, placed: false };
         let instance = Some(("VirtualMachine", id.clone()));
         let root = self.accounts.get(caller).is_some_and(|account| account.role == Role::Root);

@@ -37,6 +37,9 @@ pub enum Trouble {
     Delay(Duration),
     /// It comes twice at the same moment, the second time under a job of its own, as from another leader: whose answer nobody here hears.
     Twice,
+    /// It comes twice at the same moment under one job: both are written down, and the server gives the job to the later one only. What
+    /// the other was to become stays behind and stands still.
+    TwiceUnderOneJob,
     /// It is carried out, and the server dies before it answers, and is back at once.
     Restart,
     /// The server refuses with this code and text.

@@ -57,6 +57,7 @@ use serde_json::Value;
 
 use crate::chance::{Chance, Span};
 use account::{Account, Role};
+use deploy::JobOf;
 use faults::{Fault, Trouble, Weather, strike};
 pub use hands::MachineView;
 use jobs::after;
@@ -225,12 +226,24 @@ impl CloudStack {
             Some(Trouble::Fail(code, cs_code, text)) => Err(Refusal::new(*code, *cs_code, text.clone())),
             Some(Trouble::Twice) => {
                 // Both read before either writes, whatever each takes.
-                let (ours, theirs) =
-                    futures_util::future::join(self.answer(&call, true), self.answer(&call, false)).await;
+                let (ours, theirs) = futures_util::future::join(
+                    self.answer(&call, JobOf::Caller),
+                    self.answer(&call, JobOf::Server),
+                )
+                .await;
                 self.note(&call, &account, wire::answer(call.command(), theirs).status().as_u16());
                 ours
             }
-            _ => self.answer(&call, true).await,
+            Some(Trouble::TwiceUnderOneJob) => {
+                let (theirs, ours) = futures_util::future::join(
+                    self.answer(&call, JobOf::Nobody),
+                    self.answer(&call, JobOf::Caller),
+                )
+                .await;
+                self.note(&call, &account, wire::answer(call.command(), theirs).status().as_u16());
+                ours
+            }
+            _ => self.answer(&call, JobOf::Caller).await,
         };
         let mut response = wire::answer(call.command(), outcome);
         self.note(&call, &account, response.status().as_u16());
@@ -253,17 +266,14 @@ impl CloudStack {
         }
     }
 
-    /// Carries a request out; under the job it names, or under one of its own.
-    async fn answer(&self, call: &Call, under_its_job: bool) -> Result<Value, Refusal> {
+    /// Carries a request out, under whatever job.
+    async fn answer(&self, call: &Call, job: JobOf) -> Result<Value, Refusal> {
         let caller = self.admitted(call)?;
         if call.command() == "deployVirtualMachine" {
             let (prepared, accepted) = {
                 let now = self.now();
                 let mut state = self.state();
-                let mut prepared = state.prepare(caller, call, now)?;
-                if !under_its_job {
-                    prepared.forget_job();
-                }
+                let prepared = state.prepare(caller, call, now)?.under(job);
                 let span = state.settings.latencies.accept;
                 let delay = state.delays.duration(&span);
                 let begin = state.busy_until.get(&caller).copied().unwrap_or(now).max(now);

@@ -45,20 +45,32 @@ impl State {
         Outcome::Done(json!({"success": true}))
     }
 
-    /// The job of `deleteTags`; without any tags all go.
+    /// The job of `deleteTags`: of what has one of these values under its key, whatever the case; without any tags all go. Where nothing
+    /// is as it was said, nothing goes, and the job says so.
     pub(crate) fn untagged(&mut self, caller: usize, ids: &[String], tags: &[(String, String)]) -> Outcome {
         if ids.iter().any(|id| self.is_of_others(caller, id)) {
             return Outcome::Failed(531, OF_OTHERS.to_owned());
         }
-        let stays = |key: &str| !tags.is_empty() && !tags.iter().any(|(gone, _)| gone == key);
+        let goes = |key: &str, value: &str| {
+            let is_this = |(of, wanted): &(String, String)| {
+                of.eq_ignore_ascii_case(key) && (wanted.is_empty() || wanted.eq_ignore_ascii_case(value))
+            };
+            tags.is_empty() || tags.iter().any(is_this)
+        };
+        let mut gone = 0;
         for id in ids {
             if let Some(there) = self.tags_of(id) {
-                there.retain(|(key, _)| stays(key));
+                let before = there.len();
+                there.retain(|(key, value)| !goes(key, value));
+                gone += before - there.len();
             } else if let Some(there) = self.entry(id).and_then(|entry| entry["tags"].as_array_mut()) {
-                there.retain(|tag| tag["key"].as_str().is_some_and(stays));
+                let before = there.len();
+                let text = |tag: &Value, part: &str| tag[part].as_str().unwrap_or_default().to_owned();
+                there.retain(|tag| !goes(&text(tag, "key"), &text(tag, "value")));
+                gone += before - there.len();
             }
         }
-        Outcome::Done(json!({"success": true}))
+        Outcome::Done(json!({"success": gone > 0}))
     }
 
     /// The keys of what is on something, if it is there.

@@ -139,3 +139,26 @@ async fn networks_are_found_by_the_tags_their_owner_sets_and_templates_of_others
         replay.cloud.id_of("template", "CentOS 5.6 (64-bit) no GUI (Simulator)").expect("a template");
     assert_eq!(tag("createTags", &template, "Template").await.0, 531);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_tag_goes_only_with_the_value_that_is_named_whatever_its_case() {
+    let replay = Replay::new();
+    let network = replay.cloud.id_of("network", "k8s-net").expect("a network");
+    let tags = async |command: &str, key: &str, value: &str| {
+        let tag = [
+            ("resourceids", network.as_str()),
+            ("resourcetype", "Network"),
+            ("tags[0].key", key),
+            ("tags[0].value", value),
+        ];
+        let asked = ask(&replay, command, &tag).await.1;
+        seconds(30).await;
+        let job = [("jobid", asked["jobid"].as_str().expect("a job"))];
+        ask(&replay, "queryAsyncJobResult", &job).await.1["jobresult"]["success"].clone()
+    };
+    assert_eq!(tags("createTags", "team", "web").await, true);
+    assert_eq!(tags("deleteTags", "team", "shop").await, false, "nothing is so");
+    assert_eq!(tags("deleteTags", "other", "web").await, false);
+    assert_eq!(tags("deleteTags", "Team", "WEB").await, true);
+    assert_eq!(tags("deleteTags", "team", "web").await, false, "it is gone");
+}

@@ -287,6 +287,27 @@ async fn a_role_that_may_not_ask_for_events_is_believed_however_many_projects_th
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_project_that_is_closed_keeps_no_spot_machine_elsewhere_from_being_replaced_in_time() {
+    let world = World::new().await;
+    let (_, inside) = world.project();
+    world.class("team", inside).await;
+    let mut class = spec();
+    class["capacityTypes"] = json!({"*": "spot"});
+    world.class("default", class).await;
+    world.node("np-a").await;
+    seconds(60).await;
+    // Two questions outside the project, and then one inside, of which we were no member at that moment.
+    let text = "The API [listEvents] does not exist or is not available for the account karp.";
+    world.cloud.inject(Fault::once("listEvents", Trouble::Fail(432, 9999, text.into())).after(2));
+    world.round().await;
+    assert_eq!(world.calls("listEvents"), 3, "nothing else is asked for in that project");
+    world.cloud.stop_machine(&world.live()[0].id);
+    seconds(60).await;
+    world.round().await;
+    assert_eq!((world.calls("listEvents"), world.told("SpotStopped").len()), (7, 1));
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_is_left_of_a_limit_is_no_longer_told_once_there_is_none() {
     let world = World::new().await;
     let told = |resource: &str| {

@@ -157,3 +157,44 @@ async fn a_node_of_another_name_whose_id_is_written_otherwise_is_its_machines_al
     let patched = patched.lock().unwrap();
     assert_eq!(patched.first().expect("written")["status"]["providerID"], carried);
 }
+
+#[tokio::test(start_paused = true)]
+async fn many_machines_that_boot_have_the_nodes_listed_once_for_all_of_them_and_every_thirty_seconds_at_most()
+{
+    let world = World::new().await;
+    for number in 0..10 {
+        world.node(&format!("np-{number}")).await;
+    }
+    // None of their Nodes is there yet.
+    let lists: Arc<Mutex<u64>> = Arc::default();
+    let counted = Arc::clone(&lists);
+    let answer = move |request: http::Request<kube::client::Body>| {
+        let is_list = request.uri().path() == "/api/v1/nodes";
+        *counted.lock().unwrap() += u64::from(is_list);
+        let answer = match is_list {
+            true => (200, json!({"apiVersion": "v1", "kind": "NodeList", "metadata": {}, "items": []})),
+            false => (
+                404,
+                json!({"kind": "Status", "status": "Failure", "code": 404, "reason": "NotFound", "message": "no"}),
+            ),
+        };
+        let body = kube::client::Body::from(answer.1.to_string().into_bytes());
+        let answer = http::Response::builder().status(answer.0).body(body).expect("an answer");
+        std::future::ready(Ok::<_, std::convert::Infallible>(answer))
+    };
+    let cluster = kube::Client::new(tower::service_fn(answer), "default");
+    let (recorder, _writer) = karpenter_runtime::events::recorder("karpenter", &world.environment);
+    let provider = CloudStackProvider::speaking(
+        world.client.clone(),
+        ProviderOptions::new("test"),
+        Arc::clone(&world.cluster) as Arc<dyn Objects>,
+        Voice::new(recorder, cluster),
+        &world.environment,
+    );
+    for _ in 0..36 {
+        provider.look_at_launches().await.expect("looked");
+        seconds(5).await;
+    }
+    let lists = *lists.lock().unwrap();
+    assert!((4..=6).contains(&lists), "{lists} in three minutes");
+}

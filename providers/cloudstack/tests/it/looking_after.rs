@@ -674,6 +674,47 @@ async fn disks_and_groups_left_in_a_project_that_only_one_class_names_are_known_
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_class_does_not_wait_for_disks_and_groups_that_its_keys_may_not_remove() {
+    for code in [530, 531, 432] {
+        let world = World::new().await;
+        let (_, mut inside) = world.project();
+        inside["dataDisks"] = json!([{"offering": "k8s.data20"}]);
+        inside["affinity"] = json!({"type": "softHostAntiAffinity"});
+        let class = world.class("inside", inside).await;
+        let mut claim = (*world.claim("np-a", json!({"cpu": "1"}))).clone();
+        claim.spec.node_class_ref.name = "inside".into();
+        world.launch(&claim).await.expect("a machine");
+        seconds(60).await;
+        world.round().await;
+        // Somebody removes the machine by hand, and its NodeClaim goes.
+        world.cloud.expunge_machine(&world.machine_of("np-a").id);
+        world.cluster.claims.lock().unwrap().remove("np-a");
+        for command in ["deleteVolume", "deleteAffinityGroup"] {
+            let text =
+                format!("The API [{command}] does not exist or is not available for the account karp.");
+            world.cloud.inject(Fault::times(command, 1000, Trouble::Fail(code, 9999, text)));
+        }
+        seconds(310).await;
+        let mut left = Vec::new();
+        for _ in 0..5 {
+            world.round().await;
+            seconds(60).await;
+            left = world.provider.left_behind(&class).await.expect("known");
+        }
+        let told = world.told("DeleteRefused");
+        if code == 530 {
+            assert!(left.len() == 1 && told.is_empty(), "that may pass: {left:?} {told:?}");
+            continue;
+        }
+        assert_eq!(left, Vec::<String>::new(), "{code}");
+        let tells = |command: &str| told.iter().filter(|text| text.contains(command)).count();
+        assert_eq!([tells("deleteVolume"), tells("deleteAffinityGroup")], [1, 1], "once each: {told:?}");
+        let asked = world.calls("deleteVolume");
+        assert_eq!(asked, 1, "{code}: and it is not asked for in every round");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_limit_of_calls_that_is_set_while_everything_runs_is_kept_to() {
     let world = World::new().await;
     let stop = CancellationToken::new();

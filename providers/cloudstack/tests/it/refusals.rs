@@ -112,6 +112,34 @@ async fn scenario_24_strict_anti_affinity_is_full_when_hosts_are_and_the_soft_ki
 }
 
 #[tokio::test(start_paused = true)]
+async fn launches_that_are_refused_together_do_not_take_each_other_for_members_of_a_strict_group() {
+    let world = World::new().await;
+    for i in 2..4 {
+        world.cloud.add("host", json!({"name": format!("big-{i}"), "memorytotal": 64i64 << 30, "cpuwithoverprovisioning": "64000", "memoryallocatedbytes": 0, "cpuallocatedvalue": 0}));
+    }
+    // The cheapest type fits on no host, which the server says as if the group were in the way.
+    world.cloud.edit("serviceoffering", "k8s.small", |it| it["cpuspeed"] = 100_000.into());
+    world.cloud.configure(|settings| {
+        settings.latencies.accept = Span::millis(1000, 1000);
+        settings.latencies.refuse = Span::millis(1500, 1500);
+        settings.latencies.place = Span::millis(5000, 5000);
+    });
+    seconds(310).await;
+    let mut apart = spec();
+    apart["affinity"] = json!({"type": "hostAntiAffinity"});
+    world.class("default", apart).await;
+    let claims = ["np-a", "np-b", "np-c"].map(|name| world.claim(name, json!({"cpu": "1"})));
+    let launches = futures_util::future::join_all(claims.iter().map(|claim| world.launch(claim))).await;
+    for launched in launches {
+        let instance = launched.expect("of the next type");
+        assert_eq!(instance.labels["node.kubernetes.io/instance-type"], "k8s.medium");
+    }
+    let told = world.told("InsufficientCapacity");
+    assert!(!told.is_empty() && !told.iter().any(|text| text.contains("in its groups")), "{told:?}");
+    assert!(has_any_available(&world).await, "the NodePool has room");
+}
+
+#[tokio::test(start_paused = true)]
 async fn machines_are_spread_over_networks_by_the_name_of_their_claim_where_the_class_wants_it() {
     let world = World::new().await;
     let id = |name: &str| world.cloud.id_of("network", name).unwrap();

@@ -1,6 +1,11 @@
 //! Machines that stand still are started, or replaced: scenario 13.
 
+use std::sync::{Arc, Mutex};
+
 use karpenter_cloudprovider::provider::CloudProvider;
+use karpenter_provider_cloudstack::shared::OnStopped;
+use karpenter_provider_cloudstack::voice::Voice;
+use karpenter_provider_cloudstack::{CloudStackProvider, Objects, ProviderOptions};
 use karpenter_sim::cloudstack::faults::{Fault, Trouble};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
@@ -259,4 +264,72 @@ async fn a_machine_that_comes_due_during_a_round_is_not_left_to_the_next_regular
         assert!(waited <= 140, "{waited}");
     };
     looked_after_during(&world, life).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn rounds_that_follow_each_other_closely_keep_to_a_budget_together() {
+    let world = World::new().await;
+    let names = ["np-a", "np-b", "np-c"];
+    for name in names {
+        world.node(name).await;
+        let mut claim = (*world.current(name)).clone();
+        let is = |kind: &str| json!({"type": kind, "status": "True", "reason": kind, "message": "", "lastTransitionTime": "2026-11-15T08:00:30Z"});
+        let status = claim.status.as_mut().expect("launched");
+        status.conditions =
+            serde_json::from_value(json!([is("Registered"), is("Initialized")])).expect("two");
+        world.cluster.claims.lock().unwrap().insert(name.to_owned(), Arc::new(claim));
+    }
+    // A cluster whose NodePool lets one node go at a time, and whose watch never shows what was deleted.
+    let deleted: Arc<Mutex<Vec<String>>> = Arc::default();
+    let deleting = Arc::clone(&deleted);
+    let answer = move |request: http::Request<kube::client::Body>| {
+        let path = request.uri().path().to_owned();
+        let name = path.rsplit('/').next().unwrap_or_default().to_owned();
+        let (status, body) = match request.method().as_str() {
+            "DELETE" => {
+                deleting.lock().unwrap().push(name);
+                (200, json!({"kind": "Status", "status": "Success"}))
+            }
+            _ if path == "/api/v1/nodes" => {
+                (200, json!({"apiVersion": "v1", "kind": "NodeList", "metadata": {}, "items": []}))
+            }
+            _ if path.contains("/nodepools/") => (
+                200,
+                json!({"apiVersion": "karpenter.sh/v1", "kind": "NodePool", "metadata": {"name": "pool"},
+                    "spec": {"disruption": {"consolidateAfter": "Never", "budgets": [{"nodes": "1"}]},
+                        "template": {"spec": {"requirements": [],
+                        "nodeClassRef": {"group": "karpenter.k8s.cloudstack", "kind": "CloudStackNodeClass", "name": "default"}}}}}),
+            ),
+            _ => (
+                404,
+                json!({"kind": "Status", "status": "Failure", "code": 404, "reason": "NotFound", "message": "no"}),
+            ),
+        };
+        let body = kube::client::Body::from(body.to_string().into_bytes());
+        let answer = http::Response::builder().status(status).body(body).expect("an answer");
+        std::future::ready(Ok::<_, std::convert::Infallible>(answer))
+    };
+    let cluster = kube::Client::new(tower::service_fn(answer), "default");
+    let (recorder, _writer) = karpenter_runtime::events::recorder("karpenter", &world.environment);
+    let provider = CloudStackProvider::speaking(
+        world.client.clone(),
+        ProviderOptions { on_stopped: OnStopped::Replace, ..ProviderOptions::new("test") },
+        Arc::clone(&world.cluster) as Arc<dyn Objects>,
+        Voice::new(recorder, cluster),
+        &world.environment,
+    );
+    let stop = CancellationToken::new();
+    let life = async {
+        seconds(2 * 120 + 5).await;
+        for name in names {
+            world.cloud.stop_machine(&world.machine_of(name).id);
+            provider.list().await.expect("a list");
+            seconds(15).await;
+        }
+        seconds(105).await;
+        let given_up = deleted.lock().unwrap().clone();
+        assert_eq!(given_up, ["np-a"], "by whichever round");
+        stop.cancel();
+    };
+    tokio::join!(provider.look_after(stop.clone()), life);
 }

@@ -9,8 +9,10 @@ use karpenter_api::conditions::HasConditions as _;
 use karpenter_cloudprovider::provider::CloudProvider as _;
 use karpenter_provider_cloudstack::client::Session;
 use karpenter_provider_cloudstack::client::request::Scope;
+use karpenter_provider_cloudstack::client::signature::Credentials;
 use karpenter_provider_cloudstack::client::transport::{Transport, TransportError};
 use karpenter_provider_cloudstack::naming::Naming;
+use karpenter_provider_cloudstack::nodeclass::HASH_VERSION;
 use karpenter_provider_cloudstack::voice::Voice;
 use karpenter_provider_cloudstack::{CloudStackProvider, Objects, ProviderOptions};
 use karpenter_sim::cloudstack::account::Role;
@@ -218,6 +220,24 @@ async fn keys_of_another_account_do_not_make_machines_look_gone() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_server_on_which_a_machine_never_was_gives_no_nodeclaim_up() {
+    let world = World::new().await;
+    world.node("np-a").await;
+    // Another server, with keys of another account there: a wrong address in the Secret.
+    let elsewhere = World::seeded(2).await;
+    elsewhere.cloud.add_account("other", "k8s-net");
+    let keys = Credentials::new("other-api-key", "other-secret-key");
+    elsewhere.client.become_session(Session { credentials: keys, ..elsewhere.client.session() });
+    elsewhere.cluster.claims.lock().unwrap().insert("np-a".to_owned(), world.current("np-a"));
+    for _ in 0..30 {
+        elsewhere.provider.look_at_launches().await.expect("looked");
+        seconds(5).await;
+    }
+    assert_eq!(elsewhere.told("LaunchFailed"), Vec::<String>::new());
+    assert_eq!(elsewhere.calls("listNics"), 0, "its word is not even asked for");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_machine_that_somebody_opened_to_others_has_drifted() {
     let world = World::new().await;
     world.cloud.edit("zone", "sim-zone-1", |zone| zone["securitygroupsenabled"] = true.into());
@@ -259,11 +279,12 @@ async fn classes_of_earlier_releases_keep_their_hash() {
     assert_eq!(world.class("disks", disks).await.hash(), "15836465483089609380");
 }
 
-#[tokio::test(start_paused = true)]
-async fn where_a_launch_begins_is_written_down_before_anything_is_made() {
-    let world = World::new().await;
-    // A cluster that takes annotations of NodeClaims, and remembers how many machines had been ordered by then.
-    let written: Arc<Mutex<Vec<(Value, usize)>>> = Arc::default();
+/// Annotations that were written, and how many machines had been ordered by then.
+type Written = Arc<Mutex<Vec<(Value, usize)>>>;
+
+/// A provider in a cluster that takes annotations of NodeClaims.
+fn writing(world: &World) -> (CloudStackProvider, Written) {
+    let written = Written::default();
     let (writing, cloud) = (Arc::clone(&written), world.cloud.clone());
     let answer = move |request: http::Request<kube::client::Body>| {
         let (writing, cloud) = (Arc::clone(&writing), cloud.clone());
@@ -288,6 +309,13 @@ async fn where_a_launch_begins_is_written_down_before_anything_is_made() {
         Voice::new(recorder, cluster),
         &world.environment,
     );
+    (provider, written)
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_a_launch_begins_is_written_down_before_anything_is_made() {
+    let world = World::new().await;
+    let (provider, written) = writing(&world);
     let claim = world.claim("np-a", json!({"cpu": "1"}));
     // Made, and the answer is lost.
     world.cloud.inject(Fault::times("deployVirtualMachine", 1, Trouble::DropResponse));
@@ -296,8 +324,10 @@ async fn where_a_launch_begins_is_written_down_before_anything_is_made() {
     let first = written.lock().unwrap().first().cloned().expect("written");
     let account = &first.0["karpenter.k8s.cloudstack/account-id"];
     assert!(account.is_string(), "{first:?}");
-    let place =
-        json!({"karpenter.k8s.cloudstack/scope": "own", "karpenter.k8s.cloudstack/account-id": account});
+    let class = world.class("default", spec()).await;
+    let place = json!({"karpenter.k8s.cloudstack/scope": "own", "karpenter.k8s.cloudstack/account-id": account,
+        "karpenter.k8s.cloudstack/nodeclass-hash": class.hash(),
+        "karpenter.k8s.cloudstack/nodeclass-hash-version": HASH_VERSION});
     assert_eq!(first, (place, 0));
     assert_eq!(world.calls("deployVirtualMachine"), 1);
     // The NodeClass is made anew for a project before anybody has heard of the machine.
@@ -392,4 +422,24 @@ async fn what_kubelet_is_told_to_keep_is_drift_where_user_data_tells_it() {
     );
     let joins = json!({"mode": "K3s", "apiServer": "api:6443"});
     assert_ne!(hash(joins.clone(), "100m").await, hash(joins, "200m").await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_launch_that_made_nothing_before_its_class_was_edited_is_of_the_class_as_it_is_now() {
+    let world = World::new().await;
+    let (provider, written) = writing(&world);
+    let mut claim = (*world.claim("np-a", json!({"cpu": "1"}))).clone();
+    claim.metadata.annotations = Some(BTreeMap::from([
+        ("karpenter.k8s.cloudstack/scope".to_owned(), "own".to_owned()),
+        ("karpenter.k8s.cloudstack/nodeclass-hash".to_owned(), "7".to_owned()),
+        ("karpenter.k8s.cloudstack/nodeclass-hash-version".to_owned(), HASH_VERSION.to_owned()),
+    ]));
+    provider.create(&claim).await.expect("a machine");
+    seconds(10).await;
+    let hash = world.cluster.classes.lock().unwrap()["default"].hash();
+    let stamp = json!({"karpenter.k8s.cloudstack/nodeclass-hash": hash,
+        "karpenter.k8s.cloudstack/nodeclass-hash-version": HASH_VERSION});
+    assert_eq!(*written.lock().unwrap(), [(stamp, 0)], "before anything was made");
+    let tag = &world.live()[0].tags["karpenter.k8s.cloudstack/nodeclass-hash"];
+    assert_eq!(*tag, format!("{HASH_VERSION}/{hash}"));
 }

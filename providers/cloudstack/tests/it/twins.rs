@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use karpenter_api::NodeClaim;
 use karpenter_cloudprovider::provider::{CloudProvider, Launch, LaunchedInstance};
-use karpenter_provider_cloudstack::CloudStackProvider;
+use karpenter_provider_cloudstack::shared::CollectOrphans;
+use karpenter_provider_cloudstack::{CloudStackProvider, ProviderOptions};
 use karpenter_sim::cloudstack::MachineView;
 use karpenter_sim::cloudstack::faults::{Fault, Trouble};
 use serde_json::json;
@@ -168,7 +169,84 @@ async fn a_machine_whose_nodeclaim_went_while_it_was_ordered_does_not_wait_for_g
         seconds(5).await;
     }
     assert!(world.live().is_empty(), "{}", instance.provider_id);
-    assert_eq!(world.told("TwinDeleted").len(), 1);
+    let told = world.told("OrphanDeleted");
+    assert!(told.len() == 1 && told[0].contains("np-a, which is gone"), "{told:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_orphans_are_left_to_people_so_is_a_machine_whose_nodeclaim_went_and_a_twin_goes_all_the_same()
+{
+    for collect_orphans in [CollectOrphans::Tell, CollectOrphans::Never] {
+        let world = World::new().await;
+        let provider =
+            world.with_options(ProviderOptions { collect_orphans, ..ProviderOptions::new("test") });
+        let claim = world.claim("np-a", json!({"cpu": "1"}));
+        launched(&provider, &claim).await;
+        let orphan = world.live_ids().remove(0);
+        world.cluster.claims.lock().unwrap().clear();
+        let look_for_a_while = async || {
+            for _ in 0..6 {
+                provider.look_at_launches().await.expect("a look");
+                seconds(5).await;
+            }
+        };
+        look_for_a_while().await;
+        assert_eq!(world.live_ids(), std::slice::from_ref(&orphan), "{collect_orphans:?}");
+        world.launch_by(&provider, &world.claim("np-b", json!({"cpu": "1"}))).await.expect("a machine");
+        let twin = world.tagged("np-b", &[(UID, "uid-np-b")]);
+        look_for_a_while().await;
+        let left = world.live_ids();
+        assert!(left.len() == 2 && left.contains(&orphan) && !left.contains(&twin), "{left:?}");
+        seconds(310).await;
+        assert!(provider.round().await.expect("a round").destroyed.is_empty());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_two_machines_under_one_job_the_one_that_starts_is_taken_although_the_other_is_older() {
+    let world = World::new().await;
+    world.cloud.inject(Fault::once("deployVirtualMachine", Trouble::TwiceUnderOneJob));
+    let claim = world.claim("np-a", json!({"cpu": "1"}));
+    let ours = launched(&world.provider, &claim).await;
+    let mut machines = world.live();
+    machines.sort_by_key(|machine| machine.created);
+    assert_eq!(machines.len(), 2);
+    assert!(machines[0].created < machines[1].created, "{machines:?}");
+    assert!(machines[0].state == "Stopped" && machines[1].state != "Stopped", "{machines:?}");
+    assert!(ours.provider_id.ends_with(&machines[1].id), "{ours:?}");
+    // Nor does whoever comes after it take the other.
+    let theirs = launched(&world.another(2), &claim).await;
+    assert!(theirs.provider_id.ends_with(&machines[1].id), "{theirs:?}");
+    world.write(&naming(&claim, &ours, &machines[1].id));
+    for _ in 0..6 {
+        world.provider.look_at_launches().await.expect("a look");
+        seconds(5).await;
+    }
+    assert_eq!(world.live_ids(), [machines[1].id.clone()]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_twin_that_is_gone_says_nothing_of_the_machine_that_the_nodeclaim_names() {
+    let world = World::new().await;
+    world.node("np-a").await;
+    let named = world.live_ids().remove(0);
+    world.cloud.add_account("other", "k8s-net");
+    // Where these keys do not see it.
+    world.cloud.assign_machine(&named, Some("other"), None);
+    world.tagged("np-a", &[(UID, "uid-np-a")]);
+    seconds(60).await;
+    let gone = "Unable to execute API command destroyvirtualmachine due to invalid value. Invalid parameter id value=1 due to incorrect long value format, or entity does not exist or due to incorrect parameter annotation for the field in api cmd class.";
+    world.cloud.inject(Fault::once("destroyVirtualMachine", Trouble::Fail(431, 9999, gone.to_owned())));
+    let claim = world.current("np-a");
+    let first = world.provider.delete(&claim).await;
+    assert!(first.is_ok(), "its own is there: {first:?}");
+    for _ in 0..5 {
+        seconds(30).await;
+        if let Err(error) = world.provider.delete(&claim).await {
+            assert!(!error.is_not_found(), "{error}");
+        }
+    }
+    assert_eq!(world.live_ids(), [named]);
 }
 
 #[tokio::test(start_paused = true)]
