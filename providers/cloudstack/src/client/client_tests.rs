@@ -1,5 +1,6 @@
 //! What the client makes of answers, against a server of a few lines.
 
+use bytes::Bytes;
 use std::collections::VecDeque;
 
 use ::http::Response;
