@@ -115,6 +115,29 @@ fn a_deployment_that_turned_somebody_away_is_offered_as_soon_as_its_owner_makes_
 }
 
 #[test]
+fn a_place_that_a_waiting_node_claim_leaves_is_offered_again() {
+    scenario(async {
+        let limits = json!({"launchLimits": {"perResource": 1}, "timeouts": {"launch": "60m"}});
+        let rig = Rig::new(limits).await;
+        let slow = json!({"provisionSeconds": 1200, "joinSeconds": 2});
+        rig.create(cluster_api::template(NAMESPACE, "slow", slow)).await;
+        rig.create(cluster_api::machine_deployment(NAMESPACE, CLUSTER, "m", "slow", &[(MAX, "2")])).await;
+        rig.karpenter.start();
+        rig.want(2);
+        rig.until("the second waits for its turn", 5 * MINUTE, |objects| {
+            launched(objects).iter().any(|(reason, _)| reason == "LaunchRate")
+        })
+        .await;
+        rig.pass(3 * MINUTE).await;
+        assert!(!rig.is_anything_offered(), "both places are taken");
+        rig.want(1);
+        rig.delete_claim("n2").await;
+        rig.pass(15 * SECOND).await;
+        assert!(rig.is_anything_offered(), "one is free again, though nothing happens there");
+    });
+}
+
+#[test]
 fn machines_that_may_be_adopted_are_room_at_the_greatest_size() {
     scenario(async {
         let rig = Rig::new(json!({"adoption": "Unclaimed"})).await;
