@@ -66,13 +66,16 @@ pub(super) struct Memory {
 }
 
 impl Memory {
-    /// Machines, by uid, that Cluster API put in the place of others while nobody looked, and that are to get NodeClaims: pods may run
-    /// there.
-    fn awaited(&self, drift: Drift) -> BTreeSet<String> {
-        match (&self.replaced, drift) {
-            (Some(replaced), Drift::ClusterAPI) => self.unsuited.without(replaced),
-            _ => BTreeSet::new(),
-        }
+    /// Those of these Machines, by uid, that Cluster API put in the place of others while nobody looked, and that can get NodeClaims:
+    /// pods may run there. One that has not become a node has as much time for that as any other that nobody waits for.
+    fn awaited(&self, drift: Drift, machines: &[Machine]) -> BTreeSet<String> {
+        let (Some(replaced), Drift::ClusterAPI) = (&self.replaced, drift) else { return BTreeSet::new() };
+        let mut awaited = self.unsuited.without(replaced);
+        awaited.retain(|uid| {
+            let machine = machines.iter().find(|machine| machine.uid == *uid);
+            machine.is_some_and(|machine| adoption::is_adoptable(machine) && machine.failure.is_none())
+        });
+        awaited
     }
 }
 
@@ -208,7 +211,7 @@ impl Actor {
             ending: &fleet.ending_on(&look.machines),
             gone: &look.gone,
             set_aside: &fleet.set_aside.of(id),
-            awaited: &memory.awaited(spec.drift.unwrap_or_default()),
+            awaited: &memory.awaited(spec.drift.unwrap_or_default(), &look.machines),
             owner: &fleet.owner,
             rules,
             rollout: rollout.as_ref(),
@@ -371,7 +374,7 @@ impl Actor {
         let waits = fleet.node_claims.targeting(id).iter().any(|claim| is_unserved(claim, &look.machines));
         let replaced = match waits {
             true => BTreeSet::new(),
-            false => memory.awaited(spec.drift.unwrap_or_default()),
+            false => memory.awaited(spec.drift.unwrap_or_default(), &look.machines),
         };
         // While Machines are replaced, the new ones are for the successors of those that go.
         if rollout::rollout(&look.scalable, &look.sets, &look.machines).is_some() {
@@ -398,8 +401,8 @@ impl Actor {
         if !set_aside.is_empty() && fleet.why_unavailable(id, None).is_some() {
             return true;
         }
-        let Ok(pools) = fleet.node_claims.node_pools().await else { return put_off };
-        let Ok(nodes) = fleet.node_claims.node_labels().await else { return put_off };
+        let Ok(pools) = fleet.node_claims.node_pools().await else { return true };
+        let Ok(nodes) = fleet.node_claims.node_labels().await else { return true };
         let offers = fleet.offers(&class);
         let mut passed_over = Vec::new();
         for machine in machines {
