@@ -20,6 +20,7 @@ use super::holds::{self, HoldKind};
 use super::ledger::{self, ClaimFacts, Plan, Rise, Rules, Sightings, Situation};
 use super::restoration;
 use super::rollout;
+use super::set_aside::Refused;
 use super::succession::{self, Estate};
 use super::takeover;
 use crate::client::hub::HubError;
@@ -157,6 +158,8 @@ impl Actor {
             Err(error @ HubError::Refused { .. }) => {
                 self.turn_away(&look.scalable, &plan, &targeting, &refusals, &error.to_string());
                 self.tell_refusal(&look.scalable, &error);
+                // What was seen was seen all the same, and who finds no room is to know.
+                self.settle(id, plan);
                 return Err(error);
             }
             other => other?,
@@ -220,6 +223,9 @@ impl Actor {
             now: fleet.clock.now(),
             instant: Instant::now(),
         });
+        if let Some(rest) = fleet.set_aside.rest(id) {
+            plan.look_again(rest);
+        }
         if let Some(pause) = pause {
             plan.look_again(pause.until.saturating_duration_since(Instant::now()));
         }
@@ -444,7 +450,8 @@ impl Actor {
         why: &str,
     ) {
         let (fleet, id) = (&self.fleet, &scalable.id);
-        fleet.set_aside.add(id, &refusals.machines);
+        fleet.set_aside.add(id, Refused::Claim, &refusals.unclaimed);
+        fleet.set_aside.add(id, Refused::Mark, &refusals.unmarked);
         let rises = plan.enrol.is_some() || plan.replicas.is_some_and(|level| level > scalable.replicas);
         let turned_away = targeting.iter().filter(|claim| {
             let wants_more = rises && refusals.of_resource && plan.unserved.contains(&claim.uid);

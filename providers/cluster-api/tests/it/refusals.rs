@@ -320,3 +320,37 @@ fn a_machine_that_may_not_be_claimed_is_not_adopted_again_and_again() {
         assert_eq!((rig.replicas("m"), rig.read(claimed)), (1, 1));
     });
 }
+
+#[test]
+fn machines_that_may_not_be_marked_hold_up_no_other_however_many_they_are() {
+    scenario(async {
+        let rig = Rig::without_rules(json!({"timeouts": {"surplus": "2m"}})).await;
+        rig.deployment("m", &[(MAX, "20")]).await;
+        let forbidden = Forbidden::default();
+        let karpenter = refused(&rig, &forbidden, POLICY);
+        karpenter.start();
+        rig.want(1);
+        rig.until("a node is ready", 10 * MINUTE, |objects| initialized(objects) == 1).await;
+        let ours = rig.read(|objects| objects.machines.keys().next().cloned());
+        rig.patch(Kind::MachineDeployment, "m", json!({"spec": {"replicas": 7}})).await;
+        rig.pass(MINUTE).await;
+        let free: Vec<String> = rig.read(|objects| {
+            let others = objects.machines.keys().filter(|key| Some(*key) != ours.as_ref());
+            others.map(|key| format!("/machines/{}", key.name)).collect()
+        });
+        assert_eq!(free.len(), 6, "made by hand");
+        forbid(&forbidden, &free.join(","));
+        rig.pass(5 * MINUTE).await;
+        let told = rig.events("WriteRefused").await;
+        assert!(told.iter().any(|message| message.contains(POLICY)), "{told:?}");
+        rig.delete_claim("n1").await;
+        let took = rig.until("another serves", 10 * MINUTE, |objects| {
+            initialized(objects) == 1 && objects.node_claims.keys().all(|key| &*key.name != "n1")
+        });
+        assert!(took.await < 3 * MINUTE);
+        assert_eq!((rig.replicas("m"), rig.read(claimed)), (7, 1));
+        forbid(&forbidden, "");
+        rig.until("they go", 60 * MINUTE, |objects| objects.machines.len() == 1).await;
+        assert_eq!((rig.replicas("m"), rig.read(initialized)), (1, 1));
+    });
+}
