@@ -266,6 +266,15 @@ impl Rig {
         api.patch(name, &PatchParams::default(), &change).await.expect("a NodeClaim");
     }
 
+    /// Takes these annotations off a NodeClaim.
+    pub(crate) async fn strip_claim(&self, name: &str, keys: &[&str]) {
+        let api: Api<NodeClaim> = Api::all(self.world.cluster().client("user"));
+        let gone: serde_json::Map<String, Value> =
+            keys.iter().map(|key| ((*key).to_owned(), Value::Null)).collect();
+        let change = Patch::Merge(json!({"metadata": {"annotations": gone}}));
+        api.patch(name, &PatchParams::default(), &change).await.expect("a NodeClaim");
+    }
+
     pub(crate) async fn delete_claim(&self, name: &str) {
         let api: Api<NodeClaim> = Api::all(self.world.cluster().client("user"));
         api.delete(name, &DeleteParams::default()).await.expect("a deletion");
