@@ -339,6 +339,16 @@ pub async fn assemble(parts: Parts) -> Result<(Arc<ClusterApi>, Vec<Part>), Star
         let Some(fleet) = listening.upgrade() else { return };
         if let Some(target) = fleet.node_claims.target(delta.object()) {
             fleet.poke(&target.id);
+            let has_left = match delta {
+                Delta::Added { .. } => false,
+                Delta::Updated { old, new } => {
+                    old.metadata.deletion_timestamp.is_none() && new.metadata.deletion_timestamp.is_some()
+                }
+                Delta::Deleted { .. } => true,
+            };
+            if has_left {
+                fleet.node_claims.note_left();
+            }
             // What has an id is no node yet: that may be where it fails, again and again.
             let registered = |claim: &NodeClaim| {
                 claim.condition(REGISTERED).is_some_and(|c| c.status == ConditionStatus::True)

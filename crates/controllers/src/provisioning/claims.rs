@@ -137,6 +137,10 @@ impl ClaimFactory {
             requirements.iter().flat_map(Requirement::to_selectors).collect();
         wired.sort();
         claim.spec.requirements = wired.iter().map(wire).collect();
+        // No node without these would be made for it.
+        if let Ok(provider) = self.0.context.providers.for_pool(pool) {
+            inherit(&mut claim, &provider.inherited_taints(pool));
+        }
         claim
     }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use karpenter_api::NodeClaim;
 use karpenter_cloudprovider::fake::{Behaviour, Method};
+use karpenter_engine::taints::Taint;
 use serde_json::{Value, json};
 
 use crate::objects::{With, claim, fresh_claim, node, node_class, node_pool, pending_pod, pod_on};
@@ -65,6 +66,19 @@ async fn a_static_pool_is_filled_follows_its_size_and_gets_back_what_it_loses() 
     expect(&rig, 2).await;
     rig.patch(&pool(3), json!({"spec": {"replicas": 0}})).await;
     expect(&rig, 0).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn node_claims_of_a_static_pool_have_the_taints_that_it_inherits() {
+    let rig = rig(&[GATE]).await;
+    let taint = |key: &str| Taint { key: key.into(), value: "yes".into(), effect: "NoSchedule".into() };
+    rig.provider.taint(vec![taint("gpu"), taint("known")]);
+    let declared = json!([{"key": "known", "effect": "NoSchedule"}]);
+    rig.create(pool(1).with(json!({"spec": {"template": {"spec": {"taints": declared}}}}))).await;
+    expect(&rig, 1).await;
+    let claim = serde_json::to_value(&*live(&rig)[0]).expect("JSON");
+    let inherited = json!({"key": "gpu", "value": "yes", "effect": "NoSchedule"});
+    assert_eq!(claim["spec"]["taints"], json!([declared[0], inherited]));
 }
 
 #[tokio::test(start_paused = true)]

@@ -85,7 +85,7 @@ pub struct Hub {
 struct Health {
     last_answer: Option<Instant>,
     trouble: Option<String>,
-    /// Whether the last question got no answer, not even a refusal.
+    /// Whether the last question about Cluster API's own kinds got no answer, not even a refusal.
     out_of_reach: bool,
     /// Why new credentials are not used.
     unused_credentials: Option<String>,
@@ -102,6 +102,8 @@ struct Scoped<'a> {
     hub: &'a Hub,
     api: Api<DynamicObject>,
     what: String,
+    /// Whether it is of Cluster API's own group: what becomes of the other kinds may be for their own providers' sake.
+    is_own: bool,
 }
 
 impl Hub {
@@ -140,7 +142,8 @@ impl Hub {
         self.health().trouble.clone()
     }
 
-    /// Whether the last question got no answer, not even a refusal.
+    /// Whether the last question about Cluster API's own kinds got no answer, not even a refusal. One that the server cannot answer says
+    /// nothing of others, such as one about a kind that it cannot convert.
     pub fn is_out_of_reach(&self) -> bool {
         self.health().out_of_reach
     }
@@ -378,7 +381,8 @@ impl Hub {
         };
         let namespace = &self.find_scope().await?.namespace;
         let api = Api::namespaced_with(self.client.clone(), namespace, &resource);
-        Ok(Scoped { hub: self, api, what: format!("{kind} {namespace}/{name}") })
+        let (what, is_own) = (format!("{kind} {namespace}/{name}"), group == CAPI_GROUP);
+        Ok(Scoped { hub: self, api, what, is_own })
     }
 
     fn answered(&self) {
@@ -469,6 +473,15 @@ fn is_unfit(status: &Status) -> bool {
         && status.message.starts_with("the server rejected our request due to an error in our request")
 }
 
+/// Whether nobody answered, or somebody in between in place of the server.
+fn is_no_answer(error: &kube::Error) -> bool {
+    match error {
+        kube::Error::Api(status) => matches!(status.code, 502..=504),
+        kube::Error::SerdeError(_) => false,
+        _ => true,
+    }
+}
+
 /// A refusal, and what to do about it: a webhook says that itself, the server's own authorization does not.
 fn with_remedy(message: &str) -> String {
     match message.contains(" is forbidden: User ") {
@@ -553,7 +566,8 @@ impl Scoped<'_> {
     fn unavailable(&self, source: kube::Error) -> HubError {
         let mut health = self.hub.health();
         health.trouble = Some(source.to_string());
-        health.out_of_reach = true;
+        // Whoever answers is there, unless all is answered like that: then it has been silent for long.
+        health.out_of_reach |= self.is_own && is_no_answer(&source);
         drop(health);
         HubError::Unavailable { what: self.what.clone(), source: Box::new(source) }
     }

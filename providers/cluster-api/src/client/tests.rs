@@ -268,6 +268,17 @@ async fn an_expired_token_is_no_refusal() {
     assert_eq!(answered(401).await, (false, true, Some("no".to_owned())), "what there is is not known");
 }
 
+#[tokio::test]
+async fn who_answers_that_it_cannot_is_in_reach_and_who_answers_in_its_place_is_not() {
+    for (code, is_out_of_reach) in [(500, false), (429, false), (502, true), (503, true), (504, true)] {
+        let hub = hub_that_answers(code, "no");
+        let error = hub.cluster().await.expect_err("no Cluster");
+        assert!(matches!(error, HubError::Unavailable { .. }), "{code}: {error}");
+        assert_eq!(hub.is_out_of_reach(), is_out_of_reach, "{code}");
+        assert!(hub.trouble().is_some() && hub.silent_for().is_none(), "{code} is no answer either way");
+    }
+}
+
 #[test]
 fn hooks_of_others_are_not_ours() {
     let ours = "pre-drain.delete.hook.machine.cluster.x-k8s.io/karpenter";

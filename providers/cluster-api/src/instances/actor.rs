@@ -20,6 +20,7 @@ use super::holds::{self, HoldKind};
 use super::ledger::{self, ClaimFacts, Plan, Rise, Rules, Sightings, Situation};
 use super::restoration;
 use super::rollout;
+use super::set_aside::Refused;
 use super::succession::{self, Estate};
 use super::takeover;
 use crate::client::hub::HubError;
@@ -66,13 +67,16 @@ pub(super) struct Memory {
 }
 
 impl Memory {
-    /// Machines, by uid, that Cluster API put in the place of others while nobody looked, and that are to get NodeClaims: pods may run
-    /// there.
-    fn awaited(&self, drift: Drift) -> BTreeSet<String> {
-        match (&self.replaced, drift) {
-            (Some(replaced), Drift::ClusterAPI) => self.unsuited.without(replaced),
-            _ => BTreeSet::new(),
-        }
+    /// Those of these Machines, by uid, that Cluster API put in the place of others while nobody looked, and that can get NodeClaims:
+    /// pods may run there. One that has not become a node has as much time for that as any other that nobody waits for.
+    fn awaited(&self, drift: Drift, machines: &[Machine]) -> BTreeSet<String> {
+        let (Some(replaced), Drift::ClusterAPI) = (&self.replaced, drift) else { return BTreeSet::new() };
+        let mut awaited = self.unsuited.without(replaced);
+        awaited.retain(|uid| {
+            let machine = machines.iter().find(|machine| machine.uid == *uid);
+            machine.is_some_and(|machine| adoption::is_adoptable(machine) && machine.failure.is_none())
+        });
+        awaited
     }
 }
 
@@ -154,6 +158,8 @@ impl Actor {
             Err(error @ HubError::Refused { .. }) => {
                 self.turn_away(&look.scalable, &plan, &targeting, &refusals, &error.to_string());
                 self.tell_refusal(&look.scalable, &error);
+                // What was seen was seen all the same, and who finds no room is to know.
+                self.settle(id, plan);
                 return Err(error);
             }
             other => other?,
@@ -208,7 +214,7 @@ impl Actor {
             ending: &fleet.ending_on(&look.machines),
             gone: &look.gone,
             set_aside: &fleet.set_aside.of(id),
-            awaited: &memory.awaited(spec.drift.unwrap_or_default()),
+            awaited: &memory.awaited(spec.drift.unwrap_or_default(), &look.machines),
             owner: &fleet.owner,
             rules,
             rollout: rollout.as_ref(),
@@ -217,6 +223,9 @@ impl Actor {
             now: fleet.clock.now(),
             instant: Instant::now(),
         });
+        if let Some(rest) = fleet.set_aside.rest(id) {
+            plan.look_again(rest);
+        }
         if let Some(pause) = pause {
             plan.look_again(pause.until.saturating_duration_since(Instant::now()));
         }
@@ -371,7 +380,7 @@ impl Actor {
         let waits = fleet.node_claims.targeting(id).iter().any(|claim| is_unserved(claim, &look.machines));
         let replaced = match waits {
             true => BTreeSet::new(),
-            false => memory.awaited(spec.drift.unwrap_or_default()),
+            false => memory.awaited(spec.drift.unwrap_or_default(), &look.machines),
         };
         // While Machines are replaced, the new ones are for the successors of those that go.
         if rollout::rollout(&look.scalable, &look.sets, &look.machines).is_some() {
@@ -398,8 +407,8 @@ impl Actor {
         if !set_aside.is_empty() && fleet.why_unavailable(id, None).is_some() {
             return true;
         }
-        let Ok(pools) = fleet.node_claims.node_pools().await else { return put_off };
-        let Ok(nodes) = fleet.node_claims.node_labels().await else { return put_off };
+        let Ok(pools) = fleet.node_claims.node_pools().await else { return true };
+        let Ok(nodes) = fleet.node_claims.node_labels().await else { return true };
         let offers = fleet.offers(&class);
         let mut passed_over = Vec::new();
         for machine in machines {
@@ -441,7 +450,8 @@ impl Actor {
         why: &str,
     ) {
         let (fleet, id) = (&self.fleet, &scalable.id);
-        fleet.set_aside.add(id, &refusals.machines);
+        fleet.set_aside.add(id, Refused::Claim, &refusals.unclaimed);
+        fleet.set_aside.add(id, Refused::Mark, &refusals.unmarked);
         let rises = plan.enrol.is_some() || plan.replicas.is_some_and(|level| level > scalable.replicas);
         let turned_away = targeting.iter().filter(|claim| {
             let wants_more = rises && refusals.of_resource && plan.unserved.contains(&claim.uid);

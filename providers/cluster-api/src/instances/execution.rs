@@ -1,6 +1,8 @@
 //! Writes what the ledger's plan says: claims, marks, the level, removals, a few Machines at a time. The level is lowered only as far as
 //! marks that were written cover it.
 
+use std::collections::BTreeSet;
+
 use futures_util::stream::{self, StreamExt as _};
 use karpenter_runtime::object_key::ObjectKey;
 use serde_json::{Value, json};
@@ -10,6 +12,7 @@ use super::actor::{Actor, Look};
 use super::hook;
 use super::ledger::{ClaimFacts, Plan, is_our_mark};
 use super::remediation;
+use super::set_aside::Refused;
 use crate::client::hub::HubError;
 use crate::client::machine::Machine;
 use crate::client::scalable::Scalable;
@@ -22,14 +25,26 @@ const AT_ONCE: usize = 8;
 /// What the management cluster refused of a plan.
 #[derive(Debug, Default)]
 pub(super) struct Refusals {
-    /// The uids of the Machines that may not be written to.
-    pub(super) machines: Vec<String>,
+    /// The uids of the Machines that may not be claimed.
+    pub(super) unclaimed: Vec<String>,
+    /// The uids of the Machines that may not be marked.
+    pub(super) unmarked: Vec<String>,
     /// The uids of the NodeClaims that were to get a Machine and may not.
     pub(super) claims: Vec<String>,
     /// Whether it was the resource that may not be written to.
     pub(super) of_resource: bool,
     /// The first refusal of one, once all that hangs on no other has been tried.
     first: Option<HubError>,
+}
+
+/// What became of a write to a Machine.
+enum Written {
+    /// It was made.
+    Done,
+    /// Somebody else was first.
+    Overtaken,
+    /// It may not be made.
+    Refused,
 }
 
 impl Refusals {
@@ -50,18 +65,25 @@ impl Refusals {
     }
 
     /// What a write to a Machine came to, unless that was refused: the others are tried all the same.
-    fn sort_out<T>(
+    fn sort_out(
         &mut self,
         machine: &Machine,
-        written: Result<Option<T>, HubError>,
-    ) -> Result<Option<T>, HubError> {
+        written: Result<Option<Machine>, HubError>,
+        what: Refused,
+    ) -> Result<Written, HubError> {
         match written {
+            Ok(Some(_)) => Ok(Written::Done),
+            Ok(None) => Ok(Written::Overtaken),
             Err(error @ HubError::Refused { .. }) => {
-                self.machines.push(machine.uid.clone());
+                let refused = match what {
+                    Refused::Claim => &mut self.unclaimed,
+                    Refused::Mark => &mut self.unmarked,
+                };
+                refused.push(machine.uid.clone());
                 self.first.get_or_insert(error);
-                Ok(None)
+                Ok(Written::Refused)
             }
-            other => other,
+            Err(error) => Err(error),
         }
     }
 }
@@ -117,15 +139,17 @@ impl Actor {
             let machine = machine(key)?;
             Some(async move { (machine, fleet.hub.annotate_machine(machine, metadata).await) })
         };
-        let marks = a_few_at_once(plan.marks.iter().filter_map(mark).collect()).await;
-        let marks = marks
-            .into_iter()
-            .map(|(machine, written)| refusals.sort_out(machine, self.written("mark", written)));
-        let (written, failed): (Vec<_>, Vec<_>) = marks.partition(|written| matches!(written, Ok(Some(_))));
-        let unmarked = plan.marks.len() - written.len();
-        let error = failed.into_iter().find_map(Result::err);
+        let (mut unmarked, mut error) = (BTreeSet::new(), None);
+        for (machine, written) in a_few_at_once(plan.marks.iter().filter_map(mark).collect()).await {
+            match refusals.sort_out(machine, self.written("mark", written), Refused::Mark) {
+                Ok(Written::Done) => continue,
+                Ok(Written::Overtaken | Written::Refused) => {}
+                Err(failed) => error = error.or(Some(failed)),
+            }
+            unmarked.insert(&machine.key);
+        }
         if !level_first {
-            let level = plan.replicas.and_then(|level| covered(level, unmarked, &scalable, plan));
+            let level = plan.replicas.and_then(|level| covered(level, unmarked.len(), &scalable, plan));
             let level = self.set_level(look, &scalable, level, batch).await;
             match refusals.of_level(level, (plan.unserved.len(), false))? {
                 Some((lacks, look_again)) => (short, again) = (lacks, again | look_again),
@@ -140,11 +164,10 @@ impl Actor {
         if let Some(error) = error {
             return Err(error);
         }
-        if unmarked > 0 {
-            return refusals.first.take().map_or(Ok(true), Err);
-        }
-        let unpaused = |key: &ObjectKey| machine(key).filter(|machine| !machine.is_paused());
-        let removals = plan.removals.iter().filter_map(|key| Some(fleet.hub.delete_machine(unpaused(key)?)));
+        again |= !unmarked.is_empty();
+        // What is marked need not wait for what could not be.
+        let may_go = |key: &ObjectKey| machine(key).filter(|m| !m.is_paused() && !unmarked.contains(&m.key));
+        let removals = plan.removals.iter().filter_map(|key| Some(fleet.hub.delete_machine(may_go(key)?)));
         for written in a_few_at_once(removals.collect()).await {
             again |= self.written("delete", written)?.is_none();
         }
@@ -171,11 +194,10 @@ impl Actor {
         }
         let (mut again, mut error) = (false, None);
         for (claim, machine, written) in a_few_at_once(claims).await {
-            let refused = refusals.machines.len();
-            match refusals.sort_out(machine, self.written("claim", written)) {
-                Ok(Some(_)) => fleet.wake(&claim.name),
-                Ok(None) if refusals.machines.len() > refused => refusals.claims.push(claim.uid.clone()),
-                Ok(None) => {
+            match refusals.sort_out(machine, self.written("claim", written), Refused::Claim) {
+                Ok(Written::Done) => fleet.wake(&claim.name),
+                Ok(Written::Refused) => refusals.claims.push(claim.uid.clone()),
+                Ok(Written::Overtaken) => {
                     fleet.metrics.claims_lost.inc(&[&look.scalable.id.to_string()]);
                     again = true;
                 }

@@ -128,8 +128,20 @@ pub(crate) struct Stages {
     pub(crate) bootstrapped: Option<Timestamp>,
 }
 
-type CatalogVersion =
-    (Option<String>, u64, ((u64, usize), (u64, usize)), (u64, bool), u64, bool, Vec<String>);
+/// What offers were worked out from: they hold for as long as all of it is the same.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct CatalogVersion {
+    node_class: Option<String>,
+    mirror: u64,
+    failures: (u64, usize),
+    reverts: (u64, usize),
+    node_claims: u64,
+    /// Before all NodeClaims are seen it is not known what runs.
+    knows_node_claims: bool,
+    lessons: u64,
+    silent: bool,
+    set_aside: Vec<String>,
+}
 
 impl Fleet {
     /// Of these parts.
@@ -317,16 +329,17 @@ impl Fleet {
     pub fn offers(&self, class: &ClusterAPINodeClass) -> Arc<Offers> {
         self.lessons.recall(class);
         let silent = self.hub.silent_for().is_none_or(|silent| silent > self.settings.max_age);
-        let version = (
-            class.metadata.resource_version.clone(),
-            self.mirror.version(),
-            (self.backoff.version(), self.reverts.version()),
-            // Before all are seen it is not known what runs.
-            (self.node_claims.version(), self.node_claims.store().is_synced()),
-            self.lessons.version(),
+        let version = CatalogVersion {
+            node_class: class.metadata.resource_version.clone(),
+            mirror: self.mirror.version(),
+            failures: self.backoff.version(),
+            reverts: self.reverts.version(),
+            node_claims: self.node_claims.version(),
+            knows_node_claims: self.node_claims.store().is_synced(),
+            lessons: self.lessons.version(),
             silent,
-            self.set_aside.version(),
-        );
+            set_aside: self.set_aside.version(),
+        };
         if let Some((known, offers)) = self.state().catalogs.get(class.name())
             && *known == version
         {

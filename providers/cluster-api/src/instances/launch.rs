@@ -221,13 +221,19 @@ fn waiting(fleet: &Fleet, claim: &NodeClaim, target: &Target) -> Result<Launch, 
             None => failed(fleet, target, "NoMachine", &format!("{id} gave no Machine")),
         });
     }
+    // Cluster API has had time to begin, and says that somebody has to mend something first: others may serve meanwhile. What was made
+    // for a Machine that is there is served by no other.
+    if let Some(hold) = hold.as_ref().filter(|hold| hold.is_broken())
+        && age >= SLOW
+        && !fleet.hub.is_out_of_reach()
+        && facts(claim).bound_to.is_none()
+    {
+        fleet.nothing_came(id, &hold.message);
+        fleet.metrics.launch_failures.inc(&[&id.to_string(), hold.reason]);
+        return Err(ProviderError::insufficient_capacity(hold.message.clone()));
+    }
     let (reason, message) = match (hold, predecessor) {
-        (Some(hold), _) => {
-            if hold.is_broken() && age >= SLOW {
-                fleet.nothing_came(id, &hold.message);
-            }
-            (hold.reason.to_owned(), hold.message)
-        }
+        (Some(hold), _) => (hold.reason.to_owned(), hold.message),
         (None, Some(going)) => (
             "ReplacementPending".to_owned(),
             format!("waiting for Machine {} to go, in whose place {id} gets another", going.key),

@@ -197,8 +197,7 @@ impl NodeClaims {
 
     /// NodeClaims that wait for a resource to be scaled, of which the watch does not know that yet.
     fn unseen(&self, id: &ScalableKey, recorded: bool) -> Vec<ClaimFacts> {
-        let mut recent = self.lock();
-        recent.retain(|_, recent| recent.at.elapsed() < RECENT);
+        let recent = self.recent();
         let waits = |recent: &&Recent| {
             let is_of = recent.target.id == *id && !recent.target.standalone && recent.recorded == recorded;
             // The watch knows better, once it knows anything.
@@ -510,9 +509,15 @@ impl NodeClaims {
         seen.status.as_ref().filter(|_| same)?.provider_id.clone()
     }
 
-    /// Counts changes of what we wrote.
+    /// Counts changes of what we wrote, those that time brings included, and of who waits no more.
     pub fn version(&self) -> u64 {
+        drop(self.recent());
         self.version.load(Ordering::Relaxed)
+    }
+
+    /// The watch shows that a NodeClaim which waited for a resource, or came from one, is on its way out or gone: it has left its place.
+    pub fn note_left(&self) {
+        self.version.fetch_add(1, Ordering::Relaxed);
     }
 
     /// A NodeClaim is on its way out: it waits for nothing any more.
@@ -532,10 +537,22 @@ impl NodeClaims {
     }
 
     fn note(&self, claim: &NodeClaim, target: &Target, recorded: bool) {
-        self.version.fetch_add(1, Ordering::Relaxed);
         let facts = facts(claim);
         let recent = Recent { target: target.clone(), facts: facts.clone(), at: Instant::now(), recorded };
         self.lock().insert(facts.uid, recent);
+        // Afterwards: what somebody works out meanwhile from what was there before is not taken for what is there now.
+        self.version.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// What still stands in for what the watch has not told.
+    fn recent(&self) -> MutexGuard<'_, BTreeMap<String, Recent>> {
+        let mut recent = self.lock();
+        let before = recent.len();
+        recent.retain(|_, recent| recent.at.elapsed() < RECENT);
+        if recent.len() < before {
+            self.version.fetch_add(1, Ordering::Relaxed);
+        }
+        recent
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Recent>> {

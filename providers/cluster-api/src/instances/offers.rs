@@ -353,3 +353,48 @@ pub fn takes_part(class: &ClusterAPINodeClass, scalable: &Scalable) -> bool {
     let refused = scalable.labels.get(names::MEMBER).is_some_and(|value| value == "false");
     selected && !refused && (replace || scalable.is_member())
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::client::sync_labels::SyncLabels;
+    use crate::fixtures::deployment;
+    use crate::nodeclass::ClusterAPINodeClassSpec;
+
+    #[test]
+    fn of_the_taints_that_a_pool_does_not_declare_only_those_that_contradict_its_own_are_missing_where_it_inherits()
+     {
+        let taints = ("capacity.cluster-autoscaler.kubernetes.io/taints", "team=y:NoSchedule,gpu:NoExecute");
+        let around = Surroundings {
+            node_class: "default",
+            spec: &ClusterAPINodeClassSpec::default(),
+            failure_domains: &[],
+            sync_labels: &SyncLabels::default(),
+            default_arch: "amd64",
+            vm_memory_overhead: 0,
+            learnt: &BTreeMap::new(),
+            spot: &BTreeSet::new(),
+            told: &Told::default(),
+        };
+        let blueprint = Blueprint::of(&deployment("m", &[taints]), None, None, around).expect("a blueprint");
+        let missing = |inherit_taints: bool, own: serde_json::Value| {
+            let pool: NodePool = serde_json::from_value(json!({
+                "metadata": {"name": "p"},
+                "spec": {"template": {"spec": {
+                    "requirements": [], "taints": own,
+                    "nodeClassRef": {"group": "g", "kind": "k", "name": "n"},
+                }}},
+            }))
+            .expect("a NodePool");
+            let offers = Offers { inherit_taints, ..Offers::default() };
+            offers.missing_taints(&blueprint, &pool).into_iter().map(taints::display).collect::<Vec<_>>()
+        };
+        let team = |value: &str| json!([{"key": "team", "value": value, "effect": "NoSchedule"}]);
+        assert_eq!(missing(false, json!([])), ["team=y:NoSchedule", "gpu:NoExecute"]);
+        assert_eq!(missing(false, team("y")), ["gpu:NoExecute"]);
+        assert!(missing(true, json!([])).is_empty() && missing(true, team("y")).is_empty());
+        assert_eq!(missing(true, team("x")), ["team=y:NoSchedule"]);
+    }
+}

@@ -40,6 +40,15 @@ pub async fn launch(fleet: &Arc<Fleet>, claim: &NodeClaim, target: &Target) -> R
     if let Some(message) = launch::away(fleet) {
         return Ok(pending("ManagementUnavailable", message));
     }
+    // Nothing is broken, and nobody need stay away from it; but pods are not kept waiting for ever.
+    let held =
+        |reason: &str, message: String| match launch::is_overdue(fleet, claim, launch::age(fleet, claim)) {
+            true => {
+                fleet.metrics.launch_failures.inc(&[&target.id.to_string(), reason]);
+                Err(ProviderError::insufficient_capacity(message))
+            }
+            false => Ok(pending(reason, message)),
+        };
     let cluster = match fleet.mirror.cluster() {
         Some(cluster) => Ok(cluster),
         None => fleet.hub.cluster().await.map(Arc::new),
@@ -49,12 +58,12 @@ pub async fn launch(fleet: &Arc<Fleet>, claim: &NodeClaim, target: &Target) -> R
         (Ok(cluster), Ok(paused)) => (cluster, paused),
         // It has been moved to another management cluster, say: no blueprint is to blame.
         (Err(error), _) | (_, Err(error)) if error.is_not_found() => {
-            return Ok(pending("ManagementUnavailable", error.to_string()));
+            return held("ManagementUnavailable", error.to_string());
         }
         (Err(error), _) | (_, Err(error)) => return Err(ProviderError::other(error)),
     };
     if paused {
-        return Ok(pending("Paused", "the Cluster is paused".to_owned()));
+        return held("Paused", "the Cluster is paused".to_owned());
     }
     let blueprint = match fleet.blueprint(&target.id) {
         Some(blueprint) => blueprint,
@@ -63,14 +72,7 @@ pub async fn launch(fleet: &Arc<Fleet>, claim: &NodeClaim, target: &Target) -> R
     let class = fleet.node_class(&claim.spec.node_class_ref.name);
     let launches_paused = class.is_some_and(|class| class.launches_while_rollout_paused());
     if let Some(hold) = offers::launch_hold(&fleet.mirror, &blueprint, LaunchMode::Machine, launches_paused) {
-        // Nothing is broken, and nobody need stay away from it; but pods are not kept waiting for ever.
-        return match launch::is_overdue(fleet, claim, launch::age(fleet, claim)) {
-            true => {
-                fleet.metrics.launch_failures.inc(&[&target.id.to_string(), hold.reason]);
-                Err(ProviderError::insufficient_capacity(hold.message))
-            }
-            false => Ok(pending(hold.reason, hold.message)),
-        };
+        return held(hold.reason, hold.message);
     }
     let class = &claim.spec.node_class_ref.name;
     let limits = fleet.node_class(class).and_then(|class| class.spec().launch_limits);

@@ -99,3 +99,35 @@ fn templated(value: &Value) -> Option<Taint> {
     }
     Some(Taint { key: text("key")?, value: text("value"), effect: text("effect")?, time_added: None })
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_taint_contradicts_one_of_its_key_and_effect_that_has_another_value() {
+        let pool: NodePool = serde_json::from_value(json!({
+            "metadata": {"name": "p"},
+            "spec": {"template": {"spec": {
+                "requirements": [],
+                "taints": [{"key": "team", "value": "x", "effect": "NoSchedule"}],
+                "startupTaints": [{"key": "starting", "effect": "NoExecute"}],
+                "nodeClassRef": {"group": "g", "kind": "k", "name": "n"},
+            }}},
+        }))
+        .expect("a NodePool");
+        let told = |text: &str| {
+            let taints: Vec<Taint> = text.split(',').map(|item| parse(item).expect("a taint")).collect();
+            let contradicting = contradicting(&taints, &pool);
+            contradicting.into_iter().map(display).collect::<Vec<_>>().join(",")
+        };
+        assert_eq!(told("team=y:NoSchedule"), "team=y:NoSchedule");
+        assert_eq!(told("team:NoSchedule"), "team:NoSchedule", "no value is another one");
+        assert_eq!(told("starting=1:NoExecute"), "starting=1:NoExecute", "startup taints count");
+        assert_eq!(told("team=x:NoSchedule,starting:NoExecute"), "", "these are the ones it declares");
+        assert_eq!(told("team=y:NoExecute,gpu:NoSchedule"), "", "it says nothing of these");
+        assert_eq!(told("team=y:NoSchedule,gpu:NoSchedule"), "team=y:NoSchedule");
+    }
+}

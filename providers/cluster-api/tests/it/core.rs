@@ -73,7 +73,8 @@ pub(crate) async fn live_through(life: Life, management: kube::Client, settings:
     live_as(life, management, settings, &Handle::default()).await;
 }
 
-async fn live_as(life: Life, management: kube::Client, settings: Settings, handle: &Handle) {
+/// One life of a process that reaches the management cluster by this client, whose provider a scenario asks itself.
+pub(crate) async fn live_as(life: Life, management: kube::Client, settings: Settings, handle: &Handle) {
     let environment = life.environment.clone();
     let (provider, parts, writer) = loop {
         let (recorder, writer) = events::recorder("karpenter", &environment);

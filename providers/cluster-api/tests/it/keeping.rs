@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use bytes::Bytes;
 use http::{Method, Request};
 use karpenter_api::NodeClaim;
+use karpenter_cloudprovider::CloudProvider as _;
 use karpenter_sim::Objects;
 use karpenter_sim::cluster_api::{self, Kind};
 use karpenter_sim::faults::Lens;
@@ -347,6 +348,35 @@ fn a_node_with_a_hook_takes_three_writes() {
         rig.until("its NodeClaim, too", MINUTE, |objects| objects.node_claims.is_empty()).await;
         // Its share of a level that rises and falls for many is less than one.
         assert_eq!(rig.writes(&format!("/machines/{name}")), 2, "a claim and a mark");
+        rig.at_rest();
+    });
+}
+
+#[test]
+fn a_node_claim_that_no_longer_says_what_it_waits_for_takes_the_machine_along_that_says_it_is_its_own() {
+    scenario(async {
+        let rig = Rig::new(json!({"timeouts": {"launch": "60m"}})).await;
+        let slow = json!({"provisionSeconds": 1800, "joinSeconds": 2});
+        rig.create(cluster_api::template(NAMESPACE, "slow", slow)).await;
+        rig.create(cluster_api::machine_deployment(NAMESPACE, CLUSTER, "m", "slow", &[(MAX, "10")])).await;
+        rig.karpenter.start();
+        rig.want(1);
+        rig.until("its Machine is claimed", 5 * MINUTE, |objects| claimed(objects) == 1).await;
+        let keys = ["target", "machine"].map(|key| format!("karpenter.cluster.x-k8s.io/{key}"));
+        rig.strip_claim("n1", &[&keys[0], &keys[1]]).await;
+        // What was written a moment ago is forgotten by then.
+        rig.pass(2 * MINUTE).await;
+        let claim = rig.read(|objects| objects.node_claims.values().next().cloned()).expect("a NodeClaim");
+        let machine = rig.read(|objects| objects.machines.keys().next().map(ToString::to_string));
+        assert_eq!(rig.provider().launch_handle(&claim).map(|handle| handle.0), machine);
+        rig.want(0);
+        rig.delete_claim("n1").await;
+        rig.until("both are gone", 5 * MINUTE, |objects| {
+            objects.node_claims.is_empty() && objects.machines.is_empty()
+        })
+        .await;
+        rig.pass(MINUTE).await;
+        assert_eq!(rig.replicas("m"), 0);
         rig.at_rest();
     });
 }

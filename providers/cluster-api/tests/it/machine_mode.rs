@@ -3,16 +3,20 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::FutureExt as _;
 use http::Request;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use karpenter_cloudprovider::{CloudProvider as _, Launch};
 use karpenter_provider_cluster_api::client::settings::Settings;
 use karpenter_provider_cluster_api::client::sync_labels::SyncLabels;
 use karpenter_sim::Objects;
 use karpenter_sim::cluster_api::{self, Kind};
 use karpenter_sim::faults::{FaultPlan, Lens};
+use kube::Client;
+use kube::client::Body;
 use serde_json::{Value, json};
 
 use crate::core;
@@ -475,6 +479,56 @@ fn labels_that_cluster_api_was_told_to_copy_are_put_on_machines_of_their_own() {
         assert!(!claim.contains_key("app") && !machine.contains_key("cluster.x-k8s.io/deployment-name"));
         assert_eq!(claim.get("team.example/name").map(String::as_str), Some("core"));
         assert!(!claim.keys().any(|key| key.starts_with("cluster.x-k8s.io/")), "{claim:?}");
+        rig.at_rest();
+    });
+}
+
+/// A client whose watches of Machines tell nothing for a while.
+fn late(inner: Client, by: Duration) -> Client {
+    let answer = move |request: Request<Body>| {
+        let inner = inner.clone();
+        let query = request.uri().query().unwrap_or_default().to_owned();
+        let is_late = request.uri().path().ends_with("/machines") && query.contains("watch=");
+        async move {
+            if is_late {
+                tokio::time::sleep(by).await;
+            }
+            inner.send(request).await
+        }
+    };
+    Client::new(tower::service_fn(answer), "default")
+}
+
+#[test]
+fn a_machine_of_its_own_is_made_once_though_the_watch_is_late_to_show_it() {
+    scenario(async {
+        let rig = Rig::new(json!({"launchMode": "Machine"})).await;
+        rig.create(cluster_api::template(NAMESPACE, "slow", json!({"provisionSeconds": 60}))).await;
+        rig.create(cluster_api::machine_deployment(NAMESPACE, CLUSTER, "m", "slow", &[])).await;
+        let handle = core::Handle::default();
+        let (hub, left) = (rig.hub.clone(), handle.clone());
+        let karpenter = rig.world.process("karpenter", FaultPlan::none(), move |life| {
+            let management = late(life.client_behind(&hub), 5 * MINUTE);
+            let left = left.clone();
+            async move { core::live_as(life, management, core::settings(), &left).await }.boxed()
+        });
+        karpenter.start();
+        rig.want(1);
+        rig.pass(30 * SECOND).await;
+        let provider = handle.lock().expect("a provider").clone().expect("a process that runs");
+        let claim = rig.read(|objects| objects.node_claims.values().next().cloned()).expect("a NodeClaim");
+        for _ in 0..3 {
+            let launch = provider.create(&claim).await.expect("a launch");
+            assert!(matches!(launch, Launch::Pending { .. }), "{launch:?}");
+            rig.pass(5 * SECOND).await;
+        }
+        let asked = rig.world.cluster().tape(|tape| {
+            let ours = tape.entries().iter().filter(|entry| entry.actor.starts_with("karpenter"));
+            let made = ours.filter(|entry| entry.deed.starts_with("POST") && entry.deed.contains(NAMESPACE));
+            made.map(|entry| entry.deed.clone()).collect::<Vec<_>>()
+        });
+        assert_eq!(asked.len(), 2, "its infrastructure and itself: {asked:?}");
+        rig.until("the node is ready", 10 * MINUTE, |objects| initialized(objects) == 1).await;
         rig.at_rest();
     });
 }

@@ -86,3 +86,41 @@ fn who_waits_for_a_deployment_that_its_owner_deleted_is_turned_away() {
         rig.until("it is given up", MINUTE, |objects| objects.node_claims.is_empty()).await;
     });
 }
+
+#[test]
+fn a_launch_whose_time_is_over_is_given_up_though_its_cluster_is_paused_or_gone() {
+    for (mode, gone) in [("MachineDeployment", false), ("Machine", false), ("Machine", true)] {
+        scenario(async {
+            let rig = Rig::without_rules(json!({"launchMode": mode, "timeouts": {"launch": "20m"}})).await;
+            let slow = json!({"provisionSeconds": 3600, "joinSeconds": 2});
+            rig.create(cluster_api::template(NAMESPACE, "slow", slow)).await;
+            rig.create(cluster_api::machine_deployment(NAMESPACE, CLUSTER, "m", "slow", &[(MAX, "10")]))
+                .await;
+            rig.karpenter.start();
+            rig.pass(MINUTE).await;
+            rig.capi.run_controllers(false);
+            rig.want(1);
+            rig.pass(MINUTE).await;
+            rig.want(0);
+            rig.patch(Kind::Cluster, CLUSTER, json!({"spec": {"paused": true}})).await;
+            rig.pass(MINUTE).await;
+            let machines = |objects: &Objects| {
+                objects.machines.keys().map(|key| key.name.to_string()).collect::<Vec<_>>()
+            };
+            for machine in rig.read(machines) {
+                take_away(&rig, Kind::Machine, &machine).await;
+            }
+            if gone {
+                take_away(&rig, Kind::MachineDeployment, "m").await;
+                take_away(&rig, Kind::Cluster, CLUSTER).await;
+            }
+            rig.pass(15 * MINUTE).await;
+            let live = |objects: &Objects| {
+                let all = objects.node_claims.values();
+                all.filter(|claim| claim.metadata.deletion_timestamp.is_none()).count()
+            };
+            assert_eq!(rig.read(live), 1, "{mode}: it has more time");
+            rig.until("it is given up", 10 * MINUTE, |objects| live(objects) == 0).await;
+        });
+    }
+}

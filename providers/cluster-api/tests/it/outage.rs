@@ -3,12 +3,15 @@
 
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use karpenter_api::NodeClaim;
 use karpenter_cloudprovider::{CloudProvider as _, DisruptionHold};
 use karpenter_sim::cluster_api::Kind;
-use karpenter_sim::faults::Refusal;
+use karpenter_sim::faults::{FaultPlan, Refusal};
 use serde_json::json;
 
+use crate::core;
+use crate::refusals::{Forbidden, answering, forbid};
 use crate::rig::{MAX, MINUTE, Rig, SECOND, initialized, scenario};
 
 /// So long after the management cluster fell silent that is known.
@@ -96,5 +99,41 @@ fn who_has_never_heard_of_the_management_cluster_gives_up_no_node() {
         assert_eq!(hold(&rig).map(|hold| hold.stuck), Some(true));
         rig.pass(20 * MINUTE).await;
         assert_eq!(hold(&rig), None);
+    });
+}
+
+#[test]
+fn a_kind_that_the_management_cluster_cannot_convert_holds_no_node_and_one_that_serves_nothing_holds_all() {
+    scenario(async {
+        let rig = Rig::new(json!({})).await;
+        rig.deployment("m", &[(MAX, "10")]).await;
+        let (broken, handle) = (Forbidden::default(), core::Handle::default());
+        let (hub, what, left) = (rig.hub.clone(), broken.clone(), handle.clone());
+        let karpenter = rig.world.process("karpenter", FaultPlan::none(), move |life| {
+            let error = (500, "conversion webhook failed: connection refused");
+            let management = answering(life.client_behind(&hub), what.clone(), None, error);
+            let left = left.clone();
+            async move { core::live_as(life, management, core::settings(), &left).await }.boxed()
+        });
+        karpenter.start();
+        rig.want(2);
+        rig.until("two nodes are ready", 10 * MINUTE, |objects| initialized(objects) == 2).await;
+        rig.pass(5 * MINUTE).await;
+        let provider = handle.lock().expect("a provider").clone().expect("a process that runs");
+        let stuck = || provider.disruption_hold(&claim(&rig)).is_some_and(|hold| hold.stuck);
+        forbid(&broken, "/simmachinetemplates");
+        for _ in 0..60 {
+            rig.pass(5 * SECOND).await;
+            assert!(!stuck(), "the others are served");
+        }
+        forbid(&broken, "/");
+        rig.pass(NOTICED).await;
+        for _ in 0..60 {
+            assert!(stuck(), "all the time");
+            rig.pass(5 * SECOND).await;
+        }
+        forbid(&broken, "");
+        rig.pass(3 * MINUTE).await;
+        assert!(!stuck(), "it is over when it serves again");
     });
 }

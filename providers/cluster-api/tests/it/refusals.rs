@@ -1,6 +1,7 @@
 //! A management cluster that refuses to have replicas set: by a quota's webhook, or for want of rights.
 
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use http::{Method, Request, Response};
@@ -16,31 +17,46 @@ use serde_json::json;
 
 use crate::core;
 use crate::features::node_pool;
-use crate::rig::{CLUSTER, MAX, MINUTE, NAMESPACE, Rig, SECOND, claimed, initialized, scenario};
+use crate::rig::{
+    CLUSTER, MAX, MINUTE, NAMESPACE, Rig, SECOND, claimed, initialized, is_anything_offered, scenario,
+};
 
 const QUOTA: &str =
     "admission webhook \"quota.example.com\" denied the request: team blue has used 2 of 2 machines";
 const RIGHTS: &str = "machinedeployments.cluster.x-k8s.io \"m\" is forbidden: User \"karpenter\" cannot patch resource \"machinedeployments/scale\" in API group \"cluster.x-k8s.io\" in the namespace \"fleet\"";
 
-/// The end of the path of what may not be changed: nothing while it is empty.
-type Forbidden = Arc<Mutex<String>>;
+/// Parts, set off by commas, of the paths of what may not be changed: nothing while it is empty.
+pub(crate) type Forbidden = Arc<Mutex<String>>;
 
 /// A client to which changes of something are refused, for as long as it is said to.
 fn refusing(inner: Client, forbidden: Forbidden, why: &'static str) -> Client {
+    answering(inner, forbidden, Some(Method::PATCH), (403, why))
+}
+
+/// A client to which requests of this method, or of any, for something are answered otherwise, for as long as it is said to.
+pub(crate) fn answering(
+    inner: Client,
+    what: Forbidden,
+    method: Option<Method>,
+    (code, message): (u16, &'static str),
+) -> Client {
     let answer = move |request: Request<Body>| {
-        let (inner, forbidden) = (inner.clone(), Arc::clone(&forbidden));
+        let (inner, what) = (inner.clone(), Arc::clone(&what));
+        let is_asked = method.as_ref().is_none_or(|method| request.method() == method);
         async move {
-            let what = forbidden.lock().expect("a path").clone();
-            let is_it = request.method() == Method::PATCH && request.uri().path().contains(&what);
-            if !is_it || what.is_empty() {
+            let what = what.lock().expect("paths").clone();
+            let path = request.uri().path();
+            let is_it = what.split(',').any(|part| !part.is_empty() && path.contains(part));
+            if !is_asked || !is_it {
                 return inner.send(request).await;
             }
             let status = json!({
                 "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
-                "message": why, "reason": "Forbidden", "code": 403,
+                "message": message, "reason": if code == 403 { "Forbidden" } else { "InternalError" },
+                "code": code,
             });
             let body = Body::from(status.to_string().into_bytes());
-            Ok(Response::builder().status(403).body(body).expect("an answer"))
+            Ok(Response::builder().status(code).body(body).expect("an answer"))
         }
     };
     Client::new(tower::service_fn(answer), "default")
@@ -49,7 +65,7 @@ fn refusing(inner: Client, forbidden: Forbidden, why: &'static str) -> Client {
 /// What replicas of `m` are set by.
 const REPLICAS: &str = "/machinedeployments/m/scale";
 
-fn forbid(forbidden: &Forbidden, what: &str) {
+pub(crate) fn forbid(forbidden: &Forbidden, what: &str) {
     what.clone_into(&mut forbidden.lock().expect("a path"));
 }
 
@@ -62,8 +78,8 @@ fn refused(rig: &Rig, forbidden: &Forbidden, why: &'static str) -> Arc<Process> 
     })
 }
 
-/// A client whose changes of something come to nothing after a minute, for as long as it is said to.
-fn losing(inner: Client, lost: Forbidden) -> Client {
+/// A client whose changes of something come to nothing after a while, for as long as it is said to.
+fn losing(inner: Client, lost: Forbidden, after: Duration) -> Client {
     let answer = move |request: Request<Body>| {
         let (inner, lost) = (inner.clone(), Arc::clone(&lost));
         async move {
@@ -72,7 +88,7 @@ fn losing(inner: Client, lost: Forbidden) -> Client {
             if !is_it || what.is_empty() {
                 return inner.send(request).await;
             }
-            tokio::time::sleep(MINUTE).await;
+            tokio::time::sleep(after).await;
             Ok(Response::builder().status(500).body(Body::empty()).expect("an answer"))
         }
     };
@@ -88,7 +104,7 @@ fn nothing_is_ordered_for_a_node_claim_before_it_says_what_it_waits_for() {
         forbid(&lost, "/nodeclaims/");
         let (hub, writes) = (rig.hub.clone(), Arc::clone(&lost));
         let karpenter = rig.world.process("karpenter", FaultPlan::none(), move |mut life| {
-            life.client = losing(life.client.clone(), Arc::clone(&writes));
+            life.client = losing(life.client.clone(), Arc::clone(&writes), MINUTE);
             let management = life.client_behind(&hub);
             core::live_through(life, management, core::settings()).boxed()
         });
@@ -102,6 +118,41 @@ fn nothing_is_ordered_for_a_node_claim_before_it_says_what_it_waits_for() {
         forbid(&lost, "");
         rig.until("a node is ready", 10 * MINUTE, |objects| initialized(objects) == 1).await;
         assert_eq!(rig.replicas("m"), 1);
+        rig.pass(MINUTE).await;
+        rig.at_rest();
+    });
+}
+
+#[test]
+fn a_place_that_is_reserved_for_long_is_not_taken_from_the_one_it_was_reserved_for() {
+    scenario(async {
+        let rig = Rig::new(json!({})).await;
+        rig.deployment("m", &[(MAX, "2")]).await;
+        let (lost, handle) = (Forbidden::default(), core::Handle::default());
+        let (hub, writes, left) = (rig.hub.clone(), Arc::clone(&lost), Arc::clone(&handle));
+        let karpenter = rig.world.process("karpenter", FaultPlan::none(), move |mut life| {
+            life.client = losing(life.client.clone(), Arc::clone(&writes), 90 * SECOND);
+            let management = life.client_behind(&hub);
+            let left = Arc::clone(&left);
+            async move { core::live_as(life, management, core::settings(), &left).await }.boxed()
+        });
+        karpenter.start();
+        rig.want(1);
+        rig.until("a node is ready", 10 * MINUTE, |objects| initialized(objects) == 1).await;
+        rig.pass(2 * MINUTE).await;
+        let provider = handle.lock().expect("a provider").clone().expect("a process that runs");
+        assert!(is_anything_offered(&provider));
+        forbid(&lost, "/nodeclaims/n2");
+        rig.want(2);
+        rig.pass(30 * SECOND).await;
+        assert!(!is_anything_offered(&provider), "the second place is reserved");
+        rig.pass(40 * SECOND).await;
+        // Something else has the resource looked at meanwhile.
+        rig.annotate_claim("n1", "looked", "at").await;
+        rig.pass(5 * SECOND).await;
+        forbid(&lost, "");
+        rig.until("two nodes are ready", 10 * MINUTE, |objects| initialized(objects) == 2).await;
+        assert_eq!(rig.claims(), ["n1", "n2"], "nobody was turned away");
         rig.pass(MINUTE).await;
         rig.at_rest();
     });
@@ -267,5 +318,39 @@ fn a_machine_that_may_not_be_claimed_is_not_adopted_again_and_again() {
         forbid(&forbidden, "");
         rig.until("it is adopted", 60 * MINUTE, |objects| initialized(objects) == 1).await;
         assert_eq!((rig.replicas("m"), rig.read(claimed)), (1, 1));
+    });
+}
+
+#[test]
+fn machines_that_may_not_be_marked_hold_up_no_other_however_many_they_are() {
+    scenario(async {
+        let rig = Rig::without_rules(json!({"timeouts": {"surplus": "2m"}})).await;
+        rig.deployment("m", &[(MAX, "20")]).await;
+        let forbidden = Forbidden::default();
+        let karpenter = refused(&rig, &forbidden, POLICY);
+        karpenter.start();
+        rig.want(1);
+        rig.until("a node is ready", 10 * MINUTE, |objects| initialized(objects) == 1).await;
+        let ours = rig.read(|objects| objects.machines.keys().next().cloned());
+        rig.patch(Kind::MachineDeployment, "m", json!({"spec": {"replicas": 7}})).await;
+        rig.pass(MINUTE).await;
+        let free: Vec<String> = rig.read(|objects| {
+            let others = objects.machines.keys().filter(|key| Some(*key) != ours.as_ref());
+            others.map(|key| format!("/machines/{}", key.name)).collect()
+        });
+        assert_eq!(free.len(), 6, "made by hand");
+        forbid(&forbidden, &free.join(","));
+        rig.pass(5 * MINUTE).await;
+        let told = rig.events("WriteRefused").await;
+        assert!(told.iter().any(|message| message.contains(POLICY)), "{told:?}");
+        rig.delete_claim("n1").await;
+        let took = rig.until("another serves", 10 * MINUTE, |objects| {
+            initialized(objects) == 1 && objects.node_claims.keys().all(|key| &*key.name != "n1")
+        });
+        assert!(took.await < 3 * MINUTE);
+        assert_eq!((rig.replicas("m"), rig.read(claimed)), (7, 1));
+        forbid(&forbidden, "");
+        rig.until("they go", 60 * MINUTE, |objects| objects.machines.len() == 1).await;
+        assert_eq!((rig.replicas("m"), rig.read(initialized)), (1, 1));
     });
 }

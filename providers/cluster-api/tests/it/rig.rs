@@ -142,6 +142,11 @@ impl Rig {
         provider.expect("a process that runs")
     }
 
+    /// Whether any node is to be had of what the NodeClass offers.
+    pub(crate) fn is_anything_offered(&self) -> bool {
+        is_anything_offered(&self.provider())
+    }
+
     /// A NodeClaim of this name for a node in this zone.
     pub(crate) async fn claim_in(&self, name: &str, zone: &str) {
         let mut claim = serde_json::to_value(node_claim(name)).expect("JSON");
@@ -261,6 +266,15 @@ impl Rig {
         api.patch(name, &PatchParams::default(), &change).await.expect("a NodeClaim");
     }
 
+    /// Takes these annotations off a NodeClaim.
+    pub(crate) async fn strip_claim(&self, name: &str, keys: &[&str]) {
+        let api: Api<NodeClaim> = Api::all(self.world.cluster().client("user"));
+        let gone: serde_json::Map<String, Value> =
+            keys.iter().map(|key| ((*key).to_owned(), Value::Null)).collect();
+        let change = Patch::Merge(json!({"metadata": {"annotations": gone}}));
+        api.patch(name, &PatchParams::default(), &change).await.expect("a NodeClaim");
+    }
+
     pub(crate) async fn delete_claim(&self, name: &str) {
         let api: Api<NodeClaim> = Api::all(self.world.cluster().client("user"));
         api.delete(name, &DeleteParams::default()).await.expect("a deletion");
@@ -294,6 +308,11 @@ impl Rig {
             self.dump();
             panic!("{violation}");
         }
+    }
+
+    /// The names of the NodeClaims there are.
+    pub(crate) fn claims(&self) -> Vec<String> {
+        self.read(|objects| objects.node_claims.keys().map(|key| key.name.to_string()).collect())
     }
 
     pub(crate) fn read<T>(&self, look: impl FnOnce(&Objects) -> T) -> T {
@@ -342,6 +361,14 @@ impl Rig {
             }
         });
     }
+}
+
+/// Whether any node is to be had of what the NodeClass offers.
+pub(crate) fn is_anything_offered(provider: &karpenter_provider_cluster_api::ClusterApi) -> bool {
+    let fleet = provider.fleet();
+    let class = fleet.node_class("default").expect("the NodeClass");
+    let types = &fleet.offers(&class).catalog.types;
+    types.iter().any(|one| one.offerings.iter().any(|offering| offering.available))
 }
 
 pub(crate) fn replicas(objects: &Objects, name: &str) -> i64 {

@@ -1,14 +1,18 @@
 //! Rollouts, health checks and hooks: what Cluster API does with Machines while they are in use.
 
+use futures_util::FutureExt as _;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use karpenter_sim::Objects;
 use karpenter_sim::cluster_api::Kind;
+use karpenter_sim::faults::FaultPlan;
 use karpenter_sim::objects::is_ready;
 use kube::Api;
 use kube::api::DeleteParams;
 use serde_json::{Value, json};
 
+use crate::core;
 use crate::features::node_pool;
+use crate::refusals::{Forbidden, answering, forbid};
 use crate::rig::{MAX, MINUTE, Rig, SECOND, initialized, scenario};
 
 const SET: &str = "cluster.x-k8s.io/set-name";
@@ -188,6 +192,81 @@ fn what_was_replaced_while_nobody_looked_is_no_surplus_before_it_can_be_adopted(
         rig.until("each has a NodeClaim", 10 * MINUTE, |objects| initialized(objects) == 3).await;
         rig.pass(10 * MINUTE).await;
         assert_eq!((nodes(&rig), rig.replicas("m")), (before, 3));
+        rig.at_rest();
+    });
+}
+
+#[test]
+fn what_was_made_while_nobody_looked_and_does_not_become_a_node_is_surplus() {
+    scenario(async {
+        let rig = Rig::new(json!({"drift": "ClusterAPI"})).await;
+        rig.deployment("m", &[(MAX, "20")]).await;
+        rig.create(node_pool()).await;
+        rig.karpenter.start();
+        rig.want(2);
+        rig.until("all nodes are ready", 10 * MINUTE, |objects| initialized(objects) == 2).await;
+        rig.karpenter.kill();
+        let change = json!({"spec": {"template": {"spec": {"version": "v1.37.0"}}}});
+        rig.patch(Kind::MachineDeployment, "m", change).await;
+        rig.until("all are replaced", 30 * MINUTE, |objects| {
+            in_set(objects, "m-00001") == 0 && objects.machines.len() == 2 && objects.nodes.len() == 2
+        })
+        .await;
+        let never = json!({"spec": {"template": {"spec": {"provisionSeconds": 360_000}}}});
+        rig.patch(Kind::SimMachineTemplate, "t", never).await;
+        let one = rig.read(|objects| objects.machines.keys().next().map(|key| key.name.to_string()));
+        let one = one.expect("a Machine");
+        rig.api(Kind::Machine).delete(&one, &DeleteParams::default()).await.expect("a deletion");
+        rig.until("another is made, and its node is not", 10 * MINUTE, |objects| {
+            objects.machines.len() == 2
+                && objects.nodes.len() == 1
+                && objects.machines.keys().all(|key| *key.name != *one)
+        })
+        .await;
+        rig.pass(MINUTE).await;
+        rig.want(0);
+        rig.karpenter.start();
+        rig.pass(4 * MINUTE).await;
+        assert_eq!(rig.replicas("m"), 2, "it may yet join");
+        rig.until("it goes", 20 * MINUTE, |objects| objects.machines.len() == 1).await;
+        rig.pass(MINUTE).await;
+        assert_eq!((rig.replicas("m"), rig.read(initialized)), (1, 1), "the other has a NodeClaim");
+        rig.at_rest();
+    });
+}
+
+#[test]
+fn what_was_replaced_while_nobody_looked_is_adopted_though_node_pools_could_not_be_listed_at_first() {
+    scenario(async {
+        let rig = Rig::new(json!({"drift": "ClusterAPI"})).await;
+        rig.deployment("m", &[(MAX, "20")]).await;
+        rig.create(node_pool()).await;
+        rig.karpenter.start();
+        rig.want(2);
+        rig.until("all nodes are ready", 10 * MINUTE, |objects| initialized(objects) == 2).await;
+        rig.karpenter.kill();
+        let change = json!({"spec": {"template": {"spec": {"version": "v1.37.0"}}}});
+        rig.patch(Kind::MachineDeployment, "m", change).await;
+        rig.until("all are replaced", 30 * MINUTE, |objects| {
+            in_set(objects, "m-00001") == 0 && objects.machines.len() == 2 && objects.nodes.len() == 2
+        })
+        .await;
+        rig.want(0);
+        let broken = Forbidden::default();
+        forbid(&broken, "/nodepools");
+        let (hub, what) = (rig.hub.clone(), broken.clone());
+        let karpenter = rig.world.process("karpenter-2", FaultPlan::none(), move |mut life| {
+            let error = (500, "etcdserver: request timed out");
+            life.client = answering(life.client.clone(), what.clone(), None, error);
+            let management = life.client_behind(&hub);
+            core::live_through(life, management, core::settings()).boxed()
+        });
+        karpenter.start();
+        rig.pass(20 * MINUTE).await;
+        assert_eq!((rig.read(initialized), rig.replicas("m")), (0, 2));
+        forbid(&broken, "");
+        rig.until("each has a NodeClaim", 2 * MINUTE, |objects| initialized(objects) == 2).await;
+        rig.pass(MINUTE).await;
         rig.at_rest();
     });
 }

@@ -115,6 +115,29 @@ fn a_deployment_that_turned_somebody_away_is_offered_as_soon_as_its_owner_makes_
 }
 
 #[test]
+fn a_place_that_a_waiting_node_claim_leaves_is_offered_again() {
+    scenario(async {
+        let limits = json!({"launchLimits": {"perResource": 1}, "timeouts": {"launch": "60m"}});
+        let rig = Rig::new(limits).await;
+        let slow = json!({"provisionSeconds": 1200, "joinSeconds": 2});
+        rig.create(cluster_api::template(NAMESPACE, "slow", slow)).await;
+        rig.create(cluster_api::machine_deployment(NAMESPACE, CLUSTER, "m", "slow", &[(MAX, "2")])).await;
+        rig.karpenter.start();
+        rig.want(2);
+        rig.until("the second waits for its turn", 5 * MINUTE, |objects| {
+            launched(objects).iter().any(|(reason, _)| reason == "LaunchRate")
+        })
+        .await;
+        rig.pass(3 * MINUTE).await;
+        assert!(!rig.is_anything_offered(), "both places are taken");
+        rig.want(1);
+        rig.delete_claim("n2").await;
+        rig.pass(15 * SECOND).await;
+        assert!(rig.is_anything_offered(), "one is free again, though nothing happens there");
+    });
+}
+
+#[test]
 fn machines_that_may_be_adopted_are_room_at_the_greatest_size() {
     scenario(async {
         let rig = Rig::new(json!({"adoption": "Unclaimed"})).await;
@@ -235,6 +258,58 @@ fn what_cluster_api_cannot_make_by_itself_is_left_for_the_next_dearest() {
         rig.until("so does the first in the end", 20 * MINUTE, |objects| initialized(objects) == 2).await;
         rig.pass(10 * MINUTE).await;
         assert_eq!((rig.replicas("m"), rig.replicas("m2")), (0, 2));
+        rig.at_rest();
+    });
+}
+
+/// A MachineDeployment `m` whose template somebody has deleted.
+async fn without_template(rig: &Rig, annotations: &[(&str, &str)]) {
+    rig.create(cluster_api::template(NAMESPACE, "gone", json!({"provisionSeconds": 3}))).await;
+    rig.create(cluster_api::machine_deployment(NAMESPACE, CLUSTER, "m", "gone", annotations)).await;
+    rig.pass(10 * SECOND).await;
+    let templates = rig.api(Kind::SimMachineTemplate);
+    templates.delete("gone", &Default::default()).await.expect("a deletion");
+}
+
+#[test]
+fn what_cluster_api_says_it_cannot_make_is_made_of_the_next_dearest_after_a_minute() {
+    scenario(async {
+        let rig = Rig::new(json!({})).await;
+        let cheap = [(MAX, "10"), ("karpenter.cluster.x-k8s.io/price", "0.1")];
+        without_template(&rig, &cheap).await;
+        rig.deployment("m2", &[(MAX, "10"), ("karpenter.cluster.x-k8s.io/price", "0.2")]).await;
+        rig.karpenter.start();
+        rig.want(1);
+        rig.pass(45 * SECOND).await;
+        assert_eq!((rig.replicas("m"), rig.claims()), (1, vec!["n1".to_owned()]), "somebody may be at it");
+        let took = rig.until("another serves", 5 * MINUTE, |objects| initialized(objects) == 1).await;
+        assert!(took < MINUTE, "{took:?}");
+        rig.want(2);
+        let took = rig.until("so it does the next", 5 * MINUTE, |objects| initialized(objects) == 2).await;
+        assert!(took < MINUTE, "{took:?}");
+        rig.pass(10 * MINUTE).await;
+        assert_eq!((rig.replicas("m"), rig.replicas("m2")), (0, 2));
+        rig.at_rest();
+    });
+}
+
+#[test]
+fn where_nothing_else_would_do_what_cluster_api_cannot_make_is_asked_for_ever_less_often() {
+    scenario(async {
+        let rig = Rig::new(json!({})).await;
+        without_template(&rig, &[(MAX, "10")]).await;
+        rig.karpenter.start();
+        rig.want(3);
+        for _ in 0..180 {
+            rig.pass(10 * SECOND).await;
+            assert!(rig.replicas("m") <= 3, "never more than wait");
+        }
+        let writes = rig.writes("/scale");
+        assert!((4..=10).contains(&writes), "{writes} scale writes in half an hour");
+        rig.create(cluster_api::template(NAMESPACE, "gone", json!({"provisionSeconds": 3}))).await;
+        rig.until("what was missing is there", 5 * MINUTE, |objects| initialized(objects) == 3).await;
+        rig.pass(10 * MINUTE).await;
+        assert_eq!((rig.replicas("m"), rig.read(|objects| objects.machines.len())), (3, 3));
         rig.at_rest();
     });
 }
