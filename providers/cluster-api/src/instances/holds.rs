@@ -84,15 +84,6 @@ pub fn hold(
         );
         return Some(Hold { kind: HoldKind::NotOurs, reason: "ReplicasOwnedByTopology", message });
     }
-    if may_be_anothers(scalable) {
-        let message = format!(
-            "{id}: its annotations {} and {} are for an autoscaler, which may be another; if Karpenter is to scale it, put the label {} on it",
-            names::MIN_SIZE,
-            names::MAX_SIZE,
-            names::MEMBER,
-        );
-        return Some(Hold { kind: HoldKind::NotOurs, reason: "ReplicasMayBeAnothers", message });
-    }
     if scalable.deleting {
         let message = format!("{id} is being deleted");
         return Some(Hold { kind: HoldKind::NoLaunches, reason: "Deleting", message });
@@ -120,13 +111,6 @@ fn topology_replicas(scalable: &Scalable, cluster: Option<&Cluster>) -> Option<i
     }
     let name = scalable.labels.get(names::TOPOLOGY_DEPLOYMENT)?;
     cluster?.topology_replicas.get(name).copied()
-}
-
-/// Whether a resource is what another autoscaler would scale, and its owner has not said that Karpenter is to: a selector alone may take
-/// in more than was thought of.
-fn may_be_anothers(scalable: &Scalable) -> bool {
-    let is_set = |key: &str| scalable.annotations.get(key).is_some_and(|text| !text.trim().is_empty());
-    !scalable.is_member() && is_set(names::MIN_SIZE) && is_set(names::MAX_SIZE)
 }
 
 /// Cluster API says why it creates no Machines in `ScalingUp`, and in older versions in `MachinesCreated`, where all of them say what was

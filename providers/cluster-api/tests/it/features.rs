@@ -583,42 +583,6 @@ fn with_selector_mode_replace_the_selector_alone_decides() {
 }
 
 #[test]
-fn with_selector_mode_replace_what_another_autoscaler_may_scale_is_left_to_it() {
-    scenario(async {
-        let selector = json!({"matchLabels": {"team": "x"}});
-        let rig = Rig::new(json!({"scalableResourceSelector": selector, "selectorMode": "Replace"})).await;
-        let price = |text: &'static str| ("karpenter.cluster.x-k8s.io/price", text);
-        let min = ("cluster.x-k8s.io/cluster-api-autoscaler-node-group-min-size", "0");
-        let selected = async |name: &str, member: bool, annotations: &[(&str, &str)]| {
-            let mut made = cluster_api::machine_deployment(NAMESPACE, CLUSTER, name, "t", annotations);
-            made["metadata"]["labels"] = json!({"cluster.x-k8s.io/cluster-name": CLUSTER, "team": "x"});
-            if member {
-                made["metadata"]["labels"]["node.cluster.x-k8s.io/karpenter-member"] = "".into();
-            }
-            rig.create(made).await;
-        };
-        selected("theirs", false, &[(MAX, "10"), min, price("0.1")]).await;
-        selected("said", true, &[(MAX, "1"), min, price("0.2")]).await;
-        selected("bounded", false, &[(MAX, "10"), price("0.3")]).await;
-        rig.karpenter.start();
-        rig.want(2);
-        rig.until("the nodes are ready", 5 * MINUTE, |objects| initialized(objects) == 2).await;
-        let levels = || (rig.replicas("theirs"), rig.replicas("said"), rig.replicas("bounded"));
-        assert_eq!(levels(), (0, 1, 1));
-        rig.pass(MINUTE).await;
-        let told = rig.resource("theirs").await.unavailable.unwrap_or_default();
-        assert!(told.starts_with("ReplicasMayBeAnothers: MachineDeployment fleet/theirs"), "{told}");
-        assert!(told.contains("node.cluster.x-k8s.io/karpenter-member"), "what to do about it: {told}");
-        let labelled = json!({"metadata": {"labels": {"node.cluster.x-k8s.io/karpenter-member": ""}}});
-        rig.patch(Kind::MachineDeployment, "theirs", labelled).await;
-        rig.want(3);
-        rig.until("it is given to Karpenter", 5 * MINUTE, |objects| initialized(objects) == 3).await;
-        assert_eq!(levels(), (1, 1, 1));
-        rig.at_rest();
-    });
-}
-
-#[test]
 fn an_adopted_node_is_what_it_says_itself_also_where_its_deployment_is_not_offered() {
     scenario(async {
         let rig = Rig::new(json!({"adoption": "Existing"})).await;
