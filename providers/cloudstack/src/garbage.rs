@@ -1,7 +1,8 @@
 //! Looking after machines: what nobody wants goes, what stands still is started, what lost its tags gets them back.
 //!
 //! A machine goes only if it is provably ours (its name holds the digest of our cluster, and no tag says otherwise), no
-//! NodeClaim wants it, nothing is at work on it, and it had time to be seen. If any of that cannot be found out, nothing goes.
+//! NodeClaim wants it, nothing is at work on it, and it had time to be seen. If any of that cannot be found out, nothing goes. Which
+//! machines may be meant the watch of NodeClaims tells; that nobody wants them is asked of the API server before each order.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, MutexGuard, PoisonError};
@@ -18,6 +19,7 @@ use crate::client::request::Scope;
 use crate::client::requests;
 use crate::instances::is_alive;
 use crate::labels;
+use crate::last_word::{LastWord, MadeFor};
 use crate::naming::machine_id;
 use crate::nodeclass::CloudStackNodeClass;
 use crate::protection::{DeleteProtected, protected};
@@ -144,9 +146,9 @@ impl CloudStackProvider {
                 if let Err(error) = self.shared.catalogue.capabilities().await {
                     tracing::debug!(%error, "CloudStack does not tell what it is now");
                 }
-                self.round().await
+                self.round_until(&stop).await
             } else {
-                self.early_round().await
+                self.early_round(&stop).await
             };
             match went {
                 Ok(round) if round == Round::default() => {}
@@ -296,7 +298,7 @@ impl CloudStackProvider {
         let claimed: BTreeSet<&str> = claimed.filter_map(machine_id).collect();
         let mut going = self.shared.deletions.ids();
         going.retain(|id| !claimed.contains(id.as_str()));
-        let Survey { all, mut orphans, closed } = self.tend_all(&scopes, &claims, &mut round).await?;
+        let Survey { all, mut orphans, closed } = self.tend_all(&scopes, &claims, &mut round, stop).await?;
         // What would not go before must not keep the others from going.
         orphans.sort_by_key(|(_, machine)| self.shared.deletions.has(&machine.id));
         for (scope, machine) in orphans {
@@ -304,7 +306,7 @@ impl CloudStackProvider {
             let now = self.shared.objects.node_claims();
             let unwanted = now.is_some_and(|claims| self.is_orphan(&machine, &claims));
             if unwanted && round.destroyed.len() < MAX_PER_ROUND {
-                self.collect(&machine, &scope, &mut round).await;
+                self.collect(&machine, &scope, &last_word, &mut round).await;
             }
         }
         let nothing = all.is_empty() && closed.is_empty();
@@ -315,18 +317,28 @@ impl CloudStackProvider {
         self.forget_all_but(&seen, if closed.is_empty() { &going } else { &[] });
         let open: Vec<Scope> = scopes.into_iter().filter(|scope| !closed.contains(scope)).collect();
         if let Some(claims) = self.shared.objects.node_claims() {
-            self.collect_disks(&open, &claims, &all, &mut round).await;
+        self.round_until(&CancellationToken::new()).await
+    }
+
+    /// One round, in which nothing more is ordered once it is to stop: somebody else may lead by then.
+    ///
+    /// # Errors
+    ///
+    /// If CloudStack cannot say what there is. Nothing was destroyed then.
+    pub async fn round_until(&self, stop: &CancellationToken) -> Result<Round, ApiError> {
+        let last_word = LastWord::new(&self.shared, stop);
+            self.collect_disks(&open, (&claims, &last_word), &all, &mut round).await;
         }
-        self.remove_empty_groups().await?;
+        self.remove_empty_groups(&last_word).await?;
         Ok(round)
     }
 
     /// A round between two others, because something is due. It sees to the machines that are wanted; how many of the others may go is
     /// counted by full rounds.
-    async fn early_round(&self) -> Result<Round, ApiError> {
+    async fn early_round(&self, stop: &CancellationToken) -> Result<Round, ApiError> {
         let mut round = Round::default();
         if let Some(claims) = self.shared.objects.node_claims() {
-            self.tend_all(&self.shared.scopes()?, &claims, &mut round).await?;
+            self.tend_all(&self.shared.scopes()?, &claims, &mut round, stop).await?;
         }
         Ok(round)
     }
@@ -358,7 +370,7 @@ impl CloudStackProvider {
                     }
                 } else if let Some(claim) = self.owner(machine, claims) {
                     // Two Secrets may hold keys of one account: one of them sees to it.
-                    if self.shared.is_ours(claim) {
+                    if self.shared.is_ours(claim) && !stop.is_cancelled() {
                         self.tend(machine, scope, (claim, claims), round).await;
                     }
                 }
@@ -369,6 +381,7 @@ impl CloudStackProvider {
     }
 
     /// The machines of NodeClaims that may be in these scopes.
+        stop: &CancellationToken,
     fn out_of_sight(&self, closed: &BTreeSet<Scope>) -> Vec<String> {
         let claims = closed.iter().flat_map(|scope| self.shared.claims_that_may_be_in(scope));
         let named = claims.filter_map(|claim| claim.status.as_ref()?.provider_id.clone());
@@ -392,12 +405,18 @@ impl CloudStackProvider {
     }
 
     /// Sees to a machine that nobody wants.
-    async fn collect(&self, machine: &VirtualMachine, scope: &Scope, round: &mut Round) {
+    async fn collect(
+        &self,
+        machine: &VirtualMachine,
+        scope: &Scope,
+        last_word: &LastWord<'_>,
+        round: &mut Round,
+    ) {
         let shared = &self.shared;
         // Whoever asks after the NodeClaim it was made for finds the answer there.
         let mut former = NodeClaim::default();
-        former.metadata.name = machine.tag(labels::TAG_NODE_CLAIM).map(str::to_owned);
-        former.metadata.uid = machine.tag(labels::TAG_NODE_CLAIM_UID).map(str::to_owned);
+        former.metadata.name = whose.name.map(str::to_owned);
+        former.metadata.uid = whose.uid.map(str::to_owned);
         let what = format!("virtual machine {} ({}) has no NodeClaim", machine.name, machine.id);
         match shared.options.collect_orphans {
             CollectOrphans::Never => {}
@@ -426,6 +445,8 @@ impl CloudStackProvider {
         }
     }
 
+        let name = machine.tag(labels::TAG_NODE_CLAIM);
+        let whose = MadeFor { name, uid: machine.tag(labels::TAG_NODE_CLAIM_UID) };
     /// Sees to a machine that is wanted.
     async fn tend(
         &self,
@@ -440,6 +461,9 @@ impl CloudStackProvider {
         }
         // It cannot be started, so nothing but another machine helps.
         if machine.state == "RestoreError" {
+                    false if !last_word.nobody_wants(whose, |claim| self.wants(claim, machine)).await => {
+                        Ok(false)
+                    }
             return self.stands_still(machine, claim, claims, &mut round.given_up).await;
         }
         if !is_alive(machine) {

@@ -14,6 +14,7 @@
 //! | `tagging` | tags of machines while they run |
 //! | `lookups`, `absence`, `sightings` | how machines are asked after by their ids, when one is gone for certain, and since when one is as it is |
 //! | `twins` | what becomes of several machines of one NodeClaim |
+//! | `last_word` | what the API server says before anything is destroyed that the watch says nobody wants |
 //! | `catalogue`, `inventory`, `unavailable`, `aftermath`, `learnt_memory` | what is remembered, and for how long |
 //! | [`client`], `keys`, [`credentials`] | the wire, what Secrets say, and how keys are exchanged |
 //! | [`doctor`] | what can be found out before anything is launched |
@@ -51,6 +52,7 @@ mod inventory;
 mod keys;
 pub mod labels;
 mod later_disks;
+mod last_word;
 mod launches;
 mod learnt_memory;
 mod lookups;

@@ -16,6 +16,7 @@ mod finding;
 mod furnishing;
 mod go_faults;
 mod joining;
+mod last_word;
 mod launching;
 mod limited_sight;
 mod logs;
