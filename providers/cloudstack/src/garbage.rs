@@ -197,7 +197,22 @@ impl CloudStackProvider {
             let text = format!("a machine that was ordered in {} may still come", scope.write());
             return Err(ApiError::new("listVirtualMachines", ErrorKind::NotSent, text));
         }
-        let mut machines = self.ours(&scope).await?;
+        let mut machines = match self.ours(&scope).await {
+            Err(error) if self.is_beyond_reach(class, &error) => return Ok(Vec::new()),
+            Err(error) if error.kind == ErrorKind::Auth => {
+                let secret = match &shared.whose {
+                    Some(reference) => format!("the Secret {reference} (spec.credentialsRef)"),
+                    None => "the Secret cloudstack-credentials".to_owned(),
+                };
+                let text = format!(
+                    "{}; its keys worked before, so machines may be left in {}: write keys of that account into {secret}, or delete it if nothing is left there",
+                    error.text,
+                    scope.write()
+                );
+                return Err(ApiError { text, ..error });
+            }
+            machines => machines?,
+        };
         machines.retain(|machine| !matches!(machine.state.as_str(), "Destroyed" | "Expunging"));
         let machines = machines.into_iter().map(|machine| format!("virtual machine {}", machine.name));
         let mut left: Vec<String> = machines.collect();
@@ -207,6 +222,24 @@ impl CloudStackProvider {
             left.extend(self.groups_left(&scope).await?);
         }
         Ok(left)
+    }
+
+    /// Whether nobody will ever find out what is left where this NodeClass leads, or nothing can be: no keys of it were ever let in, or
+    /// those that were are refused by now and somebody took their Secret away. While the Secret is there, keys that work may come.
+    fn is_beyond_reach(&self, class: &CloudStackNodeClass, error: &ApiError) -> bool {
+        let client = &self.shared.client;
+        let is_refused = error.kind == ErrorKind::Auth;
+        let is_without_secret = client.has_lost_its_secret();
+        // Whoever led before wrote down what it found.
+        let found = class.status.as_ref().is_some_and(|status| {
+            status.zones.as_ref().is_some_and(|zones| !zones.is_empty())
+                || status.networks.as_ref().is_some_and(|networks| !networks.is_empty())
+                || status.templates.as_ref().is_some_and(|templates| !templates.is_empty())
+        });
+        if client.was_ever_let_in() || found {
+            return is_refused && is_without_secret;
+        }
+        is_refused || is_without_secret
     }
 
     /// The machines that are ours by their names: no others go without being wanted by anybody.
