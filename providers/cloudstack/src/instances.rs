@@ -40,8 +40,8 @@ const FIRST_LOOK: Duration = Duration::from_millis(1000);
 const NEXT_LOOK: Duration = Duration::from_millis(1500);
 /// How old a list may be from which machines are deleted: what is gone meanwhile is found out by deleting it.
 pub(crate) const RECENT: Duration = Duration::from_secs(3);
-/// Names a claim's machines may take.
-const MAX_ATTEMPTS: u32 = 20;
+/// Names a claim's machines may take, as many as fit: what bounds a launch is how many sizes it asks for.
+const MAX_ATTEMPTS: u32 = 100;
 /// Machines that one launch makes in a network although they fail for reasons in words nobody reads: another size may not help at
 /// all.
 const MAX_UNCLEAR: usize = 3;

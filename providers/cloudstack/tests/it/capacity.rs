@@ -241,6 +241,27 @@ async fn scenario_6_root_keys_see_that_no_host_has_room_and_never_ask() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_launch_goes_on_past_twenty_five_types_that_are_refused_in_their_jobs() {
+    let world = World::new().await;
+    for resource in ["user_vm", "cpu", "memory", "volume", "primary_storage"] {
+        world.cloud.limit(resource, -1);
+    }
+    for number in 0..25 {
+        // No host has cores as fast as that, and the last of them is still cheaper than what fits.
+        let fast =
+            json!({"name": format!("fast-{number:02}"), "cpunumber": 2, "cpuspeed": 9000, "memory": 4096});
+        world.cloud.add("serviceoffering", fast);
+    }
+    seconds(3700).await;
+    let mut class = spec();
+    class["serviceOfferingSelectorTerms"] = json!([{"name": "fast-*"}, {"name": "k8s large*"}]);
+    world.class("default", class).await;
+    let instance = world.launch(&world.claim("np-a", json!({"cpu": "1"}))).await.expect("the one that fits");
+    assert!(label(&instance, "node.kubernetes.io/instance-type").starts_with("k8s_large"), "{instance:?}");
+    assert_eq!(world.calls("deployVirtualMachine"), 26);
+}
+
+#[tokio::test(start_paused = true)]
 async fn scenario_7_a_limit_hides_bigger_types_at_once_and_recovers_within_a_minute() {
     let world = World::new().await;
     world.cloud.limit("cpu", 3);
