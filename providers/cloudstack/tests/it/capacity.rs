@@ -241,6 +241,25 @@ async fn scenario_6_root_keys_see_that_no_host_has_room_and_never_ask() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn scenario_6_no_host_takes_a_machine_with_more_or_faster_cores_or_of_another_architecture() {
+    for (field, value) in [("cpunumber", json!(7)), ("cpuspeed", json!(999)), ("arch", json!("aarch64"))] {
+        let world = World::new().await;
+        for host in ["big-0", "big-1"] {
+            world.cloud.edit("host", host, |host| host[field] = value.clone());
+        }
+        let mut large = spec();
+        large["serviceOfferingSelectorTerms"] = json!([{"name": "k8s large*"}]);
+        world.class("default", large).await;
+        let root = world.as_root();
+        let types = root.get_instance_types(&world.pool("default")).await.expect("types");
+        assert!(!types[0].offerings[0].available, "{field}");
+        let error = world.launch(&world.claim("np-a", json!({"cpu": "7"}))).await.expect_err("no host");
+        assert!(matches!(error, ProviderError::InsufficientCapacity(_)), "{field}: {error}");
+        assert_eq!(world.calls("deployVirtualMachine"), 1, "{field}: who does not see hosts asks");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_launch_goes_on_past_twenty_five_types_that_are_refused_in_their_jobs() {
     let world = World::new().await;
     for resource in ["user_vm", "cpu", "memory", "volume", "primary_storage"] {
