@@ -201,6 +201,8 @@ pub struct Deploy {
     pub zone_id: String,
     /// Service offering.
     pub service_offering_id: String,
+    /// Whether the server is too old to give a machine more than one, and wants that one told otherwise.
+    pub single_key_pair: bool,
     /// Template.
     pub template_id: String,
     /// Networks in the order of the interfaces; the first is the default.
@@ -253,8 +255,11 @@ pub fn deploy(new: &Deploy) -> Request {
         .with("displayname", new.name.as_str())
         .list("networkids", &new.network_ids)
         .list("securitygroupids", &new.security_group_ids)
+    request = match new.key_pairs.first().filter(|_| new.single_key_pair) {
+        Some(pair) => request.with("keypair", pair.as_str()),
+        None => request.list("keypairs", &new.key_pairs),
+    };
         .list("affinitygroupids", &new.affinity_group_ids)
-        .list("keypairs", &new.key_pairs)
         .maybe("userdata", new.user_data.as_deref())
         .maybe("userdataid", new.user_data_id.as_deref())
         .maybe("rootdisksize", new.root_disk_size_gb.map(|size| size.to_string()))

@@ -22,6 +22,7 @@ mod limited_sight;
 mod logs;
 mod looking_after;
 mod metrics;
+mod old_servers;
 mod rebooting;
 mod refusals;
 mod refused_keys;

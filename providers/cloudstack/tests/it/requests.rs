@@ -33,6 +33,7 @@ fn every_request() -> Vec<Request> {
         root_disk_offering_id: Some("d".into()),
         data_disks: vec![NewDisk { offering_id: "d".into(), size_gb: Some(1), iops: Some((1, 2)) }; 4],
         single_disk: false,
+        single_key_pair: false,
         details: [("cpuNumber".to_owned(), "2".to_owned())].into(),
         group: Some("g".into()),
         boot_type: Some("UEFI".into()),
@@ -94,7 +95,7 @@ fn every_request() -> Vec<Request> {
             requests::list_all_affinity_groups(&scope),
             requests::create_affinity_group("n", "host anti-affinity", &scope),
             requests::delete_affinity_group("g", &scope),
-            requests::deploy(&Deploy { single_disk: true, ..deploy(scope.clone()) }),
+            requests::deploy(&Deploy { single_disk: true, single_key_pair: true, ..deploy(scope.clone()) }),
             requests::deploy(&deploy(scope.clone())),
         ]);
     }
