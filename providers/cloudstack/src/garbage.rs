@@ -306,8 +306,7 @@ impl CloudStackProvider {
     ) -> Option<&'a Arc<NodeClaim>> {
         let sureness = |claim: &&Arc<NodeClaim>| {
             let names_it = claim.status.as_ref().is_some_and(|status| status.provider_id.is_some());
-            let called = self.shared.naming.attempt(claim, &machine.name);
-            (names_it, called.is_some_and(|attempt| attempt.is_certain))
+            (names_it, self.shared.naming.attempt(claim, &machine.name).is_some())
         };
         claims.iter().filter(|claim| self.wants(claim, machine)).max_by_key(sureness)
     }
@@ -318,6 +317,16 @@ impl CloudStackProvider {
     ///
     /// If CloudStack cannot say what there is. Nothing was destroyed then.
     pub async fn round(&self) -> Result<Round, ApiError> {
+        self.round_until(&CancellationToken::new()).await
+    }
+
+    /// One round, in which nothing more is ordered once it is to stop: somebody else may lead by then.
+    ///
+    /// # Errors
+    ///
+    /// If CloudStack cannot say what there is. Nothing was destroyed then.
+    pub async fn round_until(&self, stop: &CancellationToken) -> Result<Round, ApiError> {
+        let last_word = LastWord::new(&self.shared, stop);
         let mut round = Round::default();
         // Not knowing what is wanted is no reason to destroy anything.
         let Some(claims) = self.shared.objects.node_claims() else { return Ok(round) };
@@ -350,16 +359,6 @@ impl CloudStackProvider {
         self.forget_all_but(&seen, if closed.is_empty() { &going } else { &[] });
         let open: Vec<Scope> = scopes.into_iter().filter(|scope| !closed.contains(scope)).collect();
         if let Some(claims) = self.shared.objects.node_claims() {
-        self.round_until(&CancellationToken::new()).await
-    }
-
-    /// One round, in which nothing more is ordered once it is to stop: somebody else may lead by then.
-    ///
-    /// # Errors
-    ///
-    /// If CloudStack cannot say what there is. Nothing was destroyed then.
-    pub async fn round_until(&self, stop: &CancellationToken) -> Result<Round, ApiError> {
-        let last_word = LastWord::new(&self.shared, stop);
             self.collect_disks(&open, (&claims, &last_word), &all, &mut round).await;
         }
         self.remove_empty_groups(&last_word).await?;
@@ -382,6 +381,7 @@ impl CloudStackProvider {
         scopes: &[Scope],
         claims: &[Arc<NodeClaim>],
         round: &mut Round,
+        stop: &CancellationToken,
     ) -> Result<Survey, ApiError> {
         let mut survey = Survey::default();
         for scope in scopes {
@@ -414,7 +414,6 @@ impl CloudStackProvider {
     }
 
     /// The machines of NodeClaims that may be in these scopes.
-        stop: &CancellationToken,
     fn out_of_sight(&self, closed: &BTreeSet<Scope>) -> Vec<String> {
         let claims = closed.iter().flat_map(|scope| self.shared.claims_that_may_be_in(scope));
         let named = claims.filter_map(|claim| claim.status.as_ref()?.provider_id.clone());
@@ -446,6 +445,8 @@ impl CloudStackProvider {
         round: &mut Round,
     ) {
         let shared = &self.shared;
+        let name = machine.tag(labels::TAG_NODE_CLAIM);
+        let whose = MadeFor { name, uid: machine.tag(labels::TAG_NODE_CLAIM_UID) };
         // Whoever asks after the NodeClaim it was made for finds the answer there.
         let mut former = NodeClaim::default();
         former.metadata.name = whose.name.map(str::to_owned);
@@ -460,6 +461,9 @@ impl CloudStackProvider {
             CollectOrphans::Destroy => {
                 let discarded = match machine.deleteprotection {
                     true => Err(DeleteProtected),
+                    false if !last_word.nobody_wants(whose, |claim| self.wants(claim, machine)).await => {
+                        Ok(false)
+                    }
                     false => shared.discard(machine, scope, "orphaned").await,
                 };
                 match discarded {
@@ -478,8 +482,6 @@ impl CloudStackProvider {
         }
     }
 
-        let name = machine.tag(labels::TAG_NODE_CLAIM);
-        let whose = MadeFor { name, uid: machine.tag(labels::TAG_NODE_CLAIM_UID) };
     /// Sees to a machine that is wanted.
     async fn tend(
         &self,
@@ -494,9 +496,6 @@ impl CloudStackProvider {
         }
         // It cannot be started, so nothing but another machine helps.
         if machine.state == "RestoreError" {
-                    false if !last_word.nobody_wants(whose, |claim| self.wants(claim, machine)).await => {
-                        Ok(false)
-                    }
             return self.stands_still(machine, claim, claims, &mut round.given_up).await;
         }
         if !is_alive(machine) {

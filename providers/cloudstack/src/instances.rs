@@ -215,7 +215,7 @@ impl Shared {
     /// What there is of a claim: the machine it names, or else the oldest that is alive. What it has certainly no use for goes.
     async fn survey(&self, claim: &NodeClaim, scope: &Scope) -> Result<Survey, ApiError> {
         let machines = self.inventory.fresh(scope).await?;
-        let found = self.machines_of(&machines, claim)?;
+        let found = self.machines_of(&machines, claim);
         let is_clear = found.len() <= 1 && found.iter().all(|(_, machine)| is_alive(machine));
         let standing = match is_clear {
             true => Standing::NamesNone,
@@ -359,7 +359,7 @@ impl Shared {
                 return Some(id);
             }
             if let Ok(machines) = self.inventory.fresh(&deploy.scope).await
-                && let Ok(found) = self.machines_of(&machines, claim)
+                && let found = self.machines_of(&machines, claim)
                 && let Some((_, machine)) = found.iter().find(|(_, machine)| machine.name == deploy.name)
             {
                 return Some(machine.id.clone());
