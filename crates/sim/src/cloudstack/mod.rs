@@ -407,12 +407,6 @@ impl CloudStack {
     }
 }
 
-/// Texts that may not be long; names of machines are checked more strictly.
-const SHORT: [&str; 7] =
-    ["account", "description", "displayname", "displaytext", "group", "keypair", "keyword"];
-/// How long they may be.
-const SHORT_MAX: usize = 255;
-
 /// What the server checks of parameters before any command sees them.
 fn check_parameters(state: &State, call: &Call, entry: &Value) -> Result<(), Refusal> {
     let command = call.command();
@@ -422,12 +416,6 @@ fn check_parameters(state: &State, call: &Call, entry: &Value) -> Result<(), Ref
                 "Received value containing illegal ASCII non-printable characters for parameter {name}"
             );
             return Err(Refusal::new(431, 9999, text));
-        }
-    }
-    for name in SHORT {
-        if call.get(name).is_some_and(|value| value.encode_utf16().count() > SHORT_MAX) {
-            let text = format!("Value greater than max allowed length {SHORT_MAX} for param: {name}");
-            return Err(Refusal::parameter(text));
         }
     }
     for (name, kind) in permissions::parameters(entry) {
@@ -443,6 +431,12 @@ fn check_parameters(state: &State, call: &Call, entry: &Value) -> Result<(), Ref
         let Some(value) = value else { continue };
         if kind.starts_with("uuid") && !(name == "projectid" && value == "-1") && !state.knows(value) {
             return Err(Refusal::entity(command, name, value));
+        let longest = permissions::longest(kind);
+        if longest.is_some_and(|longest| value.encode_utf16().count() > longest) {
+            let longest = longest.unwrap_or_default();
+            let text = format!("Value greater than max allowed length {longest} for param: {name}");
+            return Err(Refusal::parameter(text));
+        }
         }
     }
     for name in ["networkids", "affinitygroupids", "securitygroupids", "volumeids"] {

@@ -107,6 +107,15 @@ async fn a_text_of_more_than_255_characters_is_refused() {
     let (code, answer) = ask(&replay, "listZones", &[("keyword", &"x".repeat(256))]).await;
     let text = answer["listzonesresponse"]["errortext"].as_str().unwrap_or_default();
     assert!(code == 431 && text.contains("max allowed length 255"), "{code} {text}");
+    // Every text there is, and not those that may be longer.
+    for name in ["hypervisor", "bootmode", "keypair", "group"] {
+        let (code, answer) = ask(&replay, "deployVirtualMachine", &[(name, &"x".repeat(256))]).await;
+        let text = answer["deployvirtualmachineresponse"]["errortext"].as_str().unwrap_or_default();
+        assert!(code == 431 && text.ends_with(&format!("255 for param: {name}")), "{code} {text}");
+    }
+    let (_, answer) = ask(&replay, "deployVirtualMachine", &[("userdata", &"x".repeat(256))]).await;
+    let text = answer["deployvirtualmachineresponse"]["errortext"].as_str().unwrap_or_default();
+    assert!(!text.contains("max allowed length"), "{text}");
 }
 
 #[tokio::test(start_paused = true)]
