@@ -279,6 +279,7 @@ impl State {
             device: 0,
             size_bytes: root_bytes,
             offering: root_offering,
+            pool: None,
             destroyed: None,
             tags: Vec::new(),
         };
@@ -323,7 +324,6 @@ impl State {
         owner.project.is_none() && account.is_some_and(|account| account.role == Role::Root)
     }
 
-    /// Affinity groups are the machine's owner's; those of dedicated hosts are for whoever may see them.
     /// Servers since 4.17 take several key pairs, those before it one and nothing of several.
     fn key_pairs_of(&self, call: &Call) -> Vec<String> {
         let one = call.get("keypair").map(str::to_owned);
@@ -331,6 +331,7 @@ impl State {
         one.into_iter().chain(several).collect()
     }
 
+    /// Affinity groups are the machine's owner's; those of dedicated hosts are for whoever may see them.
     fn check_groups(&self, caller: usize, owner: &Owner, call: &Call) -> Result<(), Refusal> {
         let wanted = call.list("affinitygroupids");
         for group in self.groups.iter().filter(|group| wanted.contains(&group.id)) {

@@ -521,6 +521,7 @@ impl CloudStack {
             device,
             size_bytes: 8 << 30,
             offering: offering.unwrap_or_default().to_owned(),
+            pool: None,
             destroyed: None,
             tags: Vec::new(),
         };

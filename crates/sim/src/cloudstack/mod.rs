@@ -11,7 +11,7 @@
 //! | `wire` | parameters, signatures, envelopes |
 //! | `permissions`, [`account`], `tenants` | who may do what, and whose it is |
 //! | `commands`, `lists`, `deploy`, `volumes`, `tags` | what commands do |
-//! | `jobs`, `power`, `placement`, `limits` | what happens then |
+//! | `jobs`, `power`, `placement`, `storage`, `limits` | what happens then |
 //! | `render`, `state` | what there is, and how it looks |
 //! | [`settings`], [`faults`], [`accidents`] | how the server is set up, and what goes wrong |
 //! | [`snapshot`] | all of it at a moment, to come back to |
@@ -39,6 +39,7 @@ pub mod serve;
 pub mod settings;
 pub mod snapshot;
 mod state;
+mod storage;
 mod tags;
 mod tenants;
 mod volumes;
@@ -165,6 +166,7 @@ impl CloudStack {
             busy_until: BTreeMap::new(),
             ids: Chance::new(&environment.entropy, "cloudstack/ids"),
             delays: Chance::new(&environment.entropy, "cloudstack/delays"),
+            pools: Vec::new(),
             broken_hosts: BTreeSet::new(),
             broken_routers: BTreeMap::new(),
             removed: BTreeSet::new(),
@@ -429,14 +431,14 @@ fn check_parameters(state: &State, call: &Call, entry: &Value) -> Result<(), Ref
             return Err(Refusal::new(431, 9999, text));
         }
         let Some(value) = value else { continue };
-        if kind.starts_with("uuid") && !(name == "projectid" && value == "-1") && !state.knows(value) {
-            return Err(Refusal::entity(command, name, value));
         let longest = permissions::longest(kind);
         if longest.is_some_and(|longest| value.encode_utf16().count() > longest) {
             let longest = longest.unwrap_or_default();
             let text = format!("Value greater than max allowed length {longest} for param: {name}");
             return Err(Refusal::parameter(text));
         }
+        if kind.starts_with("uuid") && !(name == "projectid" && value == "-1") && !state.knows(value) {
+            return Err(Refusal::entity(command, name, value));
         }
     }
     for name in ["networkids", "affinitygroupids", "securitygroupids", "volumeids"] {

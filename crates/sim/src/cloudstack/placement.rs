@@ -18,7 +18,7 @@ pub(crate) fn number(value: &Value) -> i64 {
     value.as_i64().or_else(|| value.as_str().and_then(|text| text.parse().ok())).unwrap_or(0)
 }
 
-fn words(value: &Value) -> BTreeSet<&str> {
+pub(crate) fn words(value: &Value) -> BTreeSet<&str> {
     value.as_str().unwrap_or_default().split(',').map(str::trim).filter(|word| !word.is_empty()).collect()
 }
 
