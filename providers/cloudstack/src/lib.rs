@@ -21,7 +21,7 @@
 //! | `launches` | what becomes of machines after they were accepted |
 //! | `node_names`, `abandoned_nodes` | names Nodes where no cloud controller manager does; removes those that lost their machine before |
 //! | [`settings`], [`voice`] | what the environment says, and what is said in the cluster |
-//! | `controller`, `status` | keeps the status of NodeClasses |
+//! | `controller`, `status`, `judgement` | keeps the status of NodeClasses: looks, and judges |
 //! | `webhook` | refuses NodeClasses that make no sense before they are stored, where that is wanted |
 //! | [`installation`] | how it joins the program |
 //! | [`provider`], `accounts` | the CloudProvider: of one account, and of all that NodeClasses name |
@@ -49,10 +49,11 @@ mod instances;
 mod instancetypes;
 mod interruptions;
 mod inventory;
+mod judgement;
 mod keys;
 pub mod labels;
-mod later_disks;
 mod last_word;
+mod later_disks;
 mod launches;
 mod learnt_memory;
 mod lookups;
