@@ -190,7 +190,7 @@ fn wrong_arguments_name_what_is_wrong() {
             "--batch-max-duration (BATCH_MAX_DURATION): \"-1s\" must not be negative",
         ),
         (&["--provider=aws"], "names \"aws\", which is no provider; there are kwok, cluster-api, cloudstack"),
-        (&["--log-level=INFO"], "--log-level (LOG_LEVEL): \"INFO\" must be one of debug, info, error"),
+        (&["--log-level=INFO"], "--log-level (LOG_LEVEL): \"INFO\" must be one of debug, info, warn, error"),
     ] {
         let message = error(args, &[]);
         assert!(message.contains(expected), "{args:?}: {message}");
@@ -225,6 +225,8 @@ fn values_mean_what_they_say() {
     assert_eq!(options.batch_idle_duration, Duration::from_millis(1500));
     assert!(options.cloudstack.verify_ssl, "only the word false turns it off");
     assert_eq!(options.kubeconfig, None);
+    let quiet = parse(&[], &[("LOG_LEVEL", "warn")]).expect("options");
+    assert_eq!(quiet.log_level, LevelFilter::WARN);
     let empty = parse(&[], &[("LEADER_ELECTION_NAME", "")]).expect("options");
     assert_eq!(empty.leader_election_name, "", "a text that is set to nothing is nothing");
 }

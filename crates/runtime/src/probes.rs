@@ -310,7 +310,10 @@ mod tests {
         assert!(asked(port, "PUT /log-level", "debug\n").await.starts_with("HTTP/1.1 200 OK"));
         assert_eq!(level.get(), LevelFilter::DEBUG);
         let refused = asked(port, "PUT /log-level", "loud").await;
-        assert!(refused.starts_with("HTTP/1.1 400") && refused.contains("debug, info or error"), "{refused}");
+        assert!(
+            refused.starts_with("HTTP/1.1 400") && refused.contains("debug, info, warn or error"),
+            "{refused}"
+        );
         assert!(asked(port, "PUT /log-level", &"x".repeat(2000)).await.starts_with("HTTP/1.1 400"));
         assert!(asked(port, "PUT /metrics", "debug").await.starts_with("HTTP/1.1 404"));
         assert!(asked(port, "POST /log-level", "info").await.starts_with("HTTP/1.1 405"));

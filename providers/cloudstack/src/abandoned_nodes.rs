@@ -84,8 +84,20 @@ impl AbandonedNodes {
     /// Whether the NodeClaim this Node may be of, if there is one, has lost its machine for certain: lists leave out what was moved.
     async fn claims_machine_is_gone(&self, name: &str) -> bool {
         let shared = &self.accounts.own.shared;
-        let Some(claims) = shared.objects.node_claims() else { return false };
+        let Some(known) = shared.objects.node_claims() else { return false };
+        // A watch may be late, and what it has not brought yet may have a machine.
+        let claims = match shared.voice.claims_now().await {
+            Ok(claims) => claims,
+            Err(error) => {
+                tracing::warn!(Node = name, error, "stays: NodeClaims cannot be read");
+                return false;
+            }
+        };
         for claim in claims {
+            let is_known = known.iter().any(|known| known.uid() == claim.uid());
+            if !is_known && shared.naming.attempt(&claim, name).is_some() {
+                return false;
+            }
             let id = claim.status.as_ref().and_then(|status| status.provider_id.as_deref());
             if let Some(id) = id
                 && shared.naming.attempt(&claim, name).is_some()

@@ -313,7 +313,10 @@ impl Accounts {
                 && no_disks
                 && no_groups
                 && !shared.lost.may_come_anywhere();
-            let empty = empty || shared.client.session().has_no_keys();
+            let client = &shared.client;
+            let is_beyond_reach =
+                client.is_refused() && (client.has_lost_its_secret() || !client.was_ever_let_in());
+            let empty = empty || client.session().has_no_keys() || is_beyond_reach;
             let stays = named || !empty || !account.started;
             if !stays {
                 tracing::info!(credentials = %reference, "an account is not used any more");

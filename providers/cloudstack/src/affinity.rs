@@ -12,6 +12,7 @@ use crate::client::model::AffinityGroup;
 use crate::client::request::Scope;
 use crate::client::requests;
 use crate::client::throttle::Lane;
+use crate::last_word::{LastWord, MadeFor};
 use crate::nodeclass::{Affinity, CloudStackNodeClass, CloudStackNodeClassSpec};
 use crate::provider::CloudStackProvider;
 use crate::resolved::Resolved;
@@ -135,7 +136,7 @@ impl CloudStackProvider {
 
     /// Our groups go with the last NodeClaim of their NodePool or NodeClass. Once none is left and no NodeClass wants any,
     /// nobody asks again.
-    pub(crate) async fn remove_empty_groups(&self) -> Result<(), ApiError> {
+    pub(crate) async fn remove_empty_groups(&self, last_word: &LastWord<'_>) -> Result<(), ApiError> {
         let shared = &self.shared;
         let wants = |class: &Arc<CloudStackNodeClass>| {
             let is_ours = class.credentials() == shared.whose.as_ref();
@@ -159,9 +160,14 @@ impl CloudStackProvider {
             };
             left |= !groups.is_empty();
             for (group, rest) in groups {
+                // Claims come while groups are listed.
+                let claims = shared.objects.node_claims();
+                let may_be_wanted =
+                    claims.is_none_or(|claims| claims.iter().any(|claim| may_want_group(claim, &rest)));
                 if group.virtual_machine_ids.is_empty()
-                    && !self.may_want_group(&rest)
+                    && !may_be_wanted
                     && !shared.denied.holds(DELETE, &scope, &group.id)
+                    && last_word.nobody_wants(MadeFor::default(), |claim| may_want_group(claim, &rest)).await
                 {
                     self.remove_group(&group, &scope).await;
                 }
@@ -237,20 +243,17 @@ impl CloudStackProvider {
             self.shared.voice.warn(class, "DeleteRefused", text);
         }
     }
+}
 
-    /// Whether a NodeClaim may be about to use the group of this name, as of now: claims come while groups are listed.
-    fn may_want_group(&self, name: &str) -> bool {
-        let Some(claims) = self.shared.objects.node_claims() else { return true };
-        // A NodePool may itself be called soft-something: whoever could be meant keeps the group.
-        let hard = name.strip_prefix(SOFT).unwrap_or(name);
-        let far = |name: &'_ str| name.strip_prefix(NEAR).unwrap_or(name).to_owned();
-        let mut names = vec![name.to_owned(), hard.to_owned(), far(name), far(hard)];
-        let of_classes: Vec<String> =
-            names.iter().filter_map(|name| name.strip_prefix(OF_CLASS)).map(str::to_owned).collect();
-        names.extend(of_classes);
-        claims.iter().any(|claim| {
-            let pool = claim.labels().get(well_known::NODEPOOL);
-            pool.is_some_and(|pool| names.contains(pool)) || names.contains(&claim.spec.node_class_ref.name)
-        })
-    }
+/// Whether this NodeClaim may be about to use the group of this name.
+fn may_want_group(claim: &NodeClaim, name: &str) -> bool {
+    // A NodePool may itself be called soft-something: whoever could be meant keeps the group.
+    let hard = name.strip_prefix(SOFT).unwrap_or(name);
+    let far = |name: &'_ str| name.strip_prefix(NEAR).unwrap_or(name).to_owned();
+    let mut names = vec![name.to_owned(), hard.to_owned(), far(name), far(hard)];
+    let of_classes: Vec<String> =
+        names.iter().filter_map(|name| name.strip_prefix(OF_CLASS)).map(str::to_owned).collect();
+    names.extend(of_classes);
+    let pool = claim.labels().get(well_known::NODEPOOL);
+    pool.is_some_and(|pool| names.contains(pool)) || names.contains(&claim.spec.node_class_ref.name)
 }

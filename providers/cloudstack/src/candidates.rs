@@ -158,6 +158,7 @@ impl CloudStackProvider {
                     .cloned()
                     .collect(),
                 key_pairs: spec.ssh_key_pair.iter().chain(&spec.ssh_key_pairs).cloned().collect(),
+                single_key_pair: resolved.single_key_pair,
                 user_data_id: spec.user_data_id.clone(),
                 user_data_details: spec
                     .user_data_details

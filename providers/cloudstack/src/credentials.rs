@@ -245,6 +245,7 @@ impl KeyKeeper {
 
     /// Takes up the keys of this Secret; whether there is nothing left to do about them.
     async fn take_up(&self, place: &str, secret: &Secret) -> bool {
+        self.client.set_lost_its_secret(false);
         let keys = match of_secret(place, secret) {
             Ok(keys) => keys,
             Err(error) => {
@@ -286,7 +287,10 @@ impl KeyKeeper {
     async fn read(&self, secrets: &Api<Secret>, name: &str, place: &str, rights: &str) -> bool {
         let problem = match secrets.get_opt(name).await {
             Ok(Some(secret)) => return self.take_up(place, &secret).await,
-            Ok(None) => missing(place),
+            Ok(None) => {
+                self.lost(place);
+                return false;
+            }
             Err(kube::Error::Api(status)) if status.code == 403 => {
                 format!("{place} may not be read; {rights}")
             }
@@ -299,6 +303,13 @@ impl KeyKeeper {
         tracing::warn!("{problem}");
         self.without(problem);
         false
+    }
+
+    /// The Secret is not there, and was perhaps.
+    fn lost(&self, place: &str) {
+        tracing::warn!(%place, "is not there");
+        self.client.set_lost_its_secret(true);
+        self.without(missing(place));
     }
 
     /// There is nothing to read: what runs goes on, and who never had keys says why.
@@ -362,8 +373,7 @@ impl SecretKeys {
             Some(secret) => self.keeper.take_up(&place, &secret).await,
             // Whoever deletes it may be about to write it anew; what runs goes on.
             None if is_watched => {
-                tracing::warn!(%place, "is not there");
-                self.keeper.without(missing(&place));
+                self.keeper.lost(&place);
                 true
             }
             // Why a watch does not begin only the log knows.

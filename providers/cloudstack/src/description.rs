@@ -77,7 +77,7 @@ impl CloudStackProvider {
             if wanted.iter().any(|(_, value)| value.is_empty()) {
                 continue;
             }
-            // Machines of earlier releases do not have them, and what they are called may change around a machine.
+            // Not every machine has them, and what they are called may change around a machine.
             let named = [well_known::TOPOLOGY_REGION, labels::ZONE_NAME].map(|key| (key, label(key)));
             wanted.extend(named.into_iter().filter(|(_, value)| !value.is_empty()));
             let is = |offering: &Offering, (key, value): (&str, &str)| {

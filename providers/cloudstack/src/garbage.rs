@@ -1,7 +1,8 @@
 //! Looking after machines: what nobody wants goes, what stands still is started, what lost its tags gets them back.
 //!
 //! A machine goes only if it is provably ours (its name holds the digest of our cluster, and no tag says otherwise), no
-//! NodeClaim wants it, nothing is at work on it, and it had time to be seen. If any of that cannot be found out, nothing goes.
+//! NodeClaim wants it, nothing is at work on it, and it had time to be seen. If any of that cannot be found out, nothing goes. Which
+//! machines may be meant the watch of NodeClaims tells; that nobody wants them is asked of the API server before each order.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, MutexGuard, PoisonError};
@@ -18,6 +19,7 @@ use crate::client::request::Scope;
 use crate::client::requests;
 use crate::instances::is_alive;
 use crate::labels;
+use crate::last_word::{LastWord, MadeFor};
 use crate::naming::machine_id;
 use crate::nodeclass::CloudStackNodeClass;
 use crate::protection::{DeleteProtected, protected};
@@ -143,9 +145,9 @@ impl CloudStackProvider {
                 if let Err(error) = self.shared.catalogue.capabilities().await {
                     tracing::debug!(%error, "CloudStack does not tell what it is now");
                 }
-                self.round().await
+                self.round_until(&stop).await
             } else {
-                self.early_round().await
+                self.early_round(&stop).await
             };
             match went {
                 Ok(round) if round == Round::default() => {}
@@ -194,7 +196,22 @@ impl CloudStackProvider {
             let text = format!("a machine that was ordered in {} may still come", scope.write());
             return Err(ApiError::new("listVirtualMachines", ErrorKind::NotSent, text));
         }
-        let mut machines = self.ours(&scope).await?;
+        let mut machines = match self.ours(&scope).await {
+            Err(error) if self.is_beyond_reach(class, &error) => return Ok(Vec::new()),
+            Err(error) if error.kind == ErrorKind::Auth => {
+                let secret = match &shared.whose {
+                    Some(reference) => format!("the Secret {reference} (spec.credentialsRef)"),
+                    None => "the Secret cloudstack-credentials".to_owned(),
+                };
+                let text = format!(
+                    "{}; its keys worked before, so machines may be left in {}: write keys of that account into {secret}, or delete it if nothing is left there",
+                    error.text,
+                    scope.write()
+                );
+                return Err(ApiError { text, ..error });
+            }
+            machines => machines?,
+        };
         machines.retain(|machine| !matches!(machine.state.as_str(), "Destroyed" | "Expunging"));
         let machines = machines.into_iter().map(|machine| format!("virtual machine {}", machine.name));
         let mut left: Vec<String> = machines.collect();
@@ -204,6 +221,24 @@ impl CloudStackProvider {
             left.extend(self.groups_left(&scope, class).await?);
         }
         Ok(left)
+    }
+
+    /// Whether nobody will ever find out what is left where this NodeClass leads, or nothing can be: no keys of it were ever let in, or
+    /// those that were are refused by now and somebody took their Secret away. While the Secret is there, keys that work may come.
+    fn is_beyond_reach(&self, class: &CloudStackNodeClass, error: &ApiError) -> bool {
+        let client = &self.shared.client;
+        let is_refused = error.kind == ErrorKind::Auth;
+        let is_without_secret = client.has_lost_its_secret();
+        // Whoever led before wrote down what it found.
+        let found = class.status.as_ref().is_some_and(|status| {
+            status.zones.as_ref().is_some_and(|zones| !zones.is_empty())
+                || status.networks.as_ref().is_some_and(|networks| !networks.is_empty())
+                || status.templates.as_ref().is_some_and(|templates| !templates.is_empty())
+        });
+        if client.was_ever_let_in() || found {
+            return is_refused && is_without_secret;
+        }
+        is_refused || is_without_secret
     }
 
     /// The machines that are ours by their names: no others go without being wanted by anybody.
@@ -270,8 +305,7 @@ impl CloudStackProvider {
     ) -> Option<&'a Arc<NodeClaim>> {
         let sureness = |claim: &&Arc<NodeClaim>| {
             let names_it = claim.status.as_ref().is_some_and(|status| status.provider_id.is_some());
-            let called = self.shared.naming.attempt(claim, &machine.name);
-            (names_it, called.is_some_and(|attempt| attempt.is_certain))
+            (names_it, self.shared.naming.attempt(claim, &machine.name).is_some())
         };
         claims.iter().filter(|claim| self.wants(claim, machine)).max_by_key(sureness)
     }
@@ -282,6 +316,16 @@ impl CloudStackProvider {
     ///
     /// If CloudStack cannot say what there is. Nothing was destroyed then.
     pub async fn round(&self) -> Result<Round, ApiError> {
+        self.round_until(&CancellationToken::new()).await
+    }
+
+    /// One round, in which nothing more is ordered once it is to stop: somebody else may lead by then.
+    ///
+    /// # Errors
+    ///
+    /// If CloudStack cannot say what there is. Nothing was destroyed then.
+    pub async fn round_until(&self, stop: &CancellationToken) -> Result<Round, ApiError> {
+        let last_word = LastWord::new(&self.shared, stop);
         let mut round = Round::default();
         // Not knowing what is wanted is no reason to destroy anything.
         let Some(claims) = self.shared.objects.node_claims() else { return Ok(round) };
@@ -295,7 +339,7 @@ impl CloudStackProvider {
         let claimed: BTreeSet<&str> = claimed.filter_map(machine_id).collect();
         let mut going = self.shared.deletions.ids();
         going.retain(|id| !claimed.contains(id.as_str()));
-        let Survey { all, mut orphans, closed } = self.tend_all(&scopes, &claims, &mut round).await?;
+        let Survey { all, mut orphans, closed } = self.tend_all(&scopes, &claims, &mut round, stop).await?;
         // What would not go before must not keep the others from going.
         orphans.sort_by_key(|(_, machine)| self.shared.deletions.has(&machine.id));
         for (scope, machine) in orphans {
@@ -303,7 +347,7 @@ impl CloudStackProvider {
             let now = self.shared.objects.node_claims();
             let unwanted = now.is_some_and(|claims| self.is_orphan(&machine, &claims));
             if unwanted && round.destroyed.len() < MAX_PER_ROUND {
-                self.collect(&machine, &scope, &mut round).await;
+                self.collect(&machine, &scope, &last_word, &mut round).await;
             }
         }
         let nothing = all.is_empty() && closed.is_empty();
@@ -314,18 +358,18 @@ impl CloudStackProvider {
         self.forget_all_but(&seen, if closed.is_empty() { &going } else { &[] });
         let open: Vec<Scope> = scopes.into_iter().filter(|scope| !closed.contains(scope)).collect();
         if let Some(claims) = self.shared.objects.node_claims() {
-            self.collect_disks(&open, &claims, &all, &mut round).await;
+            self.collect_disks(&open, (&claims, &last_word), &all, &mut round).await;
         }
-        self.remove_empty_groups().await?;
+        self.remove_empty_groups(&last_word).await?;
         Ok(round)
     }
 
     /// A round between two others, because something is due. It sees to the machines that are wanted; how many of the others may go is
     /// counted by full rounds.
-    async fn early_round(&self) -> Result<Round, ApiError> {
+    async fn early_round(&self, stop: &CancellationToken) -> Result<Round, ApiError> {
         let mut round = Round::default();
         if let Some(claims) = self.shared.objects.node_claims() {
-            self.tend_all(&self.shared.scopes()?, &claims, &mut round).await?;
+            self.tend_all(&self.shared.scopes()?, &claims, &mut round, stop).await?;
         }
         Ok(round)
     }
@@ -336,6 +380,7 @@ impl CloudStackProvider {
         scopes: &[Scope],
         claims: &[Arc<NodeClaim>],
         round: &mut Round,
+        stop: &CancellationToken,
     ) -> Result<Survey, ApiError> {
         let mut survey = Survey::default();
         for scope in scopes {
@@ -357,7 +402,7 @@ impl CloudStackProvider {
                     }
                 } else if let Some(claim) = self.owner(machine, claims) {
                     // Two Secrets may hold keys of one account: one of them sees to it.
-                    if self.shared.is_ours(claim) {
+                    if self.shared.is_ours(claim) && !stop.is_cancelled() {
                         self.tend(machine, scope, (claim, claims), round).await;
                     }
                 }
@@ -391,12 +436,20 @@ impl CloudStackProvider {
     }
 
     /// Sees to a machine that nobody wants.
-    async fn collect(&self, machine: &VirtualMachine, scope: &Scope, round: &mut Round) {
+    async fn collect(
+        &self,
+        machine: &VirtualMachine,
+        scope: &Scope,
+        last_word: &LastWord<'_>,
+        round: &mut Round,
+    ) {
         let shared = &self.shared;
+        let name = machine.tag(labels::TAG_NODE_CLAIM);
+        let whose = MadeFor { name, uid: machine.tag(labels::TAG_NODE_CLAIM_UID) };
         // Whoever asks after the NodeClaim it was made for finds the answer there.
         let mut former = NodeClaim::default();
-        former.metadata.name = machine.tag(labels::TAG_NODE_CLAIM).map(str::to_owned);
-        former.metadata.uid = machine.tag(labels::TAG_NODE_CLAIM_UID).map(str::to_owned);
+        former.metadata.name = whose.name.map(str::to_owned);
+        former.metadata.uid = whose.uid.map(str::to_owned);
         let what = format!("virtual machine {} ({}) has no NodeClaim", machine.name, machine.id);
         match shared.options.collect_orphans {
             CollectOrphans::Never => {}
@@ -407,6 +460,9 @@ impl CloudStackProvider {
             CollectOrphans::Destroy => {
                 let discarded = match machine.deleteprotection {
                     true => Err(DeleteProtected),
+                    false if !last_word.nobody_wants(whose, |claim| self.wants(claim, machine)).await => {
+                        Ok(false)
+                    }
                     false => shared.discard(machine, scope, "orphaned").await,
                 };
                 match discarded {

@@ -41,8 +41,8 @@ const FIRST_LOOK: Duration = Duration::from_millis(1000);
 const NEXT_LOOK: Duration = Duration::from_millis(1500);
 /// How old a list may be from which machines are deleted: what is gone meanwhile is found out by deleting it.
 pub(crate) const RECENT: Duration = Duration::from_secs(3);
-/// Names a claim's machines may take.
-const MAX_ATTEMPTS: u32 = 20;
+/// Names a claim's machines may take, as many as fit: what bounds a launch is how many sizes it asks for.
+const MAX_ATTEMPTS: u32 = 100;
 /// Machines that one launch makes in a network although they fail for reasons in words nobody reads: another size may not help at
 /// all.
 const MAX_UNCLEAR: usize = 3;
@@ -249,7 +249,7 @@ impl Shared {
     /// has certainly no use for goes.
     async fn survey(&self, claim: &NodeClaim, scope: &Scope) -> Result<Survey, ApiError> {
         let machines = self.inventory.fresh(scope).await?;
-        let found = self.machines_of(&machines, claim)?;
+        let found = self.machines_of(&machines, claim);
         let is_clear = found.len() <= 1 && found.iter().all(|(_, machine)| is_alive(machine));
         let standing = match is_clear {
             true => Standing::NamesNone,
@@ -397,7 +397,7 @@ impl Shared {
                 return Some(id);
             }
             if let Ok(machines) = self.inventory.fresh(&deploy.scope).await
-                && let Ok(found) = self.machines_of(&machines, claim)
+                && let found = self.machines_of(&machines, claim)
                 && let Some((_, machine)) = found.iter().find(|(_, machine)| machine.name == deploy.name)
             {
                 return Some(machine.id.clone());

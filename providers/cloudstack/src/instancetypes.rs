@@ -85,12 +85,7 @@ pub(crate) struct Size {
 }
 
 impl Size {
-    /// What its cores take of a host together.
-    pub(crate) fn mhz(&self) -> i64 {
-        self.core_mhz().unwrap_or(0).saturating_mul(self.cpu)
-    }
-
-    /// How fast each is, if anybody says.
+    /// How fast each of its cores is, if anybody says.
     pub(crate) fn core_mhz(&self) -> Option<i64> {
         let said = self.details.get(CPU_SPEED).and_then(|speed| speed.parse().ok());
         self.offering.cpuspeed.or(said)
@@ -554,11 +549,11 @@ mod tests {
         assert_eq!(size(&spec, &open).details["cpuSpeed"], "1000");
         spec.details = Some([("cpuSpeed".to_owned(), "2400".to_owned())].into());
         let fast = size(&spec, &open);
-        assert_eq!((fast.details["cpuSpeed"].as_str(), fast.mhz()), ("2400", 2400 * fast.cpu));
+        assert_eq!((fast.details["cpuSpeed"].as_str(), fast.core_mhz()), ("2400", Some(2400)));
         let fixed = offering(json!({"id": "2", "name": "fixed", "iscustomized": true, "cpuspeed": 2000}));
         let fixed = size(&spec, &fixed);
         assert!(!fixed.details.contains_key("cpuSpeed"), "a fixed speed must not be sent");
-        assert_eq!(fixed.mhz(), 2000 * fixed.cpu);
+        assert_eq!(fixed.core_mhz(), Some(2000));
     }
 
     #[test]

@@ -16,8 +16,6 @@ pub const SERVICE_OFFERING_NAME: &str = "karpenter.k8s.cloudstack/service-offeri
 pub const TEMPLATE_ID: &str = "karpenter.k8s.cloudstack/template-id";
 /// The template's name.
 pub const TEMPLATE_NAME: &str = "karpenter.k8s.cloudstack/template-name";
-/// The disk offering's id.
-pub const DISK_OFFERING_ID: &str = "karpenter.k8s.cloudstack/disk-offering-id";
 
 /// Annotation of a NodeClaim: the hash of its NodeClass's spec; a difference is drift.
 pub const NODE_CLASS_HASH: &str = "karpenter.k8s.cloudstack/nodeclass-hash";

@@ -14,13 +14,14 @@
 //! | `tagging` | tags of machines while they run |
 //! | `lookups`, `absence`, `sightings` | how machines are asked after by their ids, when one is gone for certain, and since when one is as it is |
 //! | `twins` | what becomes of several machines of one NodeClaim |
+//! | `last_word` | what the API server says before anything is destroyed that the watch says nobody wants |
 //! | `catalogue`, `inventory`, `unavailable`, `aftermath`, `learnt_memory` | what is remembered, and for how long |
 //! | [`client`], `keys`, [`credentials`] | the wire, what Secrets say, and how keys are exchanged |
 //! | [`doctor`] | what can be found out before anything is launched |
 //! | `launches` | what becomes of machines after they were accepted |
 //! | `node_names`, `unregistered`, `abandoned_nodes` | names Nodes where no cloud controller manager does; knows which Nodes are no NodeClaim's yet; removes those that lost their machine before |
 //! | [`settings`], [`voice`] | what the environment says, and what is said in the cluster |
-//! | `controller`, `status` | keeps the status of NodeClasses |
+//! | `controller`, `status`, `judgement` | keeps the status of NodeClasses: looks, and judges |
 //! | `webhook` | refuses NodeClasses that make no sense before they are stored, where that is wanted |
 //! | [`installation`] | how it joins the program |
 //! | [`provider`], `accounts` | the CloudProvider: of one account, and of all that NodeClasses name |
@@ -48,8 +49,10 @@ mod instances;
 mod instancetypes;
 mod interruptions;
 mod inventory;
+mod judgement;
 mod keys;
 pub mod labels;
+mod last_word;
 mod later_disks;
 mod launches;
 mod learnt_memory;

@@ -13,8 +13,6 @@ use kube::ResourceExt as _;
 const MAX_NAME: usize = 63;
 /// Room for `--99` behind the name.
 const ROOM_FOR_ATTEMPT: usize = 4;
-/// The same in earlier releases, which wrote `-99`.
-const ROOM_FOR_ATTEMPT_FORMERLY: usize = 3;
 /// A hyphen and a digest of the NodeClaim's UID.
 const UID: usize = 9;
 /// A hyphen, a digest of the cluster's name, a hyphen.
@@ -45,17 +43,10 @@ impl Naming {
 
     /// The name of a claim's first machine. Two claims never share one: what had to be changed or cut ends in a digest of the UID.
     pub(crate) fn of_claim(&self, claim: &NodeClaim) -> String {
-        self.name(claim, MAX_NAME - ROOM_FOR_ATTEMPT, dns_label(&claim.name_any()) == claim.name_any())
-    }
-
-    /// What earlier releases called it.
-    fn formerly(&self, claim: &NodeClaim) -> String {
-        self.name(claim, MAX_NAME - ROOM_FOR_ATTEMPT_FORMERLY, true)
-    }
-
-    fn name(&self, claim: &NodeClaim, longest: usize, is_its_own: bool) -> String {
-        let name = format!("{}{}", self.prefix, dns_label(&claim.name_any()));
-        if is_its_own && name.len() <= longest {
+        let longest = MAX_NAME - ROOM_FOR_ATTEMPT;
+        let label = dns_label(&claim.name_any());
+        let name = format!("{}{label}", self.prefix);
+        if label == claim.name_any() && name.len() <= longest {
             return name.trim_end_matches('-').to_owned();
         }
         let uid = digest(&claim.uid().unwrap_or_default(), UID - 1);
@@ -68,30 +59,15 @@ impl Naming {
         if attempt == 0 { base.to_owned() } else { format!("{base}--{attempt}") }
     }
 
-    /// What a name says of a claim's machine, if it may be one of this claim's.
-    pub(crate) fn attempt(&self, claim: &NodeClaim, name: &str) -> Option<Attempt> {
-        let numbered = |base: &str, hyphens: &str| -> Option<u32> {
-            let rest = name.strip_prefix(base)?;
-            if rest.is_empty() {
-                return Some(0);
-            }
-            rest.strip_prefix(hyphens)?.parse().ok().filter(|attempt| (1..100).contains(attempt))
-        };
-        let certain = |number| Attempt { number, is_certain: true };
-        let of_old = |number| Attempt { number, is_certain: false };
-        let now = numbered(&self.of_claim(claim), "--").map(certain);
-        now.or_else(|| numbered(&self.formerly(claim), "-").map(of_old))
+    /// Which of a claim's machines a name stands for, if it is one of this claim's: 0 is the first.
+    pub(crate) fn attempt(&self, claim: &NodeClaim, name: &str) -> Option<u32> {
+        let base = self.of_claim(claim);
+        let rest = name.strip_prefix(&base)?;
+        if rest.is_empty() {
+            return Some(0);
+        }
+        rest.strip_prefix("--")?.parse().ok().filter(|attempt| (1..100).contains(attempt))
     }
-}
-
-/// Which of a claim's machines a name stands for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Attempt {
-    /// 0 is the first.
-    pub(crate) number: u32,
-    /// Whether no other claim's machine is called so. Names that earlier releases gave may be those of two claims: the second machine of
-    /// `web` was called as the first one of `web-1`.
-    pub(crate) is_certain: bool,
 }
 
 /// So many hexadecimal digits of a text's hash: the last ones, since the first hardly differ for short texts.
@@ -263,32 +239,13 @@ mod tests {
     fn attempts_are_recognised_and_other_claims_are_not() {
         let naming = Naming::new("k", "prod");
         let web = claim("web", "1");
-        let number = |name: &str| {
-            let attempt = naming.attempt(&web, &format!("{}{name}", naming.prefix()))?;
-            Some((attempt.number, attempt.is_certain))
-        };
-        assert_eq!(number("web"), Some((0, true)));
-        assert_eq!(number("web--3"), Some((3, true)));
-        for other in ["webb", "web-b", "web-", "web--", "web--0", "web--100", "web-0", "other"] {
+        let number = |name: &str| naming.attempt(&web, &format!("{}{name}", naming.prefix()));
+        assert_eq!(number("web"), Some(0));
+        assert_eq!(number("web--3"), Some(3));
+        for other in ["webb", "web-b", "web-1", "web-", "web--", "web--0", "web--100", "web-0", "other"] {
             assert_eq!(number(other), None, "{other}");
         }
         assert_eq!(naming.attempt(&web, "other"), None);
-    }
-
-    #[test]
-    fn names_of_earlier_releases_are_recognised_and_may_be_those_of_another_claim() {
-        let naming = Naming::new("k", "prod");
-        let formerly = |name: &str, of: &NodeClaim| {
-            let attempt = naming.attempt(of, &format!("{}{name}", naming.prefix())).expect("recognised");
-            (attempt.number, attempt.is_certain)
-        };
-        assert_eq!(formerly("web-3", &claim("web", "1")), (3, false));
-        assert_eq!(formerly("team-a-web", &claim("team.a-web", "1")), (0, false));
-        assert_eq!(formerly("team-a-web-2", &claim("team.a-web", "1")), (2, false));
-        // As long as it could be then, and a bit longer than it can be now.
-        let long = "x".repeat(MAX_NAME - ROOM_FOR_ATTEMPT_FORMERLY - naming.prefix().len());
-        assert_eq!(formerly(&long, &claim(&long, "1")), (0, false));
-        assert_eq!(formerly(&format!("{long}-7"), &claim(&long, "1")), (7, false));
     }
 
     #[test]

@@ -591,7 +591,7 @@ impl CloudStackNodeClass {
     /// running machines (tags, prices).
     pub fn hash(&self) -> String {
         let mut spec = self.spec.clone().unwrap_or_default();
-        // Written, however empty: so hashed earlier releases, which had to have one.
+        // Written, however empty: without it the hash would be another, and machines that run would drift.
         spec.zone = Some(String::new());
         spec.zones.clear();
         spec.zone_selector_terms.clear();

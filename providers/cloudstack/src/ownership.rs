@@ -4,75 +4,52 @@
 use karpenter_api::NodeClaim;
 use kube::ResourceExt as _;
 
-use crate::client::error::{ApiError, ErrorKind};
 use crate::client::model::VirtualMachine;
 use crate::labels;
-use crate::naming::{Attempt, machine_id};
+use crate::naming::machine_id;
 use crate::shared::Shared;
 
 impl Shared {
     /// The machines of a claim: names that can only be its own, and no tag of another claim or cluster.
-    ///
-    /// # Errors
-    ///
-    /// If one may be another claim's and those are not known.
     pub(crate) fn machines_of<'a>(
         &self,
         machines: &'a [VirtualMachine],
         claim: &NodeClaim,
-    ) -> Result<Vec<(u32, &'a VirtualMachine)>, ApiError> {
+    ) -> Vec<(u32, &'a VirtualMachine)> {
         let uid = claim.uid().unwrap_or_default();
         let mut found = Vec::new();
         for machine in machines {
             let Some(attempt) = self.naming.attempt(claim, &machine.name) else { continue };
             let is_mine = match machine.tag(labels::TAG_NODE_CLAIM_UID) {
                 Some(tag) => tag == uid,
-                None => !self.is_of_another_claim(machine, claim, attempt)?,
+                None => !self.is_of_another_claim(machine, claim),
             };
             if is_mine && self.why_not_ours(machine).is_none() {
-                found.push((attempt.number, machine));
+                found.push((attempt, machine));
             }
         }
         found.sort_by(|(_, a), (_, b)| (&a.created, &a.id).cmp(&(&b.created, &b.id)));
-        Ok(found)
+        found
     }
 
-    /// What there is of a claim besides the machine it names, oldest first: only what is certainly its own.
+    /// What there is of a claim besides the machine it names, oldest first.
     pub(crate) fn twins_of<'a>(
         &self,
         machines: &'a [VirtualMachine],
         claim: &NodeClaim,
         named: &str,
     ) -> Vec<&'a VirtualMachine> {
-        let uid = claim.uid().unwrap_or_default();
-        let is_its_own = |machine: &VirtualMachine| match machine.tag(labels::TAG_NODE_CLAIM_UID) {
-            Some(tag) => tag == uid,
-            None => self.naming.attempt(claim, &machine.name).is_some_and(|attempt| attempt.is_certain),
-        };
-        // What may be another's cannot be told from it while those are not known.
-        let found = self.machines_of(machines, claim).unwrap_or_default().into_iter();
-        let others = found.map(|(_, machine)| machine).filter(|machine| machine.id != named);
-        others.filter(|machine| is_its_own(machine)).collect()
+        let found = self.machines_of(machines, claim).into_iter().map(|(_, machine)| machine);
+        found.filter(|machine| machine.id != named).collect()
     }
 
-    /// Whether a machine without tags that is called as one of this claim's is that of another: one that names it, or whose own
-    /// name it has.
-    fn is_of_another_claim(
-        &self,
-        machine: &VirtualMachine,
-        claim: &NodeClaim,
-        attempt: Attempt,
-    ) -> Result<bool, ApiError> {
-        let Some(claims) = self.objects.node_claims() else {
-            let unknown = "a machine may be another NodeClaim's, and those are not known yet";
-            let unknown = || ApiError::new("listVirtualMachines", ErrorKind::NotSent, unknown);
-            return if attempt.is_certain { Ok(false) } else { Err(unknown()) };
-        };
-        Ok(claims.iter().filter(|other| other.uid() != claim.uid()).any(|other| {
+    /// Whether another claim names a machine without tags that is called as one of this claim's.
+    fn is_of_another_claim(&self, machine: &VirtualMachine, claim: &NodeClaim) -> bool {
+        let claims = self.objects.node_claims().unwrap_or_default();
+        claims.iter().filter(|other| other.uid() != claim.uid()).any(|other| {
             let named = other.status.as_ref().and_then(|status| status.provider_id.as_deref());
-            let called = || self.naming.attempt(other, &machine.name).is_some_and(|theirs| theirs.is_certain);
-            named.and_then(machine_id) == Some(machine.id.as_str()) || (!attempt.is_certain && called())
-        }))
+            named.and_then(machine_id) == Some(machine.id.as_str())
+        })
     }
 
     /// Why a machine is not ours, whatever a NodeClaim says of it: objects may be copied to another cluster, machines are not.

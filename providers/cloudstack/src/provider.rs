@@ -126,10 +126,19 @@ impl CloudStackProvider {
         }
         // A sum over the zone would lie: what counts is a single host.
         let has_host = |zone: &model::Zone, size: &instancetypes::Size| {
-            let known = hosts.get(&zone.id).and_then(Option::as_ref);
-            known.is_none_or(|hosts| {
-                hosts.iter().any(|host| host.has_room(&size.offering, size.mhz(), size.memory_mib))
-            })
+            let Some(hosts) = hosts.get(&zone.id).and_then(Option::as_ref) else { return true };
+            let in_zone = resolved.in_zone.get(&zone.id);
+            let used = in_zone.map(|in_zone| templates::used(&in_zone.templates, &resolved.spec));
+            let archs: Vec<&str> =
+                used.into_iter().flatten().map(|template| template.arch.as_str()).collect();
+            let demand = model::Demand {
+                offering: &size.offering,
+                cores: size.cpu,
+                core_mhz: size.core_mhz(),
+                memory_mib: size.memory_mib,
+                archs: &archs,
+            };
+            hosts.iter().any(|host| host.has_room(&demand))
         };
         let offered = resolved.in_zone.values().flat_map(|zone| &zone.offerings);
         let gpus = match offered.map(model::ServiceOffering::counted_gpus).max() {

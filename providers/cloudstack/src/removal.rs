@@ -62,10 +62,7 @@ impl Shared {
             }
             let mine: Vec<&VirtualMachine> = match id {
                 Some(id) => self.twins_of(&there, claim, id),
-                None => {
-                    let mine = self.machines_of(&there, claim).map_err(|error| failed(&error))?;
-                    mine.into_iter().map(|(_, machine)| machine).collect()
-                }
+                None => self.machines_of(&there, claim).into_iter().map(|(_, machine)| machine).collect(),
             };
             machines.extend(mine.into_iter().map(|machine| (scope.clone(), machine.clone())));
         }

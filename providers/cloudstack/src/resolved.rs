@@ -78,6 +78,8 @@ pub(crate) struct Resolved {
     pub(crate) affinity_groups: Vec<String>,
     /// Whether the server makes one extra disk with a machine only, and further ones are attached to it later.
     pub(crate) single_disk: bool,
+    /// Whether the server gives a machine one key pair only, told by another parameter.
+    pub(crate) single_key_pair: bool,
     pub(crate) problems: Vec<Problem>,
 }
 
@@ -141,15 +143,43 @@ pub(crate) async fn resolve(
     Ok(resolved)
 }
 
-/// Whether the server makes several extra disks with a machine; those before 4.21 make one.
+/// What the server is too old for: servers ignore in silence what they do not know. Those before 4.21 make one extra disk with a machine,
+/// those before 4.17 give it one key pair, and the root disk of its service offering.
 async fn look_at_version(resolved: &mut Resolved, catalogue: &Catalogue) -> Result<(), ApiError> {
-    if resolved.spec.data_disks.is_empty() && resolved.spec.disk_offering.is_none() {
+    let spec = &resolved.spec;
+    let has_disks = !spec.data_disks.is_empty() || spec.disk_offering.is_some();
+    let pairs: BTreeSet<&String> = spec.ssh_key_pair.iter().chain(&spec.ssh_key_pairs).collect();
+    if !has_disks && pairs.is_empty() && spec.root_disk_offering.is_none() {
         return Ok(());
     }
     let version = catalogue.capabilities().await?.cloudstackversion;
     let mut numbers = version.split(['.', '-']).map_while(|part| part.parse::<u32>().ok());
     let known = numbers.next().zip(numbers.next());
-    resolved.single_disk = known.is_some_and(|version| version < (4, 21));
+    let is_before = |newer: (u32, u32)| known.is_some_and(|version| version < newer);
+    let mut problems = Vec::new();
+    if is_before((4, 17)) {
+        let mut unsupported = |message: String| {
+            problems.push(Problem {
+                condition: crate::nodeclass::VALIDATION_SUCCEEDED,
+                reason: "NotSupportedByServer",
+                message,
+            });
+        };
+        if pairs.len() > 1 {
+            unsupported(format!(
+                "spec.sshKeyPair, spec.sshKeyPairs: CloudStack {version} gives a machine one key pair, and {} are named; name one, or upgrade the server to 4.17 or later",
+                pairs.len()
+            ));
+        }
+        if spec.root_disk_offering.is_some() {
+            unsupported(format!(
+                "spec.rootDiskOffering: CloudStack {version} gives the root disk that of the service offering; remove the field and select service offerings with the disk that is wanted, or upgrade the server to 4.17 or later"
+            ));
+        }
+    }
+    resolved.single_disk = is_before((4, 21));
+    resolved.single_key_pair = is_before((4, 17));
+    resolved.problems.extend(problems);
     Ok(())
 }
 

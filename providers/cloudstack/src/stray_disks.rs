@@ -15,6 +15,7 @@ use crate::client::request::Scope;
 use crate::client::requests;
 use crate::client::throttle::Lane;
 use crate::garbage::{GRACE, MAX_PER_ROUND, Round};
+use crate::last_word::{LastWord, MadeFor};
 use crate::nodeclass::CloudStackNodeClass;
 use crate::provider::CloudStackProvider;
 use crate::shared::CollectOrphans;
@@ -35,7 +36,7 @@ impl CloudStackProvider {
     pub(crate) async fn collect_disks(
         &self,
         scopes: &[Scope],
-        claims: &[Arc<NodeClaim>],
+        (claims, last_word): (&[Arc<NodeClaim>], &LastWord<'_>),
         machines: &[VirtualMachine],
         round: &mut Round,
     ) {
@@ -68,7 +69,7 @@ impl CloudStackProvider {
             left |= !disks.is_empty();
             for disk in disks.iter().filter(|disk| self.is_stray(disk, claims, machines)) {
                 if round.disks.len() < MAX_PER_ROUND && !shared.denied.holds(DELETE, scope, &disk.id) {
-                    self.collect_disk(disk, scope, round).await;
+                    self.collect_disk(disk, scope, last_word, round).await;
                 }
             }
         }
@@ -132,29 +133,37 @@ impl CloudStackProvider {
         if !old || !disk.virtualmachineid.is_empty() || !later_disks::is_idle(disk) || !is_to_go(disk) {
             return false;
         }
+        let has_machine = match (disk.tag(labels::TAG_NODE_CLAIM_UID), later_disks::machine_of(&disk.name)) {
+            (Some(uid), _) => machines.iter().any(|m| m.tag(labels::TAG_NODE_CLAIM_UID) == Some(uid)),
+            (None, Some(name)) => machines.iter().any(|machine| machine.name == name),
+            (None, None) => true,
+        };
+        !has_machine && !claims.iter().any(|claim| self.may_want_disk(claim, disk))
+    }
+
+    /// Whether a disk may be of this claim: its tags say so, or, before it has any, its name.
+    fn may_want_disk(&self, claim: &NodeClaim, disk: &Volume) -> bool {
         match (disk.tag(labels::TAG_NODE_CLAIM_UID), later_disks::machine_of(&disk.name)) {
-            (Some(uid), _) => {
-                !claims.iter().any(|claim| claim.uid().as_deref() == Some(uid))
-                    && !machines.iter().any(|m| m.tag(labels::TAG_NODE_CLAIM_UID) == Some(uid))
-            }
-            // Not tagged yet: its name says whose it is.
-            (None, Some(name)) => {
-                let may_want = |claim: &Arc<NodeClaim>| shared.naming.attempt(claim, name).is_some();
-                !claims.iter().any(may_want) && !machines.iter().any(|machine| machine.name == name)
-            }
-            (None, None) => false,
+            (Some(uid), _) => claim.uid().as_deref() == Some(uid),
+            (None, Some(name)) => self.shared.naming.attempt(claim, name).is_some(),
+            (None, None) => true,
         }
     }
 
-    async fn collect_disk(&self, disk: &Volume, scope: &Scope, round: &mut Round) {
+    async fn collect_disk(&self, disk: &Volume, scope: &Scope, last_word: &LastWord<'_>, round: &mut Round) {
         let shared = &self.shared;
+        let name = disk.tag(labels::TAG_NODE_CLAIM);
+        let whose = MadeFor { name, uid: disk.tag(labels::TAG_NODE_CLAIM_UID) };
         let mut former = NodeClaim::default();
-        former.metadata.name = disk.tag(labels::TAG_NODE_CLAIM).map(str::to_owned);
-        former.metadata.uid = disk.tag(labels::TAG_NODE_CLAIM_UID).map(str::to_owned);
+        former.metadata.name = whose.name.map(str::to_owned);
+        former.metadata.uid = whose.uid.map(str::to_owned);
         let what = format!("data disk {} ({}) has neither machine nor NodeClaim", disk.name, disk.id);
         if shared.options.collect_orphans == CollectOrphans::Tell {
             tracing::warn!("{what}; it would be destroyed (CLOUDSTACK_COLLECT_ORPHANS)");
             shared.voice.warn(&former, "OrphanFound", what);
+            return;
+        }
+        if !last_word.nobody_wants(whose, |claim| self.may_want_disk(claim, disk)).await {
             return;
         }
         match shared.client.call(&requests::destroy_volume(&disk.id)).await {

@@ -81,8 +81,8 @@ pub struct Voice {
 /// Hears the reason and message of what is told.
 pub type Ear = Arc<dyn Fn(&str, &str) + Send + Sync>;
 
-/// Says what a NodeClaim of this name is at this moment: nothing if there is none, and why if that is not known.
-pub type Book = Arc<dyn Fn(&str) -> Result<Option<NodeClaim>, String> + Send + Sync>;
+/// Says what NodeClaims there are at this moment, or why that is not known.
+pub type Book = Arc<dyn Fn() -> Result<Vec<NodeClaim>, String> + Send + Sync>;
 
 impl Voice {
     /// In a cluster.
@@ -111,8 +111,24 @@ impl Voice {
     /// If that cannot be found out.
     pub(crate) async fn claim_now(&self, name: &str) -> Result<Option<NodeClaim>, String> {
         match (&self.book, &self.claims) {
-            (Some(book), _) => book(name),
+            (Some(book), _) => Ok(book()?.into_iter().find(|claim| claim.name_any() == name)),
             (None, Some(claims)) => claims.get_opt(name).await.map_err(|error| error.to_string()),
+            (None, None) => Err("there is no cluster to ask".to_owned()),
+        }
+    }
+
+    /// All NodeClaims as the API server has them now.
+    ///
+    /// # Errors
+    ///
+    /// If that cannot be found out.
+    pub(crate) async fn claims_now(&self) -> Result<Vec<NodeClaim>, String> {
+        match (&self.book, &self.claims) {
+            (Some(book), _) => book(),
+            (None, Some(claims)) => {
+                let listed = claims.list(&ListParams::default()).await.map_err(|error| error.to_string())?;
+                Ok(listed.items)
+            }
             (None, None) => Err("there is no cluster to ask".to_owned()),
         }
     }

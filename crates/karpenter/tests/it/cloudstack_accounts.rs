@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::api::core::v1::{Event, Secret};
 use karpenter::cloudstack::stage::{Stage, apply_credentials, furnish, node_class};
 use karpenter_api::NodeClaim;
 use karpenter_api::conditions::HasConditions as _;
@@ -333,6 +333,58 @@ fn a_node_class_says_which_value_of_its_secret_leads_nowhere_and_machines_are_ma
         patch(json!({"data": {"ca-bundle": null}})).await;
         world.run_for(MINUTE).await?;
         assert_eq!(condition(&stage, "CredentialsReady").await.0, "True");
+        karpenter.stop(MINUTE).await;
+        Ok::<(), Trouble>(())
+    });
+    done.expect("a runtime").unwrap_or_else(|trouble| panic!("{trouble}"));
+}
+
+#[test]
+fn a_node_class_whose_keys_never_worked_goes_at_once_and_one_whose_keys_did_waits_for_its_secret_to_go() {
+    let done = in_virtual_time(async {
+        let (stage, karpenter) = two_accounts(348).await?;
+        let world = &stage.world;
+        let client = world.cluster().client("user");
+        let (classes, events) = (Api::<CloudStackNodeClass>::all(client.clone()), Api::<Event>::all(client));
+        let there = async || classes.get_opt(OTHER).await.expect("an answer").is_some();
+        let told = async || {
+            let events = events.list(&ListParams::default()).await.expect("events").items;
+            let told = events.into_iter().filter(|event| event.reason.as_deref() == Some("MachinesLeft"));
+            told.filter_map(|event| event.message).collect::<Vec<_>>()
+        };
+        let goes = DeleteParams::default();
+        world.create(other_secret("wrong", "wrong")).await?;
+        world.run_for(2 * MINUTE).await?;
+        assert_eq!(condition(&stage, "CredentialsReady").await.1, "CredentialsRefused");
+        classes.delete(OTHER, &goes).await.expect("taken");
+        world.run_for(2 * MINUTE).await?;
+        assert!(!there().await, "nothing can have been made with them: {:?}", told().await);
+        secrets(&stage).delete(OTHER, &goes).await.expect("deleted");
+        world.run_for(5 * MINUTE).await?;
+
+        world.create(other_secret("other-api-key", "other-secret-key")).await?;
+        world.create(other_class()).await?;
+        world.run_for(5 * MINUTE).await?;
+        assert_eq!(condition(&stage, "Ready").await.0, "True");
+        let prefix = Naming::new("karpenter", "accounts").prefix().to_owned();
+        let lost = stage.cloud.add_machine_of(OTHER, &format!("{prefix}lost"), &[]);
+        stage.cloud.give_keys(OTHER, "newer-api-key", "newer-secret-key");
+        classes.delete(OTHER, &goes).await.expect("taken");
+        // Nor does a new process take it for empty: what was found for the NodeClass says that keys of it worked.
+        for _ in 0..2 {
+            world.run_for(5 * MINUTE).await?;
+            assert!(there().await, "a machine is left, and nobody can tell");
+            karpenter.kill();
+            karpenter.start();
+        }
+        let told = told().await;
+        let says = |part: &str| told.iter().any(|message| message.contains(part));
+        assert!(says("the Secret karpenter/other (spec.credentialsRef)") && says("or delete it"), "{told:?}");
+        world.run_for(5 * MINUTE).await?;
+        secrets(&stage).delete(OTHER, &goes).await.expect("deleted");
+        world.run_for(3 * MINUTE).await?;
+        assert!(!there().await, "nobody will ever know");
+        assert!(machines_of(&stage, OTHER).iter().any(|machine| machine.id == lost));
         karpenter.stop(MINUTE).await;
         Ok::<(), Trouble>(())
     });

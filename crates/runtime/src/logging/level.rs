@@ -7,8 +7,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tracing::level_filters::LevelFilter;
 
 /// What levels are called in settings.
-pub const NAMED: [(&str, LevelFilter); 3] =
-    [("debug", LevelFilter::DEBUG), ("info", LevelFilter::INFO), ("error", LevelFilter::ERROR)];
+pub const NAMED: [(&str, LevelFilter); 4] = [
+    ("debug", LevelFilter::DEBUG),
+    ("info", LevelFilter::INFO),
+    ("warn", LevelFilter::WARN),
+    ("error", LevelFilter::ERROR),
+];
 
 /// All there are; a [`Level`] keeps a place in it.
 const ALL: [LevelFilter; 6] = [
@@ -26,7 +30,7 @@ pub struct Level(Arc<AtomicUsize>);
 
 /// A name that is none of a level's.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no log level; give debug, info or error")]
+#[error("{0:?} is no log level; give debug, info, warn or error")]
 pub struct UnknownLevel(String);
 
 impl Level {

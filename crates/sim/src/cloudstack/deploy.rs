@@ -163,8 +163,10 @@ impl State {
         let gpus = number(&offering["gpucount"]);
         let template = Self::by_id(&self.templates, &get("templateid")).cloned().unwrap_or_default();
         let root_gb = call.get("rootdisksize").and_then(|size| size.parse().ok());
-        let root_offering =
-            call.get("overridediskofferingid").and_then(|id| Self::by_id(&self.disk_offerings, id));
+        // Servers before 4.17 do not know the parameter, and ignore it.
+        let root_override =
+            call.get("overridediskofferingid").filter(|_| !self.is_older_than(&[4, 17])).map(str::to_owned);
+        let root_offering = root_override.as_ref().and_then(|id| Self::by_id(&self.disk_offerings, id));
         let offered_gb = root_offering.map(|offering| number(&offering["disksize"])).filter(|gb| *gb > 0);
         let root_bytes = root_gb.or(offered_gb).map_or_else(|| number(&template["size"]), |gb: i64| gb << 30);
         if let Some(gb) = root_gb {
@@ -227,7 +229,7 @@ impl State {
                 details,
                 disk_offering: disks.first().map(|(offering, _, _)| offering.clone()),
                 user_data: call.get("userdata").map(str::to_owned),
-                key_pairs: call.list("keypairs"),
+                key_pairs: self.key_pairs_of(call),
                 group: call.get("group").map(str::to_owned),
                 protected: false,
                 lease_ends: None,
@@ -235,9 +237,7 @@ impl State {
             },
             disks,
             root_bytes,
-            root_offering: call
-                .get("overridediskofferingid")
-                .map_or_else(|| get("serviceofferingid"), str::to_owned),
+            root_offering: root_override.unwrap_or_else(|| get("serviceofferingid")),
             start,
             custom_job: call.get("customjobid").map(str::to_owned),
             job: JobOf::Caller,
@@ -289,6 +289,7 @@ impl State {
             device: 0,
             size_bytes: root_bytes,
             offering: root_offering,
+            pool: None,
             destroyed: None,
             tags: Vec::new(),
         };
@@ -335,6 +336,13 @@ impl State {
     fn is_root(&self, owner: &Owner) -> bool {
         let account = self.accounts.get(owner.account);
         owner.project.is_none() && account.is_some_and(|account| account.role == Role::Root)
+    }
+
+    /// Servers since 4.17 take several key pairs, those before it one and nothing of several.
+    fn key_pairs_of(&self, call: &Call) -> Vec<String> {
+        let one = call.get("keypair").map(str::to_owned);
+        let several = call.list("keypairs").into_iter().filter(|_| !self.is_older_than(&[4, 17]));
+        one.into_iter().chain(several).collect()
     }
 
     /// Affinity groups are the machine's owner's; those of dedicated hosts are for whoever may see them.

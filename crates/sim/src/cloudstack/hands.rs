@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::CloudStack;
 use super::account::Role;
+use super::placement::number;
 use super::state::{Group, Machine, Owner, Router, State, Volume};
 
 /// A machine as a test looks at it.
@@ -324,7 +325,8 @@ impl CloudStack {
         }
     }
 
-    /// Adds a copy of a catalogue's first entry with another id and these fields; gives back the id.
+    /// Adds a copy of a catalogue's first entry with another id and these fields; gives back the id. A host that is given other megahertz
+    /// than that one has as many cores as make them.
     pub fn add(&self, kind: &str, fields: Value) -> String {
         let mut state = self.state();
         let id = fields["id"].as_str().map_or_else(|| state.uuid(), str::to_owned);
@@ -340,6 +342,10 @@ impl CloudStack {
         }
         for (key, value) in fields.as_object().into_iter().flatten() {
             entry[key] = value.clone();
+        }
+        if kind == "host" && fields["cpunumber"].is_null() {
+            let cores = number(&entry["cpuwithoverprovisioning"]) / number(&entry["cpuspeed"]).max(1);
+            entry["cpunumber"] = cores.into();
         }
         state.catalogue(kind).push(entry);
         id
@@ -515,6 +521,7 @@ impl CloudStack {
             device,
             size_bytes: 8 << 30,
             offering: offering.unwrap_or_default().to_owned(),
+            pool: None,
             destroyed: None,
             tags: Vec::new(),
         };

@@ -11,7 +11,7 @@
 //! | `wire` | parameters, signatures, envelopes |
 //! | `permissions`, [`account`], `tenants` | who may do what, and whose it is |
 //! | `commands`, `lists`, `deploy`, `volumes`, `tags` | what commands do |
-//! | `jobs`, `power`, `placement`, `limits` | what happens then |
+//! | `jobs`, `power`, `placement`, `storage`, `limits` | what happens then |
 //! | `render`, `state` | what there is, and how it looks |
 //! | [`settings`], [`faults`], [`accidents`] | how the server is set up, and what goes wrong |
 //! | [`snapshot`] | all of it at a moment, to come back to |
@@ -39,6 +39,7 @@ pub mod serve;
 pub mod settings;
 pub mod snapshot;
 mod state;
+mod storage;
 mod tags;
 mod tenants;
 mod volumes;
@@ -166,6 +167,7 @@ impl CloudStack {
             busy_until: BTreeMap::new(),
             ids: Chance::new(&environment.entropy, "cloudstack/ids"),
             delays: Chance::new(&environment.entropy, "cloudstack/delays"),
+            pools: Vec::new(),
             broken_hosts: BTreeSet::new(),
             broken_routers: BTreeMap::new(),
             removed: BTreeSet::new(),
@@ -417,12 +419,6 @@ impl CloudStack {
     }
 }
 
-/// Texts that may not be long; names of machines are checked more strictly.
-const SHORT: [&str; 7] =
-    ["account", "description", "displayname", "displaytext", "group", "keypair", "keyword"];
-/// How long they may be.
-const SHORT_MAX: usize = 255;
-
 /// What the server checks of parameters before any command sees them.
 fn check_parameters(state: &State, call: &Call, entry: &Value) -> Result<(), Refusal> {
     let command = call.command();
@@ -432,12 +428,6 @@ fn check_parameters(state: &State, call: &Call, entry: &Value) -> Result<(), Ref
                 "Received value containing illegal ASCII non-printable characters for parameter {name}"
             );
             return Err(Refusal::new(431, 9999, text));
-        }
-    }
-    for name in SHORT {
-        if call.get(name).is_some_and(|value| value.encode_utf16().count() > SHORT_MAX) {
-            let text = format!("Value greater than max allowed length {SHORT_MAX} for param: {name}");
-            return Err(Refusal::parameter(text));
         }
     }
     for (name, kind) in permissions::parameters(entry) {
@@ -451,6 +441,12 @@ fn check_parameters(state: &State, call: &Call, entry: &Value) -> Result<(), Ref
             return Err(Refusal::new(431, 9999, text));
         }
         let Some(value) = value else { continue };
+        let longest = permissions::longest(kind);
+        if longest.is_some_and(|longest| value.encode_utf16().count() > longest) {
+            let longest = longest.unwrap_or_default();
+            let text = format!("Value greater than max allowed length {longest} for param: {name}");
+            return Err(Refusal::parameter(text));
+        }
         if kind.starts_with("uuid") && !(name == "projectid" && value == "-1") && !state.knows(value) {
             return Err(Refusal::entity(command, name, value));
         }

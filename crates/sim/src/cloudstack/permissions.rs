@@ -6,6 +6,9 @@ use serde_json::{Map, Value, json};
 
 use super::account::Role;
 
+/// How long a text may be where nothing else is said.
+const SHORT: usize = 255;
+
 const TABLE: &str = include_str!("commands.json");
 
 fn table() -> &'static Map<String, Value> {
@@ -38,6 +41,16 @@ pub(crate) fn parameters(entry: &Value) -> impl Iterator<Item = (&str, &str)> {
         .filter_map(|(name, kind)| Some((name.as_str(), kind.as_str()?)))
 }
 
+/// How long a text may be, in the units Java counts in; names of machines are checked more strictly. Nothing where the type is another.
+pub(crate) fn longest(kind: &str) -> Option<usize> {
+    let mut words = kind.split(' ');
+    if words.next() != Some("string") {
+        return None;
+    }
+    let said = words.skip_while(|word| *word != "length").nth(1);
+    Some(said.and_then(|length| length.parse().ok()).unwrap_or(SHORT))
+}
+
 /// The commands a role may use.
 pub(crate) fn apis(name: Option<&str>, role: Role) -> Vec<Value> {
     table()
@@ -58,6 +71,17 @@ pub(crate) fn apis(name: Option<&str>, role: Role) -> Vec<Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_text_has_a_longest_length() {
+        let deploy = command("deployVirtualMachine").expect("known");
+        let longest = |wanted: &str| {
+            let (_, kind) = parameters(deploy).find(|(name, _)| *name == wanted).expect("listed");
+            longest(kind)
+        };
+        let lengths = ["hypervisor", "keypair", "userdata", "zoneid", "keypairs"].map(longest);
+        assert_eq!(lengths, [Some(255), Some(255), Some(1_048_576), None, None]);
+    }
 
     #[test]
     fn tenants_may_deploy_and_not_look_at_hosts() {

@@ -18,12 +18,17 @@ pub(crate) fn number(value: &Value) -> i64 {
     value.as_i64().or_else(|| value.as_str().and_then(|text| text.parse().ok())).unwrap_or(0)
 }
 
-fn words(value: &Value) -> BTreeSet<&str> {
+pub(crate) fn words(value: &Value) -> BTreeSet<&str> {
     value.as_str().unwrap_or_default().split(',').map(str::trim).filter(|word| !word.is_empty()).collect()
 }
 
 /// The kind of group that leads to hosts which are dedicated to somebody.
 const DEDICATION: &str = "ExplicitDedication";
+
+/// Whether a host has cores enough, and fast enough: however much is free in sum, a machine has no more of them than its host.
+fn is_capable(host: &Value, machine: &Machine) -> bool {
+    number(&host["cpunumber"]) >= machine.cpu && number(&host["cpuspeed"]) >= machine.cpu_speed
+}
 
 /// Whether a host is nobody's, or its group's are the machine's: a dedicated host takes no others.
 fn is_open_to(host: &Value, machine: &Machine) -> bool {
@@ -71,6 +76,7 @@ impl State {
         }
         let mut fitting: Vec<(&Value, Free)> = tagged
             .into_iter()
+            .filter(|host| is_capable(host, machine))
             .map(|host| (host, self.free_on(host)))
             .filter(|(_, free)| {
                 free.memory_bytes >= machine.memory << 20

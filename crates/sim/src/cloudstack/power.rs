@@ -112,7 +112,7 @@ impl State {
             return Some(Outcome::Failed(530, self.not_orchestrated(&machine)));
         }
         let broken = machine.host.as_ref().is_some_and(|host| self.broken_hosts.contains(host));
-        if self.settings.volumes_fail {
+        if self.settings.volumes_fail || !self.store(number) {
             // Since 4.22.1 tenants are not told more.
             let why = match self.is_older_than(&[4, 22, 1]) {
                 true => "[Unable to create a deployment after 3 attempts]",

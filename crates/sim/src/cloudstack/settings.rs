@@ -42,7 +42,7 @@ pub struct Settings {
     /// So many rows come in front of a list before each further page of it is read, so that it begins with as many that were on
     /// the page before.
     pub rows_repeated: usize,
-    /// Deployments whose root volume cannot be made.
+    /// Deployments whose root volume cannot be made, wherever: one zone's storage is full with [`super::CloudStack::add_storage_pool`].
     pub volumes_fail: bool,
     /// Deployments that no host manages to start.
     pub starts_fail: bool,

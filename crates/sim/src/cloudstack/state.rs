@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use super::account::{Account, Role};
 use super::settings::Settings;
+use super::storage::Pool;
 use super::wire::Refusal;
 use crate::chance::Chance;
 
@@ -106,6 +107,8 @@ pub(crate) struct Volume {
     pub(crate) device: i64,
     pub(crate) size_bytes: i64,
     pub(crate) offering: String,
+    /// The storage pool it takes space of, once it has its place.
+    pub(crate) pool: Option<String>,
     /// When it was destroyed: it is shown for a while after that.
     pub(crate) destroyed: Option<Timestamp>,
     pub(crate) tags: Vec<(String, String)>,
@@ -276,6 +279,8 @@ pub(crate) struct State {
     /// Ids of machines, also of those that are gone: the server remembers them.
     pub(crate) machine_ids: BTreeMap<String, u64>,
     pub(crate) volumes: Vec<Volume>,
+    /// Primary storage; a zone without any has as much as is wanted.
+    pub(crate) pools: Vec<Pool>,
     pub(crate) groups: Vec<Group>,
     pub(crate) projects: Vec<Project>,
     pub(crate) jobs: BTreeMap<String, Job>,

@@ -33,6 +33,7 @@ impl State {
             device: 0,
             size_bytes,
             offering,
+            pool: None,
             destroyed: None,
             tags: Vec::new(),
         });

@@ -6,7 +6,7 @@ use std::time::Duration;
 use jiff::SignedDuration;
 use karpenter_sim::cloudstack::account::Role;
 use karpenter_sim::cloudstack::faults::{Fault, Trouble};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::cloudstack_replay::{Replay, Sign, seconds};
@@ -107,6 +107,15 @@ async fn a_text_of_more_than_255_characters_is_refused() {
     let (code, answer) = ask(&replay, "listZones", &[("keyword", &"x".repeat(256))]).await;
     let text = answer["listzonesresponse"]["errortext"].as_str().unwrap_or_default();
     assert!(code == 431 && text.contains("max allowed length 255"), "{code} {text}");
+    // Every text there is, and not those that may be longer.
+    for name in ["hypervisor", "bootmode", "keypair", "group"] {
+        let (code, answer) = ask(&replay, "deployVirtualMachine", &[(name, &"x".repeat(256))]).await;
+        let text = answer["deployvirtualmachineresponse"]["errortext"].as_str().unwrap_or_default();
+        assert!(code == 431 && text.ends_with(&format!("255 for param: {name}")), "{code} {text}");
+    }
+    let (_, answer) = ask(&replay, "deployVirtualMachine", &[("userdata", &"x".repeat(256))]).await;
+    let text = answer["deployvirtualmachineresponse"]["errortext"].as_str().unwrap_or_default();
+    assert!(!text.contains("max allowed length"), "{text}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -138,4 +147,60 @@ async fn of_two_orders_to_destroy_a_machine_the_second_ends_too() {
         ends.push(body["queryasyncjobresultresponse"]["jobstatus"].clone());
     }
     assert_eq!(ends, [1, 2], "the one that destroyed it, the one that found nothing");
+}
+
+/// What became of a machine that was ordered: its state, and the text if its job failed.
+async fn outcome_of(replay: &Replay, name: &str, offering: &str, more: &[(&str, &str)]) -> (String, String) {
+    let ordered = replay.deploy(name, offering, "k8s-net", more).await;
+    seconds(60).await;
+    let asked = [("jobid", ordered["jobid"].as_str().expect("a job"))];
+    let (_, answer) = ask(replay, "queryAsyncJobResult", &asked).await;
+    let job = &answer["queryasyncjobresultresponse"];
+    let machines = replay.cloud.machines();
+    let state = machines.into_iter().find(|machine| machine.name == name).expect("a machine").state;
+    let code = job["jobresult"]["errorcode"].as_u64().map(|code| code.to_string()).unwrap_or_default();
+    (state, format!("{code} {}", job["jobresult"]["errortext"].as_str().unwrap_or_default()))
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_host_takes_a_machine_with_more_or_faster_cores_than_its_own_however_much_is_free() {
+    let replay = Replay::new();
+    let host = json!({"name": "big", "cpunumber": 4, "cpuspeed": 2000, "cpuwithoverprovisioning": "64000", "memorytotal": 64i64 << 30, "memoryallocatedbytes": 0});
+    replay.cloud.add("host", host);
+    for (name, cores, mhz) in [("wide", 5, 100), ("fast", 1, 2001), ("right", 4, 2000)] {
+        // More memory than the other hosts have.
+        let offering = json!({"name": name, "cpunumber": cores, "cpuspeed": mhz, "memory": 16384});
+        replay.cloud.add("serviceoffering", offering);
+        let (state, text) = outcome_of(&replay, name, name, &[]).await;
+        match name {
+            "right" => assert_eq!(state, "Running", "{text}"),
+            _ => assert!(state == "Error" && text.starts_with("533 No destination found"), "{name} {text}"),
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_zone_whose_storage_is_full_starts_no_machine_until_a_volume_goes() {
+    let replay = Replay::new();
+    replay.cloud.configure(|settings| settings.user_may_expunge = true);
+    let zone = replay.cloud.id_of("zone", "sim-zone-1").expect("the zone");
+    replay.cloud.add_storage_pool(&zone, 30, "nvme, ssd");
+    replay.cloud.add_storage_pool(&zone, 1000, "");
+    replay.cloud.edit("serviceoffering", "k8s.small", |offering| offering["storagetags"] = "ssd".into());
+    let large = [("rootdisksize", "20")];
+    assert_eq!(outcome_of(&replay, "first", "k8s.small", &large).await.0, "Running");
+    let (state, text) = outcome_of(&replay, "second", "k8s.small", &large).await;
+    let id = replay.machine("second");
+    assert_eq!(
+        (state.as_str(), text),
+        ("Error", format!("530 Unable to start a VM [{id}] due to insufficient capacity."))
+    );
+    // Whoever names no tags takes any pool.
+    assert_eq!(outcome_of(&replay, "third", "Small Instance", &large).await.0, "Running");
+    let first = replay.machine("first");
+    let root = replay.machine("first");
+    let (code, _) = ask(&replay, "destroyVirtualMachine", &[("id", &first), ("expunge", "true")]).await;
+    assert_eq!((code, root.len()), (200, 36));
+    seconds(60).await;
+    assert_eq!(outcome_of(&replay, "fourth", "k8s.small", &large).await.0, "Running");
 }

@@ -184,6 +184,10 @@ struct Shared {
     notice: Mutex<Option<Notice>>,
     /// Whether the keys in use are refused.
     refused: AtomicBool,
+    /// Whether any keys were ever let in.
+    let_in: AtomicBool,
+    /// Whether the Secret is gone that the keys in use were read from.
+    orphaned: AtomicBool,
     /// Which keys the server refused a moment ago.
     refused_keys: RefusedKeys,
     /// Whether the server takes orders.
@@ -269,6 +273,8 @@ impl Client {
             metrics: Metrics::new(environment),
             notice: Mutex::default(),
             refused: AtomicBool::new(false),
+            let_in: AtomicBool::new(false),
+            orphaned: AtomicBool::new(false),
             refused_keys: RefusedKeys::default(),
             maintenance: Maintenance::default(),
             page_size: Mutex::default(),
@@ -336,6 +342,20 @@ impl Client {
     /// Whether the server refused the keys when they were last used.
     pub(crate) fn is_refused(&self) -> bool {
         self.0.refused.load(Ordering::Relaxed)
+    }
+
+    /// Whether the server ever let anybody in with keys of ours, so that something may have been made with them.
+    pub(crate) fn was_ever_let_in(&self) -> bool {
+        self.0.let_in.load(Ordering::Relaxed)
+    }
+
+    /// Whether the Secret is gone from which the keys in use were read: no others are to come.
+    pub(crate) fn has_lost_its_secret(&self) -> bool {
+        self.0.orphaned.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_lost_its_secret(&self, lost: bool) {
+        self.0.orphaned.store(lost, Ordering::Relaxed);
     }
 
     /// Whether there are other keys by now than those that were refused.
@@ -560,6 +580,9 @@ impl Client {
 
     /// Remembers whether anybody answered; a refusal is an answer too.
     fn heard(&self, answer: Result<Value, ApiError>) -> Result<Value, ApiError> {
+        if answer.as_ref().map_or_else(ApiError::is_a_verdict, |_| true) {
+            self.0.let_in.store(true, Ordering::Relaxed);
+        }
         let cause = answer.as_ref().err().filter(|error| error.is_nobodys_answer());
         *self.0.away.lock().unwrap_or_else(PoisonError::into_inner) = cause.map(|error| error.text.clone());
         answer

@@ -163,7 +163,6 @@ mod tests {
         for (command, read) in [
             ("listZones", true),
             ("queryAsyncJobResult", true),
-            ("getApiLimit", true),
             ("quotaTariffList", true),
             ("deployVirtualMachine", false),
             ("createTags", false),

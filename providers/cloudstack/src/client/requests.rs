@@ -19,11 +19,6 @@ pub fn list_apis(name: Option<&str>) -> Request {
     Request::new("listApis").maybe("name", name)
 }
 
-/// How much of the rate limit is left; refused where there is none.
-pub fn get_api_limit() -> Request {
-    Request::new("getApiLimit")
-}
-
 /// The zones the caller sees; disabled ones are hidden from tenants.
 pub fn list_zones() -> Request {
     Request::new("listZones").with("available", "true")
@@ -92,11 +87,6 @@ pub fn list_security_groups(scope: &Scope) -> Request {
 /// Virtual machines with a tag.
 pub fn list_virtual_machines_by_tag(key: &str, value: &str, scope: &Scope) -> Request {
     Request::new("listVirtualMachines").pairs("tags", [(key, value)]).with("details", DETAILS).within(scope)
-}
-
-/// Virtual machines with exactly this name.
-pub fn list_virtual_machines_by_name(name: &str, scope: &Scope) -> Request {
-    Request::new("listVirtualMachines").with("name", name).with("details", DETAILS).within(scope)
 }
 
 /// Virtual machines in whose name this occurs.
@@ -211,6 +201,8 @@ pub struct Deploy {
     pub affinity_group_ids: Vec<String>,
     /// Key pairs.
     pub key_pairs: Vec<String>,
+    /// Whether the server is too old to give a machine more than one, and wants that one told otherwise.
+    pub single_key_pair: bool,
     /// Base64.
     pub user_data: Option<String>,
     /// Id of registered user data.
@@ -254,7 +246,6 @@ pub fn deploy(new: &Deploy) -> Request {
         .list("networkids", &new.network_ids)
         .list("securitygroupids", &new.security_group_ids)
         .list("affinitygroupids", &new.affinity_group_ids)
-        .list("keypairs", &new.key_pairs)
         .maybe("userdata", new.user_data.as_deref())
         .maybe("userdataid", new.user_data_id.as_deref())
         .maybe("rootdisksize", new.root_disk_size_gb.map(|size| size.to_string()))
@@ -264,6 +255,10 @@ pub fn deploy(new: &Deploy) -> Request {
         .maybe("bootmode", new.boot_mode.as_deref())
         .maybe("hypervisor", new.hypervisor.as_deref())
         .with("dynamicscalingenabled", new.dynamic_scaling.to_string());
+    request = match new.key_pairs.first().filter(|_| new.single_key_pair) {
+        Some(pair) => request.with("keypair", pair.as_str()),
+        None => request.list("keypairs", &new.key_pairs),
+    };
     for (key, value) in &new.details {
         request = request.with(&format!("details[0].{key}"), value.as_str());
     }

@@ -241,6 +241,90 @@ async fn scenario_6_root_keys_see_that_no_host_has_room_and_never_ask() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn scenario_6_no_host_takes_a_machine_with_more_or_faster_cores_or_of_another_architecture() {
+    for (field, value) in [("cpunumber", json!(7)), ("cpuspeed", json!(999)), ("arch", json!("aarch64"))] {
+        let world = World::new().await;
+        for host in ["big-0", "big-1"] {
+            world.cloud.edit("host", host, |host| host[field] = value.clone());
+        }
+        let mut large = spec();
+        large["serviceOfferingSelectorTerms"] = json!([{"name": "k8s large*"}]);
+        world.class("default", large).await;
+        let root = world.as_root();
+        let types = root.get_instance_types(&world.pool("default")).await.expect("types");
+        assert!(!types[0].offerings[0].available, "{field}");
+        let error = world.launch(&world.claim("np-a", json!({"cpu": "7"}))).await.expect_err("no host");
+        assert!(matches!(error, ProviderError::InsufficientCapacity(_)), "{field}: {error}");
+        assert_eq!(world.calls("deployVirtualMachine"), 1, "{field}: who does not see hosts asks");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_launch_goes_on_past_twenty_five_types_that_are_refused_in_their_jobs() {
+    let world = World::new().await;
+    for resource in ["user_vm", "cpu", "memory", "volume", "primary_storage"] {
+        world.cloud.limit(resource, -1);
+    }
+    for number in 0..25 {
+        // No host has cores as fast as that, and the last of them is still cheaper than what fits.
+        let fast =
+            json!({"name": format!("fast-{number:02}"), "cpunumber": 2, "cpuspeed": 9000, "memory": 4096});
+        world.cloud.add("serviceoffering", fast);
+    }
+    seconds(3700).await;
+    let mut class = spec();
+    class["serviceOfferingSelectorTerms"] = json!([{"name": "fast-*"}, {"name": "k8s large*"}]);
+    world.class("default", class).await;
+    let instance = world.launch(&world.claim("np-a", json!({"cpu": "1"}))).await.expect("the one that fits");
+    assert!(label(&instance, "node.kubernetes.io/instance-type").starts_with("k8s_large"), "{instance:?}");
+    assert_eq!(world.calls("deployVirtualMachine"), 26);
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_the_storage_of_a_zone_is_full_machines_are_made_in_another() {
+    for version in ["4.20.1.0", "4.23.0.0"] {
+        let world = World::new().await;
+        world.cloud.set_version(version);
+        let first = world.cloud.id_of("zone", "sim-zone-1").expect("the zone");
+        let second = world.cloud.add("zone", json!({"name": "sim-zone-2"}));
+        let there = json!({"zoneid": second, "zonename": "sim-zone-2"});
+        for (kind, fields) in [
+            ("network", json!({"name": "k8s-net", "state": "Allocated"})),
+            ("template", json!({"name": "CentOS there"})),
+            (
+                "host",
+                json!({"name": "there", "memorytotal": 64i64 << 30, "cpuwithoverprovisioning": "64000", "memoryallocatedbytes": 0, "cpuallocatedvalue": 0}),
+            ),
+        ] {
+            let mut fields = fields;
+            fields.as_object_mut().unwrap().extend(there.as_object().unwrap().clone());
+            world.cloud.add(kind, fields);
+        }
+        // Room for one root disk.
+        world.cloud.add_storage_pool(&first, 20, "");
+        seconds(3700).await;
+        let mut class = spec();
+        class["zones"] = json!(["sim-zone-1", "sim-zone-2"]);
+        class.as_object_mut().unwrap().remove("zone");
+        class["rootDiskSize"] = 15.into();
+        world.class("default", class).await;
+        let mut zones = Vec::new();
+        for number in 0..6 {
+            let name = format!("np-{number}");
+            let instance = world.launch(&world.claim(&name, json!({"cpu": "1"}))).await.expect("a place");
+            zones.push(label(&instance, "topology.kubernetes.io/zone").to_owned());
+            seconds(30).await;
+            world.provider.look_at_launches().await.expect("a look");
+        }
+        let running = world.live().into_iter().filter(|machine| machine.state == "Running");
+        let far = world.cloud.id_of("host", "there");
+        let in_first = running.filter(|machine| machine.host != far).count();
+        assert_eq!(in_first, 1, "{version}: {zones:?}");
+        assert_eq!(zones.last().map(String::as_str), Some("sim-zone-2"), "{version}: {zones:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn scenario_7_a_limit_hides_bigger_types_at_once_and_recovers_within_a_minute() {
     let world = World::new().await;
     world.cloud.limit("cpu", 3);

@@ -53,19 +53,23 @@ pub(crate) struct Cluster {
     pub(crate) ahead: Mutex<BTreeMap<String, Option<Arc<NodeClaim>>>>,
     /// The API server does not answer.
     pub(crate) unreadable: Mutex<bool>,
+    /// How often it was asked.
+    pub(crate) reads: Mutex<usize>,
 }
 
 impl Cluster {
     /// What the API server says.
     pub(crate) fn book(self: &Arc<Self>) -> Book {
         let cluster = Arc::clone(self);
-        Arc::new(move |name| {
+        Arc::new(move || {
+            *cluster.reads.lock().unwrap() += 1;
             if *cluster.unreadable.lock().unwrap() {
                 return Err("the API server does not answer".to_owned());
             }
-            let ahead = cluster.ahead.lock().unwrap().get(name).cloned();
-            let claim = ahead.unwrap_or_else(|| cluster.claims.lock().unwrap().get(name).cloned());
-            Ok(claim.map(|claim| (*claim).clone()))
+            let mut claims: BTreeMap<String, Option<Arc<NodeClaim>>> = BTreeMap::new();
+            claims.extend(cluster.claims.lock().unwrap().iter().map(|(k, v)| (k.clone(), Some(v.clone()))));
+            claims.extend(cluster.ahead.lock().unwrap().clone());
+            Ok(claims.into_values().flatten().map(|claim| (*claim).clone()).collect())
         })
     }
 }

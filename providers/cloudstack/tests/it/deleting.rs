@@ -154,7 +154,7 @@ async fn nothing_is_said_to_be_gone_while_the_node_classes_are_not_known() {
     world.provider.list().await.expect_err("which projects there are is not known");
     let absent = "external-cloudstack://22222222-0000-4000-8000-000000000000";
     assert!(!world.provider.get(absent).await.expect_err("nobody knows").is_not_found());
-    // A claim that does not say where it was launched, as those of earlier releases.
+    // A claim that does not say where it was launched: somebody took the annotation away.
     let mut silent = (*world.current("np-a")).clone();
     silent.metadata.annotations.as_mut().unwrap().remove("karpenter.k8s.cloudstack/scope");
     let error = world.provider.delete(&silent).await.expect_err("nobody knows");

@@ -122,7 +122,7 @@ async fn while_the_nodeclaim_names_no_machine_none_of_two_is_destroyed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_the_api_server_does_not_say_destroys_nothing_before_garbage_collection_does() {
+async fn what_the_api_server_does_not_say_destroys_nothing_and_garbage_collection_waits_for_it() {
     let (world, other, claim, twins, instance) = two_leaders().await;
     *world.cluster.unreadable.lock().unwrap() = true;
     world.write(&naming(&claim, &instance, &twins[1].id));
@@ -130,6 +130,8 @@ async fn what_the_api_server_does_not_say_destroys_nothing_before_garbage_collec
     launched(&other, &claim).await;
     assert_eq!(world.live().len(), 2, "nobody knows which is which");
     seconds(300).await;
+    assert!(world.round().await.destroyed.is_empty(), "nor after its time");
+    *world.cluster.unreadable.lock().unwrap() = false;
     assert_eq!(world.round().await.destroyed, [twins[0].id.clone()]);
     seconds(30).await;
     assert_eq!(world.live_ids(), [twins[1].id.clone()]);

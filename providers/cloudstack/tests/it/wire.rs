@@ -13,7 +13,7 @@ async fn signatures_are_taken_with_odd_values_and_strict_servers_are_content() {
     let world = World::new().await;
     world.cloud.configure(|settings| settings.enforce_post = true);
     for odd in ["a b", "a+b", "a~b", "a*b", "a'b(c)!", "ü€漢", "a/b:c@d"] {
-        let request = requests::list_virtual_machines_by_name(odd, &Default::default());
+        let request = requests::list_virtual_machines_by_keyword(odd, &Default::default());
         world.client.call(&request).await.unwrap_or_else(|error| panic!("{odd}: {error}"));
     }
     let error =
