@@ -12,9 +12,10 @@ use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 use crate::client::error::{ApiError, ErrorKind};
+use crate::client::host::Host;
 use crate::client::model::{
-    Budget, Capabilities, DiskOffering, Host, Named, Network, SecurityGroup, ServiceOffering, Tariff,
-    Template, Zone,
+    Budget, Capabilities, DiskOffering, Named, Network, SecurityGroup, ServiceOffering, Tariff, Template,
+    Zone,
 };
 use crate::client::request::Scope;
 use crate::client::throttle::Lane;

@@ -12,7 +12,8 @@ use karpenter_api::{NodeClaim, labels as well_known};
 use kube::ResourceExt as _;
 
 use crate::client::error::{ApiError, ErrorKind};
-use crate::client::model::{Event, Host, VirtualMachine, time};
+use crate::client::host::Host;
+use crate::client::model::{Event, VirtualMachine, time};
 use crate::client::request::Scope;
 use crate::client::{decoded, requests};
 use crate::provider::CloudStackProvider;

@@ -21,6 +21,7 @@ use kube::ResourceExt as _;
 
 use crate::absence::Whereabouts;
 use crate::client::error::ApiError;
+use crate::client::host::Demand;
 use crate::client::request::Scope;
 use crate::client::{Client, Estate, model, only, requests};
 use crate::instances::{Candidate, RESOURCE_NOT_FOUND};
@@ -131,7 +132,7 @@ impl CloudStackProvider {
             let used = in_zone.map(|in_zone| templates::used(&in_zone.templates, &resolved.spec));
             let archs: Vec<&str> =
                 used.into_iter().flatten().map(|template| template.arch.as_str()).collect();
-            let demand = model::Demand {
+            let demand = Demand {
                 offering: &size.offering,
                 cores: size.cpu,
                 core_mhz: size.core_mhz(),

@@ -8,11 +8,14 @@
 //! | [`transport`], [`http`] | the road, and the real one |
 //! | [`throttle`] | not too much at once |
 //! | `envelope` | requests and answers as they travel |
-//! | [`error`], [`job`], [`model`] | what comes back |
+//! | [`error`], [`job`], [`model`], [`host`] | what comes back |
 //! | `refused_keys`, `maintenance` | what is not sent again at once |
+//! | `estate` | what was made with the keys, which others must not make look gone |
 
 mod envelope;
 pub mod error;
+mod estate;
+pub mod host;
 pub mod http;
 pub mod job;
 mod maintenance;
@@ -24,7 +27,7 @@ pub mod signature;
 pub mod throttle;
 pub mod transport;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
@@ -46,6 +49,7 @@ use tracing::field::Empty;
 pub(crate) use envelope::decoded;
 use envelope::{allowed_page_size, has_key, http_request, lacking, named, opened, rows};
 use error::{ApiError, ErrorKind};
+pub(crate) use estate::{Accounts, Estate, Made, only};
 use job::Job;
 use maintenance::Maintenance;
 use model::Capabilities;
@@ -130,49 +134,8 @@ impl fmt::Debug for Session {
 #[derive(Clone)]
 pub struct Client(Arc<Shared>);
 
-/// Accounts a session may be of: names by id. Several only where the server shows others of the domain too
-/// (`allow.user.view.all.domain.accounts`) and does not tell which is ours.
-pub(crate) type Accounts = BTreeMap<String, String>;
-
-/// The id of the account, if it is known which it is.
-pub(crate) fn only(accounts: &Accounts) -> Option<&String> {
-    accounts.keys().next().filter(|_| accounts.len() == 1)
-}
-
 /// Looks for newer keys and takes them up if they are any good; whether it did.
 pub(crate) type NewerKeys = Arc<dyn Fn() -> BoxFuture<'static, bool> + Send + Sync>;
-
-/// What hangs on the account a session is of.
-pub(crate) trait Estate: Send + Sync {
-    /// What was made with the keys so far; nothing while that is not known.
-    fn made(&self) -> Option<Made>;
-
-    /// The keys are of another account: what was looked up with the old ones says nothing any more.
-    fn forget(&self);
-
-    /// Whether the keys choose the project of what names none, because the settings do not.
-    fn keys_choose_project(&self) -> bool {
-        true
-    }
-}
-
-/// What was made with keys, as NodeClaims and lists tell it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Made {
-    /// Ids of the accounts that NodeClaims record.
-    pub(crate) accounts: BTreeSet<String>,
-    /// Whether there is a machine in the keys' own account of which none is recorded.
-    pub(crate) unrecorded: bool,
-    /// Whether anything may have been made at all.
-    pub(crate) anything: bool,
-}
-
-impl Made {
-    /// Whether everything was made in this account, as far as it is recorded, and all of it is.
-    pub(crate) fn is_all_of(&self, accounts: &Accounts) -> bool {
-        !self.unrecorded && self.accounts.iter().all(|account| only(accounts) == Some(account))
-    }
-}
 
 struct Shared {
     session: RwLock<Session>,
