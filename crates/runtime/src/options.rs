@@ -285,7 +285,7 @@ static SETTINGS: &[Setting] = &[
     setting("leader-election-namespace", "LEADER_ELECTION_NAMESPACE", Kind::Text, "", "Namespace of the lease; by default the pod's own"),
     setting("memory-limit", "MEMORY_LIMIT", Kind::Int, "-1", "Memory limit of the container in bytes; used by nothing"),
     setting("cpu-requests", "CPU_REQUESTS", Kind::Int, "1000", "CPU request of the container in millicores; more means more reconciles at once"),
-    setting("log-level", "LOG_LEVEL", Kind::Text, "info", "debug, info or error"),
+    setting("log-level", "LOG_LEVEL", Kind::Text, "info", "debug, info, warn or error"),
     setting("log-output-paths", "LOG_OUTPUT_PATHS", Kind::Text, "stdout", "Where log lines go: stdout, stderr or files, separated by commas"),
     setting("log-error-output-paths", "LOG_ERROR_OUTPUT_PATHS", Kind::Text, "stderr", "Where errors of the logger itself go"),
     setting("otlp-endpoint", "OTEL_EXPORTER_OTLP_ENDPOINT", Kind::Text, "", "Collector that traces are sent to by OTLP over HTTP or HTTPS, such as http://otel-collector:4318; one that cannot be used is warned of"),
