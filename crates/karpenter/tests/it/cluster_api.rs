@@ -365,6 +365,37 @@ fn a10_drifted_nodes_of_an_on_delete_deployment_are_replaced_one_at_a_time() {
 }
 
 #[test]
+fn a_pod_that_wants_what_an_overlay_adds_gets_one_node() {
+    in_virtual_time(async {
+        let settings = ["--feature-gates=NodeOverlay=true"];
+        let stage = Stage::with(Some(["0.40", "0.15"]), &settings).await;
+        // Cluster API knows nothing of it: a device plugin says it of the Nodes.
+        let fused = json!({"spec": {"template": {"spec": {"capacity": {"example.com/fuse": "1"}}}}});
+        let templates = stage.api(Kind::SimMachineTemplate);
+        templates.patch("small", &PatchParams::default(), &Patch::Merge(fused)).await.expect("a template");
+        let overlay = json!({
+            "apiVersion": "karpenter.sh/v1alpha1", "kind": "NodeOverlay", "metadata": {"name": "fuse"},
+            "spec": {"requirements": [], "capacity": {"example.com/fuse": "1"}},
+        });
+        stage.world.create(overlay).await.expect("an overlay");
+        let wants = json!({"cpu": "1", "example.com/fuse": "1"});
+        let pod = json!({
+            "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "fused", "namespace": "default"},
+            "spec": {"terminationGracePeriodSeconds": 0, "containers": [{
+                "name": "main", "image": "registry.k8s.io/pause",
+                "resources": {"requests": wants, "limits": wants},
+            }]},
+        });
+        stage.world.create(pod).await.expect("a pod");
+        stage.until("it runs", all_run).await;
+        stage.world.run_for(5 * MINUTE).await.expect("time passes");
+        assert_eq!(stage.nodes(), ["small"]);
+        assert_eq!(stage.writes("karpenter", "/scale"), 1, "one launch is enough");
+    })
+    .expect("a runtime");
+}
+
+#[test]
 fn a19_a_node_goes_when_its_budget_and_the_hooks_of_others_let_it_and_is_drained_once() {
     for mode in ["MachineDeployment", "Machine"] {
         in_virtual_time(async {
