@@ -173,6 +173,15 @@ impl Stage {
         of_reason.filter_map(|event| event.message).collect()
     }
 
+    /// Of those about objects of this kind.
+    async fn events_of(&self, kind: &str, reason: &str) -> Vec<String> {
+        let api: Api<k8s_openapi::api::core::v1::Event> = Api::all(self.world.cluster().client("user"));
+        let mut events = api.list(&ListParams::default()).await.expect("events").items;
+        events.retain(|event| event.involved_object.kind.as_deref() == Some(kind));
+        let of_reason = events.into_iter().filter(|event| event.reason.as_deref() == Some(reason));
+        of_reason.filter_map(|event| event.message).collect()
+    }
+
     fn api(&self, kind: Kind) -> Api<DynamicObject> {
         let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(kind.group(), "v1beta2", kind.as_str()));
         Api::namespaced_with(self.world.cluster().client("user"), NAMESPACE, &resource)
@@ -450,6 +459,8 @@ fn a19_a_node_goes_when_its_budget_and_the_hooks_of_others_let_it_and_is_drained
             );
             let told = stage.events("FailedDraining").await;
             assert!(told.iter().any(|said| said.contains("violates a PDB")), "{mode}: {told:?}");
+            let told = stage.events_of("NodeClaim", "FailedDraining").await;
+            assert!(told.iter().any(|said| said.contains("disruption budget app ")), "{mode}: {told:?}");
             let claim = claims.get(&name).await.expect("the NodeClaim");
             assert_eq!(
                 claim.condition("Drained").map(|c| c.reason().to_owned()).as_deref(),
