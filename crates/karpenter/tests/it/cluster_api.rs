@@ -373,6 +373,71 @@ fn a10_drifted_nodes_of_an_on_delete_deployment_are_replaced_one_at_a_time() {
     .expect("a runtime");
 }
 
+/// No fewer pods are ready than this.
+struct RunsAtLeast(usize);
+
+impl Invariant for RunsAtLeast {
+    fn name(&self) -> &'static str {
+        "pods that a budget protects"
+    }
+
+    fn check(&mut self, step: &Step<'_>) -> Result<(), String> {
+        let run = step.objects.pods.values().filter(|pod| is_active(pod) && is_ready(pod)).count();
+        if run < self.0 { Err(format!("{run} pods run, and {} are to", self.0)) } else { Ok(()) }
+    }
+}
+
+#[test]
+fn a9_pods_are_moved_within_their_budget_by_a_rollout_of_cluster_api_and_claims_end_on_the_new_machines() {
+    in_virtual_time(async {
+        let class = json!({"drift": "ClusterAPI"});
+        let stage = Stage::of(Some(["0.40", "0.15"]), &[], class, json!({})).await;
+        stage.apply("app", 4, "2500m", true).await;
+        stage.until("four nodes", |objects| types(objects) == ["small"; 4] && all_run(objects)).await;
+        let budget = json!({
+            "apiVersion": "policy/v1", "kind": "PodDisruptionBudget",
+            "metadata": {"name": "app", "namespace": "default"},
+            "spec": {"minAvailable": 3, "selector": {"matchLabels": {"app": "app"}}},
+        });
+        stage.world.create(budget).await.expect("a budget");
+        stage.world.run_for(MINUTE).await.expect("time passes");
+        stage.world.cluster().watch_over([Box::new(RunsAtLeast(3)) as Box<dyn Invariant>]);
+        let before = stage.world.cluster().read(|objects| {
+            objects.machines.keys().map(ToString::to_string).collect::<std::collections::BTreeSet<_>>()
+        });
+        stage.change("small", json!({"spec": {"template": {"spec": {"version": "v1.37.0"}}}})).await;
+        stage
+            .until("all Machines are new", |objects| {
+                let is_old =
+                    |key: &karpenter_runtime::object_key::ObjectKey| before.contains(&key.to_string());
+                objects.machines.len() == 4 && !objects.machines.keys().any(is_old) && all_run(objects)
+            })
+            .await;
+        stage.world.run_for(15 * MINUTE).await.expect("time passes");
+        stage.world.cluster().read(|objects| {
+            let ids = |found: Vec<Option<&str>>| {
+                found.into_iter().map(|id| id.unwrap_or_default().to_owned()).collect::<Vec<String>>()
+            };
+            let mut of_claims = ids(objects
+                .node_claims
+                .values()
+                .map(|claim| claim.status.as_ref().and_then(|status| status.provider_id.as_deref()))
+                .collect());
+            let mut of_machines = ids(objects
+                .machines
+                .values()
+                .map(|machine| machine.data["spec"]["providerID"].as_str())
+                .collect());
+            of_claims.sort();
+            of_machines.sort();
+            assert_eq!(of_claims, of_machines, "each NodeClaim is bound to a new Machine");
+            assert_eq!((of_claims.len(), replicas(objects, "small"), all_run(objects)), (4, 4, true));
+            assert!(objects.node_claims.values().all(|claim| !is_deleting(&**claim)));
+        });
+    })
+    .expect("a runtime");
+}
+
 #[test]
 fn a_pod_that_wants_what_an_overlay_adds_gets_one_node() {
     in_virtual_time(async {
