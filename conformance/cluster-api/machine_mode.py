@@ -2,6 +2,9 @@
 
 import time
 
+import rollouts
+import safety
+import topology
 from rig import Rig
 from world import MAX, PRICE, condition
 
@@ -60,6 +63,16 @@ def a13_machine(world):
     return rig
 
 
+def a15_machine(world):
+    "other clusters of the hub are neither read nor written by who makes machines of its own"
+    return topology._among_others(world, "a15-machine", **ALONE)
+
+
+def a16_machine(world):
+    "a management cluster that is away costs no machine of its own (40 min as 4 min; needs --hub)"
+    return safety._without_the_hub(world, "a16-machine", lambda rig: _nothing_left(rig, 7), **ALONE)
+
+
 def a17_machine(world):
     "nothing is made or deleted for a paused cluster (10 min as 30 s each)"
     rig = Rig(world, "a17-machine", timeouts={"launch": "300s"}, **ALONE)
@@ -86,7 +99,6 @@ def a17_machine(world):
 
 def a18_machine(world):
     "a condemned machine of its own is replaced by its NodeClaim's end"
-    from rollouts import _condemn
     rig = Rig(world, "a18-machine", **ALONE)
     rig.deployment(notes={MAX: "20"})
     rig.add({
@@ -97,7 +109,7 @@ def a18_machine(world):
     rig.want(3)
     rig.ready(3)
     machine = rig.machines()[0]
-    _condemn(rig, machine)
+    rollouts._condemn(rig, machine)
     name = machine["metadata"]["name"]
     going = lambda: next((c["metadata"].get("deletionTimestamp") for c in rig.claims() if c["metadata"]["name"] == name), "gone")
     rig.facts["seconds until its NodeClaim is deleted"] = round(rig.until("its NodeClaim is deleted", 60, going))
@@ -124,3 +136,13 @@ def a19_machine(world):
     rig.until("it is gone", 60, lambda: _nothing_left(rig, 1))
     rig.at_rest()
     return rig
+
+
+def a20_machine(world):
+    "bad annotations are named, and machines of their own are made from the others"
+    return safety._with_bad_annotations(world, "a20-machine", **ALONE)
+
+
+def a23_machine(world):
+    "consolidation by price of machines of their own"
+    return rollouts._consolidated(world, "a23-machine", {PRICE: "0.40"}, {PRICE: "0.15"}, **ALONE)

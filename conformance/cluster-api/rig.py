@@ -18,6 +18,7 @@ class Rig:
         self.world, self.name, self.namespace, self.cluster = world, name, name, cluster or name
         self.hub, self.api, self.env = world.hub, world.api, env or {}
         self.began, self.since = time.time(), stamp()
+        self.alone = spec.get("launchMode") == "Machine"
         spec.setdefault("timeouts", {}).setdefault("surplus", "20s")
         # A control plane that is kept may have one of an earlier run.
         if not self.hub.exists("Namespace", name):
@@ -125,6 +126,13 @@ class Rig:
     def replicas(self, name="m"):
         found = self.world.deployments.objects.get((self.namespace, name))
         return found["spec"].get("replicas", 0) if found else 0
+
+    def made_from(self, name):
+        """How many machines this MachineDeployment is to have, or are to be made from its template."""
+        if not self.alone:
+            return self.replicas(name)
+        target = lambda c: annotations(c).get(GROUP + "target", "")
+        return sum(1 for c in self.claims() if target(c).endswith("/" + name) and not c["metadata"].get("deletionTimestamp"))
 
     def claimed(self):
         return sum(1 for m in self.machines() if CLAIM_UID in annotations(m))

@@ -6,7 +6,7 @@ import threading
 import time
 
 from rig import CLAIM, Rig
-from world import CAPACITY, GROUP, MAX, PRICE, annotations, is_true
+from world import CAPACITY, GROUP, MAX, PRICE, annotations, is_true, stamp
 
 
 def a5(world):
@@ -44,7 +44,11 @@ def _process(directory, name):
 
 def a16(world):
     "a management cluster that is away costs no node (40 min as 4 min; needs --hub)"
-    rig = Rig(world, "a16")
+    return _without_the_hub(world, "a16", lambda rig: (rig.replicas(), len(rig.machines(all=True))) == (7, 7))
+
+
+def _without_the_hub(world, name, is_all, **spec):
+    rig = Rig(world, name, **spec)
     rig.deployment(notes={MAX: "30"})
     rig.want(5)
     rig.ready(5)
@@ -66,10 +70,14 @@ def a16(world):
         rig.same("ManagementClusterReady", rig.class_condition("ManagementClusterReady").get("status"), "False")
     finally:
         os.kill(server, signal.SIGCONT)
+    back = stamp()
     rig.facts["seconds until all are served afterwards"] = round(rig.ready(7, 240))
-    rig.stays("seven", 25, lambda: rig.replicas() == 7 and len(rig.machines(all=True)) == 7)
+    rig.stays("seven", 25, lambda: is_all(rig))
     rig.until("the NodeClass is ready again", 120, lambda: rig.class_condition("ManagementClusterReady").get("status") == "True")
     rig.same("Machines ever", len(rig.history()), 7)
+    lists = {what: count for what, count in world.reads(back).items() if what.startswith("list ")}
+    rig.facts["lists after it is back"] = lists
+    rig.at_most("lists of one kind after it is back", max(lists.values(), default=0), 1)
     rig.at_rest()
     return rig
 
@@ -116,20 +124,24 @@ def a17(world):
 
 def a20(world):
     "bad annotations are named and the others work"
-    rig = Rig(world, "a20")
+    return _with_bad_annotations(world, "a20")
+
+
+def _with_bad_annotations(world, name, **spec):
+    rig = Rig(world, name, **spec)
     rig.deployment("m", {CAPACITY + "cpu": "sixteen"})
     rig.deployment("m2", {CAPACITY + "memory": None})
     rig.deployment("m3", {PRICE: "9"})
     rig.want(1)
     rig.ready(1)
-    rig.same("the good one serves", rig.replicas("m3"), 1)
+    rig.same("the good one serves", rig.made_from("m3"), 1)
     message = rig.class_condition("InstanceTypesResolved").get("message", "")
-    for text in ["a20/m", 'cpu: "sixteen"', "m2", "memory: is missing"]:
+    for text in [f"{name}/m", 'cpu: "sixteen"', "m2", "memory: is missing"]:
         rig.same(f"named: {text}", text in message, True)
     rig.patch("MachineDeployment", "m", {"metadata": {"annotations": {CAPACITY + "cpu": "4"}}})
     time.sleep(2)
     rig.want(2)
-    rig.until("the mended one serves", 120, lambda: rig.replicas("m") == 1)
+    rig.until("the mended one serves", 120, lambda: rig.made_from("m") == 1)
     rig.ready(2)
     rig.at_rest()
     return rig

@@ -10,22 +10,27 @@ from world import CAPACITY, MAX, MEMBER, MIN, PRICE, VERSION, annotations, clust
 
 def a15(world):
     "other clusters of the hub are neither read nor written, also where names and provider ids are the same"
-    rig = Rig(world, "a15", start=False, cluster="c")
-    rig.hub.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "a15-other"}})
-    rig.add(*cluster("a15-other", "c"), template("a15-other", "t"), *cluster("a15", "d"))
-    rig.add(machine_deployment("a15-other", "c", "m", notes={PRICE: "0.001"}), machine_deployment("a15", "d", "x", notes={PRICE: "0.001"}))
+    return _among_others(world, "a15")
+
+
+def _among_others(world, name, **spec):
+    rig = Rig(world, name, start=False, cluster="c", **spec)
+    other = name + "-other"
+    rig.hub.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": other}})
+    rig.add(*cluster(other, "c"), template(other, "t"), *cluster(name, "d"))
+    rig.add(machine_deployment(other, "c", "m", notes={PRICE: "0.001"}), machine_deployment(name, "d", "x", notes={PRICE: "0.001"}))
     rig.deployment(notes={MAX: "10"})
     rig.start()
     rig.want(3)
     rig.ready(3)
-    theirs = lambda: [m for k, m in world.machines.objects.copy().items() if k[0] == "a15-other" or k[1].startswith("x-")]
+    theirs = lambda: [m for k, m in world.machines.objects.copy().items() if k[0] == other or k[1].startswith("x-")]
     rig.same("Machines of others", len(theirs()), 0)
-    rig.same("replicas of others", (rig.replicas("x"), world.deployments.objects[("a15-other", "m")]["spec"]["replicas"]), (0, 0))
+    rig.same("replicas of others", (rig.replicas("x"), world.deployments.objects[(other, "m")]["spec"]["replicas"]), (0, 0))
     # A Machine of the other cluster that has the provider id of one of ours: ours goes, it stays.
     claim = rig.claims()[0]
     twin = claim["status"]["providerID"]
-    rig.add(template("a15-other", "twin", alias=twin, neverJoins=True))
-    rig.add(machine_deployment("a15-other", "c", "twins", template="twin", replicas=1))
+    rig.add(template(other, "twin", alias=twin, neverJoins=True))
+    rig.add(machine_deployment(other, "c", "twins", template="twin", replicas=1))
     rig.until("there are two of one id", 60, lambda: any(m["spec"].get("providerID") == twin for m in theirs()))
     rig.kill()
     rig.start()
@@ -33,12 +38,12 @@ def a15(world):
     rig.give_up(claim["metadata"]["name"])
     rig.gone(2)
     rig.same("the twin", [bool(m["metadata"].get("deletionTimestamp")) for m in theirs()], [False])
-    rig.same("writes to others", len([w for w in world.writes(rig.since) if "/a15-other/" in w[1] or "/x" in w[1]]), 0)
-    told = [r["name"] for r in rig.api.get("ClusterAPINodeClass", "a15")["status"].get("resources", [])]
+    rig.same("writes to others", len([w for w in world.writes(rig.since) if f"/{other}/" in w[1] or "/x" in w[1]]), 0)
+    told = [r["name"] for r in rig.api.get("ClusterAPINodeClass", name)["status"].get("resources", [])]
     rig.same("resources in the status", len(told), 1)
     rig.at_rest()
-    for found in rig.hub.list("Cluster", "a15-other"):
-        rig.hub.delete("Cluster", found["metadata"]["name"], "a15-other")
+    for found in rig.hub.list("Cluster", other):
+        rig.hub.delete("Cluster", found["metadata"]["name"], other)
     return rig
 
 

@@ -1,5 +1,7 @@
 //! Between the words of the API and those of the engine: requirements and resources of NodeClaims and instance types.
 
+use karpenter_api::annotations::CAPACITY_OVERLAY_APPLIED;
+use karpenter_api::resources::WELL_KNOWN;
 use karpenter_api::{NodeClaim, NodeSelectorRequirement, Quantity, ResourceList};
 use karpenter_engine::ingest::Ingest;
 use karpenter_engine::instance_type::InstanceType;
@@ -36,6 +38,22 @@ pub fn resources(list: &ResourceList) -> Resources {
         resources.set(name.as_str(), amount(quantity));
     }
     resources
+}
+
+/// What a NodeClaim asks of an instance type as its provider knows it. Where a NodeOverlay had a hand in it, extended resources are not
+/// among that: overlays give types amounts that the provider does not know, and the NodeClaim names the types that have enough.
+pub fn requests(claim: &NodeClaim) -> Resources {
+    let requests = claim.spec.resources.as_ref().and_then(|resources| resources.requests.as_ref());
+    let mut requests = requests.map(resources).unwrap_or_default();
+    let annotations = claim.metadata.annotations.as_ref();
+    if annotations.is_some_and(|all| all.get(CAPACITY_OVERLAY_APPLIED).is_some_and(|said| said == "true")) {
+        requests = requests
+            .iter()
+            .filter(|(name, _)| WELL_KNOWN.contains(&name.as_ref()))
+            .map(|(name, amount)| (name.clone(), *amount))
+            .collect();
+    }
+    requests
 }
 
 /// What pods may use of an instance type: its capacity less what kubelet and system keep.
@@ -96,6 +114,22 @@ mod tests {
         assert_eq!(text(&back), text(&there));
         let huge = list(&[("memory", "64Ti")]);
         assert_eq!(resources(&huge).amount("memory"), Amount::units(64 << 40));
+    }
+
+    #[test]
+    fn extended_resources_are_asked_for_unless_an_overlay_may_have_added_them() {
+        let wanted = list(&[("cpu", "1"), ("pods", "3"), ("example.com/fuse", "1")]);
+        let mut claim: NodeClaim = serde_json::from_value(serde_json::json!({
+            "metadata": {"name": "c"},
+            "spec": {
+                "nodeClassRef": {"group": "g", "kind": "k", "name": "n"}, "requirements": [],
+                "resources": {"requests": wanted},
+            },
+        }))
+        .expect("a NodeClaim");
+        assert_eq!(requests(&claim), resources(&wanted));
+        claim.metadata.annotations = Some([(CAPACITY_OVERLAY_APPLIED.to_owned(), "true".to_owned())].into());
+        assert_eq!(requests(&claim), resources(&list(&[("cpu", "1"), ("pods", "3")])));
     }
 
     #[test]

@@ -7,7 +7,6 @@ use karpenter_engine::instance_type::{InstanceType, Offering};
 use karpenter_engine::labels::WELL_KNOWN;
 use karpenter_engine::requirement::{Requirement, RequirementError};
 use karpenter_engine::requirements::Requirements;
-use karpenter_engine::resources::Resources;
 
 use crate::conversion;
 use crate::provider::LaunchedInstance;
@@ -25,8 +24,7 @@ pub fn by_price<'a>(
     own_labels: &[&str],
 ) -> Result<Vec<(&'a InstanceType, &'a Offering)>, RequirementError> {
     let wanted = conversion::requirements(claim)?;
-    let requests = claim.spec.resources.as_ref().and_then(|resources| resources.requests.as_ref());
-    let requests = requests.map_or_else(Resources::new, conversion::resources);
+    let requests = conversion::requests(claim);
     let well_known = |key: &str| WELL_KNOWN.contains(&key) || own_labels.contains(&key);
     let allows = |offered: &Requirements| wanted.compatible(offered, well_known).is_ok();
     let mut choices: Vec<_> = types
@@ -84,5 +82,35 @@ mod tests {
         assert_eq!(choices(&silent, &[]), 0, "a label nobody knows must be asked for");
         let other = claim(json!([{"key": key, "operator": "In", "values": ["z2"]}]));
         assert_eq!(choices(&other, &[key]), 0);
+    }
+    #[test]
+    fn what_an_overlay_adds_to_a_type_refuses_no_claim_for_it() {
+        let offering = Offering { available: true, ..Offering::default() };
+        let capacity = json!({"cpu": "4", "memory": "8Gi"});
+        let list = serde_json::from_value(capacity).expect("resources");
+        let types = [InstanceType {
+            capacity: conversion::resources(&list),
+            offerings: vec![offering],
+            ..InstanceType::default()
+        }];
+        let choices = |requests: serde_json::Value, annotations: serde_json::Value| {
+            let spec = json!({
+                "nodeClassRef": {"group": "g", "kind": "k", "name": "n"}, "requirements": [],
+                "resources": {"requests": requests},
+            });
+            let claim = json!({"metadata": {"name": "a", "annotations": annotations}, "spec": spec});
+            by_price(&types, &serde_json::from_value(claim).expect("a NodeClaim"), &[])
+                .expect("choices")
+                .len()
+        };
+        let overlaid = json!({"karpenter.sh/capacity-overlay-applied": "true"});
+        let fused = json!({"cpu": "1", "example.com/fuse": "1"});
+        assert_eq!(choices(fused.clone(), json!({})), 0);
+        assert_eq!(choices(fused, overlaid.clone()), 1);
+        assert_eq!(
+            choices(json!({"cpu": "5", "example.com/fuse": "1"}), overlaid),
+            0,
+            "of cores it has four"
+        );
     }
 }

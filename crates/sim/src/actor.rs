@@ -6,8 +6,10 @@
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::future::Future;
+use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
@@ -86,16 +88,35 @@ fn pause(failures: u32) -> Duration {
     Duration::from_millis(10 << failures.min(10))
 }
 
-/// Lets an actor live in the cluster until the handle is aborted.
-pub(crate) fn employ<A: Actor>(cluster: &Cluster, mut actor: A) -> JoinHandle<()> {
-    let mut inbox = cluster.subscribe();
-    let cluster = cluster.clone();
+/// Where an actor hears of changes, and what it sees when it does.
+pub(crate) trait Source: Clone + Send + Sync + 'static {
+    /// Everything that happens from now on, after everything that is there already.
+    fn subscribe(&self) -> UnboundedReceiver<Arc<Change>>;
+
+    /// Looks at all objects.
+    fn read<T>(&self, look: impl FnOnce(&Objects) -> T) -> T;
+}
+
+impl Source for Cluster {
+    fn subscribe(&self) -> UnboundedReceiver<Arc<Change>> {
+        Self::subscribe(self)
+    }
+
+    fn read<T>(&self, look: impl FnOnce(&Objects) -> T) -> T {
+        Self::read(self, look)
+    }
+}
+
+/// Lets an actor live in the cluster, or behind a cache of it, until the handle is aborted.
+pub(crate) fn employ<A: Actor>(source: &impl Source, mut actor: A) -> JoinHandle<()> {
+    let mut inbox = source.subscribe();
+    let source = source.clone();
     tokio::spawn(async move {
         let mut agenda = Agenda::new();
         let mut failures: BTreeMap<A::Key, u32> = BTreeMap::new();
         loop {
             while let Ok(change) = inbox.try_recv() {
-                cluster.read(|objects| actor.observe(&change, objects, &mut agenda));
+                source.read(|objects| actor.observe(&change, objects, &mut agenda));
             }
             if let Some(key) = agenda.pop(Instant::now()) {
                 match actor.act(&key, &mut agenda).await {
@@ -117,9 +138,9 @@ pub(crate) fn employ<A: Actor>(cluster: &Cluster, mut actor: A) -> JoinHandle<()
                     () = tokio::time::sleep_until(at) => continue,
                 },
             };
-            // The cluster keeps the other end for as long as this task keeps the cluster.
+            // The source keeps the other end for as long as this task keeps the source.
             let Some(change) = change else { return };
-            cluster.read(|objects| actor.observe(&change, objects, &mut agenda));
+            source.read(|objects| actor.observe(&change, objects, &mut agenda));
         }
     })
 }

@@ -10,6 +10,7 @@
 //! | `topology` | what a Cluster's topology says of its MachineDeployments |
 //! | `deployments` | MachineDeployments: revisions, rollouts |
 //! | `sets`, `preflight` | MachineSets: preflight checks, creation, the order of deletion, remediation |
+//! | `informers` | what these two go by, where it lags |
 //! | `machines`, `draining` | Machines: from bootstrap data to a Node, and back |
 //! | `health` | a MachineHealthCheck over all of them |
 //! | `infrastructure`, `bootstrap`, `misfortune` | what a template's machines do, and what becomes of them |
@@ -26,6 +27,7 @@ mod draining;
 mod economy;
 mod growth;
 mod health;
+mod informers;
 mod infrastructure;
 pub(crate) mod kinds;
 mod leaks;
@@ -60,6 +62,7 @@ pub use checks::{ClaimedMachinesLive, LevelsWithinBounds, OneMachinePerClaim, is
 pub use darkness::NothingGoesInTheDark;
 pub use economy::FewWrites;
 pub use growth::RaisedForSomebody;
+pub use informers::Lag;
 pub use kinds::{Kind, definitions};
 pub use leaks::MachinesGoWithTheirClaims;
 pub use misfortune::Misfortune;
@@ -135,21 +138,32 @@ impl ClusterApi {
     ///
     /// If the server refuses a definition.
     pub async fn install(world: &World) -> Result<Self, Trouble> {
+        Self::install_behind(world, &Lag::none()).await
+    }
+
+    /// As [`Self::install`], with caches that lag behind what there is.
+    ///
+    /// # Errors
+    ///
+    /// If the server refuses a definition.
+    pub async fn install_behind(world: &World, lag: &Lag) -> Result<Self, Trouble> {
         for definition in definitions(&["v1beta2", "v1beta1"]) {
             world.create(definition).await?;
         }
         let cluster = world.cluster();
         let switches = Switches::default();
         let misfortune = Misfortune::none(cluster.entropy());
-        let controllers = vec![
-            employ(cluster, deployments::Deployments::new(cluster, switches.clone())),
+        let (informers, filling) = informers::Informers::begin(cluster, lag);
+        let mut controllers = vec![
+            employ(&informers, deployments::Deployments::new(&informers, switches.clone())),
             employ(cluster, topology::Topology::new(cluster, switches.clone())),
-            employ(cluster, sets::Sets::new(cluster, switches.clone())),
+            employ(&informers, sets::Sets::new(&informers, switches.clone())),
             employ(cluster, machines::Machines::new(cluster, switches.clone())),
             employ(cluster, infrastructure::Infrastructure::new(cluster, misfortune.clone())),
             employ(cluster, bootstrap::Bootstrap::new(cluster)),
             employ(cluster, health::HealthChecks::new(cluster, switches.clone())),
         ];
+        controllers.extend(filling);
         Ok(Self { cluster: cluster.clone(), controllers, switches, misfortune })
     }
 

@@ -84,7 +84,7 @@ pub struct ClusterAPINodeClassSpec {
     /// Whether NodePools need not declare the taints of nodes they could get.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inherit_taints: Option<bool>,
-    /// Who replaces nodes whose template has changed.
+    /// Who replaces nodes whose template has changed; see `drift_of_own_machines` for where it says nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drift: Option<Drift>,
     /// Who replaces Machines that a health check condemns.
@@ -623,6 +623,12 @@ impl ClusterAPINodeClass {
     /// Whether it makes Machines of their own.
     pub fn makes_machines(&self) -> bool {
         self.spec.as_ref().is_some_and(|spec| spec.launch_mode == Some(LaunchMode::Machine))
+    }
+
+    /// Who replaces Machines of their own whose template has changed: no rollout of Cluster API would, so Karpenter does unless the
+    /// NodeClass says otherwise.
+    pub fn drift_of_own_machines(&self) -> Drift {
+        self.spec.as_ref().and_then(|spec| spec.drift).unwrap_or(Drift::Karpenter)
     }
 
     /// What Machines are made from in place of MachineDeployments; nothing but in Machine mode.

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod};
+use karpenter_api::NodeClaim;
 use karpenter_api::conditions::{ConditionStatus, HasConditions as _};
 use karpenter_api::nodeclaim::DISRUPTION_REASON;
 use karpenter_runtime::controller::{Controller, Outcome, ReconcileResult, Reconciler};
@@ -230,8 +231,17 @@ impl Evictor {
             // There is nothing left to drain it from; whoever still wants it gone asks again.
             return self.complete(&id_of(pod));
         };
-        let error = Structured::new(problem).with("Pod", Field::object(&pod.key));
-        self.context.recorder.publish(failed_draining(&node, &error.to_string()));
+        let error = Structured::new(problem).with("Pod", Field::object(&pod.key)).to_string();
+        self.context.recorder.publish(failed_draining(&node, &error));
+        if let Some(claim) = self.context.stores.claim_of(&node).one() {
+            let told = match budget(&refusal) {
+                Some(which) => format!("{error}: {which}"),
+                None => error,
+            };
+            let event = failed_draining_of(&claim, &told);
+            let values = [claim.metadata.name.clone().unwrap_or_default(), pod.key.to_string()];
+            self.context.recorder.publish(event.dedupe_by(values));
+        }
         Ok(Outcome::Requeue)
     }
 
@@ -287,7 +297,13 @@ impl Evictor {
 /// Whether it is a disruption budget that an eviction was refused for: the server says so with the same code as when it is asked
 /// too often.
 fn names_a_budget(refusal: &Status) -> bool {
-    refusal.details.iter().flat_map(|details| &details.causes).any(|cause| cause.reason == BUDGET)
+    budget(refusal).is_some()
+}
+
+/// What the server says of the budget that it refused an eviction for: its name is in it.
+fn budget(refusal: &Status) -> Option<&str> {
+    let mut causes = refusal.details.iter().flat_map(|details| &details.causes);
+    causes.find(|cause| cause.reason == BUDGET).map(|cause| cause.message.as_str())
 }
 
 /// A drain does not get on.
@@ -295,6 +311,13 @@ pub(super) fn failed_draining(node: &Node, problem: &str) -> Event {
     let message = format!("Failed to drain node, {problem}");
     Event::new(reference(node), EventType::Warning, "FailedDraining", message)
         .dedupe_by(node.metadata.name.clone())
+}
+
+/// The same of the NodeClaim whose node it is: nobody need know its Node to learn what holds it up.
+pub(super) fn failed_draining_of(claim: &NodeClaim, problem: &str) -> Event {
+    let message = format!("Failed to drain node, {problem}");
+    Event::new(reference(claim), EventType::Warning, "FailedDraining", message)
+        .dedupe_by(claim.metadata.name.clone())
 }
 
 #[cfg(test)]

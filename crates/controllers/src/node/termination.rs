@@ -26,7 +26,7 @@ use tracing::Instrument as _;
 use tracing::field::Empty;
 
 use super::drain::{Mode, drain};
-use super::eviction::{EvictionQueue, failed_draining};
+use super::eviction::{EvictionQueue, failed_draining, failed_draining_of};
 use super::last_look::LastLook;
 use super::volumes;
 use crate::context::Context;
@@ -335,7 +335,11 @@ impl Termination {
         }
         let name = pass.name();
         if let Err(draining) = drain(&self.context, &self.evictions, name, pass.deadline, Mode::ForceDelete) {
-            self.context.recorder.publish(failed_draining(&pass.node, &draining.to_string()));
+            let problem = draining.to_string();
+            self.context.recorder.publish(failed_draining(&pass.node, &problem));
+            if let Some(claim) = &pass.claim {
+                self.context.recorder.publish(failed_draining_of(claim, &problem));
+            }
             return Ok(Outcome::After(DRAIN_POLL));
         }
         let condition = pass.claim.as_ref().and_then(|claim| claim.condition(DRAINED));

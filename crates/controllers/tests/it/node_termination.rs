@@ -198,6 +198,11 @@ async fn a_budget_that_is_used_up_is_respected_told_and_tried_again() {
     );
     let told = rig.events("Node", &node_name("c")).await;
     assert!(told.iter().any(|said| said.starts_with("FailedDraining: Failed to drain node, ")), "{told:?}");
+    let told = rig.events("NodeClaim", "c").await;
+    let waits = "FailedDraining: Failed to drain node, 1 pods are waiting to be evicted";
+    assert!(told.iter().any(|said| said == waits), "{told:?}");
+    let held = told.iter().find(|said| said.contains("violates a PDB"));
+    assert!(held.is_some_and(|said| said.contains("disruption budget b ")), "it says which: {told:?}");
     rig.delete(&budget).await;
     rig.pass(11 * SECOND).await;
     assert_eq!(leaving(&rig), ["p"]);

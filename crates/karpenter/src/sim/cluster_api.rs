@@ -18,7 +18,7 @@ use karpenter_runtime::environment::Environment;
 use karpenter_sim::chance::{Chance, Span};
 use karpenter_sim::cluster_api::unrest::{BROKEN, TO_BE_TAKEN, Unrest};
 use karpenter_sim::cluster_api::{
-    self, ClaimedMachinesLive, ClusterApi, FewWrites, LevelsWithinBounds, MachinesGoWithTheirClaims,
+    self, ClaimedMachinesLive, ClusterApi, FewWrites, Lag, LevelsWithinBounds, MachinesGoWithTheirClaims,
     NothingGoesInTheDark, OneMachinePerClaim, RaisedForSomebody, RolloutsCount, is_settled,
 };
 use karpenter_sim::faults::{FaultPlan, Faults};
@@ -50,7 +50,8 @@ pub(super) async fn simulate(run: Run) -> Report {
         Ok(world) => world,
         Err(trouble) => return Report::failed_to_begin(&trouble),
     };
-    let capi = match ClusterApi::install(&world).await {
+    let lag = if run.calm { Lag::none() } else { Lag::drawn(world.cluster()) };
+    let capi = match ClusterApi::install_behind(&world, &lag).await {
         Ok(capi) => capi,
         Err(trouble) => return Report::failed_to_begin(&trouble),
     };

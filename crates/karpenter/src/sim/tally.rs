@@ -40,6 +40,8 @@ const HAPPENINGS: &[(&str, &[&str])] = &[
     ("creation-refused", &["somebody: RefuseCreation"]),
     ("held-up-for-long", &["somebody: takes "]),
     ("updated-in-place", &["somebody: UpdateInPlace"]),
+    ("informers-lag", &["informers: the watch of ", "lags by up to"]),
+    ("marks-unseen", &["informers: MachineSet ", " has not heard of a mark"]),
     ("set-back-by-topology", &["topology-controller: PATCH"]),
     ("evicted-deployment", &["/pods/app-", "/eviction? -> 201"]),
     ("evicted-statefulset", &["/pods/db-", "/eviction? -> 201"]),

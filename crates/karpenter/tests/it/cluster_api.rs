@@ -173,6 +173,15 @@ impl Stage {
         of_reason.filter_map(|event| event.message).collect()
     }
 
+    /// Of those about objects of this kind.
+    async fn events_of(&self, kind: &str, reason: &str) -> Vec<String> {
+        let api: Api<k8s_openapi::api::core::v1::Event> = Api::all(self.world.cluster().client("user"));
+        let mut events = api.list(&ListParams::default()).await.expect("events").items;
+        events.retain(|event| event.involved_object.kind.as_deref() == Some(kind));
+        let of_reason = events.into_iter().filter(|event| event.reason.as_deref() == Some(reason));
+        of_reason.filter_map(|event| event.message).collect()
+    }
+
     fn api(&self, kind: Kind) -> Api<DynamicObject> {
         let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(kind.group(), "v1beta2", kind.as_str()));
         Api::namespaced_with(self.world.cluster().client("user"), NAMESPACE, &resource)
@@ -364,6 +373,102 @@ fn a10_drifted_nodes_of_an_on_delete_deployment_are_replaced_one_at_a_time() {
     .expect("a runtime");
 }
 
+/// No fewer pods are ready than this.
+struct RunsAtLeast(usize);
+
+impl Invariant for RunsAtLeast {
+    fn name(&self) -> &'static str {
+        "pods that a budget protects"
+    }
+
+    fn check(&mut self, step: &Step<'_>) -> Result<(), String> {
+        let run = step.objects.pods.values().filter(|pod| is_active(pod) && is_ready(pod)).count();
+        if run < self.0 { Err(format!("{run} pods run, and {} are to", self.0)) } else { Ok(()) }
+    }
+}
+
+#[test]
+fn a9_pods_are_moved_within_their_budget_by_a_rollout_of_cluster_api_and_claims_end_on_the_new_machines() {
+    in_virtual_time(async {
+        let class = json!({"drift": "ClusterAPI"});
+        let stage = Stage::of(Some(["0.40", "0.15"]), &[], class, json!({})).await;
+        stage.apply("app", 4, "2500m", true).await;
+        stage.until("four nodes", |objects| types(objects) == ["small"; 4] && all_run(objects)).await;
+        let budget = json!({
+            "apiVersion": "policy/v1", "kind": "PodDisruptionBudget",
+            "metadata": {"name": "app", "namespace": "default"},
+            "spec": {"minAvailable": 3, "selector": {"matchLabels": {"app": "app"}}},
+        });
+        stage.world.create(budget).await.expect("a budget");
+        stage.world.run_for(MINUTE).await.expect("time passes");
+        stage.world.cluster().watch_over([Box::new(RunsAtLeast(3)) as Box<dyn Invariant>]);
+        let before = stage.world.cluster().read(|objects| {
+            objects.machines.keys().map(ToString::to_string).collect::<std::collections::BTreeSet<_>>()
+        });
+        stage.change("small", json!({"spec": {"template": {"spec": {"version": "v1.37.0"}}}})).await;
+        stage
+            .until("all Machines are new", |objects| {
+                let is_old =
+                    |key: &karpenter_runtime::object_key::ObjectKey| before.contains(&key.to_string());
+                objects.machines.len() == 4 && !objects.machines.keys().any(is_old) && all_run(objects)
+            })
+            .await;
+        stage.world.run_for(15 * MINUTE).await.expect("time passes");
+        stage.world.cluster().read(|objects| {
+            let ids = |found: Vec<Option<&str>>| {
+                found.into_iter().map(|id| id.unwrap_or_default().to_owned()).collect::<Vec<String>>()
+            };
+            let mut of_claims = ids(objects
+                .node_claims
+                .values()
+                .map(|claim| claim.status.as_ref().and_then(|status| status.provider_id.as_deref()))
+                .collect());
+            let mut of_machines = ids(objects
+                .machines
+                .values()
+                .map(|machine| machine.data["spec"]["providerID"].as_str())
+                .collect());
+            of_claims.sort();
+            of_machines.sort();
+            assert_eq!(of_claims, of_machines, "each NodeClaim is bound to a new Machine");
+            assert_eq!((of_claims.len(), replicas(objects, "small"), all_run(objects)), (4, 4, true));
+            assert!(objects.node_claims.values().all(|claim| !is_deleting(&**claim)));
+        });
+    })
+    .expect("a runtime");
+}
+
+#[test]
+fn a_pod_that_wants_what_an_overlay_adds_gets_one_node() {
+    in_virtual_time(async {
+        let settings = ["--feature-gates=NodeOverlay=true"];
+        let stage = Stage::with(Some(["0.40", "0.15"]), &settings).await;
+        // Cluster API knows nothing of it: a device plugin says it of the Nodes.
+        let fused = json!({"spec": {"template": {"spec": {"capacity": {"example.com/fuse": "1"}}}}});
+        let templates = stage.api(Kind::SimMachineTemplate);
+        templates.patch("small", &PatchParams::default(), &Patch::Merge(fused)).await.expect("a template");
+        let overlay = json!({
+            "apiVersion": "karpenter.sh/v1alpha1", "kind": "NodeOverlay", "metadata": {"name": "fuse"},
+            "spec": {"requirements": [], "capacity": {"example.com/fuse": "1"}},
+        });
+        stage.world.create(overlay).await.expect("an overlay");
+        let wants = json!({"cpu": "1", "example.com/fuse": "1"});
+        let pod = json!({
+            "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "fused", "namespace": "default"},
+            "spec": {"terminationGracePeriodSeconds": 0, "containers": [{
+                "name": "main", "image": "registry.k8s.io/pause",
+                "resources": {"requests": wants, "limits": wants},
+            }]},
+        });
+        stage.world.create(pod).await.expect("a pod");
+        stage.until("it runs", all_run).await;
+        stage.world.run_for(5 * MINUTE).await.expect("time passes");
+        assert_eq!(stage.nodes(), ["small"]);
+        assert_eq!(stage.writes("karpenter", "/scale"), 1, "one launch is enough");
+    })
+    .expect("a runtime");
+}
+
 #[test]
 fn a19_a_node_goes_when_its_budget_and_the_hooks_of_others_let_it_and_is_drained_once() {
     for mode in ["MachineDeployment", "Machine"] {
@@ -419,6 +524,8 @@ fn a19_a_node_goes_when_its_budget_and_the_hooks_of_others_let_it_and_is_drained
             );
             let told = stage.events("FailedDraining").await;
             assert!(told.iter().any(|said| said.contains("violates a PDB")), "{mode}: {told:?}");
+            let told = stage.events_of("NodeClaim", "FailedDraining").await;
+            assert!(told.iter().any(|said| said.contains("disruption budget app ")), "{mode}: {told:?}");
             let claim = claims.get(&name).await.expect("the NodeClaim");
             assert_eq!(
                 claim.condition("Drained").map(|c| c.reason().to_owned()).as_deref(),

@@ -10,12 +10,12 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::Switches;
+use super::informers::{Informers, UNSEEN_AGAIN, Unseen};
 use super::kinds::{
     Kind, annotation, condition, controller_of, create, delete, is_paused, keep, label, number, owned_by,
     patch, patch_status, text, with_conditions,
 };
-use crate::actor::{Actor, Agenda};
-use crate::cluster::Cluster;
+use crate::actor::{Actor, Agenda, Source as _};
 use crate::objects::{Change, Objects, is_deleting, uid};
 
 const FINALIZER: &str = "cluster.x-k8s.io/machinedeployment";
@@ -42,10 +42,11 @@ impl Pace {
 
 /// The controller.
 pub(super) struct Deployments {
-    cluster: Cluster,
+    informers: Informers,
     client: kube::Client,
     switches: Switches,
     pace: Pace,
+    unseen: Unseen,
 }
 
 /// A MachineSet with what counts.
@@ -59,14 +60,20 @@ struct Set {
 }
 
 impl Deployments {
-    pub(super) fn new(cluster: &Cluster, switches: Switches) -> Self {
-        Self { cluster: cluster.clone(), client: cluster.client(Self::NAME), switches, pace: Pace::default() }
+    pub(super) fn new(informers: &Informers, switches: Switches) -> Self {
+        Self {
+            informers: informers.clone(),
+            client: informers.truth().client(Self::NAME),
+            switches,
+            pace: Pace::default(),
+            unseen: Unseen::default(),
+        }
     }
 
-    async fn reconcile(&self, deployment: &DynamicObject) -> Result<(), kube::Error> {
+    async fn reconcile(&mut self, deployment: &DynamicObject) -> Result<(), kube::Error> {
         let key = ObjectKey::of(deployment);
         let template = deployment.data.pointer("/spec/template").cloned().unwrap_or_default();
-        let mut sets = self.cluster.read(|objects| sets_of(objects, deployment));
+        let mut sets = self.informers.read(|objects| sets_of(objects, deployment));
         // Oldest first.
         sets.sort_by_key(|set| (revision(&set.object), set.object.metadata.name.clone()));
         let current = sets.iter().position(|set| same_template(&set.object, &template));
@@ -79,7 +86,7 @@ impl Deployments {
         };
         let new = sets.remove(current);
         if let Some(change) = in_place(deployment, &new.object) {
-            patch(&self.client, Kind::MachineSet, &ObjectKey::of(&*new.object), change).await?;
+            self.patch_set(&new.object, change).await?;
         }
         let replicas = number(deployment, "/spec/replicas");
         let on_delete = text(deployment, "/spec/rollout/strategy/type") == "OnDelete";
@@ -112,8 +119,8 @@ impl Deployments {
     }
 
     /// Its MachineSets go first, and with them their Machines.
-    async fn take_down(&self, deployment: &DynamicObject) -> Result<(), kube::Error> {
-        let sets: Vec<Arc<DynamicObject>> = self.cluster.read(|objects| {
+    async fn take_down(&mut self, deployment: &DynamicObject) -> Result<(), kube::Error> {
+        let sets: Vec<Arc<DynamicObject>> = self.informers.read(|objects| {
             let owned = objects.machine_sets.values();
             owned
                 .filter(|set| controller_of(set, Kind::MachineDeployment) == Some(uid(deployment)))
@@ -134,11 +141,11 @@ impl Deployments {
         let namespace = deployment.metadata.namespace.as_deref().unwrap_or_default();
         let name = text(deployment, "/spec/template/spec/infrastructureRef/name");
         let key = ObjectKey::namespaced(namespace, name);
-        self.cluster.read(|objects| objects.sim_machine_templates.contains_key(&key))
+        self.informers.read(|objects| objects.sim_machine_templates.contains_key(&key))
     }
 
     async fn create_set(
-        &self,
+        &mut self,
         deployment: &DynamicObject,
         template: &Value,
         last: i64,
@@ -168,23 +175,33 @@ impl Deployments {
             },
         });
         create(&self.client, Kind::MachineSet, set).await?;
+        let made = ObjectKey::namespaced(key.namespace.clone(), name.as_str());
+        self.unseen.expect(&self.informers, &key, Kind::MachineSet, made);
         let revision = json!({"metadata": {"annotations": {REVISION: (last + 1).to_string()}}});
         patch(&self.client, Kind::MachineDeployment, &key, revision).await
     }
 
-    async fn scale(&self, set: &Set, replicas: i64) -> Result<(), kube::Error> {
+    async fn scale(&mut self, set: &Set, replicas: i64) -> Result<(), kube::Error> {
         let replicas = replicas.max(0);
         if replicas == set.replicas {
             return Ok(());
         }
-        let key = ObjectKey::of(&*set.object);
-        patch(&self.client, Kind::MachineSet, &key, json!({"spec": {"replicas": replicas}})).await
+        self.patch_set(&set.object, json!({"spec": {"replicas": replicas}})).await
+    }
+
+    async fn patch_set(&mut self, set: &DynamicObject, change: Value) -> Result<(), kube::Error> {
+        let key = ObjectKey::of(set);
+        patch(&self.client, Kind::MachineSet, &key, change).await?;
+        let owner = label(set, "cluster.x-k8s.io/deployment-name");
+        let owner = ObjectKey::namespaced(key.namespace.clone(), owner);
+        self.unseen.expect(&self.informers, &owner, Kind::MachineSet, key);
+        Ok(())
     }
 
     /// No more than the surge above what is wanted, and no fewer available than may be missing; the oldest MachineSet shrinks first,
     /// its unavailable Machines before the others.
     async fn rolling_update(
-        &self,
+        &mut self,
         new: &Set,
         old: &[Set],
         replicas: i64,
@@ -214,7 +231,7 @@ impl Deployments {
     }
 
     /// Old MachineSets only follow what is deleted, and the new one fills up; of what is too much nevertheless the oldest gives first.
-    async fn on_delete(&self, new: &Set, old: &[Set], replicas: i64) -> Result<(), kube::Error> {
+    async fn on_delete(&mut self, new: &Set, old: &[Set], replicas: i64) -> Result<(), kube::Error> {
         let all = || old.iter().chain([new]);
         let sum: i64 = all().map(|set| set.replicas.max(set.there)).sum();
         let wanted = if new.replicas > replicas { replicas } else { new.replicas + (replicas - sum).max(0) };
@@ -222,10 +239,9 @@ impl Deployments {
         let mut excess = wanted + old.iter().map(|set| set.replicas).sum::<i64>() - replicas;
         excess -= old.iter().map(|set| (set.replicas - set.there).max(0)).sum::<i64>();
         for set in old {
-            let key = ObjectKey::of(&*set.object);
             if annotation(&set.object, DISABLE_CREATE).is_none() {
                 let disable = json!({"metadata": {"annotations": {DISABLE_CREATE: "true"}}});
-                patch(&self.client, Kind::MachineSet, &key, disable).await?;
+                self.patch_set(&set.object, disable).await?;
             }
             let aligned = set.replicas.min(set.there);
             let less = excess.clamp(0, aligned);
@@ -361,11 +377,15 @@ impl Actor for Deployments {
             agenda.after(key.clone(), RATE);
             return Ok(());
         }
+        if self.unseen.is_awaited(&self.informers, key) {
+            agenda.after(key.clone(), UNSEEN_AGAIN);
+            return Ok(());
+        }
         if let Some(rest) = self.pace.too_soon(key) {
             agenda.after(key.clone(), rest);
             return Ok(());
         }
-        let (deployment, paused) = self.cluster.read(|objects| {
+        let (deployment, paused) = self.informers.read(|objects| {
             let deployment = objects.machine_deployments.get(key).cloned();
             let paused = deployment.as_ref().is_some_and(|d| is_paused(d, cluster_of(objects, d)));
             (deployment, paused)

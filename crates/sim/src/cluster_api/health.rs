@@ -1,5 +1,5 @@
 //! A MachineHealthCheck over all Machines: one whose Node has been unready for five minutes, or has not come within twenty, is
-//! condemned. Who replaces it is its owner's affair. When too many are unhealthy at once that is said of each, and none is condemned:
+//! condemned, and one that somebody says is to be replaced. Who replaces it is its owner's affair. When too many are unhealthy at once that is said of each, and none is condemned:
 //! more likely something else is broken.
 
 use std::time::Duration;
@@ -36,21 +36,27 @@ impl HealthChecks {
 
     /// What is wrong with a Machine, or when to look again.
     fn judge(&self, machine: &DynamicObject) -> Verdict {
-        if condition(machine, "NodeHealthy") == "True" || annotation(machine, SKIP).is_some() {
+        if annotation(machine, SKIP).is_some() {
+            return Verdict::Fine;
+        }
+        if annotation(machine, FORCE).is_some() {
+            return FORCED;
+        }
+        if condition(machine, "NodeHealthy") == "True" {
             return Verdict::Fine;
         }
         let now = self.cluster.now();
         let born = machine.metadata.creation_timestamp.as_ref().map_or(now, |time| time.0);
         let node = text(machine, "/status/nodeRef/name");
         if node.is_empty() {
-            return if now.duration_since(born) >= STARTUP { Verdict::Condemned } else { Verdict::Later };
+            return if now.duration_since(born) >= STARTUP { UNHEALTHY } else { Verdict::Later };
         }
         let unready_since = self.cluster.read(|objects| Some(unready_since(objects.node(node)?)));
         match unready_since {
             // The Node is gone.
-            None => Verdict::Condemned,
+            None => UNHEALTHY,
             Some(None) => Verdict::Later,
-            Some(Some(since)) if now.duration_since(since) >= UNREADY => Verdict::Condemned,
+            Some(Some(since)) if now.duration_since(since) >= UNREADY => UNHEALTHY,
             Some(Some(_)) => Verdict::Later,
         }
     }
@@ -62,18 +68,25 @@ impl HealthChecks {
         let unhealthy = machines
             .iter()
             .filter(|machine| !is_deleting(&***machine))
-            .filter(|machine| matches!(self.judge(machine), Verdict::Condemned));
+            .filter(|machine| matches!(self.judge(machine), Verdict::Condemned { .. }));
         unhealthy.count() > most
     }
 }
 
+/// On a Machine: it is well whatever its Node says.
 const SKIP: &str = "cluster.x-k8s.io/skip-remediation";
+/// On a Machine: it is to be replaced, however well it is.
+const FORCE: &str = "cluster.x-k8s.io/remediate-machine";
 
 enum Verdict {
     Fine,
     Later,
-    Condemned,
+    Condemned { reason: &'static str, message: &'static str },
 }
+
+const UNHEALTHY: Verdict = Verdict::Condemned { reason: "UnhealthyNode", message: "its Node is unhealthy" };
+const FORCED: Verdict =
+    Verdict::Condemned { reason: "HasRemediateAnnotation", message: "somebody wants it replaced" };
 
 /// Since when a Node has not been ready.
 fn unready_since(node: &k8s_openapi::api::core::v1::Node) -> Option<Timestamp> {
@@ -111,9 +124,9 @@ impl Actor for HealthChecks {
         match self.judge(&machine) {
             Verdict::Fine => {}
             Verdict::Later => agenda.after(key.clone(), AGAIN),
-            Verdict::Condemned => {
+            Verdict::Condemned { reason, message } => {
                 let said = [
-                    ("HealthCheckSucceeded", false, "UnhealthyNode", "its Node is unhealthy"),
+                    ("HealthCheckSucceeded", false, reason, message),
                     ("OwnerRemediated", false, "WaitingForRemediation", ""),
                 ];
                 let said = if self.is_short_circuited() { &said[..1] } else { &said[..] };
@@ -125,5 +138,52 @@ impl Actor for HealthChecks {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::cluster_api::kinds::patch;
+    use crate::cluster_api::{self, ClusterApi};
+    use crate::world::{World, WorldOptions, in_virtual_time};
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn a_machine_that_somebody_wants_replaced_is_condemned_however_well_it_is_unless_it_is_to_be_left_alone()
+    {
+        in_virtual_time(async {
+            let world = World::new(WorldOptions::default()).await.expect("a world");
+            let capi = ClusterApi::install(&world).await.expect("Cluster API");
+            capi.check_health(true);
+            let mut deployment = cluster_api::machine_deployment("fleet", "c", "m", "t", &[]);
+            deployment["spec"]["replicas"] = 2.into();
+            for object in [
+                json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "fleet"}}),
+                cluster_api::cluster("fleet", "c"),
+                cluster_api::template("fleet", "t", json!({"provisionSeconds": 1, "joinSeconds": 1})),
+                deployment,
+            ] {
+                world.create(object).await.expect("an object");
+            }
+            world.run_for(60 * SECOND).await.expect("no broken rule");
+            let names =
+                || world.cluster().read(|objects| objects.machines.keys().cloned().collect::<Vec<_>>());
+            let [first, second] = <[ObjectKey; 2]>::try_from(names()).expect("two Machines");
+            let client = world.cluster().client("user");
+            let both = json!({"metadata": {"annotations": {FORCE: "", SKIP: ""}}});
+            patch(&client, Kind::Machine, &first, both).await.expect("annotations");
+            let forced = json!({"metadata": {"annotations": {FORCE: ""}}});
+            patch(&client, Kind::Machine, &second, forced).await.expect("an annotation");
+            world.run_for(120 * SECOND).await.expect("no broken rule");
+            let left = names();
+            assert_eq!(left.len(), 2, "another is made");
+            assert!(left.contains(&first), "it is left alone");
+            assert!(!left.contains(&second), "it is replaced");
+        })
+        .expect("a runtime");
     }
 }

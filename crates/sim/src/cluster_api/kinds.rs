@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::actor::{code, unless_gone};
 
 /// A kind.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     /// A cluster.
     Cluster,

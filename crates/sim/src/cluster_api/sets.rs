@@ -11,17 +11,19 @@ use tokio::time::Instant;
 
 use super::Switches;
 use super::deployments::{Pace, RATE, cluster_of, merge};
+use super::informers::{Informers, UNSEEN_AGAIN, Unseen};
 use super::kinds::{
     Kind, annotation, condition, controller_of, create, delete, is_paused, keep, label, number, owned_by,
     patch, patch_status, text, with_conditions,
 };
 use super::preflight::hold;
-use crate::actor::{Actor, Agenda, unless_gone};
+use crate::actor::{Actor, Agenda, Source as _, unless_gone};
 use crate::chance::Chance;
-use crate::cluster::Cluster;
 use crate::objects::{Change, Objects, is_deleting, uid};
 
 const FINALIZER: &str = "cluster.x-k8s.io/machineset";
+/// On a Machine: it goes before others.
+const MARK: &str = "cluster.x-k8s.io/delete-machine";
 const REVISION: &str = "machinedeployment.clusters.x-k8s.io/revision";
 
 /// How often a MachineSet that is held back looks again.
@@ -34,11 +36,12 @@ type Refused = (&'static str, String);
 
 /// The controller.
 pub(super) struct Sets {
-    cluster: Cluster,
+    informers: Informers,
     client: kube::Client,
     chance: Chance,
     switches: Switches,
     pace: Pace,
+    unseen: Unseen,
     /// When each MachineSet last made a Machine, where they come one after the other.
     last_made: BTreeMap<ObjectKey, Instant>,
     /// How many each has yet to make of those that it lacked when it began: it makes all of them, whatever is wanted by then.
@@ -46,13 +49,15 @@ pub(super) struct Sets {
 }
 
 impl Sets {
-    pub(super) fn new(cluster: &Cluster, switches: Switches) -> Self {
+    pub(super) fn new(informers: &Informers, switches: Switches) -> Self {
+        let cluster = informers.truth();
         Self {
-            cluster: cluster.clone(),
+            informers: informers.clone(),
             client: cluster.client(Self::NAME),
             chance: Chance::new(cluster.entropy(), Self::NAME),
             switches,
             pace: Pace::default(),
+            unseen: Unseen::default(),
             last_made: BTreeMap::new(),
             begun: BTreeMap::new(),
         }
@@ -60,15 +65,15 @@ impl Sets {
 
     async fn reconcile(&mut self, set: &DynamicObject) -> Result<Option<Duration>, kube::Error> {
         self.adopt(set).await?;
-        let (machines, held) = self.cluster.read(|objects| (machines_of(objects, set), hold(objects, set)));
+        let (machines, held) = self.informers.read(|objects| (machines_of(objects, set), hold(objects, set)));
         for machine in &machines {
             if let Some(change) = in_place(set, machine) {
                 patch(&self.client, Kind::Machine, &ObjectKey::of(&**machine), change).await?;
             }
         }
-        let at_once = self.cluster.read(|objects| remediated_at_once(objects, set));
+        let at_once = self.informers.read(|objects| remediated_at_once(objects, set));
         for machine in condemned(&machines, at_once).iter().filter(|_| held.is_none()) {
-            delete(&self.client, Kind::Machine, machine).await?;
+            self.delete_machine(set, machine).await?;
         }
         let replicas = usize::try_from(number(set, "/spec/replicas")).unwrap_or(0);
         let mut again = None;
@@ -119,9 +124,10 @@ impl Sets {
                 };
                 priority(b).cmp(&priority(a)).then(by_age).then_with(|| name(a).cmp(&name(b)))
             });
+            self.note_unseen_marks(&key, &machines);
             for machine in order.iter().take(machines.len() - replicas) {
                 if !is_deleting(&**machine) {
-                    delete(&self.client, Kind::Machine, machine).await?;
+                    self.delete_machine(set, machine).await?;
                 }
             }
         }
@@ -147,7 +153,7 @@ impl Sets {
 
     /// Takes Machines that its selector matches and that belong to nobody.
     async fn adopt(&self, set: &DynamicObject) -> Result<(), kube::Error> {
-        for machine in self.cluster.read(|objects| orphans_for(objects, set)) {
+        for machine in self.informers.read(|objects| orphans_for(objects, set)) {
             let mut owners: Vec<Value> =
                 machine.metadata.owner_references.iter().flatten().map(|owner| json!(owner)).collect();
             owners.push(owned_by(Kind::MachineSet, set));
@@ -179,16 +185,42 @@ impl Sets {
     }
 
     /// Its Machines go first.
-    async fn take_down(&self, set: &DynamicObject) -> Result<(), kube::Error> {
-        let machines = self.cluster.read(|objects| machines_of(objects, set));
+    async fn take_down(&mut self, set: &DynamicObject) -> Result<(), kube::Error> {
+        let machines = self.informers.read(|objects| machines_of(objects, set));
         if machines.is_empty() {
             let free = json!({"metadata": {"finalizers": null}});
             return patch(&self.client, Kind::MachineSet, &ObjectKey::of(set), free).await;
         }
         for machine in machines.iter().filter(|machine| !is_deleting(&***machine)) {
-            delete(&self.client, Kind::Machine, machine).await?;
+            self.delete_machine(set, machine).await?;
         }
         Ok(())
+    }
+
+    async fn delete_machine(
+        &mut self,
+        set: &DynamicObject,
+        machine: &DynamicObject,
+    ) -> Result<(), kube::Error> {
+        delete(&self.client, Kind::Machine, machine).await?;
+        self.unseen.expect(&self.informers, &ObjectKey::of(set), Kind::Machine, ObjectKey::of(machine));
+        Ok(())
+    }
+
+    /// Puts on the tape that it chooses among Machines without having heard yet that one is marked.
+    fn note_unseen_marks(&self, key: &ObjectKey, machines: &[Arc<DynamicObject>]) {
+        let is_marked = |machine: &DynamicObject| annotation(machine, MARK).is_some();
+        let truth = self.informers.truth();
+        let unseen = truth.read(|objects| {
+            let mut unmarked = machines.iter().filter(|machine| !is_marked(machine));
+            unmarked.any(|machine| {
+                objects.machines.get(&ObjectKey::of(&**machine)).is_some_and(|now| is_marked(now))
+            })
+        });
+        if unseen {
+            let deed = format!("MachineSet {} has not heard of a mark", key.name);
+            truth.record(&"informers".into(), deed, "noted".to_owned(), &[]);
+        }
     }
 
     /// Makes a Machine and its clones, or says what it was refused; then nothing of it stays.
@@ -219,7 +251,7 @@ impl Sets {
                 continue;
             };
             let from = reference["name"].as_str().unwrap_or_default().to_owned();
-            let behaviour = self.cluster.read(|objects| {
+            let behaviour = self.informers.read(|objects| {
                 let templates = match kind {
                     Kind::SimConfig => &objects.sim_config_templates,
                     _ => &objects.sim_machine_templates,
@@ -260,7 +292,10 @@ impl Sets {
             self.clean_up(&clones).await?;
             return Ok(Err(("MachineCreationFailed", refusal)));
         }
-        create(&self.client, Kind::Machine, machine).await.map(Ok)
+        create(&self.client, Kind::Machine, machine).await?;
+        let made = ObjectKey::namespaced(namespace, name.as_str());
+        self.unseen.expect(&self.informers, &key, Kind::Machine, made);
+        Ok(Ok(()))
     }
 
     /// Deletes what was cloned for a Machine that was refused.
@@ -365,7 +400,7 @@ fn orphans_for(objects: &Objects, set: &DynamicObject) -> Vec<Arc<DynamicObject>
 fn priority(machine: &DynamicObject) -> u32 {
     if is_deleting(machine) {
         100
-    } else if annotation(machine, "cluster.x-k8s.io/delete-machine").is_some() {
+    } else if annotation(machine, MARK).is_some() {
         80
     } else if condition(machine, "Updating") == "True" {
         75
@@ -413,11 +448,15 @@ impl Actor for Sets {
             agenda.after(key.clone(), RATE);
             return Ok(());
         }
+        if self.unseen.is_awaited(&self.informers, key) {
+            agenda.after(key.clone(), UNSEEN_AGAIN);
+            return Ok(());
+        }
         if let Some(rest) = self.pace.too_soon(key) {
             agenda.after(key.clone(), rest);
             return Ok(());
         }
-        let (set, paused) = self.cluster.read(|objects| {
+        let (set, paused) = self.informers.read(|objects| {
             let set = objects.machine_sets.get(key).cloned();
             let paused = set.as_ref().is_some_and(|set| is_paused(set, cluster_of(objects, set)));
             (set, paused)

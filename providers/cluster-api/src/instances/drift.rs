@@ -34,7 +34,11 @@ pub enum Standing {
 /// Why a NodeClaim's Machine is no longer what it should be.
 pub fn drifted(fleet: &Fleet, claim: &NodeClaim) -> Option<&'static str> {
     let class = fleet.node_class(&claim.spec.node_class_ref.name)?;
-    if class.spec().drift.unwrap_or_default() != Drift::Karpenter {
+    let drift = match fleet.node_claims.target(claim).is_some_and(|target| target.standalone) {
+        true => class.drift_of_own_machines(),
+        false => class.spec().drift.unwrap_or_default(),
+    };
+    if drift != Drift::Karpenter {
         return None;
     }
     match standing(fleet, claim, &class)? {

@@ -32,10 +32,10 @@ impl Duties {
         self.told = 0;
     }
 
-    /// Tells whether a NodeClaim's Machine is what would be made now, once it has a Node.
+    /// Tells whether a NodeClaim's Machine of its own is what would be made now, once it has a Node.
     pub(crate) async fn tell_standing(&mut self, fleet: &Fleet, machine: &Machine, claim: &NodeClaim) {
         let Some(class) = fleet.node_class(&claim.spec.node_class_ref.name) else { return };
-        let is_ours_to_say = class.spec().drift == Some(Drift::Karpenter);
+        let is_ours_to_say = class.drift_of_own_machines() == Drift::Karpenter;
         if !is_ours_to_say || machine.node_name.is_none() {
             return;
         }

@@ -50,7 +50,7 @@ use jiff::{SignedDuration, Timestamp};
 use karpenter_runtime::object_key::ObjectKey;
 use tokio::time::Instant;
 
-use super::level::{level, level_of_another};
+use super::level::{heard_of, level, level_of_another};
 use super::rollout::Rollout;
 use crate::client::machine::Machine;
 use crate::client::scalable::Scalable;
@@ -120,6 +120,10 @@ pub struct Sightings {
     pub lowered: Option<Instant>,
     /// How many Machines may come to be, by levels that MachineSets may yet go by.
     pub most: Option<Most>,
+    /// Machines, by uid, of which MachineSets may yet have to hear that they go: since when they do.
+    pub leaving: BTreeMap<String, Instant>,
+    /// All Machines, by uid.
+    pub there: BTreeSet<String>,
 }
 
 impl Sightings {
@@ -147,6 +151,10 @@ pub(super) const SETTLING: Duration = Duration::from_secs(30);
 
 /// So long MachineSets may go by an older level: a new one reaches them by way of their MachineDeployment.
 pub(super) const AFTER_SHRINKING: Duration = Duration::from_secs(5);
+
+/// So long it may take until MachineSets have heard that a Machine is marked, or goes: by another watch than that by which they hear of
+/// the level. One that heard of the level first would take another Machine.
+pub(super) const HEARD: Duration = Duration::from_secs(3);
 
 /// What there is.
 #[derive(Clone, Debug)]
@@ -289,6 +297,8 @@ pub fn plan(situation: &Situation<'_>) -> Plan {
     if situation.sightings.most.is_none() && !sorted.marked.is_empty() {
         plan.sightings.lowered = Some(situation.instant);
     }
+    plan.sightings.leaving = leaving(situation, &sorted);
+    plan.sightings.there = situation.machines.iter().map(|machine| machine.uid.clone()).collect();
     let waiting = waiting(situation);
     // One that is not ours yet is left alone until somebody wants a node of it.
     if epoch.is_none() && waiting.is_empty() && sorted.claimed.is_empty() && sorted.marked.is_empty() {
@@ -339,6 +349,7 @@ pub fn plan(situation: &Situation<'_>) -> Plan {
         let over = waiting.is_empty() && !leaving && !plan.writes() && is_followed(situation);
         plan.dismiss = epoch.is_some() && over;
     }
+    plan.replicas = plan.replicas.and_then(|level| heard_of(situation, &sorted, level, &mut plan));
     if plan.replicas.is_some_and(|level| level < situation.scalable.replicas) {
         plan.sightings.shrank = Some(situation.instant);
         plan.sightings.lowered = Some(situation.instant);
@@ -533,6 +544,18 @@ fn sort<'a>(situation: &Situation<'a>, epoch: Option<Timestamp>) -> Sorted<'a> {
         machines.sort_by(|a, b| (a.created, &a.key).cmp(&(b.created, &b.key)));
     }
     sorted
+}
+
+/// Machines that go, and those that went a moment ago, by uid: since when.
+fn leaving(situation: &Situation<'_>, sorted: &Sorted<'_>) -> BTreeMap<String, Instant> {
+    let before = &situation.sightings.leaving;
+    let there: BTreeSet<&str> = situation.machines.iter().map(|machine| machine.uid.as_str()).collect();
+    let going = situation.machines.iter().filter(|machine| machine.deleting);
+    let going = sorted.marked.iter().copied().chain(going).map(|machine| &machine.uid);
+    let vanished = situation.sightings.there.iter().filter(|uid| !there.contains(uid.as_str()));
+    let lately = before.iter().filter(|(_, since)| situation.age(**since) < HEARD).map(|(uid, _)| uid);
+    let since = |uid: &String| (uid.clone(), *before.get(uid).unwrap_or(&situation.instant));
+    going.chain(vanished).chain(lately).map(since).collect()
 }
 
 /// NodeClaims without a Machine, oldest first. One whose Machine is leaving, or was there and is gone, waits for nothing any

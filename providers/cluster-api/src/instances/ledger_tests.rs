@@ -6,6 +6,9 @@ use crate::fixtures::{deployment_json, machine, read_deployment};
 #[path = "ledger_protected_tests.rs"]
 mod protected;
 
+#[path = "ledger_marks_tests.rs"]
+mod marks;
+
 const OWNER: &str = "cluster-uid";
 const EPOCH_SECOND: i64 = 100;
 
@@ -97,6 +100,7 @@ impl Case {
     fn mark(mut self, name: &str, mark: &str) -> Self {
         let machine = self.machines.iter_mut().find(|m| &*m.key.name == name).expect("a Machine");
         machine.annotations.insert(names::DELETE_MACHINE.into(), mark.into());
+        self.sightings.leaving.insert(machine.uid.clone(), Instant::now());
         self
     }
 
@@ -109,7 +113,9 @@ impl Case {
     }
 
     fn deleting(mut self, name: &str) -> Self {
-        self.machines.iter_mut().find(|m| &*m.key.name == name).expect("a Machine").deleting = true;
+        let machine = self.machines.iter_mut().find(|m| &*m.key.name == name).expect("a Machine");
+        machine.deleting = true;
+        self.sightings.leaving.insert(machine.uid.clone(), Instant::now());
         self
     }
 
@@ -327,11 +333,8 @@ fn a_machine_that_someone_deletes_may_be_replaced_while_another_has_no_node_yet(
     assert_eq!((first.replicas, marked(&first)), (None, vec![]));
     let late = Case { sightings: first.sightings, instant: case.instant + Duration::from_secs(300), ..case };
     let plan = late.plan();
-    assert_eq!(
-        (marked(&plan), plan.replicas),
-        (vec![("replacement", SURPLUS_MARK)], Some(2)),
-        "it goes by name"
-    );
+    assert_eq!(marked(&plan), [("replacement", SURPLUS_MARK)], "it goes by name");
+    assert_eq!(late.marked_by(plan).plan().replicas, Some(2));
 }
 
 #[test]
@@ -398,7 +401,8 @@ fn surplus_goes_after_its_time_and_not_before() {
     case.sightings = first.sightings;
     case.instant += Duration::from_secs(300);
     let plan = case.plan();
-    assert_eq!((marked(&plan), plan.replicas), (vec![("extra", SURPLUS_MARK)], Some(1)));
+    assert_eq!(marked(&plan), [("extra", SURPLUS_MARK)]);
+    assert_eq!(case.marked_by(plan).plan().replicas, Some(1));
 }
 
 #[test]
@@ -505,7 +509,8 @@ fn machines_of_node_claims_that_are_gone_go() {
     let mut case = Case::new(2).claimed(&["a", "b"]);
     case.gone.insert("uid-b".into());
     let plan = case.plan();
-    assert_eq!((marked(&plan), plan.replicas), (vec![("m-b", "uid-b")], Some(1)));
+    assert_eq!(marked(&plan), [("m-b", "uid-b")]);
+    assert_eq!(case.marked_by(plan).plan().replicas, Some(1));
 }
 
 #[test]
@@ -625,7 +630,9 @@ fn surplus_of_a_rollout_that_does_not_end_goes_after_its_time() {
     let late =
         Case { sightings: first.sightings, instant: case().instant + Duration::from_secs(301), ..case() };
     let plan = late.plan();
-    assert_eq!((marked(&plan), plan.replicas), (vec![("old", SURPLUS_MARK)], Some(1)));
+    assert_eq!((marked(&plan), plan.replicas), (vec![("old", SURPLUS_MARK)], None));
+    let plan = late.marked_by(plan).plan();
+    assert_eq!((marked(&plan), plan.replicas), (vec![], Some(1)));
     assert!(plan.removals.is_empty(), "the MachineSet takes it; deleted, it would be made again");
     let after = Case::new(1).claimed(&["a"]).free(&["old"]).mark("old", SURPLUS_MARK);
     let after = Case { rollout: Some(rolling()), ..after };

@@ -8,8 +8,8 @@ use karpenter_runtime::object_key::ObjectKey;
 use tokio::time::Instant;
 
 use super::ledger::{
-    AFTER_SHRINKING, ClaimFacts, Plan, Rise, SETTLING, SURPLUS_MARK, Situation, Sorted, count, dispensable,
-    is_marked_for_its_claim, is_our_mark, may_lower, rise,
+    AFTER_SHRINKING, ClaimFacts, HEARD, Plan, Rise, SETTLING, SURPLUS_MARK, Situation, Sorted, count,
+    dispensable, is_marked_for_its_claim, is_our_mark, may_lower, rise,
 };
 use super::rollout::{Excess, Rollout};
 use crate::client::machine::Machine;
@@ -219,6 +219,33 @@ fn level_in_rollout(
     let lowered = rollout.lowered(&Excess { current, wanted, machines: situation.machines, marked, spare });
     plan.marks.extend(lowered.marks.into_iter().map(|key| (key, SURPLUS_MARK.to_owned())));
     lowered.level
+}
+
+/// A level as far as MachineSets have heard of what goes: one higher for each Machine of which they may not have. In a rollout it matters
+/// which MachineSets those belong to, so there they must have heard of every mark; what goes besides they take themselves.
+pub(super) fn heard_of(
+    situation: &Situation<'_>,
+    sorted: &Sorted<'_>,
+    level: i32,
+    plan: &mut Plan,
+) -> Option<i32> {
+    let current = situation.scalable.replicas;
+    if level >= current {
+        return Some(level);
+    }
+    let leaving = &plan.sightings.leaving;
+    let since: Vec<Instant> = match situation.rollout {
+        None => leaving.values().copied().collect(),
+        Some(_) => sorted.marked.iter().filter_map(|machine| leaving.get(&machine.uid).copied()).collect(),
+    };
+    let waits = since.into_iter().filter_map(|since| HEARD.checked_sub(situation.age(since)));
+    let unheard: Vec<Duration> = waits.filter(|rest| !rest.is_zero()).collect();
+    let newly_marked = count(plan.marks.len());
+    let rest = if newly_marked > 0 { Some(HEARD) } else { unheard.iter().min().copied() };
+    let Some(rest) = rest else { return Some(level) };
+    plan.look_again(rest);
+    let higher = level.saturating_add(count(unheard.len())).saturating_add(newly_marked);
+    Some(higher).filter(|higher| *higher < current && situation.rollout.is_none())
 }
 
 /// Marked Machines that the MachineSets will not take by themselves at this level.

@@ -208,8 +208,7 @@ impl Catalog {
     /// `minValues`.
     pub fn choices(&self, claim: &NodeClaim, relaxed: bool) -> Result<Vec<&Entry>, NoOffer> {
         let requirements = conversion::requirements(claim)?;
-        let requests = claim.spec.resources.as_ref().and_then(|resources| resources.requests.as_ref());
-        let requests = requests.map(conversion::resources).unwrap_or_default();
+        let requests = conversion::requests(claim);
         let own_labels = claim.metadata.labels.clone().unwrap_or_default();
         let mut against = Vec::new();
         let mut choices = Vec::new();

@@ -73,7 +73,7 @@ fn spec() -> Schema {
         .optional(
             "drift",
             Schema::string()
-                .describe("Who replaces nodes whose template has changed: Cluster API by its rollouts (ClusterAPI, the default), Karpenter under its budgets (Karpenter; use OnDelete MachineDeployments), or nobody (Off).")
+                .describe("Who replaces nodes whose template has changed: Cluster API by its rollouts (ClusterAPI, the default of Machines that MachineSets make), Karpenter under its budgets (Karpenter, the default of Machines that it makes itself, which no rollout replaces; use OnDelete MachineDeployments), or nobody (Off).")
                 .one_of(&["Karpenter", "ClusterAPI", "Off"]),
         )
         .optional(

@@ -267,6 +267,37 @@ fn a_template_of_the_node_class_that_changes_is_drift() {
     });
 }
 
+#[test]
+fn machines_of_their_own_drift_where_a_node_class_does_not_say_otherwise_and_those_of_machine_sets_do_not() {
+    let drifts = Some("KubernetesVersionDrift");
+    for (mode, said, drifted) in [
+        ("Machine", None, drifts),
+        ("Machine", Some("Karpenter"), drifts),
+        ("Machine", Some("ClusterAPI"), None),
+        ("Machine", Some("Off"), None),
+        ("MachineDeployment", None, None),
+        ("MachineDeployment", Some("Karpenter"), drifts),
+    ] {
+        scenario(async {
+            let mut class = json!({"launchMode": mode});
+            if let Some(said) = said {
+                class["drift"] = said.into();
+            }
+            let rig = Rig::new(class).await;
+            rig.deployment("m", &[(MAX, "10")]).await;
+            let on_delete = json!({"spec": {"rollout": {"strategy": {"type": "OnDelete"}}}});
+            rig.patch(Kind::MachineDeployment, "m", on_delete).await;
+            rig.karpenter.start();
+            rig.want(1);
+            rig.until("the node is ready", 5 * MINUTE, |objects| initialized(objects) == 1).await;
+            let change = json!({"spec": {"template": {"spec": {"version": "v1.36.9"}}}});
+            rig.patch(Kind::MachineDeployment, "m", change).await;
+            rig.pass(MINUTE).await;
+            assert_eq!(rig.drifted("n1").as_deref(), drifted, "{mode}, {said:?}");
+        });
+    }
+}
+
 /// The status and reason of a Machine's condition.
 fn told(objects: &Objects, kind: &str) -> Vec<(String, String)> {
     let conditions = objects.machines.values().filter_map(|machine| {

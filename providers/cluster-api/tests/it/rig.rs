@@ -15,7 +15,7 @@ use karpenter_provider_cluster_api::ClusterAPINodeClass;
 use karpenter_provider_cluster_api::client::settings::Settings;
 use karpenter_provider_cluster_api::nodeclass::ResourceStatus;
 use karpenter_sim::cluster_api::{
-    self, ClaimedMachinesLive, ClusterApi, Kind, LevelsWithinBounds, MachinesGoWithTheirClaims,
+    self, ClaimedMachinesLive, ClusterApi, Kind, Lag, LevelsWithinBounds, MachinesGoWithTheirClaims,
     OneMachinePerClaim, RaisedForSomebody,
 };
 use karpenter_sim::faults::{FaultPlan, Faults};
@@ -94,11 +94,22 @@ impl Rig {
 
     /// As [`new`](Self::new), in a world where a rule has been broken before we came.
     pub(crate) async fn without_rules(node_class: Value) -> Self {
-        Self::made(1, node_class, FaultPlan::none(), FaultPlan::none()).await
+        Self::made(1, node_class, FaultPlan::none(), FaultPlan::none(), |_| Lag::none()).await
     }
 
     pub(crate) async fn seeded(seed: u64, node_class: Value, workload: FaultPlan, hub: FaultPlan) -> Self {
-        let rig = Self::made(seed, node_class, workload, hub).await;
+        Self::lagging(seed, node_class, workload, hub, |_| Lag::none()).await
+    }
+
+    /// With caches of Cluster API that lag behind what there is.
+    pub(crate) async fn lagging(
+        seed: u64,
+        node_class: Value,
+        workload: FaultPlan,
+        hub: FaultPlan,
+        lag: impl FnOnce(&Cluster) -> Lag,
+    ) -> Self {
+        let rig = Self::made(seed, node_class, workload, hub, lag).await;
         rig.world.cluster().watch_over([
             Box::new(OneMachinePerClaim) as Box<dyn karpenter_sim::invariants::Invariant>,
             Box::new(ClaimedMachinesLive::new("karpenter")),
@@ -109,10 +120,17 @@ impl Rig {
         rig
     }
 
-    async fn made(seed: u64, node_class: Value, workload: FaultPlan, hub: FaultPlan) -> Self {
+    async fn made(
+        seed: u64,
+        node_class: Value,
+        workload: FaultPlan,
+        hub: FaultPlan,
+        lag: impl FnOnce(&Cluster) -> Lag,
+    ) -> Self {
         let options = WorldOptions { seed, timing: Timing::quick(), ..WorldOptions::default() };
         let world = World::new(options).await.expect("a world");
-        let capi = ClusterApi::install(&world).await.expect("Cluster API");
+        let lag = lag(world.cluster());
+        let capi = ClusterApi::install_behind(&world, &lag).await.expect("Cluster API");
         let hub = Faults::new(hub, world.cluster().entropy(), "hub");
         let behind = hub.clone();
         let provider = core::Handle::default();

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use karpenter_sim::Objects;
-use karpenter_sim::cluster_api::{self, Kind, UPGRADING};
+use karpenter_sim::cluster_api::{self, Kind, Lag, UPGRADING};
+use karpenter_sim::faults::FaultPlan;
+use karpenter_sim::{Cluster, Objects};
 use kube::api::DynamicObject;
 use serde_json::json;
 
@@ -423,4 +424,32 @@ fn a_machine_that_fails_after_its_node_claim_has_an_id_is_given_up_at_once() {
         assert_eq!((rig.replicas("m"), rig.replicas("m2"), rig.read(claimed)), (0, 1, 1));
         rig.at_rest();
     });
+}
+
+#[test]
+fn a_machine_set_that_hears_of_marks_late_still_deletes_what_is_marked() {
+    for seed in 0..8 {
+        scenario(async {
+            let lag = |_: &Cluster| Lag::none().with(Kind::Machine, 2 * SECOND);
+            let none = FaultPlan::none;
+            let rig = Rig::lagging(seed, json!({}), none(), none(), lag).await;
+            rig.deployment("m", &[(MAX, "10")]).await;
+            rig.karpenter.start();
+            rig.want(6);
+            rig.until("all are ready", 5 * MINUTE, |objects| initialized(objects) == 6).await;
+            rig.pass(MINUTE).await;
+            rig.want(3);
+            // Of each the mark and the level are news of two kinds. The rules watch what is deleted.
+            for name in ["n2", "n4", "n5"] {
+                rig.delete_claim(name).await;
+                rig.until("its Machine is gone", 5 * MINUTE, |objects| {
+                    !objects.node_claims.keys().any(|key| &*key.name == name)
+                })
+                .await;
+            }
+            rig.pass(2 * MINUTE).await;
+            assert_eq!((rig.replicas("m"), rig.read(claimed), rig.read(initialized)), (3, 3, 3));
+            rig.at_rest();
+        });
+    }
 }

@@ -2,7 +2,7 @@
 
 use karpenter_runtime::entropy::Entropy;
 use karpenter_sim::chance::{Chance, Span};
-use karpenter_sim::cluster_api::{self, Kind, UPGRADING};
+use karpenter_sim::cluster_api::{self, Kind, Lag, UPGRADING};
 use karpenter_sim::faults::FaultPlan;
 use serde_json::json;
 
@@ -29,7 +29,7 @@ async fn live(seed: u64) {
         (FaultPlan::swarm(&entropy.child("workload")), FaultPlan::swarm(&entropy.child("hub")));
     let mut chance = Chance::new(&entropy, "traffic");
     let class = json!({"timeouts": {"launch": "8m", "surplus": "3m"}, "drift": "Off"});
-    let rig = Rig::seeded(seed, class, workload, hub).await;
+    let rig = Rig::lagging(seed, class, workload, hub, Lag::drawn).await;
     let slow = json!({"provisionSeconds": chance.between(1, 120), "joinSeconds": 5, "deleteSeconds": chance.between(0, 60)});
     rig.create(cluster_api::template(NAMESPACE, "slow", slow)).await;
     let full = json!({"quota": chance.between(1, 4), "provisionSeconds": 5});
