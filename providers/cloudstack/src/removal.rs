@@ -2,6 +2,8 @@
 //! one is asked before the next. Orders that are under way are in [`crate::deletions`]; when a machine counts as gone is said by
 //! [`crate::absence`].
 
+use std::time::Duration;
+
 use karpenter_api::NodeClaim;
 use karpenter_cloudprovider::error::ProviderError;
 use kube::ResourceExt as _;
@@ -19,6 +21,9 @@ use crate::labels;
 use crate::naming::machine_id;
 use crate::protection::{DeleteProtected, protected};
 use crate::shared::{Shared, closed};
+
+/// As [`RECENT`], while the server takes no orders.
+const WITHOUT_ORDERS: Duration = Duration::from_secs(60);
 
 impl Shared {
     /// Starts or goes on removing the machines of a claim.
@@ -43,10 +48,12 @@ impl Shared {
             }
             closed_to_us
         };
+        // While nothing can be ordered there is only its end to be seen, and everybody who waits looks every few seconds.
+        let age = if self.client.takes_no_orders().is_some() { WITHOUT_ORDERS } else { RECENT };
         for scope in scopes {
             let there = match id {
                 None => self.inventory.fresh(scope).await,
-                Some(_) => self.inventory.recent(scope, RECENT).await,
+                Some(_) => self.inventory.recent(scope, age).await,
             };
             let there = match there {
                 Err(error) if is_closed(scope, &error) => continue,

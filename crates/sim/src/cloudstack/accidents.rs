@@ -184,7 +184,7 @@ impl Accidents {
             }
             1 => {
                 // Of many machines not so few that nothing else can be asked.
-                let few = 3.max(machines.len() / 10);
+                let few = 3.max(machines.len() / 3);
                 let size = if chance.happens(0.5) { 500 } else { few };
                 let repeated = usize::try_from(chance.below(3)).unwrap_or(0);
                 cloud.configure(|settings| (settings.page_size, settings.rows_repeated) = (size, repeated));

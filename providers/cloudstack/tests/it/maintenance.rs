@@ -31,7 +31,7 @@ async fn while_the_server_takes_no_orders_one_asks_for_all_and_soon_after_it_doe
     let log = world.cloud.log().split_off(before);
     let orders = log.iter().filter(|entry| !entry.command.starts_with("list")).count();
     assert!((50..=80).contains(&orders), "{orders} orders in an hour");
-    assert!(log.len() <= 700, "{} calls in an hour", log.len());
+    assert!(log.len() <= 300, "{} calls in an hour", log.len());
     world.cloud.configure(|settings| settings.maintenance = false);
     seconds(60).await;
     for claim in &ending {
