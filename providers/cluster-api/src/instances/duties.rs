@@ -35,7 +35,8 @@ impl Duties {
     /// Tells whether a NodeClaim's Machine of its own is what would be made now, once it has a Node.
     pub(crate) async fn tell_standing(&mut self, fleet: &Fleet, machine: &Machine, claim: &NodeClaim) {
         let Some(class) = fleet.node_class(&claim.spec.node_class_ref.name) else { return };
-        let is_ours_to_say = class.drift_of_own_machines() == Drift::Karpenter;
+        // A write for each Machine: for those who ask for it.
+        let is_ours_to_say = class.spec().drift == Some(Drift::Karpenter);
         if !is_ours_to_say || machine.node_name.is_none() {
             return;
         }

@@ -258,7 +258,7 @@ fn a_termination_that_is_overdue_makes_cluster_api_wait_no_longer() {
 #[test]
 fn a_condemned_machine_of_its_own_is_replaced_by_its_node_claim() {
     scenario(async {
-        let rig = Rig::new(json!({"launchMode": "Machine", "drift": "Off"})).await;
+        let rig = Rig::new(json!({"launchMode": "Machine"})).await;
         rig.deployment("m", &[(MAX, "10")]).await;
         rig.karpenter.start();
         rig.want(1);
