@@ -67,7 +67,7 @@ pub(super) async fn simulate(run: Run) -> Report {
     });
     run.plant_into(&process);
     let result = live(&world, &capi, &process, &hub, run, repairs).await;
-    let failure = result.err().map(|trouble| told(&trouble, &world.cluster().read(discontent_and_nodes)));
+    let failure = result.err().map(|trouble| told(&trouble, &world.cluster().read(state)));
     let machines = world.cluster().read(|objects| objects.machines.len());
     Report::of(world.cluster(), &process, &format!("machines={machines}"), failure)
 }
@@ -282,6 +282,24 @@ async fn lead_twice(world: &World, hub: &Faults, chance: &mut Chance, repairs: b
     world.run_for(chance.duration(&Span::secs(5, 15))).await?;
     second.kill();
     Ok(())
+}
+
+/// Who is not content, and what there is of Cluster API.
+fn state(objects: &Objects) -> Vec<String> {
+    let mut state = discontent_and_nodes(objects);
+    let number = |object: &DynamicObject, pointer: &str| object.data.pointer(pointer).map(Value::to_string);
+    for (key, deployment) in &objects.machine_deployments {
+        let (level, there) = (number(deployment, "/spec/replicas"), number(deployment, "/status/replicas"));
+        let annotations = deployment.metadata.annotations.iter().flatten();
+        let kept: Vec<String> = annotations.map(|(key, value)| format!("{key}={value}")).collect();
+        state.push(format!("{key} has {level:?} replicas and {there:?} Machines: {}", kept.join(" ")));
+    }
+    for (key, machine) in &objects.machines {
+        let going = if machine.metadata.deletion_timestamp.is_some() { " and is going" } else { "" };
+        let claim = machine.metadata.annotations.as_ref().and_then(|all| all.get(CLAIM));
+        state.push(format!("Machine {key} is claimed by {claim:?}{going}"));
+    }
+    state
 }
 
 /// Whether a Machine, or a clone for one, is Karpenter's.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Node, Pod};
-use karpenter_api::{NodeClaim, NodePool};
+use karpenter_api::{ConditionStatus, NodeClaim, NodePool};
 use karpenter_sim::objects::{is_active, is_ready, node_of};
 use karpenter_sim::traffic::{Act, Script};
 use karpenter_sim::{Cluster, Objects, Process, Trouble, World};
@@ -65,7 +65,24 @@ pub(super) fn discontent(objects: &Objects) -> Vec<String> {
 pub(super) fn discontent_and_nodes(objects: &Objects) -> Vec<String> {
     let mut state = discontent(objects);
     state.extend(objects.nodes.values().map(place));
+    state.extend(objects.node_claims.values().map(stage));
     state
+}
+
+/// What a NodeClaim has yet to reach, and why.
+fn stage(claim: &Arc<NodeClaim>) -> String {
+    let name = claim.metadata.name.as_deref().unwrap_or_default();
+    let going = if claim.metadata.deletion_timestamp.is_some() { ", which is going" } else { "" };
+    let conditions = claim.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    let told: Vec<String> = conditions
+        .filter(|condition| condition.status != ConditionStatus::True)
+        .map(|condition| {
+            let [reason, message] =
+                [&condition.reason, &condition.message].map(|text| text.as_deref().unwrap_or_default());
+            format!("{}={:?} ({reason}: {message})", condition.type_, condition.status)
+        })
+        .collect();
+    format!("NodeClaim {name}{going}: {}", told.join(", "))
 }
 
 /// Where a Node is, and whether it is on its way out.

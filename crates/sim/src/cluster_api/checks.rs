@@ -533,7 +533,9 @@ impl Invariant for LevelsWithinBounds {
             let left_over = rolls && raised.is_some_and(|ago| ago < LEFT_OVER_SECONDS);
             // Nobody takes what was made for a level that has fallen again, where new Machines find no room and old ones may not go.
             let is_stuck = rolls && raised.is_some();
-            let too_few = there < wanted - missing || replicas < wanted;
+            // Of those that nobody claims the level need not keep what the rollout has besides it.
+            let besides = (there - replicas).clamp(0, surge);
+            let too_few = there < wanted - missing || replicas < wanted - besides.min(before);
             // What Cluster API has just put in the place of others is surplus only after a while.
             let young = |machine: &DynamicObject| {
                 let born = machine.metadata.creation_timestamp.as_ref().map(|time| time.0);

@@ -141,6 +141,22 @@ fn at_rest_there_is_one_too_many_only_while_a_rollout_is_stuck_or_a_launch_has_j
 }
 
 #[test]
+fn at_rest_the_level_need_not_keep_what_a_rollout_of_foreign_machines_has_besides_it() {
+    let with_a_foreign_one = |sets: [&str; 2]| {
+        let mut objects = with_one_too_many(1, sets);
+        let key = ObjectKey::namespaced("fleet", "more");
+        let mut machine = DynamicObject::clone(&objects.machines[&key]);
+        let before: Timestamp = "2025-01-01T00:00:00Z".parse().unwrap();
+        machine.metadata.creation_timestamp =
+            Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(before));
+        objects.machines.insert(key, Arc::new(machine));
+        objects
+    };
+    assert!(judged(&with_a_foreign_one(["a", "b"]), None), "there are two, one of them by the surge");
+    assert!(!judged(&with_a_foreign_one(["a", "a"]), None), "one of them is about to go");
+}
+
+#[test]
 fn at_rest_an_on_delete_deployment_may_keep_what_only_a_machine_in_use_could_be_given_up_for() {
     let case = |strategy: &str, sets: [&str; 2]| {
         let mut objects = with_one_too_many(2, sets);

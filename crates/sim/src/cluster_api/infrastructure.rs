@@ -222,7 +222,7 @@ impl Infrastructure {
 }
 
 /// The name that a machine joins under the second time.
-fn second_name(name: &str) -> String {
+pub(super) fn second_name(name: &str) -> String {
     format!("{name}-again")
 }
 

@@ -9,11 +9,12 @@ use karpenter_api::NodeClaim;
 use karpenter_runtime::entropy::Entropy;
 use karpenter_runtime::object_key::ObjectKey;
 use kube::Api;
-use kube::api::{Patch, PatchParams};
+use kube::api::{DeleteParams, Patch, PatchParams};
 use serde_json::{Value, json};
 
 use super::ClusterApi;
 use super::checks::CLAIM;
+use super::infrastructure::second_name;
 use super::kinds::{Kind, annotation, patch, text};
 use crate::actor::{code, unless_gone};
 use crate::chance::Chance;
@@ -130,10 +131,11 @@ impl Misfortune {
 }
 
 impl ClusterApi {
-    /// From now on machines are as their template says. What has befallen one stays, with one exception: somebody puts right where
-    /// Nodes say they are that Karpenter did not launch, and the NodeClaims that adopted these. A Node that it launched has the zone of its
+    /// From now on machines are as their template says. What has befallen one stays, with two exceptions. Somebody puts right where
+    /// Nodes say they are that Karpenter did not launch, and the NodeClaims that adopted these: a Node that it launched has the zone of its
     /// NodeClaim; that of another one is a domain that pods are spread over and nothing can be launched in, so they would wait for as
-    /// long as it is there.
+    /// long as it is there. And of two Nodes of one machine that Karpenter has not launched, somebody takes away the second: with both,
+    /// Cluster API never calls the Machine available, and a rollout that waits for it stands still for ever.
     ///
     /// # Errors
     ///
@@ -142,6 +144,12 @@ impl ClusterApi {
         self.misfortune.lock().rates.clear();
         let client = self.cluster.client("user");
         let nodes: Api<Node> = Api::all(client.clone());
+        for key in self.cluster.read(doubled) {
+            patch(&client, Kind::SimMachine, &key, json!({"spec": {"joinsTwice": null}})).await?;
+            let second = second_name(&key.name);
+            self.cluster.set_kubelet(&second, false);
+            unless_gone(nodes.delete(&second, &DeleteParams::default()).await)?;
+        }
         for (key, zone) in self.cluster.read(astray) {
             // Its Node may be yet to join.
             patch(&client, Kind::SimMachine, &key, json!({"spec": {"nodeLabels": {ZONE: zone}}})).await?;
@@ -167,6 +175,18 @@ impl ClusterApi {
     }
 }
 
+/// Machines that join twice and that nobody has claimed.
+fn doubled(objects: &Objects) -> Vec<ObjectKey> {
+    let twice = objects.sim_machines.iter().filter(|(key, machine)| {
+        machine.data.pointer("/spec/joinsTwice") == Some(&Value::Bool(true)) && !is_claimed(objects, key)
+    });
+    twice.map(|(key, _)| key.clone()).collect()
+}
+
+fn is_claimed(objects: &Objects, key: &ObjectKey) -> bool {
+    objects.machines.get(key).is_some_and(|machine| annotation(machine, CLAIM).is_some())
+}
+
 /// Machines whose Nodes say that they are elsewhere, or will where nobody has claimed them, and the zone that they should have.
 fn astray(objects: &Objects) -> Vec<(ObjectKey, String)> {
     let zone_of = |machine: &kube::api::DynamicObject| {
@@ -179,16 +199,13 @@ fn astray(objects: &Objects) -> Vec<(ObjectKey, String)> {
         let template = template.or_else(|| others.next().map(|(_, template)| template))?;
         Some(text(template, ZONE_OF_TEMPLATE).to_owned())
     };
-    let is_claimed = |key: &ObjectKey| {
-        objects.machines.get(key).is_some_and(|machine| annotation(machine, CLAIM).is_some())
-    };
     let says_so = |key: &ObjectKey| {
         let node = objects.nodes.get(&ObjectKey::cluster(&*key.name));
         let zone = node.and_then(|node| node.metadata.labels.as_ref()?.get(ZONE));
         zone.is_some_and(|zone| zone == ELSEWHERE)
     };
     let lost = objects.sim_machines.iter().filter(|(key, machine)| {
-        text(machine, ZONE_OF_MACHINE) == ELSEWHERE && (says_so(key) || !is_claimed(key))
+        text(machine, ZONE_OF_MACHINE) == ELSEWHERE && (says_so(key) || !is_claimed(objects, key))
     });
     lost.filter_map(|(key, machine)| Some((key.clone(), zone_of(machine)?))).collect()
 }

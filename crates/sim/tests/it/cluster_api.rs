@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Node;
+use karpenter_sim::Objects;
 use karpenter_sim::cluster_api::unrest::Unrest;
 use karpenter_sim::cluster_api::{self, ClusterApi, Kind};
 use karpenter_sim::faults::{FaultPlan, Faults};
@@ -76,6 +77,29 @@ async fn in_the_end_nodes_that_said_they_were_elsewhere_are_where_their_template
         let node = nodes.get(name).await.unwrap();
         assert_eq!(node.metadata.labels.unwrap_or_default()[ZONE], "a", "{name}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn in_the_end_somebody_takes_away_the_second_node_of_a_machine_that_is_nobodys() {
+    let world = quick(1);
+    let capi = ClusterApi::install(&world).await.unwrap();
+    let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "fleet"}});
+    let mut deployment = cluster_api::machine_deployment("fleet", "c", "m", "m", &[]);
+    deployment["spec"]["replicas"] = 1.into();
+    let template = cluster_api::template("fleet", "m", json!({"joinsTwice": true}));
+    for object in [namespace, cluster_api::cluster("fleet", "c"), template, deployment] {
+        world.create(object).await.unwrap();
+    }
+    world.run_for(MINUTE).await.unwrap();
+    assert_eq!(world.cluster().read(|objects| objects.nodes.len()), 2);
+    capi.end_misfortune().await.unwrap();
+    let healthy = |objects: &Objects| {
+        let conditions =
+            objects.machines.values().filter_map(|m| m.data.pointer("/status/conditions")?.as_array());
+        conditions.flatten().any(|c| c["type"] == "Available" && c["status"] == "True")
+    };
+    world.wait_until("it is available", 2 * MINUTE, healthy).await.unwrap();
+    assert_eq!(world.cluster().read(|objects| objects.nodes.len()), 1);
 }
 
 #[tokio::test(start_paused = true)]

@@ -97,7 +97,7 @@ async fn release(fleet: &Fleet, claim: &NodeClaim) -> Result<Bound, ProviderErro
 }
 
 /// A Machine of our Cluster. `None` only if the management cluster says that there is none.
-async fn find(fleet: &Fleet, key: &ObjectKey) -> Result<Option<Machine>, ProviderError> {
+pub(super) async fn find(fleet: &Fleet, key: &ObjectKey) -> Result<Option<Machine>, ProviderError> {
     if let Some(seen) = fleet.mirror.machine(key) {
         return Ok(Some(Machine::clone(&seen)));
     }

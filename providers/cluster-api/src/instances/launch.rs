@@ -74,6 +74,12 @@ async fn attempt(fleet: &Arc<Fleet>, claim: &NodeClaim) -> Result<Launch, Provid
             &*released
         }
     };
+    if let Some(key) = facts(claim).bound_to
+        && bindings::find(fleet, &key).await?.is_none()
+    {
+        let why = format!("Machine {key}, which this NodeClaim was made for, is gone");
+        return Err(ProviderError::insufficient_capacity(why));
+    }
     let target = match fleet.node_claims.target(claim) {
         Some(target) => target,
         None => {
@@ -180,14 +186,19 @@ fn waiting(fleet: &Fleet, claim: &NodeClaim, target: &Target) -> Result<Launch, 
         None => fleet.moves(id),
     };
     let is_frozen = hold.as_ref().is_some_and(|hold| hold.kind == HoldKind::NoWrites);
+    // One that was made for a Machine is not launched, and has no turn.
+    let made_for = facts(claim).bound_to;
+    let awaits_turn = || {
+        made_for.is_none()
+            && !is_frozen
+            && scalable.as_ref().is_some_and(|scalable| fleet.is_limited(scalable))
+    };
     let age = match turn {
         // Its clock starts at its turn.
         Some(Turn::Waits) => Duration::ZERO,
         Some(Turn::Came(at)) => at.elapsed(),
         // Nobody has looked yet whether its turn has come. Where nothing may be written nobody will.
-        None if !is_frozen && scalable.as_ref().is_some_and(|scalable| fleet.is_limited(scalable)) => {
-            Duration::ZERO
-        }
+        None if awaits_turn() => Duration::ZERO,
         None => age(fleet, claim),
     };
     // Nor does Cluster API put another in the place of one that is still being drained.
@@ -203,7 +214,7 @@ fn waiting(fleet: &Fleet, claim: &NodeClaim, target: &Target) -> Result<Launch, 
         return Ok(Launch::Pending { reason: "ManagementUnavailable".to_owned(), message, handle });
     }
     // It was made for a Machine, and nothing else will do.
-    let adopts = facts(claim).bound_to.and_then(|machine| fleet.mirror.machine(&machine));
+    let adopts = made_for.as_ref().and_then(|machine| fleet.mirror.machine(machine));
     if let Some(message) = adopts.and_then(|machine| fleet.paused(&machine)) {
         return Ok(Launch::Pending { reason: "Paused".to_owned(), message, handle });
     }
@@ -226,7 +237,7 @@ fn waiting(fleet: &Fleet, claim: &NodeClaim, target: &Target) -> Result<Launch, 
     if let Some(hold) = hold.as_ref().filter(|hold| hold.is_broken())
         && age >= SLOW
         && !fleet.hub.is_out_of_reach()
-        && facts(claim).bound_to.is_none()
+        && made_for.is_none()
     {
         fleet.nothing_came(id, &hold.message);
         fleet.metrics.launch_failures.inc(&[&id.to_string(), hold.reason]);

@@ -722,6 +722,33 @@ fn a_node_claim_made_for_a_machine_that_was_paused_since_waits_for_it_and_shuts_
 }
 
 #[test]
+fn a_node_claim_made_for_a_machine_that_is_gone_goes_at_once_however_launches_are_limited() {
+    for class in [json!({}), json!({"launchLimits": {"perMinute": 5}})] {
+        scenario(async {
+            let rig = Rig::new(class).await;
+            rig.deployment("m", &[(MAX, "10")]).await;
+            rig.want(1);
+            rig.until("a NodeClaim", MINUTE, |objects| objects.node_claims.len() == 1).await;
+            rig.want(0);
+            for (key, value) in [
+                ("karpenter.cluster.x-k8s.io/adopted", "existing"),
+                ("karpenter.cluster.x-k8s.io/machine", "fleet/m-gone"),
+                ("karpenter.cluster.x-k8s.io/target", "fleet/m"),
+            ] {
+                rig.annotate_claim("n1", key, value).await;
+            }
+            rig.patch(Kind::Cluster, "c", json!({"spec": {"paused": true}})).await;
+            rig.karpenter.start();
+            rig.pass(20 * MINUTE).await;
+            assert_eq!(rig.read(|objects| objects.node_claims.len()), 1, "it may be on the move");
+            rig.patch(Kind::Cluster, "c", json!({"spec": {"paused": false}})).await;
+            rig.until("it goes", MINUTE, |objects| objects.node_claims.is_empty()).await;
+            assert_eq!(rig.replicas("m"), 0, "no other Machine will do");
+        });
+    }
+}
+
+#[test]
 fn a_launch_whose_turn_nobody_can_look_for_in_a_pause_is_given_up_in_its_time() {
     scenario(async {
         let class = json!({"launchLimits": {"perMinute": 5}, "timeouts": {"launch": "2m"}});
