@@ -104,12 +104,32 @@ impl Watching {
         self.look_at_kinds().await;
         self.look_at_control_plane().await;
         self.mirror.mark_synced();
+        tokio::select! {
+            biased;
+            () = self.beat() => {}
+            () = self.look_until_served_otherwise(&version) => {}
+        }
+        Ok(())
+    }
+
+    /// Asks for ever whether the management cluster is there, however long it takes to say what is in it.
+    async fn beat(&self) {
+        loop {
+            tokio::time::sleep(HEARTBEAT).await;
+            if let Err(error) = self.hub.cluster().await {
+                tracing::debug!(%error, "the management cluster did not answer");
+            }
+        }
+    }
+
+    /// Looks at what is not watched, again and again, until the management cluster serves another version.
+    async fn look_until_served_otherwise(&self, version: &str) {
         // Counted from one to the next, whatever happens in between: in a busy Cluster something changes all the time.
-        let mut heartbeat = Instant::now() + HEARTBEAT;
+        let mut again = Instant::now() + HEARTBEAT;
         loop {
             tokio::select! {
                 biased;
-                () = tokio::time::sleep_until(heartbeat) => heartbeat = Instant::now() + HEARTBEAT,
+                () = tokio::time::sleep_until(again) => again = Instant::now() + HEARTBEAT,
                 () = self.resources_changed.notified() => {
                     self.look_at_new_templates().await;
                     continue;
@@ -121,14 +141,11 @@ impl Watching {
                     continue;
                 }
             }
-            if let Err(error) = self.hub.cluster().await {
-                tracing::debug!(%error, "the management cluster did not answer");
-            }
             self.look_at_templates().await;
             self.look_at_kinds().await;
             self.look_at_control_plane().await;
-            if self.serves_another(&version).await {
-                return Ok(());
+            if self.serves_another(version).await {
+                return;
             }
         }
     }

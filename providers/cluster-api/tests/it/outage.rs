@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
+use http::Method;
 use karpenter_api::NodeClaim;
 use karpenter_cloudprovider::{CloudProvider as _, DisruptionHold};
 use karpenter_sim::cluster_api::Kind;
@@ -11,7 +12,7 @@ use karpenter_sim::faults::{FaultPlan, Refusal};
 use serde_json::json;
 
 use crate::core;
-use crate::refusals::{Forbidden, answering, forbid};
+use crate::refusals::{Forbidden, answering, forbid, hanging};
 use crate::rig::{MAX, MINUTE, Rig, SECOND, initialized, scenario};
 
 /// So long after the management cluster fell silent that is known.
@@ -99,6 +100,30 @@ fn who_has_never_heard_of_the_management_cluster_gives_up_no_node() {
         assert_eq!(hold(&rig).map(|hold| hold.stuck), Some(true));
         rig.pass(20 * MINUTE).await;
         assert_eq!(hold(&rig), None);
+    });
+}
+
+#[test]
+fn templates_that_take_long_to_be_read_do_not_make_the_management_cluster_look_away() {
+    scenario(async {
+        let rig = Rig::new(json!({})).await;
+        rig.deployment("m", &[(MAX, "10")]).await;
+        let (slow, handle) = (Forbidden::default(), core::Handle::default());
+        let (hub, what, left) = (rig.hub.clone(), slow.clone(), handle.clone());
+        let karpenter = rig.world.process("karpenter", FaultPlan::none(), move |life| {
+            let management = hanging(life.client_behind(&hub), Method::GET, what.clone(), 2 * MINUTE);
+            let left = left.clone();
+            async move { core::live_as(life, management, core::settings(), &left).await }.boxed()
+        });
+        karpenter.start();
+        rig.want(1);
+        rig.until("a node is ready", 10 * MINUTE, |objects| initialized(objects) == 1).await;
+        forbid(&slow, "/simmachinetemplates");
+        let provider = handle.lock().expect("a provider").clone().expect("a process that runs");
+        for _ in 0..120 {
+            rig.pass(5 * SECOND).await;
+            assert_eq!(provider.disruption_hold(&claim(&rig)), None, "everything else is answered");
+        }
     });
 }
 

@@ -80,11 +80,17 @@ fn refused(rig: &Rig, forbidden: &Forbidden, why: &'static str) -> Arc<Process> 
 
 /// A client whose changes of something come to nothing after a while, for as long as it is said to.
 fn losing(inner: Client, lost: Forbidden, after: Duration) -> Client {
+    hanging(inner, Method::PATCH, lost, after)
+}
+
+/// A client whose requests of this method for something come to nothing after a while, for as long as it is said to.
+pub(crate) fn hanging(inner: Client, method: Method, lost: Forbidden, after: Duration) -> Client {
     let answer = move |request: Request<Body>| {
         let (inner, lost) = (inner.clone(), Arc::clone(&lost));
+        let is_asked = request.method() == method;
         async move {
             let what = lost.lock().expect("a path").clone();
-            let is_it = request.method() == Method::PATCH && request.uri().path().contains(&what);
+            let is_it = is_asked && request.uri().path().contains(&what);
             if !is_it || what.is_empty() {
                 return inner.send(request).await;
             }
