@@ -6,6 +6,7 @@ use std::time::SystemTime;
 
 use anyhow::{Context as _, bail};
 use jiff::Timestamp;
+use karpenter::real_time;
 use karpenter_apiserver::{ApiServer, Environment, Options, Seeded, kubeconfig, serve};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -29,11 +30,7 @@ pub(crate) fn cmd(args: &Args) -> anyhow::Result<()> {
     if args.token.as_deref() == Some("") {
         bail!("--token is empty: give a token, or leave it out on a loopback address");
     }
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context("cannot start the async runtime")?;
-    runtime.block_on(run(args))
+    real_time::run(run(args))
 }
 
 async fn run(args: &Args) -> anyhow::Result<()> {

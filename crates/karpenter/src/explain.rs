@@ -22,6 +22,7 @@ use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
+use crate::real_time;
 use crate::simulate::{Cluster, ClusterFiles, Rejected, Unlaunched};
 
 /// Say why something is as it is.
@@ -347,13 +348,9 @@ struct Reading {
 }
 
 fn read_cluster(args: &NodeArgs) -> anyhow::Result<Reading> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context("cannot start the async runtime")?;
     // As for `karpenter run`: named, else by KUBECONFIG, else as usual.
     let kubeconfig = Kubeconfigs::named(args.kubeconfig.as_deref());
-    let (items, remarks) = runtime.block_on(async {
+    let (items, remarks) = real_time::run(async {
         let config = surroundings::cluster(kubeconfig.as_ref()).await?;
         let client = Client::try_from(config).context("cannot make a client of the cluster")?;
         dump(&client).await

@@ -7,6 +7,7 @@ pub mod demo;
 pub mod explain;
 pub mod files;
 mod providers;
+pub mod real_time;
 pub mod run;
 pub mod sim;
 pub mod simulate;

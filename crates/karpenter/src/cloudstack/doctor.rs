@@ -5,6 +5,8 @@ use std::process::ExitCode;
 
 use karpenter_provider_cloudstack::doctor::{self, Verdict};
 
+use crate::real_time;
+
 /// Check keys, rights, limits and a NodeClass against a CloudStack.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -16,9 +18,8 @@ pub(crate) struct Args {
 pub(crate) fn cmd(args: &Args) -> anyhow::Result<ExitCode> {
     let class = args.node_class.as_deref().map(super::node_class).transpose()?;
     let (client, options, environment) = super::client(Some("doctor"))?;
-    let findings = super::in_real_time(async {
-        Ok(doctor::examine(&client, &options, class.as_ref(), &environment).await)
-    })?;
+    let findings =
+        real_time::run(async { Ok(doctor::examine(&client, &options, class.as_ref(), &environment).await) })?;
     for finding in &findings {
         let sign = match finding.verdict {
             Verdict::Good => "ok  ",

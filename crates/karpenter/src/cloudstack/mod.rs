@@ -82,11 +82,3 @@ fn node_class(file: &Path) -> anyhow::Result<CloudStackNodeClass> {
         .with_context(|| format!("{} holds no CloudStackNodeClass", file.display()))?;
     serde_json::from_value(class).with_context(|| format!("the CloudStackNodeClass in {}", file.display()))
 }
-
-fn in_real_time<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context("cannot start the async runtime")?;
-    runtime.block_on(work)
-}

@@ -20,6 +20,8 @@ use karpenter_runtime::surroundings::{self, Kubeconfigs};
 use kube::api::ListParams;
 use kube::{Api, Client, ResourceExt as _};
 
+use crate::real_time;
+
 /// List virtual machines of a cluster that no NodeClaim wants; exit status 1 if there are any.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -30,7 +32,7 @@ pub(crate) struct Args {
 
 pub(crate) fn cmd(args: &Args) -> anyhow::Result<ExitCode> {
     let given = super::given()?;
-    super::in_real_time(async {
+    real_time::run(async {
         let config = surroundings::cluster(Kubeconfigs::named(args.kubeconfig.as_deref()).as_ref()).await?;
         let cluster = Client::try_from(config).context("cannot make a client of the cluster")?;
         let all = ListParams::default();

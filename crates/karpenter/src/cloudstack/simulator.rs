@@ -18,6 +18,8 @@ use karpenter_sim::cloudstack::{CloudStack, serve};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
+use crate::real_time;
+
 /// Serve a simulated CloudStack from memory.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -117,11 +119,7 @@ pub(crate) fn cmd(args: &Args) -> anyhow::Result<ExitCode> {
     if !args.listen.ip().is_loopback() {
         bail!("refusing to listen on {}: the keys are no secret; give a loopback address", args.listen);
     }
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context("cannot start the async runtime")?;
-    runtime.block_on(run(args))?;
+    real_time::run(run(args))?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -5,6 +5,8 @@ use std::process::ExitCode;
 
 use karpenter_provider_cloudstack::{CloudStackNodeClass, doctor};
 
+use crate::real_time;
+
 /// List what a NodeClass could buy, with price and availability.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -34,7 +36,7 @@ pub(crate) fn cmd(args: &Args) -> anyhow::Result<ExitCode> {
     for odd in oddities(&class) {
         eprintln!("{odd}");
     }
-    let rows = super::in_real_time(async {
+    let rows = real_time::run(async {
         Ok(doctor::what_can_be_bought(client, options, class, &environment).await?)
     })?;
     println!(

@@ -3,7 +3,6 @@
 use std::io::{self, Write as _};
 use std::process::ExitCode;
 
-use anyhow::Context as _;
 use karpenter_provider_cluster_api::self_check::{
     Right, Verdict, for_prices, for_repairs, in_management_cluster, in_workload_cluster, node_classes,
 };
@@ -12,6 +11,8 @@ use karpenter_runtime::error::with_causes;
 use karpenter_runtime::options::{Options, OptionsError};
 use karpenter_runtime::surroundings;
 use kube::Client;
+
+use crate::real_time;
 
 /// Ask both clusters whether Karpenter's account may do what it does.
 #[derive(Debug, clap::Args)]
@@ -34,11 +35,7 @@ pub(crate) fn cmd(args: &Args) -> anyhow::Result<ExitCode> {
         }
         parsed => parsed?,
     };
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context("cannot start the async runtime")?;
-    let well = runtime.block_on(async {
+    let well = real_time::run(async {
         let own = surroundings::cluster(options.kubeconfig.as_ref()).await?;
         let clusters = wiring::clusters(own, &options).await?;
         anyhow::Ok(report(&clusters, &options, &mut io::stdout()).await?)

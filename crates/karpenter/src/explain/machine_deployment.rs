@@ -13,6 +13,8 @@ use karpenter_runtime::options::Options;
 use karpenter_runtime::surroundings;
 use serde_json::Value;
 
+use crate::real_time;
+
 /// What was asked.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -95,11 +97,7 @@ fn read_clusters(sources: &Sources) -> anyhow::Result<Evidence> {
     .flatten()
     .collect();
     let options = Options::parse(flags.iter().map(String::as_str), &environ)?;
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context("cannot start the async runtime")?;
-    runtime.block_on(async {
+    real_time::run(async {
         let own = surroundings::cluster(options.kubeconfig.as_ref()).await?;
         Ok(gather(&wiring::clusters(own, &options).await?).await?)
     })

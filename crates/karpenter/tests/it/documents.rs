@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use karpenter_provider_cloudstack::CloudStackNodeClass;
+use karpenter_provider_cluster_api::ClusterAPINodeClass;
 use karpenter_provider_kwok::{Catalogue, KWOKNodeClass};
 use karpenter_runtime::options::{FeatureGates, Options};
 use karpenter_sim::{World, WorldOptions};
@@ -177,5 +178,83 @@ async fn examples_are_accepted_by_an_api_server_as_they_stand() {
                 assert_eq!(found, [] as [&str; 0]);
             }
         }
+    }
+}
+
+/// The guides of the providers whose NodeClasses are ours, with their sources and their definitions.
+fn guides() -> [(&'static str, &'static str, Value); 2] {
+    [
+        ("docs/cluster-api.md", "providers/cluster-api/src", ClusterAPINodeClass::crd().to_json()),
+        ("docs/cloudstack.md", "providers/cloudstack/src", CloudStackNodeClass::crd().to_json()),
+    ]
+}
+
+fn words(text: &str) -> BTreeSet<&str> {
+    text.split(|letter: char| !letter.is_alphanumeric()).collect()
+}
+
+/// The names of all fields below a schema. What every condition has is told by Kubernetes.
+fn fields<'a>(schema: &'a Value, found: &mut BTreeSet<&'a str>) {
+    for (name, field) in schema["properties"].as_object().into_iter().flatten() {
+        found.insert(name);
+        if name != "conditions" {
+            fields(field, found);
+        }
+    }
+    if let Some(items) = schema.get("items") {
+        fields(items, found);
+    }
+}
+
+#[test]
+fn the_guides_name_every_field_of_their_node_class() {
+    for (guide, _, definition) in guides() {
+        let text = read(guide);
+        let named = words(&text);
+        let schema = &definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"];
+        let mut all = BTreeSet::new();
+        fields(&schema["spec"], &mut all);
+        fields(&schema["status"], &mut all);
+        // Of label selectors everywhere.
+        let missing: Vec<_> =
+            all.into_iter().filter(|field| *field != "operator" && !named.contains(field)).collect();
+        assert!(missing.is_empty(), "{guide} does not tell of the fields {missing:?}");
+    }
+}
+
+/// The reasons of the events that a source publishes, as far as they are written out where the event is made.
+fn event_reasons(source: &str) -> impl Iterator<Item = &str> {
+    let calls = ["Event::new(", "voice.warn(", "voice.inform("];
+    calls.into_iter().flat_map(move |call| source.split(call).skip(1)).filter_map(|after| {
+        let quoted = after.split(';').next()?.split('"').skip(1).step_by(2);
+        quoted.into_iter().find(|text| {
+            text.starts_with(|first: char| first.is_ascii_uppercase())
+                && text.chars().all(char::is_alphanumeric)
+        })
+    })
+}
+
+fn sources(folder: &Path, found: &mut Vec<String>) {
+    for entry in fs::read_dir(folder).expect("a folder") {
+        let path = entry.expect("an entry").path();
+        if path.is_dir() {
+            sources(&path, found);
+        } else if !path.to_string_lossy().ends_with("tests.rs") {
+            found.push(fs::read_to_string(&path).expect("a source"));
+        }
+    }
+}
+
+#[test]
+fn the_guides_name_the_reason_of_every_event() {
+    for (guide, folder, _) in guides() {
+        let text = read(guide);
+        let named = words(&text);
+        let mut all = Vec::new();
+        sources(&root().join(folder), &mut all);
+        let reasons: BTreeSet<&str> = all.iter().flat_map(|source| event_reasons(source)).collect();
+        assert!(reasons.len() > 5, "{folder} publishes {reasons:?}");
+        let missing: Vec<_> = reasons.into_iter().filter(|reason| !named.contains(reason)).collect();
+        assert!(missing.is_empty(), "{guide} does not tell of the events {missing:?}");
     }
 }
