@@ -59,6 +59,7 @@ pub mod node_claims;
 pub mod notices;
 pub mod offers;
 pub mod pace;
+mod pauses;
 pub(crate) mod remains;
 pub(crate) mod remediation;
 pub mod removal;

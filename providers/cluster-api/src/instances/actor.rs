@@ -556,7 +556,6 @@ impl Actor {
         let mut memory = self.lock();
         let memory = memory.entry(id.clone()).or_default();
         memory.sightings = plan.sightings;
-        memory.last_look = Some(now);
         let waits = counts.waiting > 0;
         memory.waiting = waits.then(|| memory.waiting.unwrap_or(now));
         let unseen = (!memory.out_of_sight.is_empty()).then_some(OUT_OF_SIGHT);
@@ -638,11 +637,12 @@ impl Reconciler for Actor {
         {
             return Ok(Outcome::After(rest));
         }
-        // Also one that comes to nothing, such as for a pause, was a look.
+        let acted = self.act(&id).await;
+        // Also one that comes to nothing, such as for a pause, was a look; and what it wrote last may have been done though no answer came.
         if self.fleet.mirror.scalable(&id).is_some() {
             self.lock().entry(id.clone()).or_default().last_look = Some(Instant::now());
         }
-        match self.act(&id).await {
+        match acted {
             Ok(outcome) => Ok(outcome),
             Err(HubError::Conflict(_)) => Ok(Outcome::After(BETWEEN_LOOKS)),
             Err(error) => Err(ReconcileError::from(error).context(format!("looking at {id}"))),

@@ -24,6 +24,7 @@ use super::ledger::ClaimFacts;
 use super::node_claims::NodeClaims;
 use super::offers::{self, Claims, Market, Offers, takes_part};
 use super::pace::Pace;
+use super::pauses::Pauses;
 use super::reverts::Reverts;
 use super::set_aside::SetAside;
 use super::templates;
@@ -74,7 +75,7 @@ pub struct Fleet {
     /// All Machines, as the server has them.
     pub(crate) census: Census,
     /// Whether the Cluster was paused when the server last said so, and when that was.
-    pause: tokio::sync::Mutex<Option<(Instant, bool)>>,
+    pauses: Pauses,
     pub(crate) queue: OnceLock<WorkQueue<ScalableKey>>,
     pub(crate) waker: OnceLock<LaunchWaker>,
     started: Instant,
@@ -83,9 +84,6 @@ pub struct Fleet {
 
 /// How long after the start who asks is kept waiting for the first lists rather than turned away.
 const STARTING: Duration = Duration::from_secs(5);
-
-/// For how long the server's word on whether the Cluster is paused serves others: many NodeClaims end together.
-const MOMENT: Duration = Duration::from_secs(1);
 
 /// How long it is until the infrastructure of a launch is asked for an id again.
 const BETWEEN_QUESTIONS: Duration = Duration::from_secs(2);
@@ -178,7 +176,7 @@ impl Fleet {
             metrics,
             fetch,
             census: Census::default(),
-            pause: tokio::sync::Mutex::default(),
+            pauses: Pauses::default(),
             queue: OnceLock::new(),
             waker: OnceLock::new(),
             started: Instant::now(),
@@ -206,20 +204,25 @@ impl Fleet {
         Err(ProviderError::other(NotYet::new(why)))
     }
 
-    /// Whether the Cluster is paused. To be asked before Machines are written to: who moves objects to another management cluster pauses
-    /// first, and a watch may lag far behind, so unless the pause has been seen already the server is asked.
+    /// Whether the Cluster is paused, which is to be asked before Machines are written to.
     pub(crate) async fn is_paused(&self) -> Result<bool, HubError> {
-        if self.mirror.cluster().is_some_and(|cluster| cluster.paused) {
-            return Ok(true);
+        match self.mirror.cluster() {
+            Some(cluster) if cluster.paused => Ok(true),
+            _ => self.pauses.of_cluster(&self.hub).await,
         }
-        // Who comes while it is asked waits for that answer.
-        let mut last = self.pause.lock().await;
-        if let Some((_, paused)) = last.filter(|(at, _)| at.elapsed() < MOMENT) {
-            return Ok(paused);
+    }
+
+    /// What of a Machine and what it belongs to is paused, in a sentence: as it is seen, or else as the server has it.
+    pub(crate) async fn paused_now(&self, machine: &Machine) -> Result<Option<String>, HubError> {
+        if let Some(seen) = self.paused(machine) {
+            return Ok(Some(seen));
         }
-        let paused = self.hub.cluster().await?.paused;
-        *last = Some((Instant::now(), paused));
-        Ok(paused)
+        if self.is_paused().await? {
+            return Ok(Some("the Cluster is paused".to_owned()));
+        }
+        let Some(id) = self.mirror.scalable_of(machine) else { return Ok(None) };
+        let paused = self.pauses.of_resource(&self.hub, &id).await?;
+        Ok(paused.then(|| format!("{id} is paused")))
     }
 
     /// What of a Machine and what it belongs to is seen to be paused, in a sentence.

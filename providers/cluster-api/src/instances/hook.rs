@@ -71,7 +71,7 @@ async fn attend(fleet: &Fleet, machine: &Arc<Machine>, claim: &Claim) -> Result<
 
 /// Takes the hook off: what was to be done has been, or will not be.
 pub(crate) async fn let_go(fleet: &Fleet, machine: &Machine) -> Result<(), HubError> {
-    if fleet.paused(machine).is_some() || fleet.is_paused().await? {
+    if fleet.paused_now(machine).await?.is_some() {
         return Ok(());
     }
     let metadata = json!({"annotations": {names::OWN_HOOK: null}});

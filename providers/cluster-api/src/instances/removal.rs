@@ -101,8 +101,7 @@ async fn begin(fleet: &Arc<Fleet>, claim: &NodeClaim) -> Result<Begun, ProviderE
     let waits_for_us = machine.waits_for_us();
     if waits_for_us
         && (machine.deleting || is_our_mark(&machine))
-        && fleet.paused(&machine).is_none()
-        && !is_paused(fleet).await?
+        && paused_now(fleet, &machine).await?.is_none()
     {
         super::hook::let_go(fleet, &machine).await.map_err(ProviderError::other)?;
         // The rest when the core asks again, of the Machine as it is then.
@@ -115,7 +114,7 @@ async fn begin(fleet: &Arc<Fleet>, claim: &NodeClaim) -> Result<Begun, ProviderE
         }
         tell_what_blocks(fleet, claim, &machine);
         let is_late = is_overdue(fleet, claim) && !machine.gives_up_waiting();
-        if is_late && fleet.paused(&machine).is_none() && !is_paused(fleet).await? {
+        if is_late && paused_now(fleet, &machine).await?.is_none() {
             // Its finalizers are Cluster API's; whether it waits for the node is for us to say.
             match fleet.hub.stop_waiting(&machine).await {
                 Err(error) if !error.is_conflict() && !error.is_not_found() => {
@@ -131,11 +130,9 @@ async fn begin(fleet: &Arc<Fleet>, claim: &NodeClaim) -> Result<Begun, ProviderE
     // What somebody else marked is not marked for its end.
     let is_marked = is_our_mark(&machine);
     // Of one that is marked all that is to be written is the level, for which that is asked anew.
-    let paused = match fleet.paused(&machine) {
-        None if (standalone || !is_marked) && is_paused(fleet).await? => {
-            Some("the Cluster is paused".to_owned())
-        }
-        seen => seen,
+    let paused = match standalone || !is_marked {
+        true => paused_now(fleet, &machine).await?,
+        false => fleet.paused(&machine),
     };
     if let Some(what) = paused {
         let why = format!("Machine {}: {what}; it will be deleted when that ends", machine.key);
@@ -214,8 +211,8 @@ async fn begin(fleet: &Arc<Fleet>, claim: &NodeClaim) -> Result<Begun, ProviderE
     Ok(Begun::Waits(why))
 }
 
-async fn is_paused(fleet: &Fleet) -> Result<bool, ProviderError> {
-    fleet.is_paused().await.map_err(ProviderError::other)
+async fn paused_now(fleet: &Fleet, machine: &Machine) -> Result<Option<String>, ProviderError> {
+    fleet.paused_now(machine).await.map_err(ProviderError::other)
 }
 
 /// Whether Cluster API would find nothing to drain on a Machine's node, so that it need not be told not to: one write less for almost

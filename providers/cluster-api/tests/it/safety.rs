@@ -1,7 +1,10 @@
 //! Crashes, outages, pauses and bad input.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
+use bytes::Bytes;
+use http::{Method, Request};
 use karpenter_sim::Objects;
 use karpenter_sim::cluster_api::{self, Kind};
 use karpenter_sim::faults::{Fault, FaultPlan, Lens};
@@ -663,6 +666,58 @@ const PAUSED: &str = "cluster.x-k8s.io/paused";
 
 fn pause(how: Value) -> Value {
     json!({"metadata": {"annotations": {PAUSED: how}}})
+}
+
+/// Keeps the pause of a MachineDeployment from watches, and shows it to who asks.
+#[derive(Default)]
+struct ToldToWhoAsks(AtomicBool);
+
+impl Lens for ToldToWhoAsks {
+    fn sent(&self, request: &mut Request<Bytes>) {
+        if request.method() == Method::GET && request.uri().path().ends_with("/machinedeployments/m") {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+
+    fn shown(&self, kind: &str, object: &mut Value) {
+        let annotations = object["metadata"]["annotations"].as_object_mut();
+        if let Some(all) =
+            annotations.filter(|_| kind == "MachineDeployment" && !self.0.swap(false, Ordering::Relaxed))
+        {
+            all.remove(PAUSED);
+        }
+    }
+}
+
+#[test]
+fn a17_a_machine_of_a_deployment_that_was_paused_unseen_is_not_marked_when_its_node_claim_ends() {
+    scenario(async {
+        let rig = Rig::new(json!({})).await;
+        rig.deployment("m", &[(MAX, "10")]).await;
+        rig.karpenter.start();
+        rig.want(1);
+        rig.until("the node is ready", 5 * MINUTE, |objects| initialized(objects) == 1).await;
+        rig.hub.plant(Arc::new(ToldToWhoAsks::default()));
+        rig.patch(Kind::MachineDeployment, "m", pause("".into())).await;
+        rig.pass(MINUTE).await;
+        rig.want(0);
+        rig.delete_claim("n1").await;
+        rig.pass(5 * MINUTE).await;
+        let marked = |objects: &karpenter_sim::Objects| {
+            objects.machines.values().any(|machine| {
+                machine
+                    .metadata
+                    .annotations
+                    .iter()
+                    .flatten()
+                    .any(|(key, _)| key == "cluster.x-k8s.io/delete-machine")
+            })
+        };
+        assert!(!rig.read(marked));
+        rig.patch(Kind::MachineDeployment, "m", pause(Value::Null)).await;
+        rig.until("it goes", 5 * MINUTE, |objects| objects.node_claims.is_empty()).await;
+        rig.at_rest();
+    });
 }
 
 /// A Machine by hand that may be adopted, paused, and its name.
