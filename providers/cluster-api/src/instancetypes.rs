@@ -9,12 +9,14 @@
 //! | [`overhead`], [`price`] | what of it pods may use, and what it costs |
 //! | [`blueprint`] | all of that for one scalable resource, or why it cannot be offered |
 //! | [`catalog`] | instance types and offerings of a NodeClass, and where each leads |
+//! | [`kept`] | types that nodes run as and that nothing offers any more |
 
 pub mod annotated;
 pub mod blueprint;
 pub mod capacity;
 pub mod catalog;
 pub mod devices;
+pub mod kept;
 pub mod node_labels;
 pub mod overhead;
 pub mod price;

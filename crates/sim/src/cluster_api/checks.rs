@@ -106,7 +106,9 @@ impl Invariant for OneMachinePerClaim {
                     let is_restored =
                         before.is_some_and(|before| is_restored(step.objects, old, new, before));
                     let same = uid(&**old) == uid(&**new);
-                    if before.is_some() && before != after && same && !is_restored {
+                    // Somebody else may take a claim off; Karpenter finds out whose the Machine is.
+                    let is_taken_off = after.is_none() && &*step.entry.actor == "user";
+                    if before.is_some() && before != after && same && !is_restored && !is_taken_off {
                         return Err(format!(
                             "Machine {} was claimed for {before:?} and now for {after:?}",
                             edit.key

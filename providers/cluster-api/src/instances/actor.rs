@@ -35,7 +35,7 @@ const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
 /// How often a resource on which somebody waits is looked at even if nothing happens.
 const WHILE_WAITING: Duration = Duration::from_secs(15);
 /// How long a Machine's NodeClaim must be out of sight before the server is asked whether it exists.
-const OUT_OF_SIGHT: Duration = Duration::from_secs(60);
+const OUT_OF_SIGHT: Duration = Duration::from_secs(20);
 
 /// How often it is looked whether Machines can be adopted that could not be, though nothing happens.
 const WHILE_PUT_OFF: Duration = Duration::from_secs(60);

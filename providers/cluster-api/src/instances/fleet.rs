@@ -368,7 +368,12 @@ impl Fleet {
             running: &|id| self.node_claims.running(id),
             failed: &|id, failure_domain| paused(id).or_else(|| self.why_unavailable(id, failure_domain)),
         };
-        let offers = Arc::new(market.offers(class));
+        let mut offers = market.offers(class);
+        // A template that a NodeClass no longer names or selects is one whose nodes are to be replaced.
+        let stays =
+            |id: &ScalableKey| !class.has_templates() || offers.members.iter().any(|one| one.id == *id);
+        offers.kept = self.node_claims.kept(class.name(), stays);
+        let offers = Arc::new(offers);
         self.state().catalogs.insert(class.name().to_owned(), (version, Arc::clone(&offers)));
         offers
     }

@@ -586,7 +586,8 @@ fn doubles(situation: &Situation<'_>) -> Vec<ClaimFacts> {
     situation.targeting.iter().chain(situation.ending).filter(is_double).cloned().collect()
 }
 
-/// Whether the Go provider bound a NodeClaim to this Machine, and their ids agree.
+/// Whether a NodeClaim says that this is its Machine, as the Go provider binds them and as those do that have their instance, and their
+/// ids agree.
 fn is_bound(claim: &ClaimFacts, machine: &Machine) -> bool {
     claim.bound_to.as_ref() == Some(&machine.key)
         && (claim.provider_id.is_none() || claim.provider_id == machine.provider_id)
@@ -633,12 +634,13 @@ fn claims<'a>(
             && !reserved.contains(machine.uid.as_str())
             && (newest.is_none() || machine.set_name() == newest)
             && !(unsettled && young(machine))
+            && !waiting.iter().any(|claim| is_bound(claim, machine))
     };
     if unsettled && !waiting.is_empty() && free.iter().any(|machine| young(machine)) {
         plan.look_again(Duration::from_secs(1));
     }
     for claim in waiting {
-        // What the Go provider bound stays bound, if the ids agree.
+        // What is bound stays bound, if the ids agree.
         let bound = free.iter().position(|machine| is_bound(claim, machine) && !machine.is_paused());
         let place = match (bound, claim.provider_id.is_some() || claim.bound_to.is_some()) {
             (None, true) => None,

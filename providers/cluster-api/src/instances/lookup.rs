@@ -52,14 +52,15 @@ fn id_of(fleet: &Fleet, machine: &Machine) -> Option<String> {
     })
 }
 
-/// Claimed by us, or by the Go provider that was here before.
+/// Claimed by us, or by the Go provider that was here before; or a NodeClaim's that has its id, whatever became of the claim.
 fn is_ours(fleet: &Fleet, machine: &Machine) -> bool {
-    match machine.claim() {
-        Some(claim) => claim.owner == fleet.owner,
-        None => {
-            machine.labels.contains_key(names::MEMBER) && !fleet.node_claims.bound_to(&machine.key).is_empty()
-        }
-    }
+    let Some(claim) = machine.claim() else {
+        let is_member = machine.labels.contains_key(names::MEMBER);
+        let bound = fleet.node_claims.bound_to(&machine.key);
+        let has_its_id = |id: &Option<String>| id.is_some() && *id == machine.provider_id;
+        return bound.iter().any(|bound| is_member || has_its_id(&bound.facts.provider_id));
+    };
+    claim.owner == fleet.owner
 }
 
 fn node_claim(fleet: &Fleet, machine: &Machine) -> NodeClaim {

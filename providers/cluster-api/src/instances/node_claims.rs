@@ -23,6 +23,7 @@ use super::ledger::ClaimFacts;
 use crate::client::fields::parse_key;
 use crate::client::machine::Machine;
 use crate::client::scalable::ScalableKey;
+use crate::instancetypes::kept::Kept;
 use crate::names;
 use crate::nodeclass::LaunchMode;
 
@@ -172,6 +173,17 @@ impl NodeClaims {
     /// The instance types that live NodeClaims of a NodeClass run as, by the resources they came from.
     pub fn carried(&self, class: &str) -> BTreeMap<ScalableKey, BTreeSet<String>> {
         carried(class, self.store.list().iter().map(|claim| &**claim))
+    }
+
+    /// What the nodes of a NodeClass run as whose resource stays.
+    pub fn kept(&self, class: &str, stays: impl Fn(&ScalableKey) -> bool) -> Vec<Kept> {
+        let claims = self.store.list();
+        let is_it = |claim: &&NodeClaim| {
+            claim.metadata.deletion_timestamp.is_none()
+                && claim.spec.node_class_ref.name == class
+                && Target::of(claim).is_none_or(|target| stays(&target.id))
+        };
+        Kept::all(claims.iter().map(|claim| &**claim).filter(is_it))
     }
 
     /// Live NodeClaims that wait for a resource to be scaled.
@@ -643,7 +655,9 @@ pub fn facts(claim: &NodeClaim) -> ClaimFacts {
         bound_to: annotation(names::GO_MACHINE)
             .or_else(|| {
                 let adopted = annotation(names::ADOPTED).is_some_and(|how| how == EXISTING);
-                annotation(names::MACHINE).filter(|_| adopted)
+                // One that has its instance is told by that, whatever becomes of the claim on its Machine.
+                let launched = || claim.status.as_ref().is_some_and(|status| status.provider_id.is_some());
+                annotation(names::MACHINE).filter(|_| adopted || launched())
             })
             .and_then(|text| parse_key(text)),
     }

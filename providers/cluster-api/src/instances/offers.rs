@@ -23,6 +23,7 @@ use crate::client::settings::Settings;
 use crate::instancetypes::annotated::Annotated;
 use crate::instancetypes::blueprint::{Blueprint, Ignored, Learnt, Surroundings};
 use crate::instancetypes::catalog::Catalog;
+use crate::instancetypes::kept::{Kept, with_kept};
 use crate::instancetypes::price::Told;
 use crate::instancetypes::taints;
 use crate::instancetypes::{devices, node_labels};
@@ -44,14 +45,21 @@ pub struct Offers {
     pub left_out: BTreeMap<ScalableKey, Malformed>,
     /// What is said of members and not reckoned with.
     pub ignored: Vec<Ignored>,
+    /// What nodes run as, whether it is still offered or not.
+    pub kept: Vec<Kept>,
     /// Whether NodePools inherit taints.
     pub inherit_taints: bool,
 }
 
 impl Offers {
     /// What a NodePool is offered by itself: nothing whose nodes have a taint that it neither declares nor inherits, for its pods are planned
-    /// without that, and would never run there.
+    /// without that, and would never run there. What nodes run as is listed besides.
     pub fn types_for(&self, pool: &NodePool) -> Arc<[InstanceType]> {
+        let offered = self.offered_to(pool);
+        with_kept(&offered, &self.kept).map_or(offered, Arc::from)
+    }
+
+    fn offered_to(&self, pool: &NodePool) -> Arc<[InstanceType]> {
         let inherited = self.inherited_taints(pool);
         let further = |id: &ScalableKey| self.further_taints(id, pool, &inherited);
         if self.blueprints.iter().all(|blueprint| further(&blueprint.id).is_empty()) {

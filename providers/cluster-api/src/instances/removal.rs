@@ -250,6 +250,8 @@ async fn find(fleet: &Fleet, claim: &NodeClaim) -> Result<Option<Machine>, Provi
         None => Binding::of(fleet, claim).await?,
         Some(_) => None,
     };
+    // A management cluster that was restored from a backup may know neither of a claim nor that a Machine is Karpenter's.
+    let named = claim.metadata.annotations.as_ref().and_then(|all| parse_key(all.get(names::MACHINE)?));
     let ours = |machine: &Machine| match machine.claim() {
         Some(found) => found.owner == fleet.owner && found.uid == uid,
         // Bound by the Go provider, or listed by us for a NodeClaim that is gone: the id decides, if there is one.
@@ -259,7 +261,7 @@ async fn find(fleet: &Fleet, claim: &NodeClaim) -> Result<Option<Machine>, Provi
                 None => binding.as_ref().is_some_and(|binding| binding.is_to(machine)),
             };
             is_its
-                && machine.labels.contains_key(names::MEMBER)
+                && (machine.labels.contains_key(names::MEMBER) || named.as_ref() == Some(&machine.key))
                 && binding.as_ref().is_none_or(|binding| binding.is_alone(machine))
         }
     };

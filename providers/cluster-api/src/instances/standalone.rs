@@ -6,6 +6,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use karpenter_api::NodeClaim;
+use karpenter_api::conditions::HasConditions as _;
+use karpenter_api::nodeclaim::LAUNCHED;
 use karpenter_cloudprovider::{Launch, LaunchHandle, ProviderError};
 use karpenter_runtime::object_key::ObjectKey;
 use kube::api::{ApiResource, DynamicObject};
@@ -87,7 +89,10 @@ pub async fn launch(fleet: &Arc<Fleet>, claim: &NodeClaim, target: &Target) -> R
         _ => launch::age(fleet, claim),
     };
     if launch::is_overdue(fleet, claim, age) {
-        return Err(launch::failed(fleet, target, "NoMachine", "the Machine could not be made in time"));
+        let last = claim.condition(LAUNCHED).and_then(|condition| condition.message.clone());
+        let last = last.map(|why| format!(": {why}")).unwrap_or_default();
+        let why = format!("the Machine could not be made in time{last}");
+        return Err(launch::failed(fleet, target, "NoMachine", &why));
     }
     match make(fleet, claim, target, &blueprint, &cluster).await {
         Ok(machine) => launch::progress(fleet, claim, &machine).await,
@@ -95,6 +100,10 @@ pub async fn launch(fleet: &Arc<Fleet>, claim: &NodeClaim, target: &Target) -> R
             // Nothing was launched, and this NodeClaim will not ask again.
             fleet.pace.give_back_turn(class, uid);
             Err(launch::failed(fleet, target, "Refused", &error.to_string()))
+        }
+        Err(error @ HubError::Malformed(_)) => {
+            fleet.pace.give_back_turn(class, uid);
+            Err(launch::failed(fleet, target, "Malformed", &error.to_string()))
         }
         Err(error @ HubError::NotFound(_)) => Ok(pending("TemplateMissing", error.to_string())),
         Err(error) => Err(ProviderError::other(error)),

@@ -140,10 +140,14 @@ impl Blueprint {
         let entries = || spec.instance_types.iter().flatten();
         let entry = called.iter().find_map(|name| entries().find(|entry| entry.name == *name));
         let entry = entry.or_else(|| entries().find(|entry| entry.name == *scalable.id.key.name));
-        let max_pods = spec.kubelet.as_ref().and_then(|kubelet| kubelet.max_pods);
         let told = entry.and_then(|entry| entry.capacity.as_ref());
         let learnt = around.learnt.get(&scalable.id);
         let annotated = Annotated { scalable, set };
+        // Kubelet is told so where Machines are cloned; elsewhere the resource's owner knows better.
+        let makes_machines = spec.launch_mode == Some(LaunchMode::Machine);
+        let owner_says = || annotated.get(&format!("{}maxPods", names::CAPACITY_DOMAIN)).is_some();
+        let max_pods = spec.kubelet.as_ref().and_then(|kubelet| kubelet.max_pods);
+        let max_pods = max_pods.filter(|_| makes_machines || !owner_says());
         let mut capacity = match capacity::capacity(annotated, template, told, max_pods) {
             Ok(capacity) => capacity,
             // A Node tells only what nobody else does: resources that are described alike are of one type, whether or not one of
@@ -309,13 +313,22 @@ fn places_of(
         some => some,
     };
     let pinned = scalable.failure_domain.as_ref();
+    let free = around.spec.launch_mode == Some(LaunchMode::Machine) && !allowed.is_empty();
     if let Some(zone) = zone_label {
-        return vec![(Some(zone), pinned.cloned())];
+        let of_zone = allowed.iter().filter(|domain| free && pinned.is_none() && zone_of(domain) == zone);
+        let places: Vec<_> = of_zone.map(|domain| (Some(zone.clone()), Some(domain.clone()))).collect();
+        let only = match scalable.failure_domains.as_slice() {
+            [one] if free => Some(one),
+            _ => None,
+        };
+        return match places.is_empty() {
+            true => vec![(Some(zone), pinned.or(only).cloned())],
+            false => places,
+        };
     }
     if let Some(domain) = pinned {
         return vec![(Some(zone_of(domain)), Some(domain.clone()))];
     }
-    let free = around.spec.launch_mode == Some(LaunchMode::Machine) && !allowed.is_empty();
     if free {
         allowed.iter().map(|domain| (Some(zone_of(domain)), Some(domain.clone()))).collect()
     } else {

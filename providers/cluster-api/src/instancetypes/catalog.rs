@@ -309,7 +309,7 @@ fn capacity(group: &[&Blueprint]) -> Resources {
 }
 
 /// Why the labels of an offering's node do not meet the requirements. Labels the requirements do not mention are no obstacle;
-/// labels they ask for and the node lacks are, unless the NodeClaim itself sets them.
+/// labels they ask for and the node lacks are, unless they are well known or the NodeClaim itself sets them.
 fn refusal(
     entry: &Entry,
     requirements: &Requirements,
@@ -323,10 +323,16 @@ fn refusal(
             None if own_labels.contains_key(key) && key != TOPOLOGY_ZONE => {}
             None if matches!(requirement.operator(), Operator::NotIn | Operator::DoesNotExist) => {}
             None if key.starts_with("karpenter.sh/") => {}
+            // As the core plans, and as the Go provider launches: nodes get what was asked for.
+            None if is_well_known(key) && key != TOPOLOGY_ZONE && key != labels::RESERVATION_ID => {}
             None => return Some(format!("its nodes have no {key}")),
         }
     }
     None
+}
+
+fn is_well_known(key: &str) -> bool {
+    karpenter_engine::labels::WELL_KNOWN.contains(&key) || labels::WELL_KNOWN.contains(&key)
 }
 
 /// Whether nodes of both are the same to whoever asks for them.

@@ -3,7 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use karpenter_api::labels::{ARCH, CAPACITY_TYPE, INSTANCE_TYPE, OS, TOPOLOGY_REGION, TOPOLOGY_ZONE, domain};
+use karpenter_api::labels::{
+    ARCH, CAPACITY_TYPE, HOSTNAME, INSTANCE_TYPE, OS, TOPOLOGY_REGION, TOPOLOGY_ZONE, domain,
+};
 use karpenter_primitives::names::{label_value_errors, qualified_name_errors};
 
 use crate::client::fields::Malformed;
@@ -50,7 +52,7 @@ pub fn node_labels(
     labels.extend(annotated(scalable)?);
     labels.retain(|key, value| {
         let says_nothing = value.is_empty() && NEVER_EMPTY.contains(&key.as_str());
-        !is_bookkeeping(key) && !says_nothing
+        !is_bookkeeping(key) && !is_given(key) && !says_nothing
     });
     let info = [
         (ARCH, "architecture", template.and_then(|t| t.architecture.as_deref()), default_arch),
@@ -79,13 +81,26 @@ pub(super) fn value_of<'a>(scalable: &Scalable, key: &str, value: &'a str) -> Re
     }
 }
 
-/// The labels that its owner says its nodes have and that only Cluster API gives: they are not reckoned with.
+/// Whether Karpenter or kubelet gives this label to a node, whatever its owner says.
+fn is_given(key: &str) -> bool {
+    domain(key) == "karpenter.sh" && key != CAPACITY_TYPE || key == HOSTNAME
+}
+
+/// The labels that its owner says its nodes have and that only Cluster API, Karpenter or kubelet gives: they are not reckoned with.
 pub fn ignored(scalable: &Scalable) -> Option<Malformed> {
     let labels = annotated(scalable).ok()?;
-    let theirs: Vec<&str> =
-        labels.keys().map(String::as_str).filter(|key| BOOKKEEPING_DOMAINS.contains(&domain(key))).collect();
-    let problem = || format!("{} are for Cluster API to give, and are ignored", theirs.join(", "));
-    (!theirs.is_empty()).then(|| scalable.malformed(format!("{}labels", names::CAPACITY_DOMAIN), problem()))
+    let names = |is_it: &dyn Fn(&str) -> bool| -> Vec<&str> {
+        labels.keys().map(String::as_str).filter(|key| is_it(key)).collect()
+    };
+    let theirs = names(&|key| BOOKKEEPING_DOMAINS.contains(&domain(key)));
+    let given = names(&is_given);
+    let of = |names: &[&str], whose: &str| {
+        (!names.is_empty()).then(|| format!("{} are for {whose} to give, and are ignored", names.join(", ")))
+    };
+    let problems = [of(&theirs, "Cluster API"), of(&given, "Karpenter and kubelet")];
+    let problem = || problems.iter().flatten().cloned().collect::<Vec<_>>().join("; ");
+    (problems.iter().any(Option::is_some))
+        .then(|| scalable.malformed(format!("{}labels", names::CAPACITY_DOMAIN), problem()))
 }
 
 /// Cluster API copies roles, the two domains with their subdomains, and what it was told to.

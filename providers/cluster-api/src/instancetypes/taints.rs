@@ -4,6 +4,7 @@
 use k8s_openapi::api::core::v1::Taint;
 use karpenter_api::taints::UNREGISTERED;
 use karpenter_api::{NodeClaim, NodePool};
+use karpenter_primitives::names::{label_value_errors, qualified_name_errors};
 use serde_json::Value;
 
 use crate::client::fields::Malformed;
@@ -82,7 +83,10 @@ pub fn display(taint: &Taint) -> String {
 fn parse(item: &str) -> Option<Taint> {
     let (rest, effect) = item.rsplit_once(':')?;
     let (key, value) = rest.split_once('=').map_or((rest, None), |(key, value)| (key, Some(value)));
-    let known = EFFECTS.contains(&effect) && !key.is_empty();
+    // Others are refused by the server, on a NodePool as on a NodeClaim.
+    let known = EFFECTS.contains(&effect)
+        && qualified_name_errors(key).is_empty()
+        && label_value_errors(value.unwrap_or_default()).is_empty();
     known.then(|| Taint {
         key: key.to_owned(),
         value: value.filter(|value| !value.is_empty()).map(str::to_owned),

@@ -17,6 +17,7 @@ use crate::client::scalable::{Scalable, ScalableKey, ScalableKind};
 use crate::client::sync_labels::SyncLabels;
 use crate::client::template::Template;
 use crate::fixtures::{deployment, deployment_json, object, read_deployment};
+use crate::labels;
 use crate::nodeclass::ClusterAPINodeClassSpec;
 
 const CAPACITY: &str = "capacity.cluster-autoscaler.kubernetes.io";
@@ -995,4 +996,76 @@ fn prices_and_capacity_are_found_by_the_name_that_is_shown_of_a_renamed_type() {
         .collect();
     let expected = [("large", 1.0, "1"), ("large-n", 2.0, "2")];
     assert_eq!(told, expected.map(|(name, price, widgets)| (name.to_owned(), price, widgets.to_owned())));
+}
+
+#[test]
+fn a_well_known_label_that_nobody_states_is_no_obstacle_as_the_core_plans() {
+    let catalog = Catalog::of(&[blueprint(&deployment("m", &[]))], |_, _| None);
+    let served = |key: &str| {
+        let asks = claim(json!([{"key": key, "operator": "In", "values": ["x"]}]), json!({"cpu": "1"}));
+        catalog.choices(&asks, false).is_ok()
+    };
+    for key in ["topology.kubernetes.io/region", "node.kubernetes.io/windows-build", labels::INSTANCE_FAMILY]
+    {
+        assert!(served(key), "{key}: refused, it would be planned again for ever");
+    }
+    for key in ["topology.kubernetes.io/zone", labels::RESERVATION_ID, "example.com/team"] {
+        assert!(!served(key), "{key}");
+    }
+}
+
+#[test]
+fn labels_that_karpenter_and_kubelet_give_are_ignored_and_named() {
+    let labels = "karpenter.sh/nodepool=x,kubernetes.io/hostname=y,karpenter.sh/capacity-type=spot,team=z";
+    let labelled = deployment("m", &[(&format!("{CAPACITY}/labels"), labels)]);
+    let offered = blueprint(&labelled);
+    assert_eq!(offered.capacity_type, "spot");
+    let kept: Vec<&str> =
+        offered.labels.keys().map(String::as_str).filter(|key| !key.contains(".io/")).collect();
+    assert_eq!(kept, ["team"]);
+    assert!(!offered.labels.keys().any(|key| key.starts_with("karpenter.sh/") || key.ends_with("/hostname")));
+    let told = super::node_labels::ignored(&labelled).expect("something").problem;
+    assert!(told.contains("karpenter.sh/nodepool") && told.contains("kubernetes.io/hostname"), "{told}");
+    assert!(!told.contains("capacity-type") && !told.contains("team"), "{told}");
+}
+
+#[test]
+fn a_taint_that_no_node_can_have_is_named_by_its_annotation() {
+    for bad in ["my gpu=yes:NoSchedule", "gpu=a b:NoSchedule", "gpu_=x:NoSchedule", "gpu=x:Never"] {
+        let tainted = deployment("m", &[(&format!("{CAPACITY}/taints"), bad)]);
+        let told = blueprint_of(&tainted, None, &ClusterAPINodeClassSpec::default()).expect_err(bad);
+        assert!(told.key.ends_with("/taints"), "{told}");
+    }
+}
+
+#[test]
+fn how_many_pods_the_owner_of_a_resource_allows_goes_before_the_node_class_unless_that_tells_kubelet() {
+    let said = deployment("m", &[(&format!("{CAPACITY}/maxPods"), "30")]);
+    let pods = |scalable: &Scalable, spec_json: serde_json::Value| {
+        let offered = blueprint_of(scalable, None, &spec(spec_json)).expect("a blueprint");
+        quantities(&offered)["pods"].clone()
+    };
+    let kubelet = || json!({"maxPods": 50});
+    assert_eq!(pods(&said, json!({"kubelet": kubelet()})), "30");
+    assert_eq!(pods(&deployment("m", &[]), json!({"kubelet": kubelet()})), "50");
+    assert_eq!(pods(&said, json!({"kubelet": kubelet(), "launchMode": "Machine"})), "50");
+}
+
+#[test]
+fn a_machine_of_its_own_in_a_zone_that_is_told_is_asked_into_a_failure_domain_of_that_zone() {
+    let zoned = |domains: &[&str]| {
+        let mut zoned = deployment("m", &[(&format!("{CAPACITY}/labels"), "topology.kubernetes.io/zone=z1")]);
+        zoned.failure_domains = domains.iter().map(|domain| (*domain).to_owned()).collect();
+        zoned
+    };
+    let places = |scalable: &Scalable, mode: &str| {
+        let spec = spec(json!({"launchMode": mode, "failureDomainZones": {"a": "z1", "b": "z2", "c": "z1"}}));
+        let offered = blueprint_of(scalable, None, &spec).expect("a blueprint");
+        offered.places.iter().map(|place| place.failure_domain.clone()).collect::<Vec<_>>()
+    };
+    let some = |name: &str| Some(name.to_owned());
+    assert_eq!(places(&zoned(&["a", "b", "c"]), "Machine"), [some("a"), some("c")]);
+    assert_eq!(places(&zoned(&["rack-7"]), "Machine"), [some("rack-7")], "the only one there is");
+    assert_eq!(places(&zoned(&["b", "x"]), "Machine"), [None]);
+    assert_eq!(places(&zoned(&["a", "b"]), "MachineDeployment"), [None]);
 }

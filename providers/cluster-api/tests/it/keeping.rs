@@ -380,3 +380,67 @@ fn a_node_claim_that_no_longer_says_what_it_waits_for_takes_the_machine_along_th
         rig.at_rest();
     });
 }
+
+/// What Karpenter says on a Machine of whose it is.
+const CLAIM: [&str; 3] = [
+    "karpenter.cluster.x-k8s.io/nodeclaim-uid",
+    "karpenter.cluster.x-k8s.io/nodeclaim",
+    "karpenter.cluster.x-k8s.io/owner",
+];
+
+/// Takes the claim off a Machine, as a management cluster that is restored from an older backup does.
+async fn strip_machine(rig: &Rig, name: &str, labels: Value) {
+    let gone: serde_json::Map<String, Value> =
+        CLAIM.iter().map(|key| ((*key).to_owned(), Value::Null)).collect();
+    rig.patch(Kind::Machine, name, json!({"metadata": {"annotations": gone, "labels": labels}})).await;
+}
+
+#[test]
+fn a_machine_whose_claim_somebody_took_off_stays_its_node_claims() {
+    scenario(async {
+        let rig = Rig::new(json!({"timeouts": {"surplus": "2m"}, "adoption": "Existing"})).await;
+        rig.deployment("m", &[(MAX, "10")]).await;
+        rig.karpenter.start();
+        rig.want(1);
+        rig.until("the node is ready", 5 * MINUTE, |objects| initialized(objects) == 1).await;
+        let name = rig.read(machine_names).remove(0);
+        rig.karpenter.kill();
+        rig.want(2);
+        strip_machine(&rig, &name, json!({})).await;
+        rig.karpenter.start();
+        rig.until("another node comes", 5 * MINUTE, |objects| initialized(objects) == 2).await;
+        rig.pass(10 * MINUTE).await;
+        assert_eq!((rig.replicas("m"), rig.read(machine_names).len()), (2, 2));
+        let whose = rig.read(|objects| {
+            let machine =
+                objects.machines.iter().find(|(key, _)| *key.name == *name).map(|(_, machine)| machine);
+            machine.and_then(|machine| machine.metadata.annotations.clone()?.remove(CLAIM[1]))
+        });
+        assert_eq!(whose.as_deref(), Some("n1"), "whoever waits gets another");
+        assert_eq!(rig.read(|objects| objects.node_claims.len()), 2, "and it is not adopted");
+        rig.at_rest();
+    });
+}
+
+#[test]
+fn a_machine_that_a_restored_management_cluster_does_not_know_for_karpenters_goes_with_its_node_claim() {
+    scenario(async {
+        let rig = Rig::new(json!({})).await;
+        rig.deployment("m", &[(MAX, "10")]).await;
+        rig.karpenter.start();
+        rig.want(1);
+        rig.until("the node is ready", 5 * MINUTE, |objects| initialized(objects) == 1).await;
+        let name = rig.read(machine_names).remove(0);
+        rig.karpenter.kill();
+        strip_machine(&rig, &name, json!({"node.cluster.x-k8s.io/karpenter-member": null})).await;
+        rig.want(0);
+        rig.delete_claim("n1").await;
+        rig.karpenter.start();
+        rig.until("both go", 10 * MINUTE, |objects| {
+            objects.node_claims.is_empty() && objects.machines.is_empty()
+        })
+        .await;
+        assert_eq!(rig.replicas("m"), 0);
+        rig.at_rest();
+    });
+}
