@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use karpenter_api::NodePool;
 use karpenter_api::conditions::HasConditions as _;
+use karpenter_api::{ConditionStatus, NodePool};
 use karpenter_cloudprovider::{CloudProvider, Measured, Registry, Surroundings};
 use karpenter_controllers::operator::COMPONENT;
 use karpenter_controllers::{Given, assemble};
@@ -597,6 +597,38 @@ fn a_node_that_never_joins_is_given_up_after_the_time_it_has_to_register() {
         stage.world.wait_until("it is given up", 3 * MINUTE, given_up).await.expect("it is given up");
     })
     .expect("a runtime");
+}
+
+#[test]
+fn nodes_of_what_is_no_longer_offered_stay_and_are_known_for_what_they_are() {
+    let broken = json!({"annotations": {"capacity.cluster-autoscaler.kubernetes.io/cpu": "sixteen"}});
+    let gone = json!({"labels": {"node.cluster.x-k8s.io/karpenter-member": null}});
+    let moved = json!({"annotations": {
+        "capacity.cluster-autoscaler.kubernetes.io/labels": "topology.kubernetes.io/zone=b",
+    }});
+    for metadata in [broken, gone, moved] {
+        in_virtual_time(async {
+            // No two pods share a node, and the small ones are the cheapest.
+            let class = json!({"drift": "Off"});
+            let stage = Stage::of(Some(["0.40", "0.15"]), &[], class, json!({})).await;
+            stage.apply("app", 2, "3", true).await;
+            stage.until("all run", all_run).await;
+            let before = stage.names();
+            assert_eq!(stage.nodes(), ["small", "small"]);
+            stage.world.run_for(50 * MINUTE).await.expect("time passes");
+            stage.change("small", json!({"metadata": metadata})).await;
+            stage.world.run_for(180 * MINUTE).await.expect("time passes");
+            assert_eq!(stage.names(), before, "{metadata}");
+            let drifted = |objects: &Objects| {
+                objects
+                    .node_claims
+                    .values()
+                    .any(|claim| claim.condition_status("Drifted") == ConditionStatus::True)
+            };
+            assert!(!stage.world.cluster().read(drifted), "{metadata}");
+        })
+        .expect("a runtime");
+    }
 }
 
 #[test]
