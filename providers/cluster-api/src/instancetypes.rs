@@ -10,15 +10,15 @@
 //! | [`blueprint`] | all of that for one scalable resource, or why it cannot be offered |
 //! | [`catalog`] | instance types and offerings of a NodeClass, and where each leads |
 
-pub mod annotated;
-pub mod blueprint;
-pub mod capacity;
-pub mod catalog;
-pub mod devices;
-pub mod node_labels;
-pub mod overhead;
-pub mod price;
-pub mod taints;
+pub(crate) mod annotated;
+pub(crate) mod blueprint;
+pub(crate) mod capacity;
+pub(crate) mod catalog;
+pub(crate) mod devices;
+pub(crate) mod node_labels;
+pub(crate) mod overhead;
+pub(crate) mod price;
+pub(crate) mod taints;
 
 #[cfg(test)]
 mod tests;

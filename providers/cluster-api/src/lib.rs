@@ -17,11 +17,11 @@ pub mod explanation;
 #[cfg(test)]
 mod fixtures;
 pub mod gathering;
-pub mod instances;
-pub mod instancetypes;
-pub mod labels;
+pub(crate) mod instances;
+pub(crate) mod instancetypes;
+pub(crate) mod labels;
 pub mod metrics;
-pub mod names;
+pub(crate) mod names;
 pub mod nodeclass;
 pub mod planted;
 pub mod self_check;
@@ -44,9 +44,11 @@ use karpenter_engine::node_pool::TaintedTypes;
 use karpenter_engine::taints::Taint;
 use karpenter_runtime::error::NotYet;
 
+use client::hub::Hub;
 use instances::fleet::Fleet;
 use instances::notices::NODE_HEALTHY;
 use instances::{drift, launch, lookup, removal, rollout, templates};
+use metrics::Metrics;
 use nodeclass::DEFAULT_REPAIR_AFTER;
 use planted::{Fault, is_planted};
 
@@ -69,15 +71,23 @@ pub struct ClusterApi {
 }
 
 impl ClusterApi {
-    /// Of this fleet.
-    pub fn new(fleet: Arc<Fleet>) -> Self {
+    pub(crate) fn new(fleet: Arc<Fleet>) -> Self {
         let kind = NodeClassKind::new(GROUP, "v1alpha1", "ClusterAPINodeClass", "clusterapinodeclasses");
         Self { fleet, kinds: vec![kind] }
     }
 
-    /// What its parts share.
-    pub fn fleet(&self) -> &Arc<Fleet> {
+    pub(crate) fn fleet(&self) -> &Arc<Fleet> {
         &self.fleet
+    }
+
+    /// The way to the management cluster.
+    pub fn hub(&self) -> &Hub {
+        &self.fleet.hub
+    }
+
+    /// What is counted.
+    pub fn metrics(&self) -> &Metrics {
+        &self.fleet.metrics
     }
 }
 

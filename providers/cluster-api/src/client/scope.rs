@@ -20,11 +20,11 @@ const NODES: u32 = 50;
 
 /// Which Cluster is ours.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Scope {
+pub(crate) struct Scope {
     /// Its namespace.
-    pub namespace: String,
+    pub(crate) namespace: String,
     /// Its name.
-    pub cluster: String,
+    pub(crate) cluster: String,
 }
 
 /// Why it is not known which Cluster is ours.
@@ -100,7 +100,7 @@ impl Ours {
     }
 
     /// This one.
-    pub fn is(scope: Scope) -> Self {
+    pub(crate) fn is(scope: Scope) -> Self {
         Self { found: OnceLock::from(scope), ..Self::default() }
     }
 
@@ -110,12 +110,12 @@ impl Ours {
     }
 
     /// Which it is, if that is known.
-    pub fn known(&self) -> Option<&Scope> {
+    pub(crate) fn known(&self) -> Option<&Scope> {
         self.found.get()
     }
 
     /// Which it is; both clusters are asked if that is not known.
-    pub async fn find(&self, client: &Client, versions: &Versions) -> Result<&Scope, ScopeError> {
+    pub(crate) async fn find(&self, client: &Client, versions: &Versions) -> Result<&Scope, ScopeError> {
         if let Some(known) = self.known() {
             return Ok(known);
         }

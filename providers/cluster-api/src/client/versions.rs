@@ -29,7 +29,7 @@ const ASKING: Duration = Duration::from_secs(30);
 
 /// The versions in use.
 #[derive(Debug, Default)]
-pub struct Versions(Mutex<Found>);
+pub(crate) struct Versions(Mutex<Found>);
 
 #[derive(Debug, Default)]
 struct Found {
@@ -76,7 +76,7 @@ pub enum VersionError {
 
 impl Versions {
     /// The version of Cluster API's own kinds: the best we know.
-    pub async fn own(&self, client: &Client) -> Result<String, VersionError> {
+    pub(crate) async fn own(&self, client: &Client) -> Result<String, VersionError> {
         if let Some(version) = self.known() {
             return Ok(version);
         }
@@ -91,19 +91,19 @@ impl Versions {
     }
 
     /// The version of Cluster API's own kinds that was last found, if it was asked for.
-    pub fn known(&self) -> Option<String> {
+    pub(crate) fn known(&self) -> Option<String> {
         self.lock().own.clone()
     }
 
     /// Has the server asked again.
-    pub fn forget(&self) {
+    pub(crate) fn forget(&self) {
         let mut known = self.lock();
         known.own = None;
         known.kinds.clear();
     }
 
     /// A kind of a group as it is served.
-    pub async fn resource(
+    pub(crate) async fn resource(
         &self,
         client: &Client,
         group: &str,

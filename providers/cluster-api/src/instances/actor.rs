@@ -41,7 +41,7 @@ const OUT_OF_SIGHT: Duration = Duration::from_secs(60);
 const WHILE_PUT_OFF: Duration = Duration::from_secs(60);
 
 /// See the module.
-pub struct Actor {
+pub(crate) struct Actor {
     pub(super) fleet: Arc<Fleet>,
     memory: Mutex<BTreeMap<ScalableKey, Memory>>,
 }
@@ -96,7 +96,7 @@ fn is_unserved(claim: &ClaimFacts, machines: &[Machine]) -> bool {
 
 impl Actor {
     /// For this fleet.
-    pub fn new(fleet: Arc<Fleet>) -> Self {
+    pub(crate) fn new(fleet: Arc<Fleet>) -> Self {
         Self { fleet, memory: Mutex::default() }
     }
 
@@ -651,7 +651,7 @@ impl Reconciler for Actor {
 }
 
 /// The resources a change in the management cluster concerns.
-pub fn concerned(fleet: &Fleet, news: &News) -> Vec<ScalableKey> {
+pub(crate) fn concerned(fleet: &Fleet, news: &News) -> Vec<ScalableKey> {
     match news {
         News::Machine(old, new) => {
             let machine = new.as_ref().or(old.as_ref());

@@ -40,37 +40,37 @@ use crate::names;
 use crate::nodeclass::ClusterAPINodeClass;
 
 /// See the module.
-pub struct Fleet {
+pub(crate) struct Fleet {
     /// The management cluster.
-    pub hub: Arc<Hub>,
+    pub(crate) hub: Arc<Hub>,
     /// What it has, as last seen.
-    pub mirror: Mirror,
+    pub(crate) mirror: Mirror,
     /// The workload cluster's NodeClaims.
-    pub node_claims: NodeClaims,
+    pub(crate) node_claims: NodeClaims,
     /// The workload cluster's NodeClasses.
-    pub node_classes: Store<ClusterAPINodeClass>,
+    pub(crate) node_classes: Store<ClusterAPINodeClass>,
     /// What users set.
-    pub settings: Settings,
+    pub(crate) settings: Settings,
     /// What failed of late.
-    pub backoff: Backoff,
+    pub(crate) backoff: Backoff,
     /// Who sets replicas that are ours to set.
-    pub reverts: Reverts,
+    pub(crate) reverts: Reverts,
     /// How fast nodes may be launched.
-    pub pace: Pace,
+    pub(crate) pace: Pace,
     /// What has been learnt.
-    pub lessons: Lessons,
+    pub(crate) lessons: Lessons,
     /// Machines that may not be written to.
-    pub set_aside: SetAside,
+    pub(crate) set_aside: SetAside,
     /// The workload cluster, by the uid of its namespace kube-system.
-    pub owner: String,
+    pub(crate) owner: String,
     /// Tells the time.
-    pub clock: SharedClock,
+    pub(crate) clock: SharedClock,
     /// Tells users.
-    pub recorder: Recorder,
+    pub(crate) recorder: Recorder,
     /// Counts.
-    pub metrics: Metrics,
+    pub(crate) metrics: Metrics,
     /// Asks endpoints for prices.
-    pub fetch: Fetch,
+    pub(crate) fetch: Fetch,
     /// All Machines, as the server has them.
     pub(crate) census: Census,
     /// Whether the Cluster was paused when the server last said so, and when that was.
@@ -149,7 +149,7 @@ impl Fleet {
         clippy::too_many_arguments,
         reason = "made in one place, from parts that have nothing in common"
     )]
-    pub fn new(
+    pub(crate) fn new(
         hub: Arc<Hub>,
         mirror: Mirror,
         node_claims: NodeClaims,
@@ -187,7 +187,7 @@ impl Fleet {
     }
 
     /// Whether everything has been seen once.
-    pub fn is_synced(&self) -> bool {
+    pub(crate) fn is_synced(&self) -> bool {
         self.mirror.is_synced() && self.node_claims.store().is_synced() && self.node_classes.is_synced()
     }
 
@@ -236,12 +236,12 @@ impl Fleet {
     }
 
     /// A NodeClass by name.
-    pub fn node_class(&self, name: &str) -> Option<Arc<ClusterAPINodeClass>> {
+    pub(crate) fn node_class(&self, name: &str) -> Option<Arc<ClusterAPINodeClass>> {
         self.node_classes.get(&ObjectKey::cluster(name))
     }
 
     /// The NodeClass whose rules a resource follows: the first by name that it takes part in.
-    pub fn node_class_of(&self, scalable: &Scalable) -> Option<Arc<ClusterAPINodeClass>> {
+    pub(crate) fn node_class_of(&self, scalable: &Scalable) -> Option<Arc<ClusterAPINodeClass>> {
         self.node_classes.list().into_iter().find(|class| takes_part(class, scalable))
     }
 
@@ -251,7 +251,7 @@ impl Fleet {
     }
 
     /// What holds a resource.
-    pub fn hold(&self, scalable: &Scalable) -> Option<Hold> {
+    pub(crate) fn hold(&self, scalable: &Scalable) -> Option<Hold> {
         let launches_paused = scalable.rollout_paused
             && self.node_class_of(scalable).is_some_and(|class| class.launches_while_rollout_paused());
         let hold = offers::hold(&self.mirror, scalable, launches_paused);
@@ -273,7 +273,7 @@ impl Fleet {
     }
 
     /// What Machines of their own are made from: a resource, or what a NodeClass names.
-    pub fn blueprint(&self, id: &ScalableKey) -> Option<Arc<Scalable>> {
+    pub(crate) fn blueprint(&self, id: &ScalableKey) -> Option<Arc<Scalable>> {
         if id.kind != ScalableKind::MachineTemplate {
             return self.mirror.scalable(id);
         }
@@ -295,12 +295,12 @@ impl Fleet {
     }
 
     /// The Machines of a resource, as last seen.
-    pub fn machines_of(&self, id: &ScalableKey) -> Vec<Machine> {
+    pub(crate) fn machines_of(&self, id: &ScalableKey) -> Vec<Machine> {
         offers::machines_of(&self.mirror, id)
     }
 
     /// The NodeClaims that concern a resource: those that target it, and those the Go provider bound to its Machines.
-    pub fn claims_on(&self, id: &ScalableKey, machines: &[Machine]) -> Vec<ClaimFacts> {
+    pub(crate) fn claims_on(&self, id: &ScalableKey, machines: &[Machine]) -> Vec<ClaimFacts> {
         let mut claims = self.node_claims.targeting(id);
         let known: BTreeSet<String> = claims.iter().map(|claim| claim.uid.clone()).collect();
         let bound = self.bound_to(machines, false);
@@ -309,7 +309,7 @@ impl Fleet {
     }
 
     /// The NodeClaims on their way out that are bound to these Machines.
-    pub fn ending_on(&self, machines: &[Machine]) -> Vec<ClaimFacts> {
+    pub(crate) fn ending_on(&self, machines: &[Machine]) -> Vec<ClaimFacts> {
         self.bound_to(machines, true).collect()
     }
 
@@ -326,7 +326,7 @@ impl Fleet {
     }
 
     /// What a NodeClass offers at the moment.
-    pub fn offers(&self, class: &ClusterAPINodeClass) -> Arc<Offers> {
+    pub(crate) fn offers(&self, class: &ClusterAPINodeClass) -> Arc<Offers> {
         self.lessons.recall(class);
         let silent = self.hub.silent_for().is_none_or(|silent| silent > self.settings.max_age);
         let version = CatalogVersion {
@@ -393,7 +393,7 @@ impl Fleet {
     }
 
     /// How many more nodes a resource may give; `None` is any number.
-    pub fn room(&self, scalable: &Scalable) -> Option<usize> {
+    pub(crate) fn room(&self, scalable: &Scalable) -> Option<usize> {
         let machines = self.machines_of(&scalable.id);
         let mut live = self.claims_on(&scalable.id, &machines);
         live.extend(self.node_claims.reserved(&scalable.id));
@@ -404,20 +404,20 @@ impl Fleet {
     }
 
     /// The entry a Machine was bought as.
-    pub fn entry_of(&self, offers: &Offers, machine: &Machine, id: &ScalableKey) -> Option<Entry> {
+    pub(crate) fn entry_of(&self, offers: &Offers, machine: &Machine, id: &ScalableKey) -> Option<Entry> {
         let entry = offers.catalog.entry(id, machine.failure_domain.as_deref())?;
         Some(entry.clone())
     }
 
     /// Has a resource looked at soon.
-    pub fn poke(&self, id: &ScalableKey) {
+    pub(crate) fn poke(&self, id: &ScalableKey) {
         if let Some(queue) = self.queue.get() {
             queue.add(id.clone());
         }
     }
 
     /// A launch has arrived at a resource: it is looked at when the window closes.
-    pub fn arrive(&self, id: &ScalableKey) {
+    pub(crate) fn arrive(&self, id: &ScalableKey) {
         let now = Instant::now();
         let mut state = self.state();
         state.arrivals.entry(id.clone()).and_modify(|(_, last)| *last = now).or_insert((now, now));
@@ -442,7 +442,7 @@ impl Fleet {
     }
 
     /// Has the core ask again for a NodeClaim.
-    pub fn wake(&self, node_claim: &str) {
+    pub(crate) fn wake(&self, node_claim: &str) {
         if let Some(waker) = self.waker.get() {
             waker.wake(ObjectKey::cluster(node_claim));
         }
@@ -456,7 +456,7 @@ impl Fleet {
     }
 
     /// Why a NodeClaim found no room, if so.
-    pub fn refusal(&self, uid: &str) -> Option<String> {
+    pub(crate) fn refusal(&self, uid: &str) -> Option<String> {
         self.state().refused.get(uid).cloned()
     }
 
@@ -577,7 +577,7 @@ impl Fleet {
     }
 
     /// A NodeClaim is over.
-    pub fn forget(&self, claim: &NodeClaim) {
+    pub(crate) fn forget(&self, claim: &NodeClaim) {
         if let Some(uid) = claim.metadata.uid.as_deref() {
             self.state().refused.remove(uid);
             self.state().predecessors.remove(uid);

@@ -34,7 +34,7 @@ const A_MOMENT: Duration = Duration::from_secs(10);
 const PHASES: [&str; 3] = ["MachinePending", "BootstrapPending", "InfraProvisioning"];
 
 /// Launches what the NodeClaim asks for, or says how far that is.
-pub async fn create(fleet: &Arc<Fleet>, claim: &NodeClaim) -> Result<Launch, ProviderError> {
+pub(crate) async fn create(fleet: &Arc<Fleet>, claim: &NodeClaim) -> Result<Launch, ProviderError> {
     let launch = attempt(fleet, claim).await;
     if let Ok(Launch::Pending { reason, message, .. }) = &launch
         && (!PHASES.contains(&reason.as_str()) || age(fleet, claim) >= SLOW)

@@ -13,7 +13,7 @@ use crate::client::machine::Machine;
 use crate::names;
 
 /// Every instance this cluster has.
-pub async fn list(fleet: &Arc<Fleet>) -> Result<Vec<NodeClaim>, ProviderError> {
+pub(crate) async fn list(fleet: &Arc<Fleet>) -> Result<Vec<NodeClaim>, ProviderError> {
     fleet.ready().await?;
     let count = fleet.census.count(&fleet.hub).await.map_err(ProviderError::other)?;
     count.is_complete()?;
@@ -22,7 +22,7 @@ pub async fn list(fleet: &Arc<Fleet>) -> Result<Vec<NodeClaim>, ProviderError> {
 }
 
 /// The instance of this id.
-pub async fn get(fleet: &Arc<Fleet>, provider_id: &str) -> Result<NodeClaim, ProviderError> {
+pub(crate) async fn get(fleet: &Arc<Fleet>, provider_id: &str) -> Result<NodeClaim, ProviderError> {
     if provider_id.is_empty() {
         return Err(ProviderError::other("an empty provider id names no Machine"));
     }

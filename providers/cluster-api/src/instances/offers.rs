@@ -31,27 +31,27 @@ use crate::nodeclass::{Adoption, ClusterAPINodeClass, DEFAULT_SURPLUS_TIMEOUT, L
 
 /// What a NodeClass offers, and what it cannot offer.
 #[derive(Clone, Debug, Default)]
-pub struct Offers {
+pub(crate) struct Offers {
     /// Types and offerings.
-    pub catalog: Catalog,
+    pub(crate) catalog: Catalog,
     /// What the offerings were made from.
-    pub blueprints: Vec<Blueprint>,
+    pub(crate) blueprints: Vec<Blueprint>,
     /// What takes part.
-    pub members: Vec<Arc<Scalable>>,
+    pub(crate) members: Vec<Arc<Scalable>>,
     /// What keeps something from being offered, each told once.
-    pub excluded: Vec<Malformed>,
+    pub(crate) excluded: Vec<Malformed>,
     /// What takes part and cannot be offered, and why: the key to blame may be the NodeClass's.
-    pub left_out: BTreeMap<ScalableKey, Malformed>,
+    pub(crate) left_out: BTreeMap<ScalableKey, Malformed>,
     /// What is said of members and not reckoned with.
-    pub ignored: Vec<Ignored>,
+    pub(crate) ignored: Vec<Ignored>,
     /// Whether NodePools inherit taints.
-    pub inherit_taints: bool,
+    pub(crate) inherit_taints: bool,
 }
 
 impl Offers {
     /// What a NodePool is offered by itself: nothing whose nodes have a taint that it neither declares nor inherits, for its pods are planned
     /// without that, and would never run there.
-    pub fn types_for(&self, pool: &NodePool) -> Arc<[InstanceType]> {
+    pub(crate) fn types_for(&self, pool: &NodePool) -> Arc<[InstanceType]> {
         let inherited = self.inherited_taints(pool);
         let further = |id: &ScalableKey| self.further_taints(id, pool, &inherited);
         if self.blueprints.iter().all(|blueprint| further(&blueprint.id).is_empty()) {
@@ -61,7 +61,7 @@ impl Offers {
     }
 
     /// What a NodePool is offered besides where it inherits taints: nodes with taints that others it could get do not have, kind by kind.
-    pub fn tainted_types(&self, pool: &NodePool) -> Vec<(Vec<Taint>, Arc<[InstanceType]>)> {
+    pub(crate) fn tainted_types(&self, pool: &NodePool) -> Vec<(Vec<Taint>, Arc<[InstanceType]>)> {
         if !self.inherit_taints {
             return Vec::new();
         }
@@ -88,7 +88,7 @@ impl Offers {
 
     /// Taints of a resource's nodes that a NodePool does not declare, and that keep it from being offered them: where it inherits, those
     /// that it declares with another value.
-    pub fn missing_taints<'a>(&self, blueprint: &'a Blueprint, pool: &NodePool) -> Vec<&'a Taint> {
+    pub(crate) fn missing_taints<'a>(&self, blueprint: &'a Blueprint, pool: &NodePool) -> Vec<&'a Taint> {
         match self.inherit_taints {
             true => taints::contradicting(&blueprint.taints, pool),
             false => taints::lacking(&blueprint.taints, pool, &[]),
@@ -110,7 +110,7 @@ impl Offers {
     }
 
     /// The taints that a NodePool does not declare and all nodes have that it could get, where it need not declare them.
-    pub fn inherited_taints(&self, pool: &NodePool) -> Vec<Taint> {
+    pub(crate) fn inherited_taints(&self, pool: &NodePool) -> Vec<Taint> {
         if !self.inherit_taints {
             return Vec::new();
         }
@@ -125,32 +125,32 @@ impl Offers {
 }
 
 /// What offers are worked out from.
-pub struct Market<'a> {
+pub(crate) struct Market<'a> {
     /// What the management cluster has of our Cluster.
-    pub mirror: &'a Mirror,
+    pub(crate) mirror: &'a Mirror,
     /// What users set.
-    pub settings: &'a Settings,
+    pub(crate) settings: &'a Settings,
     /// What Nodes of resources tell.
-    pub learnt: BTreeMap<ScalableKey, Learnt>,
+    pub(crate) learnt: BTreeMap<ScalableKey, Learnt>,
     /// Resources whose nodes turned out to be spot.
-    pub spot: BTreeSet<ScalableKey>,
+    pub(crate) spot: BTreeSet<ScalableKey>,
     /// The instance types that nodes of resources run as.
-    pub carried: BTreeMap<ScalableKey, BTreeSet<String>>,
+    pub(crate) carried: BTreeMap<ScalableKey, BTreeSet<String>>,
     /// Prices that are told outside the NodeClass.
-    pub told: Told,
+    pub(crate) told: Told,
     /// Whether the management cluster has been silent for longer than what was seen of it is believed.
-    pub silent: bool,
+    pub(crate) silent: bool,
     /// How many more nodes a resource may give; `None` is any number.
-    pub room: &'a dyn Fn(&Scalable) -> Option<usize>,
+    pub(crate) room: &'a dyn Fn(&Scalable) -> Option<usize>,
     /// How many live NodeClaims come from a resource, or wait for it.
-    pub running: &'a dyn Fn(&ScalableKey) -> usize,
+    pub(crate) running: &'a dyn Fn(&ScalableKey) -> usize,
     /// What failed of late at a resource, in a failure domain.
-    pub failed: &'a dyn Fn(&ScalableKey, Option<&str>) -> Option<String>,
+    pub(crate) failed: &'a dyn Fn(&ScalableKey, Option<&str>) -> Option<String>,
 }
 
 impl Market<'_> {
     /// What a NodeClass offers.
-    pub fn offers(&self, class: &ClusterAPINodeClass) -> Offers {
+    pub(crate) fn offers(&self, class: &ClusterAPINodeClass) -> Offers {
         let spec = class.spec();
         let cluster = self.mirror.cluster();
         let around = Surroundings {
@@ -228,13 +228,13 @@ impl Market<'_> {
 }
 
 /// What holds a resource; `launches_paused` as of [`holds::hold`].
-pub fn hold(mirror: &Mirror, scalable: &Scalable, launches_paused: bool) -> Option<Hold> {
+pub(crate) fn hold(mirror: &Mirror, scalable: &Scalable, launches_paused: bool) -> Option<Hold> {
     holds::hold(scalable, &mirror.sets_of(&scalable.id), mirror.cluster().as_deref(), launches_paused)
 }
 
 /// What holds launches from a resource in this mode: Machines of their own are no replicas of it, whosever those are, and no
 /// MachineSet looks whether they may be made.
-pub fn launch_hold(
+pub(crate) fn launch_hold(
     mirror: &Mirror,
     scalable: &Scalable,
     mode: LaunchMode,
@@ -254,13 +254,13 @@ pub fn launch_hold(
 }
 
 /// What a NodeClass launches from: what it names itself, else the resources that take part in it.
-pub fn members(class: &ClusterAPINodeClass, mirror: &Mirror) -> Vec<Arc<Scalable>> {
+pub(crate) fn members(class: &ClusterAPINodeClass, mirror: &Mirror) -> Vec<Arc<Scalable>> {
     let resources = mirror.scalables().into_iter().filter(|scalable| takes_part(class, scalable));
     resources.chain(templates::blueprints(class, mirror)).collect()
 }
 
 /// The Machines of a resource, as last seen.
-pub fn machines_of(mirror: &Mirror, id: &ScalableKey) -> Vec<Machine> {
+pub(crate) fn machines_of(mirror: &Mirror, id: &ScalableKey) -> Vec<Machine> {
     let Some(label) = id.kind.machine_label() else { return Vec::new() };
     let machines = mirror.machines();
     let name = names::label_value(&id.key.name);
@@ -273,16 +273,16 @@ pub fn machines_of(mirror: &Mirror, id: &ScalableKey) -> Vec<Machine> {
 
 /// NodeClaims that concern a resource.
 #[derive(Clone, Debug, Default)]
-pub struct Claims {
+pub(crate) struct Claims {
     /// Live ones that target it, or that the Go provider bound to its Machines.
-    pub live: Vec<ClaimFacts>,
+    pub(crate) live: Vec<ClaimFacts>,
     /// Those on their way out that the Go provider bound to its Machines.
-    pub ending: Vec<ClaimFacts>,
+    pub(crate) ending: Vec<ClaimFacts>,
 }
 
 /// How many more nodes a resource that follows the rules of this NodeClass may give, of whose Machines those that are set aside serve nobody;
 /// `None` is any number.
-pub fn room(
+pub(crate) fn room(
     mirror: &Mirror,
     scalable: &Scalable,
     machines: &[Machine],
@@ -323,7 +323,7 @@ pub fn room(
 }
 
 /// What keeps the selector of a NodeClass from selecting anything.
-pub fn selector_trouble(class: &ClusterAPINodeClass) -> Option<Malformed> {
+pub(crate) fn selector_trouble(class: &ClusterAPINodeClass) -> Option<Malformed> {
     if class.has_templates() {
         return None;
     }
@@ -339,7 +339,7 @@ pub fn selector_trouble(class: &ClusterAPINodeClass) -> Option<Malformed> {
 /// Whether a resource takes part in a NodeClass: it carries the member label and the selector matches, or the selector alone
 /// decides. A selector that means nothing matches nothing, and a NodeClass that names templates itself, or is for another Cluster, has
 /// no resources.
-pub fn takes_part(class: &ClusterAPINodeClass, scalable: &Scalable) -> bool {
+pub(crate) fn takes_part(class: &ClusterAPINodeClass, scalable: &Scalable) -> bool {
     if class.has_templates() || !class.is_for(&scalable.id.key.namespace, &scalable.cluster_name) {
         return false;
     }

@@ -32,7 +32,7 @@ const PAUSED: &str = "Paused";
 const FRESH: Duration = Duration::from_secs(5 * 60);
 
 /// Starts removing a NodeClaim's Machine, or tells that there is none (any more), and what keeps it from going.
-pub async fn delete(fleet: &Arc<Fleet>, claim: &NodeClaim) -> Result<(), ProviderError> {
+pub(crate) async fn delete(fleet: &Arc<Fleet>, claim: &NodeClaim) -> Result<(), ProviderError> {
     let uid = claim.metadata.uid.clone().unwrap_or_default();
     if is_given_up(fleet, claim)
         && let Some(target) = fleet.node_claims.target(claim)

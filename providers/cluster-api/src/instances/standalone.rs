@@ -31,7 +31,11 @@ use crate::names;
 use crate::nodeclass::{ClusterAPINodeClass, ClusterAPINodeClassSpec, LaunchMode};
 
 /// Makes a NodeClaim's Machine, clones first: Cluster API looks for a missing infrastructure only every half a minute.
-pub async fn launch(fleet: &Arc<Fleet>, claim: &NodeClaim, target: &Target) -> Result<Launch, ProviderError> {
+pub(crate) async fn launch(
+    fleet: &Arc<Fleet>,
+    claim: &NodeClaim,
+    target: &Target,
+) -> Result<Launch, ProviderError> {
     let pending = |reason: &str, message: String| Launch::Pending {
         reason: reason.to_owned(),
         message,
@@ -209,7 +213,7 @@ async fn make(
 
 /// Deletes what was made for a NodeClaim that never got its Machine. What is out of sight is asked for: without the blueprint
 /// nobody knows of which kinds the clones are.
-pub async fn sweep(fleet: &Arc<Fleet>, claim: &NodeClaim, target: &Target) -> Result<(), HubError> {
+pub(crate) async fn sweep(fleet: &Arc<Fleet>, claim: &NodeClaim, target: &Target) -> Result<(), HubError> {
     let cluster = match fleet.mirror.cluster() {
         Some(cluster) => cluster,
         None => match fleet.hub.cluster().await {

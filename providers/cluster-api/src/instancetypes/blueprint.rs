@@ -25,100 +25,100 @@ use crate::nodeclass::{ClusterAPINodeClassSpec, LaunchMode};
 
 /// What a scalable resource would give.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Blueprint {
+pub(crate) struct Blueprint {
     /// The resource.
-    pub id: ScalableKey,
+    pub(crate) id: ScalableKey,
     /// The instance type its owner named, if any.
-    pub named: Option<String>,
+    pub(crate) named: Option<String>,
     /// When the resource was made.
-    pub created: Timestamp,
+    pub(crate) created: Timestamp,
     /// The instance types that its nodes run as.
-    pub carried: BTreeSet<String>,
+    pub(crate) carried: BTreeSet<String>,
     /// Labels of its nodes, but for instance type, zone and capacity type.
-    pub labels: BTreeMap<String, String>,
+    pub(crate) labels: BTreeMap<String, String>,
     /// What its nodes are said to have.
-    pub capacity: ResourceList,
+    pub(crate) capacity: ResourceList,
     /// What pods may use of what nobody says they have, as a Node of it shows.
-    pub besides: ResourceList,
+    pub(crate) besides: ResourceList,
     /// What of it pods cannot use, as far as that is said.
-    pub overhead: Overhead,
+    pub(crate) overhead: Overhead,
     /// What of it pods can use, as a Node of it shows where nobody says.
-    pub allocatable: Option<ResourceList>,
+    pub(crate) allocatable: Option<ResourceList>,
     /// How what kubelet keeps of a Node of it differs from what is said.
-    pub kubelet_differs: Option<String>,
+    pub(crate) kubelet_differs: Option<String>,
     /// Volumes per CSI driver.
-    pub volume_limits: BTreeMap<String, i64>,
+    pub(crate) volume_limits: BTreeMap<String, i64>,
     /// Taints of its nodes.
-    pub taints: Vec<Taint>,
+    pub(crate) taints: Vec<Taint>,
     /// How it is paid for.
-    pub capacity_type: String,
+    pub(crate) capacity_type: String,
     /// Whether its owner says how, so that nothing else can.
-    pub capacity_type_told: bool,
+    pub(crate) capacity_type_told: bool,
     /// How many nodes of it are paid for in advance.
-    pub reservation: i64,
+    pub(crate) reservation: i64,
     /// Where its nodes can be.
-    pub places: Vec<Place>,
+    pub(crate) places: Vec<Place>,
     /// Whether its owner says in which zone, so that nothing else can.
-    pub zone_told: bool,
+    pub(crate) zone_told: bool,
     /// What is said of it and not reckoned with.
-    pub ignored: Vec<Ignored>,
+    pub(crate) ignored: Vec<Ignored>,
 }
 
 /// Something that is not reckoned with.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ignored {
+pub(crate) struct Ignored {
     /// The reason of the event that tells so.
-    pub reason: &'static str,
+    pub(crate) reason: &'static str,
     /// What, where, and why not.
-    pub what: Malformed,
+    pub(crate) what: Malformed,
 }
 
 /// One place a node can be.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Place {
+pub(crate) struct Place {
     /// The zone label of the node, if there is one.
-    pub zone: Option<String>,
+    pub(crate) zone: Option<String>,
     /// The failure domain to ask for, in Machine mode.
-    pub failure_domain: Option<String>,
+    pub(crate) failure_domain: Option<String>,
     /// What a node costs there.
-    pub price: Price,
+    pub(crate) price: Price,
 }
 
 /// What a blueprint is made with.
 #[derive(Clone, Copy, Debug)]
-pub struct Surroundings<'a> {
+pub(crate) struct Surroundings<'a> {
     /// The NodeClass's name, for messages.
-    pub node_class: &'a str,
+    pub(crate) node_class: &'a str,
     /// The NodeClass.
-    pub spec: &'a ClusterAPINodeClassSpec,
+    pub(crate) spec: &'a ClusterAPINodeClassSpec,
     /// The Cluster's failure domains.
-    pub failure_domains: &'a [String],
+    pub(crate) failure_domains: &'a [String],
     /// Further labels that are copied to nodes.
-    pub sync_labels: &'a SyncLabels,
+    pub(crate) sync_labels: &'a SyncLabels,
     /// The architecture of nodes whose template does not say.
-    pub default_arch: &'a str,
+    pub(crate) default_arch: &'a str,
     /// The part of its memory that a machine never sees where nobody says, in millionths.
-    pub vm_memory_overhead: u32,
+    pub(crate) vm_memory_overhead: u32,
     /// What Nodes of resources tell.
-    pub learnt: &'a BTreeMap<ScalableKey, Learnt>,
+    pub(crate) learnt: &'a BTreeMap<ScalableKey, Learnt>,
     /// Resources whose nodes turned out to be spot.
-    pub spot: &'a BTreeSet<ScalableKey>,
+    pub(crate) spot: &'a BTreeSet<ScalableKey>,
     /// Prices that are told outside the NodeClass.
-    pub told: &'a Told,
+    pub(crate) told: &'a Told,
 }
 
 /// What a Node told about its siblings.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Learnt {
+pub(crate) struct Learnt {
     /// What it has.
-    pub capacity: ResourceList,
+    pub(crate) capacity: ResourceList,
     /// What of it pods may use.
-    pub allocatable: ResourceList,
+    pub(crate) allocatable: ResourceList,
 }
 
 impl Blueprint {
     /// What `scalable`, whose newest MachineSet is `set`, would give.
-    pub fn of(
+    pub(crate) fn of(
         scalable: &Scalable,
         set: Option<&Scalable>,
         template: Option<&Template>,

@@ -23,7 +23,7 @@ const BOOKKEEPING_DOMAINS: &[&str] =
 const NEVER_EMPTY: &[&str] = &[ARCH, CAPACITY_TYPE, INSTANCE_TYPE, OS, TOPOLOGY_REGION, TOPOLOGY_ZONE];
 
 /// The labels of its nodes. `more` are those that this management cluster copies besides Cluster API's own.
-pub fn node_labels(
+pub(crate) fn node_labels(
     scalable: &Scalable,
     template: Option<&Template>,
     more: &SyncLabels,
@@ -80,7 +80,7 @@ pub(super) fn value_of<'a>(scalable: &Scalable, key: &str, value: &'a str) -> Re
 }
 
 /// The labels that its owner says its nodes have and that only Cluster API gives: they are not reckoned with.
-pub fn ignored(scalable: &Scalable) -> Option<Malformed> {
+pub(crate) fn ignored(scalable: &Scalable) -> Option<Malformed> {
     let labels = annotated(scalable).ok()?;
     let theirs: Vec<&str> =
         labels.keys().map(String::as_str).filter(|key| BOOKKEEPING_DOMAINS.contains(&domain(key))).collect();

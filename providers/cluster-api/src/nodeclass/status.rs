@@ -48,7 +48,7 @@ const WRONG_IF_FALSE: [&str; 5] = [
 const WRONG_IN_ANY_CASE: [&str; 3] = ["NewCredentialsNotUsed", "SomeForbidden", SHARED];
 
 /// See the module.
-pub struct StatusController {
+pub(crate) struct StatusController {
     fleet: Arc<Fleet>,
     api: Api<ClusterAPINodeClass>,
     started: Instant,
@@ -69,7 +69,7 @@ enum Reach {
 
 impl StatusController {
     /// For this fleet's NodeClasses.
-    pub fn new(fleet: Arc<Fleet>, api: Api<ClusterAPINodeClass>) -> Self {
+    pub(crate) fn new(fleet: Arc<Fleet>, api: Api<ClusterAPINodeClass>) -> Self {
         let permissions = Permissions::default();
         Self { fleet, api, started: Instant::now(), permissions, written: Mutex::default() }
     }
