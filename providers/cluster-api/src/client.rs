@@ -5,17 +5,17 @@
 //!
 //! | Module | What it is |
 //! |---|---|
-//! | [`fields`] | reading fields, with errors that name object and key |
-//! | [`machine`], [`scalable`], [`cluster`], [`control_plane`], [`template`] | what is read of each kind |
+//! | `fields` | reading fields, with errors that name object and key |
+//! | `machine`, `scalable`, `cluster`, `control_plane`, `template` | what is read of each kind |
 //! | [`settings`] | where the management cluster is |
 //! | [`sync_labels`] | which labels of Machines come to Nodes on request |
 //! | [`credentials`] | credentials that are renewed while we run |
-//! | [`identity`] | whether another management cluster has our Cluster |
-//! | [`versions`] | which versions it serves |
+//! | `identity` | whether another management cluster has our Cluster |
+//! | `versions` | which versions it serves |
 //! | [`scope`] | which Cluster of it is ours |
 //! | [`hub`] | requests to it |
 //! | [`prices`] | what endpoints tell about prices |
-//! | [`mirror`], [`watching`] | what it has, as last seen |
+//! | `mirror`, `watching` | what it has, as last seen |
 
 pub(crate) mod cluster;
 pub(crate) mod control_plane;

@@ -19,7 +19,7 @@ pub(crate) const CAPACITY_MEMORY: &str = "capacity.karpenter.cluster.x-k8s.io/me
 /// Declared for the processor capacity.
 pub(crate) const CAPACITY_CPU: &str = "capacity.karpenter.cluster.x-k8s.io/cpu";
 
-/// All of them.
+/// What NodePools may ask for besides the labels that the core knows.
 pub(crate) const WELL_KNOWN: [&str; 7] = [
     INSTANCE_SIZE,
     INSTANCE_FAMILY,

@@ -3,13 +3,14 @@
 //! | Module | What it is |
 //! |---|---|
 //! | [`nodeclass`] | the NodeClass and its status |
-//! | [`instancetypes`] | what could be bought |
-//! | [`instances`] | what was bought |
+//! | `instancetypes` | what could be bought |
+//! | `instances` | what was bought |
 //! | [`client`] | the management cluster: what it has, what is written to it |
 //! | [`wiring`] | puts it together |
 //! | [`explanation`], [`gathering`] | why a resource is offered, or is not, and what that is told by |
 //! | [`self_check`] | whether our accounts may do what we ask of the clusters |
-//! | [`labels`], [`names`], [`metrics`] | names on the wire; what is counted |
+//! | `labels`, `names` | names on the wire |
+//! | [`metrics`] | what is counted |
 //! | [`planted`] | faults made on purpose, for tests only |
 
 pub mod client;
@@ -17,11 +18,11 @@ pub mod explanation;
 #[cfg(test)]
 mod fixtures;
 pub mod gathering;
-pub(crate) mod instances;
-pub(crate) mod instancetypes;
-pub(crate) mod labels;
+mod instances;
+mod instancetypes;
+mod labels;
 pub mod metrics;
-pub(crate) mod names;
+mod names;
 pub mod nodeclass;
 pub mod planted;
 pub mod self_check;
@@ -85,7 +86,7 @@ impl ClusterApi {
         &self.fleet.hub
     }
 
-    /// What is counted.
+    /// What the provider counts.
     pub fn metrics(&self) -> &Metrics {
         &self.fleet.metrics
     }
@@ -176,7 +177,7 @@ impl CloudProvider for ClusterApi {
         target.or_else(machine).or_else(claimed).map(LaunchHandle)
     }
 
-    /// Each NodeClass has its own, which [`launch`] keeps: it knows whether time is up or the management cluster merely away.
+    /// Each NodeClass has its own, which `launch` keeps: it knows whether time is up or the management cluster merely away.
     fn launch_timeout(&self) -> Duration {
         LAUNCH_TIMEOUT
     }

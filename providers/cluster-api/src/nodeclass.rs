@@ -1,5 +1,5 @@
 //! ClusterAPINodeClass: which MachineDeployments Karpenter may scale, and how it lives with Cluster API. `spec: {}` is what the
-//! Go provider knows; every other field is optional. The schema is in [`schema`], the status is written by [`status`].
+//! Go provider knows; every other field is optional. The schema is in `schema`, the status is written by `status`.
 
 pub(crate) mod permissions;
 mod resources;
@@ -42,7 +42,6 @@ pub struct ClusterAPINodeClass {
     /// Name, labels and the like.
     #[serde(default)]
     pub metadata: ObjectMeta,
-    /// What is wanted.
     #[serde(default)]
     pub(crate) spec: Option<ClusterAPINodeClassSpec>,
     /// Whether it can be used.
@@ -137,16 +136,13 @@ pub(crate) struct ClusterAPINodeClassSpec {
 /// A Cluster of the management cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ClusterReference {
-    /// Its name.
     pub(crate) name: String,
-    /// Its namespace.
     pub(crate) namespace: String,
 }
 
 /// A condition of Nodes that node repair goes by.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct RepairCondition {
-    /// Its type.
     #[serde(rename = "type")]
     pub(crate) type_: String,
     /// Its status when the Node is broken.
@@ -159,11 +155,8 @@ pub(crate) struct RepairCondition {
 /// The status of a condition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum RepairStatus {
-    /// It is so.
     True,
-    /// It is not so.
     False,
-    /// Nobody can say.
     Unknown,
 }
 
@@ -189,11 +182,8 @@ impl RepairCondition {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct MachineTemplateSelector {
-    /// Their API group.
     pub(crate) api_group: String,
-    /// Their kind.
     pub(crate) kind: String,
-    /// Their labels.
     pub(crate) selector: LabelSelector,
     /// What the bootstrap configuration is cloned from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -260,11 +250,8 @@ pub(crate) struct MachineTemplate {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct TemplateReference {
-    /// Its API group.
     pub(crate) api_group: String,
-    /// Its kind.
     pub(crate) kind: String,
-    /// Its name.
     pub(crate) name: String,
 }
 
@@ -293,7 +280,6 @@ pub(crate) enum PatchOperation {
     Add,
     /// Sets a field that is there.
     Replace,
-    /// Removes a field.
     Remove,
 }
 
@@ -304,7 +290,6 @@ pub(crate) enum PatchValue {
     Labels,
     /// Its taints, its start-up taints and the one that nodes register with.
     Taints,
-    /// Its name.
     Name,
 }
 
@@ -348,7 +333,6 @@ pub(crate) enum Drift {
     /// Cluster API, by its rollouts; Karpenter adopts the new Machines.
     #[default]
     ClusterAPI,
-    /// Nobody.
     Off,
 }
 
@@ -384,7 +368,7 @@ pub(crate) struct Kubelet {
     /// For kubelet and runtime.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) kube_reserved: Option<ResourceList>,
-    /// For the system.
+    /// For the operating system's own services.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) system_reserved: Option<ResourceList>,
     /// Kept free so that eviction can act: a quantity or a percentage, by signal.
@@ -423,12 +407,9 @@ pub(crate) struct Pricing {
     pub(crate) model: Option<PriceModel>,
 }
 
-/// A ConfigMap.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ConfigMapReference {
-    /// Its namespace.
     pub(crate) namespace: String,
-    /// Its name.
     pub(crate) name: String,
 }
 
@@ -559,7 +540,7 @@ pub struct LearnedStatus {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct OfferingStatus {
-    /// The zone.
+    /// The zone, as the label of its nodes has it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub zone: Option<String>,
     /// The price per hour there.
@@ -591,7 +572,6 @@ impl HasConditions for ClusterAPINodeClass {
 }
 
 impl ClusterAPINodeClass {
-    /// Its name.
     pub(crate) fn name(&self) -> &str {
         self.metadata.name.as_deref().unwrap_or_default()
     }

@@ -48,9 +48,9 @@ pub enum StartError {
     /// A cluster could not be asked.
     #[error("{what}")]
     Unreachable {
-        /// What was asked.
+        /// What it was asked for.
         what: &'static str,
-        /// What went wrong.
+        /// Why it could not be.
         #[source]
         source: Box<kube::Error>,
     },
@@ -62,11 +62,11 @@ pub struct Parts {
     pub workload: Client,
     /// The cluster that Cluster API runs in.
     pub management: Client,
-    /// What users set.
+    /// What users set, by flags or in the environment.
     pub settings: Settings,
-    /// Clock, randomness, metrics.
+    /// Clock, randomness and metrics of this process.
     pub environment: Environment,
-    /// Tells users.
+    /// Where events for users go.
     pub recorder: Recorder,
     /// Asks endpoints for prices.
     pub fetch: Fetch,
@@ -133,7 +133,7 @@ pub async fn install(around: &Surroundings) -> Result<Installation, InstallError
 
 /// The cluster to work for, and what the Secret held that says where it is.
 pub struct Workload {
-    /// Where it is.
+    /// How it is reached.
     pub config: Config,
     /// What the Secret held, and which cluster that led to.
     pub known: Known,
@@ -187,7 +187,7 @@ pub struct Clusters {
     pub workload: Client,
     /// The one that Cluster API runs in.
     pub management: Hub,
-    /// What users set.
+    /// What users set, by flags or in the environment.
     pub settings: Settings,
 }
 

@@ -9,12 +9,9 @@ use serde_json::Value;
 use super::fields::{Condition, Fields, Malformed, Reference};
 use crate::names;
 
-/// A Cluster.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Cluster {
-    /// Namespace and name.
     pub(crate) key: ObjectKey,
-    /// Its uid.
     pub(crate) uid: String,
     /// Whether Cluster API's controllers leave all of it alone.
     pub(crate) paused: bool,
@@ -30,12 +27,10 @@ pub(crate) struct Cluster {
     pub(crate) topology_version: Option<String>,
     /// The version that the topology's upgrade has come to, while it is on its way.
     pub(crate) upgrade_step: Option<String>,
-    /// Its conditions.
     pub(crate) conditions: Vec<Condition>,
 }
 
 impl Cluster {
-    /// Reads one.
     pub(crate) fn read(object: &DynamicObject) -> Result<Self, Malformed> {
         let fields = Fields::of("Cluster", object);
         let mut topology_replicas = BTreeMap::new();

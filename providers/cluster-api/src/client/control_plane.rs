@@ -5,7 +5,6 @@ use serde_json::Value;
 
 use super::fields::{Fields, Malformed};
 
-/// A control plane.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ControlPlane {
     /// Kind, namespace and name, for messages.

@@ -1,7 +1,7 @@
 //! Credentials that are renewed while we run: the kubeconfig of the management cluster when its file changes, that of the workload cluster
 //! when Cluster API writes its Secret anew. What cannot be used is told, and the old ones are kept; so they are if the new ones lead to
 //! another cluster, of which nothing that we believe is true. A management cluster may be another one, if it has our Cluster: that can
-//! be moved; a namesake of it is not ours (see [`super::identity`]).
+//! be moved; a namesake of it is not ours (see `identity`).
 
 use std::time::Duration;
 
@@ -26,7 +26,6 @@ pub(crate) const ANSWER: Duration = Duration::from_secs(15);
 /// What the workload cluster's Secret held when a client was made by it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Known {
-    /// The kubeconfig.
     pub(crate) secret: Vec<u8>,
     /// The cluster it led to, by the uid of its namespace kube-system.
     pub(crate) cluster: String,

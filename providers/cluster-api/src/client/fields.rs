@@ -35,7 +35,6 @@ impl<'a> Fields<'a> {
         Self { kind, object }
     }
 
-    /// Namespace and name.
     pub(crate) fn key(&self) -> ObjectKey {
         ObjectKey::of(self.object)
     }
@@ -77,7 +76,6 @@ impl<'a> Fields<'a> {
         Ok(None)
     }
 
-    /// A whole number.
     pub(crate) fn int(&self, path: &str) -> Result<Option<i32>, Malformed> {
         match self.at(path) {
             None => Ok(None),
@@ -181,13 +179,10 @@ impl<'a> Fields<'a> {
 /// What another object points to; it lives in the same namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Reference {
-    /// API group.
     pub(crate) group: String,
     /// Version, where the reference names one: v1beta1 did.
     pub(crate) version: String,
-    /// Kind.
     pub(crate) kind: String,
-    /// Name.
     pub(crate) name: String,
 }
 
@@ -227,7 +222,6 @@ impl Condition {
         self.status == "False"
     }
 
-    /// Whether it holds.
     pub(crate) fn is_true(&self) -> bool {
         self.status == "True"
     }

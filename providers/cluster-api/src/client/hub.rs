@@ -38,7 +38,7 @@ pub enum HubError {
     Refused {
         /// What was asked for.
         what: String,
-        /// Why not.
+        /// What the server, webhook or quota says.
         message: String,
     },
     /// It is not known whether it was done.
@@ -46,7 +46,7 @@ pub enum HubError {
     Unavailable {
         /// What was asked for.
         what: String,
-        /// What went wrong.
+        /// Why there was none.
         #[source]
         source: Box<kube::Error>,
     },
@@ -122,7 +122,7 @@ impl Hub {
         Ok(self.ours.find(&self.client, &self.versions).await?)
     }
 
-    /// The client.
+    /// The client that requests go by.
     pub fn client(&self) -> &Client {
         &self.client
     }
@@ -163,7 +163,6 @@ impl Hub {
         self.health().trouble = Some(with_causes(error));
     }
 
-    /// Our Cluster.
     pub(crate) async fn cluster(&self) -> Result<Cluster, HubError> {
         let scope = self.find_scope().await?;
         let api = self.api(CAPI_GROUP, "Cluster", &scope.cluster).await?;

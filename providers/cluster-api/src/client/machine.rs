@@ -9,24 +9,16 @@ use kube::api::DynamicObject;
 use super::fields::{Condition, Fields, Malformed, Reference, condition};
 use crate::names;
 
-/// A Machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Machine {
-    /// Namespace and name.
     pub(crate) key: ObjectKey,
-    /// Its uid.
     pub(crate) uid: String,
-    /// Its version.
     pub(crate) resource_version: String,
-    /// When it was made.
     pub(crate) created: Timestamp,
     /// Whether it is on its way out.
     pub(crate) deleting: bool,
-    /// Since when.
     pub(crate) deleting_since: Option<Timestamp>,
-    /// Labels.
     pub(crate) labels: BTreeMap<String, String>,
-    /// Annotations.
     pub(crate) annotations: BTreeMap<String, String>,
     /// The Cluster it belongs to.
     pub(crate) cluster_name: String,
@@ -40,13 +32,11 @@ pub(crate) struct Machine {
     pub(crate) asked_into: Option<String>,
     /// The Kubernetes version it is to run.
     pub(crate) version: Option<String>,
-    /// Its infrastructure.
     pub(crate) infrastructure: Option<Reference>,
     /// Its Node, once it has joined.
     pub(crate) node_name: Option<String>,
     /// How far it has come, in one word.
     pub(crate) phase: String,
-    /// Its conditions.
     pub(crate) conditions: Vec<Condition>,
     /// Why it will never be, if so.
     pub(crate) failure: Option<Failure>,
@@ -57,9 +47,7 @@ pub(crate) struct Machine {
 /// Why a Machine cannot come to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Failure {
-    /// In one word.
     pub(crate) reason: String,
-    /// In a sentence.
     pub(crate) message: String,
 }
 
@@ -70,7 +58,7 @@ pub(crate) struct Claim {
     pub(crate) node_claim: String,
     /// The NodeClaim's uid.
     pub(crate) uid: String,
-    /// The workload cluster.
+    /// The workload cluster, by the uid of its namespace kube-system.
     pub(crate) owner: String,
 }
 
@@ -89,7 +77,6 @@ const TERMINAL_REASONS: &[&str] = &[
 ];
 
 impl Machine {
-    /// Reads one.
     pub(crate) fn read(object: &DynamicObject) -> Result<Self, Malformed> {
         let fields = Fields::of("Machine", object);
         let conditions = fields.conditions();

@@ -19,25 +19,18 @@ use super::scalable::{Scalable, ScalableKey, ScalableKind};
 use super::template::Template;
 use crate::names;
 
-/// What is watched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Watched {
-    /// Our Cluster.
     Cluster,
-    /// Its MachineDeployments.
     MachineDeployment,
-    /// Its MachineSets.
     MachineSet,
-    /// Its Machines.
     Machine,
 }
 
 impl Watched {
-    /// All of it.
     pub(crate) const ALL: [Self; 4] =
         [Self::Cluster, Self::MachineDeployment, Self::MachineSet, Self::Machine];
 
-    /// As written.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Cluster => "Cluster",
@@ -48,14 +41,12 @@ impl Watched {
     }
 }
 
-/// Something has changed.
 #[derive(Clone, Debug)]
 pub(crate) enum News {
     /// A Machine: as it was, as it is.
     Machine(Option<Arc<Machine>>, Option<Arc<Machine>>),
     /// A MachineDeployment or MachineSet.
     Scalable(ScalableKey),
-    /// Our Cluster.
     Cluster,
 }
 
@@ -142,7 +133,6 @@ impl Mirror {
         self.read().version
     }
 
-    /// Our Cluster.
     pub(crate) fn cluster(&self) -> Option<Arc<Cluster>> {
         self.read().cluster.clone()
     }
@@ -157,7 +147,6 @@ impl Mirror {
         self.read().machines.values().cloned().collect()
     }
 
-    /// A Machine.
     pub(crate) fn machine(&self, key: &ObjectKey) -> Option<Arc<Machine>> {
         self.read().machines.get(key).cloned()
     }
@@ -187,7 +176,6 @@ impl Mirror {
         kept.scalables.values().filter(|scalable| scalable.controlled_by.is_none()).cloned().collect()
     }
 
-    /// All MachineSets.
     pub(crate) fn sets(&self) -> Vec<Arc<Scalable>> {
         let kept = self.read();
         kept.scalables.values().filter(|set| set.id.kind == ScalableKind::MachineSet).cloned().collect()

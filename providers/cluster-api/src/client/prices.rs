@@ -1,5 +1,5 @@
 //! Prices from an endpoint: a JSON object with the keys of the NodeClass's price table, or what OpenCost and other exporters serve to
-//! Prometheus. What is asked and how often is decided elsewhere (see [`crate::instances::learning`]).
+//! Prometheus. What is asked and how often is decided elsewhere (see `instances::learning`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

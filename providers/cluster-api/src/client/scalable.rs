@@ -19,7 +19,6 @@ use crate::names;
 pub(crate) enum ScalableKind {
     /// Has MachineSets, one per revision of its template.
     MachineDeployment,
-    /// Has Machines.
     MachineSet,
     /// Has none: Machines of their own are made from it. One that a NodeClass names or selects, named
     /// `<NodeClass>.<template>` with the template's dots as underscores.
@@ -27,7 +26,6 @@ pub(crate) enum ScalableKind {
 }
 
 impl ScalableKind {
-    /// As written.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::MachineDeployment => "MachineDeployment",
@@ -49,9 +47,7 @@ impl ScalableKind {
 /// Names a scalable resource. MachineDeployments and MachineSets of the same name are different resources.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ScalableKey {
-    /// Which kind.
     pub(crate) kind: ScalableKind,
-    /// Namespace and name.
     pub(crate) key: ObjectKey,
 }
 
@@ -98,17 +94,12 @@ pub(crate) const MACHINES_CREATED: &str = "MachinesCreated";
 pub(crate) struct Scalable {
     /// Kind, namespace and name.
     pub(crate) id: ScalableKey,
-    /// Its uid.
     pub(crate) uid: String,
-    /// Its version.
     pub(crate) resource_version: String,
-    /// When it was made.
     pub(crate) created: Timestamp,
     /// Whether it is on its way out.
     pub(crate) deleting: bool,
-    /// Labels.
     pub(crate) labels: BTreeMap<String, String>,
-    /// Annotations.
     pub(crate) annotations: BTreeMap<String, String>,
     /// The Cluster it belongs to.
     pub(crate) cluster_name: String,
@@ -144,7 +135,6 @@ pub(crate) struct Scalable {
     pub(crate) rollout_paused: bool,
     /// From when on Machines that are older than this time are to be replaced.
     pub(crate) rollout_after: Option<Timestamp>,
-    /// Its conditions.
     pub(crate) conditions: Vec<Condition>,
     /// Who of others set the replicas last, as the server has it; watches leave that out.
     pub(crate) replicas_set_by: Option<String>,
@@ -153,7 +143,6 @@ pub(crate) struct Scalable {
 }
 
 impl Scalable {
-    /// Reads one.
     pub(crate) fn read(kind: ScalableKind, object: &DynamicObject) -> Result<Self, Malformed> {
         let fields = Fields::of(kind.as_str(), object);
         let owners = object.metadata.owner_references.as_deref().unwrap_or_default();

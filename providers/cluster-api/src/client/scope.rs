@@ -21,9 +21,7 @@ const NODES: u32 = 50;
 /// Which Cluster is ours.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Scope {
-    /// Its namespace.
     pub(crate) namespace: String,
-    /// Its name.
     pub(crate) cluster: String,
 }
 
@@ -50,7 +48,7 @@ pub enum ScopeError {
     AnotherCluster {
         /// What Nodes, or else NodeClasses, say.
         told: String,
-        /// What there is.
+        /// The only one there is.
         there: String,
     },
     /// It serves no version we can read.
@@ -99,7 +97,7 @@ impl Ours {
         Self { name, namespace, workload: None, found }
     }
 
-    /// This one.
+    /// Of which nothing is left to find out.
     pub(crate) fn is(scope: Scope) -> Self {
         Self { found: OnceLock::from(scope), ..Self::default() }
     }

@@ -25,7 +25,7 @@ pub enum SettingsError {
     /// A setting has a value that means nothing.
     #[error("{setting}: {value:?} {problem}")]
     Invalid {
-        /// Which.
+        /// Its environment variable.
         setting: &'static str,
         /// What it says.
         value: String,
@@ -38,7 +38,7 @@ pub enum SettingsError {
     /// A kubeconfig cannot be used.
     #[error("{what}: {source}; it should be a kubeconfig that kubectl can use")]
     Kubeconfig {
-        /// Which.
+        /// Where it stands.
         what: String,
         /// What is wrong with it.
         source: Box<KubeconfigError>,
@@ -55,11 +55,11 @@ pub enum SettingsError {
 pub enum Access {
     /// It is the cluster we run for.
     Joined,
-    /// By a kubeconfig.
+    /// By the kubeconfig in this file.
     Kubeconfig(PathBuf),
-    /// By its address.
+    /// By its address, without a kubeconfig.
     Url {
-        /// Address.
+        /// The address of its API server.
         url: String,
         /// Bearer token.
         token: Option<String>,
@@ -70,7 +70,7 @@ pub enum Access {
     },
 }
 
-/// What users set.
+/// What users set: where the management cluster is, and what applies to all NodeClasses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// How the management cluster is reached.

@@ -24,11 +24,8 @@ const PAID_AS_FIELDS: &[&str] = &["spec.template.spec.marketType", "spec.templat
 pub(crate) struct Template {
     /// What a machine has.
     pub(crate) capacity: BTreeMap<String, String>,
-    /// Its architecture.
     pub(crate) architecture: Option<String>,
-    /// Its operating system.
     pub(crate) operating_system: Option<String>,
-    /// Annotations.
     pub(crate) annotations: BTreeMap<String, String>,
     /// Whether its machines may be taken away at any time.
     pub(crate) spot: bool,

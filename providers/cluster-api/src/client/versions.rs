@@ -53,22 +53,12 @@ pub enum VersionError {
     #[error(
         "the management cluster serves {group} without the kind {kind}; is its provider installed there?"
     )]
-    NoKind {
-        /// Which group.
-        group: String,
-        /// Which kind.
-        kind: String,
-    },
+    NoKind { group: String, kind: String },
     /// The server has versions we do not know.
     #[error(
         "the management cluster serves {group} only as {served}; this provider reads v1beta2 and v1beta1"
     )]
-    NoVersion {
-        /// Which group.
-        group: String,
-        /// In which versions.
-        served: String,
-    },
+    NoVersion { group: String, served: String },
     /// The server could not be asked.
     #[error("asking the management cluster for its API groups")]
     Unreachable(#[source] Box<kube::Error>),

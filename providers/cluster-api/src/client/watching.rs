@@ -30,7 +30,6 @@ const HEARTBEAT: Duration = Duration::from_secs(30);
 /// How long to wait before a management cluster that cannot be asked is asked again.
 const PAUSE: Duration = Duration::from_secs(5);
 
-/// See the module.
 pub(crate) struct Watching {
     hub: Arc<Hub>,
     mirror: Mirror,

@@ -40,7 +40,6 @@ const OUT_OF_SIGHT: Duration = Duration::from_secs(60);
 /// How often it is looked whether Machines can be adopted that could not be, though nothing happens.
 const WHILE_PUT_OFF: Duration = Duration::from_secs(60);
 
-/// See the module.
 pub(crate) struct Actor {
     pub(super) fleet: Arc<Fleet>,
     memory: Mutex<BTreeMap<ScalableKey, Memory>>,
@@ -95,7 +94,6 @@ fn is_unserved(claim: &ClaimFacts, machines: &[Machine]) -> bool {
 }
 
 impl Actor {
-    /// For this fleet.
     pub(crate) fn new(fleet: Arc<Fleet>) -> Self {
         Self { fleet, memory: Mutex::default() }
     }

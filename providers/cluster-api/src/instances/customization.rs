@@ -15,9 +15,8 @@ use crate::nodeclass::{
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("spec.{field}[{index}]: {problem}")]
 pub(crate) struct PatchError {
-    /// bootstrapPatches or infrastructurePatches.
+    /// `bootstrapPatches` or `infrastructurePatches`.
     pub(crate) field: &'static str,
-    /// Which.
     pub(crate) index: usize,
     /// What is wrong with it.
     pub(crate) problem: String,

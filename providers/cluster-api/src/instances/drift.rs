@@ -25,7 +25,6 @@ pub(crate) const ROLLOUT_AFTER: &str = "RolloutAfter";
 /// Whether a Machine is what would be made now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Standing {
-    /// It is.
     UpToDate,
     /// It is not, for this reason.
     Outdated(&'static str),

@@ -39,7 +39,6 @@ pub(super) struct Refusals {
 
 /// What became of a write to a Machine.
 enum Written {
-    /// It was made.
     Done,
     /// Somebody else was first.
     Overtaken,

@@ -39,9 +39,7 @@ use crate::metrics::Metrics;
 use crate::names;
 use crate::nodeclass::ClusterAPINodeClass;
 
-/// See the module.
 pub(crate) struct Fleet {
-    /// The management cluster.
     pub(crate) hub: Arc<Hub>,
     /// What it has, as last seen.
     pub(crate) mirror: Mirror,
@@ -49,7 +47,6 @@ pub(crate) struct Fleet {
     pub(crate) node_claims: NodeClaims,
     /// The workload cluster's NodeClasses.
     pub(crate) node_classes: Store<ClusterAPINodeClass>,
-    /// What users set.
     pub(crate) settings: Settings,
     /// What failed of late.
     pub(crate) backoff: Backoff,
@@ -63,11 +60,8 @@ pub(crate) struct Fleet {
     pub(crate) set_aside: SetAside,
     /// The workload cluster, by the uid of its namespace kube-system.
     pub(crate) owner: String,
-    /// Tells the time.
     pub(crate) clock: SharedClock,
-    /// Tells users.
     pub(crate) recorder: Recorder,
-    /// Counts.
     pub(crate) metrics: Metrics,
     /// Asks endpoints for prices.
     pub(crate) fetch: Fetch,
@@ -144,7 +138,6 @@ struct CatalogVersion {
 }
 
 impl Fleet {
-    /// Of these parts.
     #[expect(
         clippy::too_many_arguments,
         reason = "made in one place, from parts that have nothing in common"

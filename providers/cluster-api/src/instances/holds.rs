@@ -16,7 +16,6 @@ pub(crate) struct Hold {
     pub(crate) kind: HoldKind,
     /// In one word, as a condition has it.
     pub(crate) reason: &'static str,
-    /// In a sentence.
     pub(crate) message: String,
 }
 

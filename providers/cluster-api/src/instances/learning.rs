@@ -56,9 +56,9 @@ struct State {
     recalled: BTreeMap<String, Option<String>>,
     /// Why prices cannot be had, by NodeClass and by what they are from.
     unknown_prices: BTreeMap<(String, PricesFrom), Vec<String>>,
-    /// By NodeClass.
+    /// ConfigMaps with prices, by NodeClass.
     config_maps: BTreeMap<String, Source<ConfigMapReference, String>>,
-    /// By NodeClass.
+    /// Endpoints that tell prices, by NodeClass.
     endpoints: BTreeMap<String, Source<String, f64>>,
 }
 

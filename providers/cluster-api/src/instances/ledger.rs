@@ -63,11 +63,8 @@ pub(crate) const SURPLUS_MARK: &str = "karpenter-surplus";
 /// A NodeClaim, as far as the ledger cares.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ClaimFacts {
-    /// Its name.
     pub(crate) name: String,
-    /// Its uid.
     pub(crate) uid: String,
-    /// When it was made.
     pub(crate) created: Timestamp,
     /// Its instance's id, once known.
     pub(crate) provider_id: Option<String>,
@@ -95,7 +92,6 @@ pub(crate) struct Rules {
 /// How far a level may rise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rise {
-    /// Not at all.
     Never,
     /// As far as it takes to keep the Machines that are there.
     ToWhatIsThere,
@@ -138,7 +134,6 @@ impl Sightings {
 /// The most Machines that a resource may come to have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Most {
-    /// So many.
     pub(crate) machines: i32,
     /// So many of them were there.
     pub(crate) there: i32,
@@ -156,12 +151,10 @@ pub(super) const AFTER_SHRINKING: Duration = Duration::from_secs(5);
 /// the level. One that heard of the level first would take another Machine.
 pub(super) const HEARD: Duration = Duration::from_secs(3);
 
-/// What there is.
+/// What a plan is made from.
 #[derive(Clone, Debug)]
 pub(crate) struct Situation<'a> {
-    /// The resource.
     pub(crate) scalable: &'a Scalable,
-    /// Its Machines.
     pub(crate) machines: &'a [Machine],
     /// How many replicas its MachineSets are to have in all, where it has any.
     pub(crate) in_sets: Option<i32>,
@@ -177,7 +170,7 @@ pub(crate) struct Situation<'a> {
     pub(crate) set_aside: &'a BTreeSet<String>,
     /// Machines, by uid, that are to get NodeClaims as soon as that can be: who waits may have them, but they are no surplus.
     pub(crate) awaited: &'a BTreeSet<String>,
-    /// Our workload cluster.
+    /// Our workload cluster, by the uid of its namespace kube-system.
     pub(crate) owner: &'a str,
     /// What may be done.
     pub(crate) rules: Rules,
@@ -239,9 +232,7 @@ pub(crate) struct Plan {
     pub(crate) claims: Vec<(ObjectKey, ClaimFacts)>,
     /// Mark these Machines, with this mark.
     pub(crate) marks: Vec<(ObjectKey, String)>,
-    /// Set the level.
     pub(crate) replicas: Option<i32>,
-    /// Delete these Machines.
     pub(crate) removals: Vec<ObjectKey>,
     /// These NodeClaims find no room here.
     pub(crate) refused: Vec<ClaimFacts>,

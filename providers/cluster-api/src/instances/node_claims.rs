@@ -40,7 +40,6 @@ pub(crate) struct Target {
     pub(crate) id: ScalableKey,
     /// Whether a Machine of its own is made.
     pub(crate) standalone: bool,
-    /// Where.
     pub(crate) failure_domain: Option<String>,
 }
 
@@ -76,7 +75,6 @@ impl fmt::Display for Target {
     }
 }
 
-/// See the module.
 pub(crate) struct NodeClaims {
     store: Store<NodeClaim>,
     api: Api<NodeClaim>,
@@ -87,7 +85,6 @@ pub(crate) struct NodeClaims {
 /// A NodeClaim that is bound to a Machine.
 #[derive(Clone, Debug)]
 pub(crate) struct BoundClaim {
-    /// The NodeClaim.
     pub(crate) facts: ClaimFacts,
     /// Whether it is on its way out: the Machine is its own until it is gone.
     pub(crate) ends: bool,
@@ -111,9 +108,7 @@ pub(crate) enum AssignError {
     /// It could not be written.
     #[error("recording the target of NodeClaim {name}")]
     Write {
-        /// Which.
         name: String,
-        /// What went wrong.
         #[source]
         source: Box<kube::Error>,
     },

@@ -32,7 +32,6 @@ use crate::nodeclass::{Adoption, ClusterAPINodeClass, DEFAULT_SURPLUS_TIMEOUT, L
 /// What a NodeClass offers, and what it cannot offer.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Offers {
-    /// Types and offerings.
     pub(crate) catalog: Catalog,
     /// What the offerings were made from.
     pub(crate) blueprints: Vec<Blueprint>,
@@ -128,7 +127,6 @@ impl Offers {
 pub(crate) struct Market<'a> {
     /// What the management cluster has of our Cluster.
     pub(crate) mirror: &'a Mirror,
-    /// What users set.
     pub(crate) settings: &'a Settings,
     /// What Nodes of resources tell.
     pub(crate) learnt: BTreeMap<ScalableKey, Learnt>,

@@ -31,7 +31,6 @@ struct Bucket {
 /// Whether a launch is held back by the limits. The time it may take starts when it is not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Turn {
-    /// It is.
     Waits,
     /// Not since then.
     Came(Instant),

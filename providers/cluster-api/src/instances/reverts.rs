@@ -43,7 +43,6 @@ struct Noted {
 /// A time in which Karpenter does not set replicas again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Pause {
-    /// When it ends.
     pub(crate) until: Instant,
     /// Whether it is rising that pauses; else it is falling.
     pub(crate) rising: bool,

@@ -115,11 +115,9 @@ fn is_rolling(scalable: &Scalable, sets: &[Arc<Scalable>]) -> bool {
 /// What there is to lower.
 #[derive(Clone, Debug)]
 pub(crate) struct Excess<'a> {
-    /// The level.
     pub(crate) current: i32,
     /// What it should be, if nobody were in the way.
     pub(crate) wanted: i32,
-    /// All Machines.
     pub(crate) machines: &'a [Machine],
     /// Those that are marked, or about to be.
     pub(crate) marked: BTreeSet<ObjectKey>,
@@ -130,7 +128,6 @@ pub(crate) struct Excess<'a> {
 /// How far the level may fall.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Lowered {
-    /// The level.
     pub(crate) level: i32,
     /// What has to be marked first.
     pub(crate) marks: Vec<ObjectKey>,

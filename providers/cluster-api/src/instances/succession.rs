@@ -15,18 +15,16 @@ use crate::client::machine::Machine;
 use crate::names;
 use crate::nodeclass::{ClusterAPINodeClassSpec, Drift, LaunchMode, Remediation};
 
-/// What there is.
+/// What successions are found in.
 #[derive(Clone, Copy)]
 pub(crate) struct Estate<'a> {
     /// The resource's Machines.
     pub(crate) machines: &'a [Machine],
-    /// All NodeClaims.
     pub(crate) claims: &'a [Arc<NodeClaim>],
-    /// Our workload cluster.
+    /// Our workload cluster, by the uid of its namespace kube-system.
     pub(crate) owner: &'a str,
     /// The rollout under way.
     pub(crate) rollout: Option<&'a Rollout>,
-    /// The NodeClass.
     pub(crate) spec: &'a ClusterAPINodeClassSpec,
 }
 

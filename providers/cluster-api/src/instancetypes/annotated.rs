@@ -9,7 +9,6 @@ use crate::client::scalable::Scalable;
 /// The annotations that tell what nodes of a resource have.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Annotated<'a> {
-    /// The resource.
     pub(crate) scalable: &'a Scalable,
     /// Its newest MachineSet, if it has any.
     pub(crate) set: Option<&'a Scalable>,

@@ -26,7 +26,6 @@ use crate::nodeclass::{ClusterAPINodeClassSpec, LaunchMode};
 /// What a scalable resource would give.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Blueprint {
-    /// The resource.
     pub(crate) id: ScalableKey,
     /// The instance type its owner named, if any.
     pub(crate) named: Option<String>,
@@ -89,7 +88,6 @@ pub(crate) struct Place {
 pub(crate) struct Surroundings<'a> {
     /// The NodeClass's name, for messages.
     pub(crate) node_class: &'a str,
-    /// The NodeClass.
     pub(crate) spec: &'a ClusterAPINodeClassSpec,
     /// The Cluster's failure domains.
     pub(crate) failure_domains: &'a [String],
@@ -110,7 +108,6 @@ pub(crate) struct Surroundings<'a> {
 /// What a Node told about its siblings.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Learnt {
-    /// What it has.
     pub(crate) capacity: ResourceList,
     /// What of it pods may use.
     pub(crate) allocatable: ResourceList,

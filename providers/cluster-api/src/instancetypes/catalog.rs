@@ -28,7 +28,7 @@ use crate::labels;
 /// What a NodeClass offers.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Catalog {
-    /// For the core.
+    /// As the core knows them.
     pub(crate) types: Arc<[InstanceType]>,
     /// Where each offering leads, in the order of types and offerings.
     pub(crate) entries: Vec<Entry>,
@@ -39,7 +39,6 @@ pub(crate) struct Catalog {
 /// An offering and where it leads.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Entry {
-    /// The scalable resource.
     pub(crate) id: ScalableKey,
     /// Its type, as an index.
     pub(crate) instance_type: usize,
@@ -49,7 +48,6 @@ pub(crate) struct Entry {
     pub(crate) zone: Option<String>,
     /// The failure domain to ask for.
     pub(crate) failure_domain: Option<String>,
-    /// What it costs.
     pub(crate) price: Price,
     /// Why it cannot be had at the moment.
     pub(crate) unavailable: Option<String>,
@@ -71,7 +69,6 @@ pub(crate) enum NoOffer {
     /// What fits leaves less to choose from than the NodePool wants.
     #[error("minValues of {key} is {wanted}, and {reached} can be had")]
     TooFew {
-        /// The label.
         key: String,
         /// How many values of it are wanted.
         wanted: i64,

@@ -15,9 +15,7 @@ use crate::nodeclass::{InstanceTypeOverride, PriceModel, Pricing};
 /// A price, and where it comes from.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Price {
-    /// Per hour.
     pub(crate) per_hour: f64,
-    /// Who says so.
     pub(crate) source: Source,
 }
 
@@ -55,24 +53,19 @@ const DEFAULT_MODEL: (f64, f64, f64) = (0.03, 0.004, 1.0);
 /// Prices that are told outside the NodeClass, by the keys its table has.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Told {
-    /// By its ConfigMap.
     pub(crate) config_map: BTreeMap<String, String>,
-    /// By its endpoint.
     pub(crate) endpoint: BTreeMap<String, f64>,
 }
 
 /// What there is to ask.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sources<'a> {
-    /// The scalable resource.
     pub(crate) scalable: &'a Scalable,
-    /// Its infrastructure template.
     pub(crate) template: Option<&'a Template>,
     /// The NodeClass's entry for it.
     pub(crate) entry: Option<&'a InstanceTypeOverride>,
     /// The NodeClass's prices.
     pub(crate) pricing: Option<&'a Pricing>,
-    /// Prices from elsewhere.
     pub(crate) told: &'a Told,
     /// The NodeClass, for messages.
     pub(crate) node_class: &'a str,

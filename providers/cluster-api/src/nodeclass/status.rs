@@ -47,7 +47,6 @@ const WRONG_IF_FALSE: [&str; 5] = [
 /// Reasons of which an event tells although their condition holds.
 const WRONG_IN_ANY_CASE: [&str; 3] = ["NewCredentialsNotUsed", "SomeForbidden", SHARED];
 
-/// See the module.
 pub(crate) struct StatusController {
     fleet: Arc<Fleet>,
     api: Api<ClusterAPINodeClass>,
@@ -59,7 +58,6 @@ pub(crate) struct StatusController {
 
 /// How the management cluster is doing.
 enum Reach {
-    /// It answers.
     There,
     /// Nobody has heard of it yet.
     Unknown,
