@@ -1,6 +1,8 @@
 //! ClusterAPINodeClass: which MachineDeployments Karpenter may scale, and how it lives with Cluster API. `spec: {}` is what the
-//! Go provider knows; every other field is optional. The schema is in `schema`, the status is written by `status`.
+//! Go provider knows; every other field is optional. The schema is in `schema`, the status is written by `status`,
+//! and what its conditions say is decided in `conditions`.
 
+mod conditions;
 pub(crate) mod permissions;
 mod resources;
 pub(crate) mod schema;

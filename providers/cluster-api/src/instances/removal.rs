@@ -18,9 +18,11 @@ use serde_json::{Value, json};
 use super::bindings::Binding;
 use super::fleet::Fleet;
 use super::ledger::{SURPLUS_MARK, is_our_mark};
+use super::node_claims::Target;
 use crate::client::fields::parse_key;
 use crate::client::hub::HubError;
 use crate::client::machine::Machine;
+use crate::client::scalable::ScalableKey;
 use crate::names;
 use crate::planted::{Fault, is_planted};
 
@@ -80,26 +82,14 @@ async fn begin(fleet: &Arc<Fleet>, claim: &NodeClaim) -> Result<Begun, ProviderE
         fleet.node_claims.forget(uid);
     }
     let Some(machine) = find(fleet, claim).await? else {
-        if let Some(target) = &target {
-            if target.standalone {
-                super::standalone::sweep(fleet, claim, target).await.map_err(ProviderError::other)?;
-            }
-            fleet.poke(&target.id);
-        }
-        let left = super::remains::infrastructure(fleet, claim, target.as_ref()).await;
-        if let Some(left) = left.map_err(ProviderError::other)? {
-            return Ok(Begun::Waits(format!("its Machine is gone, and its infrastructure is not: {left}")));
-        }
-        fleet.forget(claim);
-        return Err(ProviderError::not_found("its Machine does not exist"));
+        return without_machine(fleet, claim, target.as_ref()).await;
     };
     if let Some(infrastructure) = &machine.infrastructure {
         fleet.runs_on(claim.metadata.uid.as_deref().unwrap_or_default(), infrastructure.clone());
     }
     let id = fleet.mirror.scalable_of(&machine);
     // We are asked when the node is drained: nothing is left to wait for. What is yet to be marked is let go of by the same write.
-    let waits_for_us = machine.waits_for_us();
-    if waits_for_us
+    if machine.waits_for_us()
         && (machine.deleting || is_our_mark(&machine))
         && fleet.paused(&machine).is_none()
         && !is_paused(fleet).await?
@@ -109,25 +99,9 @@ async fn begin(fleet: &Arc<Fleet>, claim: &NodeClaim) -> Result<Begun, ProviderE
         return Ok(Begun::Going);
     }
     if machine.deleting {
-        // The level follows what is deleting, whoever deleted it.
-        if let Some(id) = &id {
-            fleet.poke(id);
-        }
-        tell_what_blocks(fleet, claim, &machine);
-        let is_late = is_overdue(fleet, claim) && !machine.gives_up_waiting();
-        if is_late && fleet.paused(&machine).is_none() && !is_paused(fleet).await? {
-            // Its finalizers are Cluster API's; whether it waits for the node is for us to say.
-            match fleet.hub.stop_waiting(&machine).await {
-                Err(error) if !error.is_conflict() && !error.is_not_found() => {
-                    return Err(ProviderError::other(error));
-                }
-                _ => fleet.metrics.writes.inc(&["hurry"]),
-            }
-        }
-        return Ok(Begun::Going);
+        return being_deleted(fleet, claim, &machine, id.as_ref()).await;
     }
     let standalone = target.as_ref().is_some_and(|target| target.standalone) || id.is_none();
-    let uid = claim.metadata.uid.clone().unwrap_or_default();
     // What somebody else marked is not marked for its end.
     let is_marked = is_our_mark(&machine);
     // Of one that is marked all that is to be written is the level, for which that is asked anew.
@@ -141,6 +115,7 @@ async fn begin(fleet: &Arc<Fleet>, claim: &NodeClaim) -> Result<Begun, ProviderE
         let why = format!("Machine {}: {what}; it will be deleted when that ends", machine.key);
         // That is known at once.
         let event = Event::new(reference(claim), EventType::Normal, PAUSED, why.clone());
+        let uid = claim.metadata.uid.clone().unwrap_or_default();
         fleet.recorder.publish(event.dedupe_by([uid, why.clone()]));
         return Ok(Begun::Waits(why));
     }
@@ -148,70 +123,140 @@ async fn begin(fleet: &Arc<Fleet>, claim: &NodeClaim) -> Result<Begun, ProviderE
     let excludes_drain =
         made_from.and_then(|id| fleet.blueprint(id)).is_none_or(|from| from.excludes_drain());
     if standalone {
-        let excluded = !excludes_drain || machine.annotations.contains_key(names::EXCLUDE_DRAIN);
-        let mut annotations = json!({});
-        if !excluded && !is_empty(fleet, &machine).await {
-            // Karpenter has drained the node as far as it does: Cluster API need not wait for what is left.
-            annotations[names::EXCLUDE_DRAIN] = "".into();
-        }
-        if waits_for_us {
-            annotations[names::OWN_HOOK] = Value::Null;
-        }
-        if annotations != json!({}) {
-            let metadata = json!({"annotations": annotations});
-            settle(fleet.hub.annotate_machine(&machine, metadata).await.map(drop))?;
-        }
-        fleet.metrics.writes.inc(&["delete"]);
-        return settle(fleet.hub.delete_machine(&machine).await).map(|()| Begun::Going);
+        return delete_machine(fleet, &machine, excludes_drain).await;
     }
-    if !is_marked {
-        let mark = if uid.is_empty() { SURPLUS_MARK } else { &uid };
-        let mut annotations = json!({names::DELETE_MACHINE: mark});
-        if waits_for_us {
-            annotations[names::OWN_HOOK] = Value::Null;
-        }
-        if excludes_drain {
-            // Karpenter has drained the node; Cluster API need not do it again.
-            annotations[names::EXCLUDE_DRAIN] = "".into();
-        }
-        if machine.claim().is_none() && !uid.is_empty() {
-            // The Go provider bound it: whose mark this is has to be told by the claim.
-            annotations[names::NODECLAIM_UID] = uid.into();
-            annotations[names::NODECLAIM] = claim.metadata.name.clone().unwrap_or_default().into();
-            annotations[names::OWNER] = fleet.owner.clone().into();
-        }
-        let metadata = json!({"annotations": annotations});
-        match fleet.hub.annotate_machine(&machine, metadata).await {
-            Ok(_) => {
-                fleet.metrics.writes.inc(&["mark"]);
-                // Others end with it: the level falls for all of them at once.
-                if let Some(id) = &id {
-                    fleet.arrive(id);
-                }
-            }
-            // Someone else wrote, or it has gone: the core asks again.
-            Err(error) if error.is_conflict() || error.is_not_found() => {
-                return Ok(Begun::Waits(format!("Machine {} was changed meanwhile", machine.key)));
-            }
-            Err(error) => return Err(ProviderError::other(error)),
-        }
+    if !is_marked && !mark(fleet, claim, (&machine, id.as_ref()), excludes_drain).await? {
+        return Ok(Begun::Waits(format!("Machine {} was changed meanwhile", machine.key)));
     }
     if let Some(scalable) = id.as_ref().filter(|_| is_planted(Fault::LowersAtEachCall)) {
         let scalable = fleet.hub.scalable(scalable).await.map_err(ProviderError::other)?;
         settle(fleet.hub.scale(&scalable, (scalable.replicas - 1).max(0)).await)?;
     }
-    let mut why = format!("Machine {} is marked, and its MachineSet has not taken it yet", machine.key);
-    if let Some(id) = id {
-        fleet.poke(&id);
-        let hold = fleet.mirror.scalable(&id).and_then(|scalable| fleet.hold(&scalable));
-        if let Some(hold) = hold {
-            why.push_str(&format!(": {}: {}", hold.reason, hold.message));
+    if let Some(id) = &id {
+        fleet.poke(id);
+    }
+    Ok(Begun::Waits(why_it_is_there(fleet, &machine, id.as_ref())))
+}
+
+/// A NodeClaim's end when it has no Machine, or has it no more.
+async fn without_machine(
+    fleet: &Arc<Fleet>,
+    claim: &NodeClaim,
+    target: Option<&Target>,
+) -> Result<Begun, ProviderError> {
+    if let Some(target) = target {
+        if target.standalone {
+            super::standalone::sweep(fleet, claim, target).await.map_err(ProviderError::other)?;
         }
-        if let Some(refused) = fleet.forbidden(&id) {
-            why.push_str(&format!(": {refused}"));
+        fleet.poke(&target.id);
+    }
+    let left = super::remains::infrastructure(fleet, claim, target).await;
+    if let Some(left) = left.map_err(ProviderError::other)? {
+        return Ok(Begun::Waits(format!("its Machine is gone, and its infrastructure is not: {left}")));
+    }
+    fleet.forget(claim);
+    Err(ProviderError::not_found("its Machine does not exist"))
+}
+
+/// A Machine that is on its way out: what holds it back is told, and once the time for that is over it is told to wait for nothing.
+async fn being_deleted(
+    fleet: &Fleet,
+    claim: &NodeClaim,
+    machine: &Machine,
+    id: Option<&ScalableKey>,
+) -> Result<Begun, ProviderError> {
+    // The level follows what is deleting, whoever deleted it.
+    if let Some(id) = id {
+        fleet.poke(id);
+    }
+    tell_what_blocks(fleet, claim, machine);
+    let is_late = is_overdue(fleet, claim) && !machine.gives_up_waiting();
+    if is_late && fleet.paused(machine).is_none() && !is_paused(fleet).await? {
+        // Its finalizers are Cluster API's; whether it waits for the node is for us to say.
+        match fleet.hub.stop_waiting(machine).await {
+            Err(error) if !error.is_conflict() && !error.is_not_found() => {
+                return Err(ProviderError::other(error));
+            }
+            _ => fleet.metrics.writes.inc(&["hurry"]),
         }
     }
-    Ok(Begun::Waits(why))
+    Ok(Begun::Going)
+}
+
+/// Deletes a Machine of its own.
+async fn delete_machine(
+    fleet: &Fleet,
+    machine: &Machine,
+    excludes_drain: bool,
+) -> Result<Begun, ProviderError> {
+    let excluded = !excludes_drain || machine.annotations.contains_key(names::EXCLUDE_DRAIN);
+    let mut annotations = json!({});
+    if !excluded && !is_empty(fleet, machine).await {
+        // Karpenter has drained the node as far as it does: Cluster API need not wait for what is left.
+        annotations[names::EXCLUDE_DRAIN] = "".into();
+    }
+    if machine.waits_for_us() {
+        annotations[names::OWN_HOOK] = Value::Null;
+    }
+    if annotations != json!({}) {
+        let metadata = json!({"annotations": annotations});
+        settle(fleet.hub.annotate_machine(machine, metadata).await.map(drop))?;
+    }
+    fleet.metrics.writes.inc(&["delete"]);
+    settle(fleet.hub.delete_machine(machine).await).map(|()| Begun::Going)
+}
+
+/// Marks the Machine of a scalable resource as the one to go when the level falls; whether it was as it had been read.
+async fn mark(
+    fleet: &Fleet,
+    claim: &NodeClaim,
+    (machine, id): (&Machine, Option<&ScalableKey>),
+    excludes_drain: bool,
+) -> Result<bool, ProviderError> {
+    let uid = claim.metadata.uid.clone().unwrap_or_default();
+    let mark = if uid.is_empty() { SURPLUS_MARK } else { &uid };
+    let mut annotations = json!({names::DELETE_MACHINE: mark});
+    if machine.waits_for_us() {
+        annotations[names::OWN_HOOK] = Value::Null;
+    }
+    if excludes_drain {
+        // Karpenter has drained the node; Cluster API need not do it again.
+        annotations[names::EXCLUDE_DRAIN] = "".into();
+    }
+    if machine.claim().is_none() && !uid.is_empty() {
+        // The Go provider bound it: whose mark this is has to be told by the claim.
+        annotations[names::NODECLAIM_UID] = uid.into();
+        annotations[names::NODECLAIM] = claim.metadata.name.clone().unwrap_or_default().into();
+        annotations[names::OWNER] = fleet.owner.clone().into();
+    }
+    let metadata = json!({"annotations": annotations});
+    match fleet.hub.annotate_machine(machine, metadata).await {
+        Ok(_) => {
+            fleet.metrics.writes.inc(&["mark"]);
+            // Others end with it: the level falls for all of them at once.
+            if let Some(id) = id {
+                fleet.arrive(id);
+            }
+            Ok(true)
+        }
+        // Someone else wrote, or it has gone: the core asks again.
+        Err(error) if error.is_conflict() || error.is_not_found() => Ok(false),
+        Err(error) => Err(ProviderError::other(error)),
+    }
+}
+
+/// What a Machine that is marked waits for.
+fn why_it_is_there(fleet: &Fleet, machine: &Machine, id: Option<&ScalableKey>) -> String {
+    let mut why = format!("Machine {} is marked, and its MachineSet has not taken it yet", machine.key);
+    let Some(id) = id else { return why };
+    let hold = fleet.mirror.scalable(id).and_then(|scalable| fleet.hold(&scalable));
+    if let Some(hold) = hold {
+        why.push_str(&format!(": {}: {}", hold.reason, hold.message));
+    }
+    if let Some(refused) = fleet.forbidden(id) {
+        why.push_str(&format!(": {refused}"));
+    }
+    why
 }
 
 async fn is_paused(fleet: &Fleet) -> Result<bool, ProviderError> {
