@@ -18,6 +18,7 @@ use karpenter_runtime::informer::{Delta, Informer, own_key};
 use karpenter_runtime::object_key::ObjectKey;
 use karpenter_runtime::options::{MinValuesPolicy, Options};
 use karpenter_runtime::renewal::{Switch, renewable};
+use karpenter_runtime::work_queue::WorkQueue;
 use karpenter_runtime::{rate_limit, surroundings};
 use kube::config::KubeConfigOptions;
 use kube::runtime::watcher;
@@ -314,57 +315,12 @@ pub async fn assemble(parts: Parts) -> Result<(Arc<ClusterApi>, Vec<Part>), Star
     let statuses = status.queue();
     mirror.listen(move |news| {
         let Some(fleet) = listening.upgrade() else { return };
-        for id in concerned(&fleet, news) {
-            fleet.poke(&id);
-        }
-        match news {
-            News::Machine(old, new) => {
-                if let (None, Some(id)) = (old, new.as_ref().and_then(|new| fleet.mirror.scalable_of(new))) {
-                    fleet.born(id);
-                }
-                let claims = [old, new].into_iter().flatten().filter_map(|machine| machine.claim());
-                for claim in claims.filter(|claim| claim.owner == fleet.owner) {
-                    fleet.wake(&claim.node_claim);
-                }
-            }
-            News::Scalable(_) | News::Cluster => {
-                for class in fleet.node_classes.list() {
-                    statuses.add_after(ObjectKey::of(&*class), Duration::from_secs(1));
-                }
-            }
-        }
+        heed_management_cluster(&fleet, news, &statuses);
     });
     let listening = Arc::downgrade(&fleet);
     node_claims.subscribe(move |delta| {
         let Some(fleet) = listening.upgrade() else { return };
-        if let Some(target) = fleet.node_claims.target(delta.object()) {
-            fleet.poke(&target.id);
-            let has_left = match delta {
-                Delta::Added { .. } => false,
-                Delta::Updated { old, new } => {
-                    old.metadata.deletion_timestamp.is_none() && new.metadata.deletion_timestamp.is_some()
-                }
-                Delta::Deleted { .. } => true,
-            };
-            if has_left {
-                fleet.node_claims.note_left();
-            }
-            // What has an id is no node yet: that may be where it fails, again and again.
-            let registered = |claim: &NodeClaim| {
-                claim.condition(REGISTERED).is_some_and(|c| c.status == ConditionStatus::True)
-            };
-            if let Delta::Updated { old, new } = delta
-                && !registered(old)
-                && registered(new)
-            {
-                fleet.backoff.succeeded(&target.id, target.failure_domain.as_deref());
-                let since = |kind: &str| new.condition(kind).map(|condition| condition.since());
-                if let Some((launched, registered)) = since(LAUNCHED).zip(since(REGISTERED)) {
-                    let took = registered.duration_since(launched).as_secs_f64().max(0.0);
-                    fleet.metrics.phase_seconds.observe(&[&target.id.to_string(), "node"], took);
-                }
-            }
-        }
+        heed_node_claim(&fleet, delta);
     });
 
     let caring = Arc::downgrade(&fleet);
@@ -378,6 +334,59 @@ pub async fn assemble(parts: Parts) -> Result<(Arc<ClusterApi>, Vec<Part>), Star
         Part::new("nodeclass.cluster-api.status", move |stop| status.run(stop).boxed()),
     ];
     Ok((Arc::new(ClusterApi::new(fleet)), parts))
+}
+
+/// What follows from news of the management cluster: resources, NodeClaims and NodeClasses that they concern are looked at again.
+fn heed_management_cluster(fleet: &Fleet, news: &News, statuses: &WorkQueue<ObjectKey>) {
+    for id in concerned(fleet, news) {
+        fleet.poke(&id);
+    }
+    match news {
+        News::Machine(old, new) => {
+            if let (None, Some(id)) = (old, new.as_ref().and_then(|new| fleet.mirror.scalable_of(new))) {
+                fleet.born(id);
+            }
+            let claims = [old, new].into_iter().flatten().filter_map(|machine| machine.claim());
+            for claim in claims.filter(|claim| claim.owner == fleet.owner) {
+                fleet.wake(&claim.node_claim);
+            }
+        }
+        News::Scalable(_) | News::Cluster => {
+            for class in fleet.node_classes.list() {
+                statuses.add_after(ObjectKey::of(&*class), Duration::from_secs(1));
+            }
+        }
+    }
+}
+
+/// What follows from news of a NodeClaim: its resource is looked at again, and what its Node has come to is learnt from.
+fn heed_node_claim(fleet: &Fleet, delta: &Delta<NodeClaim>) {
+    let Some(target) = fleet.node_claims.target(delta.object()) else { return };
+    fleet.poke(&target.id);
+    let has_left = match delta {
+        Delta::Added { .. } => false,
+        Delta::Updated { old, new } => {
+            old.metadata.deletion_timestamp.is_none() && new.metadata.deletion_timestamp.is_some()
+        }
+        Delta::Deleted { .. } => true,
+    };
+    if has_left {
+        fleet.node_claims.note_left();
+    }
+    // What has an id is no node yet: that may be where it fails, again and again.
+    let registered =
+        |claim: &NodeClaim| claim.condition(REGISTERED).is_some_and(|c| c.status == ConditionStatus::True);
+    if let Delta::Updated { old, new } = delta
+        && !registered(old)
+        && registered(new)
+    {
+        fleet.backoff.succeeded(&target.id, target.failure_domain.as_deref());
+        let since = |kind: &str| new.condition(kind).map(|condition| condition.since());
+        if let Some((launched, registered)) = since(LAUNCHED).zip(since(REGISTERED)) {
+            let took = registered.duration_since(launched).as_secs_f64().max(0.0);
+            fleet.metrics.phase_seconds.observe(&[&target.id.to_string(), "node"], took);
+        }
+    }
 }
 
 /// The workload cluster's name for itself.

@@ -20,6 +20,7 @@ use super::pace::Turn;
 use super::{bindings, restoration, standalone, templates};
 use crate::client::fields::{Fields, parse_key};
 use crate::client::machine::Machine;
+use crate::client::scalable::ScalableKey;
 use crate::names;
 use crate::nodeclass::{ClusterAPINodeClass, DEFAULT_REGISTRATION_TIMEOUT, LaunchMode};
 
@@ -193,22 +194,11 @@ fn waiting(fleet: &Fleet, claim: &NodeClaim, target: &Target) -> Result<Launch, 
             && !is_frozen
             && scalable.as_ref().is_some_and(|scalable| fleet.is_limited(scalable))
     };
-    let age = match turn {
-        // Its clock starts at its turn.
-        Some(Turn::Waits) => Duration::ZERO,
-        Some(Turn::Came(at)) => at.elapsed(),
-        // Nobody has looked yet whether its turn has come. Where nothing may be written nobody will.
-        None if awaits_turn() => Duration::ZERO,
-        None => age(fleet, claim),
-    };
-    // Nor does Cluster API put another in the place of one that is still being drained.
     let predecessor = predecessor(fleet, claim);
     if predecessor.is_some() {
         fleet.precedes(uid);
     }
-    let age = if succeeds(claim).is_some() { age.min(fleet.since_predecessor(uid)) } else { age };
-    // Cluster API makes one Machine of a MachineSet after the other: while they come, its turn is yet to come.
-    let age = fleet.since_birth(id).map_or(age, |since| age.min(since));
+    let age = under_way(fleet, claim, id, turn, awaits_turn);
     let handle = LaunchHandle(target.to_string());
     if let Some(message) = away(fleet) {
         return Ok(Launch::Pending { reason: "ManagementUnavailable".to_owned(), message, handle });
@@ -262,6 +252,31 @@ fn waiting(fleet: &Fleet, claim: &NodeClaim, target: &Target) -> Result<Launch, 
     };
     fleet.poke(id);
     Ok(Launch::Pending { reason, message, handle })
+}
+
+/// For how long it could have had a Machine: what goes before it is not its time.
+fn under_way(
+    fleet: &Fleet,
+    claim: &NodeClaim,
+    id: &ScalableKey,
+    turn: Option<Turn>,
+    awaits_turn: impl FnOnce() -> bool,
+) -> Duration {
+    let age = match turn {
+        // Its clock starts at its turn.
+        Some(Turn::Waits) => Duration::ZERO,
+        Some(Turn::Came(at)) => at.elapsed(),
+        // Nobody has looked yet whether its turn has come. Where nothing may be written nobody will.
+        None if awaits_turn() => Duration::ZERO,
+        None => age(fleet, claim),
+    };
+    // Nor does Cluster API put another in the place of one that is still being drained.
+    let age = match succeeds(claim) {
+        Some(_) => age.min(fleet.since_predecessor(claim.metadata.uid.as_deref().unwrap_or_default())),
+        None => age,
+    };
+    // Cluster API makes one Machine of a MachineSet after the other: while they come, its turn is yet to come.
+    fleet.since_birth(id).map_or(age, |since| age.min(since))
 }
 
 /// The uid of the NodeClaim that this one succeeds, if it does.
@@ -351,28 +366,7 @@ pub(super) async fn progress(
         }
         return Ok(Launch::Pending { reason: reason.to_owned(), message, handle });
     };
-    if let Some(created) = &claim.metadata.creation_timestamp {
-        let took = fleet.clock.since(created.0).as_secs_f64();
-        let resource = id.to_string();
-        fleet.metrics.launch_seconds.observe(&[&resource], took);
-        let phase = |phase: &str, took: f64| {
-            fleet.metrics.phase_seconds.observe(&[&resource, phase], took.max(0.0));
-        };
-        // One that was there before its NodeClaim was not waited for. Times are the management cluster's, ours may differ.
-        let since = |at: Timestamp| at.duration_since(created.0).as_secs_f64().max(0.0);
-        let machine = since(machine.created);
-        let stages = fleet.stages(uid);
-        let asked = stages.asked.map(|at| since(at).min(machine));
-        if let Some(asked) = asked {
-            phase("scale", asked);
-        }
-        phase("machine", machine - asked.unwrap_or_default());
-        let bootstrapped = stages.bootstrapped.map(|at| since(at).max(machine));
-        if let Some(bootstrapped) = bootstrapped {
-            phase("bootstrap", bootstrapped - machine);
-        }
-        phase("infrastructure", took - bootstrapped.unwrap_or(machine));
-    }
+    observe_phases(fleet, claim, machine, &id);
     let class = fleet.node_class(&claim.spec.node_class_ref.name);
     let offers = class.map(|class| fleet.offers(&class));
     let entry = offers.as_ref().and_then(|offers| fleet.entry_of(offers, machine, &id));
@@ -386,6 +380,31 @@ pub(super) async fn progress(
         capacity: instance_type.map(|t| list(&t.capacity)).unwrap_or_default(),
         allocatable: instance_type.map(|t| list(&conversion::allocatable(t))).unwrap_or_default(),
     })))
+}
+
+/// Counts how long a launch took, and each phase of it.
+fn observe_phases(fleet: &Fleet, claim: &NodeClaim, machine: &Machine, id: &ScalableKey) {
+    let Some(created) = &claim.metadata.creation_timestamp else { return };
+    let took = fleet.clock.since(created.0).as_secs_f64();
+    let resource = id.to_string();
+    fleet.metrics.launch_seconds.observe(&[&resource], took);
+    let phase = |phase: &str, took: f64| {
+        fleet.metrics.phase_seconds.observe(&[&resource, phase], took.max(0.0));
+    };
+    // One that was there before its NodeClaim was not waited for. Times are the management cluster's, ours may differ.
+    let since = |at: Timestamp| at.duration_since(created.0).as_secs_f64().max(0.0);
+    let machine = since(machine.created);
+    let stages = fleet.stages(claim.metadata.uid.as_deref().unwrap_or_default());
+    let asked = stages.asked.map(|at| since(at).min(machine));
+    if let Some(asked) = asked {
+        phase("scale", asked);
+    }
+    phase("machine", machine - asked.unwrap_or_default());
+    let bootstrapped = stages.bootstrapped.map(|at| since(at).max(machine));
+    if let Some(bootstrapped) = bootstrapped {
+        phase("bootstrap", bootstrapped - machine);
+    }
+    phase("infrastructure", took - bootstrapped.unwrap_or(machine));
 }
 
 /// What the launch of a NodeClaim that has a target will come to.
