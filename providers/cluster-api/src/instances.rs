@@ -10,6 +10,7 @@
 //! | [`offers`] | what a NodeClass offers at the moment |
 //! | [`node_claims`] | the NodeClaims, with what was written a moment ago |
 //! | [`fleet`] | what all parts share: NodeClasses, catalogs, who is waiting |
+//! | [`journeys`] | what was seen of each NodeClaim on its way from launch to end |
 //! | [`actor`] | looks at one scalable resource at a time, and has the ledger's plan carried out |
 //! | `execution` | writes what the plan says |
 //! | [`rollout`] | whether Machines are being replaced, and how far the level may fall meanwhile |
@@ -49,6 +50,7 @@ pub(crate) mod fleet;
 pub(crate) mod holds;
 pub(crate) mod hook;
 pub(crate) mod interruptible;
+pub(crate) mod journeys;
 pub(crate) mod known_fleet;
 pub(crate) mod launch;
 pub(crate) mod learning;

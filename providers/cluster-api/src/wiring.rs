@@ -29,7 +29,7 @@ use crate::client::credentials::{
     ANSWER, Files, Known, Make, cluster_uid, follow_files, follow_secret, nowhere, passes, workload_secret,
 };
 use crate::client::hub::Hub;
-use crate::client::mirror::{Mirror, News};
+use crate::client::mirror::{Mirror, News, Wanted};
 use crate::client::prices::{self, Fetch};
 use crate::client::scope::Ours;
 use crate::client::settings::{Access, Settings, SettingsError, workload_kubeconfig};
@@ -39,6 +39,7 @@ use crate::instances::care::care;
 use crate::instances::fleet::Fleet;
 use crate::instances::known_fleet::KnownFleet;
 use crate::instances::node_claims::NodeClaims;
+use crate::instances::templates;
 use crate::metrics::Metrics;
 use crate::nodeclass::status::StatusController;
 use crate::{ClusterAPINodeClass, ClusterApi, GROUP};
@@ -307,7 +308,7 @@ pub async fn assemble(parts: Parts) -> Result<(Arc<ClusterApi>, Vec<Part>), Star
     let listening = Arc::downgrade(&fleet);
     node_classes.subscribe(move |_| {
         if let Some(fleet) = listening.upgrade() {
-            fleet.look_at_what_is_wanted();
+            look_at_what_is_wanted(&fleet);
         }
     });
 
@@ -334,6 +335,19 @@ pub async fn assemble(parts: Parts) -> Result<(Arc<ClusterApi>, Vec<Part>), Star
         Part::new("nodeclass.cluster-api.status", move |stop| status.run(stop).boxed()),
     ];
     Ok((Arc::new(ClusterApi::new(fleet)), parts))
+}
+
+/// What is to be looked at in the management cluster besides what is watched, as NodeClasses are now.
+fn look_at_what_is_wanted(fleet: &Fleet) {
+    let classes = fleet.node_classes.list();
+    fleet.mirror.want(Wanted {
+        templates: classes
+            .iter()
+            .flat_map(|class| templates::references(class).collect::<Vec<_>>())
+            .collect(),
+        kinds: classes.iter().filter_map(|class| templates::kind(class)).collect(),
+        control_plane: classes.iter().any(|class| class.makes_machines()),
+    });
 }
 
 /// What follows from news of the management cluster: resources, NodeClaims and NodeClasses that they concern are looked at again.

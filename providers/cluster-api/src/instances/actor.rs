@@ -414,7 +414,7 @@ impl Actor {
                 passed_over.push(machine);
                 continue;
             };
-            let entry = fleet.entry_of(&offers, machine, id);
+            let entry = offers.entry_of(machine, id);
             let labels = adoption::labels_of(node, entry.as_ref().map(|entry| &entry.labels), &id.key.name);
             let mut all = node.clone();
             all.extend(labels.clone());

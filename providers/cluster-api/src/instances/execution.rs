@@ -158,7 +158,7 @@ impl Actor {
         self.give_turns(&look.scalable, plan, short);
         if rises {
             let admitted = plan.unserved.len().saturating_sub(plan.held_back + short);
-            fleet.asked(plan.unserved.iter().take(admitted));
+            fleet.journeys.asked(plan.unserved.iter().take(admitted), fleet.clock.now());
         }
         if let Some(error) = error {
             return Err(error);

@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use jiff::Timestamp;
 use karpenter_api::NodeClaim;
 use karpenter_cloudprovider::{LaunchWaker, ProviderError};
 use karpenter_runtime::clock::SharedClock;
@@ -19,6 +18,7 @@ use tokio::time::Instant;
 use super::backoff::{Backoff, Shape};
 use super::census::Census;
 use super::holds::{Hold, HoldKind};
+use super::journeys::Journeys;
 use super::learning::Lessons;
 use super::ledger::ClaimFacts;
 use super::node_claims::NodeClaims;
@@ -27,14 +27,12 @@ use super::pace::Pace;
 use super::reverts::Reverts;
 use super::set_aside::SetAside;
 use super::templates;
-use crate::client::fields::Reference;
 use crate::client::hub::{Hub, HubError};
 use crate::client::machine::Machine;
-use crate::client::mirror::{Mirror, Wanted};
+use crate::client::mirror::Mirror;
 use crate::client::prices::Fetch;
 use crate::client::scalable::{Scalable, ScalableKey, ScalableKind};
 use crate::client::settings::Settings;
-use crate::instancetypes::catalog::Entry;
 use crate::metrics::Metrics;
 use crate::names;
 use crate::nodeclass::ClusterAPINodeClass;
@@ -56,6 +54,8 @@ pub(crate) struct Fleet {
     pub(crate) pace: Pace,
     /// What has been learnt.
     pub(crate) lessons: Lessons,
+    /// What was seen of each NodeClaim.
+    pub(crate) journeys: Journeys,
     /// Machines that may not be written to.
     pub(crate) set_aside: SetAside,
     /// The workload cluster, by the uid of its namespace kube-system.
@@ -81,45 +81,15 @@ const STARTING: Duration = Duration::from_secs(5);
 /// For how long the server's word on whether the Cluster is paused serves others: many NodeClaims end together.
 const MOMENT: Duration = Duration::from_secs(1);
 
-/// How long it is until the infrastructure of a launch is asked for an id again.
-const BETWEEN_QUESTIONS: Duration = Duration::from_secs(2);
-
 #[derive(Default)]
 struct State {
     /// When launches arrived at a resource since its last look: first and last.
     arrivals: BTreeMap<ScalableKey, (Instant, Instant)>,
-    /// NodeClaims that found no room, and why.
-    refused: BTreeMap<String, String>,
     /// What was refused of the last that was to be written to a resource or its Machines.
     forbidden: BTreeMap<ScalableKey, String>,
-    /// When the Machines that others are put in the place of were last seen to be there, by the uid of the NodeClaim that succeeds theirs.
-    predecessors: BTreeMap<String, Instant>,
     /// When a Machine of a resource was last seen for the first time.
     births: BTreeMap<ScalableKey, Instant>,
-    /// NodeClaims, by uid, whose Machines are known to have failed to become nodes.
-    never_joined: BTreeSet<String>,
-    /// Since when deletions have been asked for of Machines that are not going yet, by the NodeClaim's uid.
-    unheeded: BTreeMap<String, Instant>,
-    /// When the infrastructure of launches was last asked for an id, by the NodeClaim's uid.
-    asked_infrastructure: BTreeMap<String, Instant>,
-    /// When Machines that are to go were last read from the server, by the NodeClaim's uid.
-    read: BTreeMap<String, Instant>,
-    /// The infrastructure of Machines that are to go, by the NodeClaim's uid: to be asked for when they are gone.
-    infrastructure: BTreeMap<String, Reference>,
-    /// NodeClaims, by uid, for which a Machine of their own has been made.
-    made: BTreeSet<String>,
-    /// How far launches have come, by the NodeClaim's uid.
-    stages: BTreeMap<String, Stages>,
     catalogs: BTreeMap<String, (CatalogVersion, Arc<Offers>)>,
-}
-
-/// When a launch came how far, as far as that was seen.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Stages {
-    /// Replicas were asked for.
-    pub(crate) asked: Option<Timestamp>,
-    /// Its Machine waited for nothing but its infrastructure.
-    pub(crate) bootstrapped: Option<Timestamp>,
 }
 
 /// What offers were worked out from: they hold for as long as all of it is the same.
@@ -164,6 +134,7 @@ impl Fleet {
             reverts: Reverts::default(),
             pace: Pace::default(),
             lessons: Lessons::default(),
+            journeys: Journeys::default(),
             set_aside: SetAside::default(),
             owner,
             clock,
@@ -255,16 +226,6 @@ impl Fleet {
         }
     }
 
-    /// That a resource which is out of sight may be on its way to another management cluster: its Cluster is paused, or gone as well.
-    pub(crate) fn moves(&self, id: &ScalableKey) -> Option<Hold> {
-        let (reason, message) = match self.mirror.cluster() {
-            None => ("ManagementUnavailable", format!("{id} and its Cluster are not to be found")),
-            Some(cluster) if cluster.paused => ("Paused", format!("{id} is gone, and the Cluster is paused")),
-            Some(_) => return None,
-        };
-        Some(Hold { kind: HoldKind::NoWrites, reason, message })
-    }
-
     /// What Machines of their own are made from: a resource, or what a NodeClass names.
     pub(crate) fn blueprint(&self, id: &ScalableKey) -> Option<Arc<Scalable>> {
         if id.kind != ScalableKind::MachineTemplate {
@@ -272,19 +233,6 @@ impl Fleet {
         }
         let named = |class: Arc<ClusterAPINodeClass>| templates::blueprints(&class, &self.mirror);
         self.node_classes.list().into_iter().flat_map(named).find(|blueprint| blueprint.id == *id)
-    }
-
-    /// What is to be looked at in the management cluster besides what is watched, as NodeClasses are now.
-    pub(crate) fn look_at_what_is_wanted(&self) {
-        let classes = self.node_classes.list();
-        self.mirror.want(Wanted {
-            templates: classes
-                .iter()
-                .flat_map(|class| templates::references(class).collect::<Vec<_>>())
-                .collect(),
-            kinds: classes.iter().filter_map(|class| templates::kind(class)).collect(),
-            control_plane: classes.iter().any(|class| class.makes_machines()),
-        });
     }
 
     /// The Machines of a resource, as last seen.
@@ -396,12 +344,6 @@ impl Fleet {
         offers::room(&self.mirror, scalable, &machines, (&claims, &set_aside), &self.owner, class.as_deref())
     }
 
-    /// The entry a Machine was bought as.
-    pub(crate) fn entry_of(&self, offers: &Offers, machine: &Machine, id: &ScalableKey) -> Option<Entry> {
-        let entry = offers.catalog.entry(id, machine.failure_domain.as_deref())?;
-        Some(entry.clone())
-    }
-
     /// Has a resource looked at soon.
     pub(crate) fn poke(&self, id: &ScalableKey) {
         if let Some(queue) = self.queue.get() {
@@ -443,14 +385,9 @@ impl Fleet {
 
     /// A NodeClaim gets nothing of this resource: the reason in one word, and in a sentence.
     pub(crate) fn refuse(&self, id: &ScalableKey, uid: &str, reason: &str, why: String) {
-        if self.state().refused.insert(uid.to_owned(), why).is_none() {
+        if self.journeys.refuse(uid, why) {
             self.metrics.launch_failures.inc(&[&id.to_string(), reason]);
         }
-    }
-
-    /// Why a NodeClaim found no room, if so.
-    pub(crate) fn refusal(&self, uid: &str) -> Option<String> {
-        self.state().refused.get(uid).cloned()
     }
 
     /// What was to be written to a resource or its Machines was refused, or was not.
@@ -483,104 +420,10 @@ impl Fleet {
         self.started.elapsed()
     }
 
-    /// The Machine in whose place a NodeClaim waits for another is still there.
-    pub(crate) fn precedes(&self, uid: &str) {
-        self.state().predecessors.insert(uid.to_owned(), Instant::now());
-    }
-
-    /// How long ago the Machine in whose place a NodeClaim waits for another was last there, as far as we can know.
-    pub(crate) fn since_predecessor(&self, uid: &str) -> Duration {
-        self.state().predecessors.get(uid).unwrap_or(&self.started).elapsed()
-    }
-
-    /// Whether this is the first word of a NodeClaim's Machine not having become a node.
-    pub(crate) fn never_joined(&self, uid: &str) -> bool {
-        self.state().never_joined.insert(uid.to_owned())
-    }
-
-    /// For how long Delete has been asked for without the Machine going.
-    pub(crate) fn unheeded_for(&self, uid: &str) -> Duration {
-        let now = Instant::now();
-        now.saturating_duration_since(*self.state().unheeded.entry(uid.to_owned()).or_insert(now))
-    }
-
-    /// A NodeClaim's Machine is going at last.
-    pub(crate) fn is_heeded(&self, uid: &str) {
-        self.state().unheeded.remove(uid);
-    }
-
-    /// Whether it is time to ask the infrastructure of a NodeClaim's launch, which this counts as.
-    pub(crate) fn may_ask_infrastructure(&self, uid: &str) -> bool {
-        let (now, mut state) = (Instant::now(), self.state());
-        let last = state.asked_infrastructure.get(uid);
-        if last.is_some_and(|last| now.saturating_duration_since(*last) < BETWEEN_QUESTIONS) {
-            return false;
-        }
-        state.asked_infrastructure.insert(uid.to_owned(), now);
-        true
-    }
-
-    /// A NodeClaim's Machine has just been read from the server.
-    pub(crate) fn was_read(&self, uid: &str) {
-        self.state().read.insert(uid.to_owned(), Instant::now());
-    }
-
-    /// How long ago a NodeClaim's Machine was read from the server, if it was.
-    pub(crate) fn since_read(&self, uid: &str) -> Option<Duration> {
-        self.state().read.get(uid).map(Instant::elapsed)
-    }
-
-    /// What a NodeClaim's Machine that is to go runs on.
-    pub(crate) fn runs_on(&self, uid: &str, infrastructure: Reference) {
-        self.state().infrastructure.insert(uid.to_owned(), infrastructure);
-    }
-
-    /// What a NodeClaim's Machine ran on, if that was seen.
-    pub(crate) fn ran_on(&self, uid: &str) -> Option<Reference> {
-        self.state().infrastructure.get(uid).cloned()
-    }
-
-    /// A Machine of its own has been made for a NodeClaim.
-    pub(crate) fn made(&self, uid: &str) {
-        self.state().made.insert(uid.to_owned());
-    }
-
-    /// Whether a Machine of its own has been made for a NodeClaim by this process.
-    pub(crate) fn has_made(&self, uid: &str) -> bool {
-        self.state().made.contains(uid)
-    }
-
-    /// Replicas have been asked for, for these NodeClaims among others.
-    pub(crate) fn asked<'a>(&self, uids: impl Iterator<Item = &'a String>) {
-        let (now, mut state) = (self.clock.now(), self.state());
-        for uid in uids {
-            state.stages.entry(uid.clone()).or_default().asked.get_or_insert(now);
-        }
-    }
-
-    /// A NodeClaim's Machine waits for its infrastructure.
-    pub(crate) fn bootstrapped(&self, uid: &str) {
-        let (now, mut state) = (self.clock.now(), self.state());
-        state.stages.entry(uid.to_owned()).or_default().bootstrapped.get_or_insert(now);
-    }
-
-    /// How far the launch of a NodeClaim was seen to come.
-    pub(crate) fn stages(&self, uid: &str) -> Stages {
-        self.state().stages.get(uid).copied().unwrap_or_default()
-    }
-
     /// A NodeClaim is over.
     pub(crate) fn forget(&self, claim: &NodeClaim) {
         if let Some(uid) = claim.metadata.uid.as_deref() {
-            self.state().refused.remove(uid);
-            self.state().predecessors.remove(uid);
-            self.state().stages.remove(uid);
-            self.state().never_joined.remove(uid);
-            self.state().read.remove(uid);
-            self.state().made.remove(uid);
-            self.state().asked_infrastructure.remove(uid);
-            self.state().infrastructure.remove(uid);
-            self.is_heeded(uid);
+            self.journeys.forget(uid);
             self.pace.forget(uid);
             self.node_claims.forget(uid);
         }

@@ -67,7 +67,7 @@ fn node_claim(fleet: &Fleet, machine: &Machine) -> NodeClaim {
     let scalable = id.as_ref().and_then(|id| fleet.mirror.scalable(id));
     let class = scalable.as_ref().and_then(|scalable| fleet.node_class_of(scalable));
     let offers = class.as_ref().map(|class| fleet.offers(class));
-    let entry = offers.as_ref().zip(id.as_ref()).and_then(|(offers, id)| fleet.entry_of(offers, machine, id));
+    let entry = offers.as_ref().zip(id.as_ref()).and_then(|(offers, id)| offers.entry_of(machine, id));
     let instance_type = entry.as_ref().zip(offers.as_ref()).map(|(e, o)| &o.catalog.types[e.instance_type]);
     let claim = machine.claim();
     let status = NodeClaimStatus {

@@ -22,7 +22,7 @@ use crate::client::scalable::{Scalable, ScalableKey};
 use crate::client::settings::Settings;
 use crate::instancetypes::annotated::Annotated;
 use crate::instancetypes::blueprint::{Blueprint, Ignored, Learnt, Surroundings};
-use crate::instancetypes::catalog::Catalog;
+use crate::instancetypes::catalog::{Catalog, Entry};
 use crate::instancetypes::price::Told;
 use crate::instancetypes::taints;
 use crate::instancetypes::{devices, node_labels};
@@ -48,6 +48,11 @@ pub(crate) struct Offers {
 }
 
 impl Offers {
+    /// The entry a Machine of a resource was bought as.
+    pub(crate) fn entry_of(&self, machine: &Machine, id: &ScalableKey) -> Option<Entry> {
+        self.catalog.entry(id, machine.failure_domain.as_deref()).cloned()
+    }
+
     /// What a NodePool is offered by itself: nothing whose nodes have a taint that it neither declares nor inherits, for its pods are planned
     /// without that, and would never run there.
     pub(crate) fn types_for(&self, pool: &NodePool) -> Arc<[InstanceType]> {

@@ -38,14 +38,14 @@ pub(crate) async fn delete(fleet: &Arc<Fleet>, claim: &NodeClaim) -> Result<(), 
     let uid = claim.metadata.uid.clone().unwrap_or_default();
     if is_given_up(fleet, claim)
         && let Some(target) = fleet.node_claims.target(claim)
-        && fleet.never_joined(&uid)
+        && fleet.journeys.never_joined(&uid)
     {
         fleet.failed(&target.id, target.failure_domain.as_deref(), "its node did not register");
     }
-    let unheeded = fleet.unheeded_for(&uid);
+    let unheeded = fleet.journeys.unheeded_for(&uid);
     let result = begin(fleet, claim).await;
     match &result {
-        Ok(Begun::Going) => fleet.is_heeded(&uid),
+        Ok(Begun::Going) => fleet.journeys.is_heeded(&uid),
         Ok(Begun::Waits(why)) if unheeded >= STALLED => fleet.recorder.publish(stalled(claim, why.clone())),
         Err(error) if unheeded >= STALLED && !error.is_not_found() => {
             fleet.recorder.publish(stalled(claim, error.to_string()));
@@ -85,7 +85,7 @@ async fn begin(fleet: &Arc<Fleet>, claim: &NodeClaim) -> Result<Begun, ProviderE
         return without_machine(fleet, claim, target.as_ref()).await;
     };
     if let Some(infrastructure) = &machine.infrastructure {
-        fleet.runs_on(claim.metadata.uid.as_deref().unwrap_or_default(), infrastructure.clone());
+        fleet.journeys.runs_on(claim.metadata.uid.as_deref().unwrap_or_default(), infrastructure.clone());
     }
     let id = fleet.mirror.scalable_of(&machine);
     // We are asked when the node is drained: nothing is left to wait for. What is yet to be marked is let go of by the same write.
@@ -317,13 +317,13 @@ async fn find(fleet: &Fleet, claim: &NodeClaim) -> Result<Option<Machine>, Provi
         fleet.mirror.machine(&parse_key(text)?)
     };
     if let Some(seen) = fleet.mirror.machine_of(uid).or_else(annotated) {
-        let fresh = fleet.since_read(uid).is_some_and(|since| since < FRESH);
+        let fresh = fleet.journeys.since_read(uid).is_some_and(|since| since < FRESH);
         if fresh && ours(&seen) && is_leaving(&seen, uid) {
             return Ok(Some(Machine::clone(&seen)));
         }
         match fleet.hub.machine(&seen.key.name).await {
             Ok(machine) if ours(&machine) => {
-                fleet.was_read(uid);
+                fleet.journeys.was_read(uid);
                 return Ok(Some(machine));
             }
             // Another NodeClaim's, by now: ours may be elsewhere.

@@ -150,7 +150,7 @@ async fn make(
     let reference = machine_reference(&ObjectKey::namespaced(cluster.key.namespace.clone(), name));
     let uid = claim.metadata.uid.as_deref().unwrap_or_default();
     // The watch may be late to show what was made, and the core asks often: to make it once more would be refused three times.
-    if fleet.has_made(uid) {
+    if fleet.journeys.has_made(uid) {
         match fleet.hub.get(&reference).await {
             Ok(made) => {
                 clones.is_ours("Machine", &made)?;
@@ -206,7 +206,7 @@ async fn make(
     });
     let made = fleet.hub.create_or_get(&reference, object).await?;
     clones.is_ours("Machine", &made)?;
-    fleet.made(uid);
+    fleet.journeys.made(uid);
     fleet.metrics.writes.inc(&["create"]);
     Ok(Machine::read(&made)?)
 }
