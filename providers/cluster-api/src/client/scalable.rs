@@ -16,6 +16,7 @@ use crate::names;
 
 /// A kind that has a number of Machines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[expect(clippy::enum_variant_names, reason = "the kinds are called so")]
 pub(crate) enum ScalableKind {
     /// Has MachineSets, one per revision of its template.
     MachineDeployment,
