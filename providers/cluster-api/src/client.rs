@@ -5,34 +5,34 @@
 //!
 //! | Module | What it is |
 //! |---|---|
-//! | [`fields`] | reading fields, with errors that name object and key |
-//! | [`machine`], [`scalable`], [`cluster`], [`control_plane`], [`template`] | what is read of each kind |
+//! | `fields` | reading fields, with errors that name object and key |
+//! | `machine`, `scalable`, `cluster`, `control_plane`, `template` | what is read of each kind |
 //! | [`settings`] | where the management cluster is |
 //! | [`sync_labels`] | which labels of Machines come to Nodes on request |
 //! | [`credentials`] | credentials that are renewed while we run |
-//! | [`identity`] | whether another management cluster has our Cluster |
-//! | [`versions`] | which versions it serves |
+//! | `identity` | whether another management cluster has our Cluster |
+//! | `versions` | which versions it serves |
 //! | [`scope`] | which Cluster of it is ours |
 //! | [`hub`] | requests to it |
 //! | [`prices`] | what endpoints tell about prices |
-//! | [`mirror`], [`watching`] | what it has, as last seen |
+//! | `mirror`, `watching` | what it has, as last seen |
 
-pub mod cluster;
-pub mod control_plane;
+pub(crate) mod cluster;
+pub(crate) mod control_plane;
 pub mod credentials;
-pub mod fields;
+pub(crate) mod fields;
 pub mod hub;
-pub mod identity;
-pub mod machine;
-pub mod mirror;
+pub(crate) mod identity;
+pub(crate) mod machine;
+pub(crate) mod mirror;
 pub mod prices;
-pub mod scalable;
+pub(crate) mod scalable;
 pub mod scope;
 pub mod settings;
 pub mod sync_labels;
-pub mod template;
-pub mod versions;
-pub mod watching;
+pub(crate) mod template;
+pub(crate) mod versions;
+pub(crate) mod watching;
 
 #[cfg(test)]
 mod tests;

@@ -31,7 +31,7 @@ use crate::instancetypes::taints;
 use crate::nodeclass::ResourceStatus;
 use crate::{GROUP, names};
 
-/// What is known.
+/// What an explanation is drawn from: settings, and objects of both clusters.
 #[derive(Default)]
 pub struct Evidence {
     settings: Settings,
@@ -53,7 +53,7 @@ pub enum NoEvidence {
     NoResource {
         /// What was asked for.
         name: String,
-        /// What there is.
+        /// Some that there are.
         known: String,
     },
     /// Nobody says which Cluster is ours.
@@ -69,15 +69,15 @@ pub enum NoEvidence {
     NoNodePool {
         /// What was asked for.
         name: String,
-        /// What there is.
+        /// Some that there are.
         known: String,
     },
     /// A NodePool has no NodeClass of ours.
     #[error("NodePool {pool} has the NodeClass {class}, which {problem}")]
     NoClassOfPool {
-        /// The NodePool.
+        /// The NodePool that was asked for.
         pool: String,
-        /// Its NodeClass.
+        /// The NodeClass it names.
         class: String,
         /// What is wrong with that.
         problem: &'static str,

@@ -33,7 +33,7 @@ pub enum GatherError {
     Workload {
         /// What was asked for.
         what: String,
-        /// What went wrong.
+        /// Why it does not.
         #[source]
         source: Box<kube::Error>,
     },

@@ -10,6 +10,7 @@
 //! | [`offers`] | what a NodeClass offers at the moment |
 //! | [`node_claims`] | the NodeClaims, with what was written a moment ago |
 //! | [`fleet`] | what all parts share: NodeClasses, catalogs, who is waiting |
+//! | [`journeys`] | what was seen of each NodeClaim on its way from launch to end |
 //! | [`actor`] | looks at one scalable resource at a time, and has the ledger's plan carried out |
 //! | `execution` | writes what the plan says |
 //! | [`rollout`] | whether Machines are being replaced, and how far the level may fall meanwhile |
@@ -35,43 +36,44 @@
 //! | `restoration` | Machines of NodeClaims that were restored from a backup |
 //! | [`drift`] | whether a Machine is what its template says |
 
-pub mod actor;
-pub mod adoption;
-pub mod backoff;
+pub(crate) mod actor;
+pub(crate) mod adoption;
+pub(crate) mod backoff;
 pub(crate) mod bindings;
 pub(crate) mod care;
 pub(crate) mod census;
-pub mod customization;
-pub mod drift;
+pub(crate) mod customization;
+pub(crate) mod drift;
 pub(crate) mod duties;
 mod execution;
-pub mod fleet;
-pub mod holds;
+pub(crate) mod fleet;
+pub(crate) mod holds;
 pub(crate) mod hook;
 pub(crate) mod interruptible;
+pub(crate) mod journeys;
 pub(crate) mod known_fleet;
-pub mod launch;
-pub mod learning;
-pub mod ledger;
+pub(crate) mod launch;
+pub(crate) mod learning;
+pub(crate) mod ledger;
 mod level;
-pub mod lookup;
-pub mod node_claims;
-pub mod notices;
-pub mod offers;
-pub mod pace;
+pub(crate) mod lookup;
+pub(crate) mod node_claims;
+pub(crate) mod notices;
+pub(crate) mod offers;
+pub(crate) mod pace;
 mod pauses;
 pub(crate) mod remains;
 pub(crate) mod remediation;
-pub mod removal;
+pub(crate) mod removal;
 pub(crate) mod restoration;
-pub mod reverts;
-pub mod rollout;
-pub mod set_aside;
-pub mod skew;
-pub mod standalone;
+pub(crate) mod reverts;
+pub(crate) mod rollout;
+pub(crate) mod set_aside;
+pub(crate) mod skew;
+pub(crate) mod standalone;
 pub(crate) mod stillborn;
 pub(crate) mod strays;
-pub mod succession;
+pub(crate) mod succession;
 pub(crate) mod takeover;
-pub mod templates;
+pub(crate) mod templates;
 pub(crate) mod whereabouts;

@@ -11,16 +11,16 @@
 //! | [`catalog`] | instance types and offerings of a NodeClass, and where each leads |
 //! | [`kept`] | types that nodes run as and that nothing offers any more |
 
-pub mod annotated;
-pub mod blueprint;
-pub mod capacity;
-pub mod catalog;
-pub mod devices;
-pub mod kept;
-pub mod node_labels;
-pub mod overhead;
-pub mod price;
-pub mod taints;
+pub(crate) mod annotated;
+pub(crate) mod blueprint;
+pub(crate) mod capacity;
+pub(crate) mod catalog;
+pub(crate) mod devices;
+pub(crate) mod kept;
+pub(crate) mod node_labels;
+pub(crate) mod overhead;
+pub(crate) mod price;
+pub(crate) mod taints;
 
 #[cfg(test)]
 mod tests;

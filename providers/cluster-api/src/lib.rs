@@ -3,13 +3,14 @@
 //! | Module | What it is |
 //! |---|---|
 //! | [`nodeclass`] | the NodeClass and its status |
-//! | [`instancetypes`] | what could be bought |
-//! | [`instances`] | what was bought |
+//! | `instancetypes` | what could be bought |
+//! | `instances` | what was bought |
 //! | [`client`] | the management cluster: what it has, what is written to it |
 //! | [`wiring`] | puts it together |
 //! | [`explanation`], [`gathering`] | why a resource is offered, or is not, and what that is told by |
 //! | [`self_check`] | whether our accounts may do what we ask of the clusters |
-//! | [`labels`], [`names`], [`metrics`] | names on the wire; what is counted |
+//! | `labels`, `names` | names on the wire |
+//! | [`metrics`] | what is counted |
 //! | [`planted`] | faults made on purpose, for tests only |
 
 pub mod client;
@@ -17,11 +18,11 @@ pub mod explanation;
 #[cfg(test)]
 mod fixtures;
 pub mod gathering;
-pub mod instances;
-pub mod instancetypes;
-pub mod labels;
+mod instances;
+mod instancetypes;
+mod labels;
 pub mod metrics;
-pub mod names;
+mod names;
 pub mod nodeclass;
 pub mod planted;
 pub mod self_check;
@@ -44,9 +45,11 @@ use karpenter_engine::node_pool::TaintedTypes;
 use karpenter_engine::taints::Taint;
 use karpenter_runtime::error::NotYet;
 
+use client::hub::Hub;
 use instances::fleet::Fleet;
 use instances::notices::NODE_HEALTHY;
 use instances::{drift, launch, lookup, removal, rollout, templates};
+use metrics::Metrics;
 use nodeclass::DEFAULT_REPAIR_AFTER;
 use planted::{Fault, is_planted};
 
@@ -69,15 +72,23 @@ pub struct ClusterApi {
 }
 
 impl ClusterApi {
-    /// Of this fleet.
-    pub fn new(fleet: Arc<Fleet>) -> Self {
+    pub(crate) fn new(fleet: Arc<Fleet>) -> Self {
         let kind = NodeClassKind::new(GROUP, "v1alpha1", "ClusterAPINodeClass", "clusterapinodeclasses");
         Self { fleet, kinds: vec![kind] }
     }
 
-    /// What its parts share.
-    pub fn fleet(&self) -> &Arc<Fleet> {
+    pub(crate) fn fleet(&self) -> &Arc<Fleet> {
         &self.fleet
+    }
+
+    /// The way to the management cluster.
+    pub fn hub(&self) -> &Hub {
+        &self.fleet.hub
+    }
+
+    /// What the provider counts.
+    pub fn metrics(&self) -> &Metrics {
+        &self.fleet.metrics
     }
 }
 
@@ -166,7 +177,7 @@ impl CloudProvider for ClusterApi {
         target.or_else(machine).or_else(claimed).map(LaunchHandle)
     }
 
-    /// Each NodeClass has its own, which [`launch`] keeps: it knows whether time is up or the management cluster merely away.
+    /// Each NodeClass has its own, which `launch` keeps: it knows whether time is up or the management cluster merely away.
     fn launch_timeout(&self) -> Duration {
         LAUNCH_TIMEOUT
     }

@@ -2,7 +2,7 @@
 
 use karpenter_runtime::metrics::{CounterVec, GaugeVec, HistogramVec, Registry, exponential_buckets};
 
-/// See the module.
+/// Every metric of the provider.
 #[derive(Clone, Debug)]
 pub struct Metrics {
     /// Writes to the management cluster, by what was written.
@@ -26,8 +26,7 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// In this registry.
-    pub fn new(registry: &Registry) -> Self {
+    pub(crate) fn new(registry: &Registry) -> Self {
         let name = |name: &str| format!("karpenter_cluster_api_{name}");
         Self {
             writes: registry.counter(

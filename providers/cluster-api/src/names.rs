@@ -6,113 +6,113 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
 /// Cluster API's group.
-pub const CAPI_GROUP: &str = "cluster.x-k8s.io";
+pub(crate) const CAPI_GROUP: &str = "cluster.x-k8s.io";
 
 /// On a MachineDeployment or MachineSet: Karpenter may scale it. On a Machine: it has been claimed. On a clone: it is ours. Cluster API
 /// copies it to Nodes.
-pub const MEMBER: &str = "node.cluster.x-k8s.io/karpenter-member";
+pub(crate) const MEMBER: &str = "node.cluster.x-k8s.io/karpenter-member";
 
 /// Which Cluster an object belongs to: a label, and on a Node an annotation.
-pub const CLUSTER_NAME: &str = "cluster.x-k8s.io/cluster-name";
+pub(crate) const CLUSTER_NAME: &str = "cluster.x-k8s.io/cluster-name";
 /// On a Node: the namespace of its Cluster.
-pub const CLUSTER_NAMESPACE: &str = "cluster.x-k8s.io/cluster-namespace";
+pub(crate) const CLUSTER_NAMESPACE: &str = "cluster.x-k8s.io/cluster-namespace";
 /// Which MachineDeployment a Machine or MachineSet belongs to.
-pub const DEPLOYMENT_NAME: &str = "cluster.x-k8s.io/deployment-name";
+pub(crate) const DEPLOYMENT_NAME: &str = "cluster.x-k8s.io/deployment-name";
 /// Which MachineSet a Machine belongs to.
-pub const SET_NAME: &str = "cluster.x-k8s.io/set-name";
+pub(crate) const SET_NAME: &str = "cluster.x-k8s.io/set-name";
 /// Which MachineDeployment of a topology an object was made for.
-pub const TOPOLOGY_DEPLOYMENT: &str = "topology.cluster.x-k8s.io/deployment-name";
+pub(crate) const TOPOLOGY_DEPLOYMENT: &str = "topology.cluster.x-k8s.io/deployment-name";
 /// The object is written by the topology controller.
-pub const TOPOLOGY_OWNED: &str = "topology.cluster.x-k8s.io/owned";
+pub(crate) const TOPOLOGY_OWNED: &str = "topology.cluster.x-k8s.io/owned";
 /// On a Cluster: the version that its topology's upgrade has come to.
-pub const UPGRADE_STEP: &str = "topology.internal.cluster.x-k8s.io/upgrade-step";
+pub(crate) const UPGRADE_STEP: &str = "topology.internal.cluster.x-k8s.io/upgrade-step";
 /// Checks that are not made before Machines are, separated by commas, or `All`.
-pub const SKIP_PREFLIGHT_CHECKS: &str = "machineset.cluster.x-k8s.io/skip-preflight-checks";
+pub(crate) const SKIP_PREFLIGHT_CHECKS: &str = "machineset.cluster.x-k8s.io/skip-preflight-checks";
 /// Controllers leave the object alone.
-pub const PAUSED: &str = "cluster.x-k8s.io/paused";
+pub(crate) const PAUSED: &str = "cluster.x-k8s.io/paused";
 /// A MachineSet that shrinks takes such Machines first.
-pub const DELETE_MACHINE: &str = "cluster.x-k8s.io/delete-machine";
+pub(crate) const DELETE_MACHINE: &str = "cluster.x-k8s.io/delete-machine";
 /// Who else manages the replicas.
-pub const REPLICAS_MANAGED_BY: &str = "cluster.x-k8s.io/replicas-managed-by";
+pub(crate) const REPLICAS_MANAGED_BY: &str = "cluster.x-k8s.io/replicas-managed-by";
 /// The least size of a scalable resource.
-pub const MIN_SIZE: &str = "cluster.x-k8s.io/cluster-api-autoscaler-node-group-min-size";
+pub(crate) const MIN_SIZE: &str = "cluster.x-k8s.io/cluster-api-autoscaler-node-group-min-size";
 /// The greatest size of a scalable resource.
-pub const MAX_SIZE: &str = "cluster.x-k8s.io/cluster-api-autoscaler-node-group-max-size";
+pub(crate) const MAX_SIZE: &str = "cluster.x-k8s.io/cluster-api-autoscaler-node-group-max-size";
 /// The revision of a MachineSet, and the newest one of its MachineDeployment.
-pub const REVISION: &str = "machinedeployment.clusters.x-k8s.io/revision";
+pub(crate) const REVISION: &str = "machinedeployment.clusters.x-k8s.io/revision";
 /// Cluster API does not drain this Machine's Node.
-pub const EXCLUDE_DRAIN: &str = "machine.cluster.x-k8s.io/exclude-node-draining";
+pub(crate) const EXCLUDE_DRAIN: &str = "machine.cluster.x-k8s.io/exclude-node-draining";
 /// Cluster API does not wait for the volumes of this Machine's Node.
-pub const EXCLUDE_DETACH: &str = "machine.cluster.x-k8s.io/exclude-wait-for-node-volume-detach";
+pub(crate) const EXCLUDE_DETACH: &str = "machine.cluster.x-k8s.io/exclude-wait-for-node-volume-detach";
 /// Prefix of hooks that hold back the drain of a Machine.
-pub const PRE_DRAIN_HOOK: &str = "pre-drain.delete.hook.machine.cluster.x-k8s.io";
+pub(crate) const PRE_DRAIN_HOOK: &str = "pre-drain.delete.hook.machine.cluster.x-k8s.io";
 /// Our own hook: Karpenter drains the Node of a Machine that somebody else deletes.
-pub const OWN_HOOK: &str = "pre-drain.delete.hook.machine.cluster.x-k8s.io/karpenter";
+pub(crate) const OWN_HOOK: &str = "pre-drain.delete.hook.machine.cluster.x-k8s.io/karpenter";
 /// Prefix of hooks that hold back the end of a Machine.
-pub const PRE_TERMINATE_HOOK: &str = "pre-terminate.delete.hook.machine.cluster.x-k8s.io";
+pub(crate) const PRE_TERMINATE_HOOK: &str = "pre-terminate.delete.hook.machine.cluster.x-k8s.io";
 /// Health checks leave the Machine alone.
-pub const SKIP_REMEDIATION: &str = "cluster.x-k8s.io/skip-remediation";
+pub(crate) const SKIP_REMEDIATION: &str = "cluster.x-k8s.io/skip-remediation";
 /// A Machine is being changed in place.
-pub const UPDATE_IN_PROGRESS: &str = "in-place-updates.internal.cluster.x-k8s.io/update-in-progress";
+pub(crate) const UPDATE_IN_PROGRESS: &str = "in-place-updates.internal.cluster.x-k8s.io/update-in-progress";
 /// What a clone was made from.
-pub const CLONED_FROM_NAME: &str = "cluster.x-k8s.io/cloned-from-name";
+pub(crate) const CLONED_FROM_NAME: &str = "cluster.x-k8s.io/cloned-from-name";
 /// The kind of what a clone was made from.
-pub const CLONED_FROM_KIND: &str = "cluster.x-k8s.io/cloned-from-groupkind";
+pub(crate) const CLONED_FROM_KIND: &str = "cluster.x-k8s.io/cloned-from-groupkind";
 /// On a Node: its machine may be taken away at any time.
-pub const INTERRUPTIBLE: &str = "cluster.x-k8s.io/interruptible";
+pub(crate) const INTERRUPTIBLE: &str = "cluster.x-k8s.io/interruptible";
 /// The domain of the annotations cluster-autoscaler scales from zero with.
-pub const CAPACITY_DOMAIN: &str = "capacity.cluster-autoscaler.kubernetes.io/";
+pub(crate) const CAPACITY_DOMAIN: &str = "capacity.cluster-autoscaler.kubernetes.io/";
 /// A price some tools write.
-pub const CURRENT_PRICE: &str = "cluster.x-k8s.io/machine-current-price";
+pub(crate) const CURRENT_PRICE: &str = "cluster.x-k8s.io/machine-current-price";
 
 /// The binding the Go provider wrote on NodeClaims. On Nodes the key is Cluster API's own, so we never write it.
-pub const GO_MACHINE: &str = "cluster.x-k8s.io/machine";
+pub(crate) const GO_MACHINE: &str = "cluster.x-k8s.io/machine";
 
 /// On a NodeClaim: what it waits for a Machine from, as `namespace/name`; the handle of its launch.
-pub const TARGET: &str = "karpenter.cluster.x-k8s.io/target";
+pub(crate) const TARGET: &str = "karpenter.cluster.x-k8s.io/target";
 /// On a NodeClaim: its Machine, as `namespace/name`.
-pub const MACHINE: &str = "karpenter.cluster.x-k8s.io/machine";
+pub(crate) const MACHINE: &str = "karpenter.cluster.x-k8s.io/machine";
 /// On a Machine: the name of the NodeClaim it was claimed for.
-pub const NODECLAIM: &str = "karpenter.cluster.x-k8s.io/nodeclaim";
+pub(crate) const NODECLAIM: &str = "karpenter.cluster.x-k8s.io/nodeclaim";
 /// On a Machine: the uid of the NodeClaim it was claimed for.
-pub const NODECLAIM_UID: &str = "karpenter.cluster.x-k8s.io/nodeclaim-uid";
+pub(crate) const NODECLAIM_UID: &str = "karpenter.cluster.x-k8s.io/nodeclaim-uid";
 /// On a Machine: the workload cluster whose Karpenter claimed it, by the uid of its namespace kube-system.
-pub const OWNER: &str = "karpenter.cluster.x-k8s.io/owner";
+pub(crate) const OWNER: &str = "karpenter.cluster.x-k8s.io/owner";
 /// On a scalable resource: since when Karpenter scales it. What is older is not ours.
-pub const EPOCH: &str = "karpenter.cluster.x-k8s.io/epoch";
+pub(crate) const EPOCH: &str = "karpenter.cluster.x-k8s.io/epoch";
 /// On a scalable resource: how many replicas it had that are not ours.
-pub const PROTECTED: &str = "karpenter.cluster.x-k8s.io/protected-replicas";
+pub(crate) const PROTECTED: &str = "karpenter.cluster.x-k8s.io/protected-replicas";
 /// On a scalable resource: the name of its instance type.
-pub const INSTANCE_TYPE: &str = "karpenter.cluster.x-k8s.io/instance-type";
+pub(crate) const INSTANCE_TYPE: &str = "karpenter.cluster.x-k8s.io/instance-type";
 /// On a scalable resource: its capacity type.
-pub const CAPACITY_TYPE: &str = "karpenter.cluster.x-k8s.io/capacity-type";
+pub(crate) const CAPACITY_TYPE: &str = "karpenter.cluster.x-k8s.io/capacity-type";
 /// On a scalable resource or infrastructure template: the price per hour.
-pub const PRICE: &str = "karpenter.cluster.x-k8s.io/price";
+pub(crate) const PRICE: &str = "karpenter.cluster.x-k8s.io/price";
 /// Prefix of further resources of a scalable resource.
-pub const RESOURCE_PREFIX: &str = "karpenter.cluster.x-k8s.io/resource.";
+pub(crate) const RESOURCE_PREFIX: &str = "karpenter.cluster.x-k8s.io/resource.";
 /// On a scalable resource: how many nodes of it are paid for in advance.
-pub const RESERVATION: &str = "karpenter.cluster.x-k8s.io/reservation-capacity";
+pub(crate) const RESERVATION: &str = "karpenter.cluster.x-k8s.io/reservation-capacity";
 /// On a scalable resource: `false` has Cluster API drain its nodes once more when Karpenter has.
-pub const EXCLUDE_DRAIN_OPTION: &str = "karpenter.cluster.x-k8s.io/exclude-node-draining";
+pub(crate) const EXCLUDE_DRAIN_OPTION: &str = "karpenter.cluster.x-k8s.io/exclude-node-draining";
 /// On a scalable resource: reasons, separated by commas, with which its infrastructure or bootstrap provider says that asking again will
 /// not help.
-pub const FAILURE_REASONS: &str = "karpenter.cluster.x-k8s.io/failure-reasons";
+pub(crate) const FAILURE_REASONS: &str = "karpenter.cluster.x-k8s.io/failure-reasons";
 /// On a scalable resource: what kubelet and runtime keep for themselves, as `cpu=100m,memory=1Gi`.
-pub const KUBE_RESERVED: &str = "karpenter.cluster.x-k8s.io/kube-reserved";
+pub(crate) const KUBE_RESERVED: &str = "karpenter.cluster.x-k8s.io/kube-reserved";
 /// On a scalable resource: what the system keeps for itself, as `cpu=100m,memory=1Gi`.
-pub const SYSTEM_RESERVED: &str = "karpenter.cluster.x-k8s.io/system-reserved";
+pub(crate) const SYSTEM_RESERVED: &str = "karpenter.cluster.x-k8s.io/system-reserved";
 /// On a scalable resource: what kubelet keeps free so that eviction can act, as `memory.available=500Mi,nodefs.available=10%`.
-pub const EVICTION_HARD: &str = "karpenter.cluster.x-k8s.io/eviction-hard";
+pub(crate) const EVICTION_HARD: &str = "karpenter.cluster.x-k8s.io/eviction-hard";
 /// On a scalable resource: how much of its memory, in percent, the virtual machine and the kernel take before kubelet sees it.
-pub const MEMORY_OVERHEAD: &str = "karpenter.cluster.x-k8s.io/memory-overhead-percent";
+pub(crate) const MEMORY_OVERHEAD: &str = "karpenter.cluster.x-k8s.io/memory-overhead-percent";
 /// On a NodeClaim: it was made for a Machine that was there already.
-pub const ADOPTED: &str = "karpenter.cluster.x-k8s.io/adopted";
+pub(crate) const ADOPTED: &str = "karpenter.cluster.x-k8s.io/adopted";
 /// On a NodeClaim whose Machine Cluster API replaces: it has had its successor.
-pub const SUCCEEDED: &str = "karpenter.cluster.x-k8s.io/succeeded";
+pub(crate) const SUCCEEDED: &str = "karpenter.cluster.x-k8s.io/succeeded";
 /// On a Machine of ours: the blueprint it was made from, in short.
-pub const BLUEPRINT_HASH: &str = "karpenter.cluster.x-k8s.io/blueprint-hash";
+pub(crate) const BLUEPRINT_HASH: &str = "karpenter.cluster.x-k8s.io/blueprint-hash";
 /// On a Machine of ours: what its NodeClass changed in the clones, in short.
-pub const PATCHES_HASH: &str = "karpenter.cluster.x-k8s.io/patches-hash";
+pub(crate) const PATCHES_HASH: &str = "karpenter.cluster.x-k8s.io/patches-hash";
 
 /// The longest value of a label.
 const LONGEST_LABEL: usize = 63;

@@ -3,7 +3,7 @@
 //! They exist only with the feature `planted-bugs`, which tests switch on and no program is built with: without it every
 //! question here is answered "no" by the compiler.
 
-/// A fault.
+/// Which fault is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// W1: what was asked for, and is not there yet, is asked for once more at every look.

@@ -1,6 +1,6 @@
 //! Whether the accounts we have may do what we will ask of the clusters. Each right is asked for by itself (SelfSubjectAccessReview): that
 //! is exact for one resource, and every server answers it. What a NodeClass says of its rights while we run is in
-//! [`permissions`](crate::nodeclass::permissions), and the list of what is needed is the same.
+//! `nodeclass::permissions`, and the list of what is needed is the same.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -26,7 +26,7 @@ use crate::nodeclass::permissions::{DEFINITIONS, Need, needs, needs_of_sets, use
 /// Something that is asked of a cluster.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Right {
-    /// What is done.
+    /// What is done: `get`, `list`, `watch` and the like.
     pub verbs: Vec<&'static str>,
     /// To what: an API group.
     pub group: String,
@@ -121,7 +121,7 @@ impl fmt::Display for Right {
 /// What a cluster says of a right.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// We have it.
+    /// All of it is ours.
     Granted,
     /// These verbs we have not.
     Missing(Vec<&'static str>),

@@ -18,6 +18,7 @@ use karpenter_runtime::informer::{Delta, Informer, own_key};
 use karpenter_runtime::object_key::ObjectKey;
 use karpenter_runtime::options::{MinValuesPolicy, Options};
 use karpenter_runtime::renewal::{Switch, renewable};
+use karpenter_runtime::work_queue::WorkQueue;
 use karpenter_runtime::{rate_limit, surroundings};
 use kube::config::KubeConfigOptions;
 use kube::runtime::watcher;
@@ -28,7 +29,7 @@ use crate::client::credentials::{
     ANSWER, Files, Known, Make, cluster_uid, follow_files, follow_secret, nowhere, passes, workload_secret,
 };
 use crate::client::hub::Hub;
-use crate::client::mirror::{Mirror, News};
+use crate::client::mirror::{Mirror, News, Wanted};
 use crate::client::prices::{self, Fetch};
 use crate::client::scope::Ours;
 use crate::client::settings::{Access, Settings, SettingsError, workload_kubeconfig};
@@ -38,6 +39,7 @@ use crate::instances::care::care;
 use crate::instances::fleet::Fleet;
 use crate::instances::known_fleet::KnownFleet;
 use crate::instances::node_claims::NodeClaims;
+use crate::instances::templates;
 use crate::metrics::Metrics;
 use crate::nodeclass::status::StatusController;
 use crate::{ClusterAPINodeClass, ClusterApi, GROUP};
@@ -48,9 +50,9 @@ pub enum StartError {
     /// A cluster could not be asked.
     #[error("{what}")]
     Unreachable {
-        /// What was asked.
+        /// What it was asked for.
         what: &'static str,
-        /// What went wrong.
+        /// Why it could not be.
         #[source]
         source: Box<kube::Error>,
     },
@@ -62,11 +64,11 @@ pub struct Parts {
     pub workload: Client,
     /// The cluster that Cluster API runs in.
     pub management: Client,
-    /// What users set.
+    /// What users set, by flags or in the environment.
     pub settings: Settings,
-    /// Clock, randomness, metrics.
+    /// Clock, randomness and metrics of this process.
     pub environment: Environment,
-    /// Tells users.
+    /// Where events for users go.
     pub recorder: Recorder,
     /// Asks endpoints for prices.
     pub fetch: Fetch,
@@ -133,7 +135,7 @@ pub async fn install(around: &Surroundings) -> Result<Installation, InstallError
 
 /// The cluster to work for, and what the Secret held that says where it is.
 pub struct Workload {
-    /// Where it is.
+    /// How it is reached.
     pub config: Config,
     /// What the Secret held, and which cluster that led to.
     pub known: Known,
@@ -187,7 +189,7 @@ pub struct Clusters {
     pub workload: Client,
     /// The one that Cluster API runs in.
     pub management: Hub,
-    /// What users set.
+    /// What users set, by flags or in the environment.
     pub settings: Settings,
 }
 
@@ -306,7 +308,7 @@ pub async fn assemble(parts: Parts) -> Result<(Arc<ClusterApi>, Vec<Part>), Star
     let listening = Arc::downgrade(&fleet);
     node_classes.subscribe(move |_| {
         if let Some(fleet) = listening.upgrade() {
-            fleet.look_at_what_is_wanted();
+            look_at_what_is_wanted(&fleet);
         }
     });
 
@@ -314,57 +316,12 @@ pub async fn assemble(parts: Parts) -> Result<(Arc<ClusterApi>, Vec<Part>), Star
     let statuses = status.queue();
     mirror.listen(move |news| {
         let Some(fleet) = listening.upgrade() else { return };
-        for id in concerned(&fleet, news) {
-            fleet.poke(&id);
-        }
-        match news {
-            News::Machine(old, new) => {
-                if let (None, Some(id)) = (old, new.as_ref().and_then(|new| fleet.mirror.scalable_of(new))) {
-                    fleet.born(id);
-                }
-                let claims = [old, new].into_iter().flatten().filter_map(|machine| machine.claim());
-                for claim in claims.filter(|claim| claim.owner == fleet.owner) {
-                    fleet.wake(&claim.node_claim);
-                }
-            }
-            News::Scalable(_) | News::Cluster => {
-                for class in fleet.node_classes.list() {
-                    statuses.add_after(ObjectKey::of(&*class), Duration::from_secs(1));
-                }
-            }
-        }
+        heed_management_cluster(&fleet, news, &statuses);
     });
     let listening = Arc::downgrade(&fleet);
     node_claims.subscribe(move |delta| {
         let Some(fleet) = listening.upgrade() else { return };
-        if let Some(target) = fleet.node_claims.target(delta.object()) {
-            fleet.poke(&target.id);
-            let has_left = match delta {
-                Delta::Added { .. } => false,
-                Delta::Updated { old, new } => {
-                    old.metadata.deletion_timestamp.is_none() && new.metadata.deletion_timestamp.is_some()
-                }
-                Delta::Deleted { .. } => true,
-            };
-            if has_left {
-                fleet.node_claims.note_left();
-            }
-            // What has an id is no node yet: that may be where it fails, again and again.
-            let registered = |claim: &NodeClaim| {
-                claim.condition(REGISTERED).is_some_and(|c| c.status == ConditionStatus::True)
-            };
-            if let Delta::Updated { old, new } = delta
-                && !registered(old)
-                && registered(new)
-            {
-                fleet.backoff.succeeded(&target.id, target.failure_domain.as_deref());
-                let since = |kind: &str| new.condition(kind).map(|condition| condition.since());
-                if let Some((launched, registered)) = since(LAUNCHED).zip(since(REGISTERED)) {
-                    let took = registered.duration_since(launched).as_secs_f64().max(0.0);
-                    fleet.metrics.phase_seconds.observe(&[&target.id.to_string(), "node"], took);
-                }
-            }
-        }
+        heed_node_claim(&fleet, delta);
     });
 
     let caring = Arc::downgrade(&fleet);
@@ -378,6 +335,72 @@ pub async fn assemble(parts: Parts) -> Result<(Arc<ClusterApi>, Vec<Part>), Star
         Part::new("nodeclass.cluster-api.status", move |stop| status.run(stop).boxed()),
     ];
     Ok((Arc::new(ClusterApi::new(fleet)), parts))
+}
+
+/// What is to be looked at in the management cluster besides what is watched, as NodeClasses are now.
+fn look_at_what_is_wanted(fleet: &Fleet) {
+    let classes = fleet.node_classes.list();
+    fleet.mirror.want(Wanted {
+        templates: classes
+            .iter()
+            .flat_map(|class| templates::references(class).collect::<Vec<_>>())
+            .collect(),
+        kinds: classes.iter().filter_map(|class| templates::kind(class)).collect(),
+        control_plane: classes.iter().any(|class| class.makes_machines()),
+    });
+}
+
+/// What follows from news of the management cluster: resources, NodeClaims and NodeClasses that they concern are looked at again.
+fn heed_management_cluster(fleet: &Fleet, news: &News, statuses: &WorkQueue<ObjectKey>) {
+    for id in concerned(fleet, news) {
+        fleet.poke(&id);
+    }
+    match news {
+        News::Machine(old, new) => {
+            if let (None, Some(id)) = (old, new.as_ref().and_then(|new| fleet.mirror.scalable_of(new))) {
+                fleet.born(id);
+            }
+            let claims = [old, new].into_iter().flatten().filter_map(|machine| machine.claim());
+            for claim in claims.filter(|claim| claim.owner == fleet.owner) {
+                fleet.wake(&claim.node_claim);
+            }
+        }
+        News::Scalable(_) | News::Cluster => {
+            for class in fleet.node_classes.list() {
+                statuses.add_after(ObjectKey::of(&*class), Duration::from_secs(1));
+            }
+        }
+    }
+}
+
+/// What follows from news of a NodeClaim: its resource is looked at again, and what its Node has come to is learnt from.
+fn heed_node_claim(fleet: &Fleet, delta: &Delta<NodeClaim>) {
+    let Some(target) = fleet.node_claims.target(delta.object()) else { return };
+    fleet.poke(&target.id);
+    let has_left = match delta {
+        Delta::Added { .. } => false,
+        Delta::Updated { old, new } => {
+            old.metadata.deletion_timestamp.is_none() && new.metadata.deletion_timestamp.is_some()
+        }
+        Delta::Deleted { .. } => true,
+    };
+    if has_left {
+        fleet.node_claims.note_left();
+    }
+    // What has an id is no node yet: that may be where it fails, again and again.
+    let registered =
+        |claim: &NodeClaim| claim.condition(REGISTERED).is_some_and(|c| c.status == ConditionStatus::True);
+    if let Delta::Updated { old, new } = delta
+        && !registered(old)
+        && registered(new)
+    {
+        fleet.backoff.succeeded(&target.id, target.failure_domain.as_deref());
+        let since = |kind: &str| new.condition(kind).map(|condition| condition.since());
+        if let Some((launched, registered)) = since(LAUNCHED).zip(since(REGISTERED)) {
+            let took = registered.duration_since(launched).as_secs_f64().max(0.0);
+            fleet.metrics.phase_seconds.observe(&[&target.id.to_string(), "node"], took);
+        }
+    }
 }
 
 /// The workload cluster's name for itself.

@@ -9,34 +9,29 @@ use serde_json::Value;
 use super::fields::{Condition, Fields, Malformed, Reference};
 use crate::names;
 
-/// A Cluster.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Cluster {
-    /// Namespace and name.
-    pub key: ObjectKey,
-    /// Its uid.
-    pub uid: String,
+pub(crate) struct Cluster {
+    pub(crate) key: ObjectKey,
+    pub(crate) uid: String,
     /// Whether Cluster API's controllers leave all of it alone.
-    pub paused: bool,
+    pub(crate) paused: bool,
     /// Failure domains in which worker nodes may be, by name.
-    pub failure_domains: Vec<String>,
+    pub(crate) failure_domains: Vec<String>,
     /// The replicas its topology sets, by the name of the topology's MachineDeployment.
-    pub topology_replicas: BTreeMap<String, i64>,
+    pub(crate) topology_replicas: BTreeMap<String, i64>,
     /// Its control plane, where it is an object of its own.
-    pub control_plane: Option<Reference>,
+    pub(crate) control_plane: Option<Reference>,
     /// Where its API server is, host and port, once that is known.
-    pub endpoint: Option<String>,
+    pub(crate) endpoint: Option<String>,
     /// The version its topology is to have, if it has one.
-    pub topology_version: Option<String>,
+    pub(crate) topology_version: Option<String>,
     /// The version that the topology's upgrade has come to, while it is on its way.
-    pub upgrade_step: Option<String>,
-    /// Its conditions.
-    pub conditions: Vec<Condition>,
+    pub(crate) upgrade_step: Option<String>,
+    pub(crate) conditions: Vec<Condition>,
 }
 
 impl Cluster {
-    /// Reads one.
-    pub fn read(object: &DynamicObject) -> Result<Self, Malformed> {
+    pub(crate) fn read(object: &DynamicObject) -> Result<Self, Malformed> {
         let fields = Fields::of("Cluster", object);
         let mut topology_replicas = BTreeMap::new();
         for deployment in fields.list("spec.topology.workers.machineDeployments")? {

@@ -5,20 +5,19 @@ use serde_json::Value;
 
 use super::fields::{Fields, Malformed};
 
-/// A control plane.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ControlPlane {
+pub(crate) struct ControlPlane {
     /// Kind, namespace and name, for messages.
-    pub subject: String,
+    pub(crate) subject: String,
     /// The version it is to have; some kinds have none.
-    pub version: Option<String>,
+    pub(crate) version: Option<String>,
     /// The versions its machines have; none until the first one is there.
-    pub current: Vec<String>,
+    pub(crate) current: Vec<String>,
 }
 
 impl ControlPlane {
     /// Reads one of this kind.
-    pub fn read(kind: &str, object: &DynamicObject) -> Result<Self, Malformed> {
+    pub(crate) fn read(kind: &str, object: &DynamicObject) -> Result<Self, Malformed> {
         let fields = Fields::of(kind, object);
         let versions = fields.list("status.versions")?.iter();
         let mut current: Vec<String> = versions

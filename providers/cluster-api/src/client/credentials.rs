@@ -1,7 +1,7 @@
 //! Credentials that are renewed while we run: the kubeconfig of the management cluster when its file changes, that of the workload cluster
 //! when Cluster API writes its Secret anew. What cannot be used is told, and the old ones are kept; so they are if the new ones lead to
 //! another cluster, of which nothing that we believe is true. A management cluster may be another one, if it has our Cluster: that can
-//! be moved; a namesake of it is not ours (see [`super::identity`]).
+//! be moved; a namesake of it is not ours (see `identity`).
 
 use std::time::Duration;
 
@@ -26,17 +26,16 @@ pub(crate) const ANSWER: Duration = Duration::from_secs(15);
 /// What the workload cluster's Secret held when a client was made by it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Known {
-    /// The kubeconfig.
-    pub secret: Vec<u8>,
+    pub(crate) secret: Vec<u8>,
     /// The cluster it led to, by the uid of its namespace kube-system.
-    pub cluster: String,
+    pub(crate) cluster: String,
 }
 
 /// Makes a client by a configuration.
 pub type Make = Box<dyn Fn(Config) -> Result<Client, kube::Error> + Send + Sync>;
 
 /// Decides whether new credentials of the management cluster are used.
-pub trait Judge: Send + Sync {
+pub(crate) trait Judge: Send + Sync {
     /// Fails if the client leads to another Cluster than ours, or nobody can say.
     fn check<'a>(&'a self, client: &'a Client) -> BoxFuture<'a, Result<(), String>>;
 
@@ -46,18 +45,18 @@ pub trait Judge: Send + Sync {
 
 /// What files held when a client was made by them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Files(Option<Vec<Vec<u8>>>);
+pub(crate) struct Files(Option<Vec<Vec<u8>>>);
 
 impl Files {
     /// Those that `settings` name, as they are now.
-    pub fn of(settings: &Settings) -> Self {
+    pub(crate) fn of(settings: &Settings) -> Self {
         Self(contents(settings))
     }
 }
 
 /// Follows the files that `settings` name, until stopped. `known` is what the client goes by: what has changed since then, while we
 /// stood by, is found at once.
-pub async fn follow_files(
+pub(crate) async fn follow_files(
     settings: Settings,
     known: Files,
     switch: Switch,
@@ -104,7 +103,7 @@ pub async fn follow_files(
 }
 
 /// Follows the Secret that Cluster API keeps the workload cluster's kubeconfig in, until stopped; `known` is what the client goes by.
-pub async fn follow_secret(
+pub(crate) async fn follow_secret(
     secrets: Api<Secret>,
     name: String,
     mut known: Known,
@@ -161,13 +160,13 @@ async fn is_still(client: &Client, cluster: &str) -> Result<(), String> {
 }
 
 /// What the Secret holds.
-pub fn workload_secret(secret: &Secret) -> Vec<u8> {
+pub(crate) fn workload_secret(secret: &Secret) -> Vec<u8> {
     let value = secret.data.as_ref().and_then(|data| data.get("value"));
     value.map(|value| value.0.clone()).unwrap_or_default()
 }
 
 /// A client by which nothing can be reached, and that says why: until what it lacks is there.
-pub fn nowhere(why: String) -> Client {
+pub(crate) fn nowhere(why: String) -> Client {
     let answer = move |_: http::Request<kube::client::Body>| {
         let why = why.clone();
         async move { Err::<http::Response<kube::client::Body>, _>(Missing(why)) }

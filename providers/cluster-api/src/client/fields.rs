@@ -15,33 +15,32 @@ use serde_json::{Value, json};
 #[error("{object}: {key}: {problem}")]
 pub struct Malformed {
     /// Kind and key of the object.
-    pub object: String,
+    pub(crate) object: String,
     /// The field, annotation or label.
-    pub key: String,
+    pub(crate) key: String,
     /// What is wrong with it, and what it should be.
-    pub problem: String,
+    pub(crate) problem: String,
 }
 
 /// An object with its name for messages.
 #[derive(Clone, Copy, Debug)]
-pub struct Fields<'a> {
+pub(crate) struct Fields<'a> {
     kind: &'a str,
     object: &'a DynamicObject,
 }
 
 impl<'a> Fields<'a> {
     /// Of an object of this kind.
-    pub fn of(kind: &'a str, object: &'a DynamicObject) -> Self {
+    pub(crate) fn of(kind: &'a str, object: &'a DynamicObject) -> Self {
         Self { kind, object }
     }
 
-    /// Namespace and name.
-    pub fn key(&self) -> ObjectKey {
+    pub(crate) fn key(&self) -> ObjectKey {
         ObjectKey::of(self.object)
     }
 
     /// An error about one key of this object.
-    pub fn malformed(&self, key: impl Into<String>, problem: impl fmt::Display) -> Malformed {
+    pub(crate) fn malformed(&self, key: impl Into<String>, problem: impl fmt::Display) -> Malformed {
         Malformed {
             object: format!("{} {}", self.kind, self.key()),
             key: key.into(),
@@ -50,7 +49,7 @@ impl<'a> Fields<'a> {
     }
 
     /// What stands at a path such as `spec.template.spec`; null is nothing.
-    pub fn at(&self, path: &str) -> Option<&'a Value> {
+    pub(crate) fn at(&self, path: &str) -> Option<&'a Value> {
         let mut value = &self.object.data;
         for part in path.split('.') {
             value = value.get(part)?;
@@ -59,7 +58,7 @@ impl<'a> Fields<'a> {
     }
 
     /// A text; empty is nothing.
-    pub fn text(&self, path: &str) -> Result<Option<String>, Malformed> {
+    pub(crate) fn text(&self, path: &str) -> Result<Option<String>, Malformed> {
         match self.at(path) {
             None => Ok(None),
             Some(Value::String(text)) => Ok((!text.is_empty()).then(|| text.clone())),
@@ -68,7 +67,7 @@ impl<'a> Fields<'a> {
     }
 
     /// The first of several paths that has a text.
-    pub fn first_text(&self, paths: &[&str]) -> Result<Option<String>, Malformed> {
+    pub(crate) fn first_text(&self, paths: &[&str]) -> Result<Option<String>, Malformed> {
         for path in paths {
             if let Some(text) = self.text(path)? {
                 return Ok(Some(text));
@@ -77,8 +76,7 @@ impl<'a> Fields<'a> {
         Ok(None)
     }
 
-    /// A whole number.
-    pub fn int(&self, path: &str) -> Result<Option<i32>, Malformed> {
+    pub(crate) fn int(&self, path: &str) -> Result<Option<i32>, Malformed> {
         match self.at(path) {
             None => Ok(None),
             Some(value) => match value.as_i64().and_then(|number| i32::try_from(number).ok()) {
@@ -89,7 +87,7 @@ impl<'a> Fields<'a> {
     }
 
     /// Yes or no; absent is no.
-    pub fn flag(&self, path: &str) -> Result<bool, Malformed> {
+    pub(crate) fn flag(&self, path: &str) -> Result<bool, Malformed> {
         match self.at(path) {
             None => Ok(false),
             Some(Value::Bool(flag)) => Ok(*flag),
@@ -98,7 +96,7 @@ impl<'a> Fields<'a> {
     }
 
     /// A map of texts.
-    pub fn texts(&self, path: &str) -> Result<BTreeMap<String, String>, Malformed> {
+    pub(crate) fn texts(&self, path: &str) -> Result<BTreeMap<String, String>, Malformed> {
         let Some(value) = self.at(path) else { return Ok(BTreeMap::new()) };
         let Value::Object(map) = value else { return Err(self.malformed(path, "is not a map")) };
         map.iter()
@@ -112,7 +110,7 @@ impl<'a> Fields<'a> {
     }
 
     /// The elements of a list; absent is empty.
-    pub fn list(&self, path: &str) -> Result<&'a [Value], Malformed> {
+    pub(crate) fn list(&self, path: &str) -> Result<&'a [Value], Malformed> {
         match self.at(path) {
             None => Ok(&[]),
             Some(Value::Array(items)) => Ok(items),
@@ -121,51 +119,51 @@ impl<'a> Fields<'a> {
     }
 
     /// The object's labels.
-    pub fn labels(&self) -> BTreeMap<String, String> {
+    pub(crate) fn labels(&self) -> BTreeMap<String, String> {
         self.object.metadata.labels.clone().unwrap_or_default()
     }
 
     /// The object's annotations.
-    pub fn annotations(&self) -> BTreeMap<String, String> {
+    pub(crate) fn annotations(&self) -> BTreeMap<String, String> {
         self.object.metadata.annotations.clone().unwrap_or_default()
     }
 
     /// When the object was made; long ago if it does not say.
-    pub fn created(&self) -> Timestamp {
+    pub(crate) fn created(&self) -> Timestamp {
         self.object.metadata.creation_timestamp.as_ref().map_or(Timestamp::MIN, |time| time.0)
     }
 
     /// Whether the object is on its way out.
-    pub fn deleting(&self) -> bool {
+    pub(crate) fn deleting(&self) -> bool {
         self.object.metadata.deletion_timestamp.is_some()
     }
 
     /// The object's uid.
-    pub fn uid(&self) -> String {
+    pub(crate) fn uid(&self) -> String {
         self.object.metadata.uid.clone().unwrap_or_default()
     }
 
     /// The object's version.
-    pub fn resource_version(&self) -> String {
+    pub(crate) fn resource_version(&self) -> String {
         self.object.metadata.resource_version.clone().unwrap_or_default()
     }
 
     /// The object's conditions: in v1beta1 those of the newer kind stand one level deeper.
-    pub fn conditions(&self) -> Vec<Condition> {
+    pub(crate) fn conditions(&self) -> Vec<Condition> {
         let items = self.at("status.v1beta2.conditions").or_else(|| self.at("status.conditions"));
         let items = items.and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
         items.iter().filter_map(Condition::read).collect()
     }
 
     /// A condition of the older kind, which newer versions keep elsewhere, and some of which nothing of the newer kind says.
-    pub fn older_condition(&self, kind: &str) -> Option<Condition> {
+    pub(crate) fn older_condition(&self, kind: &str) -> Option<Condition> {
         let places = ["status.conditions", "status.deprecated.v1beta1.conditions"];
         let items = places.iter().filter_map(|place| self.at(place)?.as_array()).flatten();
         items.filter_map(Condition::read).find(|condition| condition.kind == kind)
     }
 
     /// A reference to another object, in either version's shape.
-    pub fn reference(&self, path: &str) -> Result<Option<Reference>, Malformed> {
+    pub(crate) fn reference(&self, path: &str) -> Result<Option<Reference>, Malformed> {
         let (Some(kind), Some(name)) =
             (self.text(&format!("{path}.kind"))?, self.text(&format!("{path}.name"))?)
         else {
@@ -180,15 +178,12 @@ impl<'a> Fields<'a> {
 
 /// What another object points to; it lives in the same namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Reference {
-    /// API group.
-    pub group: String,
+pub(crate) struct Reference {
+    pub(crate) group: String,
     /// Version, where the reference names one: v1beta1 did.
-    pub version: String,
-    /// Kind.
-    pub kind: String,
-    /// Name.
-    pub name: String,
+    pub(crate) version: String,
+    pub(crate) kind: String,
+    pub(crate) name: String,
 }
 
 impl fmt::Display for Reference {
@@ -199,15 +194,15 @@ impl fmt::Display for Reference {
 
 /// A condition of a Cluster API object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Condition {
+pub(crate) struct Condition {
     /// Which aspect.
-    pub kind: String,
+    pub(crate) kind: String,
     /// `True`, `False` or `Unknown`.
-    pub status: String,
+    pub(crate) status: String,
     /// Why, for programs.
-    pub reason: String,
+    pub(crate) reason: String,
     /// Why, for people.
-    pub message: String,
+    pub(crate) message: String,
 }
 
 impl Condition {
@@ -223,18 +218,21 @@ impl Condition {
     }
 
     /// Whether it is known not to hold.
-    pub fn is_false(&self) -> bool {
+    pub(crate) fn is_false(&self) -> bool {
         self.status == "False"
     }
 
-    /// Whether it holds.
-    pub fn is_true(&self) -> bool {
+    pub(crate) fn is_true(&self) -> bool {
         self.status == "True"
     }
 }
 
 /// Conditions, as they stand in an object, with one of them set anew; `None` if it is so already.
-pub fn with_condition(mut conditions: Vec<Value>, wanted: &Condition, now: Timestamp) -> Option<Vec<Value>> {
+pub(crate) fn with_condition(
+    mut conditions: Vec<Value>,
+    wanted: &Condition,
+    now: Timestamp,
+) -> Option<Vec<Value>> {
     let at = conditions.iter().position(|condition| condition["type"] == *wanted.kind);
     let before = at.and_then(|at| Condition::read(&conditions[at]));
     if before.as_ref() == Some(wanted) {
@@ -254,12 +252,12 @@ pub fn with_condition(mut conditions: Vec<Value>, wanted: &Condition, now: Times
 }
 
 /// The condition of a type.
-pub fn condition<'a>(conditions: &'a [Condition], kind: &str) -> Option<&'a Condition> {
+pub(crate) fn condition<'a>(conditions: &'a [Condition], kind: &str) -> Option<&'a Condition> {
     conditions.iter().find(|condition| condition.kind == kind)
 }
 
 /// `namespace/name`, as annotations hold it: exactly one slash, both parts non-empty.
-pub fn parse_key(text: &str) -> Option<ObjectKey> {
+pub(crate) fn parse_key(text: &str) -> Option<ObjectKey> {
     let (namespace, name) = text.split_once('/')?;
     let (namespace, name) = (namespace.trim(), name.trim());
     let whole = !namespace.is_empty() && !name.is_empty() && !name.contains('/');

@@ -38,7 +38,7 @@ pub enum HubError {
     Refused {
         /// What was asked for.
         what: String,
-        /// Why not.
+        /// What the server, webhook or quota says.
         message: String,
     },
     /// It is not known whether it was done.
@@ -46,7 +46,7 @@ pub enum HubError {
     Unavailable {
         /// What was asked for.
         what: String,
-        /// What went wrong.
+        /// Why there was none.
         #[source]
         source: Box<kube::Error>,
     },
@@ -63,12 +63,12 @@ pub enum HubError {
 
 impl HubError {
     /// Whether the object is known not to exist.
-    pub fn is_not_found(&self) -> bool {
+    pub(crate) fn is_not_found(&self) -> bool {
         matches!(self, Self::NotFound(_))
     }
 
     /// Whether to look again at once.
-    pub fn is_conflict(&self) -> bool {
+    pub(crate) fn is_conflict(&self) -> bool {
         matches!(self, Self::Conflict(_))
     }
 }
@@ -113,43 +113,43 @@ impl Hub {
     }
 
     /// Which Cluster is ours, if that is known.
-    pub fn scope(&self) -> Option<&Scope> {
+    pub(crate) fn scope(&self) -> Option<&Scope> {
         self.ours.known()
     }
 
     /// Which Cluster is ours; the management cluster is asked if that is not known.
-    pub async fn find_scope(&self) -> Result<&Scope, HubError> {
+    pub(crate) async fn find_scope(&self) -> Result<&Scope, HubError> {
         Ok(self.ours.find(&self.client, &self.versions).await?)
     }
 
-    /// The client.
+    /// The client that requests go by.
     pub fn client(&self) -> &Client {
         &self.client
     }
 
     /// The versions it serves.
-    pub fn versions(&self) -> &Versions {
+    pub(crate) fn versions(&self) -> &Versions {
         &self.versions
     }
 
     /// How long ago it last answered; `None` if it never has.
-    pub fn silent_for(&self) -> Option<Duration> {
+    pub(crate) fn silent_for(&self) -> Option<Duration> {
         self.health().last_answer.map(|at| at.elapsed())
     }
 
     /// What went wrong last, if nothing has gone right since.
-    pub fn trouble(&self) -> Option<String> {
+    pub(crate) fn trouble(&self) -> Option<String> {
         self.health().trouble.clone()
     }
 
     /// Whether the last question about Cluster API's own kinds got no answer, not even a refusal. One that the server cannot answer says
     /// nothing of others, such as one about a kind that it cannot convert.
-    pub fn is_out_of_reach(&self) -> bool {
+    pub(crate) fn is_out_of_reach(&self) -> bool {
         self.health().out_of_reach
     }
 
     /// Why credentials that were given anew are not used, if so.
-    pub fn unused_credentials(&self) -> Option<String> {
+    pub(crate) fn unused_credentials(&self) -> Option<String> {
         self.health().unused_credentials.clone()
     }
 
@@ -159,26 +159,25 @@ impl Hub {
     }
 
     /// Takes note of something that went wrong elsewhere.
-    pub fn note(&self, error: &HubError) {
+    pub(crate) fn note(&self, error: &HubError) {
         self.health().trouble = Some(with_causes(error));
     }
 
-    /// Our Cluster.
-    pub async fn cluster(&self) -> Result<Cluster, HubError> {
+    pub(crate) async fn cluster(&self) -> Result<Cluster, HubError> {
         let scope = self.find_scope().await?;
         let api = self.api(CAPI_GROUP, "Cluster", &scope.cluster).await?;
         Ok(Cluster::read(&api.get(&scope.cluster).await?)?)
     }
 
     /// A MachineDeployment or MachineSet, as it is now.
-    pub async fn scalable(&self, id: &ScalableKey) -> Result<Scalable, HubError> {
+    pub(crate) async fn scalable(&self, id: &ScalableKey) -> Result<Scalable, HubError> {
         let api = self.api(CAPI_GROUP, id.kind.as_str(), &id.key.name).await?;
         Ok(Scalable::read(id.kind, &api.get(&id.key.name).await?)?)
     }
 
     /// The Machines of a scalable resource, or all of our Cluster, as they are now. One that cannot be read is an error: a list
     /// with holes would look like Machines that are gone.
-    pub async fn machines(&self, of: Option<&ScalableKey>) -> Result<Vec<Machine>, HubError> {
+    pub(crate) async fn machines(&self, of: Option<&ScalableKey>) -> Result<Vec<Machine>, HubError> {
         let mut labels = format!("{CLUSTER_NAME}={}", self.find_scope().await?.cluster);
         if let Some(id) = of {
             let Some(label) = id.kind.machine_label() else { return Ok(Vec::new()) };
@@ -192,7 +191,7 @@ impl Hub {
 
     /// The MachineSets of a scalable resource, as they are now; of anything but a MachineDeployment there are none. One that cannot be
     /// read is left out, as it is where they are watched.
-    pub async fn sets_of(&self, id: &ScalableKey) -> Result<Vec<Arc<Scalable>>, HubError> {
+    pub(crate) async fn sets_of(&self, id: &ScalableKey) -> Result<Vec<Arc<Scalable>>, HubError> {
         if id.kind != ScalableKind::MachineDeployment {
             return Ok(Vec::new());
         }
@@ -206,14 +205,14 @@ impl Hub {
     }
 
     /// Whether a kind of our Cluster can be listed.
-    pub async fn list(&self, kind: &str) -> Result<(), HubError> {
+    pub(crate) async fn list(&self, kind: &str) -> Result<(), HubError> {
         let labels = format!("{CLUSTER_NAME}={}", self.find_scope().await?.cluster);
         let api = self.api(CAPI_GROUP, kind, &labels).await?;
         api.settle(api.api.list(&ListParams::default().labels(&labels).limit(1)).await).map(drop)
     }
 
     /// A Machine, as it is now.
-    pub async fn machine(&self, name: &str) -> Result<Machine, HubError> {
+    pub(crate) async fn machine(&self, name: &str) -> Result<Machine, HubError> {
         let api = self.api(CAPI_GROUP, "Machine", name).await?;
         Ok(Machine::read(&api.get(name).await?)?)
     }
@@ -221,7 +220,7 @@ impl Hub {
     /// Sets the number of replicas. Lowering is bound to the version that was read: what else was lowered and raised meanwhile
     /// may have cost the Machines that were counted on. Raising costs nothing, so that the number is still the one that was read
     /// is enough: while Machines come, Cluster API writes their resource's status several times a second.
-    pub async fn scale(&self, scalable: &Scalable, replicas: i32) -> Result<(), HubError> {
+    pub(crate) async fn scale(&self, scalable: &Scalable, replicas: i32) -> Result<(), HubError> {
         let api = self.api(CAPI_GROUP, scalable.id.kind.as_str(), &scalable.id.key.name).await?;
         let patch = raising(scalable, replicas).map(Patch::Json::<Value>).unwrap_or_else(|| {
             Patch::Merge(json!({
@@ -235,7 +234,7 @@ impl Hub {
     }
 
     /// Writes metadata (annotations and labels; null removes) of a scalable resource of this version.
-    pub async fn annotate_scalable(
+    pub(crate) async fn annotate_scalable(
         &self,
         scalable: &Scalable,
         metadata: Value,
@@ -248,7 +247,11 @@ impl Hub {
 
     /// Writes annotations and labels of a Machine that is still the one that was seen: not on its way out, with the claim and the
     /// mark it had. What Cluster API writes on it meanwhile does not matter: a young Machine changes several times a second.
-    pub async fn annotate_machine(&self, machine: &Machine, metadata: Value) -> Result<Machine, HubError> {
+    pub(crate) async fn annotate_machine(
+        &self,
+        machine: &Machine,
+        metadata: Value,
+    ) -> Result<Machine, HubError> {
         let name = &machine.key.name;
         let api = self.api(CAPI_GROUP, "Machine", name).await?;
         let patched = match guarded(machine, &metadata) {
@@ -263,7 +266,7 @@ impl Hub {
 
     /// Has Cluster API wait no longer for the drain of a Machine's node and for its volumes; where no MachineSet would take that back,
     /// nor for the Node to go.
-    pub async fn stop_waiting(&self, machine: &Machine) -> Result<(), HubError> {
+    pub(crate) async fn stop_waiting(&self, machine: &Machine) -> Result<(), HubError> {
         let api = self.api(CAPI_GROUP, "Machine", &machine.key.name).await?;
         if machine.set_name().is_some() {
             let annotations = json!({names::EXCLUDE_DRAIN: "", names::EXCLUDE_DETACH: ""});
@@ -285,7 +288,7 @@ impl Hub {
     }
 
     /// Sets a condition of this very Machine, unless it is so already. Whether it was written.
-    pub async fn set_condition(
+    pub(crate) async fn set_condition(
         &self,
         machine: &Machine,
         wanted: &Condition,
@@ -311,24 +314,24 @@ impl Hub {
     }
 
     /// Deletes this very Machine and no later one of its name.
-    pub async fn delete_machine(&self, machine: &Machine) -> Result<(), HubError> {
+    pub(crate) async fn delete_machine(&self, machine: &Machine) -> Result<(), HubError> {
         self.delete(&machine_reference(&machine.key), Some(&machine.uid)).await
     }
 
     /// Any object of our Cluster's namespace.
-    pub async fn get(&self, reference: &Reference) -> Result<DynamicObject, HubError> {
+    pub(crate) async fn get(&self, reference: &Reference) -> Result<DynamicObject, HubError> {
         let api = self.api(&reference.group, &reference.kind, &reference.name).await?;
         api.get(&reference.name).await
     }
 
     /// All objects of a kind in our Cluster's namespace.
-    pub async fn all(&self, group: &str, kind: &str) -> Result<Vec<DynamicObject>, HubError> {
+    pub(crate) async fn all(&self, group: &str, kind: &str) -> Result<Vec<DynamicObject>, HubError> {
         let api = self.api(group, kind, "").await?;
         Ok(api.settle(api.api.list(&ListParams::default()).await)?.items)
     }
 
     /// What all clones of a kind say of themselves that Karpenter made for our Cluster.
-    pub async fn clones(&self, group: &str, kind: &str) -> Result<Vec<ObjectMeta>, HubError> {
+    pub(crate) async fn clones(&self, group: &str, kind: &str) -> Result<Vec<ObjectMeta>, HubError> {
         let labels = format!("{CLUSTER_NAME}={},{}", self.find_scope().await?.cluster, names::MEMBER);
         let api = self.api(group, kind, &labels).await?;
         let listed = api.settle(api.api.list_metadata(&ListParams::default().labels(&labels)).await)?;
@@ -336,7 +339,7 @@ impl Hub {
     }
 
     /// Makes an object of our Cluster's namespace. One that is there already comes back as it is.
-    pub async fn create_or_get(
+    pub(crate) async fn create_or_get(
         &self,
         reference: &Reference,
         object: Value,
@@ -351,7 +354,7 @@ impl Hub {
     }
 
     /// Deletes an object of our Cluster's namespace; one that is gone is as good.
-    pub async fn delete(&self, reference: &Reference, uid: Option<&str>) -> Result<(), HubError> {
+    pub(crate) async fn delete(&self, reference: &Reference, uid: Option<&str>) -> Result<(), HubError> {
         let api = self.api(&reference.group, &reference.kind, &reference.name).await?;
         let preconditions =
             uid.map(|uid| Preconditions { uid: Some(uid.to_owned()), resource_version: None });
@@ -365,7 +368,7 @@ impl Hub {
     }
 
     /// A handle to watch a kind in our Cluster's namespace with.
-    pub async fn watchable(&self, kind: &str) -> Result<Api<Unread>, HubError> {
+    pub(crate) async fn watchable(&self, kind: &str) -> Result<Api<Unread>, HubError> {
         let resource = self.versions.resource(&self.client, CAPI_GROUP, kind).await?;
         let namespace = &self.find_scope().await?.namespace;
         Ok(Api::namespaced_with(self.client.clone(), namespace, &resource))
@@ -398,7 +401,7 @@ impl Hub {
 }
 
 /// A Machine, as anything that can be referred to.
-pub fn machine_reference(key: &ObjectKey) -> Reference {
+pub(crate) fn machine_reference(key: &ObjectKey) -> Reference {
     Reference {
         group: CAPI_GROUP.to_owned(),
         version: String::new(),

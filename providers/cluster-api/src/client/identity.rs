@@ -13,18 +13,18 @@ const REMEDY: &str = "Karpenter goes on with the old ones; give it a kubeconfig 
 
 /// What is known of our Cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct OurCluster {
+pub(crate) struct OurCluster {
     /// Where its API server is, if that was seen.
-    pub endpoint: Option<String>,
+    pub(crate) endpoint: Option<String>,
     /// This cluster, as Machines name whom they were claimed for.
-    pub owner: String,
+    pub(crate) owner: String,
     /// Whether anything was launched that is to be found again.
-    pub launched: bool,
+    pub(crate) launched: bool,
 }
 
 impl OurCluster {
     /// Fails unless this management cluster has our Cluster; also if it does not say.
-    pub async fn is_at(&self, there: &Hub) -> Result<(), String> {
+    pub(crate) async fn is_at(&self, there: &Hub) -> Result<(), String> {
         let cluster = there.cluster().await.map_err(|error| with_causes(&error))?;
         if let (Some(ours), Some(theirs)) = (&self.endpoint, &cluster.endpoint) {
             if ours == theirs {

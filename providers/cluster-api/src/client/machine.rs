@@ -9,69 +9,57 @@ use kube::api::DynamicObject;
 use super::fields::{Condition, Fields, Malformed, Reference, condition};
 use crate::names;
 
-/// A Machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Machine {
-    /// Namespace and name.
-    pub key: ObjectKey,
-    /// Its uid.
-    pub uid: String,
-    /// Its version.
-    pub resource_version: String,
-    /// When it was made.
-    pub created: Timestamp,
+pub(crate) struct Machine {
+    pub(crate) key: ObjectKey,
+    pub(crate) uid: String,
+    pub(crate) resource_version: String,
+    pub(crate) created: Timestamp,
     /// Whether it is on its way out.
-    pub deleting: bool,
-    /// Since when.
-    pub deleting_since: Option<Timestamp>,
-    /// Labels.
-    pub labels: BTreeMap<String, String>,
-    /// Annotations.
-    pub annotations: BTreeMap<String, String>,
+    pub(crate) deleting: bool,
+    pub(crate) deleting_since: Option<Timestamp>,
+    pub(crate) labels: BTreeMap<String, String>,
+    pub(crate) annotations: BTreeMap<String, String>,
     /// The Cluster it belongs to.
-    pub cluster_name: String,
+    pub(crate) cluster_name: String,
     /// Its id, once the infrastructure has given it one.
-    pub provider_id: Option<String>,
+    pub(crate) provider_id: Option<String>,
     /// Where it is, or is to be.
-    pub failure_domain: Option<String>,
+    pub(crate) failure_domain: Option<String>,
     /// Where the infrastructure says that it is.
-    pub placed_in: Option<String>,
+    pub(crate) placed_in: Option<String>,
     /// Where it was asked to be.
-    pub asked_into: Option<String>,
+    pub(crate) asked_into: Option<String>,
     /// The Kubernetes version it is to run.
-    pub version: Option<String>,
-    /// Its infrastructure.
-    pub infrastructure: Option<Reference>,
+    pub(crate) version: Option<String>,
+    pub(crate) infrastructure: Option<Reference>,
     /// Its Node, once it has joined.
-    pub node_name: Option<String>,
+    pub(crate) node_name: Option<String>,
     /// How far it has come, in one word.
-    pub phase: String,
-    /// Its conditions.
-    pub conditions: Vec<Condition>,
+    pub(crate) phase: String,
+    pub(crate) conditions: Vec<Condition>,
     /// Why it will never be, if so.
-    pub failure: Option<Failure>,
+    pub(crate) failure: Option<Failure>,
     /// Whether it gives its node no time to be drained, once it is being deleted.
-    pub hurries: bool,
+    pub(crate) hurries: bool,
 }
 
 /// Why a Machine cannot come to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Failure {
-    /// In one word.
-    pub reason: String,
-    /// In a sentence.
-    pub message: String,
+pub(crate) struct Failure {
+    pub(crate) reason: String,
+    pub(crate) message: String,
 }
 
 /// Whom a Machine was claimed for.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Claim {
+pub(crate) struct Claim {
     /// The NodeClaim's name.
-    pub node_claim: String,
+    pub(crate) node_claim: String,
     /// The NodeClaim's uid.
-    pub uid: String,
-    /// The workload cluster.
-    pub owner: String,
+    pub(crate) uid: String,
+    /// The workload cluster, by the uid of its namespace kube-system.
+    pub(crate) owner: String,
 }
 
 /// Reasons with which infrastructure providers say that asking again will not help.
@@ -89,8 +77,7 @@ const TERMINAL_REASONS: &[&str] = &[
 ];
 
 impl Machine {
-    /// Reads one.
-    pub fn read(object: &DynamicObject) -> Result<Self, Malformed> {
+    pub(crate) fn read(object: &DynamicObject) -> Result<Self, Malformed> {
         let fields = Fields::of("Machine", object);
         let conditions = fields.conditions();
         Ok(Self {
@@ -119,7 +106,7 @@ impl Machine {
     }
 
     /// Whom it was claimed for, if for anyone.
-    pub fn claim(&self) -> Option<Claim> {
+    pub(crate) fn claim(&self) -> Option<Claim> {
         let text = |key: &str| self.annotations.get(key).cloned().unwrap_or_default();
         let uid = text(names::NODECLAIM_UID);
         (!uid.is_empty()).then(|| Claim {
@@ -130,13 +117,13 @@ impl Machine {
     }
 
     /// Whether its MachineSet is to take it first.
-    pub fn is_marked(&self) -> bool {
+    pub(crate) fn is_marked(&self) -> bool {
         self.annotations.contains_key(names::DELETE_MACHINE)
     }
 
     /// Whether Cluster API waits for its node no longer, once it is being deleted. What a MachineSet's Machine has as its own time-outs is
     /// overwritten by those of the MachineSet at every turn, so there annotations tell.
-    pub fn gives_up_waiting(&self) -> bool {
+    pub(crate) fn gives_up_waiting(&self) -> bool {
         match self.set_name() {
             Some(_) => [names::EXCLUDE_DRAIN, names::EXCLUDE_DETACH]
                 .iter()
@@ -146,13 +133,13 @@ impl Machine {
     }
 
     /// Whether controllers leave it alone.
-    pub fn is_paused(&self) -> bool {
+    pub(crate) fn is_paused(&self) -> bool {
         self.annotations.contains_key(names::PAUSED)
     }
 
     /// Whether it has a Node that is not known to be unhealthy, and is not being changed in place: a MachineSet that shrinks takes others
     /// first.
-    pub fn is_steady(&self) -> bool {
+    pub(crate) fn is_steady(&self) -> bool {
         let sick = |kind: &str| condition(&self.conditions, kind).is_some_and(|c| c.is_false());
         self.node_name.is_some()
             && !self.is_updating()
@@ -161,35 +148,35 @@ impl Machine {
     }
 
     /// Whether Cluster API waits for us before it drains its Node.
-    pub fn waits_for_us(&self) -> bool {
+    pub(crate) fn waits_for_us(&self) -> bool {
         self.annotations.contains_key(names::OWN_HOOK)
     }
 
     /// Whether a health check wants it replaced, by the same two conditions that MachineSets go by. An unhealthy Machine alone is
     /// not condemned: a health check that finds too many of them at once holds remediation back, and so must everyone else.
-    pub fn is_condemned(&self) -> bool {
+    pub(crate) fn is_condemned(&self) -> bool {
         let is_false = |kind| condition(&self.conditions, kind).is_some_and(Condition::is_false);
         is_false("HealthCheckSucceeded") && is_false("OwnerRemediated")
     }
 
     /// Whether health checks are to leave it alone, and whoever goes by their verdict.
-    pub fn skips_remediation(&self) -> bool {
+    pub(crate) fn skips_remediation(&self) -> bool {
         self.annotations.contains_key(names::SKIP_REMEDIATION)
     }
 
     /// Whether it is being changed in place.
-    pub fn is_updating(&self) -> bool {
+    pub(crate) fn is_updating(&self) -> bool {
         self.annotations.contains_key(names::UPDATE_IN_PROGRESS)
             || condition(&self.conditions, "Updating").is_some_and(Condition::is_true)
     }
 
     /// The MachineDeployment or the MachineSet it belongs to, by labels.
-    pub fn set_name(&self) -> Option<&str> {
+    pub(crate) fn set_name(&self) -> Option<&str> {
         self.labels.get(names::SET_NAME).map(String::as_str)
     }
 
     /// Hooks of others that hold back its end, in order.
-    pub fn hooks(&self) -> Vec<&str> {
+    pub(crate) fn hooks(&self) -> Vec<&str> {
         let hook = |key: &&String| {
             let is_hook =
                 key.starts_with(names::PRE_DRAIN_HOOK) || key.starts_with(names::PRE_TERMINATE_HOOK);
@@ -199,12 +186,12 @@ impl Machine {
     }
 
     /// Why it never becomes a node, where these reasons count as well.
-    pub fn failure_by(&self, reasons: &[&str]) -> Option<Failure> {
+    pub(crate) fn failure_by(&self, reasons: &[&str]) -> Option<Failure> {
         self.failure.clone().or_else(|| failure_for(&self.conditions, reasons))
     }
 
     /// What a Machine without an id waits for: a reason and a sentence.
-    pub fn waits_for(&self) -> (&'static str, String) {
+    pub(crate) fn waits_for(&self) -> (&'static str, String) {
         let stage = |kinds: [&str; 2]| kinds.iter().find_map(|kind| condition(&self.conditions, kind));
         let told = |what: &str, condition: Option<&Condition>| match condition {
             Some(c) if !c.message.is_empty() => format!("Machine {}: {what}: {}", self.key, c.message),

@@ -19,25 +19,19 @@ use super::scalable::{Scalable, ScalableKey, ScalableKind};
 use super::template::Template;
 use crate::names;
 
-/// What is watched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Watched {
-    /// Our Cluster.
+pub(crate) enum Watched {
     Cluster,
-    /// Its MachineDeployments.
     MachineDeployment,
-    /// Its MachineSets.
     MachineSet,
-    /// Its Machines.
     Machine,
 }
 
 impl Watched {
-    /// All of it.
-    pub const ALL: [Self; 4] = [Self::Cluster, Self::MachineDeployment, Self::MachineSet, Self::Machine];
+    pub(crate) const ALL: [Self; 4] =
+        [Self::Cluster, Self::MachineDeployment, Self::MachineSet, Self::Machine];
 
-    /// As written.
-    pub fn as_str(self) -> &'static str {
+    pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Cluster => "Cluster",
             Self::MachineDeployment => "MachineDeployment",
@@ -47,14 +41,12 @@ impl Watched {
     }
 }
 
-/// Something has changed.
 #[derive(Clone, Debug)]
-pub enum News {
+pub(crate) enum News {
     /// A Machine: as it was, as it is.
     Machine(Option<Arc<Machine>>, Option<Arc<Machine>>),
     /// A MachineDeployment or MachineSet.
     Scalable(ScalableKey),
-    /// Our Cluster.
     Cluster,
 }
 
@@ -62,7 +54,7 @@ type Listener = Box<dyn Fn(&News) + Send + Sync>;
 
 /// See the module. Clones are handles to the same mirror.
 #[derive(Clone)]
-pub struct Mirror {
+pub(crate) struct Mirror {
     shared: Arc<Shared>,
 }
 
@@ -78,25 +70,25 @@ struct Shared {
 
 /// What NodeClasses want to be looked at besides what is watched.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Wanted {
+pub(crate) struct Wanted {
     /// Infrastructure templates that they name.
-    pub templates: BTreeSet<Reference>,
+    pub(crate) templates: BTreeSet<Reference>,
     /// Kinds of infrastructure templates that they select from, by group and kind.
-    pub kinds: BTreeSet<(String, String)>,
+    pub(crate) kinds: BTreeSet<(String, String)>,
     /// Our Cluster's control plane.
-    pub control_plane: bool,
+    pub(crate) control_plane: bool,
 }
 
 /// The labels of templates, by name.
-pub type TemplateLabels = BTreeMap<String, BTreeMap<String, String>>;
+pub(crate) type TemplateLabels = BTreeMap<String, BTreeMap<String, String>>;
 
 /// All templates of a kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Listing {
+pub(crate) struct Listing {
     /// Which there were when they could last be listed; `None` if they never could.
-    pub templates: Option<TemplateLabels>,
+    pub(crate) templates: Option<TemplateLabels>,
     /// Why they cannot be listed.
-    pub trouble: Option<String>,
+    pub(crate) trouble: Option<String>,
 }
 
 #[derive(Default)]
@@ -137,32 +129,30 @@ impl std::fmt::Debug for Mirror {
 
 impl Mirror {
     /// Counts changes: what was worked out at one version holds until the next.
-    pub fn version(&self) -> u64 {
+    pub(crate) fn version(&self) -> u64 {
         self.read().version
     }
 
-    /// Our Cluster.
-    pub fn cluster(&self) -> Option<Arc<Cluster>> {
+    pub(crate) fn cluster(&self) -> Option<Arc<Cluster>> {
         self.read().cluster.clone()
     }
 
     /// Where our Cluster's API server is, also if the Cluster is gone from here: it may have been moved to another management cluster.
-    pub fn endpoint(&self) -> Option<String> {
+    pub(crate) fn endpoint(&self) -> Option<String> {
         self.read().endpoint.clone()
     }
 
     /// All Machines, by namespace and name.
-    pub fn machines(&self) -> Vec<Arc<Machine>> {
+    pub(crate) fn machines(&self) -> Vec<Arc<Machine>> {
         self.read().machines.values().cloned().collect()
     }
 
-    /// A Machine.
-    pub fn machine(&self, key: &ObjectKey) -> Option<Arc<Machine>> {
+    pub(crate) fn machine(&self, key: &ObjectKey) -> Option<Arc<Machine>> {
         self.read().machines.get(key).cloned()
     }
 
     /// The Machine that was claimed for a NodeClaim. Of two, which must not be, the older one.
-    pub fn machine_of(&self, claim_uid: &str) -> Option<Arc<Machine>> {
+    pub(crate) fn machine_of(&self, claim_uid: &str) -> Option<Arc<Machine>> {
         let kept = self.read();
         let keys = kept.claimed.get(claim_uid)?;
         let machines = keys.iter().filter_map(|key| kept.machines.get(key));
@@ -170,30 +160,29 @@ impl Mirror {
     }
 
     /// The Machine with this id.
-    pub fn machine_by_provider_id(&self, provider_id: &str) -> Option<Arc<Machine>> {
+    pub(crate) fn machine_by_provider_id(&self, provider_id: &str) -> Option<Arc<Machine>> {
         let kept = self.read();
         kept.machines.values().find(|m| m.provider_id.as_deref() == Some(provider_id)).cloned()
     }
 
     /// A MachineDeployment or MachineSet.
-    pub fn scalable(&self, id: &ScalableKey) -> Option<Arc<Scalable>> {
+    pub(crate) fn scalable(&self, id: &ScalableKey) -> Option<Arc<Scalable>> {
         self.read().scalables.get(id).cloned()
     }
 
     /// All MachineDeployments, and all MachineSets that no MachineDeployment controls.
-    pub fn scalables(&self) -> Vec<Arc<Scalable>> {
+    pub(crate) fn scalables(&self) -> Vec<Arc<Scalable>> {
         let kept = self.read();
         kept.scalables.values().filter(|scalable| scalable.controlled_by.is_none()).cloned().collect()
     }
 
-    /// All MachineSets.
-    pub fn sets(&self) -> Vec<Arc<Scalable>> {
+    pub(crate) fn sets(&self) -> Vec<Arc<Scalable>> {
         let kept = self.read();
         kept.scalables.values().filter(|set| set.id.kind == ScalableKind::MachineSet).cloned().collect()
     }
 
     /// The MachineSets of a MachineDeployment.
-    pub fn sets_of(&self, id: &ScalableKey) -> Vec<Arc<Scalable>> {
+    pub(crate) fn sets_of(&self, id: &ScalableKey) -> Vec<Arc<Scalable>> {
         let kept = self.read();
         let name = names::label_value(&id.key.name);
         let theirs = |set: &&Arc<Scalable>| {
@@ -206,7 +195,7 @@ impl Mirror {
     }
 
     /// What a Machine belongs to.
-    pub fn scalable_of(&self, machine: &Machine) -> Option<ScalableKey> {
+    pub(crate) fn scalable_of(&self, machine: &Machine) -> Option<ScalableKey> {
         let id = |kind: ScalableKind| {
             let name = machine.labels.get(kind.machine_label()?)?;
             if names::is_hash(name) {
@@ -225,12 +214,12 @@ impl Mirror {
     }
 
     /// An infrastructure template, or why it cannot be read; `None` if nobody has looked yet.
-    pub fn template(&self, reference: &Reference) -> Option<Arc<Result<Template, String>>> {
+    pub(crate) fn template(&self, reference: &Reference) -> Option<Arc<Result<Template, String>>> {
         self.read().templates.get(reference).cloned()
     }
 
     /// The infrastructure templates that are referred to, by resources and by NodeClasses.
-    pub fn template_references(&self) -> BTreeSet<Reference> {
+    pub(crate) fn template_references(&self) -> BTreeSet<Reference> {
         let mut all: BTreeSet<Reference> =
             self.scalables().iter().filter_map(|scalable| scalable.infrastructure.clone()).collect();
         all.extend(self.read().wanted.templates.iter().cloned());
@@ -238,28 +227,28 @@ impl Mirror {
     }
 
     /// All infrastructure templates of a kind; `None` if nobody has looked yet.
-    pub fn listing(&self, group: &str, kind: &str) -> Option<Arc<Listing>> {
+    pub(crate) fn listing(&self, group: &str, kind: &str) -> Option<Arc<Listing>> {
         self.read().listings.get(&(group.to_owned(), kind.to_owned())).cloned()
     }
 
     /// The kinds of infrastructure templates that NodeClasses select from, by group and kind.
-    pub fn wanted_kinds(&self) -> BTreeSet<(String, String)> {
+    pub(crate) fn wanted_kinds(&self) -> BTreeSet<(String, String)> {
         self.read().wanted.kinds.clone()
     }
 
     /// Our Cluster's control plane, or why it cannot be read; `None` if there is none, or nobody has looked.
-    pub fn control_plane(&self) -> Option<Arc<Result<ControlPlane, String>>> {
+    pub(crate) fn control_plane(&self) -> Option<Arc<Result<ControlPlane, String>>> {
         self.read().control_plane.clone()
     }
 
     /// The control plane to look at, if anybody wants it.
-    pub fn control_plane_reference(&self) -> Option<Reference> {
+    pub(crate) fn control_plane_reference(&self) -> Option<Reference> {
         let kept = self.read();
         kept.cluster.as_ref().filter(|_| kept.wanted.control_plane)?.control_plane.clone()
     }
 
     /// What NodeClasses want to be looked at, from now on.
-    pub fn want(&self, wanted: Wanted) {
+    pub(crate) fn want(&self, wanted: Wanted) {
         let mut kept = self.write();
         if kept.wanted != wanted {
             kept.wanted = wanted;
@@ -274,17 +263,17 @@ impl Mirror {
     }
 
     /// Objects that cannot be read.
-    pub fn broken(&self) -> Vec<Malformed> {
+    pub(crate) fn broken(&self) -> Vec<Malformed> {
         self.read().broken.values().cloned().collect()
     }
 
     /// Whether everything has been seen once.
-    pub fn is_synced(&self) -> bool {
+    pub(crate) fn is_synced(&self) -> bool {
         self.shared.synced.load(Ordering::Acquire)
     }
 
     /// Waits until [`is_synced`](Self::is_synced).
-    pub async fn wait_synced(&self) {
+    pub(crate) async fn wait_synced(&self) {
         let became_synced = self.shared.became_synced.notified();
         if !self.is_synced() {
             became_synced.await;
@@ -292,7 +281,7 @@ impl Mirror {
     }
 
     /// Has `listener` told of every change, in order. It must not wait.
-    pub fn listen(&self, listener: impl Fn(&News) + Send + Sync + 'static) {
+    pub(crate) fn listen(&self, listener: impl Fn(&News) + Send + Sync + 'static) {
         let mut listeners = self.shared.listeners.lock().unwrap_or_else(PoisonError::into_inner);
         listeners.push(Box::new(listener));
     }

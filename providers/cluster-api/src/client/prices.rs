@@ -1,5 +1,5 @@
 //! Prices from an endpoint: a JSON object with the keys of the NodeClass's price table, or what OpenCost and other exporters serve to
-//! Prometheus. What is asked and how often is decided elsewhere (see [`crate::instances::learning`]).
+//! Prometheus. What is asked and how often is decided elsewhere (see `instances::learning`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -25,7 +25,7 @@ const MOST_BYTES: usize = 4 * 1024 * 1024;
 const METRIC: &str = "node_total_hourly_cost";
 
 /// Over the network, trusting what the system trusts.
-pub fn over_http() -> Fetch {
+pub(crate) fn over_http() -> Fetch {
     Arc::new(|url| {
         async move {
             let got = tokio::time::timeout(PATIENCE, get(&url)).await;
@@ -54,15 +54,15 @@ async fn get(url: &str) -> Result<String, String> {
 
 /// What an endpoint said, by the keys of a price table.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Prices {
+pub(crate) struct Prices {
     /// What was understood.
-    pub told: BTreeMap<String, f64>,
+    pub(crate) told: BTreeMap<String, f64>,
     /// Keys of which something was said that is no price, such as NaN.
-    pub unclear: BTreeSet<String>,
+    pub(crate) unclear: BTreeSet<String>,
 }
 
 /// The prices in what an endpoint said.
-pub fn read(text: &str) -> Result<Prices, String> {
+pub(crate) fn read(text: &str) -> Result<Prices, String> {
     if text.trim_start().starts_with('{') { from_json(text) } else { from_metrics(text) }
 }
 

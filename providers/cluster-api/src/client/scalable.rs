@@ -16,10 +16,10 @@ use crate::names;
 
 /// A kind that has a number of Machines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum ScalableKind {
+#[expect(clippy::enum_variant_names, reason = "the kinds are called so")]
+pub(crate) enum ScalableKind {
     /// Has MachineSets, one per revision of its template.
     MachineDeployment,
-    /// Has Machines.
     MachineSet,
     /// Has none: Machines of their own are made from it. One that a NodeClass names or selects, named
     /// `<NodeClass>.<template>` with the template's dots as underscores.
@@ -27,8 +27,7 @@ pub enum ScalableKind {
 }
 
 impl ScalableKind {
-    /// As written.
-    pub fn as_str(self) -> &'static str {
+    pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::MachineDeployment => "MachineDeployment",
             Self::MachineSet => "MachineSet",
@@ -37,7 +36,7 @@ impl ScalableKind {
     }
 
     /// The label its Machines carry its name in, if it has any.
-    pub fn machine_label(self) -> Option<&'static str> {
+    pub(crate) fn machine_label(self) -> Option<&'static str> {
         match self {
             Self::MachineDeployment => Some(names::DEPLOYMENT_NAME),
             Self::MachineSet => Some(names::SET_NAME),
@@ -48,16 +47,14 @@ impl ScalableKind {
 
 /// Names a scalable resource. MachineDeployments and MachineSets of the same name are different resources.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct ScalableKey {
-    /// Which kind.
-    pub kind: ScalableKind,
-    /// Namespace and name.
-    pub key: ObjectKey,
+pub(crate) struct ScalableKey {
+    pub(crate) kind: ScalableKind,
+    pub(crate) key: ObjectKey,
 }
 
 impl ScalableKey {
     /// As the annotation holds it: a MachineDeployment is the rule and needs no kind.
-    pub fn to_annotation(&self) -> String {
+    pub(crate) fn to_annotation(&self) -> String {
         match self.kind {
             ScalableKind::MachineDeployment => self.key.to_string(),
             kind => format!("{}:{}", kind.as_str(), self.key),
@@ -65,7 +62,7 @@ impl ScalableKey {
     }
 
     /// What [`Display`](fmt::Display) wrote.
-    pub fn parse(text: &str) -> Option<Self> {
+    pub(crate) fn parse(text: &str) -> Option<Self> {
         let (kind, key) = text.split_once(' ')?;
         let kinds =
             [ScalableKind::MachineDeployment, ScalableKind::MachineSet, ScalableKind::MachineTemplate];
@@ -74,7 +71,7 @@ impl ScalableKey {
     }
 
     /// What [`to_annotation`](Self::to_annotation) wrote.
-    pub fn from_annotation(text: &str) -> Option<Self> {
+    pub(crate) fn from_annotation(text: &str) -> Option<Self> {
         let (kind, key) = match text.split_once(':') {
             Some(("MachineSet", key)) => (ScalableKind::MachineSet, key),
             Some(("MachineTemplate", key)) => (ScalableKind::MachineTemplate, key),
@@ -91,70 +88,63 @@ impl fmt::Display for ScalableKey {
 }
 
 /// The condition that says whether Machines could be made.
-pub const MACHINES_CREATED: &str = "MachinesCreated";
+pub(crate) const MACHINES_CREATED: &str = "MachinesCreated";
 
 /// A MachineDeployment or MachineSet, or what a NodeClass names in place of one.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Scalable {
+pub(crate) struct Scalable {
     /// Kind, namespace and name.
-    pub id: ScalableKey,
-    /// Its uid.
-    pub uid: String,
-    /// Its version.
-    pub resource_version: String,
-    /// When it was made.
-    pub created: Timestamp,
+    pub(crate) id: ScalableKey,
+    pub(crate) uid: String,
+    pub(crate) resource_version: String,
+    pub(crate) created: Timestamp,
     /// Whether it is on its way out.
-    pub deleting: bool,
-    /// Labels.
-    pub labels: BTreeMap<String, String>,
-    /// Annotations.
-    pub annotations: BTreeMap<String, String>,
+    pub(crate) deleting: bool,
+    pub(crate) labels: BTreeMap<String, String>,
+    pub(crate) annotations: BTreeMap<String, String>,
     /// The Cluster it belongs to.
-    pub cluster_name: String,
+    pub(crate) cluster_name: String,
     /// The MachineDeployment that controls it, by name.
-    pub controlled_by: Option<String>,
+    pub(crate) controlled_by: Option<String>,
     /// How many Machines are wanted.
-    pub replicas: i32,
+    pub(crate) replicas: i32,
     /// Which ownerless Machines it takes for its own.
-    pub selector: Option<LabelSelector>,
+    pub(crate) selector: Option<LabelSelector>,
     /// The labels of its Machines.
-    pub template_labels: BTreeMap<String, String>,
+    pub(crate) template_labels: BTreeMap<String, String>,
     /// The annotations of its Machines.
-    pub template_annotations: BTreeMap<String, String>,
+    pub(crate) template_annotations: BTreeMap<String, String>,
     /// What its Machines are to be, as its owner wrote it.
-    pub template_spec: Value,
+    pub(crate) template_spec: Value,
     /// Where its Machines go.
-    pub failure_domain: Option<String>,
+    pub(crate) failure_domain: Option<String>,
     /// Where they may go, where they go to no place of their own and may not go everywhere.
-    pub failure_domains: Vec<String>,
+    pub(crate) failure_domains: Vec<String>,
     /// The Kubernetes version of its Machines.
-    pub version: Option<String>,
+    pub(crate) version: Option<String>,
     /// The taints of its nodes, where Cluster API sets them.
-    pub taints: Vec<Value>,
+    pub(crate) taints: Vec<Value>,
     /// What its infrastructure is cloned from.
-    pub infrastructure: Option<Reference>,
+    pub(crate) infrastructure: Option<Reference>,
     /// What its bootstrap configuration is cloned from.
-    pub bootstrap: Option<Reference>,
+    pub(crate) bootstrap: Option<Reference>,
     /// The Secret that takes the place of a bootstrap configuration.
-    pub bootstrap_secret: Option<String>,
+    pub(crate) bootstrap_secret: Option<String>,
     /// Whether nodes are only replaced when someone deletes their Machines.
-    pub on_delete: bool,
+    pub(crate) on_delete: bool,
     /// `spec.paused`: rollouts stand still, scaling does not.
-    pub rollout_paused: bool,
+    pub(crate) rollout_paused: bool,
     /// From when on Machines that are older than this time are to be replaced.
-    pub rollout_after: Option<Timestamp>,
-    /// Its conditions.
-    pub conditions: Vec<Condition>,
+    pub(crate) rollout_after: Option<Timestamp>,
+    pub(crate) conditions: Vec<Condition>,
     /// Who of others set the replicas last, as the server has it; watches leave that out.
-    pub replicas_set_by: Option<String>,
+    pub(crate) replicas_set_by: Option<String>,
     /// Whether that was after Karpenter had last set them.
-    pub replicas_are_anothers: bool,
+    pub(crate) replicas_are_anothers: bool,
 }
 
 impl Scalable {
-    /// Reads one.
-    pub fn read(kind: ScalableKind, object: &DynamicObject) -> Result<Self, Malformed> {
+    pub(crate) fn read(kind: ScalableKind, object: &DynamicObject) -> Result<Self, Malformed> {
         let fields = Fields::of(kind.as_str(), object);
         let owners = object.metadata.owner_references.as_deref().unwrap_or_default();
         let strategy = fields.first_text(&["spec.rollout.strategy.type", "spec.strategy.type"])?;
@@ -193,34 +183,34 @@ impl Scalable {
     }
 
     /// Whether its owner lets Karpenter scale it. Any value but `false` counts, the Go provider wrote an empty one.
-    pub fn is_member(&self) -> bool {
+    pub(crate) fn is_member(&self) -> bool {
         self.labels.get(names::MEMBER).is_some_and(|value| value != "false")
     }
 
     /// Whether Cluster API's controllers leave it alone.
-    pub fn is_paused(&self) -> bool {
+    pub(crate) fn is_paused(&self) -> bool {
         self.annotations.contains_key(names::PAUSED)
     }
 
     /// Whether someone else manages its replicas.
-    pub fn managed_by_another(&self) -> Option<&str> {
+    pub(crate) fn managed_by_another(&self) -> Option<&str> {
         let manager = self.annotations.get(names::REPLICAS_MANAGED_BY)?.as_str();
         (!matches!(manager, "karpenter" | "")).then_some(manager)
     }
 
     /// Whether nodes that Karpenter has drained are not drained once more.
-    pub fn excludes_drain(&self) -> bool {
+    pub(crate) fn excludes_drain(&self) -> bool {
         self.annotations.get(names::EXCLUDE_DRAIN_OPTION).is_none_or(|value| value.trim() != "false")
     }
 
     /// The reasons that its owner says are failures.
-    pub fn failure_reasons(&self) -> Vec<&str> {
+    pub(crate) fn failure_reasons(&self) -> Vec<&str> {
         let listed = self.annotations.get(names::FAILURE_REASONS).map(|list| list.split(','));
         listed.into_iter().flatten().map(str::trim).filter(|reason| !reason.is_empty()).collect()
     }
 
     /// The least and the greatest size, as its owner set them.
-    pub fn bounds(&self) -> Result<(i32, Option<i32>), Malformed> {
+    pub(crate) fn bounds(&self) -> Result<(i32, Option<i32>), Malformed> {
         let size = |key: &str| match self.annotations.get(key).map(|text| text.trim()) {
             None | Some("") => Ok(None),
             Some(text) => match text.parse::<i32>() {
@@ -238,7 +228,7 @@ impl Scalable {
     }
 
     /// How many of its replicas were there before Karpenter, if that is written down.
-    pub fn protected_replicas(&self) -> Result<Option<i32>, Malformed> {
+    pub(crate) fn protected_replicas(&self) -> Result<Option<i32>, Malformed> {
         let Some(text) = self.annotations.get(names::PROTECTED) else { return Ok(None) };
         match text.trim().parse::<i32>() {
             Ok(protected) if protected >= 0 => Ok(Some(protected)),
@@ -247,12 +237,12 @@ impl Scalable {
     }
 
     /// The revision of its template, 0 if it does not say.
-    pub fn revision(&self) -> i64 {
+    pub(crate) fn revision(&self) -> i64 {
         self.annotations.get(names::REVISION).and_then(|text| text.parse().ok()).unwrap_or(0)
     }
 
     /// An error about one of its keys.
-    pub fn malformed(&self, key: impl Into<String>, problem: impl fmt::Display) -> Malformed {
+    pub(crate) fn malformed(&self, key: impl Into<String>, problem: impl fmt::Display) -> Malformed {
         Malformed { object: self.id.to_string(), key: key.into(), problem: problem.to_string() }
     }
 }

@@ -20,11 +20,9 @@ const NODES: u32 = 50;
 
 /// Which Cluster is ours.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Scope {
-    /// Its namespace.
-    pub namespace: String,
-    /// Its name.
-    pub cluster: String,
+pub(crate) struct Scope {
+    pub(crate) namespace: String,
+    pub(crate) cluster: String,
 }
 
 /// Why it is not known which Cluster is ours.
@@ -50,7 +48,7 @@ pub enum ScopeError {
     AnotherCluster {
         /// What Nodes, or else NodeClasses, say.
         told: String,
-        /// What there is.
+        /// The only one there is.
         there: String,
     },
     /// It serves no version we can read.
@@ -99,8 +97,8 @@ impl Ours {
         Self { name, namespace, workload: None, found }
     }
 
-    /// This one.
-    pub fn is(scope: Scope) -> Self {
+    /// Of which nothing is left to find out.
+    pub(crate) fn is(scope: Scope) -> Self {
         Self { found: OnceLock::from(scope), ..Self::default() }
     }
 
@@ -110,12 +108,12 @@ impl Ours {
     }
 
     /// Which it is, if that is known.
-    pub fn known(&self) -> Option<&Scope> {
+    pub(crate) fn known(&self) -> Option<&Scope> {
         self.found.get()
     }
 
     /// Which it is; both clusters are asked if that is not known.
-    pub async fn find(&self, client: &Client, versions: &Versions) -> Result<&Scope, ScopeError> {
+    pub(crate) async fn find(&self, client: &Client, versions: &Versions) -> Result<&Scope, ScopeError> {
         if let Some(known) = self.known() {
             return Ok(known);
         }

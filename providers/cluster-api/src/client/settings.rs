@@ -13,29 +13,6 @@ use serde_json::json;
 
 use super::sync_labels::{BadPattern, SyncLabels};
 
-/// The provider's settings, with their environment variables. Flags are the same words in lower case with dashes.
-pub const SETTINGS: &[(&str, &str)] = &[
-    ("CLUSTER_API_KUBECONFIG", "kubeconfig file of the management cluster; empty if it is this cluster"),
-    ("CLUSTER_API_URL", "address of the management cluster, instead of a kubeconfig"),
-    ("CLUSTER_API_TOKEN", "token to use with CLUSTER_API_URL"),
-    (
-        "CLUSTER_API_CERTIFICATE_AUTHORITY_DATA",
-        "certificate authority for CLUSTER_API_URL, as PEM or base64 of it",
-    ),
-    ("CLUSTER_API_SKIP_TLS_VERIFY", "whether to trust any certificate at CLUSTER_API_URL"),
-    ("CLUSTER_NAME", "name of this cluster's Cluster object in the management cluster"),
-    ("CLUSTER_NAMESPACE", "namespace of this cluster's Cluster object"),
-    ("CLUSTER_API_DEFAULT_ARCH", "architecture of nodes whose template does not say"),
-    (
-        "VM_MEMORY_OVERHEAD_PERCENT",
-        "part of its memory that a virtual machine never sees, where nobody says, such as 0.075",
-    ),
-    (
-        "CLUSTER_API_SYNC_LABELS",
-        "regular expressions of further Machine labels that Cluster API copies to Nodes, separated by commas",
-    ),
-];
-
 /// Why the settings cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum SettingsError {
@@ -48,7 +25,7 @@ pub enum SettingsError {
     /// A setting has a value that means nothing.
     #[error("{setting}: {value:?} {problem}")]
     Invalid {
-        /// Which.
+        /// Its environment variable.
         setting: &'static str,
         /// What it says.
         value: String,
@@ -61,7 +38,7 @@ pub enum SettingsError {
     /// A kubeconfig cannot be used.
     #[error("{what}: {source}; it should be a kubeconfig that kubectl can use")]
     Kubeconfig {
-        /// Which.
+        /// Where it stands.
         what: String,
         /// What is wrong with it.
         source: Box<KubeconfigError>,
@@ -78,11 +55,11 @@ pub enum SettingsError {
 pub enum Access {
     /// It is the cluster we run for.
     Joined,
-    /// By a kubeconfig.
+    /// By the kubeconfig in this file.
     Kubeconfig(PathBuf),
-    /// By its address.
+    /// By its address, without a kubeconfig.
     Url {
-        /// Address.
+        /// The address of its API server.
         url: String,
         /// Bearer token.
         token: Option<String>,
@@ -93,7 +70,7 @@ pub enum Access {
     },
 }
 
-/// What users set.
+/// What users set: where the management cluster is, and what applies to all NodeClasses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// How the management cluster is reached.
@@ -189,7 +166,7 @@ impl Settings {
     }
 
     /// The management cluster as a client is made for it; `None` if it is the cluster we run for.
-    pub async fn management(&self) -> Result<Option<Config>, SettingsError> {
+    pub(crate) async fn management(&self) -> Result<Option<Config>, SettingsError> {
         let (what, kubeconfig) = match &self.access {
             Access::Joined => return Ok(None),
             Access::Kubeconfig(path) => {
@@ -209,7 +186,7 @@ impl Settings {
 }
 
 /// The workload cluster's kubeconfig as Cluster API keeps it: Secret `<cluster>-kubeconfig`, key `value`.
-pub fn workload_kubeconfig(secret: &Secret) -> Result<Kubeconfig, SettingsError> {
+pub(crate) fn workload_kubeconfig(secret: &Secret) -> Result<Kubeconfig, SettingsError> {
     let meta = &secret.metadata;
     let text = |text: &Option<String>| text.clone().unwrap_or_default();
     let name = format!("{}/{}", text(&meta.namespace), text(&meta.name));

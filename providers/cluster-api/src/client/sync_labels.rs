@@ -16,9 +16,9 @@ pub struct SyncLabels(Vec<Regex>);
 )]
 pub struct BadPattern {
     /// As it was written.
-    pub pattern: String,
+    pub(crate) pattern: String,
     /// What is wrong with it.
-    pub problem: String,
+    pub(crate) problem: String,
 }
 
 impl SyncLabels {
@@ -38,7 +38,7 @@ impl SyncLabels {
     }
 
     /// Whether a label is copied.
-    pub fn matches(&self, key: &str) -> bool {
+    pub(crate) fn matches(&self, key: &str) -> bool {
         self.0.iter().any(|pattern| pattern.is_match(key))
     }
 }

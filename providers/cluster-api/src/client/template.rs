@@ -21,26 +21,23 @@ const PAID_AS_FIELDS: &[&str] = &["spec.template.spec.marketType", "spec.templat
 
 /// An infrastructure machine template.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Template {
+pub(crate) struct Template {
     /// What a machine has.
-    pub capacity: BTreeMap<String, String>,
-    /// Its architecture.
-    pub architecture: Option<String>,
-    /// Its operating system.
-    pub operating_system: Option<String>,
-    /// Annotations.
-    pub annotations: BTreeMap<String, String>,
+    pub(crate) capacity: BTreeMap<String, String>,
+    pub(crate) architecture: Option<String>,
+    pub(crate) operating_system: Option<String>,
+    pub(crate) annotations: BTreeMap<String, String>,
     /// Whether its machines may be taken away at any time.
-    pub spot: bool,
+    pub(crate) spot: bool,
     /// `spec.template`, from which clones are made.
-    pub template: Value,
+    pub(crate) template: Value,
     /// The same in short, by which it is known to have changed.
-    pub hash: u64,
+    pub(crate) hash: u64,
 }
 
 impl Template {
     /// Reads one of this kind.
-    pub fn read(kind: &str, object: &DynamicObject) -> Result<Self, Malformed> {
+    pub(crate) fn read(kind: &str, object: &DynamicObject) -> Result<Self, Malformed> {
         let fields = Fields::of(kind, object);
         let template = fields.at("spec.template").cloned().unwrap_or_default();
         let spot = |path: &&str| fields.at(path).is_some_and(|value| *value != Value::Bool(false));

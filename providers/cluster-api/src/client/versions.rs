@@ -29,7 +29,7 @@ const ASKING: Duration = Duration::from_secs(30);
 
 /// The versions in use.
 #[derive(Debug, Default)]
-pub struct Versions(Mutex<Found>);
+pub(crate) struct Versions(Mutex<Found>);
 
 #[derive(Debug, Default)]
 struct Found {
@@ -53,22 +53,12 @@ pub enum VersionError {
     #[error(
         "the management cluster serves {group} without the kind {kind}; is its provider installed there?"
     )]
-    NoKind {
-        /// Which group.
-        group: String,
-        /// Which kind.
-        kind: String,
-    },
+    NoKind { group: String, kind: String },
     /// The server has versions we do not know.
     #[error(
         "the management cluster serves {group} only as {served}; this provider reads v1beta2 and v1beta1"
     )]
-    NoVersion {
-        /// Which group.
-        group: String,
-        /// In which versions.
-        served: String,
-    },
+    NoVersion { group: String, served: String },
     /// The server could not be asked.
     #[error("asking the management cluster for its API groups")]
     Unreachable(#[source] Box<kube::Error>),
@@ -76,7 +66,7 @@ pub enum VersionError {
 
 impl Versions {
     /// The version of Cluster API's own kinds: the best we know.
-    pub async fn own(&self, client: &Client) -> Result<String, VersionError> {
+    pub(crate) async fn own(&self, client: &Client) -> Result<String, VersionError> {
         if let Some(version) = self.known() {
             return Ok(version);
         }
@@ -91,19 +81,19 @@ impl Versions {
     }
 
     /// The version of Cluster API's own kinds that was last found, if it was asked for.
-    pub fn known(&self) -> Option<String> {
+    pub(crate) fn known(&self) -> Option<String> {
         self.lock().own.clone()
     }
 
     /// Has the server asked again.
-    pub fn forget(&self) {
+    pub(crate) fn forget(&self) {
         let mut known = self.lock();
         known.own = None;
         known.kinds.clear();
     }
 
     /// A kind of a group as it is served.
-    pub async fn resource(
+    pub(crate) async fn resource(
         &self,
         client: &Client,
         group: &str,

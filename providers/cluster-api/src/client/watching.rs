@@ -30,8 +30,7 @@ const HEARTBEAT: Duration = Duration::from_secs(30);
 /// How long to wait before a management cluster that cannot be asked is asked again.
 const PAUSE: Duration = Duration::from_secs(5);
 
-/// See the module.
-pub struct Watching {
+pub(crate) struct Watching {
     hub: Arc<Hub>,
     mirror: Mirror,
     entropy: Entropy,
@@ -41,7 +40,7 @@ pub struct Watching {
 
 impl Watching {
     /// Feeds `mirror` from `hub`.
-    pub fn new(hub: Arc<Hub>, mirror: Mirror, entropy: &Entropy) -> Self {
+    pub(crate) fn new(hub: Arc<Hub>, mirror: Mirror, entropy: &Entropy) -> Self {
         Self {
             hub,
             mirror,
@@ -51,7 +50,7 @@ impl Watching {
     }
 
     /// Runs until stopped. A management cluster that is away is waited for.
-    pub async fn run(self, stop: CancellationToken) {
+    pub(crate) async fn run(self, stop: CancellationToken) {
         loop {
             let watched = tokio::select! {
                 biased;

@@ -40,8 +40,7 @@ const OUT_OF_SIGHT: Duration = Duration::from_secs(20);
 /// How often it is looked whether Machines can be adopted that could not be, though nothing happens.
 const WHILE_PUT_OFF: Duration = Duration::from_secs(60);
 
-/// See the module.
-pub struct Actor {
+pub(crate) struct Actor {
     pub(super) fleet: Arc<Fleet>,
     memory: Mutex<BTreeMap<ScalableKey, Memory>>,
 }
@@ -95,8 +94,7 @@ fn is_unserved(claim: &ClaimFacts, machines: &[Machine]) -> bool {
 }
 
 impl Actor {
-    /// For this fleet.
-    pub fn new(fleet: Arc<Fleet>) -> Self {
+    pub(crate) fn new(fleet: Arc<Fleet>) -> Self {
         Self { fleet, memory: Mutex::default() }
     }
 
@@ -416,7 +414,7 @@ impl Actor {
                 passed_over.push(machine);
                 continue;
             };
-            let entry = fleet.entry_of(&offers, machine, id);
+            let entry = offers.entry_of(machine, id);
             let labels = adoption::labels_of(node, entry.as_ref().map(|entry| &entry.labels), &id.key.name);
             let mut all = node.clone();
             all.extend(labels.clone());
@@ -651,7 +649,7 @@ impl Reconciler for Actor {
 }
 
 /// The resources a change in the management cluster concerns.
-pub fn concerned(fleet: &Fleet, news: &News) -> Vec<ScalableKey> {
+pub(crate) fn concerned(fleet: &Fleet, news: &News) -> Vec<ScalableKey> {
     match news {
         News::Machine(old, new) => {
             let machine = new.as_ref().or(old.as_ref());

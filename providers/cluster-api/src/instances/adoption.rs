@@ -24,36 +24,36 @@ use crate::names;
 const NODE_CLASS_KIND: &str = "ClusterAPINodeClass";
 
 /// In the annotation of an adopted NodeClaim: it was made for the Machine it names.
-pub const EXISTING: &str = "existing";
+pub(crate) const EXISTING: &str = "existing";
 
 /// For how long a Machine that could not be adopted is not asked after again: there may be many of them, and a look every second.
 const UNSUITED: Duration = Duration::from_secs(60);
 
 /// Machines, by uid, that no NodePool suited, whose Node was not there, or for which no NodeClaim could be made, and when that was found out.
 #[derive(Clone, Debug, Default)]
-pub struct Unsuited(BTreeMap<String, Instant>);
+pub(crate) struct Unsuited(BTreeMap<String, Instant>);
 
 impl Unsuited {
     /// Whether a Machine could not be adopted a moment ago.
-    pub fn holds(&self, machine: &Machine) -> bool {
+    pub(crate) fn holds(&self, machine: &Machine) -> bool {
         self.0.get(&machine.uid).is_some_and(|at| at.elapsed() < UNSUITED)
     }
 
     /// Those of these Machines, by uid, that may be adopted now.
-    pub fn without(&self, machines: &BTreeSet<String>) -> BTreeSet<String> {
+    pub(crate) fn without(&self, machines: &BTreeSet<String>) -> BTreeSet<String> {
         let suits = |uid: &&String| self.0.get(*uid).is_none_or(|at| at.elapsed() >= UNSUITED);
         machines.iter().filter(suits).cloned().collect()
     }
 
     /// These Machines cannot be adopted for now.
-    pub fn note(&mut self, machines: &[&Machine]) {
+    pub(crate) fn note(&mut self, machines: &[&Machine]) {
         self.0.retain(|_, at| at.elapsed() < UNSUITED);
         self.0.extend(machines.iter().map(|machine| (machine.uid.clone(), Instant::now())));
     }
 }
 
 /// Whether a Machine has a Node, is nobody's, and stays.
-pub fn is_adoptable(machine: &Machine) -> bool {
+pub(crate) fn is_adoptable(machine: &Machine) -> bool {
     machine.claim().is_none()
         && !machine.deleting
         && !machine.is_marked()
@@ -65,7 +65,7 @@ pub fn is_adoptable(machine: &Machine) -> bool {
 
 /// The NodePool an adopted node belongs to: of those that name the NodeClass and whose requirements its labels meet, the one of the
 /// greatest weight, then by name. A static NodePool has the number of nodes it wants, and would delete what is added.
-pub fn pool_for<'a>(
+pub(crate) fn pool_for<'a>(
     pools: &'a [NodePool],
     node_class: &str,
     labels: &BTreeMap<String, String>,
@@ -101,7 +101,7 @@ const OF_THE_NODE: [&str; 5] = [TOPOLOGY_ZONE, TOPOLOGY_REGION, ARCH, OS, WINDOW
 
 /// The labels of an adopted node's NodeClaim: what its resource is offered with, as the Node has it, for the Node knows. Instance type
 /// and capacity type are the offering's, by which Karpenter knows its price; a resource that is not offered has what the Node says.
-pub fn labels_of(
+pub(crate) fn labels_of(
     node: &BTreeMap<String, String>,
     offered: Option<&BTreeMap<String, String>>,
     resource: &str,
@@ -126,7 +126,7 @@ pub fn labels_of(
 }
 
 /// Adds what a NodePool asks for and the Node has.
-pub fn with_what_is_required(
+pub(crate) fn with_what_is_required(
     pool: &NodePool,
     node: &BTreeMap<String, String>,
     mut labels: BTreeMap<String, String>,
@@ -140,7 +140,7 @@ pub fn with_what_is_required(
 }
 
 /// The NodeClaim of an adopted Machine, named after it so that it is made once.
-pub fn adopt(
+pub(crate) fn adopt(
     pool: &NodePool,
     machine: &Machine,
     target: &Target,

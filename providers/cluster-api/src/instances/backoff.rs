@@ -16,7 +16,7 @@ const LONGEST: Duration = Duration::from_secs(30 * 60);
 
 /// What failed where, by resource and failure domain.
 #[derive(Debug, Default)]
-pub struct Backoff(Mutex<State>);
+pub(crate) struct Backoff(Mutex<State>);
 
 type Place = (ScalableKey, Option<String>);
 
@@ -30,7 +30,7 @@ struct State {
 
 /// What failed: a resource as its owner describes it, and what its Machines are made from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shape {
+pub(crate) struct Shape {
     described: u64,
     /// What Machines are made from, if it is there and can be read.
     template: Option<u64>,
@@ -39,7 +39,7 @@ pub struct Shape {
 impl Shape {
     /// Of a resource and its infrastructure template, as far as that has been read. Replicas and what others write into annotations are no
     /// part of it.
-    pub fn of(scalable: &Scalable, template: Option<&Result<Template, String>>) -> Self {
+    pub(crate) fn of(scalable: &Scalable, template: Option<&Result<Template, String>>) -> Self {
         let is_owners = |key: &str| {
             let apart = [names::EPOCH, names::PROTECTED, names::PRICE];
             // What it costs changes by itself, and mends nothing.
@@ -95,7 +95,13 @@ impl Failed {
 
 impl Backoff {
     /// A launch failed. Failures while it is unavailable anyway are of the same kind and do not prolong it.
-    pub fn failed(&self, id: &ScalableKey, failure_domain: Option<&str>, shape: Option<Shape>, why: &str) {
+    pub(crate) fn failed(
+        &self,
+        id: &ScalableKey,
+        failure_domain: Option<&str>,
+        shape: Option<Shape>,
+        why: &str,
+    ) {
         let mut state = self.lock();
         let place = (id.clone(), failure_domain.map(str::to_owned));
         if let Some(failed) = Failed::after(state.failed.get(&place), shape, why) {
@@ -105,7 +111,7 @@ impl Backoff {
     }
 
     /// No Machine comes of a resource.
-    pub fn nothing_came(&self, id: &ScalableKey, shape: Option<Shape>, why: &str) {
+    pub(crate) fn nothing_came(&self, id: &ScalableKey, shape: Option<Shape>, why: &str) {
         let mut state = self.lock();
         if let Some(failed) = Failed::after(state.nothing_came.get(id), shape, why) {
             state.nothing_came.insert(id.clone(), failed);
@@ -114,7 +120,7 @@ impl Backoff {
     }
 
     /// A Machine of a resource appeared.
-    pub fn came(&self, id: &ScalableKey) {
+    pub(crate) fn came(&self, id: &ScalableKey) {
         let mut state = self.lock();
         if state.nothing_came.remove(id).is_some() {
             state.version += 1;
@@ -122,7 +128,7 @@ impl Backoff {
     }
 
     /// A launch worked.
-    pub fn succeeded(&self, id: &ScalableKey, failure_domain: Option<&str>) {
+    pub(crate) fn succeeded(&self, id: &ScalableKey, failure_domain: Option<&str>) {
         let mut state = self.lock();
         let failed = state.failed.remove(&(id.clone(), failure_domain.map(str::to_owned)));
         if state.nothing_came.remove(id).or(failed).is_some() {
@@ -132,7 +138,7 @@ impl Backoff {
 
     /// Why an offering is unavailable, if it failed of late as it is now: there, or wherever its resource puts Machines. What it is now is
     /// asked for only if something failed: working that out takes a while.
-    pub fn why(
+    pub(crate) fn why(
         &self,
         id: &ScalableKey,
         failure_domain: Option<&str>,
@@ -151,7 +157,7 @@ impl Backoff {
     }
 
     /// Counts changes, those that time brings included.
-    pub fn version(&self) -> (u64, usize) {
+    pub(crate) fn version(&self) -> (u64, usize) {
         let now = Instant::now();
         let state = self.lock();
         let all = state.failed.values().chain(state.nothing_came.values());

@@ -62,7 +62,7 @@ pub(super) async fn keep(fleet: &Fleet, claim: &NodeClaim) -> Result<Bound, Prov
         AssignError::Gone(_) => ProviderError::not_found(error),
         AssignError::Write { .. } => ProviderError::other(error),
     })?;
-    if let Some(why) = fleet.refusal(uid) {
+    if let Some(why) = fleet.journeys.refusal(uid) {
         return Err(ProviderError::insufficient_capacity(why));
     }
     fleet.poke(&id);

@@ -14,17 +14,16 @@ use crate::nodeclass::{
 /// Why a patch cannot be applied.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("spec.{field}[{index}]: {problem}")]
-pub struct PatchError {
-    /// bootstrapPatches or infrastructurePatches.
-    pub field: &'static str,
-    /// Which.
-    pub index: usize,
+pub(crate) struct PatchError {
+    /// `bootstrapPatches` or `infrastructurePatches`.
+    pub(crate) field: &'static str,
+    pub(crate) index: usize,
     /// What is wrong with it.
-    pub problem: String,
+    pub(crate) problem: String,
 }
 
 /// Applies patches to the `spec` of a clone.
-pub fn patch(
+pub(crate) fn patch(
     spec: &mut Value,
     field: &'static str,
     patches: &[ClonePatch],
@@ -57,7 +56,7 @@ pub fn patch(
 }
 
 /// Values of a NodeClass's patches that mean nothing, whatever the NodeClaim: every launch would fail on them.
-pub fn trouble(class: &ClusterAPINodeClass) -> Vec<Malformed> {
+pub(crate) fn trouble(class: &ClusterAPINodeClass) -> Vec<Malformed> {
     let spec = class.spec();
     let fields = [
         ("bootstrapPatches", spec.bootstrap_patches),
@@ -88,16 +87,16 @@ fn taints_of(claim: &NodeClaim) -> Vec<Taint> {
 /// A field of a template that is not of the shape it has to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: must be {wanted}")]
-pub struct Misshapen {
+pub(crate) struct Misshapen {
     /// Which, from the root of the template.
-    pub field: &'static str,
+    pub(crate) field: &'static str,
     /// What it should be.
-    pub wanted: &'static str,
+    pub(crate) wanted: &'static str,
 }
 
 /// Has the nodes of a kubeadm configuration register with Karpenter's taint, and with those of the NodeClaim. Other kinds of
 /// configuration want a patch.
-pub fn register_with_taints(kind: &str, spec: &mut Value, claim: &NodeClaim) -> Result<(), Misshapen> {
+pub(crate) fn register_with_taints(kind: &str, spec: &mut Value, claim: &NodeClaim) -> Result<(), Misshapen> {
     if kind != "KubeadmConfig" {
         return Ok(());
     }
@@ -126,7 +125,7 @@ pub fn register_with_taints(kind: &str, spec: &mut Value, claim: &NodeClaim) -> 
 
 /// Has kubelet on the nodes of a kubeadm configuration keep what the NodeClass says, which is what Karpenter counts on. `version` is
 /// that of the configuration's kind: arguments are a list since v1beta2. Other kinds of configuration want a patch.
-pub fn set_up_kubelet(
+pub(crate) fn set_up_kubelet(
     kind: &str,
     version: &str,
     spec: &mut Value,
@@ -189,7 +188,7 @@ fn object<'a>(value: &'a mut Value, field: &'static str) -> Result<&'a mut Value
 }
 
 /// What a Machine was made from, in short.
-pub fn blueprint_hash(blueprint: &Scalable, spec: &ClusterAPINodeClassSpec) -> String {
+pub(crate) fn blueprint_hash(blueprint: &Scalable, spec: &ClusterAPINodeClassSpec) -> String {
     let reference = |reference: &Option<crate::client::fields::Reference>| {
         reference.as_ref().map(|r| json!([r.group, r.kind, r.name])).unwrap_or_default()
     };
@@ -205,7 +204,7 @@ pub fn blueprint_hash(blueprint: &Scalable, spec: &ClusterAPINodeClassSpec) -> S
 }
 
 /// What the NodeClass changed in a Machine's clones, in short.
-pub fn patches_hash(spec: &ClusterAPINodeClassSpec) -> String {
+pub(crate) fn patches_hash(spec: &ClusterAPINodeClassSpec) -> String {
     let mut patches = vec![json!(spec.bootstrap_patches), json!(spec.infrastructure_patches)];
     patches.extend(spec.kubelet.as_ref().map(|kubelet| json!(kubelet)));
     let patches = Value::Array(patches);

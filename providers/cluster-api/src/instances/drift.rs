@@ -12,27 +12,26 @@ use crate::names;
 use crate::nodeclass::{ClusterAPINodeClass, ClusterAPINodeClassSpec, Drift};
 
 /// The template has changed.
-pub const TEMPLATE: &str = "MachineTemplateDrift";
+pub(crate) const TEMPLATE: &str = "MachineTemplateDrift";
 /// The Kubernetes version has changed.
-pub const VERSION: &str = "KubernetesVersionDrift";
+pub(crate) const VERSION: &str = "KubernetesVersionDrift";
 /// The failure domain has changed.
-pub const FAILURE_DOMAIN: &str = "FailureDomainDrift";
+pub(crate) const FAILURE_DOMAIN: &str = "FailureDomainDrift";
 /// What the NodeClass changes in clones has changed.
-pub const NODE_CLASS: &str = "NodeClassDrift";
+pub(crate) const NODE_CLASS: &str = "NodeClassDrift";
 /// Machines that are older than a time were to be replaced from then on.
-pub const ROLLOUT_AFTER: &str = "RolloutAfter";
+pub(crate) const ROLLOUT_AFTER: &str = "RolloutAfter";
 
 /// Whether a Machine is what would be made now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
-    /// It is.
+pub(crate) enum Standing {
     UpToDate,
     /// It is not, for this reason.
     Outdated(&'static str),
 }
 
 /// Why a NodeClaim's Machine is no longer what it should be.
-pub fn drifted(fleet: &Fleet, claim: &NodeClaim) -> Option<&'static str> {
+pub(crate) fn drifted(fleet: &Fleet, claim: &NodeClaim) -> Option<&'static str> {
     let class = fleet.node_class(&claim.spec.node_class_ref.name)?;
     let drift = match fleet.node_claims.target(claim).is_some_and(|target| target.standalone) {
         true => class.drift_of_own_machines(),
@@ -48,7 +47,7 @@ pub fn drifted(fleet: &Fleet, claim: &NodeClaim) -> Option<&'static str> {
 }
 
 /// Whether a NodeClaim's Machine is what would be made now; `None` if that is not known, or about to change.
-pub fn standing(fleet: &Fleet, claim: &NodeClaim, class: &ClusterAPINodeClass) -> Option<Standing> {
+pub(crate) fn standing(fleet: &Fleet, claim: &NodeClaim, class: &ClusterAPINodeClass) -> Option<Standing> {
     let uid = claim.metadata.uid.as_deref().unwrap_or_default();
     let machine = fleet.mirror.machine_of(uid)?;
     if machine.deleting || machine.is_updating() {

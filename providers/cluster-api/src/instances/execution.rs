@@ -39,7 +39,6 @@ pub(super) struct Refusals {
 
 /// What became of a write to a Machine.
 enum Written {
-    /// It was made.
     Done,
     /// Somebody else was first.
     Overtaken,
@@ -159,7 +158,7 @@ impl Actor {
         self.give_turns(&look.scalable, plan, short);
         if rises {
             let admitted = plan.unserved.len().saturating_sub(plan.held_back + short);
-            fleet.asked(plan.unserved.iter().take(admitted));
+            fleet.journeys.asked(plan.unserved.iter().take(admitted), fleet.clock.now());
         }
         if let Some(error) = error {
             return Err(error);

@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use jiff::Timestamp;
 use karpenter_api::NodeClaim;
 use karpenter_cloudprovider::{LaunchWaker, ProviderError};
 use karpenter_runtime::clock::SharedClock;
@@ -19,6 +18,7 @@ use tokio::time::Instant;
 use super::backoff::{Backoff, Shape};
 use super::census::Census;
 use super::holds::{Hold, HoldKind};
+use super::journeys::Journeys;
 use super::learning::Lessons;
 use super::ledger::ClaimFacts;
 use super::node_claims::NodeClaims;
@@ -28,50 +28,44 @@ use super::pauses::Pauses;
 use super::reverts::Reverts;
 use super::set_aside::SetAside;
 use super::templates;
-use crate::client::fields::Reference;
 use crate::client::hub::{Hub, HubError};
 use crate::client::machine::Machine;
-use crate::client::mirror::{Mirror, Wanted};
+use crate::client::mirror::Mirror;
 use crate::client::prices::Fetch;
 use crate::client::scalable::{Scalable, ScalableKey, ScalableKind};
 use crate::client::settings::Settings;
-use crate::instancetypes::catalog::Entry;
 use crate::metrics::Metrics;
 use crate::names;
 use crate::nodeclass::ClusterAPINodeClass;
 
-/// See the module.
-pub struct Fleet {
-    /// The management cluster.
-    pub hub: Arc<Hub>,
+pub(crate) struct Fleet {
+    pub(crate) hub: Arc<Hub>,
     /// What it has, as last seen.
-    pub mirror: Mirror,
+    pub(crate) mirror: Mirror,
     /// The workload cluster's NodeClaims.
-    pub node_claims: NodeClaims,
+    pub(crate) node_claims: NodeClaims,
     /// The workload cluster's NodeClasses.
-    pub node_classes: Store<ClusterAPINodeClass>,
-    /// What users set.
-    pub settings: Settings,
+    pub(crate) node_classes: Store<ClusterAPINodeClass>,
+    pub(crate) settings: Settings,
     /// What failed of late.
-    pub backoff: Backoff,
+    pub(crate) backoff: Backoff,
     /// Who sets replicas that are ours to set.
-    pub reverts: Reverts,
+    pub(crate) reverts: Reverts,
     /// How fast nodes may be launched.
-    pub pace: Pace,
+    pub(crate) pace: Pace,
     /// What has been learnt.
-    pub lessons: Lessons,
+    pub(crate) lessons: Lessons,
+    /// What was seen of each NodeClaim.
+    pub(crate) journeys: Journeys,
     /// Machines that may not be written to.
-    pub set_aside: SetAside,
+    pub(crate) set_aside: SetAside,
     /// The workload cluster, by the uid of its namespace kube-system.
-    pub owner: String,
-    /// Tells the time.
-    pub clock: SharedClock,
-    /// Tells users.
-    pub recorder: Recorder,
-    /// Counts.
-    pub metrics: Metrics,
+    pub(crate) owner: String,
+    pub(crate) clock: SharedClock,
+    pub(crate) recorder: Recorder,
+    pub(crate) metrics: Metrics,
     /// Asks endpoints for prices.
-    pub fetch: Fetch,
+    pub(crate) fetch: Fetch,
     /// All Machines, as the server has them.
     pub(crate) census: Census,
     /// Whether the Cluster was paused when the server last said so, and when that was.
@@ -85,45 +79,15 @@ pub struct Fleet {
 /// How long after the start who asks is kept waiting for the first lists rather than turned away.
 const STARTING: Duration = Duration::from_secs(5);
 
-/// How long it is until the infrastructure of a launch is asked for an id again.
-const BETWEEN_QUESTIONS: Duration = Duration::from_secs(2);
-
 #[derive(Default)]
 struct State {
     /// When launches arrived at a resource since its last look: first and last.
     arrivals: BTreeMap<ScalableKey, (Instant, Instant)>,
-    /// NodeClaims that found no room, and why.
-    refused: BTreeMap<String, String>,
     /// What was refused of the last that was to be written to a resource or its Machines.
     forbidden: BTreeMap<ScalableKey, String>,
-    /// When the Machines that others are put in the place of were last seen to be there, by the uid of the NodeClaim that succeeds theirs.
-    predecessors: BTreeMap<String, Instant>,
     /// When a Machine of a resource was last seen for the first time.
     births: BTreeMap<ScalableKey, Instant>,
-    /// NodeClaims, by uid, whose Machines are known to have failed to become nodes.
-    never_joined: BTreeSet<String>,
-    /// Since when deletions have been asked for of Machines that are not going yet, by the NodeClaim's uid.
-    unheeded: BTreeMap<String, Instant>,
-    /// When the infrastructure of launches was last asked for an id, by the NodeClaim's uid.
-    asked_infrastructure: BTreeMap<String, Instant>,
-    /// When Machines that are to go were last read from the server, by the NodeClaim's uid.
-    read: BTreeMap<String, Instant>,
-    /// The infrastructure of Machines that are to go, by the NodeClaim's uid: to be asked for when they are gone.
-    infrastructure: BTreeMap<String, Reference>,
-    /// NodeClaims, by uid, for which a Machine of their own has been made.
-    made: BTreeSet<String>,
-    /// How far launches have come, by the NodeClaim's uid.
-    stages: BTreeMap<String, Stages>,
     catalogs: BTreeMap<String, (CatalogVersion, Arc<Offers>)>,
-}
-
-/// When a launch came how far, as far as that was seen.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Stages {
-    /// Replicas were asked for.
-    pub(crate) asked: Option<Timestamp>,
-    /// Its Machine waited for nothing but its infrastructure.
-    pub(crate) bootstrapped: Option<Timestamp>,
 }
 
 /// What offers were worked out from: they hold for as long as all of it is the same.
@@ -142,12 +106,11 @@ struct CatalogVersion {
 }
 
 impl Fleet {
-    /// Of these parts.
     #[expect(
         clippy::too_many_arguments,
         reason = "made in one place, from parts that have nothing in common"
     )]
-    pub fn new(
+    pub(crate) fn new(
         hub: Arc<Hub>,
         mirror: Mirror,
         node_claims: NodeClaims,
@@ -169,6 +132,7 @@ impl Fleet {
             reverts: Reverts::default(),
             pace: Pace::default(),
             lessons: Lessons::default(),
+            journeys: Journeys::default(),
             set_aside: SetAside::default(),
             owner,
             clock,
@@ -185,7 +149,7 @@ impl Fleet {
     }
 
     /// Whether everything has been seen once.
-    pub fn is_synced(&self) -> bool {
+    pub(crate) fn is_synced(&self) -> bool {
         self.mirror.is_synced() && self.node_claims.store().is_synced() && self.node_classes.is_synced()
     }
 
@@ -239,12 +203,12 @@ impl Fleet {
     }
 
     /// A NodeClass by name.
-    pub fn node_class(&self, name: &str) -> Option<Arc<ClusterAPINodeClass>> {
+    pub(crate) fn node_class(&self, name: &str) -> Option<Arc<ClusterAPINodeClass>> {
         self.node_classes.get(&ObjectKey::cluster(name))
     }
 
     /// The NodeClass whose rules a resource follows: the first by name that it takes part in.
-    pub fn node_class_of(&self, scalable: &Scalable) -> Option<Arc<ClusterAPINodeClass>> {
+    pub(crate) fn node_class_of(&self, scalable: &Scalable) -> Option<Arc<ClusterAPINodeClass>> {
         self.node_classes.list().into_iter().find(|class| takes_part(class, scalable))
     }
 
@@ -254,7 +218,7 @@ impl Fleet {
     }
 
     /// What holds a resource.
-    pub fn hold(&self, scalable: &Scalable) -> Option<Hold> {
+    pub(crate) fn hold(&self, scalable: &Scalable) -> Option<Hold> {
         let launches_paused = scalable.rollout_paused
             && self.node_class_of(scalable).is_some_and(|class| class.launches_while_rollout_paused());
         let hold = offers::hold(&self.mirror, scalable, launches_paused);
@@ -265,18 +229,8 @@ impl Fleet {
         }
     }
 
-    /// That a resource which is out of sight may be on its way to another management cluster: its Cluster is paused, or gone as well.
-    pub(crate) fn moves(&self, id: &ScalableKey) -> Option<Hold> {
-        let (reason, message) = match self.mirror.cluster() {
-            None => ("ManagementUnavailable", format!("{id} and its Cluster are not to be found")),
-            Some(cluster) if cluster.paused => ("Paused", format!("{id} is gone, and the Cluster is paused")),
-            Some(_) => return None,
-        };
-        Some(Hold { kind: HoldKind::NoWrites, reason, message })
-    }
-
     /// What Machines of their own are made from: a resource, or what a NodeClass names.
-    pub fn blueprint(&self, id: &ScalableKey) -> Option<Arc<Scalable>> {
+    pub(crate) fn blueprint(&self, id: &ScalableKey) -> Option<Arc<Scalable>> {
         if id.kind != ScalableKind::MachineTemplate {
             return self.mirror.scalable(id);
         }
@@ -284,26 +238,13 @@ impl Fleet {
         self.node_classes.list().into_iter().flat_map(named).find(|blueprint| blueprint.id == *id)
     }
 
-    /// What is to be looked at in the management cluster besides what is watched, as NodeClasses are now.
-    pub(crate) fn look_at_what_is_wanted(&self) {
-        let classes = self.node_classes.list();
-        self.mirror.want(Wanted {
-            templates: classes
-                .iter()
-                .flat_map(|class| templates::references(class).collect::<Vec<_>>())
-                .collect(),
-            kinds: classes.iter().filter_map(|class| templates::kind(class)).collect(),
-            control_plane: classes.iter().any(|class| class.makes_machines()),
-        });
-    }
-
     /// The Machines of a resource, as last seen.
-    pub fn machines_of(&self, id: &ScalableKey) -> Vec<Machine> {
+    pub(crate) fn machines_of(&self, id: &ScalableKey) -> Vec<Machine> {
         offers::machines_of(&self.mirror, id)
     }
 
     /// The NodeClaims that concern a resource: those that target it, and those the Go provider bound to its Machines.
-    pub fn claims_on(&self, id: &ScalableKey, machines: &[Machine]) -> Vec<ClaimFacts> {
+    pub(crate) fn claims_on(&self, id: &ScalableKey, machines: &[Machine]) -> Vec<ClaimFacts> {
         let mut claims = self.node_claims.targeting(id);
         let known: BTreeSet<String> = claims.iter().map(|claim| claim.uid.clone()).collect();
         let bound = self.bound_to(machines, false);
@@ -312,7 +253,7 @@ impl Fleet {
     }
 
     /// The NodeClaims on their way out that are bound to these Machines.
-    pub fn ending_on(&self, machines: &[Machine]) -> Vec<ClaimFacts> {
+    pub(crate) fn ending_on(&self, machines: &[Machine]) -> Vec<ClaimFacts> {
         self.bound_to(machines, true).collect()
     }
 
@@ -329,7 +270,7 @@ impl Fleet {
     }
 
     /// What a NodeClass offers at the moment.
-    pub fn offers(&self, class: &ClusterAPINodeClass) -> Arc<Offers> {
+    pub(crate) fn offers(&self, class: &ClusterAPINodeClass) -> Arc<Offers> {
         self.lessons.recall(class);
         let silent = self.hub.silent_for().is_none_or(|silent| silent > self.settings.max_age);
         let version = CatalogVersion {
@@ -401,7 +342,7 @@ impl Fleet {
     }
 
     /// How many more nodes a resource may give; `None` is any number.
-    pub fn room(&self, scalable: &Scalable) -> Option<usize> {
+    pub(crate) fn room(&self, scalable: &Scalable) -> Option<usize> {
         let machines = self.machines_of(&scalable.id);
         let mut live = self.claims_on(&scalable.id, &machines);
         live.extend(self.node_claims.reserved(&scalable.id));
@@ -411,21 +352,15 @@ impl Fleet {
         offers::room(&self.mirror, scalable, &machines, (&claims, &set_aside), &self.owner, class.as_deref())
     }
 
-    /// The entry a Machine was bought as.
-    pub fn entry_of(&self, offers: &Offers, machine: &Machine, id: &ScalableKey) -> Option<Entry> {
-        let entry = offers.catalog.entry(id, machine.failure_domain.as_deref())?;
-        Some(entry.clone())
-    }
-
     /// Has a resource looked at soon.
-    pub fn poke(&self, id: &ScalableKey) {
+    pub(crate) fn poke(&self, id: &ScalableKey) {
         if let Some(queue) = self.queue.get() {
             queue.add(id.clone());
         }
     }
 
     /// A launch has arrived at a resource: it is looked at when the window closes.
-    pub fn arrive(&self, id: &ScalableKey) {
+    pub(crate) fn arrive(&self, id: &ScalableKey) {
         let now = Instant::now();
         let mut state = self.state();
         state.arrivals.entry(id.clone()).and_modify(|(_, last)| *last = now).or_insert((now, now));
@@ -450,7 +385,7 @@ impl Fleet {
     }
 
     /// Has the core ask again for a NodeClaim.
-    pub fn wake(&self, node_claim: &str) {
+    pub(crate) fn wake(&self, node_claim: &str) {
         if let Some(waker) = self.waker.get() {
             waker.wake(ObjectKey::cluster(node_claim));
         }
@@ -458,14 +393,9 @@ impl Fleet {
 
     /// A NodeClaim gets nothing of this resource: the reason in one word, and in a sentence.
     pub(crate) fn refuse(&self, id: &ScalableKey, uid: &str, reason: &str, why: String) {
-        if self.state().refused.insert(uid.to_owned(), why).is_none() {
+        if self.journeys.refuse(uid, why) {
             self.metrics.launch_failures.inc(&[&id.to_string(), reason]);
         }
-    }
-
-    /// Why a NodeClaim found no room, if so.
-    pub fn refusal(&self, uid: &str) -> Option<String> {
-        self.state().refused.get(uid).cloned()
     }
 
     /// What was to be written to a resource or its Machines was refused, or was not.
@@ -498,104 +428,10 @@ impl Fleet {
         self.started.elapsed()
     }
 
-    /// The Machine in whose place a NodeClaim waits for another is still there.
-    pub(crate) fn precedes(&self, uid: &str) {
-        self.state().predecessors.insert(uid.to_owned(), Instant::now());
-    }
-
-    /// How long ago the Machine in whose place a NodeClaim waits for another was last there, as far as we can know.
-    pub(crate) fn since_predecessor(&self, uid: &str) -> Duration {
-        self.state().predecessors.get(uid).unwrap_or(&self.started).elapsed()
-    }
-
-    /// Whether this is the first word of a NodeClaim's Machine not having become a node.
-    pub(crate) fn never_joined(&self, uid: &str) -> bool {
-        self.state().never_joined.insert(uid.to_owned())
-    }
-
-    /// For how long Delete has been asked for without the Machine going.
-    pub(crate) fn unheeded_for(&self, uid: &str) -> Duration {
-        let now = Instant::now();
-        now.saturating_duration_since(*self.state().unheeded.entry(uid.to_owned()).or_insert(now))
-    }
-
-    /// A NodeClaim's Machine is going at last.
-    pub(crate) fn is_heeded(&self, uid: &str) {
-        self.state().unheeded.remove(uid);
-    }
-
-    /// Whether it is time to ask the infrastructure of a NodeClaim's launch, which this counts as.
-    pub(crate) fn may_ask_infrastructure(&self, uid: &str) -> bool {
-        let (now, mut state) = (Instant::now(), self.state());
-        let last = state.asked_infrastructure.get(uid);
-        if last.is_some_and(|last| now.saturating_duration_since(*last) < BETWEEN_QUESTIONS) {
-            return false;
-        }
-        state.asked_infrastructure.insert(uid.to_owned(), now);
-        true
-    }
-
-    /// A NodeClaim's Machine has just been read from the server.
-    pub(crate) fn was_read(&self, uid: &str) {
-        self.state().read.insert(uid.to_owned(), Instant::now());
-    }
-
-    /// How long ago a NodeClaim's Machine was read from the server, if it was.
-    pub(crate) fn since_read(&self, uid: &str) -> Option<Duration> {
-        self.state().read.get(uid).map(Instant::elapsed)
-    }
-
-    /// What a NodeClaim's Machine that is to go runs on.
-    pub(crate) fn runs_on(&self, uid: &str, infrastructure: Reference) {
-        self.state().infrastructure.insert(uid.to_owned(), infrastructure);
-    }
-
-    /// What a NodeClaim's Machine ran on, if that was seen.
-    pub(crate) fn ran_on(&self, uid: &str) -> Option<Reference> {
-        self.state().infrastructure.get(uid).cloned()
-    }
-
-    /// A Machine of its own has been made for a NodeClaim.
-    pub(crate) fn made(&self, uid: &str) {
-        self.state().made.insert(uid.to_owned());
-    }
-
-    /// Whether a Machine of its own has been made for a NodeClaim by this process.
-    pub(crate) fn has_made(&self, uid: &str) -> bool {
-        self.state().made.contains(uid)
-    }
-
-    /// Replicas have been asked for, for these NodeClaims among others.
-    pub(crate) fn asked<'a>(&self, uids: impl Iterator<Item = &'a String>) {
-        let (now, mut state) = (self.clock.now(), self.state());
-        for uid in uids {
-            state.stages.entry(uid.clone()).or_default().asked.get_or_insert(now);
-        }
-    }
-
-    /// A NodeClaim's Machine waits for its infrastructure.
-    pub(crate) fn bootstrapped(&self, uid: &str) {
-        let (now, mut state) = (self.clock.now(), self.state());
-        state.stages.entry(uid.to_owned()).or_default().bootstrapped.get_or_insert(now);
-    }
-
-    /// How far the launch of a NodeClaim was seen to come.
-    pub(crate) fn stages(&self, uid: &str) -> Stages {
-        self.state().stages.get(uid).copied().unwrap_or_default()
-    }
-
     /// A NodeClaim is over.
-    pub fn forget(&self, claim: &NodeClaim) {
+    pub(crate) fn forget(&self, claim: &NodeClaim) {
         if let Some(uid) = claim.metadata.uid.as_deref() {
-            self.state().refused.remove(uid);
-            self.state().predecessors.remove(uid);
-            self.state().stages.remove(uid);
-            self.state().never_joined.remove(uid);
-            self.state().read.remove(uid);
-            self.state().made.remove(uid);
-            self.state().asked_infrastructure.remove(uid);
-            self.state().infrastructure.remove(uid);
-            self.is_heeded(uid);
+            self.journeys.forget(uid);
             self.pace.forget(uid);
             self.node_claims.forget(uid);
         }

@@ -11,28 +11,27 @@ use crate::names;
 
 /// What holds a resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Hold {
+pub(crate) struct Hold {
     /// What it means for us.
-    pub kind: HoldKind,
+    pub(crate) kind: HoldKind,
     /// In one word, as a condition has it.
-    pub reason: &'static str,
-    /// In a sentence.
-    pub message: String,
+    pub(crate) reason: &'static str,
+    pub(crate) message: String,
 }
 
 impl Hold {
     /// Whether Cluster API will not go on unless somebody mends something, such as a template that does not exist.
-    pub fn is_broken(&self) -> bool {
+    pub(crate) fn is_broken(&self) -> bool {
         self.kind == HoldKind::Waiting && matches!(self.reason, BLOCKED | REFUSED)
     }
 
     /// Whether the management cluster refused what Cluster API asked of it, such as for a quota: there is nothing to wait for.
-    pub fn is_refused(&self) -> bool {
+    pub(crate) fn is_refused(&self) -> bool {
         self.kind == HoldKind::Waiting && self.reason == REFUSED
     }
 
     /// Whether it is about whose the replicas are: Machines of their own are none.
-    pub fn is_about_replicas(&self) -> bool {
+    pub(crate) fn is_about_replicas(&self) -> bool {
         self.kind == HoldKind::NotOurs || self.reason == UNREADABLE
     }
 }
@@ -46,7 +45,7 @@ const UNREADABLE: &str = "ProtectedReplicasUnreadable";
 
 /// What a hold means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum HoldKind {
+pub(crate) enum HoldKind {
     /// Cluster API will go on by itself; waiting is all there is to do.
     Waiting,
     /// Nothing new is started; what goes may go.
@@ -58,7 +57,7 @@ pub enum HoldKind {
 }
 
 /// What holds the resource; the strictest of all. `launches_paused`: whether a pause of rollouts alone is no reason not to launch.
-pub fn hold(
+pub(crate) fn hold(
     scalable: &Scalable,
     sets: &[Arc<Scalable>],
     cluster: Option<&Cluster>,

@@ -13,7 +13,6 @@ use crate::client::hub::Hub;
 use crate::client::identity::OurCluster;
 use crate::client::scope::Ours;
 
-/// See the module.
 pub(crate) struct KnownFleet(Weak<Fleet>);
 
 impl KnownFleet {

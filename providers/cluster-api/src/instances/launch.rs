@@ -13,13 +13,14 @@ use karpenter_runtime::events::{Event, EventType, reference};
 use super::adoption::EXISTING;
 use super::bindings::Bound;
 use super::fleet::Fleet;
-use super::holds::HoldKind;
+use super::holds::{Hold, HoldKind};
 use super::ledger::is_our_mark;
 use super::node_claims::{AssignError, Target, facts};
 use super::pace::Turn;
 use super::{bindings, restoration, standalone, templates};
 use crate::client::fields::{Fields, parse_key};
 use crate::client::machine::Machine;
+use crate::client::scalable::ScalableKey;
 use crate::names;
 use crate::nodeclass::{ClusterAPINodeClass, DEFAULT_REGISTRATION_TIMEOUT, LaunchMode};
 
@@ -34,7 +35,7 @@ const A_MOMENT: Duration = Duration::from_secs(10);
 const PHASES: [&str; 3] = ["MachinePending", "BootstrapPending", "InfraProvisioning"];
 
 /// Launches what the NodeClaim asks for, or says how far that is.
-pub async fn create(fleet: &Arc<Fleet>, claim: &NodeClaim) -> Result<Launch, ProviderError> {
+pub(crate) async fn create(fleet: &Arc<Fleet>, claim: &NodeClaim) -> Result<Launch, ProviderError> {
     let launch = attempt(fleet, claim).await;
     if let Ok(Launch::Pending { reason, message, .. }) = &launch
         && (!PHASES.contains(&reason.as_str()) || age(fleet, claim) >= SLOW)
@@ -94,7 +95,7 @@ async fn attempt(fleet: &Arc<Fleet>, claim: &NodeClaim) -> Result<Launch, Provid
     if target.standalone {
         return standalone::launch(fleet, claim, &target).await;
     }
-    if let Some(why) = fleet.refusal(uid) {
+    if let Some(why) = fleet.journeys.refusal(uid) {
         return Err(ProviderError::insufficient_capacity(why));
     }
     waiting(fleet, claim, &target)
@@ -183,7 +184,7 @@ fn waiting(fleet: &Fleet, claim: &NodeClaim, target: &Target) -> Result<Launch, 
     let turn = fleet.pace.turn(uid);
     let hold = match &scalable {
         Some(scalable) => fleet.hold(scalable),
-        None => fleet.moves(id),
+        None => moves(fleet, id),
     };
     let is_frozen = hold.as_ref().is_some_and(|hold| hold.kind == HoldKind::NoWrites);
     // One that was made for a Machine is not launched, and has no turn.
@@ -193,22 +194,11 @@ fn waiting(fleet: &Fleet, claim: &NodeClaim, target: &Target) -> Result<Launch, 
             && !is_frozen
             && scalable.as_ref().is_some_and(|scalable| fleet.is_limited(scalable))
     };
-    let age = match turn {
-        // Its clock starts at its turn.
-        Some(Turn::Waits) => Duration::ZERO,
-        Some(Turn::Came(at)) => at.elapsed(),
-        // Nobody has looked yet whether its turn has come. Where nothing may be written nobody will.
-        None if awaits_turn() => Duration::ZERO,
-        None => age(fleet, claim),
-    };
-    // Nor does Cluster API put another in the place of one that is still being drained.
     let predecessor = predecessor(fleet, claim);
     if predecessor.is_some() {
-        fleet.precedes(uid);
+        fleet.journeys.precedes(uid);
     }
-    let age = if succeeds(claim).is_some() { age.min(fleet.since_predecessor(uid)) } else { age };
-    // Cluster API makes one Machine of a MachineSet after the other: while they come, its turn is yet to come.
-    let age = fleet.since_birth(id).map_or(age, |since| age.min(since));
+    let age = under_way(fleet, claim, id, turn, awaits_turn);
     let handle = LaunchHandle(target.to_string());
     if let Some(message) = away(fleet) {
         return Ok(Launch::Pending { reason: "ManagementUnavailable".to_owned(), message, handle });
@@ -262,6 +252,45 @@ fn waiting(fleet: &Fleet, claim: &NodeClaim, target: &Target) -> Result<Launch, 
     };
     fleet.poke(id);
     Ok(Launch::Pending { reason, message, handle })
+}
+
+/// That a resource which is out of sight may be on its way to another management cluster: its Cluster is paused, or gone as well.
+fn moves(fleet: &Fleet, id: &ScalableKey) -> Option<Hold> {
+    let (reason, message) = match fleet.mirror.cluster() {
+        None => ("ManagementUnavailable", format!("{id} and its Cluster are not to be found")),
+        Some(cluster) if cluster.paused => ("Paused", format!("{id} is gone, and the Cluster is paused")),
+        Some(_) => return None,
+    };
+    Some(Hold { kind: HoldKind::NoWrites, reason, message })
+}
+
+/// For how long it could have had a Machine: what goes before it is not its time.
+fn under_way(
+    fleet: &Fleet,
+    claim: &NodeClaim,
+    id: &ScalableKey,
+    turn: Option<Turn>,
+    awaits_turn: impl FnOnce() -> bool,
+) -> Duration {
+    let age = match turn {
+        // Its clock starts at its turn.
+        Some(Turn::Waits) => Duration::ZERO,
+        Some(Turn::Came(at)) => at.elapsed(),
+        // Nobody has looked yet whether its turn has come. Where nothing may be written nobody will.
+        None if awaits_turn() => Duration::ZERO,
+        None => age(fleet, claim),
+    };
+    // Nor does Cluster API put another in the place of one that is still being drained.
+    let age = match succeeds(claim) {
+        Some(_) => {
+            let uid = claim.metadata.uid.as_deref().unwrap_or_default();
+            // What was there before us may have been there until we began.
+            age.min(fleet.journeys.since_predecessor(uid).unwrap_or_else(|| fleet.since_start()))
+        }
+        None => age,
+    };
+    // Cluster API makes one Machine of a MachineSet after the other: while they come, its turn is yet to come.
+    fleet.since_birth(id).map_or(age, |since| age.min(since))
 }
 
 /// The uid of the NodeClaim that this one succeeds, if it does.
@@ -340,7 +369,7 @@ pub(super) async fn progress(
         let age = age(fleet, claim).min(fleet.clock.undoubted_since(machine.created));
         let (reason, message) = machine.waits_for();
         if reason == "InfraProvisioning" {
-            fleet.bootstrapped(uid);
+            fleet.journeys.bootstrapped(uid, fleet.clock.now());
         }
         let handle = LaunchHandle(target.to_string());
         if let Some(message) = away(fleet) {
@@ -351,31 +380,10 @@ pub(super) async fn progress(
         }
         return Ok(Launch::Pending { reason: reason.to_owned(), message, handle });
     };
-    if let Some(created) = &claim.metadata.creation_timestamp {
-        let took = fleet.clock.since(created.0).as_secs_f64();
-        let resource = id.to_string();
-        fleet.metrics.launch_seconds.observe(&[&resource], took);
-        let phase = |phase: &str, took: f64| {
-            fleet.metrics.phase_seconds.observe(&[&resource, phase], took.max(0.0));
-        };
-        // One that was there before its NodeClaim was not waited for. Times are the management cluster's, ours may differ.
-        let since = |at: Timestamp| at.duration_since(created.0).as_secs_f64().max(0.0);
-        let machine = since(machine.created);
-        let stages = fleet.stages(uid);
-        let asked = stages.asked.map(|at| since(at).min(machine));
-        if let Some(asked) = asked {
-            phase("scale", asked);
-        }
-        phase("machine", machine - asked.unwrap_or_default());
-        let bootstrapped = stages.bootstrapped.map(|at| since(at).max(machine));
-        if let Some(bootstrapped) = bootstrapped {
-            phase("bootstrap", bootstrapped - machine);
-        }
-        phase("infrastructure", took - bootstrapped.unwrap_or(machine));
-    }
+    observe_phases(fleet, claim, machine, &id);
     let class = fleet.node_class(&claim.spec.node_class_ref.name);
     let offers = class.map(|class| fleet.offers(&class));
-    let entry = offers.as_ref().and_then(|offers| fleet.entry_of(offers, machine, &id));
+    let entry = offers.as_ref().and_then(|offers| offers.entry_of(machine, &id));
     let instance_type = entry.as_ref().zip(offers.as_ref()).map(|(e, o)| &o.catalog.types[e.instance_type]);
     let list = conversion::resource_list;
     Ok(Launch::Launched(Box::new(LaunchedInstance {
@@ -386,6 +394,31 @@ pub(super) async fn progress(
         capacity: instance_type.map(|t| list(&t.capacity)).unwrap_or_default(),
         allocatable: instance_type.map(|t| list(&conversion::allocatable(t))).unwrap_or_default(),
     })))
+}
+
+/// Counts how long a launch took, and each phase of it.
+fn observe_phases(fleet: &Fleet, claim: &NodeClaim, machine: &Machine, id: &ScalableKey) {
+    let Some(created) = &claim.metadata.creation_timestamp else { return };
+    let took = fleet.clock.since(created.0).as_secs_f64();
+    let resource = id.to_string();
+    fleet.metrics.launch_seconds.observe(&[&resource], took);
+    let phase = |phase: &str, took: f64| {
+        fleet.metrics.phase_seconds.observe(&[&resource, phase], took.max(0.0));
+    };
+    // One that was there before its NodeClaim was not waited for. Times are the management cluster's, ours may differ.
+    let since = |at: Timestamp| at.duration_since(created.0).as_secs_f64().max(0.0);
+    let machine = since(machine.created);
+    let stages = fleet.journeys.stages(claim.metadata.uid.as_deref().unwrap_or_default());
+    let asked = stages.asked.map(|at| since(at).min(machine));
+    if let Some(asked) = asked {
+        phase("scale", asked);
+    }
+    phase("machine", machine - asked.unwrap_or_default());
+    let bootstrapped = stages.bootstrapped.map(|at| since(at).max(machine));
+    if let Some(bootstrapped) = bootstrapped {
+        phase("bootstrap", bootstrapped - machine);
+    }
+    phase("infrastructure", took - bootstrapped.unwrap_or(machine));
 }
 
 /// What the launch of a NodeClaim that has a target will come to.
@@ -411,7 +444,7 @@ async fn early_id(fleet: &Fleet, claim: &NodeClaim, machine: &Machine) -> Option
     let class = fleet.node_class(&claim.spec.node_class_ref.name);
     let to_register = class.map_or(DEFAULT_REGISTRATION_TIMEOUT, |class| class.registration_timeout());
     // A young Machine changes several times a second, and each time the core is woken.
-    if timeout(fleet, claim) > to_register || !fleet.may_ask_infrastructure(uid) {
+    if timeout(fleet, claim) > to_register || !fleet.journeys.may_ask_infrastructure(uid) {
         return None;
     }
     let found = fleet.hub.get(infrastructure).await.ok()?;

@@ -41,7 +41,7 @@ const ENDPOINT_RETRY: Duration = Duration::from_secs(60);
 
 /// What has been learnt.
 #[derive(Debug, Default)]
-pub struct Lessons(Mutex<State>);
+pub(crate) struct Lessons(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
@@ -56,9 +56,9 @@ struct State {
     recalled: BTreeMap<String, Option<String>>,
     /// Why prices cannot be had, by NodeClass and by what they are from.
     unknown_prices: BTreeMap<(String, PricesFrom), Vec<String>>,
-    /// By NodeClass.
+    /// ConfigMaps with prices, by NodeClass.
     config_maps: BTreeMap<String, Source<ConfigMapReference, String>>,
-    /// By NodeClass.
+    /// Endpoints that tell prices, by NodeClass.
     endpoints: BTreeMap<String, Source<String, f64>>,
 }
 
@@ -117,7 +117,11 @@ struct Source<N, P> {
 
 impl Lessons {
     /// What is known about the nodes of these resources as they are: what was learnt of another template is another node's.
-    pub fn learnt(&self, scalables: &[Arc<Scalable>], mirror: &Mirror) -> BTreeMap<ScalableKey, Learnt> {
+    pub(crate) fn learnt(
+        &self,
+        scalables: &[Arc<Scalable>],
+        mirror: &Mirror,
+    ) -> BTreeMap<ScalableKey, Learnt> {
         let state = self.lock();
         let lesson = |scalable: &Arc<Scalable>| {
             let lesson = state.nodes.get(&scalable.id)?;
@@ -128,7 +132,7 @@ impl Lessons {
     }
 
     /// Those of these resources whose nodes turned out to be spot, as they are made now.
-    pub fn spot(&self, scalables: &[Arc<Scalable>], mirror: &Mirror) -> BTreeSet<ScalableKey> {
+    pub(crate) fn spot(&self, scalables: &[Arc<Scalable>], mirror: &Mirror) -> BTreeSet<ScalableKey> {
         let state = self.lock();
         let is_spot = |scalable: &&Arc<Scalable>| {
             state.spot.get(&scalable.id).is_some_and(|made| made.may_be(&Made::of(scalable, mirror)))
@@ -202,7 +206,7 @@ impl Lessons {
     }
 
     /// The prices that the ConfigMap and the endpoint tell which the NodeClass names now.
-    pub fn told(&self, class: &ClusterAPINodeClass) -> Told {
+    pub(crate) fn told(&self, class: &ClusterAPINodeClass) -> Told {
         let state = self.lock();
         let pricing = class.spec.as_ref().and_then(|spec| spec.pricing.as_ref());
         let config_map = pricing.and_then(|pricing| pricing.config_map_ref.as_ref());
@@ -214,7 +218,7 @@ impl Lessons {
     }
 
     /// Counts changes.
-    pub fn version(&self) -> u64 {
+    pub(crate) fn version(&self) -> u64 {
         self.lock().version
     }
 

@@ -58,44 +58,40 @@ use crate::names;
 use crate::planted::{Fault, is_planted};
 
 /// The mark of a Machine nobody wants; otherwise it is the uid of the NodeClaim it was claimed for.
-pub const SURPLUS_MARK: &str = "karpenter-surplus";
+pub(crate) const SURPLUS_MARK: &str = "karpenter-surplus";
 
 /// A NodeClaim, as far as the ledger cares.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ClaimFacts {
-    /// Its name.
-    pub name: String,
-    /// Its uid.
-    pub uid: String,
-    /// When it was made.
-    pub created: Timestamp,
+pub(crate) struct ClaimFacts {
+    pub(crate) name: String,
+    pub(crate) uid: String,
+    pub(crate) created: Timestamp,
     /// Its instance's id, once known.
-    pub provider_id: Option<String>,
+    pub(crate) provider_id: Option<String>,
     /// The Machine that the Go provider bound it to.
-    pub bound_to: Option<ObjectKey>,
+    pub(crate) bound_to: Option<ObjectKey>,
 }
 
 /// What may be done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rules {
+pub(crate) struct Rules {
     /// Whether it takes part: in a NodeClass, and its replicas are ours to set.
-    pub takes_part: bool,
+    pub(crate) takes_part: bool,
     /// Whether the level may fall.
-    pub may_lower: bool,
+    pub(crate) may_lower: bool,
     /// Whether Machines older than our epoch may serve NodeClaims.
-    pub adopt_unclaimed: bool,
+    pub(crate) adopt_unclaimed: bool,
     /// For how long a Machine or replica nobody waits for is kept.
-    pub surplus_after: Duration,
+    pub(crate) surplus_after: Duration,
     /// How far the level may rise.
-    pub rise: Rise,
+    pub(crate) rise: Rise,
     /// How many Machines may be on their way at once.
-    pub most_launching: Option<usize>,
+    pub(crate) most_launching: Option<usize>,
 }
 
 /// How far a level may rise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rise {
-    /// Not at all.
+pub(crate) enum Rise {
     Never,
     /// As far as it takes to keep the Machines that are there.
     ToWhatIsThere,
@@ -105,30 +101,30 @@ pub enum Rise {
 
 /// Since when things have been as they are; kept between two looks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Sightings {
+pub(crate) struct Sightings {
     /// Free Machines, by uid.
-    pub free: BTreeMap<String, Instant>,
+    pub(crate) free: BTreeMap<String, Instant>,
     /// Replicas that have no Machine and nobody waits for.
-    pub unborn: Option<Instant>,
+    pub(crate) unborn: Option<Instant>,
     /// Replicas that nobody needs while a rollout is under way.
-    pub idle: Option<Instant>,
+    pub(crate) idle: Option<Instant>,
     /// Free Machines, by uid, from when they were first seen on.
-    pub seen: BTreeMap<String, Instant>,
+    pub(crate) seen: BTreeMap<String, Instant>,
     /// When the resource was last seen about to shrink: its level was lowered, or it had more Machines than that.
-    pub shrank: Option<Instant>,
+    pub(crate) shrank: Option<Instant>,
     /// When its level was last lowered, unless that is long ago.
-    pub lowered: Option<Instant>,
+    pub(crate) lowered: Option<Instant>,
     /// How many Machines may come to be, by levels that MachineSets may yet go by.
-    pub most: Option<Most>,
+    pub(crate) most: Option<Most>,
     /// Machines, by uid, of which MachineSets may yet have to hear that they go: since when they do.
-    pub leaving: BTreeMap<String, Instant>,
+    pub(crate) leaving: BTreeMap<String, Instant>,
     /// All Machines, by uid.
-    pub there: BTreeSet<String>,
+    pub(crate) there: BTreeSet<String>,
 }
 
 impl Sightings {
     /// The level is lowered now: what it was, and what is there, may be what MachineSets go by for a while.
-    pub fn reckon_with(&mut self, level: i32, machines: usize) {
+    pub(crate) fn reckon_with(&mut self, level: i32, machines: usize) {
         let there = count(machines);
         let machines = self.most.map_or(0, |most| most.machines).max(level).max(there);
         self.most = Some(Most { machines, there, stirred: Instant::now() });
@@ -137,13 +133,12 @@ impl Sightings {
 
 /// The most Machines that a resource may come to have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Most {
-    /// So many.
-    pub machines: i32,
+pub(crate) struct Most {
+    pub(crate) machines: i32,
     /// So many of them were there.
-    pub there: i32,
+    pub(crate) there: i32,
     /// When replicas were last unborn, a Machine was born, or the level was lowered.
-    pub stirred: Instant,
+    pub(crate) stirred: Instant,
 }
 
 /// So long Cluster API has for settling on as many Machines as the level says before one that is too many counts as there to stay.
@@ -156,41 +151,39 @@ pub(super) const AFTER_SHRINKING: Duration = Duration::from_secs(5);
 /// the level. One that heard of the level first would take another Machine.
 pub(super) const HEARD: Duration = Duration::from_secs(3);
 
-/// What there is.
+/// What a plan is made from.
 #[derive(Clone, Debug)]
-pub struct Situation<'a> {
-    /// The resource.
-    pub scalable: &'a Scalable,
-    /// Its Machines.
-    pub machines: &'a [Machine],
+pub(crate) struct Situation<'a> {
+    pub(crate) scalable: &'a Scalable,
+    pub(crate) machines: &'a [Machine],
     /// How many replicas its MachineSets are to have in all, where it has any.
-    pub in_sets: Option<i32>,
+    pub(crate) in_sets: Option<i32>,
     /// Bounds of its size.
-    pub bounds: (i32, Option<i32>),
+    pub(crate) bounds: (i32, Option<i32>),
     /// Live NodeClaims that target it, in any order.
-    pub targeting: &'a [ClaimFacts],
+    pub(crate) targeting: &'a [ClaimFacts],
     /// NodeClaims on their way out that the Go provider bound to its Machines.
-    pub ending: &'a [ClaimFacts],
+    pub(crate) ending: &'a [ClaimFacts],
     /// NodeClaims that are known not to exist any more, by uid.
-    pub gone: &'a BTreeSet<String>,
+    pub(crate) gone: &'a BTreeSet<String>,
     /// Machines, by uid, that may not be written to: they are as they are.
-    pub set_aside: &'a BTreeSet<String>,
+    pub(crate) set_aside: &'a BTreeSet<String>,
     /// Machines, by uid, that are to get NodeClaims as soon as that can be: who waits may have them, but they are no surplus.
-    pub awaited: &'a BTreeSet<String>,
-    /// Our workload cluster.
-    pub owner: &'a str,
+    pub(crate) awaited: &'a BTreeSet<String>,
+    /// Our workload cluster, by the uid of its namespace kube-system.
+    pub(crate) owner: &'a str,
     /// What may be done.
-    pub rules: Rules,
+    pub(crate) rules: Rules,
     /// The rollout under way.
-    pub rollout: Option<&'a Rollout>,
+    pub(crate) rollout: Option<&'a Rollout>,
     /// Whether somebody else has set its replicas since we last did, while we were away: our time with it begins anew.
-    pub anew: bool,
+    pub(crate) anew: bool,
     /// What was seen before.
-    pub sightings: &'a Sightings,
+    pub(crate) sightings: &'a Sightings,
     /// The time, as objects have it.
-    pub now: Timestamp,
+    pub(crate) now: Timestamp,
     /// The time, for waiting.
-    pub instant: Instant,
+    pub(crate) instant: Instant,
 }
 
 impl Situation<'_> {
@@ -221,59 +214,57 @@ impl Situation<'_> {
 
 /// The beginning of our time with a resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Enrolment {
+pub(crate) struct Enrolment {
     /// What is older is not ours.
-    pub epoch: Timestamp,
+    pub(crate) epoch: Timestamp,
     /// How many replicas are not ours.
-    pub protected: i32,
+    pub(crate) protected: i32,
 }
 
 /// What is to be done, in this order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Plan {
+pub(crate) struct Plan {
     /// Write down that we scale it from now on.
-    pub enrol: Option<Enrolment>,
+    pub(crate) enrol: Option<Enrolment>,
     /// Write down that we scale it no more.
-    pub dismiss: bool,
+    pub(crate) dismiss: bool,
     /// Claim these Machines for these NodeClaims.
-    pub claims: Vec<(ObjectKey, ClaimFacts)>,
+    pub(crate) claims: Vec<(ObjectKey, ClaimFacts)>,
     /// Mark these Machines, with this mark.
-    pub marks: Vec<(ObjectKey, String)>,
-    /// Set the level.
-    pub replicas: Option<i32>,
-    /// Delete these Machines.
-    pub removals: Vec<ObjectKey>,
+    pub(crate) marks: Vec<(ObjectKey, String)>,
+    pub(crate) replicas: Option<i32>,
+    pub(crate) removals: Vec<ObjectKey>,
     /// These NodeClaims find no room here.
-    pub refused: Vec<ClaimFacts>,
+    pub(crate) refused: Vec<ClaimFacts>,
     /// The uids of NodeClaims that have no Machine after this and are not refused, those first whose turn is first.
-    pub unserved: Vec<String>,
+    pub(crate) unserved: Vec<String>,
     /// How many of the last of these the limit of launches at once holds back.
-    pub held_back: usize,
+    pub(crate) held_back: usize,
     /// Whether Machines are being replaced meanwhile.
-    pub in_rollout: bool,
+    pub(crate) in_rollout: bool,
     /// NodeClaims that the Go provider bound to a Machine that is another NodeClaim's.
-    pub doubles: Vec<ClaimFacts>,
+    pub(crate) doubles: Vec<ClaimFacts>,
     /// Look again after this long, even if nothing happens.
-    pub look_again: Option<Duration>,
+    pub(crate) look_again: Option<Duration>,
     /// To be kept for the next look.
-    pub sightings: Sightings,
+    pub(crate) sightings: Sightings,
     /// How it stands.
-    pub counts: Counts,
+    pub(crate) counts: Counts,
 }
 
 /// How many Machines of each kind there are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub(crate) struct Counts {
     /// Claimed by us.
-    pub claimed: i32,
+    pub(crate) claimed: i32,
     /// Not ours.
-    pub foreign: i32,
+    pub(crate) foreign: i32,
     /// Born since our epoch and claimed by nobody.
-    pub free: i32,
+    pub(crate) free: i32,
     /// NodeClaims without a Machine.
-    pub waiting: i32,
+    pub(crate) waiting: i32,
     /// Marked or being deleted.
-    pub leaving: i32,
+    pub(crate) leaving: i32,
 }
 
 /// Machines by what they are to us.
@@ -288,7 +279,7 @@ pub(super) struct Sorted<'a> {
 }
 
 /// What is to be done about a scalable resource.
-pub fn plan(situation: &Situation<'_>) -> Plan {
+pub(crate) fn plan(situation: &Situation<'_>) -> Plan {
     let epoch = enrolled(situation);
     let sorted = sort(situation, epoch);
     let mut plan = Plan { in_rollout: situation.rollout.is_some(), ..Plan::default() };
@@ -363,7 +354,7 @@ pub fn plan(situation: &Situation<'_>) -> Plan {
 
 /// Since when we scale a resource. One that is younger than that was moved or restored, and so were its Machines: what is not ours would be
 /// young enough to be.
-pub fn epoch(scalable: &Scalable) -> Option<Timestamp> {
+pub(crate) fn epoch(scalable: &Scalable) -> Option<Timestamp> {
     let epoch: Timestamp = scalable.annotations.get(names::EPOCH)?.parse().ok()?;
     (epoch.as_second() >= scalable.created.as_second()).then_some(epoch)
 }
@@ -397,7 +388,7 @@ pub(super) fn rise(situation: &Situation<'_>, sorted: &Sorted<'_>, protected: i3
 
 /// How many more nodes a resource may give to NodeClaims besides those that wait for it; `None` is any number. By what [`plan`] counts, or
 /// NodeClaims would be sent here only to be turned away.
-pub fn room(situation: &Situation<'_>) -> Option<usize> {
+pub(crate) fn room(situation: &Situation<'_>) -> Option<usize> {
     let max = usize::try_from(situation.bounds.1?).unwrap_or(0);
     let sorted = sort(situation, enrolled(situation));
     let reserve = reserve(protected_now(situation, &sorted), &sorted);
@@ -456,7 +447,7 @@ fn not_ours(situation: &Situation<'_>, sorted: &Sorted<'_>) -> i32 {
 }
 
 /// How many replicas are neither ours nor known not to be.
-pub fn untold(scalable: &Scalable, machines: &[Machine], owner: &str) -> i32 {
+pub(crate) fn untold(scalable: &Scalable, machines: &[Machine], owner: &str) -> i32 {
     let live = || machines.iter().filter(|machine| !machine.deleting);
     let ours = |machine: &&Machine| {
         machine.claim().map_or_else(|| is_our_mark(machine), |claim| claim.owner == owner)
@@ -471,7 +462,7 @@ pub fn untold(scalable: &Scalable, machines: &[Machine], owner: &str) -> i32 {
 
 /// For how many of those that wait we may have asked, when we were here last: for a replica that is not born yet each, or a Machine that has
 /// no Node yet and is no older than who waits. What has a Node has been there for longer, and somebody may use it.
-pub fn asked_for(scalable: &Scalable, machines: &[Machine], waiting: &[&ClaimFacts]) -> i32 {
+pub(crate) fn asked_for(scalable: &Scalable, machines: &[Machine], waiting: &[&ClaimFacts]) -> i32 {
     let live = machines.iter().filter(|machine| !machine.deleting);
     let unborn = usize::try_from(scalable.replicas - count(live.clone().count())).unwrap_or(0);
     let fresh = live.filter(|m| m.claim().is_none() && !m.is_marked() && m.node_name.is_none());
@@ -493,7 +484,7 @@ fn is_followed(situation: &Situation<'_>) -> bool {
 }
 
 /// Machines born since our epoch that are nobody's, but for the oldest, which make up for protected ones that were replaced.
-pub fn unclaimed<'a>(scalable: &Scalable, machines: &'a [Machine]) -> Vec<&'a Machine> {
+pub(crate) fn unclaimed<'a>(scalable: &Scalable, machines: &'a [Machine]) -> Vec<&'a Machine> {
     let Some(epoch) = epoch(scalable) else { return Vec::new() };
     let nobodys = machines.iter().filter(|m| m.claim().is_none() && !m.deleting && !m.is_marked());
     let (mut born, before): (Vec<_>, Vec<_>) =
@@ -745,7 +736,7 @@ fn is_unreadable(situation: &Situation<'_>) -> bool {
 }
 
 /// Whether we marked it: only then is it ours to delete.
-pub fn is_our_mark(machine: &Machine) -> bool {
+pub(crate) fn is_our_mark(machine: &Machine) -> bool {
     let mark = machine.annotations.get(names::DELETE_MACHINE);
     mark.is_some_and(|mark| mark == SURPLUS_MARK) || is_marked_for_its_claim(machine)
 }
@@ -771,12 +762,12 @@ pub(super) fn count(number: usize) -> i32 {
 
 impl Plan {
     /// Has it looked at again after this long.
-    pub fn look_again(&mut self, after: Duration) {
+    pub(crate) fn look_again(&mut self, after: Duration) {
         self.look_again = Some(self.look_again.map_or(after, |before| before.min(after)));
     }
 
     /// Whether anything is to be written.
-    pub fn writes(&self) -> bool {
+    pub(crate) fn writes(&self) -> bool {
         self.enrol.is_some()
             || self.dismiss
             || !self.claims.is_empty()

@@ -26,16 +26,74 @@ pub(super) fn level(
     plan: &mut Plan,
 ) {
     let current = situation.scalable.replicas;
-    let total = count(situation.machines.len());
-    let newly_marked: BTreeSet<&ObjectKey> = plan.marks.iter().map(|(key, _)| key).collect();
+    let newly_marked = newly_marked(plan);
     let stays = |machines: &[&Machine]| machines.iter().filter(|m| !newly_marked.contains(&m.key)).count();
     let (claimed, free) = (stays(&sorted.claimed), stays(&sorted.free));
     let settled = claimed + sorted.foreign.len() + reserve;
     // Free Machines beyond the reserve serve those that wait, or are kept for a while.
     let spare = free.saturating_sub(reserve);
-    let mut wanted = waiting.len();
+    let wanted = admit(situation, sorted, waiting, (settled, spare), plan);
     let (min, max) = situation.bounds;
-    if let Some(max) = max {
+    // What is spare is there without our asking (in a rollout there is one more at times): it never raises the level.
+    let needed = count(settled + wanted).max(min).min(max.unwrap_or(i32::MAX));
+    let want = count(settled + wanted.max(spare)).max(min);
+    // A greatest size that was set below what is in use takes nothing away.
+    let in_use = needed.max(count(settled));
+    let needed = match is_planted(Fault::AsksAgain) && !plan.unserved.is_empty() {
+        true => (current + count(plan.unserved.len())).min(max.unwrap_or(i32::MAX)),
+        false => needed,
+    };
+
+    let mut next = current;
+    if needed > current {
+        next = match rise(situation, sorted, protected) {
+            Rise::Never => current,
+            Rise::ToWhatIsThere => needed.min(count(claimed + sorted.foreign.len() + free)).max(current),
+            Rise::ToWhatIsNeeded => needed,
+        };
+    } else if !may_lower(situation) {
+        // It stays.
+    } else if want < current && situation.rollout.is_none() {
+        next = lowered(situation, sorted, want, plan);
+    } else if is_planted(Fault::LowersInRollouts) && in_use < current {
+        next = in_use;
+    } else if let Some(rollout) = situation.rollout.filter(|_| in_use < current) {
+        next = level_in_rollout(
+            situation,
+            sorted,
+            rollout,
+            keep.get(reserve..).unwrap_or_default(),
+            (in_use, want),
+            plan,
+        );
+    }
+    if next != current {
+        plan.replicas = Some(next);
+    }
+
+    plan.removals = removals(situation, sorted, next, &plan.marks);
+    if !plan.removals.is_empty() && is_news(situation, next, plan.sightings.lowered) {
+        plan.removals.clear();
+        plan.look_again(AFTER_SHRINKING);
+    }
+}
+
+/// Machines that are to be marked by this plan.
+fn newly_marked(plan: &Plan) -> BTreeSet<ObjectKey> {
+    plan.marks.iter().map(|(key, _)| key.clone()).collect()
+}
+
+/// How many of those that wait are to have a Machine, of `spare` ones or new ones beside those that are `settled`. Who finds no room below
+/// the greatest size is turned away; who comes when as many as may be are on their way waits for a turn.
+fn admit(
+    situation: &Situation<'_>,
+    sorted: &Sorted<'_>,
+    waiting: &[&ClaimFacts],
+    (settled, spare): (usize, usize),
+    plan: &mut Plan,
+) -> usize {
+    let mut wanted = waiting.len();
+    if let Some(max) = situation.bounds.1 {
         let room = usize::try_from(max).unwrap_or(0).saturating_sub(settled).max(spare);
         if wanted > room {
             let unserved =
@@ -60,73 +118,41 @@ pub(super) fn level(
         claims.any(|claim| claim.uid == uid)
     };
     plan.unserved = waiting.iter().map(|claim| claim.uid.clone()).filter(|uid| !served(uid)).collect();
-    let stays = sorted.claimed.iter().chain(&sorted.foreign).filter(|m| !newly_marked.contains(&m.key));
-    let steady = plan.claims.is_empty() && stays.clone().all(|machine| machine.is_steady());
+    wanted
+}
+
+/// The level on the way down to `want` while nothing is rolled out: as low as MachineSets take nothing but what is marked or deleted. It is
+/// lower than that once replicas that nobody needs have stayed unborn for long enough.
+fn lowered(situation: &Situation<'_>, sorted: &Sorted<'_>, want: i32, plan: &mut Plan) -> i32 {
+    let current = situation.scalable.replicas;
+    let total = count(situation.machines.len());
+    let newly_marked = newly_marked(plan);
+    let mut stay = sorted.claimed.iter().chain(&sorted.foreign).filter(|m| !newly_marked.contains(&m.key));
+    let steady = plan.claims.is_empty() && stay.all(|machine| machine.is_steady());
     let foreseen = usize::try_from(total - current).unwrap_or(0);
     let deleting = if steady { sorted.deleting } else { sorted.deleting.min(foreseen) };
     let leaving = deleting + sorted.marked.len() + newly_marked.len();
-    // What is spare is there without our asking (in a rollout there is one more at times): it never raises the level.
-    let needed = count(settled + wanted).max(min).min(max.unwrap_or(i32::MAX));
-    let want = count(settled + wanted.max(spare)).max(min);
-    // A greatest size that was set below what is in use takes nothing away.
-    let in_use = needed.max(count(settled));
-    let needed = match is_planted(Fault::AsksAgain) && !plan.unserved.is_empty() {
-        true => (current + count(plan.unserved.len())).min(max.unwrap_or(i32::MAX)),
-        false => needed,
-    };
-
-    let mut next = current;
-    if needed > current {
-        next = match rise(situation, sorted, protected) {
-            Rise::Never => current,
-            Rise::ToWhatIsThere => needed.min(count(claimed + sorted.foreign.len() + free)).max(current),
-            Rise::ToWhatIsNeeded => needed,
-        };
-    } else if !may_lower(situation) {
-        // It stays.
-    } else if want < current && situation.rollout.is_none() {
-        let most = plan.sightings.most.unwrap_or_else(|| situation.most(sorted.marked.len()));
-        let safe = most.machines - count(leaving);
-        next = want.max(safe);
-        if next > want {
-            if most.machines > current.max(total) {
-                // What MachineSets have yet to hear of is over soon.
-                let rest = AFTER_SHRINKING.saturating_sub(situation.age(most.stirred));
-                plan.look_again(rest.max(Duration::from_secs(1)));
-            }
-            let since = situation.sightings.unborn.unwrap_or(situation.instant);
-            let age = situation.age(since);
-            let rest = situation.rules.surplus_after.saturating_sub(age);
-            // One that is born now is what MachineSets take, unless another has no healthy Node either.
-            if rest.is_zero() && steady {
-                next = want;
-            } else {
-                plan.sightings.unborn = Some(since);
-                plan.look_again(if rest.is_zero() { SETTLING } else { rest });
-            }
+    let most = plan.sightings.most.unwrap_or_else(|| situation.most(sorted.marked.len()));
+    let safe = most.machines - count(leaving);
+    let mut next = want.max(safe);
+    if next > want {
+        if most.machines > current.max(total) {
+            // What MachineSets have yet to hear of is over soon.
+            let rest = AFTER_SHRINKING.saturating_sub(situation.age(most.stirred));
+            plan.look_again(rest.max(Duration::from_secs(1)));
         }
-        next = next.min(current);
-    } else if is_planted(Fault::LowersInRollouts) && in_use < current {
-        next = in_use;
-    } else if let Some(rollout) = situation.rollout.filter(|_| in_use < current) {
-        next = level_in_rollout(
-            situation,
-            sorted,
-            rollout,
-            keep.get(reserve..).unwrap_or_default(),
-            (in_use, want),
-            plan,
-        );
+        let since = situation.sightings.unborn.unwrap_or(situation.instant);
+        let age = situation.age(since);
+        let rest = situation.rules.surplus_after.saturating_sub(age);
+        // One that is born now is what MachineSets take, unless another has no healthy Node either.
+        if rest.is_zero() && steady {
+            next = want;
+        } else {
+            plan.sightings.unborn = Some(since);
+            plan.look_again(if rest.is_zero() { SETTLING } else { rest });
+        }
     }
-    if next != current {
-        plan.replicas = Some(next);
-    }
-
-    plan.removals = removals(situation, sorted, next, &plan.marks);
-    if !plan.removals.is_empty() && is_news(situation, next, plan.sightings.lowered) {
-        plan.removals.clear();
-        plan.look_again(AFTER_SHRINKING);
-    }
+    next.min(current)
 }
 
 /// Whether MachineSets may yet have to hear that the level is as low as this. In a rollout they have more replicas at any time.

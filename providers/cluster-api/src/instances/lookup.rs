@@ -13,7 +13,7 @@ use crate::client::machine::Machine;
 use crate::names;
 
 /// Every instance this cluster has.
-pub async fn list(fleet: &Arc<Fleet>) -> Result<Vec<NodeClaim>, ProviderError> {
+pub(crate) async fn list(fleet: &Arc<Fleet>) -> Result<Vec<NodeClaim>, ProviderError> {
     fleet.ready().await?;
     let count = fleet.census.count(&fleet.hub).await.map_err(ProviderError::other)?;
     count.is_complete()?;
@@ -22,7 +22,7 @@ pub async fn list(fleet: &Arc<Fleet>) -> Result<Vec<NodeClaim>, ProviderError> {
 }
 
 /// The instance of this id.
-pub async fn get(fleet: &Arc<Fleet>, provider_id: &str) -> Result<NodeClaim, ProviderError> {
+pub(crate) async fn get(fleet: &Arc<Fleet>, provider_id: &str) -> Result<NodeClaim, ProviderError> {
     if provider_id.is_empty() {
         return Err(ProviderError::other("an empty provider id names no Machine"));
     }
@@ -68,7 +68,7 @@ fn node_claim(fleet: &Fleet, machine: &Machine) -> NodeClaim {
     let scalable = id.as_ref().and_then(|id| fleet.mirror.scalable(id));
     let class = scalable.as_ref().and_then(|scalable| fleet.node_class_of(scalable));
     let offers = class.as_ref().map(|class| fleet.offers(class));
-    let entry = offers.as_ref().zip(id.as_ref()).and_then(|(offers, id)| fleet.entry_of(offers, machine, id));
+    let entry = offers.as_ref().zip(id.as_ref()).and_then(|(offers, id)| offers.entry_of(machine, id));
     let instance_type = entry.as_ref().zip(offers.as_ref()).map(|(e, o)| &o.catalog.types[e.instance_type]);
     let claim = machine.claim();
     let status = NodeClaimStatus {

@@ -23,7 +23,7 @@ use super::ledger::ClaimFacts;
 use crate::client::fields::parse_key;
 use crate::client::machine::Machine;
 use crate::client::scalable::ScalableKey;
-use crate::instancetypes::kept::Kept;
+use crate::instancetypes::kept::RunsAs;
 use crate::names;
 use crate::nodeclass::LaunchMode;
 
@@ -36,30 +36,29 @@ const RECENT: Duration = Duration::from_secs(60);
 
 /// What a NodeClaim waits for a Machine from, as its annotation says: `[Machine:]namespace/name[@failure-domain]`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Target {
+pub(crate) struct Target {
     /// The scalable resource, or the blueprint of a Machine.
-    pub id: ScalableKey,
+    pub(crate) id: ScalableKey,
     /// Whether a Machine of its own is made.
-    pub standalone: bool,
-    /// Where.
-    pub failure_domain: Option<String>,
+    pub(crate) standalone: bool,
+    pub(crate) failure_domain: Option<String>,
 }
 
 impl Target {
     /// Of an offering in this mode.
-    pub fn new(id: ScalableKey, mode: LaunchMode, failure_domain: Option<String>) -> Self {
+    pub(crate) fn new(id: ScalableKey, mode: LaunchMode, failure_domain: Option<String>) -> Self {
         let standalone = mode == LaunchMode::Machine;
         // A scaled resource has one place; naming it would say nothing.
         Self { id, standalone, failure_domain: failure_domain.filter(|_| standalone) }
     }
 
     /// What the annotation of a NodeClaim says.
-    pub fn of(claim: &NodeClaim) -> Option<Self> {
+    pub(crate) fn of(claim: &NodeClaim) -> Option<Self> {
         Self::parse(claim.metadata.annotations.as_ref()?.get(names::TARGET)?)
     }
 
     /// What [`Display`](fmt::Display) wrote.
-    pub fn parse(text: &str) -> Option<Self> {
+    pub(crate) fn parse(text: &str) -> Option<Self> {
         let (text, failure_domain) = match text.split_once('@') {
             Some((text, domain)) => (text, Some(domain.to_owned())),
             None => (text, None),
@@ -77,8 +76,7 @@ impl fmt::Display for Target {
     }
 }
 
-/// See the module.
-pub struct NodeClaims {
+pub(crate) struct NodeClaims {
     store: Store<NodeClaim>,
     api: Api<NodeClaim>,
     recent: Mutex<BTreeMap<String, Recent>>,
@@ -87,11 +85,10 @@ pub struct NodeClaims {
 
 /// A NodeClaim that is bound to a Machine.
 #[derive(Clone, Debug)]
-pub struct BoundClaim {
-    /// The NodeClaim.
-    pub facts: ClaimFacts,
+pub(crate) struct BoundClaim {
+    pub(crate) facts: ClaimFacts,
     /// Whether it is on its way out: the Machine is its own until it is gone.
-    pub ends: bool,
+    pub(crate) ends: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -105,16 +102,14 @@ struct Recent {
 
 /// Why a target could not be recorded.
 #[derive(Debug, thiserror::Error)]
-pub enum AssignError {
+pub(crate) enum AssignError {
     /// The NodeClaim is gone or on its way out.
     #[error("NodeClaim {0} is being deleted or gone")]
     Gone(String),
     /// It could not be written.
     #[error("recording the target of NodeClaim {name}")]
     Write {
-        /// Which.
         name: String,
-        /// What went wrong.
         #[source]
         source: Box<kube::Error>,
     },
@@ -128,7 +123,7 @@ impl fmt::Debug for NodeClaims {
 
 impl NodeClaims {
     /// Read from `store`, written through `api`.
-    pub fn new(store: Store<NodeClaim>, api: Api<NodeClaim>) -> Self {
+    pub(crate) fn new(store: Store<NodeClaim>, api: Api<NodeClaim>) -> Self {
         store.add_index(BY_TARGET, |claim| {
             Target::of(claim).map(|target| target.id.to_annotation()).into_iter().collect()
         });
@@ -142,12 +137,12 @@ impl NodeClaims {
     }
 
     /// What the watch shows.
-    pub fn store(&self) -> &Store<NodeClaim> {
+    pub(crate) fn store(&self) -> &Store<NodeClaim> {
         &self.store
     }
 
     /// What a NodeClaim waits for, whichever of what we were given, what we wrote and what the watch shows knows it.
-    pub fn target(&self, claim: &NodeClaim) -> Option<Target> {
+    pub(crate) fn target(&self, claim: &NodeClaim) -> Option<Target> {
         let uid = claim.metadata.uid.as_deref().unwrap_or_default();
         let written =
             || self.lock().get(uid).filter(|recent| recent.recorded).map(|recent| recent.target.clone());
@@ -158,7 +153,7 @@ impl NodeClaims {
     }
 
     /// Resources of which live NodeClaims are spot: they were bought as that, or turned out to be.
-    pub fn spot_resources(&self) -> BTreeSet<ScalableKey> {
+    pub(crate) fn spot_resources(&self) -> BTreeSet<ScalableKey> {
         let is_spot = |claim: &NodeClaim| {
             let labels = claim.metadata.labels.as_ref();
             claim.metadata.deletion_timestamp.is_none()
@@ -171,23 +166,23 @@ impl NodeClaims {
     }
 
     /// The instance types that live NodeClaims of a NodeClass run as, by the resources they came from.
-    pub fn carried(&self, class: &str) -> BTreeMap<ScalableKey, BTreeSet<String>> {
+    pub(crate) fn carried(&self, class: &str) -> BTreeMap<ScalableKey, BTreeSet<String>> {
         carried(class, self.store.list().iter().map(|claim| &**claim))
     }
 
     /// What the nodes of a NodeClass run as whose resource stays.
-    pub fn kept(&self, class: &str, stays: impl Fn(&ScalableKey) -> bool) -> Vec<Kept> {
+    pub(crate) fn kept(&self, class: &str, stays: impl Fn(&ScalableKey) -> bool) -> Vec<RunsAs> {
         let claims = self.store.list();
         let is_it = |claim: &&NodeClaim| {
             claim.metadata.deletion_timestamp.is_none()
                 && claim.spec.node_class_ref.name == class
                 && Target::of(claim).is_none_or(|target| stays(&target.id))
         };
-        Kept::all(claims.iter().map(|claim| &**claim).filter(is_it))
+        RunsAs::all(claims.iter().map(|claim| &**claim).filter(is_it))
     }
 
     /// Live NodeClaims that wait for a resource to be scaled.
-    pub fn targeting(&self, id: &ScalableKey) -> Vec<ClaimFacts> {
+    pub(crate) fn targeting(&self, id: &ScalableKey) -> Vec<ClaimFacts> {
         let mut found: BTreeMap<String, ClaimFacts> = BTreeMap::new();
         for claim in self.store.by_index(BY_TARGET, &id.to_annotation()) {
             let scaled = Target::of(&claim).is_some_and(|target| !target.standalone);
@@ -203,7 +198,7 @@ impl NodeClaims {
     }
 
     /// NodeClaims whose wait for a resource to be scaled is about to be recorded: their places are taken.
-    pub fn reserved(&self, id: &ScalableKey) -> Vec<ClaimFacts> {
+    pub(crate) fn reserved(&self, id: &ScalableKey) -> Vec<ClaimFacts> {
         self.unseen(id, false)
     }
 
@@ -226,7 +221,7 @@ impl NodeClaims {
     }
 
     /// How many live NodeClaims come from a resource or wait for it, in either mode.
-    pub fn running(&self, id: &ScalableKey) -> usize {
+    pub(crate) fn running(&self, id: &ScalableKey) -> usize {
         let seen = self.store.by_index(BY_TARGET, &id.to_annotation());
         let live = seen.iter().filter(|claim| claim.metadata.deletion_timestamp.is_none());
         let live: BTreeSet<String> = live.filter_map(|claim| claim.metadata.uid.clone()).collect();
@@ -241,7 +236,7 @@ impl NodeClaims {
     }
 
     /// The NodeClaims that are bound to a Machine by more than a target: by the Go provider, or because they were made for it.
-    pub fn bound_to(&self, machine: &ObjectKey) -> Vec<BoundClaim> {
+    pub(crate) fn bound_to(&self, machine: &ObjectKey) -> Vec<BoundClaim> {
         let bound = self.store.by_index(BY_MACHINE, &machine.to_string());
         let bound = bound.iter().map(|claim| BoundClaim {
             facts: facts(claim),
@@ -251,7 +246,7 @@ impl NodeClaims {
     }
 
     /// The NodeClaims that have the id of a Machine and do not say which that is: the Go provider's annotation was lost, or cannot be read.
-    pub fn launched_as(&self, machine: &Machine) -> Vec<BoundClaim> {
+    pub(crate) fn launched_as(&self, machine: &Machine) -> Vec<BoundClaim> {
         let Some(id) = &machine.provider_id else { return Vec::new() };
         let has_it = self.store.by_index(BY_PROVIDER_ID, id).into_iter();
         let unbound = has_it.filter(|claim| !is_taken_over(claim) && facts(claim).bound_to.is_none());
@@ -263,12 +258,12 @@ impl NodeClaims {
     }
 
     /// Records what a NodeClaim waits for, unless something is recorded already; that is what comes back then.
-    pub async fn assign(&self, claim: &NodeClaim, target: &Target) -> Result<Target, AssignError> {
+    pub(crate) async fn assign(&self, claim: &NodeClaim, target: &Target) -> Result<Target, AssignError> {
         self.record(claim, target, |_| true).await
     }
 
     /// Records what a NodeClaim waits for in place of what is recorded.
-    pub async fn reassign(&self, claim: &NodeClaim, target: &Target) -> Result<(), AssignError> {
+    pub(crate) async fn reassign(&self, claim: &NodeClaim, target: &Target) -> Result<(), AssignError> {
         if self.target(claim).as_ref() == Some(target) {
             return Ok(());
         }
@@ -316,7 +311,7 @@ impl NodeClaims {
 
     /// Makes a NodeClaim that takes a Machine over, unless it was made before. Where its name belongs to a NodeClaim that was made
     /// for something else, it is made under one of its own, which is the same every time.
-    pub async fn adopt(&self, claim: &NodeClaim) -> Result<(), kube::Error> {
+    pub(crate) async fn adopt(&self, claim: &NodeClaim) -> Result<(), kube::Error> {
         let name = claim.metadata.name.clone().unwrap_or_default();
         let another = format!("{name}-{}", fingerprint(&origin(claim)));
         for name in [name, another] {
@@ -340,12 +335,12 @@ impl NodeClaims {
     }
 
     /// Records that a NodeClaim has had its successor: it gets no other, whatever becomes of that one.
-    pub async fn mark_succeeded(&self, claim: &NodeClaim) -> Result<(), kube::Error> {
+    pub(crate) async fn mark_succeeded(&self, claim: &NodeClaim) -> Result<(), kube::Error> {
         self.annotate(claim, json!({names::SUCCEEDED: "true"})).await.map(drop)
     }
 
     /// Records the Machine of a NodeClaim that the Go provider bound, in place of what that wrote, and labels that it lacks.
-    pub async fn take_over(
+    pub(crate) async fn take_over(
         &self,
         claim: &NodeClaim,
         machine: &ObjectKey,
@@ -368,7 +363,7 @@ impl NodeClaims {
     }
 
     /// Takes the Go provider's binding off a NodeClaim: how that is then, if it still exists.
-    pub async fn release(&self, claim: &NodeClaim) -> Result<Option<NodeClaim>, kube::Error> {
+    pub(crate) async fn release(&self, claim: &NodeClaim) -> Result<Option<NodeClaim>, kube::Error> {
         self.annotate(claim, json!({names::GO_MACHINE: null})).await
     }
 
@@ -390,7 +385,7 @@ impl NodeClaims {
     }
 
     /// Deletes a NodeClaim that must not take the instance along whose id it has.
-    pub async fn part(&self, claim: &NodeClaim) -> Result<(), kube::Error> {
+    pub(crate) async fn part(&self, claim: &NodeClaim) -> Result<(), kube::Error> {
         let patch = json!({
             "metadata": {"resourceVersion": claim.metadata.resource_version},
             "status": {"providerID": null, "nodeName": null},
@@ -413,32 +408,34 @@ impl NodeClaims {
     }
 
     /// All other NodeClaims, as they are now.
-    pub async fn others(&self, claim: &NodeClaim) -> Result<Vec<NodeClaim>, kube::Error> {
+    pub(crate) async fn others(&self, claim: &NodeClaim) -> Result<Vec<NodeClaim>, kube::Error> {
         let mut all = self.api.list(&ListParams::default()).await?.items;
         all.retain(|other| other.metadata.uid != claim.metadata.uid);
         Ok(all)
     }
 
     /// A client of the workload cluster.
-    pub fn client(&self) -> Client {
+    pub(crate) fn client(&self) -> Client {
         self.api.clone().into_client()
     }
 
     /// The NodePools, as they are now.
-    pub async fn node_pools(&self) -> Result<Vec<NodePool>, kube::Error> {
+    pub(crate) async fn node_pools(&self) -> Result<Vec<NodePool>, kube::Error> {
         let pools: Api<NodePool> = Api::all(self.client());
         Ok(pools.list(&ListParams::default()).await?.items)
     }
 
     /// The labels of all Nodes, as they are now, by name.
-    pub async fn node_labels(&self) -> Result<BTreeMap<String, BTreeMap<String, String>>, kube::Error> {
+    pub(crate) async fn node_labels(
+        &self,
+    ) -> Result<BTreeMap<String, BTreeMap<String, String>>, kube::Error> {
         let nodes = Api::<Node>::all(self.client()).list_metadata(&ListParams::default()).await?;
         let labelled = nodes.items.into_iter().map(|node| node.metadata);
         Ok(labelled.filter_map(|meta| Some((meta.name?, meta.labels.unwrap_or_default()))).collect())
     }
 
     /// Starts deleting this NodeClaim and no later one of its name.
-    pub async fn delete(&self, claim: &NodeClaim) -> Result<(), kube::Error> {
+    pub(crate) async fn delete(&self, claim: &NodeClaim) -> Result<(), kube::Error> {
         let preconditions = Preconditions { uid: claim.metadata.uid.clone(), resource_version: None };
         let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
         match self.api.delete(claim.metadata.name.as_deref().unwrap_or_default(), &params).await {
@@ -448,7 +445,7 @@ impl NodeClaims {
     }
 
     /// The names of NodeClaims that wait for an instance.
-    pub fn pending(&self) -> Vec<String> {
+    pub(crate) fn pending(&self) -> Vec<String> {
         let pending = |claim: &&Arc<NodeClaim>| {
             claim.metadata.deletion_timestamp.is_none()
                 && claim.status.as_ref().is_none_or(|status| status.provider_id.is_none())
@@ -459,12 +456,12 @@ impl NodeClaims {
     }
 
     /// Whether the NodeClaim of this name and uid is known not to exist: the server said so just now.
-    pub async fn is_gone(&self, name: &str, uid: &str) -> Result<bool, kube::Error> {
+    pub(crate) async fn is_gone(&self, name: &str, uid: &str) -> Result<bool, kube::Error> {
         Ok(self.get(name).await?.is_none_or(|now| now.metadata.uid.as_deref() != Some(uid)))
     }
 
     /// Whether the NodeClaim that a Machine was claimed for is known not to exist, neither under its uid nor, restored, under another.
-    pub async fn has_left(&self, machine: &Machine) -> Result<bool, kube::Error> {
+    pub(crate) async fn has_left(&self, machine: &Machine) -> Result<bool, kube::Error> {
         let Some(claim) = machine.claim() else { return Ok(false) };
         let now = self.get(&claim.node_claim).await?;
         Ok(now.is_none_or(|now| {
@@ -473,21 +470,21 @@ impl NodeClaims {
     }
 
     /// Whether the watch shows the NodeClaim of a Machine under another uid than it was claimed for.
-    pub fn seems_restored(&self, machine: &Machine) -> bool {
+    pub(crate) fn seems_restored(&self, machine: &Machine) -> bool {
         let Some(claim) = machine.claim() else { return false };
         let seen = self.store.get(&ObjectKey::cluster(claim.node_claim.as_str()));
         seen.is_some_and(|seen| is_restored(&seen, machine))
     }
 
     /// The NodeClaim of a Machine under another uid than it was claimed for, if the server has it.
-    pub async fn restored(&self, machine: &Machine) -> Result<Option<ClaimFacts>, kube::Error> {
+    pub(crate) async fn restored(&self, machine: &Machine) -> Result<Option<ClaimFacts>, kube::Error> {
         let Some(claim) = machine.claim() else { return Ok(None) };
         let now = self.get(&claim.node_claim).await?;
         Ok(now.filter(|now| is_restored(now, machine)).map(|now| facts(&now)))
     }
 
     /// NodeClaims before this one in the line for Machines of their own from a blueprint: older ones that have no instance yet.
-    pub fn ahead(&self, claim: &NodeClaim, id: &ScalableKey) -> usize {
+    pub(crate) fn ahead(&self, claim: &NodeClaim, id: &ScalableKey) -> usize {
         let place = |claim: &NodeClaim| {
             let facts = facts(claim);
             (facts.created, facts.name)
@@ -503,44 +500,44 @@ impl NodeClaims {
     }
 
     /// The NodeClaim of this name and uid, if the watch shows it.
-    pub fn seen(&self, name: &str, uid: &str) -> Option<Arc<NodeClaim>> {
+    pub(crate) fn seen(&self, name: &str, uid: &str) -> Option<Arc<NodeClaim>> {
         self.store.get(&ObjectKey::cluster(name)).filter(|claim| claim.metadata.uid.as_deref() == Some(uid))
     }
 
     /// Whether the watch shows a NodeClaim of this uid.
-    pub fn is_seen(&self, name: &str, uid: &str) -> bool {
+    pub(crate) fn is_seen(&self, name: &str, uid: &str) -> bool {
         let seen = self.store.get(&ObjectKey::cluster(name));
         let recent = || self.lock().get(uid).is_some_and(|recent| recent.at.elapsed() < RECENT);
         seen.is_some_and(|claim| claim.metadata.uid.as_deref() == Some(uid)) || recent()
     }
 
     /// The id of the NodeClaim of this name and uid, as the watch shows it.
-    pub fn provider_id(&self, name: &str, uid: &str) -> Option<String> {
+    pub(crate) fn provider_id(&self, name: &str, uid: &str) -> Option<String> {
         let seen = self.store.get(&ObjectKey::cluster(name))?;
         let same = seen.metadata.uid.as_deref() == Some(uid);
         seen.status.as_ref().filter(|_| same)?.provider_id.clone()
     }
 
     /// Counts changes of what we wrote, those that time brings included, and of who waits no more.
-    pub fn version(&self) -> u64 {
+    pub(crate) fn version(&self) -> u64 {
         drop(self.recent());
         self.version.load(Ordering::Relaxed)
     }
 
     /// The watch shows that a NodeClaim which waited for a resource, or came from one, is on its way out or gone: it has left its place.
-    pub fn note_left(&self) {
+    pub(crate) fn note_left(&self) {
         self.version.fetch_add(1, Ordering::Relaxed);
     }
 
     /// A NodeClaim is on its way out: it waits for nothing any more.
-    pub fn forget(&self, uid: &str) {
+    pub(crate) fn forget(&self, uid: &str) {
         if self.lock().remove(uid).is_some() {
             self.version.fetch_add(1, Ordering::Relaxed);
         }
     }
 
     /// Counts a NodeClaim at its target before that is recorded, so that others see the place taken. See [`forget`](Self::forget).
-    pub fn reserve(&self, claim: &NodeClaim, target: &Target) {
+    pub(crate) fn reserve(&self, claim: &NodeClaim, target: &Target) {
         self.note(claim, target, false);
     }
 
@@ -573,13 +570,13 @@ impl NodeClaims {
 }
 
 /// Whether a NodeClaim names its Machine as ours do, and nothing else does.
-pub fn is_taken_over(claim: &NodeClaim) -> bool {
+pub(crate) fn is_taken_over(claim: &NodeClaim) -> bool {
     let has = |key| claim.metadata.annotations.as_ref().is_some_and(|all| all.contains_key(key));
     has(names::MACHINE) && !has(names::GO_MACHINE)
 }
 
 /// The Machine that the Go provider bound a NodeClaim to.
-pub fn bound_by_go(claim: &NodeClaim) -> Option<ObjectKey> {
+pub(crate) fn bound_by_go(claim: &NodeClaim) -> Option<ObjectKey> {
     parse_key(claim.metadata.annotations.as_ref()?.get(names::GO_MACHINE)?)
 }
 
@@ -607,7 +604,7 @@ fn fingerprint(origin: &Option<(String, String)>) -> String {
 
 /// The instance types that those of these NodeClaims run as that are of a NodeClass, by the resources they came from; those on their way
 /// out need no name any more. Another NodeClass may offer the same resource under another name.
-pub fn carried<'a>(
+pub(crate) fn carried<'a>(
     class: &str,
     claims: impl Iterator<Item = &'a NodeClaim>,
 ) -> BTreeMap<ScalableKey, BTreeSet<String>> {
@@ -644,7 +641,7 @@ fn is_restored(claim: &NodeClaim, machine: &Machine) -> bool {
 }
 
 /// A NodeClaim, as far as the ledger cares.
-pub fn facts(claim: &NodeClaim) -> ClaimFacts {
+pub(crate) fn facts(claim: &NodeClaim) -> ClaimFacts {
     let meta = &claim.metadata;
     let annotation = |key: &str| meta.annotations.as_ref().and_then(|annotations| annotations.get(key));
     ClaimFacts {

@@ -22,7 +22,7 @@ use crate::client::fields::condition;
 use crate::nodeclass::{ClusterAPINodeClass, ClusterAPINodeClassSpec, RepairCondition};
 
 /// Condition of a Node: whether none of the conditions that its NodeClass names has been borne for long enough.
-pub const NODE_HEALTHY: &str = "ClusterAPINodeHealthy";
+pub(crate) const NODE_HEALTHY: &str = "ClusterAPINodeHealthy";
 
 /// How often Nodes are looked at: machines are taken away two minutes after it is said, or sooner.
 const PERIOD: Duration = Duration::from_secs(20);

@@ -22,8 +22,8 @@ use crate::client::scalable::{Scalable, ScalableKey};
 use crate::client::settings::Settings;
 use crate::instancetypes::annotated::Annotated;
 use crate::instancetypes::blueprint::{Blueprint, Ignored, Learnt, Surroundings};
-use crate::instancetypes::catalog::Catalog;
-use crate::instancetypes::kept::{Kept, with_kept};
+use crate::instancetypes::catalog::{Catalog, Entry};
+use crate::instancetypes::kept::{RunsAs, with_kept};
 use crate::instancetypes::price::Told;
 use crate::instancetypes::taints;
 use crate::instancetypes::{devices, node_labels};
@@ -32,29 +32,33 @@ use crate::nodeclass::{Adoption, ClusterAPINodeClass, DEFAULT_SURPLUS_TIMEOUT, L
 
 /// What a NodeClass offers, and what it cannot offer.
 #[derive(Clone, Debug, Default)]
-pub struct Offers {
-    /// Types and offerings.
-    pub catalog: Catalog,
+pub(crate) struct Offers {
+    pub(crate) catalog: Catalog,
     /// What the offerings were made from.
-    pub blueprints: Vec<Blueprint>,
+    pub(crate) blueprints: Vec<Blueprint>,
     /// What takes part.
-    pub members: Vec<Arc<Scalable>>,
+    pub(crate) members: Vec<Arc<Scalable>>,
     /// What keeps something from being offered, each told once.
-    pub excluded: Vec<Malformed>,
+    pub(crate) excluded: Vec<Malformed>,
     /// What takes part and cannot be offered, and why: the key to blame may be the NodeClass's.
-    pub left_out: BTreeMap<ScalableKey, Malformed>,
+    pub(crate) left_out: BTreeMap<ScalableKey, Malformed>,
     /// What is said of members and not reckoned with.
-    pub ignored: Vec<Ignored>,
+    pub(crate) ignored: Vec<Ignored>,
     /// What nodes run as, whether it is still offered or not.
-    pub kept: Vec<Kept>,
+    pub(crate) kept: Vec<RunsAs>,
     /// Whether NodePools inherit taints.
-    pub inherit_taints: bool,
+    pub(crate) inherit_taints: bool,
 }
 
 impl Offers {
+    /// The entry a Machine of a resource was bought as.
+    pub(crate) fn entry_of(&self, machine: &Machine, id: &ScalableKey) -> Option<Entry> {
+        self.catalog.entry(id, machine.failure_domain.as_deref()).cloned()
+    }
+
     /// What a NodePool is offered by itself: nothing whose nodes have a taint that it neither declares nor inherits, for its pods are planned
     /// without that, and would never run there. What nodes run as is listed besides.
-    pub fn types_for(&self, pool: &NodePool) -> Arc<[InstanceType]> {
+    pub(crate) fn types_for(&self, pool: &NodePool) -> Arc<[InstanceType]> {
         let offered = self.offered_to(pool);
         with_kept(&offered, &self.kept).map_or(offered, Arc::from)
     }
@@ -69,7 +73,7 @@ impl Offers {
     }
 
     /// What a NodePool is offered besides where it inherits taints: nodes with taints that others it could get do not have, kind by kind.
-    pub fn tainted_types(&self, pool: &NodePool) -> Vec<(Vec<Taint>, Arc<[InstanceType]>)> {
+    pub(crate) fn tainted_types(&self, pool: &NodePool) -> Vec<(Vec<Taint>, Arc<[InstanceType]>)> {
         if !self.inherit_taints {
             return Vec::new();
         }
@@ -96,7 +100,7 @@ impl Offers {
 
     /// Taints of a resource's nodes that a NodePool does not declare, and that keep it from being offered them: where it inherits, those
     /// that it declares with another value.
-    pub fn missing_taints<'a>(&self, blueprint: &'a Blueprint, pool: &NodePool) -> Vec<&'a Taint> {
+    pub(crate) fn missing_taints<'a>(&self, blueprint: &'a Blueprint, pool: &NodePool) -> Vec<&'a Taint> {
         match self.inherit_taints {
             true => taints::contradicting(&blueprint.taints, pool),
             false => taints::lacking(&blueprint.taints, pool, &[]),
@@ -118,7 +122,7 @@ impl Offers {
     }
 
     /// The taints that a NodePool does not declare and all nodes have that it could get, where it need not declare them.
-    pub fn inherited_taints(&self, pool: &NodePool) -> Vec<Taint> {
+    pub(crate) fn inherited_taints(&self, pool: &NodePool) -> Vec<Taint> {
         if !self.inherit_taints {
             return Vec::new();
         }
@@ -133,32 +137,31 @@ impl Offers {
 }
 
 /// What offers are worked out from.
-pub struct Market<'a> {
+pub(crate) struct Market<'a> {
     /// What the management cluster has of our Cluster.
-    pub mirror: &'a Mirror,
-    /// What users set.
-    pub settings: &'a Settings,
+    pub(crate) mirror: &'a Mirror,
+    pub(crate) settings: &'a Settings,
     /// What Nodes of resources tell.
-    pub learnt: BTreeMap<ScalableKey, Learnt>,
+    pub(crate) learnt: BTreeMap<ScalableKey, Learnt>,
     /// Resources whose nodes turned out to be spot.
-    pub spot: BTreeSet<ScalableKey>,
+    pub(crate) spot: BTreeSet<ScalableKey>,
     /// The instance types that nodes of resources run as.
-    pub carried: BTreeMap<ScalableKey, BTreeSet<String>>,
+    pub(crate) carried: BTreeMap<ScalableKey, BTreeSet<String>>,
     /// Prices that are told outside the NodeClass.
-    pub told: Told,
+    pub(crate) told: Told,
     /// Whether the management cluster has been silent for longer than what was seen of it is believed.
-    pub silent: bool,
+    pub(crate) silent: bool,
     /// How many more nodes a resource may give; `None` is any number.
-    pub room: &'a dyn Fn(&Scalable) -> Option<usize>,
+    pub(crate) room: &'a dyn Fn(&Scalable) -> Option<usize>,
     /// How many live NodeClaims come from a resource, or wait for it.
-    pub running: &'a dyn Fn(&ScalableKey) -> usize,
+    pub(crate) running: &'a dyn Fn(&ScalableKey) -> usize,
     /// What failed of late at a resource, in a failure domain.
-    pub failed: &'a dyn Fn(&ScalableKey, Option<&str>) -> Option<String>,
+    pub(crate) failed: &'a dyn Fn(&ScalableKey, Option<&str>) -> Option<String>,
 }
 
 impl Market<'_> {
     /// What a NodeClass offers.
-    pub fn offers(&self, class: &ClusterAPINodeClass) -> Offers {
+    pub(crate) fn offers(&self, class: &ClusterAPINodeClass) -> Offers {
         let spec = class.spec();
         let cluster = self.mirror.cluster();
         let around = Surroundings {
@@ -236,13 +239,13 @@ impl Market<'_> {
 }
 
 /// What holds a resource; `launches_paused` as of [`holds::hold`].
-pub fn hold(mirror: &Mirror, scalable: &Scalable, launches_paused: bool) -> Option<Hold> {
+pub(crate) fn hold(mirror: &Mirror, scalable: &Scalable, launches_paused: bool) -> Option<Hold> {
     holds::hold(scalable, &mirror.sets_of(&scalable.id), mirror.cluster().as_deref(), launches_paused)
 }
 
 /// What holds launches from a resource in this mode: Machines of their own are no replicas of it, whosever those are, and no
 /// MachineSet looks whether they may be made.
-pub fn launch_hold(
+pub(crate) fn launch_hold(
     mirror: &Mirror,
     scalable: &Scalable,
     mode: LaunchMode,
@@ -262,13 +265,13 @@ pub fn launch_hold(
 }
 
 /// What a NodeClass launches from: what it names itself, else the resources that take part in it.
-pub fn members(class: &ClusterAPINodeClass, mirror: &Mirror) -> Vec<Arc<Scalable>> {
+pub(crate) fn members(class: &ClusterAPINodeClass, mirror: &Mirror) -> Vec<Arc<Scalable>> {
     let resources = mirror.scalables().into_iter().filter(|scalable| takes_part(class, scalable));
     resources.chain(templates::blueprints(class, mirror)).collect()
 }
 
 /// The Machines of a resource, as last seen.
-pub fn machines_of(mirror: &Mirror, id: &ScalableKey) -> Vec<Machine> {
+pub(crate) fn machines_of(mirror: &Mirror, id: &ScalableKey) -> Vec<Machine> {
     let Some(label) = id.kind.machine_label() else { return Vec::new() };
     let machines = mirror.machines();
     let name = names::label_value(&id.key.name);
@@ -281,16 +284,16 @@ pub fn machines_of(mirror: &Mirror, id: &ScalableKey) -> Vec<Machine> {
 
 /// NodeClaims that concern a resource.
 #[derive(Clone, Debug, Default)]
-pub struct Claims {
+pub(crate) struct Claims {
     /// Live ones that target it, or that the Go provider bound to its Machines.
-    pub live: Vec<ClaimFacts>,
+    pub(crate) live: Vec<ClaimFacts>,
     /// Those on their way out that the Go provider bound to its Machines.
-    pub ending: Vec<ClaimFacts>,
+    pub(crate) ending: Vec<ClaimFacts>,
 }
 
 /// How many more nodes a resource that follows the rules of this NodeClass may give, of whose Machines those that are set aside serve nobody;
 /// `None` is any number.
-pub fn room(
+pub(crate) fn room(
     mirror: &Mirror,
     scalable: &Scalable,
     machines: &[Machine],
@@ -331,7 +334,7 @@ pub fn room(
 }
 
 /// What keeps the selector of a NodeClass from selecting anything.
-pub fn selector_trouble(class: &ClusterAPINodeClass) -> Option<Malformed> {
+pub(crate) fn selector_trouble(class: &ClusterAPINodeClass) -> Option<Malformed> {
     if class.has_templates() {
         return None;
     }
@@ -347,7 +350,7 @@ pub fn selector_trouble(class: &ClusterAPINodeClass) -> Option<Malformed> {
 /// Whether a resource takes part in a NodeClass: it carries the member label and the selector matches, or the selector alone
 /// decides. A selector that means nothing matches nothing, and a NodeClass that names templates itself, or is for another Cluster, has
 /// no resources.
-pub fn takes_part(class: &ClusterAPINodeClass, scalable: &Scalable) -> bool {
+pub(crate) fn takes_part(class: &ClusterAPINodeClass, scalable: &Scalable) -> bool {
     if class.has_templates() || !class.is_for(&scalable.id.key.namespace, &scalable.cluster_name) {
         return false;
     }

@@ -13,7 +13,7 @@ const MINUTE: f64 = 60.0;
 
 /// The launches of late, by NodeClass, and who waits for a turn.
 #[derive(Debug, Default)]
-pub struct Pace(Mutex<State>);
+pub(crate) struct Pace(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
@@ -30,8 +30,7 @@ struct Bucket {
 
 /// Whether a launch is held back by the limits. The time it may take starts when it is not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Turn {
-    /// It is.
+pub(crate) enum Turn {
     Waits,
     /// Not since then.
     Came(Instant),
@@ -50,7 +49,7 @@ impl Bucket {
 
 impl Pace {
     /// Of `wanted` launches, how many may start now; the rest after the time that comes back with it.
-    pub fn take(
+    pub(crate) fn take(
         &self,
         node_class: &str,
         per_minute: Option<u32>,
@@ -70,7 +69,7 @@ impl Pace {
     }
 
     /// Gives back what was taken and not used.
-    pub fn give_back(&self, node_class: &str, count: usize) {
+    pub(crate) fn give_back(&self, node_class: &str, count: usize) {
         if let Some(bucket) = self.lock().buckets.get_mut(node_class) {
             bucket.left += count as f64;
         }
@@ -78,7 +77,13 @@ impl Pace {
 
     /// Whether a single launch may start now that has so many before it at its resource. One whose turn has come keeps it, however
     /// often it has to be tried.
-    pub fn begin(&self, node_class: &str, limits: Option<LaunchLimits>, ahead: usize, uid: &str) -> bool {
+    pub(crate) fn begin(
+        &self,
+        node_class: &str,
+        limits: Option<LaunchLimits>,
+        ahead: usize,
+        uid: &str,
+    ) -> bool {
         let Some(limits) = limits else {
             self.forget(uid);
             return true;
@@ -98,7 +103,7 @@ impl Pace {
     }
 
     /// Gives back the turn of a single launch that came to nothing.
-    pub fn give_back_turn(&self, node_class: &str, uid: &str) {
+    pub(crate) fn give_back_turn(&self, node_class: &str, uid: &str) {
         let turn = self.lock().turns.remove(uid);
         if matches!(turn, Some(Turn::Came(_))) {
             self.give_back(node_class, 1);
@@ -106,12 +111,12 @@ impl Pace {
     }
 
     /// The limits leave nothing for this NodeClaim now.
-    pub fn hold(&self, uid: &str) {
+    pub(crate) fn hold(&self, uid: &str) {
         self.lock().turns.entry(uid.to_owned()).or_insert(Turn::Waits);
     }
 
     /// The limits do not hold this NodeClaim back (any more).
-    pub fn admit(&self, uid: &str) {
+    pub(crate) fn admit(&self, uid: &str) {
         let turn = Turn::Came(Instant::now());
         let mut state = self.lock();
         let known = state.turns.entry(uid.to_owned()).or_insert(turn);
@@ -121,12 +126,12 @@ impl Pace {
     }
 
     /// Whether the limits hold a NodeClaim back; `None` if it is not known, or there are none.
-    pub fn turn(&self, uid: &str) -> Option<Turn> {
+    pub(crate) fn turn(&self, uid: &str) -> Option<Turn> {
         self.lock().turns.get(uid).copied()
     }
 
     /// A NodeClaim waits for no turn any more.
-    pub fn forget(&self, uid: &str) {
+    pub(crate) fn forget(&self, uid: &str) {
         self.lock().turns.remove(uid);
     }
 

@@ -50,7 +50,7 @@ pub(crate) async fn infrastructure(
 /// MachineSets and Machines of their own share with it.
 fn reference(fleet: &Fleet, claim: &NodeClaim, target: Option<&Target>) -> Option<Reference> {
     let uid = claim.metadata.uid.as_deref().unwrap_or_default();
-    if let Some(seen) = fleet.ran_on(uid) {
+    if let Some(seen) = fleet.journeys.ran_on(uid) {
         return Some(seen);
     }
     let target = target?;

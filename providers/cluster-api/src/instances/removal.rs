@@ -18,9 +18,11 @@ use serde_json::{Value, json};
 use super::bindings::Binding;
 use super::fleet::Fleet;
 use super::ledger::{SURPLUS_MARK, is_our_mark};
+use super::node_claims::Target;
 use crate::client::fields::parse_key;
 use crate::client::hub::HubError;
 use crate::client::machine::Machine;
+use crate::client::scalable::ScalableKey;
 use crate::names;
 use crate::planted::{Fault, is_planted};
 
@@ -32,18 +34,18 @@ const PAUSED: &str = "Paused";
 const FRESH: Duration = Duration::from_secs(5 * 60);
 
 /// Starts removing a NodeClaim's Machine, or tells that there is none (any more), and what keeps it from going.
-pub async fn delete(fleet: &Arc<Fleet>, claim: &NodeClaim) -> Result<(), ProviderError> {
+pub(crate) async fn delete(fleet: &Arc<Fleet>, claim: &NodeClaim) -> Result<(), ProviderError> {
     let uid = claim.metadata.uid.clone().unwrap_or_default();
     if is_given_up(fleet, claim)
         && let Some(target) = fleet.node_claims.target(claim)
-        && fleet.never_joined(&uid)
+        && fleet.journeys.never_joined(&uid)
     {
         fleet.failed(&target.id, target.failure_domain.as_deref(), "its node did not register");
     }
-    let unheeded = fleet.unheeded_for(&uid);
+    let unheeded = fleet.journeys.unheeded_for(&uid);
     let result = begin(fleet, claim).await;
     match &result {
-        Ok(Begun::Going) => fleet.is_heeded(&uid),
+        Ok(Begun::Going) => fleet.journeys.is_heeded(&uid),
         Ok(Begun::Waits(why)) if unheeded >= STALLED => fleet.recorder.publish(stalled(claim, why.clone())),
         Err(error) if unheeded >= STALLED && !error.is_not_found() => {
             fleet.recorder.publish(stalled(claim, error.to_string()));
@@ -80,26 +82,14 @@ async fn begin(fleet: &Arc<Fleet>, claim: &NodeClaim) -> Result<Begun, ProviderE
         fleet.node_claims.forget(uid);
     }
     let Some(machine) = find(fleet, claim).await? else {
-        if let Some(target) = &target {
-            if target.standalone {
-                super::standalone::sweep(fleet, claim, target).await.map_err(ProviderError::other)?;
-            }
-            fleet.poke(&target.id);
-        }
-        let left = super::remains::infrastructure(fleet, claim, target.as_ref()).await;
-        if let Some(left) = left.map_err(ProviderError::other)? {
-            return Ok(Begun::Waits(format!("its Machine is gone, and its infrastructure is not: {left}")));
-        }
-        fleet.forget(claim);
-        return Err(ProviderError::not_found("its Machine does not exist"));
+        return without_machine(fleet, claim, target.as_ref()).await;
     };
     if let Some(infrastructure) = &machine.infrastructure {
-        fleet.runs_on(claim.metadata.uid.as_deref().unwrap_or_default(), infrastructure.clone());
+        fleet.journeys.runs_on(claim.metadata.uid.as_deref().unwrap_or_default(), infrastructure.clone());
     }
     let id = fleet.mirror.scalable_of(&machine);
     // We are asked when the node is drained: nothing is left to wait for. What is yet to be marked is let go of by the same write.
-    let waits_for_us = machine.waits_for_us();
-    if waits_for_us
+    if machine.waits_for_us()
         && (machine.deleting || is_our_mark(&machine))
         && paused_now(fleet, &machine).await?.is_none()
     {
@@ -108,25 +98,9 @@ async fn begin(fleet: &Arc<Fleet>, claim: &NodeClaim) -> Result<Begun, ProviderE
         return Ok(Begun::Going);
     }
     if machine.deleting {
-        // The level follows what is deleting, whoever deleted it.
-        if let Some(id) = &id {
-            fleet.poke(id);
-        }
-        tell_what_blocks(fleet, claim, &machine);
-        let is_late = is_overdue(fleet, claim) && !machine.gives_up_waiting();
-        if is_late && paused_now(fleet, &machine).await?.is_none() {
-            // Its finalizers are Cluster API's; whether it waits for the node is for us to say.
-            match fleet.hub.stop_waiting(&machine).await {
-                Err(error) if !error.is_conflict() && !error.is_not_found() => {
-                    return Err(ProviderError::other(error));
-                }
-                _ => fleet.metrics.writes.inc(&["hurry"]),
-            }
-        }
-        return Ok(Begun::Going);
+        return being_deleted(fleet, claim, &machine, id.as_ref()).await;
     }
     let standalone = target.as_ref().is_some_and(|target| target.standalone) || id.is_none();
-    let uid = claim.metadata.uid.clone().unwrap_or_default();
     // What somebody else marked is not marked for its end.
     let is_marked = is_our_mark(&machine);
     // Of one that is marked all that is to be written is the level, for which that is asked anew.
@@ -138,6 +112,7 @@ async fn begin(fleet: &Arc<Fleet>, claim: &NodeClaim) -> Result<Begun, ProviderE
         let why = format!("Machine {}: {what}; it will be deleted when that ends", machine.key);
         // That is known at once.
         let event = Event::new(reference(claim), EventType::Normal, PAUSED, why.clone());
+        let uid = claim.metadata.uid.clone().unwrap_or_default();
         fleet.recorder.publish(event.dedupe_by([uid, why.clone()]));
         return Ok(Begun::Waits(why));
     }
@@ -145,70 +120,140 @@ async fn begin(fleet: &Arc<Fleet>, claim: &NodeClaim) -> Result<Begun, ProviderE
     let excludes_drain =
         made_from.and_then(|id| fleet.blueprint(id)).is_none_or(|from| from.excludes_drain());
     if standalone {
-        let excluded = !excludes_drain || machine.annotations.contains_key(names::EXCLUDE_DRAIN);
-        let mut annotations = json!({});
-        if !excluded && !is_empty(fleet, &machine).await {
-            // Karpenter has drained the node as far as it does: Cluster API need not wait for what is left.
-            annotations[names::EXCLUDE_DRAIN] = "".into();
-        }
-        if waits_for_us {
-            annotations[names::OWN_HOOK] = Value::Null;
-        }
-        if annotations != json!({}) {
-            let metadata = json!({"annotations": annotations});
-            settle(fleet.hub.annotate_machine(&machine, metadata).await.map(drop))?;
-        }
-        fleet.metrics.writes.inc(&["delete"]);
-        return settle(fleet.hub.delete_machine(&machine).await).map(|()| Begun::Going);
+        return delete_machine(fleet, &machine, excludes_drain).await;
     }
-    if !is_marked {
-        let mark = if uid.is_empty() { SURPLUS_MARK } else { &uid };
-        let mut annotations = json!({names::DELETE_MACHINE: mark});
-        if waits_for_us {
-            annotations[names::OWN_HOOK] = Value::Null;
-        }
-        if excludes_drain {
-            // Karpenter has drained the node; Cluster API need not do it again.
-            annotations[names::EXCLUDE_DRAIN] = "".into();
-        }
-        if machine.claim().is_none() && !uid.is_empty() {
-            // The Go provider bound it: whose mark this is has to be told by the claim.
-            annotations[names::NODECLAIM_UID] = uid.into();
-            annotations[names::NODECLAIM] = claim.metadata.name.clone().unwrap_or_default().into();
-            annotations[names::OWNER] = fleet.owner.clone().into();
-        }
-        let metadata = json!({"annotations": annotations});
-        match fleet.hub.annotate_machine(&machine, metadata).await {
-            Ok(_) => {
-                fleet.metrics.writes.inc(&["mark"]);
-                // Others end with it: the level falls for all of them at once.
-                if let Some(id) = &id {
-                    fleet.arrive(id);
-                }
-            }
-            // Someone else wrote, or it has gone: the core asks again.
-            Err(error) if error.is_conflict() || error.is_not_found() => {
-                return Ok(Begun::Waits(format!("Machine {} was changed meanwhile", machine.key)));
-            }
-            Err(error) => return Err(ProviderError::other(error)),
-        }
+    if !is_marked && !mark(fleet, claim, (&machine, id.as_ref()), excludes_drain).await? {
+        return Ok(Begun::Waits(format!("Machine {} was changed meanwhile", machine.key)));
     }
     if let Some(scalable) = id.as_ref().filter(|_| is_planted(Fault::LowersAtEachCall)) {
         let scalable = fleet.hub.scalable(scalable).await.map_err(ProviderError::other)?;
         settle(fleet.hub.scale(&scalable, (scalable.replicas - 1).max(0)).await)?;
     }
-    let mut why = format!("Machine {} is marked, and its MachineSet has not taken it yet", machine.key);
-    if let Some(id) = id {
-        fleet.poke(&id);
-        let hold = fleet.mirror.scalable(&id).and_then(|scalable| fleet.hold(&scalable));
-        if let Some(hold) = hold {
-            why.push_str(&format!(": {}: {}", hold.reason, hold.message));
+    if let Some(id) = &id {
+        fleet.poke(id);
+    }
+    Ok(Begun::Waits(why_it_is_there(fleet, &machine, id.as_ref())))
+}
+
+/// A NodeClaim's end when it has no Machine, or has it no more.
+async fn without_machine(
+    fleet: &Arc<Fleet>,
+    claim: &NodeClaim,
+    target: Option<&Target>,
+) -> Result<Begun, ProviderError> {
+    if let Some(target) = target {
+        if target.standalone {
+            super::standalone::sweep(fleet, claim, target).await.map_err(ProviderError::other)?;
         }
-        if let Some(refused) = fleet.forbidden(&id) {
-            why.push_str(&format!(": {refused}"));
+        fleet.poke(&target.id);
+    }
+    let left = super::remains::infrastructure(fleet, claim, target).await;
+    if let Some(left) = left.map_err(ProviderError::other)? {
+        return Ok(Begun::Waits(format!("its Machine is gone, and its infrastructure is not: {left}")));
+    }
+    fleet.forget(claim);
+    Err(ProviderError::not_found("its Machine does not exist"))
+}
+
+/// A Machine that is on its way out: what holds it back is told, and once the time for that is over it is told to wait for nothing.
+async fn being_deleted(
+    fleet: &Fleet,
+    claim: &NodeClaim,
+    machine: &Machine,
+    id: Option<&ScalableKey>,
+) -> Result<Begun, ProviderError> {
+    // The level follows what is deleting, whoever deleted it.
+    if let Some(id) = id {
+        fleet.poke(id);
+    }
+    tell_what_blocks(fleet, claim, machine);
+    let is_late = is_overdue(fleet, claim) && !machine.gives_up_waiting();
+    if is_late && paused_now(fleet, machine).await?.is_none() {
+        // Its finalizers are Cluster API's; whether it waits for the node is for us to say.
+        match fleet.hub.stop_waiting(machine).await {
+            Err(error) if !error.is_conflict() && !error.is_not_found() => {
+                return Err(ProviderError::other(error));
+            }
+            _ => fleet.metrics.writes.inc(&["hurry"]),
         }
     }
-    Ok(Begun::Waits(why))
+    Ok(Begun::Going)
+}
+
+/// Deletes a Machine of its own.
+async fn delete_machine(
+    fleet: &Fleet,
+    machine: &Machine,
+    excludes_drain: bool,
+) -> Result<Begun, ProviderError> {
+    let excluded = !excludes_drain || machine.annotations.contains_key(names::EXCLUDE_DRAIN);
+    let mut annotations = json!({});
+    if !excluded && !is_empty(fleet, machine).await {
+        // Karpenter has drained the node as far as it does: Cluster API need not wait for what is left.
+        annotations[names::EXCLUDE_DRAIN] = "".into();
+    }
+    if machine.waits_for_us() {
+        annotations[names::OWN_HOOK] = Value::Null;
+    }
+    if annotations != json!({}) {
+        let metadata = json!({"annotations": annotations});
+        settle(fleet.hub.annotate_machine(machine, metadata).await.map(drop))?;
+    }
+    fleet.metrics.writes.inc(&["delete"]);
+    settle(fleet.hub.delete_machine(machine).await).map(|()| Begun::Going)
+}
+
+/// Marks the Machine of a scalable resource as the one to go when the level falls; whether it was as it had been read.
+async fn mark(
+    fleet: &Fleet,
+    claim: &NodeClaim,
+    (machine, id): (&Machine, Option<&ScalableKey>),
+    excludes_drain: bool,
+) -> Result<bool, ProviderError> {
+    let uid = claim.metadata.uid.clone().unwrap_or_default();
+    let mark = if uid.is_empty() { SURPLUS_MARK } else { &uid };
+    let mut annotations = json!({names::DELETE_MACHINE: mark});
+    if machine.waits_for_us() {
+        annotations[names::OWN_HOOK] = Value::Null;
+    }
+    if excludes_drain {
+        // Karpenter has drained the node; Cluster API need not do it again.
+        annotations[names::EXCLUDE_DRAIN] = "".into();
+    }
+    if machine.claim().is_none() && !uid.is_empty() {
+        // The Go provider bound it: whose mark this is has to be told by the claim.
+        annotations[names::NODECLAIM_UID] = uid.into();
+        annotations[names::NODECLAIM] = claim.metadata.name.clone().unwrap_or_default().into();
+        annotations[names::OWNER] = fleet.owner.clone().into();
+    }
+    let metadata = json!({"annotations": annotations});
+    match fleet.hub.annotate_machine(machine, metadata).await {
+        Ok(_) => {
+            fleet.metrics.writes.inc(&["mark"]);
+            // Others end with it: the level falls for all of them at once.
+            if let Some(id) = id {
+                fleet.arrive(id);
+            }
+            Ok(true)
+        }
+        // Someone else wrote, or it has gone: the core asks again.
+        Err(error) if error.is_conflict() || error.is_not_found() => Ok(false),
+        Err(error) => Err(ProviderError::other(error)),
+    }
+}
+
+/// What a Machine that is marked waits for.
+fn why_it_is_there(fleet: &Fleet, machine: &Machine, id: Option<&ScalableKey>) -> String {
+    let mut why = format!("Machine {} is marked, and its MachineSet has not taken it yet", machine.key);
+    let Some(id) = id else { return why };
+    let hold = fleet.mirror.scalable(id).and_then(|scalable| fleet.hold(&scalable));
+    if let Some(hold) = hold {
+        why.push_str(&format!(": {}: {}", hold.reason, hold.message));
+    }
+    if let Some(refused) = fleet.forbidden(id) {
+        why.push_str(&format!(": {refused}"));
+    }
+    why
 }
 
 async fn paused_now(fleet: &Fleet, machine: &Machine) -> Result<Option<String>, ProviderError> {
@@ -271,13 +316,13 @@ async fn find(fleet: &Fleet, claim: &NodeClaim) -> Result<Option<Machine>, Provi
         fleet.mirror.machine(&parse_key(text)?)
     };
     if let Some(seen) = fleet.mirror.machine_of(uid).or_else(annotated) {
-        let fresh = fleet.since_read(uid).is_some_and(|since| since < FRESH);
+        let fresh = fleet.journeys.since_read(uid).is_some_and(|since| since < FRESH);
         if fresh && ours(&seen) && is_leaving(&seen, uid) {
             return Ok(Some(Machine::clone(&seen)));
         }
         match fleet.hub.machine(&seen.key.name).await {
             Ok(machine) if ours(&machine) => {
-                fleet.was_read(uid);
+                fleet.journeys.was_read(uid);
                 return Ok(Some(machine));
             }
             // Another NodeClaim's, by now: ours may be elsewhere.

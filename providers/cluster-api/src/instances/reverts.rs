@@ -24,7 +24,7 @@ const FORGOTTEN: Duration = Duration::from_secs(30 * 60);
 
 /// What was set, by resource, and when.
 #[derive(Debug, Default)]
-pub struct Reverts(Mutex<State>);
+pub(crate) struct Reverts(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
@@ -42,18 +42,17 @@ struct Noted {
 
 /// A time in which Karpenter does not set replicas again.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Pause {
-    /// When it ends.
-    pub until: Instant,
+pub(crate) struct Pause {
+    pub(crate) until: Instant,
     /// Whether it is rising that pauses; else it is falling.
-    pub rising: bool,
+    pub(crate) rising: bool,
     length: Duration,
     what: String,
 }
 
 impl Pause {
     /// What holds launches meanwhile.
-    pub fn hold(&self) -> Option<Hold> {
+    pub(crate) fn hold(&self) -> Option<Hold> {
         let hold =
             Hold { kind: HoldKind::NoLaunches, reason: "ReplicasChangedByAnother", message: self.message() };
         self.rising.then_some(hold)
@@ -79,7 +78,7 @@ impl Noted {
 
 impl Reverts {
     /// Somebody did, and set fewer replicas than we had, or more.
-    pub fn note(&self, id: &ScalableKey, what: &str, fewer: bool) {
+    pub(crate) fn note(&self, id: &ScalableKey, what: &str, fewer: bool) {
         let now = Instant::now();
         let mut state = self.lock();
         let before = state.noted.remove(id).filter(|noted| now < noted.quiet_since() + FORGOTTEN);
@@ -99,12 +98,12 @@ impl Reverts {
     }
 
     /// The pause of a resource, while there is one.
-    pub fn pause(&self, id: &ScalableKey) -> Option<Pause> {
+    pub(crate) fn pause(&self, id: &ScalableKey) -> Option<Pause> {
         self.lock().noted.get(id).and_then(|noted| noted.pausing(Instant::now())).cloned()
     }
 
     /// What was set lately of these.
-    pub fn lately<'a>(&self, ids: impl Iterator<Item = &'a ScalableKey>) -> Vec<String> {
+    pub(crate) fn lately<'a>(&self, ids: impl Iterator<Item = &'a ScalableKey>) -> Vec<String> {
         let now = Instant::now();
         let mut state = self.lock();
         state.noted.retain(|_, noted| now < noted.quiet_since() + FORGOTTEN);
@@ -116,7 +115,7 @@ impl Reverts {
     }
 
     /// Counts changes, those that time brings included.
-    pub fn version(&self) -> (u64, usize) {
+    pub(crate) fn version(&self) -> (u64, usize) {
         let now = Instant::now();
         let state = self.lock();
         (state.version, state.noted.values().filter(|noted| noted.pausing(now).is_some()).count())

@@ -28,21 +28,21 @@ use crate::names;
 
 /// A rollout: Machines of several MachineSets at once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Rollout {
+pub(crate) struct Rollout {
     /// The MachineSet of the newest revision, where new Machines appear, as their labels name it.
-    pub newest_set: Option<String>,
+    pub(crate) newest_set: Option<String>,
     /// How many Machines that one is to have.
-    pub newest_replicas: i32,
+    pub(crate) newest_replicas: i32,
     /// The first of the others to shrink.
-    pub oldest_set: Option<String>,
+    pub(crate) oldest_set: Option<String>,
     /// Whether Machines are replaced only when somebody deletes them.
-    pub on_delete: bool,
+    pub(crate) on_delete: bool,
     /// Whether it stands still because somebody wants it to.
-    pub paused: bool,
+    pub(crate) paused: bool,
 }
 
 /// Whether the Machines of a MachineDeployment are being replaced: they belong to several of its MachineSets, or it says so.
-pub fn rollout(scalable: &Scalable, sets: &[Arc<Scalable>], machines: &[Machine]) -> Option<Rollout> {
+pub(crate) fn rollout(scalable: &Scalable, sets: &[Arc<Scalable>], machines: &[Machine]) -> Option<Rollout> {
     if scalable.id.kind == ScalableKind::MachineSet {
         return None;
     }
@@ -70,7 +70,7 @@ pub fn rollout(scalable: &Scalable, sets: &[Arc<Scalable>], machines: &[Machine]
 
 /// What keeps a NodeClaim from being disrupted: while the management cluster is away its Machine can neither be ended nor replaced,
 /// and what is asked for then is done when it is back, wanted or not.
-pub fn disruption_hold(fleet: &Fleet, claim: &NodeClaim) -> Option<DisruptionHold> {
+pub(crate) fn disruption_hold(fleet: &Fleet, claim: &NodeClaim) -> Option<DisruptionHold> {
     if claim.metadata.deletion_timestamp.is_some() {
         return None;
     }
@@ -114,31 +114,28 @@ fn is_rolling(scalable: &Scalable, sets: &[Arc<Scalable>]) -> bool {
 
 /// What there is to lower.
 #[derive(Clone, Debug)]
-pub struct Excess<'a> {
-    /// The level.
-    pub current: i32,
+pub(crate) struct Excess<'a> {
+    pub(crate) current: i32,
     /// What it should be, if nobody were in the way.
-    pub wanted: i32,
-    /// All Machines.
-    pub machines: &'a [Machine],
+    pub(crate) wanted: i32,
+    pub(crate) machines: &'a [Machine],
     /// Those that are marked, or about to be.
-    pub marked: BTreeSet<ObjectKey>,
+    pub(crate) marked: BTreeSet<ObjectKey>,
     /// Those that nobody needs and that may be marked besides, the most dispensable first.
-    pub spare: Vec<&'a Machine>,
+    pub(crate) spare: Vec<&'a Machine>,
 }
 
 /// How far the level may fall.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Lowered {
-    /// The level.
-    pub level: i32,
+pub(crate) struct Lowered {
+    pub(crate) level: i32,
     /// What has to be marked first.
-    pub marks: Vec<ObjectKey>,
+    pub(crate) marks: Vec<ObjectKey>,
 }
 
 impl Rollout {
     /// The lowest level at which MachineSets take nothing but what is marked, or what the rollout takes anyway.
-    pub fn lowered(&self, excess: &Excess<'_>) -> Lowered {
+    pub(crate) fn lowered(&self, excess: &Excess<'_>) -> Lowered {
         let stays = Lowered { level: excess.current, marks: Vec::new() };
         let Some(newest) = self.newest_set.as_deref().filter(|_| !self.paused) else { return stays };
         let is_in = |machine: &Machine, set: Option<&str>| set.is_some() && machine.set_name() == set;

@@ -15,7 +15,7 @@ const MOST: usize = 3;
 
 /// What was to be written to a Machine and was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refused {
+pub(crate) enum Refused {
     /// The claim of a NodeClaim: another Machine is made for that.
     Claim,
     /// The mark of one that is to go: it stays, and nothing is made in its place.
@@ -37,25 +37,25 @@ impl Left {
 
 /// See the module. By resource, and by the Machine's uid.
 #[derive(Debug, Default)]
-pub struct SetAside(Mutex<BTreeMap<ScalableKey, BTreeMap<String, Left>>>);
+pub(crate) struct SetAside(Mutex<BTreeMap<ScalableKey, BTreeMap<String, Left>>>);
 
 impl SetAside {
     /// The Machines of a resource that are left out, by uid.
-    pub fn of(&self, id: &ScalableKey) -> BTreeSet<String> {
+    pub(crate) fn of(&self, id: &ScalableKey) -> BTreeSet<String> {
         let state = self.lock();
         let of_it = state.get(id).into_iter().flatten();
         of_it.filter(|(_, left)| left.is_out()).map(|(uid, _)| uid.clone()).collect()
     }
 
     /// How long it is until the next Machine of a resource is tried again.
-    pub fn rest(&self, id: &ScalableKey) -> Option<Duration> {
+    pub(crate) fn rest(&self, id: &ScalableKey) -> Option<Duration> {
         let state = self.lock();
         let rests = state.get(id)?.values().filter_map(|left| FOR.checked_sub(left.at.elapsed()));
         rests.filter(|rest| !rest.is_zero()).min()
     }
 
     /// Leaves these Machines out, by uid, to which this may not be written.
-    pub fn add(&self, id: &ScalableKey, what: Refused, machines: &[String]) {
+    pub(crate) fn add(&self, id: &ScalableKey, what: Refused, machines: &[String]) {
         let mut state = self.lock();
         state.retain(|_, of_it| {
             of_it.retain(|_, left| left.is_out());
@@ -71,7 +71,7 @@ impl SetAside {
     }
 
     /// All of them, so that who reckons with them knows when they change.
-    pub fn version(&self) -> Vec<String> {
+    pub(crate) fn version(&self) -> Vec<String> {
         let state = self.lock();
         let all = state.values().flatten();
         all.filter(|(_, left)| left.is_out()).map(|(uid, _)| uid.clone()).collect()

@@ -41,7 +41,7 @@ impl<'a> Version<'a> {
 
 /// Why no Machine is to be made from a blueprint now. What cannot be compared holds nothing back: a control plane without a version,
 /// or a version that is none.
-pub fn hold(blueprint: &Scalable, cluster: &Cluster, control_plane: &ControlPlane) -> Option<Hold> {
+pub(crate) fn hold(blueprint: &Scalable, cluster: &Cluster, control_plane: &ControlPlane) -> Option<Hold> {
     let skipped = blueprint.annotations.get(names::SKIP_PREFLIGHT_CHECKS).map(String::as_str);
     let skipped: Vec<&str> = skipped.unwrap_or_default().split(',').map(str::trim).collect();
     let is_made = |check: &str| !skipped.contains(&check) && !skipped.contains(&"All");

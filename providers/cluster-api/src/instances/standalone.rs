@@ -33,7 +33,11 @@ use crate::names;
 use crate::nodeclass::{ClusterAPINodeClass, ClusterAPINodeClassSpec, LaunchMode};
 
 /// Makes a NodeClaim's Machine, clones first: Cluster API looks for a missing infrastructure only every half a minute.
-pub async fn launch(fleet: &Arc<Fleet>, claim: &NodeClaim, target: &Target) -> Result<Launch, ProviderError> {
+pub(crate) async fn launch(
+    fleet: &Arc<Fleet>,
+    claim: &NodeClaim,
+    target: &Target,
+) -> Result<Launch, ProviderError> {
     let pending = |reason: &str, message: String| Launch::Pending {
         reason: reason.to_owned(),
         message,
@@ -155,7 +159,7 @@ async fn make(
     let reference = machine_reference(&ObjectKey::namespaced(cluster.key.namespace.clone(), name));
     let uid = claim.metadata.uid.as_deref().unwrap_or_default();
     // The watch may be late to show what was made, and the core asks often: to make it once more would be refused three times.
-    if fleet.has_made(uid) {
+    if fleet.journeys.has_made(uid) {
         match fleet.hub.get(&reference).await {
             Ok(made) => {
                 clones.is_ours("Machine", &made)?;
@@ -211,14 +215,14 @@ async fn make(
     });
     let made = fleet.hub.create_or_get(&reference, object).await?;
     clones.is_ours("Machine", &made)?;
-    fleet.made(uid);
+    fleet.journeys.made(uid);
     fleet.metrics.writes.inc(&["create"]);
     Ok(Machine::read(&made)?)
 }
 
 /// Deletes what was made for a NodeClaim that never got its Machine. What is out of sight is asked for: without the blueprint
 /// nobody knows of which kinds the clones are.
-pub async fn sweep(fleet: &Arc<Fleet>, claim: &NodeClaim, target: &Target) -> Result<(), HubError> {
+pub(crate) async fn sweep(fleet: &Arc<Fleet>, claim: &NodeClaim, target: &Target) -> Result<(), HubError> {
     let cluster = match fleet.mirror.cluster() {
         Some(cluster) => cluster,
         None => match fleet.hub.cluster().await {

@@ -15,19 +15,17 @@ use crate::client::machine::Machine;
 use crate::names;
 use crate::nodeclass::{ClusterAPINodeClassSpec, Drift, LaunchMode, Remediation};
 
-/// What there is.
+/// What successions are found in.
 #[derive(Clone, Copy)]
-pub struct Estate<'a> {
+pub(crate) struct Estate<'a> {
     /// The resource's Machines.
-    pub machines: &'a [Machine],
-    /// All NodeClaims.
-    pub claims: &'a [Arc<NodeClaim>],
-    /// Our workload cluster.
-    pub owner: &'a str,
+    pub(crate) machines: &'a [Machine],
+    pub(crate) claims: &'a [Arc<NodeClaim>],
+    /// Our workload cluster, by the uid of its namespace kube-system.
+    pub(crate) owner: &'a str,
     /// The rollout under way.
-    pub rollout: Option<&'a Rollout>,
-    /// The NodeClass.
-    pub spec: &'a ClusterAPINodeClassSpec,
+    pub(crate) rollout: Option<&'a Rollout>,
+    pub(crate) spec: &'a ClusterAPINodeClassSpec,
 }
 
 impl Estate<'_> {
@@ -65,7 +63,7 @@ impl Estate<'_> {
     }
 
     /// Successors to be made, each with whom it succeeds.
-    pub fn successors(&self, target: &Target) -> Vec<(NodeClaim, Arc<NodeClaim>)> {
+    pub(crate) fn successors(&self, target: &Target) -> Vec<(NodeClaim, Arc<NodeClaim>)> {
         let pair = |(claim, machine): (&Arc<NodeClaim>, &Machine)| {
             (successor(claim, machine, target), Arc::clone(claim))
         };
@@ -73,7 +71,7 @@ impl Estate<'_> {
     }
 
     /// NodeClaims that Karpenter is to delete because a health check condemned their Machines, with these.
-    pub fn condemned(&self) -> Vec<(&Arc<NodeClaim>, &Machine)> {
+    pub(crate) fn condemned(&self) -> Vec<(&Arc<NodeClaim>, &Machine)> {
         if self.spec.remediation.unwrap_or_default() != Remediation::Karpenter {
             return Vec::new();
         }
@@ -107,6 +105,6 @@ fn successor(claim: &NodeClaim, machine: &Machine, target: &Target) -> NodeClaim
 }
 
 /// The target of a successor: the resource itself.
-pub fn target(id: &crate::client::scalable::ScalableKey) -> Target {
+pub(crate) fn target(id: &crate::client::scalable::ScalableKey) -> Target {
     Target::new(id.clone(), LaunchMode::MachineDeployment, None)
 }

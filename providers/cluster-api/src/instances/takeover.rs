@@ -50,7 +50,7 @@ async fn take(
     };
     let on_node = node.as_ref().and_then(|node| node.metadata.labels.clone()).unwrap_or_default();
     let offers = fleet.node_class_of(scalable).map(|class| fleet.offers(&class));
-    let entry = offers.and_then(|offers| fleet.entry_of(&offers, machine, &scalable.id));
+    let entry = offers.and_then(|offers| offers.entry_of(machine, &scalable.id));
     let offered = entry.as_ref().map(|entry| &entry.labels);
     let labels = adoption::labels_of(&on_node, offered, &scalable.id.key.name);
     // The Node first: the NodeClaim says what is left to do.

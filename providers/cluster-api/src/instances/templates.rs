@@ -16,7 +16,7 @@ use crate::names;
 use crate::nodeclass::{ClusterAPINodeClass, MachineTemplate, TemplateReference};
 
 /// The blueprints that a NodeClass names or selects; none until the Cluster is known, nor if it is for another.
-pub fn blueprints(class: &ClusterAPINodeClass, mirror: &Mirror) -> Vec<Arc<Scalable>> {
+pub(crate) fn blueprints(class: &ClusterAPINodeClass, mirror: &Mirror) -> Vec<Arc<Scalable>> {
     let ours = mirror.cluster().filter(|ours| class.is_for(&ours.key.namespace, &ours.key.name));
     let Some(cluster) = ours else { return Vec::new() };
     let mut templates = class.machine_templates().to_vec();
@@ -46,7 +46,7 @@ fn selected(class: &ClusterAPINodeClass, mirror: &Mirror, cluster: &str) -> Vec<
 }
 
 /// Why it is not known which templates a NodeClass selects: until they could be listed once, none of them is known not to be there.
-pub fn unlisted(class: &ClusterAPINodeClass, mirror: &Mirror) -> Option<String> {
+pub(crate) fn unlisted(class: &ClusterAPINodeClass, mirror: &Mirror) -> Option<String> {
     let (group, kind) = kind(class)?;
     let listing = mirror.listing(&group, &kind);
     if listing.as_ref().is_some_and(|listing| listing.templates.is_some()) {
@@ -58,7 +58,7 @@ pub fn unlisted(class: &ClusterAPINodeClass, mirror: &Mirror) -> Option<String> 
 }
 
 /// What keeps a NodeClass from selecting templates.
-pub fn trouble(class: &ClusterAPINodeClass, mirror: &Mirror) -> Option<Malformed> {
+pub(crate) fn trouble(class: &ClusterAPINodeClass, mirror: &Mirror) -> Option<Malformed> {
     let wanted = class.machine_template_selector()?;
     let malformed = |key: &str, problem: String| Malformed {
         object: format!("ClusterAPINodeClass {}", class.name()),
@@ -73,17 +73,17 @@ pub fn trouble(class: &ClusterAPINodeClass, mirror: &Mirror) -> Option<Malformed
 }
 
 /// The kind of templates that a NodeClass selects from, by group and kind.
-pub fn kind(class: &ClusterAPINodeClass) -> Option<(String, String)> {
+pub(crate) fn kind(class: &ClusterAPINodeClass) -> Option<(String, String)> {
     class.machine_template_selector().map(|wanted| (wanted.api_group.clone(), wanted.kind.clone()))
 }
 
 /// The infrastructure templates that a NodeClass names.
-pub fn references(class: &ClusterAPINodeClass) -> impl Iterator<Item = Reference> {
+pub(crate) fn references(class: &ClusterAPINodeClass) -> impl Iterator<Item = Reference> {
     class.machine_templates().iter().map(|template| reference(&template.infrastructure_ref))
 }
 
 /// All templates that a NodeClass names, and one that stands for those that it selects.
-pub fn all_references(class: &ClusterAPINodeClass) -> Vec<Reference> {
+pub(crate) fn all_references(class: &ClusterAPINodeClass) -> Vec<Reference> {
     let selected = class.machine_template_selector().map(|wanted| wanted.naming(""));
     let templates = class.machine_templates().iter().cloned().chain(selected);
     templates

@@ -8,22 +8,21 @@ use crate::client::scalable::Scalable;
 
 /// The annotations that tell what nodes of a resource have.
 #[derive(Clone, Copy, Debug)]
-pub struct Annotated<'a> {
-    /// The resource.
-    pub scalable: &'a Scalable,
+pub(crate) struct Annotated<'a> {
+    pub(crate) scalable: &'a Scalable,
     /// Its newest MachineSet, if it has any.
-    pub set: Option<&'a Scalable>,
+    pub(crate) set: Option<&'a Scalable>,
 }
 
 impl<'a> Annotated<'a> {
     /// What an annotation says.
-    pub fn get(self, key: &str) -> Option<&'a str> {
+    pub(crate) fn get(self, key: &str) -> Option<&'a str> {
         let of = |resource: &'a Scalable| resource.annotations.get(key).map(String::as_str);
         of(self.scalable).or_else(|| self.set.and_then(of))
     }
 
     /// All annotations whose keys begin so, by what follows in the key.
-    pub fn with_prefix(self, prefix: &str) -> BTreeMap<&'a str, &'a str> {
+    pub(crate) fn with_prefix(self, prefix: &str) -> BTreeMap<&'a str, &'a str> {
         let of = |resource: &'a Scalable| {
             let all = resource.annotations.iter();
             all.filter_map(move |(key, text)| Some((key.strip_prefix(prefix)?, text.as_str())))
@@ -34,7 +33,7 @@ impl<'a> Annotated<'a> {
     }
 
     /// An error about one of the keys, which says where it stands.
-    pub fn malformed(self, key: &str, problem: impl std::fmt::Display) -> Malformed {
+    pub(crate) fn malformed(self, key: &str, problem: impl std::fmt::Display) -> Malformed {
         match self.set.filter(|_| !self.scalable.annotations.contains_key(key)) {
             Some(set) if set.annotations.contains_key(key) => {
                 self.scalable.malformed(format!("{}: {key}", set.id), problem)

@@ -21,104 +21,101 @@ use crate::client::scalable::{Scalable, ScalableKey};
 use crate::client::sync_labels::SyncLabels;
 use crate::client::template::Template;
 use crate::names;
-use crate::nodeclass::{ClusterAPINodeClassSpec, LaunchMode};
+use crate::nodeclass::{ClusterAPINodeClassSpec, InstanceTypeOverride, LaunchMode};
 
 /// What a scalable resource would give.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Blueprint {
-    /// The resource.
-    pub id: ScalableKey,
+pub(crate) struct Blueprint {
+    pub(crate) id: ScalableKey,
     /// The instance type its owner named, if any.
-    pub named: Option<String>,
+    pub(crate) named: Option<String>,
     /// When the resource was made.
-    pub created: Timestamp,
+    pub(crate) created: Timestamp,
     /// The instance types that its nodes run as.
-    pub carried: BTreeSet<String>,
+    pub(crate) carried: BTreeSet<String>,
     /// Labels of its nodes, but for instance type, zone and capacity type.
-    pub labels: BTreeMap<String, String>,
+    pub(crate) labels: BTreeMap<String, String>,
     /// What its nodes are said to have.
-    pub capacity: ResourceList,
+    pub(crate) capacity: ResourceList,
     /// What pods may use of what nobody says they have, as a Node of it shows.
-    pub besides: ResourceList,
+    pub(crate) besides: ResourceList,
     /// What of it pods cannot use, as far as that is said.
-    pub overhead: Overhead,
+    pub(crate) overhead: Overhead,
     /// What of it pods can use, as a Node of it shows where nobody says.
-    pub allocatable: Option<ResourceList>,
+    pub(crate) allocatable: Option<ResourceList>,
     /// How what kubelet keeps of a Node of it differs from what is said.
-    pub kubelet_differs: Option<String>,
+    pub(crate) kubelet_differs: Option<String>,
     /// Volumes per CSI driver.
-    pub volume_limits: BTreeMap<String, i64>,
+    pub(crate) volume_limits: BTreeMap<String, i64>,
     /// Taints of its nodes.
-    pub taints: Vec<Taint>,
+    pub(crate) taints: Vec<Taint>,
     /// How it is paid for.
-    pub capacity_type: String,
+    pub(crate) capacity_type: String,
     /// Whether its owner says how, so that nothing else can.
-    pub capacity_type_told: bool,
+    pub(crate) capacity_type_told: bool,
     /// How many nodes of it are paid for in advance.
-    pub reservation: i64,
+    pub(crate) reservation: i64,
     /// Where its nodes can be.
-    pub places: Vec<Place>,
+    pub(crate) places: Vec<Place>,
     /// Whether its owner says in which zone, so that nothing else can.
-    pub zone_told: bool,
+    pub(crate) zone_told: bool,
     /// What is said of it and not reckoned with.
-    pub ignored: Vec<Ignored>,
+    pub(crate) ignored: Vec<Ignored>,
 }
 
 /// Something that is not reckoned with.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ignored {
+pub(crate) struct Ignored {
     /// The reason of the event that tells so.
-    pub reason: &'static str,
+    pub(crate) reason: &'static str,
     /// What, where, and why not.
-    pub what: Malformed,
+    pub(crate) what: Malformed,
 }
 
 /// One place a node can be.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Place {
+pub(crate) struct Place {
     /// The zone label of the node, if there is one.
-    pub zone: Option<String>,
+    pub(crate) zone: Option<String>,
     /// The failure domain to ask for, in Machine mode.
-    pub failure_domain: Option<String>,
+    pub(crate) failure_domain: Option<String>,
     /// What a node costs there.
-    pub price: Price,
+    pub(crate) price: Price,
 }
 
 /// What a blueprint is made with.
 #[derive(Clone, Copy, Debug)]
-pub struct Surroundings<'a> {
+pub(crate) struct Surroundings<'a> {
     /// The NodeClass's name, for messages.
-    pub node_class: &'a str,
-    /// The NodeClass.
-    pub spec: &'a ClusterAPINodeClassSpec,
+    pub(crate) node_class: &'a str,
+    pub(crate) spec: &'a ClusterAPINodeClassSpec,
     /// The Cluster's failure domains.
-    pub failure_domains: &'a [String],
+    pub(crate) failure_domains: &'a [String],
     /// Further labels that are copied to nodes.
-    pub sync_labels: &'a SyncLabels,
+    pub(crate) sync_labels: &'a SyncLabels,
     /// The architecture of nodes whose template does not say.
-    pub default_arch: &'a str,
+    pub(crate) default_arch: &'a str,
     /// The part of its memory that a machine never sees where nobody says, in millionths.
-    pub vm_memory_overhead: u32,
+    pub(crate) vm_memory_overhead: u32,
     /// What Nodes of resources tell.
-    pub learnt: &'a BTreeMap<ScalableKey, Learnt>,
+    pub(crate) learnt: &'a BTreeMap<ScalableKey, Learnt>,
     /// Resources whose nodes turned out to be spot.
-    pub spot: &'a BTreeSet<ScalableKey>,
+    pub(crate) spot: &'a BTreeSet<ScalableKey>,
     /// Prices that are told outside the NodeClass.
-    pub told: &'a Told,
+    pub(crate) told: &'a Told,
 }
 
 /// What a Node told about its siblings.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Learnt {
-    /// What it has.
-    pub capacity: ResourceList,
+pub(crate) struct Learnt {
+    pub(crate) capacity: ResourceList,
     /// What of it pods may use.
-    pub allocatable: ResourceList,
+    pub(crate) allocatable: ResourceList,
 }
 
 impl Blueprint {
     /// What `scalable`, whose newest MachineSet is `set`, would give.
-    pub fn of(
+    pub(crate) fn of(
         scalable: &Scalable,
         set: Option<&Scalable>,
         template: Option<&Template>,
@@ -127,7 +124,7 @@ impl Blueprint {
         let spec = around.spec;
         let mut labels =
             node_labels::node_labels(scalable, template, around.sync_labels, around.default_arch)?;
-        let own = |key: &str| scalable.annotations.get(key).filter(|text| !text.is_empty()).cloned();
+        let own = |key: &str| own(scalable, key).cloned();
         let mut ignored = Vec::new();
         let annotated_name = own(names::INSTANCE_TYPE);
         if let Some(name) = &annotated_name {
@@ -137,55 +134,16 @@ impl Blueprint {
         // What is said of the name that it gets where another one has the one it wants is said of it alone.
         let mut called = names_for(&scalable.id, named.as_deref());
         called.reverse();
-        let entries = || spec.instance_types.iter().flatten();
-        let entry = called.iter().find_map(|name| entries().find(|entry| entry.name == *name));
-        let entry = entry.or_else(|| entries().find(|entry| entry.name == *scalable.id.key.name));
-        let told = entry.and_then(|entry| entry.capacity.as_ref());
+        let entry = entry_of(scalable, &called, spec);
         let learnt = around.learnt.get(&scalable.id);
         let annotated = Annotated { scalable, set };
-        // Kubelet is told so where Machines are cloned; elsewhere the resource's owner knows better.
-        let makes_machines = spec.launch_mode == Some(LaunchMode::Machine);
-        let owner_says = || annotated.get(&format!("{}maxPods", names::CAPACITY_DOMAIN)).is_some();
-        let max_pods = spec.kubelet.as_ref().and_then(|kubelet| kubelet.max_pods);
-        let max_pods = max_pods.filter(|_| makes_machines || !owner_says());
-        let mut capacity = match capacity::capacity(annotated, template, told, max_pods) {
-            Ok(capacity) => capacity,
-            // A Node tells only what nobody else does: resources that are described alike are of one type, whether or not one of
-            // them has had a Node to look at.
-            Err(missing) => {
-                let learnt = learnt.ok_or(missing)?;
-                let mut told = told.cloned().unwrap_or_default();
-                for (resource, quantity) in &learnt.capacity {
-                    told.entry(resource.clone()).or_insert_with(|| quantity.clone());
-                }
-                capacity::capacity(annotated, template, Some(&told), max_pods)?
-            }
-        };
+        let mut capacity =
+            capacity_of(annotated, template, entry.and_then(|entry| entry.capacity.as_ref()), learnt, spec)?;
         let besides = learnt.map(|learnt| besides(learnt, &capacity)).unwrap_or_default();
         capacity.entry("pods".to_owned()).or_insert_with(capacity::default_pods);
         devices::driver(annotated)?;
-        let kubelet = overhead::told(scalable, spec.kubelet.as_ref())?;
-        let unseen_memory = overhead::unseen_memory(scalable, &capacity)?;
-        let unsaid = spec.default_reservations.unwrap_or_default();
-        let mut overhead = overhead::overhead(kubelet.as_ref(), unsaid, &capacity, around.node_class)?;
-        let said = kubelet.as_ref().is_some_and(overhead::says);
-        let kubelet_differs = learnt.zip(kubelet.as_ref()).and_then(|(learnt, kubelet)| {
-            overhead::difference(kubelet, unsaid, &overhead, &learnt.capacity, &learnt.allocatable)
-        });
-        let unseen =
-            unseen_memory.unwrap_or_else(|| overhead::part_of_memory(&capacity, around.vm_memory_overhead));
-        if unseen > Amount::ZERO {
-            let before = overhead.system_reserved.amount("memory");
-            overhead.system_reserved.set("memory", before.plus(unseen));
-        }
-        let is_said = said || unseen_memory.is_some();
-        let shown = learnt.filter(|learnt| !is_said && !learnt.allocatable.is_empty());
-        let reservation = match own(names::RESERVATION) {
-            None => None,
-            Some(text) => Some(text.parse().ok().filter(|nodes| *nodes >= 0).ok_or_else(|| {
-                scalable.malformed(names::RESERVATION, format!("{text:?} is not a number of nodes"))
-            })?),
-        };
+        let kept = Kept::of(scalable, &capacity, learnt, around)?;
+        let reservation = reservation(scalable)?;
         let told_type = labels.remove(CAPACITY_TYPE).or_else(|| own(names::CAPACITY_TYPE));
         // Who says how many nodes are paid for in advance says that they are.
         let told_type = told_type.or_else(|| reservation.map(|_| CAPACITY_TYPE_RESERVED.to_owned()));
@@ -225,9 +183,9 @@ impl Blueprint {
             id: scalable.id.clone(),
             created: scalable.created,
             carried: BTreeSet::new(),
-            overhead,
-            allocatable: shown.map(|learnt| learnt.allocatable.clone()),
-            kubelet_differs,
+            overhead: kept.overhead,
+            allocatable: kept.allocatable,
+            kubelet_differs: kept.differs,
             volume_limits: capacity::volume_limits(annotated)?,
             taints: taints::taints(scalable)?,
             named,
@@ -242,6 +200,91 @@ impl Blueprint {
             ignored,
         })
     }
+}
+
+/// What the annotation of a resource says; an empty one says nothing.
+fn own<'a>(scalable: &'a Scalable, key: &str) -> Option<&'a String> {
+    scalable.annotations.get(key).filter(|text| !text.is_empty())
+}
+
+/// The NodeClass's entry for a resource, by the names it may be called by, or by its own.
+fn entry_of<'a>(
+    scalable: &Scalable,
+    called: &[String],
+    spec: &'a ClusterAPINodeClassSpec,
+) -> Option<&'a InstanceTypeOverride> {
+    let entries = || spec.instance_types.iter().flatten();
+    let entry = called.iter().find_map(|name| entries().find(|entry| entry.name == *name));
+    entry.or_else(|| entries().find(|entry| entry.name == *scalable.id.key.name))
+}
+
+/// What nodes have: as annotations, template or the NodeClass (`told`) say, else as one of them shows.
+fn capacity_of(
+    annotated: Annotated<'_>,
+    template: Option<&Template>,
+    told: Option<&ResourceList>,
+    learnt: Option<&Learnt>,
+    spec: &ClusterAPINodeClassSpec,
+) -> Result<ResourceList, Malformed> {
+    // Kubelet is told so where Machines are cloned; elsewhere the resource's owner knows better.
+    let makes_machines = spec.launch_mode == Some(LaunchMode::Machine);
+    let owner_says = || annotated.get(&format!("{}maxPods", names::CAPACITY_DOMAIN)).is_some();
+    let max_pods = spec.kubelet.as_ref().and_then(|kubelet| kubelet.max_pods);
+    let max_pods = max_pods.filter(|_| makes_machines || !owner_says());
+    capacity::capacity(annotated, template, told, max_pods).or_else(|missing| {
+        // A Node tells only what nobody else does: resources that are described alike are of one type, whether or not one of
+        // them has had a Node to look at.
+        let learnt = learnt.ok_or(missing)?;
+        let mut told = told.cloned().unwrap_or_default();
+        for (resource, quantity) in &learnt.capacity {
+            told.entry(resource.clone()).or_insert_with(|| quantity.clone());
+        }
+        capacity::capacity(annotated, template, Some(&told), max_pods)
+    })
+}
+
+/// What pods cannot use of nodes.
+struct Kept {
+    overhead: Overhead,
+    /// What they can use, as a Node shows; `None` where somebody says what is kept.
+    allocatable: Option<ResourceList>,
+    /// How that differs from what is said.
+    differs: Option<String>,
+}
+
+impl Kept {
+    fn of(
+        scalable: &Scalable,
+        capacity: &ResourceList,
+        learnt: Option<&Learnt>,
+        around: Surroundings<'_>,
+    ) -> Result<Self, Malformed> {
+        let kubelet = overhead::told(scalable, around.spec.kubelet.as_ref())?;
+        let unseen_memory = overhead::unseen_memory(scalable, capacity)?;
+        let unsaid = around.spec.default_reservations.unwrap_or_default();
+        let mut overhead = overhead::overhead(kubelet.as_ref(), unsaid, capacity, around.node_class)?;
+        // Before memory is added that the machine never sees: kubelet does not keep that.
+        let differs = learnt.zip(kubelet.as_ref()).and_then(|(learnt, kubelet)| {
+            overhead::difference(kubelet, unsaid, &overhead, &learnt.capacity, &learnt.allocatable)
+        });
+        let unseen =
+            unseen_memory.unwrap_or_else(|| overhead::part_of_memory(capacity, around.vm_memory_overhead));
+        if unseen > Amount::ZERO {
+            let before = overhead.system_reserved.amount("memory");
+            overhead.system_reserved.set("memory", before.plus(unseen));
+        }
+        let is_said = unseen_memory.is_some() || kubelet.as_ref().is_some_and(overhead::says);
+        let shown = learnt.filter(|learnt| !is_said && !learnt.allocatable.is_empty());
+        Ok(Self { overhead, allocatable: shown.map(|learnt| learnt.allocatable.clone()), differs })
+    }
+}
+
+/// How many nodes are paid for in advance, if that is said.
+fn reservation(scalable: &Scalable) -> Result<Option<i64>, Malformed> {
+    let Some(text) = own(scalable, names::RESERVATION) else { return Ok(None) };
+    let nodes = text.parse().ok().filter(|nodes| *nodes >= 0);
+    let malformed = || scalable.malformed(names::RESERVATION, format!("{text:?} is not a number of nodes"));
+    nodes.map(Some).ok_or_else(malformed)
 }
 
 /// What a Node has of which its siblings are not said to have any, or not how much. What kubelet keeps of that nobody says either. Huge

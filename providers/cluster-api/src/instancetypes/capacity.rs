@@ -24,7 +24,7 @@ const NEEDED: [&str; 2] = ["cpu", "memory"];
 
 /// What a node of this resource is said to have. Without cpu and memory nothing can be planned, so their absence is an error, and so is
 /// none of them: such a node would seem to cost next to nothing.
-pub fn capacity(
+pub(crate) fn capacity(
     told: Annotated<'_>,
     template: Option<&Template>,
     override_capacity: Option<&ResourceList>,
@@ -64,12 +64,12 @@ pub fn capacity(
 }
 
 /// Whether that is what is wrong: nobody says how much there is of what no node is without.
-pub fn is_missing(malformed: &Malformed) -> bool {
+pub(crate) fn is_missing(malformed: &Malformed) -> bool {
     malformed.problem.starts_with(MISSING)
 }
 
 /// How many pods kubelet allows when nobody says.
-pub fn default_pods() -> Quantity {
+pub(crate) fn default_pods() -> Quantity {
     Quantity::new(110, karpenter_primitives::Format::DecimalSi)
 }
 
@@ -125,7 +125,7 @@ fn parse(told: Annotated<'_>, key: &str, resource: &str, text: &str) -> Result<Q
 
 /// The CSI drivers' volume limits of the annotation `csi-driver`: `name=limit`, separated by commas; a driver without a limit
 /// has none.
-pub fn volume_limits(told: Annotated<'_>) -> Result<BTreeMap<String, i64>, Malformed> {
+pub(crate) fn volume_limits(told: Annotated<'_>) -> Result<BTreeMap<String, i64>, Malformed> {
     let key = format!("{CAPACITY_DOMAIN}csi-driver");
     let mut limits = BTreeMap::new();
     let items = told.get(&key).unwrap_or_default().split(',').map(str::trim);

@@ -27,41 +27,39 @@ use crate::labels;
 
 /// What a NodeClass offers.
 #[derive(Clone, Debug, Default)]
-pub struct Catalog {
-    /// For the core.
-    pub types: Arc<[InstanceType]>,
+pub(crate) struct Catalog {
+    /// As the core knows them.
+    pub(crate) types: Arc<[InstanceType]>,
     /// Where each offering leads, in the order of types and offerings.
-    pub entries: Vec<Entry>,
+    pub(crate) entries: Vec<Entry>,
     /// Names that had to be changed because two resources of the same name differ.
-    pub renamed: Vec<String>,
+    pub(crate) renamed: Vec<String>,
 }
 
 /// An offering and where it leads.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Entry {
-    /// The scalable resource.
-    pub id: ScalableKey,
+pub(crate) struct Entry {
+    pub(crate) id: ScalableKey,
     /// Its type, as an index.
-    pub instance_type: usize,
+    pub(crate) instance_type: usize,
     /// Its offering within the type, as an index.
-    pub offering: usize,
+    pub(crate) offering: usize,
     /// The zone of its node.
-    pub zone: Option<String>,
+    pub(crate) zone: Option<String>,
     /// The failure domain to ask for.
-    pub failure_domain: Option<String>,
-    /// What it costs.
-    pub price: Price,
+    pub(crate) failure_domain: Option<String>,
+    pub(crate) price: Price,
     /// Why it cannot be had at the moment.
-    pub unavailable: Option<String>,
+    pub(crate) unavailable: Option<String>,
     /// All labels of its node.
-    pub labels: BTreeMap<String, String>,
+    pub(crate) labels: BTreeMap<String, String>,
     /// All taints of its node.
-    pub taints: Vec<Taint>,
+    pub(crate) taints: Vec<Taint>,
 }
 
 /// Why nothing in the catalog will do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NoOffer {
+pub(crate) enum NoOffer {
     /// A requirement of the NodeClaim means nothing.
     #[error(transparent)]
     Requirement(#[from] RequirementError),
@@ -71,7 +69,6 @@ pub enum NoOffer {
     /// What fits leaves less to choose from than the NodePool wants.
     #[error("minValues of {key} is {wanted}, and {reached} can be had")]
     TooFew {
-        /// The label.
         key: String,
         /// How many values of it are wanted.
         wanted: i64,
@@ -82,7 +79,7 @@ pub enum NoOffer {
 
 impl Catalog {
     /// The types and offerings of these resources; `unavailable` tells why one cannot be had at the moment.
-    pub fn of(
+    pub(crate) fn of(
         blueprints: &[Blueprint],
         unavailable: impl Fn(&ScalableKey, &Place) -> Option<String>,
     ) -> Self {
@@ -196,7 +193,7 @@ impl Catalog {
     }
 
     /// All instance types, with the offerings available that are of these resources, as far as they were.
-    pub fn offering(&self, of: impl Fn(&ScalableKey) -> bool) -> Vec<InstanceType> {
+    pub(crate) fn offering(&self, of: impl Fn(&ScalableKey) -> bool) -> Vec<InstanceType> {
         let mut types = self.types.to_vec();
         for entry in self.entries.iter().filter(|entry| !of(&entry.id)) {
             types[entry.instance_type].offerings[entry.offering].available = false;
@@ -206,7 +203,7 @@ impl Catalog {
 
     /// What could serve this NodeClaim, best first: the cheapest, then the one that leaves least over, then by name. `relaxed` lets go of
     /// `minValues`.
-    pub fn choices(&self, claim: &NodeClaim, relaxed: bool) -> Result<Vec<&Entry>, NoOffer> {
+    pub(crate) fn choices(&self, claim: &NodeClaim, relaxed: bool) -> Result<Vec<&Entry>, NoOffer> {
         let requirements = conversion::requirements(claim)?;
         let requests = conversion::requests(claim);
         let own_labels = claim.metadata.labels.clone().unwrap_or_default();
@@ -249,7 +246,7 @@ impl Catalog {
     }
 
     /// Why no node of a resource meets the requirements of a NodePool; nothing if one does.
-    pub fn refusal(&self, id: &ScalableKey, pool: &NodePool) -> Option<String> {
+    pub(crate) fn refusal(&self, id: &ScalableKey, pool: &NodePool) -> Option<String> {
         let template = &pool.spec.template;
         let selectors: Vec<_> = template.spec.requirements.iter().map(conversion::selector).collect();
         let requirements = match Requirements::from_selectors(&selectors) {
@@ -267,7 +264,7 @@ impl Catalog {
     }
 
     /// The entry of a resource, in this zone if it has several.
-    pub fn entry(&self, id: &ScalableKey, failure_domain: Option<&str>) -> Option<&Entry> {
+    pub(crate) fn entry(&self, id: &ScalableKey, failure_domain: Option<&str>) -> Option<&Entry> {
         let mut theirs = self.entries.iter().filter(|entry| entry.id == *id);
         let exact = theirs.clone().find(|entry| entry.failure_domain.as_deref() == failure_domain);
         exact.or_else(|| theirs.next())

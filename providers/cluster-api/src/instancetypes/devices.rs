@@ -8,7 +8,7 @@ use crate::client::fields::Malformed;
 use crate::names::CAPACITY_DOMAIN;
 
 /// The driver of its devices, if it has one.
-pub fn driver(told: Annotated<'_>) -> Result<Option<&str>, Malformed> {
+pub(crate) fn driver(told: Annotated<'_>) -> Result<Option<&str>, Malformed> {
     let key = key();
     let Some(driver) = told.get(&key).map(str::trim).filter(|driver| !driver.is_empty()) else {
         return Ok(None);
@@ -20,7 +20,7 @@ pub fn driver(told: Annotated<'_>) -> Result<Option<&str>, Malformed> {
 }
 
 /// That devices which its owner says its nodes have are not reckoned with.
-pub fn ignored(told: Annotated<'_>) -> Option<Malformed> {
+pub(crate) fn ignored(told: Annotated<'_>) -> Option<Malformed> {
     let driver = driver(told).ok()??;
     let problem = format!(
         "devices of {driver} are ignored, for pods with resource claims are not planned; say how many there are of an extended \

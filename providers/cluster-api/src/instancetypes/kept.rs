@@ -16,7 +16,7 @@ use karpenter_engine::resources::Resources;
 
 /// What a node runs as.
 #[derive(Clone, Debug)]
-pub struct Kept {
+pub(crate) struct RunsAs {
     instance_type: String,
     capacity_type: String,
     zone: Option<String>,
@@ -26,9 +26,9 @@ pub struct Kept {
     allocatable: Resources,
 }
 
-impl Kept {
+impl RunsAs {
     /// What the nodes of these NodeClaims run as, each once.
-    pub fn all<'a>(claims: impl Iterator<Item = &'a NodeClaim>) -> Vec<Self> {
+    pub(crate) fn all<'a>(claims: impl Iterator<Item = &'a NodeClaim>) -> Vec<Self> {
         let label = |claim: &'a NodeClaim, key: &str| claim.metadata.labels.as_ref()?.get(key);
         let place = |claim| [INSTANCE_TYPE, CAPACITY_TYPE, TOPOLOGY_ZONE].map(|key| label(claim, key));
         let mut one_of_each: BTreeMap<[Option<&String>; 3], Self> = BTreeMap::new();
@@ -109,7 +109,7 @@ impl Kept {
 }
 
 /// The types that are offered, with those that nodes run as besides; `None` if there are none besides.
-pub fn with_kept(offered: &[InstanceType], kept: &[Kept]) -> Option<Vec<InstanceType>> {
+pub(crate) fn with_kept(offered: &[InstanceType], kept: &[RunsAs]) -> Option<Vec<InstanceType>> {
     let mut types: Option<Vec<InstanceType>> = None;
     for one in kept {
         let now = types.as_deref().unwrap_or(offered);
@@ -154,7 +154,7 @@ mod tests {
     fn what_a_node_runs_as_is_listed_and_cannot_be_had() {
         let run = [("a", "spot"), ("a", "spot"), ("b", "spot")];
         let claims = run.map(|(zone, capacity_type)| running("m", Some(zone), capacity_type));
-        let kept = Kept::all(claims.iter());
+        let kept = RunsAs::all(claims.iter());
         assert_eq!(kept.len(), 2);
         let types = with_kept(&[], &kept).expect("further types");
         assert_eq!(told(&types), json!({"m": 2}), "one offering for each place");
@@ -167,9 +167,9 @@ mod tests {
     #[test]
     fn a_type_that_is_still_offered_elsewhere_gets_the_place_besides() {
         let offered =
-            with_kept(&[], &[Kept::of(&running("m", Some("a"), "spot")).expect("one")]).expect("types");
+            with_kept(&[], &[RunsAs::of(&running("m", Some("a"), "spot")).expect("one")]).expect("types");
         let besides = |claim: NodeClaim| {
-            with_kept(&offered, &[Kept::of(&claim).expect("one")]).map(|types| told(&types))
+            with_kept(&offered, &[RunsAs::of(&claim).expect("one")]).map(|types| told(&types))
         };
         assert_eq!(besides(running("m", Some("a"), "spot")), None);
         assert_eq!(besides(running("m", None, "spot")), None, "its node does not say where it is");
@@ -179,15 +179,15 @@ mod tests {
 
     #[test]
     fn a_reserved_node_may_have_become_one_on_demand() {
-        let on_demand = Kept::of(&running("m", None, "on-demand")).expect("one");
+        let on_demand = RunsAs::of(&running("m", None, "on-demand")).expect("one");
         let offered = with_kept(&[], &[on_demand]).expect("types");
-        assert!(with_kept(&offered, &[Kept::of(&running("m", None, "reserved")).expect("one")]).is_none());
+        assert!(with_kept(&offered, &[RunsAs::of(&running("m", None, "reserved")).expect("one")]).is_none());
     }
 
     #[test]
     fn what_has_no_node_yet_runs_as_nothing() {
         let mut claim = running("m", None, "spot");
         claim.status.as_mut().expect("a status").provider_id = None;
-        assert!(Kept::of(&claim).is_none());
+        assert!(RunsAs::of(&claim).is_none());
     }
 }

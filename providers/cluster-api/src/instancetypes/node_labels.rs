@@ -25,7 +25,7 @@ const BOOKKEEPING_DOMAINS: &[&str] =
 const NEVER_EMPTY: &[&str] = &[ARCH, CAPACITY_TYPE, INSTANCE_TYPE, OS, TOPOLOGY_REGION, TOPOLOGY_ZONE];
 
 /// The labels of its nodes. `more` are those that this management cluster copies besides Cluster API's own.
-pub fn node_labels(
+pub(crate) fn node_labels(
     scalable: &Scalable,
     template: Option<&Template>,
     more: &SyncLabels,
@@ -87,7 +87,7 @@ fn is_given(key: &str) -> bool {
 }
 
 /// The labels that its owner says its nodes have and that only Cluster API, Karpenter or kubelet gives: they are not reckoned with.
-pub fn ignored(scalable: &Scalable) -> Option<Malformed> {
+pub(crate) fn ignored(scalable: &Scalable) -> Option<Malformed> {
     let labels = annotated(scalable).ok()?;
     let names = |is_it: &dyn Fn(&str) -> bool| -> Vec<&str> {
         labels.keys().map(String::as_str).filter(|key| is_it(key)).collect()

@@ -68,7 +68,7 @@ fn curve(capacity: &Resources) -> Resources {
 
 /// The overhead of nodes with this capacity; `node_class` is for messages, and `unsaid` is what to reckon with where nobody says what
 /// kubelet reserves.
-pub fn overhead(
+pub(crate) fn overhead(
     kubelet: Option<&Kubelet>,
     unsaid: Reservations,
     capacity: &ResourceList,
@@ -108,7 +108,7 @@ pub fn overhead(
 }
 
 /// What the owner of a resource says that kubelet keeps for itself, if anybody does: its annotations, then the NodeClass.
-pub fn told(scalable: &Scalable, node_class: Option<&Kubelet>) -> Result<Option<Kubelet>, Malformed> {
+pub(crate) fn told(scalable: &Scalable, node_class: Option<&Kubelet>) -> Result<Option<Kubelet>, Malformed> {
     let own = |key: &'static str| scalable.annotations.get(key).filter(|text| !text.is_empty());
     let list = |key: &'static str| own(key).map(|text| reserved(scalable, key, text)).transpose();
     let eviction = own(names::EVICTION_HARD).map(|text| {
@@ -138,18 +138,21 @@ pub fn told(scalable: &Scalable, node_class: Option<&Kubelet>) -> Result<Option<
 }
 
 /// Whether this says anything about what pods cannot use.
-pub fn says(kubelet: &Kubelet) -> bool {
+pub(crate) fn says(kubelet: &Kubelet) -> bool {
     kubelet.kube_reserved.is_some() || kubelet.system_reserved.is_some() || kubelet.eviction_hard.is_some()
 }
 
 /// This part of the memory, in millionths of it, as whole MiB.
-pub fn part_of_memory(capacity: &ResourceList, millionths: u32) -> Amount {
+pub(crate) fn part_of_memory(capacity: &ResourceList, millionths: u32) -> Amount {
     let whole = conversion::resources(capacity).amount("memory");
     whole_units(whole.as_nanos() / 1_000_000 * i128::from(millionths), MIB * NANO)
 }
 
 /// What its owner says of the memory that kubelet never sees; nothing if it says nothing.
-pub fn unseen_memory(scalable: &Scalable, capacity: &ResourceList) -> Result<Option<Amount>, Malformed> {
+pub(crate) fn unseen_memory(
+    scalable: &Scalable,
+    capacity: &ResourceList,
+) -> Result<Option<Amount>, Malformed> {
     let Some(text) = scalable.annotations.get(names::MEMORY_OVERHEAD).filter(|text| !text.is_empty()) else {
         return Ok(None);
     };
@@ -187,7 +190,7 @@ fn pairs<'a>(
 
 /// The overhead that Nodes of a type show: the greatest difference between what it is said to have and what pods may use. Where
 /// they show nothing it is as said.
-pub fn shown<'a>(
+pub(crate) fn shown<'a>(
     capacity: &ResourceList,
     said: &Overhead,
     allocatable: impl Iterator<Item = &'a ResourceList>,
@@ -209,7 +212,7 @@ pub fn shown<'a>(
 /// How what kubelet does with a Node differs from what is said, in words. A hundredth of the whole is no difference: percentages are of
 /// what kubelet sees. What is usual stands in for what nobody says: that kubelet keeps something else besides what is said is no
 /// difference then.
-pub fn difference(
+pub(crate) fn difference(
     kubelet: &Kubelet,
     unsaid: Reservations,
     said: &Overhead,

@@ -14,16 +14,14 @@ use crate::nodeclass::{InstanceTypeOverride, PriceModel, Pricing};
 
 /// A price, and where it comes from.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Price {
-    /// Per hour.
-    pub per_hour: f64,
-    /// Who says so.
-    pub source: Source,
+pub(crate) struct Price {
+    pub(crate) per_hour: f64,
+    pub(crate) source: Source,
 }
 
 /// Who tells a price.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Source {
+pub(crate) enum Source {
     /// An annotation of the scalable resource or its infrastructure template.
     Annotation,
     /// The NodeClass's instance type or table, or its ConfigMap.
@@ -54,32 +52,27 @@ const DEFAULT_MODEL: (f64, f64, f64) = (0.03, 0.004, 1.0);
 
 /// Prices that are told outside the NodeClass, by the keys its table has.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Told {
-    /// By its ConfigMap.
-    pub config_map: BTreeMap<String, String>,
-    /// By its endpoint.
-    pub endpoint: BTreeMap<String, f64>,
+pub(crate) struct Told {
+    pub(crate) config_map: BTreeMap<String, String>,
+    pub(crate) endpoint: BTreeMap<String, f64>,
 }
 
 /// What there is to ask.
 #[derive(Clone, Copy, Debug)]
-pub struct Sources<'a> {
-    /// The scalable resource.
-    pub scalable: &'a Scalable,
-    /// Its infrastructure template.
-    pub template: Option<&'a Template>,
+pub(crate) struct Sources<'a> {
+    pub(crate) scalable: &'a Scalable,
+    pub(crate) template: Option<&'a Template>,
     /// The NodeClass's entry for it.
-    pub entry: Option<&'a InstanceTypeOverride>,
+    pub(crate) entry: Option<&'a InstanceTypeOverride>,
     /// The NodeClass's prices.
-    pub pricing: Option<&'a Pricing>,
-    /// Prices from elsewhere.
-    pub told: &'a Told,
+    pub(crate) pricing: Option<&'a Pricing>,
+    pub(crate) told: &'a Told,
     /// The NodeClass, for messages.
-    pub node_class: &'a str,
+    pub(crate) node_class: &'a str,
 }
 
 /// The price of an offering whose type may be called so, by the name that says most.
-pub fn price(
+pub(crate) fn price(
     sources: Sources<'_>,
     called: &[String],
     zone: Option<&str>,

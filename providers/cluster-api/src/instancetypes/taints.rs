@@ -16,7 +16,7 @@ const UNINITIALIZED: &str = "node.cluster.x-k8s.io/uninitialized";
 const EFFECTS: &[&str] = &["NoSchedule", "PreferNoSchedule", "NoExecute"];
 
 /// The taints of its nodes.
-pub fn taints(scalable: &Scalable) -> Result<Vec<Taint>, Malformed> {
+pub(crate) fn taints(scalable: &Scalable) -> Result<Vec<Taint>, Malformed> {
     let annotation = format!("{CAPACITY_DOMAIN}taints");
     let mut taints = Vec::new();
     let text = scalable.annotations.get(&annotation).map(String::as_str).unwrap_or_default();
@@ -30,37 +30,37 @@ pub fn taints(scalable: &Scalable) -> Result<Vec<Taint>, Malformed> {
 }
 
 /// The taints that a NodePool declares.
-pub fn of_pool(pool: &NodePool) -> impl Iterator<Item = &Taint> + Clone {
+pub(crate) fn of_pool(pool: &NodePool) -> impl Iterator<Item = &Taint> + Clone {
     let spec = &pool.spec.template.spec;
     spec.taints.iter().flatten().chain(spec.startup_taints.iter().flatten())
 }
 
 /// Those of a node's taints that a NodePool neither declares nor inherits.
-pub fn lacking<'a>(taints: &'a [Taint], pool: &NodePool, inherited: &[Taint]) -> Vec<&'a Taint> {
+pub(crate) fn lacking<'a>(taints: &'a [Taint], pool: &NodePool, inherited: &[Taint]) -> Vec<&'a Taint> {
     undeclared(taints, of_pool(pool).chain(inherited))
 }
 
 /// Those of a node's taints that a NodePool declares with another value: a node has one value of a key and an effect, so no NodeClaim of
 /// the NodePool can have them.
-pub fn contradicting<'a>(taints: &'a [Taint], pool: &NodePool) -> Vec<&'a Taint> {
+pub(crate) fn contradicting<'a>(taints: &'a [Taint], pool: &NodePool) -> Vec<&'a Taint> {
     let mut lacking = lacking(taints, pool, &[]);
     lacking.retain(|taint| of_pool(pool).any(|own| own.key == taint.key && own.effect == taint.effect));
     lacking
 }
 
 /// The taints that a NodeClaim declares.
-pub fn of_claim(claim: &NodeClaim) -> impl Iterator<Item = &Taint> + Clone {
+pub(crate) fn of_claim(claim: &NodeClaim) -> impl Iterator<Item = &Taint> + Clone {
     claim.spec.taints.iter().flatten().chain(claim.spec.startup_taints.iter().flatten())
 }
 
 /// Key, value and effect. Who tolerates one value does not tolerate another; none is the empty one.
-pub fn identity(taint: &Taint) -> (&str, &str, &str) {
+pub(crate) fn identity(taint: &Taint) -> (&str, &str, &str) {
     (&taint.key, taint.value.as_deref().unwrap_or_default(), &taint.effect)
 }
 
 /// Those of a node's taints that nobody declared: its pods are planned without them. What only puts pods off, and what Cluster API
 /// takes off itself, need not be declared.
-pub fn undeclared<'a, 'b>(
+pub(crate) fn undeclared<'a, 'b>(
     taints: &'a [Taint],
     declared: impl Iterator<Item = &'b Taint> + Clone,
 ) -> Vec<&'a Taint> {
@@ -72,7 +72,7 @@ pub fn undeclared<'a, 'b>(
 }
 
 /// As the annotation has it.
-pub fn display(taint: &Taint) -> String {
+pub(crate) fn display(taint: &Taint) -> String {
     match &taint.value {
         Some(value) => format!("{}={value}:{}", taint.key, taint.effect),
         None => format!("{}:{}", taint.key, taint.effect),

@@ -29,23 +29,23 @@ pub(crate) const DEFINITIONS: &str = "customresourcedefinitions";
 
 /// What we may not do, in words.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Missing {
+pub(crate) struct Missing {
     /// What nothing works without.
-    pub needed: Vec<String>,
+    pub(crate) needed: Vec<String>,
     /// What nodes come and go without.
-    pub useful: Vec<String>,
+    pub(crate) useful: Vec<String>,
 }
 
 /// What was found out, by NodeClass.
 #[derive(Debug, Default)]
-pub struct Permissions(Mutex<BTreeMap<String, Answer>>);
+pub(crate) struct Permissions(Mutex<BTreeMap<String, Answer>>);
 
 /// Until when an answer holds, and what was missing.
 type Answer = (Instant, Option<Missing>);
 
 impl Permissions {
     /// What a NodeClass needs or could use and we may not do; `None` if the management cluster does not say.
-    pub async fn missing(&self, fleet: &Fleet, class: &ClusterAPINodeClass) -> Option<Missing> {
+    pub(crate) async fn missing(&self, fleet: &Fleet, class: &ClusterAPINodeClass) -> Option<Missing> {
         let now = Instant::now();
         let mode = class.spec().launch_mode.unwrap_or_default();
         let key = format!("{}/{mode:?}", class.name());

@@ -147,11 +147,11 @@ fn a_place_that_is_reserved_for_long_is_not_taken_from_the_one_it_was_reserved_f
         rig.until("a node is ready", 10 * MINUTE, |objects| initialized(objects) == 1).await;
         rig.pass(2 * MINUTE).await;
         let provider = handle.lock().expect("a provider").clone().expect("a process that runs");
-        assert!(is_anything_offered(&provider));
+        assert!(is_anything_offered(&provider).await);
         forbid(&lost, "/nodeclaims/n2");
         rig.want(2);
         rig.pass(30 * SECOND).await;
-        assert!(!is_anything_offered(&provider), "the second place is reserved");
+        assert!(!is_anything_offered(&provider).await, "the second place is reserved");
         rig.pass(40 * SECOND).await;
         // Something else has the resource looked at meanwhile.
         rig.annotate_claim("n1", "looked", "at").await;

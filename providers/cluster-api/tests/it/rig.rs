@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use k8s_openapi::api::core::v1::Event;
-use karpenter_api::NodeClaim;
+use karpenter_api::{NodeClaim, NodePool};
+use karpenter_cloudprovider::CloudProvider as _;
 use karpenter_provider_cluster_api::ClusterAPINodeClass;
 use karpenter_provider_cluster_api::client::settings::Settings;
 use karpenter_provider_cluster_api::nodeclass::ResourceStatus;
@@ -161,8 +162,8 @@ impl Rig {
     }
 
     /// Whether any node is to be had of what the NodeClass offers.
-    pub(crate) fn is_anything_offered(&self) -> bool {
-        is_anything_offered(&self.provider())
+    pub(crate) async fn is_anything_offered(&self) -> bool {
+        is_anything_offered(&self.provider()).await
     }
 
     /// A NodeClaim of this name for a node in this zone.
@@ -382,10 +383,10 @@ impl Rig {
 }
 
 /// Whether any node is to be had of what the NodeClass offers.
-pub(crate) fn is_anything_offered(provider: &karpenter_provider_cluster_api::ClusterApi) -> bool {
-    let fleet = provider.fleet();
-    let class = fleet.node_class("default").expect("the NodeClass");
-    let types = &fleet.offers(&class).catalog.types;
+pub(crate) async fn is_anything_offered(provider: &karpenter_provider_cluster_api::ClusterApi) -> bool {
+    let mut pool = NodePool::default();
+    pool.spec.template.spec.node_class_ref.name = "default".to_owned();
+    let types = provider.get_instance_types(&pool).await.expect("the NodeClass");
     types.iter().any(|one| one.offerings.iter().any(|offering| offering.available))
 }
 

@@ -130,11 +130,11 @@ fn a_place_that_a_waiting_node_claim_leaves_is_offered_again() {
         })
         .await;
         rig.pass(3 * MINUTE).await;
-        assert!(!rig.is_anything_offered(), "both places are taken");
+        assert!(!rig.is_anything_offered().await, "both places are taken");
         rig.want(1);
         rig.delete_claim("n2").await;
         rig.pass(15 * SECOND).await;
-        assert!(rig.is_anything_offered(), "one is free again, though nothing happens there");
+        assert!(rig.is_anything_offered().await, "one is free again, though nothing happens there");
     });
 }
 

@@ -210,7 +210,8 @@ fn new_credentials_that_are_not_used_are_told_while_the_old_ones_work() {
         rig.deployment("m", &[(MAX, "10")]).await;
         rig.karpenter.start();
         rig.pass(2 * MINUTE).await;
-        let hub = Arc::clone(&rig.provider().fleet().hub);
+        let provider = rig.provider();
+        let hub = provider.hub();
         hub.note_unused_credentials(Some("they lead nowhere".to_owned()));
         rig.pass(2 * MINUTE).await;
         let (status, reason, message) = condition(&rig, "ManagementClusterReady").await;
@@ -238,7 +239,7 @@ fn what_is_written_how_long_it_took_and_what_it_costs_is_counted() {
         rig.until("two nodes are ready", 10 * MINUTE, |objects| initialized(objects) == 2).await;
         rig.pass(2 * MINUTE).await;
         let provider = rig.provider();
-        let metrics = &provider.fleet().metrics;
+        let metrics = provider.metrics();
         assert_eq!(metrics.writes.get(&["scale"]), 1.0, "both by one change of replicas");
         assert_eq!(metrics.writes.get(&["claim"]), 2.0);
         let id = "MachineDeployment fleet/m";
