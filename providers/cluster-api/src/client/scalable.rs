@@ -114,8 +114,10 @@ pub(crate) struct Scalable {
     pub(crate) template_labels: BTreeMap<String, String>,
     /// The annotations of its Machines.
     pub(crate) template_annotations: BTreeMap<String, String>,
-    /// What its Machines are to be, as its owner wrote it.
+    /// What its Machines are to be, as its owner wrote it, in the version it was read in.
     pub(crate) template_spec: Value,
+    /// That version, where the server said so.
+    pub(crate) read_in: Option<String>,
     /// Where its Machines go.
     pub(crate) failure_domain: Option<String>,
     /// Where they may go, where they go to no place of their own and may not go everywhere.
@@ -166,6 +168,11 @@ impl Scalable {
             template_labels: fields.texts("spec.template.metadata.labels")?,
             template_annotations: fields.texts("spec.template.metadata.annotations")?,
             template_spec: fields.at("spec.template.spec").cloned().unwrap_or_default(),
+            read_in: object
+                .types
+                .as_ref()
+                .and_then(|types| types.api_version.split_once('/'))
+                .map(|(_, version)| version.to_owned()),
             failure_domain: fields.text("spec.template.spec.failureDomain")?,
             failure_domains: Vec::new(),
             version: fields.text("spec.template.spec.version")?,

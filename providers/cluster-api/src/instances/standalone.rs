@@ -183,6 +183,10 @@ async fn make(
     let infrastructure = clones.clone_of(template, "infrastructurePatches").await?;
     let labels = clones.machine_labels()?;
     let version = fleet.hub.versions().own(fleet.hub.client()).await?;
+    // What has another name in the other version would be lost. Watches follow in a moment.
+    let Some(spec_of_machines) = spec_in(fleet, blueprint, &version).await? else {
+        return Err(HubError::Conflict(format!("{} in {version}", blueprint.id)));
+    };
     let mut annotations = clones.annotations();
     hook::annotate(&mut annotations, spec.timeouts.as_ref().is_some_and(|timeouts| timeouts.hook.is_some()));
     let skips_remediation = class.is_some_and(|class| remediation::is_node_repairs(fleet, &class));
@@ -190,7 +194,7 @@ async fn make(
     annotations[names::BLUEPRINT_HASH] = customization::blueprint_hash(blueprint, &spec).into();
     annotations[names::PATCHES_HASH] = customization::patches_hash(&spec).into();
     // Time-outs, gates and taints are the blueprint's; where it goes and what it is made of is said here.
-    let mut machine = blueprint.template_spec.clone();
+    let mut machine = spec_of_machines;
     if !machine.is_object() {
         machine = json!({});
     }
@@ -218,6 +222,16 @@ async fn make(
     fleet.journeys.made(uid);
     fleet.metrics.writes.inc(&["create"]);
     Ok(Machine::read(&made)?)
+}
+
+/// What the Machines of a blueprint are to be, as this version has it; `None` if the server did not say it in that.
+async fn spec_in(fleet: &Fleet, blueprint: &Scalable, version: &str) -> Result<Option<Value>, HubError> {
+    let is_in = |scalable: &Scalable| scalable.read_in.as_deref().is_none_or(|read_in| read_in == version);
+    if is_in(blueprint) {
+        return Ok(Some(blueprint.template_spec.clone()));
+    }
+    let now = fleet.hub.scalable(&blueprint.id).await?;
+    Ok(is_in(&now).then_some(now.template_spec))
 }
 
 /// Deletes what was made for a NodeClaim that never got its Machine. What is out of sight is asked for: without the blueprint

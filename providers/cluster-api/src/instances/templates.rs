@@ -132,6 +132,7 @@ fn blueprint(
         template_labels: template.labels.clone().unwrap_or_default(),
         template_annotations: Default::default(),
         template_spec: Default::default(),
+        read_in: None,
         failure_domain: None,
         failure_domains: template.failure_domains.clone().unwrap_or_default(),
         version: template.version.clone(),

@@ -58,6 +58,35 @@ fn a24_a_management_cluster_may_change_the_version_it_serves() {
 }
 
 #[test]
+fn a_machine_is_not_made_in_another_version_than_its_template_was_seen_in() {
+    scenario(async {
+        let rig = Rig::new(json!({"launchMode": "Machine"})).await;
+        let mut deployment = cluster_api::machine_deployment(NAMESPACE, CLUSTER, "m", "t", &[(MAX, "20")]);
+        // It has another name and shape in the old version.
+        let patience = json!({"nodeDrainTimeoutSeconds": 90});
+        deployment["spec"]["template"]["spec"]["deletion"] = patience.clone();
+        rig.create(deployment).await;
+        rig.capi.serve(&["v1beta1"]).await.expect("the old version");
+        rig.karpenter.start();
+        rig.want(1);
+        rig.until("a node in the old version", 10 * MINUTE, |objects| initialized(objects) == 1).await;
+        rig.capi.serve(&["v1beta2"]).await.expect("the new version");
+        for nodes in 2..=8 {
+            // Whoever launches finds out before those who watch do.
+            rig.want(nodes);
+            rig.pass(3 * SECOND).await;
+        }
+        rig.until("all nodes are ready", 5 * MINUTE, |objects| initialized(objects) == 8).await;
+        let patient = rig.read(|objects| {
+            let machines = objects.machines.values();
+            machines.filter(|machine| machine.data.pointer("/spec/deletion") == Some(&patience)).count()
+        });
+        assert_eq!(patient, 8, "all are as their template says");
+        rig.at_rest();
+    });
+}
+
+#[test]
 fn watches_follow_a_version_that_another_request_found_gone_first() {
     scenario(async {
         let rig = Rig::new(json!({})).await;
