@@ -293,6 +293,8 @@ pub(crate) enum PatchValue {
     /// Its taints, its start-up taints and the one that nodes register with.
     Taints,
     Name,
+    /// The arguments that kubelet is to be started with, as the NodeClass says.
+    Kubelet,
 }
 
 /// How the selector and the member label go together.

@@ -28,6 +28,7 @@ pub(crate) fn patch(
     field: &'static str,
     patches: &[ClonePatch],
     claim: &NodeClaim,
+    kubelet: Option<&Kubelet>,
 ) -> Result<(), PatchError> {
     for (index, patch) in patches.iter().enumerate() {
         let failed = |problem: String| PatchError { field, index, problem };
@@ -38,6 +39,9 @@ pub(crate) fn patch(
             (None, Some(PatchValue::Labels)) => json!(claim.metadata.labels.clone().unwrap_or_default()),
             (None, Some(PatchValue::Taints)) => json!(taints_of(claim)),
             (None, Some(PatchValue::Name)) => json!(claim.metadata.name),
+            (None, Some(PatchValue::Kubelet)) => {
+                kubelet.map(arguments).unwrap_or_default().into_iter().collect()
+            }
             (None, None) => Value::Null,
             (Some(_), Some(_)) => {
                 return Err(failed("value and valueFrom are both set; keep one".to_owned()));
@@ -249,15 +253,24 @@ mod tests {
             {"op": "Add", "path": "/files", "value": "[{\"path\": \"/etc/x\"}]"},
             {"op": "Add", "path": "/nodeName", "valueFrom": "Name"},
             {"op": "Add", "path": "/labels", "valueFrom": "Labels"},
+            {"op": "Add", "path": "/extraArgs", "valueFrom": "Kubelet"},
             {"op": "Remove", "path": "/old"},
         ]))
         .expect("patches");
         let mut spec = json!({"old": 1});
-        patch(&mut spec, "bootstrapPatches", &patches, &claim()).expect("applied");
-        assert_eq!(spec, json!({"files": [{"path": "/etc/x"}], "nodeName": "n1", "labels": {"team": "a"}}));
+        let kubelet: Kubelet = serde_json::from_value(json!({"maxPods": 50})).expect("kubelet");
+        patch(&mut spec, "bootstrapPatches", &patches, &claim(), Some(&kubelet)).expect("applied");
+        let patched = json!({
+            "files": [{"path": "/etc/x"}], "nodeName": "n1", "labels": {"team": "a"}, "extraArgs": {"max-pods": "50"},
+        });
+        assert_eq!(spec, patched);
+        let arguments = patches[3..4].to_vec();
+        patch(&mut spec, "bootstrapPatches", &arguments, &claim(), None).expect("applied");
+        assert_eq!(spec["extraArgs"], json!({}), "nothing is said");
         let bad: Vec<ClonePatch> =
             serde_json::from_value(json!([{"op": "Add", "path": "/x", "value": "words"}])).expect("a patch");
-        let error = patch(&mut spec, "bootstrapPatches", &bad, &claim()).expect_err("refused").to_string();
+        let error =
+            patch(&mut spec, "bootstrapPatches", &bad, &claim(), None).expect_err("refused").to_string();
         assert!(error.starts_with("spec.bootstrapPatches[0]: value \"words\" is not JSON"), "{error}");
     }
 

@@ -341,11 +341,13 @@ impl Clones<'_> {
             _ => &self.spec.infrastructure_patches,
         };
         let patches = patches.as_deref().unwrap_or_default();
-        customization::patch(&mut spec, field, patches, self.claim).map_err(|error| Malformed {
-            object: format!("ClusterAPINodeClass {}", self.claim.spec.node_class_ref.name),
-            key: format!("spec.{}[{}]", error.field, error.index),
-            problem: error.problem,
-        })?;
+        customization::patch(&mut spec, field, patches, self.claim, self.spec.kubelet.as_ref()).map_err(
+            |error| Malformed {
+                object: format!("ClusterAPINodeClass {}", self.claim.spec.node_class_ref.name),
+                key: format!("spec.{}[{}]", error.field, error.index),
+                problem: error.problem,
+            },
+        )?;
         let labels = fields.texts("spec.template.metadata.labels")?;
         let mut labels: Map<String, Value> = labels
             .into_iter()

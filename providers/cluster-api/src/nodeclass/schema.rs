@@ -267,8 +267,8 @@ fn patches(text: &str) -> Schema {
         .optional(
             "valueFrom",
             Schema::string()
-                .describe("With what of the NodeClaim: its labels, its taints (with the one that nodes register with), or its name.")
-                .one_of(&["Labels", "Taints", "Name"]),
+                .describe("With what instead: the labels of the NodeClaim, its taints (with the one that nodes register with), its name, or the arguments of kubelet that `kubelet` of this NodeClass comes to.")
+                .one_of(&["Labels", "Taints", "Name", "Kubelet"]),
         )
         .cel("!has(self.value) || !has(self.valueFrom)", "value and valueFrom do not go together")
         .cel(
