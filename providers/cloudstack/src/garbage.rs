@@ -13,6 +13,7 @@ use kube::ResourceExt as _;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::absence::Care;
 use crate::client::error::{ApiError, ErrorKind};
 use crate::client::model::VirtualMachine;
 use crate::client::request::Scope;
@@ -167,7 +168,7 @@ impl CloudStackProvider {
         let (mut orphans, mut unseen) = (Vec::new(), Vec::new());
         let Some(claims) = self.shared.objects.node_claims() else { return Ok((orphans, unseen)) };
         for scope in self.shared.scopes()? {
-            match self.ours(&scope).await {
+            match self.ours(&scope, Care::Glance).await {
                 Ok(machines) => {
                     orphans.extend(machines.into_iter().filter(|machine| self.is_orphan(machine, &claims)));
                 }
@@ -196,7 +197,7 @@ impl CloudStackProvider {
             let text = format!("a machine that was ordered in {} may still come", scope.write());
             return Err(ApiError::new("listVirtualMachines", ErrorKind::NotSent, text));
         }
-        let mut machines = match self.ours(&scope).await {
+        let mut machines = match self.ours(&scope, Care::Complete).await {
             Err(error) if self.is_beyond_reach(class, &error) => return Ok(Vec::new()),
             Err(error) if error.kind == ErrorKind::Auth => {
                 let secret = match &shared.whose {
@@ -242,8 +243,8 @@ impl CloudStackProvider {
     }
 
     /// The machines that are ours by their names: no others go without being wanted by anybody.
-    async fn ours(&self, scope: &Scope) -> Result<Vec<VirtualMachine>, ApiError> {
-        let mut machines = self.known(scope).await?;
+    async fn ours(&self, scope: &Scope, care: Care) -> Result<Vec<VirtualMachine>, ApiError> {
+        let mut machines = self.known(scope, care).await?;
         machines.retain(|machine| self.is_ours_by_name(machine));
         Ok(machines)
     }
@@ -253,8 +254,8 @@ impl CloudStackProvider {
     }
 
     /// The machines that are ours by name or tags: people give machines other names, and Karpenter another prefix.
-    async fn known(&self, scope: &Scope) -> Result<Vec<VirtualMachine>, ApiError> {
-        match self.shared.all_machines(scope).await {
+    async fn known(&self, scope: &Scope, care: Care) -> Result<Vec<VirtualMachine>, ApiError> {
+        match self.shared.all_machines(scope, care).await {
             Err(error) if self.shared.may_leave_out(scope, &error) => Ok(Vec::new()),
             machines => machines,
         }
@@ -384,7 +385,8 @@ impl CloudStackProvider {
     ) -> Result<Survey, ApiError> {
         let mut survey = Survey::default();
         for scope in scopes {
-            let machines = match self.known(scope).await {
+            // What is missed goes or is tended two minutes later.
+            let machines = match self.known(scope, Care::Glance).await {
                 // Gone, or closed to us: nobody knows what is in it, and all others are looked after.
                 Err(error) if self.shared.is_closed(scope, &error) => {
                     self.shared.tell_closed(scope, &error);
