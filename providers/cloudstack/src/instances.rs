@@ -576,7 +576,7 @@ impl Shared {
     pub(crate) async fn machine(&self, id: &str, scope: &Scope) -> Result<Option<VirtualMachine>, ApiError> {
         // Many ask at once, and one list answers all of them. It knows machines by their names, which people can change: so
         // only the machine's own id says that it is not there.
-        let machines = self.inventory.recent(scope, self.recent_enough()).await?;
+        let machines = self.inventory.recent(scope, self.recent_enough(Duration::ZERO)).await?;
         if let Some(machine) = machines.iter().find(|machine| machine.id == id) {
             return Ok(Some(machine.clone()));
         }

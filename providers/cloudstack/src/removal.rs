@@ -26,10 +26,10 @@ use crate::shared::{Shared, closed};
 const WITHOUT_ORDERS: Duration = Duration::from_secs(60);
 
 impl Shared {
-    /// How old a list may be that is looked at for machines that go. While nothing can be ordered there is only their end to be seen,
-    /// and everybody who waits looks every few seconds.
-    pub(crate) fn recent_enough(&self) -> Duration {
-        if self.client.is_closed_to_orders() { WITHOUT_ORDERS } else { RECENT }
+    /// How old a list may be that usually is so old at most. While nothing can be ordered there is only the end of machines to be seen,
+    /// and everybody who waits for one looks every few seconds.
+    pub(crate) fn recent_enough(&self, usually: Duration) -> Duration {
+        if self.client.is_closed_to_orders() { WITHOUT_ORDERS } else { usually }
     }
 
     /// Starts or goes on removing the machines of a claim.
@@ -54,7 +54,7 @@ impl Shared {
             }
             closed_to_us
         };
-        let age = self.recent_enough();
+        let age = self.recent_enough(RECENT);
         for scope in scopes {
             let there = match id {
                 None => self.inventory.fresh(scope, Care::Complete).await,
