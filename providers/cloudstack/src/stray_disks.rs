@@ -68,7 +68,7 @@ impl CloudStackProvider {
                     continue;
                 }
             };
-            left |= !disks.is_empty();
+            left |= disks.iter().any(is_to_go);
             for disk in disks.iter().filter(|disk| self.is_stray(disk, claims, machines)) {
                 if round.disks.len() < MAX_PER_ROUND && !shared.denied.holds(DELETE, scope, &disk.id) {
                     self.collect_disk(disk, scope, last_word, round).await;
