@@ -9,6 +9,7 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use karpenter_api::NodeClaim;
+use karpenter_runtime::object_key::ObjectKey;
 use kube::ResourceExt as _;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -18,6 +19,7 @@ use crate::client::error::{ApiError, ErrorKind};
 use crate::client::model::VirtualMachine;
 use crate::client::request::Scope;
 use crate::client::requests;
+use crate::controller::class_of;
 use crate::instances::is_alive;
 use crate::labels;
 use crate::last_word::{LastWord, MadeFor};
@@ -178,6 +180,18 @@ impl CloudStackProvider {
         Ok((orphans, unseen))
     }
 
+    /// Whether NodeClaims name this NodeClass, as the API server has it: a watch may be late, and what it has not brought yet is
+    /// launched and destroyed by what the NodeClass says, too.
+    ///
+    /// # Errors
+    ///
+    /// If that cannot be found out.
+    pub async fn is_used(&self, class: &CloudStackNodeClass) -> Result<bool, String> {
+        let key = Some(ObjectKey::cluster(class.name_any()));
+        let claims = self.shared.voice.claims_now().await?;
+        Ok(claims.iter().any(|claim| class_of(claim) == key))
+    }
+
     /// What of this cluster is left where only this NodeClass leads, so that nobody would see to it once that is gone: what a launch
     /// made whose answer never came, perhaps. In words, the machines first.
     ///
@@ -200,14 +214,11 @@ impl CloudStackProvider {
         let mut machines = match self.ours(&scope, Care::Complete).await {
             Err(error) if self.is_beyond_reach(class, &error) => return Ok(Vec::new()),
             Err(error) if error.kind == ErrorKind::Auth => {
-                let secret = match &shared.whose {
-                    Some(reference) => format!("the Secret {reference} (spec.credentialsRef)"),
-                    None => "the Secret cloudstack-credentials".to_owned(),
-                };
                 let text = format!(
-                    "{}; its keys worked before, so machines may be left in {}: write keys of that account into {secret}, or delete it if nothing is left there",
+                    "{}; its keys worked before, so machines may be left in {}: write keys of that account into {}, or delete it if nothing is left there",
                     error.text,
-                    scope.write()
+                    scope.write(),
+                    shared.keys_place()
                 );
                 return Err(ApiError { text, ..error });
             }
