@@ -287,12 +287,7 @@ impl CloudStackProvider {
         }
     }
 
-    async fn look_at_launch(
-        &self,
-        claim: &NodeClaim,
-        machine: &VirtualMachine,
-        machines: &[VirtualMachine],
-    ) {
+    async fn look_at_launch(&self, claim: &NodeClaim, machine: &VirtualMachine, machines: &[VirtualMachine]) {
         let shared = &self.shared;
         match machine.state.as_str() {
             "Running" if shared.launches.first_runs(&machine.id) => {

@@ -161,7 +161,10 @@ async fn run(args: &Args) -> anyhow::Result<()> {
     let tls = match (&args.tls_cert, &args.tls_key) {
         (Some(certificate), Some(key)) => {
             let (certificate, key) = (read(certificate)?, read(key)?);
-            Some(serve::tls(&certificate, &key).map_err(|problem| anyhow!("--tls-cert, --tls-key: {problem}"))?)
+            Some(
+                serve::tls(&certificate, &key)
+                    .map_err(|problem| anyhow!("--tls-cert, --tls-key: {problem}"))?,
+            )
         }
         _ => None,
     };

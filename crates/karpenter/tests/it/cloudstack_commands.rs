@@ -298,7 +298,8 @@ fn orphans_are_machines_of_the_cluster_that_no_node_claim_wants() {
 
 #[test]
 fn scenario_22_the_simulator_serves_https_to_whoever_trusts_its_certificate() {
-    let certificates = format!("{}/../../providers/cloudstack/tests/it/certificates", env!("CARGO_MANIFEST_DIR"));
+    let certificates =
+        format!("{}/../../providers/cloudstack/tests/it/certificates", env!("CARGO_MANIFEST_DIR"));
     let file = |name: &str| format!("{certificates}/{name}");
     let (certificate, key, authority) = (file("server.pem"), file("server.key"), file("ca.pem"));
     let simulator = Simulator::start_with(&["--tls-cert", &certificate, "--tls-key", &key]);

@@ -53,7 +53,9 @@ async fn a_project_that_was_taken_away_is_closed_to_every_command() {
     for command in ["listVirtualMachines", "listVolumes", "listNetworks", "listAffinityGroups", "listTags"] {
         let (status, number, text) = refusal(ask(&replay, command, &inside).await);
         assert_eq!((status, number), (432, 9999), "{command}: {text}");
-        let wanted = format!("[{command}] does not exist or is not available for this account/user in project [{project}].");
+        let wanted = format!(
+            "[{command}] does not exist or is not available for this account/user in project [{project}]."
+        );
         assert!(text.ends_with(&wanted), "{text}");
     }
     let again = replay.deploy("again", "k8s.small", "team-net", &[("projectid", &project)]).await;

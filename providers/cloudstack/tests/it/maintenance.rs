@@ -45,7 +45,8 @@ async fn while_the_server_takes_no_orders_one_asks_for_all_and_soon_after_it_doe
 }
 
 #[tokio::test(start_paused = true)]
-async fn while_the_server_takes_no_orders_only_whoever_gives_one_asks_for_disks_and_lists_are_read_once_a_minute() {
+async fn while_the_server_takes_no_orders_only_whoever_gives_one_asks_for_disks_and_lists_are_read_once_a_minute()
+ {
     let world = World::new().await;
     let mut class = spec();
     class["dataDisks"] = json!([{"offering": "k8s.data20"}]);
