@@ -15,6 +15,7 @@ use kube::api::{DeleteParams, ListParams, Preconditions};
 use kube::{Api, ResourceExt as _};
 use tokio_util::sync::CancellationToken;
 
+use crate::absence::Care;
 use crate::accounts::Accounts;
 
 /// How long nobody must have heard of a Node without a machine: until then it may still be one that is coming.
@@ -71,7 +72,7 @@ impl AbandonedNodes {
             let shared = &account.shared;
             let Ok(scopes) = shared.scopes() else { return false };
             for scope in scopes {
-                match shared.inventory.fresh(&scope).await {
+                match shared.inventory.fresh(&scope, Care::Complete).await {
                     Ok(machines) if machines.iter().all(|machine| machine.name != name) => {}
                     Err(error) if shared.may_leave_out(&scope, &error) => {}
                     _ => return false,

@@ -141,6 +141,15 @@ fn is_there(machine: &VirtualMachine) -> bool {
     !matches!(machine.state.as_str(), "Destroyed" | "Expunging")
 }
 
+/// How much it matters that a list lacks nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Care {
+    /// Whoever misses a machine in it asks for that one by its id, or looks again a while later: see [`Client::list_once`].
+    Glance,
+    /// What is not in it counts as not there: see [`Client::list`].
+    Complete,
+}
+
 /// Lists of machines: all of them are read here, so that none goes unseen which shows what was out of sight, or since when a machine
 /// stands still.
 #[derive(Clone)]
@@ -155,9 +164,12 @@ impl MachineLists {
         Self { client, absences: Arc::default(), sightings }
     }
 
-    pub(crate) async fn read(&self, request: &Request) -> Result<Vec<VirtualMachine>, ApiError> {
+    pub(crate) async fn read(&self, request: &Request, care: Care) -> Result<Vec<VirtualMachine>, ApiError> {
         let begun = Instant::now();
-        let machines = self.client.list(request, Lane::Action).await?;
+        let machines = match care {
+            Care::Glance => self.client.list_once(request, Lane::Action).await?,
+            Care::Complete => self.client.list(request, Lane::Action).await?,
+        };
         self.absences.are_listed(&machines, begun);
         for machine in &machines {
             self.sightings.see(machine);
@@ -225,7 +237,7 @@ impl Shared {
         }
         for scope in [Scope::Own, Scope::Project(EVERY_PROJECT.to_owned())] {
             let request = requests::list_virtual_machine(id, &scope);
-            let machines = match self.lists.read(&request).await {
+            let machines = match self.lists.read(&request, Care::Complete).await {
                 Err(error) if error.says_there_is_no_such_id() => return Ok(Whereabouts::Gone),
                 machines => machines?,
             };

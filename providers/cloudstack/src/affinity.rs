@@ -8,11 +8,13 @@ use karpenter_api::{NodeClaim, labels as well_known};
 use kube::ResourceExt as _;
 
 use crate::client::error::{ApiError, ErrorKind};
-use crate::client::model::AffinityGroup;
+use crate::client::model::{AffinityGroup, VirtualMachine};
 use crate::client::request::Scope;
 use crate::client::requests;
 use crate::client::throttle::Lane;
+use crate::instances::{is_alive, is_placed};
 use crate::last_word::{LastWord, MadeFor};
+use crate::naming::machine_id;
 use crate::nodeclass::{Affinity, CloudStackNodeClass, CloudStackNodeClassSpec};
 use crate::provider::CloudStackProvider;
 use crate::resolved::Resolved;
@@ -54,11 +56,12 @@ pub(crate) fn refused_as(spec: &CloudStackNodeClassSpec, pool: &str) -> Option<R
     Some(Refused::Pool { name: pool.to_owned(), affinity: kind.to_owned() })
 }
 
-/// Whether other NodeClaims have machines in the group of this one's.
+/// Whether other NodeClaims have machines on hosts in the group of this one's. What still looks for its place takes none.
 pub(crate) fn has_others_beside(
     spec: &CloudStackNodeClassSpec,
     claim: &NodeClaim,
     claims: &[Arc<NodeClaim>],
+    machines: &[VirtualMachine],
 ) -> bool {
     let is_of_class =
         spec.affinity.as_ref().is_some_and(|affinity| affinity.scope.as_deref() == Some("NodeClass"));
@@ -66,9 +69,12 @@ pub(crate) fn has_others_beside(
         true => other.spec.node_class_ref.name == claim.spec.node_class_ref.name,
         false => other.labels().get(well_known::NODEPOOL) == claim.labels().get(well_known::NODEPOOL),
     };
-    let has_machine =
-        |other: &NodeClaim| other.status.as_ref().is_some_and(|status| status.provider_id.is_some());
-    claims.iter().any(|other| other.uid() != claim.uid() && shares_group(other) && has_machine(other))
+    let has_place = |other: &NodeClaim| {
+        let id = other.status.as_ref().and_then(|status| machine_id(status.provider_id.as_deref()?));
+        let its = |machine: &&VirtualMachine| Some(machine.id.as_str()) == id;
+        machines.iter().find(its).is_some_and(|machine| is_alive(machine) && is_placed(machine))
+    };
+    claims.iter().any(|other| other.uid() != claim.uid() && shares_group(other) && has_place(other))
 }
 
 impl CloudStackProvider {
@@ -256,4 +262,39 @@ fn may_want_group(claim: &NodeClaim, name: &str) -> bool {
     names.extend(of_classes);
     let pool = claim.labels().get(well_known::NODEPOOL);
     pool.is_some_and(|pool| names.contains(pool)) || names.contains(&claim.spec.node_class_ref.name)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn only_machines_on_hosts_take_them_from_others_of_their_group() {
+        let claim = |name: &str, pool: &str| -> Arc<NodeClaim> {
+            let claim = json!({
+                "metadata": {"name": name, "uid": name, "labels": {well_known::NODEPOOL: pool}},
+                "spec": {"nodeClassRef": {"group": "g", "kind": "k", "name": "default"}, "requirements": []},
+                "status": {"providerID": format!("external-cloudstack://{name}")},
+            });
+            Arc::new(serde_json::from_value(claim).expect("a claim"))
+        };
+        let machine = |id: &str, state: &str| VirtualMachine {
+            id: id.into(),
+            state: state.into(),
+            ..VirtualMachine::default()
+        };
+        let spec = CloudStackNodeClassSpec::default();
+        let claims = [claim("a", "x"), claim("b", "x"), claim("c", "y")];
+        let beside = |states: [&str; 3]| {
+            let [a, b, c] = states;
+            let machines = [machine("a", a), machine("b", b), machine("c", c)];
+            has_others_beside(&spec, &claims[0], &claims, &machines)
+        };
+        assert!(beside(["Error", "Running", "Stopped"]));
+        assert!(!beside(["Running", "Stopped", "Running"]), "the other of its pool has no place yet");
+        assert!(!beside(["Running", "Error", "Running"]), "or got none");
+        assert!(!has_others_beside(&spec, &claims[0], &claims, &[]), "nobody sees any");
+    }
 }

@@ -143,6 +143,14 @@ impl NodeClassController {
         if claims.iter().any(|claim| class_of(claim).as_ref() == Some(&key)) {
             return Ok(Outcome::After(IN_USE));
         }
+        match self.accounts.own.is_used(class).await {
+            Ok(false) => {}
+            Ok(true) => return Ok(Outcome::After(IN_USE)),
+            Err(error) => {
+                tracing::warn!(error, "NodeClaims cannot be read, so the NodeClass stays");
+                return Ok(Outcome::After(IN_USE));
+            }
+        }
         let left = match self.accounts.of_class(class).left_behind(class).await {
             Ok(left) => left.first().map(|first| {
                 let count = left.len();

@@ -9,14 +9,17 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use karpenter_api::NodeClaim;
+use karpenter_runtime::object_key::ObjectKey;
 use kube::ResourceExt as _;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::absence::Care;
 use crate::client::error::{ApiError, ErrorKind};
 use crate::client::model::VirtualMachine;
 use crate::client::request::Scope;
 use crate::client::requests;
+use crate::controller::class_of;
 use crate::instances::is_alive;
 use crate::labels;
 use crate::last_word::{LastWord, MadeFor};
@@ -167,7 +170,7 @@ impl CloudStackProvider {
         let (mut orphans, mut unseen) = (Vec::new(), Vec::new());
         let Some(claims) = self.shared.objects.node_claims() else { return Ok((orphans, unseen)) };
         for scope in self.shared.scopes()? {
-            match self.ours(&scope).await {
+            match self.ours(&scope, Care::Glance).await {
                 Ok(machines) => {
                     orphans.extend(machines.into_iter().filter(|machine| self.is_orphan(machine, &claims)));
                 }
@@ -175,6 +178,18 @@ impl CloudStackProvider {
             }
         }
         Ok((orphans, unseen))
+    }
+
+    /// Whether NodeClaims name this NodeClass, as the API server has it: a watch may be late, and what it has not brought yet is
+    /// launched and destroyed by what the NodeClass says, too.
+    ///
+    /// # Errors
+    ///
+    /// If that cannot be found out.
+    pub async fn is_used(&self, class: &CloudStackNodeClass) -> Result<bool, String> {
+        let key = Some(ObjectKey::cluster(class.name_any()));
+        let claims = self.shared.voice.claims_now().await?;
+        Ok(claims.iter().any(|claim| class_of(claim) == key))
     }
 
     /// What of this cluster is left where only this NodeClass leads, so that nobody would see to it once that is gone: what a launch
@@ -196,17 +211,14 @@ impl CloudStackProvider {
             let text = format!("a machine that was ordered in {} may still come", scope.write());
             return Err(ApiError::new("listVirtualMachines", ErrorKind::NotSent, text));
         }
-        let mut machines = match self.ours(&scope).await {
+        let mut machines = match self.ours(&scope, Care::Complete).await {
             Err(error) if self.is_beyond_reach(class, &error) => return Ok(Vec::new()),
             Err(error) if error.kind == ErrorKind::Auth => {
-                let secret = match &shared.whose {
-                    Some(reference) => format!("the Secret {reference} (spec.credentialsRef)"),
-                    None => "the Secret cloudstack-credentials".to_owned(),
-                };
                 let text = format!(
-                    "{}; its keys worked before, so machines may be left in {}: write keys of that account into {secret}, or delete it if nothing is left there",
+                    "{}; its keys worked before, so machines may be left in {}: write keys of that account into {}, or delete it if nothing is left there",
                     error.text,
-                    scope.write()
+                    scope.write(),
+                    shared.keys_place()
                 );
                 return Err(ApiError { text, ..error });
             }
@@ -242,8 +254,8 @@ impl CloudStackProvider {
     }
 
     /// The machines that are ours by their names: no others go without being wanted by anybody.
-    async fn ours(&self, scope: &Scope) -> Result<Vec<VirtualMachine>, ApiError> {
-        let mut machines = self.known(scope).await?;
+    async fn ours(&self, scope: &Scope, care: Care) -> Result<Vec<VirtualMachine>, ApiError> {
+        let mut machines = self.known(scope, care).await?;
         machines.retain(|machine| self.is_ours_by_name(machine));
         Ok(machines)
     }
@@ -253,8 +265,8 @@ impl CloudStackProvider {
     }
 
     /// The machines that are ours by name or tags: people give machines other names, and Karpenter another prefix.
-    async fn known(&self, scope: &Scope) -> Result<Vec<VirtualMachine>, ApiError> {
-        match self.shared.all_machines(scope).await {
+    async fn known(&self, scope: &Scope, care: Care) -> Result<Vec<VirtualMachine>, ApiError> {
+        match self.shared.all_machines(scope, care).await {
             Err(error) if self.shared.may_leave_out(scope, &error) => Ok(Vec::new()),
             machines => machines,
         }
@@ -384,7 +396,8 @@ impl CloudStackProvider {
     ) -> Result<Survey, ApiError> {
         let mut survey = Survey::default();
         for scope in scopes {
-            let machines = match self.known(scope).await {
+            // What is missed goes or is tended two minutes later.
+            let machines = match self.known(scope, Care::Glance).await {
                 // Gone, or closed to us: nobody knows what is in it, and all others are looked after.
                 Err(error) if self.shared.is_closed(scope, &error) => {
                     self.shared.tell_closed(scope, &error);

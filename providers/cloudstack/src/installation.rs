@@ -129,6 +129,8 @@ pub fn install_from_secret(
         "Secret {namespace}/{name} has not been read yet; it is to have the keys api-url, api-key and secret-key (CLOUDSTACK_CREDENTIALS_SECRET names another)"
     );
     let client = Client::new(no_session(nothing), rate, &around.environment);
+    let place = Source::Secret { namespace: namespace.to_owned(), name: name.to_owned() }.place();
+    let options = ProviderOptions { keys_place: place, ..options };
     let mut installation = install_with(client.clone(), roads, rate, options, around);
     let only = watcher::Config::default().fields(&format!("metadata.name={name}"));
     let mut secrets: Informer<Secret> =

@@ -21,6 +21,7 @@ use karpenter_cloudprovider::error::ProviderError;
 use kube::ResourceExt as _;
 use tokio::time::Instant;
 
+use crate::absence::Care;
 use crate::client::error::{ApiError, CapacityKind, ErrorKind};
 use crate::client::job::JobState;
 use crate::client::model::{Named, Nic, Tag, VirtualMachine};
@@ -248,7 +249,7 @@ impl Shared {
     /// What there is of a claim: the machine it names, or else the oldest that is on a host, or else the oldest that is alive. What it
     /// has certainly no use for goes.
     async fn survey(&self, claim: &NodeClaim, scope: &Scope) -> Result<Survey, ApiError> {
-        let machines = self.inventory.fresh(scope).await?;
+        let machines = self.inventory.fresh(scope, Care::Complete).await?;
         let found = self.machines_of(&machines, claim);
         let is_clear = found.len() <= 1 && found.iter().all(|(_, machine)| is_alive(machine));
         let standing = match is_clear {
@@ -396,7 +397,7 @@ impl Shared {
             {
                 return Some(id);
             }
-            if let Ok(machines) = self.inventory.fresh(&deploy.scope).await
+            if let Ok(machines) = self.inventory.fresh(&deploy.scope, Care::Glance).await
                 && let found = self.machines_of(&machines, claim)
                 && let Some((_, machine)) = found.iter().find(|(_, machine)| machine.name == deploy.name)
             {
@@ -575,23 +576,29 @@ impl Shared {
     pub(crate) async fn machine(&self, id: &str, scope: &Scope) -> Result<Option<VirtualMachine>, ApiError> {
         // Many ask at once, and one list answers all of them. It knows machines by their names, which people can change: so
         // only the machine's own id says that it is not there.
-        if let Some(machine) = self.inventory.fresh(scope).await?.iter().find(|machine| machine.id == id) {
+        let machines = self.inventory.recent(scope, self.recent_enough(Duration::ZERO)).await?;
+        if let Some(machine) = machines.iter().find(|machine| machine.id == id) {
             return Ok(Some(machine.clone()));
         }
         self.lookups.find(id, scope).await
     }
 
-    /// Every machine of this cluster: by its tag, and by its name in case the tag is not there yet.
-    pub(crate) async fn all_machines(&self, scope: &Scope) -> Result<Vec<VirtualMachine>, ApiError> {
+    /// Every machine of this cluster: by its tag, and by its name in case the tag is not there yet. One that slips through one of these
+    /// lists is in the other, unless it lacks one of both: only with care is that one seen for certain.
+    pub(crate) async fn all_machines(
+        &self,
+        scope: &Scope,
+        care: Care,
+    ) -> Result<Vec<VirtualMachine>, ApiError> {
         let cluster_tag = labels::cluster_tag(&self.options.cluster_name);
         let request = requests::list_virtual_machines_by_tag(&cluster_tag, "owned", scope);
-        let mut machines = self.lists.read(&request).await?;
+        let mut machines = self.lists.read(&request, care).await?;
         machines.retain(|machine| {
             let of_karpenter = machine.tag(labels::TAG_MANAGED_BY).is_some();
             (of_karpenter || machine.name.starts_with(self.naming.prefix()))
                 && !machine.is_of_kubernetes_service()
         });
-        for machine in self.inventory.fresh(scope).await?.iter() {
+        for machine in self.inventory.fresh(scope, care).await?.iter() {
             let is_ours = self.why_not_ours(machine).is_none();
             if is_ours && !machines.iter().any(|other| other.id == machine.id) {
                 machines.push(machine.clone());

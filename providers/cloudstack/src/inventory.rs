@@ -6,19 +6,24 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::absence::MachineLists;
+use crate::absence::{Care, MachineLists};
 use crate::client::error::ApiError;
 use crate::client::model::VirtualMachine;
 use crate::client::request::Scope;
 use crate::client::requests;
 
-type Listing = Option<(Instant, Arc<Vec<VirtualMachine>>)>;
+/// What the last list showed.
+struct Listed {
+    begun: Instant,
+    care: Care,
+    machines: Arc<Vec<VirtualMachine>>,
+}
 
 /// The machines whose names begin as this cluster's do.
 pub(crate) struct Inventory {
     lists: MachineLists,
     prefix: String,
-    listings: Mutex<BTreeMap<Scope, Arc<tokio::sync::Mutex<Listing>>>>,
+    listings: Mutex<BTreeMap<Scope, Arc<tokio::sync::Mutex<Option<Listed>>>>>,
 }
 
 impl Inventory {
@@ -32,50 +37,61 @@ impl Inventory {
     }
 
     /// The machines as they are now or later: the list was begun after this call.
-    pub(crate) async fn fresh(&self, scope: &Scope) -> Result<Arc<Vec<VirtualMachine>>, ApiError> {
-        self.since(scope, Instant::now()).await
+    pub(crate) async fn fresh(
+        &self,
+        scope: &Scope,
+        care: Care,
+    ) -> Result<Arc<Vec<VirtualMachine>>, ApiError> {
+        self.since(scope, Instant::now(), care).await
     }
 
-    /// The machines as they were at most this long ago.
+    /// The machines as they were at most this long ago, at a glance.
     pub(crate) async fn recent(
         &self,
         scope: &Scope,
         age: Duration,
     ) -> Result<Arc<Vec<VirtualMachine>>, ApiError> {
         let now = Instant::now();
-        self.since(scope, now.checked_sub(age).unwrap_or(now)).await
+        self.since(scope, now.checked_sub(age).unwrap_or(now), Care::Glance).await
     }
 
-    /// The machines as they were at most this long ago, and not before then.
+    /// The machines as they were at most this long ago, and not before then, at a glance.
     pub(crate) async fn recent_since(
         &self,
         scope: &Scope,
         age: Duration,
         then: Instant,
     ) -> Result<Arc<Vec<VirtualMachine>>, ApiError> {
-        self.since(scope, Instant::now().checked_sub(age).map_or(then, |recent| recent.max(then))).await
+        let since = Instant::now().checked_sub(age).map_or(then, |recent| recent.max(then));
+        self.since(scope, since, Care::Glance).await
     }
 
-    async fn since(&self, scope: &Scope, since: Instant) -> Result<Arc<Vec<VirtualMachine>>, ApiError> {
-        let listing = {
+    async fn since(
+        &self,
+        scope: &Scope,
+        since: Instant,
+        care: Care,
+    ) -> Result<Arc<Vec<VirtualMachine>>, ApiError> {
+        let listed = {
             let mut listings = self.listings.lock().unwrap_or_else(PoisonError::into_inner);
             Arc::clone(listings.entry(scope.clone()).or_default())
         };
-        let mut listing = listing.lock().await;
-        if let Some((begun, machines)) = &*listing
-            && *begun >= since
+        let mut listed = listed.lock().await;
+        if let Some(last) = &*listed
+            && last.begun >= since
+            && last.care >= care
         {
-            return Ok(Arc::clone(machines));
+            return Ok(Arc::clone(&last.machines));
         }
         let begun = Instant::now();
         let request = requests::list_virtual_machines_by_keyword(&self.prefix, scope);
-        let mut machines = self.lists.read(&request).await?;
+        let mut machines = self.lists.read(&request, care).await?;
         // The keyword is looked for anywhere, in addresses too.
         // Machines of CloudStack's own Kubernetes service are its business, whatever they are called.
         machines
             .retain(|machine| machine.name.starts_with(&self.prefix) && !machine.is_of_kubernetes_service());
         let machines = Arc::new(machines);
-        *listing = Some((begun, Arc::clone(&machines)));
+        *listed = Some(Listed { begun, care, machines: Arc::clone(&machines) });
         Ok(machines)
     }
 }

@@ -37,6 +37,8 @@ pub(crate) struct Observed {
     /// Machines the keys cannot see.
     pub(crate) elsewhere: Option<Notice>,
     pub(crate) whose: Whose,
+    /// Where the keys are given, in words.
+    pub(crate) keys_place: String,
     /// The scope of NodeClasses that name none.
     pub(crate) default_scope: Scope,
     pub(crate) checks_certificates: bool,
@@ -72,12 +74,10 @@ enum Failure {
 }
 
 /// What is said when no keys work.
-fn refused(whose: &Whose) -> String {
-    let secret = match whose {
-        None => "the Secret cloudstack-credentials".to_owned(),
-        Some(reference) => format!("spec.credentialsRef, the Secret {reference},"),
-    };
-    format!("CloudStack does not take the API key and secret; check {secret} and the clock of this machine")
+fn refused(keys_place: &str) -> String {
+    format!(
+        "CloudStack does not take the API key and secret; check {keys_place} and the clock of this machine"
+    )
 }
 
 /// Whether a project is at fault. Something else may be denied or gone, which another project cannot help.
@@ -147,7 +147,7 @@ impl Observed {
         let mut judged = Judged::default();
         let invalid = match failure {
             Failure::KeysRefused => {
-                let refused = refused(&self.whose);
+                let refused = refused(&self.keys_place);
                 conditions.set_false(CREDENTIALS_READY, "CredentialsRefused", &refused);
                 // Nothing can be launched with them either.
                 conditions.set_unknown_with_reason(ZONES_READY, "CredentialsRefused", &refused);

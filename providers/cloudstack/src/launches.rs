@@ -199,7 +199,7 @@ impl CloudStackProvider {
                     if !matches!(machine.state.as_str(), "Destroyed" | "Expunging") {
                         unseen.remove(id);
                     }
-                    self.look_at_launch(claim, &machine).await;
+                    self.look_at_launch(claim, &machine, &machines).await;
                     if let Some(class) = shared.objects.node_class(&claim.spec.node_class_ref.name) {
                         self.attach_later_disks(&machine, &scope, claim, &class).await;
                     }
@@ -287,7 +287,7 @@ impl CloudStackProvider {
         }
     }
 
-    async fn look_at_launch(&self, claim: &NodeClaim, machine: &VirtualMachine) {
+    async fn look_at_launch(&self, claim: &NodeClaim, machine: &VirtualMachine, machines: &[VirtualMachine]) {
         let shared = &self.shared;
         match machine.state.as_str() {
             "Running" if shared.launches.first_runs(&machine.id) => {
@@ -306,7 +306,7 @@ impl CloudStackProvider {
             "Error" => {
                 shared.metrics.jobs_ended.inc(&["deploy", "failed"]);
                 let error = self.why_it_failed(&machine.id).await;
-                self.remember_failure(claim, machine, &error);
+                self.remember_failure(claim, machine, machines, &error);
                 shared.unavailable.end_trial(&claim.uid().unwrap_or_default());
                 // With its NodeClaim goes the machine: nothing of a living NodeClaim is destroyed.
                 let why = format!("virtual machine {} could not be started: {error}", machine.name);
@@ -378,7 +378,13 @@ impl CloudStackProvider {
     }
 
     /// What failed is not offered again for a while.
-    fn remember_failure(&self, claim: &NodeClaim, machine: &VirtualMachine, error: &ApiError) {
+    fn remember_failure(
+        &self,
+        claim: &NodeClaim,
+        machine: &VirtualMachine,
+        machines: &[VirtualMachine],
+        error: &ApiError,
+    ) {
         let label = |key: &str| claim.labels().get(key).cloned().unwrap_or_default();
         let this = type_of(claim, machine);
         let refused = match &error.kind {
@@ -392,7 +398,7 @@ impl CloudStackProvider {
                 let spec = class.and_then(|class| class.spec.clone()).unwrap_or_default();
                 let claims = self.shared.objects.node_claims().unwrap_or_default();
                 affinity::refused_as(&spec, &label(well_known::NODEPOOL))
-                    .filter(|_| affinity::has_others_beside(&spec, claim, &claims))
+                    .filter(|_| affinity::has_others_beside(&spec, claim, &claims, machines))
                     .unwrap_or(this)
             }
             ErrorKind::Capacity(CapacityKind::InWords) => type_in_network(claim, machine),

@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::sync::oneshot::error::TryRecvError;
 
-use crate::absence::MachineLists;
+use crate::absence::{Care, MachineLists};
 use crate::client::error::ApiError;
 use crate::client::model::VirtualMachine;
 use crate::client::request::Scope;
@@ -85,7 +85,7 @@ impl Lookups {
                 break;
             }
             let request = requests::list_virtual_machines_by_id(&ids, scope);
-            match self.lists.read(&request).await {
+            match self.lists.read(&request, Care::Glance).await {
                 Ok(machines) => {
                     for (id, tell) in asking {
                         let machine = machines.iter().find(|machine| machine.id == id).cloned();
@@ -116,7 +116,7 @@ impl Lookups {
         }
         for (id, tell) in asking {
             let request = requests::list_virtual_machine(&id, scope);
-            let answer = match self.lists.read(&request).await {
+            let answer = match self.lists.read(&request, Care::Glance).await {
                 Ok(machines) => Ok(machines.into_iter().next()),
                 Err(error) if error.says_there_is_no_such_id() => Ok(None),
                 Err(error) => Err(error),

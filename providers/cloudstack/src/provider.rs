@@ -19,7 +19,7 @@ use karpenter_engine::instance_type::InstanceType;
 use karpenter_runtime::environment::Environment;
 use kube::ResourceExt as _;
 
-use crate::absence::Whereabouts;
+use crate::absence::{Care, Whereabouts};
 use crate::client::error::ApiError;
 use crate::client::host::Demand;
 use crate::client::request::Scope;
@@ -445,7 +445,8 @@ impl CloudStackProvider {
         let mut claims = Vec::new();
         let carried = self.carried();
         for scope in self.shared.scopes().map_err(ProviderError::other)? {
-            let machines = match self.shared.all_machines(&scope).await {
+            // Whoever misses one asks for it by its id.
+            let machines = match self.shared.all_machines(&scope, Care::Glance).await {
                 Err(error) if self.shared.may_leave_out(&scope, &error) => continue,
                 Err(error) if self.shared.is_closed(&scope, &error) && self.shared.all_say_where(&scope) => {
                     self.shared.tell_closed(&scope, &error);

@@ -9,7 +9,7 @@ use karpenter_cloudprovider::error::ProviderError;
 use kube::ResourceExt as _;
 use serde_json::Value;
 
-use crate::absence::Whereabouts;
+use crate::absence::{Care, Whereabouts};
 use crate::client::error::{ApiError, ErrorKind};
 use crate::client::job::{Job, JobState};
 use crate::client::model::VirtualMachine;
@@ -26,6 +26,12 @@ use crate::shared::{Shared, closed};
 const WITHOUT_ORDERS: Duration = Duration::from_secs(60);
 
 impl Shared {
+    /// How old a list may be that usually is so old at most. While nothing can be ordered there is only the end of machines to be seen,
+    /// and everybody who waits for one looks every few seconds.
+    pub(crate) fn recent_enough(&self, usually: Duration) -> Duration {
+        if self.client.is_closed_to_orders() { WITHOUT_ORDERS } else { usually }
+    }
+
     /// Starts or goes on removing the machines of a claim.
     pub(crate) async fn remove(&self, claim: &NodeClaim, scopes: &[Scope]) -> Result<(), ProviderError> {
         let provider_id =
@@ -48,11 +54,10 @@ impl Shared {
             }
             closed_to_us
         };
-        // While nothing can be ordered there is only its end to be seen, and everybody who waits looks every few seconds.
-        let age = if self.client.takes_no_orders().is_some() { WITHOUT_ORDERS } else { RECENT };
+        let age = self.recent_enough(RECENT);
         for scope in scopes {
             let there = match id {
-                None => self.inventory.fresh(scope).await,
+                None => self.inventory.fresh(scope, Care::Complete).await,
                 Some(_) => self.inventory.recent(scope, age).await,
             };
             let there = match there {
@@ -143,7 +148,12 @@ impl Shared {
         if under_way.is_some() && machine.has_pending_job() {
             return Ok(());
         }
-        match self.last_order(machine).await.map_err(|error| failed(&error))? {
+        let last = match self.last_order(machine).await.map_err(|error| failed(&error))? {
+            // What the list says need not be found out by an order.
+            LastOrder::None if machine.deleteprotection => LastOrder::Protected,
+            last => last,
+        };
+        match last {
             LastOrder::UnderWay => return Ok(()),
             LastOrder::Protected => {
                 self.protected.note(&machine.id, true);
@@ -161,7 +171,7 @@ impl Shared {
             }
             LastOrder::None => {}
         }
-        self.protected.note(&machine.id, machine.deleteprotection);
+        self.protected.note(&machine.id, false);
         match self.destroy(machine, scope, "deleted").await {
             Ok(()) => Ok(()),
             Err(error) if error.says_there_is_no_such_id() => {
@@ -233,7 +243,7 @@ impl Shared {
         scope: &Scope,
         reason: &'static str,
     ) -> Result<(), ApiError> {
-        if let Some(error) = self.client.takes_no_orders() {
+        if let Some(error) = self.client.takes_no_prepared_order() {
             return Err(error);
         }
         let disks = self.disks_of(machine, scope).await?;

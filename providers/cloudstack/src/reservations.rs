@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use crate::absence::Care;
 use crate::client::error::ApiError;
 use crate::client::model::VirtualMachine;
 use crate::client::request::Scope;
@@ -100,7 +101,7 @@ impl Shared {
     ) -> Result<Option<Slot<'_>>, ApiError> {
         let Some((reservation, count)) = &candidate.reservation else { return Ok(Some(Slot { of: None })) };
         let scope = &candidate.deploy.scope;
-        let machines = self.inventory.fresh(scope).await?;
+        let machines = self.inventory.fresh(scope, Care::Complete).await?;
         let mut used = self.used_by(&machines, scope).remove(reservation).unwrap_or_default();
         let mut slots = self.slots.lock();
         let taken = slots.entry(scope.clone()).or_default().entry(reservation.clone()).or_default();

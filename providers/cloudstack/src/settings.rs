@@ -114,6 +114,19 @@ pub(crate) enum Source {
     Secret { namespace: String, name: String },
 }
 
+impl Source {
+    /// In words, for who is to put the keys right.
+    pub(crate) fn place(&self) -> String {
+        match self {
+            Self::Given(_) => "CLOUDSTACK_API_KEY and CLOUDSTACK_SECRET_KEY".to_owned(),
+            Self::Directory(directory) => {
+                format!("the files in {} (CLOUDSTACK_CREDENTIALS_DIR)", directory.display())
+            }
+            Self::Secret { namespace, name } => format!("the Secret {namespace}/{name}"),
+        }
+    }
+}
+
 /// What was said.
 pub(crate) struct Settings {
     pub(crate) options: ProviderOptions,
@@ -147,11 +160,14 @@ impl Settings {
             );
         }
         let variable = |name: &str| variable(name).filter(|value| !value.is_empty());
+        let options = options(&given.cluster_name, &variable)?;
+        let http = http(given, &variable)?;
+        let source = source(given, own_namespace, &variable)?;
         Ok(Self {
-            options: options(&given.cluster_name, &variable)?,
-            http: http(given, &variable)?,
+            options: ProviderOptions { keys_place: source.place(), ..options },
+            http,
             rate: rate(&variable)?,
-            source: source(given, own_namespace, &variable)?,
+            source,
             webhook: webhook(&variable)?,
         })
     }
@@ -400,6 +416,25 @@ mod tests {
         assert!(
             matches!(elsewhere.source, Source::Secret { namespace, name } if namespace == "a" && name == "b")
         );
+    }
+
+    #[test]
+    fn where_the_keys_are_is_said_in_words() {
+        let place = |variables: &[(&str, &str)]| read(variables).expect("settings").options.keys_place;
+        assert_eq!(place(&[]), "the Secret infra/cloudstack-credentials");
+        assert_eq!(place(&[("CLOUDSTACK_CREDENTIALS_SECRET", "a/b")]), "the Secret a/b");
+        let directory = place(&[("CLOUDSTACK_CREDENTIALS_DIR", "/etc/keys")]);
+        assert_eq!(directory, "the files in /etc/keys (CLOUDSTACK_CREDENTIALS_DIR)");
+        let given = [
+            ("CLUSTER_NAME", "prod"),
+            ("CLOUDSTACK_API_URL", "https://cloud/client/api"),
+            ("CLOUDSTACK_API_KEY", "k"),
+            ("CLOUDSTACK_SECRET_KEY", "s"),
+        ];
+        let environ = given.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+        let given = Options::parse([], &environ).expect("options").cloudstack;
+        let settings = Settings::read(&given, None, &|_| None).expect("settings");
+        assert_eq!(settings.options.keys_place, "CLOUDSTACK_API_KEY and CLOUDSTACK_SECRET_KEY");
     }
 
     #[test]

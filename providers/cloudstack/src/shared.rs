@@ -95,6 +95,8 @@ pub struct ProviderOptions {
     pub node_repair: bool,
     /// Where the admission webhook is, if there is one.
     pub webhook: Option<WebhookOptions>,
+    /// Where the keys are given that no NodeClass names, in words for who is to put them right.
+    pub keys_place: String,
 }
 
 /// What to do with a machine that stands still.
@@ -140,6 +142,7 @@ impl ProviderOptions {
             name_nodes: false,
             node_repair: false,
             webhook: None,
+            keys_place: "the keys Karpenter was given".to_owned(),
         }
     }
 }
@@ -429,6 +432,14 @@ impl Shared {
             metrics: Metrics::new(&environment.registry),
             ids: Mutex::new(environment.entropy.stream("cloudstack/jobs")),
             client,
+        }
+    }
+
+    /// Where our keys are given, in words.
+    pub(crate) fn keys_place(&self) -> String {
+        match &self.whose {
+            Some(reference) => format!("the Secret {reference} (spec.credentialsRef)"),
+            None => self.options.keys_place.clone(),
         }
     }
 

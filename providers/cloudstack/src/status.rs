@@ -98,6 +98,7 @@ impl CloudStackProvider {
             notice: shared.client.notice(),
             elsewhere,
             whose: shared.whose.clone(),
+            keys_place: shared.keys_place(),
             default_scope: shared.scope(),
             checks_certificates: session.transport.checks_certificates(),
             has_no_keys: session.has_no_keys(),

@@ -9,9 +9,10 @@ use std::sync::atomic::Ordering::Relaxed;
 use karpenter_api::NodeClaim;
 use kube::ResourceExt as _;
 
+use crate::absence::Care;
 use crate::client::error::ApiError;
 use crate::client::model::{VirtualMachine, Volume, time};
-use crate::client::request::Scope;
+use crate::client::request::{Request, Scope};
 use crate::client::requests;
 use crate::client::throttle::Lane;
 use crate::garbage::{GRACE, MAX_PER_ROUND, Round};
@@ -56,7 +57,8 @@ impl CloudStackProvider {
         let session = shared.client.session();
         let mut left = false;
         for scope in scopes {
-            let disks = match self.our_disks(scope).await {
+            // What is missed goes with a later round.
+            let disks = match self.our_disks(scope, Care::Glance).await {
                 Ok(disks) => disks,
                 Err(error) if shared.may_leave_out(scope, &error) => continue,
                 Err(error) => {
@@ -66,7 +68,7 @@ impl CloudStackProvider {
                     continue;
                 }
             };
-            left |= !disks.is_empty();
+            left |= disks.iter().any(is_to_go);
             for disk in disks.iter().filter(|disk| self.is_stray(disk, claims, machines)) {
                 if round.disks.len() < MAX_PER_ROUND && !shared.denied.holds(DELETE, scope, &disk.id) {
                     self.collect_disk(disk, scope, last_word, round).await;
@@ -90,7 +92,7 @@ impl CloudStackProvider {
         if self.shared.no_disks.load(Relaxed) {
             return Ok(Vec::new());
         }
-        let mut disks = match self.our_disks(scope).await {
+        let mut disks = match self.our_disks(scope, Care::Complete).await {
             // Nobody makes what may not even be listed; and nobody would ever see it go.
             Err(error) if self.shared.may_leave_out(scope, &error) || error.is_a_verdict() => Vec::new(),
             disks => disks?,
@@ -109,14 +111,18 @@ impl CloudStackProvider {
     }
 
     /// The disks that carry our tags or the name of one of our machines.
-    async fn our_disks(&self, scope: &Scope) -> Result<Vec<Volume>, ApiError> {
+    async fn our_disks(&self, scope: &Scope, care: Care) -> Result<Vec<Volume>, ApiError> {
         let shared = &self.shared;
         let cluster_tag = labels::cluster_tag(&shared.options.cluster_name);
         let by_tag = requests::list_data_disks_by_tag(&cluster_tag, "owned", scope);
         let by_name = requests::list_data_disks_by_keyword(shared.naming.prefix(), scope);
-        let mut disks: Vec<Volume> = shared.client.list(&by_tag, Lane::Refresh).await?;
+        let read = async |request: &Request| match care {
+            Care::Glance => shared.client.list_once::<Volume>(request, Lane::Refresh).await,
+            Care::Complete => shared.client.list::<Volume>(request, Lane::Refresh).await,
+        };
+        let mut disks = read(&by_tag).await?;
         disks.retain(|disk| disk.tag(labels::TAG_MANAGED_BY) == Some("karpenter"));
-        for disk in shared.client.list::<Volume>(&by_name, Lane::Refresh).await? {
+        for disk in read(&by_name).await? {
             let ours = disk.name.starts_with(shared.naming.prefix())
                 && later_disks::machine_of(&disk.name).is_some()
                 && disk.tags.is_empty();

@@ -2,11 +2,12 @@
 
 use std::io::Write as _;
 use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, anyhow, bail};
 use jiff::{SignedDuration, Timestamp};
 use karpenter_api::duration::Duration as GoDuration;
 use karpenter_runtime::clock::WallClock;
@@ -26,6 +27,12 @@ pub(crate) struct Args {
     /// Address and port to listen on; port 0 picks a free one. Loopback only: its keys are no secret.
     #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:0")]
     listen: SocketAddr,
+    /// File with a certificate in PEM to serve HTTPS with, followed by those that vouch for it.
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+    /// File with its key in PEM.
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
     /// Calls per account and second; each counts twice, as on the real server.
     #[arg(long, value_name = "N")]
     throttle: Option<u64>,
@@ -123,6 +130,10 @@ pub(crate) fn cmd(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+fn read(file: &Path) -> anyhow::Result<Vec<u8>> {
+    std::fs::read(file).with_context(|| format!("cannot read {}", file.display()))
+}
+
 async fn run(args: &Args) -> anyhow::Result<()> {
     // Listen for signals first: whoever reads the address may stop us right away.
     let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
@@ -145,12 +156,23 @@ async fn run(args: &Args) -> anyhow::Result<()> {
         settings.throttle =
             args.throttle.map(|max| Throttle { max, interval: Duration::from_secs(1), counts_twice: true });
     });
+    let tls = match (&args.tls_cert, &args.tls_key) {
+        (Some(certificate), Some(key)) => {
+            let (certificate, key) = (read(certificate)?, read(key)?);
+            Some(
+                serve::tls(&certificate, &key)
+                    .map_err(|problem| anyhow!("--tls-cert, --tls-key: {problem}"))?,
+            )
+        }
+        _ => None,
+    };
     let listener =
         TcpListener::bind(args.listen).await.with_context(|| format!("cannot listen on {}", args.listen))?;
     let address = listener.local_addr().context("cannot tell the address of the listener")?;
     // The socket already queues connections, so whoever reads this is answered.
     let mut out = std::io::stdout().lock();
-    writeln!(out, "endpoint=http://{address}{}", serve::PATH)?;
+    let scheme = if tls.is_some() { "https" } else { "http" };
+    writeln!(out, "endpoint={scheme}://{address}{}", serve::PATH)?;
     for (name, role) in [("user", Role::User), ("domain-admin", Role::DomainAdmin), ("root", Role::Root)] {
         if let Some(account) = cloud.account(role) {
             let (key, secret) = (account.api_key, account.secret_key);
@@ -173,7 +195,7 @@ async fn run(args: &Args) -> anyhow::Result<()> {
             _ = interrupt.recv() => {}
         }
     };
-    serve::serve(listener, cloud, stop).await;
+    serve::serve(listener, cloud, tls, stop).await;
     Ok(())
 }
 

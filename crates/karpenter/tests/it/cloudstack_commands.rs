@@ -111,6 +111,15 @@ impl Simulator {
     }
 
     pub(crate) fn run(&self, secret: &str, arguments: &[&str]) -> (Option<i32>, String) {
+        self.run_with(secret, arguments, &[])
+    }
+
+    fn run_with(
+        &self,
+        secret: &str,
+        arguments: &[&str],
+        variables: &[(&str, &str)],
+    ) -> (Option<i32>, String) {
         let run = Command::new(env!("CARGO_BIN_EXE_karpenter"))
             .arg("cloudstack")
             .args(arguments)
@@ -119,6 +128,7 @@ impl Simulator {
             .env("CLOUDSTACK_SECRET_KEY", secret)
             .env("CLOUDSTACK_ALLOW_INSECURE_HTTP", "true")
             .env("CLUSTER_NAME", CLUSTER)
+            .envs(variables.iter().copied())
             .output()
             .expect("the binary runs");
         let text =
@@ -284,4 +294,28 @@ fn orphans_are_machines_of_the_cluster_that_no_node_claim_wants() {
     let (code, text) = orphans();
     assert_eq!(code, Some(2), "{text}");
     assert!(text.contains("Secret default/a-team"), "the keys a NodeClaim was made with count too: {text}");
+}
+
+#[test]
+fn scenario_22_the_simulator_serves_https_to_whoever_trusts_its_certificate() {
+    let certificates =
+        format!("{}/../../providers/cloudstack/tests/it/certificates", env!("CARGO_MANIFEST_DIR"));
+    let file = |name: &str| format!("{certificates}/{name}");
+    let (certificate, key, authority) = (file("server.pem"), file("server.key"), file("ca.pem"));
+    let simulator = Simulator::start_with(&["--tls-cert", &certificate, "--tls-key", &key]);
+    assert!(simulator.endpoint.starts_with("https://127.0.0.1:"), "{}", simulator.endpoint);
+    let (code, text) = simulator.run(&simulator.secret, &["doctor"]);
+    assert!(code == Some(1) && text.contains("certificate"), "{text}");
+    let trusting = [("CLOUDSTACK_CA_FILE", authority.as_str())];
+    let (code, text) = simulator.run_with(&simulator.secret, &["doctor"], &trusting);
+    assert_eq!(code, Some(0), "{text}");
+    let run = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_karpenter"));
+        let run = command.args(["cloudstack", "simulator"]).args(arguments).output().expect("it runs");
+        assert!(!run.status.success());
+        String::from_utf8_lossy(&run.stderr).into_owned()
+    };
+    assert!(run(&["--tls-cert", &certificate]).contains("--tls-key"));
+    let swapped = run(&["--tls-cert", &certificate, "--tls-key", &authority]);
+    assert!(swapped.contains("the key is not in PEM"), "{swapped}");
 }

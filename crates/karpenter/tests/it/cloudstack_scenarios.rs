@@ -213,7 +213,7 @@ fn while_its_project_is_closed_to_the_keys_nothing_is_taken_for_gone_and_what_go
         world.run_for(20 * MINUTE).await?;
         assert_eq!(machines(&stage), before);
         assert!(names().await.is_superset(&there), "whose machine cannot be seen may have one");
-        let refused = cloud.log().iter().filter(|entry| entry.status == 531).count();
+        let refused = cloud.log().iter().filter(|entry| entry.status == 432).count();
         assert!(refused > 0, "as somebody else's project is refused");
         let events: Api<Event> = Api::all(world.cluster().client("user"));
         let told = events.list(&ListParams::default()).await.expect("events").items;

@@ -324,6 +324,7 @@ impl CloudStack {
             );
             return Err(Refusal { anonymous: true, ..Refusal::new(432, 9999, text) });
         }
+        state.check_project(caller, call)?;
         let reads = ["list", "get", "query", "find", "is", "quota"].iter().any(|p| command.starts_with(p));
         if state.settings.enforce_post && !reads && !call.by_post {
             let text = format!("State changing command {command} needs to be sent using POST request");

@@ -1,6 +1,7 @@
 //! The simulated cloud on a socket, for other programs.
 
 use std::io;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use http::{Request, Response, StatusCode};
@@ -9,7 +10,12 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
+use rustls::ServerConfig;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
+use tokio_rustls::TlsAcceptor;
 
 use super::CloudStack;
 
@@ -21,8 +27,33 @@ const MAX_BODY: usize = 1 << 20;
 /// How many requests are remembered.
 const KEPT_REQUESTS: usize = 10_000;
 
-/// Serves until `stop` is ready.
-pub async fn serve(listener: TcpListener, cloud: CloudStack, stop: impl Future<Output = ()>) {
+/// A certificate, followed by those that vouch for it, and its key, all in PEM.
+///
+/// # Errors
+///
+/// What is wrong with them.
+pub fn tls(certificates: &[u8], key: &[u8]) -> Result<TlsAcceptor, String> {
+    let chain: Result<Vec<CertificateDer<'static>>, _> =
+        CertificateDer::pem_slice_iter(certificates).collect();
+    let chain = chain.map_err(|error| format!("the certificate is not in PEM: {error}"))?;
+    let key =
+        PrivateKeyDer::from_pem_slice(key).map_err(|error| format!("the key is not in PEM: {error}"))?;
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .and_then(|config| config.with_no_client_auth().with_single_cert(chain, key));
+    let mut config = config.map_err(|error| format!("the certificate cannot be used: {error}"))?;
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    Ok(TlsAcceptor::from(Arc::new(config)))
+}
+
+/// Serves until `stop` is ready, over TLS if there is a certificate for it.
+pub async fn serve(
+    listener: TcpListener,
+    cloud: CloudStack,
+    tls: Option<TlsAcceptor>,
+    stop: impl Future<Output = ()>,
+) {
     cloud.keep_last_requests(KEPT_REQUESTS);
     let mut stop = std::pin::pin!(stop);
     loop {
@@ -36,15 +67,28 @@ pub async fn serve(listener: TcpListener, cloud: CloudStack, stop: impl Future<O
             tokio::time::sleep(std::time::Duration::from_millis(100)).await;
             continue;
         };
-        let cloud = cloud.clone();
+        let (cloud, tls) = (cloud.clone(), tls.clone());
         tokio::spawn(async move {
-            let service = service_fn(move |request| respond(cloud.clone(), request));
-            // How a connection ends is its peer's business.
-            let _ = auto::Builder::new(TokioExecutor::new())
-                .serve_connection(TokioIo::new(stream), service)
-                .await;
+            match tls {
+                None => converse(cloud, stream).await,
+                // Who does not trust the certificate goes away.
+                Some(tls) => {
+                    if let Ok(stream) = tls.accept(stream).await {
+                        converse(cloud, stream).await;
+                    }
+                }
+            }
         });
     }
+}
+
+async fn converse<S>(cloud: CloudStack, stream: S)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let service = service_fn(move |request| respond(cloud.clone(), request));
+    // How a connection ends is its peer's business.
+    let _ = auto::Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(stream), service).await;
 }
 
 /// Answers a request. What is lost is not answered at all: the connection ends, as it does on the way to a real server.

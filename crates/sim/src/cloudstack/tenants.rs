@@ -36,6 +36,23 @@ impl State {
         }
     }
 
+    /// Ordinary users are refused every command in the projects of others as if there were none, before anything else about it is
+    /// looked at.
+    pub(crate) fn check_project(&self, caller: usize, call: &Call) -> Result<(), Refusal> {
+        let is_ordinary = self.accounts.get(caller).is_some_and(|account| account.role == Role::User);
+        let named = call.get("projectid").filter(|id| self.projects.iter().any(|project| project.id == *id));
+        match named.filter(|id| is_ordinary && !self.may_use_project(caller, id)) {
+            None => Ok(()),
+            Some(project) => {
+                let text = format!(
+                    "The API [{}] does not exist or is not available for this account/user in project [{project}].",
+                    call.command()
+                );
+                Err(Refusal { anonymous: true, ..Refusal::new(432, 9999, text) })
+            }
+        }
+    }
+
     /// Whether the caller may look at what belongs to the project or account it names.
     pub(crate) fn check_scope(&self, caller: usize, call: &Call) -> Result<(), Refusal> {
         if let Some(project) = call.get("projectid").filter(|id| *id != "-1")

@@ -190,7 +190,9 @@ impl Replay {
         network: &str,
         more: &[(&str, &str)],
     ) -> Value {
-        self.order(name, offering, network, more).await.1["deployvirtualmachineresponse"].clone()
+        let (_, body) = self.order(name, offering, network, more).await;
+        // What is refused early names no command.
+        body.get("errorresponse").unwrap_or(&body["deployvirtualmachineresponse"]).clone()
     }
 
     async fn order(&self, name: &str, offering: &str, network: &str, more: &[(&str, &str)]) -> (u16, Value) {

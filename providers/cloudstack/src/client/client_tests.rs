@@ -165,6 +165,18 @@ async fn a_row_that_slips_between_two_pages_is_found_by_the_second_reading() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn who_asks_again_for_what_it_misses_reads_a_list_once_unless_that_is_shorter_than_it_says() {
+    let script = Script::of([page(0..500, 1000), page(501..1000, 999)]);
+    let once =
+        client(&script).list_once::<Zone>(&requests::list_zones(), Lane::Refresh).await.expect("zones");
+    assert_eq!((once.len(), script.asked().len()), (999, 2));
+    let script = Script::of([page(0..500, 1000), page(0..0, 1000), page(0..500, 501), page(500..501, 501)]);
+    let once =
+        client(&script).list_once::<Zone>(&requests::list_zones(), Lane::Refresh).await.expect("zones");
+    assert_eq!((once.len(), script.asked().len()), (501, 4));
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_answer_in_somebody_elses_words_is_no_empty_list() {
     for answer in [
         json!({"status": "ok"}),

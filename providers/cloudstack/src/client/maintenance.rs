@@ -20,6 +20,8 @@ struct Closure {
     until: Instant,
     pause: Duration,
     error: ApiError,
+    /// Whether somebody prepares the order by which it is asked again.
+    is_prepared: bool,
 }
 
 /// See the module.
@@ -31,6 +33,11 @@ impl Maintenance {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether this server took no orders when it was last given one.
+    pub(super) fn is_closed(&self, endpoint: &str) -> bool {
+        self.lock().as_ref().is_some_and(|closure| closure.endpoint == endpoint)
+    }
+
     /// Why this server takes no orders, as far as is known without asking it.
     pub(super) fn refuses(&self, endpoint: &str) -> Option<ApiError> {
         let closure = self.lock();
@@ -39,14 +46,25 @@ impl Maintenance {
     }
 
     /// As [`Self::refuses`], of somebody who is about to order: where it is time to ask again he does, and the others wait for what he
-    /// is told.
+    /// is told. What somebody prepared to ask with may be ordered by anybody who comes first: it says the same for all.
     pub(super) fn refuses_order(&self, endpoint: &str) -> Option<ApiError> {
-        if let Some(error) = self.refuses(endpoint) {
-            return Some(error);
+        self.takes_turn(endpoint, false)
+    }
+
+    /// The same of somebody who asks for more before he orders: while he prepares the order that finds out, nobody else need.
+    pub(super) fn refuses_preparations(&self, endpoint: &str) -> Option<ApiError> {
+        self.takes_turn(endpoint, true)
+    }
+
+    fn takes_turn(&self, endpoint: &str, prepares: bool) -> Option<ApiError> {
+        let mut closure = self.lock();
+        let closure = closure.as_mut().filter(|closure| closure.endpoint == endpoint)?;
+        let is_prepared = closure.is_prepared && !prepares;
+        if Instant::now() < closure.until && !is_prepared {
+            return Some(closure.error.clone());
         }
-        if let Some(closure) = self.lock().as_mut().filter(|closure| closure.endpoint == endpoint) {
-            closure.until = Instant::now() + closure.pause;
-        }
+        closure.until = Instant::now() + closure.pause;
+        closure.is_prepared = prepares;
         None
     }
 
@@ -62,6 +80,7 @@ impl Maintenance {
                 until: Instant::now() + pause,
                 pause,
                 error: error.clone(),
+                is_prepared: false,
             }
         });
     }
@@ -95,5 +114,24 @@ mod tests {
         maintenance.note("a", Some(&error));
         tokio::time::sleep(FIRST).await;
         assert_eq!(maintenance.refuses_order("a"), None, "it begins anew");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_prepares_the_order_that_finds_out_and_whoever_orders_first_gives_it() {
+        let maintenance = Maintenance::default();
+        let error = ApiError::new("destroyVirtualMachine", ErrorKind::Closed, "under maintenance");
+        assert_eq!(maintenance.refuses_preparations("a"), None, "nothing is known of it");
+        maintenance.note("a", Some(&error));
+        assert!(maintenance.is_closed("a") && !maintenance.is_closed("b"));
+        tokio::time::sleep(FIRST).await;
+        assert_eq!(maintenance.refuses_preparations("a"), None, "one prepares");
+        assert_eq!(maintenance.refuses_preparations("a"), Some(error.clone()), "and the others do not");
+        assert_eq!(maintenance.refuses("a"), Some(error.clone()));
+        assert_eq!(maintenance.refuses_order("a"), None, "it is ordered");
+        assert_eq!(maintenance.refuses_order("a"), Some(error.clone()), "once");
+        tokio::time::sleep(FIRST).await;
+        assert_eq!(maintenance.refuses_preparations("a"), None);
+        tokio::time::sleep(FIRST).await;
+        assert_eq!(maintenance.refuses_preparations("a"), None, "the order never came");
     }
 }

@@ -592,16 +592,47 @@ impl Client {
         self.0.maintenance.refuses(&self.session().endpoint)
     }
 
+    /// The same, for who asks at once for what his order needs: of many one finds out whether it still holds.
+    pub(crate) fn takes_no_prepared_order(&self) -> Option<ApiError> {
+        self.0.maintenance.refuses_preparations(&self.session().endpoint)
+    }
+
+    /// Whether the server took no orders when it was last given one.
+    pub(crate) fn is_closed_to_orders(&self) -> bool {
+        self.0.maintenance.is_closed(&self.session().endpoint)
+    }
+
     /// All objects of a list, none twice. Fails as a whole: half a list is worse than none.
     ///
     /// The server takes no snapshot: while machines come and go, rows move from one page to another and one may slip through
     /// between two. So a list of several pages is read twice, and what either reading saw is there. Machines that are still fewer than
     /// the list says are no list.
     pub async fn list<T: DeserializeOwned>(&self, request: &Request, lane: Lane) -> Result<Vec<T>, ApiError> {
+        self.list_in(request, lane, 2).await
+    }
+
+    /// The same read once, for those who take nothing for gone because this list lacks it: they ask for it by its id, or look again
+    /// a while later.
+    pub(crate) async fn list_once<T: DeserializeOwned>(
+        &self,
+        request: &Request,
+        lane: Lane,
+    ) -> Result<Vec<T>, ApiError> {
+        self.list_in(request, lane, 1).await
+    }
+
+    /// A list in at most so many readings.
+    async fn list_in<T: DeserializeOwned>(
+        &self,
+        request: &Request,
+        lane: Lane,
+        readings: usize,
+    ) -> Result<Vec<T>, ApiError> {
         let mut rows = Vec::new();
         let mut seen = BTreeSet::new();
         let mut reading = self.read_pages(request, lane, &mut seen, &mut rows).await?;
-        if reading.pages > 1 {
+        // One that turned out too short is read again by everybody.
+        if reading.pages > 1 && (readings > 1 || reading.lacks.is_some()) {
             reading = self.read_pages(request, lane, &mut seen, &mut rows).await?;
         }
         if let Some(text) = reading.lacks.filter(|_| request.command() == MACHINES) {

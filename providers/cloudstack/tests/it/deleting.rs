@@ -1,5 +1,7 @@
 //! Deletions: scenarios 16 to 18.
 
+use std::time::Duration;
+
 use karpenter_api::NodeClaim;
 use karpenter_cloudprovider::provider::CloudProvider;
 use karpenter_provider_cloudstack::client::requests;
@@ -95,13 +97,20 @@ async fn scenario_17_what_is_not_there_is_not_found_and_what_is_protected_says_s
 
     let protected = running(&world, "np-c").await;
     let id = world.live()[0].id.clone();
+    // Lists do not show it yet.
+    world.cloud.configure(|settings| settings.read_lag = Duration::from_secs(15));
     world.cloud.protect_machine(&id, true);
+    let orders = world.calls("destroyVirtualMachine");
     world.provider.delete(&protected).await.expect("accepted");
     seconds(10).await;
     let error = world.provider.delete(&protected).await.expect_err("protected").to_string();
     assert!(error.contains("protected from deletion") && error.contains("deleteprotection=false"), "{error}");
     let told = world.told("DeleteRefused");
     assert!(told.len() == 1 && told[0].contains("deleteprotection=false"), "{told:?}");
+    seconds(10).await;
+    world.provider.delete(&protected).await.expect_err("lists show it");
+    assert_eq!(world.calls("destroyVirtualMachine"), orders + 1, "which needs no order");
+    world.cloud.configure(|settings| settings.read_lag = Duration::ZERO);
     world.cloud.protect_machine(&id, false);
     world.delete(&protected).await.expect("gone");
 }

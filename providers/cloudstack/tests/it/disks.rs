@@ -283,3 +283,24 @@ async fn disks_whose_tags_were_ordered_and_lost_are_tagged_again() {
     // Once more for those that lost their machine.
     assert!(world.calls("listVolumes") <= asked + 2, "who has seen them tagged does not ask again");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_disk_that_is_to_stay_is_not_left_over_and_nobody_asks_for_it_for_ever() {
+    let world = World::new().await;
+    world.class("default", with(json!([{"offering": "k8s.data20"}]))).await;
+    running(&world, "np-a").await;
+    // Somebody wants to keep the disk of a machine that is gone.
+    world.cloud.expunge_machine(&world.live()[0].id);
+    let [(disk, _)] = world.cloud.data_disks().try_into().expect("a disk");
+    let kept = [("karpenter.k8s.cloudstack/kept".to_owned(), "true".to_owned())].into();
+    world.client.call(&requests::create_tags("Volume", &[disk], &kept)).await.expect("tagged");
+    world.cluster.claims.lock().unwrap().clear();
+    world.class("default", spec()).await;
+    seconds(400).await;
+    assert!(world.round().await.disks.is_empty());
+    let asked = world.calls("listVolumes");
+    seconds(400).await;
+    assert!(world.round().await.disks.is_empty());
+    assert_eq!(world.calls("listVolumes"), asked, "no NodeClass wants disks");
+    assert_eq!(world.cloud.data_disks().len(), 1);
+}

@@ -121,3 +121,20 @@ async fn data_disks_and_groups_of_nodeclaims_that_the_watch_does_not_show_stay_t
     world.round().await;
     assert_eq!(there(), (0, 0));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_nodeclass_is_used_while_the_api_server_has_a_nodeclaim_of_it_and_while_nobody_knows() {
+    let world = World::new().await;
+    let (class, other) = (world.class("default", spec()).await, world.class("other", spec()).await);
+    let used = async || world.provider.is_used(&class).await.ok();
+    assert_eq!(used().await, Some(false));
+    world.claim("np-a", json!({"cpu": "1"}));
+    world.lose_sight_of("np-a");
+    assert_eq!(used().await, Some(true), "the watch is late");
+    assert_eq!(world.provider.is_used(&other).await, Ok(false));
+    *world.cluster.unreadable.lock().unwrap() = true;
+    assert_eq!(used().await, None);
+    *world.cluster.unreadable.lock().unwrap() = false;
+    world.end("np-a");
+    assert_eq!(used().await, Some(false));
+}

@@ -113,6 +113,28 @@ async fn rows_that_are_on_two_pages_are_one_machine_each() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn lists_of_many_pages_are_read_twice_only_where_what_they_lack_counts_as_not_there() {
+    let world = World::new().await;
+    world.cloud.configure(|settings| settings.page_size = 2);
+    let mut id = String::new();
+    for number in 0..5 {
+        id = world.node(&format!("np-{number}")).await.provider_id;
+    }
+    seconds(60).await;
+    let asked = || world.calls("listVirtualMachines");
+    let before = asked();
+    world.provider.get(&id).await.expect("there");
+    assert_eq!(asked() - before, 3);
+    let before = asked();
+    assert_eq!(world.provider.list().await.expect("a list").len(), 5);
+    assert_eq!(asked() - before, 2 * 3, "by tag and by name");
+    let before = asked();
+    world.cloud.inject(Fault::times("deployVirtualMachine", 10, Trouble::Refuse));
+    world.launch(&world.claim("np-new", json!({"cpu": "1"}))).await.expect_err("refused");
+    assert_eq!(asked() - before, 2 * 3, "whether it has a machine");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_server_restored_from_a_backup_has_what_was_deleted_and_lacks_what_is_new() {
     let world = World::new().await;
     world.node("np-old").await;

@@ -139,7 +139,7 @@ async fn revoked_keys_are_a_condition_that_says_so() {
     assert!(world.provider.resolve_status(&mut class).await.is_err());
     let (status, reason, message) = condition(&class, "CredentialsReady");
     assert_eq!((status, reason), ("False", "CredentialsRefused"), "{message}");
-    assert!(message.contains("cloudstack-credentials"));
+    assert!(message.contains("check the keys Karpenter was given"), "{message}");
     let (status, reason, _) = condition(&class, "Ready");
     assert_eq!((status, reason), ("Unknown", "ReconcilingDependents"), "nothing can be launched with them");
 }
