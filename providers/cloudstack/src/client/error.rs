@@ -123,6 +123,11 @@ impl ApiError {
         matches!(self.kind, ErrorKind::Denied | ErrorKind::Parameter) && !self.is_nobodys_answer()
     }
 
+    /// Whether the role may not use the command at all, or the server does not know it.
+    pub(crate) fn is_not_for_this_role(&self) -> bool {
+        self.kind == ErrorKind::Denied && matches!(self.code, 401 | 432) && !self.is_nobodys_answer()
+    }
+
     /// Whether a read may simply be sent again.
     pub fn read_again(&self) -> bool {
         matches!(
