@@ -43,6 +43,8 @@ const NEXT_LOOK: Duration = Duration::from_millis(1500);
 pub(crate) const RECENT: Duration = Duration::from_secs(3);
 /// Names a claim's machines may take, as many as fit: what bounds a launch is how many sizes it asks for.
 const MAX_ATTEMPTS: u32 = 100;
+/// How many names in a row may turn out to be taken, each further from the one before than that was.
+const MAX_NAMES_TAKEN: u32 = 5;
 /// Machines that one launch makes in a network although they fail for reasons in words nobody reads: another size may not help at
 /// all.
 const MAX_UNCLEAR: usize = 3;
@@ -122,7 +124,7 @@ impl Shared {
         let base = self.naming.of_claim(claim);
         let mut attempt = match self.survey(claim, scope).await.map_err(|error| failed(&error))? {
             Survey::Found(machine) => return Ok(self.adopt(*machine, scope, &candidates, &tags.found).await),
-            Survey::Free(attempt) => attempt,
+            Survey::Free(attempt) => attempt.max(self.names_taken.next(&uid)),
         };
         // A try before this one wrote down what the NodeClass said then, and made nothing of it.
         if let Some(annotations) = tags.news() {
@@ -291,7 +293,7 @@ impl Shared {
             tags.insert(labels::TAG_RESERVATION.to_owned(), reservation.clone());
         }
         let tags = &tags;
-        let mut names_taken = 0;
+        let (mut names_taken, mut step) = (0, 1);
         let ordered = self.clock.now();
         let (id, job) = loop {
             let deploy = Deploy {
@@ -343,10 +345,12 @@ impl Shared {
                         let machine = self.adopt(*machine, &scope, known, unreserved).await;
                         return Ok(Attempt::Launched(Box::new(machine)));
                     }
-                    // Taken by what we do not see: a machine that is destroyed, or somebody else's.
-                    Survey::Free(free) => *attempt = free.max(*attempt + 1),
+                    // Taken by what we do not see: a machine that is destroyed, or somebody else's. There may be many.
+                    Survey::Free(free) => *attempt = free.max(*attempt + step),
                 }
-                if names_taken < 5 {
+                self.names_taken.note(uid, *attempt);
+                step *= 2;
+                if names_taken < MAX_NAMES_TAKEN {
                     continue;
                 }
             }
@@ -376,6 +380,7 @@ impl Shared {
                 Ok(Attempt::Launched(Box::new(machine)))
             }
             Err(error) => {
+                self.names_taken.note(uid, *attempt);
                 self.metrics.jobs_ended.inc(&["deploy", "failed"]);
                 // As it is listed: what is known of an order does not tell which disks are its own.
                 let machines = self.inventory.recent(&scope, RECENT).await.unwrap_or_default();

@@ -383,3 +383,34 @@ async fn a_type_whose_offering_keeps_its_root_disk_is_refused_and_the_next_one_t
         "it is not asked for again soon"
     );
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_launch_gets_past_the_names_of_any_number_of_machines_that_it_does_not_see() {
+    for by_another in [false, true] {
+        let world = World::new().await;
+        world.cloud.configure(|settings| settings.user_may_expunge = false);
+        for i in 0..6 {
+            let nowhere = json!({"name": format!("nowhere-{i}"), "cpunumber": 1, "cpuspeed": 500, "memory": 1024, "hosttags": "nowhere"});
+            world.cloud.add("serviceoffering", nowhere);
+        }
+        // Which offerings there are is remembered for five minutes.
+        seconds(301).await;
+        let mut class = spec();
+        class["serviceOfferingSelectorTerms"] = json!([{"name": "nowhere-*"}, {"name": "k8s.small"}]);
+        world.class("default", class).await;
+        let text = "Internal error executing command, please contact your system administrator";
+        let opaque = Fault::once("deployVirtualMachine", Trouble::Fail(530, 9999, text.into()));
+        world.cloud.inject(opaque.after(6));
+        let claim = world.claim("np-a", json!({"cpu": "500m"}));
+        world.launch(&claim).await.expect_err("nobody knows why");
+        assert_eq!(world.calls("deployVirtualMachine"), 7, "none of the six is placed");
+        seconds(60).await;
+        let before = world.calls("deployVirtualMachine");
+        let another = world.another(2);
+        let next = if by_another { &another } else { &world.provider };
+        world.launch_by(next, &claim).await.expect("a machine of the seventh");
+        assert_eq!(world.live().len(), 1);
+        let orders = world.calls("deployVirtualMachine") - before;
+        assert!(by_another || orders == 1, "whoever ordered those knows which names they have: {orders}");
+    }
+}
