@@ -101,6 +101,14 @@ fn why_none(attempt: u32, base: &str, mut refusals: Vec<String>) -> String {
     if refusals.is_empty() { "no instance type is available".to_owned() } else { refusals.join("; ") }
 }
 
+/// What is said of a machine that got no address: in its only network, or in one of several of which this is the first.
+pub(crate) fn no_address(network: &str, is_only: bool, error: &ApiError) -> String {
+    let which = if is_only { "network" } else { "one of the networks beginning with" };
+    format!(
+        "{which} {network:?} has no address left, so machines go to others for a while: {error}; make it larger, or add another"
+    )
+}
+
 pub(crate) fn failed(error: &ApiError) -> ProviderError {
     ProviderError::other(error.clone())
 }
@@ -481,6 +489,21 @@ impl Shared {
             Ok(how(error.to_string()))
         };
         match &error.kind {
+            ErrorKind::Capacity(CapacityKind::Addresses) => {
+                self.catalogue.forget_networks();
+                let is_only = candidate.deploy.network_ids.len() == 1;
+                let text = no_address(&candidate.network_name, is_only, error);
+                self.voice.warn(claim, "NetworkExhausted", text);
+                // Which of several is meant the server does not say.
+                let what = match is_only {
+                    true => Refused::Network(candidate.network()),
+                    false => candidate.refused_in_network(),
+                };
+                self.unavailable.refuse(what, Stage::Running);
+                // Nor is that a matter of size.
+                let how = if is_only { Attempt::Refused } else { Attempt::Unclear };
+                Ok(how(error.to_string()))
+            }
             ErrorKind::Capacity(kind) => {
                 let this = || candidate.refused();
                 let (what, why) = match kind {
@@ -497,7 +520,7 @@ impl Shared {
                         ),
                         _ => (this(), "no host that its affinity groups leave has room for it".to_owned()),
                     },
-                    CapacityKind::Hosts | CapacityKind::Start => {
+                    CapacityKind::Hosts | CapacityKind::Start | CapacityKind::Addresses => {
                         (this(), "no host has room for it".to_owned())
                     }
                     CapacityKind::InWords => (candidate.refused_in_network(), error.text.clone()),
