@@ -159,6 +159,7 @@ impl State {
             );
             return Err(Refusal::parameter(text));
         }
+        let key_pairs = self.key_pairs_of(caller, call)?;
         let disks = self.new_disks(call)?;
         let gpus = number(&offering["gpucount"]);
         let template = Self::by_id(&self.templates, &get("templateid")).cloned().unwrap_or_default();
@@ -229,7 +230,7 @@ impl State {
                 details,
                 disk_offering: disks.first().map(|(offering, _, _)| offering.clone()),
                 user_data: call.get("userdata").map(str::to_owned),
-                key_pairs: self.key_pairs_of(call),
+                key_pairs,
                 group: call.get("group").map(str::to_owned),
                 protected: false,
                 lease_ends: None,
@@ -339,10 +340,18 @@ impl State {
     }
 
     /// Servers since 4.17 take several key pairs, those before it one and nothing of several.
-    fn key_pairs_of(&self, call: &Call) -> Vec<String> {
+    fn key_pairs_of(&self, caller: usize, call: &Call) -> Result<Vec<String>, Refusal> {
         let one = call.get("keypair").map(str::to_owned);
         let several = call.list("keypairs").into_iter().filter(|_| !self.is_older_than(&[4, 17]));
-        one.into_iter().chain(several).collect()
+        let wanted: Vec<String> = one.into_iter().chain(several).collect();
+        let is_there = |name: &String| {
+            let mut there = self.key_pairs.iter().filter(|pair| self.registered(caller, pair, call));
+            there.any(|pair| pair["name"] == name.as_str())
+        };
+        match wanted.iter().all(is_there) {
+            true => Ok(wanted),
+            false => Err(Refusal::parameter("Not all specified keypairs exist")),
+        }
     }
 
     /// Affinity groups are the machine's owner's; those of dedicated hosts are for whoever may see them.

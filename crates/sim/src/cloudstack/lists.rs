@@ -231,7 +231,7 @@ impl State {
     }
 
     /// Whether key pairs or user data are of the project or account that is asked for.
-    fn registered(&self, caller: usize, value: &Value, call: &Call) -> bool {
+    pub(crate) fn registered(&self, caller: usize, value: &Value, call: &Call) -> bool {
         let own = self.accounts.get(caller).map(|account| account.name.as_str());
         match call.get("projectid") {
             Some(project) => value["projectid"] == project,
