@@ -13,6 +13,8 @@ use crate::client::request::Scope;
 const DENIAL_BELIEVED: Duration = Duration::from_secs(60 * 60);
 /// How long a machine may take to come of which no answer came.
 const MAY_COME: Duration = Duration::from_secs(10 * 60);
+/// How long it is known which names of a NodeClaim are taken.
+const NAMES_KEPT: Duration = Duration::from_secs(60 * 60);
 /// Unexplained failures of one kind after which it is taken for a refusal.
 const MAX_UNEXPLAINED: u32 = 3;
 /// How long after another a failure counts together with it: one a day is nothing that lasts.
@@ -146,6 +148,33 @@ impl Lost {
     pub(crate) fn may_come_anywhere(&self) -> bool {
         let lost = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         lost.values().any(|since| since.elapsed() < MAY_COME)
+    }
+}
+
+/// Names that machines of a NodeClaim have, or had: destroyed ones keep theirs, and most users do not see them. By its uid the first
+/// attempt whose name may be free. Where no answer came to an order its name is not among them: a second order is to run into it.
+#[derive(Debug, Default)]
+pub(crate) struct NamesTaken(Mutex<BTreeMap<String, (u32, Instant)>>);
+
+impl NamesTaken {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, (u32, Instant)>> {
+        let mut taken = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        taken.retain(|_, (_, at)| at.elapsed() < NAMES_KEPT);
+        taken
+    }
+
+    /// The names of all attempts before this one are taken.
+    pub(crate) fn note(&self, uid: &str, next: u32) {
+        self.lock().insert(uid.to_owned(), (next, Instant::now()));
+    }
+
+    pub(crate) fn next(&self, uid: &str) -> u32 {
+        self.lock().get(uid).map_or(0, |(next, _)| *next)
+    }
+
+    /// The keys are of another account.
+    pub(crate) fn forget(&self) {
+        self.lock().clear();
     }
 }
 

@@ -16,6 +16,20 @@ use crate::userdata::{self, Variables};
 /// What separates the parts; no script holds it by accident.
 const BOUNDARY: &str = "karpenter-7d1f9a4e";
 
+/// What user data is, by how it begins, as cloud-init tells it; of two that fit the longer. Whatever is none of these cloud-init looks at
+/// itself.
+const KINDS: [(&str, &str); 9] = [
+    ("#!", "text/x-shellscript"),
+    ("#cloud-config-archive", "text/cloud-config-archive"),
+    ("#cloud-config-jsonp", "text/cloud-config-jsonp"),
+    ("#cloud-config", "text/cloud-config"),
+    ("#cloud-boothook", "text/cloud-boothook"),
+    ("#include-once", "text/x-include-once-url"),
+    ("#include", "text/x-include-url"),
+    ("#part-handler", "text/part-handler"),
+    ("## template: jinja", "text/jinja2"),
+];
+
 /// How long lines of base64 are in MIME documents.
 const LINE: usize = 76;
 
@@ -59,10 +73,14 @@ pub(crate) fn custom(
 /// The whole user data: ours, and the user's behind it.
 pub(crate) fn merge(ours: &str, theirs: Option<&str>) -> Result<String, BootstrapError> {
     let Some(theirs) = theirs.filter(|text| !text.trim().is_empty()) else { return Ok(ours.to_owned()) };
-    if theirs.to_ascii_lowercase().starts_with("content-type:") || theirs.starts_with("MIME-Version:") {
+    // A script that does not begin in its first line is none to who runs it.
+    let theirs = theirs.trim_start();
+    let beginning = theirs.to_ascii_lowercase();
+    if beginning.starts_with("content-type:") || beginning.starts_with("mime-version:") {
         return Err(BootstrapError::CannotMerge);
     }
-    let kind = if theirs.starts_with("#cloud-config") { "text/cloud-config" } else { "text/x-shellscript" };
+    let known = KINDS.iter().find(|(begins, _)| beginning.starts_with(begins));
+    let kind = known.map_or("text/plain", |(_, kind)| kind);
     let (ours, theirs) = (part("text/x-shellscript", ours), part(kind, theirs));
     Ok(format!(
         "Content-Type: multipart/mixed; boundary=\"{BOUNDARY}\"\nMIME-Version: 1.0\n\n--{BOUNDARY}\n{ours}\n--{BOUNDARY}\n{theirs}\n--{BOUNDARY}--\n"
@@ -301,6 +319,28 @@ mod tests {
         );
         assert!(merged.find("ours") < merged.find("packages"));
         assert_eq!(merge("x", Some("Content-Type: multipart/mixed\n")), Err(BootstrapError::CannotMerge));
+    }
+
+    #[test]
+    fn what_user_data_is_shows_by_how_it_begins() {
+        for (theirs, kind) in [
+            ("#!/bin/sh\necho", "text/x-shellscript"),
+            ("\n  #!/bin/sh\necho", "text/x-shellscript"),
+            ("#cloud-config\na: b", "text/cloud-config"),
+            ("#cloud-config-archive\n- a", "text/cloud-config-archive"),
+            ("## template: jinja\n#cloud-config\na: b", "text/jinja2"),
+            ("#include\nhttps://a/b", "text/x-include-url"),
+            ("#include-once\nhttps://a/b", "text/x-include-once-url"),
+            ("#cloud-boothook\n#!/bin/sh", "text/cloud-boothook"),
+            ("#part-handler\nimport os", "text/part-handler"),
+            ("echo no script", "text/plain"),
+        ] {
+            let merged = merge("#!/bin/sh\nours", Some(theirs)).expect("parts");
+            let part =
+                format!("--{BOUNDARY}\nContent-Type: {kind}\n\n{}\n--{BOUNDARY}--\n", theirs.trim_start());
+            assert!(merged.ends_with(&part), "{kind}: {merged}");
+        }
+        assert_eq!(merge("x", Some("\nmime-version: 1.0\n")), Err(BootstrapError::CannotMerge));
     }
 
     #[test]

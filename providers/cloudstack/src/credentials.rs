@@ -21,7 +21,7 @@ use crate::client::http::{HttpError, HttpSettings, HttpTransport, Way};
 use crate::client::signature::Credentials;
 use crate::client::transport::{Transport, TransportError};
 use crate::client::{Accounts, Client, NO_KEYS, Notice, Session, UNKNOWN, only};
-use crate::keys::{Keys, of_secret, read};
+use crate::keys::{Keys, KeysError, of_secret, read};
 use crate::nodeclass::CredentialsRef;
 
 /// How often files are looked at; Kubernetes itself takes about a minute to change them.
@@ -74,63 +74,50 @@ impl Transport for Nowhere {
     }
 }
 
-/// Watches the files and changes the client's session when they change, until stopped.
-pub(crate) async fn follow(
-    directory: PathBuf,
-    current: Keys,
-    roads: Roads,
-    client: Client,
-    stop: CancellationToken,
-) {
-    let files = Arc::new(Files { directory, roads, current: Mutex::new(current), client: client.clone() });
-    let look = Arc::downgrade(&files);
-    client.look_for_keys_by(Arc::new(move || {
-        let look = look.upgrade();
-        async move {
-            match look {
-                Some(files) => files.follow().await,
-                None => false,
-            }
-        }
-        .boxed()
-    }));
-    while stop.run_until_cancelled(tokio::time::sleep(INTERVAL)).await.is_some() {
-        files.follow().await;
-    }
-}
-
 /// The files of a mounted Secret.
-struct Files {
-    directory: PathBuf,
-    roads: Roads,
-    client: Client,
-    current: Mutex<Keys>,
+pub(crate) struct Files {
+    pub(crate) directory: PathBuf,
+    pub(crate) keeper: KeyKeeper,
 }
 
 impl Files {
+    /// What they say as the program begins. Files that are not all there yet, or make no sense, may be put right while it runs.
+    pub(crate) fn begin(&self) {
+        match read(&self.directory) {
+            Ok(keys) => self.keeper.begin(keys),
+            Err(error) => self.keeper.cannot_read(&error),
+        }
+    }
+
+    /// Watches the files and changes the client's session when they change, until stopped.
+    pub(crate) async fn run(self, stop: CancellationToken) {
+        let files = Arc::new(self);
+        let look = Arc::downgrade(&files);
+        files.keeper.client.look_for_keys_by(Arc::new(move || {
+            let look = look.upgrade();
+            async move {
+                match look {
+                    Some(files) => files.follow().await,
+                    None => false,
+                }
+            }
+            .boxed()
+        }));
+        while stop.run_until_cancelled(tokio::time::sleep(INTERVAL)).await.is_some() {
+            files.follow().await;
+        }
+    }
+
     /// Takes up what the files say; whether that is something new.
     async fn follow(&self) -> bool {
-        let current = || self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = self.keeper.current().clone();
         match read(&self.directory) {
-            Ok(keys) if keys == *current() => {
-                // Put back, perhaps, after others were refused.
-                self.client.set_notice(None);
-                false
-            }
             Ok(keys) => {
-                let taken = exchange(&self.client, keys.clone(), &self.roads).await;
-                if taken {
-                    *current() = keys;
-                }
-                taken
+                self.keeper.take(keys).await;
             }
-            Err(error) => {
-                tracing::error!(%error, "the keys cannot be read; the old ones go on");
-                let text = format!("{error}; the keys read before go on");
-                self.client.set_notice(Some(Notice { reason: "SecretNotUsable", text }));
-                false
-            }
+            Err(error) => self.keeper.cannot_read(&error),
         }
+        *self.keeper.current() != before
     }
 }
 
@@ -246,14 +233,17 @@ impl KeyKeeper {
     /// Takes up the keys of this Secret; whether there is nothing left to do about them.
     async fn take_up(&self, place: &str, secret: &Secret) -> bool {
         self.client.set_lost_its_secret(false);
-        let keys = match of_secret(place, secret) {
-            Ok(keys) => keys,
+        match of_secret(place, secret) {
+            Ok(keys) => self.take(keys).await,
             Err(error) => {
-                tracing::error!(%error, "the keys cannot be read");
-                self.without(error.to_string());
-                return true;
+                self.cannot_read(&error);
+                true
             }
-        };
+        }
+    }
+
+    /// Takes up these keys; whether there is nothing left to do about them.
+    async fn take(&self, keys: Keys) -> bool {
         let before = self.current().clone();
         if before.as_ref() == Some(&keys) {
             // Put back, perhaps, after others were refused.
@@ -261,19 +251,7 @@ impl KeyKeeper {
             return true;
         }
         if before.is_none() {
-            // The first keys are better than none: whatever is wrong with them, conditions will say it.
-            match keys.clone().session(&self.roads) {
-                Ok(session) => {
-                    self.client.become_session(session);
-                    self.client.set_notice(None);
-                }
-                Err(error) => {
-                    tracing::error!(%error, "the keys cannot be used");
-                    self.without(error.to_string());
-                    return true;
-                }
-            }
-            *self.current() = Some(keys);
+            self.begin(keys);
             return true;
         }
         let taken = exchange(&self.client, keys.clone(), &self.roads).await;
@@ -281,6 +259,26 @@ impl KeyKeeper {
             *self.current() = Some(keys);
         }
         taken
+    }
+
+    /// The first keys are better than none: whatever is wrong with them, conditions will say it.
+    fn begin(&self, keys: Keys) {
+        match keys.clone().session(&self.roads) {
+            Ok(session) => {
+                self.client.become_session(session);
+                self.client.set_notice(None);
+                *self.current() = Some(keys);
+            }
+            Err(error) => {
+                tracing::error!(%error, "the keys cannot be used");
+                self.without(error.to_string());
+            }
+        }
+    }
+
+    fn cannot_read(&self, error: &KeysError) {
+        tracing::error!(%error, "the keys cannot be read");
+        self.without(error.to_string());
     }
 
     /// Reads a Secret and takes up what it says; whether there is nothing left to do about it.

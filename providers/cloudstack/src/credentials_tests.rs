@@ -173,11 +173,44 @@ async fn a_secret_that_may_not_be_read_is_told_from_one_that_is_not_there() {
     assert_eq!(client.session().credentials.api_key(), "old");
 }
 
+/// A keeper of the keys "old".
+fn with_old(roads: &Roads, client: &Client) -> KeyKeeper {
+    let keeper = KeyKeeper::new(roads, client.clone());
+    *keeper.current() = Some(pair("old"));
+    keeper
+}
+
+#[tokio::test(start_paused = true)]
+async fn files_that_lack_a_key_or_make_no_sense_are_told_of_and_taken_once_they_are_put_right() {
+    let (_, roads, client) = at_the_door();
+    client.become_session(no_session("nothing was read yet".into()));
+    let directory = std::env::temp_dir().join(format!("karpenter-keys-first-{}", std::process::id()));
+    let files = Files { directory: directory.clone(), keeper: KeyKeeper::new(&roads, client.clone()) };
+    let said = || client.notice().map(|notice| (notice.reason, notice.text)).unwrap_or_default();
+    files.begin();
+    assert!(said().0 == "SecretNotUsable" && said().1.contains("karpenter-keys-first"), "{:?}", said());
+    assert!(client.session().has_no_keys());
+    std::fs::create_dir_all(&directory).expect("a directory");
+    let write = |name: &str, text: &str| std::fs::write(directory.join(name), text).expect("a file");
+    write("api-url", "https://cloud/client/api");
+    write("api-key", "new");
+    assert!(!files.follow().await);
+    assert!(said().1.contains("secret-key"), "{:?}", said());
+    write("secret-key", "secret");
+    write("ca-bundle", "nothing");
+    assert!(!files.follow().await);
+    assert!(said().1.contains("ca-bundle cannot be used"), "{:?}", said());
+    write("ca-bundle", "");
+    assert!(files.follow().await);
+    assert_eq!((client.notice(), client.session().credentials.api_key()), (None, "new"));
+    std::fs::remove_dir_all(&directory).expect("removed");
+}
+
 #[tokio::test(start_paused = true)]
 async fn keys_whose_files_are_gone_go_on_and_are_told_of() {
     let (_, roads, client) = at_the_door();
     let directory = std::env::temp_dir().join(format!("karpenter-keys-gone-{}", std::process::id()));
-    let files = Files { directory, roads, client: client.clone(), current: Mutex::new(pair("old")) };
+    let files = Files { directory, keeper: with_old(&roads, &client) };
     assert!(!files.follow().await);
     let notice = client.notice().expect("a notice");
     assert_eq!(notice.reason, "SecretNotUsable");
@@ -275,7 +308,8 @@ async fn nothing_is_refused_any_more_once_the_old_keys_are_back() {
     write("secret-key", "secret");
     write("api-key", "wrong");
     let stop = CancellationToken::new();
-    let follows = tokio::spawn(follow(directory.clone(), pair("old"), roads, client.clone(), stop.clone()));
+    let files = Files { directory: directory.clone(), keeper: with_old(&roads, &client) };
+    let follows = tokio::spawn(files.run(stop.clone()));
     tokio::time::sleep(INTERVAL * 3).await;
     assert!(client.notice().is_some(), "wrong keys are told of");
     write("api-key", "old");

@@ -11,6 +11,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use kube::ResourceExt as _;
+
 use crate::client::error::ApiError;
 use crate::client::model::{VirtualMachine, Volume, time};
 use crate::client::request::Scope;
@@ -20,6 +22,8 @@ use crate::nodeclass::{CloudStackNodeClass, CloudStackNodeClassSpec};
 use crate::shared::Shared;
 use crate::{labels, later_disks};
 
+/// What shows disks.
+pub(crate) const LIST: &str = "listVolumes";
 /// Disks that are younger or older than their machine by more than this were not made with it.
 const MADE_TOGETHER: Duration = Duration::from_secs(10 * 60);
 
@@ -128,7 +132,7 @@ impl Shared {
         kept
     }
 
-    /// The disks that go with a machine.
+    /// The disks that go with a machine: none where the role may not list them, which its NodeClass is told once.
     ///
     /// # Errors
     ///
@@ -138,7 +142,28 @@ impl Shared {
         machine: &VirtualMachine,
         scope: &Scope,
     ) -> Result<Vec<Volume>, ApiError> {
-        self.disks_made_with(machine, scope).await.map(|(going, _)| going)
+        match self.disks_made_with(machine, scope).await {
+            // A machine that waited for that would wait for ever, and its disks outlive it anyhow.
+            Err(error) if error.is_not_for_this_role() => {
+                self.denied.note_list(&error, scope);
+                self.tell_that_disks_stay(machine, &error);
+                Ok(Vec::new())
+            }
+            disks => disks.map(|(going, _)| going),
+        }
+    }
+
+    fn tell_that_disks_stay(&self, machine: &VirtualMachine, error: &ApiError) {
+        tracing::warn!(machine = machine.id, %error, "its data disks stay, if it has any");
+        let class = machine.tag(labels::TAG_NODE_CLASS).and_then(|name| self.objects.node_class(name));
+        let Some(class) = class else { return };
+        if self.denied.is_news(LIST, &class.uid().unwrap_or_else(|| class.name_any())) {
+            let text = format!(
+                "the data disks of virtual machine {} ({}) and of all others stay when their machines go: {error}; remove them by hand, and allow {LIST} to the role of the keys",
+                machine.name, machine.id
+            );
+            self.voice.warn(class.as_ref(), "DeleteRefused", text);
+        }
     }
 
     /// What a disk is tagged with: of the tags of its machine those that say whose it is, or that it stays.
@@ -163,7 +188,10 @@ impl Shared {
         scope: &Scope,
         tags: &BTreeMap<String, String>,
     ) {
-        if !tags.contains_key(labels::TAG_DATA_DISKS) || self.tagged_disks.lock().contains(&machine.id) {
+        if !tags.contains_key(labels::TAG_DATA_DISKS)
+            || self.tagged_disks.lock().contains(&machine.id)
+            || self.denied.holds(LIST, scope, &machine.id)
+        {
             return;
         }
         let tagged = async {
@@ -188,7 +216,12 @@ impl Shared {
                 self.tagged_disks.lock().insert(machine.id.clone());
             }
             Ok(false) => {}
-            Err(error) => tracing::warn!(machine = machine.id, %error, "disks will be tagged later"),
+            Err(error) => {
+                if error.command == LIST && error.is_not_for_this_role() {
+                    self.denied.note_list(&error, scope);
+                }
+                tracing::warn!(machine = machine.id, %error, "disks will be tagged later");
+            }
         }
     }
 }

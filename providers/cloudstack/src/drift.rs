@@ -142,6 +142,9 @@ fn has_other_key_pair(machine: &VirtualMachine, resolved: &Resolved) -> bool {
     let spec = &resolved.spec;
     let pairs: BTreeSet<&str> =
         spec.ssh_key_pair.iter().chain(&spec.ssh_key_pairs).map(String::as_str).collect();
+    if pairs.contains(machine.keypairs.as_str()) {
+        return false;
+    }
     let mut carried = machine.keypairs.split(',').map(str::trim).filter(|pair| !pair.is_empty());
     carried.any(|pair| !pairs.contains(pair))
 }
@@ -224,5 +227,8 @@ mod tests {
         {
             assert_eq!(has_other_key_pair(&machine(pairs), &resolved), other, "{pairs}");
         }
+        resolved.spec.ssh_key_pairs = vec!["ops, Berlin".into()];
+        assert!(!has_other_key_pair(&machine("ops, Berlin"), &resolved), "one whose name has a comma");
+        assert!(has_other_key_pair(&machine("ops, Bonn"), &resolved));
     }
 }

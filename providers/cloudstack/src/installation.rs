@@ -21,7 +21,7 @@ use crate::client::Client;
 use crate::client::request::Scope;
 use crate::client::throttle::Rate;
 use crate::controller::{NodeClassController, class_of};
-use crate::credentials::{self, FollowsSecret, KeyKeeper, Roads, SecretKeys, http_roads, no_session};
+use crate::credentials::{self, Files, FollowsSecret, KeyKeeper, Roads, SecretKeys, http_roads, no_session};
 use crate::keys;
 use crate::node_names::NodeNames;
 use crate::nodeclass::{CloudStackNodeClass, CredentialsRef};
@@ -60,13 +60,12 @@ pub fn install(around: &Surroundings) -> Result<Installation, InstallError> {
             Ok(install_with(client, &roads, settings.rate, options, around))
         }
         Source::Directory(directory) => {
-            let keys = keys::read(&directory).map_err(wrong)?;
-            let session = keys.clone().session(&roads).map_err(wrong)?;
-            let client = Client::new(session, settings.rate, environment);
-            let mut installation = install_with(client.clone(), &roads, settings.rate, options, around);
-            installation.parts.push(Part::new("cloudstack credentials", move |stop| {
-                credentials::follow(directory, keys, roads, client, stop).boxed()
-            }));
+            let nothing = no_session(format!("{} has not been read yet", directory.display()));
+            let client = Client::new(nothing, settings.rate, environment);
+            let files = Files { directory, keeper: KeyKeeper::new(&roads, client.clone()) };
+            files.begin();
+            let mut installation = install_with(client, &roads, settings.rate, options, around);
+            installation.parts.push(Part::new("cloudstack credentials", move |stop| files.run(stop).boxed()));
             Ok(installation)
         }
         Source::Secret { namespace, name } => {

@@ -44,6 +44,8 @@ const NEXT_LOOK: Duration = Duration::from_millis(1500);
 pub(crate) const RECENT: Duration = Duration::from_secs(3);
 /// Names a claim's machines may take, as many as fit: what bounds a launch is how many sizes it asks for.
 const MAX_ATTEMPTS: u32 = 100;
+/// How many names in a row may turn out to be taken, each further from the one before than that was.
+const MAX_NAMES_TAKEN: u32 = 5;
 /// Machines that one launch makes in a network although they fail for reasons in words nobody reads: another size may not help at
 /// all.
 const MAX_UNCLEAR: usize = 3;
@@ -100,6 +102,14 @@ fn why_none(attempt: u32, base: &str, mut refusals: Vec<String>) -> String {
     if refusals.is_empty() { "no instance type is available".to_owned() } else { refusals.join("; ") }
 }
 
+/// What is said of a machine that got no address: in its only network, or in one of several of which this is the first.
+pub(crate) fn no_address(network: &str, is_only: bool, error: &ApiError) -> String {
+    let which = if is_only { "network" } else { "one of the networks beginning with" };
+    format!(
+        "{which} {network:?} has no address left, so machines go to others for a while: {error}; make it larger, or add another"
+    )
+}
+
 pub(crate) fn failed(error: &ApiError) -> ProviderError {
     ProviderError::other(error.clone())
 }
@@ -123,7 +133,7 @@ impl Shared {
         let base = self.naming.of_claim(claim);
         let mut attempt = match self.survey(claim, scope).await.map_err(|error| failed(&error))? {
             Survey::Found(machine) => return Ok(self.adopt(*machine, scope, &candidates, &tags.found).await),
-            Survey::Free(attempt) => attempt,
+            Survey::Free(attempt) => attempt.max(self.names_taken.next(&uid)),
         };
         // A try before this one wrote down what the NodeClass said then, and made nothing of it.
         if let Some(annotations) = tags.news() {
@@ -292,7 +302,7 @@ impl Shared {
             tags.insert(labels::TAG_RESERVATION.to_owned(), reservation.clone());
         }
         let tags = &tags;
-        let mut names_taken = 0;
+        let (mut names_taken, mut step) = (0, 1);
         let ordered = self.clock.now();
         let (id, job) = loop {
             let deploy = Deploy {
@@ -344,10 +354,12 @@ impl Shared {
                         let machine = self.adopt(*machine, &scope, known, unreserved).await;
                         return Ok(Attempt::Launched(Box::new(machine)));
                     }
-                    // Taken by what we do not see: a machine that is destroyed, or somebody else's.
-                    Survey::Free(free) => *attempt = free.max(*attempt + 1),
+                    // Taken by what we do not see: a machine that is destroyed, or somebody else's. There may be many.
+                    Survey::Free(free) => *attempt = free.max(*attempt + step),
                 }
-                if names_taken < 5 {
+                self.names_taken.note(uid, *attempt);
+                step *= 2;
+                if names_taken < MAX_NAMES_TAKEN {
                     continue;
                 }
             }
@@ -377,6 +389,7 @@ impl Shared {
                 Ok(Attempt::Launched(Box::new(machine)))
             }
             Err(error) => {
+                self.names_taken.note(uid, *attempt);
                 self.metrics.jobs_ended.inc(&["deploy", "failed"]);
                 // As it is listed: what is known of an order does not tell which disks are its own.
                 let machines = self.inventory.recent(&scope, RECENT).await.unwrap_or_default();
@@ -477,6 +490,21 @@ impl Shared {
             Ok(how(error.to_string()))
         };
         match &error.kind {
+            ErrorKind::Capacity(CapacityKind::Addresses) => {
+                self.catalogue.forget_networks();
+                let is_only = candidate.deploy.network_ids.len() == 1;
+                let text = no_address(&candidate.network_name, is_only, error);
+                self.voice.warn(claim, "NetworkExhausted", text);
+                // Which of several is meant the server does not say.
+                let what = match is_only {
+                    true => Refused::Network(candidate.network()),
+                    false => candidate.refused_in_network(),
+                };
+                self.unavailable.refuse(what, Stage::Running);
+                // Nor is that a matter of size.
+                let how = if is_only { Attempt::Refused } else { Attempt::Unclear };
+                Ok(how(error.to_string()))
+            }
             ErrorKind::Capacity(kind) => {
                 let this = || candidate.refused();
                 let (what, why) = match kind {
@@ -493,7 +521,7 @@ impl Shared {
                         ),
                         _ => (this(), "no host that its affinity groups leave has room for it".to_owned()),
                     },
-                    CapacityKind::Hosts | CapacityKind::Start => {
+                    CapacityKind::Hosts | CapacityKind::Start | CapacityKind::Addresses => {
                         (this(), "no host has room for it".to_owned())
                     }
                     CapacityKind::InWords => (candidate.refused_in_network(), error.text.clone()),

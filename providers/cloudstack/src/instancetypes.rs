@@ -172,7 +172,10 @@ pub(crate) fn selects(spec: &CloudStackNodeClassSpec, offering: &ServiceOffering
 
 /// What stands for a tag of an offering.
 pub(crate) fn tag(offering: &ServiceOffering, key: &str) -> Vec<String> {
-    let words = |text: &str| text.split(',').map(|word| word.trim().to_owned()).collect::<Vec<_>>();
+    let words = |text: &str| {
+        let words = text.split(',').map(str::trim).filter(|word| !word.is_empty());
+        words.map(str::to_owned).collect::<Vec<_>>()
+    };
     match key {
         "hosttag" => words(&offering.hosttags),
         "storagetag" => words(&offering.storagetags),
@@ -575,6 +578,14 @@ mod tests {
             json!({"id": "1", "name": "a", "state": "Inactive", "serviceofferingdetails": {"compute-type": "general-purpose"}}),
         );
         assert!(!selects(&spec, &inactive));
+        for key in ["hosttag", "storagetag"] {
+            let mut any = spec.clone();
+            any.service_offering_selector_terms[0].tags = Some([(key.to_owned(), "*".to_owned())].into());
+            let tagged =
+                |tags: &str| offering(json!({"id": "1", "name": "a", "hosttags": tags, "storagetags": tags}));
+            assert!(selects(&any, &tagged("ssd, ")), "{key}");
+            assert!(!selects(&any, &tagged("")) && !selects(&any, &tagged(" , ")), "{key}: it has none");
+        }
     }
 
     #[test]

@@ -16,9 +16,10 @@ use tokio_util::sync::CancellationToken;
 use crate::absence::Whereabouts;
 use crate::client::error::{ApiError, CapacityKind, ErrorKind};
 use crate::client::job::JobState;
-use crate::client::model::VirtualMachine;
+use crate::client::model::{Nic, VirtualMachine};
 use crate::client::request::Scope;
 use crate::client::requests;
+use crate::instances::no_address;
 use crate::naming::machine_id;
 use crate::provider::CloudStackProvider;
 use crate::unavailable::{Refused, Stage};
@@ -405,6 +406,16 @@ impl CloudStackProvider {
             // Which of several is meant the server does not say.
             ErrorKind::Network if machine.nic.len() == 1 => Refused::Network(network_of(machine)),
             ErrorKind::Network => type_in_network(claim, machine),
+            ErrorKind::Capacity(CapacityKind::Addresses) => {
+                self.shared.catalogue.forget_networks();
+                let is_only = machine.nic.len() == 1;
+                let text = no_address(&first_nic(machine).networkname, is_only, error);
+                self.shared.voice.warn(claim, "NetworkExhausted", text);
+                match is_only {
+                    true => Refused::Network(network_of(machine)),
+                    false => type_in_network(claim, machine),
+                }
+            }
             _ => this,
         };
         self.shared.unavailable.refuse(refused, Stage::Running);
@@ -413,8 +424,11 @@ impl CloudStackProvider {
 
 /// The network a machine is in first of all.
 fn network_of(machine: &VirtualMachine) -> String {
-    let nic = machine.nic.iter().find(|nic| nic.isdefault).or(machine.nic.first());
-    nic.map(|nic| nic.networkid.clone()).unwrap_or_default()
+    first_nic(machine).networkid
+}
+
+fn first_nic(machine: &VirtualMachine) -> Nic {
+    machine.nic.iter().find(|nic| nic.isdefault).or(machine.nic.first()).cloned().unwrap_or_default()
 }
 
 /// What is refused when this machine is, for a reason that may be its network's.

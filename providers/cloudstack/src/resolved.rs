@@ -78,7 +78,7 @@ pub(crate) struct Resolved {
     pub(crate) affinity_groups: Vec<String>,
     /// Whether the server makes one extra disk with a machine only, and further ones are attached to it later.
     pub(crate) single_disk: bool,
-    /// Whether the server gives a machine one key pair only, told by another parameter.
+    /// Whether the machine gets one key pair that is told by another parameter: the server is too old for several, or its name has a comma.
     pub(crate) single_key_pair: bool,
     pub(crate) problems: Vec<Problem>,
 }
@@ -157,14 +157,16 @@ async fn look_at_version(resolved: &mut Resolved, catalogue: &Catalogue) -> Resu
     let known = numbers.next().zip(numbers.next());
     let is_before = |newer: (u32, u32)| known.is_some_and(|version| version < newer);
     let mut problems = Vec::new();
+    let mut unsupported = |message: String| {
+        problems.push(Problem {
+            condition: crate::nodeclass::VALIDATION_SUCCEEDED,
+            reason: "NotSupportedByServer",
+            message,
+        });
+    };
+    // A list of names is taken apart at its commas.
+    let in_parts = pairs.iter().find(|pair| pair.contains(','));
     if is_before((4, 17)) {
-        let mut unsupported = |message: String| {
-            problems.push(Problem {
-                condition: crate::nodeclass::VALIDATION_SUCCEEDED,
-                reason: "NotSupportedByServer",
-                message,
-            });
-        };
         if pairs.len() > 1 {
             unsupported(format!(
                 "spec.sshKeyPair, spec.sshKeyPairs: CloudStack {version} gives a machine one key pair, and {} are named; name one, or upgrade the server to 4.17 or later",
@@ -177,8 +179,14 @@ async fn look_at_version(resolved: &mut Resolved, catalogue: &Catalogue) -> Resu
             ));
         }
     }
+    if let Some(pair) = in_parts.filter(|_| pairs.len() > 1 && !is_before((4, 17))) {
+        unsupported(format!(
+            "spec.sshKeyPair, spec.sshKeyPairs: CloudStack takes the name {pair:?} for several, because of its comma; name it alone, or register the key pair under another name"
+        ));
+    }
+    let single_key_pair = is_before((4, 17)) || in_parts.is_some();
     resolved.single_disk = is_before((4, 21));
-    resolved.single_key_pair = is_before((4, 17));
+    resolved.single_key_pair = single_key_pair;
     resolved.problems.extend(problems);
     Ok(())
 }

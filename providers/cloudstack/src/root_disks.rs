@@ -15,6 +15,7 @@ use crate::client::model::Volume;
 use crate::client::request::Scope;
 use crate::client::requests;
 use crate::client::throttle::Lane;
+use crate::disks;
 use crate::shared::Shared;
 
 /// How long a list is believed. It has the root disks of the whole account, so it is rarely asked for.
@@ -71,6 +72,7 @@ impl Wanted {
 
 impl Shared {
     /// Whether somebody gave a machine another root disk than its NodeClass says; `like` are the machines made by the same NodeClass.
+    /// A role that may not list disks never hears of one.
     ///
     /// # Errors
     ///
@@ -86,12 +88,22 @@ impl Shared {
             return Ok(false);
         }
         let mut listed = self.root_disks.0.lock().await;
+        if self.denied.holds(disks::LIST, scope, machine) {
+            return Ok(false);
+        }
         let disks = match listed.get(scope) {
             Some((at, disks)) if at.elapsed() < BELIEVED => Arc::clone(disks),
             _ => {
                 let begun = Instant::now();
                 let request = requests::list_root_disks(scope);
-                let volumes: Vec<Volume> = self.client.list(&request, Lane::Refresh).await?;
+                let volumes: Vec<Volume> = match self.client.list(&request, Lane::Refresh).await {
+                    Err(error) if error.is_not_for_this_role() => {
+                        self.denied.note_list(&error, scope);
+                        tracing::warn!(%error, "whether root disks are still as they were made is not looked at");
+                        return Ok(false);
+                    }
+                    volumes => volumes?,
+                };
                 let of_machine = |volume: Volume| {
                     let disk = RootDisk { bytes: volume.size, offering: volume.diskofferingid };
                     Some((volume.virtualmachineid, disk)).filter(|(machine, _)| !machine.is_empty())

@@ -17,7 +17,7 @@ use karpenter_runtime::store::Store;
 use kube::ResourceExt as _;
 
 use crate::absence::MachineLists;
-use crate::aftermath::{Denied, ExpungeDenied, Lost, Unexplained};
+use crate::aftermath::{Denied, ExpungeDenied, Lost, NamesTaken, Unexplained};
 use crate::catalogue::{Catalogue, Lifetimes};
 use crate::client::error::{ApiError, ErrorKind};
 use crate::client::request::Scope;
@@ -353,6 +353,7 @@ pub(crate) struct Shared {
     pub(crate) voice: Voice,
     pub(crate) expunge_denied: ExpungeDenied,
     pub(crate) denied: Denied,
+    pub(crate) names_taken: NamesTaken,
     pub(crate) turns: Mutex<BTreeMap<String, Arc<tokio::sync::Mutex<()>>>>,
     /// Whether a list showed that no affinity group of ours is left.
     pub(crate) no_groups: AtomicBool,
@@ -422,6 +423,7 @@ impl Shared {
             voice,
             expunge_denied: ExpungeDenied::default(),
             denied: Denied::default(),
+            names_taken: NamesTaken::default(),
             turns: Mutex::default(),
             no_groups: AtomicBool::new(false),
             started: Mutex::default(),
@@ -670,6 +672,7 @@ impl Estate for Shared {
         self.taken.forget();
         self.expunge_denied.forget();
         self.denied.forget();
+        self.names_taken.forget();
         for known in [&self.has_no_machines, &self.no_disks, &self.no_groups] {
             known.store(false, Ordering::Relaxed);
         }

@@ -8,7 +8,7 @@ use base64::Engine as _;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::account::Role;
+use super::account::{Account, Role};
 use super::placement::number;
 use super::state::{Machine, Nic, Owner, State, Volume, Work};
 use super::wire::{Call, Refusal};
@@ -64,10 +64,7 @@ impl State {
                 "Unable to execute API command deployvirtualmachine due to invalid value. Invalid value provided for API arg: name - it can contain ASCII letters 'a' through 'z', the digits '0' through '9', and the hyphen ('-'), must be between 1 and 63 characters long, and can't start or end with \"-\" and can't start with digit",
             ));
         }
-        if call.get("customid").is_some() && account.role != Role::Root {
-            let text = "Please check your permissions, you are not allowed to create/update custom id";
-            return Err(Refusal::denied(text));
-        }
+        self.check_custom_id(&account, call)?;
         self.check_user_data(call)?;
         let zone_id = get("zoneid");
         let zone = Self::by_id(&self.zones, &zone_id).cloned().unwrap_or_default();
@@ -116,7 +113,7 @@ impl State {
             return Err(Refusal::denied(text));
         }
         let (cpu, cpu_speed, memory, mut details) = size(&offering, call)?;
-        let networks = call.list("networkids");
+        let (networks, addresses): (Vec<_>, Vec<_>) = self.networks_of(call)?.into_iter().unzip();
         if zone["networktype"] == "Basic" && !networks.is_empty() {
             return Err(Refusal::parameter("Can't specify network Ids in Basic zone"));
         }
@@ -159,6 +156,7 @@ impl State {
             );
             return Err(Refusal::parameter(text));
         }
+        let key_pairs = self.key_pairs_of(caller, call)?;
         let disks = self.new_disks(call)?;
         let gpus = number(&offering["gpucount"]);
         let template = Self::by_id(&self.templates, &get("templateid")).cloned().unwrap_or_default();
@@ -198,7 +196,8 @@ impl State {
         Ok(Prepared {
             machine: Machine {
                 number: number_of_machine,
-                id: String::new(),
+                id: call.get("customid").unwrap_or_default().to_owned(),
+                display_name: call.get("displayname").unwrap_or(&name).to_owned(),
                 name,
                 owner,
                 created: now,
@@ -213,10 +212,11 @@ impl State {
                 gpus,
                 nics: networks
                     .into_iter()
-                    .map(|network| Nic {
+                    .zip(addresses)
+                    .map(|(network, address)| Nic {
                         id: String::new(),
                         network,
-                        address: String::new(),
+                        address,
                         mac: String::new(),
                         plugged: false,
                     })
@@ -229,7 +229,7 @@ impl State {
                 details,
                 disk_offering: disks.first().map(|(offering, _, _)| offering.clone()),
                 user_data: call.get("userdata").map(str::to_owned),
-                key_pairs: self.key_pairs_of(call),
+                key_pairs,
                 group: call.get("group").map(str::to_owned),
                 protected: false,
                 lease_ends: None,
@@ -264,10 +264,13 @@ impl State {
         }
         machine.number = self.next_machine;
         machine.created = now;
-        machine.id = self.uuid();
+        if machine.id.is_empty() {
+            machine.id = self.uuid();
+        }
         for i in 0..machine.nics.len() {
             let network = machine.nics[i].network.clone();
-            let address = self.free_address(&network).ok_or_else(|| self.no_address(caller, &network))?;
+            let address = self.address(&network, &machine.nics[i].address);
+            let address = address.ok_or_else(|| self.no_address(caller, &network))?;
             let id = self.uuid();
             let standing = Self::by_id(&self.networks, &network).is_some_and(|n| n["state"] == "Implemented");
             let nic = &mut machine.nics[i];
@@ -314,6 +317,45 @@ impl State {
         Ok(json!({"id": id, "jobid": job}))
     }
 
+    /// An id of the caller's own is for root, and for one machine.
+    fn check_custom_id(&self, account: &Account, call: &Call) -> Result<(), Refusal> {
+        let Some(id) = call.get("customid") else { return Ok(()) };
+        if account.role != Role::Root {
+            let text = "Please check your permissions, you are not allowed to create/update custom id";
+            return Err(Refusal::denied(text));
+        }
+        if !is_uuid(id) {
+            return Err(Refusal::parameter(format!("UUID: {id} doesn't follow the UUID format")));
+        }
+        if self.machine_ids.contains_key(id) {
+            let text = format!("UUID: {id} already exists so can't create/update with custom id");
+            return Err(Refusal::parameter(text));
+        }
+        Ok(())
+    }
+
+    /// The networks of a new machine, each with the address that is wanted in it, if any is.
+    fn networks_of(&self, call: &Call) -> Result<Vec<(String, String)>, Refusal> {
+        let plain = call.list("networkids");
+        let with_addresses = call.map("iptonetworklist")?;
+        if with_addresses.is_empty() {
+            return Ok(plain.into_iter().map(|network| (network, String::new())).collect());
+        }
+        if !plain.is_empty() || call.get("ipaddress").is_some() || call.get("ip6address").is_some() {
+            let text = "ipToNetworkMap can't be specified along with networkIds or ipAddress";
+            return Err(Refusal::parameter(text));
+        }
+        let wanted = with_addresses.into_iter().map(|mut entry| {
+            let network = entry.remove("networkid").unwrap_or_default();
+            if Self::by_id(&self.networks, &network).is_none() {
+                let text = format!("Unable to translate and find entity with networkId: {network}");
+                return Err(Refusal::parameter(text));
+            }
+            Ok((network, entry.remove("ip").unwrap_or_default()))
+        });
+        wanted.collect()
+    }
+
     /// Whether a machine of this owner may be made of a template: of one that is public, or the account's own.
     fn may_launch(&self, owner: &Owner, template: &str) -> bool {
         let template = Self::by_id(&self.templates, template).cloned().unwrap_or_default();
@@ -339,10 +381,18 @@ impl State {
     }
 
     /// Servers since 4.17 take several key pairs, those before it one and nothing of several.
-    fn key_pairs_of(&self, call: &Call) -> Vec<String> {
+    fn key_pairs_of(&self, caller: usize, call: &Call) -> Result<Vec<String>, Refusal> {
         let one = call.get("keypair").map(str::to_owned);
         let several = call.list("keypairs").into_iter().filter(|_| !self.is_older_than(&[4, 17]));
-        one.into_iter().chain(several).collect()
+        let wanted: Vec<String> = one.into_iter().chain(several).collect();
+        let is_there = |name: &String| {
+            let mut there = self.key_pairs.iter().filter(|pair| self.registered(caller, pair, call));
+            there.any(|pair| pair["name"] == name.as_str())
+        };
+        match wanted.iter().all(is_there) {
+            true => Ok(wanted),
+            false => Err(Refusal::parameter("Not all specified keypairs exist")),
+        }
     }
 
     /// Affinity groups are the machine's owner's; those of dedicated hosts are for whoever may see them.
@@ -430,6 +480,11 @@ impl State {
 
     /// The next address of a network that nobody has.
     pub(crate) fn free_address(&self, network: &str) -> Option<String> {
+        self.address(network, "")
+    }
+
+    /// The address of a network that is wanted, if nobody has it; any, if none is named.
+    fn address(&self, network: &str, wanted: &str) -> Option<String> {
         let network_value = Self::by_id(&self.networks, network)?;
         let (base, prefix) = network_value["cidr"].as_str()?.split_once('/')?;
         let base = u32::from(base.parse::<std::net::Ipv4Addr>().ok()?);
@@ -439,8 +494,17 @@ impl State {
             nics.filter(|nic| nic.network == network).map(|nic| nic.address.as_str()).collect();
         // Network, gateway and broadcast are nobody's.
         let mut all = (2..size - 1).map(|offset| std::net::Ipv4Addr::from(base + offset).to_string());
-        all.find(|address| !taken.contains(address.as_str()))
+        all.find(|address| {
+            !taken.contains(address.as_str()) && (wanted.is_empty() || address.as_str() == wanted)
+        })
     }
+}
+
+/// Whether a text is an id as the server writes them.
+fn is_uuid(text: &str) -> bool {
+    let parts: Vec<&str> = text.split('-').collect();
+    let is_hex = |part: &&str| part.bytes().all(|byte| byte.is_ascii_hexdigit());
+    parts.iter().map(|part| part.len()).eq([8, 4, 4, 4, 12]) && parts.iter().all(is_hex)
 }
 
 /// Letters, digits and hyphens; no digit first, no hyphen at either end.

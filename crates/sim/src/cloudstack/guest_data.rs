@@ -71,12 +71,25 @@ fn parts(text: &str) -> Result<Vec<String>, String> {
     }
     let line = format!("--{boundary}");
     let bodies = text.split(&line).skip(1).filter(|part| !part.starts_with("--"));
-    Ok(bodies
-        .map(|part| {
-            let part = part.replace("\r\n", "\n");
-            part.split_once("\n\n").map_or_else(String::new, |(_, body)| body.to_owned())
-        })
-        .collect())
+    bodies.map(|part| body(&part.replace("\r\n", "\n"))).collect()
+}
+
+/// What a part of a MIME document says. Nobody runs a script that does not say with what.
+fn body(part: &str) -> Result<String, String> {
+    let Some((head, body)) = part.split_once("\n\n") else { return Ok(String::new()) };
+    let head = head.to_ascii_lowercase();
+    let body = if head.contains("content-transfer-encoding: base64") {
+        let letters: String = body.split_whitespace().collect();
+        let bytes = base64::engine::general_purpose::STANDARD.decode(letters);
+        let text = bytes.ok().and_then(|bytes| String::from_utf8(bytes).ok());
+        text.ok_or("a part of user data says it is base64 and is none")?
+    } else {
+        body.to_owned()
+    };
+    if head.contains("content-type: text/x-shellscript") && !body.starts_with("#!") {
+        return Err("a part of user data says it is a script and does not begin with #!".to_owned());
+    }
+    Ok(body)
 }
 
 /// The value of `--name=value` or `name: value`, wherever it stands.
@@ -146,5 +159,11 @@ mod tests {
         assert!(GuestData::read("&&", "1").is_err());
         assert!(read(b"\x1f\x8bnope").expect_err("no gzip").contains("gzip"));
         assert!(read(b"Content-Type: multipart/mixed; boundary=\"X\"\n\n--X\n\nx").is_err(), "no end");
+        let script = |text: &str| {
+            let part = format!("Content-Type: text/x-shellscript\n\n{text}");
+            read(format!("Content-Type: multipart/mixed; boundary=\"X\"\n\n--X\n{part}\n--X--\n").as_bytes())
+        };
+        assert!(script("#!/bin/sh\necho").is_ok());
+        assert!(script("#include\nhttps://a/b").expect_err("no script").contains("#!"));
     }
 }

@@ -286,6 +286,7 @@ impl CloudStack {
             number,
             id: id.clone(),
             name: name.to_owned(),
+            display_name: name.to_owned(),
             owner: Owner { account: caller, project: None },
             created: now,
             updated: Some(now),
@@ -360,7 +361,10 @@ impl CloudStack {
 
     /// Somebody gives a machine another name.
     pub fn rename_machine(&self, id: &str, name: &str) {
-        self.change(id, |machine| name.clone_into(&mut machine.name));
+        self.change(id, |machine| {
+            name.clone_into(&mut machine.name);
+            name.clone_into(&mut machine.display_name);
+        });
     }
 
     /// The id of a catalogue's entry.

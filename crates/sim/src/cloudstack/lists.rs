@@ -231,7 +231,7 @@ impl State {
     }
 
     /// Whether key pairs or user data are of the project or account that is asked for.
-    fn registered(&self, caller: usize, value: &Value, call: &Call) -> bool {
+    pub(crate) fn registered(&self, caller: usize, value: &Value, call: &Call) -> bool {
         let own = self.accounts.get(caller).map(|account| account.name.as_str());
         match call.get("projectid") {
             Some(project) => value["projectid"] == project,
@@ -455,7 +455,8 @@ impl State {
                 && call.get("affinitygroupid").is_none_or(|id| machine.groups.iter().any(|group| group == id))
                 && call.get("keyword").is_none_or(|word| {
                     let word = word.to_lowercase();
-                    machine.name.to_lowercase().contains(&word)
+                    let names = [&machine.name, &machine.display_name];
+                    names.iter().any(|name| name.to_lowercase().contains(&word))
                         || machine.nics.iter().any(|nic| nic.address.contains(&word))
                 })
                 && match call.get("state") {
@@ -496,14 +497,27 @@ impl State {
     fn list_tags(&self, caller: usize, call: &Call) -> Vec<Value> {
         let machines = self.machines.values().map(|m| ("UserVm", &m.id, &m.owner, &m.tags));
         let volumes = self.volumes.iter().map(|v| ("Volume", &v.id, &v.owner, &v.tags));
-        machines
-            .chain(volumes)
+        let resources = machines.chain(volumes).map(|(kind, id, owner, tags)| {
+            let (id, owner, tags) = (id.clone(), owner.clone(), tags.clone());
+            (kind, id, owner, tags)
+        });
+        let entry = |kind: &'static str, entry: &Value| {
+            let text = |text: &Value| text.as_str().unwrap_or_default().to_owned();
+            let tags = entry["tags"].as_array().into_iter().flatten();
+            let tags = tags.map(|tag| (text(&tag["key"]), text(&tag["value"]))).collect();
+            (kind, text(&entry["id"]), self.owner_of_entry(entry), tags)
+        };
+        let networks = self.networks.iter().map(|network| entry("Network", network));
+        let templates = self.templates.iter().map(|template| entry("Template", template));
+        resources
+            .chain(networks)
+            .chain(templates)
             .filter(|(kind, id, owner, _)| {
                 self.shows(caller, owner, call)
                     && call.get("resourcetype").is_none_or(|wanted| wanted.eq_ignore_ascii_case(kind))
                     && call.get("resourceid").is_none_or(|wanted| wanted == id.as_str())
             })
-            .flat_map(|(kind, id, owner, tags)| self.render_tags(tags, kind, id, owner, true))
+            .flat_map(|(kind, id, owner, tags)| self.render_tags(&tags, kind, &id, &owner, true))
             .filter(|tag| {
                 call.get("key").is_none_or(|key| tag["key"] == key)
                     && call.get("value").is_none_or(|value| tag["value"] == value)

@@ -36,7 +36,7 @@ impl State {
         let text = |text: &str| Value::from(text);
         put("id", text(&machine.id));
         put("name", text(&machine.name));
-        put("displayname", text(&machine.name));
+        put("displayname", text(&machine.display_name));
         for (key, value) in self.owned(&machine.owner) {
             put(key, value);
         }
@@ -261,7 +261,7 @@ impl State {
             rendered["deviceid"] = volume.device.into();
             rendered["virtualmachineid"] = machine.id.clone().into();
             rendered["vmname"] = machine.name.clone().into();
-            rendered["vmdisplayname"] = machine.name.clone().into();
+            rendered["vmdisplayname"] = machine.display_name.clone().into();
             rendered["vmstate"] = machine.state.into();
             rendered["vmtype"] = "User".into();
             for key in ["diskkbsread", "diskkbswrite", "diskioread", "diskiowrite"] {

@@ -36,6 +36,8 @@ pub(crate) struct Machine {
     pub(crate) number: u64,
     pub(crate) id: String,
     pub(crate) name: String,
+    /// The name that people see.
+    pub(crate) display_name: String,
     pub(crate) owner: Owner,
     pub(crate) created: Timestamp,
     pub(crate) updated: Option<Timestamp>,

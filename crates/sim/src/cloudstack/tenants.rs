@@ -80,6 +80,16 @@ impl State {
         Refusal::denied(format!("Account {} {verb} project id={number}", self.described(caller)))
     }
 
+    /// Whose an entry of the catalogue is: root's if nobody's.
+    pub(crate) fn owner_of_entry(&self, entry: &Value) -> Owner {
+        let project = entry["projectid"].as_str();
+        let of_project = self.projects.iter().find(|other| project == Some(other.id.as_str()));
+        let named = || self.accounts.iter().position(|account| entry["account"] == account.name.as_str());
+        let root = || self.accounts.iter().position(|account| account.role == Role::Root);
+        let account = of_project.map(|project| project.owner).or_else(named).or_else(root);
+        Owner { account: account.unwrap_or_default(), project: project.map(str::to_owned) }
+    }
+
     /// Whether an entry of the catalogue, such as a network, is this owner's.
     pub(crate) fn owns(&self, owner: &Owner, entry: &Value) -> bool {
         match &owner.project {

@@ -204,3 +204,100 @@ async fn a_zone_whose_storage_is_full_starts_no_machine_until_a_volume_goes() {
     seconds(60).await;
     assert_eq!(outcome_of(&replay, "fourth", "k8s.small", &large).await.0, "Running");
 }
+
+/// What the server says to a deployment with these parameters besides the least there is.
+async fn deploy(replay: &Replay, role: Role, more: &[(&str, &str)]) -> (u16, Value) {
+    let id = |kind: &str, name: &str| replay.cloud.id_of(kind, name).expect("in the catalogue");
+    let mut parameters = vec![
+        ("zoneid".to_owned(), id("zone", "sim-zone-1")),
+        ("serviceofferingid".to_owned(), id("serviceoffering", "k8s.small")),
+        ("templateid".to_owned(), id("template", "CentOS 5.6 (64-bit) no GUI (Simulator)")),
+    ];
+    parameters.extend(more.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));
+    let (status, body) = replay.ask(role, true, "deployVirtualMachine", &parameters).await;
+    (status, body["deployvirtualmachineresponse"].clone())
+}
+
+#[tokio::test(start_paused = true)]
+async fn machines_are_shown_and_found_by_the_name_that_people_see() {
+    let replay = Replay::new();
+    let network = replay.cloud.id_of("network", "k8s-net").unwrap();
+    for more in [&[("name", "first"), ("displayname", "Billing 1")][..], &[("name", "second")]] {
+        let (status, answer) =
+            deploy(&replay, Role::User, &[more, &[("networkids", &network)]].concat()).await;
+        assert_eq!(status, 200, "{answer}");
+    }
+    let shown = async |keyword: &str| {
+        let (_, answer) = ask(&replay, "listVirtualMachines", &[("keyword", keyword)]).await;
+        let rows = answer["listvirtualmachinesresponse"]["virtualmachine"].as_array().cloned();
+        let names = rows.into_iter().flatten().map(|row| row["displayname"].as_str().unwrap().to_owned());
+        names.collect::<Vec<_>>()
+    };
+    assert_eq!(shown("billing").await, ["Billing 1"]);
+    assert_eq!(shown("first").await, ["Billing 1"]);
+    assert_eq!(shown("second").await, ["second"], "it is called like that unless somebody says otherwise");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_id_of_ones_own_is_for_root_and_for_one_machine() {
+    let replay = Replay::new();
+    let network = replay.cloud.id_of("network", "k8s-net").unwrap();
+    let own = "5f0a7f0e-0000-4000-8000-00000000cafe";
+    for (role, name, id, status, words) in [
+        (Role::User, "a", own, 531, "not allowed to create/update custom id"),
+        (Role::Root, "a", "mine", 431, "doesn't follow the UUID format"),
+        (Role::Root, "a", own, 200, own),
+        (Role::Root, "b", own, 431, "already exists"),
+    ] {
+        let more = [("name", name), ("customid", id), ("networkids", network.as_str())];
+        let (found, answer) = deploy(&replay, role, &more).await;
+        assert_eq!(found, status, "{answer}");
+        assert!(answer.to_string().contains(words), "{answer}");
+    }
+    assert_eq!(replay.machine("a"), own);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_address_that_is_asked_for_is_given_to_one_machine() {
+    let replay = Replay::new();
+    let network = replay.cloud.id_of("network", "k8s-net").unwrap();
+    replay.cloud.edit("network", "k8s-net", |network| network["cidr"] = "10.1.1.0/24".into());
+    let wanted = [("iptonetworklist[0].networkid", network.as_str()), ("iptonetworklist[0].ip", "10.1.1.77")];
+    let both = [&wanted[..], &[("networkids", &network)]].concat();
+    let (status, answer) = deploy(&replay, Role::User, &both).await;
+    assert!(status == 431 && answer["errortext"].as_str().unwrap().contains("ipToNetworkMap"), "{answer}");
+    let unknown = [("iptonetworklist[0].networkid", "nowhere")];
+    assert_eq!(deploy(&replay, Role::User, &unknown).await.0, 431);
+    let (status, answer) = deploy(&replay, Role::User, &wanted).await;
+    assert_eq!(status, 200, "{answer}");
+    let machine = answer["id"].as_str().unwrap();
+    let (_, listed) = ask(&replay, "listVirtualMachines", &[("id", machine)]).await;
+    let nic = &listed["listvirtualmachinesresponse"]["virtualmachine"][0]["nic"][0];
+    assert_eq!((&nic["networkid"], &nic["ipaddress"]), (&json!(network), &json!("10.1.1.77")));
+    assert_eq!(deploy(&replay, Role::User, &wanted).await.0, 530, "somebody has it");
+}
+
+#[tokio::test(start_paused = true)]
+async fn tags_of_networks_and_templates_are_listed_for_who_owns_them() {
+    let replay = Replay::new();
+    replay.cloud.add("template", json!({"name": "mine", "account": "karp", "tags": []}));
+    for (kind, resource) in [("network", "k8s-net"), ("template", "mine")] {
+        let id = replay.cloud.id_of(kind, resource).unwrap();
+        let tag = [
+            ("resourceids", id.as_str()),
+            ("resourcetype", kind),
+            ("tags[0].key", "team"),
+            ("tags[0].value", kind),
+        ];
+        assert_eq!(ask(&replay, "createTags", &tag).await.0, 200);
+    }
+    seconds(10).await;
+    let (_, answer) = ask(&replay, "listTags", &[("key", "team")]).await;
+    let tags = answer["listtagsresponse"]["tag"].as_array().cloned().unwrap_or_default();
+    let shown: Vec<_> = tags.iter().map(|tag| (tag["resourcetype"].clone(), tag["value"].clone())).collect();
+    assert_eq!(shown, [(json!("Network"), json!("network")), (json!("Template"), json!("template"))]);
+    let (_, answer) = ask(&replay, "listTags", &[("resourcetype", "Network"), ("key", "team")]).await;
+    assert_eq!(answer["listtagsresponse"]["count"], 1, "{answer}");
+    let others = replay.ask(Role::Root, false, "listTags", &[]).await.1;
+    assert!(others["listtagsresponse"]["tag"].is_null(), "root's own: {others}");
+}

@@ -83,6 +83,8 @@ pub enum CapacityKind {
     Storage,
     /// No host managed to start it.
     Start,
+    /// No address in one of its networks.
+    Addresses,
     /// It could not be started for a reason that the server tells in words of many authors: for want of room, mostly.
     InWords,
 }
@@ -121,6 +123,11 @@ impl ApiError {
     /// Whether the server has understood what was asked and says no, and would say so again.
     pub(crate) fn is_a_verdict(&self) -> bool {
         matches!(self.kind, ErrorKind::Denied | ErrorKind::Parameter) && !self.is_nobodys_answer()
+    }
+
+    /// Whether the role may not use the command at all, or the server does not know it.
+    pub(crate) fn is_not_for_this_role(&self) -> bool {
+        self.kind == ErrorKind::Denied && matches!(self.code, 401 | 432) && !self.is_nobodys_answer()
     }
 
     /// Whether a read may simply be sent again.
@@ -208,6 +215,9 @@ const ROUTER_FAILS: [&str; 3] = [
     "The Network for VM ",
 ];
 
+/// What administrators, and tenants before 4.22.1, are told when a network has no address left; in small letters.
+const NO_ADDRESS: [&str; 2] = ["insufficient address capacity", "unable to acquire guest ip address"];
+
 /// Sorts an answer by code and text.
 fn classify(code: u16, text: &str) -> ErrorKind {
     let has = |part: &str| text.contains(part);
@@ -228,7 +238,8 @@ fn classify(code: u16, text: &str) -> ErrorKind {
         502..=504 => ErrorKind::Unavailable,
         532 | 535 => ErrorKind::Quota(quota_excess(text)),
         // Addresses are the network's, and no other size would help.
-        533 if lower(" address") => ErrorKind::Internal,
+        533 if lower(" address") => ErrorKind::Capacity(CapacityKind::Addresses),
+        530 if NO_ADDRESS.iter().any(|words| lower(words)) => ErrorKind::Capacity(CapacityKind::Addresses),
         533 if has("check the affinity groups") => ErrorKind::Capacity(CapacityKind::Affinity),
         533 | 534 => ErrorKind::Capacity(CapacityKind::Hosts),
         530 if ROUTER_FAILS.iter().any(|words| has(words)) => ErrorKind::Network,
@@ -240,8 +251,8 @@ fn classify(code: u16, text: &str) -> ErrorKind {
         530 if has("affinity rules associated to the VM conflict") => {
             ErrorKind::Capacity(CapacityKind::Affinity)
         }
-        // Before 4.22.1, and to administrators: the want itself is told, in words of many authors. Addresses are the network's. That no
-        // deployment can be created is said too when a router failed and the server gave up the whole zone for that.
+        // Before 4.22.1, and to administrators: the want itself is told, in words of many authors. What else is wrong with addresses is
+        // the network's. That no deployment can be created is said too when a router failed and the server gave up the whole zone for that.
         530 if has("Unable to start a VM [") && has("] due to [") && !lower(" address") => {
             ErrorKind::Capacity(CapacityKind::InWords)
         }
@@ -357,6 +368,16 @@ mod tests {
             (
                 530,
                 "Unable to start a VM [4bf9895c] due to [Insufficient address capacity].",
+                ErrorKind::Capacity(CapacityKind::Addresses),
+            ),
+            (
+                530,
+                "Unable to acquire Guest IP address for network 204",
+                ErrorKind::Capacity(CapacityKind::Addresses),
+            ),
+            (
+                530,
+                "Unable to start a VM [4bf9895c] due to [Unable to program the mac address].",
                 ErrorKind::Internal,
             ),
             (
@@ -403,7 +424,7 @@ mod tests {
             (
                 533,
                 "Insufficient address capacityScope=interface com.cloud.dc.DataCenter; id=1",
-                ErrorKind::Internal,
+                ErrorKind::Capacity(CapacityKind::Addresses),
             ),
             (531, "Cannot perform this operation, Zone is currently disabled: Zone", ErrorKind::Denied),
             (

@@ -201,7 +201,7 @@ pub struct Deploy {
     pub affinity_group_ids: Vec<String>,
     /// Key pairs.
     pub key_pairs: Vec<String>,
-    /// Whether the server is too old to give a machine more than one, and wants that one told otherwise.
+    /// Whether it is one that is to be told alone: the server is too old to give a machine more, or its name would be taken for several.
     pub single_key_pair: bool,
     /// Base64.
     pub user_data: Option<String>,

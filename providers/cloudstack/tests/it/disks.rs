@@ -1,5 +1,6 @@
 //! Data disks: which go, which stay, which are attached later, which lost their machine.
 
+use karpenter_cloudprovider::provider::CloudProvider as _;
 use karpenter_provider_cloudstack::client::request::Scope;
 use karpenter_provider_cloudstack::client::requests::{self, NewDisk};
 use karpenter_sim::cloudstack::faults::{Fault, Trouble};
@@ -106,8 +107,6 @@ async fn a_disk_that_is_to_stay_survives_its_machine_and_garbage_collection() {
 
 #[tokio::test(start_paused = true)]
 async fn whether_disks_stay_can_be_changed_while_their_machines_run_and_replaces_none() {
-    use karpenter_cloudprovider::provider::CloudProvider as _;
-
     let world = World::new().await;
     world.class("default", with(json!([{"offering": "k8s.data20"}]))).await;
     running(&world, "np-a").await;
@@ -303,4 +302,77 @@ async fn a_disk_that_is_to_stay_is_not_left_over_and_nobody_asks_for_it_for_ever
     assert!(world.round().await.disks.is_empty());
     assert_eq!(world.calls("listVolumes"), asked, "no NodeClass wants disks");
     assert_eq!(world.cloud.data_disks().len(), 1);
+}
+
+/// A role that may not list disks.
+fn may_not_list_disks(world: &World) {
+    let text = "The API [listVolumes] does not exist or is not available for the account.";
+    world.cloud.inject(Fault::times("listVolumes", 10_000, Trouble::Fail(432, 9999, text.into())));
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_may_not_list_disks_deletes_machines_all_the_same_and_is_told_once_that_disks_stay() {
+    let world = World::new().await;
+    may_not_list_disks(&world);
+    world.class("default", with(json!([{"offering": "k8s.data20"}]))).await;
+    for name in ["np-a", "np-b"] {
+        running(&world, name).await;
+    }
+    let asked = world.calls("listVolumes");
+    world.provider.look_at_launches().await.expect("a look");
+    world.provider.round().await.expect("a round");
+    assert!(
+        world.calls("listVolumes") <= asked + 1,
+        "nobody asks for each machine in order to tag its disks"
+    );
+    for name in ["np-a", "np-b"] {
+        world.delete(&world.current(name)).await.expect("gone");
+    }
+    assert_eq!((world.live().len(), world.cloud.data_disks().len()), (0, 2));
+    let told = world.told("DeleteRefused");
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert!(told[0].contains("allow listVolumes to the role"), "{told:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_machine_stays_while_its_disks_cannot_be_listed_for_a_reason_that_may_pass() {
+    let world = World::new().await;
+    world.class("default", with(json!([{"offering": "k8s.data20"}]))).await;
+    running(&world, "np-a").await;
+    for trouble in [Trouble::Proxy(502), Trouble::Fail(531, 4365, "no permission".into())] {
+        world.cloud.inject(Fault::times("listVolumes", 100, trouble));
+        assert!(world.provider.delete(&world.current("np-a")).await.is_err());
+        world.cloud.heal();
+        assert_eq!((world.live().len(), world.calls("destroyVirtualMachine")), (1, 0));
+        seconds(60).await;
+    }
+    world.delete(&world.current("np-a")).await.expect("gone");
+    assert!(world.cloud.data_disks().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_orphan_without_tags_goes_though_nobody_may_list_its_disks() {
+    let world = World::new().await;
+    may_not_list_disks(&world);
+    let orphan = world.stray("np-x");
+    seconds(400).await;
+    assert_eq!(world.round().await.destroyed, [orphan]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_may_not_list_disks_sees_every_drift_but_that_of_root_disks() {
+    let world = World::new().await;
+    may_not_list_disks(&world);
+    let mut class = spec();
+    class["rootDiskSize"] = 30.into();
+    world.class("default", class.clone()).await;
+    running(&world, "np-a").await;
+    for _ in 0..2 {
+        assert_eq!(world.provider.is_drifted(&world.current("np-a")).await.expect("known"), None);
+    }
+    assert_eq!(world.calls("listVolumes"), 1, "and it is asked once");
+    class["serviceOfferingSelectorTerms"] = json!([{"name": "k8s.medium"}]);
+    world.class("default", class).await;
+    let drift = world.provider.is_drifted(&world.current("np-a")).await.expect("known");
+    assert_eq!(drift.as_deref(), Some("ServiceOfferingDrift"));
 }

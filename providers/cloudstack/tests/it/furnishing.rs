@@ -215,3 +215,25 @@ async fn machines_that_like_to_be_together_share_a_host_while_it_has_room() {
     let hosts: Vec<Option<String>> = world.live().into_iter().map(|machine| machine.host).collect();
     assert!(hosts.len() == 3 && hosts.iter().all(|host| host.is_some() && *host == hosts[0]), "{hosts:?}");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_key_pair_whose_name_has_a_comma_is_given_alone_and_refused_beside_others() {
+    let world = World::new().await;
+    for pair in ["ops, Berlin", "builders"] {
+        world.cloud.add_key_pair(pair, None);
+    }
+    let mut class = spec();
+    class["sshKeyPairs"] = json!(["ops, Berlin"]);
+    world.class("default", class.clone()).await;
+    world.node("np-a").await;
+    seconds(60).await;
+    let drift = world.provider.is_drifted(&world.current("np-a")).await.expect("known");
+    assert_eq!(drift, None, "it has the key pair");
+    class["sshKeyPair"] = "builders".into();
+    let class = world.class("default", class).await;
+    let condition = class.condition("ValidationSucceeded").expect("a condition");
+    assert_eq!(condition.status.as_str(), "False");
+    for part in ["spec.sshKeyPairs", "\"ops, Berlin\"", "another name"] {
+        assert!(condition.message().contains(part), "{}", condition.message());
+    }
+}

@@ -383,3 +383,90 @@ async fn a_type_whose_offering_keeps_its_root_disk_is_refused_and_the_next_one_t
         "it is not asked for again soon"
     );
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_launch_gets_past_the_names_of_any_number_of_machines_that_it_does_not_see() {
+    for by_another in [false, true] {
+        let world = World::new().await;
+        world.cloud.configure(|settings| settings.user_may_expunge = false);
+        for i in 0..6 {
+            let nowhere = json!({"name": format!("nowhere-{i}"), "cpunumber": 1, "cpuspeed": 500, "memory": 1024, "hosttags": "nowhere"});
+            world.cloud.add("serviceoffering", nowhere);
+        }
+        // Which offerings there are is remembered for five minutes.
+        seconds(301).await;
+        let mut class = spec();
+        class["serviceOfferingSelectorTerms"] = json!([{"name": "nowhere-*"}, {"name": "k8s.small"}]);
+        world.class("default", class).await;
+        let text = "Internal error executing command, please contact your system administrator";
+        let opaque = Fault::once("deployVirtualMachine", Trouble::Fail(530, 9999, text.into()));
+        world.cloud.inject(opaque.after(6));
+        let claim = world.claim("np-a", json!({"cpu": "500m"}));
+        world.launch(&claim).await.expect_err("nobody knows why");
+        assert_eq!(world.calls("deployVirtualMachine"), 7, "none of the six is placed");
+        seconds(60).await;
+        let before = world.calls("deployVirtualMachine");
+        let another = world.another(2);
+        let next = if by_another { &another } else { &world.provider };
+        world.launch_by(next, &claim).await.expect("a machine of the seventh");
+        assert_eq!(world.live().len(), 1);
+        let orders = world.calls("deployVirtualMachine") - before;
+        assert!(by_another || orders == 1, "whoever ordered those knows which names they have: {orders}");
+    }
+}
+
+/// What a server says that tells.
+fn no_address_left() -> Trouble {
+    Trouble::Fail(
+        533,
+        4320,
+        "Insufficient address capacityScope=interface com.cloud.dc.DataCenter; id=1".into(),
+    )
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_network_that_is_told_to_have_no_address_left_is_left_for_the_next_by_the_same_launch() {
+    let world = World::new().await;
+    let mut class = spec();
+    class["networkSelectorTerms"] = json!([{"name": "k8s-net"}, {"name": "k8s-storage"}]);
+    world.class("default", class).await;
+    world.cloud.inject(Fault::once("deployVirtualMachine", no_address_left()));
+    world.node("np-a").await;
+    assert_eq!(networks_of(&world, "np-a"), [world.cloud.id_of("network", "k8s-storage").unwrap()]);
+    assert_eq!(
+        world.calls("deployVirtualMachine"),
+        2,
+        "no other size is asked for where the first found none"
+    );
+    let told = world.told("NetworkExhausted");
+    assert!(told.len() == 1 && told[0].contains("\"k8s-net\" has no address left"), "{told:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_machine_that_finds_no_address_once_its_launch_has_returned_speaks_against_its_network_only() {
+    for several in [false, true] {
+        let world = World::new().await;
+        let mut class = spec();
+        if several {
+            class["additionalNetworkSelectorTerms"] = json!([{"name": "k8s-storage"}]);
+        }
+        world.class("default", class.clone()).await;
+        world.node("np-a").await;
+        world.cloud.fail_machine(&world.machine_of("np-a").id);
+        world.cloud.inject(Fault::once("queryAsyncJobResult", no_address_left()));
+        seconds(10).await;
+        world.provider.look_at_launches().await.expect("a look");
+        let told = world.told("NetworkExhausted");
+        assert!(told.len() == 1 && told[0].contains("\"k8s-net\""), "{told:?}");
+        let types = world.provider.get_instance_types(&world.pool("default")).await.expect("types");
+        let is_there = |it: &&InstanceType| it.offerings.iter().any(|offering| offering.available);
+        let left = types.iter().filter(is_there).count();
+        // Which of several networks it was nobody knows, so the other type may try.
+        assert_eq!(left, usize::from(several), "several networks: {several}");
+        class["networkSelectorTerms"] = json!([{"name": "k8s-storage"}]);
+        class["additionalNetworkSelectorTerms"] = json!([]);
+        world.class("default", class).await;
+        let types = world.provider.get_instance_types(&world.pool("default")).await.expect("types");
+        assert_eq!(types.iter().filter(is_there).count(), 2, "no type is to blame");
+    }
+}
