@@ -304,3 +304,17 @@ async fn a_disk_that_is_to_stay_is_not_left_over_and_nobody_asks_for_it_for_ever
     assert_eq!(world.calls("listVolumes"), asked, "no NodeClass wants disks");
     assert_eq!(world.cloud.data_disks().len(), 1);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_disk_goes_in_its_time_although_the_servers_clock_is_ahead() {
+    let world = World::whose_server_is_ahead(8).await;
+    world.class("default", with(json!([{"offering": "k8s.data20"}]))).await;
+    running(&world, "np-a").await;
+    world.cloud.expunge_machine(&world.live()[0].id);
+    world.cluster.claims.lock().unwrap().clear();
+    assert!(world.round().await.disks.is_empty());
+    seconds(280).await;
+    assert!(world.round().await.disks.is_empty(), "it may be of a NodeClaim nobody has seen yet");
+    seconds(40).await;
+    assert_eq!(world.round().await.disks.len(), 1, "by the server's clock it is yet to be made");
+}
