@@ -42,6 +42,7 @@ use crate::repair::{GivenUp, Troubled};
 use crate::reservations::Slots;
 use crate::root_disks::RootDisks;
 use crate::sightings::Sightings;
+use crate::stray_disks::SeenDisks;
 use crate::tagging::Retagged;
 use crate::tokens::Tokens;
 use crate::unavailable::Unavailable;
@@ -332,6 +333,7 @@ pub(crate) struct Shared {
     pub(crate) later_disks: LaterDisks,
     /// Whether a list showed that no data disk of ours is left.
     pub(crate) no_disks: AtomicBool,
+    pub(crate) seen_disks: SeenDisks,
     pub(crate) troubled: Troubled,
     pub(crate) unregistered: Unregistered,
     pub(crate) sightings: Arc<Sightings>,
@@ -403,6 +405,7 @@ impl Shared {
             tagged_disks: Tagged::default(),
             later_disks: LaterDisks::default(),
             no_disks: AtomicBool::new(false),
+            seen_disks: SeenDisks::default(),
             troubled: Troubled::default(),
             unregistered: Unregistered::default(),
             sightings,

@@ -3,11 +3,14 @@
 //! A machine that somebody expunges by hand leaves its disks behind, and so does one that is gone before a disk that was made
 //! for it was attached.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use karpenter_api::NodeClaim;
 use kube::ResourceExt as _;
+use tokio::time::Instant;
 
 use crate::absence::Care;
 use crate::client::error::ApiError;
@@ -30,6 +33,30 @@ fn is_to_go(disk: &Volume) -> bool {
     let is_somebodys =
         disk.tag(labels::TAG_NODE_CLAIM_UID).is_some() || later_disks::machine_of(&disk.name).is_some();
     is_somebodys && disk.tag(labels::TAG_KEPT).is_none()
+}
+
+/// When disks of ours were first seen: they are no younger, whatever the server's clock says.
+#[derive(Debug, Default)]
+pub(crate) struct SeenDisks(Mutex<BTreeMap<String, Instant>>);
+
+impl SeenDisks {
+    /// These are seen. What is not seen any more is forgotten, but where nobody could look.
+    fn see<'a>(&self, ids: impl Iterator<Item = &'a str>, all: bool) {
+        let now = Instant::now();
+        let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let there: BTreeMap<String, Instant> =
+            ids.map(|id| (id.to_owned(), seen.get(id).copied().unwrap_or(now))).collect();
+        if all {
+            *seen = there;
+        } else {
+            seen.extend(there);
+        }
+    }
+
+    fn least_age(&self, id: &str) -> Duration {
+        let seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        seen.get(id).map_or(Duration::ZERO, Instant::elapsed)
+    }
 }
 
 impl CloudStackProvider {
@@ -55,7 +82,7 @@ impl CloudStackProvider {
             return;
         }
         let session = shared.client.session();
-        let mut left = false;
+        let (mut left, mut there, mut saw_all) = (false, Vec::new(), true);
         for scope in scopes {
             // What is missed goes with a later round.
             let disks = match self.our_disks(scope, Care::Glance).await {
@@ -64,10 +91,12 @@ impl CloudStackProvider {
                 Err(error) => {
                     shared.denied.note_list(&error, scope);
                     tracing::warn!(%error, "data disks could not be looked after");
-                    left = true;
+                    (left, saw_all) = (true, false);
                     continue;
                 }
             };
+            there.extend(disks.iter().map(|disk| disk.id.clone()));
+            shared.seen_disks.see(disks.iter().map(|disk| disk.id.as_str()), false);
             left |= disks.iter().any(is_to_go);
             for disk in disks.iter().filter(|disk| self.is_stray(disk, claims, machines)) {
                 if round.disks.len() < MAX_PER_ROUND && !shared.denied.holds(DELETE, scope, &disk.id) {
@@ -75,6 +104,7 @@ impl CloudStackProvider {
                 }
             }
         }
+        shared.seen_disks.see(there.iter().map(String::as_str), saw_all);
         shared.conclude(&shared.no_disks, !left && !wanted, &session);
     }
 
@@ -135,7 +165,8 @@ impl CloudStackProvider {
 
     fn is_stray(&self, disk: &Volume, claims: &[Arc<NodeClaim>], machines: &[VirtualMachine]) -> bool {
         let shared = &self.shared;
-        let old = time(&disk.created).is_some_and(|created| shared.age(created) >= GRACE);
+        let seen = shared.seen_disks.least_age(&disk.id);
+        let old = time(&disk.created).is_some_and(|created| shared.age(created).max(seen) >= GRACE);
         if !old || !disk.virtualmachineid.is_empty() || !later_disks::is_idle(disk) || !is_to_go(disk) {
             return false;
         }

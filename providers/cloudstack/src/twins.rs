@@ -135,7 +135,8 @@ impl Shared {
             return false;
         }
         let standing = self.standing(name, uid).await;
-        if !self.is_to_go(twin, &standing) {
+        // One that came to nothing may be written down at this moment all the same: its launch may have looked before it failed.
+        if standing == Standing::NamesNone || !self.is_to_go(twin, &standing) {
             // Then garbage collection tells of it.
             return standing == Standing::Gone;
         }

@@ -665,7 +665,8 @@ impl<'a> Unrest<'a> {
         // Who is at work finishes.
         sleep(Duration::from_secs(10)).await;
         let moved = moving::make_anew(self.capi.cluster(), &self.client, &self.namespace).await;
-        sleep(self.chance.duration(&Span::secs(1, 120))).await;
+        // A Cluster is let go on once the watches of controllers have caught up with what was made, however far they lag.
+        sleep(self.chance.duration(&Span::secs(1, 120)).max(Duration::from_secs(5))).await;
         self.patch(Kind::Cluster, &name, json!({"spec": {"paused": false}})).await?;
         moved
     }

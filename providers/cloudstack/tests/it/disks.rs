@@ -376,3 +376,17 @@ async fn who_may_not_list_disks_sees_every_drift_but_that_of_root_disks() {
     let drift = world.provider.is_drifted(&world.current("np-a")).await.expect("known");
     assert_eq!(drift.as_deref(), Some("ServiceOfferingDrift"));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_disk_goes_in_its_time_although_the_servers_clock_is_ahead() {
+    let world = World::whose_server_is_ahead(8).await;
+    world.class("default", with(json!([{"offering": "k8s.data20"}]))).await;
+    running(&world, "np-a").await;
+    world.cloud.expunge_machine(&world.live()[0].id);
+    world.cluster.claims.lock().unwrap().clear();
+    assert!(world.round().await.disks.is_empty());
+    seconds(280).await;
+    assert!(world.round().await.disks.is_empty(), "it may be of a NodeClaim nobody has seen yet");
+    seconds(40).await;
+    assert_eq!(world.round().await.disks.len(), 1, "by the server's clock it is yet to be made");
+}

@@ -345,3 +345,23 @@ async fn garbage_collection_takes_the_twin_that_is_not_named_after_its_time_and_
     tokio::time::sleep(Duration::from_secs(3600)).await;
     assert!(world.round().await.destroyed.is_empty());
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_machine_that_failed_stays_while_its_launch_may_be_writing_it_down_and_the_watch_shows_no_nodeclaim()
+ {
+    let world = World::new().await;
+    world.cloud.configure(|settings| settings.volumes_fail = true);
+    let claim = world.claim("np-a", json!({"cpu": "1"}));
+    launched(&world.provider, &claim).await;
+    let late = world.cluster.claims.lock().unwrap().remove("np-a");
+    world.cluster.ahead.lock().unwrap().insert("np-a".to_owned(), late);
+    for _ in 0..6 {
+        seconds(5).await;
+        world.provider.look_at_launches().await.expect("a look");
+    }
+    assert_eq!(world.cloud.machines()[0].state, "Error");
+    assert_eq!(world.calls("destroyVirtualMachine"), 0);
+    world.cluster.ahead.lock().unwrap().insert("np-a".to_owned(), None);
+    world.provider.look_at_launches().await.expect("a look");
+    assert_eq!(world.calls("destroyVirtualMachine"), 1, "now it is nobody's");
+}

@@ -149,11 +149,17 @@ impl Rollout {
         let (old, new): (Vec<&Machine>, Vec<&Machine>) = excess.spare.iter().partition(is_old);
         let (leaves_newest, leaves_oldest) = (marked(Some(newest)), marked(self.oldest_set.as_deref()));
         let takes_from_newest = |level: i32| (newest_size - level).max(0);
+        // What goes already is the first that its MachineSet takes.
+        let oldest = self.oldest_set.as_deref();
+        let goes = |machine: &&Machine| machine.deleting && !excess.marked.contains(&machine.key);
+        let going_of_oldest = count(excess.machines.iter().filter(goes).filter(|m| is_in(m, oldest)).count());
+        let there = excess.current.max(count(excess.machines.len()));
         for level in excess.wanted..excess.current {
             let less = excess.current - level;
             let from_newest = usize::try_from(takes_from_newest(level) - leaves_newest).unwrap_or(0);
             let from_old = if self.on_delete {
-                let from_oldest = less - takes_from_newest(level) - leaves_oldest;
+                // All that is above the level, also above that of before, goes from there: a mark in the newest set saves nobody.
+                let from_oldest = there - level - takes_from_newest(level) - leaves_oldest - going_of_oldest;
                 usize::try_from(from_oldest).unwrap_or(0)
             } else {
                 // They go before those that are in use.
@@ -169,8 +175,7 @@ impl Rollout {
                 .collect();
             // With a surge there are more Machines than replicas at any time. Without, more means that an earlier step is not done.
             let covered = count(excess.marked.len() + marks.len());
-            let settled =
-                !self.on_delete || level >= excess.current.max(count(excess.machines.len())) - covered;
+            let settled = !self.on_delete || level >= there - covered;
             if marks.len() == from_newest + from_old && settled {
                 return Lowered { level, marks };
             }
@@ -322,6 +327,11 @@ mod tests {
             "b is on its way for the level that is"
         );
         assert_eq!(lowered(true, 4, 3, &["a", "b"], &["c", "d!"]), (4, vec![]), "a or b would go");
+        assert_eq!(
+            lowered(true, 3, 2, &["a", "b!"], &["c", "d!"]),
+            (3, vec![]),
+            "b is on its way for the level that is, so a would go for d"
+        );
         assert_eq!(lowered(true, 4, 3, &["a", "b?"], &["c", "d"]), (3, vec!["b?".into()]));
         assert_eq!(
             lowered(true, 4, 3, &["a", "b"], &["c", "d?"]),
