@@ -84,8 +84,9 @@ impl CloudStackProvider {
         let session = shared.client.session();
         let (mut left, mut there, mut saw_all) = (false, Vec::new(), true);
         for scope in scopes {
-            // What is missed goes with a later round.
-            let disks = match self.our_disks(scope, Care::Glance).await {
+            // What is missed goes with a later round, unless this is the last one.
+            let care = if wanted { Care::Glance } else { Care::Complete };
+            let disks = match self.our_disks(scope, care).await {
                 Ok(disks) => disks,
                 Err(error) if shared.may_leave_out(scope, &error) => continue,
                 Err(error) => {

@@ -313,7 +313,10 @@ impl Fleet {
         // A template that a NodeClass no longer names or selects is one whose nodes are to be replaced.
         let stays =
             |id: &ScalableKey| !class.has_templates() || offers.members.iter().any(|one| one.id == *id);
-        offers.kept = self.node_claims.kept(class.name(), stays);
+        // A list with nothing in it tells the core nothing, which is best for what cannot be told.
+        if !offers.catalog.types.is_empty() || !self.node_claims.has_unnamed(class.name()) {
+            offers.kept = self.node_claims.kept(class.name(), stays);
+        }
         let offers = Arc::new(offers);
         self.state().catalogs.insert(class.name().to_owned(), (version, Arc::clone(&offers)));
         offers

@@ -170,6 +170,17 @@ impl NodeClaims {
         carried(class, self.store.list().iter().map(|claim| &**claim))
     }
 
+    /// Whether something runs for a NodeClass of which it is not known what it is: it was launched while its resource could not be read.
+    pub(crate) fn has_unnamed(&self, class: &str) -> bool {
+        let is_unnamed = |claim: &NodeClaim| {
+            claim.metadata.deletion_timestamp.is_none()
+                && claim.spec.node_class_ref.name == class
+                && claim.status.as_ref().is_some_and(|status| status.provider_id.is_some())
+                && !claim.metadata.labels.as_ref().is_some_and(|labels| labels.contains_key(INSTANCE_TYPE))
+        };
+        self.store.list().iter().any(|claim| is_unnamed(claim))
+    }
+
     /// What the nodes of a NodeClass run as whose resource stays.
     pub(crate) fn kept(&self, class: &str, stays: impl Fn(&ScalableKey) -> bool) -> Vec<RunsAs> {
         let claims = self.store.list();

@@ -10,7 +10,9 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::Taint;
 use karpenter_api::annotations::NODECLAIM_MIN_VALUES_RELAXED;
 use karpenter_api::label_rules::LabelRules;
-use karpenter_api::labels::{CAPACITY_TYPE, CAPACITY_TYPE_RESERVED, INSTANCE_TYPE, TOPOLOGY_ZONE};
+use karpenter_api::labels::{
+    CAPACITY_TYPE, CAPACITY_TYPE_RESERVED, INSTANCE_TYPE, TOPOLOGY_REGION, TOPOLOGY_ZONE, WINDOWS_BUILD,
+};
 use karpenter_api::{NodeClaim, NodePool, Quantity};
 use karpenter_cloudprovider::conversion;
 use karpenter_engine::instance_type::{InstanceType, Offering};
@@ -24,6 +26,9 @@ use super::price::Price;
 use super::{overhead, taints};
 use crate::client::scalable::ScalableKey;
 use crate::labels;
+
+/// Labels of Kubernetes' own that nodes need not have, and that only an owner states.
+const UNSTATED: [&str; 2] = [TOPOLOGY_REGION, WINDOWS_BUILD];
 
 /// What a NodeClass offers.
 #[derive(Clone, Debug, Default)]
@@ -177,6 +182,13 @@ impl Catalog {
         } else if group.iter().all(|b| b.places.iter().all(|place| place.zone.is_some())) {
             requirements.add(Requirement::one_of(TOPOLOGY_ZONE, zones));
         }
+        // The core takes a well-known label that a type does not mention for one that it may have, and would plan what is refused, or drifts,
+        // again and again.
+        for key in UNSTATED.into_iter().chain(labels::WELL_KNOWN) {
+            if key != labels::RESERVATION_ID && first.is_some_and(|b| !b.labels.contains_key(key)) {
+                requirements.add(Requirement::does_not_exist(key));
+            }
+        }
         // What one of them shows holds for all: they are said to be alike.
         let shown = group.iter().filter_map(|blueprint| blueprint.allocatable.as_ref());
         InstanceType {
@@ -306,7 +318,7 @@ fn capacity(group: &[&Blueprint]) -> Resources {
 }
 
 /// Why the labels of an offering's node do not meet the requirements. Labels the requirements do not mention are no obstacle;
-/// labels they ask for and the node lacks are, unless they are well known or the NodeClaim itself sets them.
+/// labels they ask for and the node lacks are, unless the NodeClaim itself sets them.
 fn refusal(
     entry: &Entry,
     requirements: &Requirements,
@@ -320,16 +332,10 @@ fn refusal(
             None if own_labels.contains_key(key) && key != TOPOLOGY_ZONE => {}
             None if matches!(requirement.operator(), Operator::NotIn | Operator::DoesNotExist) => {}
             None if key.starts_with("karpenter.sh/") => {}
-            // As the core plans, and as the Go provider launches: nodes get what was asked for.
-            None if is_well_known(key) && key != TOPOLOGY_ZONE && key != labels::RESERVATION_ID => {}
             None => return Some(format!("its nodes have no {key}")),
         }
     }
     None
-}
-
-fn is_well_known(key: &str) -> bool {
-    karpenter_engine::labels::WELL_KNOWN.contains(&key) || labels::WELL_KNOWN.contains(&key)
 }
 
 /// Whether nodes of both are the same to whoever asks for them.

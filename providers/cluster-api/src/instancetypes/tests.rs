@@ -253,15 +253,15 @@ fn a_bare_machine_deployment_with_cpu_and_memory_is_an_instance_type() {
     assert_eq!((&*only.name, only.offerings.len()), ("m", 1), "named after the MachineDeployment");
     let left = conversion::resource_list(&conversion::allocatable(only));
     assert_eq!(left["memory"].to_string(), "16284Mi", "kubelet keeps 100Mi free");
-    let labels: Vec<String> = only.requirements.iter().map(|r| r.key.to_string()).collect();
+    let stated = only.requirements.iter().filter(|r| r.operator() != Operator::DoesNotExist);
+    let labels: Vec<String> = stated.map(|r| r.key.to_string()).collect();
     assert_eq!(
         labels,
         [
             "karpenter.sh/capacity-type",
             "kubernetes.io/arch",
             "kubernetes.io/os",
-            "node.kubernetes.io/instance-type",
-            "topology.kubernetes.io/zone"
+            "node.kubernetes.io/instance-type"
         ],
         "no member label"
     );
@@ -999,19 +999,25 @@ fn prices_and_capacity_are_found_by_the_name_that_is_shown_of_a_renamed_type() {
 }
 
 #[test]
-fn a_well_known_label_that_nobody_states_is_no_obstacle_as_the_core_plans() {
-    let catalog = Catalog::of(&[blueprint(&deployment("m", &[]))], |_, _| None);
-    let served = |key: &str| {
-        let asks = claim(json!([{"key": key, "operator": "In", "values": ["x"]}]), json!({"cpu": "1"}));
+fn who_asks_for_a_well_known_label_that_nobody_states_is_neither_planned_nor_launched() {
+    let stated = deployment("m", &[(&format!("{CAPACITY}/labels"), "topology.kubernetes.io/region=eu")]);
+    let catalog = |scalable: &Scalable| Catalog::of(&[blueprint(scalable)], |_, _| None);
+    let planned =
+        |catalog: &Catalog, key: &str| catalog.types[0].requirements.get(key).is_none_or(|own| own.has("eu"));
+    let launched = |catalog: &Catalog, key: &str| {
+        let asks = claim(json!([{"key": key, "operator": "In", "values": ["eu"]}]), json!({"cpu": "1"}));
         catalog.choices(&asks, false).is_ok()
     };
-    for key in ["topology.kubernetes.io/region", "node.kubernetes.io/windows-build", labels::INSTANCE_FAMILY]
-    {
-        assert!(served(key), "{key}: refused, it would be planned again for ever");
+    let silent = catalog(&deployment("m", &[]));
+    let region = "topology.kubernetes.io/region";
+    for key in [region, "node.kubernetes.io/windows-build", labels::INSTANCE_FAMILY, labels::CAPACITY_CPU] {
+        assert!(
+            !planned(&silent, key) && !launched(&silent, key),
+            "{key}: planned, it would be refused for ever"
+        );
     }
-    for key in ["topology.kubernetes.io/zone", labels::RESERVATION_ID, "example.com/team"] {
-        assert!(!served(key), "{key}");
-    }
+    let told = catalog(&stated);
+    assert!(planned(&told, region) && launched(&told, region));
 }
 
 #[test]
