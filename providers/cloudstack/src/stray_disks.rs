@@ -97,7 +97,6 @@ impl CloudStackProvider {
                 }
             };
             there.extend(disks.iter().map(|disk| disk.id.clone()));
-            shared.seen_disks.see(disks.iter().map(|disk| disk.id.as_str()), false);
             left |= disks.iter().any(is_to_go);
             for disk in disks.iter().filter(|disk| self.is_stray(disk, claims, machines)) {
                 if round.disks.len() < MAX_PER_ROUND && !shared.denied.holds(DELETE, scope, &disk.id) {

@@ -494,7 +494,7 @@ impl Actor {
         self.fleet.recorder.publish(event.dedupe_by([look.scalable.id.to_string(), marked.join(",")]));
     }
 
-    /// Ends NodeClaims that the Go provider bound to a Machine of another one. They let go of the Machine's id first, for the Node
+    /// Ends NodeClaims that are bound to a Machine of another one. They let go of the Machine's id first, for the Node
     /// that has it is not theirs.
     async fn part(&self, doubles: &[ClaimFacts]) {
         let fleet = &self.fleet;

@@ -243,7 +243,7 @@ impl Fleet {
         offers::machines_of(&self.mirror, id)
     }
 
-    /// The NodeClaims that concern a resource: those that target it, and those the Go provider bound to its Machines.
+    /// The NodeClaims that concern a resource: those that target it, and those that are bound to its Machines.
     pub(crate) fn claims_on(&self, id: &ScalableKey, machines: &[Machine]) -> Vec<ClaimFacts> {
         let mut claims = self.node_claims.targeting(id);
         let known: BTreeSet<String> = claims.iter().map(|claim| claim.uid.clone()).collect();

@@ -68,7 +68,7 @@ pub(crate) struct ClaimFacts {
     pub(crate) created: Timestamp,
     /// Its instance's id, once known.
     pub(crate) provider_id: Option<String>,
-    /// The Machine that the Go provider bound it to.
+    /// The Machine that it says is its own: bound by the Go provider, or made for it, or it has its instance there.
     pub(crate) bound_to: Option<ObjectKey>,
 }
 
@@ -162,7 +162,7 @@ pub(crate) struct Situation<'a> {
     pub(crate) bounds: (i32, Option<i32>),
     /// Live NodeClaims that target it, in any order.
     pub(crate) targeting: &'a [ClaimFacts],
-    /// NodeClaims on their way out that the Go provider bound to its Machines.
+    /// NodeClaims on their way out that say they have one of its Machines.
     pub(crate) ending: &'a [ClaimFacts],
     /// NodeClaims that are known not to exist any more, by uid.
     pub(crate) gone: &'a BTreeSet<String>,
@@ -242,7 +242,7 @@ pub(crate) struct Plan {
     pub(crate) held_back: usize,
     /// Whether Machines are being replaced meanwhile.
     pub(crate) in_rollout: bool,
-    /// NodeClaims that the Go provider bound to a Machine that is another NodeClaim's.
+    /// NodeClaims that say they have a Machine that is another NodeClaim's, as the Go provider may have bound two to one.
     pub(crate) doubles: Vec<ClaimFacts>,
     /// Look again after this long, even if nothing happens.
     pub(crate) look_again: Option<Duration>,
@@ -324,7 +324,7 @@ pub(crate) fn plan(situation: &Situation<'_>) -> Plan {
 
     let keep = claims(situation, &sorted, &waiting, reserve, &mut plan);
     plan.doubles = doubles(situation);
-    // Of two that the Go provider bound to one Machine, the younger has none and gets none.
+    // Of two that are bound to one Machine, the younger has none and gets none.
     let mut waiting = waiting;
     waiting.retain(|claim| {
         claim.bound_to.is_none() || plan.claims.iter().any(|(_, served)| served.uid == claim.uid)
@@ -550,7 +550,7 @@ fn leaving(situation: &Situation<'_>, sorted: &Sorted<'_>) -> BTreeMap<String, I
 }
 
 /// NodeClaims without a Machine, oldest first. One whose Machine is leaving, or was there and is gone, waits for nothing any
-/// more; one that the Go provider bound waits for that very Machine.
+/// more; one that is bound to a Machine waits for that very one.
 fn waiting<'a>(situation: &Situation<'a>) -> Vec<&'a ClaimFacts> {
     let served: BTreeSet<String> =
         situation.machines.iter().filter_map(|machine| machine.claim().map(|claim| claim.uid)).collect();

@@ -246,7 +246,7 @@ impl NodeClaims {
         live.len() + recent.count()
     }
 
-    /// The NodeClaims that are bound to a Machine by more than a target: by the Go provider, or because they were made for it.
+    /// The NodeClaims that are bound to a Machine by more than a target: by the Go provider, because they were made for it, or by what they were launched as.
     pub(crate) fn bound_to(&self, machine: &ObjectKey) -> Vec<BoundClaim> {
         let bound = self.store.by_index(BY_MACHINE, &machine.to_string());
         let bound = bound.iter().map(|claim| BoundClaim {

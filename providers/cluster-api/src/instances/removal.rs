@@ -221,7 +221,7 @@ async fn mark(
         annotations[names::EXCLUDE_DRAIN] = "".into();
     }
     if machine.claim().is_none() && !uid.is_empty() {
-        // The Go provider bound it: whose mark this is has to be told by the claim.
+        // Bound by the Go provider, or its claim was taken off: whose mark this is has to be told by the claim.
         annotations[names::NODECLAIM_UID] = uid.into();
         annotations[names::NODECLAIM] = claim.metadata.name.clone().unwrap_or_default().into();
         annotations[names::OWNER] = fleet.owner.clone().into();

@@ -147,10 +147,10 @@ impl Rollout {
         let newest_size = self.newest_replicas.max(size(Some(newest)));
         let is_old = |machine: &&&Machine| machine.set_name() != Some(newest);
         let (old, new): (Vec<&Machine>, Vec<&Machine>) = excess.spare.iter().partition(is_old);
-        let (leaves_newest, leaves_oldest) = (marked(Some(newest)), marked(self.oldest_set.as_deref()));
+        let oldest = self.oldest_set.as_deref();
+        let (leaves_newest, leaves_oldest) = (marked(Some(newest)), marked(oldest));
         let takes_from_newest = |level: i32| (newest_size - level).max(0);
         // What goes already is the first that its MachineSet takes.
-        let oldest = self.oldest_set.as_deref();
         let goes = |machine: &&Machine| machine.deleting && !excess.marked.contains(&machine.key);
         let going_of_oldest = count(excess.machines.iter().filter(goes).filter(|m| is_in(m, oldest)).count());
         let there = excess.current.max(count(excess.machines.len()));
@@ -165,8 +165,7 @@ impl Rollout {
                 // They go before those that are in use.
                 old.len().min(usize::try_from(less - leaves_oldest).unwrap_or(0))
             };
-            let mut old =
-                old.iter().filter(|m| !self.on_delete || m.set_name() == self.oldest_set.as_deref());
+            let mut old = old.iter().filter(|m| !self.on_delete || m.set_name() == oldest);
             let marks: Vec<ObjectKey> = new
                 .iter()
                 .take(from_newest)

@@ -58,11 +58,7 @@ fn a_leap_of_the_clock_gives_up_no_launch() {
 #[test]
 fn a_leap_of_the_clock_makes_no_termination_overdue() {
     scenario(async {
-        let rig = Rig::new(json!({})).await;
-        rig.deployment("m", &[(MAX, "10")]).await;
-        rig.karpenter.start();
-        rig.want(1);
-        rig.until("the node is ready", 5 * MINUTE, |objects| initialized(objects) == 1).await;
+        let rig = Rig::with_a_node(json!({})).await;
         let hook = "pre-terminate.delete.hook.machine.cluster.x-k8s.io/backup";
         let held = json!({"metadata": {"annotations": {hook: ""}}});
         rig.patch(Kind::Machine, &machine(&rig), held).await;
@@ -87,11 +83,7 @@ fn a_leap_of_the_clock_makes_no_termination_overdue() {
 #[test]
 fn a_leap_of_the_clock_lets_no_machine_go_undrained() {
     scenario(async {
-        let rig = Rig::new(json!({"timeouts": {"hook": "10m"}})).await;
-        rig.deployment("m", &[(MAX, "10")]).await;
-        rig.karpenter.start();
-        rig.want(1);
-        rig.until("the node is ready", 5 * MINUTE, |objects| initialized(objects) == 1).await;
+        let rig = Rig::with_a_node(json!({"timeouts": {"hook": "10m"}})).await;
         rig.want(0);
         rig.annotate_claim("n1", core::UNDRAINED, "").await;
         let machine = machine(&rig);

@@ -248,11 +248,7 @@ fn objects_that_move_to_another_management_cluster_are_not_taken_for_gone() {
 #[test]
 fn a_termination_that_is_overdue_makes_cluster_api_wait_no_longer() {
     scenario(async {
-        let rig = Rig::new(json!({})).await;
-        rig.deployment("m", &[(MAX, "10")]).await;
-        rig.karpenter.start();
-        rig.want(1);
-        rig.until("the node is ready", 5 * MINUTE, |objects| initialized(objects) == 1).await;
+        let rig = Rig::with_a_node(json!({})).await;
         let hook = "pre-terminate.delete.hook.machine.cluster.x-k8s.io/backup";
         let machine = rig.read(|objects| objects.machines.keys().next().map(|key| key.name.to_string()));
         let machine = machine.expect("a Machine");
@@ -287,11 +283,7 @@ fn a_termination_that_is_overdue_makes_cluster_api_wait_no_longer() {
 #[test]
 fn a_condemned_machine_of_its_own_is_replaced_by_its_node_claim() {
     scenario(async {
-        let rig = Rig::new(json!({"launchMode": "Machine"})).await;
-        rig.deployment("m", &[(MAX, "10")]).await;
-        rig.karpenter.start();
-        rig.want(1);
-        rig.until("the node is ready", 5 * MINUTE, |objects| initialized(objects) == 1).await;
+        let rig = Rig::with_a_node(json!({"launchMode": "Machine"})).await;
         let first = rig.read(|objects| objects.machines.keys().next().map(|key| key.name.to_string()));
         rig.capi.check_health(true);
         rig.world.cluster().set_kubelet(first.as_deref().unwrap_or_default(), false);
@@ -517,11 +509,7 @@ fn a_machine_that_somebody_deletes_waits_for_karpenter_to_drain_its_node() {
 #[test]
 fn a_machine_whose_node_claim_is_gone_does_not_wait_for_a_drain() {
     scenario(async {
-        let rig = Rig::new(json!({"timeouts": {"hook": "10m"}})).await;
-        rig.deployment("m", &[(MAX, "10")]).await;
-        rig.karpenter.start();
-        rig.want(1);
-        rig.until("the node is ready", 5 * MINUTE, |objects| initialized(objects) == 1).await;
+        let rig = Rig::with_a_node(json!({"timeouts": {"hook": "10m"}})).await;
         rig.karpenter.kill();
         rig.want(0);
         let claims: kube::Api<karpenter_api::NodeClaim> = kube::Api::all(rig.world.cluster().client("user"));
@@ -539,11 +527,7 @@ fn a_machine_whose_node_claim_is_gone_does_not_wait_for_a_drain() {
 #[test]
 fn a_node_is_not_drained_for_a_deletion_while_the_management_cluster_is_away() {
     scenario(async {
-        let rig = Rig::new(json!({"timeouts": {"hook": "30m"}})).await;
-        rig.deployment("m", &[(MAX, "10")]).await;
-        rig.karpenter.start();
-        rig.want(1);
-        rig.until("the node is ready", 5 * MINUTE, |objects| initialized(objects) == 1).await;
+        let rig = Rig::with_a_node(json!({"timeouts": {"hook": "30m"}})).await;
         let machine = rig.read(|objects| objects.machines.keys().next().map(|key| key.name.to_string()));
         let delete = kube::api::DeleteParams::default();
         rig.api(Kind::Machine).delete(&machine.expect("a Machine"), &delete).await.expect("a deletion");

@@ -224,11 +224,7 @@ fn a_machine_whose_deployment_is_gone_goes_with_its_node_claim() {
 #[test]
 fn a_condemned_machine_of_a_paused_cluster_keeps_its_node_claim() {
     scenario(async {
-        let rig = Rig::new(json!({"remediation": "Karpenter"})).await;
-        rig.deployment("m", &[(MAX, "10")]).await;
-        rig.karpenter.start();
-        rig.want(1);
-        rig.until("the node is ready", 5 * MINUTE, |objects| initialized(objects) == 1).await;
+        let rig = Rig::with_a_node(json!({"remediation": "Karpenter"})).await;
         let paused = |paused: bool| json!({"spec": {"paused": paused}});
         rig.patch(Kind::Cluster, CLUSTER, paused(true)).await;
         rig.pass(10 * SECOND).await;
@@ -311,11 +307,7 @@ impl Lens for Unseen {
 #[test]
 fn a_look_that_finds_a_pause_is_not_repeated_within_a_second() {
     scenario(async {
-        let rig = Rig::new(json!({"timeouts": {"launch": "30m"}})).await;
-        rig.deployment("m", &[(MAX, "10")]).await;
-        rig.karpenter.start();
-        rig.want(1);
-        rig.until("the node is ready", 5 * MINUTE, |objects| initialized(objects) == 1).await;
+        let rig = Rig::with_a_node(json!({"timeouts": {"launch": "30m"}})).await;
         let unseen = Arc::new(Unseen::default());
         rig.hub.plant(Arc::clone(&unseen) as Arc<dyn Lens>);
         rig.patch(Kind::Cluster, CLUSTER, json!({"spec": {"paused": true}})).await;
@@ -336,11 +328,7 @@ fn a_look_that_finds_a_pause_is_not_repeated_within_a_second() {
 #[test]
 fn a_node_with_a_hook_takes_three_writes() {
     scenario(async {
-        let rig = Rig::new(json!({"timeouts": {"hook": "10m"}})).await;
-        rig.deployment("m", &[(MAX, "10")]).await;
-        rig.karpenter.start();
-        rig.want(1);
-        rig.until("the node is ready", 5 * MINUTE, |objects| initialized(objects) == 1).await;
+        let rig = Rig::with_a_node(json!({"timeouts": {"hook": "10m"}})).await;
         let name = rig.read(machine_names).remove(0);
         rig.want(0);
         rig.delete_claim("n1").await;
@@ -398,11 +386,7 @@ async fn strip_machine(rig: &Rig, name: &str, labels: Value) {
 #[test]
 fn a_machine_whose_claim_somebody_took_off_stays_its_node_claims() {
     scenario(async {
-        let rig = Rig::new(json!({"timeouts": {"surplus": "2m"}, "adoption": "Existing"})).await;
-        rig.deployment("m", &[(MAX, "10")]).await;
-        rig.karpenter.start();
-        rig.want(1);
-        rig.until("the node is ready", 5 * MINUTE, |objects| initialized(objects) == 1).await;
+        let rig = Rig::with_a_node(json!({"timeouts": {"surplus": "2m"}, "adoption": "Existing"})).await;
         let name = rig.read(machine_names).remove(0);
         rig.karpenter.kill();
         rig.want(2);
@@ -425,18 +409,15 @@ fn a_machine_whose_claim_somebody_took_off_stays_its_node_claims() {
 #[test]
 fn a_machine_that_a_restored_management_cluster_does_not_know_for_karpenters_goes_with_its_node_claim() {
     scenario(async {
-        let rig = Rig::new(json!({})).await;
-        rig.deployment("m", &[(MAX, "10")]).await;
-        rig.karpenter.start();
-        rig.want(1);
-        rig.until("the node is ready", 5 * MINUTE, |objects| initialized(objects) == 1).await;
+        let rig = Rig::with_a_node(json!({})).await;
         let name = rig.read(machine_names).remove(0);
         rig.karpenter.kill();
         strip_machine(&rig, &name, json!({"node.cluster.x-k8s.io/karpenter-member": null})).await;
         rig.want(0);
         rig.delete_claim("n1").await;
         rig.karpenter.start();
-        rig.until("both go", 10 * MINUTE, |objects| {
+        // Sooner than what is taken for surplus.
+        rig.until("both go", 3 * MINUTE, |objects| {
             objects.node_claims.is_empty() && objects.machines.is_empty()
         })
         .await;

@@ -317,11 +317,7 @@ fn whether_machines_of_their_own_are_up_to_date_is_told_by_who_sees_to_that() {
         ("ClusterAPI", Vec::new(), Vec::new()),
     ] {
         scenario(async {
-            let rig = Rig::new(json!({"launchMode": "Machine", "drift": drift})).await;
-            rig.deployment("m", &[(MAX, "10")]).await;
-            rig.karpenter.start();
-            rig.want(1);
-            rig.until("the node is ready", 5 * MINUTE, |objects| initialized(objects) == 1).await;
+            let rig = Rig::with_a_node(json!({"launchMode": "Machine", "drift": drift})).await;
             rig.pass(MINUTE).await;
             assert_eq!(rig.read(|objects| told(objects, "UpToDate")), at_first, "{drift}");
             let change = json!({"spec": {"template": {"spec": {"version": "v1.36.9"}}}});
@@ -377,11 +373,7 @@ fn no_machine_is_made_while_the_control_plane_is_upgraded_and_nobody_stays_away_
 #[test]
 fn clones_whose_machine_was_never_made_go_when_their_node_claim_is_gone_and_nothing_else_does() {
     scenario(async {
-        let rig = Rig::new(json!({"launchMode": "Machine"})).await;
-        rig.deployment("m", &[(MAX, "10")]).await;
-        rig.karpenter.start();
-        rig.want(1);
-        rig.until("the node is ready", 5 * MINUTE, |objects| initialized(objects) == 1).await;
+        let rig = Rig::with_a_node(json!({"launchMode": "Machine"})).await;
         let owner = rig.read(|objects| {
             let machine = objects.machines.values().next()?;
             machine.metadata.annotations.as_ref()?.get(OWNER).cloned()

@@ -146,11 +146,7 @@ fn where_nobody_repairs_nodes_machines_stay_with_health_checks_and_that_is_told(
 #[test]
 fn a_condemned_machine_that_somebody_wants_left_alone_is() {
     scenario(async {
-        let rig = Rig::new(json!({"launchMode": "Machine", "remediation": "Karpenter"})).await;
-        rig.deployment("m", &[(MAX, "10")]).await;
-        rig.karpenter.start();
-        rig.want(1);
-        rig.until("the node is ready", 5 * MINUTE, |objects| initialized(objects) == 1).await;
+        let rig = Rig::with_a_node(json!({"launchMode": "Machine", "remediation": "Karpenter"})).await;
         let name = rig.read(|objects| objects.machines.keys().next().map(|key| key.name.to_string()));
         let name = name.expect("a Machine");
         let skip = |value: Value| json!({"metadata": {"annotations": {SKIP: value}}});
@@ -169,11 +165,7 @@ fn a_condemned_machine_that_somebody_wants_left_alone_is() {
 #[test]
 fn the_owner_of_a_condemned_machine_says_what_it_does_about_it() {
     scenario(async {
-        let rig = Rig::new(json!({"launchMode": "Machine"})).await;
-        rig.deployment("m", &[(MAX, "10")]).await;
-        rig.karpenter.start();
-        rig.want(1);
-        rig.until("the node is ready", 5 * MINUTE, |objects| initialized(objects) == 1).await;
+        let rig = Rig::with_a_node(json!({"launchMode": "Machine"})).await;
         let name = rig.read(|objects| objects.machines.keys().next().map(|key| key.name.to_string()));
         let name = name.expect("a Machine");
         // It is still there when it has been said.

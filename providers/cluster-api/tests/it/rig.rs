@@ -64,6 +64,16 @@ impl Rig {
         Self::seeded(1, node_class, FaultPlan::none(), FaultPlan::none()).await
     }
 
+    /// A world in which one node of the MachineDeployment `m` is up, for the NodeClaim `n1`.
+    pub(crate) async fn with_a_node(node_class: Value) -> Self {
+        let rig = Self::new(node_class).await;
+        rig.deployment("m", &[(MAX, "10")]).await;
+        rig.karpenter.start();
+        rig.want(1);
+        rig.until("the node is ready", 5 * MINUTE, |objects| initialized(objects) == 1).await;
+        rig
+    }
+
     /// Another process that believes it leads.
     pub(crate) fn second_leader(&self) -> Arc<Process> {
         let hub = self.hub.clone();

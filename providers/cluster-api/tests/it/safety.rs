@@ -692,11 +692,7 @@ impl Lens for ToldToWhoAsks {
 #[test]
 fn a17_a_machine_of_a_deployment_that_was_paused_unseen_is_not_marked_when_its_node_claim_ends() {
     scenario(async {
-        let rig = Rig::new(json!({})).await;
-        rig.deployment("m", &[(MAX, "10")]).await;
-        rig.karpenter.start();
-        rig.want(1);
-        rig.until("the node is ready", 5 * MINUTE, |objects| initialized(objects) == 1).await;
+        let rig = Rig::with_a_node(json!({})).await;
         rig.hub.plant(Arc::new(ToldToWhoAsks::default()));
         rig.patch(Kind::MachineDeployment, "m", pause("".into())).await;
         rig.pass(MINUTE).await;
@@ -794,7 +790,7 @@ fn a_node_claim_made_for_a_machine_that_is_gone_goes_at_once_however_launches_ar
             }
             rig.patch(Kind::Cluster, "c", json!({"spec": {"paused": true}})).await;
             rig.karpenter.start();
-            rig.pass(20 * MINUTE).await;
+            rig.pass(2 * MINUTE).await;
             assert_eq!(rig.read(|objects| objects.node_claims.len()), 1, "it may be on the move");
             rig.patch(Kind::Cluster, "c", json!({"spec": {"paused": false}})).await;
             rig.until("it goes", MINUTE, |objects| objects.node_claims.is_empty()).await;
@@ -823,11 +819,7 @@ fn a_launch_whose_turn_nobody_can_look_for_in_a_pause_is_given_up_in_its_time() 
 #[test]
 fn a_condemned_machine_of_its_own_that_is_paused_keeps_its_node_claim() {
     scenario(async {
-        let rig = Rig::new(json!({"launchMode": "Machine"})).await;
-        rig.deployment("m", &[(MAX, "10")]).await;
-        rig.karpenter.start();
-        rig.want(1);
-        rig.until("the node is ready", 5 * MINUTE, |objects| initialized(objects) == 1).await;
+        let rig = Rig::with_a_node(json!({"launchMode": "Machine"})).await;
         rig.patch(Kind::Machine, "n1", pause("".into())).await;
         rig.pass(10 * SECOND).await;
         condemn(&rig, "n1").await;

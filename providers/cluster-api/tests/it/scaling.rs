@@ -15,11 +15,7 @@ use crate::rig::{
 #[test]
 fn a1_scale_from_zero() {
     scenario(async {
-        let rig = Rig::new(json!({})).await;
-        rig.deployment("m", &[(MAX, "10")]).await;
-        rig.karpenter.start();
-        rig.want(1);
-        rig.until("the node is ready", 5 * MINUTE, |objects| initialized(objects) == 1).await;
+        let rig = Rig::with_a_node(json!({})).await;
         rig.pass(2 * MINUTE).await;
         assert_eq!((rig.replicas("m"), rig.writes("/scale")), (1, 1), "exactly one scale write");
         assert_eq!(rig.read(claimed), 1);
